@@ -1,0 +1,2 @@
+//! The `realizar` binary.
+fn main() {}

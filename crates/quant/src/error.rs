@@ -1,0 +1,28 @@
+//! What can go wrong with blocks.
+
+use crate::BlockType;
+
+/// An error about the size or the type of block data.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A row is not a whole number of blocks.
+    #[error("{n_elements} elements are not a whole number of {ty} blocks of {}", ty.block_len())]
+    PartialBlock {
+        /// The block type.
+        ty: BlockType,
+        /// Elements in the row.
+        n_elements: usize,
+    },
+    /// The byte slice does not hold what the element count asks for.
+    #[error("{ty}: {n_elements} elements need {expected} bytes, found {found}")]
+    Size {
+        /// The block type.
+        ty: BlockType,
+        /// Elements asked for.
+        n_elements: usize,
+        /// Bytes those elements take.
+        expected: usize,
+        /// Bytes that were given.
+        found: usize,
+    },
+}

@@ -1,0 +1,8 @@
+//! Block types of quantized tensors.
+#![forbid(unsafe_code)]
+
+mod block_type;
+mod error;
+
+pub use block_type::BlockType;
+pub use error::Error;

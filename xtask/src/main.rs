@@ -1,0 +1,2 @@
+//! Project helpers.
+fn main() {}
