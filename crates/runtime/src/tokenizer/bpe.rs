@@ -130,7 +130,12 @@ impl Bpe {
         symbols.clear();
         let mut add = |id: u32, start: usize| {
             let at = symbols.len() as u32;
-            symbols.push(Symbol { id, start: start as u32, prev: at.wrapping_sub(1), next: at + 1 });
+            symbols.push(Symbol {
+                id,
+                start: start as u32,
+                prev: at.wrapping_sub(1),
+                next: at + 1,
+            });
         };
         if self.pre.characters {
             for (start, c) in word.char_indices() {
@@ -216,7 +221,9 @@ mod tests {
         }
         let mut table = Merges::with_capacity(merges.len());
         for (left, right) in merges {
-            vocab.push(TokenKind::Normal, true, |out| out.extend([*left, *right].concat().bytes())).unwrap();
+            vocab
+                .push(TokenKind::Normal, true, |out| out.extend([*left, *right].concat().bytes()))
+                .unwrap();
             let id = |text: &str| vocab.find(text.as_bytes()).unwrap();
             table.push(id(left), id(right), vocab.len() as u32 - 1);
         }
@@ -230,7 +237,8 @@ mod tests {
 
     #[test]
     fn merges_by_rank_then_from_the_left() {
-        let (vocab, bpe) = bpe("gpt-2", &[("a", "b"), ("b", "c"), ("a", "a"), ("ab", "c"), ("aa", "a")]);
+        let (vocab, bpe) =
+            bpe("gpt-2", &[("a", "b"), ("b", "c"), ("a", "a"), ("ab", "c"), ("aa", "a")]);
         let check = |text: &str, want: &[&str]| {
             let mut out = Vec::new();
             bpe.encode(&vocab, text, &mut Scratch::default(), &mut out).unwrap();

@@ -5,9 +5,9 @@
 /// The character that stands for `byte`.
 pub(super) fn char_of(byte: u8) -> char {
     let offset = match byte {
-        0..=0x20 => byte as u32,                       // 33 control characters and the space
-        0x7F..=0xA0 => byte as u32 - 0x7F + 33,        // 34 of DEL to NBSP
-        0xAD => 67,                                    // the soft hyphen
+        0..=0x20 => byte as u32, // 33 control characters and the space
+        0x7F..=0xA0 => byte as u32 - 0x7F + 33, // 34 of DEL to NBSP
+        0xAD => 67,              // the soft hyphen
         _ => return byte as char,
     };
     char::from_u32(0x100 + offset).unwrap_or(char::REPLACEMENT_CHARACTER)

@@ -86,8 +86,7 @@ pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer, Error> {
         ids.bos = None;
     }
     let flag = |key: &str, default: bool| metadata.bool(key).map(|v| v.unwrap_or(default));
-    let add_bos =
-        flag("tokenizer.ggml.add_bos_token", pre.as_ref().is_none_or(|pre| pre.add_bos))?;
+    let add_bos = flag("tokenizer.ggml.add_bos_token", pre.as_ref().is_none_or(|pre| pre.add_bos))?;
     let add_eos = flag("tokenizer.ggml.add_eos_token", false)?;
     let add_space_prefix = flag("tokenizer.ggml.add_space_prefix", pre.is_none())?;
 
@@ -101,8 +100,7 @@ pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer, Error> {
             Native::Bpe(Bpe { merges, pre, byte_ids, unk: ids.unk })
         }
         None => {
-            let scores =
-                metadata.f32_array(SCORES)?.ok_or(Error::MissingKey { key: SCORES })?;
+            let scores = metadata.f32_array(SCORES)?.ok_or(Error::MissingKey { key: SCORES })?;
             check_len(SCORES, vocab.len(), scores.len())?;
             Native::Spm(Spm { scores, byte_ids: fallback_bytes(&vocab), unk: ids.unk })
         }
@@ -266,10 +264,8 @@ fn end_ids(metadata: &Metadata, vocab: &mut Vocab, ids: SpecialIds) -> Result<Ve
     let mut named = Vec::new();
     for id in 0..vocab.len() as u32 {
         let piece = vocab.piece(id);
-        let Some(text) = END_OF_GENERATION
-            .iter()
-            .chain(END_OF_INFILL)
-            .find(|text| text.as_bytes() == piece)
+        let Some(text) =
+            END_OF_GENERATION.iter().chain(END_OF_INFILL).find(|text| text.as_bytes() == piece)
         else {
             continue;
         };

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::special::{END_OF_GENERATION, END_OF_INFILL};
@@ -72,8 +73,8 @@ impl Decoder {
             Some("ByteFallback") => self.byte_fallback = true,
             Some("Metaspace") => {
                 let scheme = value["prepend_scheme"].as_str();
-                self.strips_leading_space = scheme != Some("never")
-                    && value["add_prefix_space"].as_bool() != Some(false);
+                self.strips_leading_space =
+                    scheme != Some("never") && value["add_prefix_space"].as_bool() != Some(false);
             }
             Some("Strip") => {
                 self.strips_leading_space |= value["start"].as_u64().is_some_and(|n| n > 0);
@@ -106,14 +107,20 @@ fn fallback_byte(text: &str) -> Option<u8> {
     (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }
 
+/// The part of a `tokenizer.json` that is read here.
+#[derive(Deserialize)]
+struct Document {
+    #[serde(default)]
+    decoder: Value,
+}
+
 /// Reads the tokenizer of a model directory.
 pub(super) fn load(dir: &Path) -> Result<Tokenizer, Error> {
     let path = dir.join("tokenizer.json");
     let bytes = fs::read(&path).map_err(|source| Error::File { path: path.clone(), source })?;
-    let document: Value =
+    let document: Document =
         serde_json::from_slice(&bytes).map_err(|error| json_error(&path, error.to_string()))?;
-    let decoder = Decoder::parse(&document["decoder"], &path)?;
-    drop(document);
+    let decoder = Decoder::parse(&document.decoder, &path)?;
     let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)
         .map_err(|error| json_error(&path, error.to_string()))?;
     drop(bytes);
@@ -185,7 +192,10 @@ fn load_vocab(
     tokens.sort_unstable();
     let n_tokens = tokens.last().map_or(0, |(id, _)| *id as usize + 1);
     if n_tokens == 0 || n_tokens > MAX_VOCAB {
-        return Err(json_error(file, format!("the largest token id, {n_tokens}, is out of bounds")));
+        return Err(json_error(
+            file,
+            format!("the largest token id, {n_tokens}, is out of bounds"),
+        ));
     }
     let added = inner.get_added_tokens_decoder();
     let mut vocab = Vocab::with_capacity(n_tokens);
@@ -198,8 +208,7 @@ fn load_vocab(
         }
         match added.get(&id) {
             Some(token) => {
-                let kind =
-                    if token.special { TokenKind::Control } else { TokenKind::UserDefined };
+                let kind = if token.special { TokenKind::Control } else { TokenKind::UserDefined };
                 vocab.push(kind, true, |out| out.extend_from_slice(text.as_bytes()))?;
             }
             None => vocab.push(TokenKind::Normal, true, |out| decoder.write(&text, out))?,

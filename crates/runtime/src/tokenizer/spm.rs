@@ -156,7 +156,16 @@ mod tests {
     #[test]
     fn joins_by_score_and_falls_back_to_bytes() {
         let mut vocab = Vocab::with_capacity(300);
-        let pieces = [("<unk>", 0.0), (" ", -9.0), ("a", -8.0), ("b", -8.0), ("ab", -2.0), (" a", -1.0), (" ab", -3.0), ("ba", -2.0)];
+        let pieces = [
+            ("<unk>", 0.0),
+            (" ", -9.0),
+            ("a", -8.0),
+            ("b", -8.0),
+            ("ab", -2.0),
+            (" a", -1.0),
+            (" ab", -3.0),
+            ("ba", -2.0),
+        ];
         for (text, _) in pieces {
             let kind = if text == "<unk>" { TokenKind::Unknown } else { TokenKind::Normal };
             vocab.push(kind, kind == TokenKind::Normal, |out| out.extend(text.bytes())).unwrap();
