@@ -314,6 +314,7 @@ impl Team {
     ///
     /// # Panics
     /// As [`Self::parallel_for`], or if a grain is 0.
+    #[expect(clippy::needless_pass_by_value, reason = "the view must be exclusive for the loop")]
     pub fn for_each_tile_mut<F>(&self, out: RowsMut<'_>, row_grain: usize, col_grain: usize, f: F)
     where
         F: Fn(RowsMut<'_>, usize, usize, usize) + Sync,
