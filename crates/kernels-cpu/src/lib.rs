@@ -3,6 +3,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod activation;
+mod attention;
 mod elementwise;
 mod kv;
 #[cfg(target_arch = "x86_64")]
@@ -15,6 +16,7 @@ mod team;
 mod tier;
 
 pub use activation::{Activation, activate_in_place, activate_row, gated, gated_row};
+pub use attention::{AttnParams, AttnScratch, AttnSeq, attention};
 pub use elementwise::{
     add, add_bias_in_place, add_in_place, copy_rows, gather_rows, mul, mul_in_place,
     scale_in_place, softcap_in_place,
