@@ -128,6 +128,7 @@ const fn padded(n: usize) -> usize {
 /// If the shapes disagree, sequences share rows, a page is missing or outside the
 /// memory, or the scratch is too small.
 #[expect(clippy::too_many_arguments, reason = "each is one part of the operation")]
+#[expect(clippy::needless_pass_by_value, reason = "the view is exclusive while the call lasts")]
 pub fn attention(
     team: &Team,
     tier: Tier,
@@ -292,7 +293,7 @@ impl Task<'_> {
         self.load(Part::K, tile_idx, &keys, &mut block.k);
         self.load(Part::V, tile_idx, &keys, &mut block.v);
         let heads = queries.start * head_len..queries.end * head_len;
-        let tile = Tile {
+        let mut tile = Tile {
             head_len,
             tile_len,
             softcap: self.params.softcap,
@@ -306,10 +307,10 @@ impl Task<'_> {
             v: &block.v[..tile_len * head_len],
         };
         match self.tier {
-            Tier::Scalar => scalar::run(tile),
+            Tier::Scalar => scalar::run(&mut tile),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-            Tier::Avx2(_) => unsafe { avx2::run(tile) },
+            Tier::Avx2(_) => unsafe { avx2::run(&mut tile) },
         }
     }
 

@@ -7,43 +7,7 @@
 
 use realizar_quant::BlockType;
 
-use crate::{Rows, Team, Tier};
-
-/// A geometry that cannot be.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum KvError {
-    /// Keys and values of this type cannot be stored.
-    #[error("KV memory of type {ty} is not supported, only F32, F16 and BF16")]
-    Type {
-        /// The type asked for.
-        ty: BlockType,
-    },
-    /// A size is zero, or the sizes overflow.
-    #[error("KV pages of {page_len} positions, {n_kv_heads} heads, {head_dim} elements")]
-    Size {
-        /// Positions of a page.
-        page_len: usize,
-        /// Heads of keys and of values.
-        n_kv_heads: usize,
-        /// Elements of a head.
-        head_dim: usize,
-    },
-    /// Keys and values overlap or do not fit into the page.
-    #[error(
-        "K at {k_offset} and V at {v_offset}, of {part_bytes} bytes each, do not fit apart \
-         into a page of {page_bytes} bytes"
-    )]
-    Layout {
-        /// Where the keys begin.
-        k_offset: usize,
-        /// Where the values begin.
-        v_offset: usize,
-        /// Bytes of the keys, and of the values.
-        part_bytes: usize,
-        /// Bytes of a page.
-        page_bytes: usize,
-    },
-}
+use crate::{Error, Rows, Team, Tier};
 
 /// Where the keys and values of one layer lie in a page.
 ///
@@ -57,7 +21,7 @@ pub enum KvError {
 ///
 /// let geo = KvGeometry::new(BlockType::F16, 16, 2, 64, 8192, 0, 4096)?;
 /// assert_eq!(geo.part_bytes(), 4096);
-/// # Ok::<(), realizar_kernels_cpu::KvError>(())
+/// # Ok::<(), realizar_kernels_cpu::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvGeometry {
@@ -108,22 +72,22 @@ impl KvGeometry {
         page_bytes: usize,
         k_offset: usize, // bytes from the start of the page
         v_offset: usize, // bytes from the start of the page
-    ) -> Result<Self, KvError> {
+    ) -> Result<Self, Error> {
         let element = match ty {
             BlockType::F32 => Element::F32,
             BlockType::F16 => Element::F16,
             BlockType::BF16 => Element::BF16,
-            _ => return Err(KvError::Type { ty }),
+            _ => return Err(Error::KvType { ty }),
         };
         let part_bytes = [page_len, n_kv_heads, head_dim]
             .into_iter()
             .try_fold(element.n_bytes(), usize::checked_mul)
             .filter(|&n| n > 0)
-            .ok_or(KvError::Size { page_len, n_kv_heads, head_dim })?;
+            .ok_or(Error::KvSize { page_len, n_kv_heads, head_dim })?;
         let fits = |offset: usize| offset.checked_add(part_bytes).is_some_and(|n| n <= page_bytes);
         let apart = k_offset.abs_diff(v_offset) >= part_bytes;
         if !(fits(k_offset) && fits(v_offset) && apart) {
-            return Err(KvError::Layout { k_offset, v_offset, part_bytes, page_bytes });
+            return Err(Error::KvLayout { k_offset, v_offset, part_bytes, page_bytes });
         }
         Ok(Self { ty: element, page_len, n_kv_heads, head_dim, page_bytes, k_offset, v_offset })
     }
@@ -443,13 +407,13 @@ mod tests {
     fn impossible_geometries_are_refused() {
         let new = KvGeometry::new;
         let ty = BlockType::Q8_0;
-        assert_eq!(new(ty, 16, 2, 64, 1 << 20, 0, 1 << 19), Err(KvError::Type { ty }));
-        let size = KvError::Size { page_len: 0, n_kv_heads: 2, head_dim: 64 };
+        assert_eq!(new(ty, 16, 2, 64, 1 << 20, 0, 1 << 19), Err(Error::KvType { ty }));
+        let size = Error::KvSize { page_len: 0, n_kv_heads: 2, head_dim: 64 };
         assert_eq!(new(BlockType::F32, 0, 2, 64, 100, 0, 0), Err(size));
-        let size = KvError::Size { page_len: usize::MAX, n_kv_heads: 2, head_dim: 64 };
+        let size = Error::KvSize { page_len: usize::MAX, n_kv_heads: 2, head_dim: 64 };
         assert_eq!(new(BlockType::F32, usize::MAX, 2, 64, 100, 0, 0), Err(size));
         for (k_offset, v_offset, page_bytes) in [(0, 63, 128), (0, 64, 127), (usize::MAX, 0, 128)] {
-            let layout = KvError::Layout { k_offset, v_offset, part_bytes: 64, page_bytes };
+            let layout = Error::KvLayout { k_offset, v_offset, part_bytes: 64, page_bytes };
             let result = new(BlockType::F16, 4, 2, 4, page_bytes, k_offset, v_offset);
             assert_eq!(result, Err(layout));
         }

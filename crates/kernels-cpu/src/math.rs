@@ -21,7 +21,7 @@ const EXP_POLY: [f32; 6] =
 const TANH_SPLIT: f32 = 0.625;
 /// (tanh x - x) / x³ as a polynomial in x², highest degree first (Cephes `tanhf`).
 const TANH_POLY: [f32; 5] =
-    [-5.704_989e-3, 2.063_908_8e-2, -5.373_971_5e-2, 1.333_144_2e-1, -3.333_328_2e-1];
+    [-5.704_989e-3, 2.063_908_8e-2, -5.373_971_5e-2, 1.333_144_2e-1, -3.333_328e-1];
 /// Below this magnitude `erf` is an odd polynomial.
 const ERF_SPLIT: f32 = 0.927_734_4;
 /// From here on `erf` rounds to one.

@@ -18,7 +18,7 @@ use crate::math::avx2::exp;
 
 /// Adds a tile's keys and values to every query.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn run(mut tile: Tile<'_>) {
+pub(super) fn run(tile: &mut Tile<'_>) {
     let n_queries = tile.seen.len();
     let mut query = 0;
     while query < n_queries {
@@ -27,19 +27,19 @@ pub(super) fn run(mut tile: Tile<'_>) {
         let n = if pair { 2 } else { 1 };
         let both = tile.seen[query].start..tile.seen[query + n - 1].end;
         if pair {
-            score::<2>(&mut tile, query, both);
+            score::<2>(tile, query, both);
         } else {
-            score::<1>(&mut tile, query, both);
+            score::<1>(tile, query, both);
         }
         let mut corrections = [1.0; 2];
         for (correction, query) in corrections.iter_mut().zip(query..query + n) {
-            *correction = softmax(&mut tile, query);
+            *correction = softmax(tile, query);
         }
         if pair && tile.seen[query] == tile.seen[query + 1] {
-            accumulate::<2>(&mut tile, query, corrections);
+            accumulate::<2>(tile, query, corrections);
         } else {
             for (correction, query) in corrections.into_iter().zip(query..query + n) {
-                accumulate::<1>(&mut tile, query, [correction]);
+                accumulate::<1>(tile, query, [correction]);
             }
         }
         query += n;

@@ -4,8 +4,8 @@ use super::Tile;
 use crate::math;
 
 /// Adds a tile's keys and values to every query.
-pub(super) fn run(tile: Tile<'_>) {
-    let Tile { head_len, tile_len, .. } = tile;
+pub(super) fn run(tile: &mut Tile<'_>) {
+    let (head_len, tile_len) = (tile.head_len, tile.tile_len);
     for (query, seen) in tile.seen.iter().enumerate() {
         let q = &tile.q[query * head_len..][..head_len];
         let acc = &mut tile.acc[query * head_len..][..head_len];
