@@ -5,6 +5,7 @@
 mod activation;
 mod attention;
 mod elementwise;
+mod embed;
 mod error;
 mod kv;
 #[cfg(target_arch = "x86_64")]
@@ -22,6 +23,7 @@ pub use elementwise::{
     add, add_bias_in_place, add_in_place, copy_rows, gather_rows, mul, mul_in_place,
     scale_in_place, softcap_in_place,
 };
+pub use embed::embed;
 pub use error::Error;
 pub use kv::{KvGeometry, KvSlot, kv_store};
 pub use norm::{Norm, layer_norm, norm_row, norm_row_in_place, rms_norm, rms_norm_in_place};
