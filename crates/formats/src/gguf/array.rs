@@ -4,8 +4,6 @@
 //! sparse index of offsets, so an array of 262144 tokens costs about 128 KiB
 //! beside the map.
 
-use std::borrow::Cow;
-
 use super::cursor::Cursor;
 use super::value::{Value, ValueType};
 use crate::error::Fault;
@@ -347,13 +345,6 @@ impl From<&[bool]> for Array {
     fn from(xs: &[bool]) -> Self {
         let bytes: Vec<u8> = xs.iter().map(|&x| u8::from(x)).collect();
         Self { elem_type: ValueType::Bool, ..Self::from(&bytes[..]) }
-    }
-}
-
-/// Lets writers take texts of a file through unchanged.
-impl<'a> From<StrArray<'a>> for Cow<'a, Array> {
-    fn from(strs: StrArray<'a>) -> Self {
-        Cow::Borrowed(strs.array)
     }
 }
 
