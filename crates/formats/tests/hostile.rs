@@ -348,6 +348,8 @@ fn safetensors_errors_name_what_is_wrong() {
         "tensor 'a': expected 12 bytes for F16 of shape [2, 3], found data_offsets [0, 24]",
     );
     check("[2,3]", "[2,4]", "tensor 'a': expected 32 bytes for F32 of shape [2, 4]");
+    let many = format!("[{}1]", "1,".repeat(1 << 20));
+    check("[2,3]", &many, "header: invalid length 65, expected a shape of at most 64 dimensions");
     check("[2,3]", "[-2,3]", "header: invalid value: integer `-2`");
     check("[2,3]", "[2.5,3]", "header: invalid type: floating point `2.5`");
     check("[2,3]", "[1e99,3]", "header: invalid type: floating point");
