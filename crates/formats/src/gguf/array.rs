@@ -174,6 +174,28 @@ impl Array {
         (0..self.len).map_while(|i| self.get(i))
     }
 
+    /// Each element of an array of fixed size, converted by `convert`; in the
+    /// error, an element that `convert` does not take and its place.
+    pub(crate) fn decode<T>(
+        &self,
+        convert: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Vec<T>, (usize, Value)> {
+        let mut out = Vec::with_capacity(self.len);
+        let mut cursor = Cursor::new(&self.data);
+        for i in 0..self.len {
+            let value = match Value::read_fixed(self.elem_type, &mut cursor) {
+                Ok(value) => value,
+                // A string or an array, which `get` finds.
+                Err(_) => self.get(i).unwrap_or(Value::Bool(false)),
+            };
+            match convert(&value) {
+                Some(x) => out.push(x),
+                None => return Err((i, value)),
+            }
+        }
+        Ok(out)
+    }
+
     /// The strings of an array of strings.
     pub fn strs(&self) -> Option<StrArray<'_>> {
         (self.elem_type == ValueType::Str).then_some(StrArray { array: self })
