@@ -174,12 +174,13 @@ impl Array {
         (0..self.len).map_while(|i| self.get(i))
     }
 
-    /// Each element of an array of fixed size, converted by `convert`; in the
-    /// error, an element that `convert` does not take and its place.
+    /// Each element, converted by `convert`; an error that says `expected` for
+    /// an element that `convert` does not take.
     pub(crate) fn decode<T>(
         &self,
+        expected: &str,
         convert: impl Fn(&Value) -> Option<T>,
-    ) -> Result<Vec<T>, (usize, Value)> {
+    ) -> Result<Vec<T>, Fault> {
         let mut out = Vec::with_capacity(self.len);
         let mut cursor = Cursor::new(&self.data);
         for i in 0..self.len {
@@ -190,7 +191,10 @@ impl Array {
             };
             match convert(&value) {
                 Some(x) => out.push(x),
-                None => return Err((i, value)),
+                None => {
+                    let found = format_args!("{} as element {i}", value.describe());
+                    return Err(Fault::new(expected, found));
+                }
             }
         }
         Ok(out)

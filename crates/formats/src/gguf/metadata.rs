@@ -85,10 +85,7 @@ impl Metadata {
     ) -> Result<Option<Vec<T>>, Error> {
         let array = self.typed(key, expected, Value::as_array)?;
         let Some(array) = array else { return Ok(None) };
-        array.decode(convert).map(Some).map_err(|(i, value)| {
-            let found = format!("{} as element {i}", value.describe());
-            Fault::new(expected, found).in_key(&self.path, key)
-        })
+        array.decode(expected, convert).map(Some).map_err(|e| e.in_key(&self.path, key))
     }
 
     /// An integer.
