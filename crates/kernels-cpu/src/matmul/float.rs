@@ -40,7 +40,6 @@ impl PanelScratch {
 ///
 /// # Panics
 /// If the shapes do not fit each other, or `scratch` was made for a smaller team.
-#[expect(clippy::too_many_arguments, reason = "a matrix product with its surroundings")]
 pub fn matmul_f32(
     team: &Team,
     tier: Tier,

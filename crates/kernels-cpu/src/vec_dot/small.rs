@@ -1,7 +1,7 @@
 //! Kernels of the types with blocks of 32 values, each `w = d * (q - OFFSET) + m`.
 //!
 //! The dot product of a block is `d * scale * Σ q·x` plus `m` and the offset times
-//! the block's sum; blocks alternate between two accumulators.
+//! the block's sum. The two kinds of terms have sums of their own.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
