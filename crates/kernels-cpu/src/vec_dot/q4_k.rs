@@ -40,8 +40,7 @@ impl Large<144> for Q4K {
         let (scales, mins) = scales_and_mins(packed_scales(block));
         let quants = std::array::from_fn(|i| {
             let byte = block[16 + i / 64 * 32 + i % 32];
-            let low = if i % 64 < 32 { byte & 15 } else { byte >> 4 };
-            low
+            if i % 64 < 32 { byte & 15 } else { byte >> 4 }
         });
         LargeBlock {
             d: f16_at(block, 0),
