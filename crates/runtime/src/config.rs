@@ -34,6 +34,10 @@ pub struct Config {
     pub windows: Vec<Option<usize>>, // [n_layers]
     /// Factor on attention scores.
     pub attn_scale: f32,
+    /// Whether the factor of layer `l` is also divided by `l + 1`.
+    pub attn_scale_by_layer: bool,
+    /// Whether the heads of Q and K are normalized, where models differ.
+    pub qk_norm: bool,
     /// Soft cap on attention scores.
     pub attn_softcap: Option<f32>,
     /// Soft cap on logits.
@@ -61,7 +65,11 @@ impl Config {
             n_heads: self.n_heads,
             n_kv_heads: self.n_kv_heads,
             head_dim: self.head_dim,
-            scale: self.attn_scale,
+            scale: if self.attn_scale_by_layer {
+                self.attn_scale / (l + 1) as f32
+            } else {
+                self.attn_scale
+            },
             softcap: self.attn_softcap,
             window: self.windows[l],
         }
@@ -94,6 +102,8 @@ impl Config {
             local_rope: None,
             windows: Vec::new(),
             attn_scale: 1.0 / (head_dim as f32).sqrt(),
+            attn_scale_by_layer: false,
+            qk_norm: false,
             attn_softcap: None,
             logit_softcap: None,
             activation: match activation {
@@ -147,6 +157,8 @@ impl Config {
             local_rope: None,
             windows: Vec::new(),
             attn_scale: 1.0 / (head_dim as f32).sqrt(),
+            attn_scale_by_layer: false,
+            qk_norm: false,
             attn_softcap: None,
             logit_softcap: None,
             activation: Activation::Silu,

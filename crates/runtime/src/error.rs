@@ -1,6 +1,7 @@
 //! What can go wrong between a path and its logits.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// An error of loading or of running a model.
 #[derive(Debug, thiserror::Error)]
@@ -113,7 +114,7 @@ pub enum Error {
     },
     /// The tokenizer is missing or malformed.
     #[error(transparent)]
-    Tokenizer(#[from] crate::tokenizer::Error),
+    Tokenizer(Arc<crate::tokenizer::Error>),
     /// The chat template is malformed.
     #[error(transparent)]
     Template(#[from] crate::template::Error),
@@ -134,4 +135,10 @@ pub enum Error {
     /// A request asks for something that the model cannot do.
     #[error("{0}")]
     Request(String),
+}
+
+impl From<crate::tokenizer::Error> for Error {
+    fn from(error: crate::tokenizer::Error) -> Self {
+        Self::Tokenizer(Arc::new(error))
+    }
 }

@@ -1,5 +1,57 @@
-//! Tokenizers, chat templates and sampling.
+//! Models as graphs, plans and backends; tokenizers, chat templates, sampling,
+//! generation.
+//!
+//! A [`Model`] is loaded from a GGUF file or a Hugging Face directory onto a
+//! [`backend::Backend`]. Its architecture records a [`graph::Graph`], which is
+//! fused, laid out as a [`plan::Plan`] and run for ragged batches over a paged
+//! key-value cache by a [`Runner`].
+//!
+//! ```no_run
+//! use realizar_runtime::backend::cpu::CpuBackend;
+//! use realizar_runtime::tokenizer::EncodeOptions;
+//! use realizar_runtime::{GenerateParams, LoadOptions, Model};
+//! use std::ops::ControlFlow;
+//! use std::path::Path;
+//!
+//! # fn main() -> Result<(), realizar_runtime::Error> {
+//! let backend = CpuBackend::new(None, None)?;
+//! let mut model = Model::load(Path::new("model.gguf"), &backend, &LoadOptions::default())?;
+//! let options = EncodeOptions { add_special: true, parse_special: false };
+//! let ids = model.tokenizer()?.encode("The capital of France is", options)?;
+//! let params = GenerateParams { max_tokens: Some(32), ..GenerateParams::default() };
+//! let mut session = model.new_session();
+//! session.generate(&mut model, &ids, &params, &mut |token| {
+//!     print!("{}", token.text);
+//!     ControlFlow::Continue(())
+//! })?;
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
+pub mod backend;
+mod bench;
+pub mod checkpoint;
+pub mod config;
+mod error;
+mod generate;
+pub mod graph;
+mod model;
+mod models;
+mod perplexity;
+pub mod plan;
+pub mod rope;
+mod runner;
 pub mod sampling;
+pub mod template;
 pub mod tokenizer;
+pub mod weights;
+
+pub use error::Error;
+pub use generate::{
+    FinishReason, GenerateParams, Generation, Session, Timings, TokenEvent, TopLogprob,
+};
+pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model};
+pub use models::supported as supported_architectures;
+pub use perplexity::Perplexity;
+pub use runner::{Chunk, Logits, Outputs, Runner, SeqId};

@@ -15,6 +15,7 @@ use crate::Error;
 use realizar_kvcache::KvLayout;
 use realizar_quant::BlockType;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// How a model is loaded.
 #[derive(Debug, Clone)]
@@ -25,7 +26,8 @@ pub struct LoadOptions {
     /// F32 with F32 arithmetic.
     pub kv_type: Option<BlockType>,
     /// The most tokens of a sequence. `None` is what the model was made for, up
-    /// to [`DEFAULT_MAX_SEQ_LEN`].
+    /// to [`DEFAULT_MAX_SEQ_LEN`] and, with LongRoPE, to the context before it was
+    /// stretched: a longer one changes the angles of every position.
     pub max_seq_len: Option<usize>,
     /// The most tokens of a step; longer prompts are run in chunks of this size.
     pub chunk: usize,
@@ -58,7 +60,7 @@ pub struct Model {
     architecture: &'static str,
     config: Config,
     graph: Graph,
-    tokenizer: Result<Tokenizer, crate::tokenizer::Error>,
+    tokenizer: Result<Tokenizer, Arc<crate::tokenizer::Error>>,
     template: Option<ChatTemplate>,
     runner: Runner,
     backend: String,
@@ -103,7 +105,7 @@ impl Model {
             backend: backend.name(),
             config,
             graph,
-            tokenizer,
+            tokenizer: tokenizer.map_err(Arc::new),
             template,
             n_params,
             weight_bytes,
@@ -155,7 +157,7 @@ impl Model {
     /// # Errors
     /// If the model came without one, or with one that cannot be read.
     pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
-        self.tokenizer.as_ref().map_err(|error| error.clone().into())
+        self.tokenizer.as_ref().map_err(|error| Error::Tokenizer(error.clone()))
     }
 
     /// Its chat template, if it came with one.
@@ -170,7 +172,7 @@ impl Model {
 
     /// Tokenizer and runner together, for generation.
     pub(crate) fn parts(&mut self) -> Result<(&Tokenizer, &mut Runner), Error> {
-        let tokenizer = self.tokenizer.as_ref().map_err(|error| Error::from(error.clone()))?;
+        let tokenizer = self.tokenizer.as_ref().map_err(|error| Error::Tokenizer(error.clone()))?;
         Ok((tokenizer, &mut self.runner))
     }
 
@@ -227,7 +229,10 @@ impl Model {
 fn context(config: &Config, options: &LoadOptions) -> Result<usize, Error> {
     let refuse = |reason: String| Err(Error::Option { option: "ctx", reason });
     match options.max_seq_len {
-        None => Ok(config.max_seq_len.min(DEFAULT_MAX_SEQ_LEN)),
+        None => {
+            let unscaled = config.rope.unscaled_context().unwrap_or(usize::MAX);
+            Ok(config.max_seq_len.min(DEFAULT_MAX_SEQ_LEN).min(unscaled))
+        }
         Some(0) => refuse("a context has at least one token".to_owned()),
         Some(n) if n > config.max_seq_len => {
             refuse(format!("{n} is more than the {} the model was made for", config.max_seq_len))

@@ -169,6 +169,15 @@ impl Rope {
         Ok(Self { theta, rotary_dim, scaling })
     }
 
+    /// The longest context at which the rope is as it was trained; `None` when it
+    /// is the same at any.
+    pub fn unscaled_context(&self) -> Option<usize> {
+        match self.scaling {
+            RopeScaling::LongRope { original_max_seq_len, .. } => Some(original_max_seq_len),
+            _ => None,
+        }
+    }
+
     /// The angles of a model that is loaded for contexts up to `context`.
     pub fn angles(&self, context: usize) -> RopeAngles {
         let n = self.rotary_dim / 2;

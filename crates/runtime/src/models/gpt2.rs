@@ -36,9 +36,6 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let (dim, n_heads) = (s.usize("n_embd")?, s.usize("n_head")?);
     let head_dim = dim.checked_div(n_heads).unwrap_or(0);
     let max_seq_len = s.usize("n_positions")?;
-    if s.bool_or("scale_attn_by_inverse_layer_idx", false)? {
-        return Err(s.unsupported("`scale_attn_by_inverse_layer_idx`"));
-    }
     let scaled = s.bool_or("scale_attn_weights", true)?;
     let config = Config {
         dim,
@@ -54,6 +51,8 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         local_rope: None,
         windows: Vec::new(),
         attn_scale: if scaled { 1.0 / (head_dim as f32).sqrt() } else { 1.0 },
+        attn_scale_by_layer: s.bool_or("scale_attn_by_inverse_layer_idx", false)?,
+        qk_norm: false,
         attn_softcap: None,
         logit_softcap: None,
         activation: activation_from_hf(s, s.opt_str("activation_function")?.unwrap_or("gelu_new"))?,

@@ -15,6 +15,8 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
     hf_model_types: &["phi"],
     hf_names: &[
         ("final_norm", "model.final_layernorm"),
+        ("q_norm", "model.layers.{}.self_attn.q_layernorm"),
+        ("k_norm", "model.layers.{}.self_attn.k_layernorm"),
         ("wo", "model.layers.{}.self_attn.dense"),
         ("w_up", "model.layers.{}.mlp.fc1"),
         ("w_down", "model.layers.{}.mlp.fc2"),
@@ -27,11 +29,9 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    if s.bool_or("qk_layernorm", false)? {
-        return Err(s.unsupported("`qk_layernorm`"));
-    }
+    let qk_norm = s.bool_or("qk_layernorm", false)?;
     let norm_eps = s.opt_f32("layer_norm_eps")?.unwrap_or(1e-5);
-    Ok(Config { norm_eps, ..Config::from_hf(s)? })
+    Ok(Config { norm_eps, qk_norm, ..Config::from_hf(s)? })
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
@@ -45,7 +45,11 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let rope = m.rope_table(&c.rope)?;
     for l in 0..c.n_layers {
         let h = m.layer_norm(x, (l, "attn_norm"))?;
-        let [q, k, v] = m.qkv(h, l, Bias::Required)?;
+        let [mut q, mut k, v] = m.qkv(h, l, Bias::Required)?;
+        if c.qk_norm {
+            q = m.head_layer_norm(q, (l, "q_norm"))?;
+            k = m.head_layer_norm(k, (l, "k_norm"))?;
+        }
         let (q, k) = (m.rope(q, rope), m.rope(k, rope));
         let a = m.graph.attention(q, k, v, &c.attention(l));
         let o = m.wo(a, l, Bias::Required)?;

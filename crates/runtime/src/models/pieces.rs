@@ -82,6 +82,16 @@ impl<'a> Build<'a> {
         Ok(self.graph.norm(x, NormKind::Rms, &weights, self.config.norm_eps))
     }
 
+    /// LayerNorm with bias of every head of `x`.
+    pub(crate) fn head_layer_norm(
+        &mut self,
+        x: ValueId,
+        name: impl Into<Name>,
+    ) -> Result<ValueId, Error> {
+        let weights = self.weights.norm(name, self.config.head_dim, Bias::Required)?;
+        Ok(self.graph.norm(x, NormKind::Layer, &weights, self.config.norm_eps))
+    }
+
     /// A linear layer from the columns of `x` to `n_out`.
     pub(crate) fn linear(
         &mut self,

@@ -81,17 +81,18 @@ impl CpuExecutable {
         };
         let max_head_dim = attentions().map(|a| a.head_dim).max().unwrap_or(1);
         let max_group = attentions().map(|a| a.n_heads / a.n_kv_heads).max().unwrap_or(1);
+        let team = Team::new(n_threads);
         let kv: Result<_, _> =
             options.kv.iter().map(|(layout, n_pages)| KvGroup::new(layout, *n_pages)).collect();
         Ok(Self {
-            team: Team::new(n_threads),
             tier,
             biases: plan.steps.iter().map(|step| stacked_bias(&step.op, &weights)).collect(),
             arithmetic: options.arithmetic,
-            linear: LinearScratch::new(&plan, options.arithmetic, n_threads),
+            linear: LinearScratch::new(&plan, options.arithmetic, &team),
             attention: AttnScratch::new(n_threads, PAGE_LEN, max_head_dim, max_group),
             slots: Vec::with_capacity(plan.limits.tokens),
             kv: kv?,
+            team,
             arena,
             plan,
             weights,
@@ -119,7 +120,7 @@ impl CpuExecutable {
             Op::Norm(norm) => {
                 let norm = kernel_norm(norm, &self.weights);
                 let x = in_place(&mut self.arena, team, step, n_rows);
-                team.for_each_row_mut(x, 1, |_, row, _| kernels::norm_row_in_place(tier, norm, row));
+                team.for_each_row_mut(x, 1, |_, row, _| kernels::norm_row_in_place(tier, &norm, row));
             }
             Op::Linear { .. } => {
                 let linear = LinearStep {

@@ -38,7 +38,7 @@ fn linears(plan: &Plan) -> impl Iterator<Item = (&Step, &Prologue, &[LinearPart]
 }
 
 impl LinearScratch {
-    pub(super) fn new(plan: &Plan, arithmetic: Arithmetic, n_threads: usize) -> Self {
+    pub(super) fn new(plan: &Plan, arithmetic: Arithmetic, team: &Team) -> Self {
         let max_rows = plan.limits.tokens.max(plan.limits.outputs);
         let widest = |keep: fn(&Prologue) -> bool| {
             let kept = linears(plan).filter(|(_, prologue, _)| keep(prologue));
@@ -51,7 +51,7 @@ impl LinearScratch {
         Self {
             input: vec![0.0; max_rows * max_prologue_in],
             quantized: QuantizedRows::with_capacity(max_quantized, max_in),
-            panels: PanelScratch::new(n_threads),
+            panels: PanelScratch::new(team),
         }
     }
 }
@@ -120,7 +120,7 @@ impl LinearStep<'_> {
             Prologue::Norm(norm) => {
                 let norm = kernel_norm(norm, self.weights);
                 self.team.for_each_row_mut(out, 1, |i, row, _thread| {
-                    kernels::norm_row(self.tier, norm, x.row(i), row);
+                    kernels::norm_row(self.tier, &norm, x.row(i), row);
                 });
             }
             Prologue::Gated(act) => {
@@ -153,20 +153,22 @@ impl LinearStep<'_> {
         let epilogue = |rows: std::ops::Range<usize>| Epilogue {
             bias: self.bias,
             residual: residual.map(|r| r.slice_rows(rows)),
+            accumulate: false,
         };
         if n_generated > 0 {
             let rows = 0..n_generated;
             let x = x.slice_rows(rows.clone());
             quantized.quantize(self.team, self.tier, x);
             let out = out.slice_rows(rows.clone());
-            let epilogue = epilogue(rows);
+            let epilogue = &epilogue(rows);
             kernels::matmul_int8(self.team, self.tier, matrices, quantized, x, out, epilogue);
         }
         if n_generated < self.rows.n_rows {
             let rows = n_generated..self.rows.n_rows;
             let x = x.slice_rows(rows.clone());
             let out = out.slice_rows(rows.clone());
-            kernels::matmul_f32(self.team, self.tier, matrices, x, out, panels, epilogue(rows));
+            let epilogue = &epilogue(rows);
+            kernels::matmul_f32(self.team, self.tier, matrices, x, out, panels, epilogue);
         }
     }
 }

@@ -1,0 +1,252 @@
+//! Generation: a prompt in, tokens and text out, one sequence at a time.
+//!
+//! A [`Session`] keeps its sequence between calls, so a conversation pays only
+//! for what is new. What it keeps was written by prompt rows; tokens that the
+//! model generated are run again when they come back in a prompt, so that an
+//! answer never depends on how its prompt came about.
+
+use crate::backend::Role;
+use crate::model::Model;
+use crate::runner::{Chunk, Outputs, Runner, SeqId};
+use crate::sampling::logprobs::{LogSoftmax, top_k};
+use crate::sampling::{Sampler, SamplingParams, StopMatcher};
+use crate::Error;
+use serde::Serialize;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+/// What is wanted of a generation.
+#[derive(Debug, Clone)]
+pub struct GenerateParams {
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// The most tokens to generate; `None` goes on to the end of the context.
+    pub max_tokens: Option<usize>,
+    /// Texts that end the generation; they are not part of it.
+    pub stop: Vec<String>,
+    /// Goes on after the model's end-of-generation token.
+    pub ignore_eos: bool,
+    /// How many of the most likely tokens to report at each step.
+    pub logprobs: Option<usize>,
+}
+
+impl Default for GenerateParams {
+    fn default() -> Self {
+        let sampling = SamplingParams::default();
+        Self { sampling, max_tokens: None, stop: Vec::new(), ignore_eos: false, logprobs: None }
+    }
+}
+
+/// Why a generation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// The model's end-of-generation token, or a stop text.
+    Stop,
+    /// The most tokens, or the end of the context.
+    Length,
+    /// The caller.
+    Cancelled,
+}
+
+/// A likely token at one step.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct TopLogprob {
+    /// The token.
+    pub id: u32,
+    /// Its log-probability before any sampling parameter.
+    pub logprob: f32,
+}
+
+/// A token, as it is generated.
+#[derive(Debug)]
+pub struct TokenEvent<'a> {
+    /// The token.
+    pub id: u32,
+    /// The text that it made certain, which may be none, or that of several.
+    pub text: &'a str,
+    /// Its log-probability, when they were asked for.
+    pub logprob: Option<f32>,
+    /// The most likely tokens, when they were asked for, best first.
+    pub top_logprobs: &'a [TopLogprob],
+}
+
+/// Where the time went.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Timings {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Of these, how many the session still held.
+    pub cached_tokens: usize,
+    /// From the call to the first token's logits.
+    pub prompt: Duration,
+    /// Tokens generated.
+    pub generated_tokens: usize,
+    /// From the first token's logits to the end.
+    pub generate: Duration,
+}
+
+/// The result of a generation.
+#[derive(Debug, Clone)]
+pub struct Generation {
+    /// The tokens, without the end-of-generation token that stopped it.
+    pub ids: Vec<u32>,
+    /// Their text, up to a stop text.
+    pub text: String,
+    /// The end of `text` that no [`TokenEvent`] told of: it was held back as the
+    /// possible beginning of a stop text or of a character.
+    pub tail: String,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+    /// The log-probability of each token, when they were asked for.
+    pub logprobs: Vec<f32>,
+    /// The most likely tokens at each step, when they were asked for.
+    pub top_logprobs: Vec<Vec<TopLogprob>>,
+    /// Where the time went.
+    pub timings: Timings,
+}
+
+/// A sequence that is kept between generations.
+#[derive(Debug)]
+pub struct Session {
+    seq: SeqId,
+    /// The tokens at the front of the sequence that were run as prompts.
+    prompt: Vec<u32>,
+}
+
+impl Model {
+    /// A new session.
+    pub fn new_session(&mut self) -> Session {
+        Session { seq: self.runner().new_sequence(), prompt: Vec::new() }
+    }
+}
+
+impl Session {
+    /// Frees the session's part of the key-value cache.
+    pub fn close(self, model: &mut Model) {
+        model.runner().remove(self.seq);
+    }
+
+    /// Generates after the prompt `ids` and tells `on_token` of each token.
+    ///
+    /// # Errors
+    /// If a parameter is out of range, the prompt is empty or does not fit the
+    /// context, or the device fails.
+    pub fn generate(
+        &mut self,
+        model: &mut Model,
+        ids: &[u32],
+        params: &GenerateParams,
+        on_token: &mut dyn FnMut(&TokenEvent<'_>) -> ControlFlow<()>,
+    ) -> Result<Generation, Error> {
+        let started = Instant::now();
+        let (tokenizer, runner) = model.parts()?;
+        let mut sampler = Sampler::new(params.sampling.clone(), runner.vocab_size())?;
+        let mut stops = StopMatcher::new(params.stop.clone())?;
+        if ids.is_empty() {
+            return Err(Error::Request("the prompt has no tokens".to_owned()));
+        }
+        let room = runner.max_seq_len().checked_sub(ids.len()).ok_or_else(|| {
+            let (n, max) = (ids.len(), runner.max_seq_len());
+            Error::Request(format!("a prompt of {n} tokens does not fit the context of {max}"))
+        })?;
+        sampler.add_prompt(ids);
+        let mut logits = vec![0.0; runner.vocab_size()];
+        // The logits before the sampler changes them, when they are reported.
+        let mut raw = vec![0.0; if params.logprobs.is_some() { logits.len() } else { 0 }];
+        let cached_tokens = self.prefill(runner, ids, &mut logits)?;
+        let prompt = started.elapsed();
+
+        let mut out = Generation {
+            ids: Vec::new(),
+            text: String::new(),
+            tail: String::new(),
+            finish_reason: FinishReason::Length,
+            logprobs: Vec::new(),
+            top_logprobs: Vec::new(),
+            timings: Timings::default(),
+        };
+        let mut decoder = tokenizer.stream();
+        let mut stopped_by_text = false;
+        // The last token's own row needs no room: its logits are not wanted.
+        let max_tokens = params.max_tokens.unwrap_or(usize::MAX).min(room + 1);
+        while out.ids.len() < max_tokens {
+            if let Some(k) = params.logprobs {
+                raw.copy_from_slice(&logits);
+                let top = top_k(&raw, k);
+                let top = top.into_iter().map(|(id, logprob)| TopLogprob { id, logprob });
+                out.top_logprobs.push(top.collect());
+            }
+            let id = sampler.sample(&mut logits)?;
+            if tokenizer.is_eos(id) && !params.ignore_eos {
+                out.top_logprobs.truncate(out.ids.len());
+                out.finish_reason = FinishReason::Stop;
+                break;
+            }
+            sampler.accept(id);
+            out.ids.push(id);
+            let logprob =
+                params.logprobs.map(|_| LogSoftmax::new(&raw).of(raw[id as usize]));
+            out.logprobs.extend(logprob);
+            let found = stops.push(decoder.push(id)?);
+            out.text.push_str(found.text);
+            stopped_by_text = found.stop.is_some();
+            let top_logprobs = out.top_logprobs.last().map_or(&[][..], Vec::as_slice);
+            let flow = on_token(&TokenEvent { id, text: found.text, logprob, top_logprobs });
+            if stopped_by_text {
+                out.finish_reason = FinishReason::Stop;
+                break;
+            }
+            if flow.is_break() {
+                out.finish_reason = FinishReason::Cancelled;
+                break;
+            }
+            if out.ids.len() < max_tokens {
+                let tokens = [id];
+                let (role, outputs) = (Role::Generated, Outputs::Last);
+                let step = Chunk { seq: &self.seq, tokens: &tokens, role, outputs };
+                logits.copy_from_slice(runner.step(&[step])?.row(0, 0));
+            }
+        }
+        if !stopped_by_text {
+            let held = decoder.finish();
+            out.tail.push_str(stops.push(&held).text);
+            out.tail.push_str(&stops.finish());
+            out.text.push_str(&out.tail);
+        }
+        out.timings = Timings {
+            prompt_tokens: ids.len(),
+            cached_tokens,
+            prompt,
+            generated_tokens: out.ids.len(),
+            generate: started.elapsed() - prompt,
+        };
+        Ok(out)
+    }
+
+    /// Runs the part of `ids` that the session does not hold as a prompt already,
+    /// and gives the logits of its last token. Returns the tokens that it held.
+    fn prefill(
+        &mut self,
+        runner: &mut Runner,
+        ids: &[u32],
+        logits: &mut [f32],
+    ) -> Result<usize, Error> {
+        let common = self.prompt.iter().zip(ids).take_while(|(a, b)| a == b).count();
+        // The last token is run in any case: its logits are wanted.
+        let cached = runner.truncate(&self.seq, common.min(ids.len() - 1));
+        self.prompt.truncate(cached);
+        let chunk = runner.limits().tokens;
+        for tokens in ids[cached..].chunks(chunk) {
+            let last = self.prompt.len() + tokens.len() == ids.len();
+            let outputs = if last { Outputs::Last } else { Outputs::None };
+            let step = Chunk { seq: &self.seq, tokens, role: Role::Prompt, outputs };
+            let rows = runner.step(&[step])?;
+            if last {
+                logits.copy_from_slice(rows.row(0, 0));
+            }
+            self.prompt.extend_from_slice(tokens);
+        }
+        Ok(cached)
+    }
+}
