@@ -61,9 +61,15 @@ fn sum4(v: [__m256; 4]) -> __m128 {
 fn score<const R: usize>(tile: &mut Tile<'_>, query: usize, range: Range<usize>) {
     let (head_len, tile_len) = (tile.head_len, tile.tile_len);
     let n = head_len / 8;
-    let q: [&[[f32; 8]]; R] = std::array::from_fn(|r| row(tile.q, query + r, head_len, n));
+    let mut q = [[].as_slice(); R];
+    for (r, q) in q.iter_mut().enumerate() {
+        *q = row(tile.q, query + r, head_len, n);
+    }
     for key in (range.start / 4 * 4..range.end).step_by(4) {
-        let k: [&[[f32; 8]]; 4] = std::array::from_fn(|j| row(tile.k, key + j, head_len, n));
+        let mut k = [[].as_slice(); 4];
+        for (j, k) in k.iter_mut().enumerate() {
+            *k = row(tile.k, key + j, head_len, n);
+        }
         let mut dots = [[_mm256_setzero_ps(); 4]; R];
         for d in 0..n {
             let mut k8 = [_mm256_setzero_ps(); 4];
@@ -180,8 +186,10 @@ fn accumulate_columns<const R: usize, const C: usize>(
             *acc = _mm256_mul_ps(load(old), _mm256_set1_ps(corrections[r]));
         }
     }
-    let weights: [&[f32]; R] =
-        std::array::from_fn(|r| &tile.scores[(query + r) * tile_len..][..tile_len]);
+    let mut weights = [[].as_slice(); R];
+    for (r, weights) in weights.iter_mut().enumerate() {
+        *weights = &tile.scores[(query + r) * tile_len..][..tile_len];
+    }
     for key in tile.seen[query].clone() {
         let v = &tile.v[key * head_len + 8 * d..][..8 * C];
         let v = v.as_chunks::<8>().0;
