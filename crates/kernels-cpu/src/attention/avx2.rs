@@ -1,7 +1,8 @@
 //! The tile kernel of attention for AVX2.
 //!
 //! Two queries run side by side where they can. A query's own operations and
-//! their order are the same alone and in a pair, so the bits are too.
+//! their order are the same alone and in a pair, so the bits are too. The steps are
+//! not inlined into one another, as each needs most of the registers.
 
 use std::arch::x86_64::{
     __m128, __m256, _CMP_GT_OQ, _mm_add_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_and_ps,
@@ -56,7 +57,7 @@ fn sum4(v: [__m256; 4]) -> __m128 {
 
 /// Dot products of `R` queries with the keys at `range`, four keys at a time from a
 /// multiple of four.
-#[inline]
+#[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn score<const R: usize>(tile: &mut Tile<'_>, query: usize, range: Range<usize>) {
     let (head_len, tile_len) = (tile.head_len, tile.tile_len);
@@ -98,7 +99,7 @@ fn row(x: &[f32], i: usize, head_len: usize, n: usize) -> &[[f32; 8]] {
 }
 
 /// Turns a query's scores into weights, and returns the factor of what came before.
-#[inline]
+#[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn softmax(tile: &mut Tile<'_>, query: usize) -> f32 {
     let seen = &tile.seen[query];
@@ -136,7 +137,9 @@ fn softmax(tile: &mut Tile<'_>, query: usize) -> f32 {
         sum8 = _mm256_add_ps(sum8, weights);
         store(weights, scores);
     }
-    let correction = crate::math::exp(tile.max[query] - max);
+    // The common case, with the bits of `exp(0)`.
+    let unchanged = max == tile.max[query];
+    let correction = if unchanged { 1.0 } else { crate::math::exp(tile.max[query] - max) };
     tile.max[query] = max;
     tile.sum[query] = tile.sum[query] * correction + sum(sum8);
     correction
@@ -156,7 +159,7 @@ fn inside(first: usize, seen: &Range<usize>) -> __m256 {
 }
 
 /// Adds the weighted values that `R` queries see, all the same, to their sums.
-#[inline]
+#[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn accumulate<const R: usize>(tile: &mut Tile<'_>, query: usize, corrections: [f32; R]) {
     let n = tile.head_len / 8;
