@@ -46,7 +46,7 @@ pub fn add(team: &Team, tier: Tier, a: Rows<'_>, b: Rows<'_>, out: RowsMut<'_>) 
 pub fn add_in_place(team: &Team, tier: Tier, x: RowsMut<'_>, y: Rows<'_>) {
     assert_same_shape(&y, &x);
     for_each_piece(team, x, |row, col, x| {
-        add_piece_in_place(tier, x, &y.row(row)[col..col + x.len()])
+        add_piece_in_place(tier, x, &y.row(row)[col..col + x.len()]);
     });
 }
 
@@ -75,7 +75,7 @@ pub fn mul(team: &Team, tier: Tier, a: Rows<'_>, b: Rows<'_>, out: RowsMut<'_>) 
 pub fn mul_in_place(team: &Team, tier: Tier, x: RowsMut<'_>, y: Rows<'_>) {
     assert_same_shape(&y, &x);
     for_each_piece(team, x, |row, col, x| {
-        mul_piece_in_place(tier, x, &y.row(row)[col..col + x.len()])
+        mul_piece_in_place(tier, x, &y.row(row)[col..col + x.len()]);
     });
 }
 
