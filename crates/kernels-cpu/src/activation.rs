@@ -124,42 +124,81 @@ mod avx2 {
     use crate::lanes;
     use crate::math::avx2::{erf, sigmoid, tanh};
 
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn apply(activation: Activation, x: __m256) -> __m256 {
-        match activation {
-            Activation::Silu => _mm256_mul_ps(x, sigmoid(x)),
-            Activation::Gelu => {
-                let erf = erf(_mm256_mul_ps(x, _mm256_set1_ps(std::f32::consts::FRAC_1_SQRT_2)));
-                let half = _mm256_mul_ps(_mm256_set1_ps(0.5), x);
-                _mm256_mul_ps(half, _mm256_add_ps(_mm256_set1_ps(1.0), erf))
+    /// Calls `$run!(f)` with the function of an activation on eight lanes, so that
+    /// each activation has a loop of its own.
+    macro_rules! with_activation {
+        ($activation:expr, $run:ident) => {
+            match $activation {
+                Activation::Silu => $run!(silu),
+                Activation::Gelu => $run!(gelu),
+                Activation::GeluTanh => $run!(gelu_tanh),
+                Activation::GeluQuick => $run!(gelu_quick),
+                Activation::Relu => $run!(relu),
+                Activation::ReluSquared => $run!(relu_squared),
+                Activation::Tanh => $run!(tanh),
+                Activation::Sigmoid => $run!(sigmoid),
             }
-            Activation::GeluTanh => {
-                let cubic = _mm256_mul_ps(_mm256_set1_ps(GELU_CUBIC), _mm256_mul_ps(x, x));
-                let u = _mm256_fmadd_ps(cubic, x, x);
-                _mm256_mul_ps(x, sigmoid(_mm256_mul_ps(_mm256_set1_ps(2.0 * GELU_SLOPE), u)))
-            }
-            Activation::GeluQuick => {
-                _mm256_mul_ps(x, sigmoid(_mm256_mul_ps(_mm256_set1_ps(GELU_QUICK), x)))
-            }
-            Activation::Relu => _mm256_max_ps(x, _mm256_setzero_ps()),
-            Activation::ReluSquared => {
-                let positive = _mm256_max_ps(x, _mm256_setzero_ps());
-                _mm256_mul_ps(positive, positive)
-            }
-            Activation::Tanh => tanh(x),
-            Activation::Sigmoid => sigmoid(x),
-        }
+        };
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn activate(activation: Activation, x: &mut [f32]) {
-        lanes::map_in_place(x, |x| apply(activation, x));
+        macro_rules! run {
+            ($f:ident) => {
+                lanes::map_in_place(x, |x| $f(x))
+            };
+        }
+        with_activation!(activation, run);
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn gated(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
-        lanes::zip(gate, up, out, |gate, up| _mm256_mul_ps(apply(activation, gate), up));
+        macro_rules! run {
+            ($f:ident) => {
+                lanes::zip(gate, up, out, |gate, up| _mm256_mul_ps($f(gate), up))
+            };
+        }
+        with_activation!(activation, run);
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn silu(x: __m256) -> __m256 {
+        _mm256_mul_ps(x, sigmoid(x))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn gelu(x: __m256) -> __m256 {
+        let erf = erf(_mm256_mul_ps(x, _mm256_set1_ps(std::f32::consts::FRAC_1_SQRT_2)));
+        let half = _mm256_mul_ps(_mm256_set1_ps(0.5), x);
+        _mm256_mul_ps(half, _mm256_add_ps(_mm256_set1_ps(1.0), erf))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn gelu_tanh(x: __m256) -> __m256 {
+        let cubic = _mm256_mul_ps(_mm256_set1_ps(GELU_CUBIC), _mm256_mul_ps(x, x));
+        let u = _mm256_fmadd_ps(cubic, x, x);
+        _mm256_mul_ps(x, sigmoid(_mm256_mul_ps(_mm256_set1_ps(2.0 * GELU_SLOPE), u)))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn gelu_quick(x: __m256) -> __m256 {
+        _mm256_mul_ps(x, sigmoid(_mm256_mul_ps(_mm256_set1_ps(GELU_QUICK), x)))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn relu(x: __m256) -> __m256 {
+        _mm256_max_ps(x, _mm256_setzero_ps())
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn relu_squared(x: __m256) -> __m256 {
+        _mm256_mul_ps(relu(x), relu(x))
     }
 }
 

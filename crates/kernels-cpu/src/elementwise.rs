@@ -38,15 +38,16 @@ pub fn add(team: &Team, tier: Tier, a: Rows<'_>, b: Rows<'_>, out: RowsMut<'_>) 
     assert_same_shape(&b, &out);
     for_each_piece(team, out, |row, col, out| {
         let cols = col..col + out.len();
-        out.copy_from_slice(&a.row(row)[cols.clone()]);
-        add_piece(tier, out, &b.row(row)[cols]);
+        add_piece(tier, &a.row(row)[cols.clone()], &b.row(row)[cols], out);
     });
 }
 
 /// `x += y`, both of one shape.
 pub fn add_in_place(team: &Team, tier: Tier, x: RowsMut<'_>, y: Rows<'_>) {
     assert_same_shape(&y, &x);
-    for_each_piece(team, x, |row, col, x| add_piece(tier, x, &y.row(row)[col..col + x.len()]));
+    for_each_piece(team, x, |row, col, x| {
+        add_piece_in_place(tier, x, &y.row(row)[col..col + x.len()]);
+    });
 }
 
 /// Adds `bias` to every row of `x`.
@@ -57,7 +58,7 @@ pub fn add_bias_in_place(
     bias: &[f32],   // [n_cols]
 ) {
     assert_eq!(bias.len(), x.n_cols(), "length of the bias");
-    for_each_piece(team, x, |_row, col, x| add_piece(tier, x, &bias[col..col + x.len()]));
+    for_each_piece(team, x, |_row, col, x| add_piece_in_place(tier, x, &bias[col..col + x.len()]));
 }
 
 /// `out = a * b`, all of one shape.
@@ -66,15 +67,16 @@ pub fn mul(team: &Team, tier: Tier, a: Rows<'_>, b: Rows<'_>, out: RowsMut<'_>) 
     assert_same_shape(&b, &out);
     for_each_piece(team, out, |row, col, out| {
         let cols = col..col + out.len();
-        out.copy_from_slice(&a.row(row)[cols.clone()]);
-        mul_piece(tier, out, &b.row(row)[cols]);
+        mul_piece(tier, &a.row(row)[cols.clone()], &b.row(row)[cols], out);
     });
 }
 
 /// `x *= y`, both of one shape.
 pub fn mul_in_place(team: &Team, tier: Tier, x: RowsMut<'_>, y: Rows<'_>) {
     assert_same_shape(&y, &x);
-    for_each_piece(team, x, |row, col, x| mul_piece(tier, x, &y.row(row)[col..col + x.len()]));
+    for_each_piece(team, x, |row, col, x| {
+        mul_piece_in_place(tier, x, &y.row(row)[col..col + x.len()]);
+    });
 }
 
 /// `x *= factor`.
@@ -116,21 +118,47 @@ pub fn gather_rows(
     });
 }
 
-fn add_piece(tier: Tier, x: &mut [f32], y: &[f32]) {
+fn add_piece(tier: Tier, a: &[f32], b: &[f32], out: &mut [f32]) {
+    match tier {
+        Tier::Scalar => {
+            for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+                *out = a + b;
+            }
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
+        Tier::Avx2(_) => unsafe { avx2::add(a, b, out) },
+    }
+}
+
+fn add_piece_in_place(tier: Tier, x: &mut [f32], y: &[f32]) {
     match tier {
         Tier::Scalar => x.iter_mut().zip(y).for_each(|(x, y)| *x += y),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Tier::Avx2(_) => unsafe { avx2::add(x, y) },
+        Tier::Avx2(_) => unsafe { avx2::add_in_place(x, y) },
     }
 }
 
-fn mul_piece(tier: Tier, x: &mut [f32], y: &[f32]) {
+fn mul_piece(tier: Tier, a: &[f32], b: &[f32], out: &mut [f32]) {
+    match tier {
+        Tier::Scalar => {
+            for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+                *out = a * b;
+            }
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
+        Tier::Avx2(_) => unsafe { avx2::mul(a, b, out) },
+    }
+}
+
+fn mul_piece_in_place(tier: Tier, x: &mut [f32], y: &[f32]) {
     match tier {
         Tier::Scalar => x.iter_mut().zip(y).for_each(|(x, y)| *x *= y),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Tier::Avx2(_) => unsafe { avx2::mul(x, y) },
+        Tier::Avx2(_) => unsafe { avx2::mul_in_place(x, y) },
     }
 }
 
@@ -157,16 +185,26 @@ fn softcap_piece(tier: Tier, x: &mut [f32], cap: f32) {
 pub(crate) mod avx2 {
     use std::arch::x86_64::{__m256, _mm256_add_ps, _mm256_div_ps, _mm256_mul_ps, _mm256_set1_ps};
 
-    use crate::lanes::{map_in_place, zip_in_place};
+    use crate::lanes::{map_in_place, zip, zip_in_place};
     use crate::math;
 
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn add(x: &mut [f32], y: &[f32]) {
+    pub(super) fn add(a: &[f32], b: &[f32], out: &mut [f32]) {
+        zip(a, b, out, |a, b| _mm256_add_ps(a, b));
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn add_in_place(x: &mut [f32], y: &[f32]) {
         zip_in_place(x, y, |x, y| _mm256_add_ps(x, y));
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn mul(x: &mut [f32], y: &[f32]) {
+    pub(super) fn mul(a: &[f32], b: &[f32], out: &mut [f32]) {
+        zip(a, b, out, |a, b| _mm256_mul_ps(a, b));
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn mul_in_place(x: &mut [f32], y: &[f32]) {
         zip_in_place(x, y, |x, y| _mm256_mul_ps(x, y));
     }
 

@@ -31,7 +31,31 @@ pub enum Norm<'a> {
     },
 }
 
-impl Norm<'_> {
+impl<'a> Norm<'a> {
+    /// Columns of a run of a row, at least 1.
+    fn group(&self, n_cols: usize) -> usize {
+        match *self {
+            Self::Rms { group, .. } => group,
+            Self::Layer { .. } => n_cols.max(1),
+        }
+    }
+
+    /// What to do to each element of a run.
+    fn affine(&self, tier: Tier, x: &[f32]) -> Affine<'a> {
+        let n = x.len() as f64;
+        match *self {
+            Self::Rms { weight, eps, .. } => {
+                let mean_square = reduce(tier, Reduction::Squares(0.0), x) / n;
+                Affine { mean: 0.0, scale: inverse_root(mean_square, eps), weight, bias: None }
+            }
+            Self::Layer { weight, bias, eps } => {
+                let mean = (reduce(tier, Reduction::Sum, x) / n) as f32;
+                let variance = reduce(tier, Reduction::Squares(mean), x) / n;
+                Affine { mean, scale: inverse_root(variance, eps), weight, bias }
+            }
+        }
+    }
+
     fn assert_fits(&self, n_cols: usize) {
         let (weight, bias, len) = match *self {
             Self::Rms { weight, group, .. } => {
@@ -115,8 +139,12 @@ pub fn norm_row(
     x: &[f32],       // [n_cols]
     out: &mut [f32], // [n_cols]
 ) {
-    out.copy_from_slice(x);
-    norm_row_in_place(tier, norm, out);
+    norm.assert_fits(x.len());
+    assert_eq!(x.len(), out.len(), "lengths of a norm");
+    let group = norm.group(x.len());
+    for (x, out) in x.chunks_exact(group).zip(out.chunks_exact_mut(group)) {
+        norm.affine(tier, x).apply(tier, x, out);
+    }
 }
 
 /// Normalizes one row in place, with the same bits as [`norm_row`].
@@ -129,19 +157,8 @@ pub fn norm_row_in_place(
     x: &mut [f32], // [n_cols]
 ) {
     norm.assert_fits(x.len());
-    match *norm {
-        Norm::Rms { weight, group, eps } => {
-            for x in x.chunks_exact_mut(group) {
-                let mean_square = reduce(tier, Reduction::Squares(0.0), x) / group as f64;
-                affine(tier, x, 0.0, inverse_root(mean_square, eps), weight, None);
-            }
-        }
-        Norm::Layer { weight, bias, eps } => {
-            let n = x.len() as f64;
-            let mean = (reduce(tier, Reduction::Sum, x) / n) as f32;
-            let variance = reduce(tier, Reduction::Squares(mean), x) / n;
-            affine(tier, x, mean, inverse_root(variance, eps), weight, bias);
-        }
+    for x in x.chunks_exact_mut(norm.group(x.len())) {
+        norm.affine(tier, x).apply_in_place(tier, x);
     }
 }
 
@@ -170,28 +187,48 @@ fn reduce(tier: Tier, what: Reduction, x: &[f32]) -> f64 {
     }
 }
 
-/// `x = (x - mean) * scale * weight + bias`.
-fn affine(
-    tier: Tier,
-    x: &mut [f32],
+/// `(x - mean) * scale * weight + bias`.
+#[derive(Clone, Copy)]
+struct Affine<'a> {
     mean: f32,
     scale: f32,
-    weight: Option<&[f32]>,
-    bias: Option<&[f32]>,
-) {
-    match tier {
-        Tier::Scalar => {
-            x.iter_mut().for_each(|x| *x = (*x - mean) * scale);
-            if let Some(weight) = weight {
-                x.iter_mut().zip(weight).for_each(|(x, w)| *x *= w);
+    weight: Option<&'a [f32]>, // [group]
+    bias: Option<&'a [f32]>,   // [group]
+}
+
+impl Affine<'_> {
+    fn apply(&self, tier: Tier, x: &[f32], out: &mut [f32]) {
+        match tier {
+            Tier::Scalar => {
+                out.iter_mut().zip(x).for_each(|(out, x)| *out = (x - self.mean) * self.scale);
+                self.weigh(out);
             }
-            if let Some(bias) = bias {
-                x.iter_mut().zip(bias).for_each(|(x, b)| *x += b);
-            }
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the token proves that AVX2, FMA and F16C were detected.
+            Tier::Avx2(_) => unsafe { avx2::affine(self, x, out) },
         }
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Tier::Avx2(_) => unsafe { avx2::affine(x, mean, scale, weight, bias) },
+    }
+
+    fn apply_in_place(&self, tier: Tier, x: &mut [f32]) {
+        match tier {
+            Tier::Scalar => {
+                x.iter_mut().for_each(|x| *x = (*x - self.mean) * self.scale);
+                self.weigh(x);
+            }
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the token proves that AVX2, FMA and F16C were detected.
+            Tier::Avx2(_) => unsafe { avx2::affine_in_place(self, x) },
+        }
+    }
+
+    /// The weight and the bias, in plain Rust.
+    fn weigh(&self, x: &mut [f32]) {
+        if let Some(weight) = self.weight {
+            x.iter_mut().zip(weight).for_each(|(x, w)| *x *= w);
+        }
+        if let Some(bias) = self.bias {
+            x.iter_mut().zip(bias).for_each(|(x, b)| *x += b);
+        }
     }
 }
 
@@ -202,8 +239,8 @@ mod avx2 {
         _mm256_sub_ps,
     };
 
-    use super::Reduction;
-    use crate::lanes::{load, map_in_place, store, zip_in_place};
+    use super::{Affine, Reduction};
+    use crate::lanes::{load, map, map_in_place, store, zip, zip_in_place};
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn reduce(what: Reduction, x: &[f32]) -> f64 {
@@ -246,21 +283,29 @@ mod avx2 {
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn affine(
-        x: &mut [f32],
-        mean: f32,
-        scale: f32,
-        weight: Option<&[f32]>,
-        bias: Option<&[f32]>,
-    ) {
-        let (mean, scale) = (_mm256_set1_ps(mean), _mm256_set1_ps(scale));
-        match weight {
+    pub(super) fn affine(affine: &Affine<'_>, x: &[f32], out: &mut [f32]) {
+        let (mean, scale) = (_mm256_set1_ps(affine.mean), _mm256_set1_ps(affine.scale));
+        match affine.weight {
+            Some(weight) => zip(x, weight, out, |x, w| {
+                _mm256_mul_ps(_mm256_mul_ps(_mm256_sub_ps(x, mean), scale), w)
+            }),
+            None => map(x, out, |x| _mm256_mul_ps(_mm256_sub_ps(x, mean), scale)),
+        }
+        if let Some(bias) = affine.bias {
+            zip_in_place(out, bias, |x, b| _mm256_add_ps(x, b));
+        }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn affine_in_place(affine: &Affine<'_>, x: &mut [f32]) {
+        let (mean, scale) = (_mm256_set1_ps(affine.mean), _mm256_set1_ps(affine.scale));
+        match affine.weight {
             Some(weight) => zip_in_place(x, weight, |x, w| {
                 _mm256_mul_ps(_mm256_mul_ps(_mm256_sub_ps(x, mean), scale), w)
             }),
             None => map_in_place(x, |x| _mm256_mul_ps(_mm256_sub_ps(x, mean), scale)),
         }
-        if let Some(bias) = bias {
+        if let Some(bias) = affine.bias {
             zip_in_place(x, bias, |x, b| _mm256_add_ps(x, b));
         }
     }

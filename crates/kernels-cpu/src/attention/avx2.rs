@@ -1,7 +1,8 @@
 //! The tile kernel of attention for AVX2.
 //!
 //! Two queries run side by side where they can. A query's own operations and
-//! their order are the same alone and in a pair, so the bits are too.
+//! their order are the same alone and in a pair, so the bits are too. The steps are
+//! not inlined into one another, as each needs most of the registers.
 
 use std::arch::x86_64::{
     __m128, __m256, _CMP_GT_OQ, _mm_add_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_and_ps,
@@ -56,14 +57,20 @@ fn sum4(v: [__m256; 4]) -> __m128 {
 
 /// Dot products of `R` queries with the keys at `range`, four keys at a time from a
 /// multiple of four.
-#[inline]
+#[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn score<const R: usize>(tile: &mut Tile<'_>, query: usize, range: Range<usize>) {
     let (head_len, tile_len) = (tile.head_len, tile.tile_len);
     let n = head_len / 8;
-    let q: [&[[f32; 8]]; R] = std::array::from_fn(|r| row(tile.q, query + r, head_len, n));
+    let mut q = [[].as_slice(); R];
+    for (r, q) in q.iter_mut().enumerate() {
+        *q = row(tile.q, query + r, head_len, n);
+    }
     for key in (range.start / 4 * 4..range.end).step_by(4) {
-        let k: [&[[f32; 8]]; 4] = std::array::from_fn(|j| row(tile.k, key + j, head_len, n));
+        let mut k = [[].as_slice(); 4];
+        for (j, k) in k.iter_mut().enumerate() {
+            *k = row(tile.k, key + j, head_len, n);
+        }
         let mut dots = [[_mm256_setzero_ps(); 4]; R];
         for d in 0..n {
             let mut k8 = [_mm256_setzero_ps(); 4];
@@ -92,7 +99,7 @@ fn row(x: &[f32], i: usize, head_len: usize, n: usize) -> &[[f32; 8]] {
 }
 
 /// Turns a query's scores into weights, and returns the factor of what came before.
-#[inline]
+#[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn softmax(tile: &mut Tile<'_>, query: usize) -> f32 {
     let seen = &tile.seen[query];
@@ -130,7 +137,9 @@ fn softmax(tile: &mut Tile<'_>, query: usize) -> f32 {
         sum8 = _mm256_add_ps(sum8, weights);
         store(weights, scores);
     }
-    let correction = crate::math::exp(tile.max[query] - max);
+    // The common case, with the bits of `exp(0)`.
+    let unchanged = max == tile.max[query];
+    let correction = if unchanged { 1.0 } else { crate::math::exp(tile.max[query] - max) };
     tile.max[query] = max;
     tile.sum[query] = tile.sum[query] * correction + sum(sum8);
     correction
@@ -150,7 +159,7 @@ fn inside(first: usize, seen: &Range<usize>) -> __m256 {
 }
 
 /// Adds the weighted values that `R` queries see, all the same, to their sums.
-#[inline]
+#[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn accumulate<const R: usize>(tile: &mut Tile<'_>, query: usize, corrections: [f32; R]) {
     let n = tile.head_len / 8;
@@ -180,8 +189,10 @@ fn accumulate_columns<const R: usize, const C: usize>(
             *acc = _mm256_mul_ps(load(old), _mm256_set1_ps(corrections[r]));
         }
     }
-    let weights: [&[f32]; R] =
-        std::array::from_fn(|r| &tile.scores[(query + r) * tile_len..][..tile_len]);
+    let mut weights = [[].as_slice(); R];
+    for (r, weights) in weights.iter_mut().enumerate() {
+        *weights = &tile.scores[(query + r) * tile_len..][..tile_len];
+    }
     for key in tile.seen[query].clone() {
         let v = &tile.v[key * head_len + 8 * d..][..8 * C];
         let v = v.as_chunks::<8>().0;
