@@ -2,6 +2,8 @@
 //!
 //! One file (or folder) per command. Nothing here is part of what a user of the crates gets.
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -38,13 +40,24 @@ enum Command {
     Bench(bench::Args),
 }
 
-fn main() -> Result<()> {
-    match Args::parse().command {
-        Command::Tidy => tidy::run(),
-        Command::Test(args) => test::run(&args),
-        Command::Setup(args) => setup::run(&args),
-        Command::Parity(args) => parity::run(&args).and_then(parity::Totals::into_result),
-        Command::Fixtures(args) => fixtures::run(&args),
-        Command::Bench(args) => bench::run(&args),
+fn main() -> ExitCode {
+    match run() {
+        Ok(code) => code,
+        Err(error) => {
+            println!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
+}
+
+fn run() -> Result<ExitCode> {
+    match Args::parse().command {
+        Command::Tidy => tidy::run()?,
+        Command::Test(args) => return test::run(&args),
+        Command::Setup(args) => setup::run(&args)?,
+        Command::Parity(args) => parity::run(&args)?.into_result()?,
+        Command::Fixtures(args) => fixtures::run(&args)?,
+        Command::Bench(args) => bench::run(&args)?,
+    }
+    Ok(ExitCode::SUCCESS)
 }

@@ -75,8 +75,8 @@ pub(crate) fn json(command: &mut Command) -> Result<Value> {
 pub(crate) fn show(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let mut line = words.map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ");
-    if line.chars().count() > 200 {
-        line = line.chars().take(197).chain("...".chars()).collect();
+    if line.chars().count() > 80 {
+        line = line.chars().take(77).chain("...".chars()).collect();
     }
     line
 }

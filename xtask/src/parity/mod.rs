@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::shell;
 
@@ -46,7 +46,7 @@ impl Args {
 
     /// What `cargo xtask test` runs on the published models.
     pub(crate) fn real() -> Self {
-        Self { real: true, ..Self::default() }
+        Self { real: true, bits: true, ..Self::default() }
     }
 
     fn wants(&self, name: &str) -> bool {
@@ -94,9 +94,12 @@ impl fmt::Display for Totals {
 
 /// Run the chosen comparisons and print their tables.
 pub(crate) fn run(args: &Args) -> Result<Totals> {
-    let bin = args.bin.clone().map_or_else(shell::build_engine, Ok)?;
+    // Programs start in the repository root, so paths relative to the caller are made absolute.
+    let absolute = |p: &PathBuf| p.canonicalize().with_context(|| format!("open {}", p.display()));
+    let bin = args.bin.as_ref().map_or_else(shell::build_engine, absolute)?;
     let engine = engine::Engine::new(bin);
-    let dir = args.dir.clone().unwrap_or_else(|| shell::root().join("fixtures/archs"));
+    let committed = shell::root().join("fixtures/archs");
+    let dir = args.dir.as_ref().map_or(Ok(committed), absolute)?;
     let all = !(args.archs || args.bits || args.real);
     let mut totals = Totals::default();
     if args.archs || all {

@@ -57,6 +57,10 @@ fn missing(package: &Value, name: &str, folder: &Path) -> Vec<&'static str> {
             out.push("no example in examples/");
         }
     }
+    let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
+    if !manifest.contains("[lints]\nworkspace = true") {
+        out.push("does not take the workspace's lints");
+    }
     if SAFE_CRATES.contains(&name) {
         let roots = targets().filter(|t| {
             let kind = t["kind"][0].as_str().unwrap_or_default();
@@ -96,8 +100,13 @@ mod tests {
         let package = serde_json::json!({"targets": [
             {"kind": ["lib"], "src_path": here.join("main.rs")},
         ]});
-        let all = ["no README.md", "no example in examples/", "no `#![forbid(unsafe_code)]`"];
+        let all = [
+            "no README.md",
+            "no example in examples/",
+            "does not take the workspace's lints",
+            "no `#![forbid(unsafe_code)]`",
+        ];
         assert_eq!(missing(&package, "realizar-quant", &here), all);
-        assert_eq!(missing(&package, "realizar-kernels-cpu", &here), all[..2]);
+        assert_eq!(missing(&package, "realizar-kernels-cpu", &here), all[..3]);
     }
 }

@@ -98,7 +98,7 @@ mod tests {
     fn comments_and_literals_become_spaces() {
         let cases = [
             ("a // b\nc", "a     \nc"),
-            ("a /* /* b */ */ c", "a                 c"),
+            ("a /* /* b */ */ c", "a               c"),
             (r#"f("x \" y", z)"#, "f(        , z)"),
             (r##"f(r#"x " y"#) + 1"##, "f(          ) + 1"),
             ("r#type + 'a' + '\\'' + '\\u{61}'", "r#type +     +      +         "),
