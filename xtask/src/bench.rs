@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::{setup, shell, table};
@@ -30,6 +30,9 @@ pub(crate) struct Args {
     /// How often each program runs.
     #[arg(short = 'r', long, default_value_t = 3)]
     runs: usize,
+    /// An engine to use instead of building one.
+    #[arg(long)]
+    bin: Option<PathBuf>,
     /// Where the results go; `benches/runs/<date>-<cpu>` by default.
     #[arg(long)]
     out: Option<PathBuf>,
@@ -40,7 +43,10 @@ type Speeds = BTreeMap<String, Vec<f64>>;
 
 /// Measure, print and save.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let engine = shell::build_engine()?;
+    let engine = match &args.bin {
+        Some(bin) => bin.canonicalize().with_context(|| format!("open {}", bin.display()))?,
+        None => shell::build_engine()?,
+    };
     let peer = args.peer.clone().or_else(|| on_path("llama-bench"));
     let threads = match args.threads {
         Some(n) => n,
@@ -52,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let (mut ours, mut theirs) = (Speeds::new(), Speeds::new());
         for run in 1..=args.runs {
             println!("bench: {model}, run {run} of {}", args.runs);
-            measure(&engine, &["bench"], &["--json"], &file, threads, args, &mut ours)?;
+            measure(&engine, &["bench"], &["-r", "1", "--json"], &file, threads, args, &mut ours)?;
             if let Some(peer) = &peer {
                 let json = ["-r", "1", "-o", "json"];
                 measure(peer, &["-m"], &json, &file, threads, args, &mut theirs)?;
@@ -104,21 +110,29 @@ fn measure(
     Ok(())
 }
 
-/// Read a list of `{n_prompt, n_gen, avg_ts}`, alone or as `results`.
+/// Read what either program prints: realizar's `results` of `{test, tokens_per_second}`, or
+/// llama-bench's list of `{n_prompt, n_gen, avg_ts}`.
 fn read_speeds(json: &Value) -> Result<Vec<(String, f64)>> {
-    let entries = json.as_array().or_else(|| json["results"].as_array()).context("no results")?;
+    let entries = json["results"].as_array().or_else(|| json.as_array()).context("no results")?;
     let mut speeds = Vec::new();
     for entry in entries {
-        let (prompt, generated) = (entry["n_prompt"].as_u64(), entry["n_gen"].as_u64());
-        let test = match (prompt.unwrap_or(0), generated.unwrap_or(0)) {
-            (p, 0) => format!("pp{p}"),
-            (0, g) => format!("tg{g}"),
-            (p, g) => format!("pp{p}+tg{g}"),
-        };
-        speeds.push((test, entry["avg_ts"].as_f64().context("a result without `avg_ts`")?));
+        let speed = entry["tokens_per_second"].as_f64().or_else(|| entry["avg_ts"].as_f64());
+        speeds.push((test_name(entry)?, speed.context("a result without a speed")?));
     }
     ensure!(!speeds.is_empty(), "no results");
     Ok(speeds)
+}
+
+/// `pp512` or `tg128`.
+fn test_name(entry: &Value) -> Result<String> {
+    if let Some(name) = entry["test"].as_str() {
+        return Ok(name.to_owned());
+    }
+    match (entry["n_prompt"].as_u64(), entry["n_gen"].as_u64()) {
+        (Some(prompt), Some(0)) => Ok(format!("pp{prompt}")),
+        (Some(0), Some(generated)) => Ok(format!("tg{generated}")),
+        _ => bail!("a result that is neither a prompt nor a generation: {entry}"),
+    }
 }
 
 /// Write `results.json` and `README.md`.
@@ -173,16 +187,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn speeds_are_read_alone_and_as_results() {
-        let entries = json!([
+    fn speeds_of_both_programs_are_read() {
+        let ours = json!({"model": "m", "results": [
+            {"test": "pp512", "tokens_per_second": 100.5, "runs": [100.5]},
+            {"test": "tg128", "tokens_per_second": 20.0, "runs": [20.0]},
+        ]});
+        let theirs = json!([
             {"n_prompt": 512, "n_gen": 0, "avg_ts": 100.5},
             {"n_prompt": 0, "n_gen": 128, "avg_ts": 20.0},
         ]);
         let expected = [("pp512".to_owned(), 100.5), ("tg128".to_owned(), 20.0)];
-        assert_eq!(read_speeds(&entries).unwrap(), expected);
-        assert_eq!(read_speeds(&json!({"results": entries})).unwrap(), expected);
-        assert!(read_speeds(&json!([])).is_err());
-        assert!(read_speeds(&json!([{"n_gen": 1}])).is_err());
+        assert_eq!(read_speeds(&ours).unwrap(), expected);
+        assert_eq!(read_speeds(&theirs).unwrap(), expected);
+        for odd in [json!([]), json!({}), json!([{"n_prompt": 1, "n_gen": 1, "avg_ts": 1.0}])] {
+            assert!(read_speeds(&odd).is_err(), "{odd}");
+        }
     }
 
     #[test]
