@@ -145,13 +145,12 @@ fn save(args: &Args, threads: usize, rendered: &str, results: &Value) -> Result<
     fs::create_dir_all(&folder)?;
     let json = json!({"cpu": cpu, "date": date.trim(), "results": results});
     fs::write(folder.join("results.json"), serde_json::to_string_pretty(&json)? + "\n")?;
-    let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    let (prompt, generate, runs) = (list(&args.prompt), list(&args.generate), args.runs);
     let text = format!(
-        "# {cpu}, {threads} threads, {}\n\nMade by `cargo xtask {command}`; medians of {} runs, \
-         the programs taking turns.\nEach run's value is in [results.json](results.json).\n\n\
-         {rendered}",
-        date.trim(),
-        args.runs
+        "# {cpu}, {threads} threads, {date}\n\nMade by `cargo xtask bench -p {prompt} -n {generate} \
+         -t {threads} -r {runs}`: medians, the programs\ntaking turns. Each run's value is in \
+         [results.json](results.json).\n\n{rendered}",
+        date = date.trim(),
     );
     fs::write(folder.join("README.md"), text)?;
     println!("saved in {}", folder.display());
