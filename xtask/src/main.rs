@@ -1,2 +1,63 @@
-//! Project helpers.
-fn main() {}
+//! `cargo xtask`: the workspace's own commands.
+//!
+//! One file (or folder) per command. Nothing here is part of what a user of the crates gets.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+mod bench;
+mod fixtures;
+mod parity;
+mod setup;
+mod shell;
+mod table;
+mod test;
+mod tidy;
+
+/// The workspace's own commands.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check the house rules: layers, file headers and lengths, links, crate files.
+    Tidy,
+    /// Run every check and print the totals.
+    Test(test::Args),
+    /// Fetch what the tests need into `.cache/`.
+    Setup(setup::Args),
+    /// Compare the engine with reference outputs.
+    Parity(parity::Args),
+    /// Make the fixture files anew (needs Python with torch and transformers).
+    Fixtures(fixtures::Args),
+    /// Measure the cached models, side by side with llama-bench where it is found.
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(code) => code,
+        Err(error) => {
+            println!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<ExitCode> {
+    match Args::parse().command {
+        Command::Tidy => tidy::run()?,
+        Command::Test(args) => return test::run(&args),
+        Command::Setup(args) => setup::run(&args)?,
+        Command::Parity(args) => parity::run(&args)?.into_result()?,
+        Command::Fixtures(args) => fixtures::run(&args)?,
+        Command::Bench(args) => bench::run(&args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,41 @@
+//! `cargo xtask fixtures`: make the fixture files anew by running the scripts beside them.
+//!
+//! Not part of the tests: it needs a Python with torch, transformers and sentencepiece, and
+//! llama.cpp's source tree for the GGUF twins.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::shell;
+
+/// `cargo xtask fixtures`
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The Python that has torch and transformers.
+    #[arg(long, default_value = "python3")]
+    python: PathBuf,
+    /// llama.cpp's source folder; without it the GGUF twins stay as they are.
+    #[arg(long)]
+    llama_cpp: Option<PathBuf>,
+    /// Comma-separated names of tiny models; all by default.
+    #[arg(long)]
+    names: Option<String>,
+}
+
+/// Run the scripts.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let names = args.names.as_ref().map(|n| format!("--names={n}"));
+    let mut make = shell::command(&args.python);
+    make.arg("fixtures/archs/make_archs.py").arg("fixtures/archs").args(["--seed", "11"]);
+    shell::check(make.args(["--size", "small"]).args(&names))?;
+    match &args.llama_cpp {
+        Some(source) => {
+            let mut convert = shell::command(&args.python);
+            convert.arg("fixtures/archs/make_gguf.py").arg(source).arg("fixtures/archs");
+            shell::check(convert.args(&names))?;
+        }
+        None => println!("fixtures: no --llama-cpp, so the GGUF twins were not made"),
+    }
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! The engine as a program: command lines in, JSON out.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::shell;
+
+/// Logits by position: position -> values over the vocabulary.
+pub(super) type Logits = BTreeMap<usize, Vec<f64>>;
+
+/// The binary under test.
+pub(super) struct Engine {
+    bin: PathBuf,
+}
+
+impl Engine {
+    /// `bin` is the path of `realizar`.
+    pub(super) fn new(bin: PathBuf) -> Self {
+        Self { bin }
+    }
+
+    /// Run `realizar ARGS` and parse what it prints. Models come from the cache of `xtask setup`.
+    pub(super) fn json(&self, args: &[&str]) -> Result<Value> {
+        let mut command = shell::command(&self.bin);
+        shell::json(command.args(args).env("REALIZAR_CACHE", shell::model_dir()))
+    }
+
+    /// `realizar logits` for some positions of a prompt.
+    pub(super) fn logits(
+        &self,
+        model: &Path,
+        ids: &[usize],
+        positions: &[usize],
+        extra: &[&str],
+    ) -> Result<Logits> {
+        let (ids, positions) = (join(ids), join(positions));
+        let model = model.to_string_lossy();
+        let mut args = vec!["logits", &model, "--ids", &ids, "--positions", &positions, "--json"];
+        args.extend(extra);
+        logits_from(&self.json(&args)?)
+    }
+}
+
+/// Read `{"values": {"0": […], …}}`.
+pub(super) fn logits_from(json: &Value) -> Result<Logits> {
+    let values = json["values"].as_object().context("no `values` object")?;
+    let mut logits = Logits::new();
+    for (position, row) in values {
+        let row = row.as_array().with_context(|| format!("values of {position} are no list"))?;
+        let numbers: Option<Vec<f64>> = row.iter().map(Value::as_f64).collect();
+        let numbers = numbers.with_context(|| format!("values of {position} are no numbers"))?;
+        ensure!(!numbers.is_empty(), "values of {position} are empty");
+        logits.insert(position.parse()?, numbers);
+    }
+    ensure!(!logits.is_empty(), "`values` is empty");
+    Ok(logits)
+}
+
+/// A JSON list of whole numbers.
+pub(super) fn integers(json: &Value, what: &str) -> Result<Vec<usize>> {
+    let list = json.as_array().with_context(|| format!("`{what}` is no list"))?;
+    let numbers = list.iter().map(|v| v.as_u64().and_then(|n| usize::try_from(n).ok()));
+    numbers.collect::<Option<_>>().with_context(|| format!("`{what}` has other than integers"))
+}
+
+/// Largest difference over largest reference value, over all positions of the reference.
+///
+/// More values than the reference has are allowed: a GGUF vocabulary may be padded.
+pub(super) fn relative_error(found: &Logits, reference: &Logits) -> Result<f64> {
+    let mut worst = 0.0f64;
+    for (position, wanted) in reference {
+        let row = found.get(position).with_context(|| format!("no logits at {position}"))?;
+        ensure!(
+            row.len() >= wanted.len(),
+            "expected {} logits at {position}, found {}",
+            wanted.len(),
+            row.len()
+        );
+        let scale = wanted.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+        let apart = row.iter().zip(wanted).fold(0.0f64, |m, (a, b)| m.max((a - b).abs()));
+        worst = worst.max(apart / scale);
+        ensure!(apart.is_finite(), "logits at {position} are not finite");
+    }
+    Ok(worst)
+}
+
+/// Are both the same, to the last bit?
+pub(super) fn same_bits(a: &Logits, b: &Logits) -> bool {
+    let bits = |l: &Logits| -> Vec<(usize, Vec<u64>)> {
+        l.iter().map(|(&p, row)| (p, row.iter().map(|x| x.to_bits()).collect())).collect()
+    };
+    bits(a) == bits(b)
+}
+
+fn join(numbers: &[usize]) -> String {
+    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn logits_are_read_and_compared() {
+        let a = logits_from(&json!({"values": {"0": [1.0, -4.0], "5": [2.0, 0.0]}})).unwrap();
+        let b = logits_from(&json!({"values": {"0": [1.0, -4.0], "5": [2.0, 0.002]}})).unwrap();
+        let padded = logits_from(&json!({"values": {"0": [1.0, -4.0, 9.0], "5": [2.0, 0.0, 9.0]}}));
+        assert_eq!(relative_error(&b, &a).unwrap(), 0.001);
+        assert_eq!(relative_error(&padded.unwrap(), &a).unwrap(), 0.0);
+        assert!(same_bits(&a, &a.clone()) && !same_bits(&a, &b));
+    }
+
+    #[test]
+    fn what_is_missing_is_an_error() {
+        let cases = [
+            json!({}),
+            json!({"values": {}}),
+            json!({"values": {"0": []}}),
+            json!({"values": {"0": [null]}}),
+            json!({"values": {"x": [1.0]}}),
+        ];
+        for case in cases {
+            assert!(logits_from(&case).is_err(), "{case}");
+        }
+        let reference = logits_from(&json!({"values": {"3": [1.0, 2.0]}})).unwrap();
+        let short = logits_from(&json!({"values": {"3": [1.0]}})).unwrap();
+        let other = logits_from(&json!({"values": {"4": [1.0, 2.0]}})).unwrap();
+        assert!(relative_error(&short, &reference).is_err());
+        assert!(relative_error(&other, &reference).is_err());
+    }
+}

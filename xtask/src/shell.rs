@@ -1,0 +1,91 @@
+//! Running other programs from the repository root, and where things lie in it.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// The repository root.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
+
+/// The folder for fetched files: `REALIZAR_CACHE`, or `.cache` in the repository root.
+pub(crate) fn cache_dir() -> PathBuf {
+    std::env::var_os("REALIZAR_CACHE").map_or_else(|| root().join(".cache"), PathBuf::from)
+}
+
+/// Where `xtask setup` keeps the published vocabularies.
+pub(crate) fn vocab_dir() -> PathBuf {
+    cache_dir().join("vocab")
+}
+
+/// Where `xtask setup` keeps the published chat templates.
+pub(crate) fn template_dir() -> PathBuf {
+    cache_dir().join("templates")
+}
+
+/// Where `xtask setup` keeps the real models.
+pub(crate) fn model_dir() -> PathBuf {
+    cache_dir().join("models")
+}
+
+/// A program that starts in the repository root.
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(root());
+    command
+}
+
+/// The cargo that runs this command.
+pub(crate) fn cargo() -> Command {
+    command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Run to the end with the terminal's output; a status other than zero is an error.
+pub(crate) fn check(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("start {}", show(command)))?;
+    if !status.success() {
+        bail!("{} ended with {status}", show(command));
+    }
+    Ok(())
+}
+
+/// Run to the end and return standard output; the error carries standard error's last line.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let out = command.output().with_context(|| format!("start {}", show(command)))?;
+    if !out.status.success() {
+        let stderr = String::from_utf8_lossy(&out.stderr);
+        let last = stderr.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("no message");
+        bail!("{} ended with {}: {last}", show(command), out.status);
+    }
+    String::from_utf8(out.stdout).with_context(|| format!("output of {}", show(command)))
+}
+
+/// Run to the end and parse standard output as JSON.
+pub(crate) fn json(command: &mut Command) -> Result<Value> {
+    let text = output(command)?;
+    serde_json::from_str(&text).with_context(|| format!("JSON from {}", show(command)))
+}
+
+/// The command line, shortened for messages.
+pub(crate) fn show(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let mut line = words.map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    if line.chars().count() > 80 {
+        line = line.chars().take(77).chain("...".chars()).collect();
+    }
+    line
+}
+
+/// Build the release binary `realizar` and return its path.
+pub(crate) fn build_engine() -> Result<PathBuf> {
+    check(cargo().args(["build", "--release", "--package", "realizar"]))?;
+    let metadata = json(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
+    let target = metadata["target_directory"].as_str().context("no target_directory")?;
+    let name = format!("realizar{}", std::env::consts::EXE_SUFFIX);
+    Ok(Path::new(target).join("release").join(name))
+}
