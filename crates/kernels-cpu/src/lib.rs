@@ -68,7 +68,7 @@ pub use embed::embed;
 pub use error::Error;
 pub use kv::{KvGeometry, KvSlot, kv_store};
 pub use matmul::{Epilogue, MatrixRef, PanelScratch, matmul_f32, matmul_int8};
-pub use norm::{Norm, layer_norm, norm_row, norm_row_in_place, rms_norm, rms_norm_in_place};
+pub use norm::{Norm, norm, norm_in_place, norm_row, norm_row_in_place};
 pub use quantize::QuantizedRows;
 pub use rope::{RopeStyle, rope, rope_table};
 pub use rows::{Rows, RowsMut};

@@ -6,37 +6,37 @@
 use crate::elementwise::row_grain;
 use crate::{Rows, RowsMut, Team, Tier};
 
-/// What to do to a row.
+/// What to do to each run of `group` columns of a row: the whole row, or `head_dim`
+/// columns to normalize each head.
 #[derive(Clone, Copy, Debug)]
 pub enum Norm<'a> {
-    /// `x / sqrt(mean(x²) + eps) * weight` over each run of `group` columns
-    /// (arXiv:1910.07467).
+    /// `x / sqrt(mean(x²) + eps) * weight` (arXiv:1910.07467).
     Rms {
-        /// Factors, one for each column of a run. // [group]
-        weight: Option<&'a [f32]>,
-        /// Columns of a run: the whole row, or `head_dim` to normalize each head.
+        /// Columns of a run.
         group: usize,
+        /// Factors, one for each column of a run.
+        weight: Option<&'a [f32]>, // [group]
         /// Added to the mean square.
         eps: f32,
     },
-    /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the row
-    /// (arXiv:1607.06450).
+    /// `(x - mean) / sqrt(variance + eps) * weight + bias` (arXiv:1607.06450).
     Layer {
-        /// Factors. // [n_cols]
-        weight: Option<&'a [f32]>,
-        /// Terms. // [n_cols]
-        bias: Option<&'a [f32]>,
+        /// Columns of a run.
+        group: usize,
+        /// Factors, one for each column of a run.
+        weight: Option<&'a [f32]>, // [group]
+        /// Terms, one for each column of a run.
+        bias: Option<&'a [f32]>, // [group]
         /// Added to the variance.
         eps: f32,
     },
 }
 
 impl<'a> Norm<'a> {
-    /// Columns of a run of a row, at least 1.
-    fn group(&self, n_cols: usize) -> usize {
+    /// Columns of a run.
+    fn group(&self) -> usize {
         match *self {
-            Self::Rms { group, .. } => group,
-            Self::Layer { .. } => n_cols.max(1),
+            Self::Rms { group, .. } | Self::Layer { group, .. } => group,
         }
     }
 
@@ -48,7 +48,7 @@ impl<'a> Norm<'a> {
                 let mean_square = reduce(tier, Reduction::Squares(0.0), x) / n;
                 Affine { mean: 0.0, scale: inverse_root(mean_square, eps), weight, bias: None }
             }
-            Self::Layer { weight, bias, eps } => {
+            Self::Layer { weight, bias, eps, .. } => {
                 let mean = (reduce(tier, Reduction::Sum, x) / n) as f32;
                 let variance = reduce(tier, Reduction::Squares(mean), x) / n;
                 Affine { mean, scale: inverse_root(variance, eps), weight, bias }
@@ -57,76 +57,48 @@ impl<'a> Norm<'a> {
     }
 
     fn assert_fits(&self, n_cols: usize) {
-        let (weight, bias, len) = match *self {
-            Self::Rms { weight, group, .. } => {
-                let fits = group > 0 && n_cols.is_multiple_of(group);
-                assert!(fits, "{n_cols} columns are not whole groups of {group}");
-                (weight, None, group)
-            }
-            Self::Layer { weight, bias, .. } => (weight, bias, n_cols),
+        let (group, weight, bias) = match *self {
+            Self::Rms { group, weight, .. } => (group, weight, None),
+            Self::Layer { group, weight, bias, .. } => (group, weight, bias),
         };
-        assert!(weight.is_none_or(|w| w.len() == len), "length of the norm's weight, not {len}");
-        assert!(bias.is_none_or(|b| b.len() == len), "length of the norm's bias, not {len}");
+        let fits = group > 0 && n_cols.is_multiple_of(group);
+        assert!(fits, "{n_cols} columns are not whole groups of {group}");
+        assert!(weight.is_none_or(|w| w.len() == group), "the norm's weight has {group} factors");
+        assert!(bias.is_none_or(|b| b.len() == group), "the norm's bias has {group} terms");
     }
 }
 
-/// Normalizes each run of `group` columns of `x` by its root mean square.
-/// `group` is `n_cols` for an ordinary norm, `head_dim` to normalize heads.
+/// Normalizes each row of `x` into `out`.
 ///
 /// # Panics
-/// If the shapes disagree or `group` does not divide the columns.
-pub fn rms_norm(
+/// If the shapes disagree or the columns are not whole groups.
+pub fn norm(
     team: &Team,
     tier: Tier,
-    x: Rows<'_>,            // [n_rows, n_cols]
-    weight: Option<&[f32]>, // [group]
-    group: usize,
-    eps: f32,
+    norm: &Norm<'_>,
+    x: Rows<'_>,      // [n_rows, n_cols]
     out: RowsMut<'_>, // [n_rows, n_cols]
 ) {
-    norm(team, tier, &Norm::Rms { weight, group, eps }, x, out);
-}
-
-/// As [`rms_norm`], with `x` its own result.
-///
-/// # Panics
-/// If the shapes disagree or `group` does not divide the columns.
-pub fn rms_norm_in_place(
-    team: &Team,
-    tier: Tier,
-    x: RowsMut<'_>,         // [n_rows, n_cols]
-    weight: Option<&[f32]>, // [group]
-    group: usize,
-    eps: f32,
-) {
-    let norm = Norm::Rms { weight, group, eps };
-    norm.assert_fits(x.n_cols());
-    let grain = row_grain(x.n_cols());
-    team.for_each_row_mut(x, grain, |_i, x, _thread| norm_row_in_place(tier, &norm, x));
-}
-
-/// Normalizes each row of `x` to mean 0 and variance 1.
-///
-/// # Panics
-/// If the shapes disagree.
-pub fn layer_norm(
-    team: &Team,
-    tier: Tier,
-    x: Rows<'_>,            // [n_rows, n_cols]
-    weight: Option<&[f32]>, // [n_cols]
-    bias: Option<&[f32]>,   // [n_cols]
-    eps: f32,
-    out: RowsMut<'_>, // [n_rows, n_cols]
-) {
-    norm(team, tier, &Norm::Layer { weight, bias, eps }, x, out);
-}
-
-fn norm(team: &Team, tier: Tier, norm: &Norm<'_>, x: Rows<'_>, out: RowsMut<'_>) {
     let shape = (out.n_rows(), out.n_cols());
     assert_eq!((x.n_rows(), x.n_cols()), shape, "shapes of operand and result");
     norm.assert_fits(x.n_cols());
     let grain = row_grain(x.n_cols());
     team.for_each_row_mut(out, grain, |i, out, _thread| norm_row(tier, norm, x.row(i), out));
+}
+
+/// Normalizes each row of `x` in place, with the same bits as [`norm`].
+///
+/// # Panics
+/// If the columns are not whole groups.
+pub fn norm_in_place(
+    team: &Team,
+    tier: Tier,
+    norm: &Norm<'_>,
+    x: RowsMut<'_>, // [n_rows, n_cols]
+) {
+    norm.assert_fits(x.n_cols());
+    let grain = row_grain(x.n_cols());
+    team.for_each_row_mut(x, grain, |_i, x, _thread| norm_row_in_place(tier, norm, x));
 }
 
 /// Normalizes one row.
@@ -141,7 +113,7 @@ pub fn norm_row(
 ) {
     norm.assert_fits(x.len());
     assert_eq!(x.len(), out.len(), "lengths of a norm");
-    let group = norm.group(x.len());
+    let group = norm.group();
     for (x, out) in x.chunks_exact(group).zip(out.chunks_exact_mut(group)) {
         norm.affine(tier, x).apply(tier, x, out);
     }
@@ -157,7 +129,7 @@ pub fn norm_row_in_place(
     x: &mut [f32], // [n_cols]
 ) {
     norm.assert_fits(x.len());
-    for x in x.chunks_exact_mut(norm.group(x.len())) {
+    for x in x.chunks_exact_mut(norm.group()) {
         norm.affine(tier, x).apply_in_place(tier, x);
     }
 }
@@ -323,7 +295,7 @@ mod tests {
     fn expected(norm: &Norm<'_>, x: &[f32]) -> Vec<f64> {
         let (mean_of_row, weight, bias, eps) = match *norm {
             Norm::Rms { weight, eps, .. } => (false, weight, None, eps),
-            Norm::Layer { weight, bias, eps } => (true, weight, bias, eps),
+            Norm::Layer { weight, bias, eps, .. } => (true, weight, bias, eps),
         };
         let n = x.len() as f64;
         let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
@@ -355,25 +327,21 @@ mod tests {
                     (Some(&weight[..]), None, true),
                     (None, None, true),
                 ] {
-                    if layer && n_groups > 1 {
-                        continue;
-                    }
                     let eps = 1e-5;
                     let mut out = vec![0.0; n_rows * n_cols];
                     let out_rows = RowsMut::new(&mut out, n_rows, n_cols);
-                    let norm = if layer {
-                        layer_norm(&team, tier, x, weight, bias, eps, out_rows);
-                        Norm::Layer { weight, bias, eps }
+                    let kind = if layer {
+                        Norm::Layer { group, weight, bias, eps }
                     } else {
-                        rms_norm(&team, tier, x, weight, group, eps, out_rows);
-                        Norm::Rms { weight, group, eps }
+                        Norm::Rms { group, weight, eps }
                     };
+                    norm(&team, tier, &kind, x, out_rows);
                     for i in 0..n_rows {
                         let out = &out[i * n_cols..][..n_cols];
                         for (x, out) in x.row(i).chunks(group).zip(out.chunks(group)) {
-                            for (e, &out) in expected(&norm, x).iter().zip(out) {
+                            for (e, &out) in expected(&kind, x).iter().zip(out) {
                                 let error = (f64::from(out) - e).abs();
-                                assert!(error < 4e-6, "{tier} {norm:?}: {out} for {e}");
+                                assert!(error < 4e-6, "{tier} {kind:?}: {out} for {e}");
                             }
                         }
                     }
@@ -391,11 +359,12 @@ mod tests {
             let mut out = vec![0.0; x.len()];
             let x_rows = Rows::new(&x, n_rows, n_cols);
             let out_rows = RowsMut::new(&mut out, n_rows, n_cols);
-            rms_norm(&Team::new(1), tier, x_rows, Some(&weight), group, 1e-6, out_rows);
+            let rms = Norm::Rms { group, weight: Some(&weight), eps: 1e-6 };
+            norm(&Team::new(1), tier, &rms, x_rows, out_rows);
             for n_threads in [1, 2, 3] {
                 let mut y = x.clone();
                 let y_rows = RowsMut::new(&mut y, n_rows, n_cols);
-                rms_norm_in_place(&Team::new(n_threads), tier, y_rows, Some(&weight), group, 1e-6);
+                norm_in_place(&Team::new(n_threads), tier, &rms, y_rows);
                 assert_eq!(y, out);
             }
         }

@@ -5,12 +5,12 @@
 //! model generated are run again when they come back in a prompt, so that an
 //! answer never depends on how its prompt came about.
 
+use crate::Error;
 use crate::backend::Role;
 use crate::model::Model;
 use crate::runner::{Chunk, Outputs, Runner, SeqId};
 use crate::sampling::logprobs::{LogSoftmax, top_k};
 use crate::sampling::{Sampler, SamplingParams, StopMatcher};
-use crate::Error;
 use serde::Serialize;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -185,8 +185,7 @@ impl Session {
             }
             sampler.accept(id);
             out.ids.push(id);
-            let logprob =
-                params.logprobs.map(|_| LogSoftmax::new(&raw).of(raw[id as usize]));
+            let logprob = params.logprobs.map(|_| LogSoftmax::new(&raw).of(raw[id as usize]));
             out.logprobs.extend(logprob);
             let found = stops.push(decoder.push(id)?);
             out.text.push_str(found.text);

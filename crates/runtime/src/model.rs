@@ -1,6 +1,7 @@
 //! A loaded model: from a path to something that computes logits, with its
 //! tokenizer and chat template beside it.
 
+use crate::Error;
 use crate::backend::{Arithmetic, Backend, ExecutableOptions, Role};
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
@@ -11,7 +12,6 @@ use crate::runner::{Chunk, Outputs, Runner};
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{WeightData, Weights};
-use crate::Error;
 use realizar_kvcache::KvLayout;
 use realizar_quant::BlockType;
 use std::path::{Path, PathBuf};

@@ -126,7 +126,10 @@ impl FreeList {
 
 /// Whether an operation may write over its first input.
 fn works_in_place(op: &Op) -> bool {
-    matches!(op, Op::Norm(_) | Op::Rope { .. } | Op::Act(_) | Op::Scale(_) | Op::Softcap(_) | Op::Add)
+    matches!(
+        op,
+        Op::Norm(_) | Op::Rope { .. } | Op::Act(_) | Op::Scale(_) | Op::Softcap(_) | Op::Add
+    )
 }
 
 /// Lays `graph` out for batches up to `limits`.
@@ -233,7 +236,9 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{AttentionSpec, Fusions, GraphBuilder, NormKind, RopeAngles, RopeStyle, fuse};
+    use crate::graph::{
+        AttentionSpec, Fusions, GraphBuilder, NormKind, RopeAngles, RopeStyle, fuse,
+    };
     use crate::weights::{Linear, NormWeights, Weight, WeightId};
 
     const DIM: usize = 32;

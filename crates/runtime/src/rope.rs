@@ -181,9 +181,8 @@ impl Rope {
     /// The angles of a model that is loaded for contexts up to `context`.
     pub fn angles(&self, context: usize) -> RopeAngles {
         let n = self.rotary_dim / 2;
-        let base = (0..n).map(|i| {
-            1.0 / f64::from(self.theta).powf(2.0 * i as f64 / self.rotary_dim as f64)
-        });
+        let base = (0..n)
+            .map(|i| 1.0 / f64::from(self.theta).powf(2.0 * i as f64 / self.rotary_dim as f64));
         let (mut mscale, tau) = (1.0, std::f64::consts::TAU);
         let inv_freq: Vec<f64> = match &self.scaling {
             RopeScaling::None => base.collect(),

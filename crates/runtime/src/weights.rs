@@ -271,7 +271,13 @@ impl<'a> WeightLoader<'a> {
         WeightId(u32::try_from(self.data.len() - 1).expect("fewer than 2^32 weights"))
     }
 
-    fn add_matrix(&mut self, name: String, ty: BlockType, shape: [usize; 2], data: Bytes) -> Weight {
+    fn add_matrix(
+        &mut self,
+        name: String,
+        ty: BlockType,
+        shape: [usize; 2],
+        data: Bytes,
+    ) -> Weight {
         let [rows, cols] = shape;
         let matrix = WeightData::Matrix { ty, rows, cols, data };
         Weight { id: self.add(name, shape.to_vec(), matrix), rows, cols }
@@ -310,7 +316,11 @@ impl<'a> WeightLoader<'a> {
     ///
     /// # Errors
     /// If it has another length or an unusable type.
-    pub fn opt_factors(&mut self, leaf: &'static str, len: usize) -> Result<Option<Vec<f32>>, Error> {
+    pub fn opt_factors(
+        &mut self,
+        leaf: &'static str,
+        len: usize,
+    ) -> Result<Option<Vec<f32>>, Error> {
         let Some(tensor) = self.find(leaf.into(), "weight") else { return Ok(None) };
         self.check_shape(&tensor, &[len])?;
         self.vector_of(&tensor, 0.0).map(Some)
@@ -395,8 +405,7 @@ impl<'a> WeightLoader<'a> {
             tensor.data.clone()
         };
         let ty = self.block_type(&tensor)?;
-        let row_bytes =
-            ty.row_bytes(n_in).map_err(|e| self.type_error(&tensor, &e.to_string()))?;
+        let row_bytes = ty.row_bytes(n_in).map_err(|e| self.type_error(&tensor, &e.to_string()))?;
         let biases = match self.bias_tensor(name, bias, n_out)? {
             Some(tensor) => Some(self.vector_of(&tensor, 0.0)?),
             None => None,

@@ -131,9 +131,8 @@ impl GraphBuilder {
     /// Adds a layer to the group of its shape, which is made when it is new.
     fn kv_layer(&mut self, n_kv_heads: usize, head_dim: usize, window: Option<usize>) -> KvLayer {
         let groups = &mut self.graph.kv_groups;
-        let same = |g: &GroupSpec| {
-            (g.n_kv_heads, g.head_dim, g.window) == (n_kv_heads, head_dim, window)
-        };
+        let same =
+            |g: &GroupSpec| (g.n_kv_heads, g.head_dim, g.window) == (n_kv_heads, head_dim, window);
         let group = groups.iter().position(same).unwrap_or_else(|| {
             groups.push(GroupSpec { n_layers: 0, n_kv_heads, head_dim, window });
             groups.len() - 1

@@ -215,12 +215,22 @@ mod tests {
             assert_eq!(ops(&fuse(ffn(), fusions)), expected, "{fusions:?}");
         };
         let recorded = [
-            "Embed", "Norm", "linear1", "linear1", "GatedAct", "linear1", "Add", "SelectRows",
+            "Embed",
+            "Norm",
+            "linear1",
+            "linear1",
+            "GatedAct",
+            "linear1",
+            "Add",
+            "SelectRows",
             "linear1",
         ];
         check(Fusions::NONE, &recorded);
         let parts = Fusions { parts: true, ..Fusions::NONE };
-        check(parts, &["Embed", "Norm", "linear2", "GatedAct", "linear1", "Add", "SelectRows", "linear1"]);
+        check(
+            parts,
+            &["Embed", "Norm", "linear2", "GatedAct", "linear1", "Add", "SelectRows", "linear1"],
+        );
         check(
             Fusions::ALL,
             &["Embed", "norm+linear2", "gated+linear1+residual", "SelectRows", "linear1"],

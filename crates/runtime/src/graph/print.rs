@@ -51,7 +51,9 @@ impl Graph {
                 let parts: Vec<String> = parts
                     .iter()
                     .map(|part| match part.bias {
-                        Some(bias) => format!("{} + {}", self.weight(part.weight), self.weight(bias)),
+                        Some(bias) => {
+                            format!("{} + {}", self.weight(part.weight), self.weight(bias))
+                        }
                         None => self.weight(part.weight),
                     })
                     .collect();

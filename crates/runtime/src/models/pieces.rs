@@ -53,11 +53,7 @@ impl<'a> Build<'a> {
     }
 
     /// RMSNorm over `dim` columns.
-    pub(crate) fn rms_norm(
-        &mut self,
-        x: ValueId,
-        name: impl Into<Name>,
-    ) -> Result<ValueId, Error> {
+    pub(crate) fn rms_norm(&mut self, x: ValueId, name: impl Into<Name>) -> Result<ValueId, Error> {
         let weights = self.weights.norm(name, self.config.dim, Bias::None)?;
         Ok(self.graph.norm(x, NormKind::Rms, &weights, self.config.norm_eps))
     }
@@ -105,12 +101,7 @@ impl<'a> Build<'a> {
     }
 
     /// Queries, keys and values, from one stacked matrix or from three.
-    pub(crate) fn qkv(
-        &mut self,
-        x: ValueId,
-        l: usize,
-        bias: Bias,
-    ) -> Result<[ValueId; 3], Error> {
+    pub(crate) fn qkv(&mut self, x: ValueId, l: usize, bias: Bias) -> Result<[ValueId; 3], Error> {
         let c = self.config;
         let parts = [("wq", c.q_dim()), ("wk", c.kv_dim()), ("wv", c.kv_dim())];
         let linears = if self.weights.has((l, "wqkv")) {

@@ -120,7 +120,7 @@ impl CpuExecutable {
             Op::Norm(norm) => {
                 let norm = kernel_norm(norm, &self.weights);
                 let x = in_place(&mut self.arena, team, step, n_rows);
-                team.for_each_row_mut(x, 1, |_, row, _| kernels::norm_row_in_place(tier, &norm, row));
+                kernels::norm_in_place(team, tier, &norm, x);
             }
             Op::Linear { .. } => {
                 let linear = LinearStep {
@@ -242,13 +242,10 @@ impl Executable for CpuExecutable {
 
 fn role_rows(domain: RowDomain, batch: &Batch) -> RoleRows {
     match domain {
-        RowDomain::Tokens => {
-            RoleRows { n_rows: batch.n_rows(), n_generated: batch.n_generated }
+        RowDomain::Tokens => RoleRows { n_rows: batch.n_rows(), n_generated: batch.n_generated },
+        RowDomain::Outputs => {
+            RoleRows { n_rows: batch.outputs.len(), n_generated: batch.n_generated_outputs() }
         }
-        RowDomain::Outputs => RoleRows {
-            n_rows: batch.outputs.len(),
-            n_generated: batch.n_generated_outputs(),
-        },
     }
 }
 
@@ -277,12 +274,7 @@ fn copy_unless_in_place(arena: &mut Arena, team: &Team, step: &Step, n_rows: usi
 }
 
 /// The output, holding the first input, to be worked on in place.
-fn in_place<'a>(
-    arena: &'a mut Arena,
-    team: &Team,
-    step: &Step,
-    n_rows: usize,
-) -> RowsMut<'a> {
+fn in_place<'a>(arena: &'a mut Arena, team: &Team, step: &Step, n_rows: usize) -> RowsMut<'a> {
     copy_unless_in_place(arena, team, step, n_rows);
     arena.rows_mut(&step.output, n_rows)
 }

@@ -73,9 +73,10 @@ pub(super) fn stacked_bias(op: &Op, weights: &Weights) -> Option<Vec<f32>> {
 pub(super) fn kernel_norm<'a>(norm: &Norm, weights: &'a Weights) -> kernels::Norm<'a> {
     let weight = norm.weight.map(|id| weights.vector(id));
     let bias = norm.bias.map(|id| weights.vector(id));
+    let (group, eps) = (norm.group, norm.eps);
     match norm.kind {
-        NormKind::Rms => kernels::Norm::Rms { weight, group: norm.group, eps: norm.eps },
-        NormKind::Layer => kernels::Norm::Layer { weight, bias, eps: norm.eps },
+        NormKind::Rms => kernels::Norm::Rms { group, weight, eps },
+        NormKind::Layer => kernels::Norm::Layer { group, weight, bias, eps },
     }
 }
 
@@ -119,9 +120,7 @@ impl LinearStep<'_> {
             Prologue::None => {}
             Prologue::Norm(norm) => {
                 let norm = kernel_norm(norm, self.weights);
-                self.team.for_each_row_mut(out, 1, |i, row, _thread| {
-                    kernels::norm_row(self.tier, &norm, x.row(i), row);
-                });
+                kernels::norm(self.team, self.tier, &norm, x, out);
             }
             Prologue::Gated(act) => {
                 let up = arena.rows(&step.inputs[1], self.rows.n_rows);
@@ -138,7 +137,7 @@ impl LinearStep<'_> {
     fn multiply(
         &self,
         parts: &[LinearPart],
-        x: Rows<'_>, // [n_rows, in]
+        x: Rows<'_>,                // [n_rows, in]
         residual: Option<Rows<'_>>, // [n_rows, out]
         mut out: RowsMut<'_>,       // [n_rows, out]
         quantized: &mut QuantizedRows,
