@@ -3,8 +3,6 @@
 
 mod block_type;
 mod error;
-mod stopgap;
-pub use stopgap::dequantize;
 
 pub use block_type::BlockType;
 pub use error::Error;
