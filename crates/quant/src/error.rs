@@ -25,4 +25,12 @@ pub enum Error {
         /// Bytes that were given.
         found: usize,
     },
+    /// A value that no scale can represent.
+    #[error("{ty}: value {idx} is not finite")]
+    NotFinite {
+        /// The block type.
+        ty: BlockType,
+        /// Index of the first such value.
+        idx: usize,
+    },
 }

@@ -1,8 +1,67 @@
-//! Block types of quantized tensors.
+//! Block types of quantized tensors: layout, sizes, quantize, dequantize and a
+//! reference dot product.
+//!
+//! A quantized tensor stores rows of *blocks*: 32 or 256 elements as small
+//! integers that share scales. [`BlockType`] is the table of types, with the names,
+//! ids and sizes that GGUF files use. [`dequantize`], [`quantize`] and [`dot`] work
+//! on rows of bytes of any type. Each type has a module with its block struct
+//! (such as [`BlockQ4K`]), plain data of alignment 1 that bytes cast to.
+//!
+//! ```
+//! use realizar_quant::{BlockType, dequantize, dot, quantize};
+//!
+//! let ty = BlockType::Q4_K;
+//! let values: Vec<f32> = (0..512).map(|i| (i as f32 * 0.1).sin()).collect();
+//! let mut bytes = vec![0u8; ty.row_bytes(values.len())?];
+//! quantize(ty, &values, &mut bytes)?;
+//! assert_eq!(bytes.len(), 2 * 144);
+//!
+//! let mut back = vec![0.0f32; values.len()];
+//! dequantize(ty, &bytes, &mut back)?;
+//! assert!(values.iter().zip(&back).all(|(a, b)| (a - b).abs() < 0.12));
+//!
+//! let x = vec![1.0f32; values.len()];
+//! let sum: f64 = back.iter().map(|v| f64::from(*v)).sum();
+//! assert_eq!(dot(ty, &bytes, &x)?, sum as f32);
+//! # Ok::<(), realizar_quant::Error>(())
+//! ```
 #![forbid(unsafe_code)]
 
+mod block;
 mod block_type;
 mod error;
+pub mod floats;
+pub mod half_bytes;
+pub mod k_scales;
+mod k_search;
+pub mod q2_k;
+pub mod q3_k;
+pub mod q4_0;
+pub mod q4_1;
+pub mod q4_k;
+pub mod q5_0;
+pub mod q5_1;
+pub mod q5_k;
+pub mod q6_k;
+pub mod q8_0;
+pub mod q8_1;
+pub mod q8_k;
+mod range;
+mod row;
 
+pub use block::Block;
 pub use block_type::BlockType;
 pub use error::Error;
+pub use q2_k::BlockQ2K;
+pub use q3_k::BlockQ3K;
+pub use q4_0::BlockQ4_0;
+pub use q4_1::BlockQ4_1;
+pub use q4_k::BlockQ4K;
+pub use q5_0::BlockQ5_0;
+pub use q5_1::BlockQ5_1;
+pub use q5_k::BlockQ5K;
+pub use q6_k::BlockQ6K;
+pub use q8_0::BlockQ8_0;
+pub use q8_1::BlockQ8_1;
+pub use q8_k::BlockQ8K;
+pub use row::{dequantize, dot, quantize};

@@ -1,0 +1,42 @@
+//! The 6-bit scales and minimums of Q4_K and Q5_K, packed in 12 bytes.
+//!
+//! Sub-blocks 0 to 3 lie in the low 6 bits of bytes 0 to 3 (scales) and 4 to 7
+//! (minimums). Sub-blocks 4 to 7 have their low nibbles in bytes 8 to 11 (scale
+//! low, minimum high) and their upper 2 bits atop bytes 0 to 3 and 4 to 7.
+
+/// The scales and the minimums of the 8 sub-blocks, each 0 to 63.
+#[inline]
+pub fn unpack(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
+    let (mut scales, mut mins) = ([0u8; 8], [0u8; 8]);
+    for i in 0..4 {
+        scales[i] = packed[i] & 0x3f;
+        mins[i] = packed[i + 4] & 0x3f;
+        scales[i + 4] = packed[i + 8] & 0x0f | packed[i] >> 2 & 0x30;
+        mins[i + 4] = packed[i + 8] >> 4 | packed[i + 4] >> 2 & 0x30;
+    }
+    (scales, mins)
+}
+
+/// The inverse of [`unpack`]; only the low 6 bits of each number are kept.
+#[inline]
+pub fn pack(scales: &[u8; 8], mins: &[u8; 8]) -> [u8; 12] {
+    let mut packed = [0u8; 12];
+    for i in 0..4 {
+        packed[i] = scales[i] & 0x3f | (scales[i + 4] & 0x30) << 2;
+        packed[i + 4] = mins[i] & 0x3f | (mins[i + 4] & 0x30) << 2;
+        packed[i + 8] = scales[i + 4] & 0x0f | mins[i + 4] << 4;
+    }
+    packed
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_number_survives_packing() {
+        for a in 0..64u8 {
+            let scales = std::array::from_fn(|i| (a + 7 * i as u8) & 63);
+            let mins = std::array::from_fn(|i| (63 - a + 13 * i as u8) & 63);
+            assert_eq!(super::unpack(&super::pack(&scales, &mins)), (scales, mins));
+        }
+    }
+}

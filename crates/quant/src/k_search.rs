@@ -1,0 +1,222 @@
+//! The search for scales of the 256-element types.
+//!
+//! A sub-block is first fitted alone, with real scales: from several roundings
+//! of its elements to levels, the least-squares scale (and minimum) of each is
+//! computed and the one of least squared error kept. The super-block's scale
+//! then makes these integers, and each sub-block takes the integers of least
+//! error in the neighbourhood. Errors are plain sums of squares.
+
+/// How far the final search looks around the rounded integer scales.
+const REACH: i32 = 2;
+
+fn finite_or(value: f32, other: f32) -> f32 {
+    if value.is_finite() { value } else { other }
+}
+
+/// Nearest level of `0..=n_max`, ties to even.
+#[inline]
+fn level(x: f32, n_max: u8) -> f32 {
+    x.round_ties_even().clamp(0.0, f32::from(n_max))
+}
+
+/// The squared error of `scale * level - min` with the best level for each value.
+pub(crate) fn affine_error(values: &[f32], scale: f32, min: f32, n_max: u8) -> f32 {
+    let inv = if scale == 0.0 { 0.0 } else { finite_or(1.0 / scale, 0.0) };
+    values.iter().fold(0.0, |sum, x| {
+        let e = scale * level((x + min) * inv, n_max) - min - x;
+        sum + e * e
+    })
+}
+
+/// The scale and the minimum, both at least 0, for `x ~ scale * level - min`.
+pub(crate) fn fit_affine(values: &[f32], n_max: u8) -> (f32, f32) {
+    let (lo, hi) = crate::range::min_max(values);
+    let lo = lo.min(0.0);
+    let span = hi - lo;
+    if span <= 0.0 || !span.is_finite() {
+        return (0.0, finite_or(-lo, 0.0));
+    }
+    let n = values.len() as f32;
+    let top = f32::from(n_max);
+    let sum_x: f32 = values.iter().sum();
+    let mut best = (span / top, -lo);
+    let mut best_error = affine_error(values, best.0, best.1, n_max);
+    if hi == lo.max(hi) && values.iter().all(|x| *x == values[0]) && hi <= 0.0 {
+        return (0.0, -hi);
+    }
+    for step in -15..=15 {
+        let inv = (top + 0.1 * step as f32) / span;
+        let (mut sum_l, mut sum_l2, mut sum_lx) = (0.0f32, 0.0f32, 0.0f32);
+        for x in values {
+            let l = level((x - lo) * inv, n_max);
+            sum_l += l;
+            sum_l2 += l * l;
+            sum_lx += l * x;
+        }
+        let det = n * sum_l2 - sum_l * sum_l;
+        if det <= 0.0 || sum_l2 <= 0.0 {
+            continue;
+        }
+        let mut scale = (n * sum_lx - sum_x * sum_l) / det;
+        let mut min = -(sum_l2 * sum_x - sum_l * sum_lx) / det;
+        if min < 0.0 {
+            min = 0.0;
+            scale = sum_lx / sum_l2;
+        }
+        if scale <= 0.0 || !scale.is_finite() || !min.is_finite() {
+            continue;
+        }
+        let error = affine_error(values, scale, min, n_max);
+        if error < best_error {
+            best_error = error;
+            best = (scale, min);
+        }
+    }
+    best
+}
+
+/// The integer scale and minimum (`0..=q_max`) of least error near `scale / d` and `min / d_min`.
+pub(crate) fn refine_affine(
+    values: &[f32],
+    (scale, min): (f32, f32),
+    (d, d_min): (f32, f32),
+    q_max: u8,
+    n_max: u8,
+) -> (u8, u8) {
+    let nearest = |x: f32, d: f32| if d > 0.0 { level(x / d, q_max) as i32 } else { 0 };
+    let near = |center: i32| (center - REACH).max(0)..=(center + REACH).min(i32::from(q_max));
+    let (ls, lm) = (nearest(scale, d), nearest(min, d_min));
+    let mut best = (ls as u8, lm as u8);
+    let mut best_error = f32::INFINITY;
+    for s in near(ls) {
+        for m in near(lm) {
+            let error = affine_error(values, d * s as f32, d_min * m as f32, n_max);
+            if error < best_error {
+                best_error = error;
+                best = (s as u8, m as u8);
+            }
+        }
+    }
+    best
+}
+
+/// Levels `0..=n_max` of `values` under a scale and a minimum.
+pub(crate) fn affine_levels(values: &[f32], scale: f32, min: f32, n_max: u8, out: &mut [u8]) {
+    let inv = if scale == 0.0 { 0.0 } else { finite_or(1.0 / scale, 0.0) };
+    for (out, x) in out.iter_mut().zip(values) {
+        *out = level((x + min) * inv, n_max) as u8;
+    }
+}
+
+/// Nearest level of `-half..half`, ties to even.
+#[inline]
+fn signed_level(x: f32, half: i8) -> f32 {
+    x.round_ties_even().clamp(-f32::from(half), f32::from(half - 1))
+}
+
+/// The squared error of `scale * level` with the best level for each value.
+pub(crate) fn symmetric_error(values: &[f32], scale: f32, half: i8) -> f32 {
+    let inv = if scale == 0.0 { 0.0 } else { finite_or(1.0 / scale, 0.0) };
+    values.iter().fold(0.0, |sum, x| {
+        let e = scale * signed_level(x * inv, half) - x;
+        sum + e * e
+    })
+}
+
+/// The scale, of either sign, for `x ~ scale * level` with levels `-half..half`.
+pub(crate) fn fit_symmetric(values: &[f32], half: i8) -> f32 {
+    let peak = crate::range::signed_peak(values);
+    if peak == 0.0 || !peak.is_finite() {
+        return 0.0;
+    }
+    let mut best = -peak / f32::from(half);
+    let mut best_error = symmetric_error(values, best, half);
+    // Both ways round: the negative side has one level more.
+    for toward in [-1.0f32, 1.0] {
+        for step in -15..=15 {
+            let inv = toward * (f32::from(half) + 0.1 * step as f32) / peak;
+            let (mut sum_l2, mut sum_lx) = (0.0f32, 0.0f32);
+            for x in values {
+                let l = signed_level(x * inv, half);
+                sum_l2 += l * l;
+                sum_lx += l * x;
+            }
+            if sum_l2 <= 0.0 {
+                continue;
+            }
+            let scale = sum_lx / sum_l2;
+            let error = symmetric_error(values, scale, half);
+            if error < best_error {
+                best_error = error;
+                best = scale;
+            }
+        }
+    }
+    best
+}
+
+/// The integer scale (`-q_half..q_half`) of least error near `scale / d`.
+pub(crate) fn refine_symmetric(values: &[f32], scale: f32, d: f32, q_half: i32, half: i8) -> i32 {
+    if d == 0.0 {
+        return 0;
+    }
+    let (low, high) = (-q_half, q_half - 1);
+    let center = ((scale / d).round_ties_even() as i32).clamp(low, high);
+    let mut best = center;
+    let mut best_error = f32::INFINITY;
+    // The mirrored scale is a neighbour too: it moves the extra level to the other side.
+    for center in [center, (-center).clamp(low, high)] {
+        for s in (center - REACH).max(low)..=(center + REACH).min(high) {
+            let error = symmetric_error(values, d * s as f32, half);
+            if error < best_error {
+                best_error = error;
+                best = s;
+            }
+        }
+    }
+    best
+}
+
+/// Levels of `values` under a scale, raised by `half` to be at least 0.
+pub(crate) fn symmetric_levels(values: &[f32], scale: f32, half: i8, out: &mut [u8]) {
+    let inv = if scale == 0.0 { 0.0 } else { finite_or(1.0 / scale, 0.0) };
+    for (out, x) in out.iter_mut().zip(values) {
+        *out = (signed_level(x * inv, half) + f32::from(half)) as u8;
+    }
+}
+
+/// The scales of `N` symmetric sub-blocks: the super-block's scale in binary16 and the integers.
+pub(crate) fn symmetric_scales<const N: usize>(
+    values: &[f32],
+    q_half: i32,
+    half: i8,
+) -> ([u8; 2], [i32; N]) {
+    let len = values.len() / N;
+    let sub = |i: usize| &values[i * len..][..len];
+    let fitted: [f32; N] = std::array::from_fn(|i| fit_symmetric(sub(i), half));
+    let d = crate::half_bytes::f32_to_f16(-crate::range::signed_peak(&fitted) / q_half as f32);
+    let d_value = crate::half_bytes::f16_to_f32(d);
+    (d, std::array::from_fn(|i| refine_symmetric(sub(i), fitted[i], d_value, q_half, half)))
+}
+
+/// The scales of `N` affine sub-blocks: both super-block scales in binary16 and the integers.
+pub(crate) fn affine_scales<const N: usize>(
+    values: &[f32],
+    q_max: u8,
+    n_max: u8,
+) -> ([u8; 2], [u8; 2], [u8; N], [u8; N]) {
+    use crate::half_bytes::{f16_to_f32, f32_to_f16};
+    let len = values.len() / N;
+    let sub = |i: usize| &values[i * len..][..len];
+    let fitted: [(f32, f32); N] = std::array::from_fn(|i| fit_affine(sub(i), n_max));
+    let (top_scale, top_min) =
+        fitted.iter().fold((0.0f32, 0.0f32), |(s, m), f| (s.max(f.0), m.max(f.1)));
+    let d = f32_to_f16(top_scale / f32::from(q_max));
+    let d_min = f32_to_f16(top_min / f32::from(q_max));
+    let units = (f16_to_f32(d), f16_to_f32(d_min));
+    let (mut scales, mut mins) = ([0; N], [0; N]);
+    for i in 0..N {
+        (scales[i], mins[i]) = refine_affine(sub(i), fitted[i], units, q_max, n_max);
+    }
+    (d, d_min, scales, mins)
+}
