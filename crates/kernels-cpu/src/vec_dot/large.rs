@@ -146,13 +146,13 @@ fn dot_rows<T: Large<BYTES>, const BYTES: usize, const R: usize, const N: usize>
             let block = unsafe { T::unpack_avx2(&w[r][b]) };
             let (d, dmin) = (_mm256_set1_ps(block.d), _mm256_set1_ps(block.dmin));
             let mut sum = [_mm256_setzero_ps(); N];
-            for g in 0..8 {
+            for (g, &q) in block.quants.iter().enumerate() {
                 // Sums of pairs of products, each times the scale of its 16 values.
                 let word = _mm256_set1_epi16(0x0100 + 0x0202 * g as i16);
                 let scale = _mm256_shuffle_epi8(block.scales, word);
                 for n in 0..N {
                     let x = simd::load32_i8(&quants[n][b].as_chunks::<32>().0[g]);
-                    let pairs = _mm256_maddubs_epi16(block.quants[g], x);
+                    let pairs = _mm256_maddubs_epi16(q, x);
                     let isum = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, scale));
                     sum[n] = _mm256_fmadd_ps(_mm256_set1_ps(scales[n][b][g]), isum, sum[n]);
                 }
