@@ -20,9 +20,10 @@ use crate::{PerThread, Rows, RowsMut, Team, Tier};
 const PANEL_ROWS: usize = 48;
 /// Columns widened at a time: whole blocks of every type.
 const STRETCH: usize = 512;
-/// Activation rows and weight rows whose sums stay in registers.
-const TILE_TOKENS: usize = 4;
+/// Weight rows, and activation rows, whose sums stay in registers.
 const TILE_ROWS: usize = 3;
+#[cfg(target_arch = "x86_64")]
+const TILE_TOKENS: usize = 4;
 
 /// Scratch memory for the widened weights of each thread, 96 KiB each.
 #[derive(Debug)]
