@@ -78,17 +78,17 @@ impl QuantizedRows {
         self.n_cols
     }
 
-    /// The quants of a row. // [n_cols]
+    /// The quants of a row. `[n_cols]`
     pub fn quants(&self, row: usize) -> &[i8] {
         self.row(row).quants
     }
 
-    /// The scales of a row. // [n_cols / 32]
+    /// The scales of a row. `[n_cols / 32]`
     pub fn scales(&self, row: usize) -> &[f32] {
         self.row(row).scales
     }
 
-    /// The sums of every 16 quants of a row. // [n_cols / 16]
+    /// The sums of every 16 quants of a row. `[n_cols / 16]`
     pub fn sums(&self, row: usize) -> &[i16] {
         self.row(row).sums
     }
