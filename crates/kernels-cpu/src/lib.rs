@@ -77,3 +77,8 @@ pub use team::{PerThread, Team, default_threads};
 pub use tier::Avx2;
 pub use tier::Tier;
 pub use vec_dot::{supports_weights, takes_quantized};
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -7,6 +7,8 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
+#[cfg(target_arch = "x86_64")]
+use crate::vec_dot::simd;
 use crate::{Rows, Team, Tier};
 
 /// Values that share a scale.
@@ -76,17 +78,17 @@ impl QuantizedRows {
         self.n_cols
     }
 
-    /// The quants of a row. // [n_cols]
+    /// The quants of a row. `[n_cols]`
     pub fn quants(&self, row: usize) -> &[i8] {
         self.row(row).quants
     }
 
-    /// The scales of a row. // [n_cols / 32]
+    /// The scales of a row. `[n_cols / 32]`
     pub fn scales(&self, row: usize) -> &[f32] {
         self.row(row).scales
     }
 
-    /// The sums of every 16 quants of a row. // [n_cols / 16]
+    /// The sums of every 16 quants of a row. `[n_cols / 16]`
     pub fn sums(&self, row: usize) -> &[i16] {
         self.row(row).sums
     }
@@ -165,10 +167,13 @@ fn quantize_block_avx2(
     sums: &mut [i16; 2],
 ) -> f32 {
     let x = x.as_chunks::<8>().0;
-    // SAFETY: each load reads the 8 values of its array.
-    let v: [__m256; 4] = std::array::from_fn(|i| unsafe { _mm256_loadu_ps(x[i].as_ptr()) });
     let sign_off = _mm256_set1_epi32(i32::MAX);
-    let abs = v.map(|v| _mm256_and_si256(_mm256_castps_si256(v), sign_off));
+    let mut v = [_mm256_setzero_ps(); 4];
+    let mut abs = [_mm256_setzero_si256(); 4];
+    for i in 0..4 {
+        v[i] = simd::load8_f32(&x[i]);
+        abs[i] = _mm256_and_si256(_mm256_castps_si256(v[i]), sign_off);
+    }
     let m = _mm256_max_epi32(_mm256_max_epi32(abs[0], abs[1]), _mm256_max_epi32(abs[2], abs[3]));
     let m = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256::<1>(m));
     let m = _mm_max_epi32(m, _mm_shuffle_epi32::<0b0100_1110>(m));
@@ -177,11 +182,13 @@ fn quantize_block_avx2(
     let scale = amax / 127.0;
     let inv = if scale.is_normal() { scale.recip() } else { 0.0 };
     let inv = _mm256_set1_ps(inv);
-    // The conversion rounds ties to even, as the default rounding mode says.
-    let q = v.map(|v| _mm256_cvtps_epi32(_mm256_mul_ps(v, inv)));
-    // A value that is not finite converts to i32::MIN where the twin has 0.
-    let finite = if amax.is_finite() { -1 } else { 0 };
-    let q = q.map(|q| _mm256_and_si256(q, _mm256_set1_epi32(finite)));
+    // The conversion rounds ties to even, as the default rounding mode says. A value
+    // that is not finite converts to i32::MIN where the twin has 0.
+    let finite = _mm256_set1_epi32(if amax.is_finite() { -1 } else { 0 });
+    let mut q = [_mm256_setzero_si256(); 4];
+    for i in 0..4 {
+        q[i] = _mm256_and_si256(_mm256_cvtps_epi32(_mm256_mul_ps(v[i], inv)), finite);
+    }
     let lo = _mm256_packs_epi32(q[0], q[1]); // quads 0 2 | 1 3
     let hi = _mm256_packs_epi32(q[2], q[3]); // quads 4 6 | 5 7
     let all = _mm256_packs_epi16(lo, hi); // quads 0 2 4 6 | 1 3 5 7

@@ -57,7 +57,7 @@ impl<'a> Rows<'a> {
         self.stride
     }
 
-    /// Row `i`. // [n_cols]
+    /// Row `i`. `[n_cols]`
     ///
     /// # Panics
     /// If there is no such row.
@@ -146,7 +146,7 @@ impl<'a> RowsMut<'a> {
         self.stride
     }
 
-    /// Row `i`, to read. // [n_cols]
+    /// Row `i`, to read. `[n_cols]`
     ///
     /// # Panics
     /// If there is no such row.
@@ -158,7 +158,7 @@ impl<'a> RowsMut<'a> {
         unsafe { std::slice::from_raw_parts(self.ptr.add(i * self.stride), self.n_cols) }
     }
 
-    /// Row `i`, to write. // [n_cols]
+    /// Row `i`, to write. `[n_cols]`
     ///
     /// # Panics
     /// If there is no such row.

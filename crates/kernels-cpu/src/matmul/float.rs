@@ -20,9 +20,10 @@ use crate::{PerThread, Rows, RowsMut, Team, Tier};
 const PANEL_ROWS: usize = 48;
 /// Columns widened at a time: whole blocks of every type.
 const STRETCH: usize = 512;
-/// Activation rows and weight rows whose sums stay in registers.
-const TILE_TOKENS: usize = 4;
+/// Weight rows, and activation rows, whose sums stay in registers.
 const TILE_ROWS: usize = 3;
+#[cfg(target_arch = "x86_64")]
+const TILE_TOKENS: usize = 4;
 
 /// Scratch memory for the widened weights of each thread, 96 KiB each.
 #[derive(Debug)]
@@ -189,6 +190,16 @@ fn add_tile<const N: usize, const M: usize>(
     }
 }
 
+/// The first `len` values of each row, in eights and what is left. Apart from the
+/// kernels, because code inside array combinators does not inherit their features.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn chunks<const N: usize>(rows: [&[f32]; N], len: usize) -> ([&[[f32; 8]]; N], [&[f32]; N]) {
+    let n_chunks = len / 8;
+    let rows = rows.map(|row| row[..len].as_chunks::<8>());
+    (rows.map(|(chunks, _)| &chunks[..n_chunks]), rows.map(|(_, tail)| tail))
+}
+
 /// The products of `N` weight rows and `M` activation rows. The lanes of a product
 /// are the same whatever `N` and `M` are.
 #[cfg(target_arch = "x86_64")]
@@ -196,13 +207,14 @@ fn add_tile<const N: usize, const M: usize>(
 #[target_feature(enable = "avx2,fma,f16c")]
 fn multiply_tile<const N: usize, const M: usize>(w: [&[f32]; N], x: [&[f32]; M]) -> [[f32; N]; M] {
     let len = w[0].len();
-    let (w, x) = (w.map(|w| &w[..len]), x.map(|x| &x[..len]));
     let n_chunks = len / 8;
-    let w8 = w.map(|w| &w.as_chunks::<8>().0[..n_chunks]);
-    let x8 = x.map(|x| &x.as_chunks::<8>().0[..n_chunks]);
+    let ((w8, w_tail), (x8, x_tail)) = (chunks(w, len), chunks(x, len));
     let mut acc = [[_mm256_setzero_ps(); N]; M];
     for k in 0..n_chunks {
-        let w = w8.map(|w| simd::load8_f32(&w[k]));
+        let mut w = [_mm256_setzero_ps(); N];
+        for n in 0..N {
+            w[n] = simd::load8_f32(&w8[n][k]);
+        }
         for m in 0..M {
             let x = simd::load8_f32(&x8[m][k]);
             for n in 0..N {
@@ -213,9 +225,10 @@ fn multiply_tile<const N: usize, const M: usize>(w: [&[f32]; N], x: [&[f32]; M])
     let mut sums = [[0.0; N]; M];
     for m in 0..M {
         for n in 0..N {
-            let tail = w[n][n_chunks * 8..].iter().zip(&x[m][n_chunks * 8..]);
-            let sum = simd::sum8(acc[m][n]);
-            sums[m][n] = tail.fold(sum, |sum, (w, x)| w.mul_add(*x, sum));
+            sums[m][n] = simd::sum8(acc[m][n]);
+            for (w, x) in w_tail[n].iter().zip(x_tail[m]) {
+                sums[m][n] = w.mul_add(*x, sums[m][n]);
+            }
         }
     }
     sums

@@ -83,8 +83,7 @@ fn dot_row<T: Float<BYTES>, const BYTES: usize, const N: usize>(
     out: &mut [f32],
 ) {
     let (w, w_tail) = w.as_chunks::<32>();
-    let x_tail = x.map(|x| &x[32 * w.len()..][..w_tail.len()]);
-    let x = x.map(|x| &x.as_chunks::<32>().0[..w.len()]);
+    let (x, x_tail) = chunks(x, w.len());
     let mut acc = [[_mm256_setzero_ps(); 4]; N];
     for (b, w) in w.iter().enumerate() {
         let w = w.as_chunks::<8>().0;
@@ -100,9 +99,20 @@ fn dot_row<T: Float<BYTES>, const BYTES: usize, const N: usize>(
     for n in 0..N {
         let [a, b, c, d] = acc[n];
         let sum = simd::sum8(_mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d)));
-        let tail = w_tail.iter().zip(x_tail[n]);
-        out[n] = tail.fold(sum, |sum, (&w, &x)| T::widen(w).mul_add(x, sum));
+        out[n] = sum;
+        for (&w, &x) in w_tail.iter().zip(x_tail[n]) {
+            out[n] = T::widen(w).mul_add(x, out[n]);
+        }
     }
+}
+
+/// The first `n_chunks` chunks of each row, and what is left. Apart from the kernel,
+/// because code inside array combinators does not inherit its features.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn chunks<const N: usize>(x: [&[f32]; N], n_chunks: usize) -> ([&[[f32; 32]]; N], [&[f32]; N]) {
+    let x = x.map(<[f32]>::as_chunks::<32>);
+    (x.map(|(chunks, _)| &chunks[..n_chunks]), x.map(|(_, tail)| tail))
 }
 
 #[cfg(target_arch = "x86_64")]

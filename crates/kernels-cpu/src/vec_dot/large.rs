@@ -47,6 +47,10 @@ pub(super) trait Large<const BYTES: usize> {
     unsafe fn unpack_avx2(block: &[u8; BYTES]) -> LargeBlockAvx2;
 }
 
+/// How far ahead a row is fetched into the cache, in blocks.
+#[cfg(target_arch = "x86_64")]
+const PREFETCH_BLOCKS: usize = 4;
+
 /// The kernels of a type.
 pub(super) const fn kernels<T: Large<BYTES>, const BYTES: usize>() -> QuantKernels {
     QuantKernels {
@@ -129,32 +133,35 @@ fn dot_rows<T: Large<BYTES>, const BYTES: usize, const R: usize, const N: usize>
     out: &mut [f32],
 ) {
     let n_blocks = x[0].scales.len() / 8;
-    let w = w.map(|w| &w.as_chunks::<BYTES>().0[..n_blocks]);
-    let quants = x.map(|x| &x.quants.as_chunks::<256>().0[..n_blocks]);
-    let scales = x.map(|x| &x.scales.as_chunks::<8>().0[..n_blocks]);
-    let sums = x.map(|x| &x.sums.as_chunks::<16>().0[..n_blocks]);
+    let w = blocks_of::<BYTES, R>(w, n_blocks);
+    let XBlocks { quants, scales, sums } = XBlocks::new(&x, n_blocks);
     let mut acc = [[_mm256_setzero_ps(); N]; R];
     for b in 0..n_blocks {
         for r in 0..R {
+            let at = w[r].as_ptr().wrapping_add(b + PREFETCH_BLOCKS).cast::<u8>();
+            for line in 0..BYTES.div_ceil(64) {
+                simd::prefetch(at.wrapping_add(64 * line));
+            }
             // SAFETY: this function has the features that `unpack_avx2` asks for.
             let block = unsafe { T::unpack_avx2(&w[r][b]) };
             let (d, dmin) = (_mm256_set1_ps(block.d), _mm256_set1_ps(block.dmin));
-            for n in 0..N {
-                let x = quants[n][b].as_chunks::<32>().0;
-                let mut sum = _mm256_setzero_ps();
-                let mut word = _mm256_set1_epi16(0x0100);
-                for g in 0..8 {
-                    // Products of 16 pairs, each times the scale of its 16 values.
-                    let pairs = _mm256_maddubs_epi16(block.quants[g], simd::load32_i8(&x[g]));
-                    let scale = _mm256_shuffle_epi8(block.scales, word);
+            let mut sum = [_mm256_setzero_ps(); N];
+            for (g, &q) in block.quants.iter().enumerate() {
+                // Sums of pairs of products, each times the scale of its 16 values.
+                let word = _mm256_set1_epi16(0x0100 + 0x0202 * g as i16);
+                let scale = _mm256_shuffle_epi8(block.scales, word);
+                for n in 0..N {
+                    let x = simd::load32_i8(&quants[n][b].as_chunks::<32>().0[g]);
+                    let pairs = _mm256_maddubs_epi16(q, x);
                     let isum = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, scale));
-                    sum = _mm256_fmadd_ps(_mm256_set1_ps(scales[n][b][g]), isum, sum);
-                    word = _mm256_add_epi8(word, _mm256_set1_epi8(2));
+                    sum[n] = _mm256_fmadd_ps(_mm256_set1_ps(scales[n][b][g]), isum, sum[n]);
                 }
+            }
+            for n in 0..N {
                 let imin = _mm256_madd_epi16(block.mins, simd::load16_i16(&sums[n][b]));
                 let x_scales = simd::load8_f32(&scales[n][b]);
                 let mins = _mm256_mul_ps(_mm256_cvtepi32_ps(imin), x_scales);
-                acc[r][n] = _mm256_fmadd_ps(d, sum, acc[r][n]);
+                acc[r][n] = _mm256_fmadd_ps(d, sum[n], acc[r][n]);
                 acc[r][n] = _mm256_fnmadd_ps(dmin, mins, acc[r][n]);
             }
         }
@@ -162,6 +169,39 @@ fn dot_rows<T: Large<BYTES>, const BYTES: usize, const R: usize, const N: usize>
     for r in 0..R {
         for n in 0..N {
             out[r * N + n] = simd::sum8(acc[r][n]);
+        }
+    }
+}
+
+// The views below are made apart from the kernels, because code inside array
+// combinators does not inherit the features of the kernel around it.
+
+/// The blocks of weight rows.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn blocks_of<const BYTES: usize, const R: usize>(
+    w: [&[u8]; R],
+    n_blocks: usize,
+) -> [&[[u8; BYTES]]; R] {
+    w.map(|w| &w.as_chunks::<BYTES>().0[..n_blocks])
+}
+
+/// Activation rows by blocks.
+#[cfg(target_arch = "x86_64")]
+struct XBlocks<'a, const N: usize> {
+    quants: [&'a [[i8; 256]]; N],
+    scales: [&'a [[f32; 8]]; N],
+    sums: [&'a [[i16; 16]]; N],
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<'a, const N: usize> XBlocks<'a, N> {
+    #[inline]
+    fn new(x: &[QuantizedRow<'a>; N], n_blocks: usize) -> Self {
+        Self {
+            quants: x.map(|x| &x.quants.as_chunks::<256>().0[..n_blocks]),
+            scales: x.map(|x| &x.scales.as_chunks::<8>().0[..n_blocks]),
+            sums: x.map(|x| &x.sums.as_chunks::<16>().0[..n_blocks]),
         }
     }
 }

@@ -64,7 +64,7 @@ impl Large<110> for Q3K {
             _mm256_srli_epi16::<4>(high),
             _mm256_srli_epi16::<5>(high),
         ];
-        let mut quants = third.map(|bit| _mm256_and_si256(bit, four));
+        let mut quants = [_mm256_setzero_si256(); 8];
         for half in 0..2 {
             let v = simd::load32(&bytes[1 + half]);
             let shifted = [
@@ -75,7 +75,8 @@ impl Large<110> for Q3K {
             ];
             for i in 0..4 {
                 let q = &mut quants[4 * half + i];
-                *q = _mm256_or_si256(*q, _mm256_and_si256(shifted[i], three));
+                let third = _mm256_and_si256(third[4 * half + i], four);
+                *q = _mm256_or_si256(third, _mm256_and_si256(shifted[i], three));
             }
         }
         let d = simd::f16_at(block, 108);

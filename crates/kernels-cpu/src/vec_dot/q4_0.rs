@@ -1,9 +1,10 @@
 //! Q4_0: an f16 scale and 32 quants of 4 bits, `w = d * (q - 8)`.
 
 #[cfg(target_arch = "x86_64")]
-use super::simd;
+use std::arch::x86_64::__m256i;
+
 #[cfg(target_arch = "x86_64")]
-use super::small::SmallBlockAvx2;
+use super::simd;
 use super::small::{Small, SmallBlock, kernels};
 use super::{QuantKernels, f16_at};
 
@@ -27,9 +28,8 @@ impl Small<18> for Q4_0 {
     #[cfg(target_arch = "x86_64")]
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn unpack_avx2(block: &[u8; 18]) -> SmallBlockAvx2 {
+    unsafe fn quants_avx2(block: &[u8; 18]) -> __m256i {
         let &[low] = block[2..].as_chunks::<16>().0 else { unreachable!("16 bytes of quants") };
-        let quants = simd::nibbles(&low);
-        SmallBlockAvx2 { d: simd::f16_at(block, 0), m: 0.0, quants }
+        simd::nibbles(&low)
     }
 }

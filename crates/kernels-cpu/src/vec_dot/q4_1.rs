@@ -1,9 +1,10 @@
 //! Q4_1: an f16 scale, an f16 minimum and 32 quants of 4 bits, `w = d * q + m`.
 
 #[cfg(target_arch = "x86_64")]
-use super::simd;
+use std::arch::x86_64::__m256i;
+
 #[cfg(target_arch = "x86_64")]
-use super::small::SmallBlockAvx2;
+use super::simd;
 use super::small::{Small, SmallBlock, kernels};
 use super::{QuantKernels, f16_at};
 
@@ -27,9 +28,8 @@ impl Small<20> for Q4_1 {
     #[cfg(target_arch = "x86_64")]
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn unpack_avx2(block: &[u8; 20]) -> SmallBlockAvx2 {
+    unsafe fn quants_avx2(block: &[u8; 20]) -> __m256i {
         let &[low] = block[4..].as_chunks::<16>().0 else { unreachable!("16 bytes of quants") };
-        let quants = simd::nibbles(&low);
-        SmallBlockAvx2 { d: simd::f16_at(block, 0), m: simd::f16_at(block, 2), quants }
+        simd::nibbles(&low)
     }
 }

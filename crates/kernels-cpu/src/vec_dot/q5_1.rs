@@ -2,12 +2,10 @@
 //! `w = d * q + m`.
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::_mm256_or_si256;
+use std::arch::x86_64::{__m256i, _mm256_or_si256};
 
 #[cfg(target_arch = "x86_64")]
 use super::simd;
-#[cfg(target_arch = "x86_64")]
-use super::small::SmallBlockAvx2;
 use super::small::{Small, SmallBlock, kernels};
 use super::{QuantKernels, f16_at};
 
@@ -33,11 +31,10 @@ impl Small<24> for Q5_1 {
     #[cfg(target_arch = "x86_64")]
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn unpack_avx2(block: &[u8; 24]) -> SmallBlockAvx2 {
+    unsafe fn quants_avx2(block: &[u8; 24]) -> __m256i {
         let &[low] = block[8..].as_chunks::<16>().0 else { unreachable!("16 bytes of quants") };
         let low = simd::nibbles(&low);
         let high = u32::from_le_bytes([block[4], block[5], block[6], block[7]]);
-        let quants = _mm256_or_si256(low, simd::bits_to_16(high));
-        SmallBlockAvx2 { d: simd::f16_at(block, 0), m: simd::f16_at(block, 2), quants }
+        _mm256_or_si256(low, simd::bits_to_16(high))
     }
 }

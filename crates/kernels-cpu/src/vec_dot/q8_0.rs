@@ -1,9 +1,10 @@
 //! Q8_0: an f16 scale and 32 signed quants of 8 bits, `w = d * q`.
 
 #[cfg(target_arch = "x86_64")]
-use super::simd;
+use std::arch::x86_64::__m256i;
+
 #[cfg(target_arch = "x86_64")]
-use super::small::SmallBlockAvx2;
+use super::simd;
 use super::small::{Small, SmallBlock, kernels};
 use super::{QuantKernels, f16_at};
 
@@ -24,8 +25,8 @@ impl Small<34> for Q8_0 {
     #[cfg(target_arch = "x86_64")]
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn unpack_avx2(block: &[u8; 34]) -> SmallBlockAvx2 {
+    unsafe fn quants_avx2(block: &[u8; 34]) -> __m256i {
         let &[quants] = block[2..].as_chunks::<32>().0 else { unreachable!("32 bytes of quants") };
-        SmallBlockAvx2 { d: simd::f16_at(block, 0), m: 0.0, quants: simd::load32(&quants) }
+        simd::load32(&quants)
     }
 }

@@ -87,3 +87,10 @@ pub(crate) fn bits_to_16(bits: u32) -> __m256i {
     let set = _mm256_cmpeq_epi8(_mm256_and_si256(byte, mask), mask);
     _mm256_and_si256(set, _mm256_set1_epi8(16))
 }
+
+/// Fetches the cache line at an address, which need not be valid.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn prefetch<T>(at: *const T) {
+    _mm_prefetch::<_MM_HINT_T0>(at.cast());
+}
