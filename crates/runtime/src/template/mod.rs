@@ -15,7 +15,7 @@ use std::io;
 use std::time::SystemTime;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde, Value};
+use minijinja::value::{Kwargs, Serde, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
 
 pub use error::Error;
@@ -167,6 +167,21 @@ fn compile(text: &str) -> Result<Environment<'static>, Error> {
         let mut text = String::new();
         python::write_str(value, &mut text).map(|()| text)
     });
+    for name in ["escape", "e"] {
+        environment.add_filter(name, |value: &Value| {
+            let mut text = String::new();
+            python::write_str(value, &mut text).map(|()| python::escape(&text))
+        });
+    }
+    // Python cannot iterate over None.
+    environment.add_test("iterable", |value: &Value| match value.kind() {
+        ValueKind::Undefined
+        | ValueKind::String
+        | ValueKind::Seq
+        | ValueKind::Iterable
+        | ValueKind::Map => true,
+        _ => false,
+    });
     environment.add_function("raise_exception", |message: &str| -> Result<Value, _> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, "raised")
             .with_source(Raised(message.to_owned())))
@@ -254,6 +269,8 @@ mod tests {
         );
         check("a\n{%- generation -%}\nx\n{%- endgeneration %}\nb", "axb");
         check("{% set ns = namespace(x=1) %}{% set ns.x = ns.x + 1 %}{{ ns.x }}", "2");
+        check("{{ none is iterable }}{{ 'a' is iterable }}", "FalseTrue");
+        check("{{ \"<a href='x'>\" | e }}", "&lt;a href=&#39;x&#39;&gt;");
         check("{{ tools is none }}{{ tools is defined }}{{ foo is defined }}", "TrueTrueFalse");
     }
 

@@ -113,6 +113,22 @@ fn float_repr(x: f64) -> String {
     }
 }
 
+/// The `escape` filter: the characters that mean something in HTML.
+pub(super) fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '\'' => out.push_str("&#39;"),
+            '"' => out.push_str("&#34;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
 /// How `json.dumps` was asked to write.
 struct Style {
     indent: Option<String>,
