@@ -1,1 +1,59 @@
-//! placeholder
+//! GGUF and safetensors files: parse, validate, memory-map, shard and write.
+//!
+//! A file is mapped, its header is checked once against the file's real size,
+//! and tensors are handed out as views into the map. Arrays of metadata stay
+//! in the map too, so that a vocabulary of a few hundred thousand tokens costs
+//! little memory. Nothing in a file is trusted: every count, length, offset
+//! and dimension is checked before anything is allocated or sliced, and a
+//! malformed file is an [`Error`] of one line that names the file, the key or
+//! tensor, what was expected and what was found.
+//!
+//! Nothing here knows a model: names and shapes mean something one crate up.
+//!
+//! ```
+//! use realizar_formats::{Gguf, GgufWriter, TensorType};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("tiny.gguf");
+//!
+//! let data: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+//! let mut writer = GgufWriter::new();
+//! writer.set("general.architecture", "tiny")?;
+//! writer.set("tiny.block_count", 1u32)?;
+//! writer.tensor("tok_embed.weight", TensorType::F32, &[2, 3], &data)?;
+//! writer.write_file(&path)?;
+//!
+//! let gguf = Gguf::open(&path)?;
+//! assert_eq!(gguf.metadata().str("general.architecture")?, Some("tiny"));
+//! assert_eq!(gguf.metadata().u32("tiny.block_count")?, Some(1));
+//! let tensor = gguf.tensor("tok_embed.weight").expect("it was written");
+//! assert_eq!(tensor.shape, [2, 3]);
+//! assert!(tensor.data.is_mapped());
+//! assert_eq!(&tensor.data[..], &data[..]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Formats: [GGUF](https://github.com/ggml-org/ggml/blob/master/docs/gguf.md)
+//! versions 2 and 3, little endian, and
+//! [safetensors](https://github.com/huggingface/safetensors#format).
+#![deny(unsafe_code)]
+
+mod bytes;
+mod error;
+mod gguf;
+mod output;
+mod safetensors;
+mod tensor;
+mod tensor_type;
+
+pub use bytes::Bytes;
+pub use error::Error;
+pub use gguf::Gguf;
+pub use gguf::array::{Array, StrArray};
+pub use gguf::metadata::Metadata;
+pub use gguf::value::{Value, ValueType};
+pub use gguf::writer::{GgufWriter, SplitLimits};
+pub use safetensors::SafeTensors;
+pub use safetensors::writer::SafeTensorsWriter;
+pub use tensor::{Tensor, TensorInfo};
+pub use tensor_type::TensorType;

@@ -1,1 +1,4 @@
-//! placeholder
+//! Tokenizers, chat templates and sampling.
+#![forbid(unsafe_code)]
+
+pub mod tokenizer;

@@ -1,0 +1,26 @@
+//! What can go wrong in the key-value cache.
+
+/// An error of the page pool or of a block table.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Every page is in use.
+    #[error(
+        "the key-value cache is full: {needed} more pages are needed, {free} of {total} are free"
+    )]
+    OutOfPages {
+        /// Pages asked for.
+        needed: usize,
+        /// Pages that are free.
+        free: usize,
+        /// Pages in the pool.
+        total: usize,
+    },
+    /// A layout that the cache cannot hold.
+    #[error("key-value cache of type {ty}: {reason}")]
+    Layout {
+        /// The element type asked for.
+        ty: realizar_quant::BlockType,
+        /// What is wrong with it.
+        reason: String,
+    },
+}

@@ -1,0 +1,134 @@
+//! How keys and values lie in a page, and how a model's layers share pages.
+//!
+//! Layers with the same shape and the same attention window form a group. A
+//! page of a group holds a fixed number of positions for all its layers, so one
+//! block table per sequence and group addresses everything, and a group with a
+//! sliding window can give back pages on its own.
+
+use crate::Error;
+use realizar_quant::BlockType;
+
+/// Positions in a page.
+pub const PAGE_LEN: usize = 32;
+
+/// Pages begin at multiples of this many bytes (a cache line).
+pub const PAGE_ALIGN: usize = 64;
+
+/// The key-value state that one group of layers needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupSpec {
+    /// Layers in the group.
+    pub n_layers: usize,
+    /// Key-value heads of each layer.
+    pub n_kv_heads: usize,
+    /// Elements of a head's key, and of its value.
+    pub head_dim: usize,
+    /// Positions that a query sees, itself included; `None` sees all before it.
+    pub window: Option<usize>,
+}
+
+/// Where the keys and values of a group lie inside its pages.
+///
+/// A page is `[n_layers][2][n_kv_heads][PAGE_LEN][head_dim]` elements of `ty`,
+/// keys before values, padded to [`PAGE_ALIGN`] bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KvLayout {
+    ty: BlockType,
+    spec: GroupSpec,
+}
+
+impl KvLayout {
+    /// The layout of `spec` with elements of type `ty`.
+    ///
+    /// # Errors
+    /// If `ty` cannot hold keys and values, or a size overflows.
+    pub fn new(ty: BlockType, spec: GroupSpec) -> Result<Self, Error> {
+        if !matches!(ty, BlockType::F32 | BlockType::F16 | BlockType::BF16) {
+            let reason = "the cache stores F32, F16 or BF16".to_owned();
+            return Err(Error::Layout { ty, reason });
+        }
+        let elements = [2, spec.n_kv_heads, PAGE_LEN, spec.head_dim, ty.block_bytes()]
+            .iter()
+            .try_fold(spec.n_layers, |n, &f| n.checked_mul(f));
+        match elements {
+            Some(n) if n > 0 && n < isize::MAX as usize - PAGE_ALIGN => Ok(Self { ty, spec }),
+            _ => Err(Error::Layout { ty, reason: format!("{spec:?} is empty or too large") }),
+        }
+    }
+
+    /// The type of the stored elements.
+    pub fn ty(&self) -> BlockType {
+        self.ty
+    }
+
+    /// The group that the layout is for.
+    pub fn spec(&self) -> &GroupSpec {
+        &self.spec
+    }
+
+    /// Bytes of the keys (or of the values) of one layer in one page.
+    fn plane_bytes(&self) -> usize {
+        self.spec.n_kv_heads * PAGE_LEN * self.spec.head_dim * self.ty.block_bytes()
+    }
+
+    /// Bytes from the start of a page to the keys of layer `layer` of the group.
+    pub fn k_offset(&self, layer: usize) -> usize {
+        2 * layer * self.plane_bytes()
+    }
+
+    /// Bytes from the start of a page to the values of layer `layer` of the group.
+    pub fn v_offset(&self, layer: usize) -> usize {
+        self.k_offset(layer) + self.plane_bytes()
+    }
+
+    /// Bytes of a page, padding included.
+    pub fn page_bytes(&self) -> usize {
+        (2 * self.spec.n_layers * self.plane_bytes()).next_multiple_of(PAGE_ALIGN)
+    }
+
+    /// Pages that one sequence of up to `max_seq_len` positions holds at most,
+    /// when at most `max_step` positions are added between two releases.
+    pub fn pages_for(&self, max_seq_len: usize, max_step: usize) -> usize {
+        let whole = max_seq_len.div_ceil(PAGE_LEN);
+        match self.spec.window {
+            Some(window) => whole.min((window + max_step).div_ceil(PAGE_LEN) + 1),
+            None => whole,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(ty: BlockType, n_layers: usize, window: Option<usize>) -> KvLayout {
+        KvLayout::new(ty, GroupSpec { n_layers, n_kv_heads: 3, head_dim: 20, window }).unwrap()
+    }
+
+    #[test]
+    fn planes_follow_one_another_and_pages_are_aligned() {
+        let l = layout(BlockType::F16, 5, None);
+        let plane = 3 * PAGE_LEN * 20 * 2;
+        assert_eq!(l.k_offset(0), 0);
+        assert_eq!(l.v_offset(0), plane);
+        assert_eq!(l.k_offset(4), 8 * plane);
+        assert_eq!(l.page_bytes(), (10 * plane).next_multiple_of(64));
+        assert_eq!(l.page_bytes() % PAGE_ALIGN, 0);
+    }
+
+    #[test]
+    fn a_window_bounds_the_pages() {
+        assert_eq!(layout(BlockType::F32, 1, None).pages_for(100, 16), 4);
+        assert_eq!(layout(BlockType::F32, 1, Some(32)).pages_for(10_000, 16), 3);
+        assert_eq!(layout(BlockType::F32, 1, Some(4096)).pages_for(64, 16), 2);
+    }
+
+    #[test]
+    fn refuses_types_and_sizes_it_cannot_hold() {
+        let spec = GroupSpec { n_layers: 1, n_kv_heads: 1, head_dim: 64, window: None };
+        let err = KvLayout::new(BlockType::Q6_K, spec.clone()).unwrap_err().to_string();
+        assert_eq!(err, "key-value cache of type Q6_K: the cache stores F32, F16 or BF16");
+        let huge = GroupSpec { head_dim: usize::MAX / 2, ..spec };
+        assert!(KvLayout::new(BlockType::F32, huge).is_err());
+    }
+}

@@ -1,0 +1,131 @@
+//! The pool of pages: who holds which, and how many are free.
+//!
+//! The pool hands out page numbers; the memory behind them belongs to a
+//! backend. A page is counted, so several sequences can share it.
+
+use crate::Error;
+
+/// The number of a page in its pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PageId(pub u32);
+
+/// What happened in a pool since it was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Pages in the pool.
+    pub total: usize,
+    /// Pages that somebody holds.
+    pub used: usize,
+    /// The most pages that were held at one time.
+    pub peak_used: usize,
+    /// Pages handed out, all told.
+    pub allocated: u64,
+    /// Pages that came back, all told.
+    pub released: u64,
+}
+
+/// A fixed number of pages with reference counts.
+#[derive(Debug)]
+pub struct PagePool {
+    free: Vec<PageId>,
+    refs: Vec<u32>,
+    stats: PoolStats,
+}
+
+impl PagePool {
+    /// A pool of `n_pages` free pages.
+    pub fn new(n_pages: usize) -> Self {
+        let last = u32::try_from(n_pages).expect("page numbers fit 32 bits");
+        Self {
+            free: (0..last).rev().map(PageId).collect(),
+            refs: vec![0; n_pages],
+            stats: PoolStats { total: n_pages, ..PoolStats::default() },
+        }
+    }
+
+    /// Pages that nobody holds.
+    pub fn n_free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> PoolStats {
+        self.stats
+    }
+
+    /// Takes `n` pages, each held once, and appends them to `pages`. Takes none
+    /// when fewer than `n` are free.
+    ///
+    /// # Errors
+    /// [`Error::OutOfPages`] when fewer than `n` pages are free.
+    pub fn allocate(&mut self, n: usize, pages: &mut Vec<PageId>) -> Result<(), Error> {
+        let Some(kept) = self.free.len().checked_sub(n) else {
+            let (free, total) = (self.free.len(), self.refs.len());
+            return Err(Error::OutOfPages { needed: n, free, total });
+        };
+        pages.extend(self.free[kept..].iter().rev());
+        for page in self.free.drain(kept..) {
+            debug_assert_eq!(self.refs[page.0 as usize], 0);
+            self.refs[page.0 as usize] = 1;
+        }
+        self.stats.allocated += n as u64;
+        self.stats.used += n;
+        self.stats.peak_used = self.stats.peak_used.max(self.stats.used);
+        Ok(())
+    }
+
+    /// Holds `page` once more.
+    ///
+    /// # Panics
+    /// If nobody holds the page.
+    pub fn retain(&mut self, page: PageId) {
+        let refs = &mut self.refs[page.0 as usize];
+        assert!(*refs > 0, "page {} is shared but nobody holds it", page.0);
+        *refs += 1;
+    }
+
+    /// Gives one hold of `page` back; the last one frees it.
+    ///
+    /// # Panics
+    /// If nobody holds the page.
+    pub fn release(&mut self, page: PageId) {
+        let refs = &mut self.refs[page.0 as usize];
+        assert!(*refs > 0, "page {} is released but nobody holds it", page.0);
+        *refs -= 1;
+        if *refs == 0 {
+            self.free.push(page);
+            self.stats.used -= 1;
+            self.stats.released += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_come_and_go() {
+        let mut pool = PagePool::new(3);
+        let mut pages = Vec::new();
+        pool.allocate(2, &mut pages).unwrap();
+        assert_eq!(pages, [PageId(0), PageId(1)]);
+        let err = pool.allocate(2, &mut pages).unwrap_err();
+        assert_eq!(err, Error::OutOfPages { needed: 2, free: 1, total: 3 });
+        assert_eq!(pages.len(), 2, "nothing is taken on failure");
+
+        pool.retain(PageId(1));
+        pool.release(PageId(1));
+        assert_eq!(pool.n_free(), 1, "a shared page stays");
+        pool.release(PageId(1));
+        assert_eq!(pool.n_free(), 2);
+        let stats = pool.stats();
+        assert_eq!((stats.used, stats.peak_used, stats.allocated, stats.released), (1, 2, 2, 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "page 2 is released but nobody holds it")]
+    fn releasing_a_free_page_is_a_bug() {
+        PagePool::new(3).release(PageId(2));
+    }
+}

@@ -1,0 +1,219 @@
+//! Tokenizers: text to token ids and back.
+//!
+//! A [`Tokenizer`] comes from the metadata of a GGUF file or from the files of a Hugging Face
+//! model. GGUF vocabularies are encoded by this module's own merge loops, because they must live
+//! beside a mapped model in little memory; `tokenizer.json` goes through the `tokenizers` crate.
+//! Decoding is the same for both: every token stands for some bytes, see [`StreamDecoder`].
+
+mod bpe;
+mod byte_level;
+mod error;
+mod gguf;
+mod hf;
+mod index;
+mod pretokenizer;
+mod special;
+mod spm;
+mod stream;
+mod vocab;
+
+use std::path::Path;
+
+use realizar_formats::Metadata;
+
+use bpe::{Bpe, Scratch};
+pub use error::Error;
+use special::{Fragment, SpecialTokens};
+use spm::Spm;
+pub use stream::StreamDecoder;
+use vocab::Vocab;
+
+/// What [`Tokenizer::encode`] does beyond the text itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncodeOptions {
+    /// Add the tokens that the model expects around a text (beginning, sometimes end of text).
+    pub add_special: bool,
+    /// Read the spellings of control tokens in the text as those tokens. Without it they are
+    /// ordinary text, as they should be in text from a user.
+    pub parse_special: bool,
+}
+
+/// A vocabulary with its encoder.
+pub struct Tokenizer {
+    vocab: Vocab,
+    encoder: Encoder,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    end_ids: Vec<u32>, // sorted
+    add_bos: bool,
+    add_eos: bool,
+    strips_leading_space: bool,
+}
+
+enum Encoder {
+    Native { specials: SpecialTokens, native: Native, add_space_prefix: bool },
+    HuggingFace(hf::HfEncoder),
+}
+
+enum Native {
+    Bpe(Bpe),
+    Spm(Spm),
+}
+
+impl Tokenizer {
+    /// Reads the tokenizer from the `tokenizer.ggml.*` keys of a GGUF file.
+    ///
+    /// Fails on a missing key, a tokenizer model or pre-tokenizer that is not known, arrays of
+    /// different lengths, malformed tokens or merges, and special ids outside the vocabulary.
+    pub fn from_gguf(metadata: &Metadata) -> Result<Self, Error> {
+        gguf::load(metadata)
+    }
+
+    /// Reads `tokenizer.json` in `dir`, and the special tokens from the other tokenizer and
+    /// configuration files beside it.
+    ///
+    /// Fails, naming the file, if `tokenizer.json` is missing or a file is malformed.
+    pub fn from_hf_dir(dir: &Path) -> Result<Self, Error> {
+        hf::load(dir)
+    }
+
+    /// The token ids of `text`.
+    ///
+    /// Fails if the text has a byte that the vocabulary cannot express, or if a pre-tokenizer
+    /// expression exceeds its limit of steps.
+    pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, Error> {
+        let (specials, native, add_space_prefix) = match &self.encoder {
+            Encoder::HuggingFace(encoder) => return encoder.encode(text, options),
+            Encoder::Native { specials, native, add_space_prefix } => {
+                (specials, native, *add_space_prefix)
+            }
+        };
+        let mut ids = Vec::with_capacity(text.len() / 3 + 2);
+        if options.add_special && self.add_bos {
+            ids.extend(self.bos);
+        }
+        let mut scratch = Scratch::default();
+        let mut after_special = true;
+        for fragment in specials.split(&self.vocab, text, options.parse_special) {
+            let range = match fragment {
+                Fragment::Token(id) => {
+                    ids.push(id);
+                    after_special = true;
+                    continue;
+                }
+                Fragment::Text(range) => range,
+            };
+            let fragment = &text[range];
+            match native {
+                Native::Bpe(bpe) if bpe.pre.characters => {
+                    let text = fragment.replace('\u{2581}', " ");
+                    bpe.encode(&self.vocab, &text, &mut scratch, &mut ids)?;
+                }
+                Native::Bpe(bpe) => bpe.encode(&self.vocab, fragment, &mut scratch, &mut ids)?,
+                Native::Spm(spm) => {
+                    let mut text = fragment.replace('\u{2581}', " ");
+                    if add_space_prefix && after_special {
+                        text.insert(0, ' ');
+                    }
+                    spm.encode(&self.vocab, &text, &mut ids)?;
+                }
+            }
+            after_special = false;
+        }
+        if options.add_special && self.add_eos {
+            ids.extend(self.eos);
+        }
+        Ok(ids)
+    }
+
+    /// The text of `ids`; with `skip_special` without control tokens. Bytes that do not form a
+    /// character become U+FFFD.
+    ///
+    /// A tokenizer that puts a space before every text drops that space again here. Fails on an
+    /// id outside the vocabulary.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, Error> {
+        StreamDecoder::new(self, skip_special).decode_all(ids)
+    }
+
+    /// A decoder that takes ids one at a time and leaves out control tokens.
+    pub fn stream(&self) -> StreamDecoder<'_> {
+        StreamDecoder::new(self, true)
+    }
+
+    /// The bytes that a token stands for; those of a control token spell its name.
+    ///
+    /// Fails on an id outside the vocabulary.
+    pub fn token_bytes(&self, id: u32) -> Result<&[u8], Error> {
+        self.vocab.check(id)?;
+        Ok(self.vocab.piece(id))
+    }
+
+    /// The bytes of a token as text for display, with U+FFFD for what is not a whole character.
+    ///
+    /// Fails on an id outside the vocabulary.
+    pub fn token_text(&self, id: u32) -> Result<String, Error> {
+        Ok(String::from_utf8_lossy(self.token_bytes(id)?).into_owned())
+    }
+
+    /// The number of tokens.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab.len()
+    }
+
+    /// The token that begins a text, if the model has one.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The token that ends a text, if the model has one.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// All tokens that end an answer, in ascending order: the end of text, of a turn, of a
+    /// message.
+    pub fn eos_ids(&self) -> &[u32] {
+        &self.end_ids
+    }
+
+    /// Whether a token ends an answer.
+    pub fn is_eos(&self, id: u32) -> bool {
+        self.end_ids.binary_search(&id).is_ok()
+    }
+
+    /// Whether a token marks structure and is left out of plain text; false outside the
+    /// vocabulary.
+    pub fn is_special(&self, id: u32) -> bool {
+        (id as usize) < self.vocab.len() && self.vocab.kind(id).is_special()
+    }
+
+    /// The token with exactly this text: `"<|im_end|>"`, or `" the"` with its space.
+    pub fn id_of(&self, text: &str) -> Option<u32> {
+        let special = match &self.encoder {
+            Encoder::Native { specials, .. } => specials.find(&self.vocab, text.as_bytes()),
+            Encoder::HuggingFace(encoder) => encoder.id_of(text),
+        };
+        special.or_else(|| self.vocab.find(text.as_bytes()))
+    }
+
+    /// Whether [`EncodeOptions::add_special`] puts the beginning-of-text token first.
+    pub fn add_bos(&self) -> bool {
+        self.add_bos
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = match &self.encoder {
+            Encoder::Native { native: Native::Bpe(_), .. } => "byte-pair",
+            Encoder::Native { native: Native::Spm(_), .. } => "SentencePiece",
+            Encoder::HuggingFace(_) => "tokenizer.json",
+        };
+        f.debug_struct("Tokenizer")
+            .field("kind", &kind)
+            .field("vocab_size", &self.vocab_size())
+            .field("bos", &self.bos)
+            .field("eos_ids", &self.end_ids)
+            .finish_non_exhaustive()
+    }
+}

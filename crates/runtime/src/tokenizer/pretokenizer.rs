@@ -1,0 +1,179 @@
+//! Pre-tokenizers of byte-pair vocabularies: the expressions that cut a text into words before
+//! any merge, by the name that `tokenizer.ggml.pre` gives them.
+//!
+//! The expressions are those the models' own tokenizers were trained with. A pre-tokenizer may
+//! have several: each cuts the pieces that the one before it left, both its matches and the text
+//! between them.
+
+use std::ops::Range;
+
+use fancy_regex::Regex;
+
+use super::Error;
+
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
+const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN35: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const UFAKZEKA: &str =
+    r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const BAILING: &str = r"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+";
+const SEED: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
+const EXAONE_MOE: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+";
+const JAIS2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}";
+const DEEPSEEK_WORDS: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
+const DEEPSEEK3_WORDS: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
+const CJK: &str = r"[一-龥ࠀ-一가-\x{D7FF}]+";
+const CJK_KANA: &str = r"[一-龥\x{3040}-ゟ゠-ヿ]+";
+const PUNCTUATED: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
+const LINES: &str = r"[^\n]+|\n+";
+
+/// How one named pre-tokenizer works, and what its name says about the rest of the tokenizer.
+pub(super) struct PreTokenizer {
+    name: String,
+    steps: Vec<Regex>,
+    /// A word that is a token is taken whole, without merges.
+    pub(super) ignore_merges: bool,
+    /// The beginning-of-text token is added unless the file says otherwise.
+    pub(super) add_bos: bool,
+    /// Words are merged from characters, with spaces written as U+2581, not from bytes.
+    pub(super) characters: bool,
+}
+
+impl PreTokenizer {
+    /// The pre-tokenizer that a GGUF file calls `name`.
+    pub(super) fn new(name: &str) -> Result<Self, Error> {
+        let expressions: &[&str] = match name {
+            "default" => &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
+            "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral"
+            | "midm-2.0" | "lfm2" | "jina-v5-nano" | "dbrx" | "smaug-bpe" | "chatglm-bpe"
+            | "glm4" | "glm5" => &[LLAMA3],
+            "minicpm5" => &[r"\p{N}{1,3}", LLAMA3],
+            "jais-2" => &[JAIS2],
+            "deepseek-llm" => &[
+                r"[\r\n]",
+                DEEPSEEK_WORDS,
+                r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
+                r"\s+$",
+                CJK,
+                r"\p{N}+",
+            ],
+            "deepseek-v3" | "hunyuan-dense" | "joyai-llm" | "hy_v4" => {
+                &[r"\p{N}{1,3}", CJK_KANA, DEEPSEEK3_WORDS]
+            }
+            "deepseek-coder" => &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", CJK, r"\p{N}"],
+            "falcon" => &[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"],
+            "starcoder" | "refact" | "command-r" | "smollm" | "codeshell" | "exaone"
+            | "minerva-7b" | "mellum2" => &[r"\p{N}", GPT2],
+            "gpt-2" | "phi-2" | "mpt" | "olmo" | "jais" | "trillion" | "granite-docling"
+            | "exaone4" | "gigachat" | "a.x-4.0" | "mellum" | "modern-bert" | "jina-es"
+            | "jina-de" | "jina-v2-es" | "jina-v2-de" => &[GPT2],
+            "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "megrez" | "stablelm2"
+            | "hunyuan" | "solar-open" | "grok-2" => &[QWEN2],
+            "qwen35" => &[QWEN35],
+            "ufakzeka" => &[UFAKZEKA],
+            "poro-chat" | "bloom" | "gpt3-finnish" => &[PUNCTUATED],
+            "viking" => &[PUNCTUATED, r"\p{N}"],
+            "tekken" => &[TEKKEN],
+            "gpt-4o"
+            | "llama4"
+            | "kanana2"
+            | "talkie"
+            | "minimax-m2"
+            | "granite-embed-multi-97m" => &[GPT4O],
+            "tiny_aya" | "cohere2moe" => &[r"\d{1,3}(?=(?:\d{3})*\b)", GPT4O],
+            "bailingmoe" | "bailingmoe2" | "llada-moe" => &[BAILING],
+            "seed-coder" => &[SEED],
+            "exaone-moe" => &[EXAONE_MOE],
+            "laguna" => &[LINES, QWEN2],
+            "gemma4" | "granite-embed-multi-311m" | "sarvam-moe" => &[LINES],
+            _ => return Err(Error::UnknownPreTokenizer { name: name.to_owned() }),
+        };
+        let steps = expressions
+            .iter()
+            .map(|expression| Regex::new(expression).map_err(|source| regex_error(name, source)))
+            .collect::<Result<_, _>>()?;
+        let adds_bos = matches!(
+            name,
+            "llama3"
+                | "llama-v3"
+                | "llama-bpe"
+                | "falcon3"
+                | "falcon-h1"
+                | "pixtral"
+                | "midm-2.0"
+                | "lfm2"
+                | "jina-v5-nano"
+                | "tekken"
+        );
+        Ok(Self {
+            name: name.to_owned(),
+            steps,
+            ignore_merges: adds_bos
+                || matches!(name, "minicpm5" | "glm4" | "glm5" | "granite-embed-multi-97m"),
+            add_bos: adds_bos || name == "gemma4",
+            characters: matches!(name, "gemma4" | "granite-embed-multi-311m" | "sarvam-moe"),
+        })
+    }
+
+    /// Cuts `text` into words, which cover it completely and in order.
+    pub(super) fn split(&self, text: &str) -> Result<Vec<Range<usize>>, Error> {
+        let mut words = vec![0..text.len()];
+        for step in &self.steps {
+            let mut next = Vec::with_capacity(words.len() * 2);
+            for word in words {
+                let mut at = word.start;
+                for found in step.find_iter(&text[word.clone()]) {
+                    let found = found.map_err(|source| regex_error(&self.name, source))?;
+                    let (start, end) = (word.start + found.start(), word.start + found.end());
+                    if start > at {
+                        next.push(at..start);
+                    }
+                    if end > start {
+                        next.push(start..end);
+                    }
+                    at = end;
+                }
+                if at < word.end {
+                    next.push(at..word.end);
+                }
+            }
+            words = next;
+        }
+        Ok(words)
+    }
+}
+
+fn regex_error(name: &str, source: fancy_regex::Error) -> Error {
+    Error::Regex { name: name.to_owned(), source: Box::new(source) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_as_the_models_do() {
+        let check = |name: &str, text: &str, want: &[&str]| {
+            let words = PreTokenizer::new(name).unwrap().split(text).unwrap();
+            let words: Vec<&str> = words.into_iter().map(|range| &text[range]).collect();
+            assert_eq!(words, want, "{name}: {text:?}");
+        };
+        check("gpt-2", "Hello  world's 123", &["Hello", " ", " world", "'s", " 123"]);
+        check("smollm", "in 2018\n\nx", &["in", " ", "2", "0", "1", "8", "\n", "\n", "x"]);
+        check("llama-bpe", "I'M 12345\n\n  x", &["I", "'M", " ", "123", "45", "\n\n", " ", " x"]);
+        check("qwen2", "12 ab", &["1", "2", " ab"]);
+        check("tekken", "HelloWorld", &["Hello", "World"]);
+        check("default", "a=12345", &["a", "=", "123", "45"]);
+        check("gemma4", "a b\n\nc", &["a b", "\n\n", "c"]);
+        check("gpt-2", "", &[]);
+    }
+
+    #[test]
+    fn unknown_name_is_an_error_that_names_it() {
+        let error = PreTokenizer::new("no-such").err().map(|e| e.to_string());
+        assert!(error.is_some_and(|e| e.contains("`no-such`")));
+    }
+}
