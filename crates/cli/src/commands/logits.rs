@@ -1,10 +1,11 @@
 //! `realizar logits`: token ids in, logits out. Needs no tokenizer, so that any model can be held
 //! against another implementation.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::Result;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 
 use crate::engine::Model;
 use crate::options::{GlobalArgs, LoadArgs};
@@ -30,6 +31,12 @@ pub(crate) struct Args {
     load: LoadArgs,
 }
 
+/// The object of --json: logits by position.
+#[derive(Serialize)]
+struct Output {
+    values: BTreeMap<usize, Vec<f32>>, // [vocab_size] each
+}
+
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let last = args.ids.len() - 1; // clap asks for at least one id
     let positions = if args.positions.is_empty() { vec![last] } else { args.positions.clone() };
@@ -43,12 +50,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let mut model = Model::load(&path, &args.load, None)?;
     let rows = model.logits(&args.ids, &positions, args.load.chunk)?;
     if args.json {
-        let values: Map<String, Value> = positions
-            .iter()
-            .zip(rows)
-            .map(|(position, row)| (position.to_string(), Value::from(row)))
-            .collect();
-        return ui::json(&json!({ "values": values }));
+        return ui::json(&Output { values: positions.into_iter().zip(rows).collect() });
     }
     let mut out = ui::out();
     for (position, row) in positions.iter().zip(&rows) {
