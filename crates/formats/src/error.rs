@@ -160,29 +160,34 @@ impl Error {
 }
 
 /// Something expected and something else found, before it is known where.
+///
+/// One pointer wide, because readers of every field return it.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct Fault(Box<Texts>);
+
+#[derive(Debug)]
+struct Texts {
     expected: String,
     found: String,
 }
 
 impl Fault {
     pub(crate) fn new(expected: impl Display, found: impl Display) -> Self {
-        Self { expected: expected.to_string(), found: found.to_string() }
+        Self(Box::new(Texts { expected: expected.to_string(), found: found.to_string() }))
     }
 
     pub(crate) fn in_header(self, path: &Path, field: impl Display) -> Error {
-        let Self { expected, found } = self;
+        let Texts { expected, found } = *self.0;
         Error::Header { path: path.to_path_buf(), field: field.to_string(), expected, found }
     }
 
     pub(crate) fn in_key(self, path: &Path, key: &str) -> Error {
-        let Self { expected, found } = self;
+        let Texts { expected, found } = *self.0;
         Error::Key { path: path.to_path_buf(), key: one_line(key), expected, found }
     }
 
     pub(crate) fn in_tensor(self, path: &Path, tensor: &str) -> Error {
-        let Self { expected, found } = self;
+        let Texts { expected, found } = *self.0;
         Error::Tensor { path: path.to_path_buf(), tensor: one_line(tensor), expected, found }
     }
 }

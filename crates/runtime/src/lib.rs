@@ -1,4 +1,5 @@
 //! Tokenizers, chat templates and sampling.
 #![forbid(unsafe_code)]
 
+pub mod sampling;
 pub mod tokenizer;

@@ -4,8 +4,6 @@
 //! sparse index of offsets, so an array of 262144 tokens costs about 128 KiB
 //! beside the map.
 
-use std::borrow::Cow;
-
 use super::cursor::Cursor;
 use super::value::{Value, ValueType};
 use crate::error::Fault;
@@ -174,6 +172,32 @@ impl Array {
     /// The elements, in order.
     pub fn iter(&self) -> impl Iterator<Item = Value> + '_ {
         (0..self.len).map_while(|i| self.get(i))
+    }
+
+    /// Each element, converted by `convert`; an error that says `expected` for
+    /// an element that `convert` does not take.
+    pub(crate) fn decode<T>(
+        &self,
+        expected: &str,
+        convert: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Vec<T>, Fault> {
+        let mut out = Vec::with_capacity(self.len);
+        let mut cursor = Cursor::new(&self.data);
+        for i in 0..self.len {
+            let value = match Value::read_fixed(self.elem_type, &mut cursor) {
+                Ok(value) => value,
+                // A string or an array, which `get` finds.
+                Err(_) => self.get(i).unwrap_or(Value::Bool(false)),
+            };
+            match convert(&value) {
+                Some(x) => out.push(x),
+                None => {
+                    let found = format_args!("{} as element {i}", value.describe());
+                    return Err(Fault::new(expected, found));
+                }
+            }
+        }
+        Ok(out)
     }
 
     /// The strings of an array of strings.
@@ -347,13 +371,6 @@ impl From<&[bool]> for Array {
     fn from(xs: &[bool]) -> Self {
         let bytes: Vec<u8> = xs.iter().map(|&x| u8::from(x)).collect();
         Self { elem_type: ValueType::Bool, ..Self::from(&bytes[..]) }
-    }
-}
-
-/// Lets writers take texts of a file through unchanged.
-impl<'a> From<StrArray<'a>> for Cow<'a, Array> {
-    fn from(strs: StrArray<'a>) -> Self {
-        Cow::Borrowed(strs.array)
     }
 }
 

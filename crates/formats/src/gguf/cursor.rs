@@ -22,6 +22,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next `n` bytes.
+    #[inline]
     pub(crate) fn take(&mut self, n: u64) -> Result<&'a [u8], Fault> {
         match usize::try_from(n) {
             Ok(n) if n <= self.remaining() => {
@@ -29,11 +30,16 @@ impl<'a> Cursor<'a> {
                 self.pos += n;
                 Ok(bytes)
             }
-            _ => Err(Fault::new(
-                format_args!("{n} bytes at offset {}", self.pos),
-                format_args!("{} bytes to the end of the file", self.remaining()),
-            )),
+            _ => Err(self.truncated(n)),
         }
+    }
+
+    #[cold]
+    fn truncated(&self, n: u64) -> Fault {
+        Fault::new(
+            format_args!("{n} bytes at offset {}", self.pos),
+            format_args!("{} bytes to the end of the file", self.remaining()),
+        )
     }
 
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
@@ -62,6 +68,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The bytes of a string: a 64-bit length, then the text.
+    #[inline]
     pub(crate) fn string_bytes(&mut self) -> Result<&'a [u8], Fault> {
         let len = self.u64()?;
         self.take(len)

@@ -85,14 +85,7 @@ impl Metadata {
     ) -> Result<Option<Vec<T>>, Error> {
         let array = self.typed(key, expected, Value::as_array)?;
         let Some(array) = array else { return Ok(None) };
-        let mut out = Vec::with_capacity(array.len());
-        for (i, value) in array.iter().enumerate() {
-            out.push(convert(&value).ok_or_else(|| {
-                let found = format!("{} as element {i}", value.describe());
-                Fault::new(expected, found).in_key(&self.path, key)
-            })?);
-        }
-        Ok(Some(out))
+        array.decode(expected, convert).map(Some).map_err(|e| e.in_key(&self.path, key))
     }
 
     /// An integer.
@@ -227,6 +220,10 @@ mod tests {
         check(
             metadata.u32_array("ints").err(),
             "m.gguf: key 'ints': expected an array of integers that fit u32, found the i16 -2 as element 1",
+        );
+        check(
+            metadata.i32_array("words").err(),
+            "m.gguf: key 'words': expected an array of integers that fit i32, found a string as element 0",
         );
         check(
             metadata.str("words").err(),

@@ -23,8 +23,13 @@ pub(crate) struct Split {
 impl Split {
     pub(crate) fn of(path: &Path, metadata: &Metadata) -> Result<Option<Self>, Error> {
         let Some(count) = metadata.u32(COUNT_KEY)? else { return Ok(None) };
-        if !(1..=99999).contains(&count) {
-            return Err(Fault::new("1 to 99999 files", count).in_key(path, COUNT_KEY));
+        // Tools that merge a split model leave the key behind with 0.
+        if count == 0 {
+            return Ok(None);
+        }
+        // The format stores the count as u16.
+        if count > u32::from(u16::MAX) {
+            return Err(Fault::new("at most 65535 files", count).in_key(path, COUNT_KEY));
         }
         let no = metadata.u32(NO_KEY)?;
         let no = no.ok_or_else(|| Fault::new("a value", "none").in_key(path, NO_KEY))?;
@@ -55,6 +60,37 @@ pub(crate) fn shard_prefix(path: &Path, no: usize, count: usize) -> Option<PathB
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Value;
+
+    #[test]
+    fn split_keys_are_checked() {
+        let path = Path::new("m.gguf");
+        let of = |entries: &[(&str, Value)]| {
+            let mut metadata = Metadata::new(path.into());
+            for (key, value) in entries {
+                metadata.insert(key, value.clone()).expect("no duplicates");
+            }
+            let split = Split::of(path, &metadata).map_err(|e| e.to_string())?;
+            Ok::<_, String>(split.map(|s| (s.no, s.count, s.n_tensors)))
+        };
+        let err = |text: &str| Err(format!("m.gguf: key {text}"));
+        let count = |n: u32| (COUNT_KEY, Value::U32(n));
+        let no = |n: u16| (NO_KEY, Value::U16(n));
+        assert_eq!(of(&[]), Ok(None));
+        assert_eq!(of(&[count(0), no(0)]), Ok(None));
+        assert_eq!(of(&[count(3), no(2)]), Ok(Some((2, 3, None))));
+        let tensors = (TENSORS_KEY, Value::I32(9));
+        assert_eq!(of(&[count(3), no(2), tensors]), Ok(Some((2, 3, Some(9)))));
+        assert_eq!(of(&[count(3)]), err("'split.no': expected a value, found none"));
+        assert_eq!(
+            of(&[count(3), no(3)]),
+            err("'split.no': expected a number below the 3 of split.count, found 3")
+        );
+        assert_eq!(
+            of(&[count(65536), no(0)]),
+            err("'split.count': expected at most 65535 files, found 65536")
+        );
+    }
 
     #[test]
     fn shard_names_lead_back_to_their_prefix() {

@@ -3,6 +3,7 @@
 //! The same calls give the same bytes. Padding is zeros; metadata and tensors
 //! come in the order in which they were added.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -29,6 +30,7 @@ pub struct SplitLimits {
 pub struct GgufWriter<'a> {
     metadata: Vec<(String, Value)>,
     tensors: Vec<Pending<'a>>,
+    names: HashSet<String>, // of the tensors
     alignment: Option<usize>,
 }
 
@@ -109,7 +111,7 @@ impl<'a> GgufWriter<'a> {
             let found = tensor.shape.len();
             return Err(Error::input(name, "at most 4 dimensions", found));
         }
-        if self.tensors.iter().any(|other| other.name == *name) {
+        if !self.names.insert(name.clone()) {
             return Err(Error::input(name, "a name once", "it twice"));
         }
         self.tensors.push(tensor);

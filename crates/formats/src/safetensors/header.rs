@@ -8,13 +8,16 @@ use std::marker::PhantomData;
 use std::path::Path;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
 use crate::error::{Fault, one_line};
 use crate::{Bytes, Error, TensorInfo, TensorType};
 
 /// The longest header that the format allows.
 pub(crate) const MAX_HEADER_BYTES: usize = 100_000_000;
+
+/// Shapes longer than this are refused; the format gives no limit.
+const MAX_DIMS: usize = 64;
 
 pub(crate) const METADATA_KEY: &str = "__metadata__";
 
@@ -58,8 +61,38 @@ impl<T> Entries<T> {
 #[derive(Deserialize)]
 struct Description {
     dtype: String,
-    shape: Vec<u64>,
+    shape: Shape,
     data_offsets: [u64; 2],
+}
+
+/// A shape, which is not kept beyond its longest length.
+struct Shape(Vec<u64>);
+
+impl<'de> Deserialize<'de> for Shape {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ShapeVisitor;
+
+        impl<'de> Visitor<'de> for ShapeVisitor {
+            type Value = Shape;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a shape of at most {MAX_DIMS} dimensions")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Shape, A::Error> {
+                let mut dims = Vec::new();
+                while let Some(dim) = seq.next_element()? {
+                    if dims.len() == MAX_DIMS {
+                        return Err(A::Error::invalid_length(MAX_DIMS + 1, &self));
+                    }
+                    dims.push(dim);
+                }
+                Ok(Shape(dims))
+            }
+        }
+
+        deserializer.deserialize_seq(ShapeVisitor)
+    }
 }
 
 /// The header's object: `__metadata__` and the tensors.
@@ -164,7 +197,7 @@ fn check_tensor(
     data_len: usize,
 ) -> Result<TensorInfo, Error> {
     let in_tensor = |e: Fault| e.in_tensor(path, &name);
-    let Description { dtype, shape, data_offsets: [begin, end] } = description;
+    let Description { dtype, shape: Shape(shape), data_offsets: [begin, end] } = description;
     let ty = TensorType::from_dtype(dtype).ok_or_else(|| Error::UnknownType {
         path: path.to_path_buf(),
         tensor: one_line(&name),

@@ -4,6 +4,7 @@
 //! size, and in the order they were added within a size, so that each is
 //! aligned to its element; the header is padded with spaces to 8 bytes.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -17,6 +18,7 @@ use crate::{Error, TensorType};
 pub struct SafeTensorsWriter<'a> {
     metadata: Vec<(String, String)>,
     tensors: Vec<Pending<'a>>,
+    names: HashSet<String>, // of the tensors
 }
 
 impl<'a> SafeTensorsWriter<'a> {
@@ -76,7 +78,7 @@ impl<'a> SafeTensorsWriter<'a> {
         if name == METADATA_KEY {
             return Err(Error::input(name, "the name of a tensor", "a reserved key"));
         }
-        if self.tensors.iter().any(|other| other.name == *name) {
+        if !self.names.insert(name.clone()) {
             return Err(Error::input(name, "a name once", "it twice"));
         }
         self.tensors.push(tensor);

@@ -3,6 +3,7 @@
 //! Printable bytes of Latin-1 stand for themselves; the other 68 take U+0100 onward in order.
 
 /// The character that stands for `byte`.
+#[cfg(test)]
 pub(super) fn char_of(byte: u8) -> char {
     let offset = match byte {
         0..=0x20 => byte as u32, // 33 control characters and the space

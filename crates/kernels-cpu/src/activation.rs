@@ -1,0 +1,234 @@
+//! Activation functions, alone and as the gate of a gated feed-forward layer.
+
+use crate::elementwise::for_each_piece;
+use crate::{Rows, RowsMut, Team, Tier, math};
+
+/// sqrt(2 / pi), the slope inside the tanh form of GELU.
+const GELU_SLOPE: f32 = 0.797_884_6;
+/// The cubic term of the tanh form of GELU.
+const GELU_CUBIC: f32 = 0.044_715;
+/// The slope of the quick form of GELU.
+const GELU_QUICK: f32 = 1.702;
+
+/// An activation function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// `x * sigmoid(x)`, also called swish.
+    Silu,
+    /// `x * (1 + erf(x / sqrt 2)) / 2` (arXiv:1606.08415).
+    Gelu,
+    /// GELU by its tanh approximation, `gelu_pytorch_tanh` and `gelu_new`.
+    GeluTanh,
+    /// `x * sigmoid(1.702 x)`.
+    GeluQuick,
+    /// `max(x, 0)`.
+    Relu,
+    /// `max(x, 0)` squared.
+    ReluSquared,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// The logistic function.
+    Sigmoid,
+}
+
+impl Activation {
+    /// Every activation.
+    pub const ALL: [Self; 8] = [
+        Self::Silu,
+        Self::Gelu,
+        Self::GeluTanh,
+        Self::GeluQuick,
+        Self::Relu,
+        Self::ReluSquared,
+        Self::Tanh,
+        Self::Sigmoid,
+    ];
+
+    /// The function at one point.
+    #[inline]
+    pub fn apply(self, x: f32) -> f32 {
+        match self {
+            Self::Silu => x * math::sigmoid(x),
+            Self::Gelu => 0.5 * x * (1.0 + math::erf(x * std::f32::consts::FRAC_1_SQRT_2)),
+            // (1 + tanh u) / 2 is sigmoid(2 u).
+            Self::GeluTanh => x * math::sigmoid(2.0 * GELU_SLOPE * (x + GELU_CUBIC * (x * x) * x)),
+            Self::GeluQuick => x * math::sigmoid(GELU_QUICK * x),
+            Self::Relu => x.max(0.0),
+            Self::ReluSquared => x.max(0.0) * x.max(0.0),
+            Self::Tanh => math::tanh(x),
+            Self::Sigmoid => math::sigmoid(x),
+        }
+    }
+}
+
+/// `x = activation(x)`.
+pub fn activate_in_place(team: &Team, tier: Tier, activation: Activation, x: RowsMut<'_>) {
+    for_each_piece(team, x, |_row, _col, x| activate_row(tier, activation, x));
+}
+
+/// `out = activation(gate) * up`, all of one shape. The two operands may be
+/// halves of one matrix.
+pub fn gated(
+    team: &Team,
+    tier: Tier,
+    activation: Activation,
+    gate: Rows<'_>,   // [n_rows, hidden_dim]
+    up: Rows<'_>,     // [n_rows, hidden_dim]
+    out: RowsMut<'_>, // [n_rows, hidden_dim]
+) {
+    let shape = (out.n_rows(), out.n_cols());
+    assert_eq!((gate.n_rows(), gate.n_cols()), shape, "shape of the gate");
+    assert_eq!((up.n_rows(), up.n_cols()), shape, "shape of the gated operand");
+    for_each_piece(team, out, |row, col, out| {
+        let cols = col..col + out.len();
+        gated_row(tier, activation, &gate.row(row)[cols.clone()], &up.row(row)[cols], out);
+    });
+}
+
+/// `x = activation(x)` on one row.
+pub fn activate_row(tier: Tier, activation: Activation, x: &mut [f32]) {
+    match tier {
+        Tier::Scalar => x.iter_mut().for_each(|x| *x = activation.apply(*x)),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
+        Tier::Avx2(_) => unsafe { avx2::activate(activation, x) },
+    }
+}
+
+/// `out = activation(gate) * up` on one row.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn gated_row(tier: Tier, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    assert!(gate.len() == out.len() && up.len() == out.len(), "lengths of a gated row");
+    match tier {
+        Tier::Scalar => {
+            for ((out, &gate), up) in out.iter_mut().zip(gate).zip(up) {
+                *out = activation.apply(gate) * up;
+            }
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
+        Tier::Avx2(_) => unsafe { avx2::gated(activation, gate, up, out) },
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use std::arch::x86_64::{
+        __m256, _mm256_add_ps, _mm256_fmadd_ps, _mm256_max_ps, _mm256_mul_ps, _mm256_set1_ps,
+        _mm256_setzero_ps,
+    };
+
+    use super::{Activation, GELU_CUBIC, GELU_QUICK, GELU_SLOPE};
+    use crate::lanes;
+    use crate::math::avx2::{erf, sigmoid, tanh};
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn apply(activation: Activation, x: __m256) -> __m256 {
+        match activation {
+            Activation::Silu => _mm256_mul_ps(x, sigmoid(x)),
+            Activation::Gelu => {
+                let erf = erf(_mm256_mul_ps(x, _mm256_set1_ps(std::f32::consts::FRAC_1_SQRT_2)));
+                let half = _mm256_mul_ps(_mm256_set1_ps(0.5), x);
+                _mm256_mul_ps(half, _mm256_add_ps(_mm256_set1_ps(1.0), erf))
+            }
+            Activation::GeluTanh => {
+                let cubic = _mm256_mul_ps(_mm256_set1_ps(GELU_CUBIC), _mm256_mul_ps(x, x));
+                let u = _mm256_fmadd_ps(cubic, x, x);
+                _mm256_mul_ps(x, sigmoid(_mm256_mul_ps(_mm256_set1_ps(2.0 * GELU_SLOPE), u)))
+            }
+            Activation::GeluQuick => {
+                _mm256_mul_ps(x, sigmoid(_mm256_mul_ps(_mm256_set1_ps(GELU_QUICK), x)))
+            }
+            Activation::Relu => _mm256_max_ps(x, _mm256_setzero_ps()),
+            Activation::ReluSquared => {
+                let positive = _mm256_max_ps(x, _mm256_setzero_ps());
+                _mm256_mul_ps(positive, positive)
+            }
+            Activation::Tanh => tanh(x),
+            Activation::Sigmoid => sigmoid(x),
+        }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn activate(activation: Activation, x: &mut [f32]) {
+        lanes::map_in_place(x, |x| apply(activation, x));
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn gated(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
+        lanes::zip(gate, up, out, |gate, up| _mm256_mul_ps(apply(activation, gate), up));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both forms of GELU and the rest from their definitions; the integral form
+    /// of erf by Simpson's rule.
+    fn expected(activation: Activation, x: f64) -> f64 {
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let erf = |x: f64| {
+            let x = x.clamp(-6.0, 6.0);
+            let (n, h) = (2000, x / 2000.0);
+            let f = |i: i32| (-(f64::from(i) * h).powi(2)).exp();
+            let inner: f64 = (1..n).map(|i| f(i) * if i % 2 == 1 { 4.0 } else { 2.0 }).sum();
+            (f(0) + f(n) + inner) * h / 3.0 * std::f64::consts::FRAC_2_SQRT_PI
+        };
+        match activation {
+            Activation::Silu => x * sigmoid(x),
+            Activation::Gelu => 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2)),
+            Activation::GeluTanh => {
+                let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+                0.5 * x * (1.0 + u.tanh())
+            }
+            Activation::GeluQuick => x * sigmoid(1.702 * x),
+            Activation::Relu => x.max(0.0),
+            Activation::ReluSquared => x.max(0.0).powi(2),
+            Activation::Tanh => x.tanh(),
+            Activation::Sigmoid => sigmoid(x),
+        }
+    }
+
+    #[test]
+    fn every_activation_matches_f64() {
+        let n = 1003;
+        let inputs: Vec<f32> = (0..n).map(|i| (i as f32 - 500.0) * 0.025).collect();
+        for tier in Tier::available() {
+            for activation in Activation::ALL {
+                let mut x = inputs.clone();
+                activate_in_place(&Team::new(2), tier, activation, RowsMut::new(&mut x, 1, n));
+                for (&x, &input) in x.iter().zip(&inputs) {
+                    let e = expected(activation, f64::from(input));
+                    let error = (f64::from(x) - e).abs();
+                    assert!(error <= 6e-7 + 6e-7 * e.abs(), "{tier} {activation:?}({input}) = {x}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn gates_multiply_halves_of_one_matrix() {
+        let (n_rows, n) = (7, 1029);
+        let both: Vec<f32> =
+            (0..n_rows * 2 * n).map(|i| ((i * 31) % 1601) as f32 / 200.0 - 4.0).collect();
+        let both = Rows::new(&both, n_rows, 2 * n);
+        for tier in Tier::available() {
+            for activation in Activation::ALL {
+                let (gate, up) = (both.slice_cols(0..n), both.slice_cols(n..2 * n));
+                let mut out = vec![0.0; n_rows * n];
+                let team = Team::new(3);
+                gated(&team, tier, activation, gate, up, RowsMut::new(&mut out, n_rows, n));
+                for i in 0..n_rows {
+                    let mut row = gate.row(i).to_vec();
+                    activate_row(tier, activation, &mut row);
+                    row.iter_mut().zip(up.row(i)).for_each(|(x, up)| *x *= up);
+                    assert_eq!(row, out[i * n..][..n], "{tier} {activation:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Attention against the full softmax in f64, and its bits against themselves.
+
+use realizar_quant::BlockType;
+
+use super::{AttnParams, AttnScratch, AttnSeq, attention, seen};
+use crate::{KvGeometry, KvSlot, Rows, RowsMut, Team, Tier, kv_store};
+
+/// A pseudo-random value in -1..1 for each seed and index.
+fn value(seed: usize, i: usize) -> f32 {
+    let x = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (seed as u64) << 32;
+    let x = (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (x >> 40) as f32 / (1 << 23) as f32 - 1.0
+}
+
+fn round(ty: BlockType, x: f32) -> f32 {
+    match ty {
+        BlockType::F16 => half::f16::from_f32(x).to_f32(),
+        BlockType::BF16 => half::bf16::from_f32(x).to_f32(),
+        _ => x,
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Case {
+    params: AttnParams,
+    page_len: usize,
+    ty: BlockType,
+}
+
+const fn case(n_heads: usize, n_kv_heads: usize, head_dim: usize) -> Case {
+    let params = AttnParams {
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        scale: 0.6,
+        softcap: None,
+        window: None,
+        causal: true,
+    };
+    Case { params, page_len: 16, ty: BlockType::F32 }
+}
+
+impl Case {
+    fn kv_dim(&self) -> usize {
+        self.params.n_kv_heads * self.params.head_dim
+    }
+
+    fn q_dim(&self) -> usize {
+        self.params.n_heads * self.params.head_dim
+    }
+
+    /// Query `pos` of a sequence. // [q_dim]
+    fn q(&self, seq: usize, pos: usize) -> Vec<f32> {
+        let n = self.q_dim();
+        (0..n).map(|i| 2.0 * value(3 * seq, pos * n + i)).collect()
+    }
+
+    /// Keys (`part` 1) or values (`part` 2) at a position. // [kv_dim]
+    fn kv(&self, seq: usize, part: usize, pos: usize) -> Vec<f32> {
+        let n = self.kv_dim();
+        (0..n).map(|i| value(3 * seq + part, pos * n + i)).collect()
+    }
+
+    fn geometry(&self) -> KvGeometry {
+        let part = self.page_len * self.kv_dim() * self.ty.block_bytes();
+        let p = &self.params;
+        let page_bytes = 2 * part + 3;
+        KvGeometry::new(self.ty, self.page_len, p.n_kv_heads, p.head_dim, page_bytes, 1, part + 2)
+            .expect("the parts fit")
+    }
+
+    /// Runs the rows of a batch of `(sequence, first position, rows)`.
+    fn run(&self, tier: Tier, n_threads: usize, batch: &[(usize, usize, usize)]) -> Vec<f32> {
+        let (team, geo) = (Team::new(n_threads), self.geometry());
+        let max_len = batch.iter().map(|&(_, first, n)| first + n).max().unwrap_or(0);
+        let pages_per_seq = max_len.div_ceil(self.page_len);
+        // All bits set is NaN in every type, and must not be seen. Pages lie backwards.
+        let n_pages = pages_per_seq * batch.len() + 1;
+        let mut memory = vec![0xff; n_pages * geo.page_bytes()];
+        let mut pages = Vec::new();
+        let mut q = Vec::new();
+        for (slot, &(seq, first, n)) in batch.iter().enumerate() {
+            let of_seq: Vec<u32> = (0..pages_per_seq)
+                .map(|i| (n_pages - 1 - slot * pages_per_seq - i) as u32)
+                .collect();
+            let len = first + n;
+            let k: Vec<f32> = (0..len).flat_map(|pos| self.kv(seq, 1, pos)).collect();
+            let v: Vec<f32> = (0..len).flat_map(|pos| self.kv(seq, 2, pos)).collect();
+            let slots: Vec<KvSlot> = (0..len)
+                .map(|pos| KvSlot {
+                    page: of_seq[pos / self.page_len],
+                    idx: (pos % self.page_len) as u32,
+                })
+                .collect();
+            let (k, v) = (Rows::new(&k, len, self.kv_dim()), Rows::new(&v, len, self.kv_dim()));
+            kv_store(&team, tier, &geo, &mut memory, k, v, &slots);
+            q.extend((first..len).flat_map(|pos| self.q(seq, pos)));
+            pages.push(of_seq);
+        }
+        let mut row = 0;
+        let seqs: Vec<AttnSeq<'_>> = batch
+            .iter()
+            .zip(&pages)
+            .map(|(&(_, first_pos, n), pages)| {
+                let mut seq = AttnSeq { rows: row..row + n, first_pos, pages, first_page: 0 };
+                row += n;
+                // Pages out of every window are dropped.
+                seq.first_page = seen(&self.params, &seq, seq.rows.start).start / self.page_len;
+                seq.pages = &pages[seq.first_page..];
+                seq
+            })
+            .collect();
+        let group = self.params.n_heads / self.params.n_kv_heads;
+        let scratch = AttnScratch::new(n_threads, self.page_len, self.params.head_dim, group);
+        let mut out = vec![0.0; q.len()];
+        let q = Rows::new(&q, row, self.q_dim());
+        let out_rows = RowsMut::new(&mut out, row, self.q_dim());
+        attention(&team, tier, &self.params, &geo, &memory, q, &seqs, &scratch, out_rows);
+        out
+    }
+
+    /// The result at one position of a sequence of `len`, by the definition.
+    fn expected(&self, seq: usize, pos: usize, len: usize) -> Vec<f64> {
+        let p = &self.params;
+        let end = if p.causal { pos + 1 } else { len };
+        let start = p.window.map_or(0, |w| (pos + 1).saturating_sub(w));
+        let rounded = |part| -> Vec<Vec<f64>> {
+            (start..end)
+                .map(|pos| self.kv(seq, part, pos))
+                .map(|x| x.iter().map(|&x| f64::from(round(self.ty, x))).collect())
+                .collect()
+        };
+        let (k, v) = (rounded(1), rounded(2));
+        let mut out = Vec::new();
+        for (h, q) in self.q(seq, pos).chunks(p.head_dim).enumerate() {
+            let cols = h / (p.n_heads / p.n_kv_heads) * p.head_dim;
+            let scores: Vec<f64> = k
+                .iter()
+                .map(|k| {
+                    let dot: f64 = q.iter().zip(&k[cols..]).map(|(&q, k)| f64::from(q) * k).sum();
+                    let s = dot * f64::from(p.scale);
+                    p.softcap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh())
+                })
+                .collect();
+            let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+            let sum: f64 = weights.iter().sum();
+            out.extend((cols..cols + p.head_dim).map(|c| {
+                v.iter().zip(&weights).map(|(v, weight)| v[c] * weight).sum::<f64>() / sum
+            }));
+        }
+        out
+    }
+
+    fn check(&self, batch: &[(usize, usize, usize)]) {
+        for tier in Tier::available() {
+            let out = self.run(tier, 2, batch);
+            let mut rows = out.chunks(self.q_dim());
+            for &(seq, first, n) in batch {
+                for pos in first..first + n {
+                    let expected = self.expected(seq, pos, first + n);
+                    let row = rows.next().expect("a row for each position");
+                    for (i, (&found, e)) in row.iter().zip(&expected).enumerate() {
+                        let error = (f64::from(found) - e).abs();
+                        let near = error < 5e-6;
+                        assert!(near, "{tier} sequence {seq} position {pos} {i}: {found} for {e}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn heads_of_any_size_and_grouping_match_f64() {
+    for (n_heads, n_kv_heads, head_dim) in
+        [(1, 1, 8), (2, 2, 20), (9, 3, 64), (4, 1, 80), (6, 2, 96), (40, 1, 7), (2, 1, 256)]
+    {
+        case(n_heads, n_kv_heads, head_dim).check(&[(0, 0, 37)]);
+        case(n_heads, n_kv_heads, head_dim).check(&[(0, 50, 1)]);
+    }
+}
+
+#[test]
+fn ragged_batches_match_f64() {
+    let batch = [(0, 0, 19), (1, 33, 1), (2, 7, 0), (3, 15, 2), (4, 0, 1), (5, 64, 33)];
+    for page_len in [16, 32, 5] {
+        Case { page_len, ..case(6, 2, 24) }.check(&batch);
+    }
+}
+
+#[test]
+fn windows_and_soft_caps_match_f64() {
+    for window in [None, Some(1), Some(5), Some(16), Some(40), Some(1000)] {
+        for softcap in [None, Some(1.5)] {
+            let mut case = case(4, 2, 16);
+            case.params.window = window;
+            case.params.softcap = softcap;
+            case.check(&[(0, 0, 40), (1, 70, 35), (2, 100, 1)]);
+        }
+    }
+}
+
+#[test]
+fn rows_that_see_later_rows_match_f64() {
+    let mut case = case(2, 2, 16);
+    case.params.causal = false;
+    case.check(&[(0, 0, 40), (1, 0, 3)]);
+}
+
+#[test]
+fn half_precision_memory_matches_f64() {
+    for ty in [BlockType::F16, BlockType::BF16] {
+        Case { ty, ..case(3, 1, 20) }.check(&[(0, 0, 35), (1, 40, 1)]);
+    }
+}
+
+#[test]
+fn large_scores_stay_finite() {
+    let mut case = case(2, 1, 32);
+    case.params.scale = 400.0;
+    // Scores reach thousands, so only the largest counts and f32 decides which.
+    for tier in Tier::available() {
+        let out = case.run(tier, 1, &[(0, 0, 50)]);
+        assert!(out.iter().all(|x| x.abs() <= 1.0), "weighted means of values in -1..1");
+    }
+}
+
+#[test]
+fn a_row_has_the_same_bits_in_any_company() {
+    let batch = [(0, 0, 90), (1, 33, 1), (2, 15, 40)];
+    for tier in Tier::available() {
+        for (group, window) in [(1, None), (3, None), (4, Some(21)), (40, None)] {
+            let mut case = case(2 * group, 2, 24);
+            case.params.window = window;
+            case.ty = BlockType::F16;
+            let together = case.run(tier, 1, &batch);
+            for n_threads in [2, 3] {
+                assert_eq!(case.run(tier, n_threads, &batch), together, "{n_threads} threads");
+            }
+            let mut alone = Vec::new();
+            for seq in batch {
+                alone.extend(case.run(tier, 2, &[seq]));
+            }
+            assert_eq!(alone, together, "alone or in a batch");
+            for chunk in [1, 7, 16, 33] {
+                let mut chunked = Vec::new();
+                for (seq, first, n) in batch {
+                    for start in (0..n).step_by(chunk) {
+                        let part = (seq, first + start, chunk.min(n - start));
+                        chunked.extend(case.run(tier, 1, &[part]));
+                    }
+                }
+                assert_eq!(chunked, together, "chunks of {chunk}");
+            }
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Elementwise kernels over rows: add, multiply, scale, soft cap, bias, copy
+//! and gather.
+//!
+//! A result depends on its own operands alone, so how rows and columns are cut
+//! into tasks never shows.
+
+use crate::{Rows, RowsMut, Team, Tier, math};
+
+/// Elements of a task. Fewer cost less than waking a thread.
+const TASK_LEN: usize = 4096;
+
+/// Calls `f(row, first column, piece of the row)` for pieces that cover `out`.
+pub(crate) fn for_each_piece<F>(team: &Team, out: RowsMut<'_>, f: F)
+where
+    F: Fn(usize, usize, &mut [f32]) + Sync,
+{
+    let col_grain = out.n_cols().clamp(1, TASK_LEN);
+    team.for_each_tile_mut(out, TASK_LEN / col_grain, col_grain, |mut tile, row, col, _thread| {
+        for i in 0..tile.n_rows() {
+            f(row + i, col, tile.row_mut(i));
+        }
+    });
+}
+
+/// Rows of a task of a kernel that needs whole rows.
+pub(crate) fn row_grain(n_cols: usize) -> usize {
+    TASK_LEN.div_ceil(n_cols.max(1))
+}
+
+fn assert_same_shape(x: &Rows<'_>, out: &RowsMut<'_>) {
+    let (x, out) = ((x.n_rows(), x.n_cols()), (out.n_rows(), out.n_cols()));
+    assert_eq!(x, out, "shapes of operand and result");
+}
+
+/// `out = a + b`, all of one shape.
+pub fn add(team: &Team, tier: Tier, a: Rows<'_>, b: Rows<'_>, out: RowsMut<'_>) {
+    assert_same_shape(&a, &out);
+    assert_same_shape(&b, &out);
+    for_each_piece(team, out, |row, col, out| {
+        let cols = col..col + out.len();
+        out.copy_from_slice(&a.row(row)[cols.clone()]);
+        add_piece(tier, out, &b.row(row)[cols]);
+    });
+}
+
+/// `x += y`, both of one shape.
+pub fn add_in_place(team: &Team, tier: Tier, x: RowsMut<'_>, y: Rows<'_>) {
+    assert_same_shape(&y, &x);
+    for_each_piece(team, x, |row, col, x| add_piece(tier, x, &y.row(row)[col..col + x.len()]));
+}
+
+/// Adds `bias` to every row of `x`.
+pub fn add_bias_in_place(
+    team: &Team,
+    tier: Tier,
+    x: RowsMut<'_>, // [n_rows, n_cols]
+    bias: &[f32],   // [n_cols]
+) {
+    assert_eq!(bias.len(), x.n_cols(), "length of the bias");
+    for_each_piece(team, x, |_row, col, x| add_piece(tier, x, &bias[col..col + x.len()]));
+}
+
+/// `out = a * b`, all of one shape.
+pub fn mul(team: &Team, tier: Tier, a: Rows<'_>, b: Rows<'_>, out: RowsMut<'_>) {
+    assert_same_shape(&a, &out);
+    assert_same_shape(&b, &out);
+    for_each_piece(team, out, |row, col, out| {
+        let cols = col..col + out.len();
+        out.copy_from_slice(&a.row(row)[cols.clone()]);
+        mul_piece(tier, out, &b.row(row)[cols]);
+    });
+}
+
+/// `x *= y`, both of one shape.
+pub fn mul_in_place(team: &Team, tier: Tier, x: RowsMut<'_>, y: Rows<'_>) {
+    assert_same_shape(&y, &x);
+    for_each_piece(team, x, |row, col, x| mul_piece(tier, x, &y.row(row)[col..col + x.len()]));
+}
+
+/// `x *= factor`.
+pub fn scale_in_place(team: &Team, tier: Tier, x: RowsMut<'_>, factor: f32) {
+    for_each_piece(team, x, |_row, _col, x| scale_piece(tier, x, factor));
+}
+
+/// `x = cap * tanh(x / cap)`, which keeps values inside `-cap..cap` (Gemma 2,
+/// arXiv:2408.00118, section 2).
+///
+/// # Panics
+/// If `cap` is not above zero.
+pub fn softcap_in_place(team: &Team, tier: Tier, x: RowsMut<'_>, cap: f32) {
+    assert!(cap > 0.0, "a soft cap of {cap}");
+    for_each_piece(team, x, |_row, _col, x| softcap_piece(tier, x, cap));
+}
+
+/// `out = x`, both of one shape.
+pub fn copy_rows(team: &Team, x: Rows<'_>, out: RowsMut<'_>) {
+    assert_same_shape(&x, &out);
+    for_each_piece(team, out, |row, col, out| {
+        out.copy_from_slice(&x.row(row)[col..col + out.len()]);
+    });
+}
+
+/// Row `i` of `out` becomes row `ids[i]` of `x`.
+///
+/// # Panics
+/// If an id is not a row of `x`.
+pub fn gather_rows(
+    team: &Team,
+    x: Rows<'_>,      // [n_x_rows, n_cols]
+    ids: &[u32],      // [n_rows]
+    out: RowsMut<'_>, // [n_rows, n_cols]
+) {
+    assert_eq!((ids.len(), x.n_cols()), (out.n_rows(), out.n_cols()), "shape of gathered rows");
+    for_each_piece(team, out, |row, col, out| {
+        out.copy_from_slice(&x.row(ids[row] as usize)[col..col + out.len()]);
+    });
+}
+
+fn add_piece(tier: Tier, x: &mut [f32], y: &[f32]) {
+    match tier {
+        Tier::Scalar => x.iter_mut().zip(y).for_each(|(x, y)| *x += y),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
+        Tier::Avx2(_) => unsafe { avx2::add(x, y) },
+    }
+}
+
+fn mul_piece(tier: Tier, x: &mut [f32], y: &[f32]) {
+    match tier {
+        Tier::Scalar => x.iter_mut().zip(y).for_each(|(x, y)| *x *= y),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
+        Tier::Avx2(_) => unsafe { avx2::mul(x, y) },
+    }
+}
+
+/// `x *= factor` on one row or a piece of one.
+pub(crate) fn scale_piece(tier: Tier, x: &mut [f32], factor: f32) {
+    match tier {
+        Tier::Scalar => x.iter_mut().for_each(|x| *x *= factor),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
+        Tier::Avx2(_) => unsafe { avx2::scale(x, factor) },
+    }
+}
+
+fn softcap_piece(tier: Tier, x: &mut [f32], cap: f32) {
+    match tier {
+        Tier::Scalar => x.iter_mut().for_each(|x| *x = cap * math::tanh(*x / cap)),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
+        Tier::Avx2(_) => unsafe { avx2::softcap(x, cap) },
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2 {
+    use std::arch::x86_64::{__m256, _mm256_add_ps, _mm256_div_ps, _mm256_mul_ps, _mm256_set1_ps};
+
+    use crate::lanes::{map_in_place, zip_in_place};
+    use crate::math;
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn add(x: &mut [f32], y: &[f32]) {
+        zip_in_place(x, y, |x, y| _mm256_add_ps(x, y));
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn mul(x: &mut [f32], y: &[f32]) {
+        zip_in_place(x, y, |x, y| _mm256_mul_ps(x, y));
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn scale(x: &mut [f32], factor: f32) {
+        let factor = _mm256_set1_ps(factor);
+        map_in_place(x, |x| _mm256_mul_ps(x, factor));
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn softcap(x: &mut [f32], cap: f32) {
+        map_in_place(x, |x| softcap_lanes(x, cap));
+    }
+
+    /// `cap * tanh(x / cap)`.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(crate) fn softcap_lanes(x: __m256, cap: f32) -> __m256 {
+        let cap = _mm256_set1_ps(cap);
+        _mm256_mul_ps(cap, math::avx2::tanh(_mm256_div_ps(x, cap)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPES: [(usize, usize); 5] = [(0, 8), (1, 1), (3, 37), (5, 1024), (2, 9001)];
+
+    fn values(n: usize, seed: u32) -> Vec<f32> {
+        (0..n as u32).map(|i| ((i * 37 + seed * 101) % 2003) as f32 / 100.0 - 10.0).collect()
+    }
+
+    /// Runs a kernel on strided views of every shape and compares with `expected(a, b)`.
+    fn check(
+        kernel: impl Fn(&Team, Tier, Rows<'_>, Rows<'_>, RowsMut<'_>),
+        expected: impl Fn(f32, f32) -> f64,
+        bound: f64,
+    ) {
+        for tier in Tier::available() {
+            for (n_rows, n_cols) in SHAPES {
+                let (a_stride, out_stride) = (n_cols + 3, n_cols + 1);
+                let a = values(n_rows * a_stride, 1);
+                let b = values(n_rows * n_cols, 2);
+                let mut out = vec![-99.0; n_rows * out_stride];
+                kernel(
+                    &Team::new(2),
+                    tier,
+                    Rows::with_stride(&a, n_rows, n_cols, a_stride),
+                    Rows::new(&b, n_rows, n_cols),
+                    RowsMut::with_stride(&mut out, n_rows, n_cols, out_stride),
+                );
+                for i in 0..n_rows {
+                    assert_eq!(out[i * out_stride + n_cols], -99.0, "past the row");
+                    for j in 0..n_cols {
+                        let e = expected(a[i * a_stride + j], b[i * n_cols + j]);
+                        let found = f64::from(out[i * out_stride + j]);
+                        assert!((found - e).abs() <= bound, "{tier} {i},{j}: {found} for {e}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sums_and_products_are_rounded_once() {
+        let sum = |a: f32, b: f32| f64::from(a + b);
+        let product = |a: f32, b: f32| f64::from(a * b);
+        check(add, sum, 0.0);
+        check(mul, product, 0.0);
+        let in_place = |f: fn(&Team, Tier, RowsMut<'_>, Rows<'_>)| {
+            move |team: &Team, tier, a: Rows<'_>, b: Rows<'_>, mut out: RowsMut<'_>| {
+                copy_rows(team, a, out.reborrow());
+                f(team, tier, out, b);
+            }
+        };
+        check(in_place(add_in_place), sum, 0.0);
+        check(in_place(mul_in_place), product, 0.0);
+    }
+
+    #[test]
+    fn scale_and_softcap_match_f64() {
+        check(
+            |team, tier, a, _b, mut out| {
+                copy_rows(team, a, out.reborrow());
+                scale_in_place(team, tier, out, 0.3);
+            },
+            |a, _| f64::from(a * 0.3),
+            0.0,
+        );
+        check(
+            |team, tier, a, _b, mut out| {
+                copy_rows(team, a, out.reborrow());
+                softcap_in_place(team, tier, out, 3.0);
+            },
+            |a, _| 3.0 * (f64::from(a) / 3.0).tanh(),
+            1e-6,
+        );
+    }
+
+    #[test]
+    fn a_bias_reaches_every_row() {
+        for tier in Tier::available() {
+            let bias = values(5000, 3);
+            let mut x = values(2 * 5000, 4);
+            let expected: Vec<f32> =
+                x.chunks(5000).flat_map(|r| r.iter().zip(&bias).map(|(x, b)| x + b)).collect();
+            add_bias_in_place(&Team::new(2), tier, RowsMut::new(&mut x, 2, 5000), &bias);
+            assert_eq!(x, expected);
+        }
+    }
+
+    #[test]
+    fn rows_are_gathered_by_id() {
+        let x: Vec<f32> = (0..12).map(|i| i as f32).collect();
+        let mut out = vec![0.0; 9];
+        let ids = [3, 0, 3];
+        let out_rows = RowsMut::new(&mut out, 3, 3);
+        gather_rows(&Team::new(1), Rows::new(&x, 4, 3), &ids, out_rows);
+        assert_eq!(out, [9.0, 10.0, 11.0, 0.0, 1.0, 2.0, 9.0, 10.0, 11.0]);
+    }
+}

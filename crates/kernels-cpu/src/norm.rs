@@ -1,0 +1,358 @@
+//! Root-mean-square and layer normalization.
+//!
+//! Sums run over eight lanes in f32, in one fixed order for a given length, and
+//! the lanes are added in f64, so a row's result depends on the row alone.
+
+use crate::elementwise::row_grain;
+use crate::{Rows, RowsMut, Team, Tier};
+
+/// What to do to a row.
+#[derive(Clone, Copy, Debug)]
+pub enum Norm<'a> {
+    /// `x / sqrt(mean(x²) + eps) * weight` over each run of `group` columns
+    /// (arXiv:1910.07467).
+    Rms {
+        /// Factors, one for each column of a run. // [group]
+        weight: Option<&'a [f32]>,
+        /// Columns of a run: the whole row, or `head_dim` to normalize each head.
+        group: usize,
+        /// Added to the mean square.
+        eps: f32,
+    },
+    /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the row
+    /// (arXiv:1607.06450).
+    Layer {
+        /// Factors. // [n_cols]
+        weight: Option<&'a [f32]>,
+        /// Terms. // [n_cols]
+        bias: Option<&'a [f32]>,
+        /// Added to the variance.
+        eps: f32,
+    },
+}
+
+impl Norm<'_> {
+    fn assert_fits(&self, n_cols: usize) {
+        let (weight, bias, len) = match *self {
+            Self::Rms { weight, group, .. } => {
+                let fits = group > 0 && n_cols.is_multiple_of(group);
+                assert!(fits, "{n_cols} columns are not whole groups of {group}");
+                (weight, None, group)
+            }
+            Self::Layer { weight, bias, .. } => (weight, bias, n_cols),
+        };
+        assert!(weight.is_none_or(|w| w.len() == len), "length of the norm's weight, not {len}");
+        assert!(bias.is_none_or(|b| b.len() == len), "length of the norm's bias, not {len}");
+    }
+}
+
+/// Normalizes each run of `group` columns of `x` by its root mean square.
+/// `group` is `n_cols` for an ordinary norm, `head_dim` to normalize heads.
+///
+/// # Panics
+/// If the shapes disagree or `group` does not divide the columns.
+pub fn rms_norm(
+    team: &Team,
+    tier: Tier,
+    x: Rows<'_>,            // [n_rows, n_cols]
+    weight: Option<&[f32]>, // [group]
+    group: usize,
+    eps: f32,
+    out: RowsMut<'_>, // [n_rows, n_cols]
+) {
+    norm(team, tier, &Norm::Rms { weight, group, eps }, x, out);
+}
+
+/// As [`rms_norm`], with `x` its own result.
+///
+/// # Panics
+/// If the shapes disagree or `group` does not divide the columns.
+pub fn rms_norm_in_place(
+    team: &Team,
+    tier: Tier,
+    x: RowsMut<'_>,         // [n_rows, n_cols]
+    weight: Option<&[f32]>, // [group]
+    group: usize,
+    eps: f32,
+) {
+    let norm = Norm::Rms { weight, group, eps };
+    norm.assert_fits(x.n_cols());
+    let grain = row_grain(x.n_cols());
+    team.for_each_row_mut(x, grain, |_i, x, _thread| norm_row_in_place(tier, &norm, x));
+}
+
+/// Normalizes each row of `x` to mean 0 and variance 1.
+///
+/// # Panics
+/// If the shapes disagree.
+pub fn layer_norm(
+    team: &Team,
+    tier: Tier,
+    x: Rows<'_>,            // [n_rows, n_cols]
+    weight: Option<&[f32]>, // [n_cols]
+    bias: Option<&[f32]>,   // [n_cols]
+    eps: f32,
+    out: RowsMut<'_>, // [n_rows, n_cols]
+) {
+    norm(team, tier, &Norm::Layer { weight, bias, eps }, x, out);
+}
+
+fn norm(team: &Team, tier: Tier, norm: &Norm<'_>, x: Rows<'_>, out: RowsMut<'_>) {
+    let shape = (out.n_rows(), out.n_cols());
+    assert_eq!((x.n_rows(), x.n_cols()), shape, "shapes of operand and result");
+    norm.assert_fits(x.n_cols());
+    let grain = row_grain(x.n_cols());
+    team.for_each_row_mut(out, grain, |i, out, _thread| norm_row(tier, norm, x.row(i), out));
+}
+
+/// Normalizes one row.
+///
+/// # Panics
+/// If the lengths disagree.
+pub fn norm_row(
+    tier: Tier,
+    norm: &Norm<'_>,
+    x: &[f32],       // [n_cols]
+    out: &mut [f32], // [n_cols]
+) {
+    out.copy_from_slice(x);
+    norm_row_in_place(tier, norm, out);
+}
+
+/// Normalizes one row in place, with the same bits as [`norm_row`].
+///
+/// # Panics
+/// If the lengths disagree.
+pub fn norm_row_in_place(
+    tier: Tier,
+    norm: &Norm<'_>,
+    x: &mut [f32], // [n_cols]
+) {
+    norm.assert_fits(x.len());
+    match *norm {
+        Norm::Rms { weight, group, eps } => {
+            for x in x.chunks_exact_mut(group) {
+                let mean_square = reduce(tier, Reduction::Squares(0.0), x) / group as f64;
+                affine(tier, x, 0.0, inverse_root(mean_square, eps), weight, None);
+            }
+        }
+        Norm::Layer { weight, bias, eps } => {
+            let n = x.len() as f64;
+            let mean = (reduce(tier, Reduction::Sum, x) / n) as f32;
+            let variance = reduce(tier, Reduction::Squares(mean), x) / n;
+            affine(tier, x, mean, inverse_root(variance, eps), weight, bias);
+        }
+    }
+}
+
+fn inverse_root(mean: f64, eps: f32) -> f32 {
+    (1.0 / (mean + f64::from(eps)).sqrt()) as f32
+}
+
+/// What to add up over a row.
+#[derive(Clone, Copy)]
+enum Reduction {
+    /// The elements.
+    Sum,
+    /// The squares of the distances from a value.
+    Squares(f32),
+}
+
+fn reduce(tier: Tier, what: Reduction, x: &[f32]) -> f64 {
+    match tier {
+        Tier::Scalar => match what {
+            Reduction::Sum => x.iter().map(|&x| f64::from(x)).sum(),
+            Reduction::Squares(mean) => x.iter().map(|&x| f64::from(x - mean).powi(2)).sum(),
+        },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
+        Tier::Avx2(_) => unsafe { avx2::reduce(what, x) },
+    }
+}
+
+/// `x = (x - mean) * scale * weight + bias`.
+fn affine(
+    tier: Tier,
+    x: &mut [f32],
+    mean: f32,
+    scale: f32,
+    weight: Option<&[f32]>,
+    bias: Option<&[f32]>,
+) {
+    match tier {
+        Tier::Scalar => {
+            x.iter_mut().for_each(|x| *x = (*x - mean) * scale);
+            if let Some(weight) = weight {
+                x.iter_mut().zip(weight).for_each(|(x, w)| *x *= w);
+            }
+            if let Some(bias) = bias {
+                x.iter_mut().zip(bias).for_each(|(x, b)| *x += b);
+            }
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
+        Tier::Avx2(_) => unsafe { avx2::affine(x, mean, scale, weight, bias) },
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use std::arch::x86_64::{
+        __m256, _mm256_add_ps, _mm256_fmadd_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_setzero_ps,
+        _mm256_sub_ps,
+    };
+
+    use super::Reduction;
+    use crate::lanes::{load, map_in_place, store, zip_in_place};
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn reduce(what: Reduction, x: &[f32]) -> f64 {
+        match what {
+            Reduction::Sum => sum(x, |sum, x| _mm256_add_ps(sum, x), 0.0),
+            Reduction::Squares(mean) => {
+                let mean8 = _mm256_set1_ps(mean);
+                let square = |sum, x| {
+                    let d = _mm256_sub_ps(x, mean8);
+                    _mm256_fmadd_ps(d, d, sum)
+                };
+                sum(x, square, mean)
+            }
+        }
+    }
+
+    /// Folds `x` into four sums of eight lanes; the tail is padded with `neutral`.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn sum(x: &[f32], f: impl Fn(__m256, __m256) -> __m256, neutral: f32) -> f64 {
+        let mut sums = [_mm256_setzero_ps(); 4];
+        let (whole, tail) = x.as_chunks::<32>();
+        for x32 in whole {
+            for (sum, x8) in sums.iter_mut().zip(x32.as_chunks::<8>().0) {
+                *sum = f(*sum, load(x8));
+            }
+        }
+        if !tail.is_empty() {
+            let mut padded = [neutral; 32];
+            padded[..tail.len()].copy_from_slice(tail);
+            for (sum, x8) in sums.iter_mut().zip(padded.as_chunks::<8>().0) {
+                *sum = f(*sum, load(x8));
+            }
+        }
+        let mut lanes = [0.0; 32];
+        for (sum, x8) in sums.into_iter().zip(lanes.as_chunks_mut::<8>().0) {
+            store(sum, x8);
+        }
+        lanes.iter().map(|&lane| f64::from(lane)).sum()
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn affine(
+        x: &mut [f32],
+        mean: f32,
+        scale: f32,
+        weight: Option<&[f32]>,
+        bias: Option<&[f32]>,
+    ) {
+        let (mean, scale) = (_mm256_set1_ps(mean), _mm256_set1_ps(scale));
+        match weight {
+            Some(weight) => zip_in_place(x, weight, |x, w| {
+                _mm256_mul_ps(_mm256_mul_ps(_mm256_sub_ps(x, mean), scale), w)
+            }),
+            None => map_in_place(x, |x| _mm256_mul_ps(_mm256_sub_ps(x, mean), scale)),
+        }
+        if let Some(bias) = bias {
+            zip_in_place(x, bias, |x, b| _mm256_add_ps(x, b));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(n: usize, seed: usize) -> Vec<f32> {
+        (0..n).map(|i| ((i * 7919 + seed * 104_729) % 4001) as f32 / 500.0 - 3.0).collect()
+    }
+
+    /// One run by the definition, in f64.
+    fn expected(norm: &Norm<'_>, x: &[f32]) -> Vec<f64> {
+        let (mean_of_row, weight, bias, eps) = match *norm {
+            Norm::Rms { weight, eps, .. } => (false, weight, None, eps),
+            Norm::Layer { weight, bias, eps } => (true, weight, bias, eps),
+        };
+        let n = x.len() as f64;
+        let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+        let mean = if mean_of_row { x.iter().sum::<f64>() / n } else { 0.0 };
+        let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
+        let scale = 1.0 / (variance + f64::from(eps)).sqrt();
+        let at = |v: Option<&[f32]>, i: usize, default| v.map_or(default, |v| f64::from(v[i]));
+        x.iter()
+            .enumerate()
+            .map(|(i, x)| (x - mean) * scale * at(weight, i, 1.0) + at(bias, i, 0.0))
+            .collect()
+    }
+
+    #[test]
+    fn norms_match_f64() {
+        let team = Team::new(2);
+        for tier in Tier::available() {
+            for (n_rows, group, n_groups) in
+                [(1, 1, 1), (3, 5, 1), (4, 64, 9), (2, 576, 1), (2, 80, 3), (9, 2051, 1)]
+            {
+                let n_cols = group * n_groups;
+                let x = values(n_rows * n_cols, 1);
+                let x = Rows::new(&x, n_rows, n_cols);
+                let (weight, bias) = (values(group, 2), values(group, 3));
+                for (weight, bias, layer) in [
+                    (Some(&weight[..]), None, false),
+                    (None, None, false),
+                    (Some(&weight[..]), Some(&bias[..]), true),
+                    (Some(&weight[..]), None, true),
+                    (None, None, true),
+                ] {
+                    if layer && n_groups > 1 {
+                        continue;
+                    }
+                    let eps = 1e-5;
+                    let mut out = vec![0.0; n_rows * n_cols];
+                    let out_rows = RowsMut::new(&mut out, n_rows, n_cols);
+                    let norm = if layer {
+                        layer_norm(&team, tier, x, weight, bias, eps, out_rows);
+                        Norm::Layer { weight, bias, eps }
+                    } else {
+                        rms_norm(&team, tier, x, weight, group, eps, out_rows);
+                        Norm::Rms { weight, group, eps }
+                    };
+                    for i in 0..n_rows {
+                        let out = &out[i * n_cols..][..n_cols];
+                        for (x, out) in x.row(i).chunks(group).zip(out.chunks(group)) {
+                            for (e, &out) in expected(&norm, x).iter().zip(out) {
+                                let error = (f64::from(out) - e).abs();
+                                assert!(error < 4e-6, "{tier} {norm:?}: {out} for {e}");
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn in_place_gives_the_same_bits_on_any_team() {
+        let (n_rows, group, n_cols) = (33, 80, 240);
+        let x = values(n_rows * n_cols, 5);
+        let weight = values(group, 6);
+        for tier in Tier::available() {
+            let mut out = vec![0.0; x.len()];
+            let x_rows = Rows::new(&x, n_rows, n_cols);
+            let out_rows = RowsMut::new(&mut out, n_rows, n_cols);
+            rms_norm(&Team::new(1), tier, x_rows, Some(&weight), group, 1e-6, out_rows);
+            for n_threads in [1, 2, 3] {
+                let mut y = x.clone();
+                let y_rows = RowsMut::new(&mut y, n_rows, n_cols);
+                rms_norm_in_place(&Team::new(n_threads), tier, y_rows, Some(&weight), group, 1e-6);
+                assert_eq!(y, out);
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What one step of the engine runs on: rows of tokens from any number of
+//! sequences, prompts and generated tokens together.
+
+/// What a row is to its own request. It decides the row's arithmetic, so that
+/// a request's answer never depends on what else is in the batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Part of a prompt.
+    Prompt,
+    /// A token that the model generated.
+    Generated,
+}
+
+/// A ragged batch. Rows of generated tokens come first, then rows of prompts;
+/// the rows of a sequence are neighbours.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// The token of each row.
+    pub tokens: Vec<u32>, // [n_rows]
+    /// Its position in its sequence.
+    pub positions: Vec<u32>, // [n_rows]
+    /// The first rows, of this number, are generated tokens.
+    pub n_generated: usize,
+    /// The rows whose logits are wanted, in order.
+    pub outputs: Vec<u32>,
+    /// The sequences, in the order of their rows.
+    pub seqs: Vec<BatchSeq>,
+    /// Where the keys and values are, for each key-value group.
+    pub groups: Vec<BatchGroup>,
+}
+
+/// The rows of one sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchSeq {
+    /// Its first row in the batch.
+    pub first_row: usize,
+    /// Its rows.
+    pub n_rows: usize,
+    /// The position of its first row.
+    pub first_pos: usize,
+}
+
+/// The pages of one key-value group that a batch reads and writes.
+#[derive(Debug, Default)]
+pub struct BatchGroup {
+    /// The block tables of all sequences, one after the other.
+    pub pages: Vec<u32>,
+    /// Each sequence's part of `pages`.
+    pub tables: Vec<SeqTable>, // [n_seqs]
+    /// The page that each row's keys and values go to, and the index in it.
+    pub slots: Vec<(u32, u32)>, // [n_rows]
+}
+
+/// A sequence's block table inside [`BatchGroup::pages`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeqTable {
+    /// Index of its first page.
+    pub start: usize,
+    /// Pages.
+    pub len: usize,
+    /// Pages of the sequence before the first that were given back.
+    pub first_page: usize,
+}
+
+impl Batch {
+    /// An empty batch with room for `max_rows` rows in `n_groups` groups.
+    pub fn with_capacity(max_rows: usize, n_groups: usize) -> Self {
+        Self {
+            tokens: Vec::with_capacity(max_rows),
+            positions: Vec::with_capacity(max_rows),
+            outputs: Vec::with_capacity(max_rows),
+            seqs: Vec::with_capacity(max_rows),
+            groups: (0..n_groups).map(|_| BatchGroup::default()).collect(),
+            n_generated: 0,
+        }
+    }
+
+    /// Rows.
+    pub fn n_rows(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Output rows that are generated tokens; they come first.
+    pub fn n_generated_outputs(&self) -> usize {
+        self.outputs.partition_point(|&row| (row as usize) < self.n_generated)
+    }
+
+    /// Empties the batch and keeps its room.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.positions.clear();
+        self.outputs.clear();
+        self.seqs.clear();
+        self.n_generated = 0;
+        for group in &mut self.groups {
+            group.pages.clear();
+            group.tables.clear();
+            group.slots.clear();
+        }
+    }
+}

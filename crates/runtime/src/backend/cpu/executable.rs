@@ -1,0 +1,287 @@
+//! A plan on the CPU: one arm per operation, each calling its kernel.
+
+use super::linear::{LinearScratch, LinearStep, RoleRows, kernel_norm, stacked_bias};
+use super::memory::{AlignedMemory, Arena};
+use crate::Error;
+use crate::backend::{Arithmetic, Batch, Executable, ExecutableOptions};
+use crate::graph::{Attention, Op, RowDomain};
+use crate::plan::{Place, Plan, Step};
+use crate::weights::{WeightData, WeightId, Weights};
+use realizar_kernels_cpu as kernels;
+use realizar_kernels_cpu::{
+    AttnParams, AttnScratch, AttnSeq, KvGeometry, KvSlot, RowsMut, Team, Tier,
+};
+use realizar_kvcache::{KvLayout, PAGE_LEN};
+
+/// Sequences whose attention is computed in one call, so that their tables can
+/// be listed without an allocation.
+const SEQS_PER_CALL: usize = 16;
+
+/// The key-value pages of one group.
+#[derive(Debug)]
+struct KvGroup {
+    /// Of each layer, where it lies in a page.
+    layers: Vec<KvGeometry>,
+    memory: AlignedMemory,
+}
+
+/// A loaded plan.
+#[derive(Debug)]
+pub(super) struct CpuExecutable {
+    team: Team,
+    tier: Tier,
+    plan: Plan,
+    weights: Weights,
+    biases: Vec<Option<Vec<f32>>>, // [n_steps]
+    arithmetic: Arithmetic,
+    arena: Arena,
+    linear: LinearScratch,
+    attention: AttnScratch,
+    kv: Vec<KvGroup>,
+    slots: Vec<KvSlot>,
+}
+
+fn out_of_memory(what: &str, n_bytes: usize) -> Error {
+    let reason = format!("{what} of {n_bytes} bytes does not fit in memory");
+    Error::Option { option: "ctx", reason }
+}
+
+impl KvGroup {
+    fn new(layout: &KvLayout, n_pages: usize) -> Result<Self, Error> {
+        let spec = layout.spec();
+        let page_bytes = layout.page_bytes();
+        let geometry = |layer| {
+            let (k, v) = (layout.k_offset(layer), layout.v_offset(layer));
+            let (heads, dim) = (spec.n_kv_heads, spec.head_dim);
+            KvGeometry::new(layout.ty(), PAGE_LEN, heads, dim, page_bytes, k, v)
+                .expect("the cache's layouts are of types and sizes that the kernels have")
+        };
+        let n_bytes = page_bytes.saturating_mul(n_pages);
+        let memory = AlignedMemory::new(n_bytes)
+            .ok_or_else(|| out_of_memory("a key-value cache", n_bytes))?;
+        Ok(Self { layers: (0..spec.n_layers).map(geometry).collect(), memory })
+    }
+}
+
+impl CpuExecutable {
+    pub(super) fn new(
+        n_threads: usize,
+        tier: Tier,
+        plan: Plan,
+        weights: Weights,
+        options: ExecutableOptions,
+    ) -> Result<Self, Error> {
+        let arena = Arena::new(plan.arena_len)
+            .ok_or_else(|| out_of_memory("an arena", plan.arena_len.saturating_mul(4)))?;
+        let attentions = || {
+            plan.steps.iter().filter_map(|step| match &step.op {
+                Op::Attention(a) => Some(a),
+                _ => None,
+            })
+        };
+        let max_head_dim = attentions().map(|a| a.head_dim).max().unwrap_or(1);
+        let max_group = attentions().map(|a| a.n_heads / a.n_kv_heads).max().unwrap_or(1);
+        let kv: Result<_, _> =
+            options.kv.iter().map(|(layout, n_pages)| KvGroup::new(layout, *n_pages)).collect();
+        Ok(Self {
+            team: Team::new(n_threads),
+            tier,
+            biases: plan.steps.iter().map(|step| stacked_bias(&step.op, &weights)).collect(),
+            arithmetic: options.arithmetic,
+            linear: LinearScratch::new(&plan, options.arithmetic, n_threads),
+            attention: AttnScratch::new(n_threads, PAGE_LEN, max_head_dim, max_group),
+            slots: Vec::with_capacity(plan.limits.tokens),
+            kv: kv?,
+            arena,
+            plan,
+            weights,
+        })
+    }
+
+    fn step(&mut self, idx: usize, batch: &Batch) {
+        let step = &self.plan.steps[idx];
+        let (team, tier) = (&self.team, self.tier);
+        let rows = role_rows(step.output.rows, batch);
+        let n_rows = rows.n_rows;
+        match &step.op {
+            Op::Embed { table, scale } => {
+                let out = self.arena.rows_mut(&step.output, n_rows);
+                embed(team, tier, &self.weights, (*table, *scale), &batch.tokens, out);
+            }
+            Op::PosEmbed { table } => {
+                let out = self.arena.rows_mut(&step.output, n_rows);
+                embed(team, tier, &self.weights, (*table, 1.0), &batch.positions, out);
+            }
+            Op::RopeTable(angles) => {
+                let out = self.arena.rows_mut(&step.output, n_rows);
+                kernels::rope_table(team, &angles.inv_freq, angles.mscale, &batch.positions, out);
+            }
+            Op::Norm(norm) => {
+                let norm = kernel_norm(norm, &self.weights);
+                let x = in_place(&mut self.arena, team, step, n_rows);
+                team.for_each_row_mut(x, 1, |_, row, _| kernels::norm_row_in_place(tier, norm, row));
+            }
+            Op::Linear { .. } => {
+                let linear = LinearStep {
+                    team,
+                    tier,
+                    weights: &self.weights,
+                    arithmetic: self.arithmetic,
+                    rows,
+                    bias: self.biases[idx].as_deref(),
+                };
+                linear.run(step, &mut self.arena, &mut self.linear);
+            }
+            Op::Rope { head_dim, style } => {
+                copy_unless_in_place(&mut self.arena, team, step, n_rows);
+                let table = (&step.inputs[1], n_rows);
+                let (x, [table]) = self.arena.borrow((&step.output, n_rows), [table]);
+                let n_heads = x.n_cols() / head_dim;
+                kernels::rope(team, tier, x, n_heads, *head_dim, table, *style);
+            }
+            Op::Attention(attention) => {
+                let attention = attention.clone();
+                self.attend(idx, &attention, batch);
+            }
+            Op::Act(act) => {
+                let x = in_place(&mut self.arena, team, step, n_rows);
+                kernels::activate_in_place(team, tier, *act, x);
+            }
+            Op::GatedAct(act) => {
+                let inputs = [(&step.inputs[0], n_rows), (&step.inputs[1], n_rows)];
+                let (out, [gate, up]) = self.arena.borrow((&step.output, n_rows), inputs);
+                kernels::gated(team, tier, *act, gate, up, out);
+            }
+            Op::Add => {
+                copy_unless_in_place(&mut self.arena, team, step, n_rows);
+                let b = (&step.inputs[1], n_rows);
+                let (a, [b]) = self.arena.borrow((&step.output, n_rows), [b]);
+                kernels::add_in_place(team, tier, a, b);
+            }
+            Op::Scale(factor) => {
+                let x = in_place(&mut self.arena, team, step, n_rows);
+                kernels::scale_in_place(team, tier, x, *factor);
+            }
+            Op::Softcap(cap) => {
+                let x = in_place(&mut self.arena, team, step, n_rows);
+                kernels::softcap_in_place(team, tier, x, *cap);
+            }
+            Op::SelectRows => {
+                let x = (&step.inputs[0], batch.n_rows());
+                let (out, [x]) = self.arena.borrow((&step.output, n_rows), [x]);
+                kernels::gather_rows(team, x, &batch.outputs, out);
+            }
+        }
+    }
+
+    /// Stores the keys and values of the batch, then attends.
+    fn attend(&mut self, idx: usize, attention: &Attention, batch: &Batch) {
+        let step = &self.plan.steps[idx];
+        let n_rows = batch.n_rows();
+        let KvGroup { layers, memory } = &mut self.kv[attention.kv.group];
+        let geometry = &layers[attention.kv.layer];
+        let group = &batch.groups[attention.kv.group];
+        let inputs = [0, 1, 2].map(|i| (&step.inputs[i], n_rows));
+        let (out, [q, k, v]) = self.arena.borrow((&step.output, n_rows), inputs);
+
+        self.slots.clear();
+        self.slots.extend(group.slots.iter().map(|&(page, idx)| KvSlot { page, idx }));
+        kernels::kv_store(&self.team, self.tier, geometry, memory.bytes_mut(), k, v, &self.slots);
+
+        let params = AttnParams {
+            n_heads: attention.n_heads,
+            n_kv_heads: attention.n_kv_heads,
+            head_dim: attention.head_dim,
+            scale: attention.scale,
+            softcap: attention.softcap,
+            window: attention.window,
+            causal: true,
+        };
+        let mut out = out;
+        for (seqs, tables) in
+            batch.seqs.chunks(SEQS_PER_CALL).zip(group.tables.chunks(SEQS_PER_CALL))
+        {
+            let in_call: [AttnSeq<'_>; SEQS_PER_CALL] = std::array::from_fn(|i| {
+                let (seq, table) = (seqs[i.min(seqs.len() - 1)], tables[i.min(seqs.len() - 1)]);
+                AttnSeq {
+                    rows: seq.first_row..seq.first_row + seq.n_rows,
+                    first_pos: seq.first_pos,
+                    pages: &group.pages[table.start..table.start + table.len],
+                    first_page: table.first_page,
+                }
+            });
+            kernels::attention(
+                &self.team,
+                self.tier,
+                &params,
+                geometry,
+                memory.bytes(),
+                q,
+                &in_call[..seqs.len()],
+                &self.attention,
+                out.reborrow(),
+            );
+        }
+    }
+}
+
+impl Executable for CpuExecutable {
+    fn run(&mut self, batch: &Batch) -> Result<&[f32], Error> {
+        for idx in 0..self.plan.steps.len() {
+            // Without rows that want logits, what follows their selection is idle.
+            let idle = self.plan.steps[idx].output.rows == RowDomain::Outputs;
+            if idle && batch.outputs.is_empty() {
+                continue;
+            }
+            self.step(idx, batch);
+        }
+        Ok(self.arena.dense(&self.plan.logits, batch.outputs.len()))
+    }
+}
+
+fn role_rows(domain: RowDomain, batch: &Batch) -> RoleRows {
+    match domain {
+        RowDomain::Tokens => {
+            RoleRows { n_rows: batch.n_rows(), n_generated: batch.n_generated }
+        }
+        RowDomain::Outputs => RoleRows {
+            n_rows: batch.outputs.len(),
+            n_generated: batch.n_generated_outputs(),
+        },
+    }
+}
+
+/// Rows of a table by id, times a factor.
+fn embed(
+    team: &Team,
+    tier: Tier,
+    weights: &Weights,
+    (table, scale): (WeightId, f32),
+    ids: &[u32],
+    out: RowsMut<'_>,
+) {
+    let WeightData::Matrix { ty, data, .. } = weights.get(table) else {
+        panic!("weight {} is no table", table.idx())
+    };
+    kernels::embed(team, tier, *ty, data, ids, scale, out).expect("rows are whole blocks");
+}
+
+/// Makes the output hold the first input, where it does not already.
+fn copy_unless_in_place(arena: &mut Arena, team: &Team, step: &Step, n_rows: usize) {
+    let input: &Place = &step.inputs[0];
+    if *input != step.output {
+        let (out, [x]) = arena.borrow((&step.output, n_rows), [(input, n_rows)]);
+        kernels::copy_rows(team, x, out);
+    }
+}
+
+/// The output, holding the first input, to be worked on in place.
+fn in_place<'a>(
+    arena: &'a mut Arena,
+    team: &Team,
+    step: &Step,
+    n_rows: usize,
+) -> RowsMut<'a> {
+    copy_unless_in_place(arena, team, step, n_rows);
+    arena.rows_mut(&step.output, n_rows)
+}

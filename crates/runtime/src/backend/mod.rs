@@ -1,0 +1,68 @@
+//! The seam between plans and devices.
+//!
+//! A backend takes a plan and its weights and gives back an executable, which
+//! runs the plan for ragged batches. No operation appears in these traits, so a
+//! backend may run the steps one at a time, record them into a command buffer
+//! or capture them as a graph. Backends know no model.
+
+mod batch;
+pub mod cpu;
+
+pub use batch::{Batch, BatchGroup, BatchSeq, Role, SeqTable};
+
+use crate::Error;
+use crate::graph::Fusions;
+use crate::plan::Plan;
+use crate::weights::Weights;
+use realizar_kvcache::KvLayout;
+use std::fmt;
+
+/// The arithmetic of matrix products.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// By the row's role: exact for prompts, where a matrix is read once for many
+    /// rows; 8-bit activations for generated tokens, where reading it is all.
+    #[default]
+    Auto,
+    /// F32 activations throughout.
+    F32,
+}
+
+/// What an executable is made for.
+#[derive(Debug, Clone)]
+pub struct ExecutableOptions {
+    /// The arithmetic of matrix products.
+    pub arithmetic: Arithmetic,
+    /// Of each key-value group, its layout and its number of pages.
+    pub kv: Vec<(KvLayout, usize)>,
+}
+
+/// A device.
+pub trait Backend: fmt::Debug + Send {
+    /// Its name, as people choose it.
+    fn name(&self) -> String;
+
+    /// The fusions that it runs.
+    fn fusions(&self) -> Fusions;
+
+    /// Makes a plan runnable: takes the weights, allocates arena and pages.
+    ///
+    /// # Errors
+    /// If the device cannot run the plan, or has too little memory.
+    fn load(
+        &self,
+        plan: Plan,
+        weights: Weights,
+        options: ExecutableOptions,
+    ) -> Result<Box<dyn Executable>, Error>;
+}
+
+/// A loaded plan with its key-value memory.
+pub trait Executable: fmt::Debug + Send {
+    /// Runs the plan for `batch`: stores its keys and values, and returns the
+    /// logits of its output rows, `[batch.outputs.len(), vocab_size]`.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn run(&mut self, batch: &Batch) -> Result<&[f32], Error>;
+}

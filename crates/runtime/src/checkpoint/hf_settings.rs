@@ -1,0 +1,157 @@
+//! config.json of a Hugging Face directory, read by type.
+
+use crate::Error;
+use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
+
+/// The settings of a Hugging Face model.
+///
+/// Getters return an error that names the file and the key when a value is
+/// missing or of the wrong type; `null` counts as missing, as in transformers.
+#[derive(Debug, Clone)]
+pub struct HfSettings {
+    path: PathBuf,
+    /// Dotted path of `map` inside the file, empty at the top.
+    prefix: String,
+    map: Map<String, Value>,
+}
+
+impl HfSettings {
+    /// Reads config.json.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is not a JSON object.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| Error::Io { path: path.to_owned(), source })?;
+        let map = serde_json::from_str(&text)
+            .map_err(|source| Error::Json { path: path.to_owned(), source })?;
+        Ok(Self { path: path.to_owned(), prefix: String::new(), map })
+    }
+
+    /// config.json's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn raw(&self, key: &str) -> Option<&Value> {
+        self.map.get(key).filter(|v| !v.is_null())
+    }
+
+    /// Whether the key is there and not null.
+    pub fn has(&self, key: &str) -> bool {
+        self.raw(key).is_some()
+    }
+
+    /// The error for a key whose value is not as expected.
+    pub fn wrong(&self, key: &str, expected: impl Into<String>) -> Error {
+        let found = self.raw(key).map_or_else(|| "nothing".to_owned(), ToString::to_string);
+        let (path, key) = (self.path.clone(), format!("{}{key}", self.prefix));
+        Error::Setting { path, key, expected: expected.into(), found }
+    }
+
+    /// An error for a feature that is not built.
+    pub fn unsupported(&self, feature: impl Into<String>) -> Error {
+        Error::Unsupported { path: self.path.clone(), feature: feature.into() }
+    }
+
+    fn typed<'a, T>(
+        &'a self,
+        key: &str,
+        expected: &str,
+        get: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        match self.raw(key) {
+            None => Ok(None),
+            Some(value) => get(value).map(Some).ok_or_else(|| self.wrong(key, expected)),
+        }
+    }
+
+    fn required<T>(&self, key: &str, expected: &str, value: Option<T>) -> Result<T, Error> {
+        value.ok_or_else(|| self.wrong(key, expected))
+    }
+
+    /// A string.
+    ///
+    /// # Errors
+    /// If it is missing or no string.
+    pub fn str(&self, key: &str) -> Result<&str, Error> {
+        self.required(key, "a string", self.opt_str(key)?)
+    }
+
+    /// A string that may be missing.
+    ///
+    /// # Errors
+    /// If it is no string.
+    pub fn opt_str(&self, key: &str) -> Result<Option<&str>, Error> {
+        self.typed(key, "a string", Value::as_str)
+    }
+
+    /// A whole number.
+    ///
+    /// # Errors
+    /// If it is missing or no whole number.
+    pub fn usize(&self, key: &str) -> Result<usize, Error> {
+        self.required(key, "a whole number", self.opt_usize(key)?)
+    }
+
+    /// A whole number that may be missing.
+    ///
+    /// # Errors
+    /// If it is no whole number.
+    pub fn opt_usize(&self, key: &str) -> Result<Option<usize>, Error> {
+        self.typed(key, "a whole number", |v| v.as_u64().and_then(|n| usize::try_from(n).ok()))
+    }
+
+    /// A number.
+    ///
+    /// # Errors
+    /// If it is missing or no number.
+    pub fn f32(&self, key: &str) -> Result<f32, Error> {
+        self.required(key, "a number", self.opt_f32(key)?)
+    }
+
+    /// A number that may be missing.
+    ///
+    /// # Errors
+    /// If it is no number.
+    pub fn opt_f32(&self, key: &str) -> Result<Option<f32>, Error> {
+        self.typed(key, "a number", |v| v.as_f64().map(|x| x as f32))
+    }
+
+    /// A truth value, `default` when missing.
+    ///
+    /// # Errors
+    /// If it is neither true nor false.
+    pub fn bool_or(&self, key: &str, default: bool) -> Result<bool, Error> {
+        Ok(self.typed(key, "true or false", Value::as_bool)?.unwrap_or(default))
+    }
+
+    /// A list of numbers that may be missing.
+    ///
+    /// # Errors
+    /// If it is no list of numbers.
+    pub fn opt_f32s(&self, key: &str) -> Result<Option<Vec<f32>>, Error> {
+        self.typed(key, "a list of numbers", |v| {
+            v.as_array()?.iter().map(|x| x.as_f64().map(|x| x as f32)).collect()
+        })
+    }
+
+    /// A list of strings that may be missing.
+    ///
+    /// # Errors
+    /// If it is no list of strings.
+    pub fn opt_strs(&self, key: &str) -> Result<Option<Vec<&str>>, Error> {
+        self.typed(key, "a list of strings", |v| v.as_array()?.iter().map(Value::as_str).collect())
+    }
+
+    /// An object that may be missing, as settings of their own.
+    ///
+    /// # Errors
+    /// If it is no object.
+    pub fn opt_object(&self, key: &str) -> Result<Option<Self>, Error> {
+        let map = self.typed(key, "an object", Value::as_object)?.cloned();
+        let prefix = format!("{}{key}.", self.prefix);
+        Ok(map.map(|map| Self { path: self.path.clone(), prefix, map }))
+    }
+}

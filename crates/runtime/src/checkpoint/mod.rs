@@ -1,0 +1,109 @@
+//! A model on disk: a GGUF file or a Hugging Face directory, behind one face.
+//!
+//! What differs between the two, names and spellings of settings, stops here
+//! and in the name tables ([`names`]); an architecture sees settings and weights.
+
+mod gguf_settings;
+mod hf_settings;
+pub(crate) mod names;
+
+pub use gguf_settings::GgufSettings;
+pub use hf_settings::HfSettings;
+
+use crate::Error;
+use realizar_formats::{Gguf, SafeTensors, Tensor};
+use std::path::Path;
+
+/// An opened model.
+#[derive(Debug)]
+pub enum Checkpoint {
+    /// A GGUF file, or the shards of one.
+    Gguf(Gguf),
+    /// A directory with config.json and safetensors.
+    Hf {
+        /// config.json.
+        settings: HfSettings,
+        /// The tensors.
+        tensors: SafeTensors,
+    },
+}
+
+impl Checkpoint {
+    /// Opens a GGUF file, a directory with config.json, or a directory that
+    /// holds exactly one GGUF model.
+    ///
+    /// # Errors
+    /// If the path is none of these, or a file is malformed.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        if path.is_dir() {
+            if path.join("config.json").is_file() {
+                let settings = HfSettings::open(&path.join("config.json"))?;
+                return Ok(Self::Hf { settings, tensors: SafeTensors::open(path)? });
+            }
+            return Ok(Self::Gguf(Gguf::open(only_gguf_in(path)?)?));
+        }
+        if path.extension().is_some_and(|e| e == "safetensors") {
+            let reason = "a safetensors file has no settings; give the directory that also holds \
+                          config.json";
+            return Err(Error::NotAModel { path: path.to_owned(), reason: reason.to_owned() });
+        }
+        Ok(Self::Gguf(Gguf::open(path)?))
+    }
+
+    /// The file that holds the settings, for messages.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Gguf(gguf) => gguf.path(),
+            Self::Hf { settings, .. } => settings.path(),
+        }
+    }
+
+    /// What the file calls its architecture.
+    ///
+    /// # Errors
+    /// If it does not say.
+    pub fn architecture(&self) -> Result<&str, Error> {
+        match self {
+            Self::Gguf(gguf) => GgufSettings::new(gguf).architecture(),
+            Self::Hf { settings, .. } => settings.str("model_type"),
+        }
+    }
+
+    /// The tensor of that name.
+    pub fn tensor(&self, name: &str) -> Option<Tensor> {
+        match self {
+            Self::Gguf(gguf) => gguf.tensor(name),
+            Self::Hf { tensors, .. } => tensors.tensor(name),
+        }
+    }
+
+    /// The names of all tensors, in file order.
+    pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
+        let infos = match self {
+            Self::Gguf(gguf) => gguf.tensors(),
+            Self::Hf { tensors, .. } => tensors.tensors(),
+        };
+        infos.iter().map(|info| info.name.as_str())
+    }
+}
+
+/// The GGUF file in a directory that has one model (a split one counts once).
+fn only_gguf_in(dir: &Path) -> Result<std::path::PathBuf, Error> {
+    let not_a_model = |reason: String| Error::NotAModel { path: dir.to_owned(), reason };
+    let io = |source| Error::Io { path: dir.to_owned(), source };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let later_shard = name.contains("-of-") && !name.contains("-00001-of-");
+        if name.ends_with(".gguf") && !later_shard {
+            found.push(path);
+        }
+    }
+    found.sort();
+    match found.len() {
+        0 => Err(not_a_model("holds neither config.json nor a GGUF file".to_owned())),
+        1 => Ok(found.remove(0)),
+        n => Err(not_a_model(format!("holds {n} GGUF models; name one of them"))),
+    }
+}

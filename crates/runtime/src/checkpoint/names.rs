@@ -1,0 +1,69 @@
+//! What tensors are called: from a weight's canonical name to the file's.
+//!
+//! A table row is a canonical leaf, such as `wq`, and the name in the file with
+//! `{}` for the layer, without `.weight` or `.bias`. An architecture that
+//! deviates has a table of its own, which is looked at first.
+
+/// Rows of canonical leaf and file name.
+pub(crate) type NameTable = &'static [(&'static str, &'static str)];
+
+/// The names of llama.cpp's converter, the same for every architecture.
+pub(crate) const GGUF: NameTable = &[
+    ("tok_embed", "token_embd"),
+    ("pos_embed", "position_embd"),
+    ("final_norm", "output_norm"),
+    ("lm_head", "output"),
+    ("rope_freqs", "rope_freqs"),
+    ("rope_factors_long", "rope_factors_long"),
+    ("rope_factors_short", "rope_factors_short"),
+    ("attn_norm", "blk.{}.attn_norm"),
+    ("wq", "blk.{}.attn_q"),
+    ("wk", "blk.{}.attn_k"),
+    ("wv", "blk.{}.attn_v"),
+    ("wqkv", "blk.{}.attn_qkv"),
+    ("wo", "blk.{}.attn_output"),
+    ("q_norm", "blk.{}.attn_q_norm"),
+    ("k_norm", "blk.{}.attn_k_norm"),
+    ("post_attn_norm", "blk.{}.post_attention_norm"),
+    ("ffn_norm", "blk.{}.ffn_norm"),
+    ("w_gate", "blk.{}.ffn_gate"),
+    ("w_up", "blk.{}.ffn_up"),
+    ("w_gate_up", "blk.{}.ffn_up"), // fused: rows of the gate, then of up
+    ("w_down", "blk.{}.ffn_down"),
+    ("post_ffn_norm", "blk.{}.post_ffw_norm"),
+];
+
+/// The names that most decoders of transformers share.
+pub(crate) const HF: NameTable = &[
+    ("tok_embed", "model.embed_tokens"),
+    ("final_norm", "model.norm"),
+    ("lm_head", "lm_head"),
+    ("attn_norm", "model.layers.{}.input_layernorm"),
+    ("wq", "model.layers.{}.self_attn.q_proj"),
+    ("wk", "model.layers.{}.self_attn.k_proj"),
+    ("wv", "model.layers.{}.self_attn.v_proj"),
+    ("wqkv", "model.layers.{}.self_attn.qkv_proj"),
+    ("wo", "model.layers.{}.self_attn.o_proj"),
+    ("q_norm", "model.layers.{}.self_attn.q_norm"),
+    ("k_norm", "model.layers.{}.self_attn.k_norm"),
+    ("ffn_norm", "model.layers.{}.post_attention_layernorm"),
+    ("w_gate", "model.layers.{}.mlp.gate_proj"),
+    ("w_up", "model.layers.{}.mlp.up_proj"),
+    ("w_gate_up", "model.layers.{}.mlp.gate_up_proj"),
+    ("w_down", "model.layers.{}.mlp.down_proj"),
+];
+
+/// The file's name of `leaf`, with the layer filled in and `suffix` appended.
+pub(crate) fn file_name(
+    tables: [NameTable; 2],
+    leaf: &str,
+    layer: Option<usize>,
+    suffix: &str,
+) -> Option<String> {
+    let row = tables.iter().flat_map(|t| t.iter()).find(|(name, _)| *name == leaf)?;
+    let stem = match layer {
+        Some(l) => row.1.replace("{}", &l.to_string()),
+        None => row.1.to_owned(),
+    };
+    Some(format!("{stem}.{suffix}"))
+}

@@ -1,0 +1,187 @@
+//! Records a graph while an architecture's forward pass is read.
+//!
+//! Methods check shapes as they record; a mismatch is a defect of the
+//! architecture's code, so it panics. What a file can get wrong is checked
+//! before, when its weights are declared.
+
+use super::{
+    Activation, Attention, Graph, KvLayer, LinearPart, Node, Norm, NormKind, Op, Prologue,
+    RopeAngles, RopeStyle, RowDomain, Value, ValueId,
+};
+use crate::weights::{Linear, NormWeights, Weight};
+use realizar_kvcache::GroupSpec;
+
+/// What a layer's attention looks like, apart from its place in the cache.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttentionSpec {
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key-value heads.
+    pub n_kv_heads: usize,
+    /// Columns of a head.
+    pub head_dim: usize,
+    /// Factor on the scores.
+    pub scale: f32,
+    /// Soft cap on the scores.
+    pub softcap: Option<f32>,
+    /// Positions that a query sees, itself included.
+    pub window: Option<usize>,
+}
+
+/// Records a [`Graph`].
+#[derive(Debug, Default)]
+pub struct GraphBuilder {
+    graph: Graph,
+}
+
+impl GraphBuilder {
+    /// An empty graph.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn value(&mut self, width: usize, rows: RowDomain, view: Option<(ValueId, usize)>) -> ValueId {
+        let id = ValueId(u32::try_from(self.graph.values.len()).expect("fewer than 2^32 values"));
+        self.graph.values.push(Value { width, rows, view });
+        id
+    }
+
+    fn push(&mut self, op: Op, inputs: &[ValueId], width: usize, rows: RowDomain) -> ValueId {
+        let output = self.value(width, rows, None);
+        self.graph.nodes.push(Node { op, inputs: inputs.to_vec(), output });
+        output
+    }
+
+    fn width(&self, x: ValueId) -> usize {
+        self.graph.values[x.idx()].width
+    }
+
+    fn rows(&self, x: ValueId) -> RowDomain {
+        self.graph.values[x.idx()].rows
+    }
+
+    /// An operation whose output has the shape of its first input.
+    fn same_shape(&mut self, op: Op, inputs: &[ValueId]) -> ValueId {
+        let (width, rows) = (self.width(inputs[0]), self.rows(inputs[0]));
+        self.push(op, inputs, width, rows)
+    }
+
+    /// The embedding of each token, times `scale`.
+    pub fn embed(&mut self, table: &Weight, scale: f32) -> ValueId {
+        self.push(Op::Embed { table: table.id, scale }, &[], table.cols, RowDomain::Tokens)
+    }
+
+    /// The learned embedding of each position.
+    pub fn pos_embed(&mut self, table: &Weight) -> ValueId {
+        self.push(Op::PosEmbed { table: table.id }, &[], table.cols, RowDomain::Tokens)
+    }
+
+    /// The cosines and sines of each row's position, for [`Self::rope`].
+    pub fn rope_table(&mut self, angles: RopeAngles) -> ValueId {
+        let width = 2 * angles.inv_freq.len();
+        self.push(Op::RopeTable(angles), &[], width, RowDomain::Tokens)
+    }
+
+    /// Normalizes every run of `weights.len` columns.
+    pub fn norm(&mut self, x: ValueId, kind: NormKind, weights: &NormWeights, eps: f32) -> ValueId {
+        assert_eq!(self.width(x) % weights.len, 0, "norm of {} columns", weights.len);
+        let NormWeights { weight, bias, len } = *weights;
+        self.same_shape(Op::Norm(Norm { kind, group: len, eps, weight, bias }), &[x])
+    }
+
+    /// `x` times the transposed matrix, plus its bias.
+    pub fn linear(&mut self, x: ValueId, linear: &Linear) -> ValueId {
+        let Linear { weight, bias } = linear;
+        assert_eq!(self.width(x), weight.cols, "linear on {} columns", weight.cols);
+        let part = LinearPart { weight: weight.id, bias: *bias, out: weight.rows };
+        let op = Op::Linear { prologue: Prologue::None, parts: vec![part], residual: false };
+        let rows = self.rows(x);
+        self.push(op, &[x], weight.rows, rows)
+    }
+
+    /// Rotates the first columns of every head by its position's angles.
+    pub fn rope(
+        &mut self,
+        x: ValueId,
+        table: ValueId,
+        head_dim: usize,
+        style: RopeStyle,
+    ) -> ValueId {
+        assert!(self.width(table) <= head_dim && self.width(x).is_multiple_of(head_dim));
+        self.same_shape(Op::Rope { head_dim, style }, &[x, table])
+    }
+
+    /// Stores `k` and `v` of a new layer and attends to them with `q`.
+    pub fn attention(
+        &mut self,
+        q: ValueId,
+        k: ValueId,
+        v: ValueId,
+        spec: &AttentionSpec,
+    ) -> ValueId {
+        let &AttentionSpec { n_heads, n_kv_heads, head_dim, scale, softcap, window } = spec;
+        assert_eq!(self.width(q), n_heads * head_dim, "width of q");
+        assert_eq!(self.width(k), n_kv_heads * head_dim, "width of k");
+        assert_eq!(self.width(v), n_kv_heads * head_dim, "width of v");
+        let kv = self.kv_layer(n_kv_heads, head_dim, window);
+        let attention = Attention { kv, n_heads, n_kv_heads, head_dim, scale, softcap, window };
+        self.same_shape(Op::Attention(attention), &[q, k, v])
+    }
+
+    /// Adds a layer to the group of its shape, which is made when it is new.
+    fn kv_layer(&mut self, n_kv_heads: usize, head_dim: usize, window: Option<usize>) -> KvLayer {
+        let groups = &mut self.graph.kv_groups;
+        let same = |g: &GroupSpec| {
+            (g.n_kv_heads, g.head_dim, g.window) == (n_kv_heads, head_dim, window)
+        };
+        let group = groups.iter().position(same).unwrap_or_else(|| {
+            groups.push(GroupSpec { n_layers: 0, n_kv_heads, head_dim, window });
+            groups.len() - 1
+        });
+        groups[group].n_layers += 1;
+        KvLayer { group, layer: groups[group].n_layers - 1 }
+    }
+
+    /// The activation of every element.
+    pub fn act(&mut self, x: ValueId, activation: Activation) -> ValueId {
+        self.same_shape(Op::Act(activation), &[x])
+    }
+
+    /// `act(gate) * up`.
+    pub fn gated_act(&mut self, gate: ValueId, up: ValueId, activation: Activation) -> ValueId {
+        assert_eq!(self.width(gate), self.width(up), "widths of gate and up");
+        self.same_shape(Op::GatedAct(activation), &[gate, up])
+    }
+
+    /// `a + b`.
+    pub fn add(&mut self, a: ValueId, b: ValueId) -> ValueId {
+        assert_eq!(self.width(a), self.width(b), "widths of a sum");
+        self.same_shape(Op::Add, &[a, b])
+    }
+
+    /// `x` times a constant; nothing when it is 1.
+    pub fn scale(&mut self, x: ValueId, factor: f32) -> ValueId {
+        if factor == 1.0 { x } else { self.same_shape(Op::Scale(factor), &[x]) }
+    }
+
+    /// `cap * tanh(x / cap)`; nothing when there is no cap.
+    pub fn softcap(&mut self, x: ValueId, cap: Option<f32>) -> ValueId {
+        match cap {
+            Some(cap) => self.same_shape(Op::Softcap(cap), &[x]),
+            None => x,
+        }
+    }
+
+    /// Only the rows whose logits are wanted.
+    pub fn select_rows(&mut self, x: ValueId) -> ValueId {
+        let width = self.width(x);
+        self.push(Op::SelectRows, &[x], width, RowDomain::Outputs)
+    }
+
+    /// Ends the graph with its logits.
+    pub fn finish(mut self, logits: ValueId) -> Graph {
+        assert_eq!(self.rows(logits), RowDomain::Outputs, "logits are of selected rows");
+        self.graph.logits = Some(logits);
+        self.graph
+    }
+}

@@ -1,0 +1,240 @@
+//! Fusions: rewrites of a graph that a backend asks for.
+//!
+//! Each turns several nodes into one with a prologue, more parts or an
+//! epilogue. A fusion never changes what is computed, and one that a backend
+//! does not run is left out, so every backend starts from the same graph.
+
+use super::{Graph, Node, Op, Prologue, Value, ValueId};
+
+/// The fusions that a backend runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fusions {
+    /// Linears on the same value become one with several parts (Q+K+V, gate+up).
+    pub parts: bool,
+    /// A normalization or activation whose only reader is a linear moves into it.
+    pub prologue: bool,
+    /// A sum with a linear's output moves into the linear.
+    pub residual: bool,
+}
+
+impl Fusions {
+    /// Every fusion.
+    pub const ALL: Self = Self { parts: true, prologue: true, residual: true };
+    /// No fusion: the graph as it was recorded.
+    pub const NONE: Self = Self { parts: false, prologue: false, residual: false };
+}
+
+/// Applies `fusions` to `graph`.
+pub fn fuse(mut graph: Graph, fusions: Fusions) -> Graph {
+    if fusions.parts {
+        merge_parts(&mut graph);
+    }
+    if fusions.prologue {
+        fold_prologues(&mut graph);
+    }
+    if fusions.residual {
+        fold_residuals(&mut graph);
+    }
+    graph
+}
+
+/// How often each value is read, as itself or through a view.
+fn readers(graph: &Graph) -> Vec<usize> {
+    let mut n = vec![0; graph.values.len()];
+    let reads = graph.nodes.iter().flat_map(|node| &node.inputs).chain(&graph.logits);
+    for &id in reads {
+        n[id.idx()] += 1;
+        if graph.values[id.idx()].view.is_some() {
+            n[graph.root(id).0.idx()] += 1;
+        }
+    }
+    n
+}
+
+/// The node that makes `value`, if a node does (a view has none of its own).
+fn maker(graph: &Graph, value: ValueId) -> Option<usize> {
+    graph.nodes.iter().position(|node| node.output == value)
+}
+
+/// Replaces linears on one value by a single linear whose output they view.
+fn merge_parts(graph: &mut Graph) {
+    let mut first = 0;
+    while first < graph.nodes.len() {
+        let mergeable = |node: &Node| {
+            matches!(&node.op, Op::Linear { prologue: Prologue::None, residual: false, .. })
+        };
+        let same_input: Vec<usize> = (first..graph.nodes.len())
+            .filter(|&i| mergeable(&graph.nodes[i]))
+            .filter(|&i| graph.nodes[i].inputs == graph.nodes[first].inputs)
+            .collect();
+        if same_input.len() > 1 && same_input[0] == first {
+            merge_nodes(graph, &same_input);
+        }
+        first += 1;
+    }
+}
+
+fn merge_nodes(graph: &mut Graph, nodes: &[usize]) {
+    let output = ValueId(u32::try_from(graph.values.len()).expect("fewer than 2^32 values"));
+    let (mut merged, mut width) = (Vec::new(), 0);
+    for &i in nodes {
+        let node = &graph.nodes[i];
+        let Op::Linear { parts, .. } = &node.op else { unreachable!("only linears are merged") };
+        merged.extend(parts.iter().cloned());
+        let value = &mut graph.values[node.output.idx()];
+        value.view = Some((output, width));
+        width += value.width;
+    }
+    let rows = graph.values[graph.nodes[nodes[0]].output.idx()].rows;
+    graph.values.push(Value { width, rows, view: None });
+    let node = &mut graph.nodes[nodes[0]];
+    node.op = Op::Linear { prologue: Prologue::None, parts: merged, residual: false };
+    node.output = output;
+    for &i in nodes[1..].iter().rev() {
+        graph.nodes.remove(i);
+    }
+}
+
+/// Moves a norm, an activation or a gated activation into the linear that reads it.
+fn fold_prologues(graph: &mut Graph) {
+    let n_readers = readers(graph);
+    let mut i = 0;
+    while i < graph.nodes.len() {
+        let node = &graph.nodes[i];
+        let plain = matches!(&node.op, Op::Linear { prologue: Prologue::None, .. });
+        let folded = if plain && n_readers[node.inputs[0].idx()] == 1 {
+            maker(graph, node.inputs[0])
+        } else {
+            None
+        };
+        let prologue = folded.and_then(|m| {
+            let made = &graph.nodes[m];
+            let prologue = match &made.op {
+                // A per-head norm is not the linear's: it normalizes parts of a row.
+                Op::Norm(norm) if norm.group == graph.values[made.output.idx()].width => {
+                    Prologue::Norm(norm.clone())
+                }
+                Op::Act(act) => Prologue::Act(*act),
+                Op::GatedAct(act) => Prologue::Gated(*act),
+                _ => return None,
+            };
+            Some((m, prologue, made.inputs.clone()))
+        });
+        if let Some((m, new_prologue, inputs)) = prologue {
+            let node = &mut graph.nodes[i];
+            if let Op::Linear { prologue, .. } = &mut node.op {
+                *prologue = new_prologue;
+            }
+            node.inputs.splice(..1, inputs);
+            graph.nodes.remove(m);
+        } else {
+            i += 1;
+        }
+    }
+}
+
+/// Moves `x + linear(h)` into the linear, when nothing else reads the linear.
+fn fold_residuals(graph: &mut Graph) {
+    let n_readers = readers(graph);
+    let mut i = 0;
+    while i < graph.nodes.len() {
+        let node = &graph.nodes[i];
+        if node.op != Op::Add {
+            i += 1;
+            continue;
+        }
+        let (a, b, sum) = (node.inputs[0], node.inputs[1], node.output);
+        // Either operand may be the linear; the other must exist before it runs.
+        let candidate = [(a, b), (b, a)].into_iter().find_map(|(linear, other)| {
+            let l = maker(graph, linear)?;
+            let fits = n_readers[linear.idx()] == 1
+                && matches!(&graph.nodes[l].op, Op::Linear { residual: false, .. });
+            let made = maker(graph, graph.root(other).0);
+            (fits && made.is_some_and(|m| m < l)).then_some((l, other))
+        });
+        if let Some((l, other)) = candidate {
+            let linear = &mut graph.nodes[l];
+            if let Op::Linear { residual, .. } = &mut linear.op {
+                *residual = true;
+            }
+            linear.inputs.push(other);
+            linear.output = sum;
+            graph.nodes.remove(i);
+        } else {
+            i += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Activation, GraphBuilder, NormKind};
+    use super::*;
+    use crate::weights::{Linear, NormWeights, Weight, WeightId};
+
+    fn linear(id: u32, rows: usize, cols: usize) -> Linear {
+        Linear { weight: Weight { id: WeightId(id), rows, cols }, bias: None }
+    }
+
+    /// x -> norm -> (gate, up) -> gated -> down -> + x
+    fn ffn() -> Graph {
+        let mut b = GraphBuilder::new();
+        let x = b.embed(&Weight { id: WeightId(0), rows: 10, cols: 8 }, 1.0);
+        let weights = NormWeights { weight: Some(WeightId(1)), bias: None, len: 8 };
+        let h = b.norm(x, NormKind::Rms, &weights, 1e-5);
+        let gate = b.linear(h, &linear(2, 16, 8));
+        let up = b.linear(h, &linear(3, 16, 8));
+        let act = b.gated_act(gate, up, Activation::Silu);
+        let down = b.linear(act, &linear(4, 8, 16));
+        let x = b.add(x, down);
+        let x = b.select_rows(x);
+        let logits = b.linear(x, &linear(0, 10, 8));
+        b.finish(logits)
+    }
+
+    fn ops(graph: &Graph) -> Vec<String> {
+        let name = |op: &Op| match op {
+            Op::Linear { prologue, parts, residual } => {
+                let before = match prologue {
+                    Prologue::None => "",
+                    Prologue::Norm(_) => "norm+",
+                    Prologue::Gated(_) => "gated+",
+                    Prologue::Act(_) => "act+",
+                };
+                let after = if *residual { "+residual" } else { "" };
+                format!("{before}linear{}{after}", parts.len())
+            }
+            other => format!("{other:?}").split([' ', '(', '{']).next().unwrap_or("").to_owned(),
+        };
+        graph.nodes.iter().map(|n| name(&n.op)).collect()
+    }
+
+    #[test]
+    fn a_gated_ffn_becomes_two_linears() {
+        let check = |fusions: Fusions, expected: &[&str]| {
+            assert_eq!(ops(&fuse(ffn(), fusions)), expected, "{fusions:?}");
+        };
+        let recorded = [
+            "Embed", "Norm", "linear1", "linear1", "GatedAct", "linear1", "Add", "SelectRows",
+            "linear1",
+        ];
+        check(Fusions::NONE, &recorded);
+        let parts = Fusions { parts: true, ..Fusions::NONE };
+        check(parts, &["Embed", "Norm", "linear2", "GatedAct", "linear1", "Add", "SelectRows", "linear1"]);
+        check(
+            Fusions::ALL,
+            &["Embed", "norm+linear2", "gated+linear1+residual", "SelectRows", "linear1"],
+        );
+    }
+
+    #[test]
+    fn merged_outputs_are_views() {
+        let graph = fuse(ffn(), Fusions::ALL);
+        let down = &graph.nodes[2];
+        assert_eq!(down.inputs.len(), 3, "gate, up and the residual");
+        let (gate, up) = (graph.root(down.inputs[0]), graph.root(down.inputs[1]));
+        assert_eq!(gate.0, up.0);
+        assert_eq!((gate.1, up.1), (0, 16));
+        assert_eq!(graph.values[gate.0.idx()].width, 32);
+    }
+}

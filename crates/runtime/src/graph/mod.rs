@@ -1,0 +1,234 @@
+//! The graph of a forward pass: what is computed, not how or where.
+//!
+//! A graph is recorded once per loaded model by [`GraphBuilder`], rewritten by
+//! the fusions a backend asks for ([`fuse`]), laid out in memory by
+//! [`crate::plan`] and then run for every batch. Every value is a matrix of f32
+//! with a fixed number of columns; its rows are the tokens of the batch, or the
+//! rows whose logits are wanted.
+
+mod builder;
+mod fuse;
+mod print;
+
+pub use builder::{AttentionSpec, GraphBuilder};
+pub use fuse::{Fusions, fuse};
+
+use crate::weights::WeightId;
+pub use realizar_kernels_cpu::{Activation, RopeStyle};
+use realizar_kvcache::GroupSpec;
+use std::sync::Arc;
+
+/// A value of the graph: the output of a node, or some columns of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueId(pub(crate) u32);
+
+impl ValueId {
+    pub(crate) fn idx(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What the rows of a value stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowDomain {
+    /// One row per token of the batch.
+    Tokens,
+    /// One row per token whose logits are wanted.
+    Outputs,
+}
+
+/// A value's shape and where it comes from.
+#[derive(Debug, Clone)]
+pub struct Value {
+    /// Columns.
+    pub width: usize,
+    /// What its rows stand for.
+    pub rows: RowDomain,
+    /// Set when the value is columns of another: that value and the first column.
+    pub view: Option<(ValueId, usize)>,
+}
+
+/// The kind of a normalization.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormKind {
+    /// x / rms(x) * weight (Zhang and Sennrich, 2019).
+    Rms,
+    /// (x - mean) / std * weight + bias (Ba et al., 2016).
+    Layer,
+}
+
+/// A normalization over runs of `group` columns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Norm {
+    /// Root mean square or mean and deviation.
+    pub kind: NormKind,
+    /// Columns that are normalized together: all of them, or one head's.
+    pub group: usize,
+    /// Added to the variance.
+    pub eps: f32,
+    /// Scale, of length `group`.
+    pub weight: Option<WeightId>,
+    /// Offset, of length `group`.
+    pub bias: Option<WeightId>,
+}
+
+/// One matrix of a [`Op::Linear`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinearPart {
+    /// The matrix, `[out, in]`.
+    pub weight: WeightId,
+    /// Its bias, `[out]`.
+    pub bias: Option<WeightId>,
+    /// Rows of the matrix.
+    pub out: usize,
+}
+
+/// What a [`Op::Linear`] does to its input row before it multiplies.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Prologue {
+    /// Nothing.
+    None,
+    /// Normalizes it.
+    Norm(Norm),
+    /// Takes two inputs, gate and up, and uses `act(gate) * up`.
+    Gated(Activation),
+    /// Applies the activation.
+    Act(Activation),
+}
+
+/// The rotation angles of a rotary embedding.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RopeAngles {
+    /// Angle per position, for each pair of rotated columns.
+    pub inv_freq: Arc<[f32]>, // [rotary_dim / 2]
+    /// Factor on sine and cosine (YaRN's attention factor).
+    pub mscale: f32,
+}
+
+/// Scaled dot-product attention of one layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attention {
+    /// The layer's group in [`Graph::kv_groups`] and its index therein.
+    pub kv: KvLayer,
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key-value heads; each serves `n_heads / n_kv_heads` query heads.
+    pub n_kv_heads: usize,
+    /// Columns of a head.
+    pub head_dim: usize,
+    /// Factor on the scores.
+    pub scale: f32,
+    /// Scores are passed through `cap * tanh(score / cap)`.
+    pub softcap: Option<f32>,
+    /// Positions that a query sees, itself included.
+    pub window: Option<usize>,
+}
+
+/// A layer's place in the key-value cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvLayer {
+    /// Index of the group.
+    pub group: usize,
+    /// Index of the layer within the group.
+    pub layer: usize,
+}
+
+/// An operation. Its inputs and output are the node's.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Op {
+    /// Rows of a table by token id, times `scale`.
+    Embed {
+        /// `[vocab_size, dim]`
+        table: WeightId,
+        /// Factor on the row.
+        scale: f32,
+    },
+    /// Rows of a table by position.
+    PosEmbed {
+        /// `[max_seq_len, dim]`
+        table: WeightId,
+    },
+    /// Cosines and sines for each row's position: `[rows, rotary_dim]`.
+    RopeTable(RopeAngles),
+    /// Input x.
+    Norm(Norm),
+    /// Inputs x (gate and up with a gated prologue), then the residual if there
+    /// is one. Output: the parts' outputs side by side.
+    Linear {
+        /// What happens to x first.
+        prologue: Prologue,
+        /// The matrices, all on the same x.
+        parts: Vec<LinearPart>,
+        /// Whether the last input is added to the output.
+        residual: bool,
+    },
+    /// Inputs x and a rope table; rotates the first columns of every head.
+    Rope {
+        /// Columns of a head.
+        head_dim: usize,
+        /// How columns are paired.
+        style: RopeStyle,
+    },
+    /// Inputs q, k and v. Stores k and v, then attends with q.
+    Attention(Attention),
+    /// Input x.
+    Act(Activation),
+    /// Inputs gate and up: `act(gate) * up`.
+    GatedAct(Activation),
+    /// Inputs a and b.
+    Add,
+    /// Input x, times a constant.
+    Scale(f32),
+    /// Input x: `cap * tanh(x / cap)`.
+    Softcap(f32),
+    /// Input x, tokens; output: only the rows whose logits are wanted.
+    SelectRows,
+}
+
+/// An operation with its inputs and its output.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// What is done.
+    pub op: Op,
+    /// To what.
+    pub inputs: Vec<ValueId>,
+    /// Into what.
+    pub output: ValueId,
+}
+
+/// A weight as the graph knows it.
+#[derive(Debug, Clone)]
+pub struct WeightInfo {
+    /// Canonical name, such as `layers.3.wq`.
+    pub name: String,
+    /// Row-major shape.
+    pub shape: Vec<usize>,
+    /// Block type of the stored elements.
+    pub ty: realizar_quant::BlockType,
+}
+
+/// A recorded forward pass.
+#[derive(Debug, Clone, Default)]
+pub struct Graph {
+    /// The operations, in an order in which they can run.
+    pub nodes: Vec<Node>,
+    /// Every value.
+    pub values: Vec<Value>,
+    /// Every weight, indexed by [`WeightId`].
+    pub weights: Vec<WeightInfo>,
+    /// The groups of layers that share key-value pages.
+    pub kv_groups: Vec<GroupSpec>,
+    /// The last value: logits, `[outputs, vocab_size]`.
+    pub logits: Option<ValueId>,
+}
+
+impl Graph {
+    /// The value that holds the storage of `id`, and the column where `id` begins.
+    pub fn root(&self, id: ValueId) -> (ValueId, usize) {
+        let (mut id, mut col) = (id, 0);
+        while let Some((of, offset)) = self.values[id.idx()].view {
+            (id, col) = (of, col + offset);
+        }
+        (id, col)
+    }
+}

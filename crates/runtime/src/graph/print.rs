@@ -1,0 +1,105 @@
+//! The graph as text: one line per operation, for `inspect --graph` and snapshots.
+
+use super::{Graph, Norm, NormKind, Op, Prologue, RowDomain, ValueId};
+use crate::weights::WeightId;
+use std::fmt;
+
+impl Graph {
+    fn weight(&self, id: WeightId) -> String {
+        let info = &self.weights[id.idx()];
+        format!("{} {}{:?}", info.name, info.ty, info.shape)
+    }
+
+    /// `%4`, or `%4[64..96]` for columns of a value.
+    fn operand(&self, id: ValueId) -> String {
+        let (root, col) = self.root(id);
+        if root == id {
+            format!("%{}", id.0)
+        } else {
+            format!("%{}[{col}..{}]", root.0, col + self.values[id.idx()].width)
+        }
+    }
+
+    fn norm(&self, norm: &Norm) -> String {
+        let kind = match norm.kind {
+            NormKind::Rms => "rms_norm",
+            NormKind::Layer => "layer_norm",
+        };
+        let weight = norm.weight.map_or(String::new(), |w| format!(" {}", self.weight(w)));
+        let bias = norm.bias.map_or(String::new(), |w| format!(" {}", self.weight(w)));
+        format!("{kind}(eps {:e}){weight}{bias}", norm.eps)
+    }
+
+    fn op(&self, op: &Op) -> String {
+        match op {
+            Op::Embed { table, scale } if *scale == 1.0 => format!("embed {}", self.weight(*table)),
+            Op::Embed { table, scale } => format!("embed {} * {scale}", self.weight(*table)),
+            Op::PosEmbed { table } => format!("pos_embed {}", self.weight(*table)),
+            Op::RopeTable(angles) => {
+                let last = angles.inv_freq.last().copied().unwrap_or_default();
+                let n = 2 * angles.inv_freq.len();
+                format!("rope_table {n} columns, slowest {last:e}, mscale {}", angles.mscale)
+            }
+            Op::Norm(norm) => self.norm(norm),
+            Op::Linear { prologue, parts, residual } => {
+                let before = match prologue {
+                    Prologue::None => String::new(),
+                    Prologue::Norm(norm) => format!("{} -> ", self.norm(norm)),
+                    Prologue::Gated(act) => format!("gated {act:?} -> "),
+                    Prologue::Act(act) => format!("{act:?} -> "),
+                };
+                let parts: Vec<String> = parts
+                    .iter()
+                    .map(|part| match part.bias {
+                        Some(bias) => format!("{} + {}", self.weight(part.weight), self.weight(bias)),
+                        None => self.weight(part.weight),
+                    })
+                    .collect();
+                let after = if *residual { " + residual" } else { "" };
+                format!("{before}linear {}{after}", parts.join(" | "))
+            }
+            Op::Rope { head_dim, style } => format!("rope {style:?}, heads of {head_dim}"),
+            Op::Attention(a) => {
+                let mut text = format!(
+                    "attention group {} layer {}, {}/{} heads of {}, scale {}",
+                    a.kv.group, a.kv.layer, a.n_heads, a.n_kv_heads, a.head_dim, a.scale
+                );
+                if let Some(window) = a.window {
+                    text += &format!(", window {window}");
+                }
+                if let Some(cap) = a.softcap {
+                    text += &format!(", soft cap {cap}");
+                }
+                text
+            }
+            Op::Act(act) => format!("{act:?}"),
+            Op::GatedAct(act) => format!("gated {act:?}"),
+            Op::Add => "add".to_owned(),
+            Op::Scale(factor) => format!("scale {factor}"),
+            Op::Softcap(cap) => format!("soft cap {cap}"),
+            Op::SelectRows => "select_rows".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for node in &self.nodes {
+            let output = &self.values[node.output.idx()];
+            let rows = match output.rows {
+                RowDomain::Tokens => "tokens",
+                RowDomain::Outputs => "outputs",
+            };
+            let inputs: Vec<String> = node.inputs.iter().map(|&i| self.operand(i)).collect();
+            writeln!(
+                f,
+                "%{} [{rows}, {}] = ({}) {}",
+                node.output.0,
+                output.width,
+                inputs.join(", "),
+                self.op(&node.op)
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,277 @@
+//! A loaded model: from a path to something that computes logits, with its
+//! tokenizer and chat template beside it.
+
+use crate::backend::{Arithmetic, Backend, ExecutableOptions, Role};
+use crate::checkpoint::Checkpoint;
+use crate::config::Config;
+use crate::graph::{Graph, fuse};
+use crate::models;
+use crate::plan::{RowLimits, plan};
+use crate::runner::{Chunk, Outputs, Runner};
+use crate::template::ChatTemplate;
+use crate::tokenizer::Tokenizer;
+use crate::weights::{WeightData, Weights};
+use crate::Error;
+use realizar_kvcache::KvLayout;
+use realizar_quant::BlockType;
+use std::path::{Path, PathBuf};
+
+/// How a model is loaded.
+#[derive(Debug, Clone)]
+pub struct LoadOptions {
+    /// The arithmetic of matrix products.
+    pub arithmetic: Arithmetic,
+    /// The type of stored keys and values: F32, F16 or BF16. `None` is F16, or
+    /// F32 with F32 arithmetic.
+    pub kv_type: Option<BlockType>,
+    /// The most tokens of a sequence. `None` is what the model was made for, up
+    /// to [`DEFAULT_MAX_SEQ_LEN`].
+    pub max_seq_len: Option<usize>,
+    /// The most tokens of a step; longer prompts are run in chunks of this size.
+    pub chunk: usize,
+    /// The most rows of logits of a step.
+    pub max_outputs: usize,
+    /// Sequences of full length that the key-value cache has room for.
+    pub max_seqs: usize,
+}
+
+/// The context of a model made for more, unless one is asked for.
+pub const DEFAULT_MAX_SEQ_LEN: usize = 8192;
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            arithmetic: Arithmetic::Auto,
+            kv_type: None,
+            max_seq_len: None,
+            chunk: 256,
+            max_outputs: 16,
+            max_seqs: 1,
+        }
+    }
+}
+
+/// A model that is ready to run.
+#[derive(Debug)]
+pub struct Model {
+    path: PathBuf,
+    architecture: &'static str,
+    config: Config,
+    graph: Graph,
+    tokenizer: Result<Tokenizer, crate::tokenizer::Error>,
+    template: Option<ChatTemplate>,
+    runner: Runner,
+    backend: String,
+    n_params: usize,
+    weight_bytes: usize,
+}
+
+impl Model {
+    /// Loads a GGUF file or a Hugging Face directory onto `backend`.
+    ///
+    /// # Errors
+    /// If a file is malformed, the model is of a kind that is not built, an
+    /// option cannot be met, or the backend cannot run the model.
+    pub fn load(path: &Path, backend: &dyn Backend, options: &LoadOptions) -> Result<Self, Error> {
+        let checkpoint = Checkpoint::open(path)?;
+        let config = models::config(&checkpoint)?;
+        let max_seq_len = context(&config, options)?;
+        let recorded = models::record(&checkpoint, config, max_seq_len)?;
+        let (config, weights) = (recorded.config, recorded.weights);
+        let graph = fuse(recorded.graph, backend.fusions());
+        let limits = row_limits(options, max_seq_len)?;
+        let kv = kv_pools(&graph, options, max_seq_len, limits.tokens)?;
+        let (n_params, weight_bytes) = sizes(&weights);
+        let executable = backend.load(
+            plan(graph.clone(), limits),
+            weights,
+            ExecutableOptions { arithmetic: options.arithmetic, kv: kv.clone() },
+        )?;
+        let tokenizer = match &checkpoint {
+            Checkpoint::Gguf(gguf) => Tokenizer::from_gguf(gguf.metadata()),
+            Checkpoint::Hf { .. } => Tokenizer::from_hf_dir(path),
+        };
+        let template = match (&checkpoint, &tokenizer) {
+            (_, Err(_)) => None,
+            (Checkpoint::Gguf(gguf), Ok(t)) => ChatTemplate::from_gguf(gguf.metadata(), t)?,
+            (Checkpoint::Hf { .. }, Ok(t)) => ChatTemplate::from_hf_dir(path, t)?,
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            architecture: recorded.architecture,
+            runner: Runner::new(executable, limits, config.vocab_size, max_seq_len, &kv),
+            backend: backend.name(),
+            config,
+            graph,
+            tokenizer,
+            template,
+            n_params,
+            weight_bytes,
+        })
+    }
+
+    /// The path that it was loaded from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The name of its architecture, as GGUF files spell it.
+    pub fn architecture(&self) -> &'static str {
+        self.architecture
+    }
+
+    /// Its dimensions and constants.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Its graph, after the backend's fusions.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// The backend that it runs on.
+    pub fn backend(&self) -> &str {
+        &self.backend
+    }
+
+    /// Elements of all weights.
+    pub fn n_params(&self) -> usize {
+        self.n_params
+    }
+
+    /// Bytes of all weights as they are stored.
+    pub fn weight_bytes(&self) -> usize {
+        self.weight_bytes
+    }
+
+    /// The most tokens of a sequence.
+    pub fn max_seq_len(&self) -> usize {
+        self.runner.max_seq_len()
+    }
+
+    /// Its tokenizer.
+    ///
+    /// # Errors
+    /// If the model came without one, or with one that cannot be read.
+    pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
+        self.tokenizer.as_ref().map_err(|error| error.clone().into())
+    }
+
+    /// Its chat template, if it came with one.
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref()
+    }
+
+    /// The runner, for batches of sequences.
+    pub fn runner(&mut self) -> &mut Runner {
+        &mut self.runner
+    }
+
+    /// Tokenizer and runner together, for generation.
+    pub(crate) fn parts(&mut self) -> Result<(&Tokenizer, &mut Runner), Error> {
+        let tokenizer = self.tokenizer.as_ref().map_err(|error| Error::from(error.clone()))?;
+        Ok((tokenizer, &mut self.runner))
+    }
+
+    /// The logits of a prompt at `positions`, in their order, each `[vocab_size]`.
+    /// The prompt is run in chunks of at most `chunk` tokens.
+    ///
+    /// # Errors
+    /// If a token is not in the vocabulary, a position is not in the prompt, or
+    /// the prompt does not fit the context.
+    pub fn logits(
+        &mut self,
+        ids: &[u32],
+        positions: &[usize],
+        chunk: usize,
+    ) -> Result<Vec<Vec<f32>>, Error> {
+        if let Some(pos) = positions.iter().find(|&&pos| pos >= ids.len()) {
+            let n = ids.len();
+            return Err(Error::Request(format!("position {pos} is not in a prompt of {n}")));
+        }
+        let RowLimits { tokens, outputs } = self.runner.limits();
+        let chunk = chunk.clamp(1, tokens);
+        let mut wanted: Vec<usize> = positions.to_vec();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut rows = Vec::with_capacity(wanted.len());
+        let seq = self.runner.new_sequence();
+        let mut result = Ok(());
+        let mut first = 0;
+        while first < ids.len() && result.is_ok() {
+            // A chunk also ends where it would want more rows than a step gives.
+            let mut end = (first + chunk).min(ids.len());
+            let from = wanted.partition_point(|&pos| pos < first);
+            if let Some(&beyond) = wanted.get(from + outputs) {
+                end = end.min(beyond);
+            }
+            let to = wanted.partition_point(|&pos| pos < end);
+            let at: Vec<usize> = wanted[from..to].iter().map(|pos| pos - first).collect();
+            let tokens = &ids[first..end];
+            let outputs = Outputs::At(&at);
+            let step = Chunk { seq: &seq, tokens, role: Role::Prompt, outputs };
+            result = self.runner.step(&[step]).map(|logits| {
+                rows.extend((0..at.len()).map(|i| logits.row(0, i).to_vec()));
+            });
+            first = end;
+        }
+        self.runner.remove(seq);
+        result?;
+        let row = |pos: &usize| rows[wanted.partition_point(|w| w < pos)].clone();
+        Ok(positions.iter().map(row).collect())
+    }
+}
+
+/// The context that the options and the model agree on.
+fn context(config: &Config, options: &LoadOptions) -> Result<usize, Error> {
+    let refuse = |reason: String| Err(Error::Option { option: "ctx", reason });
+    match options.max_seq_len {
+        None => Ok(config.max_seq_len.min(DEFAULT_MAX_SEQ_LEN)),
+        Some(0) => refuse("a context has at least one token".to_owned()),
+        Some(n) if n > config.max_seq_len => {
+            refuse(format!("{n} is more than the {} the model was made for", config.max_seq_len))
+        }
+        Some(n) => Ok(n),
+    }
+}
+
+fn row_limits(options: &LoadOptions, max_seq_len: usize) -> Result<RowLimits, Error> {
+    if options.chunk == 0 || options.max_outputs == 0 || options.max_seqs == 0 {
+        let reason = "a step has at least one token and one row of logits".to_owned();
+        return Err(Error::Option { option: "chunk", reason });
+    }
+    // No step has more rows than all sequences have positions.
+    let most = max_seq_len.saturating_mul(options.max_seqs);
+    let tokens = options.chunk.max(options.max_seqs).min(most);
+    Ok(RowLimits { tokens, outputs: options.max_outputs.min(tokens) })
+}
+
+/// Of each key-value group, its layout and its pages.
+fn kv_pools(
+    graph: &Graph,
+    options: &LoadOptions,
+    max_seq_len: usize,
+    max_step: usize,
+) -> Result<Vec<(KvLayout, usize)>, Error> {
+    let ty = options.kv_type.unwrap_or(match options.arithmetic {
+        Arithmetic::Auto => BlockType::F16,
+        Arithmetic::F32 => BlockType::F32,
+    });
+    let pool = |spec: &realizar_kvcache::GroupSpec| {
+        let layout = KvLayout::new(ty, spec.clone())?;
+        let n_pages = layout.pages_for(max_seq_len, max_step).saturating_mul(options.max_seqs);
+        Ok((layout, n_pages))
+    };
+    graph.kv_groups.iter().map(pool).collect()
+}
+
+/// Elements and bytes of the weights.
+fn sizes(weights: &Weights) -> (usize, usize) {
+    let n_elements = |data: &WeightData| match data {
+        WeightData::Matrix { rows, cols, .. } => rows * cols,
+        WeightData::Vector(values) => values.len(),
+    };
+    let all = &weights.0;
+    (all.iter().map(n_elements).sum(), all.iter().map(WeightData::n_bytes).sum())
+}

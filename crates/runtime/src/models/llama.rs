@@ -1,0 +1,59 @@
+//! llama: Llama 1 to 3, TinyLlama, SmolLM2, Mistral and others of this shape.
+//!
+//! Touvron et al., 2023. GGUF files store Q and K with their rows permuted so
+//! that rotated columns are neighbours.
+
+use super::{Architecture, Build};
+use crate::Error;
+use crate::checkpoint::{GgufSettings, HfSettings};
+use crate::config::{Config, window_or_none};
+use crate::graph::{RopeStyle, ValueId};
+use crate::weights::Bias;
+
+pub(super) static ARCHITECTURE: Architecture = Architecture {
+    name: "llama",
+    hf_model_types: &["llama", "mistral"],
+    hf_names: &[],
+    gguf_names: &[],
+    ignored: &["rotary_emb.inv_freq"],
+    config_from_hf,
+    config_from_gguf,
+    forward,
+};
+
+fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    // Only Mistral has a window, on every layer.
+    let window = window_or_none(s.opt_usize("sliding_window")?);
+    let window = window.filter(|_| s.opt_str("model_type").is_ok_and(|t| t == Some("mistral")));
+    Config::from_hf(s)?.with_hf_layer_types(s, window, |_| true)
+}
+
+fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+    let window = window_or_none(s.opt_usize("attention.sliding_window")?);
+    Ok(Config::from_gguf(s)?.with_windows(|_| window))
+}
+
+fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+    let c = m.config;
+    if !m.weights.is_hf() {
+        m.rope_style = RopeStyle::Interleaved;
+    }
+    let tok_embed = m.tok_embed()?;
+    let mut x = m.graph.embed(&tok_embed, 1.0);
+    let rope = m.rope_table(&c.rope)?;
+    for l in 0..c.n_layers {
+        let h = m.rms_norm(x, (l, "attn_norm"))?;
+        let [q, k, v] = m.qkv(h, l, Bias::IfPresent)?;
+        let (q, k) = (m.rope(q, rope), m.rope(k, rope));
+        let a = m.graph.attention(q, k, v, &c.attention(l));
+        let o = m.wo(a, l, Bias::IfPresent)?;
+        x = m.graph.add(x, o);
+
+        let h = m.rms_norm(x, (l, "ffn_norm"))?;
+        let f = m.gated_ffn(h, l, Bias::IfPresent)?;
+        x = m.graph.add(x, f);
+    }
+    let x = m.graph.select_rows(x);
+    let h = m.rms_norm(x, "final_norm")?;
+    m.lm_head(h, tok_embed, Bias::None)
+}

@@ -1,0 +1,59 @@
+//! phi2: Phi 1, 1.5 and 2. LayerNorm, biases everywhere, a rotary embedding on
+//! part of each head, and attention beside the feed-forward network.
+//!
+//! Li et al., 2023 ("Textbooks Are All You Need II").
+
+use super::{Architecture, Build};
+use crate::Error;
+use crate::checkpoint::{GgufSettings, HfSettings};
+use crate::config::Config;
+use crate::graph::{Activation, ValueId};
+use crate::weights::Bias;
+
+pub(super) static ARCHITECTURE: Architecture = Architecture {
+    name: "phi2",
+    hf_model_types: &["phi"],
+    hf_names: &[
+        ("final_norm", "model.final_layernorm"),
+        ("wo", "model.layers.{}.self_attn.dense"),
+        ("w_up", "model.layers.{}.mlp.fc1"),
+        ("w_down", "model.layers.{}.mlp.fc2"),
+    ],
+    gguf_names: &[],
+    ignored: &["rotary_emb.inv_freq"],
+    config_from_hf,
+    config_from_gguf,
+    forward,
+};
+
+fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    if s.bool_or("qk_layernorm", false)? {
+        return Err(s.unsupported("`qk_layernorm`"));
+    }
+    let norm_eps = s.opt_f32("layer_norm_eps")?.unwrap_or(1e-5);
+    Ok(Config { norm_eps, ..Config::from_hf(s)? })
+}
+
+fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+    Ok(Config { activation: Activation::GeluTanh, ..Config::from_gguf(s)? })
+}
+
+fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+    let c = m.config;
+    let tok_embed = m.tok_embed()?;
+    let mut x = m.graph.embed(&tok_embed, 1.0);
+    let rope = m.rope_table(&c.rope)?;
+    for l in 0..c.n_layers {
+        let h = m.layer_norm(x, (l, "attn_norm"))?;
+        let [q, k, v] = m.qkv(h, l, Bias::Required)?;
+        let (q, k) = (m.rope(q, rope), m.rope(k, rope));
+        let a = m.graph.attention(q, k, v, &c.attention(l));
+        let o = m.wo(a, l, Bias::Required)?;
+        let f = m.plain_ffn(h, l, Bias::Required)?;
+        x = m.graph.add(x, o);
+        x = m.graph.add(x, f);
+    }
+    let x = m.graph.select_rows(x);
+    let h = m.layer_norm(x, "final_norm")?;
+    m.lm_head(h, tok_embed, Bias::Required)
+}

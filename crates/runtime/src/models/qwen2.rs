@@ -1,0 +1,58 @@
+//! qwen2: Qwen 1.5, 2 and 2.5. The llama shape with biases on Q, K and V.
+//!
+//! Yang et al., 2024 (Qwen2 technical report).
+
+use super::{Architecture, Build};
+use crate::Error;
+use crate::checkpoint::{GgufSettings, HfSettings};
+use crate::config::{Config, window_or_none};
+use crate::graph::ValueId;
+use crate::weights::Bias;
+
+pub(super) static ARCHITECTURE: Architecture = Architecture {
+    name: "qwen2",
+    hf_model_types: &["qwen2"],
+    hf_names: &[],
+    gguf_names: &[],
+    ignored: &["rotary_emb.inv_freq"],
+    config_from_hf,
+    config_from_gguf,
+    forward,
+};
+
+/// The settings, with the window on the layers from `max_window_layers` on.
+pub(super) fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let window = window_or_none(s.opt_usize("sliding_window")?);
+    let window = window.filter(|_| s.bool_or("use_sliding_window", false).unwrap_or(false));
+    let first = s.opt_usize("max_window_layers")?.unwrap_or(0);
+    Config::from_hf(s)?.with_hf_layer_types(s, window, |l| l >= first)
+}
+
+pub(super) fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+    if window_or_none(s.opt_usize("attention.sliding_window")?).is_some() {
+        return Err(s.unsupported("a sliding window whose layers the file does not name"));
+    }
+    Config::from_gguf(s)
+}
+
+fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+    let c = m.config;
+    let tok_embed = m.tok_embed()?;
+    let mut x = m.graph.embed(&tok_embed, 1.0);
+    let rope = m.rope_table(&c.rope)?;
+    for l in 0..c.n_layers {
+        let h = m.rms_norm(x, (l, "attn_norm"))?;
+        let [q, k, v] = m.qkv(h, l, Bias::Required)?;
+        let (q, k) = (m.rope(q, rope), m.rope(k, rope));
+        let a = m.graph.attention(q, k, v, &c.attention(l));
+        let o = m.wo(a, l, Bias::None)?;
+        x = m.graph.add(x, o);
+
+        let h = m.rms_norm(x, (l, "ffn_norm"))?;
+        let f = m.gated_ffn(h, l, Bias::None)?;
+        x = m.graph.add(x, f);
+    }
+    let x = m.graph.select_rows(x);
+    let h = m.rms_norm(x, "final_norm")?;
+    m.lm_head(h, tok_embed, Bias::None)
+}

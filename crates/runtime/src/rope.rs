@@ -1,0 +1,390 @@
+//! Rotary position embedding: the angles and how they are stretched beyond the
+//! context a model was trained on.
+//!
+//! Su et al., 2021 (RoPE); linear scaling (position interpolation, Chen et al.,
+//! 2023); NTK-by-parts and attention factor (YaRN, Peng et al., 2023); Llama
+//! 3.1's frequency bands; LongRoPE's factors per pair (Ding et al., 2024).
+
+use crate::Error;
+use crate::checkpoint::{GgufSettings, HfSettings};
+use crate::graph::RopeAngles;
+
+/// How the angles are stretched.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// Every angle is divided by the factor.
+    Linear {
+        /// The factor.
+        factor: f32,
+    },
+    /// Llama 3.1: low frequencies are divided, high ones kept, between blended.
+    Llama3 {
+        /// Divisor of low frequencies.
+        factor: f32,
+        /// Bounds of the blended band, in turns per original context.
+        low_freq_factor: f32,
+        /// See `low_freq_factor`.
+        high_freq_factor: f32,
+        /// Context of the training.
+        original_max_seq_len: usize,
+    },
+    /// YaRN.
+    Yarn {
+        /// Divisor of low frequencies.
+        factor: f32,
+        /// Factor on sine and cosine.
+        attention_factor: f32,
+        /// Turns per original context above which a frequency is kept.
+        beta_fast: f32,
+        /// Turns per original context below which it is divided.
+        beta_slow: f32,
+        /// Whether the band's edges are whole pairs.
+        truncate: bool,
+        /// Context of the training.
+        original_max_seq_len: usize,
+    },
+    /// LongRoPE: a divisor for every pair, one list for contexts up to the
+    /// original and one for longer ones. Which applies is decided by the context
+    /// the model is loaded with, never by the length of a request.
+    LongRope {
+        /// Divisors for short contexts.
+        short: Vec<f32>, // [rotary_dim / 2]
+        /// Divisors for long contexts.
+        long: Vec<f32>, // [rotary_dim / 2]
+        /// Factor on sine and cosine.
+        attention_factor: f32,
+        /// Context of the training.
+        original_max_seq_len: usize,
+    },
+    /// A divisor for every pair, as GGUF files store Llama 3.1's.
+    Factors(Vec<f32>), // [rotary_dim / 2]
+}
+
+/// A rotary embedding.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rope {
+    /// Base of the angles.
+    pub theta: f32,
+    /// Columns of a head that are rotated, from the first on.
+    pub rotary_dim: usize,
+    /// How the angles are stretched.
+    pub scaling: RopeScaling,
+}
+
+impl Rope {
+    /// The rope of config.json: `rope_parameters` (for `layer_type`, where they
+    /// are given by type) or the older `rope_theta` with `rope_scaling`.
+    ///
+    /// # Errors
+    /// If a value is missing, cannot be right, or names a scaling not built.
+    pub fn from_hf(
+        s: &HfSettings,
+        layer_type: Option<&str>,
+        head_dim: usize,
+        max_seq_len: usize,
+    ) -> Result<Self, Error> {
+        let parameters = s.opt_object("rope_parameters")?;
+        let of_type = match (&parameters, layer_type) {
+            (Some(all), Some(layer_type)) => all.opt_object(layer_type)?,
+            _ => None,
+        };
+        // When all layers share one rope, its parameters are not nested.
+        let parameters = of_type.or(parameters);
+        let scaling = parameters.clone().or(s.opt_object("rope_scaling")?);
+        let number = |key: &str| -> Result<Option<f32>, Error> {
+            match parameters.as_ref().map(|p| p.opt_f32(key)).transpose()?.flatten() {
+                Some(x) => Ok(Some(x)),
+                None => s.opt_f32(key),
+            }
+        };
+        let theta = number("rope_theta")?.unwrap_or(10_000.0);
+        let fraction = number("partial_rotary_factor")?.unwrap_or(1.0);
+        let rotary_dim = (head_dim as f32 * fraction) as usize;
+        if rotary_dim == 0 || rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
+            return Err(s.wrong("partial_rotary_factor", "an even part of a head"));
+        }
+        let scaling = match scaling {
+            Some(p) => scaling_from_hf(s, &p, rotary_dim / 2, max_seq_len)?,
+            None => RopeScaling::None,
+        };
+        Ok(Self { theta, rotary_dim, scaling })
+    }
+
+    /// The rope of a GGUF file's metadata. Factors that the file stores as
+    /// tensors are added when the weights are loaded.
+    ///
+    /// # Errors
+    /// If a value cannot be right, or names a scaling not built.
+    pub fn from_gguf(
+        s: GgufSettings<'_>,
+        head_dim: usize,
+        max_seq_len: usize,
+    ) -> Result<Self, Error> {
+        let rotary_dim = s.opt_usize("rope.dimension_count")?.unwrap_or(head_dim);
+        if rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
+            let found = rotary_dim.to_string();
+            return Err(s.wrong("rope.dimension_count", "an even part of a head", found));
+        }
+        let linear = s.opt_f32("rope.scale_linear")?;
+        let factor = s.opt_f32("rope.scaling.factor")?.or(linear).unwrap_or(1.0);
+        let original = s.opt_usize("rope.scaling.original_context_length")?.unwrap_or(max_seq_len);
+        // LongRoPE is announced by its factors alone, linear scaling once was by its factor.
+        let has_factors = s.gguf().tensor_info("rope_factors_long.weight").is_some();
+        let ty = match s.opt_str("rope.scaling.type")? {
+            None | Some("none") if has_factors => "longrope",
+            None if linear.is_some() => "linear",
+            ty => ty.unwrap_or("none"),
+        };
+        let scaling = match ty {
+            "none" => RopeScaling::None,
+            "linear" => RopeScaling::Linear { factor },
+            "yarn" => {
+                let own = s.opt_f32("rope.scaling.attn_factor")?.unwrap_or(1.0);
+                RopeScaling::Yarn {
+                    factor,
+                    attention_factor: own * yarn_attention_factor(factor, 1.0),
+                    beta_fast: s.opt_f32("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
+                    beta_slow: s.opt_f32("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+                    truncate: true,
+                    original_max_seq_len: original,
+                }
+            }
+            "longrope" => RopeScaling::LongRope {
+                short: Vec::new(),
+                long: Vec::new(),
+                attention_factor: s
+                    .opt_f32("rope.scaling.attn_factor")?
+                    .unwrap_or_else(|| longrope_attention_factor(max_seq_len, original)),
+                original_max_seq_len: original,
+            },
+            other => return Err(s.unsupported(format!("rope scaling `{other}`"))),
+        };
+        if !(factor > 0.0 && factor.is_finite()) {
+            let found = factor.to_string();
+            return Err(s.wrong("rope.scaling.factor", "a positive number", found));
+        }
+        let theta = s.opt_f32("rope.freq_base")?.unwrap_or(10_000.0);
+        Ok(Self { theta, rotary_dim, scaling })
+    }
+
+    /// The angles of a model that is loaded for contexts up to `context`.
+    pub fn angles(&self, context: usize) -> RopeAngles {
+        let n = self.rotary_dim / 2;
+        let base = (0..n).map(|i| {
+            1.0 / f64::from(self.theta).powf(2.0 * i as f64 / self.rotary_dim as f64)
+        });
+        let (mut mscale, tau) = (1.0, std::f64::consts::TAU);
+        let inv_freq: Vec<f64> = match &self.scaling {
+            RopeScaling::None => base.collect(),
+            RopeScaling::Linear { factor } => base.map(|f| f / f64::from(*factor)).collect(),
+            RopeScaling::Factors(factors) => divide(base, factors),
+            RopeScaling::LongRope { short, long, attention_factor, original_max_seq_len } => {
+                mscale = *attention_factor;
+                divide(base, if context > *original_max_seq_len { long } else { short })
+            }
+            &RopeScaling::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_max_seq_len,
+            } => {
+                let (low, high) = (f64::from(low_freq_factor), f64::from(high_freq_factor));
+                base.map(|f| {
+                    let turns = original_max_seq_len as f64 * f / tau;
+                    let keep = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+                    keep * f + (1.0 - keep) * f / f64::from(factor)
+                })
+                .collect()
+            }
+            &RopeScaling::Yarn {
+                factor,
+                attention_factor,
+                beta_fast,
+                beta_slow,
+                truncate,
+                original_max_seq_len,
+            } => {
+                mscale = attention_factor;
+                // The pair that makes `turns` turns in the original context.
+                let pair = |turns: f32| {
+                    let context = original_max_seq_len as f64 / (f64::from(turns) * tau);
+                    self.rotary_dim as f64 * context.ln() / (2.0 * f64::from(self.theta).ln())
+                };
+                let (mut low, mut high) = (pair(beta_fast), pair(beta_slow));
+                if truncate {
+                    (low, high) = (low.floor(), high.ceil());
+                }
+                low = low.max(0.0);
+                high = high.min(self.rotary_dim as f64 - 1.0);
+                if low == high {
+                    high += 0.001;
+                }
+                base.enumerate()
+                    .map(|(i, f)| {
+                        let divide = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+                        (1.0 - divide) * f + divide * f / f64::from(factor)
+                    })
+                    .collect()
+            }
+        };
+        RopeAngles { inv_freq: inv_freq.iter().map(|&f| f as f32).collect(), mscale }
+    }
+}
+
+fn divide(base: impl Iterator<Item = f64>, factors: &[f32]) -> Vec<f64> {
+    base.zip(factors).map(|(f, &factor)| f / f64::from(factor)).collect()
+}
+
+/// YaRN's factor on sine and cosine (equation 22), `0.1 * mscale * ln(s) + 1`.
+fn yarn_attention_factor(factor: f32, mscale: f32) -> f32 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
+}
+
+/// LongRoPE's factor on sine and cosine.
+fn longrope_attention_factor(max_seq_len: usize, original: usize) -> f32 {
+    let factor = max_seq_len as f32 / original as f32;
+    if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (original as f32).ln()).sqrt() }
+}
+
+fn scaling_from_hf(
+    s: &HfSettings,
+    p: &HfSettings,
+    n_pairs: usize,
+    max_seq_len: usize,
+) -> Result<RopeScaling, Error> {
+    let ty = p.opt_str("rope_type")?.or(p.opt_str("type")?).unwrap_or("default");
+    let positive = |key: &str| match p.f32(key)? {
+        x if x > 0.0 && x.is_finite() => Ok(x),
+        _ => Err(p.wrong(key, "a positive number")),
+    };
+    let original = || {
+        let own = p.opt_usize("original_max_position_embeddings")?;
+        let outer = s.opt_usize("original_max_position_embeddings")?;
+        match own.or(outer).unwrap_or(max_seq_len) {
+            0 => Err(p.wrong("original_max_position_embeddings", "a number of positions")),
+            n => Ok(n),
+        }
+    };
+    Ok(match ty {
+        "default" => RopeScaling::None,
+        "linear" => RopeScaling::Linear { factor: positive("factor")? },
+        "llama3" => RopeScaling::Llama3 {
+            factor: positive("factor")?,
+            low_freq_factor: positive("low_freq_factor")?,
+            high_freq_factor: positive("high_freq_factor")?,
+            original_max_seq_len: original()?,
+        },
+        "yarn" => {
+            let factor = positive("factor")?;
+            let (mscale, all_dim) = (p.opt_f32("mscale")?, p.opt_f32("mscale_all_dim")?);
+            let attention_factor = match (p.opt_f32("attention_factor")?, mscale, all_dim) {
+                (Some(own), ..) => own,
+                (None, Some(m), Some(all)) if m != 0.0 && all != 0.0 => {
+                    yarn_attention_factor(factor, m) / yarn_attention_factor(factor, all)
+                }
+                _ => yarn_attention_factor(factor, 1.0),
+            };
+            RopeScaling::Yarn {
+                factor,
+                attention_factor,
+                beta_fast: p.opt_f32("beta_fast")?.unwrap_or(32.0),
+                beta_slow: p.opt_f32("beta_slow")?.unwrap_or(1.0),
+                truncate: p.bool_or("truncate", true)?,
+                original_max_seq_len: original()?,
+            }
+        }
+        "longrope" | "su" => {
+            let factors = |key: &str| match p.opt_f32s(key)? {
+                Some(list) if list.len() == n_pairs && list.iter().all(|&f| f > 0.0) => Ok(list),
+                _ => Err(p.wrong(key, format!("{n_pairs} positive numbers"))),
+            };
+            let original_max_seq_len = original()?;
+            let attention_factor = match (p.opt_f32("attention_factor")?, p.opt_f32("factor")?) {
+                (Some(own), _) => own,
+                (None, Some(factor)) if factor > 1.0 => {
+                    (1.0 + factor.ln() / (original_max_seq_len as f32).ln()).sqrt()
+                }
+                (None, Some(_)) => 1.0,
+                (None, None) => longrope_attention_factor(max_seq_len, original_max_seq_len),
+            };
+            RopeScaling::LongRope {
+                short: factors("short_factor")?,
+                long: factors("long_factor")?,
+                attention_factor,
+                original_max_seq_len,
+            }
+        }
+        other => return Err(s.unsupported(format!("rope scaling `{other}`"))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rope(scaling: RopeScaling) -> Rope {
+        Rope { theta: 10_000.0, rotary_dim: 16, scaling }
+    }
+
+    fn check(scaling: RopeScaling, context: usize, expected: [f32; 8], mscale: f32) {
+        let angles = rope(scaling.clone()).angles(context);
+        assert!((angles.mscale - mscale).abs() < 1e-6, "{scaling:?}: mscale {}", angles.mscale);
+        for (i, (a, e)) in angles.inv_freq.iter().zip(expected).enumerate() {
+            assert!((a - e).abs() <= 1e-6 * e, "{scaling:?}: pair {i}: {a} is not {e}");
+        }
+    }
+
+    const PLAIN: [f32; 8] =
+        [1.0, 0.316_227_77, 0.1, 0.031_622_777, 0.01, 0.003_162_277_7, 0.001, 0.000_316_227_77];
+
+    #[test]
+    fn plain_and_linear() {
+        check(RopeScaling::None, 64, PLAIN, 1.0);
+        check(RopeScaling::Linear { factor: 4.0 }, 64, PLAIN.map(|f| f / 4.0), 1.0);
+    }
+
+    #[test]
+    fn long_rope_goes_by_the_context() {
+        let scaling = RopeScaling::LongRope {
+            short: vec![1.0; 8],
+            long: vec![2.0; 8],
+            attention_factor: 1.5,
+            original_max_seq_len: 64,
+        };
+        check(scaling.clone(), 64, PLAIN, 1.5);
+        check(scaling, 65, PLAIN.map(|f| f / 2.0), 1.5);
+    }
+
+    /// Values of transformers' `_compute_llama3_parameters` and
+    /// `_compute_yarn_parameters`, which the tiny models also hold us to.
+    #[test]
+    fn bands_of_llama3_and_yarn() {
+        let llama3 = RopeScaling::Llama3 {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_seq_len: 32,
+        };
+        // Turns in 32 positions: 5.1 (kept), 1.6 (blended), 0.5 and fewer (divided).
+        let keep = (32.0 * PLAIN[1] / std::f32::consts::TAU - 1.0) / 3.0;
+        let blended = keep * PLAIN[1] + (1.0 - keep) * PLAIN[1] / 8.0;
+        let mut expected = PLAIN.map(|f| f / 8.0);
+        (expected[0], expected[1]) = (1.0, blended);
+        check(llama3, 64, expected, 1.0);
+
+        let yarn = RopeScaling::Yarn {
+            factor: 4.0,
+            attention_factor: yarn_attention_factor(4.0, 1.0),
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            truncate: true,
+            original_max_seq_len: 32,
+        };
+        // The band runs from pair 0 to pair ceil(16 ln(32 / tau) / (2 ln 10000)) = 2.
+        let mut expected = PLAIN.map(|f| f / 4.0);
+        (expected[0], expected[1]) = (1.0, PLAIN[1] * (0.5 + 0.5 / 4.0));
+        check(yarn, 64, expected, 1.138_629_4);
+    }
+}
