@@ -89,11 +89,11 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_enum, default_value = "auto", value_name = "KIND")]
     #[arg(hide_possible_values = true)]
     pub(crate) arithmetic: ArithmeticArg,
-    /// Type of the key-value cache: f32, f16 or bf16 [default: chosen by the backend]
+    /// Type of the key-value cache: f32, f16 or bf16 [default: f16, with --arithmetic f32: f32]
     #[arg(long, value_enum, value_name = "TYPE", hide_possible_values = true)]
     pub(crate) kv_type: Option<KvTypeArg>,
     /// Prompt tokens per step; the results do not depend on it
-    #[arg(long, value_name = "N", default_value = "512", value_parser = positive)]
+    #[arg(long, value_name = "N", default_value = "256", value_parser = positive)]
     pub(crate) chunk: usize,
     /// Instruction set of the CPU kernels, e.g. avx2 or scalar [default: the best one here]
     #[arg(long, value_name = "TIER")]
@@ -107,7 +107,7 @@ pub(crate) struct GenerateArgs {
     /// Most tokens to generate
     #[arg(short = 'n', long, value_name = "N", default_value = "1024")]
     pub(crate) max_tokens: usize,
-    /// Context length: the most tokens of prompt and answer [default: the model's]
+    /// Context length: the most tokens of prompt and answer [default: the model's, at most 8192]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub(crate) ctx: Option<usize>,
     /// End the answer at this text (may be given several times)

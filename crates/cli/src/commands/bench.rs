@@ -5,9 +5,10 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::Result;
+use realizar_runtime::Model;
 use serde_json::json;
 
-use crate::engine::Model;
+use crate::engine::{Engine, Needs};
 use crate::options::{GlobalArgs, LoadArgs};
 use crate::source::progress::Progress;
 use crate::ui;
@@ -60,8 +61,8 @@ impl Test {
 
     fn run(self, model: &mut Model) -> Result<Duration> {
         match self {
-            Self::Prompt(n) => model.bench_prompt(n),
-            Self::Generate(n) => model.bench_generate(n),
+            Self::Prompt(n) => Ok(model.bench_prompt(n)?),
+            Self::Generate(n) => Ok(model.bench_generate(n)?),
         }
     }
 }
@@ -75,17 +76,19 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     }
     let path = global.sources()?.resolve(&args.model)?;
     let ctx = tests.iter().map(|test| test.n_tokens()).max();
-    let mut model = Model::load(&path, &args.load, ctx)?;
+    let mut engine = Engine::load(&path, &args.load, Needs { ctx, outputs: Some(1) })?;
+    let n_threads = engine.n_threads;
+    let model = &mut engine.model;
     let progress = Progress::steps("bench", (tests.len() * args.repetitions) as u64);
     let mut results = Vec::new(); // (test, tokens per second of each run)
     for test in tests {
         progress.note(test.name());
         if !args.no_warmup {
-            test.run(&mut model)?;
+            test.run(model)?;
         }
         let mut rates = Vec::new();
         for _ in 0..args.repetitions {
-            let time = test.run(&mut model)?;
+            let time = test.run(model)?;
             rates.push(test.n_tokens() as f64 / time.as_secs_f64().max(1e-9));
             progress.add(1);
         }
@@ -114,7 +117,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             "bytes": model.weight_bytes(),
             "n_params": model.n_params(),
             "backend": model.backend(),
-            "threads": model.n_threads(),
+            "threads": n_threads,
             "results": results,
         }));
     }
@@ -127,10 +130,10 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             out,
             "| {} {name} | {} | {} | {} | {} | {} | {mean:.2} ± {std:.2} |",
             model.architecture(),
-            ui::size(model.weight_bytes()),
-            ui::count(model.n_params()),
+            ui::size(model.weight_bytes() as u64),
+            ui::count(model.n_params() as u64),
             model.backend(),
-            model.n_threads(),
+            n_threads,
             test.name(),
         )?;
     }

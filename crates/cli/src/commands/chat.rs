@@ -7,11 +7,11 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use realizar_runtime::template::Message;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
-use serde_json::json;
 
-use crate::engine::{Message, Model};
+use crate::engine::{Engine, Needs, generate_params};
 use crate::interrupt;
 use crate::options::{GenerateArgs, GlobalArgs, LoadArgs, TemplateArgs};
 use crate::source::cache::create_dir;
@@ -41,10 +41,12 @@ pub(crate) struct Args {
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let sources = global.sources()?;
     let path = sources.resolve(&args.model)?;
-    let mut model = Model::load(&path, &args.load, args.generate.ctx)?;
+    let needs = Needs { ctx: args.generate.ctx, ..Needs::default() };
+    let mut engine = Engine::load(&path, &args.load, needs)?;
+    engine.set_template(&args.template)?;
     let mut chat = Chat { messages: Vec::new(), system: args.template.system.clone() };
     // A model without a template is reported before the first question is typed.
-    model.render(&chat.with_user("hello"), args.template.template.as_deref())?;
+    engine.chat_prompt(&chat.with_user("hello"))?;
     let mut input = Input::open(&sources.cache.history_file())?;
     if input.is_terminal() {
         ui::dim(&format!("{} | /help lists the commands", args.model));
@@ -67,9 +69,9 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             Typed::Unknown(name) => ui::note(&format!("unknown command {name}; see /help")),
             Typed::Message(text) => {
                 let messages = chat.with_user(text);
-                let answer = answer(&mut model, &messages, args)?;
-                chat.messages.push(Message { role: "user", content: text.to_owned() });
-                chat.messages.push(Message { role: "assistant", content: answer });
+                let answer = answer(&mut engine, &messages, args)?;
+                chat.messages.push(Message::new("user", text));
+                chat.messages.push(Message::new("assistant", answer));
             }
         }
     }
@@ -77,14 +79,13 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
 }
 
 /// Streams the answer to `messages` and returns its text.
-fn answer(model: &mut Model, messages: &[Message], args: &Args) -> Result<String> {
-    let text = model.render(messages, args.template.template.as_deref())?;
-    let ids = model.encode(&text, false, true)?;
+fn answer(engine: &mut Engine, messages: &[Message], args: &Args) -> Result<String> {
+    let ids = engine.chat_prompt(messages)?;
     let guard = interrupt::Guard::new();
     let mut out = std::io::stdout().lock();
     let mut failed = None;
-    let seed = args.generate.seed();
-    let generation = model.generate(&ids, &args.generate, seed, None, &mut |token| {
+    let params = generate_params(&args.generate, None);
+    let generation = engine.generate(&ids, &params, &mut |token| {
         let written = out.write_all(token.text.as_bytes()).and_then(|()| out.flush());
         if let Err(error) = written {
             failed = Some(error);
@@ -97,9 +98,10 @@ fn answer(model: &mut Model, messages: &[Message], args: &Args) -> Result<String
     if let Some(error) = failed {
         return Err(error.into());
     }
+    write!(out, "{}", generation.tail)?;
     writeln!(out, "{}", if guard.asked() { " [stopped]" } else { "" })?;
     out.flush()?;
-    tracing::info!("{}", super::run::timing_line(0.0, &generation));
+    tracing::info!("{}", super::run::timing_line(&generation));
     Ok(generation.text)
 }
 
@@ -110,23 +112,18 @@ struct Chat {
 
 impl Chat {
     fn all(&self) -> Vec<Message> {
-        let system = self.system.iter().map(|s| Message { role: "system", content: s.clone() });
+        let system = self.system.iter().map(|s| Message::new("system", s.as_str()));
         system.chain(self.messages.iter().cloned()).collect()
     }
 
     fn with_user(&self, text: &str) -> Vec<Message> {
         let mut messages = self.all();
-        messages.push(Message { role: "user", content: text.to_owned() });
+        messages.push(Message::new("user", text));
         messages
     }
 
     fn save(&self, path: &Path) -> Result<()> {
-        let messages: Vec<_> = self
-            .all()
-            .into_iter()
-            .map(|m| json!({ "role": m.role, "content": m.content }))
-            .collect();
-        let text = serde_json::to_string_pretty(&messages).context("cannot encode")?;
+        let text = serde_json::to_string_pretty(&self.all()).context("cannot encode")?;
         fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
     }
 }
@@ -266,14 +263,14 @@ mod tests {
     #[test]
     fn the_system_message_comes_first_and_a_save_is_json() {
         let mut chat = Chat { messages: Vec::new(), system: Some("s".to_owned()) };
-        chat.messages.push(Message { role: "user", content: "a".to_owned() });
-        let roles: Vec<_> = chat.with_user("b").iter().map(|m| m.role).collect();
+        chat.messages.push(Message::new("user", "a"));
+        let roles: Vec<_> = chat.with_user("b").into_iter().map(|m| m.role).collect();
         assert_eq!(roles, ["system", "user", "user"]);
         let temp = tempfile::tempdir().expect("temporary directory");
         let path = temp.path().join("c.json");
         chat.save(&path).expect("save");
         let value: serde_json::Value =
             serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
-        assert_eq!(value[1], json!({ "role": "user", "content": "a" }));
+        assert_eq!(value[1], serde_json::json!({ "role": "user", "content": "a" }));
     }
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use realizar_formats::{Array, Gguf, SafeTensors, TensorInfo, Value};
 use serde_json::{Map, json};
 
-use crate::engine::Model;
+use crate::engine::{Engine, Needs};
 use crate::options::{GlobalArgs, LoadArgs};
 use crate::ui;
 
@@ -47,9 +47,9 @@ struct Report {
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let path = global.sources()?.resolve(&args.model)?;
     if args.graph {
-        let model = Model::load(&path, &args.load, None)?;
+        let engine = Engine::load(&path, &args.load, Needs::default())?;
         let mut out = ui::out();
-        writeln!(out, "{}", model.print_graph().trim_end())?;
+        writeln!(out, "{}", engine.model.graph().to_string().trim_end())?;
         out.flush()?;
         return Ok(());
     }

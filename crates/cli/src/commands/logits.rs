@@ -7,7 +7,7 @@ use std::io::Write;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::engine::Model;
+use crate::engine::{Engine, Needs};
 use crate::options::{GlobalArgs, LoadArgs};
 use crate::ui;
 
@@ -47,8 +47,9 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
         )));
     }
     let path = global.sources()?.resolve(&args.model)?;
-    let mut model = Model::load(&path, &args.load, None)?;
-    let rows = model.logits(&args.ids, &positions, args.load.chunk)?;
+    let needs = Needs { ctx: None, outputs: Some(positions.len().min(64)) };
+    let mut engine = Engine::load(&path, &args.load, needs)?;
+    let rows = engine.model.logits(&args.ids, &positions, args.load.chunk)?;
     if args.json {
         return ui::json(&Output { values: positions.into_iter().zip(rows).collect() });
     }

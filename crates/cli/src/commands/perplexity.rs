@@ -5,12 +5,16 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use realizar_runtime::tokenizer::EncodeOptions;
 use serde_json::json;
 
-use crate::engine::Model;
+use crate::engine::{Engine, Needs};
 use crate::options::{GlobalArgs, LoadArgs, read_text};
 use crate::source::progress::Progress;
 use crate::ui;
+
+/// Rows of logits per step: enough for whole tiles, few enough for large vocabularies.
+const OUTPUTS: usize = 64;
 
 /// The text is cut into windows of --ctx tokens; the second half of each is scored.
 #[derive(Debug, clap::Args)]
@@ -41,13 +45,15 @@ fn window(text: &str) -> Result<usize, String> {
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let text = read_text(None, Some(&args.file), "text")?;
     let path = global.sources()?.resolve(&args.model)?;
-    let mut model = Model::load(&path, &args.load, Some(args.ctx))?;
-    let ids = model.encode(&text, true, false)?;
+    let needs = Needs { ctx: Some(args.ctx), outputs: Some(OUTPUTS) };
+    let mut engine = Engine::load(&path, &args.load, needs)?;
+    let options = EncodeOptions { add_special: true, parse_special: false };
+    let ids = engine.encode(&text, options)?;
     let progress = Progress::steps("perplexity", (ids.len() / args.ctx) as u64);
-    let result = model.perplexity(&ids, args.ctx, &mut |done, total, running| {
+    let result = engine.model.perplexity(&ids, args.ctx, &mut |done, total, running| {
         progress.set_total(total as u64);
         progress.set(done as u64);
-        progress.note(format!("{running:.4}"));
+        progress.note(format!("{running:.4}", running = running.value));
     })?;
     progress.done();
     if args.json {

@@ -4,12 +4,15 @@ use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use realizar_runtime::template::Message;
+use realizar_runtime::tokenizer::EncodeOptions;
+use realizar_runtime::{Generation, Model, Timings};
 use serde_json::json;
 
-use crate::engine::{Generation, Message, Model};
+use crate::engine::{Engine, Needs, generate_params};
 use crate::interrupt;
 use crate::options::{GenerateArgs, GlobalArgs, LoadArgs, TemplateArgs, read_text};
 use crate::ui;
@@ -45,114 +48,124 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
     let prompt = read_text(args.prompt.as_deref(), args.file.as_ref(), "prompt")?;
     let path = global.sources()?.resolve(&args.model)?;
     let start = Instant::now();
-    let mut model = Model::load(&path, &args.load, args.generate.ctx)?;
+    let needs = Needs { ctx: args.generate.ctx, ..Needs::default() };
+    let mut engine = Engine::load(&path, &args.load, needs)?;
     let load_ms = start.elapsed().as_secs_f64() * 1e3;
 
     let prompt_ids = if args.raw {
-        model.encode(&prompt, true, true)?
+        engine.encode(&prompt, EncodeOptions { add_special: true, parse_special: true })?
     } else {
         let mut messages = Vec::new();
         if let Some(system) = &args.template.system {
-            messages.push(Message { role: "system", content: system.clone() });
+            messages.push(Message::new("system", system.as_str()));
         }
-        messages.push(Message { role: "user", content: prompt });
-        let text = model.render(&messages, args.template.template.as_deref())?;
-        // The template writes the special tokens itself.
-        model.encode(&text, false, true)?
+        messages.push(Message::new("user", prompt));
+        engine.set_template(&args.template)?;
+        engine.chat_prompt(&messages)?
     };
 
-    let seed = args.generate.seed();
-    tracing::info!("seed {seed}, {} prompt tokens", prompt_ids.len());
+    let params = generate_params(&args.generate, args.logprobs);
+    tracing::info!("{} prompt tokens, {:?}", prompt_ids.len(), params.sampling);
     let guard = interrupt::Guard::new();
     let mut out = std::io::stdout().lock();
     let mut failed = None;
     let mut ends_line = true;
-    let generation =
-        model.generate(&prompt_ids, &args.generate, seed, args.logprobs, &mut |token| {
-            if guard.asked() {
-                return ControlFlow::Break(());
-            }
-            if !args.json && !token.text.is_empty() {
-                ends_line = token.text.ends_with('\n');
-                let written = out.write_all(token.text.as_bytes()).and_then(|()| out.flush());
-                if let Err(error) = written {
-                    failed = Some(error);
-                    return ControlFlow::Break(());
-                }
-            }
+    let generation = engine.generate(&prompt_ids, &params, &mut |token| {
+        if !args.json && !token.text.is_empty() {
+            ends_line = token.text.ends_with('\n');
+            let written = out.write_all(token.text.as_bytes()).and_then(|()| out.flush());
+            failed = written.err();
+        }
+        if guard.asked() || failed.is_some() {
+            ControlFlow::Break(())
+        } else {
             ControlFlow::Continue(())
-        })?;
+        }
+    })?;
     if let Some(error) = failed {
         return Err(error.into());
     }
     if args.json {
         drop(out);
-        ui::json(&object(&model, &prompt_ids, &generation, load_ms, seed))?;
+        let seed = params.sampling.seed;
+        ui::json(&object(&engine.model, &prompt_ids, &generation, load_ms, seed)?)?;
     } else {
+        out.write_all(generation.tail.as_bytes())?;
+        if !generation.tail.is_empty() {
+            ends_line = generation.tail.ends_with('\n');
+        }
         if !ends_line {
             writeln!(out)?;
         }
+        out.flush()?;
         if std::io::stdout().is_terminal() {
             ui::note("");
         }
-        ui::dim(&timing_line(load_ms, &generation));
+        let load = format!("load {load_ms:.0} ms | ");
+        ui::dim(&(load + &timing_line(&generation)));
     }
     Ok(if guard.asked() { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
 }
 
-/// `load 210 ms | prompt 9 tokens, 88.1 tok/s | generated 32 tokens, 40.2 tok/s | stop`
-pub(crate) fn timing_line(load_ms: f64, generation: &Generation) -> String {
-    let g = generation;
+/// `prompt 9 tokens, 88.1 tok/s | generated 32 tokens, 40.2 tok/s | stop`
+pub(crate) fn timing_line(generation: &Generation) -> String {
+    let t = &generation.timings;
+    let reason = serde_json::to_value(generation.finish_reason).unwrap_or_default();
     format!(
-        "load {load_ms:.0} ms | prompt {} tokens, {:.1} tok/s | generated {} tokens, {:.1} tok/s | {}",
-        g.prompt_tokens,
-        rate(g.prompt_tokens, g.prompt_ms),
-        g.generated_tokens,
-        rate(g.generated_tokens, g.generate_ms),
-        g.finish_reason
+        "prompt {} tokens, {:.1} tok/s | generated {} tokens, {:.1} tok/s | {}",
+        t.prompt_tokens,
+        prompt_rate(t),
+        t.generated_tokens,
+        rate(t.generated_tokens, t.generate),
+        reason.as_str().unwrap_or_default()
     )
 }
 
 /// Tokens per second; 0 when no time was measured.
-fn rate(tokens: usize, ms: f64) -> f64 {
-    if ms > 0.0 { tokens as f64 * 1e3 / ms } else { 0.0 }
+fn rate(tokens: usize, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() }
 }
 
+/// Tokens of the prompt per second, without those that the session held already.
+fn prompt_rate(t: &Timings) -> f64 {
+    rate(t.prompt_tokens - t.cached_tokens.min(t.prompt_tokens), t.prompt)
+}
+
+/// The object of `--json`.
 fn object(
     model: &Model,
     prompt_ids: &[u32],
     generation: &Generation,
     load_ms: f64,
-    seed: u64,
-) -> serde_json::Value {
-    let g = generation;
-    let top_logprobs: Vec<Vec<serde_json::Value>> = g
-        .top_logprobs
-        .iter()
-        .map(|step| {
-            step.iter()
-                .map(|top| {
-                    let token = model.token_text(top.id);
-                    json!({ "id": top.id, "token": token, "logprob": top.logprob })
-                })
-                .collect()
-        })
-        .collect();
-    json!({
+    seed: Option<u64>,
+) -> Result<serde_json::Value> {
+    let tokenizer = model.tokenizer()?;
+    let mut top_logprobs = Vec::new(); // one list per generated token
+    for step in &generation.top_logprobs {
+        let mut list = Vec::new();
+        for top in step {
+            // A model may have more rows of logits than its vocabulary has tokens.
+            let token = tokenizer.token_text(top.id).ok();
+            list.push(json!({ "id": top.id, "token": token, "logprob": top.logprob }));
+        }
+        top_logprobs.push(list);
+    }
+    let t = &generation.timings;
+    Ok(json!({
         "prompt_ids": prompt_ids,
-        "ids": g.ids,
-        "text": g.text,
-        "finish_reason": g.finish_reason,
+        "ids": generation.ids,
+        "text": generation.text,
+        "finish_reason": generation.finish_reason,
         "top_logprobs": top_logprobs,
         "seed": seed,
         "timings": {
             "load_ms": load_ms,
-            "prompt_tokens": g.prompt_tokens,
-            "prompt_ms": g.prompt_ms,
-            "prompt_tokens_per_second": rate(g.prompt_tokens, g.prompt_ms),
-            "generated_tokens": g.generated_tokens,
-            "generate_ms": g.generate_ms,
-            "generated_tokens_per_second": rate(g.generated_tokens, g.generate_ms),
+            "prompt_tokens": t.prompt_tokens,
+            "prompt_ms": t.prompt.as_secs_f64() * 1e3,
+            "prompt_tokens_per_second": prompt_rate(t),
+            "generated_tokens": t.generated_tokens,
+            "generate_ms": t.generate.as_secs_f64() * 1e3,
+            "generated_tokens_per_second": rate(t.generated_tokens, t.generate),
         },
-    })
+    }))
 }

@@ -4,10 +4,11 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use realizar_runtime::tokenizer::EncodeOptions;
 use serde_json::json;
 
-use crate::engine::Model;
-use crate::options::{GlobalArgs, LoadArgs, read_text};
+use crate::engine::load_tokenizer;
+use crate::options::{GlobalArgs, read_text};
 use crate::ui;
 
 #[derive(Debug, clap::Args)]
@@ -31,8 +32,6 @@ pub(crate) struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    load: LoadArgs,
 }
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
@@ -41,23 +40,30 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
         None => Some(read_text(args.text.as_deref(), args.file.as_ref(), "text")?),
     };
     let path = global.sources()?.resolve(&args.model)?;
-    let model = Model::load(&path, &args.load, None)?;
+    let tokenizer = load_tokenizer(&path)?;
     let ids = match (&args.decode, &text) {
         (Some(ids), _) => ids.clone(),
-        (None, Some(text)) => model.encode(text, !args.no_add_special, !args.no_parse_special)?,
+        (None, Some(text)) => {
+            let options = EncodeOptions {
+                add_special: !args.no_add_special,
+                parse_special: !args.no_parse_special,
+            };
+            tokenizer.encode(text, options)?
+        }
         (None, None) => Vec::new(),
     };
     if args.json {
-        let tokens: Vec<String> = ids.iter().map(|&id| model.token_text(id)).collect();
-        let text = text.map_or_else(|| model.decode(&ids), Ok)?;
+        let tokens =
+            ids.iter().map(|&id| tokenizer.token_text(id)).collect::<Result<Vec<_>, _>>()?;
+        let text = text.map_or_else(|| tokenizer.decode(&ids, false), Ok)?;
         return ui::json(&json!({ "ids": ids, "tokens": tokens, "text": text }));
     }
     let mut out = ui::out();
     if args.decode.is_some() {
-        writeln!(out, "{}", model.decode(&ids)?)?;
+        writeln!(out, "{}", tokenizer.decode(&ids, false)?)?;
     } else {
         for id in ids {
-            writeln!(out, "{id:>7}  {:?}", model.token_text(id))?;
+            writeln!(out, "{id:>7}  {:?}", tokenizer.token_text(id)?)?;
         }
     }
     out.flush()?;
