@@ -1,5 +1,41 @@
 //! CPU kernels for transformer inference on plain slices, and the thread team
 //! that runs them.
+//!
+//! Kernels take [`Rows`] of f32 (a row is a token), a [`Team`] of threads and a
+//! [`Tier`] of instructions found at run time. They know no model and no file, and
+//! allocate nothing. Every row of a result is computed from its own inputs in one
+//! fixed order, so its bits do not depend on the rows beside it or on the threads.
+//!
+//! Matrix products read weights in the block types of `realizar-quant`, in one of two
+//! arithmetics: [`matmul_f32`] for prompts and where exactness matters, and
+//! [`matmul_int8`], which quantizes the activations, for generated tokens.
+//!
+//! ```
+//! use realizar_kernels_cpu::{
+//!     Epilogue, MatrixRef, PanelScratch, Rows, RowsMut, Team, Tier, matmul_f32,
+//! };
+//! use realizar_quant::BlockType;
+//!
+//! let team = Team::new(2);
+//! let scratch = PanelScratch::new(&team);
+//!
+//! // A 2 x 3 matrix of f32 weights, and two rows of activations.
+//! let w: Vec<u8> = [1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+//! let w = MatrixRef::new(BlockType::F32, 2, 3, &w);
+//! let x = [1.0, 0.0, 0.0, 1.0, 1.0, 1.0];
+//!
+//! let mut out = [0.0; 4];
+//! matmul_f32(
+//!     &team,
+//!     Tier::detect(),
+//!     &[w],
+//!     Rows::new(&x, 2, 3),
+//!     RowsMut::new(&mut out, 2, 2),
+//!     &scratch,
+//!     &Epilogue::default(),
+//! );
+//! assert_eq!(out, [1.0, 4.0, 6.0, 15.0]);
+//! ```
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod activation;
@@ -11,11 +47,16 @@ mod kv;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
 pub mod math;
+mod matmul;
 mod norm;
+mod quantize;
 mod rope;
 mod rows;
 mod team;
+#[cfg(test)]
+mod testing;
 mod tier;
+mod vec_dot;
 
 pub use activation::{Activation, activate_in_place, activate_row, gated, gated_row};
 pub use attention::{AttnParams, AttnScratch, AttnSeq, attention};
@@ -26,10 +67,13 @@ pub use elementwise::{
 pub use embed::embed;
 pub use error::Error;
 pub use kv::{KvGeometry, KvSlot, kv_store};
+pub use matmul::{Epilogue, MatrixRef, PanelScratch, matmul_f32, matmul_int8};
 pub use norm::{Norm, layer_norm, norm_row, norm_row_in_place, rms_norm, rms_norm_in_place};
+pub use quantize::QuantizedRows;
 pub use rope::{RopeStyle, rope, rope_table};
 pub use rows::{Rows, RowsMut};
 pub use team::{PerThread, Team, default_threads};
 #[cfg(target_arch = "x86_64")]
 pub use tier::Avx2;
 pub use tier::Tier;
+pub use vec_dot::{supports_weights, takes_quantized};

@@ -308,6 +308,33 @@ impl Team {
         });
     }
 
+    /// Calls `f(index, item, thread index)` for each item, an item to a task.
+    ///
+    /// # Panics
+    /// As [`Self::parallel_for`].
+    pub fn for_each_mut<T: Send, F>(&self, items: &mut [T], f: F)
+    where
+        F: Fn(usize, &mut T, usize) + Sync,
+    {
+        /// The items, to be reached from any thread of the team.
+        struct Items<T>(*mut T);
+        // SAFETY: the loop below gives each item to one thread, and `T: Send`.
+        unsafe impl<T: Send> Sync for Items<T> {}
+        impl<T> Items<T> {
+            fn get(&self, i: usize) -> *mut T {
+                self.0.wrapping_add(i)
+            }
+        }
+        let n_items = items.len();
+        let items = Items(items.as_mut_ptr());
+        self.parallel_for(n_items, &|task, thread| {
+            // SAFETY: `task` is below `n_items` and handed out once, so this is the
+            // only borrow of the item, within the exclusive borrow of the slice.
+            let item = unsafe { &mut *items.get(task) };
+            f(task, item, thread);
+        });
+    }
+
     /// Calls `f(tile, first row, first column, thread index)` for each tile of
     /// `row_grain` rows and `col_grain` columns of `out`, a tile to a task; the last
     /// tiles may be smaller. Tiles of the same columns follow each other.
@@ -513,6 +540,13 @@ mod tests {
             let expected: Vec<f32> = (0..9).map(|j| (100 * i + j) as f32).chain([-1.0]).collect();
             assert_eq!(row, expected);
         }
+    }
+
+    #[test]
+    fn items_are_visited_once() {
+        let mut items: Vec<usize> = (0..300).collect();
+        Team::new(3).for_each_mut(&mut items, |i, item, _| *item += i);
+        assert!(items.iter().enumerate().all(|(i, &item)| item == 2 * i));
     }
 
     #[test]

@@ -1,0 +1,141 @@
+//! Products of activation rows with weight matrices, spread over the team.
+//!
+//! `out[r][n] = x[r] · w[n] + bias[n] + residual[r][n]`. Each element is computed
+//! from its own two rows in one order, so its bits depend on nothing else: not on the
+//! number of rows, of threads, or on the matrices beside it. There are two
+//! arithmetics, `int8` for generated tokens and `float` for prompts.
+
+mod float;
+mod int8;
+
+use realizar_quant::BlockType;
+
+pub use float::{PanelScratch, matmul_f32};
+pub use int8::matmul_int8;
+
+use crate::{Rows, RowsMut, supports_weights};
+
+/// A weight matrix in the blocks of its type, row after row.
+#[derive(Clone, Copy, Debug)]
+pub struct MatrixRef<'a> {
+    ty: BlockType,
+    n_rows: usize,
+    n_cols: usize,
+    row_bytes: usize,
+    data: &'a [u8], // [n_rows * row_bytes]
+}
+
+impl<'a> MatrixRef<'a> {
+    /// A matrix of `n_rows` outputs and `n_cols` inputs.
+    ///
+    /// # Panics
+    /// If the type is not one of weights ([`supports_weights`]), the rows are not
+    /// whole blocks, or `data` is not the bytes of that many.
+    pub fn new(ty: BlockType, n_rows: usize, n_cols: usize, data: &'a [u8]) -> Self {
+        assert!(supports_weights(ty), "{ty} is not a type of weights");
+        let row_bytes = ty.row_bytes(n_cols).expect("the rows are whole blocks");
+        let n_bytes = row_bytes.checked_mul(n_rows);
+        assert_eq!(n_bytes, Some(data.len()), "bytes of {n_rows} x {n_cols} {ty} weights");
+        Self { ty, n_rows, n_cols, row_bytes, data }
+    }
+
+    /// The type of the blocks.
+    pub const fn ty(&self) -> BlockType {
+        self.ty
+    }
+
+    /// Number of rows: outputs.
+    pub const fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Number of columns: inputs.
+    pub const fn n_cols(&self) -> usize {
+        self.n_cols
+    }
+
+    /// The bytes of all rows.
+    pub const fn data(&self) -> &'a [u8] {
+        self.data
+    }
+
+    /// The bytes of row `i`.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn row(&self, i: usize) -> &'a [u8] {
+        assert!(i < self.n_rows, "row {i} of {}", self.n_rows);
+        &self.data[i * self.row_bytes..][..self.row_bytes]
+    }
+}
+
+/// What is added to a product before it is stored.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Epilogue<'a> {
+    /// Added to every row.
+    pub bias: Option<&'a [f32]>, // [n]
+    /// Added element by element.
+    pub residual: Option<Rows<'a>>, // [n_tokens, n]
+    /// Whether the old contents of the output are added, as a residual in place.
+    pub accumulate: bool,
+}
+
+impl Epilogue<'_> {
+    /// What is added to element `(r, n)`, given its old value.
+    #[inline]
+    fn start(&self, r: usize, n: usize, old: f32) -> f32 {
+        let mut v = self.bias.map_or(0.0, |bias| bias[n]);
+        if let Some(residual) = &self.residual {
+            v += residual.row(r)[n];
+        }
+        if self.accumulate { v + old } else { v }
+    }
+}
+
+/// Checks the shapes of a product of `n_tokens` rows and returns the columns of the
+/// parts together.
+///
+/// # Panics
+/// If they do not fit each other.
+fn check_shapes(
+    parts: &[MatrixRef<'_>],
+    n_tokens: usize,
+    n_cols: usize,
+    out: &RowsMut<'_>,
+    epilogue: &Epilogue<'_>,
+) -> usize {
+    for part in parts {
+        assert_eq!(part.n_cols, n_cols, "columns of the weights and of the activations");
+    }
+    let n: usize = parts.iter().map(|p| p.n_rows).sum();
+    assert_eq!((out.n_rows(), out.n_cols()), (n_tokens, n), "shape of the output");
+    if let Some(bias) = epilogue.bias {
+        assert_eq!(bias.len(), n, "length of the bias");
+    }
+    if let Some(residual) = epilogue.residual {
+        assert_eq!((residual.n_rows(), residual.n_cols()), (n_tokens, n), "shape of the residual");
+    }
+    n
+}
+
+/// Calls `f(part, first row in the part, rows, first column)` for each part that the
+/// output columns from `col` to `end` touch.
+fn for_each_segment<'a>(
+    parts: &[MatrixRef<'a>],
+    col: usize,
+    end: usize,
+    mut f: impl FnMut(&MatrixRef<'a>, usize, usize, usize),
+) {
+    let mut part_start = 0;
+    for part in parts {
+        let part_end = part_start + part.n_rows;
+        let (a, b) = (col.max(part_start), end.min(part_end));
+        if a < b {
+            f(part, a - part_start, b - a, a);
+        }
+        part_start = part_end;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,269 @@
+//! Activations as 8-bit integers, the input of the integer matrix products.
+//!
+//! One format serves every weight type: blocks of 32 values with an f32 scale, and
+//! sums for the types whose blocks have a minimum. Blocks of 32 follow outliers more
+//! closely than the 256-value blocks of `Q8_K`, and an f32 scale loses nothing.
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+use crate::{Rows, Team, Tier};
+
+/// Values that share a scale.
+pub(crate) const BLOCK_LEN: usize = 32;
+
+/// The storage of one row.
+#[derive(Clone, Debug)]
+struct RowBuf {
+    quants: Vec<i8>,      // [max_cols]
+    scales: Vec<f32>,     // [max_cols / 32]
+    sums: Vec<i16>,       // [max_cols / 16]
+    block_sums: Vec<f32>, // [max_cols / 32]
+}
+
+/// One quantized row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QuantizedRow<'a> {
+    pub(crate) quants: &'a [i8],      // [n_cols]
+    pub(crate) scales: &'a [f32],     // [n_cols / 32]
+    pub(crate) sums: &'a [i16],       // [n_cols / 16], sums of quants
+    pub(crate) block_sums: &'a [f32], // [n_cols / 32], scale * sum of the block's quants
+}
+
+/// Rows of activations as 8-bit integers: `x[i] ≈ scale[i / 32] * quant[i]`, where
+/// the scale is the block's largest magnitude over 127 and quants round to nearest,
+/// ties to even. A block with a value that is not finite has a scale that is not
+/// finite, so that every product with it shows it.
+///
+/// ```
+/// use realizar_kernels_cpu::{QuantizedRows, Rows, Team, Tier};
+///
+/// let team = Team::new(1);
+/// let x: Vec<f32> = (0..64).map(|i| i as f32).collect();
+/// let mut q = QuantizedRows::with_capacity(1, 64);
+/// q.quantize(&team, Tier::detect(), Rows::new(&x, 1, 64));
+/// assert_eq!(q.quants(0)[31], 127);
+/// assert_eq!(q.scales(0)[1], 63.0 / 127.0);
+/// ```
+#[derive(Clone, Debug)]
+pub struct QuantizedRows {
+    n_rows: usize,
+    n_cols: usize,
+    max_cols: usize,
+    rows: Vec<RowBuf>, // [max_rows]
+}
+
+impl QuantizedRows {
+    /// Room for `max_rows` rows of `max_cols` values.
+    pub fn with_capacity(max_rows: usize, max_cols: usize) -> Self {
+        let n_blocks = max_cols.div_ceil(BLOCK_LEN);
+        let row = RowBuf {
+            quants: vec![0; n_blocks * BLOCK_LEN],
+            scales: vec![0.0; n_blocks],
+            sums: vec![0; n_blocks * 2],
+            block_sums: vec![0.0; n_blocks],
+        };
+        Self { n_rows: 0, n_cols: 0, max_cols: n_blocks * BLOCK_LEN, rows: vec![row; max_rows] }
+    }
+
+    /// Number of rows.
+    pub const fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Values of a row.
+    pub const fn n_cols(&self) -> usize {
+        self.n_cols
+    }
+
+    /// The quants of a row. // [n_cols]
+    pub fn quants(&self, row: usize) -> &[i8] {
+        self.row(row).quants
+    }
+
+    /// The scales of a row. // [n_cols / 32]
+    pub fn scales(&self, row: usize) -> &[f32] {
+        self.row(row).scales
+    }
+
+    /// The sums of every 16 quants of a row. // [n_cols / 16]
+    pub fn sums(&self, row: usize) -> &[i16] {
+        self.row(row).sums
+    }
+
+    /// Row `i` in all its parts.
+    pub(crate) fn row(&self, i: usize) -> QuantizedRow<'_> {
+        assert!(i < self.n_rows, "row {i} of {}", self.n_rows);
+        let n_blocks = self.n_cols / BLOCK_LEN;
+        let row = &self.rows[i];
+        QuantizedRow {
+            quants: &row.quants[..self.n_cols],
+            scales: &row.scales[..n_blocks],
+            sums: &row.sums[..2 * n_blocks],
+            block_sums: &row.block_sums[..n_blocks],
+        }
+    }
+
+    /// Replaces the rows by those of `x`. Each row depends on that row of `x` alone,
+    /// and its bytes are the same on every tier.
+    ///
+    /// # Panics
+    /// If `x` is larger than the capacity, or its rows are not whole blocks of 32.
+    pub fn quantize(&mut self, team: &Team, tier: Tier, x: Rows<'_>) {
+        let (n_rows, n_cols) = (x.n_rows(), x.n_cols());
+        assert!(n_cols.is_multiple_of(BLOCK_LEN), "{n_cols} columns are not blocks of 32");
+        assert!(n_rows <= self.rows.len(), "{n_rows} rows, room for {}", self.rows.len());
+        assert!(n_cols <= self.max_cols, "{n_cols} columns, room for {}", self.max_cols);
+        (self.n_rows, self.n_cols) = (n_rows, n_cols);
+        team.for_each_mut(&mut self.rows[..n_rows], |i, row, _thread| {
+            let blocks = x.row(i).as_chunks::<BLOCK_LEN>().0;
+            let quants = row.quants.as_chunks_mut::<BLOCK_LEN>().0;
+            let sums = row.sums.as_chunks_mut::<2>().0;
+            for (b, block) in blocks.iter().enumerate() {
+                row.scales[b] = match tier {
+                    Tier::Scalar => quantize_block(block, &mut quants[b], &mut sums[b]),
+                    #[cfg(target_arch = "x86_64")]
+                    // SAFETY: the token of this tier exists only if its instructions
+                    // were detected.
+                    Tier::Avx2(_) => unsafe {
+                        quantize_block_avx2(block, &mut quants[b], &mut sums[b])
+                    },
+                };
+                let sum = i32::from(sums[b][0]) + i32::from(sums[b][1]);
+                row.block_sums[b] = row.scales[b] * sum as f32;
+            }
+        });
+    }
+}
+
+/// Quantizes one block and returns its scale.
+fn quantize_block(x: &[f32; BLOCK_LEN], quants: &mut [i8; BLOCK_LEN], sums: &mut [i16; 2]) -> f32 {
+    // The maximum of the bits is the maximum of the magnitudes, and NaN above all.
+    let amax = f32::from_bits(x.iter().map(|v| v.abs().to_bits()).max().unwrap_or(0));
+    let scale = amax / 127.0;
+    let inv = if scale.is_normal() { scale.recip() } else { 0.0 };
+    for (q, &v) in quants.iter_mut().zip(x) {
+        *q = (v * inv).round_ties_even() as i8;
+    }
+    for (sum, half) in sums.iter_mut().zip(quants.as_chunks::<16>().0) {
+        *sum = half.iter().map(|&q| i16::from(q)).sum();
+    }
+    if quiet_block(amax) { 0.0 } else { scale }
+}
+
+/// Whether every value of the block counts as zero: the scale would be subnormal.
+fn quiet_block(amax: f32) -> bool {
+    amax / 127.0 < f32::MIN_POSITIVE
+}
+
+/// The twin of [`quantize_block`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn quantize_block_avx2(
+    x: &[f32; BLOCK_LEN],
+    quants: &mut [i8; BLOCK_LEN],
+    sums: &mut [i16; 2],
+) -> f32 {
+    let x = x.as_chunks::<8>().0;
+    // SAFETY: each load reads the 8 values of its array.
+    let v: [__m256; 4] = std::array::from_fn(|i| unsafe { _mm256_loadu_ps(x[i].as_ptr()) });
+    let sign_off = _mm256_set1_epi32(i32::MAX);
+    let abs = v.map(|v| _mm256_and_si256(_mm256_castps_si256(v), sign_off));
+    let m = _mm256_max_epi32(_mm256_max_epi32(abs[0], abs[1]), _mm256_max_epi32(abs[2], abs[3]));
+    let m = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256::<1>(m));
+    let m = _mm_max_epi32(m, _mm_shuffle_epi32::<0b0100_1110>(m));
+    let m = _mm_max_epi32(m, _mm_shuffle_epi32::<0b1011_0001>(m));
+    let amax = f32::from_bits(_mm_cvtsi128_si32(m).cast_unsigned());
+    let scale = amax / 127.0;
+    let inv = if scale.is_normal() { scale.recip() } else { 0.0 };
+    let inv = _mm256_set1_ps(inv);
+    // The conversion rounds ties to even, as the default rounding mode says.
+    let q = v.map(|v| _mm256_cvtps_epi32(_mm256_mul_ps(v, inv)));
+    // A value that is not finite converts to i32::MIN where the twin has 0.
+    let finite = if amax.is_finite() { -1 } else { 0 };
+    let q = q.map(|q| _mm256_and_si256(q, _mm256_set1_epi32(finite)));
+    let lo = _mm256_packs_epi32(q[0], q[1]); // quads 0 2 | 1 3
+    let hi = _mm256_packs_epi32(q[2], q[3]); // quads 4 6 | 5 7
+    let all = _mm256_packs_epi16(lo, hi); // quads 0 2 4 6 | 1 3 5 7
+    let all = _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    // SAFETY: the store writes the 32 bytes of the array.
+    unsafe { _mm256_storeu_si256(quants.as_mut_ptr().cast(), all) };
+    let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), all);
+    let quads = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    let eights = _mm256_add_epi32(quads, _mm256_shuffle_epi32::<0b0100_1110>(quads));
+    let total = _mm256_add_epi32(eights, _mm256_shuffle_epi32::<0b1011_0001>(eights));
+    sums[0] = _mm256_extract_epi32::<0>(total) as i16;
+    sums[1] = _mm256_extract_epi32::<4>(total) as i16;
+    if quiet_block(amax) { 0.0 } else { scale }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quantize(tier: Tier, x: &[f32]) -> QuantizedRows {
+        let mut q = QuantizedRows::with_capacity(1, x.len());
+        q.quantize(&Team::new(1), tier, Rows::new(x, 1, x.len()));
+        q
+    }
+
+    /// Checks quants, sums and scale of one block on every tier.
+    fn check(x: &[f32], quants: &[i8], scale: f32) {
+        for tier in Tier::available() {
+            let q = quantize(tier, x);
+            assert_eq!(q.quants(0), quants, "{tier}");
+            assert_eq!(q.scales(0)[0].to_bits(), scale.to_bits(), "{tier}");
+            for (half, &sum) in quants.chunks(16).zip(q.sums(0)) {
+                assert_eq!(half.iter().map(|&q| i16::from(q)).sum::<i16>(), sum, "{tier}");
+            }
+        }
+    }
+
+    #[test]
+    fn values_round_to_nearest_even() {
+        let mut x = [0.0; 32];
+        let mut expected = [0; 32];
+        let cases =
+            [(127.0, 127), (0.5, 0), (1.5, 2), (2.5, 2), (-0.5, 0), (-1.5, -2), (-127.0, -127)];
+        for (i, (v, q)) in cases.into_iter().enumerate() {
+            (x[i * 3], expected[i * 3]) = (v, q);
+        }
+        check(&x, &expected, 1.0);
+        check(&x.map(|v| v * 0.25), &expected, 0.25);
+    }
+
+    #[test]
+    fn extreme_blocks() {
+        check(&[0.0; 32], &[0; 32], 0.0);
+        check(&[-0.0; 32], &[0; 32], 0.0);
+        check(&[f32::MIN_POSITIVE / 2.0; 32], &[0; 32], 0.0);
+        check(&[-f32::MAX; 32], &[-127; 32], f32::MAX / 127.0);
+        let mut x = [1.0; 32];
+        x[7] = f32::NEG_INFINITY;
+        check(&x, &[0; 32], f32::INFINITY);
+        x[31] = f32::NAN;
+        for tier in Tier::available() {
+            let q = quantize(tier, &x);
+            assert!(q.scales(0)[0].is_nan());
+            assert_eq!(q.quants(0), [0; 32]);
+        }
+    }
+
+    #[test]
+    fn tiers_agree_to_the_byte_and_the_error_is_half_a_step() {
+        let mut seed = 1;
+        let x = crate::testing::random(&mut seed, 32 * 50);
+        let scalar = quantize(Tier::Scalar, &x);
+        for (i, &v) in x.iter().enumerate() {
+            let scale = scalar.scales(0)[i / 32];
+            let back = scale * f32::from(scalar.quants(0)[i]);
+            assert!((back - v).abs() <= scale * 0.5001, "{v} became {back}");
+        }
+        for tier in Tier::available() {
+            let q = quantize(tier, &x);
+            assert_eq!(q.quants(0), scalar.quants(0), "{tier}");
+            assert_eq!(q.scales(0), scalar.scales(0), "{tier}");
+            assert_eq!(q.sums(0), scalar.sums(0), "{tier}");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! BF16: the upper half of an f32.
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+use super::FloatKernels;
+use super::float::{Float, kernels};
+
+struct BF16;
+
+pub(super) const KERNELS: FloatKernels = kernels::<BF16, 2>();
+
+impl Float<2> for BF16 {
+    #[inline]
+    fn widen(bytes: [u8; 2]) -> f32 {
+        half::bf16::from_le_bytes(bytes).to_f32()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn widen8(bytes: &[[u8; 2]; 8]) -> __m256 {
+        // SAFETY: the load reads the 16 bytes of the array.
+        let halves = unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) };
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves)))
+    }
+}

@@ -1,0 +1,89 @@
+//! Loads and reductions that the AVX2 kernels share.
+
+use std::arch::x86_64::*;
+
+/// 32 bytes to a register.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn load32(bytes: &[u8; 32]) -> __m256i {
+    // SAFETY: the load reads the 32 bytes of the array.
+    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+}
+
+/// 32 signed bytes to a register.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn load32_i8(bytes: &[i8; 32]) -> __m256i {
+    // SAFETY: the load reads the 32 bytes of the array.
+    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+}
+
+/// 16 words to a register.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn load16_i16(words: &[i16; 16]) -> __m256i {
+    // SAFETY: the load reads the 32 bytes of the array.
+    unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
+}
+
+/// 16 bytes to a register.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn load16(bytes: &[u8; 16]) -> __m128i {
+    // SAFETY: the load reads the 16 bytes of the array.
+    unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+}
+
+/// 8 floats to a register.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn load8_f32(values: &[f32; 8]) -> __m256 {
+    // SAFETY: the load reads the 8 floats of the array.
+    unsafe { _mm256_loadu_ps(values.as_ptr()) }
+}
+
+/// A register to 8 floats.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn store8_f32(values: &mut [f32; 8], v: __m256) {
+    // SAFETY: the store writes the 8 floats of the array.
+    unsafe { _mm256_storeu_ps(values.as_mut_ptr(), v) }
+}
+
+/// The sum of 8 lanes, as `((0+4)+(2+6)) + ((1+5)+(3+7))`.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn sum8(v: __m256) -> f32 {
+    let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+    let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+    _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))
+}
+
+/// The little-endian f16 at `at`.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(crate) fn f16_at(block: &[u8], at: usize) -> f32 {
+    let bits = i32::from(u16::from_le_bytes([block[at], block[at + 1]]));
+    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)))
+}
+
+/// The 32 nibbles of 16 bytes: the low ones, then the high ones.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn nibbles(bytes: &[u8; 16]) -> __m256i {
+    let v = load16(bytes);
+    let both = _mm256_set_m128i(_mm_srli_epi16::<4>(v), v);
+    _mm256_and_si256(both, _mm256_set1_epi8(15))
+}
+
+/// 32 bits to the bytes 0 and 16: bit `i` to byte `i`.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn bits_to_16(bits: u32) -> __m256i {
+    let spread =
+        _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
+    let byte = _mm256_shuffle_epi8(_mm256_set1_epi32(bits.cast_signed()), spread);
+    let mask = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64.cast_signed());
+    let set = _mm256_cmpeq_epi8(_mm256_and_si256(byte, mask), mask);
+    _mm256_and_si256(set, _mm256_set1_epi8(16))
+}
