@@ -2,4 +2,5 @@
 #![forbid(unsafe_code)]
 
 pub mod sampling;
+pub mod template;
 pub mod tokenizer;
