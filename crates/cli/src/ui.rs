@@ -140,7 +140,8 @@ pub(crate) fn one_line(error: &anyhow::Error) -> String {
     words.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
+/// True when the reader of standard output went away.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let kind = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
         cause.downcast_ref::<io::Error>().is_some_and(kind)

@@ -69,9 +69,17 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             Typed::Unknown(name) => ui::note(&format!("unknown command {name}; see /help")),
             Typed::Message(text) => {
                 let messages = chat.with_user(text);
-                let answer = answer(&mut engine, &messages, args)?;
-                chat.messages.push(Message::new("user", text));
-                chat.messages.push(Message::new("assistant", answer));
+                match answer(&mut engine, &messages, args) {
+                    Ok(answer) => {
+                        chat.messages.push(Message::new("user", text));
+                        chat.messages.push(Message::new("assistant", answer));
+                    }
+                    // Someone at the terminal can still /save or /reset.
+                    Err(error) if input.is_terminal() && !ui::is_broken_pipe(&error) => {
+                        ui::note(&format!("error: {}", ui::one_line(&error)));
+                    }
+                    Err(error) => return Err(error),
+                }
             }
         }
     }
