@@ -1,2 +1,34 @@
-//! The `realizar` binary.
-fn main() {}
+//! The `realizar` binary: argument parsing, logging, exit codes.
+//!
+//! A command is one file in `commands/` and one row in [`commands::Command`]; where a model
+//! comes from is decided in `source/`. Exit codes: 0 success, 1 error, 2 usage, 130 interrupted.
+#![forbid(unsafe_code)]
+
+mod commands;
+mod engine;
+mod interrupt;
+mod options;
+mod source;
+mod ui;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches};
+
+use options::Cli;
+
+fn main() -> ExitCode {
+    let color = ui::requested_color(std::env::args_os().skip(1));
+    let matches = Cli::command().color(color.for_clap()).get_matches();
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
+    ui::init(color);
+    ui::init_logging(cli.global.verbose);
+    let result = interrupt::install().and_then(|()| commands::execute(cli));
+    match result {
+        Ok(code) => code,
+        Err(error) => ui::report(&error),
+    }
+}

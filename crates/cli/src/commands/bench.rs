@@ -1,0 +1,164 @@
+//! `realizar bench`: tokens per second for prompts and for generation, laid out as llama-bench
+//! lays it out, so that the two tables can be held side by side.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::Result;
+use realizar_runtime::Model;
+use serde_json::json;
+
+use crate::engine::{Engine, Needs};
+use crate::options::{GlobalArgs, LoadArgs};
+use crate::source::progress::Progress;
+use crate::ui;
+
+/// ppN processes a prompt of N tokens, tgN generates N tokens; each is run -r times after one
+/// run that is not counted.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Model: a path, an alias, or hf:, https:// or pip: source
+    model: String,
+    /// Prompt lengths, e.g. 128,512; 0 for none
+    #[arg(short = 'p', long, value_name = "N", value_delimiter = ',', default_value = "512")]
+    n_prompt: Vec<usize>,
+    /// Generation lengths, e.g. 32,128; 0 for none
+    #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_value = "128")]
+    n_gen: Vec<usize>,
+    /// Runs of each test
+    #[arg(short, long, value_name = "N", default_value = "5")]
+    repetitions: usize,
+    /// Do not run each test once before it is measured
+    #[arg(long)]
+    no_warmup: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, Copy)]
+enum Test {
+    Prompt(usize),
+    Generate(usize),
+}
+
+impl Test {
+    fn name(self) -> String {
+        match self {
+            Self::Prompt(n) => format!("pp{n}"),
+            Self::Generate(n) => format!("tg{n}"),
+        }
+    }
+
+    fn n_tokens(self) -> usize {
+        match self {
+            Self::Prompt(n) | Self::Generate(n) => n,
+        }
+    }
+
+    fn run(self, model: &mut Model) -> Result<Duration> {
+        match self {
+            Self::Prompt(n) => Ok(model.bench_prompt(n)?),
+            Self::Generate(n) => Ok(model.bench_generate(n)?),
+        }
+    }
+}
+
+pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
+    let prompts = args.n_prompt.iter().filter(|&&n| n > 0).map(|&n| Test::Prompt(n));
+    let generations = args.n_gen.iter().filter(|&&n| n > 0).map(|&n| Test::Generate(n));
+    let tests: Vec<Test> = prompts.chain(generations).collect();
+    if tests.is_empty() || args.repetitions == 0 {
+        return Err(ui::usage("nothing to measure: -p and -n are 0, or -r is 0"));
+    }
+    let path = global.sources()?.resolve(&args.model)?;
+    let ctx = tests.iter().map(|test| test.n_tokens()).max();
+    let mut engine = Engine::load(&path, &args.load, Needs { ctx, outputs: Some(1) })?;
+    let n_threads = engine.n_threads;
+    let model = &mut engine.model;
+    let progress = Progress::steps("bench", (tests.len() * args.repetitions) as u64);
+    let mut results = Vec::new(); // (test, tokens per second of each run)
+    for test in tests {
+        progress.note(test.name());
+        if !args.no_warmup {
+            test.run(model)?;
+        }
+        let mut rates = Vec::new();
+        for _ in 0..args.repetitions {
+            let time = test.run(model)?;
+            rates.push(test.n_tokens() as f64 / time.as_secs_f64().max(1e-9));
+            progress.add(1);
+        }
+        results.push((test, rates));
+    }
+    progress.done();
+
+    let name = path.file_stem().map_or_else(String::new, |s| s.to_string_lossy().into_owned());
+    if args.json {
+        let results: Vec<_> = results
+            .iter()
+            .map(|(test, rates)| {
+                let (mean, std) = mean_std(rates);
+                json!({
+                    "test": test.name(),
+                    "n_tokens": test.n_tokens(),
+                    "tokens_per_second": mean,
+                    "std": std,
+                    "runs": rates,
+                })
+            })
+            .collect();
+        return ui::json(&json!({
+            "model": name,
+            "architecture": model.architecture(),
+            "bytes": model.weight_bytes(),
+            "n_params": model.n_params(),
+            "backend": model.backend(),
+            "threads": n_threads,
+            "results": results,
+        }));
+    }
+    let mut out = ui::out();
+    writeln!(out, "| model | size | params | backend | threads | test | t/s |")?;
+    writeln!(out, "| --- | ---: | ---: | --- | ---: | ---: | ---: |")?;
+    for (test, rates) in &results {
+        let (mean, std) = mean_std(rates);
+        writeln!(
+            out,
+            "| {} {name} | {} | {} | {} | {} | {} | {mean:.2} ± {std:.2} |",
+            model.architecture(),
+            ui::size(model.weight_bytes() as u64),
+            ui::count(model.n_params() as u64),
+            model.backend(),
+            n_threads,
+            test.name(),
+        )?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// Mean and sample standard deviation; the deviation of one value is 0.
+fn mean_std(values: &[f64]) -> (f64, f64) {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    if values.len() < 2 {
+        return (mean, 0.0);
+    }
+    let variance = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    (mean, variance.sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mean_std;
+
+    #[test]
+    fn mean_and_deviation() {
+        assert_eq!(mean_std(&[3.0]), (3.0, 0.0));
+        assert_eq!(mean_std(&[1.0, 2.0, 3.0]), (2.0, 1.0));
+    }
+}

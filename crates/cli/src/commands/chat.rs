@@ -1,0 +1,284 @@
+//! `realizar chat`: a conversation with line editing and history on a terminal, or line by line
+//! from a pipe. A line that starts with `/` is a command to the program.
+
+use std::fs;
+use std::io::{BufRead, IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use realizar_runtime::template::Message;
+use rustyline::DefaultEditor;
+use rustyline::error::ReadlineError;
+
+use crate::engine::{Engine, Needs, generate_params};
+use crate::interrupt;
+use crate::options::{GenerateArgs, GlobalArgs, LoadArgs, TemplateArgs};
+use crate::source::cache::create_dir;
+use crate::ui;
+
+const HELP: &str = "\
+/help           this text
+/reset          forget the conversation; the system message stays
+/system TEXT    set the system message and forget the conversation; no TEXT removes it
+/save FILE      write the conversation to FILE as JSON
+/exit           leave; so does Ctrl-D
+Ctrl-C stops an answer. A line that ends with \\ is continued.";
+
+/// Ctrl-C stops an answer, Ctrl-D or /exit leaves, /help lists the other commands.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Model: a path, an alias, or hf:, https:// or pip: source
+    model: String,
+    #[command(flatten)]
+    template: TemplateArgs,
+    #[command(flatten)]
+    generate: GenerateArgs,
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
+pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
+    let sources = global.sources()?;
+    let path = sources.resolve(&args.model)?;
+    let needs = Needs { ctx: args.generate.ctx, ..Needs::default() };
+    let mut engine = Engine::load(&path, &args.load, needs)?;
+    engine.set_template(&args.template)?;
+    let mut chat = Chat { messages: Vec::new(), system: args.template.system.clone() };
+    // A model without a template is reported before the first question is typed.
+    engine.chat_prompt(&chat.with_user("hello"))?;
+    let mut input = Input::open(&sources.cache.history_file())?;
+    if input.is_terminal() {
+        ui::dim(&format!("{} | /help lists the commands", args.model));
+    }
+    while let Some(line) = input.read()? {
+        match command(&line) {
+            Typed::Nothing => {}
+            Typed::Exit => break,
+            Typed::Help => ui::note(HELP),
+            Typed::Reset => chat.messages.clear(),
+            Typed::System(text) => {
+                chat.messages.clear();
+                chat.system = text.map(str::to_owned);
+            }
+            // A failed save must not end the conversation.
+            Typed::Save(file) => match chat.save(Path::new(file)) {
+                Ok(()) => ui::note(&format!("saved to {file}")),
+                Err(error) => ui::note(&format!("error: {}", ui::one_line(&error))),
+            },
+            Typed::Unknown(name) => ui::note(&format!("unknown command {name}; see /help")),
+            Typed::Message(text) => {
+                let messages = chat.with_user(text);
+                match answer(&mut engine, &messages, args) {
+                    Ok(answer) => {
+                        chat.messages.push(Message::new("user", text));
+                        chat.messages.push(Message::new("assistant", answer));
+                    }
+                    // Someone at the terminal can still /save or /reset.
+                    Err(error) if input.is_terminal() && !ui::is_broken_pipe(&error) => {
+                        ui::note(&format!("error: {}", ui::one_line(&error)));
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Streams the answer to `messages` and returns its text.
+fn answer(engine: &mut Engine, messages: &[Message], args: &Args) -> Result<String> {
+    let ids = engine.chat_prompt(messages)?;
+    let guard = interrupt::Guard::new();
+    let mut out = std::io::stdout().lock();
+    let mut failed = None;
+    let params = generate_params(&args.generate, None);
+    let generation = engine.generate(&ids, &params, &mut |token| {
+        let written = out.write_all(token.text.as_bytes()).and_then(|()| out.flush());
+        if let Err(error) = written {
+            failed = Some(error);
+        }
+        if guard.asked() || failed.is_some() {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    })?;
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    write!(out, "{}", generation.tail)?;
+    writeln!(out, "{}", if guard.asked() { " [stopped]" } else { "" })?;
+    out.flush()?;
+    tracing::info!("{}", super::run::timing_line(&generation));
+    Ok(generation.text)
+}
+
+struct Chat {
+    messages: Vec<Message>, // user and assistant in turn
+    system: Option<String>,
+}
+
+impl Chat {
+    fn all(&self) -> Vec<Message> {
+        let system = self.system.iter().map(|s| Message::new("system", s.as_str()));
+        system.chain(self.messages.iter().cloned()).collect()
+    }
+
+    fn with_user(&self, text: &str) -> Vec<Message> {
+        let mut messages = self.all();
+        messages.push(Message::new("user", text));
+        messages
+    }
+
+    fn save(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(&self.all()).context("cannot encode")?;
+        fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// What a line asks for.
+#[derive(Debug, PartialEq)]
+enum Typed<'a> {
+    Nothing,
+    Exit,
+    Help,
+    Reset,
+    System(Option<&'a str>),
+    Save(&'a str),
+    Unknown(&'a str),
+    Message(&'a str),
+}
+
+fn command(line: &str) -> Typed<'_> {
+    let line = line.trim();
+    if line.is_empty() {
+        return Typed::Nothing;
+    }
+    if !line.starts_with('/') {
+        return Typed::Message(line);
+    }
+    let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let rest = rest.trim();
+    match (name, rest) {
+        ("/exit" | "/quit" | "/bye", _) => Typed::Exit,
+        ("/help" | "/?", _) => Typed::Help,
+        ("/reset", _) => Typed::Reset,
+        ("/system", "") => Typed::System(None),
+        ("/system", text) => Typed::System(Some(text)),
+        ("/save", file) if !file.is_empty() => Typed::Save(file),
+        _ => Typed::Unknown(line),
+    }
+}
+
+/// Where lines come from.
+enum Input {
+    Terminal { editor: Box<DefaultEditor>, history: std::path::PathBuf },
+    Pipe(std::io::Lines<std::io::StdinLock<'static>>),
+}
+
+impl Input {
+    fn open(history: &Path) -> Result<Self> {
+        let stdin = std::io::stdin();
+        if !stdin.is_terminal() {
+            return Ok(Self::Pipe(stdin.lock().lines()));
+        }
+        let mut editor = DefaultEditor::new().context("cannot set up line editing")?;
+        if let Err(error) = editor.load_history(history) {
+            tracing::debug!("no history from {}: {error}", history.display());
+        }
+        Ok(Self::Terminal { editor: Box::new(editor), history: history.to_owned() })
+    }
+
+    fn is_terminal(&self) -> bool {
+        matches!(self, Self::Terminal { .. })
+    }
+
+    /// The next line, joined with the lines it continues on; `None` at the end of the input.
+    fn read(&mut self) -> Result<Option<String>> {
+        let mut text = String::new();
+        loop {
+            let prompt = if text.is_empty() { "> " } else { ". " };
+            let Some(line) = self.read_one(prompt)? else {
+                return Ok((!text.is_empty()).then_some(text));
+            };
+            match line.strip_suffix('\\') {
+                Some(head) => {
+                    text.push_str(head);
+                    text.push('\n');
+                }
+                None => {
+                    text.push_str(&line);
+                    return Ok(Some(text));
+                }
+            }
+        }
+    }
+
+    fn read_one(&mut self, prompt: &str) -> Result<Option<String>> {
+        match self {
+            Self::Pipe(lines) => lines.next().transpose().context("cannot read standard input"),
+            Self::Terminal { editor, history } => loop {
+                match editor.readline(prompt) {
+                    Ok(line) => {
+                        remember(editor, history, &line);
+                        return Ok(Some(line));
+                    }
+                    // Ctrl-C at the prompt clears the line.
+                    Err(ReadlineError::Interrupted) => {}
+                    Err(ReadlineError::Eof) => return Ok(None),
+                    Err(error) => return Err(error).context("cannot read the terminal"),
+                }
+            },
+        }
+    }
+}
+
+/// Adds a line to the history; a history that cannot be written is only logged.
+fn remember(editor: &mut DefaultEditor, history: &Path, line: &str) {
+    let saved = editor.add_history_entry(line).map_err(anyhow::Error::from).and_then(|_| {
+        if let Some(dir) = history.parent() {
+            create_dir(dir)?;
+        }
+        Ok(editor.save_history(history)?)
+    });
+    if let Err(error) = saved {
+        tracing::debug!("cannot save the history: {error:#}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_and_commands() {
+        for (line, want) in [
+            ("", Typed::Nothing),
+            ("  hello ", Typed::Message("hello")),
+            ("/help", Typed::Help),
+            ("/reset", Typed::Reset),
+            ("/system be brief", Typed::System(Some("be brief"))),
+            ("/system", Typed::System(None)),
+            ("/save a b.json", Typed::Save("a b.json")),
+            ("/save", Typed::Unknown("/save")),
+            ("/x", Typed::Unknown("/x")),
+            ("/exit", Typed::Exit),
+        ] {
+            assert_eq!(command(line), want, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn the_system_message_comes_first_and_a_save_is_json() {
+        let mut chat = Chat { messages: Vec::new(), system: Some("s".to_owned()) };
+        chat.messages.push(Message::new("user", "a"));
+        let roles: Vec<_> = chat.with_user("b").into_iter().map(|m| m.role).collect();
+        assert_eq!(roles, ["system", "user", "user"]);
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let path = temp.path().join("c.json");
+        chat.save(&path).expect("save");
+        let value: serde_json::Value =
+            serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
+        assert_eq!(value[1], serde_json::json!({ "role": "user", "content": "a" }));
+    }
+}

@@ -1,0 +1,290 @@
+//! `realizar inspect`: what a model file holds: metadata, tensors, sizes by type, and with
+//! `--graph` the graph that the runtime builds from it.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use realizar_formats::{Array, Gguf, SafeTensors, TensorInfo, Value};
+use serde_json::{Map, json};
+
+use crate::engine::{Engine, Needs};
+use crate::options::{GlobalArgs, LoadArgs};
+use crate::ui;
+
+/// Arrays up to this length are printed whole without --full.
+const SHORT_ARRAY: usize = 8;
+/// Strings up to this many characters are printed whole without --full.
+const SHORT_STRING: usize = 100;
+
+/// Prints metadata, tensors and sizes by type; nothing is computed and no weight is read.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Model: a path, an alias, or hf:, https:// or pip: source
+    model: String,
+    /// Print long arrays and strings of the metadata whole
+    #[arg(long)]
+    full: bool,
+    /// Print the graph of the model's forward pass instead
+    #[arg(long, conflicts_with_all = ["json", "full"])]
+    graph: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
+/// What both formats have in common.
+struct Report {
+    path: PathBuf,
+    format: String,
+    metadata: Vec<(String, serde_json::Value)>,
+    tensors: Vec<TensorInfo>,
+}
+
+pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
+    let path = global.sources()?.resolve(&args.model)?;
+    if args.graph {
+        let engine = Engine::load(&path, &args.load, Needs::default())?;
+        let mut out = ui::out();
+        writeln!(out, "{}", engine.model.graph().to_string().trim_end())?;
+        out.flush()?;
+        return Ok(());
+    }
+    let report = if is_gguf(&path)? { gguf(&path, args.full)? } else { safetensors(&path)? };
+    if args.json { print_json(report) } else { print_text(&report, args.full) }
+}
+
+/// True when the file starts as a GGUF file does.
+fn is_gguf(path: &Path) -> Result<bool> {
+    if path.is_dir() {
+        return Ok(false);
+    }
+    if path.extension().is_some_and(|ext| ext == "gguf") {
+        return Ok(true);
+    }
+    let context = || format!("cannot read {}", path.display());
+    let mut magic = Vec::new();
+    let file = std::fs::File::open(path).with_context(context)?;
+    file.take(4).read_to_end(&mut magic).with_context(context)?;
+    Ok(magic == b"GGUF")
+}
+
+fn gguf(path: &Path, full: bool) -> Result<Report> {
+    let gguf = Gguf::open(path)?;
+    let metadata = gguf.metadata().iter();
+    Ok(Report {
+        path: path.to_owned(),
+        format: format!("GGUF v{}", gguf.version()),
+        metadata: metadata.map(|(key, value)| (key.to_owned(), to_json(value, full))).collect(),
+        tensors: gguf.tensors().to_vec(),
+    })
+}
+
+fn safetensors(path: &Path) -> Result<Report> {
+    let model = SafeTensors::open(path)?;
+    let mut metadata: Vec<(String, serde_json::Value)> =
+        model.metadata().iter().map(|(key, value)| (key.clone(), json!(value))).collect();
+    let config = path.join("config.json");
+    if config.is_file() {
+        let text =
+            std::fs::read(&config).with_context(|| format!("cannot read {}", config.display()))?;
+        let config: Map<String, serde_json::Value> = serde_json::from_slice(&text)
+            .with_context(|| format!("{} is not a JSON object", config.display()))?;
+        metadata.extend(config.into_iter().map(|(key, value)| (format!("config.{key}"), value)));
+    }
+    Ok(Report {
+        path: path.to_owned(),
+        format: "safetensors".to_owned(),
+        metadata,
+        tensors: model.tensors().to_vec(),
+    })
+}
+
+/// A metadata value as JSON; a long array becomes its type and length unless `full`.
+fn to_json(value: &Value, full: bool) -> serde_json::Value {
+    match value {
+        Value::U8(x) => json!(x),
+        Value::I8(x) => json!(x),
+        Value::U16(x) => json!(x),
+        Value::I16(x) => json!(x),
+        Value::U32(x) => json!(x),
+        Value::I32(x) => json!(x),
+        // The shortest decimal of the F32 value, not that of its widening to F64.
+        Value::F32(x) => x.to_string().parse::<f64>().map_or(serde_json::Value::Null, |x| json!(x)),
+        Value::Bool(x) => json!(x),
+        Value::Str(x) => json!(x),
+        Value::U64(x) => json!(x),
+        Value::I64(x) => json!(x),
+        Value::F64(x) => json!(x),
+        Value::Array(array) if full || array.len() <= SHORT_ARRAY => {
+            array.iter().map(|value| to_json(&value, full)).collect()
+        }
+        Value::Array(array) => json!({ "array_of": elem_name(array), "len": array.len() }),
+    }
+}
+
+fn elem_name(array: &Array) -> String {
+    array.elem_type().name().to_owned()
+}
+
+/// Tensors, elements and bytes of one type.
+#[derive(Default, Clone, Copy)]
+struct Sum {
+    tensors: usize,
+    elements: u64,
+    bytes: u64,
+}
+
+/// Sums by type, the type with the most bytes first.
+fn by_type(tensors: &[TensorInfo]) -> Vec<(&'static str, Sum)> {
+    let mut sums: BTreeMap<&'static str, Sum> = BTreeMap::new();
+    for tensor in tensors {
+        let sum = sums.entry(tensor.ty.name()).or_default();
+        sum.tensors += 1;
+        sum.elements += tensor.n_elements() as u64;
+        sum.bytes += tensor.n_bytes as u64;
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.bytes));
+    sums
+}
+
+fn print_json(report: Report) -> Result<()> {
+    let types: Vec<_> = by_type(&report.tensors)
+        .into_iter()
+        .map(|(name, sum)| {
+            json!({
+                "type": name,
+                "tensors": sum.tensors,
+                "elements": sum.elements,
+                "bytes": sum.bytes,
+            })
+        })
+        .collect();
+    let tensors: Vec<_> = report
+        .tensors
+        .iter()
+        .map(|t| json!({ "name": t.name, "type": t.ty.name(), "shape": t.shape, "bytes": t.n_bytes }))
+        .collect();
+    let metadata: Map<String, serde_json::Value> = report.metadata.into_iter().collect();
+    ui::json(&json!({
+        "path": report.path,
+        "format": report.format,
+        "metadata": metadata,
+        "types": types,
+        "tensors": tensors,
+    }))
+}
+
+fn print_text(report: &Report, full: bool) -> Result<()> {
+    let mut out = ui::out();
+    let total = report.tensors.iter().fold(Sum::default(), |sum, tensor| Sum {
+        tensors: sum.tensors + 1,
+        elements: sum.elements + tensor.n_elements() as u64,
+        bytes: sum.bytes + tensor.n_bytes as u64,
+    });
+    writeln!(
+        out,
+        "{}: {}, {} tensors, {} parameters, {}",
+        report.path.display(),
+        report.format,
+        total.tensors,
+        ui::count(total.elements),
+        ui::size(total.bytes)
+    )?;
+
+    writeln!(out, "\nMetadata")?;
+    let rows: Vec<Vec<String>> = report
+        .metadata
+        .iter()
+        .map(|(key, value)| vec![format!("  {}", shorten(key, full)), show(value, full)])
+        .collect();
+    ui::table(&mut out, &rows, &[])?;
+
+    writeln!(out, "\nTensors")?;
+    let rows: Vec<Vec<String>> = report
+        .tensors
+        .iter()
+        .map(|tensor| {
+            let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
+            vec![
+                format!("  {}", shorten(&tensor.name, full)),
+                tensor.ty.name().to_owned(),
+                format!("[{}]", shape.join(", ")),
+                ui::size(tensor.n_bytes as u64),
+            ]
+        })
+        .collect();
+    ui::table(&mut out, &rows, &[3])?;
+
+    writeln!(out, "\nSizes by type")?;
+    let row = |name: &str, sum: Sum| {
+        let share = 100.0 * sum.bytes as f64 / (total.bytes.max(1)) as f64;
+        vec![
+            format!("  {name}"),
+            format!("{} tensors", sum.tensors),
+            ui::count(sum.elements),
+            ui::size(sum.bytes),
+            format!("{share:.1} %"),
+        ]
+    };
+    let mut rows: Vec<_> =
+        by_type(&report.tensors).into_iter().map(|(name, sum)| row(name, sum)).collect();
+    rows.push(row("total", total));
+    ui::table(&mut out, &rows, &[1, 2, 3, 4])?;
+    out.flush()?;
+    Ok(())
+}
+
+/// One line for a metadata value. JSON escapes keep control characters off the terminal.
+fn show(value: &serde_json::Value, full: bool) -> String {
+    match value {
+        serde_json::Value::String(text) => format!("{:?}", shorten(text, full)),
+        serde_json::Value::Object(map) => match (map.get("array_of"), map.get("len")) {
+            (Some(serde_json::Value::String(ty)), Some(len)) => {
+                format!("{len} values of type {ty}")
+            }
+            _ => shorten(&value.to_string(), full),
+        },
+        _ => shorten(&value.to_string(), full),
+    }
+}
+
+/// Cuts long text unless `full`, and replaces control characters.
+fn shorten(text: &str, full: bool) -> String {
+    let n_chars = text.chars().count();
+    let kept = if full { n_chars } else { SHORT_STRING };
+    let clean = |c: char| if c.is_control() && c != '\n' { '\u{fffd}' } else { c };
+    let mut short: String = text.chars().take(kept).map(clean).collect();
+    if n_chars > kept {
+        short.push_str(&format!("… ({n_chars} characters)"));
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values() {
+        let array = |n: usize| {
+            let strs: Vec<String> = (0..n).map(|i| i.to_string()).collect();
+            Value::Array(Array::from_strs(strs))
+        };
+        for (value, full, want) in [
+            (Value::U32(3), false, "3"),
+            (Value::Str("a\nb".to_owned()), false, "\"a\\nb\""),
+            (array(2), false, r#"["0","1"]"#),
+            (array(9), false, "9 values of type string"),
+            (array(9), true, r#"["0","1","2","3","4","5","6","7","8"]"#),
+        ] {
+            assert_eq!(show(&to_json(&value, full), full), want);
+        }
+        let long = shorten(&"x".repeat(500), false);
+        assert!(long.ends_with("… (500 characters)"), "{long}");
+    }
+}

@@ -1,0 +1,84 @@
+//! `realizar logits`: token ids in, logits out. Needs no tokenizer, so that any model can be held
+//! against another implementation.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::engine::{Engine, Needs};
+use crate::options::{GlobalArgs, LoadArgs};
+use crate::ui;
+
+/// Tokens shown per position without --json.
+const SHOWN: usize = 10;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Model: a path, an alias, or hf:, https:// or pip: source
+    model: String,
+    /// Token ids of the prompt, e.g. 5,17,42
+    #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
+    ids: Vec<u32>,
+    /// Positions whose logits are printed, counted from 0 [default: the last]
+    #[arg(long, value_name = "POSITIONS", value_delimiter = ',')]
+    positions: Vec<usize>,
+    /// Print all logits as one JSON object: {"values": {"0": […]}}
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
+/// The object of --json: logits by position.
+#[derive(Serialize)]
+struct Output {
+    values: BTreeMap<usize, Vec<f32>>, // [vocab_size] each
+}
+
+pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
+    let last = args.ids.len() - 1; // clap asks for at least one id
+    let positions = if args.positions.is_empty() { vec![last] } else { args.positions.clone() };
+    if let Some(position) = positions.iter().find(|&&position| position > last) {
+        return Err(ui::usage(format!(
+            "--positions {position}: there are {} ids, the last position is {last}",
+            args.ids.len()
+        )));
+    }
+    let path = global.sources()?.resolve(&args.model)?;
+    let needs = Needs { ctx: None, outputs: Some(positions.len().min(64)) };
+    let mut engine = Engine::load(&path, &args.load, needs)?;
+    let rows = engine.model.logits(&args.ids, &positions, args.load.chunk)?;
+    if args.json {
+        return ui::json(&Output { values: positions.into_iter().zip(rows).collect() });
+    }
+    let mut out = ui::out();
+    for (position, row) in positions.iter().zip(&rows) {
+        writeln!(out, "position {position}")?;
+        for (id, logit) in best(row, SHOWN) {
+            writeln!(out, "{id:>7}  {logit:.5}")?;
+        }
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// The `n` largest values with their indices; ties go to the lower index.
+fn best(row: &[f32], n: usize) -> Vec<(usize, f32)> {
+    let mut order: Vec<(usize, f32)> = row.iter().copied().enumerate().collect();
+    order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    order.truncate(n);
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::best;
+
+    #[test]
+    fn best_first() {
+        assert_eq!(best(&[1.0, 3.0, 2.0, 3.0], 3), [(1, 3.0), (3, 3.0), (2, 2.0)]);
+        assert_eq!(best(&[], 3), []);
+    }
+}

@@ -1,0 +1,63 @@
+//! The commands, one file each: its arguments and what it does. A new command is one file and one
+//! row in the table below.
+
+mod bench;
+mod chat;
+mod completions;
+mod inspect;
+mod list;
+mod logits;
+mod perplexity;
+mod pull;
+mod run;
+mod tokenize;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+use crate::options::Cli;
+
+/// The subcommands, in the order in which help lists them: use, models, measure, shell.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Answer one prompt
+    Run(run::Args),
+    /// Talk with a model
+    Chat(chat::Args),
+    /// Fetch a model into the cache
+    Pull(pull::Args),
+    /// List pulled models and aliases
+    List(list::Args),
+    /// Show metadata, tensors and sizes of a model
+    Inspect(inspect::Args),
+    /// Show the token ids of a text, or the text of token ids
+    Tokenize(tokenize::Args),
+    /// Print the logits after given token ids
+    Logits(logits::Args),
+    /// Measure the perplexity of a text
+    Perplexity(perplexity::Args),
+    /// Measure prompt and generation speed
+    Bench(bench::Args),
+    /// Print a shell completion script
+    Completions(completions::Args),
+}
+
+/// Runs the command that was asked for.
+pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
+    let global = &cli.global;
+    let done = |()| ExitCode::SUCCESS;
+    match cli.command {
+        Command::Run(args) => run::execute(&args, global),
+        Command::Chat(args) => chat::execute(&args, global).map(done),
+        Command::Pull(args) => pull::execute(&args, global).map(done),
+        Command::List(args) => list::execute(&args, global).map(done),
+        Command::Inspect(args) => inspect::execute(&args, global).map(done),
+        Command::Tokenize(args) => tokenize::execute(&args, global).map(done),
+        Command::Logits(args) => logits::execute(&args, global).map(done),
+        Command::Perplexity(args) => perplexity::execute(&args, global).map(done),
+        Command::Bench(args) => bench::execute(&args, global).map(done),
+        Command::Completions(args) => completions::execute(&args).map(done),
+    }
+}

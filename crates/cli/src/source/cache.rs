@@ -1,0 +1,421 @@
+//! The model cache: one directory, its layout, its locks and the manifest beside every model.
+//!
+//! ```text
+//! <cache>/models/<key>/<file>          one folder per pulled model
+//! <cache>/models/<key>/manifest.json   name, source, length, SHA-256, licence, time
+//! <cache>/hf/                          downloads from the model hub, in the hub's own layout
+//! <cache>/staging/<key>/               a pull in progress; moved into models/ by one rename
+//! <cache>/staging/<key>.partial        an interrupted download that the next pull resumes
+//! <cache>/locks/<key>.lock             held while a model is pulled
+//! <cache>/history.txt                  lines typed in `realizar chat`
+//! ```
+
+use std::fs::{self, File, TryLockError};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// What is known about a pulled model; written once, when its checksum was verified.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    /// The argument that names the model, as `realizar run` takes it.
+    pub(crate) name: String,
+    /// The source it was fetched from.
+    pub(crate) source: String,
+    /// File inside the folder; `None` when the folder itself is the model.
+    pub(crate) file: Option<String>,
+    /// Where the model lies below the cache directory, when it is not in the manifest's folder.
+    #[serde(default)]
+    pub(crate) hub_path: Option<PathBuf>,
+    /// Length of the file, or of all files of the folder.
+    pub(crate) bytes: u64,
+    /// SHA-256 of the file; `None` for a folder.
+    pub(crate) sha256: Option<String>,
+    /// Licence or terms, where the alias table knows them.
+    pub(crate) licence: Option<String>,
+    /// Seconds since the Unix epoch.
+    pub(crate) pulled_at: u64,
+}
+
+/// A model in the cache: its manifest and where it lies.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) manifest: Manifest,
+    /// The file, or the folder of a model of several files.
+    pub(crate) path: PathBuf,
+}
+
+/// Handle on the cache directory; nothing is created before it is needed.
+#[derive(Debug, Clone)]
+pub(crate) struct Cache {
+    root: PathBuf,
+}
+
+/// Held while a model is pulled; the lock ends with the value.
+pub(crate) struct Lock {
+    _file: File,
+}
+
+impl Cache {
+    /// The directory of `--cache-dir`, `$REALIZAR_CACHE`, `$XDG_CACHE_HOME/realizar` or
+    /// `~/.cache/realizar`, the first that is set.
+    pub(crate) fn locate(flag: Option<&Path>) -> Result<Self> {
+        Self::locate_with(flag, |name| std::env::var_os(name).map(PathBuf::from))
+    }
+
+    fn locate_with(flag: Option<&Path>, var: impl Fn(&str) -> Option<PathBuf>) -> Result<Self> {
+        let set = |name: &str| var(name).filter(|value| !value.as_os_str().is_empty());
+        let root = if let Some(dir) = flag {
+            dir.to_owned()
+        } else if let Some(dir) = set("REALIZAR_CACHE") {
+            dir
+        } else if let Some(dir) = set("XDG_CACHE_HOME") {
+            dir.join("realizar")
+        } else if let Some(home) = set("HOME").or_else(|| set("USERPROFILE")) {
+            home.join(".cache").join("realizar")
+        } else {
+            bail!("no cache directory: set --cache-dir, REALIZAR_CACHE or HOME");
+        };
+        Ok(Self { root })
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn hub_dir(&self) -> PathBuf {
+        self.root.join("hf")
+    }
+
+    pub(crate) fn history_file(&self) -> PathBuf {
+        self.root.join("history.txt")
+    }
+
+    fn model_dir(&self, key: &str) -> PathBuf {
+        self.root.join("models").join(key)
+    }
+
+    /// Where the download of `key` is kept until it is complete.
+    pub(crate) fn partial_file(&self, key: &str) -> PathBuf {
+        self.root.join("staging").join(format!("{key}.partial"))
+    }
+
+    /// The model stored under `key`, if it is complete: its manifest can be read and the file has
+    /// the length that the manifest states. The checksum was verified when it was pulled.
+    pub(crate) fn get(&self, key: &str) -> Option<Entry> {
+        let dir = self.model_dir(key);
+        let text = fs::read(dir.join("manifest.json")).ok()?;
+        let manifest: Manifest = serde_json::from_slice(&text).ok()?;
+        let path = match (&manifest.hub_path, &manifest.file) {
+            (Some(hub_path), _) => {
+                let path = self.root.join(hub_path);
+                if !path.exists() {
+                    return None;
+                }
+                path
+            }
+            (None, Some(file)) => {
+                let path = dir.join(file);
+                if fs::metadata(&path).ok()?.len() != manifest.bytes {
+                    return None;
+                }
+                path
+            }
+            (None, None) => dir,
+        };
+        Some(Entry { manifest, path })
+    }
+
+    /// All complete models, ordered by name.
+    pub(crate) fn list(&self) -> Result<Vec<Entry>> {
+        let dir = self.root.join("models");
+        let read = match fs::read_dir(&dir) {
+            Ok(read) => read,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(e).with_context(|| format!("cannot read {}", dir.display())),
+        };
+        let mut entries = Vec::new();
+        for item in read {
+            let item = item.with_context(|| format!("cannot read {}", dir.display()))?;
+            if let Some(entry) = item.file_name().to_str().and_then(|key| self.get(key)) {
+                entries.push(entry);
+            }
+        }
+        entries.sort_by(|a, b| a.manifest.name.cmp(&b.manifest.name));
+        Ok(entries)
+    }
+
+    /// Takes the lock of `key`, waiting for another process that holds it; `waiting` is called
+    /// once before the wait.
+    pub(crate) fn lock(&self, key: &str, waiting: impl FnOnce()) -> Result<Lock> {
+        let dir = self.root.join("locks");
+        create_dir(&dir)?;
+        let path = dir.join(format!("{key}.lock"));
+        let context = || format!("cannot lock {}", path.display());
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .with_context(context)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                waiting();
+                file.lock().with_context(context)?;
+            }
+            Err(TryLockError::Error(e)) => return Err(e).with_context(context),
+        }
+        Ok(Lock { _file: file })
+    }
+
+    /// An empty staging folder for `key`; the caller holds its lock.
+    pub(crate) fn stage(&self, key: &str) -> Result<Staging> {
+        let dir = self.root.join("staging").join(key);
+        remove_dir(&dir)?;
+        create_dir(&dir.join("model"))?;
+        Ok(Staging { dir, key: key.to_owned() })
+    }
+
+    /// Moves the staged model into place by one rename and returns where it now lies.
+    pub(crate) fn install(&self, staging: &Staging, manifest: &Manifest) -> Result<Entry> {
+        let from = staging.model_dir();
+        let path = from.join("manifest.json");
+        let text = serde_json::to_vec_pretty(manifest).context("cannot encode the manifest")?;
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        let to = self.model_dir(&staging.key);
+        create_dir(&self.root.join("models"))?;
+        remove_dir(&to)?;
+        fs::rename(&from, &to)
+            .with_context(|| format!("cannot move {} to {}", from.display(), to.display()))?;
+        self.get(&staging.key)
+            .ok_or_else(|| anyhow!("{} is not complete after the move", to.display()))
+    }
+}
+
+/// A folder for one pull; removed with all it holds when the value ends.
+pub(crate) struct Staging {
+    dir: PathBuf,
+    key: String,
+}
+
+impl Staging {
+    /// Scratch space: what is left here is thrown away.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What is written here becomes the model's folder.
+    pub(crate) fn model_dir(&self) -> PathBuf {
+        self.dir.join("model")
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if let Err(e) = fs::remove_dir_all(&self.dir) {
+            tracing::debug!("cannot remove {}: {e}", self.dir.display());
+        }
+    }
+}
+
+/// A file being written, with its length and SHA-256 so far.
+pub(crate) struct HashedFile {
+    path: PathBuf,
+    file: File,
+    hash: Sha256,
+    bytes: u64,
+}
+
+impl HashedFile {
+    pub(crate) fn create(path: &Path) -> Result<Self> {
+        let file =
+            File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(Self { path: path.to_owned(), file, hash: Sha256::new(), bytes: 0 })
+    }
+
+    /// Appends all of `reader`; `each` is told the length of every piece written.
+    pub(crate) fn append(
+        &mut self,
+        reader: &mut dyn Read,
+        what: &str,
+        each: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        let mut buffer = vec![0u8; 1 << 18];
+        loop {
+            let n = match reader.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(n) => n,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e).with_context(|| format!("cannot read {what}")),
+            };
+            self.file
+                .write_all(&buffer[..n])
+                .with_context(|| format!("cannot write {}", self.path.display()))?;
+            self.hash.update(&buffer[..n]);
+            self.bytes += n as u64;
+            each(n as u64);
+        }
+    }
+
+    /// Flushes the file to disk; returns its length and its SHA-256 in hexadecimal.
+    pub(crate) fn finish(self) -> Result<(u64, String)> {
+        self.file.sync_all().with_context(|| format!("cannot write {}", self.path.display()))?;
+        Ok((self.bytes, hex(&self.hash.finalize())))
+    }
+}
+
+/// Length and SHA-256 of a file.
+pub(crate) fn hash_file(path: &Path) -> Result<(u64, String)> {
+    let context = || format!("cannot read {}", path.display());
+    let mut file = File::open(path).with_context(context)?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0u8; 1 << 18];
+    let mut bytes = 0;
+    loop {
+        let n = file.read(&mut buffer).with_context(context)?;
+        if n == 0 {
+            return Ok((bytes, hex(&hash.finalize())));
+        }
+        hash.update(&buffer[..n]);
+        bytes += n as u64;
+    }
+}
+
+/// Lower-case hexadecimal of `bytes`.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// A name that is safe as one path component: other characters than letters, digits, `.`, `_`
+/// and `-` become `-`, and it never starts with a dot.
+pub(crate) fn safe_name(text: &str) -> String {
+    let name: String = text
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' })
+        .collect();
+    let name = name.trim_start_matches('.');
+    if name.is_empty() { "model".to_owned() } else { name.to_owned() }
+}
+
+/// Seconds since the Unix epoch.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+pub(crate) fn create_dir(dir: &Path) -> Result<()> {
+    fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))
+}
+
+fn remove_dir(dir: &Path) -> Result<()> {
+    match fs::remove_dir_all(dir) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e).with_context(|| format!("cannot remove {}", dir.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(file: Option<&str>, bytes: u64) -> Manifest {
+        Manifest {
+            name: "m".to_owned(),
+            source: "pip:m==1".to_owned(),
+            file: file.map(str::to_owned),
+            hub_path: None,
+            bytes,
+            sha256: None,
+            licence: None,
+            pulled_at: 1,
+        }
+    }
+
+    #[test]
+    fn directory_by_precedence() {
+        let check = |flag: Option<&str>, vars: &[(&str, &str)], want: Option<&str>| {
+            let found = Cache::locate_with(flag.map(Path::new), |name| {
+                vars.iter().find(|(key, _)| *key == name).map(|(_, v)| PathBuf::from(v))
+            });
+            assert_eq!(found.ok().map(|c| c.root), want.map(PathBuf::from));
+        };
+        let all = [("REALIZAR_CACHE", "/r"), ("XDG_CACHE_HOME", "/x"), ("HOME", "/h")];
+        check(Some("/f"), &all, Some("/f"));
+        check(None, &all, Some("/r"));
+        check(None, &all[1..], Some("/x/realizar"));
+        check(None, &all[2..], Some("/h/.cache/realizar"));
+        check(None, &[("REALIZAR_CACHE", ""), ("HOME", "/h")], Some("/h/.cache/realizar"));
+        check(None, &[], None);
+    }
+
+    #[test]
+    fn install_is_seen_only_when_complete() {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let cache = Cache { root: temp.path().to_owned() };
+        assert!(cache.get("m").is_none());
+        let staging = cache.stage("m").expect("stage");
+        fs::write(staging.model_dir().join("a.gguf"), b"12345").expect("write");
+        assert!(cache.get("m").is_none() && cache.list().expect("list").is_empty());
+        let entry = cache.install(&staging, &manifest(Some("a.gguf"), 5)).expect("install");
+        assert_eq!(fs::read(&entry.path).expect("read"), b"12345");
+        drop(staging);
+        assert!(!temp.path().join("staging/m").exists());
+
+        // A second pull replaces the first one.
+        let staging = cache.stage("m").expect("stage");
+        fs::write(staging.model_dir().join("b.gguf"), b"123").expect("write");
+        let entry = cache.install(&staging, &manifest(Some("b.gguf"), 3)).expect("install");
+        assert!(entry.path.ends_with("models/m/b.gguf"));
+        assert!(!temp.path().join("models/m/a.gguf").exists());
+        assert_eq!(cache.list().expect("list").len(), 1);
+
+        // A file of another length than the manifest's is not a model.
+        fs::write(&entry.path, b"12").expect("write");
+        assert!(cache.get("m").is_none());
+    }
+
+    #[test]
+    fn lock_excludes_a_second_pull() {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let cache = Cache { root: temp.path().to_owned() };
+        let lock = cache.lock("m", || panic!("nobody else holds it")).expect("lock");
+        let (told, asked) = std::sync::mpsc::channel();
+        let other = cache.clone();
+        let thread = std::thread::spawn(move || {
+            let _lock = other.lock("m", || told.send(()).expect("send")).expect("lock");
+        });
+        asked.recv().expect("the second one waits");
+        assert!(!thread.is_finished());
+        drop(lock);
+        thread.join().expect("the second one gets it");
+    }
+
+    #[test]
+    fn hashing_pieces_equals_hashing_the_whole() {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let path = temp.path().join("f");
+        let mut file = HashedFile::create(&path).expect("create");
+        let mut seen = 0;
+        for part in [&b"a"[..], b"bc"] {
+            file.append(&mut &part[..], "part", &mut |n| seen += n).expect("append");
+        }
+        let (bytes, sha) = file.finish().expect("finish");
+        assert_eq!((bytes, seen), (3, 3));
+        assert_eq!(sha, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(hash_file(&path).expect("hash"), (3, sha));
+    }
+
+    #[test]
+    fn names_stay_one_component() {
+        for (text, want) in
+            [("a/b", "a-b"), ("..", "model"), ("../x", "-x"), ("gemma3:270m", "gemma3-270m")]
+        {
+            assert_eq!(safe_name(text), want);
+        }
+    }
+}

