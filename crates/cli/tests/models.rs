@@ -15,7 +15,6 @@ fn fixture(name: &str) -> PathBuf {
 fn run(args: &[&str], input: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_realizar"))
         .args(args)
-        .args(["-t", "1"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -131,7 +130,8 @@ fn what_a_model_cannot_do_is_one_line() {
         (&["run", &model, "abc", "--template", "no-such-file"], "no-such-file"),
         (&["logits", &model, "--ids", "1,99999"], "99999"),
         (&["tokenize", &model, "--decode", "99999"], "99999"),
-        (&["perplexity", &model, "-f", "-"], "too few"),
+        (&["perplexity", &model, "-f", "-", "--ctx", "16"], "too few"),
+        (&["perplexity", &model, "-f", "-", "--ctx", "512"], "512"),
         (&["run", &fixture("").display().to_string(), "abc", "--raw"], "tokenizer.json"),
     ] {
         let output = run(args, "abc");

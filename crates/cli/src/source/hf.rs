@@ -77,6 +77,12 @@ impl HfSource {
         let revision = self.revision.clone().unwrap_or_else(|| "main".to_owned());
         let repo = api.repo(Repo::with_revision(self.repo.clone(), RepoType::Model, revision));
         let info = repo.info().map_err(|e| self.explain(e))?;
+        if !is_safe(&info.sha) {
+            bail!("hub repository {}: the hub named the revision `{}`", self.repo, info.sha);
+        }
+        // All files come from the one commit that was listed, even if the branch moves meanwhile.
+        let repo =
+            api.repo(Repo::with_revision(self.repo.clone(), RepoType::Model, info.sha.clone()));
         let listing: Vec<String> = info.siblings.into_iter().map(|s| s.rfilename).collect();
         let selection = select(&self.repo, self.file.as_deref(), &listing)?;
         let (Selection::Files(files) | Selection::Directory(files)) = &selection;
@@ -121,9 +127,9 @@ impl HfSource {
     fn explain(&self, error: ApiError) -> anyhow::Error {
         let text = error.to_string();
         let hint = if text.contains("401") || text.contains("403") {
-            "; the repository does not exist, or it needs a token (HF_TOKEN) that has access"
+            ": the repository does not exist, or it needs a token (HF_TOKEN) that has access"
         } else if text.contains("404") {
-            "; no such repository, revision or file"
+            ": no such repository, revision or file"
         } else {
             ""
         };
