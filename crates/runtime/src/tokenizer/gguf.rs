@@ -117,7 +117,7 @@ pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer, Error> {
     }
     Ok(Tokenizer {
         vocab,
-        encoder: Encoder::Native { specials, native: encoder, add_space_prefix },
+        encoder: Encoder::Native { specials, native: Box::new(encoder), add_space_prefix },
         bos: ids.bos,
         eos: ids.eos,
         end_ids,

@@ -174,7 +174,7 @@ pub(super) fn load(dir: &Path) -> Result<Tokenizer, Error> {
         add_bos: bos.is_some() && around.first() == bos.as_ref(),
         add_eos: eos.is_some() && around.len() > 1 && around.last() == eos.as_ref(),
         strips_leading_space: decoder.strips_leading_space,
-        encoder: Encoder::HuggingFace(encoder),
+        encoder: Encoder::HuggingFace(Box::new(encoder)),
         vocab,
         bos,
         eos,
