@@ -2,7 +2,8 @@
 //!
 //! Templates are Jinja programs that come with the model and may be hostile. They run with the
 //! settings that transformers gives Jinja2, without access to anything outside, and with limits
-//! on steps and output.
+//! on steps and output. One thing differs: strings marked as safe for HTML do not make the strings
+//! that are joined to them escape, as Jinja2's do.
 
 mod clock;
 mod error;
