@@ -15,7 +15,7 @@ use crate::ui::{self, Color};
 const EXAMPLES: &str = "\
 Examples:
   realizar run smollm2 \"Why is the sky blue?\"     answer one prompt
-  realizar chat gemma3:270m                       talk, with line editing
+  realizar chat smollm2                           talk, with line editing
   cat notes.txt | realizar run model.gguf -f -    read the prompt from a pipe
   realizar run hf:owner/repo/model-Q4_K_M.gguf Hi
   realizar inspect model.gguf                     metadata, tensors, sizes by type

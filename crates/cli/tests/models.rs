@@ -1,0 +1,143 @@
+//! The built binary on a tiny model: logits against the reference beside it, generation, chat,
+//! measurements, and the errors of options that a model cannot meet.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs/llama").join(name)
+}
+
+/// Runs the binary with `input` as standard input.
+fn run(args: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_realizar"))
+        .args(args)
+        .args(["-t", "1"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut stdin = child.stdin.take().expect("standard input");
+    stdin.write_all(input.as_bytes()).expect("write");
+    drop(stdin);
+    child.wait_with_output().expect("the binary ends")
+}
+
+fn stdout(args: &[&str], input: &str) -> String {
+    let output = run(args, input);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_str(&stdout(args, "")).expect("JSON")
+}
+
+fn model() -> String {
+    fixture("model-f32.gguf").display().to_string()
+}
+
+#[test]
+fn logits_of_file_and_directory_agree_and_chunks_do_not_matter() {
+    let dir = fixture("").display().to_string();
+    let base =
+        ["--ids", "94,256,18,108,164", "--positions", "1,4", "--arithmetic", "f32", "--json"];
+    let logits = |model: &str, more: &[&str]| json(&[&["logits", model], &base[..], more].concat());
+    let whole = logits(&dir, &[]);
+    let keys: Vec<&String> = whole["values"].as_object().expect("object").keys().collect();
+    assert_eq!(keys, ["1", "4"]);
+    assert_eq!(whole["values"]["4"].as_array().map(Vec::len), Some(288));
+    assert_eq!(logits(&dir, &["--chunk", "2"]), whole);
+    let file = logits(&model(), &[]);
+    for key in keys {
+        let rows = [&whole, &file].map(|v| v["values"][key].as_array().expect("row").clone());
+        for (a, b) in rows[0].iter().zip(&rows[1]) {
+            let (a, b) = (a.as_f64().expect("number"), b.as_f64().expect("number"));
+            assert!((a - b).abs() < 1e-4, "{a} {b}");
+        }
+    }
+}
+
+#[test]
+fn generation_streams_what_json_reports() {
+    let model = model();
+    let args = ["run", &model, "abc", "--raw", "--seed", "7", "-n", "12"];
+    let text = stdout(&args, "");
+    let object = json(&[&args[..], &["--json", "--logprobs", "3"]].concat());
+    assert_eq!(text.trim_end_matches('\n'), object["text"].as_str().expect("text"));
+    assert_eq!(object["seed"], 7);
+    let ids = object["ids"].as_array().expect("ids");
+    let top = object["top_logprobs"].as_array().expect("top_logprobs");
+    assert_eq!(top.len(), ids.len());
+    assert!(top.iter().all(|step| step.as_array().is_some_and(|step| step.len() == 3)));
+    assert_eq!(object["timings"]["generated_tokens"], ids.len());
+    assert!(["stop", "length"].contains(&object["finish_reason"].as_str().expect("reason")));
+    // The prompt from a pipe and from a file named `-` is the same prompt.
+    let piped = |more: &[&str]| {
+        stdout(&[&["run", &model, "--raw", "--seed", "7", "-n", "12"], more].concat(), "abc")
+    };
+    assert_eq!(piped(&[]), text);
+    assert_eq!(piped(&["-f", "-"]), text);
+}
+
+#[test]
+fn chat_with_a_template_reads_lines() {
+    let template = tempfile::NamedTempFile::new().expect("temporary file");
+    let source = "{% for m in messages %}{{ m.content }} {% endfor %}";
+    std::fs::write(template.path(), source).expect("write");
+    let saved = tempfile::NamedTempFile::new().expect("temporary file");
+    let (template, saved) = (template.path().display(), saved.path().display());
+    let lines = format!("/system s\nab\n/save {saved}\n/exit\nnot read\n");
+    stdout(&["chat", &model(), "--template", &template.to_string(), "-n", "3", "--greedy"], &lines);
+    let text = std::fs::read_to_string(saved.to_string()).expect("saved");
+    let messages: Value = serde_json::from_str(&text).expect("JSON");
+    let roles: Vec<_> =
+        messages.as_array().expect("array").iter().map(|m| m["role"].clone()).collect();
+    assert_eq!(roles, ["system", "user", "assistant"]);
+}
+
+#[test]
+fn tokens_perplexity_and_bench() {
+    let model = model();
+    let object = json(&["tokenize", &model, "abc", "--json"]);
+    assert_eq!(object["ids"], serde_json::json!([1, 260, 261, 262]));
+    assert_eq!(stdout(&["tokenize", &model, "--decode", "260,261"], ""), "ab\n");
+    let text = "a b c d ".repeat(40);
+    let args = ["perplexity", &model, "-f", "-", "--ctx", "16", "--json"];
+    let object: Value = serde_json::from_str(&stdout(&args, &text)).expect("JSON");
+    assert!(object["perplexity"].as_f64().is_some_and(|p| p > 1.0), "{object}");
+    let (chunks, tokens) = (object["n_chunks"].as_u64(), object["n_tokens"].as_u64());
+    assert_eq!(chunks.map(|n| n * 7), tokens);
+    let object = json(&["bench", &model, "-p", "4,8", "-n", "2", "-r", "2", "--json"]);
+    let names: Vec<_> =
+        object["results"].as_array().expect("results").iter().map(|r| r["test"].clone()).collect();
+    assert_eq!(names, ["pp4", "pp8", "tg2"]);
+    assert!(stdout(&["bench", &model, "-p", "4", "-n", "0", "-r", "1"], "").contains("| pp4 |"));
+    assert!(stdout(&["inspect", "--graph", &model], "").contains("rms_norm"));
+}
+
+#[test]
+fn what_a_model_cannot_do_is_one_line() {
+    let model = model();
+    for (args, want) in [
+        (&["run", &model, "abc"][..], "no chat template"),
+        (&["chat", &model], "no chat template"),
+        (&["run", &model, "abc", "--raw", "--ctx", "100000"], "100000"),
+        (&["run", &model, "abc", "--raw", "--cpu-tier", "none"], "cpu-tier"),
+        (&["run", &model, "abc", "--template", "no-such-file"], "no-such-file"),
+        (&["logits", &model, "--ids", "1,99999"], "99999"),
+        (&["tokenize", &model, "--decode", "99999"], "99999"),
+        (&["perplexity", &model, "-f", "-"], "too few"),
+        (&["run", &fixture("").display().to_string(), "abc", "--raw"], "tokenizer.json"),
+    ] {
+        let output = run(args, "abc");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{args:?}: {stderr}");
+        assert!(stderr.starts_with("error: ") && stderr.contains(want), "{args:?}: {stderr}");
+    }
+}
