@@ -6,6 +6,9 @@
 //! then makes these integers, and each sub-block takes the integers of least
 //! error in the neighbourhood. Errors are plain sums of squares.
 
+use crate::half_bytes::{f16_to_f32, f32_to_f16};
+use crate::range::{min_max, signed_peak};
+
 /// How far the final search looks around the rounded integer scales.
 const REACH: i32 = 2;
 
@@ -30,7 +33,7 @@ pub(crate) fn affine_error(values: &[f32], scale: f32, min: f32, n_max: u8) -> f
 
 /// The scale and the minimum, both at least 0, for `x ~ scale * level - min`.
 pub(crate) fn fit_affine(values: &[f32], n_max: u8) -> (f32, f32) {
-    let (lo, hi) = crate::range::min_max(values);
+    let (lo, hi) = min_max(values);
     let lo = lo.min(0.0);
     let span = hi - lo;
     if span <= 0.0 || !span.is_finite() {
@@ -41,9 +44,6 @@ pub(crate) fn fit_affine(values: &[f32], n_max: u8) -> (f32, f32) {
     let sum_x: f32 = values.iter().sum();
     let mut best = (span / top, -lo);
     let mut best_error = affine_error(values, best.0, best.1, n_max);
-    if hi == lo.max(hi) && values.iter().all(|x| *x == values[0]) && hi <= 0.0 {
-        return (0.0, -hi);
-    }
     for step in -15..=15 {
         let inv = (top + 0.1 * step as f32) / span;
         let (mut sum_l, mut sum_l2, mut sum_lx) = (0.0f32, 0.0f32, 0.0f32);
@@ -125,7 +125,7 @@ pub(crate) fn symmetric_error(values: &[f32], scale: f32, half: i8) -> f32 {
 
 /// The scale, of either sign, for `x ~ scale * level` with levels `-half..half`.
 pub(crate) fn fit_symmetric(values: &[f32], half: i8) -> f32 {
-    let peak = crate::range::signed_peak(values);
+    let peak = signed_peak(values);
     if peak == 0.0 || !peak.is_finite() {
         return 0.0;
     }
@@ -186,6 +186,10 @@ pub(crate) fn symmetric_levels(values: &[f32], scale: f32, half: i8, out: &mut [
 }
 
 /// The scales of `N` symmetric sub-blocks: the super-block's scale in binary16 and the integers.
+///
+/// The rounding of the super-block's scale is a systematic error of all elements. So
+/// the largest scale is put on each of a few integers, with the binary16
+/// neighbours of the quotient, and the super-block's scale of least error is kept.
 pub(crate) fn symmetric_scales<const N: usize>(
     values: &[f32],
     q_half: i32,
@@ -194,9 +198,26 @@ pub(crate) fn symmetric_scales<const N: usize>(
     let len = values.len() / N;
     let sub = |i: usize| &values[i * len..][..len];
     let fitted: [f32; N] = std::array::from_fn(|i| fit_symmetric(sub(i), half));
-    let d = crate::half_bytes::f32_to_f16(-crate::range::signed_peak(&fitted) / q_half as f32);
-    let d_value = crate::half_bytes::f16_to_f32(d);
-    (d, std::array::from_fn(|i| refine_symmetric(sub(i), fitted[i], d_value, q_half, half)))
+    let peak = signed_peak(&fitted);
+    let mut best = (f32_to_f16(-peak / q_half as f32), [0; N]);
+    let mut best_error = f32::INFINITY;
+    for (target, step) in (0..4).flat_map(|t| [(q_half - t, -1), (q_half - t, 0), (q_half - t, 1)])
+    {
+        let bits = u16::from_le_bytes(f32_to_f16(-peak / target as f32));
+        let bits = bits.wrapping_add_signed(step).to_le_bytes();
+        let d = f16_to_f32(bits);
+        if !d.is_finite() {
+            continue;
+        }
+        let scales = std::array::from_fn(|i| refine_symmetric(sub(i), fitted[i], d, q_half, half));
+        let errors = scales.iter().enumerate();
+        let error = errors.map(|(i, s)| symmetric_error(sub(i), d * *s as f32, half)).sum();
+        if error < best_error {
+            best_error = error;
+            best = (bits, scales);
+        }
+    }
+    best
 }
 
 /// The scales of `N` affine sub-blocks: both super-block scales in binary16 and the integers.
@@ -205,7 +226,6 @@ pub(crate) fn affine_scales<const N: usize>(
     q_max: u8,
     n_max: u8,
 ) -> ([u8; 2], [u8; 2], [u8; N], [u8; N]) {
-    use crate::half_bytes::{f16_to_f32, f32_to_f16};
     let len = values.len() / N;
     let sub = |i: usize| &values[i * len..][..len];
     let fitted: [(f32, f32); N] = std::array::from_fn(|i| fit_affine(sub(i), n_max));

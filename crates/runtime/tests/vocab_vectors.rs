@@ -97,7 +97,7 @@ fn published_texts_round_trip() {
 fn unsupported_vocabularies_are_named() {
     let Some(dir) = vocab_dir() else { return };
     for (name, model) in [("bert-bge", "`bert`"), ("nomic-bert-moe", "`t5`")] {
-        let gguf = Gguf::open(&dir.join(format!("ggml-vocab-{name}.gguf"))).unwrap();
+        let gguf = Gguf::open(dir.join(format!("ggml-vocab-{name}.gguf"))).unwrap();
         let error = Tokenizer::from_gguf(gguf.metadata()).expect_err(name).to_string();
         assert!(error.contains(model), "{name}: {error}");
     }

@@ -281,7 +281,7 @@ mod tests {
         counts.iter().map(|count| count / f64::from(n_draws)).collect()
     }
 
-    fn check(params: SamplingParams, probs: &[f64], want: &[f64]) {
+    fn check(params: &SamplingParams, probs: &[f64], want: &[f64]) {
         let logits: Vec<f32> = probs.iter().map(|p| p.ln() as f32).collect();
         let got = shares(params.clone(), &logits);
         for (got, want) in got.iter().zip(want) {
@@ -293,20 +293,24 @@ mod tests {
     #[test]
     fn draws_follow_the_distribution_that_the_filters_leave() {
         let probs = [0.1, 0.4, 0.2, 0.3];
-        check(plain(), &probs, &probs);
-        check(SamplingParams { top_k: 2, ..plain() }, &probs, &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]);
-        check(SamplingParams { top_p: 0.65, ..plain() }, &probs, &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]);
+        check(&plain(), &probs, &probs);
+        check(&SamplingParams { top_k: 2, ..plain() }, &probs, &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]);
         check(
-            SamplingParams { top_p: 0.75, ..plain() },
+            &SamplingParams { top_p: 0.65, ..plain() },
+            &probs,
+            &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0],
+        );
+        check(
+            &SamplingParams { top_p: 0.75, ..plain() },
             &probs,
             &[0.0, 4.0 / 9.0, 2.0 / 9.0, 3.0 / 9.0],
         );
-        check(SamplingParams { top_p: 0.01, ..plain() }, &probs, &[0.0, 1.0, 0.0, 0.0]);
-        check(SamplingParams { min_p: 0.6, ..plain() }, &probs, &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]);
+        check(&SamplingParams { top_p: 0.01, ..plain() }, &probs, &[0.0, 1.0, 0.0, 0.0]);
+        check(&SamplingParams { min_p: 0.6, ..plain() }, &probs, &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]);
         // Top-p looks at the distribution that top-k left: 4/7 reaches 0.55.
-        check(SamplingParams { top_k: 2, top_p: 0.55, ..plain() }, &probs, &[0.0, 1.0, 0.0, 0.0]);
+        check(&SamplingParams { top_k: 2, top_p: 0.55, ..plain() }, &probs, &[0.0, 1.0, 0.0, 0.0]);
         let squared = probs.map(|p| p * p / 0.3);
-        check(SamplingParams { temperature: 0.5, ..plain() }, &probs, &squared);
+        check(&SamplingParams { temperature: 0.5, ..plain() }, &probs, &squared);
     }
 
     #[test]

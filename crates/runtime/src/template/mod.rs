@@ -2,7 +2,8 @@
 //!
 //! Templates are Jinja programs that come with the model and may be hostile. They run with the
 //! settings that transformers gives Jinja2, without access to anything outside, and with limits
-//! on steps and output.
+//! on steps and output. One thing differs: strings marked as safe for HTML do not make the strings
+//! that are joined to them escape, as Jinja2's do.
 
 mod clock;
 mod error;
@@ -167,20 +168,24 @@ fn compile(text: &str) -> Result<Environment<'static>, Error> {
         let mut text = String::new();
         python::write_str(value, &mut text).map(|()| text)
     });
-    for name in ["escape", "e"] {
+    for name in ["escape", "e", "forceescape"] {
         environment.add_filter(name, |value: &Value| {
             let mut text = String::new();
             python::write_str(value, &mut text).map(|()| python::escape(&text))
         });
     }
+    environment.add_filter(
+        "indent",
+        |text: &str,
+         width: Option<Value>,
+         first: Option<bool>,
+         blank: Option<bool>,
+         kwargs: Kwargs| { python::indent(text, width, first, blank, &kwargs) },
+    );
     // Python cannot iterate over None.
-    environment.add_test("iterable", |value: &Value| match value.kind() {
-        ValueKind::Undefined
-        | ValueKind::String
-        | ValueKind::Seq
-        | ValueKind::Iterable
-        | ValueKind::Map => true,
-        _ => false,
+    environment.add_test("iterable", |value: &Value| {
+        use ValueKind::{Iterable, Map, Seq, String, Undefined};
+        matches!(value.kind(), Undefined | String | Seq | Iterable | Map)
     });
     environment.add_function("raise_exception", |message: &str| -> Result<Value, _> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, "raised")
@@ -271,6 +276,7 @@ mod tests {
         check("{% set ns = namespace(x=1) %}{% set ns.x = ns.x + 1 %}{{ ns.x }}", "2");
         check("{{ none is iterable }}{{ 'a' is iterable }}", "FalseTrue");
         check("{{ \"<a href='x'>\" | e }}", "&lt;a href=&#39;x&#39;&gt;");
+        check("{{ '{\n' | indent(2, first=true) }}{{ 'a\n\nb' | indent(1) }}", "  {\na\n\n b");
         check("{{ tools is none }}{{ tools is defined }}{{ foo is defined }}", "TrueTrueFalse");
     }
 

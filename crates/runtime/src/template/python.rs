@@ -113,6 +113,45 @@ fn float_repr(x: f64) -> String {
     }
 }
 
+/// The `indent` filter of Jinja2: lines after the first are indented, the first one and empty ones
+/// only on request. A line break at the end stays.
+pub(super) fn indent(
+    text: &str,
+    width: Option<Value>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    kwargs: &Kwargs,
+) -> Result<String, Error> {
+    let width = match width {
+        Some(width) => width,
+        None => kwargs.get::<Option<Value>>("width")?.unwrap_or_else(|| Value::from(4)),
+    };
+    let first = first.or(kwargs.get("first")?).unwrap_or(false);
+    let blank = blank.or(kwargs.get("blank")?).unwrap_or(false);
+    kwargs.assert_all_used()?;
+    let space = match width.as_str() {
+        Some(text) => text.to_owned(),
+        None => {
+            let n = width.as_usize().ok_or_else(|| failure("indent needs a width"))?;
+            if n > 1000 {
+                return Err(failure("indent is at most 1000 spaces wide"));
+            }
+            " ".repeat(n)
+        }
+    };
+    let mut out = String::with_capacity(text.len());
+    for (i, line) in text.split('\n').enumerate() {
+        if i > 0 {
+            out.push('\n');
+        }
+        if if i == 0 { first } else { blank || !line.is_empty() } {
+            out.push_str(&space);
+        }
+        out.push_str(line);
+    }
+    Ok(out)
+}
+
 /// The `escape` filter: the characters that mean something in HTML.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

@@ -2,7 +2,9 @@
 //! vocabularies under `tokenizer.ggml.*`.
 //!
 //! Defaults for keys that a file leaves out follow llama.cpp, and so do the rules by which tokens
-//! end an answer; see the GGUF specification for the keys.
+//! end an answer; see the GGUF specification for the keys. GGUF has no key for a normalizer: where
+//! a `tokenizer.json` composes characters first (NFC, as Qwen's does), decomposed text gets other
+//! ids from it than from here and from llama.cpp.
 
 use std::borrow::Cow;
 
@@ -117,7 +119,7 @@ pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer, Error> {
     }
     Ok(Tokenizer {
         vocab,
-        encoder: Encoder::Native { specials, native: encoder, add_space_prefix },
+        encoder: Encoder::Native { specials, native: Box::new(encoder), add_space_prefix },
         bos: ids.bos,
         eos: ids.eos,
         end_ids,

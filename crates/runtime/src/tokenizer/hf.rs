@@ -151,7 +151,10 @@ pub(super) fn load(dir: &Path) -> Result<Tokenizer, Error> {
             .filter(|&id| id < vocab.len() as u64);
         ids.map(|id| id as u32).collect()
     };
-    let bos = named("bos_token").or_else(|| numbered("bos_token_id").first().copied());
+    // Qwen's files say that there is no such token, though the model's configuration has an id.
+    let no_bos = config.get("bos_token").is_some_and(Value::is_null);
+    let bos = named("bos_token")
+        .or_else(|| numbered("bos_token_id").first().copied().filter(|_| !no_bos));
     let eos = named("eos_token").or_else(|| numbered("eos_token_id").first().copied());
     let mut end_ids: Vec<u32> = eos.into_iter().chain(numbered("eos_token_id")).collect();
     let texts: Vec<&str> = END_OF_GENERATION.iter().chain(END_OF_INFILL).copied().collect();
@@ -174,7 +177,7 @@ pub(super) fn load(dir: &Path) -> Result<Tokenizer, Error> {
         add_bos: bos.is_some() && around.first() == bos.as_ref(),
         add_eos: eos.is_some() && around.len() > 1 && around.last() == eos.as_ref(),
         strips_leading_space: decoder.strips_leading_space,
-        encoder: Encoder::HuggingFace(encoder),
+        encoder: Encoder::HuggingFace(Box::new(encoder)),
         vocab,
         bos,
         eos,
@@ -207,10 +210,11 @@ fn load_vocab(
             continue; // two texts share an id; the first stands
         }
         match added.get(&id) {
-            Some(token) => {
-                let kind = if token.special { TokenKind::Control } else { TokenKind::UserDefined };
-                vocab.push(kind, true, |out| out.extend_from_slice(text.as_bytes()))?;
+            Some(token) if token.special => {
+                vocab
+                    .push(TokenKind::Control, true, |out| out.extend_from_slice(text.as_bytes()))?;
             }
+            Some(_) => vocab.push(TokenKind::UserDefined, true, |out| decoder.write(&text, out))?,
             None => vocab.push(TokenKind::Normal, true, |out| decoder.write(&text, out))?,
         }
     }

@@ -51,8 +51,8 @@ pub struct Tokenizer {
 }
 
 enum Encoder {
-    Native { specials: SpecialTokens, native: Native, add_space_prefix: bool },
-    HuggingFace(hf::HfEncoder),
+    Native { specials: SpecialTokens, native: Box<Native>, add_space_prefix: bool },
+    HuggingFace(Box<hf::HfEncoder>),
 }
 
 enum Native {
@@ -85,7 +85,7 @@ impl Tokenizer {
         let (specials, native, add_space_prefix) = match &self.encoder {
             Encoder::HuggingFace(encoder) => return encoder.encode(text, options),
             Encoder::Native { specials, native, add_space_prefix } => {
-                (specials, native, *add_space_prefix)
+                (specials, &**native, *add_space_prefix)
             }
         };
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
@@ -205,8 +205,10 @@ impl Tokenizer {
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = match &self.encoder {
-            Encoder::Native { native: Native::Bpe(_), .. } => "byte-pair",
-            Encoder::Native { native: Native::Spm(_), .. } => "SentencePiece",
+            Encoder::Native { native, .. } => match **native {
+                Native::Bpe(_) => "byte-pair",
+                Native::Spm(_) => "SentencePiece",
+            },
             Encoder::HuggingFace(_) => "tokenizer.json",
         };
         f.debug_struct("Tokenizer")

@@ -138,7 +138,7 @@ impl PreTokenizer {
 
     /// Cuts `text` into words, which cover it completely and in order.
     pub(super) fn split(&self, text: &str) -> Result<Vec<Range<usize>>, Error> {
-        let mut words = vec![0..text.len()];
+        let mut words: Vec<Range<usize>> = std::iter::once(0..text.len()).collect();
         for step in &self.steps {
             let mut next = Vec::with_capacity(words.len() * 2);
             for word in words {
