@@ -1,10 +1,13 @@
 //! A step of the engine allocates nothing once its sequence is under way.
 
+mod common;
+
+use common::{tiny, write_quantized};
+use realizar_quant::BlockType;
 use realizar_runtime::backend::Role;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::{Chunk, LoadOptions, Model, Outputs};
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Counts the allocations of every thread.
@@ -37,10 +40,12 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn steps_allocate_nothing() {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let dir = tempfile::tempdir().unwrap();
+    let quantized = dir.path().join("quantized.gguf");
+    write_quantized(&quantized, &[BlockType::Q8_0, BlockType::Q4_K, BlockType::Q6_K]);
     let backend = CpuBackend::new(Some(2), None).unwrap();
-    for name in ["llama", "gemma3_text", "phi3", "gpt2"] {
-        let path = root.join("fixtures/archs").join(name);
+    let models = ["llama", "gemma3_text", "phi3", "gpt2"].into_iter().map(tiny);
+    for path in models.chain([quantized]) {
         let options = LoadOptions { chunk: 32, ..LoadOptions::default() };
         let mut model = Model::load(&path, &backend, &options).unwrap();
         let runner = model.runner();
@@ -57,7 +62,7 @@ fn steps_allocate_nothing() {
         step(&tokens[..1], Role::Generated);
         // The steps cross page borders, and windows give pages back.
         let n: usize = (0..100).map(|i| step(&tokens[i % 32..][..1], Role::Generated)).sum();
-        assert_eq!(n, 0, "{name}: allocations of 100 generated tokens");
-        assert_eq!(step(&tokens, Role::Prompt), 0, "{name}: allocations of a prompt");
+        assert_eq!(n, 0, "{path:?}: allocations of 100 generated tokens");
+        assert_eq!(step(&tokens, Role::Prompt), 0, "{path:?}: allocations of a prompt");
     }
 }

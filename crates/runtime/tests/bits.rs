@@ -1,17 +1,30 @@
 //! A request's logits depend on the request alone, to the last bit: not on what
 //! else is in the batch, on how its prompt is cut, or on the number of threads.
 
+mod common;
+
+use common::{tiny, write_quantized};
 use realizar_quant::BlockType;
 use realizar_runtime::backend::Role;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::{Chunk, LoadOptions, Model, Outputs, SeqId};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-const ARCHITECTURES: [&str; 5] = ["llama", "qwen3", "gemma3_text", "phi", "gpt2"];
 const N_SEQS: usize = 8;
 
-fn load(name: &str, n_threads: usize, kv_type: BlockType) -> Model {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+/// Tiny models of different shapes, and one that mixes quantized types as files do.
+fn models(dir: &Path) -> Vec<PathBuf> {
+    use BlockType::{Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
+    let quantized = dir.join("quantized.gguf");
+    write_quantized(
+        &quantized,
+        &[Q8_0, Q4_K, Q5_0, Q6_K, Q4_1, Q3_K, Q4_0, Q5_K, Q2_K, Q5_1, Q6_K],
+    );
+    let names = ["llama", "qwen3", "gemma3_text", "phi", "gpt2"];
+    names.into_iter().map(tiny).chain([quantized]).collect()
+}
+
+fn load(path: &Path, n_threads: usize, kv_type: BlockType) -> Model {
     let options = LoadOptions {
         kv_type: Some(kv_type),
         max_seq_len: Some(96),
@@ -21,7 +34,7 @@ fn load(name: &str, n_threads: usize, kv_type: BlockType) -> Model {
         ..LoadOptions::default()
     };
     let backend = CpuBackend::new(Some(n_threads), None).unwrap();
-    Model::load(&root.join("fixtures/archs").join(name), &backend, &options).unwrap()
+    Model::load(path, &backend, &options).unwrap()
 }
 
 /// The tokens of sequence `i`: a prompt, then what is "generated", the same in
@@ -84,26 +97,29 @@ fn together(model: &mut Model) -> Vec<Vec<Vec<u32>>> {
 
 #[test]
 fn a_batch_of_eight_gives_the_bits_of_eight_alone() {
-    for name in ARCHITECTURES {
-        let mut model = load(name, 2, BlockType::F16);
+    let dir = tempfile::tempdir().unwrap();
+    for path in models(dir.path()) {
+        let mut model = load(&path, 2, BlockType::F16);
         let batched = together(&mut model);
         for (i, rows) in batched.iter().enumerate() {
-            assert_eq!(rows.len(), 7, "{name}: rows of sequence {i}");
-            assert!(rows == &alone(&mut model, i, 128), "{name}: sequence {i} differs");
+            assert_eq!(rows.len(), 7, "{path:?}: rows of sequence {i}");
+            assert!(rows == &alone(&mut model, i, 128), "{path:?}: sequence {i} differs");
         }
     }
 }
 
 #[test]
 fn chunks_and_threads_change_no_bit() {
-    for name in ARCHITECTURES {
+    let dir = tempfile::tempdir().unwrap();
+    for path in models(dir.path()) {
         for kv_type in [BlockType::F32, BlockType::F16, BlockType::BF16] {
-            let whole = alone(&mut load(name, 1, kv_type), 3, 128);
+            let whole = alone(&mut load(&path, 1, kv_type), 3, 128);
             for n_threads in [1, 2, 3] {
-                let mut model = load(name, n_threads, kv_type);
+                let mut model = load(&path, n_threads, kv_type);
                 for chunk in [1, 7, 32, 128] {
                     let found = alone(&mut model, 3, chunk);
-                    let case = format!("{name}, {kv_type}, {n_threads} threads, chunks of {chunk}");
+                    let case =
+                        format!("{path:?}, {kv_type}, {n_threads} threads, chunks of {chunk}");
                     assert!(found == whole, "{case}");
                 }
             }
@@ -113,7 +129,7 @@ fn chunks_and_threads_change_no_bit() {
 
 #[test]
 fn all_rows_of_a_prompt_are_what_each_is_alone() {
-    let mut model = load("gemma3_text", 2, BlockType::F16);
+    let mut model = load(&tiny("gemma3_text"), 2, BlockType::F16);
     let (prompt, _) = tokens(2);
     let positions: Vec<usize> = (0..prompt.len()).collect();
     let all = model.logits(&prompt, &positions, 128).unwrap();
@@ -137,8 +153,7 @@ fn what_a_session_keeps_changes_no_answer() {
         ..GenerateParams::default()
     };
     for name in ["llama", "gemma3_text"] {
-        let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let path = root.join("fixtures/archs").join(name).join("model-f32.gguf");
+        let path = tiny(name).join("model-f32.gguf");
         let options = LoadOptions { max_seqs: 2, chunk: 16, ..LoadOptions::default() };
         let backend = CpuBackend::new(Some(2), None).unwrap();
         let mut model = Model::load(&path, &backend, &options).unwrap();
