@@ -2,37 +2,41 @@
 //! borrowing of places that do not overlap.
 
 use crate::plan::Place;
-use bytemuck::{Pod, Zeroable};
 use realizar_kernels_cpu::{Rows, RowsMut};
 
-/// A cache line.
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
-/// Zeroed memory that begins on a cache line. What is never touched takes no
-/// physical memory where the system allocates lazily.
-pub(super) struct AlignedMemory(Vec<Line>);
+/// Zeroed memory that begins on a cache line.
+pub(super) struct AlignedMemory {
+    /// With room to begin on a line. Its own alignment is a byte's: asking the
+    /// allocator for more would have it write the zeros, where fresh pages of the
+    /// system are zero and take no memory until they are touched.
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
 
 impl std::fmt::Debug for AlignedMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} bytes", self.bytes().len())
+        write!(f, "{} bytes", self.len)
     }
 }
 
 impl AlignedMemory {
-    /// `n_bytes`, rounded up to whole lines; `None` when there are not so many.
-    pub(super) fn new(n_bytes: usize) -> Option<Self> {
-        let n_lines = n_bytes.div_ceil(size_of::<Line>());
-        bytemuck::allocation::try_zeroed_vec(n_lines).ok().map(Self)
+    /// Memory of `len` bytes; `None` when there is not so much.
+    pub(super) fn new(len: usize) -> Option<Self> {
+        let bytes: Vec<u8> = bytemuck::allocation::try_zeroed_vec(len.checked_add(LINE)?).ok()?;
+        let start = bytes.as_ptr().align_offset(LINE);
+        Some(Self { bytes, start, len })
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.0)
+        &self.bytes[self.start..][..self.len]
     }
 
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        bytemuck::cast_slice_mut(&mut self.0)
+        &mut self.bytes[self.start..][..self.len]
     }
 }
 
