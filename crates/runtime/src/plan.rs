@@ -146,10 +146,10 @@ pub fn plan(graph: Graph, limits: RowLimits) -> Plan {
     last_use[logits.idx()] = usize::MAX;
     // A value is read until the last of its views is.
     let mut root_last_use = last_use.clone();
-    for idx in 0..graph.values.len() {
+    for (idx, &last) in last_use.iter().enumerate() {
         let id = ValueId(u32::try_from(idx).expect("value ids are 32 bits"));
         let root = graph.root(id).0.idx();
-        root_last_use[root] = root_last_use[root].max(last_use[idx]);
+        root_last_use[root] = root_last_use[root].max(last);
     }
 
     let mut storages: Vec<Storage> = Vec::new();

@@ -133,7 +133,6 @@ impl LinearStep<'_> {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the operands of one product")]
     fn multiply(
         &self,
         parts: &[LinearPart],
