@@ -66,7 +66,7 @@ impl Backend for CpuBackend {
         weights: Weights,
         options: &ExecutableOptions,
     ) -> Result<Box<dyn Executable>, Error> {
-        let executable = CpuExecutable::new(self.n_threads, self.tier, plan, weights, &options)?;
+        let executable = CpuExecutable::new(self.n_threads, self.tier, plan, weights, options)?;
         Ok(Box::new(executable))
     }
 }
