@@ -12,7 +12,7 @@ use super::{Args, Totals};
 use crate::{shell, table};
 
 /// (alias, name in the reference)
-const MODELS: &[(&str, &str)] =
+pub(super) const MODELS: &[(&str, &str)] =
     &[("smollm2", "smollm2-135m-instruct-q4_1"), ("gemma3:270m", "gemma-3-270m-q4_k_m")];
 
 /// How many of the most likely next tokens are compared.

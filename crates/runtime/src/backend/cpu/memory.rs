@@ -2,37 +2,45 @@
 //! borrowing of places that do not overlap.
 
 use crate::plan::Place;
-use bytemuck::{Pod, Zeroable};
 use realizar_kernels_cpu::{Rows, RowsMut};
 
-/// A cache line.
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// Zeroed memory that begins on a cache line. What is never touched takes no
 /// physical memory where the system allocates lazily.
-pub(super) struct AlignedMemory(Vec<Line>);
+///
+/// The memory is asked for with the alignment of its elements and begins at the
+/// first line in it: zeroed memory of a larger alignment is written by the
+/// allocator, and would take physical memory at once.
+pub(super) struct AlignedMemory {
+    words: Vec<u64>,
+    start: usize,   // in bytes
+    n_bytes: usize, // whole lines
+}
 
 impl std::fmt::Debug for AlignedMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} bytes", self.bytes().len())
+        write!(f, "{} bytes", self.n_bytes)
     }
 }
 
 impl AlignedMemory {
     /// `n_bytes`, rounded up to whole lines; `None` when there are not so many.
     pub(super) fn new(n_bytes: usize) -> Option<Self> {
-        let n_lines = n_bytes.div_ceil(size_of::<Line>());
-        bytemuck::allocation::try_zeroed_vec(n_lines).ok().map(Self)
+        let n_bytes = n_bytes.checked_next_multiple_of(LINE)?;
+        let n_words = n_bytes.checked_add(LINE)? / size_of::<u64>();
+        let words: Vec<u64> = bytemuck::allocation::try_zeroed_vec(n_words).ok()?;
+        let start = words.as_ptr().cast::<u8>().align_offset(LINE);
+        Some(Self { words, start, n_bytes })
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.0)
+        &bytemuck::cast_slice(&self.words)[self.start..][..self.n_bytes]
     }
 
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        bytemuck::cast_slice_mut(&mut self.0)
+        &mut bytemuck::cast_slice_mut(&mut self.words)[self.start..][..self.n_bytes]
     }
 }
 
