@@ -376,7 +376,9 @@ fn hostile_tensors() {
                 t[i].2[0] = 0;
                 t[i].3.clear();
             });
-            refused("4 dimensions", &|t| t[i].2 = [vec![1, 1], vec![shape.iter().product()]].concat());
+            refused("4 dimensions", &|t| {
+                t[i].2 = [vec![1, 1], vec![shape.iter().product()]].concat()
+            });
             for ty in [
                 TensorType::I32,
                 TensorType::F64,
@@ -411,8 +413,12 @@ fn hostile_tensors() {
     for name in ["rope_freqs", "rope_factors_long", "rope_factors_short"] {
         for factor in [0.0, -1.0, 1e-45, 1e30, f32::NAN, f32::INFINITY] {
             let mut spec = spec.clone();
-            let data: Vec<u8> = [1.0, 1.0, factor, 1.0].iter().flat_map(|x| x.to_le_bytes()).collect();
-            for name in [name, if name.starts_with("rope_factors_long") { "rope_factors_short" } else { name }] {
+            let data: Vec<u8> =
+                [1.0, 1.0, factor, 1.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+            for name in [
+                name,
+                if name.starts_with("rope_factors_long") { "rope_factors_short" } else { name },
+            ] {
                 if !spec.tensors.iter().any(|t| t.0.starts_with(name)) {
                     let name = format!("{name}.weight");
                     spec.tensors.push((name, BlockType::F32.into(), vec![4], data.clone()));
