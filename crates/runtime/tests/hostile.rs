@@ -349,7 +349,9 @@ fn hostile_tensors() {
                 let mut spec = spec.clone();
                 change(&mut spec.tensors);
                 let what = format!("{model}: {name} {how}");
-                if spec.check(&mut table, &what).is_none() {
+                // The embedding says how large the vocabulary is.
+                let embedding = name == "token_embd.weight" && how == "one row less";
+                if spec.check(&mut table, &what).is_none() && !embedding {
                     table.failures.push(format!("{what}: was taken"));
                 }
             };

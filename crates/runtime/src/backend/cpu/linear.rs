@@ -157,7 +157,10 @@ impl LinearStep<'_> {
         if n_generated > 0 {
             let rows = 0..n_generated;
             let x = x.slice_rows(rows.clone());
-            quantized.quantize(self.team, self.tier, x);
+            // Float weights multiply the float rows, which need not be whole blocks.
+            if matrices.iter().any(|m| kernels::takes_quantized(m.ty())) {
+                quantized.quantize(self.team, self.tier, x);
+            }
             let out = out.slice_rows(rows.clone());
             let epilogue = &epilogue(rows);
             kernels::matmul_int8(self.team, self.tier, matrices, quantized, x, out, epilogue);
