@@ -148,7 +148,8 @@ pub(crate) fn load_tokenizer(path: &Path) -> Result<Tokenizer> {
         return Ok(Tokenizer::from_hf_dir(path)?);
     }
     Ok(match Checkpoint::open(path)? {
-        Checkpoint::Gguf(gguf) => Tokenizer::from_gguf(gguf.metadata())?,
+        Checkpoint::Gguf(gguf) => Tokenizer::from_gguf(gguf.metadata())
+            .with_context(|| gguf.path().display().to_string())?,
         Checkpoint::Hf { .. } => Tokenizer::from_hf_dir(path)?,
     })
 }

@@ -5,7 +5,7 @@
 //! kernel that pages of it are not needed any more.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::ops::{Bound, Deref, RangeBounds};
 use std::path::Path;
 use std::sync::Arc;
@@ -40,12 +40,18 @@ impl Bytes {
     /// # Errors
     /// If the file cannot be opened or mapped.
     pub fn map(path: &Path) -> Result<Self, Error> {
+        let check = |info: std::io::Result<Metadata>| match info {
+            Ok(info) if info.is_file() => Ok(info),
+            Ok(_) => {
+                let kind = std::io::Error::other("expected a file, found something else");
+                Err(Error::io(path, kind))
+            }
+            Err(error) => Err(Error::io(path, error)),
+        };
+        // Opening a pipe waits for its writer, so the kind is looked at before.
+        check(std::fs::metadata(path))?;
         let file = File::open(path).map_err(|e| Error::io(path, e))?;
-        let info = file.metadata().map_err(|e| Error::io(path, e))?;
-        if !info.is_file() {
-            let kind = std::io::Error::other("expected a file, found something else");
-            return Err(Error::io(path, kind));
-        }
+        let info = check(file.metadata())?;
         // An empty file cannot be mapped everywhere.
         if info.len() == 0 {
             return Ok(Self::from(Vec::new()));

@@ -91,7 +91,7 @@ impl KvLayout {
     pub fn pages_for(&self, max_seq_len: usize, max_step: usize) -> usize {
         let whole = max_seq_len.div_ceil(PAGE_LEN);
         match self.spec.window {
-            Some(window) => whole.min((window + max_step).div_ceil(PAGE_LEN) + 1),
+            Some(window) => whole.min(window.saturating_add(max_step).div_ceil(PAGE_LEN) + 1),
             None => whole,
         }
     }

@@ -204,10 +204,28 @@ impl Config {
         Ok(())
     }
 
+    /// What cannot be right among the factors of a whole configuration: what it
+    /// is for, what was expected and what was found.
+    pub(crate) fn check_factors(&self) -> Result<(), (&'static str, &'static str, f32)> {
+        let caps = [
+            ("soft cap of attention scores", self.attn_softcap),
+            ("soft cap of logits", self.logit_softcap),
+            ("factor of attention scores", Some(self.attn_scale)),
+        ];
+        for (what, x) in caps {
+            if let Some(x) = x.filter(|x| !(*x > 0.0 && x.is_finite())) {
+                return Err((what, "a positive number", x));
+            }
+        }
+        Ok(())
+    }
+
     /// Sets the window of every layer.
     #[must_use]
     pub fn with_windows(mut self, window: impl FnMut(usize) -> Option<usize>) -> Self {
-        self.windows = (0..self.n_layers).map(window).collect();
+        // A window as long as the longest sequence shows all of it.
+        let max = self.max_seq_len;
+        self.windows = (0..self.n_layers).map(window).map(|w| w.map(|w| w.min(max))).collect();
         self
     }
 

@@ -1,6 +1,6 @@
 //! What can go wrong between a path and its logits.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// An error of loading or of running a model.
@@ -34,7 +34,7 @@ pub enum Error {
         reason: String,
     },
     /// A setting is missing or has a value that cannot be right.
-    #[error("{}: {key}: expected {expected}, found {found}", path.display())]
+    #[error("{}: {key}: expected {expected}, found {}", path.display(), shown(found))]
     Setting {
         /// The file.
         path: PathBuf,
@@ -46,7 +46,11 @@ pub enum Error {
         found: String,
     },
     /// The architecture is not one of those in the registry.
-    #[error("{}: architecture `{name}` is not supported (supported: {known})", path.display())]
+    #[error(
+        "{}: architecture `{}` is not supported (supported: {known})",
+        path.display(),
+        shown(name)
+    )]
     UnknownArchitecture {
         /// The file.
         path: PathBuf,
@@ -56,7 +60,7 @@ pub enum Error {
         known: String,
     },
     /// A feature of the model that is not built.
-    #[error("{}: {feature} is not supported", path.display())]
+    #[error("{}: {} is not supported", path.display(), shown(feature))]
     Unsupported {
         /// The file.
         path: PathBuf,
@@ -74,7 +78,11 @@ pub enum Error {
         weight: String,
     },
     /// A tensor has the wrong shape.
-    #[error("{}: tensor `{tensor}`: expected shape {expected:?}, found {found:?}", path.display())]
+    #[error(
+        "{}: tensor `{}`: expected shape {expected:?}, found {found:?}",
+        path.display(),
+        shown(tensor)
+    )]
     Shape {
         /// The file.
         path: PathBuf,
@@ -86,7 +94,7 @@ pub enum Error {
         found: Vec<usize>,
     },
     /// A tensor is stored in a type that cannot be used for it.
-    #[error("{}: tensor `{tensor}` is stored as {ty}, which {reason}", path.display())]
+    #[error("{}: tensor `{}` is stored as {ty}, which {reason}", path.display(), shown(tensor))]
     TensorType {
         /// The file.
         path: PathBuf,
@@ -99,8 +107,9 @@ pub enum Error {
     },
     /// The file holds tensors that the architecture does not use.
     #[error(
-        "{}: tensor `{tensor}` ({n} in all) is not part of architecture {architecture} as built",
-        path.display()
+        "{}: tensor `{}` ({n} in all) is not part of architecture {architecture} as built",
+        path.display(),
+        shown(tensor)
     )]
     UnusedTensor {
         /// The file.
@@ -113,11 +122,33 @@ pub enum Error {
         architecture: String,
     },
     /// The tokenizer is missing or malformed.
-    #[error(transparent)]
-    Tokenizer(Arc<crate::tokenizer::Error>),
+    #[error("{}", in_file(path, &source.to_string()))]
+    Tokenizer {
+        /// The file or directory that it was looked for in.
+        path: PathBuf,
+        /// What is wrong.
+        source: Arc<crate::tokenizer::Error>,
+    },
     /// The chat template is malformed.
-    #[error(transparent)]
-    Template(#[from] crate::template::Error),
+    #[error("{}", in_file(path, &source.to_string()))]
+    Template {
+        /// The file or directory that it was found in.
+        path: PathBuf,
+        /// What is wrong.
+        source: Box<crate::template::Error>,
+    },
+    /// A text cannot be encoded or an id cannot be decoded.
+    #[error("{}", one_line(&.0.to_string()))]
+    Text(#[from] crate::tokenizer::Error),
+    /// A conversation cannot be rendered.
+    #[error("{}", one_line(&.0.to_string()))]
+    Render(#[from] crate::template::Error),
+    /// The weights or the settings of the model lead to no numbers.
+    #[error("{}: the logits are not finite: a weight or a setting cannot be right", path.display())]
+    NotFinite {
+        /// The file or directory.
+        path: PathBuf,
+    },
     /// A sampling parameter is out of range.
     #[error(transparent)]
     Sampling(#[from] crate::sampling::Error),
@@ -137,8 +168,63 @@ pub enum Error {
     Request(String),
 }
 
-impl From<crate::tokenizer::Error> for Error {
-    fn from(error: crate::tokenizer::Error) -> Self {
-        Self::Tokenizer(Arc::new(error))
+/// The most characters of a text from a file in a message.
+const MAX_CHARS: usize = 160;
+
+/// A text that comes from a file as one line: control characters escaped.
+pub(crate) fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
+}
+
+/// As [`one_line`], and shortened.
+pub(crate) fn shown(text: &str) -> String {
+    match text.char_indices().nth(MAX_CHARS) {
+        Some((end, _)) => one_line(&text[..end]) + "…",
+        None => one_line(text),
+    }
+}
+
+/// A message about something in `path`, which it may already begin with.
+fn in_file(path: &Path, message: &str) -> String {
+    let path = path.display().to_string();
+    let long = 4 * MAX_CHARS + path.len();
+    let message = match message.char_indices().nth(long) {
+        Some((end, _)) => format!("{}…", &message[..end]),
+        None => message.to_owned(),
+    };
+    let text = if message.starts_with(&path) { message } else { format!("{path}: {message}") };
+    one_line(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_files_become_short_lines() {
+        assert_eq!(shown("a\nb\u{1b}[0m"), "a\\nb\\u{1b}[0m");
+        assert_eq!(shown(&"x".repeat(1000)).chars().count(), MAX_CHARS + 1);
+        let error = Error::UnusedTensor {
+            path: "m.gguf".into(),
+            tensor: "a\nb".to_owned(),
+            n: 1,
+            architecture: "llama".to_owned(),
+        };
+        let text = "m.gguf: tensor `a\\nb` (1 in all) is not part of architecture llama as built";
+        assert_eq!(error.to_string(), text);
+    }
+
+    #[test]
+    fn a_file_is_named_once() {
+        assert_eq!(in_file(Path::new("m.gguf"), "no\ntokens"), "m.gguf: no\\ntokens");
+        assert_eq!(in_file(Path::new("dir"), "dir/tokenizer.json: cut"), "dir/tokenizer.json: cut");
     }
 }

@@ -57,6 +57,8 @@ impl Default for LoadOptions {
 #[derive(Debug)]
 pub struct Model {
     path: PathBuf,
+    /// The file or directory of the tokenizer, for messages.
+    text_path: PathBuf,
     architecture: &'static str,
     config: Config,
     graph: Graph,
@@ -93,13 +95,19 @@ impl Model {
             Checkpoint::Gguf(gguf) => Tokenizer::from_gguf(gguf.metadata()),
             Checkpoint::Hf { .. } => Tokenizer::from_hf_dir(path),
         };
-        let template = match (&checkpoint, &tokenizer) {
-            (_, Err(_)) => None,
-            (Checkpoint::Gguf(gguf), Ok(t)) => ChatTemplate::from_gguf(gguf.metadata(), t)?,
-            (Checkpoint::Hf { .. }, Ok(t)) => ChatTemplate::from_hf_dir(path, t)?,
+        let text_path = match &checkpoint {
+            Checkpoint::Gguf(gguf) => gguf.path().to_owned(),
+            Checkpoint::Hf { .. } => path.to_owned(),
         };
+        let template = match (&checkpoint, &tokenizer) {
+            (_, Err(_)) => Ok(None),
+            (Checkpoint::Gguf(gguf), Ok(t)) => ChatTemplate::from_gguf(gguf.metadata(), t),
+            (Checkpoint::Hf { .. }, Ok(t)) => ChatTemplate::from_hf_dir(path, t),
+        }
+        .map_err(|source| Error::Template { path: text_path.clone(), source: Box::new(source) })?;
         Ok(Self {
             path: path.to_owned(),
+            text_path,
             architecture: recorded.architecture,
             runner: Runner::new(executable, limits, config.vocab_size, max_seq_len, &kv),
             backend: backend.name(),
@@ -157,7 +165,7 @@ impl Model {
     /// # Errors
     /// If the model came without one, or with one that cannot be read.
     pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
-        self.tokenizer.as_ref().map_err(|error| Error::Tokenizer(error.clone()))
+        self.tokenizer.as_ref().map_err(|error| no_tokenizer(&self.text_path, error))
     }
 
     /// Its chat template, if it came with one.
@@ -172,7 +180,8 @@ impl Model {
 
     /// Tokenizer and runner together, for generation.
     pub(crate) fn parts(&mut self) -> Result<(&Tokenizer, &mut Runner), Error> {
-        let tokenizer = self.tokenizer.as_ref().map_err(|error| Error::Tokenizer(error.clone()))?;
+        let text_path = &self.text_path;
+        let tokenizer = self.tokenizer.as_ref().map_err(|error| no_tokenizer(text_path, error))?;
         Ok((tokenizer, &mut self.runner))
     }
 
@@ -180,8 +189,8 @@ impl Model {
     /// The prompt is run in chunks of at most `chunk` tokens.
     ///
     /// # Errors
-    /// If a token is not in the vocabulary, a position is not in the prompt, or
-    /// the prompt does not fit the context.
+    /// If a token is not in the vocabulary, a position is not in the prompt, the
+    /// prompt does not fit the context, or a logit is not finite.
     pub fn logits(
         &mut self,
         ids: &[u32],
@@ -220,9 +229,16 @@ impl Model {
         }
         self.runner.remove(seq);
         result?;
+        if !rows.iter().flatten().all(|x: &f32| x.is_finite()) {
+            return Err(Error::NotFinite { path: self.path.clone() });
+        }
         let row = |pos: &usize| rows[wanted.partition_point(|w| w < pos)].clone();
         Ok(positions.iter().map(row).collect())
     }
+}
+
+fn no_tokenizer(path: &Path, source: &Arc<crate::tokenizer::Error>) -> Error {
+    Error::Tokenizer { path: path.to_owned(), source: source.clone() }
 }
 
 /// The context that the options and the model agree on.

@@ -73,6 +73,12 @@ impl Model {
             let text = format!("{n} tokens are too few: chunks of {ctx} need {}", 2 * ctx);
             return Err(Error::Request(text));
         }
+        // The last token of a chunk is scored but never run.
+        let vocab_size = runner.vocab_size();
+        if let Some(id) = ids.iter().chain(&bos).find(|&&id| id as usize >= vocab_size) {
+            let text = format!("token {id} is not in the vocabulary of {vocab_size}");
+            return Err(Error::Request(text));
+        }
         let n_chunks = ids.len() / ctx;
         let first = ctx / 2;
         let mut score = Score::default();
@@ -87,6 +93,9 @@ impl Model {
             // The row at `pos` scores the token after it; the last has none.
             self.score_chunk(&tokens, first..ctx - 1, &mut score)?;
             result = score.perplexity(i + 1);
+            if result.value.is_nan() {
+                return Err(Error::NotFinite { path: self.path().to_owned() });
+            }
             progress(i + 1, n_chunks, &result);
         }
         Ok(result)

@@ -100,6 +100,9 @@ impl Rope {
             }
         };
         let theta = number("rope_theta")?.unwrap_or(10_000.0);
+        if !is_base(theta) {
+            return Err(parameters.as_ref().unwrap_or(s).wrong("rope_theta", BASE));
+        }
         let fraction = number("partial_rotary_factor")?.unwrap_or(1.0);
         let rotary_dim = (head_dim as f32 * fraction) as usize;
         if rotary_dim == 0 || rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
@@ -166,6 +169,13 @@ impl Rope {
             return Err(s.wrong("rope.scaling.factor", "a positive number", found));
         }
         let theta = s.opt_f32("rope.freq_base")?.unwrap_or(10_000.0);
+        if !is_base(theta) {
+            return Err(s.wrong("rope.freq_base", BASE, theta.to_string()));
+        }
+        if original == 0 {
+            let key = "rope.scaling.original_context_length";
+            return Err(s.wrong(key, "a number of positions", "0"));
+        }
         Ok(Self { theta, rotary_dim, scaling })
     }
 
@@ -238,6 +248,32 @@ impl Rope {
             }
         };
         RopeAngles { inv_freq: inv_freq.iter().map(|&f| f as f32).collect(), mscale }
+    }
+}
+
+/// What a base of angles is.
+const BASE: &str = "a number above 1";
+
+fn is_base(theta: f32) -> bool {
+    theta > 1.0 && theta.is_finite()
+}
+
+impl RopeAngles {
+    /// What cannot be right: what was expected, and what was found.
+    pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
+        // Far above any frequency in use; times a position it is still a number.
+        const MAX: f32 = 1e9;
+        if self.inv_freq.is_empty() {
+            return Err(("columns that are rotated", "none".to_owned()));
+        }
+        let wrong = |x: &&f32| !(x.is_finite() && x.abs() <= MAX);
+        if let Some(x) = self.inv_freq.iter().find(wrong) {
+            return Err(("settings and factors that give angles", format!("an angle of {x}")));
+        }
+        if wrong(&&self.mscale) || self.mscale <= 0.0 {
+            return Err(("a positive attention factor", self.mscale.to_string()));
+        }
+        Ok(())
     }
 }
 

@@ -13,6 +13,7 @@ use crate::graph::WeightInfo;
 use realizar_formats::{Bytes, Tensor};
 use realizar_quant::BlockType;
 use std::collections::HashSet;
+use std::path::Path;
 
 /// The index of a weight in its graph and in [`Weights`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -172,6 +173,11 @@ impl<'a> WeightLoader<'a> {
             norm_offset: 0.0,
             transposed: false,
         }
+    }
+
+    /// The file that holds the settings, for messages.
+    pub(crate) fn path(&self) -> &Path {
+        self.checkpoint.path()
     }
 
     /// Whether the weights come from a Hugging Face directory.

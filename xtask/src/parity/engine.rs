@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -24,8 +25,14 @@ impl Engine {
 
     /// Run `realizar ARGS` and parse what it prints. Models come from the cache of `xtask setup`.
     pub(super) fn json(&self, args: &[&str]) -> Result<Value> {
+        shell::json(&mut self.command(args))
+    }
+
+    /// `realizar ARGS`, not yet started, with the models of `xtask setup`.
+    pub(super) fn command(&self, args: &[&str]) -> Command {
         let mut command = shell::command(&self.bin);
-        shell::json(command.args(args).env("REALIZAR_CACHE", shell::model_dir()))
+        command.args(args).env("REALIZAR_CACHE", shell::model_dir());
+        command
     }
 
     /// `realizar logits` for some positions of a prompt.

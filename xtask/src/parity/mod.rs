@@ -1,7 +1,8 @@
 //! `cargo xtask parity`: hold the release binary against reference outputs, as a user would.
 //!
 //! [`archs`] compares tiny models with transformers, [`bits`] compares the engine with itself bit
-//! by bit, [`real`] compares published models with an F32 reference.
+//! by bit, [`real`] compares published models with an F32 reference, [`memory`] holds their peak
+//! memory against their size.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use crate::shell;
 mod archs;
 mod bits;
 mod engine;
+mod memory;
 mod real;
 
 /// `cargo xtask parity`; without a choice, the tiny models and bit-identity are checked.
@@ -27,6 +29,9 @@ pub(crate) struct Args {
     /// Compare published models with the F32 reference (`cargo xtask setup` fetches them).
     #[arg(long)]
     real: bool,
+    /// Hold the peak memory of published models against their size (Linux alone).
+    #[arg(long)]
+    memory: bool,
     /// A folder of tiny models instead of `fixtures/archs`.
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -46,7 +51,7 @@ impl Args {
 
     /// What `cargo xtask test` runs on the published models.
     pub(crate) fn real() -> Self {
-        Self { real: true, bits: true, ..Self::default() }
+        Self { real: true, bits: true, memory: true, ..Self::default() }
     }
 
     fn wants(&self, name: &str) -> bool {
@@ -100,7 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<Totals> {
     let engine = engine::Engine::new(bin);
     let committed = shell::root().join("fixtures/archs");
     let dir = args.dir.as_ref().map_or(Ok(committed), absolute)?;
-    let all = !(args.archs || args.bits || args.real);
+    let all = !(args.archs || args.bits || args.real || args.memory);
     let mut totals = Totals::default();
     if args.archs || all {
         totals.add(archs::run(&engine, &dir, args)?);
@@ -111,7 +116,11 @@ pub(crate) fn run(args: &Args) -> Result<Totals> {
     if args.real {
         totals.add(real::run(&engine, args)?);
     }
-    if totals == Totals::default() {
+    if args.memory {
+        totals.add(memory::run(&engine, args)?);
+    }
+    let elsewhere = args.memory && !cfg!(target_os = "linux");
+    if totals == Totals::default() && !elsewhere {
         bail!("parity: nothing was compared");
     }
     Ok(totals)

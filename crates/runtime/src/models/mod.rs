@@ -91,16 +91,23 @@ pub(crate) struct Recorded {
 /// Reads the settings of a checkpoint.
 pub(crate) fn config(checkpoint: &Checkpoint) -> Result<Config, Error> {
     let architecture = Architecture::of(checkpoint)?;
-    match checkpoint {
-        Checkpoint::Gguf(gguf) => (architecture.config_from_gguf)(GgufSettings::new(gguf)),
+    let config = match checkpoint {
+        Checkpoint::Gguf(gguf) => (architecture.config_from_gguf)(GgufSettings::new(gguf))?,
         Checkpoint::Hf { settings, .. } => {
             if let Some(q) = settings.opt_object("quantization_config")? {
                 let method = q.opt_str("quant_method")?.unwrap_or("unnamed");
                 return Err(settings.unsupported(format!("quantization method `{method}`")));
             }
-            (architecture.config_from_hf)(settings)
+            (architecture.config_from_hf)(settings)?
         }
-    }
+    };
+    config.check_factors().map_err(|(key, expected, found)| Error::Setting {
+        path: checkpoint.path().to_owned(),
+        key: key.to_owned(),
+        expected: expected.to_owned(),
+        found: found.to_string(),
+    })?;
+    Ok(config)
 }
 
 /// Records the graph of a checkpoint for contexts up to `context`.

@@ -128,7 +128,14 @@ impl<'a> Build<'a> {
                 rope.scaling = RopeScaling::Factors(factors);
             }
         }
-        Ok(self.graph.rope_table(rope.angles(self.context)))
+        let angles = rope.angles(self.context);
+        angles.check().map_err(|(expected, found)| Error::Setting {
+            path: self.weights.path().to_owned(),
+            key: "rope".to_owned(),
+            expected: expected.to_owned(),
+            found,
+        })?;
+        Ok(self.graph.rope_table(angles))
     }
 
     /// Rotates every head of `x`.

@@ -2,8 +2,10 @@
 //!
 //! Templates are Jinja programs that come with the model and may be hostile. They run with the
 //! settings that transformers gives Jinja2, without access to anything outside, and with limits
-//! on steps and output. One thing differs: strings marked as safe for HTML do not make the strings
-//! that are joined to them escape, as Jinja2's do.
+//! on steps, on output and on the repetition of strings and lists. Strings that a template joins to
+//! themselves over and over are not limited: the template machine has no bound on the size of a
+//! value, so such a template can use up the memory of the process. One thing differs: strings
+//! marked as safe for HTML do not make the strings that are joined to them escape, as Jinja2's do.
 
 mod clock;
 mod error;

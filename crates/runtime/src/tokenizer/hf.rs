@@ -16,6 +16,8 @@ use super::{EncodeOptions, Encoder, Error, Tokenizer, byte_level};
 
 /// Ids above this are taken for a damaged file rather than a vocabulary.
 const MAX_VOCAB: usize = 1 << 24;
+/// Holes that the numbering of a small vocabulary may have.
+const MAX_HOLES: usize = 1 << 16;
 
 /// Encodes through the `tokenizers` crate.
 ///
@@ -112,6 +114,32 @@ fn fallback_byte(text: &str) -> Option<u8> {
 struct Document {
     #[serde(default)]
     decoder: Value,
+    #[serde(default)]
+    model: Model,
+}
+
+/// What is read of its model: the rest is for the `tokenizers` crate.
+#[derive(Default, Deserialize)]
+struct Model {
+    #[serde(default)]
+    continuing_subword_prefix: Option<String>,
+    #[serde(default)]
+    merges: Value,
+}
+
+impl Model {
+    /// The prefix that second parts of merges must have, if one of them has it not. The
+    /// `tokenizers` crate cuts that many bytes off without looking.
+    fn wrong_merge(&self) -> Option<&str> {
+        let prefix = self.continuing_subword_prefix.as_deref().filter(|p| !p.is_empty())?;
+        let mut merges = self.merges.as_array()?.iter();
+        // A merge is a pair, or in older files one text with a space.
+        let second = |merge: &Value| match merge {
+            Value::String(pair) => pair.split_once(' ').map(|(_, b)| b.to_owned()),
+            _ => merge[1].as_str().map(str::to_owned),
+        };
+        merges.any(|m| !second(m).is_some_and(|b| b.starts_with(prefix))).then_some(prefix)
+    }
 }
 
 /// Reads the tokenizer of a model directory.
@@ -121,6 +149,10 @@ pub(super) fn load(dir: &Path) -> Result<Tokenizer, Error> {
     let document: Document =
         serde_json::from_slice(&bytes).map_err(|error| json_error(&path, error.to_string()))?;
     let decoder = Decoder::parse(&document.decoder, &path)?;
+    if let Some(prefix) = document.model.wrong_merge() {
+        let problem = format!("a merge's second part does not begin with the prefix {prefix:?}");
+        return Err(json_error(&path, problem));
+    }
     let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)
         .map_err(|error| json_error(&path, error.to_string()))?;
     drop(bytes);
@@ -194,10 +226,12 @@ fn load_vocab(
         inner.get_vocab(true).into_iter().map(|(text, id)| (id, text)).collect();
     tokens.sort_unstable();
     let n_tokens = tokens.last().map_or(0, |(id, _)| *id as usize + 1);
-    if n_tokens == 0 || n_tokens > MAX_VOCAB {
+    // Some vocabularies have holes, but not many more of them than tokens.
+    let most = MAX_VOCAB.min(tokens.len().saturating_mul(2).saturating_add(MAX_HOLES));
+    if n_tokens == 0 || n_tokens > most {
         return Err(json_error(
             file,
-            format!("the largest token id, {n_tokens}, is out of bounds"),
+            format!("{} tokens have ids up to {}", tokens.len(), n_tokens.saturating_sub(1)),
         ));
     }
     let added = inner.get_added_tokens_decoder();
