@@ -104,7 +104,7 @@ impl Model {
             (Checkpoint::Gguf(gguf), Ok(t)) => ChatTemplate::from_gguf(gguf.metadata(), t),
             (Checkpoint::Hf { .. }, Ok(t)) => ChatTemplate::from_hf_dir(path, t),
         }
-        .map_err(|source| Error::Template { path: text_path.clone(), source })?;
+        .map_err(|source| Error::Template { path: text_path.clone(), source: Box::new(source) })?;
         Ok(Self {
             path: path.to_owned(),
             text_path,
