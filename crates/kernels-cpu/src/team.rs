@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -237,12 +237,21 @@ impl Team {
             wake_caller: Condvar::new(),
             panic: Mutex::new(None),
         });
+        let (started, starts) = mpsc::channel();
         let start = |thread: usize| {
-            let shared = Arc::clone(&shared);
+            let (shared, started) = (Arc::clone(&shared), started.clone());
             let builder = thread::Builder::new().name(format!("realizar-{thread}"));
-            builder.spawn(move || shared.serve(thread)).ok()
+            let serve = move || {
+                // The team is being made, so somebody listens.
+                started.send(()).ok();
+                drop(started);
+                shared.serve(thread);
+            };
+            builder.spawn(serve).ok()
         };
-        let workers = (1..n_threads).map_while(start).collect();
+        let workers: Vec<_> = (1..n_threads).map_while(start).collect();
+        // A team that is made is awake: nothing starts or allocates during a loop.
+        starts.iter().take(workers.len()).for_each(drop);
         Self { shared, workers, turn: Mutex::new(()) }
     }
 

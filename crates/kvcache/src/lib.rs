@@ -35,3 +35,8 @@ pub use block_table::BlockTable;
 pub use error::Error;
 pub use layout::{GroupSpec, KvLayout, PAGE_ALIGN, PAGE_LEN};
 pub use pool::{PageId, PagePool, PoolStats};
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

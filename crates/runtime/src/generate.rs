@@ -166,7 +166,7 @@ impl Session {
             top_logprobs: Vec::new(),
             timings: Timings::default(),
         };
-        let mut decoder = tokenizer.stream();
+        let mut decoder = tokenizer.stream().continuing();
         let mut stopped_by_text = false;
         // The last token's own row needs no room: its logits are not wanted.
         let max_tokens = params.max_tokens.unwrap_or(usize::MAX).min(room + 1);
@@ -177,6 +177,9 @@ impl Session {
                 let top = top.into_iter().map(|(id, logprob)| TopLogprob { id, logprob });
                 out.top_logprobs.push(top.collect());
             }
+            // Rows that pad the embedding stand for no token.
+            let n_tokens = tokenizer.vocab_size().min(logits.len());
+            logits[n_tokens..].fill(f32::NEG_INFINITY);
             let id = sampler.sample(&mut logits)?;
             if tokenizer.is_eos(id) && !params.ignore_eos {
                 out.top_logprobs.truncate(out.ids.len());

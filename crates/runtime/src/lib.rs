@@ -55,3 +55,8 @@ pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model};
 pub use models::supported as supported_architectures;
 pub use perplexity::Perplexity;
 pub use runner::{Chunk, Logits, Outputs, Runner, SeqId};
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

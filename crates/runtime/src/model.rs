@@ -89,7 +89,7 @@ impl Model {
         let executable = backend.load(
             plan(graph.clone(), limits),
             weights,
-            ExecutableOptions { arithmetic: options.arithmetic, kv: kv.clone() },
+            &ExecutableOptions { arithmetic: options.arithmetic, kv: kv.clone() },
         )?;
         let tokenizer = match &checkpoint {
             Checkpoint::Gguf(gguf) => Tokenizer::from_gguf(gguf.metadata()),

@@ -146,10 +146,9 @@ pub fn plan(graph: Graph, limits: RowLimits) -> Plan {
     last_use[logits.idx()] = usize::MAX;
     // A value is read until the last of its views is.
     let mut root_last_use = last_use.clone();
-    for idx in 0..graph.values.len() {
-        let id = ValueId(u32::try_from(idx).expect("value ids are 32 bits"));
+    for id in graph.value_ids() {
         let root = graph.root(id).0.idx();
-        root_last_use[root] = root_last_use[root].max(last_use[idx]);
+        root_last_use[root] = root_last_use[root].max(last_use[id.idx()]);
     }
 
     let mut storages: Vec<Storage> = Vec::new();
@@ -169,19 +168,18 @@ pub fn plan(graph: Graph, limits: RowLimits) -> Plan {
             let (storage, col) = home(&homes, x);
             let width = graph.values[x.idx()].width;
             // Whoever reads these columns later would see them overwritten.
-            let read_later = |idx: usize| {
-                let id = ValueId(u32::try_from(idx).expect("value ids are 32 bits"));
+            let read_later = |id: ValueId| {
                 let root = graph.root(id).0.idx();
                 homes[root].is_some_and(|(s, _)| s == storage)
-                    && last_use[idx] > i
+                    && last_use[id.idx()] > i
                     && (id == x || {
                         let c = home(&homes, id).1;
-                        c < col + width && col < c + graph.values[idx].width
+                        c < col + width && col < c + graph.values[id.idx()].width
                     })
             };
             works_in_place(&node.op)
                 && width == out.width
-                && !(0..graph.values.len()).any(read_later)
+                && !graph.value_ids().any(read_later)
                 // An operand in the same storage cannot be read while it is written.
                 && node.inputs[1..].iter().all(|&y| home(&homes, y).0 != storage)
         });

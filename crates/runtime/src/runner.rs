@@ -60,7 +60,7 @@ pub struct Logits<'a> {
 }
 
 impl<'a> Logits<'a> {
-    /// Row `i` of the chunk's wanted rows. // [vocab_size]
+    /// Row `i` of the chunk's wanted rows: `[vocab_size]`.
     pub fn row(&self, chunk: usize, i: usize) -> &'a [f32] {
         let row = self.first_rows[chunk] + i;
         &self.values[row * self.vocab_size..][..self.vocab_size]

@@ -46,18 +46,18 @@ pub(super) fn run(engine: &Engine, args: &Args) -> Result<Totals> {
         return Ok(totals);
     }
     let mut rows = Vec::new();
-    for (alias, _) in MODELS.iter().filter(|(alias, _)| args.wants(alias)) {
+    for alias in MODELS.iter().map(|m| m.alias).filter(|alias| args.wants(alias)) {
         rows.push(match measure(engine, alias) {
             Ok(m) => {
                 let mb = |n: u64| format!("{:.1} MB", n as f64 / 1e6);
                 let result = totals.count(m.peak <= m.limit());
                 let load = format!("{:.0} ms", m.load_ms);
                 let sizes = [m.file, m.kv, m.logits, m.peak, m.limit()].map(mb);
-                [vec![(*alias).to_owned()], sizes.to_vec(), vec![load, result]].concat()
+                [vec![alias.to_owned()], sizes.to_vec(), vec![load, result]].concat()
             }
             Err(error) => {
                 let result = format!("{}: {error:#}", totals.count(false));
-                [vec![(*alias).to_owned()], vec!["-".to_owned(); 6], vec![result]].concat()
+                [vec![alias.to_owned()], vec!["-".to_owned(); 6], vec![result]].concat()
             }
         });
     }

@@ -49,7 +49,9 @@ fn missing(package: &Value, name: &str, folder: &Path) -> Vec<&'static str> {
     let has = |wanted: &str| {
         targets().any(|t| t["kind"].as_array().is_some_and(|k| k.iter().any(|k| k == wanted)))
     };
-    if has("lib") {
+    // A crate that is published nowhere has no readers of its own.
+    let is_published = package["publish"].as_array().is_none_or(|to| !to.is_empty());
+    if has("lib") && is_published {
         if !folder.join("README.md").is_file() {
             out.push("no README.md");
         }

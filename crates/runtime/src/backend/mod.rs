@@ -53,7 +53,7 @@ pub trait Backend: fmt::Debug + Send {
         &self,
         plan: Plan,
         weights: Weights,
-        options: ExecutableOptions,
+        options: &ExecutableOptions,
     ) -> Result<Box<dyn Executable>, Error>;
 }
 

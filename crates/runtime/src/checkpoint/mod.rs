@@ -1,7 +1,7 @@
 //! A model on disk: a GGUF file or a Hugging Face directory, behind one face.
 //!
 //! What differs between the two, names and spellings of settings, stops here
-//! and in the name tables ([`names`]); an architecture sees settings and weights.
+//! and in the name tables (`names.rs`); an architecture sees settings and weights.
 
 mod gguf_settings;
 mod hf_settings;

@@ -223,6 +223,12 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// The ids of all values.
+    pub fn value_ids(&self) -> impl Iterator<Item = ValueId> + use<> {
+        // The builder sees to it that ids fit.
+        (0..self.values.len() as u32).map(ValueId)
+    }
+
     /// The value that holds the storage of `id`, and the column where `id` begins.
     pub fn root(&self, id: ValueId) -> (ValueId, usize) {
         let (mut id, mut col) = (id, 0);

@@ -3,6 +3,7 @@
 //!
 //! Gemma Team, 2024. GGUF files store the norm weights with the 1 added.
 
+use super::llama::{Shape, decoder};
 use super::{Architecture, Build};
 use crate::Error;
 use crate::checkpoint::{GgufSettings, HfSettings};
@@ -45,22 +46,7 @@ pub(super) fn embed(m: &mut Build<'_>) -> Result<(Weight, ValueId), Error> {
 }
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
-    let c = m.config;
-    let (tok_embed, mut x) = embed(m)?;
-    let rope = m.rope_table(&c.rope)?;
-    for l in 0..c.n_layers {
-        let h = m.rms_norm(x, (l, "attn_norm"))?;
-        let [q, k, v] = m.qkv(h, l, Bias::IfPresent)?;
-        let (q, k) = (m.rope(q, rope), m.rope(k, rope));
-        let a = m.graph.attention(q, k, v, &c.attention(l));
-        let o = m.wo(a, l, Bias::IfPresent)?;
-        x = m.graph.add(x, o);
-
-        let h = m.rms_norm(x, (l, "ffn_norm"))?;
-        let f = m.gated_ffn(h, l, Bias::None)?;
-        x = m.graph.add(x, f);
-    }
-    let x = m.graph.select_rows(x);
-    let h = m.rms_norm(x, "final_norm")?;
-    m.lm_head(h, tok_embed, Bias::None)
+    let (tok_embed, x) = embed(m)?;
+    let shape = Shape { qkv_bias: Bias::IfPresent, bias: Bias::IfPresent, qk_norm: false };
+    decoder(m, tok_embed, x, shape)
 }

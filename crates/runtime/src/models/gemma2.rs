@@ -58,12 +58,25 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
 }
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+    decoder(m, false)
+}
+
+/// The decoder of Gemma 2 and 3, with or without a norm on every head of Q and K.
+pub(super) fn decoder(m: &mut Build<'_>, qk_norm: bool) -> Result<ValueId, Error> {
     let c = m.config;
     let (tok_embed, mut x) = gemma::embed(m)?;
-    let rope = m.rope_table(&c.rope)?;
+    let global = m.rope_table(&c.rope)?;
+    let local = match &c.local_rope {
+        Some(rope) => m.rope_table(rope)?,
+        None => global,
+    };
     for l in 0..c.n_layers {
         let h = m.rms_norm(x, (l, "attn_norm"))?;
-        let [q, k, v] = m.qkv(h, l, Bias::IfPresent)?;
+        let [mut q, mut k, v] = m.qkv(h, l, Bias::IfPresent)?;
+        if qk_norm {
+            (q, k) = (m.head_norm(q, (l, "q_norm"))?, m.head_norm(k, (l, "k_norm"))?);
+        }
+        let rope = if c.windows[l].is_some() { local } else { global };
         let (q, k) = (m.rope(q, rope), m.rope(k, rope));
         let a = m.graph.attention(q, k, v, &c.attention(l));
         let o = m.wo(a, l, Bias::IfPresent)?;

@@ -9,7 +9,6 @@ use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::config::{Config, window_or_none};
 use crate::graph::ValueId;
 use crate::rope::{Rope, RopeScaling};
-use crate::weights::Bias;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "gemma3",
@@ -68,27 +67,5 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
 }
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
-    let c = m.config;
-    let (tok_embed, mut x) = gemma::embed(m)?;
-    let global = m.rope_table(&c.rope)?;
-    let local = m.rope_table(c.local_rope.as_ref().unwrap_or(&c.rope))?;
-    for l in 0..c.n_layers {
-        let h = m.rms_norm(x, (l, "attn_norm"))?;
-        let [q, k, v] = m.qkv(h, l, Bias::IfPresent)?;
-        let (q, k) = (m.head_norm(q, (l, "q_norm"))?, m.head_norm(k, (l, "k_norm"))?);
-        let rope = if c.windows[l].is_some() { local } else { global };
-        let (q, k) = (m.rope(q, rope), m.rope(k, rope));
-        let a = m.graph.attention(q, k, v, &c.attention(l));
-        let o = m.wo(a, l, Bias::IfPresent)?;
-        let o = m.rms_norm(o, (l, "post_attn_norm"))?;
-        x = m.graph.add(x, o);
-
-        let h = m.rms_norm(x, (l, "ffn_norm"))?;
-        let f = m.gated_ffn(h, l, Bias::None)?;
-        let f = m.rms_norm(f, (l, "post_ffn_norm"))?;
-        x = m.graph.add(x, f);
-    }
-    let x = m.graph.select_rows(x);
-    let h = m.rms_norm(x, "final_norm")?;
-    m.lm_head(h, tok_embed, Bias::None)
+    gemma2::decoder(m, true)
 }

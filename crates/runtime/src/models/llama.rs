@@ -8,7 +8,7 @@ use crate::Error;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::config::{Config, window_or_none};
 use crate::graph::{RopeStyle, ValueId};
-use crate::weights::Bias;
+use crate::weights::{Bias, Weight};
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "llama",
@@ -34,23 +34,48 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
 }
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
-    let c = m.config;
     if !m.weights.is_hf() {
         m.rope_style = RopeStyle::Interleaved;
     }
     let tok_embed = m.tok_embed()?;
-    let mut x = m.graph.embed(&tok_embed, 1.0);
+    let x = m.graph.embed(&tok_embed, 1.0);
+    let shape = Shape { qkv_bias: Bias::IfPresent, bias: Bias::IfPresent, qk_norm: false };
+    decoder(m, tok_embed, x, shape)
+}
+
+/// What sets the decoders of this shape apart.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    /// Whether Q, K and V have biases.
+    pub(super) qkv_bias: Bias,
+    /// Whether the other matrices have.
+    pub(super) bias: Bias,
+    /// Whether every head of Q and K is normalized.
+    pub(super) qk_norm: bool,
+}
+
+/// The decoder from embedded tokens to logits.
+pub(super) fn decoder(
+    m: &mut Build<'_>,
+    tok_embed: Weight,
+    mut x: ValueId,
+    shape: Shape,
+) -> Result<ValueId, Error> {
+    let c = m.config;
     let rope = m.rope_table(&c.rope)?;
     for l in 0..c.n_layers {
         let h = m.rms_norm(x, (l, "attn_norm"))?;
-        let [q, k, v] = m.qkv(h, l, Bias::IfPresent)?;
+        let [mut q, mut k, v] = m.qkv(h, l, shape.qkv_bias)?;
+        if shape.qk_norm {
+            (q, k) = (m.head_norm(q, (l, "q_norm"))?, m.head_norm(k, (l, "k_norm"))?);
+        }
         let (q, k) = (m.rope(q, rope), m.rope(k, rope));
         let a = m.graph.attention(q, k, v, &c.attention(l));
-        let o = m.wo(a, l, Bias::IfPresent)?;
+        let o = m.wo(a, l, shape.bias)?;
         x = m.graph.add(x, o);
 
         let h = m.rms_norm(x, (l, "ffn_norm"))?;
-        let f = m.gated_ffn(h, l, Bias::IfPresent)?;
+        let f = m.gated_ffn(h, l, shape.bias)?;
         x = m.graph.add(x, f);
     }
     let x = m.graph.select_rows(x);

@@ -9,6 +9,7 @@ mod gemma2;
 mod gemma3;
 mod gpt2;
 mod llama;
+mod olmo2;
 mod phi2;
 mod phi3;
 mod pieces;
@@ -41,7 +42,7 @@ pub(crate) struct Architecture {
     forward: fn(&mut Build<'_>) -> Result<ValueId, Error>,
 }
 
-static REGISTRY: [&Architecture; 9] = [
+static REGISTRY: [&Architecture; 10] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -51,6 +52,7 @@ static REGISTRY: [&Architecture; 9] = [
     &phi2::ARCHITECTURE,
     &phi3::ARCHITECTURE,
     &gpt2::ARCHITECTURE,
+    &olmo2::ARCHITECTURE,
 ];
 
 /// The names of all architectures: GGUF's, then what else config.json calls them.

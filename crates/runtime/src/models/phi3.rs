@@ -3,6 +3,7 @@
 //!
 //! Abdin et al., 2024 (Phi-3 technical report).
 
+use super::llama::{Shape, decoder};
 use super::{Architecture, Build};
 use crate::Error;
 use crate::checkpoint::{GgufSettings, HfSettings};
@@ -32,23 +33,8 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
 }
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
-    let c = m.config;
     let tok_embed = m.tok_embed()?;
-    let mut x = m.graph.embed(&tok_embed, 1.0);
-    let rope = m.rope_table(&c.rope)?;
-    for l in 0..c.n_layers {
-        let h = m.rms_norm(x, (l, "attn_norm"))?;
-        let [q, k, v] = m.qkv(h, l, Bias::None)?;
-        let (q, k) = (m.rope(q, rope), m.rope(k, rope));
-        let a = m.graph.attention(q, k, v, &c.attention(l));
-        let o = m.wo(a, l, Bias::None)?;
-        x = m.graph.add(x, o);
-
-        let h = m.rms_norm(x, (l, "ffn_norm"))?;
-        let f = m.gated_ffn(h, l, Bias::None)?;
-        x = m.graph.add(x, f);
-    }
-    let x = m.graph.select_rows(x);
-    let h = m.rms_norm(x, "final_norm")?;
-    m.lm_head(h, tok_embed, Bias::None)
+    let x = m.graph.embed(&tok_embed, 1.0);
+    let shape = Shape { qkv_bias: Bias::None, bias: Bias::None, qk_norm: false };
+    decoder(m, tok_embed, x, shape)
 }

@@ -69,7 +69,7 @@ impl CpuExecutable {
         tier: Tier,
         plan: Plan,
         weights: Weights,
-        options: ExecutableOptions,
+        options: &ExecutableOptions,
     ) -> Result<Self, Error> {
         let arena = Arena::new(plan.arena_len)
             .ok_or_else(|| out_of_memory("an arena", plan.arena_len.saturating_mul(4)))?;

@@ -133,7 +133,6 @@ impl LinearStep<'_> {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the operands of one product")]
     fn multiply(
         &self,
         parts: &[LinearPart],
@@ -157,8 +156,8 @@ impl LinearStep<'_> {
         if n_generated > 0 {
             let rows = 0..n_generated;
             let x = x.slice_rows(rows.clone());
-            // Float weights multiply the float rows, which need not be whole blocks.
-            if matrices.iter().any(|m| kernels::takes_quantized(m.ty())) {
+            // Float weights multiply the activations as they are.
+            if matrices.iter().any(|matrix| kernels::takes_quantized(matrix.ty())) {
                 quantized.quantize(self.team, self.tier, x);
             }
             let out = out.slice_rows(rows.clone());

@@ -7,40 +7,36 @@ use realizar_kernels_cpu::{Rows, RowsMut};
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Zeroed memory that begins on a cache line. What is never touched takes no
-/// physical memory where the system allocates lazily.
-///
-/// The memory is asked for with the alignment of its elements and begins at the
-/// first line in it: zeroed memory of a larger alignment is written by the
-/// allocator, and would take physical memory at once.
+/// Zeroed memory that begins on a cache line.
 pub(super) struct AlignedMemory {
-    words: Vec<u64>,
-    start: usize,   // in bytes
-    n_bytes: usize, // whole lines
+    /// With room to begin on a line. Its own alignment is a byte's: asking the
+    /// allocator for more would have it write the zeros, where fresh pages of the
+    /// system are zero and take no memory until they are touched.
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
 }
 
 impl std::fmt::Debug for AlignedMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} bytes", self.n_bytes)
+        write!(f, "{} bytes", self.len)
     }
 }
 
 impl AlignedMemory {
-    /// `n_bytes`, rounded up to whole lines; `None` when there are not so many.
-    pub(super) fn new(n_bytes: usize) -> Option<Self> {
-        let n_bytes = n_bytes.checked_next_multiple_of(LINE)?;
-        let n_words = n_bytes.checked_add(LINE)? / size_of::<u64>();
-        let words: Vec<u64> = bytemuck::allocation::try_zeroed_vec(n_words).ok()?;
-        let start = words.as_ptr().cast::<u8>().align_offset(LINE);
-        Some(Self { words, start, n_bytes })
+    /// Memory of `len` bytes; `None` when there is not so much.
+    pub(super) fn new(len: usize) -> Option<Self> {
+        let bytes: Vec<u8> = bytemuck::allocation::try_zeroed_vec(len.checked_add(LINE)?).ok()?;
+        let start = bytes.as_ptr().align_offset(LINE);
+        Some(Self { bytes, start, len })
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.words)[self.start..][..self.n_bytes]
+        &self.bytes[self.start..][..self.len]
     }
 
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.words)[self.start..][..self.n_bytes]
+        &mut self.bytes[self.start..][..self.len]
     }
 }
 

@@ -64,7 +64,7 @@ impl Backend for CpuBackend {
         &self,
         plan: Plan,
         weights: Weights,
-        options: ExecutableOptions,
+        options: &ExecutableOptions,
     ) -> Result<Box<dyn Executable>, Error> {
         let executable = CpuExecutable::new(self.n_threads, self.tier, plan, weights, options)?;
         Ok(Box::new(executable))

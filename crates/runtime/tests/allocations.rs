@@ -1,0 +1,68 @@
+//! A step of the engine allocates nothing once its sequence is under way.
+
+mod common;
+
+use common::{tiny, write_quantized};
+use realizar_quant::BlockType;
+use realizar_runtime::backend::Role;
+use realizar_runtime::backend::cpu::CpuBackend;
+use realizar_runtime::{Chunk, LoadOptions, Model, Outputs};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Counts the allocations of every thread.
+struct Counting;
+
+static N_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        N_ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promises are those of the system's allocator.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: as above; `ptr` came from `alloc`.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        N_ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as above; `ptr` came from `alloc`.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn steps_allocate_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let quantized = dir.path().join("quantized.gguf");
+    write_quantized(&quantized, &[BlockType::Q8_0, BlockType::Q4_K, BlockType::Q6_K]);
+    let backend = CpuBackend::new(Some(2), None).unwrap();
+    let models = ["llama", "gemma3_text", "phi3", "gpt2"].into_iter().map(tiny);
+    for path in models.chain([quantized]) {
+        let options = LoadOptions { chunk: 32, ..LoadOptions::default() };
+        let mut model = Model::load(&path, &backend, &options).unwrap();
+        let runner = model.runner();
+        let seq = runner.new_sequence();
+        let tokens: Vec<u32> = (3..35).collect();
+        let mut step = |tokens: &[u32], role| {
+            let step = Chunk { seq: &seq, tokens, role, outputs: Outputs::Last };
+            let before = N_ALLOCATIONS.load(Ordering::Relaxed);
+            let best = runner.step(&[step]).unwrap().row(0, 0)[0];
+            assert!(best.is_finite());
+            N_ALLOCATIONS.load(Ordering::Relaxed) - before
+        };
+        step(&tokens, Role::Prompt);
+        step(&tokens[..1], Role::Generated);
+        // The steps cross page borders, and windows give pages back.
+        let n: usize = (0..100).map(|i| step(&tokens[i % 32..][..1], Role::Generated)).sum();
+        assert_eq!(n, 0, "{path:?}: allocations of 100 generated tokens");
+        assert_eq!(step(&tokens, Role::Prompt), 0, "{path:?}: allocations of a prompt");
+    }
+}

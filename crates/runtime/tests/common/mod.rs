@@ -1,0 +1,75 @@
+//! Models for tests: the tiny ones of the repository, and quantized ones made up
+//! on the spot.
+
+use realizar_formats::GgufWriter;
+use realizar_quant::{BlockType, quantize};
+use std::path::{Path, PathBuf};
+
+/// Name, type, shape and data.
+type Tensor = (String, BlockType, Vec<usize>, Vec<u8>);
+
+/// The directory of a tiny model.
+pub(crate) fn tiny(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs").join(name)
+}
+
+/// Writes a llama of two layers whose matrices cycle through `types`, with made-up
+/// weights and no tokenizer.
+pub(crate) fn write_quantized(path: &Path, types: &[BlockType]) {
+    const DIM: usize = 256;
+    const HIDDEN_DIM: usize = 512;
+    const VOCAB_SIZE: usize = 320;
+    let mut state = 1_u64;
+    let mut random = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1_u64 << 24) as f32 - 0.5
+    };
+    let mut tensors = Vec::new();
+    let mut matrix = |tensors: &mut Vec<Tensor>, name: &str, rows: usize, cols: usize| {
+        let ty = types[tensors.len() % types.len()];
+        let scale = 2.0 / (cols as f32).sqrt();
+        let values: Vec<f32> = (0..rows * cols).map(|_| random() * scale).collect();
+        let mut data = vec![0; ty.row_bytes(rows * cols).unwrap()];
+        quantize(ty, &values, &mut data).unwrap();
+        tensors.push((name.to_owned(), ty, vec![rows, cols], data));
+    };
+    let norm = |tensors: &mut Vec<Tensor>, name: &str| {
+        let data = (0..DIM).flat_map(|_| 1.0_f32.to_le_bytes()).collect();
+        tensors.push((name.to_owned(), BlockType::F32, vec![DIM], data));
+    };
+    matrix(&mut tensors, "token_embd.weight", VOCAB_SIZE, DIM);
+    for l in 0..2 {
+        for (name, rows, cols) in [
+            ("attn_q", DIM, DIM),
+            ("attn_k", DIM / 2, DIM),
+            ("attn_v", DIM / 2, DIM),
+            ("attn_output", DIM, DIM),
+            ("ffn_gate", HIDDEN_DIM, DIM),
+            ("ffn_up", HIDDEN_DIM, DIM),
+            ("ffn_down", DIM, HIDDEN_DIM),
+        ] {
+            matrix(&mut tensors, &format!("blk.{l}.{name}.weight"), rows, cols);
+        }
+        norm(&mut tensors, &format!("blk.{l}.attn_norm.weight"));
+        norm(&mut tensors, &format!("blk.{l}.ffn_norm.weight"));
+    }
+    norm(&mut tensors, "output_norm.weight");
+    let mut gguf = GgufWriter::new();
+    gguf.set("general.architecture", "llama").unwrap();
+    for (key, value) in [
+        ("block_count", 2_u32),
+        ("context_length", 256),
+        ("embedding_length", DIM as u32),
+        ("feed_forward_length", HIDDEN_DIM as u32),
+        ("attention.head_count", 4),
+        ("attention.head_count_kv", 2),
+    ] {
+        gguf.set(&format!("llama.{key}"), value).unwrap();
+    }
+    gguf.set("llama.attention.layer_norm_rms_epsilon", 1e-5_f32).unwrap();
+    for (name, ty, shape, data) in &tensors {
+        gguf.tensor(name, *ty, shape, data).unwrap();
+    }
+    gguf.write_file(path).unwrap();
+}
