@@ -546,7 +546,8 @@ fn tokenizer_json() -> Json {
     }
     vocab.insert("ab".to_owned(), json!(40));
     // As many as the models have rows, so that each token they choose has a text.
-    for id in 41..600 {
+    vocab.insert("<s>".to_owned(), json!(0));
+    for id in (32..40).chain(41..288) {
         vocab.insert(format!("token{id}"), json!(id));
     }
     let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,

@@ -12,15 +12,15 @@ use super::{Args, Totals};
 use crate::{shell, table};
 
 /// A published model of the references.
-struct Model {
-    alias: &'static str,
+pub(super) struct Model {
+    pub(super) alias: &'static str,
     /// Its name in the references.
     name: &'static str,
     /// How far llama.cpp's log-probabilities may be from those of F32 arithmetic.
     llama_cpp: f64,
 }
 
-const MODELS: &[Model] = &[
+pub(super) const MODELS: &[Model] = &[
     Model { alias: "smollm2", name: "smollm2-135m-instruct-q4_1", llama_cpp: 1e-3 },
     // llama.cpp reads GELU from a table in half precision, which moves it by up to 0.003.
     Model { alias: "gemma3:270m", name: "gemma-3-270m-q4_k_m", llama_cpp: 4e-3 },
