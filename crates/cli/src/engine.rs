@@ -85,7 +85,11 @@ impl Engine {
 
     /// The prompt of a conversation, up to the beginning of the assistant's answer.
     pub(crate) fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<u32>> {
-        let Some(template) = self.template.as_ref().or(self.model.chat_template()) else {
+        let own = match &self.template {
+            Some(template) => Some(template),
+            None => self.model.chat_template()?,
+        };
+        let Some(template) = own else {
             // A missing tokenizer also means no template, and is the better message.
             self.model.tokenizer()?;
             bail!(

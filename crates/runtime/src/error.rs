@@ -135,7 +135,7 @@ pub enum Error {
         /// The file or directory that it was found in.
         path: PathBuf,
         /// What is wrong.
-        source: Box<crate::template::Error>,
+        source: Arc<crate::template::Error>,
     },
     /// A text cannot be encoded or an id cannot be decoded.
     #[error("{}", one_line(&.0.to_string()))]

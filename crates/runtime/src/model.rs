@@ -63,7 +63,7 @@ pub struct Model {
     config: Config,
     graph: Graph,
     tokenizer: Result<Tokenizer, Arc<crate::tokenizer::Error>>,
-    template: Option<ChatTemplate>,
+    template: Result<Option<ChatTemplate>, Arc<crate::template::Error>>,
     runner: Runner,
     backend: String,
     n_params: usize,
@@ -103,8 +103,7 @@ impl Model {
             (_, Err(_)) => Ok(None),
             (Checkpoint::Gguf(gguf), Ok(t)) => ChatTemplate::from_gguf(gguf.metadata(), t),
             (Checkpoint::Hf { .. }, Ok(t)) => ChatTemplate::from_hf_dir(path, t),
-        }
-        .map_err(|source| Error::Template { path: text_path.clone(), source: Box::new(source) })?;
+        };
         Ok(Self {
             path: path.to_owned(),
             text_path,
@@ -114,7 +113,7 @@ impl Model {
             config,
             graph,
             tokenizer: tokenizer.map_err(Arc::new),
-            template,
+            template: template.map_err(Arc::new),
             n_params,
             weight_bytes,
         })
@@ -169,8 +168,14 @@ impl Model {
     }
 
     /// Its chat template, if it came with one.
-    pub fn chat_template(&self) -> Option<&ChatTemplate> {
-        self.template.as_ref()
+    ///
+    /// # Errors
+    /// If the template cannot be read.
+    pub fn chat_template(&self) -> Result<Option<&ChatTemplate>, Error> {
+        self.template.as_ref().map(Option::as_ref).map_err(|error| Error::Template {
+            path: self.text_path.clone(),
+            source: error.clone(),
+        })
     }
 
     /// The runner, for batches of sequences.
