@@ -15,7 +15,7 @@ use realizar_runtime::checkpoint::Checkpoint;
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::template::{ChatTemplate, Message, RenderOptions};
 use realizar_runtime::tokenizer::{EncodeOptions, Tokenizer};
-use realizar_runtime::{GenerateParams, Generation, LoadOptions, Model, Session, TokenEvent};
+use realizar_runtime::{Event, GenerateParams, Generation, LoadOptions, Model, Session};
 
 use crate::options::{ArithmeticArg, GenerateArgs, KvTypeArg, LoadArgs, TemplateArgs};
 
@@ -113,13 +113,13 @@ impl Engine {
         &mut self,
         ids: &[u32],
         params: &GenerateParams,
-        on_token: &mut dyn FnMut(&TokenEvent<'_>) -> ControlFlow<()>,
+        on_event: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
     ) -> Result<Generation> {
         let session = match &mut self.session {
             Some(session) => session,
             none => none.insert(self.model.new_session()),
         };
-        Ok(session.generate(&mut self.model, ids, params, on_token)?)
+        Ok(session.generate(&mut self.model, ids, params, on_event)?)
     }
 }
 

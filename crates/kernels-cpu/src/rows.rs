@@ -214,18 +214,6 @@ impl<'a> RowsMut<'a> {
         (left, right)
     }
 
-    /// The same matrix, to read.
-    pub fn as_rows(&self) -> Rows<'_> {
-        let n = span(self.n_rows, self.n_cols, self.stride);
-        // The elements between the rows may belong to another view, so a view
-        // with gaps cannot be one slice.
-        assert!(self.stride == self.n_cols || self.n_rows <= 1, "the rows are not dense");
-        // SAFETY: the rows are dense, so all `n` elements belong to this view,
-        // which `&self` keeps from being written.
-        let data = unsafe { std::slice::from_raw_parts(self.ptr, n) };
-        Rows { data, n_rows: self.n_rows, n_cols: self.n_cols, stride: self.stride }
-    }
-
     /// A tile of the matrix, from a shared reference.
     ///
     /// # Panics

@@ -266,7 +266,7 @@ impl Team {
     /// so a result must not depend on it. Allocates nothing.
     ///
     /// # Panics
-    /// If a task panics (with its payload, once every task has ended), or when
+    /// If a task panics (with its payload; on several threads once every task has ended), or when
     /// called from inside a task.
     pub fn parallel_for(&self, n_tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
         assert!(!IN_TASK.get(), "a task must not start a parallel loop");

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::tokenizer::EncodeOptions;
-use realizar_runtime::{GenerateParams, LoadOptions, Model};
+use realizar_runtime::{Event, GenerateParams, LoadOptions, Model};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
@@ -25,8 +25,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let params = GenerateParams { max_tokens: Some(max_tokens), ..GenerateParams::default() };
     let mut session = model.new_session();
     print!("{text}");
-    let generation = session.generate(&mut model, &ids, &params, &mut |token| {
-        print!("{}", token.text);
+    let generation = session.generate(&mut model, &ids, &params, &mut |event| {
+        if let Event::Token(token) = event {
+            print!("{}", token.text);
+        }
         // A closed pipe ends the generation.
         match std::io::stdout().flush() {
             Ok(()) => ControlFlow::Continue(()),

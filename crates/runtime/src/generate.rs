@@ -1,7 +1,7 @@
 //! Generation: a prompt in, tokens and text out, one sequence at a time.
 //!
 //! A [`Session`] keeps its sequence between calls, so a conversation pays only
-//! for what is new. What it keeps was written by prompt rows; tokens that the
+//! for what is new, unless a sliding window has let go of what it would need. What it keeps was written by prompt rows; tokens that the
 //! model generated are run again when they come back in a prompt, so that an
 //! answer never depends on how its prompt came about.
 
@@ -24,7 +24,7 @@ pub struct GenerateParams {
     pub max_tokens: Option<usize>,
     /// Texts that end the generation; they are not part of it.
     pub stop: Vec<String>,
-    /// Goes on after the model's end-of-generation token.
+    /// Never chooses an end-of-generation token.
     pub ignore_eos: bool,
     /// How many of the most likely tokens to report at each step.
     pub logprobs: Option<usize>,
@@ -56,6 +56,20 @@ pub struct TopLogprob {
     pub id: u32,
     /// Its log-probability before any sampling parameter.
     pub logprob: f32,
+}
+
+/// What happens during a generation.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A part of the prompt was run.
+    Prompt {
+        /// Tokens of the prompt that are done.
+        done: usize,
+        /// Tokens of the prompt.
+        total: usize,
+    },
+    /// A token was generated.
+    Token(TokenEvent<'a>),
 }
 
 /// A token, as it is generated.
@@ -127,7 +141,8 @@ impl Session {
         model.runner().remove(self.seq);
     }
 
-    /// Generates after the prompt `ids` and tells `on_token` of each token.
+    /// Generates after the prompt `ids` and tells `on_event` of each part of the
+    /// prompt and of each token; it may cancel at any of them.
     ///
     /// # Errors
     /// If a parameter is out of range, the prompt is empty or does not fit the
@@ -137,7 +152,7 @@ impl Session {
         model: &mut Model,
         ids: &[u32],
         params: &GenerateParams,
-        on_token: &mut dyn FnMut(&TokenEvent<'_>) -> ControlFlow<()>,
+        on_event: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
     ) -> Result<Generation, Error> {
         let started = Instant::now();
         let (tokenizer, runner) = model.parts()?;
@@ -154,9 +169,6 @@ impl Session {
         let mut logits = vec![0.0; runner.vocab_size()];
         // The logits before the sampler changes them, when they are reported.
         let mut raw = vec![0.0; if params.logprobs.is_some() { logits.len() } else { 0 }];
-        let cached_tokens = self.prefill(runner, ids, &mut logits)?;
-        let prompt = started.elapsed();
-
         let mut out = Generation {
             ids: Vec::new(),
             text: String::new(),
@@ -164,8 +176,18 @@ impl Session {
             finish_reason: FinishReason::Length,
             logprobs: Vec::new(),
             top_logprobs: Vec::new(),
-            timings: Timings::default(),
+            timings: Timings { prompt_tokens: ids.len(), ..Timings::default() },
         };
+        let cached_tokens = match self.prefill(runner, ids, &mut logits, on_event)? {
+            ControlFlow::Continue(cached_tokens) => cached_tokens,
+            ControlFlow::Break(()) => {
+                out.finish_reason = FinishReason::Cancelled;
+                out.timings.prompt = started.elapsed();
+                return Ok(out);
+            }
+        };
+        let prompt = started.elapsed();
+
         let mut decoder = tokenizer.stream().continuing();
         let mut stopped_by_text = false;
         // The last token's own row needs no room: its logits are not wanted.
@@ -180,8 +202,12 @@ impl Session {
             // Rows that pad the embedding stand for no token.
             let n_tokens = tokenizer.vocab_size().min(logits.len());
             logits[n_tokens..].fill(f32::NEG_INFINITY);
+            if params.ignore_eos {
+                let eos_ids = tokenizer.eos_ids().iter().map(|&id| id as usize);
+                eos_ids.filter(|&id| id < n_tokens).for_each(|id| logits[id] = f32::NEG_INFINITY);
+            }
             let id = sampler.sample(&mut logits)?;
-            if tokenizer.is_eos(id) && !params.ignore_eos {
+            if tokenizer.is_eos(id) {
                 out.top_logprobs.truncate(out.ids.len());
                 out.finish_reason = FinishReason::Stop;
                 break;
@@ -194,7 +220,8 @@ impl Session {
             out.text.push_str(found.text);
             stopped_by_text = found.stop.is_some();
             let top_logprobs = out.top_logprobs.last().map_or(&[][..], Vec::as_slice);
-            let flow = on_token(&TokenEvent { id, text: found.text, logprob, top_logprobs });
+            let flow =
+                on_event(&Event::Token(TokenEvent { id, text: found.text, logprob, top_logprobs }));
             if stopped_by_text {
                 out.finish_reason = FinishReason::Stop;
                 break;
@@ -211,8 +238,11 @@ impl Session {
             }
         }
         if !stopped_by_text {
-            let held = decoder.finish();
-            out.tail.push_str(stops.push(&held).text);
+            // Where the model ended the text, a character that it left incomplete
+            // is part of it; where the text was cut, it is not.
+            if out.finish_reason == FinishReason::Stop {
+                out.tail.push_str(stops.push(&decoder.finish()).text);
+            }
             out.tail.push_str(&stops.finish());
             out.text.push_str(&out.tail);
         }
@@ -227,13 +257,15 @@ impl Session {
     }
 
     /// Runs the part of `ids` that the session does not hold as a prompt already,
-    /// and gives the logits of its last token. Returns the tokens that it held.
+    /// and gives the logits of its last token. Returns the tokens that it held, or
+    /// a break when the caller cancelled; the session keeps what was run.
     fn prefill(
         &mut self,
         runner: &mut Runner,
         ids: &[u32],
         logits: &mut [f32],
-    ) -> Result<usize, Error> {
+        on_event: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<(), usize>, Error> {
         let common = self.prompt.iter().zip(ids).take_while(|(a, b)| a == b).count();
         // The last token is run in any case: its logits are wanted.
         let cached = runner.truncate(&self.seq, common.min(ids.len() - 1));
@@ -248,7 +280,11 @@ impl Session {
                 logits.copy_from_slice(rows.row(0, 0));
             }
             self.prompt.extend_from_slice(tokens);
+            let event = Event::Prompt { done: self.prompt.len(), total: ids.len() };
+            if on_event(&event).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
         }
-        Ok(cached)
+        Ok(ControlFlow::Continue(cached))
     }
 }

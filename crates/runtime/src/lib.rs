@@ -9,7 +9,7 @@
 //! ```no_run
 //! use realizar_runtime::backend::cpu::CpuBackend;
 //! use realizar_runtime::tokenizer::EncodeOptions;
-//! use realizar_runtime::{GenerateParams, LoadOptions, Model};
+//! use realizar_runtime::{Event, GenerateParams, LoadOptions, Model};
 //! use std::ops::ControlFlow;
 //! use std::path::Path;
 //!
@@ -20,8 +20,10 @@
 //! let ids = model.tokenizer()?.encode("The capital of France is", options)?;
 //! let params = GenerateParams { max_tokens: Some(32), ..GenerateParams::default() };
 //! let mut session = model.new_session();
-//! session.generate(&mut model, &ids, &params, &mut |token| {
-//!     print!("{}", token.text);
+//! session.generate(&mut model, &ids, &params, &mut |event| {
+//!     if let Event::Token(token) = event {
+//!         print!("{}", token.text);
+//!     }
 //!     ControlFlow::Continue(())
 //! })?;
 //! # Ok(())
@@ -49,10 +51,10 @@ pub mod weights;
 
 pub use error::Error;
 pub use generate::{
-    FinishReason, GenerateParams, Generation, Session, Timings, TokenEvent, TopLogprob,
+    Event, FinishReason, GenerateParams, Generation, Session, Timings, TokenEvent, TopLogprob,
 };
 pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model};
-pub use models::supported as supported_architectures;
+pub use models::{supported_gguf, supported_hf};
 pub use perplexity::Perplexity;
 pub use runner::{Chunk, Logits, Outputs, Runner, SeqId};
 

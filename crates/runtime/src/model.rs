@@ -249,14 +249,16 @@ fn no_tokenizer(path: &Path, source: &Arc<crate::tokenizer::Error>) -> Error {
 /// The context that the options and the model agree on.
 fn context(config: &Config, options: &LoadOptions) -> Result<usize, Error> {
     let refuse = |reason: String| Err(Error::Option { option: "ctx", reason });
+    let stretched = config.rope.stretched_context().unwrap_or(0).min(1 << 31);
+    let longest = config.max_seq_len.max(stretched);
     match options.max_seq_len {
         None => {
             let unscaled = config.rope.unscaled_context().unwrap_or(usize::MAX);
             Ok(config.max_seq_len.min(DEFAULT_MAX_SEQ_LEN).min(unscaled))
         }
         Some(0) => refuse("a context has at least one token".to_owned()),
-        Some(n) if n > config.max_seq_len => {
-            refuse(format!("{n} is more than the {} the model was made for", config.max_seq_len))
+        Some(n) if n > longest => {
+            refuse(format!("{n} is more than the {longest} the model was made for"))
         }
         Some(n) => Ok(n),
     }

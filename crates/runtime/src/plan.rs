@@ -6,8 +6,8 @@
 //! when nobody reads it later. The arena is sized for the largest batch, so a
 //! step of the engine allocates nothing.
 
+use crate::graph::WeightInfo;
 use crate::graph::{Graph, Op, RowDomain, ValueId};
-use crate::graph::{KvLayer, WeightInfo};
 use realizar_kvcache::GroupSpec;
 
 /// The largest batch that a plan has room for.
@@ -221,16 +221,6 @@ pub fn plan(graph: Graph, limits: RowLimits) -> Plan {
     Plan { steps, arena_len: free.arena_len, logits, limits, weights, kv_groups }
 }
 
-impl Plan {
-    /// The key-value layers in the order in which they run.
-    pub fn kv_layers(&self) -> impl Iterator<Item = KvLayer> {
-        self.steps.iter().filter_map(|step| match &step.op {
-            Op::Attention(attention) => Some(attention.kv),
-            _ => None,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -325,6 +315,5 @@ mod tests {
             assert_eq!(rope.output.stride, DIM + 8 + 8);
         }
         assert_eq!(ropes[1].output.start - ropes[0].output.start, DIM);
-        assert_eq!(plan.kv_layers().count(), 1);
     }
 }

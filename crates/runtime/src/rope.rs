@@ -130,14 +130,16 @@ impl Rope {
             let found = rotary_dim.to_string();
             return Err(s.wrong("rope.dimension_count", "an even part of a head", found));
         }
-        let linear = s.opt_f32("rope.scale_linear")?;
-        let factor = s.opt_f32("rope.scaling.factor")?.or(linear).unwrap_or(1.0);
+        // Zero stands for none, and a factor without a type is linear.
+        let given = s.opt_f32("rope.scaling.factor")?.or(s.opt_f32("rope.scale_linear")?);
+        let given = given.filter(|&factor| factor != 0.0);
+        let factor = given.unwrap_or(1.0);
         let original = s.opt_usize("rope.scaling.original_context_length")?.unwrap_or(max_seq_len);
-        // LongRoPE is announced by its factors alone, linear scaling once was by its factor.
+        // LongRoPE is announced by its factors alone.
         let has_factors = s.gguf().tensor_info("rope_factors_long.weight").is_some();
         let ty = match s.opt_str("rope.scaling.type")? {
             None | Some("none") if has_factors => "longrope",
-            None if linear.is_some() => "linear",
+            None if given.is_some() => "linear",
             ty => ty.unwrap_or("none"),
         };
         let scaling = match ty {
@@ -184,6 +186,16 @@ impl Rope {
     pub fn unscaled_context(&self) -> Option<usize> {
         match self.scaling {
             RopeScaling::LongRope { original_max_seq_len, .. } => Some(original_max_seq_len),
+            _ => None,
+        }
+    }
+
+    /// The longest context that the scaling is made for, where it says so.
+    pub fn stretched_context(&self) -> Option<usize> {
+        match self.scaling {
+            RopeScaling::Yarn { factor, original_max_seq_len, .. } => {
+                Some((original_max_seq_len as f64 * f64::from(factor)) as usize)
+            }
             _ => None,
         }
     }

@@ -192,14 +192,20 @@ impl Runner {
     /// that are wanted. A sequence has at most one chunk in a step.
     ///
     /// # Errors
-    /// If a token is not in the vocabulary, a sequence would outgrow the context,
-    /// the chunks exceed the step's limits, or pages run out. Nothing is appended
-    /// then.
+    /// If a chunk is not as [`Chunk`] says, a token is not in the vocabulary, a
+    /// sequence would outgrow the context, the chunks exceed the step's limits,
+    /// pages run out, or the device fails. Nothing is appended then.
     pub fn step(&mut self, chunks: &[Chunk<'_>]) -> Result<Logits<'_>, Error> {
         self.check(chunks)?;
         self.grow(chunks)?;
         self.fill_batch(chunks);
-        let values = self.executable.run(&self.batch)?;
+        let values = match self.executable.run(&self.batch) {
+            Ok(values) => values,
+            Err(error) => {
+                shrink(&mut self.seqs, &mut self.pools, chunks);
+                return Err(error);
+            }
+        };
         // What a window has passed is given back once it was read.
         for chunk in chunks {
             let seq = self.seqs[chunk.seq.0].as_mut().expect("checked above");
@@ -216,7 +222,20 @@ impl Runner {
 
     fn check(&mut self, chunks: &[Chunk<'_>]) -> Result<(), Error> {
         let (mut n_tokens, mut n_outputs) = (0, 0);
-        for chunk in chunks {
+        let request = |text: &str| Err(Error::Request(text.to_owned()));
+        for (i, chunk) in chunks.iter().enumerate() {
+            if chunk.tokens.is_empty() {
+                return request("a chunk has no tokens");
+            }
+            if chunks[..i].iter().any(|other| other.seq == chunk.seq) {
+                return request("a sequence has two chunks in one step");
+            }
+            if let Outputs::At(idx) = chunk.outputs
+                && !(idx.is_sorted_by(|a, b| a < b)
+                    && idx.last().is_none_or(|&last| last < chunk.tokens.len()))
+            {
+                return request("the wanted rows of a chunk are not in it or not in rising order");
+            }
             if let Some(id) = chunk.tokens.iter().find(|&&id| id as usize >= self.vocab_size) {
                 let n = self.vocab_size;
                 return Err(Error::Request(format!("token {id} is not in the vocabulary of {n}")));
@@ -227,7 +246,6 @@ impl Runner {
                 let text = format!("{len} tokens do not fit the context of {n}");
                 return Err(Error::Request(text));
             }
-            assert!(!chunk.tokens.is_empty(), "a chunk has a token");
             n_tokens += chunk.tokens.len();
             n_outputs += chunk.outputs.count(chunk.tokens.len());
         }
@@ -250,13 +268,7 @@ impl Runner {
             let mut tables = seq.tables.iter_mut().zip(pools.iter_mut());
             let grown = tables.try_for_each(|(table, pool)| table.grow(len, pool));
             if let Err(error) = grown {
-                for chunk in &chunks[..=i] {
-                    let seq = seqs[chunk.seq.0].as_mut().expect("checked before");
-                    for (table, pool) in seq.tables.iter_mut().zip(pools.iter_mut()) {
-                        // What was added holds nothing yet, so no window misses it.
-                        table.truncate(seq.len, Some(1), pool);
-                    }
-                }
+                shrink(seqs, pools, &chunks[..=i]);
                 return Err(error.into());
             }
         }
@@ -277,7 +289,7 @@ impl Runner {
             let seq = seqs[chunk.seq.0].as_ref().expect("checked before");
             let (first_row, n_rows) = (batch.tokens.len(), chunk.tokens.len());
             batch.tokens.extend_from_slice(chunk.tokens);
-            // Positions are below the context, which is below 2^31.
+            // A context has at most 2^31 positions.
             batch.positions.extend((seq.len..seq.len + n_rows).map(|pos| pos as u32));
             if chunk.role == Role::Generated {
                 batch.n_generated += n_rows;
@@ -301,6 +313,17 @@ impl Runner {
                     (page.0, idx as u32)
                 }));
             }
+        }
+    }
+}
+
+/// Takes back what [`Runner::grow`] added for `chunks`.
+fn shrink(seqs: &mut [Option<Sequence>], pools: &mut [PagePool], chunks: &[Chunk<'_>]) {
+    for chunk in chunks {
+        let seq = seqs[chunk.seq.0].as_mut().expect("a chunk's sequence lives");
+        for (table, pool) in seq.tables.iter_mut().zip(pools.iter_mut()) {
+            // What was added holds nothing yet, so no window misses it.
+            table.truncate(seq.len, Some(1), pool);
         }
     }
 }

@@ -205,7 +205,7 @@ impl<'a> WeightLoader<'a> {
     fn look_up(&self, name: Name, suffix: &str) -> Option<Tensor> {
         let full = self.file_name(name, suffix);
         let bare = || {
-            let (_, rest) = full.split_once('.')?;
+            let rest = full.strip_prefix("model.").or(full.strip_prefix("transformer."))?;
             self.is_hf().then(|| self.checkpoint.tensor(rest)).flatten()
         };
         self.checkpoint.tensor(&full).or_else(bare)
@@ -226,6 +226,12 @@ impl<'a> WeightLoader<'a> {
     /// The error for a weight that the file does not hold.
     pub fn missing(&self, name: impl Into<Name>) -> Error {
         self.missing_tensor(name.into(), "weight")
+    }
+
+    /// The error for a feature that is not built.
+    pub fn unsupported(&self, feature: impl Into<String>) -> Error {
+        let path = self.checkpoint.path().to_owned();
+        Error::Unsupported { path, feature: feature.into() }
     }
 
     fn missing_tensor(&self, name: Name, suffix: &str) -> Error {

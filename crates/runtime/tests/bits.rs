@@ -140,6 +140,69 @@ fn all_rows_of_a_prompt_are_what_each_is_alone() {
 }
 
 #[test]
+fn chunks_that_make_no_sense_are_refused_and_change_nothing() {
+    let mut model = load(&tiny("llama"), 1, BlockType::F16);
+    let before = alone(&mut model, 0, 128);
+    let runner = model.runner();
+    let seq = runner.new_sequence();
+    let chunk =
+        |tokens: &'static [u32], outputs| Chunk { seq: &seq, tokens, role: Role::Prompt, outputs };
+    let whole = chunk(&[3, 4], Outputs::Last);
+    for (chunks, expected) in [
+        (vec![chunk(&[], Outputs::None)], "a chunk has no tokens"),
+        (vec![whole, whole], "a sequence has two chunks in one step"),
+        (
+            vec![chunk(&[3, 4], Outputs::At(&[2]))],
+            "the wanted rows of a chunk are not in it or not in rising order",
+        ),
+        (
+            vec![chunk(&[3, 4], Outputs::At(&[1, 0]))],
+            "the wanted rows of a chunk are not in it or not in rising order",
+        ),
+        (vec![chunk(&[9999], Outputs::Last)], "token 9999 is not in the vocabulary of 288"),
+        (vec![chunk(&[3; 97], Outputs::Last)], "97 tokens do not fit the context of 96"),
+    ] {
+        let error = runner.step(&chunks).map(|_| ()).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+        assert_eq!(runner.seq_len(&seq), 0);
+    }
+    runner.remove(seq);
+    assert!(runner.pool_stats().iter().all(|stats| stats.used == 0), "pages were kept");
+    assert!(alone(&mut model, 0, 128) == before);
+}
+
+#[test]
+fn a_prompt_can_be_cancelled_between_its_chunks() {
+    use realizar_runtime::{Event, FinishReason, GenerateParams};
+    use std::ops::ControlFlow;
+
+    let backend = CpuBackend::new(Some(1), None).unwrap();
+    let options = LoadOptions { chunk: 8, ..LoadOptions::default() };
+    let path = tiny("llama").join("model-f32.gguf");
+    let mut model = Model::load(&path, &backend, &options).unwrap();
+    let ids: Vec<u32> = (3..43).collect();
+    let mut session = model.new_session();
+    let params = GenerateParams { max_tokens: Some(1), ..GenerateParams::default() };
+    let mut seen = Vec::new();
+    let mut until = |limit: usize, session: &mut realizar_runtime::Session| {
+        let mut go = |event: &Event<'_>| {
+            if let Event::Prompt { done, total } = event {
+                seen.push((*done, *total));
+                if *done >= limit {
+                    return ControlFlow::Break(());
+                }
+            }
+            ControlFlow::Continue(())
+        };
+        session.generate(&mut model, &ids, &params, &mut go).unwrap()
+    };
+    assert_eq!(until(16, &mut session).finish_reason, FinishReason::Cancelled);
+    let rest = until(100, &mut session);
+    assert_eq!((rest.finish_reason, rest.timings.cached_tokens), (FinishReason::Length, 16));
+    assert_eq!(seen, [(8, 40), (16, 40), (24, 40), (32, 40), (40, 40)]);
+}
+
+#[test]
 fn what_a_session_keeps_changes_no_answer() {
     use realizar_runtime::GenerateParams;
     use realizar_runtime::sampling::SamplingParams;
@@ -158,7 +221,7 @@ fn what_a_session_keeps_changes_no_answer() {
         let backend = CpuBackend::new(Some(2), None).unwrap();
         let mut model = Model::load(&path, &backend, &options).unwrap();
         let (first, more) = tokens(1);
-        let mut go = |_: &realizar_runtime::TokenEvent<'_>| ControlFlow::Continue(());
+        let mut go = |_: &realizar_runtime::Event<'_>| ControlFlow::Continue(());
 
         // A conversation: the second prompt holds the first, its answer and more.
         let mut session = model.new_session();

@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use realizar_runtime::Event;
 use realizar_runtime::template::Message;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
@@ -93,10 +94,10 @@ fn answer(engine: &mut Engine, messages: &[Message], args: &Args) -> Result<Stri
     let mut out = std::io::stdout().lock();
     let mut failed = None;
     let params = generate_params(&args.generate, None);
-    let generation = engine.generate(&ids, &params, &mut |token| {
-        let written = out.write_all(token.text.as_bytes()).and_then(|()| out.flush());
-        if let Err(error) = written {
-            failed = Some(error);
+    let generation = engine.generate(&ids, &params, &mut |event| {
+        if let Event::Token(token) = event {
+            let written = out.write_all(token.text.as_bytes()).and_then(|()| out.flush());
+            failed = written.err();
         }
         if guard.asked() || failed.is_some() {
             return ControlFlow::Break(());

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use realizar_runtime::template::Message;
 use realizar_runtime::tokenizer::EncodeOptions;
-use realizar_runtime::{Generation, Model, Timings};
+use realizar_runtime::{Event, Generation, Model, Timings};
 use serde_json::json;
 
 use crate::engine::{Engine, Needs, generate_params};
@@ -70,8 +70,11 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     let mut failed = None;
     let mut ends_line = true;
-    let generation = engine.generate(&prompt_ids, &params, &mut |token| {
-        if !args.json && !token.text.is_empty() {
+    let generation = engine.generate(&prompt_ids, &params, &mut |event| {
+        if let Event::Token(token) = event
+            && !args.json
+            && !token.text.is_empty()
+        {
             ends_line = token.text.ends_with('\n');
             let written = out.write_all(token.text.as_bytes()).and_then(|()| out.flush());
             failed = written.err();

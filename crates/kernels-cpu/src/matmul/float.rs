@@ -59,7 +59,7 @@ pub fn matmul_f32(
     team.for_each_tile_mut(out, n_tokens.max(1), grain, |mut tile, _row, col, thread| {
         for r in 0..n_tokens {
             for (i, v) in tile.row_mut(r).iter_mut().enumerate() {
-                *v = epilogue.start(r, col + i, *v);
+                *v = epilogue.at(r, col + i);
             }
         }
         let mut scratch = scratch.0.get(thread);

@@ -112,7 +112,7 @@ impl Segment<'_, '_, '_> {
             let out = self.tile.row_mut(token + i);
             for (r, &n) in cols.iter().enumerate() {
                 let out = &mut out[n - self.col];
-                *out = dots[r * N + i] + self.epilogue.start(token + i, n, *out);
+                *out = dots[r * N + i] + self.epilogue.at(token + i, n);
             }
         }
     }

@@ -76,19 +76,14 @@ pub struct Epilogue<'a> {
     pub bias: Option<&'a [f32]>, // [n]
     /// Added element by element.
     pub residual: Option<Rows<'a>>, // [n_tokens, n]
-    /// Whether the old contents of the output are added, as a residual in place.
-    pub accumulate: bool,
 }
 
 impl Epilogue<'_> {
-    /// What is added to element `(r, n)`, given its old value.
+    /// What is added to element `(r, n)`.
     #[inline]
-    fn start(&self, r: usize, n: usize, old: f32) -> f32 {
-        let mut v = self.bias.map_or(0.0, |bias| bias[n]);
-        if let Some(residual) = &self.residual {
-            v += residual.row(r)[n];
-        }
-        if self.accumulate { v + old } else { v }
+    fn at(&self, r: usize, n: usize) -> f32 {
+        let bias = self.bias.map_or(0.0, |bias| bias[n]);
+        self.residual.map_or(bias, |residual| bias + residual.row(r)[n])
     }
 }
 

@@ -220,11 +220,8 @@ fn parts_are_side_by_side_and_the_epilogue_is_added() {
             let apart: Vec<_> = cases.iter().map(|c| c.run(arithmetic, tier, 1, x)).collect();
             let mut out = vec![1000.0; 3 * (n + 2)];
             let view = RowsMut::with_stride(&mut out, 3, n, n + 2);
-            let epilogue = Epilogue {
-                bias: Some(&bias),
-                residual: Some(Rows::new(&residual, 3, n)),
-                accumulate: true,
-            };
+            let epilogue =
+                Epilogue { bias: Some(&bias), residual: Some(Rows::new(&residual, 3, n)) };
             arithmetic.run(tier, &Team::new(2), &parts, x, view, &epilogue);
             for (r, row) in out.chunks(n + 2).enumerate() {
                 assert_eq!(row[n..], [1000.0; 2], "the gap between rows is untouched");
@@ -233,7 +230,7 @@ fn parts_are_side_by_side_and_the_epilogue_is_added() {
                     .zip(&apart)
                     .flat_map(|(case, out)| &out[r * case.n_rows..][..case.n_rows]);
                 for (i, (value, product)) in row.iter().zip(products).enumerate() {
-                    let expected = product + (bias[i] + residual[r * n + i] + 1000.0);
+                    let expected = product + (bias[i] + residual[r * n + i]);
                     let error = (value - expected).abs() / expected.abs();
                     assert!(error < 1e-6, "{tier} {arithmetic:?}: {value}, not {expected}");
                 }

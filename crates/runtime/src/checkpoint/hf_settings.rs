@@ -29,6 +29,17 @@ impl HfSettings {
         Ok(Self { path: path.to_owned(), prefix: String::new(), map })
     }
 
+    /// The settings with `defaults` for keys that the file leaves out, as the
+    /// model's class in transformers has them. A key that is null stays so.
+    #[must_use]
+    pub fn with_defaults<const N: usize>(&self, defaults: [(&str, Value); N]) -> Self {
+        let mut settings = self.clone();
+        for (key, value) in defaults {
+            settings.map.entry(key).or_insert(value);
+        }
+        settings
+    }
+
     /// config.json's path.
     pub fn path(&self) -> &Path {
         &self.path

@@ -10,6 +10,7 @@ use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::config::Config;
 use crate::graph::{Activation, ValueId};
 use crate::weights::{Bias, Weight};
+use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "gemma",
@@ -22,13 +23,19 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
     forward,
 };
 
-/// The settings that all Gemmas share. A configuration that does not speak of
-/// tying ties the head, and every Gemma's gate is the tanh form of GELU: the
-/// `gelu` in early files was a mistake that transformers corrects too.
-pub(super) fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let tied_head = Some(s.bool_or("tie_word_embeddings", true)?);
-    let config = Config::from_hf(s)?;
-    Ok(Config { activation: Activation::GeluTanh, tied_head, ..config })
+/// The settings. The gate is the tanh form of GELU whatever the file says: the
+/// `gelu` of early files was a mistake that transformers corrects too.
+fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    Ok(Config { activation: Activation::GeluTanh, ..Config::from_hf(&with_defaults(s))? })
+}
+
+/// The defaults that all Gemmas share.
+pub(super) fn with_defaults(s: &HfSettings) -> HfSettings {
+    s.with_defaults([
+        ("tie_word_embeddings", json!(true)),
+        ("head_dim", json!(256)),
+        ("hidden_activation", json!("gelu_pytorch_tanh")),
+    ])
 }
 
 pub(super) fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {

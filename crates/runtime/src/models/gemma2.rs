@@ -10,6 +10,7 @@ use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::config::{Config, window_or_none};
 use crate::graph::ValueId;
 use crate::weights::Bias;
+use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "gemma2",
@@ -29,17 +30,26 @@ pub(super) const HF_NAMES: NameTable = &[
     ("post_ffn_norm", "model.layers.{}.post_feedforward_layernorm"),
 ];
 
+/// The window of files that do not give one.
+const DEFAULT_WINDOW: usize = 4096;
+
 /// The settings of Gemma 2 and 3: soft caps and the scale of the scores.
 pub(super) fn capped_from_hf(s: &HfSettings) -> Result<Config, Error> {
     Ok(Config {
         attn_scale: 1.0 / s.f32("query_pre_attn_scalar")?.sqrt(),
         attn_softcap: s.opt_f32("attn_logit_softcapping")?,
         logit_softcap: s.opt_f32("final_logit_softcapping")?,
-        ..gemma::config_from_hf(s)?
+        ..Config::from_hf(s)?
     })
 }
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let s = &gemma::with_defaults(s).with_defaults([
+        ("query_pre_attn_scalar", json!(256)),
+        ("attn_logit_softcapping", json!(50.0)),
+        ("final_logit_softcapping", json!(30.0)),
+        ("sliding_window", json!(DEFAULT_WINDOW)),
+    ]);
     let window = window_or_none(s.opt_usize("sliding_window")?);
     capped_from_hf(s)?.with_hf_layer_types(s, window, |l| l % 2 == 0)
 }
@@ -53,7 +63,8 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     if c.n_layers == 46 {
         c.attn_scale = 1.0 / (c.dim as f32 / c.n_heads as f32).sqrt();
     }
-    let window = window_or_none(Some(s.usize("attention.sliding_window")?));
+    let window = s.opt_usize("attention.sliding_window")?.unwrap_or(DEFAULT_WINDOW);
+    let window = window_or_none(Some(window));
     Ok(c.with_windows(|l| window.filter(|_| l % 2 == 0)))
 }
 

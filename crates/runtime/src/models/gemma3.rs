@@ -9,6 +9,7 @@ use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::config::{Config, window_or_none};
 use crate::graph::ValueId;
 use crate::rope::{Rope, RopeScaling};
+use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "gemma3",
@@ -28,6 +29,11 @@ const PATTERN: usize = 6;
 const LOCAL_THETA: f32 = 10_000.0;
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    if s.bool_or("use_bidirectional_attention", false)? {
+        return Err(s.unsupported("`use_bidirectional_attention`"));
+    }
+    let s = &gemma::with_defaults(s)
+        .with_defaults([("query_pre_attn_scalar", json!(256)), ("sliding_window", json!(4096))]);
     let mut c = gemma2::capped_from_hf(s)?;
     let rope = |layer_type| Rope::from_hf(s, Some(layer_type), c.head_dim, c.max_seq_len);
     let (global, mut local) = (rope("full_attention")?, rope("sliding_attention")?);

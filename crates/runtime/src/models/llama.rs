@@ -9,6 +9,7 @@ use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::config::{Config, window_or_none};
 use crate::graph::{RopeStyle, ValueId};
 use crate::weights::{Bias, Weight};
+use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "llama",
@@ -23,12 +24,20 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     // Only Mistral has a window, on every layer.
-    let window = window_or_none(s.opt_usize("sliding_window")?);
-    let window = window.filter(|_| s.opt_str("model_type").is_ok_and(|t| t == Some("mistral")));
+    let window = match s.str("model_type")? {
+        "mistral" => {
+            s.with_defaults([("sliding_window", json!(4096))]).opt_usize("sliding_window")?
+        }
+        _ => None,
+    };
+    let window = window_or_none(window);
     Config::from_hf(s)?.with_hf_layer_types(s, window, |_| true)
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+    if s.opt_usize("expert_count")?.is_some_and(|n| n > 0) {
+        return Err(s.unsupported("a mixture of experts (`llama.expert_count`)"));
+    }
     let window = window_or_none(s.opt_usize("attention.sliding_window")?);
     Ok(Config::from_gguf(s)?.with_windows(|_| window))
 }

@@ -55,13 +55,14 @@ static REGISTRY: [&Architecture; 10] = [
     &olmo2::ARCHITECTURE,
 ];
 
-/// The names of all architectures: GGUF's, then what else config.json calls them.
-pub fn supported() -> Vec<&'static str> {
-    let mut names: Vec<_> = REGISTRY.iter().map(|a| a.name).collect();
-    names.extend(REGISTRY.iter().flat_map(|a| a.hf_model_types));
-    names.sort_unstable();
-    names.dedup();
-    names
+/// The architectures of GGUF files, as `general.architecture` calls them.
+pub fn supported_gguf() -> Vec<&'static str> {
+    REGISTRY.iter().map(|a| a.name).collect()
+}
+
+/// The architectures of Hugging Face directories, as `model_type` calls them.
+pub fn supported_hf() -> Vec<&'static str> {
+    REGISTRY.iter().flat_map(|a| a.hf_model_types).copied().collect()
 }
 
 impl Architecture {
@@ -75,7 +76,11 @@ impl Architecture {
         found.copied().ok_or_else(|| Error::UnknownArchitecture {
             path: checkpoint.path().to_owned(),
             name: name.to_owned(),
-            known: supported().join(", "),
+            known: match checkpoint {
+                Checkpoint::Gguf(_) => supported_gguf(),
+                Checkpoint::Hf { .. } => supported_hf(),
+            }
+            .join(", "),
         })
     }
 }

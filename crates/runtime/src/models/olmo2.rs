@@ -5,9 +5,11 @@
 
 use super::{Architecture, Build, qwen2};
 use crate::Error;
+use crate::checkpoint::HfSettings;
 use crate::config::Config;
 use crate::graph::{NormKind, ValueId};
 use crate::weights::Bias;
+use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "olmo2",
@@ -18,11 +20,15 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
     ],
     gguf_names: &[],
     ignored: &["rotary_emb.inv_freq"],
-    config_from_hf: Config::from_hf,
+    config_from_hf,
     // The file of an OLMo 3 calls itself olmo2 and has a window.
     config_from_gguf: qwen2::config_from_gguf,
     forward,
 };
+
+fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    Config::from_hf(&s.with_defaults([("rms_norm_eps", json!(1e-5))]))
+}
 
 /// RMSNorm over all columns of the queries or the keys, not head by head.
 fn whole_norm(

@@ -9,6 +9,7 @@ use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::config::Config;
 use crate::graph::{Activation, ValueId};
 use crate::weights::Bias;
+use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "phi2",
@@ -29,6 +30,8 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let s = &s
+        .with_defaults([("partial_rotary_factor", json!(0.5)), ("hidden_act", json!("gelu_new"))]);
     let qk_norm = s.bool_or("qk_layernorm", false)?;
     let norm_eps = s.opt_f32("layer_norm_eps")?.unwrap_or(1e-5);
     Ok(Config { norm_eps, qk_norm, ..Config::from_hf(s)? })

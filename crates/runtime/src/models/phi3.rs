@@ -10,6 +10,7 @@ use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::config::{Config, window_or_none};
 use crate::graph::ValueId;
 use crate::weights::Bias;
+use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "phi3",
@@ -23,6 +24,7 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let s = &s.with_defaults([("rms_norm_eps", json!(1e-5))]);
     let window = window_or_none(s.opt_usize("sliding_window")?);
     Config::from_hf(s)?.with_hf_layer_types(s, window, |_| true)
 }

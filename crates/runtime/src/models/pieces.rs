@@ -124,7 +124,12 @@ impl<'a> Build<'a> {
                     None => Err(self.weights.missing(leaf)),
                 };
                 (*short, *long) = (factors("rope_factors_short")?, factors("rope_factors_long")?);
-            } else if let Some(factors) = self.weights.opt_factors("rope_freqs", n_pairs)? {
+            } else if let Some(mut factors) = self.weights.opt_factors("rope_freqs", n_pairs)? {
+                match rope.scaling {
+                    RopeScaling::None => {}
+                    RopeScaling::Linear { factor } => factors.iter_mut().for_each(|f| *f *= factor),
+                    _ => return Err(self.weights.unsupported("`rope_freqs` with rope scaling")),
+                }
                 rope.scaling = RopeScaling::Factors(factors);
             }
         }

@@ -9,6 +9,7 @@ use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::config::{Config, window_or_none};
 use crate::graph::ValueId;
 use crate::weights::Bias;
+use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "qwen2",
@@ -23,9 +24,13 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 
 /// The settings, with the window on the layers from `max_window_layers` on.
 pub(super) fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let window = window_or_none(s.opt_usize("sliding_window")?);
-    let window = window.filter(|_| s.bool_or("use_sliding_window", false).unwrap_or(false));
-    let first = s.opt_usize("max_window_layers")?.unwrap_or(0);
+    let s = &s.with_defaults([("max_window_layers", json!(28)), ("sliding_window", json!(4096))]);
+    let window = if s.bool_or("use_sliding_window", false)? {
+        window_or_none(s.opt_usize("sliding_window")?)
+    } else {
+        None
+    };
+    let first = s.usize("max_window_layers")?;
     Config::from_hf(s)?.with_hf_layer_types(s, window, |l| l >= first)
 }
 

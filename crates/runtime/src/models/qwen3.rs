@@ -6,8 +6,11 @@
 use super::llama::{Shape, decoder};
 use super::{Architecture, Build, qwen2};
 use crate::Error;
+use crate::checkpoint::HfSettings;
+use crate::config::Config;
 use crate::graph::ValueId;
 use crate::weights::Bias;
+use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "qwen3",
@@ -15,10 +18,14 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
     hf_names: &[],
     gguf_names: &[],
     ignored: &["rotary_emb.inv_freq"],
-    config_from_hf: qwen2::config_from_hf,
+    config_from_hf,
     config_from_gguf: qwen2::config_from_gguf,
     forward,
 };
+
+fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    qwen2::config_from_hf(&s.with_defaults([("head_dim", json!(128))]))
+}
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let tok_embed = m.tok_embed()?;

@@ -58,7 +58,7 @@ pub(super) struct Bpe {
 /// A symbol in the list of a word being merged.
 #[derive(Clone, Copy)]
 struct Symbol {
-    id: u32, // NONE for a character without a token
+    id: u32, // NONE for a character or byte without a token
     start: u32,
     prev: u32,
     next: u32,
@@ -102,19 +102,21 @@ impl Bpe {
             out.push(id);
             return Ok(());
         }
-        self.start_symbols(vocab, word, scratch)?;
+        self.start_symbols(vocab, word, scratch);
         self.merge(scratch);
         let mut at = 0;
         while let Some(symbol) = scratch.symbols.get(at as usize) {
-            if symbol.id == NONE {
+            if symbol.id != NONE {
+                out.push(symbol.id);
+            } else if self.pre.characters {
                 let start = symbol.start as usize;
                 let len = word[start..].chars().next().map_or(0, char::len_utf8);
                 for &byte in &word.as_bytes()[start..start + len] {
                     out.push(self.byte_id(byte)?);
                 }
-            } else {
-                out.push(symbol.id);
             }
+            // A single byte without a token is left out, as llama.cpp does; the
+            // unknown token may be one that text must not be able to write.
             at = symbol.next;
         }
         Ok(())
@@ -125,7 +127,7 @@ impl Bpe {
     }
 
     /// One symbol per byte, or per character where the vocabulary merges characters.
-    fn start_symbols(&self, vocab: &Vocab, word: &str, scratch: &mut Scratch) -> Result<(), Error> {
+    fn start_symbols(&self, vocab: &Vocab, word: &str, scratch: &mut Scratch) {
         let symbols = &mut scratch.symbols;
         symbols.clear();
         let mut add = |id: u32, start: usize| {
@@ -145,13 +147,12 @@ impl Bpe {
             }
         } else {
             for (start, byte) in word.bytes().enumerate() {
-                add(self.byte_id(byte)?, start);
+                add(self.byte_ids[byte as usize].unwrap_or(NONE), start);
             }
         }
         if let Some(last) = symbols.last_mut() {
             last.next = NONE;
         }
-        Ok(())
     }
 
     /// Merges the pair of lowest rank, leftmost first, until no pair can be merged.
@@ -252,5 +253,17 @@ mod tests {
         check("aabcb", &["a", "abc", "b"]);
         check("xyz", &["x", "y", "z"]);
         check("", &[]);
+    }
+
+    #[test]
+    fn a_byte_without_a_token_is_left_out() {
+        let (vocab, mut bpe) = bpe("gpt-2", &[("a", "b")]);
+        bpe.byte_ids[0x1d] = None;
+        bpe.byte_ids[0xa9] = None; // the second byte of é
+        bpe.unk = Some(0);
+        let mut out = Vec::new();
+        bpe.encode(&vocab, "a\u{1d}b\u{e9}ab", &mut Scratch::default(), &mut out).unwrap();
+        let got: Vec<&[u8]> = out.iter().map(|&id| vocab.piece(id)).collect();
+        assert_eq!(got, [b"a".as_slice(), b"b", b"\xc3", b"ab"]);
     }
 }

@@ -41,9 +41,9 @@ pub(super) struct CpuExecutable {
     slots: Vec<KvSlot>,
 }
 
-fn out_of_memory(what: &str, n_bytes: usize) -> Error {
+fn out_of_memory(option: &'static str, what: &str, n_bytes: usize) -> Error {
     let reason = format!("{what} of {n_bytes} bytes does not fit in memory");
-    Error::Option { option: "ctx", reason }
+    Error::Option { option, reason }
 }
 
 impl KvGroup {
@@ -58,7 +58,7 @@ impl KvGroup {
         };
         let n_bytes = page_bytes.saturating_mul(n_pages);
         let memory = AlignedMemory::new(n_bytes)
-            .ok_or_else(|| out_of_memory("a key-value cache", n_bytes))?;
+            .ok_or_else(|| out_of_memory("ctx", "a key-value cache", n_bytes))?;
         Ok(Self { layers: (0..spec.n_layers).map(geometry).collect(), memory })
     }
 }
@@ -72,7 +72,7 @@ impl CpuExecutable {
         options: &ExecutableOptions,
     ) -> Result<Self, Error> {
         let arena = Arena::new(plan.arena_len)
-            .ok_or_else(|| out_of_memory("an arena", plan.arena_len.saturating_mul(4)))?;
+            .ok_or_else(|| out_of_memory("chunk", "an arena", plan.arena_len.saturating_mul(4)))?;
         let attentions = || {
             plan.steps.iter().filter_map(|step| match &step.op {
                 Op::Attention(a) => Some(a),

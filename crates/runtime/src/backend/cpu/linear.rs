@@ -151,7 +151,6 @@ impl LinearStep<'_> {
         let epilogue = |rows: std::ops::Range<usize>| Epilogue {
             bias: self.bias,
             residual: residual.map(|r| r.slice_rows(rows)),
-            accumulate: false,
         };
         if n_generated > 0 {
             let rows = 0..n_generated;
