@@ -47,7 +47,8 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
         )));
     }
     let path = global.sources()?.resolve(&args.model)?;
-    let needs = Needs { ctx: None, outputs: Some(positions.len().min(64)) };
+    // A context of the prompt's length: with LongRoPE, a longer one has other angles.
+    let needs = Needs { ctx: Some(args.ids.len()), outputs: Some(positions.len().min(64)) };
     let mut engine = Engine::load(&path, &args.load, needs)?;
     let rows = engine.model.logits(&args.ids, &positions, args.load.chunk)?;
     if args.json {
