@@ -1,0 +1,94 @@
+//! Settings that files leave out or spell in more than one way.
+
+use realizar_formats::{Bytes, Gguf, GgufWriter, Value};
+use realizar_runtime::checkpoint::{GgufSettings, HfSettings};
+use realizar_runtime::rope::{Rope, RopeScaling};
+use serde_json::json;
+
+/// The rope of a GGUF file with these settings, heads of 16 and a context of 64.
+fn gguf_rope(settings: &[(&str, Value)]) -> Result<Rope, String> {
+    let mut writer = GgufWriter::new();
+    writer.set("general.architecture", "llama").unwrap();
+    for (key, value) in settings {
+        writer.set(&format!("llama.{key}"), value.clone()).unwrap();
+    }
+    let mut file = Vec::new();
+    writer.write(&mut file).unwrap();
+    let gguf = Gguf::from_bytes("test.gguf", Bytes::from(file)).unwrap();
+    Rope::from_gguf(GgufSettings::new(&gguf), 16, 64).map_err(|error| error.to_string())
+}
+
+#[test]
+fn rope_scaling_of_gguf_files() {
+    let check = |settings: &[(&str, Value)], expected: RopeScaling| {
+        assert_eq!(gguf_rope(settings).unwrap().scaling, expected, "{settings:?}");
+    };
+    let linear = RopeScaling::Linear { factor: 4.0 };
+    let (factor, ty) = ("rope.scaling.factor", "rope.scaling.type");
+    check(&[], RopeScaling::None);
+    check(&[(factor, 4.0_f32.into()), (ty, "linear".into())], linear.clone());
+    // A factor without a type is linear; zero stands for none; "none" wins.
+    check(&[(factor, 4.0_f32.into())], linear.clone());
+    check(&[("rope.scale_linear", 4.0_f32.into())], linear);
+    check(&[(factor, 0.0_f32.into())], RopeScaling::None);
+    check(&[(factor, 4.0_f32.into()), (ty, "none".into())], RopeScaling::None);
+    for (settings, expected) in [
+        (vec![(ty, "wavelet".into())], "test.gguf: rope scaling `wavelet` is not supported"),
+        (
+            vec![(factor, (-1.0_f32).into()), (ty, "linear".into())],
+            "test.gguf: llama.rope.scaling.factor: expected a positive number, found -1",
+        ),
+        (
+            vec![("rope.dimension_count", 17_u32.into())],
+            "test.gguf: llama.rope.dimension_count: expected an even part of a head, found 17",
+        ),
+    ] {
+        assert_eq!(gguf_rope(&settings).unwrap_err(), expected);
+    }
+}
+
+#[test]
+fn a_default_fills_what_is_missing_and_not_what_is_null() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.json");
+    std::fs::write(&path, r#"{"given": 1, "sliding_window": null}"#).unwrap();
+    let settings = HfSettings::open(&path).unwrap();
+    let defaults = [("given", json!(7)), ("sliding_window", json!(4096)), ("eps", json!(0.5))];
+    let settings = settings.with_defaults(defaults);
+    assert_eq!(settings.usize("given").unwrap(), 1);
+    assert_eq!(settings.opt_usize("sliding_window").unwrap(), None);
+    assert_eq!(settings.f32("eps").unwrap(), 0.5);
+}
+
+#[test]
+fn both_spellings_of_rope_settings_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.json");
+    let check = |config: serde_json::Value, layer_type: Option<&str>, expected: &Rope| {
+        std::fs::write(&path, config.to_string()).unwrap();
+        let settings = HfSettings::open(&path).unwrap();
+        let rope = Rope::from_hf(&settings, layer_type, 16, 64).unwrap();
+        assert_eq!(rope, *expected, "{config}");
+    };
+    let plain = Rope { theta: 5000.0, rotary_dim: 8, scaling: RopeScaling::None };
+    let linear = Rope { scaling: RopeScaling::Linear { factor: 2.0 }, ..plain.clone() };
+    check(json!({"rope_theta": 5000.0, "partial_rotary_factor": 0.5}), None, &plain);
+    check(
+        json!({"rope_parameters": {"rope_theta": 5000.0, "partial_rotary_factor": 0.5}}),
+        None,
+        &plain,
+    );
+    check(
+        json!({"rope_theta": 5000.0, "partial_rotary_factor": 0.5,
+               "rope_scaling": {"type": "linear", "factor": 2.0}}),
+        None,
+        &linear,
+    );
+    check(
+        json!({"rope_parameters": {"full_attention": {"rope_theta": 5000.0, "factor": 2.0,
+               "rope_type": "linear", "partial_rotary_factor": 0.5},
+               "sliding_attention": {"rope_theta": 1.5, "rope_type": "default"}}}),
+        Some("full_attention"),
+        &linear,
+    );
+}
