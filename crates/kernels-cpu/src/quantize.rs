@@ -8,7 +8,7 @@
 use std::arch::x86_64::*;
 
 #[cfg(target_arch = "x86_64")]
-use crate::vec_dot::simd;
+use crate::lanes;
 use crate::{Rows, Team, Tier};
 
 /// Values that share a scale.
@@ -171,7 +171,7 @@ fn quantize_block_avx2(
     let mut v = [_mm256_setzero_ps(); 4];
     let mut abs = [_mm256_setzero_si256(); 4];
     for i in 0..4 {
-        v[i] = simd::load8_f32(&x[i]);
+        v[i] = lanes::load(&x[i]);
         abs[i] = _mm256_and_si256(_mm256_castps_si256(v[i]), sign_off);
     }
     let m = _mm256_max_epi32(_mm256_max_epi32(abs[0], abs[1]), _mm256_max_epi32(abs[2], abs[3]));

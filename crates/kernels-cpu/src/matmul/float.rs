@@ -12,7 +12,7 @@ use realizar_quant::BlockType;
 
 use super::{Epilogue, MatrixRef, check_shapes, for_each_segment};
 #[cfg(target_arch = "x86_64")]
-use crate::vec_dot::simd;
+use crate::lanes;
 use crate::vec_dot::widen;
 use crate::{PerThread, Rows, RowsMut, Team, Tier};
 
@@ -213,10 +213,10 @@ fn multiply_tile<const N: usize, const M: usize>(w: [&[f32]; N], x: [&[f32]; M])
     for k in 0..n_chunks {
         let mut w = [_mm256_setzero_ps(); N];
         for n in 0..N {
-            w[n] = simd::load8_f32(&w8[n][k]);
+            w[n] = lanes::load(&w8[n][k]);
         }
         for m in 0..M {
-            let x = simd::load8_f32(&x8[m][k]);
+            let x = lanes::load(&x8[m][k]);
             for n in 0..N {
                 acc[m][n] = _mm256_fmadd_ps(w[n], x, acc[m][n]);
             }
@@ -225,7 +225,7 @@ fn multiply_tile<const N: usize, const M: usize>(w: [&[f32]; N], x: [&[f32]; M])
     let mut sums = [[0.0; N]; M];
     for m in 0..M {
         for n in 0..N {
-            sums[m][n] = simd::sum8(acc[m][n]);
+            sums[m][n] = lanes::sum(acc[m][n]);
             for (w, x) in w_tail[n].iter().zip(x_tail[m]) {
                 sums[m][n] = w.mul_add(*x, sums[m][n]);
             }

@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 
 use super::FloatKernels;
 #[cfg(target_arch = "x86_64")]
-use super::simd;
+use crate::lanes;
 
 /// A float type of `BYTES` bytes.
 pub(super) trait Float<const BYTES: usize> {
@@ -91,14 +91,14 @@ fn dot_row<T: Float<BYTES>, const BYTES: usize, const N: usize>(
             // SAFETY: this function has the features that `widen8` asks for.
             let w = unsafe { T::widen8(&w[i]) };
             for n in 0..N {
-                let x = simd::load8_f32(&x[n][b].as_chunks::<8>().0[i]);
+                let x = lanes::load(&x[n][b].as_chunks::<8>().0[i]);
                 acc[n][i] = _mm256_fmadd_ps(w, x, acc[n][i]);
             }
         }
     }
     for n in 0..N {
         let [a, b, c, d] = acc[n];
-        let sum = simd::sum8(_mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d)));
+        let sum = lanes::sum(_mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d)));
         out[n] = sum;
         for (&w, &x) in w_tail.iter().zip(x_tail[n]) {
             out[n] = T::widen(w).mul_add(x, out[n]);
@@ -122,7 +122,7 @@ fn widen_avx2<T: Float<BYTES>, const BYTES: usize>(w: &[u8], out: &mut [f32]) {
     let (out, out_tail) = out.as_chunks_mut::<8>();
     for (w, out) in w.iter().zip(out) {
         // SAFETY: this function has the features that `widen8` asks for.
-        simd::store8_f32(out, unsafe { T::widen8(w) });
+        lanes::store(unsafe { T::widen8(w) }, out);
     }
     for (&w, out) in w_tail.iter().zip(out_tail) {
         *out = T::widen(w);

@@ -10,6 +10,8 @@ use std::arch::x86_64::*;
 #[cfg(target_arch = "x86_64")]
 use super::simd;
 use super::{QuantKernels, QuantizedRow};
+#[cfg(target_arch = "x86_64")]
+use crate::lanes;
 
 /// A block of 256 values as integers. An offset is part of the minimums.
 pub(super) struct LargeBlock {
@@ -159,7 +161,7 @@ fn dot_rows<T: Large<BYTES>, const BYTES: usize, const R: usize, const N: usize>
             }
             for n in 0..N {
                 let imin = _mm256_madd_epi16(block.mins, simd::load16_i16(&sums[n][b]));
-                let x_scales = simd::load8_f32(&scales[n][b]);
+                let x_scales = lanes::load(&scales[n][b]);
                 let mins = _mm256_mul_ps(_mm256_cvtepi32_ps(imin), x_scales);
                 acc[r][n] = _mm256_fmadd_ps(d, sum[n], acc[r][n]);
                 acc[r][n] = _mm256_fnmadd_ps(dmin, mins, acc[r][n]);
@@ -168,7 +170,7 @@ fn dot_rows<T: Large<BYTES>, const BYTES: usize, const R: usize, const N: usize>
     }
     for r in 0..R {
         for n in 0..N {
-            out[r * N + n] = simd::sum8(acc[r][n]);
+            out[r * N + n] = lanes::sum(acc[r][n]);
         }
     }
 }
@@ -228,7 +230,7 @@ fn widen_avx2<T: Large<BYTES>, const BYTES: usize>(w: &[u8], out: &mut [f32]) {
                 let eights = [halves[half], _mm_srli_si128::<8>(halves[half])];
                 for (out, q) in out.as_chunks_mut::<8>().0.iter_mut().zip(eights) {
                     let v = _mm256_mul_ps(scale, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q)));
-                    simd::store8_f32(out, if T::OFFSET == 0 { _mm256_sub_ps(v, min) } else { v });
+                    lanes::store(if T::OFFSET == 0 { _mm256_sub_ps(v, min) } else { v }, out);
                 }
             }
         }

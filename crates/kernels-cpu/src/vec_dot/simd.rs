@@ -1,4 +1,4 @@
-//! Loads and reductions that the AVX2 kernels share.
+//! Integer loads and unpacking that the AVX2 kernels share; floats are `lanes`.
 
 use std::arch::x86_64::*;
 
@@ -32,31 +32,6 @@ pub(crate) fn load16_i16(words: &[i16; 16]) -> __m256i {
 pub(crate) fn load16(bytes: &[u8; 16]) -> __m128i {
     // SAFETY: the load reads the 16 bytes of the array.
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
-}
-
-/// 8 floats to a register.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(crate) fn load8_f32(values: &[f32; 8]) -> __m256 {
-    // SAFETY: the load reads the 8 floats of the array.
-    unsafe { _mm256_loadu_ps(values.as_ptr()) }
-}
-
-/// A register to 8 floats.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(crate) fn store8_f32(values: &mut [f32; 8], v: __m256) {
-    // SAFETY: the store writes the 8 floats of the array.
-    unsafe { _mm256_storeu_ps(values.as_mut_ptr(), v) }
-}
-
-/// The sum of 8 lanes, as `((0+4)+(2+6)) + ((1+5)+(3+7))`.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(crate) fn sum8(v: __m256) -> f32 {
-    let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
-    let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
-    _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))
 }
 
 /// The little-endian f16 at `at`.

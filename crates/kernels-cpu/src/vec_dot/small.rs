@@ -10,6 +10,8 @@ use std::arch::x86_64::*;
 #[cfg(target_arch = "x86_64")]
 use super::simd;
 use super::{QuantKernels, QuantizedRow};
+#[cfg(target_arch = "x86_64")]
+use crate::lanes;
 
 /// A block of 32 values as integers.
 pub(super) struct SmallBlock {
@@ -132,10 +134,10 @@ fn dot_rows<T: Small<BYTES>, const BYTES: usize, const R: usize, const N: usize>
             let (d, low) = scales_of_8::<T, BYTES>(blocks);
             let mut products = [[0.0; 8]; N];
             for n in 0..N {
-                let x_scales = simd::load8_f32(&scales8[n][b]);
-                simd::store8_f32(&mut products[n], _mm256_mul_ps(d, x_scales));
+                let x_scales = lanes::load(&scales8[n][b]);
+                lanes::store(_mm256_mul_ps(d, x_scales), &mut products[n]);
                 if T::HAS_MIN || T::OFFSET != 0 {
-                    let x_sums = simd::load8_f32(&sums8[n][b]);
+                    let x_sums = lanes::load(&sums8[n][b]);
                     mins[r][n] = _mm256_fmadd_ps(low, x_sums, mins[r][n]);
                 }
             }
@@ -157,13 +159,13 @@ fn dot_rows<T: Small<BYTES>, const BYTES: usize, const R: usize, const N: usize>
     }
     for r in 0..R {
         for n in 0..N {
-            let mut sum = simd::sum8(_mm256_add_ps(acc[r][n], mins[r][n]));
+            let mut sum = lanes::sum(_mm256_add_ps(acc[r][n], mins[r][n]));
             for b in n_eights * 8..n_blocks {
                 let block = &w[r][b];
                 let (d, low) = scales_of_1::<T, BYTES>(block);
                 // SAFETY: this function has the features that `quants_avx2` asks for.
                 let q = unsafe { T::quants_avx2(block) };
-                let isum = simd::sum8(block_dot::<T, BYTES>(q, &quants[n][b]));
+                let isum = lanes::sum(block_dot::<T, BYTES>(q, &quants[n][b]));
                 sum = (d * scales[n][b]).mul_add(isum, sum);
                 sum = low.mul_add(sums[n][b], sum);
             }
@@ -277,7 +279,7 @@ fn widen_avx2<T: Small<BYTES>, const BYTES: usize>(w: &[u8], out: &mut [f32]) {
         for (out, q) in out.as_chunks_mut::<8>().0.iter_mut().zip(eights) {
             let q = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q));
             let v = _mm256_mul_ps(q, d);
-            simd::store8_f32(out, if T::HAS_MIN { _mm256_add_ps(v, low) } else { v });
+            lanes::store(if T::HAS_MIN { _mm256_add_ps(v, low) } else { v }, out);
         }
     }
 }
