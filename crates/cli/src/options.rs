@@ -1,8 +1,8 @@
 //! Arguments that several commands share: global flags, how a model is loaded, how tokens are
 //! chosen. The arguments of one command alone are in its own file.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use clap::{Args, Parser, ValueEnum};
@@ -147,7 +147,7 @@ pub(crate) struct GenerateArgs {
     /// Add BIAS to the logit of token ID (may be given several times)
     #[arg(long, value_name = "ID=BIAS", value_parser = logit_bias, allow_hyphen_values = true)]
     pub(crate) logit_bias: Vec<(u32, f32)>,
-    /// Seed of the sampler; the same seed gives the same text [default: from the clock]
+    /// Seed of the sampler; the same seed gives the same text [default: drawn, and reported]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 }
@@ -158,12 +158,10 @@ impl GenerateArgs {
         if self.greedy { 0.0 } else { self.temp }
     }
 
-    /// The seed given, or one from the clock.
+    /// The seed given, or one that is drawn: below 2^32, so that every JSON reader keeps it.
     pub(crate) fn seed(&self) -> u64 {
-        self.seed.unwrap_or_else(|| {
-            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            since.as_secs().wrapping_mul(1_000_000_007) ^ u64::from(since.subsec_nanos())
-        })
+        // The hasher's random keys serve as the source.
+        self.seed.unwrap_or_else(|| RandomState::new().hash_one(0_u64) >> 32)
     }
 }
 

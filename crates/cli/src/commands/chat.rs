@@ -109,7 +109,7 @@ fn answer(engine: &mut Engine, messages: &[Message], args: &Args) -> Result<Stri
     write!(out, "{}", generation.tail)?;
     writeln!(out, "{}", if guard.asked() { " [stopped]" } else { "" })?;
     out.flush()?;
-    tracing::info!("{}", super::run::timing_line(&generation));
+    tracing::info!("{}", super::run::timing_line(&generation, &params.sampling));
     Ok(generation.text)
 }
 
