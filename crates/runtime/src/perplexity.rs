@@ -72,7 +72,7 @@ impl Model {
             let n = ids.len();
             let mut text = format!("{n} tokens are too few for two chunks of {ctx}");
             if n >= 8 {
-                text.push_str(&format!("; a ctx of at most {} would do", n / 2));
+                text.push_str(&format!("; a smaller ctx (at most {}) would do", n / 2));
             }
             return Err(Error::Request(text));
         }

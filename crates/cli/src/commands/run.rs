@@ -69,11 +69,11 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
     let p = &params.sampling;
     tracing::info!(
         prompt_tokens = prompt_ids.len(),
-        temperature = p.temperature,
+        temperature = %p.temperature,
         top_k = p.top_k,
-        top_p = p.top_p,
-        min_p = p.min_p,
-        repeat_penalty = p.repetition_penalty,
+        top_p = %p.top_p,
+        min_p = %p.min_p,
+        repeat_penalty = %p.repetition_penalty,
         seed = p.seed,
         "generating"
     );
