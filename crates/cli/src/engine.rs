@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 use realizar_quant::BlockType;
 use realizar_runtime::backend::Arithmetic;
 use realizar_runtime::backend::cpu::CpuBackend;
@@ -15,9 +16,10 @@ use realizar_runtime::checkpoint::Checkpoint;
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::template::{ChatTemplate, Message, RenderOptions};
 use realizar_runtime::tokenizer::{EncodeOptions, Tokenizer};
-use realizar_runtime::{Event, GenerateParams, Generation, LoadOptions, Model, Session};
+use realizar_runtime::{Error, Event, GenerateParams, Generation, LoadOptions, Model, Session};
 
 use crate::options::{ArithmeticArg, GenerateArgs, KvTypeArg, LoadArgs, TemplateArgs};
+use crate::ui;
 
 /// A loaded model with its chat template and its session.
 pub(crate) struct Engine {
@@ -40,7 +42,13 @@ pub(crate) struct Needs {
 impl Engine {
     /// Loads the model at `path`.
     pub(crate) fn load(path: &Path, args: &LoadArgs, needs: Needs) -> Result<Self> {
-        let backend = CpuBackend::new(args.threads, args.cpu_tier.as_deref())?;
+        let backend =
+            CpuBackend::new(args.threads, args.cpu_tier.as_deref()).map_err(
+                |error| match error {
+                    Error::Option { option, reason } => ui::usage(format!("--{option}: {reason}")),
+                    error => error.into(),
+                },
+            )?;
         let default = LoadOptions::default();
         let options = LoadOptions {
             arithmetic: match args.arithmetic {
@@ -57,14 +65,22 @@ impl Engine {
             max_outputs: needs.outputs.unwrap_or(default.max_outputs),
             ..default
         };
-        tracing::info!("loading {} with {options:?}", path.display());
+        tracing::info!(
+            model = %path.display(),
+            arithmetic = %value_name(&args.arithmetic),
+            kv_type = %args.kv_type.as_ref().map_or_else(|| "default".to_owned(), value_name),
+            ctx = options.max_seq_len,
+            chunk = options.chunk,
+            "loading"
+        );
         let n_threads = backend.n_threads();
         let model = Model::load(path, &backend, &options)?;
         tracing::info!(
-            "{} on {}, {n_threads} threads, context {}",
-            model.architecture(),
-            model.backend(),
-            model.max_seq_len()
+            architecture = model.architecture(),
+            backend = model.backend(),
+            threads = n_threads,
+            ctx = model.max_seq_len(),
+            "loaded"
         );
         Ok(Self { model, n_threads, session: None, template: None })
     }
@@ -121,6 +137,11 @@ impl Engine {
         };
         Ok(session.generate(&mut self.model, ids, params, on_event)?)
     }
+}
+
+/// A value of an option as it is written on the command line.
+fn value_name(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// The runtime's parameters for these arguments.

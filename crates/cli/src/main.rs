@@ -9,6 +9,7 @@ mod engine;
 mod interrupt;
 mod options;
 mod source;
+mod texts;
 mod ui;
 
 use std::process::ExitCode;
@@ -19,7 +20,9 @@ use options::Cli;
 
 fn main() -> ExitCode {
     let color = ui::requested_color(std::env::args_os().skip(1));
-    let matches = Cli::command().color(color.for_clap()).get_matches();
+    let command = Cli::command().color(color.for_clap());
+    let args = texts::protect(&command, std::env::args_os().collect());
+    let matches = command.get_matches_from(args);
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(error) => error.exit(),

@@ -1,8 +1,10 @@
 //! Arguments that several commands share: global flags, how a model is loaded, how tokens are
 //! chosen. The arguments of one command alone are in its own file.
 
+use std::fmt::Display;
+use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::str::FromStr;
 
 use anyhow::Result;
 use clap::{Args, Parser, ValueEnum};
@@ -83,7 +85,7 @@ pub(crate) enum KvTypeArg {
 #[command(next_help_heading = "Execution")]
 pub(crate) struct LoadArgs {
     /// Threads [default: the number of physical cores]
-    #[arg(short, long, value_name = "N", value_parser = positive)]
+    #[arg(short, long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) threads: Option<usize>,
     /// Arithmetic: auto (quantized activations where kernels gain from it) or f32 (exact)
     #[arg(long, value_enum, default_value = "auto", value_name = "KIND")]
@@ -94,6 +96,7 @@ pub(crate) struct LoadArgs {
     pub(crate) kv_type: Option<KvTypeArg>,
     /// Prompt tokens per step; the results do not depend on it
     #[arg(long, value_name = "N", default_value = "256", value_parser = positive)]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) chunk: usize,
     /// Instruction set of the CPU kernels, e.g. avx2 or scalar [default: the best one here]
     #[arg(long, value_name = "TIER")]
@@ -105,15 +108,16 @@ pub(crate) struct LoadArgs {
 #[command(next_help_heading = "Generation")]
 pub(crate) struct GenerateArgs {
     /// Most tokens to generate
-    #[arg(short = 'n', long, value_name = "N", default_value = "1024")]
+    #[arg(short = 'n', long, value_name = "N", default_value = "1024", value_parser = whole)]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) max_tokens: usize,
     /// Context length: the most tokens of prompt and answer [default: the model's, at most 8192]
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) ctx: Option<usize>,
     /// End the answer at this text (may be given several times)
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = not_empty, allow_hyphen_values = true)]
     pub(crate) stop: Vec<String>,
-    /// Go on after the end-of-text token
+    /// Never choose the end-of-text token
     #[arg(long)]
     pub(crate) ignore_eos: bool,
     /// Always take the most likely token; the same as --temp 0
@@ -121,34 +125,41 @@ pub(crate) struct GenerateArgs {
     pub(crate) greedy: bool,
     /// Temperature; 0 takes the most likely token
     #[arg(long, visible_alias = "temperature", value_name = "T", default_value = "0.8")]
-    #[arg(value_parser = non_negative)]
+    #[arg(value_parser = range(0.0, 100.0), allow_negative_numbers = true)]
     pub(crate) temp: f32,
     /// Keep the K most likely tokens; 0 keeps all
-    #[arg(long, value_name = "K", default_value = "40")]
+    #[arg(long, value_name = "K", default_value = "40", value_parser = whole)]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) top_k: usize,
     /// Keep the most likely tokens up to this probability; 1 keeps all
-    #[arg(long, value_name = "P", default_value = "0.95", value_parser = probability)]
+    #[arg(long, value_name = "P", default_value = "0.95", value_parser = above_zero(1.0))]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) top_p: f32,
     /// Drop tokens below P times the best probability; 0 keeps all
-    #[arg(long, value_name = "P", default_value = "0.05", value_parser = probability)]
+    #[arg(long, value_name = "P", default_value = "0.05", value_parser = range(0.0, 1.0))]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) min_p: f32,
     /// Penalty of repeated tokens; 1 is none
-    #[arg(long, value_name = "X", default_value = "1", value_parser = non_negative)]
+    #[arg(long, value_name = "X", default_value = "1", value_parser = above_zero(100.0))]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) repeat_penalty: f32,
     /// Tokens that the penalties look back on
-    #[arg(long, value_name = "N", default_value = "64")]
+    #[arg(long, value_name = "N", default_value = "64", value_parser = whole)]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) repeat_last_n: usize,
     /// Subtracted once from the logit of a token that occurred
-    #[arg(long, value_name = "X", default_value = "0", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value = "0", value_parser = range(-2.0, 2.0))]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) presence_penalty: f32,
     /// Subtracted per occurrence from the logit of a token
-    #[arg(long, value_name = "X", default_value = "0", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value = "0", value_parser = range(-2.0, 2.0))]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) frequency_penalty: f32,
-    /// Add BIAS to the logit of token ID (may be given several times)
+    /// Add BIAS to the logit of token ID; -inf bans it (may be given several times)
     #[arg(long, value_name = "ID=BIAS", value_parser = logit_bias, allow_hyphen_values = true)]
     pub(crate) logit_bias: Vec<(u32, f32)>,
-    /// Seed of the sampler; the same seed gives the same text [default: from the clock]
-    #[arg(long, value_name = "N")]
+    /// Seed of the sampler; the same seed gives the same text [default: drawn, and reported]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,
 }
 
@@ -158,12 +169,10 @@ impl GenerateArgs {
         if self.greedy { 0.0 } else { self.temp }
     }
 
-    /// The seed given, or one from the clock.
+    /// The seed given, or one that is drawn: below 2^32, so that every JSON reader keeps it.
     pub(crate) fn seed(&self) -> u64 {
-        self.seed.unwrap_or_else(|| {
-            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            since.as_secs().wrapping_mul(1_000_000_007) ^ u64::from(since.subsec_nanos())
-        })
+        // The hasher's random keys serve as the source.
+        self.seed.unwrap_or_else(|| RandomState::new().hash_one(0_u64) >> 32)
     }
 }
 
@@ -172,47 +181,73 @@ impl GenerateArgs {
 #[command(next_help_heading = "Prompt")]
 pub(crate) struct TemplateArgs {
     /// System message
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) system: Option<String>,
     /// Jinja chat template to use instead of the model's
     #[arg(long, value_name = "FILE")]
     pub(crate) template: Option<PathBuf>,
 }
 
-fn positive(text: &str) -> Result<usize, String> {
-    match text.parse::<usize>() {
-        Ok(0) => Err("must be at least 1".to_owned()),
-        Ok(n) => Ok(n),
-        Err(e) => Err(e.to_string()),
+/// A whole number of at least 1.
+pub(crate) fn positive(text: &str) -> Result<usize, String> {
+    match whole(text)? {
+        0 => Err("must be at least 1".to_owned()),
+        n => Ok(n),
     }
+}
+
+/// A whole number.
+pub(crate) fn whole(text: &str) -> Result<usize, String> {
+    text.parse::<usize>().map_err(|e| format!("must be a whole number from 0: {e}"))
+}
+
+/// Values between commas or white space, in one argument.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct List<T>(pub(crate) Vec<T>);
+
+/// At least one value; see [`List`].
+pub(crate) fn list<T>(text: &str) -> Result<List<T>, String>
+where
+    T: FromStr,
+    T::Err: Display,
+{
+    let words = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
+    let values = words.map(|word| word.parse().map_err(|e| format!("`{word}`: {e}")));
+    let values: Vec<T> = values.collect::<Result<_, String>>()?;
+    if values.is_empty() { Err("expected numbers".to_owned()) } else { Ok(List(values)) }
+}
+
+fn not_empty(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("must not be empty".to_owned()) } else { Ok(text.to_owned()) }
 }
 
 fn number(text: &str) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(x) if x.is_finite() => Ok(x),
-        Ok(_) => Err("must be finite".to_owned()),
-        Err(e) => Err(e.to_string()),
+    text.parse::<f32>().map_err(|e| e.to_string())
+}
+
+// The ranges are those of the runtime's sampling parameters.
+
+fn range(low: f32, high: f32) -> impl Fn(&str) -> Result<f32, String> + Clone + Send + Sync {
+    move |text: &str| match number(text)? {
+        x if (low..=high).contains(&x) => Ok(x),
+        _ => Err(format!("must be from {low} to {high}")),
     }
 }
 
-fn non_negative(text: &str) -> Result<f32, String> {
-    match number(text)? {
-        x if x >= 0.0 => Ok(x),
-        _ => Err("must not be negative".to_owned()),
-    }
-}
-
-fn probability(text: &str) -> Result<f32, String> {
-    match number(text)? {
-        x if (0.0..=1.0).contains(&x) => Ok(x),
-        _ => Err("must be between 0 and 1".to_owned()),
+fn above_zero(high: f32) -> impl Fn(&str) -> Result<f32, String> + Clone + Send + Sync {
+    move |text: &str| match number(text)? {
+        x if x > 0.0 && x <= high => Ok(x),
+        _ => Err(format!("must be above 0 and at most {high}")),
     }
 }
 
 fn logit_bias(text: &str) -> Result<(u32, f32), String> {
     let (id, bias) = text.split_once('=').ok_or("expected ID=BIAS")?;
     let id = id.trim().parse::<u32>().map_err(|e| format!("token id: {e}"))?;
-    Ok((id, number(bias.trim())?))
+    match number(bias.trim())? {
+        x if x == f32::NEG_INFINITY || (-100.0..=100.0).contains(&x) => Ok((id, x)),
+        _ => Err("the bias must be from -100 to 100, or -inf".to_owned()),
+    }
 }
 
 /// Reads the text of a command: an argument, `-f FILE` (`-` is standard input) or, when neither
@@ -231,16 +266,22 @@ pub(crate) fn read_text(
             .context("cannot read standard input as UTF-8 text")?;
         Ok(text)
     };
+    // A byte order mark at the front of a file is no part of its text.
+    let plain = |text: String| match text.strip_prefix('\u{feff}') {
+        Some(rest) => rest.to_owned(),
+        None => text,
+    };
     match (argument, file) {
         (Some(text), _) => Ok(text.to_owned()),
-        (None, Some(path)) if path.as_os_str() == "-" => stdin(),
+        (None, Some(path)) if path.as_os_str() == "-" => stdin().map(plain),
         (None, Some(path)) => {
-            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+            let text = std::fs::read_to_string(path);
+            text.map(plain).with_context(|| format!("cannot read {}", path.display()))
         }
         (None, None) if std::io::stdin().is_terminal() => {
             Err(ui::usage(format!("no {what}: give it as an argument, with -f FILE or by a pipe")))
         }
-        (None, None) => stdin(),
+        (None, None) => stdin().map(plain),
     }
 }
 
@@ -261,6 +302,7 @@ mod tests {
             &["--temp", "0"][..],
             &["--logit-bias", "5=-1.5"],
             &["--presence-penalty", "-0.5"],
+            &["--logit-bias", "5=-inf", "--stop", "- ", "--system", "- be brief"],
             &["-n", "3", "-t", "2", "--stop", "a", "--stop", "b"],
         ] {
             assert!(parse(good).is_ok(), "{good:?}");
@@ -270,6 +312,12 @@ mod tests {
             &["--temp", "nan"],
             &["--top-p", "1.5"],
             &["--logit-bias", "5"],
+            &["--logit-bias", "5=inf"],
+            &["--logit-bias", "5=nan"],
+            &["--stop", ""],
+            &["--repeat-penalty", "0"],
+            &["--top-p", "0"],
+            &["-n", "-1"],
             &["--logit-bias", "x=1"],
             &["-t", "0"],
             &["--chunk", "0"],
@@ -278,5 +326,28 @@ mod tests {
         ] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn lists_of_numbers() {
+        for text in ["5,17,42", "5, 17, 42", " 5 17\n42 ", "5,17,42,"] {
+            assert_eq!(list::<u32>(text), Ok(List(vec![5, 17, 42])), "{text:?}");
+        }
+        for text in ["", " , ", "5,x", "-1"] {
+            assert!(list::<u32>(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_drawn_seed_is_small() {
+        #[derive(Parser)]
+        struct Only {
+            #[command(flatten)]
+            generate: GenerateArgs,
+        }
+        let only = Only::try_parse_from(["x"]).expect("no argument is needed");
+        assert!(only.generate.seed() < 1 << 32);
+        let only = Only::try_parse_from(["x", "--seed", "9000000000"]).expect("a seed");
+        assert_eq!(only.generate.seed(), 9_000_000_000);
     }
 }

@@ -202,11 +202,16 @@ pub(crate) fn count(n: u64) -> String {
     }
 }
 
-/// Prints rows in columns as wide as their widest cell; `right` marks the columns of numbers.
+/// Cells with more characters than this stick out of their column instead of widening it.
+const MAX_COLUMN: usize = 128;
+
+/// Prints rows in columns as wide as their widest cell, up to [`MAX_COLUMN`]; `right` marks the
+/// columns of numbers. The padding is not left to `format!`, whose widths end at 65535.
 pub(crate) fn table(out: &mut impl Write, rows: &[Vec<String>], right: &[usize]) -> Result<()> {
     let n_columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max().unwrap_or(0)
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.filter(|&n| n <= MAX_COLUMN).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..n_columns).map(width).collect();
     for row in rows {
@@ -215,10 +220,15 @@ pub(crate) fn table(out: &mut impl Write, rows: &[Vec<String>], right: &[usize])
             if column > 0 {
                 line.push_str("  ");
             }
+            let padding = " ".repeat(width.saturating_sub(cell.chars().count()));
             if right.contains(&column) {
-                line.push_str(&format!("{cell:>width$}"));
+                line.push_str(&padding);
+                line.push_str(cell);
             } else {
-                line.push_str(&format!("{cell:<width$}"));
+                line.push_str(cell);
+                if column + 1 < row.len() {
+                    line.push_str(&padding);
+                }
             }
         }
         writeln!(out, "{}", line.trim_end())?;
@@ -268,8 +278,19 @@ mod tests {
             assert_eq!(count(n), want);
         }
         let rows = [vec!["a".to_owned(), "1".to_owned()], vec!["bcd".to_owned(), "22".to_owned()]];
-        let mut text = Vec::new();
-        table(&mut text, &rows, &[1]).expect("table");
-        assert_eq!(String::from_utf8(text).expect("text"), "a     1\nbcd  22\n");
+        let print = |rows: &[Vec<String>], right: &[usize]| {
+            let mut text = Vec::new();
+            table(&mut text, rows, right).expect("table");
+            String::from_utf8(text).expect("text")
+        };
+        assert_eq!(print(&rows, &[1]), "a     1\nbcd  22\n");
+        // A cell wider than a format width can be, at the end and within a row.
+        let long = "x".repeat(70_000);
+        let row = |a: &str, b: &str| vec![a.to_owned(), b.to_owned()];
+        let rows = [row("a", &long), row("bc", "d")];
+        for right in [&[][..], &[1]] {
+            assert_eq!(print(&rows, right), format!("a   {long}\nbc  d\n"));
+        }
+        assert_eq!(print(&[row(&long, "1"), row("bc", "2")], &[]), format!("{long}  1\nbc  2\n"));
     }
 }

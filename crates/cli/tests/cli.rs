@@ -141,6 +141,7 @@ fn missing_and_malformed_models_are_one_line() {
             assert!(error.contains(want), "{args:?}: {error}");
         }
     }
+    assert_eq!(cli.fails(&["pull", "nothing"], 1), cli.fails(&["run", "nothing", "hi"], 1));
     // A sound file that holds no known model.
     for args in [&["run", "tiny.gguf", "hi"][..], &["logits", "tiny.gguf", "--ids", "1"]] {
         cli.fails(args, 1);

@@ -216,7 +216,8 @@ fn broken_folders_name_the_missing_file() {
     m.succeeds(&["logits", "hf", "--ids", "1"]);
     for args in [&["run", "hf", "--raw", "hi"][..], &["tokenize", "hf", "hi"]] {
         let error = m.fails(args, 1);
-        assert!(error.contains("tokenizer.json"), "{error}");
+        let want = "error: hf: the model has no tokenizer (tokenizer.json is missing)\n";
+        assert_eq!(error, want);
     }
     fs::write(m.path("hf/config.json"), "{\"model_type\": \"llama\"}").expect("write");
     let error = m.fails(&["logits", "hf", "--ids", "1"], 1);
@@ -236,9 +237,9 @@ fn wrong_requests_are_refused() {
         (&["logits", "M", "--ids", "99999"], 1, "99999"),
         (&["logits", "M", "--ids", "-1"], 2, "-1"),
         (&["logits", "M", "--ids", "1", "--positions", "7"], 2, "7"),
-        (&["logits", "M", "--ids", "1", "--cpu-tier", "nonsense"], 1, "nonsense"),
+        (&["logits", "M", "--ids", "1", "--cpu-tier", "nonsense"], 2, "--cpu-tier: `nonsense`"),
         (&["logits", "M", "--ids", "1", "--threads", "0"], 2, "threads"),
-        (&["logits", "M", "--ids", "1", "--threads", "99999"], 1, "99999"),
+        (&["logits", "M", "--ids", "1", "--threads", "99999"], 2, "--threads: 99999"),
         (&["logits", "M", "--ids", "1", "--chunk", "0"], 2, "chunk"),
         (&["logits", "M", "--ids", "1", "--kv-type", "q4_k"], 2, "q4_k"),
         (&["run", "M", "--raw", &long, "--ctx", "64"], 1, "64"),
@@ -247,8 +248,12 @@ fn wrong_requests_are_refused() {
         (&["run", "M", "hi", "--template", "none.jinja"], 1, "none.jinja"),
         (&["run", "M", "hi", "--template", "broken.jinja"], 1, "broken.jinja"),
         (&["run", "M", "hi"], 1, "chat template"),
-        (&["run", "M", "--raw", "hi", "--stop", ""], 1, "stop"),
-        (&["run", "M", "--raw", "hi", "--temp", "-1"], 2, "-1"),
+        (&["run", "M", "--raw", "hi", "--stop", ""], 2, "--stop"),
+        (&["run", "M", "--raw", "hi", "--temp", "-1"], 2, "must be from 0 to 100"),
+        (&["run", "M", "--raw", "hi", "--repeat-penalty", "0"], 2, "--repeat-penalty"),
+        (&["run", "M", "--raw", "hi", "-n", "-1"], 2, "whole number"),
+        (&["run", "M", "--raw", "hi", "--tmep", "1"], 2, "--tmep"),
+        (&["bench", "M", "-r", "0"], 2, "must be at least 1"),
         (&["run", "M", "--raw", "hi", "--temp", "NaN"], 2, "temp"),
         (&["run", "M", "--raw", "hi", "--top-p", "2"], 2, "top-p"),
         (&["run", "M", "--raw", "hi", "--min-p", "-0.5"], 2, "-0"),

@@ -69,6 +69,15 @@ fn generation_streams_what_json_reports() {
     let object = json(&[&args[..], &["--json", "--logprobs", "3"]].concat());
     assert_eq!(text.trim_end_matches('\n'), object["text"].as_str().expect("text"));
     assert_eq!(object["seed"], 7);
+    let plain = json(&[&args[..], &["--json"]].concat());
+    assert!(plain.get("top_logprobs").is_none());
+    // A banned token is never chosen.
+    let greedy = |more: &[&str]| {
+        json(&[&["run", &model, "- b", "--raw", "--greedy", "-n", "1", "--json"], more].concat())
+    };
+    let first = greedy(&[])["ids"][0].clone();
+    assert!(first.is_u64());
+    assert_ne!(greedy(&["--logit-bias", &format!("{first}=-inf")])["ids"][0], first);
     let ids = object["ids"].as_array().expect("ids");
     let top = object["top_logprobs"].as_array().expect("top_logprobs");
     assert_eq!(top.len(), ids.len());
@@ -104,7 +113,12 @@ fn tokens_perplexity_and_bench() {
     let model = model();
     let object = json(&["tokenize", &model, "abc", "--json"]);
     assert_eq!(object["ids"], serde_json::json!([1, 260, 261, 262]));
-    assert_eq!(stdout(&["tokenize", &model, "--decode", "260,261"], ""), "ab\n");
+    for ids in ["260,261", "260, 261", " 260 261\n"] {
+        assert_eq!(stdout(&["tokenize", &model, "--decode", ids], ""), "ab\n");
+    }
+    assert_eq!(json(&["tokenize", &model, "-f", "-", "--json"])["text"], "");
+    let piped = stdout(&["tokenize", &model, "--json"], "\u{feff}- b");
+    assert_eq!(piped, stdout(&["tokenize", &model, "- b", "--json"], ""));
     let text = "a b c d ".repeat(40);
     let args = ["perplexity", &model, "-f", "-", "--ctx", "16", "--json"];
     let object: Value = serde_json::from_str(&stdout(&args, &text)).expect("JSON");
@@ -116,7 +130,12 @@ fn tokens_perplexity_and_bench() {
         object["results"].as_array().expect("results").iter().map(|r| r["test"].clone()).collect();
     assert_eq!(names, ["pp4", "pp8", "tg2"]);
     assert!(stdout(&["bench", &model, "-p", "4", "-n", "0", "-r", "1"], "").contains("| pp4 |"));
-    assert!(stdout(&["inspect", "--graph", &model], "").contains("rms_norm"));
+    let graph = stdout(&["inspect", "--graph", &model], "");
+    assert!(graph.contains("rms_norm"));
+    let object = json(&["inspect", "--graph", "--json", &model]);
+    let lines: Vec<_> = object["graph"].as_array().expect("lines").iter().collect();
+    assert!(lines.iter().zip(graph.lines()).all(|(a, b)| a.as_str() == Some(b)));
+    assert_eq!(lines.len(), graph.lines().count());
 }
 
 #[test]
@@ -126,7 +145,6 @@ fn what_a_model_cannot_do_is_one_line() {
         (&["run", &model, "abc"][..], "no chat template"),
         (&["chat", &model], "no chat template"),
         (&["run", &model, "abc", "--raw", "--ctx", "100000"], "100000"),
-        (&["run", &model, "abc", "--raw", "--cpu-tier", "none"], "cpu-tier"),
         (&["run", &model, "abc", "--template", "no-such-file"], "no-such-file"),
         (&["logits", &model, "--ids", "1,99999"], "99999"),
         (&["tokenize", &model, "--decode", "99999"], "99999"),

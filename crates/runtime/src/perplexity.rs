@@ -70,7 +70,10 @@ impl Model {
         }
         if ids.len() < 2 * ctx {
             let n = ids.len();
-            let text = format!("{n} tokens are too few: chunks of {ctx} need {}", 2 * ctx);
+            let mut text = format!("{n} tokens are too few for two chunks of {ctx}");
+            if n >= 8 {
+                text.push_str(&format!("; a smaller ctx (at most {}) would do", n / 2));
+            }
             return Err(Error::Request(text));
         }
         // The last token of a chunk is scored but never run.

@@ -9,7 +9,7 @@ use realizar_runtime::Model;
 use serde_json::json;
 
 use crate::engine::{Engine, Needs};
-use crate::options::{GlobalArgs, LoadArgs};
+use crate::options::{GlobalArgs, List, LoadArgs, list, positive};
 use crate::source::progress::Progress;
 use crate::ui;
 
@@ -20,13 +20,16 @@ pub(crate) struct Args {
     /// Model: a path, an alias, or hf:, https:// or pip: source
     model: String,
     /// Prompt lengths, e.g. 128,512; 0 for none
-    #[arg(short = 'p', long, value_name = "N", value_delimiter = ',', default_value = "512")]
-    n_prompt: Vec<usize>,
+    #[arg(short = 'p', long, value_name = "N", default_value = "512", value_parser = list::<usize>)]
+    #[arg(allow_hyphen_values = true)]
+    n_prompt: List<usize>,
     /// Generation lengths, e.g. 32,128; 0 for none
-    #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_value = "128")]
-    n_gen: Vec<usize>,
+    #[arg(short = 'n', long, value_name = "N", default_value = "128", value_parser = list::<usize>)]
+    #[arg(allow_hyphen_values = true)]
+    n_gen: List<usize>,
     /// Runs of each test
-    #[arg(short, long, value_name = "N", default_value = "5")]
+    #[arg(short, long, value_name = "N", default_value = "5", value_parser = positive)]
+    #[arg(allow_negative_numbers = true)]
     repetitions: usize,
     /// Do not run each test once before it is measured
     #[arg(long)]
@@ -68,11 +71,11 @@ impl Test {
 }
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
-    let prompts = args.n_prompt.iter().filter(|&&n| n > 0).map(|&n| Test::Prompt(n));
-    let generations = args.n_gen.iter().filter(|&&n| n > 0).map(|&n| Test::Generate(n));
+    let prompts = args.n_prompt.0.iter().filter(|&&n| n > 0).map(|&n| Test::Prompt(n));
+    let generations = args.n_gen.0.iter().filter(|&&n| n > 0).map(|&n| Test::Generate(n));
     let tests: Vec<Test> = prompts.chain(generations).collect();
-    if tests.is_empty() || args.repetitions == 0 {
-        return Err(ui::usage("nothing to measure: -p and -n are 0, or -r is 0"));
+    if tests.is_empty() {
+        return Err(ui::usage("nothing to measure: -p and -n are 0"));
     }
     let path = global.sources()?.resolve(&args.model)?;
     let ctx = tests.iter().map(|test| test.n_tokens()).max();

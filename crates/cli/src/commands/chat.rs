@@ -23,7 +23,7 @@ const HELP: &str = "\
 /reset          forget the conversation; the system message stays
 /system TEXT    set the system message and forget the conversation; no TEXT removes it
 /save FILE      write the conversation to FILE as JSON
-/exit           leave; so does Ctrl-D
+/exit, /quit    leave; so does Ctrl-D
 Ctrl-C stops an answer. A line that ends with \\ is continued.";
 
 /// Ctrl-C stops an answer, Ctrl-D or /exit leaves, /help lists the other commands.
@@ -57,9 +57,14 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             Typed::Nothing => {}
             Typed::Exit => break,
             Typed::Help => ui::note(HELP),
-            Typed::Reset => chat.messages.clear(),
+            Typed::Reset => {
+                chat.messages.clear();
+                ui::dim("the conversation is forgotten");
+            }
             Typed::System(text) => {
                 chat.messages.clear();
+                let done = if text.is_some() { "set" } else { "removed" };
+                ui::dim(&format!("system message {done}, the conversation is forgotten"));
                 chat.system = text.map(str::to_owned);
             }
             // A failed save must not end the conversation.
@@ -67,6 +72,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
                 Ok(()) => ui::note(&format!("saved to {file}")),
                 Err(error) => ui::note(&format!("error: {}", ui::one_line(&error))),
             },
+            Typed::SaveNothing => ui::note("/save needs a file"),
             Typed::Unknown(name) => ui::note(&format!("unknown command {name}; see /help")),
             Typed::Message(text) => {
                 let messages = chat.with_user(text);
@@ -110,7 +116,7 @@ fn answer(engine: &mut Engine, messages: &[Message], args: &Args) -> Result<Stri
     write!(out, "{}", generation.tail)?;
     writeln!(out, "{}", if guard.asked() { " [stopped]" } else { "" })?;
     out.flush()?;
-    tracing::info!("{}", super::run::timing_line(&generation));
+    tracing::info!("{}", super::run::timing_line(&generation, &params.sampling));
     Ok(generation.text)
 }
 
@@ -146,6 +152,7 @@ enum Typed<'a> {
     Reset,
     System(Option<&'a str>),
     Save(&'a str),
+    SaveNothing,
     Unknown(&'a str),
     Message(&'a str),
 }
@@ -166,7 +173,8 @@ fn command(line: &str) -> Typed<'_> {
         ("/reset", _) => Typed::Reset,
         ("/system", "") => Typed::System(None),
         ("/system", text) => Typed::System(Some(text)),
-        ("/save", file) if !file.is_empty() => Typed::Save(file),
+        ("/save", "") => Typed::SaveNothing,
+        ("/save", file) => Typed::Save(file),
         _ => Typed::Unknown(line),
     }
 }
@@ -261,7 +269,8 @@ mod tests {
             ("/system be brief", Typed::System(Some("be brief"))),
             ("/system", Typed::System(None)),
             ("/save a b.json", Typed::Save("a b.json")),
-            ("/save", Typed::Unknown("/save")),
+            ("/save", Typed::SaveNothing),
+            ("/quit", Typed::Exit),
             ("/x", Typed::Unknown("/x")),
             ("/exit", Typed::Exit),
         ] {

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long)]
     full: bool,
     /// Print the graph of the model's forward pass instead
-    #[arg(long, conflicts_with_all = ["json", "full"])]
+    #[arg(long, conflicts_with = "full")]
     graph: bool,
     /// Print one JSON object
     #[arg(long)]
@@ -48,6 +48,10 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let path = global.sources()?.resolve(&args.model)?;
     if args.graph {
         let engine = Engine::load(&path, &args.load, Needs::default())?;
+        if args.json {
+            let graph = engine.model.graph().to_string();
+            return ui::json(&json!({ "graph": graph.lines().collect::<Vec<_>>() }));
+        }
         let mut out = ui::out();
         writeln!(out, "{}", engine.model.graph().to_string().trim_end())?;
         out.flush()?;

@@ -8,7 +8,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::engine::{Engine, Needs};
-use crate::options::{GlobalArgs, LoadArgs};
+use crate::options::{GlobalArgs, List, LoadArgs, list};
 use crate::ui;
 
 /// Tokens shown per position without --json.
@@ -19,11 +19,12 @@ pub(crate) struct Args {
     /// Model: a path, an alias, or hf:, https:// or pip: source
     model: String,
     /// Token ids of the prompt, e.g. 5,17,42
-    #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
-    ids: Vec<u32>,
+    #[arg(long, value_name = "IDS", value_parser = list::<u32>, allow_hyphen_values = true)]
+    ids: List<u32>,
     /// Positions whose logits are printed, counted from 0 [default: the last]
-    #[arg(long, value_name = "POSITIONS", value_delimiter = ',')]
-    positions: Vec<usize>,
+    #[arg(long, value_name = "POSITIONS", value_parser = list::<usize>)]
+    #[arg(allow_hyphen_values = true)]
+    positions: Option<List<usize>>,
     /// Print all logits as one JSON object: {"values": {"0": […]}}
     #[arg(long)]
     json: bool,
@@ -38,19 +39,20 @@ struct Output {
 }
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
-    let last = args.ids.len() - 1; // clap asks for at least one id
-    let positions = if args.positions.is_empty() { vec![last] } else { args.positions.clone() };
+    let ids = &args.ids.0;
+    let last = ids.len() - 1; // the parser asks for at least one id
+    let positions = args.positions.as_ref().map_or_else(|| vec![last], |list| list.0.clone());
     if let Some(position) = positions.iter().find(|&&position| position > last) {
         return Err(ui::usage(format!(
             "--positions {position}: there are {} ids, the last position is {last}",
-            args.ids.len()
+            ids.len()
         )));
     }
     let path = global.sources()?.resolve(&args.model)?;
     // A context of the prompt's length: with LongRoPE, a longer one has other angles.
-    let needs = Needs { ctx: Some(args.ids.len()), outputs: Some(positions.len().min(64)) };
+    let needs = Needs { ctx: Some(ids.len()), outputs: Some(positions.len().min(64)) };
     let mut engine = Engine::load(&path, &args.load, needs)?;
-    let rows = engine.model.logits(&args.ids, &positions, args.load.chunk)?;
+    let rows = engine.model.logits(ids, &positions, args.load.chunk)?;
     if args.json {
         return ui::json(&Output { values: positions.into_iter().zip(rows).collect() });
     }

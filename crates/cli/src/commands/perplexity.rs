@@ -1,5 +1,5 @@
 //! `realizar perplexity`: how well a model predicts a text, scored as llama-perplexity does:
-//! windows of `--ctx` tokens that do not overlap, the second half of each counts.
+//! chunks of `--ctx` tokens that do not overlap, the second half of each counts.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::ui;
 /// Rows of logits per step: enough for whole tiles, few enough for large vocabularies.
 const OUTPUTS: usize = 64;
 
-/// The text is cut into windows of --ctx tokens; the second half of each is scored.
+/// The text is cut into chunks of --ctx tokens; the second half of each is scored.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Model: a path, an alias, or hf:, https:// or pip: source
@@ -24,8 +24,8 @@ pub(crate) struct Args {
     /// The text; - is standard input
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
-    /// Tokens per window
-    #[arg(long, value_name = "N", default_value = "512", value_parser = window)]
+    /// Tokens per chunk
+    #[arg(long, value_name = "N", default_value = "512", value_parser = chunk_len, allow_negative_numbers = true)]
     ctx: usize,
     /// Print one JSON object
     #[arg(long)]
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     load: LoadArgs,
 }
 
-fn window(text: &str) -> Result<usize, String> {
+fn chunk_len(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(n) if n >= 4 => Ok(n),
         Ok(_) => Err("must be at least 4".to_owned()),
@@ -68,7 +68,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let mut out = ui::out();
     writeln!(
         out,
-        "perplexity {:.4} ± {:.4} ({} windows of {} tokens, {} tokens scored)",
+        "perplexity {:.4} ± {:.4} ({} chunks of {} tokens, {} tokens scored)",
         result.value, result.error, result.n_chunks, args.ctx, result.n_tokens
     )?;
     out.flush()?;

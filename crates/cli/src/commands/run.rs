@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::template::Message;
 use realizar_runtime::tokenizer::EncodeOptions;
-use realizar_runtime::{Event, Generation, Model, Timings};
+use realizar_runtime::{Event, Generation, Model, Timings, TopLogprob};
 use serde_json::json;
 
 use crate::engine::{Engine, Needs, generate_params};
@@ -50,7 +51,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
     let start = Instant::now();
     let needs = Needs { ctx: args.generate.ctx, ..Needs::default() };
     let mut engine = Engine::load(&path, &args.load, needs)?;
-    let load_ms = start.elapsed().as_secs_f64() * 1e3;
+    let load = start.elapsed();
 
     let prompt_ids = if args.raw {
         engine.encode(&prompt, EncodeOptions { add_special: true, parse_special: true })?
@@ -65,7 +66,17 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
     };
 
     let params = generate_params(&args.generate, args.logprobs);
-    tracing::info!("{} prompt tokens, {:?}", prompt_ids.len(), params.sampling);
+    let p = &params.sampling;
+    tracing::info!(
+        prompt_tokens = prompt_ids.len(),
+        temperature = %p.temperature,
+        top_k = p.top_k,
+        top_p = %p.top_p,
+        min_p = %p.min_p,
+        repeat_penalty = %p.repetition_penalty,
+        seed = p.seed,
+        "generating"
+    );
     let guard = interrupt::Guard::new();
     let mut out = std::io::stdout().lock();
     let mut failed = None;
@@ -91,7 +102,11 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
     if args.json {
         drop(out);
         let seed = params.sampling.seed;
-        ui::json(&object(&engine.model, &prompt_ids, &generation, load_ms, seed)?)?;
+        let mut object = object(&prompt_ids, &generation, load, seed);
+        if args.logprobs.is_some() {
+            object["top_logprobs"] = top_logprobs(&engine.model, &generation)?;
+        }
+        ui::json(&object)?;
     } else {
         out.write_all(generation.tail.as_bytes())?;
         if !generation.tail.is_empty() {
@@ -104,71 +119,141 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
         if std::io::stdout().is_terminal() {
             ui::note("");
         }
-        let load = format!("load {load_ms:.0} ms | ");
-        ui::dim(&(load + &timing_line(&generation)));
+        let load = format!("load {:.0} ms | ", load.as_secs_f64() * 1e3);
+        ui::dim(&(load + &timing_line(&generation, &params.sampling)));
     }
     Ok(if guard.asked() { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
 }
 
-/// `prompt 9 tokens, 88.1 tok/s | generated 32 tokens, 40.2 tok/s | stop`
-pub(crate) fn timing_line(generation: &Generation) -> String {
+/// `prompt 9 tokens, 88.1 tok/s | generated 32 tokens, 40.2 tok/s | seed 7 | stop`; without the
+/// seed when nothing is drawn.
+pub(crate) fn timing_line(generation: &Generation, sampling: &SamplingParams) -> String {
     let t = &generation.timings;
     let reason = serde_json::to_value(generation.finish_reason).unwrap_or_default();
-    format!(
-        "prompt {} tokens, {:.1} tok/s | generated {} tokens, {:.1} tok/s | {}",
-        t.prompt_tokens,
-        prompt_rate(t),
-        t.generated_tokens,
-        rate(t.generated_tokens, t.generate),
-        reason.as_str().unwrap_or_default()
-    )
+    let mut line = format!("prompt {}", tokens(t.prompt_tokens, prompt_rate(t)));
+    line.push_str(&format!(" | generated {}", tokens(t.generated_tokens, generated_rate(t))));
+    if sampling.temperature > 0.0
+        && let Some(seed) = sampling.seed
+    {
+        line.push_str(&format!(" | seed {seed}"));
+    }
+    line.push_str(&format!(" | {}", reason.as_str().unwrap_or_default()));
+    line
 }
 
-/// Tokens per second; 0 when no time was measured.
-fn rate(tokens: usize, time: Duration) -> f64 {
-    if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() }
+/// `1 token`, or `32 tokens, 40.2 tok/s`.
+fn tokens(n: usize, rate: Option<f64>) -> String {
+    let rate = rate.map_or_else(String::new, |rate| format!(", {rate:.1} tok/s"));
+    format!("{n} {}{rate}", if n == 1 { "token" } else { "tokens" })
+}
+
+/// Tokens per second; `None` when there was nothing to measure.
+fn rate(tokens: usize, time: Duration) -> Option<f64> {
+    (tokens > 0 && !time.is_zero()).then(|| tokens as f64 / time.as_secs_f64())
 }
 
 /// Tokens of the prompt per second, without those that the session held already.
-fn prompt_rate(t: &Timings) -> f64 {
-    rate(t.prompt_tokens - t.cached_tokens.min(t.prompt_tokens), t.prompt)
+fn prompt_rate(t: &Timings) -> Option<f64> {
+    rate(t.prompt_tokens.saturating_sub(t.cached_tokens), t.prompt)
 }
 
-/// The object of `--json`.
+/// Generated tokens per second. The first token comes from the prompt's logits and takes no step,
+/// so one token has no rate.
+fn generated_rate(t: &Timings) -> Option<f64> {
+    rate(t.generated_tokens.saturating_sub(1), t.generate)
+}
+
+/// Milliseconds, to the microsecond.
+fn ms(time: Duration) -> f64 {
+    thousandths(time.as_secs_f64() * 1e3)
+}
+
+fn thousandths(x: f64) -> f64 {
+    (x * 1e3).round() / 1e3
+}
+
+/// The object of `--json`, without `top_logprobs`.
 fn object(
-    model: &Model,
     prompt_ids: &[u32],
     generation: &Generation,
-    load_ms: f64,
+    load: Duration,
     seed: Option<u64>,
-) -> Result<serde_json::Value> {
-    let tokenizer = model.tokenizer()?;
-    let mut top_logprobs = Vec::new(); // one list per generated token
-    for step in &generation.top_logprobs {
-        let mut list = Vec::new();
-        for top in step {
-            // A model may have more rows of logits than its vocabulary has tokens.
-            let token = tokenizer.token_text(top.id).ok();
-            list.push(json!({ "id": top.id, "token": token, "logprob": top.logprob }));
-        }
-        top_logprobs.push(list);
-    }
+) -> serde_json::Value {
     let t = &generation.timings;
-    Ok(json!({
+    let mut timings = json!({
+        "load_ms": ms(load),
+        "prompt_tokens": t.prompt_tokens,
+        "prompt_ms": ms(t.prompt),
+        "generated_tokens": t.generated_tokens,
+        "generate_ms": ms(t.generate),
+    });
+    for (name, rate) in [
+        ("prompt_tokens_per_second", prompt_rate(t)),
+        ("generated_tokens_per_second", generated_rate(t)),
+    ] {
+        if let Some(rate) = rate {
+            timings[name] = json!(thousandths(rate));
+        }
+    }
+    json!({
         "prompt_ids": prompt_ids,
         "ids": generation.ids,
         "text": generation.text,
         "finish_reason": generation.finish_reason,
-        "top_logprobs": top_logprobs,
         "seed": seed,
-        "timings": {
-            "load_ms": load_ms,
-            "prompt_tokens": t.prompt_tokens,
-            "prompt_ms": t.prompt.as_secs_f64() * 1e3,
-            "prompt_tokens_per_second": prompt_rate(t),
-            "generated_tokens": t.generated_tokens,
-            "generate_ms": t.generate.as_secs_f64() * 1e3,
-            "generated_tokens_per_second": rate(t.generated_tokens, t.generate),
-        },
-    }))
+        "timings": timings,
+    })
+}
+
+/// One list per generated token of the most likely tokens.
+fn top_logprobs(model: &Model, generation: &Generation) -> Result<serde_json::Value> {
+    let tokenizer = model.tokenizer()?;
+    let one = |top: &TopLogprob| {
+        // A model may have more rows of logits than its vocabulary has tokens.
+        let token = tokenizer.token_text(top.id).ok();
+        json!({ "id": top.id, "token": token, "logprob": top.logprob })
+    };
+    let steps = generation.top_logprobs.iter();
+    Ok(steps.map(|step| step.iter().map(one).collect::<serde_json::Value>()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use realizar_runtime::FinishReason;
+
+    #[test]
+    fn timing_lines() {
+        let second = Duration::from_secs(1);
+        let line = |prompt_tokens, cached_tokens, n, sampling: &SamplingParams| {
+            let timings = Timings {
+                prompt_tokens,
+                cached_tokens,
+                prompt: second,
+                generated_tokens: n,
+                generate: second * 2,
+            };
+            let generation = Generation {
+                ids: Vec::new(),
+                text: String::new(),
+                tail: String::new(),
+                finish_reason: FinishReason::Length,
+                logprobs: Vec::new(),
+                top_logprobs: Vec::new(),
+                timings,
+            };
+            timing_line(&generation, sampling)
+        };
+        let greedy = SamplingParams { seed: Some(7), ..SamplingParams::greedy() };
+        let sampled = SamplingParams { seed: Some(7), ..SamplingParams::default() };
+        for (got, want) in [
+            (line(9, 0, 5, &greedy), "prompt 9 tokens, 9.0 tok/s | generated 5 tokens, 2.0 tok/s"),
+            (line(9, 9, 0, &greedy), "prompt 9 tokens | generated 0 tokens"),
+            (line(1, 0, 1, &greedy), "prompt 1 token, 1.0 tok/s | generated 1 token"),
+            (line(1, 0, 1, &sampled), "prompt 1 token, 1.0 tok/s | generated 1 token | seed 7"),
+        ] {
+            assert_eq!(got, format!("{want} | length"));
+        }
+        assert_eq!(ms(Duration::from_nanos(1_234_567_890)), 1234.568);
+    }
 }

@@ -8,7 +8,7 @@ use realizar_runtime::tokenizer::EncodeOptions;
 use serde_json::json;
 
 use crate::engine::load_tokenizer;
-use crate::options::{GlobalArgs, read_text};
+use crate::options::{GlobalArgs, List, list, read_text};
 use crate::ui;
 
 #[derive(Debug, clap::Args)]
@@ -21,8 +21,9 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE", conflicts_with = "text")]
     file: Option<PathBuf>,
     /// Print the text of these ids instead, e.g. 5,17,42
-    #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["text", "file"])]
-    decode: Option<Vec<u32>>,
+    #[arg(long, value_name = "IDS", value_parser = list::<u32>, allow_hyphen_values = true)]
+    #[arg(conflicts_with_all = ["text", "file"])]
+    decode: Option<List<u32>>,
     /// Add no begin or end token, even if the model asks for it
     #[arg(long)]
     no_add_special: bool,
@@ -42,7 +43,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let path = global.sources()?.resolve(&args.model)?;
     let tokenizer = load_tokenizer(&path)?;
     let ids = match (&args.decode, &text) {
-        (Some(ids), _) => ids.clone(),
+        (Some(ids), _) => ids.0.clone(),
         (None, Some(text)) => {
             let options = EncodeOptions {
                 add_special: !args.no_add_special,

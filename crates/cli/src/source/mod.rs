@@ -120,6 +120,9 @@ impl Sources {
 
     /// The cache entry of a remote source, fetched when it is missing or when `force` is set.
     pub(crate) fn pull(&self, source: &Source, force: bool) -> Result<Entry> {
+        if let Source::Path(path) = source {
+            check_path(path)?;
+        }
         let key = source
             .key()
             .ok_or_else(|| anyhow!("{source} is a path; only remote models are pulled"))?;

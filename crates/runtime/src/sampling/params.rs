@@ -25,7 +25,7 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// Subtracted from the logits of generated tokens once per occurrence.
     pub frequency_penalty: f32,
-    /// Added to the logits of single tokens.
+    /// Added to the logits of single tokens; minus infinity bans a token.
     pub logit_bias: Vec<(u32, f32)>,
     /// Equal seeds give equal choices on equal logits; without one, a seed is drawn.
     pub seed: Option<u64>,
@@ -80,7 +80,8 @@ impl SamplingParams {
             check(name, value, "from -2 to 2", (-2.0..=2.0).contains(&value))?;
         }
         for &(_, bias) in &self.logit_bias {
-            check("logit_bias", bias, "from -100 to 100", (-100.0..=100.0).contains(&bias))?;
+            let ok = bias == f32::NEG_INFINITY || (-100.0..=100.0).contains(&bias);
+            check("logit_bias", bias, "from -100 to 100, or -inf", ok)?;
         }
         Ok(())
     }
@@ -118,10 +119,14 @@ mod tests {
             SamplingParams { frequency_penalty: 3.0, ..ok.clone() },
             "`frequency_penalty` must be from -2 to 2, but is 3",
         );
-        check(
-            SamplingParams { logit_bias: vec![(1, 101.0)], ..ok },
-            "`logit_bias` must be from -100 to 100, but is 101",
-        );
+        for (bias, shown) in [(101.0, "101"), (f32::INFINITY, "inf"), (f32::NAN, "NaN")] {
+            check(
+                SamplingParams { logit_bias: vec![(1, bias)], ..ok.clone() },
+                &format!("`logit_bias` must be from -100 to 100, or -inf, but is {shown}"),
+            );
+        }
+        let banned = SamplingParams { logit_bias: vec![(1, f32::NEG_INFINITY)], ..ok };
+        assert_eq!(banned.validate(), Ok(()));
     }
 
     #[test]

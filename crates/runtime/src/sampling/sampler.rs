@@ -41,8 +41,9 @@ impl Sampler {
         {
             return Err(Error::BiasId { id, vocab_size });
         }
-        // Without a seed, the hasher's random keys serve as one.
-        let seed = params.seed.unwrap_or_else(|| RandomState::new().hash_one(0_u64));
+        // Without a seed, the hasher's random keys serve as one. It is below 2^32, so that every
+        // reader of JSON keeps it.
+        let seed = params.seed.unwrap_or_else(|| RandomState::new().hash_one(0_u64) >> 32);
         let n_marks = if params.repetition_penalty == 1.0 { 0 } else { vocab_size.div_ceil(64) };
         Ok(Self {
             vocab_size,

@@ -107,6 +107,12 @@ pub enum Error {
     /// The special tokens cannot be searched for.
     #[error("special tokens: {0}")]
     SpecialTokens(#[from] aho_corasick::BuildError),
+    /// A model directory holds no tokenizer.
+    #[error("{}: the model has no tokenizer (tokenizer.json is missing)", dir.display())]
+    Missing {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// A file could not be read.
     #[error("{}: {source}", path.display())]
     File {

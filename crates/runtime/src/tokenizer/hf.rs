@@ -4,6 +4,7 @@
 //! the file's decoder spells them, so that streaming works as for every other tokenizer.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
@@ -145,7 +146,10 @@ impl Model {
 /// Reads the tokenizer of a model directory.
 pub(super) fn load(dir: &Path) -> Result<Tokenizer, Error> {
     let path = dir.join("tokenizer.json");
-    let bytes = fs::read(&path).map_err(|source| Error::File { path: path.clone(), source })?;
+    let bytes = fs::read(&path).map_err(|source| match source.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => Error::Missing { dir: dir.to_owned() },
+        _ => Error::File { path: path.clone(), source },
+    })?;
     let document: Document =
         serde_json::from_slice(&bytes).map_err(|error| json_error(&path, error.to_string()))?;
     let decoder = Decoder::parse(&document.decoder, &path)?;
