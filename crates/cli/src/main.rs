@@ -9,7 +9,6 @@ mod engine;
 mod interrupt;
 mod options;
 mod source;
-mod texts;
 mod ui;
 
 use std::process::ExitCode;
@@ -21,8 +20,7 @@ use options::Cli;
 fn main() -> ExitCode {
     let color = ui::requested_color(std::env::args_os().skip(1));
     let command = Cli::command().color(color.for_clap());
-    let args = texts::protect(&command, std::env::args_os().collect());
-    let matches = command.get_matches_from(args);
+    let matches = command.get_matches();
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(error) => error.exit(),

@@ -73,7 +73,10 @@ fn generation_streams_what_json_reports() {
     assert!(plain.get("top_logprobs").is_none());
     // A banned token is never chosen.
     let greedy = |more: &[&str]| {
-        json(&[&["run", &model, "- b", "--raw", "--greedy", "-n", "1", "--json"], more].concat())
+        json(
+            &[&["run", &model, "--raw", "--greedy", "-n", "1", "--json"], more, &["--", "- b"]]
+                .concat(),
+        )
     };
     let first = greedy(&[])["ids"][0].clone();
     assert!(first.is_u64());
@@ -118,7 +121,7 @@ fn tokens_perplexity_and_bench() {
     }
     assert_eq!(json(&["tokenize", &model, "-f", "-", "--json"])["text"], "");
     let piped = stdout(&["tokenize", &model, "--json"], "\u{feff}- b");
-    assert_eq!(piped, stdout(&["tokenize", &model, "- b", "--json"], ""));
+    assert_eq!(piped, stdout(&["tokenize", &model, "--json", "--", "- b"], ""));
     let text = "a b c d ".repeat(40);
     let args = ["perplexity", &model, "-f", "-", "--ctx", "16", "--json"];
     let object: Value = serde_json::from_str(&stdout(&args, &text)).expect("JSON");

@@ -23,7 +23,9 @@ use crate::ui;
 pub(crate) struct Args {
     /// Model: a path, an alias, or hf:, https:// or pip: source
     model: String,
-    /// The prompt; without it, -f FILE or standard input is read
+    /// The prompt; without it, -f FILE or standard input is read. Write -- before one that begins
+    /// with a hyphen
+    #[arg(allow_negative_numbers = true)]
     prompt: Option<String>,
     /// Read the prompt from FILE; - is standard input
     #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]

@@ -15,7 +15,9 @@ use crate::ui;
 pub(crate) struct Args {
     /// Model: a path, an alias, or hf:, https:// or pip: source
     model: String,
-    /// The text; without it, -f FILE or standard input is read
+    /// The text; without it, -f FILE or standard input is read. Write -- before one that begins
+    /// with a hyphen
+    #[arg(allow_negative_numbers = true)]
     text: Option<String>,
     /// Read the text from FILE; - is standard input
     #[arg(short, long, value_name = "FILE", conflicts_with = "text")]
