@@ -7,14 +7,15 @@
 /// The scales and the minimums of the 8 sub-blocks, each 0 to 63.
 #[inline]
 pub fn unpack(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
-    let (mut scales, mut mins) = ([0u8; 8], [0u8; 8]);
-    for i in 0..4 {
-        scales[i] = packed[i] & 0x3f;
-        mins[i] = packed[i + 4] & 0x3f;
-        scales[i + 4] = packed[i + 8] & 0x0f | packed[i] >> 2 & 0x30;
-        mins[i + 4] = packed[i + 8] >> 4 | packed[i + 4] >> 2 & 0x30;
-    }
-    (scales, mins)
+    let word =
+        |i: usize| u32::from_le_bytes([packed[i], packed[i + 1], packed[i + 2], packed[i + 3]]);
+    let (a, b, c) = (word(0), word(4), word(8));
+    // Four bytes at a time: 6 low bits of a and b, then nibbles of c below the two
+    // high bits of a and b.
+    let scales_hi = (c & 0x0f0f_0f0f) | ((a >> 2) & 0x3030_3030);
+    let mins_hi = ((c >> 4) & 0x0f0f_0f0f) | ((b >> 2) & 0x3030_3030);
+    let join = |lo: u32, hi: u32| (u64::from(lo & 0x3f3f_3f3f) | u64::from(hi) << 32).to_le_bytes();
+    (join(a, scales_hi), join(b, mins_hi))
 }
 
 /// The inverse of [`unpack`]; only the low 6 bits of each number are kept.

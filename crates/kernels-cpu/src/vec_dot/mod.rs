@@ -26,6 +26,7 @@ pub(crate) mod simd;
 mod small;
 
 use realizar_quant::BlockType;
+use realizar_quant::half_bytes::f16_to_f32;
 
 use crate::Tier;
 use crate::quantize::QuantizedRow;
@@ -165,5 +166,5 @@ pub(crate) fn widen(ty: BlockType, tier: Tier, w: &[u8], out: &mut [f32]) {
 /// The little-endian f16 at `at`.
 #[inline]
 fn f16_at(block: &[u8], at: usize) -> f32 {
-    half::f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+    f16_to_f32([block[at], block[at + 1]])
 }

@@ -8,6 +8,8 @@ use super::large::LargeBlockAvx2;
 use super::large::{Large, LargeBlock, kernels};
 use super::q4_k::scales_and_mins;
 #[cfg(target_arch = "x86_64")]
+use super::q4_k::scales_and_mins_avx2;
+#[cfg(target_arch = "x86_64")]
 use super::simd;
 use super::{QuantKernels, f16_at};
 
@@ -15,16 +17,11 @@ struct Q5K;
 
 pub(super) const KERNELS: QuantKernels = kernels::<Q5K, 176>();
 
-/// The bytes of the scales and minimums.
-fn packed_scales(block: &[u8; 176]) -> &[u8; 12] {
-    block[4..].first_chunk().expect("the block is longer")
-}
-
 impl Large<176> for Q5K {
     const OFFSET: i16 = 0;
 
     fn unpack(block: &[u8; 176]) -> LargeBlock {
-        let (scales, mins) = scales_and_mins(packed_scales(block));
+        let (scales, mins) = scales_and_mins(block);
         let quants = std::array::from_fn(|i| {
             let byte = block[48 + i / 64 * 32 + i % 32];
             let low = if i % 64 < 32 { byte & 15 } else { byte >> 4 };
@@ -43,11 +40,7 @@ impl Large<176> for Q5K {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn unpack_avx2(block: &[u8; 176]) -> LargeBlockAvx2 {
-        let (scales, mins) = scales_and_mins(packed_scales(block));
-        let words =
-            |bytes: [u8; 8]| _mm_cvtepu8_epi16(_mm_cvtsi64_si128(i64::from_le_bytes(bytes)));
-        let (scales, mins) = (words(scales), words(mins));
-        let mins = _mm256_set_m128i(_mm_unpackhi_epi16(mins, mins), _mm_unpacklo_epi16(mins, mins));
+        let (scales, mins) = scales_and_mins_avx2(block);
         let nibble = _mm256_set1_epi8(15);
         let packed = block[48..].as_chunks::<32>().0;
         let &[high, ..] = block[16..].as_chunks::<32>().0 else {
@@ -78,7 +71,7 @@ impl Large<176> for Q5K {
         LargeBlockAvx2 {
             d: simd::f16_at(block, 0),
             dmin: simd::f16_at(block, 2),
-            scales: _mm256_set_m128i(scales, scales),
+            scales,
             mins,
             quants,
         }
