@@ -87,7 +87,7 @@ impl Model {
         let kv = kv_pools(&graph, options, max_seq_len, limits.tokens)?;
         let (n_params, weight_bytes) = sizes(&weights);
         let executable = backend.load(
-            plan(graph.clone(), limits),
+            plan(&graph, limits),
             weights,
             &ExecutableOptions { arithmetic: options.arithmetic, kv: kv.clone() },
         )?;

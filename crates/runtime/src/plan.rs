@@ -6,9 +6,7 @@
 //! when nobody reads it later. The arena is sized for the largest batch, so a
 //! step of the engine allocates nothing.
 
-use crate::graph::WeightInfo;
 use crate::graph::{Graph, Op, RowDomain, ValueId};
-use realizar_kvcache::GroupSpec;
 
 /// The largest batch that a plan has room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,10 +61,6 @@ pub struct Plan {
     pub logits: Place,
     /// The rows that there is room for.
     pub limits: RowLimits,
-    /// The weights, for names in messages.
-    pub weights: Vec<WeightInfo>,
-    /// The groups of layers that share key-value pages.
-    pub kv_groups: Vec<GroupSpec>,
 }
 
 /// Storages begin at multiples of a cache line.
@@ -136,7 +130,7 @@ fn works_in_place(op: &Op) -> bool {
 ///
 /// # Panics
 /// If the graph was not finished.
-pub fn plan(graph: Graph, limits: RowLimits) -> Plan {
+pub fn plan(graph: &Graph, limits: RowLimits) -> Plan {
     let logits = graph.logits.expect("a finished graph has logits");
     let mut last_use = vec![0; graph.values.len()]; // by direct readers
     for (i, node) in graph.nodes.iter().enumerate() {
@@ -217,8 +211,7 @@ pub fn plan(graph: Graph, limits: RowLimits) -> Plan {
     }
 
     let logits = steps.last().expect("a graph has operations").output;
-    let Graph { weights, kv_groups, .. } = graph;
-    Plan { steps, arena_len: free.arena_len, logits, limits, weights, kv_groups }
+    Plan { steps, arena_len: free.arena_len, logits, limits }
 }
 
 #[cfg(test)]
@@ -296,9 +289,9 @@ mod tests {
     fn storages_are_reused_and_never_overlap() {
         for fusions in [Fusions::NONE, Fusions::ALL] {
             let limits = RowLimits { tokens: 3, outputs: 2 };
-            let deep = plan(fuse(attention_layers(6), fusions), limits);
+            let deep = plan(&fuse(attention_layers(6), fusions), limits);
             check_no_overlap(&deep);
-            let deeper = plan(fuse(attention_layers(12), fusions), limits);
+            let deeper = plan(&fuse(attention_layers(12), fusions), limits);
             assert_eq!(deep.arena_len, deeper.arena_len, "depth costs no memory, {fusions:?}");
         }
     }
@@ -306,7 +299,7 @@ mod tests {
     #[test]
     fn rope_works_in_place_on_columns_of_qkv() {
         let limits = RowLimits { tokens: 4, outputs: 1 };
-        let plan = plan(fuse(attention_layers(1), Fusions::ALL), limits);
+        let plan = plan(&fuse(attention_layers(1), Fusions::ALL), limits);
         let ropes: Vec<&Step> =
             plan.steps.iter().filter(|s| matches!(s.op, Op::Rope { .. })).collect();
         assert_eq!(ropes.len(), 2);
