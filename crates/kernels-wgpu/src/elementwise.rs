@@ -1,0 +1,195 @@
+//! Operations on each element of rows: activations, sums, factors, soft caps,
+//! copies.
+
+use crate::kernel::{Grid, Kernel};
+use crate::rows::{Rows, View};
+use crate::shader::{Access, Shader};
+use crate::{Error, Gpu};
+
+/// An activation function; the formulas are in `shaders/elementwise.wgsl`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// `x * (1 + erf(x / sqrt 2)) / 2`.
+    Gelu,
+    /// GELU by its tanh approximation.
+    GeluTanh,
+    /// `x * sigmoid(1.702 x)`.
+    GeluQuick,
+    /// `max(x, 0)`.
+    Relu,
+    /// `max(x, 0)` squared.
+    ReluSquared,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// The logistic function.
+    Sigmoid,
+}
+
+impl Activation {
+    /// Every activation; a shader knows them by their index here.
+    pub const ALL: [Self; 8] = [
+        Self::Silu,
+        Self::Gelu,
+        Self::GeluTanh,
+        Self::GeluQuick,
+        Self::Relu,
+        Self::ReluSquared,
+        Self::Tanh,
+        Self::Sigmoid,
+    ];
+}
+
+/// What is done to each element.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Elementwise {
+    /// The activation of x.
+    Act(Activation),
+    /// The activation of x, times y.
+    Gated(Activation),
+    /// x + y.
+    Add,
+    /// x times a constant.
+    Scale(f32),
+    /// `cap * tanh(x / cap)`.
+    Softcap(f32),
+}
+
+impl Elementwise {
+    /// Its index in the shader, and its constant.
+    fn code(self) -> (u32, f32) {
+        match self {
+            Self::Act(act) => (act as u32, 0.0),
+            Self::Gated(act) => (act as u32 + 16, 0.0),
+            Self::Add => (32, 0.0),
+            Self::Scale(factor) => (33, factor),
+            Self::Softcap(cap) => (34, cap),
+        }
+    }
+}
+
+/// Invocations of a workgroup, each with one element.
+const WORKGROUP: u32 = 64;
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    op: u32,
+    constant: f32,
+    width: u32,
+    rows_at: u32,
+    x: [u32; 2], // start, stride
+    y: [u32; 2],
+    out: [u32; 2],
+    _pad: [u32; 2],
+}
+
+fn shader() -> Shader {
+    Shader {
+        name: "elementwise".into(),
+        parts: vec![include_str!("../shaders/elementwise.wgsl")],
+        bindings: &[Access::Read, Access::ReadWrite],
+        constants: Vec::new(),
+    }
+}
+
+pub(crate) fn shaders() -> Vec<Shader> {
+    vec![shader()]
+}
+
+/// `out = op(x, y)` on rows of one width; `y` is only read by operations on two.
+/// `out` may be `x`.
+///
+/// # Errors
+/// If the device refuses the kernel.
+pub fn elementwise(
+    gpu: &Gpu,
+    rows: Rows<'_>,
+    op: Elementwise,
+    x: View,
+    y: View,
+    out: View,
+) -> Result<Kernel, Error> {
+    assert!(x.width == out.width && y.width == out.width, "widths {x:?} {y:?} {out:?}");
+    let (code, constant) = op.code();
+    let params = Params {
+        op: code,
+        constant,
+        width: out.width,
+        rows_at: rows.at.0,
+        x: [x.start, x.stride],
+        y: [y.start, y.stride],
+        out: [out.start, out.stride],
+        _pad: [0; 2],
+    };
+    let grid = Grid { x: out.width.div_ceil(WORKGROUP), rows: 1, z: 1 };
+    gpu.kernel(&shader(), &params, &[rows.batch, rows.values], grid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{self, Bench};
+
+    /// Against f64.
+    fn reference(op: Elementwise, x: f64, y: f64) -> f64 {
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let act = |act: Activation, x: f64| match act {
+            Activation::Silu => x * sigmoid(x),
+            Activation::Gelu => 0.5 * x * (1.0 + testing::erf(x / 2f64.sqrt())),
+            Activation::GeluTanh => {
+                let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+                0.5 * x * (1.0 + u.tanh())
+            }
+            Activation::GeluQuick => x * sigmoid(1.702 * x),
+            Activation::Relu => x.max(0.0),
+            Activation::ReluSquared => x.max(0.0).powi(2),
+            Activation::Tanh => x.tanh(),
+            Activation::Sigmoid => sigmoid(x),
+        };
+        match op {
+            Elementwise::Act(a) => act(a, x),
+            Elementwise::Gated(a) => act(a, x) * y,
+            Elementwise::Add => x + y,
+            Elementwise::Scale(f) => x * f64::from(f),
+            Elementwise::Softcap(cap) => f64::from(cap) * (x / f64::from(cap)).tanh(),
+        }
+    }
+
+    #[test]
+    fn every_operation_on_every_device() {
+        let acts = Activation::ALL.into_iter();
+        let ops = [Elementwise::Add, Elementwise::Scale(-2.5), Elementwise::Softcap(30.0)]
+            .into_iter()
+            .chain(acts.clone().map(Elementwise::Act))
+            .chain(acts.map(Elementwise::Gated));
+        let ops: Vec<Elementwise> = ops.collect();
+        let (n_rows, width) = (3, 101);
+        for gpu in testing::gpus() {
+            for &op in &ops {
+                // x in columns 2.. of rows of 110, y and out dense behind them.
+                let x = View { start: 2, stride: 110, width };
+                let (y, out) = (View::dense(330, width), View::dense(330 + 3 * width, width));
+                let n = (out.start + n_rows * width) as usize;
+                let mut values: Vec<f32> =
+                    (0..n).map(|i| ((i * 37) % 211) as f32 / 10.0 - 10.5).collect();
+                // Arguments where a form with exponentials overflows.
+                (values[2], values[3]) = (95.0, -95.0);
+                let bench = Bench::new(&gpu, &values, &[0, n_rows]);
+                let kernel = elementwise(&gpu, bench.rows(0), op, x, y, out).unwrap();
+                let found = bench.run(&[(&kernel, n_rows)]);
+                for r in 0..n_rows {
+                    for c in 0..width {
+                        let at = |v: View| (v.start + r * v.stride + c) as usize;
+                        let wanted =
+                            reference(op, f64::from(values[at(x)]), f64::from(values[at(y)]));
+                        let apart = (f64::from(found[at(out)]) - wanted).abs();
+                        let bound = 4e-6 * wanted.abs().max(1.0);
+                        assert!(apart <= bound, "{op:?} of {}: {apart:e}", values[at(x)]);
+                    }
+                }
+            }
+        }
+    }
+}

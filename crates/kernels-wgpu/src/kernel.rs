@@ -1,0 +1,153 @@
+//! Kernels: a shader with its constants, bound to its buffers, ready to be
+//! recorded; and the cache of their pipelines.
+
+use crate::shader::{Access, Shader};
+use crate::{Buffer, Error, Gpu};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How many workgroups a kernel runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grid {
+    /// Workgroups along the columns of the result.
+    pub x: u32,
+    /// Rows of a workgroup; there are as many workgroups as the rows need.
+    pub rows: u32,
+    /// Workgroups in the third dimension.
+    pub z: u32,
+}
+
+impl Grid {
+    /// The workgroups for `n_rows` rows.
+    pub(crate) fn workgroups(self, n_rows: u32) -> [u32; 3] {
+        [self.x, n_rows.div_ceil(self.rows), self.z]
+    }
+}
+
+/// A kernel that is bound to its buffers.
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) bind_group: wgpu::BindGroup,
+    pub(crate) grid: Grid,
+}
+
+impl Kernel {
+    /// The name of its shader.
+    pub fn name(&self) -> &str {
+        &self.pipeline.name
+    }
+}
+
+/// A compiled shader.
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    pub(crate) name: String,
+    pub(crate) raw: wgpu::ComputePipeline,
+    layout: wgpu::BindGroupLayout,
+}
+
+/// The pipelines that were made so far.
+#[derive(Debug, Default)]
+pub(crate) struct Pipelines(Mutex<HashMap<String, Arc<Pipeline>>>);
+
+fn layout_entry(binding: u32, ty: wgpu::BufferBindingType) -> wgpu::BindGroupLayoutEntry {
+    wgpu::BindGroupLayoutEntry {
+        binding,
+        visibility: wgpu::ShaderStages::COMPUTE,
+        ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+        count: None,
+    }
+}
+
+fn layout_entries(bindings: &[Access]) -> Vec<wgpu::BindGroupLayoutEntry> {
+    let storage = bindings.iter().zip(1..).map(|(access, binding)| {
+        let read_only = *access == Access::Read;
+        layout_entry(binding, wgpu::BufferBindingType::Storage { read_only })
+    });
+    std::iter::once(layout_entry(0, wgpu::BufferBindingType::Uniform)).chain(storage).collect()
+}
+
+impl Gpu {
+    /// The pipeline of `shader`, compiled when it is first asked for.
+    fn pipeline(&self, shader: &Shader) -> Result<Arc<Pipeline>, Error> {
+        let key = format!("{} {:?}", shader.name, shader.constants);
+        let cache = &self.pipelines().0;
+        if let Some(made) = cache.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+            return Ok(made.clone());
+        }
+        let device = self.device();
+        let name = Some(&*shader.name);
+        let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+            label: name,
+            source: wgpu::ShaderSource::Wgsl(shader.source().into()),
+        });
+        let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+            label: name,
+            entries: &layout_entries(shader.bindings),
+        });
+        let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: name,
+            bind_group_layouts: &[Some(&layout)],
+            immediate_size: 0,
+        });
+        let raw = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: name,
+            layout: Some(&pipeline_layout),
+            module: &module,
+            entry_point: Some("main"),
+            compilation_options: wgpu::PipelineCompilationOptions {
+                constants: &shader.constants,
+                // Kernels write what they share before they read it.
+                zero_initialize_workgroup_memory: false,
+            },
+            cache: None,
+        });
+        self.check(&format!("the kernel `{}`", shader.name), 0)?;
+        let pipeline = Arc::new(Pipeline { name: shader.name.to_string(), raw, layout });
+        cache.lock().unwrap_or_else(PoisonError::into_inner).insert(key, pipeline.clone());
+        Ok(pipeline)
+    }
+
+    /// Binds `shader` to its constants and its storage buffers.
+    ///
+    /// # Errors
+    /// If the driver refuses the shader or memory runs out.
+    pub fn kernel<P: bytemuck::Pod>(
+        &self,
+        shader: &Shader,
+        params: &P,
+        buffers: &[&Buffer],
+        grid: Grid,
+    ) -> Result<Kernel, Error> {
+        assert_eq!(buffers.len(), shader.bindings.len(), "buffers of {}", shader.name);
+        for (workgroups, name) in [(grid.x, "columns"), (grid.z, "planes")] {
+            let available = u64::from(self.caps().max_workgroups);
+            if u64::from(workgroups) > available {
+                return Err(Error::Limit {
+                    what: format!("the kernel `{}` ({name})", shader.name),
+                    needed: u64::from(workgroups),
+                    limit: "maxComputeWorkgroupsPerDimension",
+                    available,
+                });
+            }
+        }
+        let pipeline = self.pipeline(shader)?;
+        let params = self.uniform(&shader.name, bytemuck::bytes_of(params))?;
+        let all = std::iter::once(&params).chain(buffers.iter().copied());
+        let entries: Vec<wgpu::BindGroupEntry<'_>> = all
+            .zip(0..)
+            .map(|(buffer, binding)| wgpu::BindGroupEntry {
+                binding,
+                resource: buffer.raw.as_entire_binding(),
+            })
+            .collect();
+        let bind_group = self.device().create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some(&shader.name),
+            layout: &pipeline.layout,
+            entries: &entries,
+        });
+        self.check(&format!("the buffers of the kernel `{}`", shader.name), 0)?;
+        Ok(Kernel { pipeline, bind_group, grid })
+    }
+}

@@ -1,0 +1,93 @@
+//! Shaders: WGSL put together from parts.
+//!
+//! A variant of a kernel is another choice of parts that define the same names:
+//! reductions with or without subgroups, the decoder of a block type, the loads
+//! of a key-value type. There is no preprocessor.
+
+use std::borrow::Cow;
+
+/// How a kernel uses a storage buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// It reads it.
+    Read,
+    /// It reads and writes it.
+    ReadWrite,
+}
+
+/// A shader: a name for its pipeline, its parts, and its storage buffers.
+///
+/// Binding 0 is the uniform `params`; the storage buffers follow from 1 on. The
+/// entry point is `main`.
+#[derive(Debug, Clone)]
+pub struct Shader {
+    /// Tells it from every other shader, such as `matvec q4_k subgroup`.
+    pub name: Cow<'static, str>,
+    /// Its text, in this order.
+    pub parts: Vec<&'static str>,
+    /// Its storage buffers.
+    pub bindings: &'static [Access],
+    /// Values of its pipeline-overridable constants.
+    pub constants: Vec<(&'static str, f64)>,
+}
+
+impl Shader {
+    /// The whole text.
+    pub fn source(&self) -> String {
+        self.parts.concat()
+    }
+
+    /// Whether its text uses subgroup operations.
+    pub fn uses_subgroups(&self) -> bool {
+        self.parts.iter().any(|part| part.contains("subgroup_size"))
+    }
+}
+
+/// How invocations of a workgroup know their place and add up.
+///
+/// Both define the struct `Invocation` that an entry point takes (`group`, the
+/// workgroup's id, and `lane`, the index in the workgroup), and
+/// `workgroup_sum(x, inv)` and `workgroup_max(x, inv)`, which every invocation of
+/// the workgroup must call and which give all of them the result. Before them
+/// comes a part that defines `const WORKGROUP: u32`, a power of two.
+pub fn reduce(subgroups: bool) -> &'static str {
+    if subgroups {
+        include_str!("../shaders/reduce/subgroup.wgsl")
+    } else {
+        include_str!("../shaders/reduce/plain.wgsl")
+    }
+}
+
+/// Every shader in every variant, to be validated.
+pub fn all() -> Vec<Shader> {
+    [crate::elementwise::shaders()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_variant_is_valid_and_has_its_own_name() {
+        use naga::valid::{Capabilities, ValidationFlags, Validator};
+        let mut names = HashSet::new();
+        for shader in all() {
+            let source = shader.source();
+            let module = naga::front::wgsl::parse_str(&source)
+                .unwrap_or_else(|e| panic!("{}: {}", shader.name, e.emit_to_string(&source)));
+            let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
+            validator
+                .validate(&module)
+                .unwrap_or_else(|e| panic!("{}: {}", shader.name, e.emit_to_string(&source)));
+            let n_storage = module
+                .global_variables
+                .iter()
+                .filter(|(_, v)| matches!(v.space, naga::AddressSpace::Storage { .. }))
+                .count();
+            assert_eq!(n_storage, shader.bindings.len(), "{}", shader.name);
+            let key = format!("{} {:?}", shader.name, shader.constants);
+            assert!(names.insert(key), "two shaders are named {}", shader.name);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What the tests of kernels share: devices to run on, and buffers filled from
+//! and read into slices.
+
+use crate::kernel::Kernel;
+use crate::rows::{Rows, RowsAt};
+use crate::{Adapter, Buffer, Gpu, GpuOptions};
+
+/// The first adapter with everything it has, and again with nothing that it
+/// could lack. Empty, with a message, where there is no adapter.
+pub(crate) fn gpus() -> Vec<Gpu> {
+    let Some(adapter) = Adapter::all().into_iter().next() else {
+        println!("skipped: no GPU adapter on this machine");
+        return Vec::new();
+    };
+    [GpuOptions::default(), GpuOptions::PLAIN]
+        .map(|options| Gpu::with_adapter(&adapter, options).expect("the adapter opens"))
+        .into()
+}
+
+/// The buffers of a test.
+pub(crate) struct Bench<'a> {
+    gpu: &'a Gpu,
+    values: Buffer,
+    batch: Buffer,
+    n: usize,
+}
+
+/// A storage buffer with these contents.
+pub(crate) fn filled<T: bytemuck::Pod>(gpu: &Gpu, data: &[T]) -> Buffer {
+    let bytes: &[u8] = bytemuck::cast_slice(data);
+    let buffer = gpu.buffer("test", bytes.len() as u64).expect("memory");
+    gpu.write(&buffer, 0, bytes).expect("a copy");
+    buffer
+}
+
+/// The first `n` elements of a storage buffer.
+pub(crate) fn contents<T: bytemuck::Pod>(gpu: &Gpu, buffer: &Buffer, n: usize) -> Vec<T> {
+    let n_bytes = (n * size_of::<T>()) as u64;
+    let readback = gpu.readback_buffer("test", n_bytes).expect("memory");
+    let mut recorder = gpu.record();
+    recorder.copy((buffer, 0), (&readback, 0), n_bytes.next_multiple_of(4));
+    recorder.submit().expect("a submission");
+    let mut out = vec![T::zeroed(); n];
+    gpu.read(&readback, &mut out).expect("a read");
+    out
+}
+
+impl<'a> Bench<'a> {
+    pub(crate) fn new(gpu: &'a Gpu, values: &[f32], batch: &[u32]) -> Self {
+        let n = values.len();
+        Self { gpu, values: filled(gpu, values), batch: filled(gpu, batch), n }
+    }
+
+    /// The buffers, for a kernel whose rows are found at `batch[at]`.
+    pub(crate) fn rows(&self, at: u32) -> Rows<'_> {
+        Rows { values: &self.values, batch: &self.batch, at: RowsAt(at) }
+    }
+
+    /// Runs kernels in order and returns the values.
+    pub(crate) fn run(&self, kernels: &[(&Kernel, u32)]) -> Vec<f32> {
+        let mut recorder = self.gpu.record();
+        kernels.iter().for_each(|(kernel, n_rows)| recorder.run(kernel, *n_rows));
+        recorder.submit().expect("a submission");
+        contents(self.gpu, &self.values, self.n)
+    }
+}
+
+/// The error function, by its series or its continued fraction (Abramowitz and
+/// Stegun 7.1.5, 7.1.14).
+pub(crate) fn erf(x: f64) -> f64 {
+    if x.abs() < 2.5 {
+        let (mut term, mut sum) = (x, x);
+        for n in 1..80 {
+            term *= -x * x / f64::from(n);
+            sum += term / f64::from(2 * n + 1);
+        }
+        2.0 / std::f64::consts::PI.sqrt() * sum
+    } else {
+        let z = x.abs();
+        let fraction = (1..60).rev().fold(z, |f, n| z + f64::from(n) / 2.0 / f);
+        x.signum() * (1.0 - (-z * z).exp() / std::f64::consts::PI.sqrt() / fraction)
+    }
+}
