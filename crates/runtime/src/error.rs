@@ -3,6 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// The kind of a device's failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceFault {
+    /// It has no memory left; what was loaded before still works.
+    OutOfMemory,
+    /// Something is larger than it allows.
+    Limit,
+    /// It is gone; every model on it has to be loaded again.
+    Lost,
+    /// Anything else: it is not there, or refuses a command.
+    Other,
+}
+
 /// An error of loading or of running a model.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -161,6 +174,24 @@ pub enum Error {
         /// The option's name.
         option: &'static str,
         /// What is wrong with it.
+        reason: String,
+    },
+    /// The backend cannot run the model's plan.
+    #[error("{backend} cannot run this model: {}", reasons.join("; "))]
+    Refused {
+        /// The backend.
+        backend: String,
+        /// Each operation or size that it lacks.
+        reasons: Vec<String>,
+    },
+    /// The device failed.
+    #[error("{device}: {reason}")]
+    Device {
+        /// The device.
+        device: String,
+        /// What kind of failure it is.
+        fault: DeviceFault,
+        /// What happened.
         reason: String,
     },
     /// A request asks for something that the model cannot do.

@@ -49,7 +49,7 @@ pub mod template;
 pub mod tokenizer;
 pub mod weights;
 
-pub use error::Error;
+pub use error::{DeviceFault, Error};
 pub use generate::{
     Event, FinishReason, GenerateParams, Generation, Session, Timings, TokenEvent, TopLogprob,
 };

@@ -14,7 +14,6 @@ pub use builder::{AttentionSpec, GraphBuilder};
 pub use fuse::{Fusions, fuse};
 
 use crate::weights::WeightId;
-pub use realizar_kernels_cpu::{Activation, RopeStyle};
 use realizar_kvcache::GroupSpec;
 use std::sync::Arc;
 
@@ -46,6 +45,37 @@ pub struct Value {
     pub rows: RowDomain,
     /// Set when the value is columns of another: that value and the first column.
     pub view: Option<(ValueId, usize)>,
+}
+
+/// An activation function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// `x * sigmoid(x)`, also called swish.
+    Silu,
+    /// `x * (1 + erf(x / sqrt 2)) / 2` (arXiv:1606.08415).
+    Gelu,
+    /// GELU by its tanh approximation, `gelu_pytorch_tanh` and `gelu_new`.
+    GeluTanh,
+    /// `x * sigmoid(1.702 x)`.
+    GeluQuick,
+    /// `max(x, 0)`.
+    Relu,
+    /// `max(x, 0)` squared.
+    ReluSquared,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// The logistic function.
+    Sigmoid,
+}
+
+/// Which columns of a head a rotary embedding takes for a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RopeStyle {
+    /// Column `i` with column `i + rotary_dim / 2`, as in GPT-NeoX and the
+    /// models of transformers.
+    Neox,
+    /// Column `2 i` with column `2 i + 1`, as in GPT-J and Meta's LLaMA.
+    Interleaved,
 }
 
 /// The kind of a normalization.

@@ -1,7 +1,8 @@
 //! A plan on the CPU: one arm per operation, each calling its kernel.
 
-use super::linear::{LinearScratch, LinearStep, RoleRows, kernel_norm, stacked_bias};
+use super::linear::{LinearScratch, LinearStep, RoleRows, stacked_bias};
 use super::memory::{AlignedMemory, Arena};
+use super::names;
 use crate::Error;
 use crate::backend::{Arithmetic, Batch, Executable, ExecutableOptions};
 use crate::graph::{Attention, Op, RowDomain};
@@ -118,7 +119,7 @@ impl CpuExecutable {
                 kernels::rope_table(team, &angles.inv_freq, angles.mscale, &batch.positions, out);
             }
             Op::Norm(norm) => {
-                let norm = kernel_norm(norm, &self.weights);
+                let norm = names::norm(norm, &self.weights);
                 let x = in_place(&mut self.arena, team, step, n_rows);
                 kernels::norm_in_place(team, tier, &norm, x);
             }
@@ -138,7 +139,7 @@ impl CpuExecutable {
                 let table = (&step.inputs[1], n_rows);
                 let (x, [table]) = self.arena.borrow((&step.output, n_rows), [table]);
                 let n_heads = x.n_cols() / head_dim;
-                kernels::rope(team, tier, x, n_heads, *head_dim, table, *style);
+                kernels::rope(team, tier, x, n_heads, *head_dim, table, names::rope_style(*style));
             }
             Op::Attention(attention) => {
                 let attention = attention.clone();
@@ -146,12 +147,12 @@ impl CpuExecutable {
             }
             Op::Act(act) => {
                 let x = in_place(&mut self.arena, team, step, n_rows);
-                kernels::activate_in_place(team, tier, *act, x);
+                kernels::activate_in_place(team, tier, names::activation(*act), x);
             }
             Op::GatedAct(act) => {
                 let inputs = [(&step.inputs[0], n_rows), (&step.inputs[1], n_rows)];
                 let (out, [gate, up]) = self.arena.borrow((&step.output, n_rows), inputs);
-                kernels::gated(team, tier, *act, gate, up, out);
+                kernels::gated(team, tier, names::activation(*act), gate, up, out);
             }
             Op::Add => {
                 copy_unless_in_place(&mut self.arena, team, step, n_rows);

@@ -2,8 +2,9 @@
 //! role, bias and residual.
 
 use super::memory::Arena;
+use super::names;
 use crate::backend::Arithmetic;
-use crate::graph::{LinearPart, Norm, NormKind, Op, Prologue};
+use crate::graph::{LinearPart, Op, Prologue};
 use crate::plan::{Plan, Step};
 use crate::weights::{WeightData, Weights};
 use realizar_kernels_cpu as kernels;
@@ -69,17 +70,6 @@ pub(super) fn stacked_bias(op: &Op, weights: &Weights) -> Option<Vec<f32>> {
     })
 }
 
-/// The kernel's form of a norm of the graph.
-pub(super) fn kernel_norm<'a>(norm: &Norm, weights: &'a Weights) -> kernels::Norm<'a> {
-    let weight = norm.weight.map(|id| weights.vector(id));
-    let bias = norm.bias.map(|id| weights.vector(id));
-    let (group, eps) = (norm.group, norm.eps);
-    match norm.kind {
-        NormKind::Rms => kernels::Norm::Rms { group, weight, eps },
-        NormKind::Layer => kernels::Norm::Layer { group, weight, bias, eps },
-    }
-}
-
 /// What a linear step runs with.
 pub(super) struct LinearStep<'a> {
     pub(super) team: &'a Team,
@@ -119,16 +109,16 @@ impl LinearStep<'_> {
         match prologue {
             Prologue::None => {}
             Prologue::Norm(norm) => {
-                let norm = kernel_norm(norm, self.weights);
+                let norm = names::norm(norm, self.weights);
                 kernels::norm(self.team, self.tier, &norm, x, out);
             }
             Prologue::Gated(act) => {
                 let up = arena.rows(&step.inputs[1], self.rows.n_rows);
-                kernels::gated(self.team, self.tier, *act, x, up, out);
+                kernels::gated(self.team, self.tier, names::activation(*act), x, up, out);
             }
             Prologue::Act(act) => {
                 kernels::copy_rows(self.team, x, out.reborrow());
-                kernels::activate_in_place(self.team, self.tier, *act, out);
+                kernels::activate_in_place(self.team, self.tier, names::activation(*act), out);
             }
         }
     }

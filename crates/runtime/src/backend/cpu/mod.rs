@@ -4,6 +4,7 @@
 mod executable;
 mod linear;
 mod memory;
+mod names;
 
 use crate::Error;
 use crate::backend::{Backend, Executable, ExecutableOptions};

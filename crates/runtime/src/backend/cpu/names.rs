@@ -1,0 +1,35 @@
+//! What the graph names, as the CPU's kernels name it.
+
+use crate::graph::{Activation, Norm, NormKind, RopeStyle};
+use crate::weights::Weights;
+use realizar_kernels_cpu as kernels;
+
+pub(super) fn activation(act: Activation) -> kernels::Activation {
+    match act {
+        Activation::Silu => kernels::Activation::Silu,
+        Activation::Gelu => kernels::Activation::Gelu,
+        Activation::GeluTanh => kernels::Activation::GeluTanh,
+        Activation::GeluQuick => kernels::Activation::GeluQuick,
+        Activation::Relu => kernels::Activation::Relu,
+        Activation::ReluSquared => kernels::Activation::ReluSquared,
+        Activation::Tanh => kernels::Activation::Tanh,
+        Activation::Sigmoid => kernels::Activation::Sigmoid,
+    }
+}
+
+pub(super) fn rope_style(style: RopeStyle) -> kernels::RopeStyle {
+    match style {
+        RopeStyle::Neox => kernels::RopeStyle::Neox,
+        RopeStyle::Interleaved => kernels::RopeStyle::Interleaved,
+    }
+}
+
+pub(super) fn norm<'a>(norm: &Norm, weights: &'a Weights) -> kernels::Norm<'a> {
+    let weight = norm.weight.map(|id| weights.vector(id));
+    let bias = norm.bias.map(|id| weights.vector(id));
+    let (group, eps) = (norm.group, norm.eps);
+    match norm.kind {
+        NormKind::Rms => kernels::Norm::Rms { group, weight, eps },
+        NormKind::Layer => kernels::Norm::Layer { group, weight, bias, eps },
+    }
+}
