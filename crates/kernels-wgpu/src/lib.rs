@@ -8,9 +8,12 @@
 
 mod adapter;
 mod elementwise;
+mod embed;
 mod error;
 mod gpu;
 mod kernel;
+mod matrix;
+mod pack;
 mod recorder;
 mod rows;
 pub mod shader;
@@ -19,8 +22,11 @@ mod testing;
 
 pub use adapter::{Adapter, AdapterKind};
 pub use elementwise::{Activation, Elementwise, elementwise};
+pub use embed::embed;
 pub use error::Error;
 pub use gpu::{Buffer, Caps, Gpu, GpuOptions};
 pub use kernel::{Grid, Kernel};
+pub use matrix::Matrix;
+pub use pack::{pack_rows, packed_row_bytes};
 pub use recorder::Recorder;
 pub use rows::{Rows, RowsAt, View};
