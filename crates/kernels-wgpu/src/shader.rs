@@ -62,6 +62,7 @@ pub fn reduce(subgroups: bool) -> &'static str {
 pub fn all() -> Vec<Shader> {
     [
         crate::elementwise::shaders(),
+        crate::embed::shaders(),
         crate::norm::shaders(),
         crate::rope::shaders(),
         crate::select::shaders(),
