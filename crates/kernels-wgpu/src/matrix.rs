@@ -30,6 +30,37 @@ pub(crate) struct Piece {
     pub(crate) buffer: Buffer,
 }
 
+/// How many rows of a matrix go in one buffer, and the bytes of each.
+fn rows_per_piece(
+    gpu: &Gpu,
+    what: &str,
+    ty: BlockType,
+    n_cols: u32,
+    piece_bytes: u64,
+) -> Result<(u32, u64), Error> {
+    if !pack::is_supported(ty) {
+        return Err(Error::Unsupported(format!("matrices of type {ty} ({what})")));
+    }
+    if ty.row_bytes(n_cols as usize).is_err() {
+        return Err(Error::Unsupported(format!("rows of {n_cols} elements of {ty} ({what})")));
+    }
+    let row_bytes = packed_row_bytes(ty, n_cols as usize).max(4) as u64;
+    let caps = gpu.caps();
+    let available = caps.max_binding_bytes.min(caps.max_buffer_bytes).min(piece_bytes);
+    // A kernel may take a workgroup for each row.
+    let mut rows_per_piece = (available / row_bytes).min(u64::from(caps.max_workgroups));
+    if rows_per_piece == 0 {
+        let limit = "maxStorageBufferBindingSize";
+        let what = format!("a row of {what}");
+        return Err(Error::Limit { what, needed: row_bytes, limit, available });
+    }
+    if rows_per_piece > 64 {
+        // Whole tiles, but for the last.
+        rows_per_piece -= rows_per_piece % 64;
+    }
+    Ok((rows_per_piece as u32, row_bytes))
+}
+
 impl Matrix {
     /// A matrix of zeroed bytes; `what` names it in errors.
     ///
@@ -55,27 +86,7 @@ impl Matrix {
         n_cols: u32,
         piece_bytes: u64,
     ) -> Result<Self, Error> {
-        if !pack::is_supported(ty) {
-            return Err(Error::Unsupported(format!("matrices of type {ty} ({what})")));
-        }
-        if ty.row_bytes(n_cols as usize).is_err() {
-            return Err(Error::Unsupported(format!("rows of {n_cols} elements of {ty} ({what})")));
-        }
-        let row_bytes = packed_row_bytes(ty, n_cols as usize).max(4) as u64;
-        let caps = gpu.caps();
-        let available = caps.max_binding_bytes.min(caps.max_buffer_bytes).min(piece_bytes);
-        // A kernel may take a workgroup for each row.
-        let mut rows_per_piece = (available / row_bytes).min(u64::from(caps.max_workgroups));
-        if rows_per_piece == 0 {
-            let limit = "maxStorageBufferBindingSize";
-            let what = format!("a row of {what}");
-            return Err(Error::Limit { what, needed: row_bytes, limit, available });
-        }
-        if rows_per_piece > 64 {
-            // Whole tiles, but for the last.
-            rows_per_piece -= rows_per_piece % 64;
-        }
-        let rows_per_piece = rows_per_piece as u32;
+        let (rows_per_piece, row_bytes) = rows_per_piece(gpu, what, ty, n_cols, piece_bytes)?;
         let mut pieces = Vec::new();
         let mut first_row = 0;
         while first_row < n_rows {
@@ -85,6 +96,14 @@ impl Matrix {
             first_row += n;
         }
         Ok(Self { what: what.to_owned(), ty, n_rows, n_cols, rows_per_piece, pieces })
+    }
+
+    /// Whether a device can hold a matrix, before it is made.
+    ///
+    /// # Errors
+    /// As [`Self::new`], except that memory is not asked for.
+    pub fn check(gpu: &Gpu, what: &str, ty: BlockType, n_cols: u32) -> Result<(), Error> {
+        rows_per_piece(gpu, what, ty, n_cols, u64::MAX).map(|_| ())
     }
 
     /// A matrix of these rows as files have them, `[n_rows, ty.row_bytes(n_cols)]`
