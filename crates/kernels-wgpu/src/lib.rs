@@ -8,9 +8,12 @@
 
 mod adapter;
 mod elementwise;
+mod embed;
 mod error;
 mod gpu;
 mod kernel;
+mod matrix;
+mod pack;
 mod quantize;
 mod recorder;
 mod rows;
@@ -20,9 +23,12 @@ mod testing;
 
 pub use adapter::{Adapter, AdapterKind};
 pub use elementwise::{Activation, Elementwise, elementwise};
+pub use embed::embed;
 pub use error::Error;
 pub use gpu::{Buffer, Caps, Gpu, GpuOptions};
 pub use kernel::{Grid, Kernel};
+pub use matrix::Matrix;
+pub use pack::{pack_rows, packed_row_bytes};
 pub use quantize::{QuantizedRows, quantize};
 pub use recorder::Recorder;
 pub use rows::{Rows, RowsAt, View};
