@@ -60,7 +60,13 @@ pub fn reduce(subgroups: bool) -> &'static str {
 
 /// Every shader in every variant, to be validated.
 pub fn all() -> Vec<Shader> {
-    [crate::elementwise::shaders(), crate::embed::shaders(), crate::quantize::shaders()].concat()
+    [
+        crate::elementwise::shaders(),
+        crate::embed::shaders(),
+        crate::matvec::shaders(),
+        crate::quantize::shaders(),
+    ]
+    .concat()
 }
 
 #[cfg(test)]

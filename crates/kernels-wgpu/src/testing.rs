@@ -66,18 +66,6 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Numbers between -1 and 1 that depend on the seed alone.
-pub(crate) fn random(seed: u32, n: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        f64::from(state) / f64::from(u32::MAX) * 2.0 - 1.0
-    };
-    (0..n).map(|_| next() as f32).collect()
-}
-
 /// The error function, by its series or its continued fraction (Abramowitz and
 /// Stegun 7.1.5, 7.1.14).
 pub(crate) fn erf(x: f64) -> f64 {

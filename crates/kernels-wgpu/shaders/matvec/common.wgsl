@@ -40,10 +40,10 @@ fn finish(sums: vec4<f32>, lane: u32, chunk: u32, first: u32, n: u32) {
     let col = TEAMS * chunk + lane % TEAMS;
     let r = lane / TEAMS;
     if r < n && col < params.n_out {
-        let from = lane * (LANES + 1u);
-        var sum = partial[from];
+        let base = lane * (LANES + 1u);
+        var sum = partial[base];
         for (var i = 1u; i < LANES; i++) {
-            sum += partial[from + i];
+            sum += partial[base + i];
         }
         if params.bias != 0xffffffffu {
             sum += vectors[params.bias + col];

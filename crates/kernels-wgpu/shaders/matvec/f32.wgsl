@@ -36,17 +36,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var b = vec4<f32>();
     var c = vec4<f32>();
     var d = vec4<f32>();
-    for (var from = 0u; from < params.groups; from += LANES) {
+    for (var g0 = 0u; g0 < params.groups; g0 += LANES) {
         for (var i = lane; i < n * LANES * 8u; i += WORKGROUP) {
             let r = i / (LANES * 8u);
             let v = i % (LANES * 8u);
             let start = params.x.x + (first + r) * params.x.y;
-            let k = 32u * from + 4u * v;
+            let k = 32u * g0 + 4u * v;
             tile[r * TILE + (v / 8u) * 9u + v % 8u] =
                 vec4(x_at(start, k), x_at(start, k + 1u), x_at(start, k + 2u), x_at(start, k + 3u));
         }
         workgroupBarrier();
-        let g = from + lane % LANES;
+        let g = g0 + lane % LANES;
         if col < params.n_out && g < params.groups && n > 0u {
             let w = decode(row, g);
             for (var i = 0u; i < 8u; i++) {
