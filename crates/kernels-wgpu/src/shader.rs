@@ -63,7 +63,9 @@ pub fn all() -> Vec<Shader> {
     [
         crate::elementwise::shaders(),
         crate::embed::shaders(),
+        crate::matvec::shaders(),
         crate::norm::shaders(),
+        crate::quantize::shaders(),
         crate::rope::shaders(),
         crate::select::shaders(),
     ]
