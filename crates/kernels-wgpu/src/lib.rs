@@ -7,10 +7,12 @@
 //! crate knows no model and no file format.
 
 mod adapter;
+mod attention;
 mod elementwise;
 mod error;
 mod gpu;
 mod kernel;
+mod kv;
 mod recorder;
 mod rows;
 pub mod shader;
@@ -18,9 +20,14 @@ pub mod shader;
 mod testing;
 
 pub use adapter::{Adapter, AdapterKind};
+pub use attention::{
+    Attention, AttentionScratch, AttentionSpec, SPLIT, TILE_ROWS, Tables, attention_decode,
+    attention_prefill,
+};
 pub use elementwise::{Activation, Elementwise, elementwise};
 pub use error::Error;
 pub use gpu::{Buffer, Caps, Gpu, GpuOptions};
 pub use kernel::{Grid, Kernel};
+pub use kv::{KvLayer, KvSpec, kv_store};
 pub use recorder::Recorder;
 pub use rows::{Rows, RowsAt, View};

@@ -60,7 +60,7 @@ pub fn reduce(subgroups: bool) -> &'static str {
 
 /// Every shader in every variant, to be validated.
 pub fn all() -> Vec<Shader> {
-    [crate::elementwise::shaders()].concat()
+    [crate::attention::shaders(), crate::elementwise::shaders(), crate::kv::shaders()].concat()
 }
 
 #[cfg(test)]
