@@ -7,11 +7,13 @@
 //! crate knows no model and no file format.
 
 mod adapter;
+mod attention;
 mod elementwise;
 mod embed;
 mod error;
 mod gpu;
 mod kernel;
+mod kv;
 mod linear;
 mod matrix;
 mod matvec;
@@ -27,11 +29,16 @@ pub mod shader;
 mod testing;
 
 pub use adapter::{Adapter, AdapterKind};
+pub use attention::{
+    Attention, AttentionScratch, AttentionSpec, SPLIT, TILE_ROWS, Tables, attention_decode,
+    attention_prefill,
+};
 pub use elementwise::{Activation, Elementwise, elementwise};
 pub use embed::embed;
 pub use error::Error;
 pub use gpu::{Buffer, Caps, Gpu, GpuOptions};
 pub use kernel::{Grid, Kernel};
+pub use kv::{KvLayer, KvSpec, kv_store};
 pub use linear::Linear;
 pub use matrix::Matrix;
 pub use matvec::{matvec, matvec_int8, takes_quantized};
