@@ -60,7 +60,7 @@ pub fn reduce(subgroups: bool) -> &'static str {
 
 /// Every shader in every variant, to be validated.
 pub fn all() -> Vec<Shader> {
-    [crate::elementwise::shaders(), crate::embed::shaders()].concat()
+    [crate::elementwise::shaders(), crate::embed::shaders(), crate::matmul::shaders()].concat()
 }
 
 #[cfg(test)]
