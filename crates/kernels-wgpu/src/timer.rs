@@ -4,9 +4,9 @@
 use crate::{Buffer, Error, Gpu};
 use std::time::Duration;
 
-/// Runs that a query set holds: two timestamps each, and WebGPU has at most 4096
-/// in a set.
-const RUNS_PER_SET: usize = 2048;
+/// Runs that a query set holds, two timestamps each. WebGPU allows 4096 in a set,
+/// and the bytes of a set are a multiple of 256.
+const RUNS_PER_SET: usize = 256;
 
 /// Bytes of a timestamp.
 const TIMESTAMP_BYTES: u64 = 8;
