@@ -138,6 +138,9 @@ struct Inner {
     faults: Arc<Mutex<Faults>>,
     memory: Arc<Memory>,
     pipelines: Pipelines,
+    /// Keeps a block of memory for small copies, which then find room in it when the
+    /// device has none left.
+    _reserve: wgpu::Buffer,
 }
 
 /// Memory on the device. Clones are handles on the same memory.
@@ -215,12 +218,21 @@ impl Gpu {
         device.set_device_lost_callback(move |reason, message| {
             lock(&seen).lost.get_or_insert(format!("{message} ({reason:?})"));
         });
+        let reserve = device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("reserve"),
+            size: SMALL_WRITE as u64,
+            usage: wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC,
+            mapped_at_creation: false,
+        });
         let pipelines = Pipelines::default();
         let max_bytes = options.max_bytes.unwrap_or(u64::MAX);
         let memory = Arc::new(Memory { allocated: AtomicU64::new(0), max_bytes });
         let name = info.name;
-        let inner = Inner { name, caps, device, queue, faults, memory, pipelines };
-        Ok(Self { inner: Arc::new(inner) })
+        let inner =
+            Inner { name, caps, device, queue, faults, memory, pipelines, _reserve: reserve };
+        let gpu = Self { inner: Arc::new(inner) };
+        gpu.check("the reserve of memory", SMALL_WRITE as u64)?;
+        Ok(gpu)
     }
 
     /// The adapter's name.
