@@ -31,6 +31,8 @@ pub struct Kernel {
     pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) bind_group: wgpu::BindGroup,
     pub(crate) grid: Grid,
+    /// What the bind group keeps alive, which therefore counts as allocated.
+    _buffers: Arc<[Buffer]>,
 }
 
 impl Kernel {
@@ -78,6 +80,7 @@ impl Gpu {
             return Ok(made.clone());
         }
         let started = Instant::now();
+        self.alive()?;
         let device = self.device();
         let name = Some(&*shader.name);
         let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
@@ -137,8 +140,10 @@ impl Gpu {
         }
         let pipeline = self.pipeline(shader)?;
         let params = self.uniform(&shader.name, bytemuck::bytes_of(params))?;
-        let all = std::iter::once(&params).chain(buffers.iter().copied());
-        let entries: Vec<wgpu::BindGroupEntry<'_>> = all
+        let held: Arc<[Buffer]> =
+            std::iter::once(params).chain(buffers.iter().map(|&buffer| buffer.clone())).collect();
+        let entries: Vec<wgpu::BindGroupEntry<'_>> = held
+            .iter()
             .zip(0..)
             .map(|(buffer, binding)| wgpu::BindGroupEntry {
                 binding,
@@ -151,6 +156,6 @@ impl Gpu {
             entries: &entries,
         });
         self.check(&format!("the buffers of the kernel `{}`", shader.name), 0)?;
-        Ok(Kernel { pipeline, bind_group, grid })
+        Ok(Kernel { pipeline, bind_group, grid, _buffers: held })
     }
 }
