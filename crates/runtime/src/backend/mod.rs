@@ -7,6 +7,7 @@
 
 mod batch;
 pub mod cpu;
+pub(crate) mod stages;
 
 pub use batch::{Batch, BatchGroup, BatchSeq, Role, SeqTable};
 
