@@ -37,6 +37,8 @@ pub(crate) struct Needs {
     pub(crate) ctx: Option<usize>,
     /// Rows of logits per step; `None` leaves it to the runtime.
     pub(crate) outputs: Option<usize>,
+    /// Whether to time each operation on the device.
+    pub(crate) profile: bool,
 }
 
 impl Engine {
@@ -63,6 +65,7 @@ impl Engine {
             max_seq_len: needs.ctx,
             chunk: args.chunk,
             max_outputs: needs.outputs.unwrap_or(default.max_outputs),
+            profile: needs.profile,
             ..default
         };
         tracing::info!(

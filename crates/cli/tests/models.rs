@@ -132,7 +132,28 @@ fn tokens_perplexity_and_bench() {
     let names: Vec<_> =
         object["results"].as_array().expect("results").iter().map(|r| r["test"].clone()).collect();
     assert_eq!(names, ["pp4", "pp8", "tg2"]);
-    assert!(stdout(&["bench", &model, "-p", "4", "-n", "0", "-r", "1"], "").contains("| pp4 |"));
+    assert_eq!(object["dispatch"].as_array().map(Vec::len), Some(3));
+    let tg = &object["dispatch"][2];
+    assert_eq!((&tg["test"], &tg["cpu_gpu_ratio"]), (&"tg2".into(), &Value::Null));
+    let device = &tg["devices"][0];
+    assert_eq!(device["share_of_dispatches"], 1.0);
+    let classes = device["op_classes"].as_array().expect("classes");
+    let class = |name: &str| {
+        classes.iter().find(|class| class["op_class"] == name).unwrap_or_else(|| panic!("{name}"))
+    };
+    // Two runs of two tokens, each a step of its own; the warm-up is not counted.
+    for name in ["step", "embed"] {
+        assert_eq!(class(name)["dispatches"], 4);
+        assert_eq!(class(name)["latency"]["count"], 4);
+    }
+    let time = |name: &str| class(name)["latency"]["sum_us"].as_f64().expect("a time");
+    let ops = classes.iter().filter_map(|class| class["op_class"].as_str());
+    let all: f64 = ops.filter(|&name| name != "step").map(time).sum();
+    assert!((all / time("step") - 1.0).abs() < 1e-9, "{all} {}", time("step"));
+    let plain = stdout(&["bench", &model, "-p", "4", "-n", "0", "-r", "1"], "");
+    assert!(plain.contains("| pp4 |") && !plain.contains("op class"));
+    let profile = stdout(&["bench", &model, "-p", "4", "-n", "0", "-r", "1", "--profile"], "");
+    assert!(profile.contains("| pp4 |") && profile.contains("attention"), "{profile}");
     let graph = stdout(&["inspect", "--graph", &model], "");
     assert!(graph.contains("rms_norm"));
     let object = json(&["inspect", "--graph", "--json", &model]);

@@ -38,6 +38,7 @@ pub mod config;
 mod error;
 mod generate;
 pub mod graph;
+pub mod metrics;
 mod model;
 mod models;
 mod perplexity;

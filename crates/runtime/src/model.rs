@@ -6,6 +6,7 @@ use crate::backend::stages::Stages;
 use crate::backend::{Arithmetic, Backend, ExecutableOptions, Role};
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
+use crate::metrics::{DispatchMetrics, DispatchSnapshot};
 use crate::models;
 use crate::placement::{Placement, place};
 use crate::plan::{RowLimits, plan};
@@ -36,6 +37,9 @@ pub struct LoadOptions {
     pub max_outputs: usize,
     /// Sequences of full length that the key-value cache has room for.
     pub max_seqs: usize,
+    /// Whether to time each operation on devices where that slows the model down;
+    /// see [`ExecutableOptions::profile`].
+    pub profile: bool,
 }
 
 /// The context of a model made for more, unless one is asked for.
@@ -50,6 +54,7 @@ impl Default for LoadOptions {
             chunk: 256,
             max_outputs: 16,
             max_seqs: 1,
+            profile: false,
         }
     }
 }
@@ -108,7 +113,8 @@ impl Model {
         let (mut parts, mut executables) = (Vec::new(), Vec::new());
         for (backend, part, weights) in to_load {
             let kv = pools(&part.graph.kv_groups)?;
-            let for_part = ExecutableOptions { arithmetic: options.arithmetic, kv };
+            let for_part =
+                ExecutableOptions { arithmetic: options.arithmetic, kv, profile: options.profile };
             executables.push(backend.load(plan(&part.graph, limits), weights, &for_part)?);
             parts.push(part);
         }
@@ -204,6 +210,24 @@ impl Model {
     /// The runner, for batches of sequences.
     pub fn runner(&mut self) -> &mut Runner {
         &mut self.runner
+    }
+
+    /// What its devices have run since it was loaded, or since [`Self::reset_metrics`].
+    pub fn metrics(&self) -> DispatchSnapshot {
+        let metrics = self.dispatch_metrics();
+        DispatchSnapshot::new(metrics.iter().map(|device| device.snapshot()).collect())
+    }
+
+    /// The counters of its devices, for a thread that does not hold the model.
+    pub fn dispatch_metrics(&self) -> Vec<Arc<DispatchMetrics>> {
+        self.runner.dispatch_metrics()
+    }
+
+    /// Begins to count anew.
+    pub fn reset_metrics(&mut self) {
+        for device in self.dispatch_metrics() {
+            device.reset();
+        }
     }
 
     /// Tokenizer and runner together, for generation.

@@ -5,8 +5,10 @@
 
 use crate::Error;
 use crate::backend::{Batch, BatchSeq, Executable, Role, SeqTable};
+use crate::metrics::DispatchMetrics;
 use crate::plan::RowLimits;
 use realizar_kvcache::{BlockTable, KvLayout, PAGE_LEN, PagePool, PoolStats};
+use std::sync::Arc;
 
 /// A sequence of a [`Runner`].
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -135,6 +137,11 @@ impl Runner {
     /// Of each key-value group, what its pool has seen.
     pub fn pool_stats(&self) -> Vec<PoolStats> {
         self.pools.iter().map(PagePool::stats).collect()
+    }
+
+    /// The counters of the devices that it runs on, to be read from any thread.
+    pub fn dispatch_metrics(&self) -> Vec<Arc<DispatchMetrics>> {
+        self.executable.metrics()
     }
 
     /// A new, empty sequence.

@@ -7,10 +7,10 @@ mod common;
 use common::{gpus, tiny, write_quantized};
 use realizar_quant::BlockType;
 use realizar_runtime::backend::cpu::CpuBackend;
-use realizar_runtime::backend::{Arithmetic, Backend, Role};
+use realizar_runtime::backend::{Arithmetic, Role};
 use realizar_runtime::{Chunk, LoadOptions, Model, Outputs};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Largest allowed difference of a logit, relative to the largest of its row.
 const TOLERANCE: f32 = 2e-3;

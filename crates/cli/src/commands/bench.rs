@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use realizar_runtime::Model;
+use realizar_runtime::metrics::{DispatchSnapshot, LatencySnapshot};
 use serde_json::json;
 
 use crate::engine::{Engine, Needs};
@@ -34,6 +35,9 @@ pub(crate) struct Args {
     /// Do not run each test once before it is measured
     #[arg(long)]
     no_warmup: bool,
+    /// Time each kind of operation on the device; GPUs run slower meanwhile
+    #[arg(long)]
+    profile: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -79,22 +83,26 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     }
     let path = global.sources()?.resolve(&args.model)?;
     let ctx = tests.iter().map(|test| test.n_tokens()).max();
-    let mut engine = Engine::load(&path, &args.load, Needs { ctx, outputs: Some(1) })?;
+    let needs = Needs { ctx, outputs: Some(1), profile: args.profile };
+    let mut engine = Engine::load(&path, &args.load, needs)?;
     let n_threads = engine.n_threads;
     let model = &mut engine.model;
     let progress = Progress::steps("bench", (tests.len() * args.repetitions) as u64);
     let mut results = Vec::new(); // (test, tokens per second of each run)
+    let mut dispatch = Vec::new(); // (test, what the devices ran for it)
     for test in tests {
         progress.note(test.name());
         if !args.no_warmup {
             test.run(model)?;
         }
+        model.reset_metrics();
         let mut rates = Vec::new();
         for _ in 0..args.repetitions {
             let time = test.run(model)?;
             rates.push(test.n_tokens() as f64 / time.as_secs_f64().max(1e-9));
             progress.add(1);
         }
+        dispatch.push((test.name(), model.metrics()));
         results.push((test, rates));
     }
     progress.done();
@@ -114,6 +122,8 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
                 })
             })
             .collect();
+        let dispatch: Vec<_> =
+            dispatch.iter().map(|(test, metrics)| TestDispatch { test, metrics }).collect();
         return ui::json(&json!({
             "model": name,
             "architecture": model.architecture(),
@@ -122,6 +132,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             "backend": model.backend(),
             "threads": n_threads,
             "results": results,
+            "dispatch": dispatch,
         }));
     }
     let mut out = ui::out();
@@ -140,8 +151,63 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             test.name(),
         )?;
     }
+    if args.profile {
+        writeln!(out)?;
+        ui::table(&mut out, &profile_rows(&dispatch), &[3, 4, 5, 6, 7, 8])?;
+    }
     out.flush()?;
     Ok(())
+}
+
+/// An element of `dispatch` in the JSON output.
+#[derive(serde::Serialize)]
+struct TestDispatch<'a> {
+    test: &'a str,
+    #[serde(flatten)]
+    metrics: &'a DispatchSnapshot,
+}
+
+/// The profile of each test: one line per device and op class, and the whole steps last.
+fn profile_rows(dispatch: &[(String, DispatchSnapshot)]) -> Vec<Vec<String>> {
+    let header = [
+        "test",
+        "device",
+        "op class",
+        "dispatches",
+        "time",
+        "mean us",
+        "std us",
+        "p50 us",
+        "p99 us",
+    ];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    let none = || "-".to_owned();
+    for (test, metrics) in dispatch {
+        for device in &metrics.devices {
+            for class in &device.op_classes {
+                let us = |of: fn(&LatencySnapshot) -> f64| {
+                    class
+                        .latency
+                        .as_ref()
+                        .map_or_else(none, |latency| format!("{:.1}", of(latency)))
+                };
+                rows.push(vec![
+                    test.clone(),
+                    device.device.clone(),
+                    class.op_class.name().to_owned(),
+                    class.dispatches.to_string(),
+                    class
+                        .share_of_time
+                        .map_or_else(none, |share| format!("{:.1} %", 100.0 * share)),
+                    us(|latency| latency.mean_us),
+                    us(|latency| latency.std_us),
+                    us(|latency| latency.p50_us),
+                    us(|latency| latency.p99_us),
+                ]);
+            }
+        }
+    }
+    rows
 }
 
 /// Mean and sample standard deviation; the deviation of one value is 0.
@@ -157,7 +223,28 @@ fn mean_std(values: &[f64]) -> (f64, f64) {
 
 #[cfg(test)]
 mod tests {
-    use super::mean_std;
+    use super::*;
+    use realizar_runtime::metrics::{DeviceKind, DispatchMetrics, OpClass};
+
+    #[test]
+    fn a_profile_has_a_line_per_class_and_dashes_for_what_was_not_timed() {
+        let metrics = DispatchMetrics::new("gpu 0".to_owned(), DeviceKind::Gpu);
+        metrics.count(OpClass::Rope, 60);
+        metrics.record(OpClass::Linear, Duration::from_micros(300));
+        metrics.record(OpClass::Step, Duration::from_micros(400));
+        let snapshot = DispatchSnapshot::new(vec![metrics.snapshot()]);
+        let rows = profile_rows(&[("tg8".to_owned(), snapshot)]);
+        let lines: Vec<_> = rows[1..].iter().map(|row| row.join(" ")).collect();
+        assert_eq!(
+            lines,
+            [
+                "tg8 gpu 0 linear 1 75.0 % 300.0 0.0 300.0 300.0",
+                "tg8 gpu 0 rope 60 - - - - -",
+                "tg8 gpu 0 step 1 100.0 % 400.0 0.0 400.0 400.0",
+            ]
+        );
+        assert!(rows.iter().all(|row| row.len() == rows[0].len()));
+    }
 
     #[test]
     fn mean_and_deviation() {

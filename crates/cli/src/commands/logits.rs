@@ -50,7 +50,8 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     }
     let path = global.sources()?.resolve(&args.model)?;
     // A context of the prompt's length: with LongRoPE, a longer one has other angles.
-    let needs = Needs { ctx: Some(ids.len()), outputs: Some(positions.len().min(64)) };
+    let outputs = Some(positions.len().min(64));
+    let needs = Needs { ctx: Some(ids.len()), outputs, ..Needs::default() };
     let mut engine = Engine::load(&path, &args.load, needs)?;
     let rows = engine.model.logits(ids, &positions, args.load.chunk)?;
     if args.json {

@@ -15,10 +15,12 @@ pub use batch::{Batch, BatchGroup, BatchSeq, Role, SeqTable};
 
 use crate::Error;
 use crate::graph::Fusions;
+use crate::metrics::DispatchMetrics;
 use crate::plan::Plan;
 use crate::weights::Weights;
 use realizar_kvcache::KvLayout;
 use std::fmt;
+use std::sync::Arc;
 
 /// The arithmetic of matrix products.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -38,6 +40,9 @@ pub struct ExecutableOptions {
     pub arithmetic: Arithmetic,
     /// Of each key-value group, its layout and its number of pages.
     pub kv: Vec<(KvLayout, usize)>,
+    /// Whether to time each operation on the device where that costs something, as
+    /// timestamps on GPUs do. The CPU always times them.
+    pub profile: bool,
 }
 
 /// A device.
@@ -71,4 +76,7 @@ pub trait Executable: fmt::Debug + Send {
     /// # Errors
     /// If the device fails.
     fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error>;
+
+    /// The counters of its devices: one, or one of each when it runs on several.
+    fn metrics(&self) -> Vec<Arc<DispatchMetrics>>;
 }

@@ -7,6 +7,8 @@
 
 use crate::Error;
 use crate::backend::{Batch, Executable};
+use crate::metrics::DispatchMetrics;
+use std::sync::Arc;
 
 /// The parts of a model, in order.
 #[derive(Debug)]
@@ -34,5 +36,12 @@ impl Executable for Stages {
             rows = stage.run(batch, rows)?;
         }
         Ok(rows)
+    }
+
+    fn metrics(&self) -> Vec<Arc<DispatchMetrics>> {
+        self.rest.iter().fold(self.first.metrics(), |mut all, stage| {
+            all.extend(stage.metrics());
+            all
+        })
     }
 }

@@ -6,6 +6,7 @@ use super::names;
 use crate::Error;
 use crate::backend::{Arithmetic, Batch, Executable, ExecutableOptions};
 use crate::graph::{Attention, Op, RowDomain};
+use crate::metrics::{DispatchMetrics, OpClass};
 use crate::plan::{Place, Plan, Step};
 use crate::weights::{WeightData, WeightId, Weights};
 use realizar_kernels_cpu as kernels;
@@ -13,6 +14,8 @@ use realizar_kernels_cpu::{
     AttnParams, AttnScratch, AttnSeq, KvGeometry, KvSlot, Rows, RowsMut, Team, Tier,
 };
 use realizar_kvcache::{KvLayout, PAGE_LEN};
+use std::sync::Arc;
+use std::time::Instant;
 
 /// Sequences whose attention is computed in one call, so that their tables can
 /// be listed without an allocation.
@@ -40,6 +43,7 @@ pub(super) struct CpuExecutable {
     attention: AttnScratch,
     kv: Vec<KvGroup>,
     slots: Vec<KvSlot>,
+    metrics: Arc<DispatchMetrics>,
 }
 
 fn out_of_memory(option: &'static str, what: &str, n_bytes: usize) -> Error {
@@ -71,6 +75,7 @@ impl CpuExecutable {
         plan: Plan,
         weights: Weights,
         options: &ExecutableOptions,
+        metrics: Arc<DispatchMetrics>,
     ) -> Result<Self, Error> {
         let arena = Arena::new(plan.arena_len)
             .ok_or_else(|| out_of_memory("chunk", "an arena", plan.arena_len.saturating_mul(4)))?;
@@ -97,6 +102,7 @@ impl CpuExecutable {
             arena,
             plan,
             weights,
+            metrics,
         })
     }
 
@@ -238,6 +244,10 @@ impl Executable for CpuExecutable {
             }
             None => assert!(input.is_empty(), "rows for a plan that takes none"),
         }
+        // The clock is read between operations, once for the end of one and the start
+        // of the next.
+        let started = Instant::now();
+        let mut last = started;
         for idx in 0..self.plan.steps.len() {
             // Without rows that want logits, what follows their selection is idle.
             let idle = self.plan.steps[idx].output.rows == RowDomain::Outputs;
@@ -245,9 +255,17 @@ impl Executable for CpuExecutable {
                 continue;
             }
             self.step(idx, batch);
+            let now = Instant::now();
+            self.metrics.record(OpClass::of(&self.plan.steps[idx].op), now - last);
+            last = now;
         }
         let output = &self.plan.output;
+        self.metrics.record(OpClass::Step, last - started);
         Ok(self.arena.dense(output, role_rows(output.rows, batch).n_rows))
+    }
+
+    fn metrics(&self) -> Vec<Arc<DispatchMetrics>> {
+        vec![self.metrics.clone()]
     }
 }
 
@@ -294,6 +312,7 @@ fn in_place<'a>(arena: &'a mut Arena, team: &Team, step: &Step, n_rows: usize) -
 mod tests {
     use super::*;
     use crate::graph::GraphBuilder;
+    use crate::metrics::DeviceKind;
     use crate::plan::{RowLimits, plan};
 
     /// A batch of one prompt, without a cache.
@@ -305,8 +324,10 @@ mod tests {
     fn load(b: GraphBuilder, output: crate::graph::ValueId) -> CpuExecutable {
         let limits = RowLimits { tokens: 4, outputs: 2 };
         let plan = plan(&b.finish(output), limits);
-        let options = ExecutableOptions { arithmetic: Arithmetic::F32, kv: Vec::new() };
-        CpuExecutable::new(2, Tier::detect(), plan, Weights::default(), &options).unwrap()
+        let options =
+            ExecutableOptions { arithmetic: Arithmetic::F32, kv: Vec::new(), profile: false };
+        let metrics = Arc::new(DispatchMetrics::new("cpu".to_owned(), DeviceKind::Cpu));
+        CpuExecutable::new(2, Tier::detect(), plan, Weights::default(), &options, metrics).unwrap()
     }
 
     #[test]

@@ -9,10 +9,12 @@ mod names;
 use crate::Error;
 use crate::backend::{Backend, Executable, ExecutableOptions};
 use crate::graph::Fusions;
+use crate::metrics::{DeviceKind, DispatchMetrics};
 use crate::plan::Plan;
 use crate::weights::Weights;
 use executable::CpuExecutable;
 use realizar_kernels_cpu::{Tier, default_threads};
+use std::sync::Arc;
 
 /// The processor of this machine.
 #[derive(Debug, Clone, Copy)]
@@ -67,7 +69,10 @@ impl Backend for CpuBackend {
         weights: Weights,
         options: &ExecutableOptions,
     ) -> Result<Box<dyn Executable>, Error> {
-        let executable = CpuExecutable::new(self.n_threads, self.tier, plan, weights, options)?;
+        let metrics = DispatchMetrics::new(self.name(), DeviceKind::Cpu);
+        let (n_threads, tier) = (self.n_threads, self.tier);
+        let executable =
+            CpuExecutable::new(n_threads, tier, plan, weights, options, Arc::new(metrics))?;
         Ok(Box::new(executable))
     }
 }

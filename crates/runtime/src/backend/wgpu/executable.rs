@@ -7,11 +7,14 @@ use super::words::{GroupShape, RowCounts, Rows, Words, rows_at};
 use crate::Error;
 use crate::backend::{Arithmetic, Batch, Executable, ExecutableOptions};
 use crate::graph::{Op, RowDomain};
+use crate::metrics::{DeviceKind, DispatchMetrics, OpClass};
 use crate::plan::{Place, Plan};
 use crate::weights::Weights;
 use realizar_kernels_wgpu as kernels;
-use realizar_kernels_wgpu::{AttentionScratch, Buffer, Gpu, KvLayer, KvSpec, QuantizedRows};
+use realizar_kernels_wgpu::{AttentionScratch, Buffer, Gpu, KvLayer, KvSpec, QuantizedRows, Timer};
 use realizar_kvcache::{KvLayout, PAGE_LEN};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A loaded plan.
 #[derive(Debug)]
@@ -27,6 +30,18 @@ pub(super) struct WgpuExecutable {
     readback: Buffer,
     /// The rows of the plan's output.
     output: Vec<f32>, // [max rows, width]
+    metrics: Arc<DispatchMetrics>,
+    /// Set when each kernel is to be timed and the device can.
+    profile: Option<Profile>,
+}
+
+/// The times of a step's kernels.
+#[derive(Debug)]
+struct Profile {
+    timer: Timer,
+    /// The class of each kernel that was recorded.
+    classes: Vec<OpClass>,
+    durations: Vec<Duration>,
 }
 
 /// Bytes of `n` numbers.
@@ -121,11 +136,26 @@ impl WgpuExecutable {
             kv: &kv,
             quantized: quantized.as_ref(),
         };
-        let steps =
-            (0..plan.steps.len()).map(|i| binder.bind(&plan, i)).collect::<Result<_, _>>()?;
+        let bound = (0..plan.steps.len()).map(|i| binder.bind(&plan, i));
+        let steps: Vec<Vec<Run>> = bound.collect::<Result<_, _>>()?;
+        let n_runs = steps.iter().map(Vec::len).sum();
+        let profile = match options.profile {
+            true => Timer::new(gpu, n_runs)?,
+            false => None,
+        };
+        if options.profile && profile.is_none() {
+            tracing::warn!(device = name, "this device cannot time its kernels");
+        }
+        let profile = profile.map(|timer| Profile {
+            timer,
+            classes: Vec::with_capacity(n_runs),
+            durations: Vec::with_capacity(n_runs),
+        });
         tracing::debug!(device = name, bytes = device_weights.n_bytes(), "weights are uploaded");
         Ok(Self {
             name: name.to_owned(),
+            metrics: Arc::new(DispatchMetrics::new(name.to_owned(), DeviceKind::Gpu)),
+            profile,
             gpu: gpu.clone(),
             output: vec![0.0; max_output],
             steps,
@@ -147,12 +177,21 @@ impl WgpuExecutable {
             assert_eq!(input.len(), batch.n_rows() * place.width, "rows of the input");
             self.gpu.write(&self.values, f32_bytes(place.start), bytemuck::cast_slice(input))?;
         }
-        let mut recorder = self.gpu.record();
+        let mut classes = None;
+        let mut recorder = match &mut self.profile {
+            Some(profile) => {
+                profile.classes.clear();
+                classes = Some(&mut profile.classes);
+                self.gpu.record_timed(&mut profile.timer)
+            }
+            None => self.gpu.record(),
+        };
         for (step, runs) in self.plan.steps.iter().zip(&self.steps) {
             // Without rows that want logits, what follows their selection is idle.
             if step.output.rows == RowDomain::Outputs && batch.outputs.is_empty() {
                 continue;
             }
+            let class = OpClass::of(&step.op);
             for run in runs {
                 let n = match run.count {
                     Count::Rows(at) => counts.n(at),
@@ -160,6 +199,10 @@ impl WgpuExecutable {
                     Count::Items(group) => self.words.n_items(group),
                 };
                 recorder.run(&run.kernel, n);
+                if n > 0 {
+                    self.metrics.count(class, 1);
+                    classes.iter_mut().for_each(|classes| classes.push(class));
+                }
             }
         }
         let Place { start, stride, width, rows } = self.plan.output;
@@ -172,14 +215,26 @@ impl WgpuExecutable {
         if n > 0 {
             self.gpu.read(&self.readback, &mut self.output[..n])?;
         }
+        if let Some(profile) = &mut self.profile {
+            profile.timer.read(&self.gpu, &mut profile.durations)?;
+            for (&class, &duration) in profile.classes.iter().zip(&profile.durations) {
+                self.metrics.time(class, duration);
+            }
+        }
         Ok(n)
     }
 }
 
 impl Executable for WgpuExecutable {
     fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error> {
+        let started = Instant::now();
         self.words.fill(batch)?;
         let n = self.step(batch, input).map_err(|e| device_error(&self.name, &e))?;
+        self.metrics.record(OpClass::Step, started.elapsed());
         Ok(&self.output[..n])
+    }
+
+    fn metrics(&self) -> Vec<Arc<DispatchMetrics>> {
+        vec![self.metrics.clone()]
     }
 }
