@@ -122,7 +122,13 @@ impl FreeList {
 fn works_in_place(op: &Op) -> bool {
     matches!(
         op,
-        Op::Norm(_) | Op::Rope { .. } | Op::Act(_) | Op::Scale(_) | Op::Softcap(_) | Op::Add
+        Op::Norm(_)
+            | Op::Rope { .. }
+            | Op::Act(_)
+            | Op::Scale(_)
+            | Op::Softcap(_)
+            | Op::Clamp { .. }
+            | Op::Add
     )
 }
 

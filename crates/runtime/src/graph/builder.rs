@@ -171,6 +171,14 @@ impl GraphBuilder {
         }
     }
 
+    /// Every element held between `-limit` and `limit`; nothing when there is no limit.
+    pub fn clamp(&mut self, x: ValueId, limit: Option<f32>) -> ValueId {
+        match limit {
+            Some(limit) => self.same_shape(Op::Clamp { min: -limit, max: limit }, &[x]),
+            None => x,
+        }
+    }
+
     /// Only the rows whose logits are wanted.
     pub fn select_rows(&mut self, x: ValueId) -> ValueId {
         let width = self.width(x);

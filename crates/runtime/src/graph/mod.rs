@@ -211,6 +211,13 @@ pub enum Op {
     Scale(f32),
     /// Input x: `cap * tanh(x / cap)`.
     Softcap(f32),
+    /// Input x: each element, no less than `min` and no more than `max`.
+    Clamp {
+        /// The least that comes out.
+        min: f32,
+        /// The most that comes out.
+        max: f32,
+    },
     /// Input x, tokens; output: only the rows whose logits are wanted.
     SelectRows,
 }

@@ -79,6 +79,7 @@ impl Graph {
             Op::Add => "add".to_owned(),
             Op::Scale(factor) => format!("scale {factor}"),
             Op::Softcap(cap) => format!("soft cap {cap}"),
+            Op::Clamp { min, max } => format!("clamp {min}..{max}"),
             Op::SelectRows => "select_rows".to_owned(),
         }
     }
