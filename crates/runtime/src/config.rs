@@ -74,6 +74,7 @@ impl Config {
             },
             softcap: self.attn_softcap,
             window: self.windows[l],
+            sinks: None,
         }
     }
 

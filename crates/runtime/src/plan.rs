@@ -254,6 +254,7 @@ mod tests {
                 scale: 1.0,
                 softcap: None,
                 window: None,
+                sinks: None,
             };
             let a = b.attention(q, k, v, &spec);
             let o = b.linear(a, &linear(DIM, DIM));

@@ -197,7 +197,7 @@ impl<'a> WeightLoader<'a> {
 
     fn file_name(&self, name: Name, suffix: &str) -> String {
         names::file_name(self.tables, name.leaf, name.layer, suffix)
-            .unwrap_or_else(|| format!("{name}.{suffix}"))
+            .unwrap_or_else(|| names::with_suffix(name.to_string(), suffix))
     }
 
     /// The tensor, under its name or without the base model's prefix, which
@@ -338,11 +338,27 @@ impl<'a> WeightLoader<'a> {
         self.vector_of(&tensor, 0.0).map(Some)
     }
 
-    fn vector(&mut self, name: Name, suffix: &str, tensor: &Tensor) -> Result<WeightId, Error> {
+    fn add_vector(&mut self, name: Name, suffix: &str, tensor: &Tensor) -> Result<WeightId, Error> {
         let offset = if suffix == "weight" { self.norm_offset } else { 0.0 };
         let values = self.vector_of(tensor, offset)?;
         let name = if suffix == "bias" { format!("{name}.bias") } else { name.to_string() };
         Ok(self.add(name, vec![values.len()], WeightData::Vector(values)))
+    }
+
+    /// A vector of `len` numbers that is neither a norm's nor a linear's, such as
+    /// the sinks of attention. Its tensor may be called `NAME.weight` or `NAME`.
+    ///
+    /// # Errors
+    /// If it is missing, or of another length or an unusable type.
+    pub fn vector(&mut self, name: impl Into<Name>, len: usize) -> Result<WeightId, Error> {
+        let name = name.into();
+        let tensor = match self.find(name, "") {
+            Some(tensor) => tensor,
+            None => self.require(name, "weight")?,
+        };
+        self.check_shape(&tensor, &[len])?;
+        let values = self.vector_of(&tensor, 0.0)?;
+        Ok(self.add(name.to_string(), vec![len], WeightData::Vector(values)))
     }
 
     fn bias_tensor(&mut self, name: Name, bias: Bias, len: usize) -> Result<Option<Tensor>, Error> {
@@ -370,9 +386,9 @@ impl<'a> WeightLoader<'a> {
         let name = name.into();
         let tensor = self.require(name, "weight")?;
         self.check_shape(&tensor, &[len])?;
-        let weight = Some(self.vector(name, "weight", &tensor)?);
+        let weight = Some(self.add_vector(name, "weight", &tensor)?);
         let bias = match self.bias_tensor(name, bias, len)? {
-            Some(tensor) => Some(self.vector(name, "bias", &tensor)?),
+            Some(tensor) => Some(self.add_vector(name, "bias", &tensor)?),
             None => None,
         };
         Ok(NormWeights { weight, bias, len })
@@ -471,7 +487,7 @@ impl<'a> WeightLoader<'a> {
             // Some files store the tied head a second time.
             self.find("lm_head".into(), "weight");
             let bias = match self.bias_tensor("lm_head".into(), bias, tok_embed.rows)? {
-                Some(tensor) => Some(self.vector("lm_head".into(), "bias", &tensor)?),
+                Some(tensor) => Some(self.add_vector("lm_head".into(), "bias", &tensor)?),
                 None => None,
             };
             return Ok(Linear { weight: tok_embed, bias });

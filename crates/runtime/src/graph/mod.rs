@@ -152,6 +152,8 @@ pub struct Attention {
     pub softcap: Option<f32>,
     /// Positions that a query sees, itself included.
     pub window: Option<usize>,
+    /// One logit per query head that takes part in the softmax and adds no value.
+    pub sinks: Option<WeightId>, // [n_heads]
 }
 
 /// A layer's place in the key-value cache.

@@ -72,6 +72,9 @@ impl Graph {
                 if let Some(cap) = a.softcap {
                     text += &format!(", soft cap {cap}");
                 }
+                if let Some(sinks) = a.sinks {
+                    text += &format!(", sinks {}", self.weight(sinks));
+                }
                 text
             }
             Op::Act(act) => format!("{act:?}"),

@@ -202,6 +202,7 @@ impl CpuExecutable {
             softcap: attention.softcap,
             window: attention.window,
             causal: true,
+            sinks: attention.sinks.map(|id| self.weights.vector(id)),
         };
         let mut out = out;
         for (seqs, tables) in
