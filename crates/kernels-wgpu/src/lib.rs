@@ -8,19 +8,31 @@
 
 mod adapter;
 mod elementwise;
+mod embed;
 mod error;
 mod gpu;
 mod kernel;
+mod matrix;
+mod norm;
+mod pack;
 mod recorder;
+mod rope;
 mod rows;
+mod select;
 pub mod shader;
 #[cfg(test)]
 mod testing;
 
 pub use adapter::{Adapter, AdapterKind};
 pub use elementwise::{Activation, Elementwise, elementwise};
+pub use embed::embed;
 pub use error::Error;
 pub use gpu::{Buffer, Caps, Gpu, GpuOptions};
 pub use kernel::{Grid, Kernel};
+pub use matrix::Matrix;
+pub use norm::{Norm, NormKind, norm};
+pub use pack::{pack_rows, packed_row_bytes};
 pub use recorder::Recorder;
+pub use rope::{RopeAngles, RopeStyle, rope, rope_table};
 pub use rows::{Rows, RowsAt, View};
+pub use select::{copy, select_rows};

@@ -60,7 +60,14 @@ pub fn reduce(subgroups: bool) -> &'static str {
 
 /// Every shader in every variant, to be validated.
 pub fn all() -> Vec<Shader> {
-    [crate::elementwise::shaders()].concat()
+    [
+        crate::elementwise::shaders(),
+        crate::embed::shaders(),
+        crate::norm::shaders(),
+        crate::rope::shaders(),
+        crate::select::shaders(),
+    ]
+    .concat()
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use crate::kernel::Kernel;
 use crate::rows::{Rows, RowsAt};
 use crate::{Adapter, Buffer, Gpu, GpuOptions};
+use realizar_quant::BlockType;
 
 /// The first adapter with everything it has, and again with nothing that it
 /// could lack. Empty, with a message, where there is no adapter.
@@ -80,4 +81,48 @@ pub(crate) fn erf(x: f64) -> f64 {
         let fraction = (1..60).rev().fold(z, |f, n| z + f64::from(n) / 2.0 / f);
         x.signum() * (1.0 - (-z * z).exp() / std::f64::consts::PI.sqrt() / fraction)
     }
+}
+
+/// Numbers that look random, in [-1, 1).
+pub(crate) fn noise(n: usize, seed: u64) -> Vec<f32> {
+    // The finalizer of SplitMix64.
+    let number = |i: u64| {
+        let mut z = (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed.wrapping_mul(0x2545_f491);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    (0..n as u64).map(number).collect()
+}
+
+/// Rows as files have them. Every other block is quantized noise, the others are
+/// noise in every byte but those of their scales, which are those of the former.
+pub(crate) fn blocks(ty: BlockType, n_rows: usize, n_cols: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; n_rows * ty.row_bytes(n_cols).expect("whole blocks")];
+    realizar_quant::quantize(ty, &noise(n_rows * n_cols, seed), &mut bytes).expect("whole blocks");
+    // Where binary16 numbers lie in a block.
+    let scales = match ty {
+        BlockType::F32 | BlockType::F16 | BlockType::BF16 => return bytes,
+        BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Q8_0 => 0..2,
+        BlockType::Q2_K => 80..84,
+        BlockType::Q3_K => 108..110,
+        BlockType::Q6_K => 208..210,
+        _ => 0..4,
+    };
+    let random = noise(bytes.len(), seed + 1);
+    let n = ty.block_bytes();
+    for (block, random) in bytes.chunks_exact_mut(n).zip(random.chunks_exact(n)).step_by(2) {
+        for (i, byte) in block.iter_mut().enumerate().filter(|(i, _)| !scales.contains(i)) {
+            *byte = (random[i] * 128.0) as i8 as u8;
+        }
+    }
+    bytes
+}
+
+/// The numbers of such rows.
+pub(crate) fn dequantized(ty: BlockType, n_cols: usize, rows: &[u8]) -> Vec<f32> {
+    let n_rows = rows.len() / ty.row_bytes(n_cols).expect("whole blocks");
+    let mut out = vec![0.0; n_rows * n_cols];
+    realizar_quant::dequantize(ty, rows, &mut out).expect("whole blocks");
+    out
 }

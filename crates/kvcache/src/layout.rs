@@ -17,7 +17,7 @@ pub const PAGE_ALIGN: usize = 64;
 /// The key-value state that one group of layers needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupSpec {
-    /// Layers in the group.
+    /// Layers in the group; none, where another device has all of them.
     pub n_layers: usize,
     /// Key-value heads of each layer.
     pub n_kv_heads: usize,
@@ -49,7 +49,7 @@ impl KvLayout {
         }
         let elements = [2, spec.n_kv_heads, PAGE_LEN, spec.head_dim, ty.block_bytes()]
             .iter()
-            .try_fold(spec.n_layers, |n, &f| n.checked_mul(f));
+            .try_fold(spec.n_layers.max(1), |n, &f| n.checked_mul(f));
         match elements {
             Some(n) if n > 0 && n < isize::MAX as usize - PAGE_ALIGN => Ok(Self { ty, spec }),
             _ => Err(Error::Layout { ty, reason: format!("{spec:?} is empty or too large") }),
@@ -114,6 +114,13 @@ mod tests {
         assert_eq!(l.k_offset(4), 8 * plane);
         assert_eq!(l.page_bytes(), (10 * plane).next_multiple_of(64));
         assert_eq!(l.page_bytes() % PAGE_ALIGN, 0);
+    }
+
+    #[test]
+    fn a_group_without_layers_takes_no_memory() {
+        let spec = GroupSpec { n_layers: 0, n_kv_heads: 3, head_dim: 20, window: None };
+        assert_eq!(KvLayout::new(BlockType::F16, spec.clone()).unwrap().page_bytes(), 0);
+        assert!(KvLayout::new(BlockType::F16, GroupSpec { n_kv_heads: 0, ..spec }).is_err());
     }
 
     #[test]

@@ -57,8 +57,11 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Elements of the arena, in f32.
     pub arena_len: usize,
-    /// Where the logits are after the last step.
-    pub logits: Place,
+    /// Where the rows that come from outside go before the first step, if the
+    /// graph has an input; no step fills it.
+    pub input: Option<Place>,
+    /// Where the graph's output is after the last step, its rows without gaps.
+    pub output: Place,
     /// The rows that there is room for.
     pub limits: RowLimits,
 }
@@ -137,13 +140,13 @@ fn works_in_place(op: &Op) -> bool {
 /// # Panics
 /// If the graph was not finished.
 pub fn plan(graph: &Graph, limits: RowLimits) -> Plan {
-    let logits = graph.logits.expect("a finished graph has logits");
+    let result = graph.output.expect("a finished graph has an output");
     let mut last_use = vec![0; graph.values.len()]; // by direct readers
     for (i, node) in graph.nodes.iter().enumerate() {
         last_use[node.output.idx()] = i;
         node.inputs.iter().for_each(|id| last_use[id.idx()] = i);
     }
-    last_use[logits.idx()] = usize::MAX;
+    last_use[result.idx()] = usize::MAX;
     // A value is read until the last of its views is.
     let mut root_last_use = last_use.clone();
     for id in graph.value_ids() {
@@ -156,6 +159,7 @@ pub fn plan(graph: &Graph, limits: RowLimits) -> Plan {
     let mut homes: Vec<Option<(usize, usize)>> = vec![None; graph.values.len()];
     let mut free = FreeList::default();
     let mut steps = Vec::with_capacity(graph.nodes.len());
+    let mut outside = None;
 
     for (i, node) in graph.nodes.iter().enumerate() {
         let out = &graph.values[node.output.idx()];
@@ -179,6 +183,8 @@ pub fn plan(graph: &Graph, limits: RowLimits) -> Plan {
             };
             works_in_place(&node.op)
                 && width == out.width
+                // Whoever takes the graph's output takes rows without gaps.
+                && (node.output != result || storages[storage].stride == width)
                 && !graph.value_ids().any(read_later)
                 // An operand in the same storage cannot be read while it is written.
                 && node.inputs[1..].iter().all(|&y| home(&homes, y).0 != storage)
@@ -207,7 +213,12 @@ pub fn plan(graph: &Graph, limits: RowLimits) -> Plan {
         s.last_use = s.last_use.max(root_last_use[node.output.idx()]);
         let output =
             Place { start: s.start + col, stride: s.stride, width: out.width, rows: out.rows };
-        steps.push(Step { op: node.op.clone(), inputs, output });
+        if node.op == Op::Input {
+            assert_eq!(i, 0, "an input comes before every step");
+            outside = Some(output);
+        } else {
+            steps.push(Step { op: node.op.clone(), inputs, output });
+        }
         for s in &mut storages {
             if s.last_use <= i {
                 free.give(s.start, s.len);
@@ -216,8 +227,10 @@ pub fn plan(graph: &Graph, limits: RowLimits) -> Plan {
         }
     }
 
-    let logits = steps.last().expect("a graph has operations").output;
-    Plan { steps, arena_len: free.arena_len, logits, limits }
+    let made_by = graph.nodes.iter().position(|node| node.output == result);
+    let idx = made_by.expect("a node makes the output") - usize::from(outside.is_some());
+    let output = steps[idx].output;
+    Plan { steps, arena_len: free.arena_len, input: outside, output, limits }
 }
 
 #[cfg(test)]
@@ -274,7 +287,7 @@ mod tests {
         };
         // Replay: each cell remembers the step that wrote it.
         let mut written = vec![None; plan.arena_len];
-        let mut expected: Vec<(Place, usize)> = Vec::new();
+        plan.input.iter().flat_map(cells).for_each(|c| written[c] = Some(usize::MAX));
         for (i, step) in plan.steps.iter().enumerate() {
             for input in &step.inputs {
                 let owner = written[input.start];
@@ -287,9 +300,8 @@ mod tests {
                 assert!(!overlap || *input == step.output, "step {i} writes what it reads");
             }
             cells(&step.output).for_each(|c| written[c] = Some(i));
-            expected.push((step.output, i));
         }
-        assert!(cells(&plan.logits).all(|c| written[c] == Some(plan.steps.len() - 1)));
+        assert!(cells(&plan.output).all(|c| written[c] == Some(plan.steps.len() - 1)));
     }
 
     #[test]
@@ -315,5 +327,26 @@ mod tests {
             assert_eq!(rope.output.stride, DIM + 8 + 8);
         }
         assert_eq!(ropes[1].output.start - ropes[0].output.start, DIM);
+    }
+
+    #[test]
+    fn a_graph_may_begin_with_rows_from_outside_and_end_with_hidden_states() {
+        let limits = RowLimits { tokens: 4, outputs: 1 };
+        let mut b = GraphBuilder::new();
+        let x = b.input(DIM);
+        let h = b.linear(x, &linear(DIM, DIM));
+        let wide = b.linear(x, &linear(8, DIM));
+        let wide = b.act(wide, crate::graph::Activation::Relu);
+        let back = b.linear(wide, &linear(DIM, 8));
+        let sum = b.add(h, back);
+        for fusions in [Fusions::NONE, Fusions::ALL] {
+            let graph = fuse(b.clone().finish(sum), fusions);
+            let plan = plan(&graph, limits);
+            check_no_overlap(&plan);
+            assert!(plan.steps.iter().all(|step| step.op != Op::Input));
+            let place = |p: Place| (p.stride, p.width, p.rows);
+            assert_eq!(plan.input.map(place), Some((DIM, DIM, RowDomain::Tokens)));
+            assert_eq!(place(plan.output), (DIM, DIM, RowDomain::Tokens), "{fusions:?}");
+        }
     }
 }

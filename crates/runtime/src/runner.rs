@@ -199,7 +199,7 @@ impl Runner {
         self.check(chunks)?;
         self.grow(chunks)?;
         self.fill_batch(chunks);
-        let values = match self.executable.run(&self.batch) {
+        let values = match self.executable.run(&self.batch, &[]) {
             Ok(values) => values,
             Err(error) => {
                 shrink(&mut self.seqs, &mut self.pools, chunks);

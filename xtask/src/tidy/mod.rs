@@ -13,6 +13,7 @@ mod crates;
 mod layers;
 mod lexer;
 mod links;
+mod seam;
 mod source;
 mod text;
 
@@ -45,6 +46,7 @@ impl fmt::Display for Finding {
 pub(crate) fn run() -> Result<()> {
     let root = shell::root();
     let files = files()?;
+    let architectures = seam::architectures(&files);
     let mut findings = Vec::new();
     for file in &files {
         let Ok(bytes) = std::fs::read(root.join(file)) else { continue };
@@ -52,7 +54,10 @@ pub(crate) fn run() -> Result<()> {
         let Ok(text) = String::from_utf8(bytes) else { continue };
         findings.extend(text::check(file, &text));
         match file.extension().and_then(|e| e.to_str()) {
-            Some("rs") => findings.extend(source::check(file, &text)),
+            Some("rs") => {
+                findings.extend(source::check(file, &text));
+                findings.extend(seam::check(file, &text, &architectures));
+            }
             Some("md") => findings.extend(links::check(&root, file, &text)),
             _ => {}
         }

@@ -59,10 +59,13 @@ pub trait Backend: fmt::Debug + Send {
 
 /// A loaded plan with its key-value memory.
 pub trait Executable: fmt::Debug + Send {
-    /// Runs the plan for `batch`: stores its keys and values, and returns the
-    /// logits of its output rows, `[batch.outputs.len(), vocab_size]`.
+    /// Runs the plan for `batch` on `input`, `[n_rows, width of the plan's input]`
+    /// and empty when the plan has none: stores the batch's keys and values, and
+    /// returns the rows of the plan's output. These are the logits of the rows
+    /// that want them, `[batch.outputs.len(), vocab_size]`, or the hidden states
+    /// of all rows, `[n_rows, dim]`.
     ///
     /// # Errors
     /// If the device fails.
-    fn run(&mut self, batch: &Batch) -> Result<&[f32], Error>;
+    fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error>;
 }

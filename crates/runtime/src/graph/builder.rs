@@ -32,7 +32,7 @@ pub struct AttentionSpec {
 }
 
 /// Records a [`Graph`].
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct GraphBuilder {
     graph: Graph,
 }
@@ -67,6 +67,13 @@ impl GraphBuilder {
     fn same_shape(&mut self, op: Op, inputs: &[ValueId]) -> ValueId {
         let (width, rows) = (self.width(inputs[0]), self.rows(inputs[0]));
         self.push(op, inputs, width, rows)
+    }
+
+    /// The rows of `width` columns that a graph begins with when it follows
+    /// another.
+    pub fn input(&mut self, width: usize) -> ValueId {
+        assert!(self.graph.nodes.is_empty(), "an input comes first");
+        self.push(Op::Input, &[], width, RowDomain::Tokens)
     }
 
     /// The embedding of each token, times `scale`.
@@ -189,10 +196,9 @@ impl GraphBuilder {
         self.push(Op::SelectRows, &[x], width, RowDomain::Outputs)
     }
 
-    /// Ends the graph with its logits.
-    pub fn finish(mut self, logits: ValueId) -> Graph {
-        assert_eq!(self.rows(logits), RowDomain::Outputs, "logits are of selected rows");
-        self.graph.logits = Some(logits);
+    /// Ends the graph with its output: logits, or hidden states for another graph.
+    pub fn finish(mut self, output: ValueId) -> Graph {
+        self.graph.output = Some(output);
         self.graph
     }
 }

@@ -41,7 +41,7 @@ pub fn fuse(mut graph: Graph, fusions: Fusions) -> Graph {
 /// How often each value is read, as itself or through a view.
 fn readers(graph: &Graph) -> Vec<usize> {
     let mut n = vec![0; graph.values.len()];
-    let reads = graph.nodes.iter().flat_map(|node| &node.inputs).chain(&graph.logits);
+    let reads = graph.nodes.iter().flat_map(|node| &node.inputs).chain(&graph.output);
     for &id in reads {
         n[id.idx()] += 1;
         if graph.values[id.idx()].view.is_some() {

@@ -168,6 +168,9 @@ pub struct KvLayer {
 /// An operation. Its inputs and output are the node's.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Op {
+    /// Rows that come from outside: the hidden states of the device before. No
+    /// inputs; the first node of its graph.
+    Input,
     /// Rows of a table by token id, times `scale`.
     Embed {
         /// `[vocab_size, dim]`
@@ -257,8 +260,9 @@ pub struct Graph {
     pub weights: Vec<WeightInfo>,
     /// The groups of layers that share key-value pages.
     pub kv_groups: Vec<GroupSpec>,
-    /// The last value: logits, `[outputs, vocab_size]`.
-    pub logits: Option<ValueId>,
+    /// What the graph computes: the logits, `[outputs, vocab_size]`, or of a part
+    /// that another one follows the hidden states, `[tokens, dim]`.
+    pub output: Option<ValueId>,
 }
 
 impl Graph {

@@ -32,6 +32,7 @@ impl Graph {
 
     fn op(&self, op: &Op) -> String {
         match op {
+            Op::Input => "input".to_owned(),
             Op::Embed { table, scale } if *scale == 1.0 => format!("embed {}", self.weight(*table)),
             Op::Embed { table, scale } => format!("embed {} * {scale}", self.weight(*table)),
             Op::PosEmbed { table } => format!("pos_embed {}", self.weight(*table)),

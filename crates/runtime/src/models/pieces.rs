@@ -5,7 +5,7 @@ use crate::Error;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::names::NameTable;
 use crate::config::Config;
-use crate::graph::{Graph, GraphBuilder, NormKind, RopeStyle, ValueId};
+use crate::graph::{Graph, GraphBuilder, NormKind, RopeStyle, RowDomain, ValueId};
 use crate::rope::{Rope, RopeScaling};
 use crate::weights::{Bias, Name, Weight, WeightLoader, Weights};
 
@@ -43,6 +43,8 @@ impl<'a> Build<'a> {
     ) -> Result<(Graph, Weights), Error> {
         let (infos, weights) = self.weights.finish(architecture, ignored)?;
         let mut graph = self.graph.finish(logits);
+        let rows = graph.values[logits.idx()].rows;
+        assert_eq!(rows, RowDomain::Outputs, "logits are of selected rows");
         graph.weights = infos;
         Ok((graph, weights))
     }

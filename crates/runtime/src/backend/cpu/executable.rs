@@ -10,7 +10,7 @@ use crate::plan::{Place, Plan, Step};
 use crate::weights::{WeightData, WeightId, Weights};
 use realizar_kernels_cpu as kernels;
 use realizar_kernels_cpu::{
-    AttnParams, AttnScratch, AttnSeq, KvGeometry, KvSlot, RowsMut, Team, Tier,
+    AttnParams, AttnScratch, AttnSeq, KvGeometry, KvSlot, Rows, RowsMut, Team, Tier,
 };
 use realizar_kvcache::{KvLayout, PAGE_LEN};
 
@@ -106,6 +106,7 @@ impl CpuExecutable {
         let rows = role_rows(step.output.rows, batch);
         let n_rows = rows.n_rows;
         match &step.op {
+            Op::Input => unreachable!("a plan has no step for its input"),
             Op::Embed { table, scale } => {
                 let out = self.arena.rows_mut(&step.output, n_rows);
                 embed(team, tier, &self.weights, (*table, *scale), &batch.tokens, out);
@@ -233,7 +234,15 @@ impl CpuExecutable {
 }
 
 impl Executable for CpuExecutable {
-    fn run(&mut self, batch: &Batch) -> Result<&[f32], Error> {
+    fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error> {
+        match &self.plan.input {
+            Some(place) => {
+                let rows = Rows::new(input, batch.n_rows(), place.width);
+                let place = self.arena.rows_mut(place, batch.n_rows());
+                kernels::copy_rows(&self.team, rows, place);
+            }
+            None => assert!(input.is_empty(), "rows for a plan that takes none"),
+        }
         for idx in 0..self.plan.steps.len() {
             // Without rows that want logits, what follows their selection is idle.
             let idle = self.plan.steps[idx].output.rows == RowDomain::Outputs;
@@ -242,7 +251,8 @@ impl Executable for CpuExecutable {
             }
             self.step(idx, batch);
         }
-        Ok(self.arena.dense(&self.plan.logits, batch.outputs.len()))
+        let output = &self.plan.output;
+        Ok(self.arena.dense(output, role_rows(output.rows, batch).n_rows))
     }
 }
 
@@ -283,4 +293,48 @@ fn copy_unless_in_place(arena: &mut Arena, team: &Team, step: &Step, n_rows: usi
 fn in_place<'a>(arena: &'a mut Arena, team: &Team, step: &Step, n_rows: usize) -> RowsMut<'a> {
     copy_unless_in_place(arena, team, step, n_rows);
     arena.rows_mut(&step.output, n_rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::GraphBuilder;
+    use crate::plan::{RowLimits, plan};
+
+    /// A batch of one prompt, without a cache.
+    fn batch(n_rows: usize, outputs: &[u32]) -> Batch {
+        let ids = vec![0; n_rows];
+        Batch { tokens: ids.clone(), positions: ids, outputs: outputs.into(), ..Batch::default() }
+    }
+
+    fn load(b: GraphBuilder, output: crate::graph::ValueId) -> CpuExecutable {
+        let limits = RowLimits { tokens: 4, outputs: 2 };
+        let plan = plan(&b.finish(output), limits);
+        let options = ExecutableOptions { arithmetic: Arithmetic::F32, kv: Vec::new() };
+        CpuExecutable::new(2, Tier::detect(), plan, Weights::default(), &options).unwrap()
+    }
+
+    #[test]
+    fn rows_come_from_outside_and_leave_as_hidden_states() {
+        let mut b = GraphBuilder::new();
+        let x = b.input(3);
+        let y = b.scale(x, 2.0);
+        let sum = b.add(y, x);
+        let mut executable = load(b, sum);
+        for rows in [&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0][..], &[-1.0, 0.5, 0.0]] {
+            let expected: Vec<f32> = rows.iter().map(|x| 3.0 * x).collect();
+            assert_eq!(executable.run(&batch(rows.len() / 3, &[]), rows).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn the_selected_rows_of_an_input_are_the_output() {
+        let mut b = GraphBuilder::new();
+        let x = b.input(2);
+        let selected = b.select_rows(x);
+        let mut executable = load(b, selected);
+        let rows = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+        assert_eq!(executable.run(&batch(3, &[0, 2]), &rows).unwrap(), [1.0, 2.0, 5.0, 6.0]);
+        assert!(executable.run(&batch(3, &[]), &rows).unwrap().is_empty());
+    }
 }

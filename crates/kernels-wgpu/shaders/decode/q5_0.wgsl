@@ -1,0 +1,22 @@
+// Q5_0, split: per block a word of bits 4 (bit i is column i's), then 4 words of
+// bits 0 to 3 (columns 0 to 15 in low nibbles, 16 to 31 in high ones); after all
+// blocks their scales, two a word. d * (q - 16).
+
+const NIBBLE_COLS = vec4<u32>(0u, 1u, 2u, 3u);
+
+fn decode(row: u32, group: u32) -> array<vec4<f32>, 8> {
+    let at = row + 5u * group;
+    let ds = unpack2x16float(weights[row + 5u * params.groups + group / 2u]);
+    let d = select(ds.x, ds.y, (group & 1u) == 1u);
+    let high = weights[at];
+    var w: array<vec4<f32>, 8>;
+    for (var i = 0u; i < 4u; i++) {
+        let q = weights[at + 1u + i];
+        let h = (vec4(high >> (4u * i)) >> NIBBLE_COLS) & vec4(0x10001u);
+        let lo = unpack4xU8(q & 0x0f0f0f0fu) | ((h & vec4(1u)) << vec4(4u));
+        let hi = unpack4xU8((q >> 4u) & 0x0f0f0f0fu) | ((h >> vec4(16u)) << vec4(4u));
+        w[i] = d * (vec4<f32>(lo) - 16.0);
+        w[i + 4u] = d * (vec4<f32>(hi) - 16.0);
+    }
+    return w;
+}

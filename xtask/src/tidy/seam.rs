@@ -1,0 +1,79 @@
+//! The seam between models and devices: no model file names a device, no backend or kernel file
+//! names a model.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::Finding;
+use super::lexer::code_only;
+
+const MODELS: &str = "crates/runtime/src/models";
+/// Where no model may be named.
+const DEVICES: &[&str] = &["crates/runtime/src/backend", "crates/kernels-"];
+/// Words that only code for a device has.
+const DEVICE_WORDS: &[&str] =
+    &["backend", "cpu", "gpu", "cuda", "wgpu", "kernels", "realizar_kernels_cpu"];
+/// Files of the models' folder that are no architecture.
+const SHARED: &[&str] = &["mod", "pieces"];
+
+/// The architectures: the files of the models' folder.
+pub(super) fn architectures(files: &[PathBuf]) -> BTreeSet<String> {
+    let of_models = files.iter().filter(|file| file.starts_with(MODELS));
+    let stems = of_models.filter_map(|file| file.file_stem()?.to_str());
+    stems.filter(|stem| !SHARED.contains(stem)).map(str::to_owned).collect()
+}
+
+/// Check one Rust file; `architectures` are the names that devices do not know.
+pub(super) fn check(file: &Path, text: &str, architectures: &BTreeSet<String>) -> Vec<Finding> {
+    let path = file.to_string_lossy();
+    let is_model = file.starts_with(MODELS);
+    let is_device = DEVICES.iter().any(|prefix| path.starts_with(prefix));
+    if !is_model && !is_device {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    for (idx, line) in code_only(text).lines().enumerate() {
+        for word in words(line) {
+            if is_model && DEVICE_WORDS.contains(&&*word) {
+                let message = format!("`{word}`: a model does not know devices");
+                findings.push(Finding::new(file, idx + 1, message));
+            }
+            if is_device && (architectures.contains(&word) || word == "models") {
+                let message = format!("`{word}`: a device does not know models");
+                findings.push(Finding::new(file, idx + 1, message));
+            }
+        }
+    }
+    findings
+}
+
+/// The identifiers of a line, in lower case.
+fn words(line: &str) -> impl Iterator<Item = String> {
+    let ends = |c: char| !c.is_alphanumeric() && c != '_';
+    line.split(ends).filter(|word| !word.is_empty()).map(str::to_lowercase)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_side_knows_only_its_own() {
+        let files = ["mod", "pieces", "llama", "gpt2"].map(|f| format!("{MODELS}/{f}.rs").into());
+        let names = architectures(&files);
+        assert_eq!(names.iter().map(String::as_str).collect::<Vec<_>>(), ["gpt2", "llama"]);
+        let backend = "crates/runtime/src/backend/cpu/mod.rs";
+        let cases = [
+            ("crates/runtime/src/models/llama.rs", "use crate::backend::cpu;\n", 2),
+            ("crates/runtime/src/models/llama.rs", "// Not for the cpu.\nfn llama() {}\n", 0),
+            (backend, "use crate::models::llama;\n", 2),
+            (backend, "fn f(backend: Gpt2) {}\n", 1),
+            (backend, "fn gpu(\"llama\": &str) {}\n", 0),
+            ("crates/kernels-wgpu/src/rope.rs", "/// As in llama.\nenum Llama {}\n", 1),
+            ("crates/runtime/src/model.rs", "use crate::{backend, models};\n", 0),
+        ];
+        for (file, text, expected) in cases {
+            assert_eq!(check(Path::new(file), text, &names).len(), expected, "{file} {text}");
+        }
+    }
+}
