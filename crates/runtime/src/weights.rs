@@ -525,3 +525,48 @@ impl<'a> WeightLoader<'a> {
         Ok((self.infos, Weights(self.data)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use realizar_formats::{SafeTensorsWriter, TensorType};
+
+    /// A directory with a vector under each of these names, of 1, 2, 3, … elements.
+    fn checkpoint(dir: &Path, names: &[&str]) -> Checkpoint {
+        std::fs::write(dir.join("config.json"), r#"{"model_type": "llama"}"#).unwrap();
+        let data: Vec<Vec<u8>> = (1..=names.len())
+            .map(|len| (1..=len).flat_map(|i| (i as f32).to_le_bytes()).collect())
+            .collect();
+        let mut file = SafeTensorsWriter::new();
+        for (name, data) in names.iter().zip(&data) {
+            file.tensor(name, TensorType::F32, &[data.len() / 4], data).unwrap();
+        }
+        file.write_file(dir.join("model.safetensors")).unwrap();
+        Checkpoint::open(dir).unwrap()
+    }
+
+    #[test]
+    fn a_vector_is_found_with_and_without_a_suffix() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = ["model.layers.0.self_attn.sinks", "model.layers.1.self_attn.sinks.weight"];
+        let checkpoint = checkpoint(dir.path(), &names);
+        let table = &[("attn_sinks", "model.layers.{}.self_attn.sinks")];
+        let mut loader = WeightLoader::new(&checkpoint, table);
+        // What is said of norms does not hold for other vectors.
+        loader.norms_are_offsets();
+        let ids = [(0, 1), (1, 2)].map(|(l, len)| loader.vector((l, "attn_sinks"), len).unwrap());
+
+        let check = |found: Result<WeightId, Error>, expected: &str| {
+            let text = found.unwrap_err().to_string();
+            assert!(text.contains(expected), "{text}");
+        };
+        check(loader.vector((0, "attn_sinks"), 3), "model.layers.0.self_attn.sinks");
+        check(loader.vector((2, "attn_sinks"), 1), "model.layers.2.self_attn.sinks.weight");
+
+        let (infos, weights) = loader.finish("llama", &[]).unwrap();
+        assert_eq!(ids.map(|id| weights.vector(id)), [&[1.0][..], &[1.0, 2.0]]);
+        let names: Vec<_> =
+            infos.iter().map(|info| (info.name.as_str(), &info.shape[..])).collect();
+        assert_eq!(names, [("layers.0.attn_sinks", &[1][..]), ("layers.1.attn_sinks", &[2])]);
+    }
+}
