@@ -185,7 +185,7 @@ mod tests {
         let [q, k, v] = [1, 2, 3].map(|i| project(i, tokens));
         let first = window.map_or(0, |w| (pos + 1).saturating_sub(w));
         let mut out = Vec::new();
-        for h in 0..N_HEADS {
+        for (h, sink) in SINKS.into_iter().enumerate() {
             let (q_col, kv_col) = (h * HEAD_DIM, h / (N_HEADS / N_KV_HEADS) * HEAD_DIM);
             let weights: Vec<f64> = (first..=pos)
                 .map(|p| {
@@ -193,7 +193,7 @@ mod tests {
                     (f64::from(SCALE) * pairs.map(|(q, k)| q * k).sum::<f64>()).exp()
                 })
                 .collect();
-            let sum = weights.iter().sum::<f64>() + f64::from(SINKS[h]).exp();
+            let sum = weights.iter().sum::<f64>() + f64::from(sink).exp();
             out.extend((kv_col..kv_col + HEAD_DIM).map(|c| {
                 let values = v[first..=pos].iter().zip(&weights);
                 values.map(|(v, weight)| v[c] * weight).sum::<f64>() / sum
