@@ -147,6 +147,9 @@ impl Binder<'_> {
             Op::Add => elementwise(Elementwise::Add, x, view(&step.inputs[1])),
             Op::Scale(factor) => elementwise(Elementwise::Scale(*factor), x, x),
             Op::Softcap(cap) => elementwise(Elementwise::Softcap(*cap), x, x),
+            Op::Clamp { min, max } => {
+                elementwise(Elementwise::Clamp { min: *min, max: *max }, x, x)
+            }
             Op::SelectRows => {
                 kernels::select_rows(self.gpu, rows, x, out, self.words.outputs_at).map(one)
             }
@@ -241,7 +244,7 @@ impl Binder<'_> {
                 scale: attention.scale,
                 softcap: attention.softcap,
                 window: attention.window.map(|w| w as u32),
-                sinks: None,
+                sinks: self.weight(attention.sinks),
             },
             kv: *spec,
             layer,

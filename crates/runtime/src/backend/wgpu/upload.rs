@@ -251,6 +251,7 @@ impl DeviceWeights {
                     let frequencies = angles.inv_freq.iter().copied();
                     places.add(VectorKey::Frequencies(i), frequencies);
                 }
+                Op::Attention(attention) => places.add_weight(weights, attention.sinks),
                 Op::Norm(norm) => {
                     places.add_weight(weights, norm.weight);
                     places.add_weight(weights, norm.bias);
