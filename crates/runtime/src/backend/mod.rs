@@ -7,6 +7,8 @@
 
 mod batch;
 pub mod cpu;
+#[cfg(feature = "wgpu")]
+pub mod wgpu;
 
 pub use batch::{Batch, BatchGroup, BatchSeq, Role, SeqTable};
 
