@@ -7,14 +7,19 @@
 //! crate knows no model and no file format.
 
 mod adapter;
+mod attention;
 mod elementwise;
 mod embed;
 mod error;
 mod gpu;
 mod kernel;
+mod kv;
+mod linear;
 mod matrix;
+mod matvec;
 mod norm;
 mod pack;
+mod quantize;
 mod recorder;
 mod rope;
 mod rows;
@@ -24,14 +29,22 @@ pub mod shader;
 mod testing;
 
 pub use adapter::{Adapter, AdapterKind};
+pub use attention::{
+    Attention, AttentionScratch, AttentionSpec, SPLIT, TILE_ROWS, Tables, attention_decode,
+    attention_prefill,
+};
 pub use elementwise::{Activation, Elementwise, elementwise};
 pub use embed::embed;
 pub use error::Error;
 pub use gpu::{Buffer, Caps, Gpu, GpuOptions};
 pub use kernel::{Grid, Kernel};
+pub use kv::{KvLayer, KvSpec, kv_store};
+pub use linear::Linear;
 pub use matrix::Matrix;
+pub use matvec::{matvec, matvec_int8, takes_quantized};
 pub use norm::{Norm, NormKind, norm};
 pub use pack::{pack_rows, packed_row_bytes};
+pub use quantize::{QuantizedRows, quantize};
 pub use recorder::Recorder;
 pub use rope::{RopeAngles, RopeStyle, rope, rope_table};
 pub use rows::{Rows, RowsAt, View};

@@ -163,7 +163,7 @@ mod tests {
         let n_pairs = 67;
         let mut vectors = vec![9.0; 2];
         vectors.extend((0..64).map(|i| 500_000_f32.powf(-i as f32 / 64.0)));
-        vectors.extend([-0.37, 2.5, 0.785_398_2]);
+        vectors.extend([-0.37, 2.5, std::f32::consts::FRAC_PI_4]);
         let positions = [0, 1, 2, 3, 511, 4097, 103_993, 131_071, 1_048_575, 16_777_213, u32::MAX];
         let n_rows = positions.len() as u32;
         let batch = [&[0, n_rows, 7, 7, 7], &positions[..]].concat();

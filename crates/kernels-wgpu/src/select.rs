@@ -100,10 +100,10 @@ mod tests {
                     };
                     let found = bench.run(&[(&kernel, 3)]);
                     let mut wanted = values.clone();
-                    for r in 1..4 {
-                        let from = if select { ids[r] } else { r as u32 };
+                    for (r, id) in (0..).zip(ids).skip(1) {
+                        let from = if select { id } else { r };
                         for c in 0..width {
-                            let to = out.start + r as u32 * out.stride + c;
+                            let to = out.start + r * out.stride + c;
                             wanted[to as usize] = (x.start + from * x.stride + c) as f32;
                         }
                     }

@@ -61,9 +61,13 @@ pub fn reduce(subgroups: bool) -> &'static str {
 /// Every shader in every variant, to be validated.
 pub fn all() -> Vec<Shader> {
     [
+        crate::attention::shaders(),
         crate::elementwise::shaders(),
         crate::embed::shaders(),
+        crate::kv::shaders(),
+        crate::matvec::shaders(),
         crate::norm::shaders(),
+        crate::quantize::shaders(),
         crate::rope::shaders(),
         crate::select::shaders(),
     ]

@@ -1,0 +1,59 @@
+// What the kernels of attention share: their constants, which positions a row
+// sees, and where those lie.
+
+struct Params {
+    head_dim: u32,
+    row_words: u32,  // KvWords of a position of a head
+    n_heads: u32,
+    n_kv_heads: u32,
+    page_shift: u32, // a page has 1 << page_shift positions
+    window: u32,     // positions seen, itself included
+    rows_at: u32,
+    positions_at: u32,
+    seq_of_row_at: u32,
+    bases_at: u32,
+    work_at: u32,    // items or tiles, two words each
+    first_item_at: u32,
+    has_sinks: u32,
+    sinks: u32,      // the first in `vectors`
+    scale: f32,
+    softcap: f32,    // 0 for none
+    q: vec2<u32>,    // start, stride
+    out: vec2<u32>,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> batch: array<u32>;
+
+// Below every score, and finite, so that differences are numbers.
+const LOWEST: f32 = -3.0e38;
+
+// Positions whose splits of a context are merged in the end; SPLIT in attention.rs.
+const SPLIT: u32 = 256u;
+
+// exp of a number that is not positive. It is zero from -105 on.
+fn decay(x: f32) -> f32 {
+    return exp(max(x, -105.0));
+}
+
+// The first position that a row at `position` sees.
+fn first_visible(position: u32) -> u32 {
+    return select(0u, position + 1u - params.window, position >= params.window);
+}
+
+// Where a position's key and value begin, for the sequence whose pages have
+// this base.
+fn kv_place(base: u32, kv_head: u32, position: u32) -> u32 {
+    let page = batch[base + (position >> params.page_shift)];
+    let index = position & ((1u << params.page_shift) - 1u);
+    let head = (page * params.n_kv_heads + kv_head) << params.page_shift;
+    return (head + index) * params.row_words;
+}
+
+// tanh by exponentials overflows; beyond 20 it is 1 to the last bit.
+fn capped(score: f32) -> f32 {
+    if params.softcap == 0.0 {
+        return score;
+    }
+    return params.softcap * tanh(clamp(score / params.softcap, -20.0, 20.0));
+}

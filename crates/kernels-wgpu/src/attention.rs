@@ -1,0 +1,333 @@
+//! Causal attention over paged keys and values: of generated rows, one at a time
+//! and split over their context, and of prompt rows, in tiles.
+//!
+//! The host plans the work of a step (items and tiles) in the words of `batch`.
+//! What a row gets depends on its position and its sequence alone: contexts are
+//! cut at absolute positions, so neither the other rows of a step, nor the chunks
+//! of a prompt, nor the pages that a sequence happens to have make a difference.
+
+#[cfg(test)]
+mod tests;
+
+use crate::kernel::{Grid, Kernel};
+use crate::kv::{self, KvLayer, KvSpec};
+use crate::rows::{Rows, View};
+use crate::shader::{Access, Shader};
+use crate::{Buffer, Error, Gpu};
+use realizar_quant::BlockType;
+
+/// Positions of a split: item `(row, split)` of a generated row has the positions
+/// `split * SPLIT ..` that the row sees.
+pub const SPLIT: u32 = 256;
+
+/// Rows that a tile of a prompt has at most.
+pub const TILE_ROWS: u32 = 32;
+
+/// What attention computes: `softmax(cap(scale * q k)) v` over the positions
+/// that a row sees.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionSpec {
+    /// Query heads, a multiple of `n_kv_heads`.
+    pub n_heads: u32,
+    /// Heads of keys and values, each shared by `n_heads / n_kv_heads`
+    /// consecutive query heads.
+    pub n_kv_heads: u32,
+    /// Columns of a head, at most 512.
+    pub head_dim: u32,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// Scores become `cap * tanh(score / cap)` (Gemma 2).
+    pub softcap: Option<f32>,
+    /// Positions that a row sees, its own included, at least 1; otherwise all up
+    /// to its own.
+    pub window: Option<u32>,
+    /// Where a logit per query head starts in `vectors`, which takes part in the
+    /// softmax and has no value (gpt-oss).
+    pub sinks: Option<u32>,
+}
+
+/// Where in `batch` the words of a step begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tables {
+    /// `batch[positions_at + row]` is the position of a row.
+    pub positions_at: u32,
+    /// `batch[seq_of_row_at + row]` is the sequence of a row.
+    pub seq_of_row_at: u32,
+    /// `batch[bases_at + seq]` is the base of a sequence: its positions
+    /// `p * page_len ..` lie in the page `batch[base + p]`, where the sum wraps.
+    /// Only pages that hold a visible position are looked up.
+    pub bases_at: u32,
+}
+
+/// What the attention of a layer works on.
+#[derive(Debug, Clone, Copy)]
+pub struct Attention<'a> {
+    /// The values and the words of the step; generated rows are those at `rows.at`.
+    pub rows: Rows<'a>,
+    /// What is computed.
+    pub spec: AttentionSpec,
+    /// The shape of the keys and values.
+    pub kv: KvSpec,
+    /// The keys and values.
+    pub layer: &'a KvLayer,
+    /// The buffer of f32 that holds the sinks.
+    pub vectors: &'a Buffer,
+    /// Queries, `n_heads * head_dim` columns.
+    pub q: View,
+    /// Results, as `q`, and may be `q`.
+    pub out: View,
+    /// Where the words of the step are.
+    pub tables: Tables,
+}
+
+/// What the splits of generated rows come to before they are merged. The layers
+/// of a model can share it.
+#[derive(Debug, Clone)]
+pub struct AttentionScratch {
+    buffer: Buffer, // [max_items, n_heads, 2 + head_dim]: maximum, sum, values
+    max_items: u32,
+}
+
+impl AttentionScratch {
+    /// Room for `max_items` items of `n_heads` heads of `head_dim` columns, each
+    /// the most that any layer has.
+    ///
+    /// # Errors
+    /// If it is larger than the device allows or there is no memory left.
+    pub fn new(gpu: &Gpu, max_items: u32, n_heads: u32, head_dim: u32) -> Result<Self, Error> {
+        let what = "the splits of attention";
+        let available = u64::from(gpu.caps().max_workgroups);
+        if u64::from(max_items) > available {
+            return Err(Error::Limit {
+                what: what.to_owned(),
+                needed: u64::from(max_items),
+                limit: "maxComputeWorkgroupsPerDimension",
+                available,
+            });
+        }
+        let head_bytes = (u64::from(head_dim) + 2) * 4;
+        let n_bytes = (u64::from(max_items) * u64::from(n_heads)).saturating_mul(head_bytes);
+        Ok(Self { buffer: gpu.buffer(what, n_bytes)?, max_items })
+    }
+
+    /// Items that there is room for.
+    pub fn max_items(&self) -> u32 {
+        self.max_items
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    head_dim: u32,
+    row_words: u32,
+    n_heads: u32,
+    n_kv_heads: u32,
+    page_shift: u32,
+    window: u32,
+    rows_at: u32,
+    positions_at: u32,
+    seq_of_row_at: u32,
+    bases_at: u32,
+    work_at: u32,
+    first_item_at: u32,
+    has_sinks: u32,
+    sinks: u32,
+    scale: f32,
+    softcap: f32,
+    q: [u32; 2], // start, stride
+    out: [u32; 2],
+}
+
+impl Attention<'_> {
+    fn params(&self, work_at: u32, first_item_at: u32) -> Result<Params, Error> {
+        let (spec, kv) = (&self.spec, &self.kv);
+        let width = spec.n_heads * spec.head_dim;
+        assert!(self.q.width == width && self.out.width == width, "widths {self:?}");
+        assert!(
+            (spec.n_kv_heads, spec.head_dim) == (kv.n_kv_heads, kv.head_dim)
+                && spec.n_kv_heads > 0
+                && spec.n_heads.is_multiple_of(spec.n_kv_heads)
+                && spec.window != Some(0),
+            "shapes {spec:?} {kv:?}"
+        );
+        Ok(Params {
+            head_dim: spec.head_dim,
+            row_words: kv.row_words(),
+            n_heads: spec.n_heads,
+            n_kv_heads: spec.n_kv_heads,
+            page_shift: kv.page_shift()?,
+            window: spec.window.unwrap_or(u32::MAX),
+            rows_at: self.rows.at.0,
+            positions_at: self.tables.positions_at,
+            seq_of_row_at: self.tables.seq_of_row_at,
+            bases_at: self.tables.bases_at,
+            work_at,
+            first_item_at,
+            has_sinks: u32::from(spec.sinks.is_some()),
+            sinks: spec.sinks.unwrap_or(0),
+            scale: spec.scale,
+            softcap: spec.softcap.unwrap_or(0.0),
+            q: [self.q.start, self.q.stride],
+            out: [self.out.start, self.out.stride],
+        })
+    }
+}
+
+const COMMON: &str = include_str!("../shaders/attention/common.wgsl");
+
+/// Head sizes that the kernels are made for; others take the next.
+const HEAD_DIMS: [u32; 4] = [64, 128, 256, 512];
+
+/// The constants of both kernels for a head size of [`HEAD_DIMS`].
+fn head_dim_part(head_dim: u32) -> &'static str {
+    match head_dim {
+        64 => "const WORDS: u32 = 16u;\nconst CHUNKS: u32 = 2u;\n",
+        128 => "const WORDS: u32 = 32u;\nconst CHUNKS: u32 = 4u;\n",
+        256 => "const WORDS: u32 = 64u;\nconst CHUNKS: u32 = 8u;\n",
+        _ => "const WORDS: u32 = 128u;\nconst CHUNKS: u32 = 16u;\n",
+    }
+}
+
+/// Query heads that a workgroup of generated rows can have.
+const HEADS: [u32; 4] = [1, 2, 4, 8];
+
+fn heads_part(heads: u32) -> &'static str {
+    match heads {
+        1 => "const HEADS: u32 = 1u;\n",
+        2 => "const HEADS: u32 = 2u;\n",
+        4 => "const HEADS: u32 = 4u;\n",
+        _ => "const HEADS: u32 = 8u;\n",
+    }
+}
+
+fn rounded_head_dim(head_dim: u32) -> Result<u32, Error> {
+    HEAD_DIMS.into_iter().find(|most| head_dim <= *most).ok_or_else(|| {
+        Error::Unsupported(format!("attention with heads of {head_dim} columns (512 at most)"))
+    })
+}
+
+/// Query heads of a workgroup for groups of `group`. The queries of large heads
+/// leave room for four in 16 KiB of shared memory.
+fn heads_of_workgroup(group: u32, head_dim: u32) -> u32 {
+    let most = if head_dim > 256 { 4 } else { 8 };
+    HEADS.into_iter().find(|heads| group <= *heads).unwrap_or(most).min(most)
+}
+
+fn prefill_shader(ty: BlockType, kv_part: &'static str, head_dim: u32) -> Shader {
+    Shader {
+        name: format!("attention_prefill {ty:?} {head_dim}").into(),
+        parts: vec![
+            head_dim_part(head_dim),
+            kv_part,
+            COMMON,
+            include_str!("../shaders/attention/prefill.wgsl"),
+        ],
+        bindings: &[Access::Read, Access::ReadWrite, Access::Read, Access::Read, Access::Read],
+        constants: Vec::new(),
+    }
+}
+
+fn decode_shader(ty: BlockType, kv_part: &'static str, head_dim: u32, heads: u32) -> Shader {
+    Shader {
+        name: format!("attention_decode {ty:?} {head_dim} x{heads}").into(),
+        parts: vec![
+            head_dim_part(head_dim),
+            heads_part(heads),
+            kv_part,
+            COMMON,
+            include_str!("../shaders/attention/decode.wgsl"),
+        ],
+        bindings: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::ReadWrite],
+        constants: Vec::new(),
+    }
+}
+
+fn combine_shader() -> Shader {
+    Shader {
+        name: "attention_combine".into(),
+        parts: vec![COMMON, include_str!("../shaders/attention/combine.wgsl")],
+        bindings: &[Access::Read, Access::ReadWrite, Access::Read, Access::Read],
+        constants: Vec::new(),
+    }
+}
+
+pub(crate) fn shaders() -> Vec<Shader> {
+    let mut all = vec![combine_shader()];
+    for ty in kv::TYPES {
+        let Some(part) = kv::part(ty) else { continue };
+        for head_dim in HEAD_DIMS {
+            all.push(prefill_shader(ty, part, head_dim));
+            let heads = HEADS.into_iter().filter(|n| heads_of_workgroup(*n, head_dim) == *n);
+            all.extend(heads.map(|n| decode_shader(ty, part, head_dim, n)));
+        }
+    }
+    all
+}
+
+/// Attention of generated rows: a kernel to be run with the number of items, and
+/// one after it with the number of rows.
+///
+/// `batch[items_at + 2 * i]` is the row of item `i` and the next word its split,
+/// a position over [`SPLIT`]. The items of a row follow one another, from the
+/// split of the first position that the row sees to that of its own, and
+/// `batch[first_item_at + row]` is the index of the first.
+///
+/// # Errors
+/// If the kernels have no such type, page or head, or the device refuses them.
+pub fn attention_decode(
+    gpu: &Gpu,
+    attention: &Attention<'_>,
+    scratch: &AttentionScratch,
+    items_at: u32,
+    first_item_at: u32,
+) -> Result<[Kernel; 2], Error> {
+    let params = attention.params(items_at, first_item_at)?;
+    let Attention { rows, spec, kv, layer, vectors, .. } = attention;
+    let item_bytes = u64::from(spec.n_heads) * (u64::from(spec.head_dim) + 2) * 4;
+    assert!(
+        u64::from(scratch.max_items) * item_bytes <= scratch.buffer.n_bytes(),
+        "a scratch of {} items of {spec:?}",
+        scratch.max_items
+    );
+    let head_dim = rounded_head_dim(spec.head_dim)?;
+    let group = spec.n_heads / spec.n_kv_heads;
+    let heads = heads_of_workgroup(group, head_dim);
+    let splits = gpu.kernel(
+        &decode_shader(kv.ty, kv.part()?, head_dim, heads),
+        &params,
+        &[rows.batch, rows.values, &layer.k, &layer.v, &scratch.buffer],
+        Grid { x: spec.n_kv_heads, rows: 1, z: group.div_ceil(heads) },
+    )?;
+    let combine = gpu.kernel(
+        &combine_shader(),
+        &params,
+        &[rows.batch, rows.values, &scratch.buffer, vectors],
+        Grid { x: spec.n_heads, rows: 1, z: 1 },
+    )?;
+    Ok([splits, combine])
+}
+
+/// Attention of prompt rows: a kernel to be run with the number of tiles.
+///
+/// `batch[tiles_at + 2 * t]` is the first row of tile `t` and the next word the
+/// number of its rows, 1 to [`TILE_ROWS`], which are of one sequence at
+/// consecutive positions. The keys and values of all of them are stored already.
+///
+/// # Errors
+/// If the kernels have no such type, page or head, or the device refuses them.
+pub fn attention_prefill(
+    gpu: &Gpu,
+    attention: &Attention<'_>,
+    tiles_at: u32,
+) -> Result<Kernel, Error> {
+    let params = attention.params(tiles_at, 0)?;
+    let Attention { rows, spec, kv, layer, vectors, .. } = attention;
+    let head_dim = rounded_head_dim(spec.head_dim)?;
+    gpu.kernel(
+        &prefill_shader(kv.ty, kv.part()?, head_dim),
+        &params,
+        &[rows.batch, rows.values, &layer.k, &layer.v, vectors],
+        Grid { x: spec.n_heads, rows: 1, z: 1 },
+    )
+}
