@@ -75,6 +75,7 @@ impl Models {
             .current_dir(self.dir.path())
             .env("REALIZAR_CACHE", self.path("cache"))
             .env_remove("RUST_LOG")
+            .env("REALIZAR_DEVICE", "cpu")
             .stdin(Stdio::null())
             .output()
             .expect("the binary starts");

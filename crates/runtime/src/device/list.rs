@@ -94,7 +94,8 @@ fn read_system_file(path: &str) -> String {
 
 /// The value of the first line `key : value`.
 fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
-    let (_, value) = text.lines().filter_map(|l| l.split_once(':')).find(|(k, _)| k.trim() == key)?;
+    let (_, value) =
+        text.lines().filter_map(|l| l.split_once(':')).find(|(k, _)| k.trim() == key)?;
     Some(value.trim())
 }
 

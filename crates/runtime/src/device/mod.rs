@@ -264,7 +264,8 @@ mod tests {
 
     #[test]
     fn auto_gives_up_on_a_device_and_never_on_a_model() {
-        let device = |fault| Error::Device { device: "x".to_owned(), fault, reason: "y".to_owned() };
+        let device =
+            |fault| Error::Device { device: "x".to_owned(), fault, reason: "y".to_owned() };
         let cases = [
             (device(DeviceFault::OutOfMemory), true),
             (device(DeviceFault::Other), true),
