@@ -98,7 +98,91 @@ impl Adapter {
         format!("{} {}", info.driver, info.driver_info).trim().to_owned()
     }
 
+    /// Bytes of its own memory: of its largest heap that is local to the device,
+    /// which for integrated and software ones is what the driver takes of the
+    /// machine's memory. `None` where the interface does not tell, which is any but
+    /// Vulkan.
+    pub fn memory(&self) -> Option<u64> {
+        vulkan_memory(&self.raw)
+    }
+
+    /// What it is able to do beyond what all can, for a listing, such as
+    /// `subgroups 32..64`, `f16`, `timestamps`.
+    pub fn features(&self) -> Vec<String> {
+        let (info, limits, features) =
+            (self.raw.get_info(), self.raw.limits(), self.raw.features());
+        let mut list = Vec::new();
+        if features.contains(wgpu::Features::SUBGROUP) {
+            let (least, most) = (info.subgroup_min_size, info.subgroup_max_size);
+            list.push(format!("subgroups {least}..{most}"));
+        }
+        let named =
+            [("f16", wgpu::Features::SHADER_F16), ("timestamps", wgpu::Features::TIMESTAMP_QUERY)];
+        let had = named.into_iter().filter(|(_, feature)| features.contains(*feature));
+        list.extend(had.map(|(name, _)| name.to_owned()));
+        // The language has them everywhere; see `GpuOptions::packed_dot`.
+        list.push("packed dot".to_owned());
+        list.push(format!("bindings of {} MiB", limits.max_storage_buffer_binding_size >> 20));
+        list
+    }
+
     pub(crate) fn raw(&self) -> &wgpu::Adapter {
         &self.raw
+    }
+}
+
+/// The largest heap of device memory of an adapter that Vulkan drives.
+#[cfg(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd"))]
+fn vulkan_memory(adapter: &wgpu::Adapter) -> Option<u64> {
+    /// `VK_MEMORY_HEAP_DEVICE_LOCAL_BIT`.
+    const DEVICE_LOCAL: u32 = 1;
+    // SAFETY: the adapter behind the guard is only asked for its handles, and none
+    // of them is destroyed or kept.
+    let adapter = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
+    let instance = adapter.shared_instance().raw_instance();
+    // SAFETY: the physical device was enumerated from this very instance, and both
+    // live as long as the guard.
+    let memory =
+        unsafe { instance.get_physical_device_memory_properties(adapter.raw_physical_device()) };
+    let heaps = memory.memory_heaps.iter().take(memory.memory_heap_count as usize);
+    heaps.filter(|heap| heap.flags.as_raw() & DEVICE_LOCAL != 0).map(|heap| heap.size).max()
+}
+
+/// Elsewhere nothing tells.
+#[cfg(not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")))]
+fn vulkan_memory(_adapter: &wgpu::Adapter) -> Option<u64> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adapters_are_in_order_and_tell_their_memory_and_features() {
+        let adapters = Adapter::all();
+        if adapters.is_empty() {
+            println!("skipped: no GPU adapter on this machine");
+        }
+        for (i, adapter) in adapters.iter().enumerate() {
+            assert_eq!(adapter.index(), i);
+            assert!(!adapter.name().is_empty());
+            let memory = adapter.memory();
+            if adapter.api() == "vulkan" {
+                // From 16 MiB to 16 TiB.
+                let plausible = memory.is_some_and(|n| (1 << 24..1 << 44).contains(&n));
+                assert!(plausible, "{memory:?}");
+            }
+            let features = adapter.features();
+            let caps = crate::Gpu::with_adapter(adapter, crate::GpuOptions::default())
+                .unwrap()
+                .caps()
+                .clone();
+            let has = |name: &str| features.iter().any(|f| f.split(' ').next() == Some(name));
+            assert_eq!(has("subgroups"), caps.subgroups, "{features:?}");
+            assert_eq!(has("f16"), caps.f16, "{features:?}");
+            assert_eq!(has("timestamps"), caps.timestamps, "{features:?}");
+            println!("{}: {memory:?} bytes, {}", adapter.name(), features.join(", "));
+        }
     }
 }

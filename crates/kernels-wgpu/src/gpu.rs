@@ -2,13 +2,16 @@
 //! of it.
 //!
 //! Errors of the API arrive by callback. They are kept here and returned by the
-//! next call that can fail; none panics.
+//! call that caused them; none panics. Once the device is lost, every call that can
+//! fail says so.
 
 use crate::kernel::Pipelines;
 use crate::{Adapter, Error};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What kernels may use, where the adapter has it.
+/// What kernels may use, where the adapter has it, and how much memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GpuOptions {
     /// Reductions by subgroup operations.
@@ -17,17 +20,20 @@ pub struct GpuOptions {
     pub f16: bool,
     /// Dot products of four packed 8-bit integers.
     pub packed_dot: bool,
+    /// Bytes that all buffers together may have; the device's memory if `None`.
+    pub max_bytes: Option<u64>,
 }
 
 impl Default for GpuOptions {
     fn default() -> Self {
-        Self { subgroups: true, f16: true, packed_dot: true }
+        Self { subgroups: true, f16: true, packed_dot: true, max_bytes: None }
     }
 }
 
 impl GpuOptions {
     /// Nothing that an adapter may lack.
-    pub const PLAIN: Self = Self { subgroups: false, f16: false, packed_dot: false };
+    pub const PLAIN: Self =
+        Self { subgroups: false, f16: false, packed_dot: false, max_bytes: None };
 }
 
 /// What a device is able to do, as far as kernels care.
@@ -66,6 +72,46 @@ enum Fault {
     Refused(String),
 }
 
+impl From<wgpu::Error> for Fault {
+    fn from(error: wgpu::Error) -> Self {
+        match error {
+            wgpu::Error::OutOfMemory { .. } => Self::OutOfMemory,
+            other => Self::Refused(other.to_string()),
+        }
+    }
+}
+
+/// The bytes of all buffers, and how many there may be.
+#[derive(Debug)]
+struct Memory {
+    allocated: AtomicU64,
+    max_bytes: u64,
+}
+
+/// Bytes of a buffer; they count as long as this lives.
+#[derive(Debug)]
+struct Charge {
+    n_bytes: u64,
+    memory: Arc<Memory>,
+}
+
+impl Charge {
+    /// Counts `n_bytes`, unless that is more than there may be.
+    fn new(memory: &Arc<Memory>, n_bytes: u64) -> Option<Self> {
+        let add = |allocated: u64| {
+            allocated.checked_add(n_bytes).filter(|&total| total <= memory.max_bytes)
+        };
+        memory.allocated.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
+        Some(Self { n_bytes, memory: memory.clone() })
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.memory.allocated.fetch_sub(self.n_bytes, Ordering::Relaxed);
+    }
+}
+
 fn lock(faults: &Mutex<Faults>) -> std::sync::MutexGuard<'_, Faults> {
     faults.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -83,6 +129,7 @@ struct Inner {
     device: wgpu::Device,
     queue: wgpu::Queue,
     faults: Arc<Mutex<Faults>>,
+    memory: Arc<Memory>,
     pipelines: Pipelines,
 }
 
@@ -90,6 +137,7 @@ struct Inner {
 #[derive(Debug, Clone)]
 pub struct Buffer {
     pub(crate) raw: wgpu::Buffer,
+    _charge: Arc<Charge>,
 }
 
 impl Buffer {
@@ -153,20 +201,19 @@ impl Gpu {
         let faults = Arc::new(Mutex::new(Faults::default()));
         let seen = faults.clone();
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
-            let fault = match error {
-                wgpu::Error::OutOfMemory { .. } => Fault::OutOfMemory,
-                other => Fault::Refused(other.to_string()),
-            };
             // The first is the cause; later ones follow from it.
-            lock(&seen).error.get_or_insert(fault);
+            lock(&seen).error.get_or_insert(Fault::from(error));
         }));
         let seen = faults.clone();
         device.set_device_lost_callback(move |reason, message| {
-            lock(&seen).lost = Some(format!("{message} ({reason:?})"));
+            lock(&seen).lost.get_or_insert(format!("{message} ({reason:?})"));
         });
         let pipelines = Pipelines::default();
+        let max_bytes = options.max_bytes.unwrap_or(u64::MAX);
+        let memory = Arc::new(Memory { allocated: AtomicU64::new(0), max_bytes });
         let name = info.name;
-        Ok(Self { inner: Arc::new(Inner { name, caps, device, queue, faults, pipelines }) })
+        let inner = Inner { name, caps, device, queue, faults, memory, pipelines };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The adapter's name.
@@ -177,6 +224,11 @@ impl Gpu {
     /// What it is able to do.
     pub fn caps(&self) -> &Caps {
         &self.inner.caps
+    }
+
+    /// Bytes of all buffers that live: those that the caller or a kernel holds.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.inner.memory.allocated.load(Ordering::Relaxed)
     }
 
     pub(crate) fn device(&self) -> &wgpu::Device {
@@ -191,9 +243,22 @@ impl Gpu {
         &self.inner.pipelines
     }
 
-    /// Gives the device back to the system, as if it had been lost.
+    /// Gives the device back to the system; for all who use it, it is lost.
     pub fn destroy(&self) {
+        // The API tells of it only when it is next polled.
+        lock(&self.inner.faults).lost.get_or_insert_with(|| "it was given back".to_owned());
         self.inner.device.destroy();
+    }
+
+    /// Whether it can still be used.
+    ///
+    /// # Errors
+    /// If the device was lost.
+    pub(crate) fn alive(&self) -> Result<(), Error> {
+        match &lock(&self.inner.faults).lost {
+            Some(reason) => Err(Error::Lost(reason.clone())),
+            None => Ok(()),
+        }
     }
 
     /// Whatever went wrong since the last check, while `what` was done.
@@ -212,13 +277,17 @@ impl Gpu {
         }
     }
 
-    fn raw_buffer(
+    /// Memory of any use; its bytes are rounded up to a multiple of 4.
+    ///
+    /// # Errors
+    /// As [`Self::buffer`].
+    pub(crate) fn raw_buffer(
         &self,
         what: &str,
         n_bytes: u64,
         usage: wgpu::BufferUsages,
     ) -> Result<Buffer, Error> {
-        let size = n_bytes.max(4).next_multiple_of(4);
+        self.alive()?;
         let caps = self.caps();
         let limits = [
             ("maxBufferSize", caps.max_buffer_bytes, true),
@@ -228,19 +297,31 @@ impl Gpu {
                 usage.contains(wgpu::BufferUsages::STORAGE),
             ),
         ];
+        // Where rounding up overflows, every limit is exceeded.
+        let size = n_bytes.max(4).checked_next_multiple_of(4).unwrap_or(u64::MAX);
         for (limit, available, applies) in limits {
             if applies && size > available {
                 return Err(Error::Limit { what: what.to_owned(), needed: size, limit, available });
             }
         }
-        let raw = self.device().create_buffer(&wgpu::BufferDescriptor {
-            label: Some(what),
-            size,
-            usage,
-            mapped_at_creation: false,
-        });
-        self.check(what, size)?;
-        Ok(Buffer { raw })
+        let out_of_memory = || Error::OutOfMemory { what: what.to_owned(), n_bytes: size };
+        let charge = Charge::new(&self.inner.memory, size).ok_or_else(out_of_memory)?;
+        let make = || {
+            let descriptor = wgpu::BufferDescriptor {
+                label: Some(what),
+                size,
+                usage,
+                mapped_at_creation: false,
+            };
+            let raw = self.device().create_buffer(&descriptor);
+            self.check(what, size).map(|()| raw)
+        };
+        let raw = match make() {
+            // Buffers that nobody holds any more are freed when the device is idle.
+            Err(Error::OutOfMemory { .. }) => self.wait().and_then(|()| make())?,
+            other => other?,
+        };
+        Ok(Buffer { raw, _charge: Arc::new(charge) })
     }
 
     /// Zeroed memory that kernels read and write.
@@ -275,8 +356,10 @@ impl Gpu {
     /// is submitted later. Both numbers are multiples of 4.
     ///
     /// # Errors
-    /// If the copy is refused or memory for it runs out.
+    /// If the copy does not fit the buffer, memory for it runs out or the device was
+    /// lost.
     pub fn write(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.alive()?;
         self.queue().write_buffer(&buffer.raw, offset, bytes);
         self.check("a copy to the GPU", bytes.len() as u64)
     }
@@ -286,40 +369,230 @@ impl Gpu {
     /// # Errors
     /// If the device was lost or refused something.
     pub fn wait(&self) -> Result<(), Error> {
-        let polled = self.device().poll(wgpu::PollType::wait_indefinitely());
+        self.alive()?;
+        // The API panics where it finds out about the loss of a device by waiting.
+        let wait = || self.device().poll(wgpu::PollType::wait_indefinitely());
+        let waited = catch_unwind(AssertUnwindSafe(wait));
         self.check("a submission", 0)?;
-        polled.map(|_| ()).map_err(|error| Error::Lost(error.to_string()))
+        let lost = |reason: String| {
+            lock(&self.inner.faults).lost.get_or_insert(reason.clone());
+            Error::Lost(reason)
+        };
+        match waited {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(lost(error.to_string())),
+            Err(_) => Err(lost("waiting for it failed".to_owned())),
+        }
     }
 
-    /// Waits, then appends the elements that `buffer`, a readback buffer, begins
-    /// with to `out`, as many as there is room for in its `len`.
+    /// Waits, then copies the elements that `buffer`, a readback buffer, begins with
+    /// to `out`, as many as it has.
     ///
     /// # Errors
-    /// If the device was lost or refused something.
+    /// If the buffer has fewer, or the device was lost or refused something.
     pub fn read<T: bytemuck::Pod>(&self, buffer: &Buffer, out: &mut [T]) -> Result<(), Error> {
-        let n_bytes = size_of_val(out) as u64;
+        let n_bytes = size_of_val(out);
         if n_bytes == 0 {
             return self.wait();
         }
+        self.alive()?;
+        let refused = |reason: String| Error::Refused { what: "a read".to_owned(), reason };
+        // Mappings are of whole words.
+        let n_mapped = (n_bytes as u64).next_multiple_of(4);
+        if n_mapped > buffer.n_bytes() {
+            let reason = format!("{n_bytes} bytes of a buffer of {}", buffer.n_bytes());
+            return Err(refused(reason));
+        }
         let mapped = Arc::new(Mutex::new(None));
         let result = mapped.clone();
-        let slice = buffer.raw.slice(..n_bytes);
+        let slice = buffer.raw.slice(..n_mapped);
         slice.map_async(wgpu::MapMode::Read, move |mapping| {
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(mapping);
         });
-        self.wait()?;
-        let refused = |reason: String| Error::Refused { what: "a read".to_owned(), reason };
-        let mapping = mapped.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match mapping {
-            Some(Ok(())) => {}
-            Some(Err(error)) => return Err(refused(error.to_string())),
-            None => return Err(refused("it was never answered".to_owned())),
-        }
-        {
-            let view = slice.get_mapped_range().map_err(|e| refused(e.to_string()))?;
-            bytemuck::cast_slice_mut::<T, u8>(out).copy_from_slice(&view);
-        }
+        let read = self.wait().and_then(|()| {
+            match mapped.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                Some(Ok(())) => {}
+                Some(Err(error)) => return Err(refused(error.to_string())),
+                None => return Err(refused("it was never answered".to_owned())),
+            }
+            let view = slice.get_mapped_range().map_err(|error| refused(error.to_string()))?;
+            let bytes = bytemuck::cast_slice_mut::<T, u8>(out);
+            bytes.copy_from_slice(&view[..n_bytes]);
+            Ok(())
+        });
         buffer.raw.unmap();
-        Ok(())
+        if read.is_err() {
+            // What was not mapped cannot be unmapped; that is no news.
+            lock(&self.inner.faults).error = None;
+        }
+        read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use crate::{Elementwise, Rows, RowsAt, Timer, View, elementwise};
+
+    /// A kernel that doubles the first of `values`.
+    fn doubling(gpu: &Gpu, values: &Buffer, batch: &Buffer) -> Result<crate::Kernel, Error> {
+        let (rows, x) = (Rows { values, batch, at: RowsAt(0) }, View::dense(0, 1));
+        elementwise(gpu, rows, Elementwise::Add, x, x, x)
+    }
+
+    /// Doubles a number, from new buffers to the result.
+    fn works(gpu: &Gpu) {
+        let (values, batch) = (testing::filled(gpu, &[21.0_f32]), testing::filled(gpu, &[0, 1]));
+        let kernel = doubling(gpu, &values, &batch).unwrap();
+        let mut recorder = gpu.record();
+        recorder.run(&kernel, 1);
+        recorder.submit().unwrap();
+        assert_eq!(testing::contents::<f32>(gpu, &values, 1), [42.0]);
+    }
+
+    fn capped(max_bytes: u64) -> Option<Gpu> {
+        let adapter = Adapter::all().into_iter().next()?;
+        let options = GpuOptions { max_bytes: Some(max_bytes), ..GpuOptions::default() };
+        Some(Gpu::with_adapter(&adapter, options).unwrap())
+    }
+
+    #[test]
+    fn a_buffer_beyond_the_limits_is_refused() {
+        for gpu in testing::gpus() {
+            let caps = gpu.caps().clone();
+            let storage = caps.max_binding_bytes.min(caps.max_buffer_bytes);
+            for n_bytes in [storage + 1, u64::MAX / 2, u64::MAX] {
+                let refused = gpu.buffer("the weights", n_bytes).unwrap_err();
+                assert!(matches!(&refused, Error::Limit { what, needed, available, .. }
+                    if what == "the weights" && *needed > storage && *available >= storage));
+            }
+            let refused = gpu.readback_buffer("the logits", caps.max_buffer_bytes + 1);
+            assert!(matches!(refused.unwrap_err(), Error::Limit { limit: "maxBufferSize", .. }));
+            works(&gpu);
+        }
+    }
+
+    #[test]
+    fn memory_that_runs_out_is_an_error_and_comes_back() {
+        let Some(gpu) = capped(1 << 20) else { return };
+        let mut held = Vec::new();
+        let refused = loop {
+            match gpu.buffer("a page", 100_001) {
+                Ok(buffer) => held.push(buffer),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(
+            refused,
+            Error::OutOfMemory { what: "a page".to_owned(), n_bytes: 100_004 },
+            "{refused}"
+        );
+        assert_eq!((held.len(), gpu.allocated_bytes()), (10, 1_000_040));
+        works(&gpu);
+        held.clear();
+        assert_eq!(gpu.allocated_bytes(), 0);
+        assert_eq!(gpu.buffer("everything", 1 << 20).unwrap().n_bytes(), 1 << 20);
+    }
+
+    #[test]
+    fn a_kernel_holds_its_buffers() {
+        for gpu in testing::gpus() {
+            let (values, batch) = (gpu.buffer("values", 400).unwrap(), gpu.buffer("batch", 8));
+            let kernel = doubling(&gpu, &values, batch.as_ref().unwrap()).unwrap();
+            let all = gpu.allocated_bytes();
+            assert!(all > 408, "{all}");
+            drop((values.clone(), values, batch));
+            assert_eq!(gpu.allocated_bytes(), all);
+            drop((kernel.clone(), kernel));
+            assert_eq!(gpu.allocated_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn memory_that_the_driver_refuses_is_an_error() {
+        let source: Box<dyn std::error::Error + Send + Sync> = "no memory".into();
+        let fault = Fault::from(wgpu::Error::OutOfMemory { source });
+        assert!(matches!(fault, Fault::OutOfMemory));
+        for gpu in testing::gpus() {
+            lock(&gpu.inner.faults).error = Some(Fault::OutOfMemory);
+            let refused = gpu.check("the cache", 12).unwrap_err();
+            assert_eq!(refused, Error::OutOfMemory { what: "the cache".to_owned(), n_bytes: 12 });
+            works(&gpu);
+        }
+    }
+
+    #[test]
+    fn a_read_beyond_a_buffer_is_refused_and_odd_lengths_are_read() {
+        for gpu in testing::gpus() {
+            let readback = gpu.readback_buffer("test", 6).unwrap();
+            assert!(matches!(gpu.read(&readback, &mut [0_u8; 9]), Err(Error::Refused { .. })));
+            // Not a buffer that can be read.
+            let values = testing::filled(&gpu, &[0x0403_0201_u32, 5]);
+            for _ in 0..2 {
+                let refused = gpu.read(&values, &mut [0_u32]).unwrap_err();
+                assert!(matches!(refused, Error::Refused { .. }), "{refused}");
+            }
+            let mut recorder = gpu.record();
+            recorder.copy((&values, 0), (&readback, 0), 8);
+            recorder.submit().unwrap();
+            let mut bytes = [0_u8; 5];
+            gpu.read(&readback, &mut bytes).unwrap();
+            assert_eq!(bytes, [1, 2, 3, 4, 5]);
+            assert!(matches!(gpu.write(&values, 4, &[0; 8]), Err(Error::Refused { .. })));
+            works(&gpu);
+        }
+    }
+
+    #[test]
+    fn everything_says_that_the_device_is_lost() {
+        // Told by ourselves, or found out.
+        for by_api in [false, true] {
+            for gpu in testing::gpus() {
+                let values = testing::filled(&gpu, &[1.0_f32]);
+                let batch = testing::filled(&gpu, &[0, 1]);
+                let readback = gpu.readback_buffer("test", 4).unwrap();
+                let kernel = doubling(&gpu, &values, &batch).unwrap();
+                let mut timer = Timer::new(&gpu, 1).unwrap();
+                let mut begun = gpu.record();
+                begun.run(&kernel, 1);
+                if by_api {
+                    gpu.device().destroy();
+                    // The first wait finds out.
+                    drop(gpu.wait());
+                } else {
+                    gpu.destroy();
+                }
+                begun.run(&kernel, 1);
+                begun.copy((&values, 0), (&readback, 0), 4);
+                let mut recorder = gpu.record();
+                recorder.run(&kernel, 1);
+                recorder.copy((&values, 0), (&readback, 0), 4);
+                let mut results = vec![
+                    begun.submit(),
+                    recorder.submit(),
+                    gpu.buffer("test", 4).map(drop),
+                    gpu.readback_buffer("test", 4).map(drop),
+                    gpu.write(&values, 0, &[0; 4]),
+                    doubling(&gpu, &values, &batch).map(drop),
+                    gpu.wait(),
+                    gpu.read(&readback, &mut [0.0_f32]),
+                    gpu.read::<f32>(&readback, &mut []),
+                ];
+                if let Some(timer) = &mut timer {
+                    let mut recorder = gpu.record_timed(timer);
+                    recorder.run(&kernel, 1);
+                    results.push(recorder.submit());
+                    results.push(timer.read(&gpu, &mut Vec::new()));
+                    results.push(Timer::new(&gpu, 1).map(drop));
+                }
+                for (i, result) in results.iter().enumerate() {
+                    assert!(matches!(result, Err(Error::Lost(_))), "{by_api} {i}: {result:?}");
+                }
+                drop((kernel, values, timer));
+                // Another device of the same adapter is not concerned.
+                testing::gpus().iter().take(1).for_each(works);
+            }
+        }
     }
 }

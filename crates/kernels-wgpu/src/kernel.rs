@@ -30,6 +30,8 @@ pub struct Kernel {
     pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) bind_group: wgpu::BindGroup,
     pub(crate) grid: Grid,
+    /// What the bind group keeps alive, which therefore counts as allocated.
+    _buffers: Arc<[Buffer]>,
 }
 
 impl Kernel {
@@ -76,6 +78,7 @@ impl Gpu {
         if let Some(made) = cache.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return Ok(made.clone());
         }
+        self.alive()?;
         let device = self.device();
         let name = Some(&*shader.name);
         let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
@@ -134,8 +137,10 @@ impl Gpu {
         }
         let pipeline = self.pipeline(shader)?;
         let params = self.uniform(&shader.name, bytemuck::bytes_of(params))?;
-        let all = std::iter::once(&params).chain(buffers.iter().copied());
-        let entries: Vec<wgpu::BindGroupEntry<'_>> = all
+        let held: Arc<[Buffer]> =
+            std::iter::once(params).chain(buffers.iter().map(|&buffer| buffer.clone())).collect();
+        let entries: Vec<wgpu::BindGroupEntry<'_>> = held
+            .iter()
             .zip(0..)
             .map(|(buffer, binding)| wgpu::BindGroupEntry {
                 binding,
@@ -148,6 +153,6 @@ impl Gpu {
             entries: &entries,
         });
         self.check(&format!("the buffers of the kernel `{}`", shader.name), 0)?;
-        Ok(Kernel { pipeline, bind_group, grid })
+        Ok(Kernel { pipeline, bind_group, grid, _buffers: held })
     }
 }

@@ -27,6 +27,7 @@ mod select;
 pub mod shader;
 #[cfg(test)]
 mod testing;
+mod timer;
 
 pub use adapter::{Adapter, AdapterKind};
 pub use attention::{
@@ -49,3 +50,4 @@ pub use recorder::Recorder;
 pub use rope::{RopeAngles, RopeStyle, rope, rope_table};
 pub use rows::{Rows, RowsAt, View};
 pub use select::{copy, select_rows};
+pub use timer::Timer;
