@@ -42,6 +42,6 @@ fn row(device: &DeviceInfo) -> Vec<String> {
         device.api.to_owned(),
         device.memory_bytes.map_or_else(|| "-".to_owned(), ui::size),
         or_dash(&device.driver),
-        or_dash(&device.features.join(" ")),
+        or_dash(&device.features.join(", ")),
     ]
 }

@@ -108,8 +108,8 @@ fn list_gpus(devices: &mut Vec<DeviceInfo>, notes: &mut Vec<String>) {
         kind: adapter.kind().name(),
         api: adapter.api(),
         driver: adapter.driver(),
-        memory_bytes: None,
-        features: Vec::new(),
+        memory_bytes: adapter.memory(),
+        features: adapter.features(),
     }));
     if adapters.is_empty() {
         let api = match std::env::consts::OS {
