@@ -201,7 +201,7 @@ fn heads_part(heads: u32) -> &'static str {
     }
 }
 
-fn rounded_head_dim(head_dim: u32) -> Result<u32, Error> {
+pub(crate) fn rounded_head_dim(head_dim: u32) -> Result<u32, Error> {
     HEAD_DIMS.into_iter().find(|most| head_dim <= *most).ok_or_else(|| {
         Error::Unsupported(format!("attention with heads of {head_dim} columns (512 at most)"))
     })

@@ -5,6 +5,7 @@ use crate::shader::{Access, Shader};
 use crate::{Buffer, Error, Gpu};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// How many workgroups a kernel runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +80,7 @@ impl Gpu {
             return Ok(made.clone());
         }
         self.alive()?;
+        let started = Instant::now();
         let device = self.device();
         let name = Some(&*shader.name);
         let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
@@ -107,6 +109,7 @@ impl Gpu {
             cache: None,
         });
         self.check(&format!("the kernel `{}`", shader.name), 0)?;
+        tracing::debug!(shader = key, took = ?started.elapsed(), "compiled");
         let pipeline = Arc::new(Pipeline { name: shader.name.to_string(), raw, layout });
         cache.lock().unwrap_or_else(PoisonError::into_inner).insert(key, pipeline.clone());
         Ok(pipeline)

@@ -5,6 +5,7 @@
 //! with `head_dim` filled up with zeros to a multiple of four. Which page belongs
 //! to which sequence is the host's to say, in the words of each step.
 
+use crate::attention::rounded_head_dim;
 use crate::kernel::{Grid, Kernel};
 use crate::rows::{Rows, View};
 use crate::shader::{Access, Shader};
@@ -82,6 +83,26 @@ impl KvLayer {
             k: gpu.buffer(&format!("{what} (keys)"), spec.n_bytes())?,
             v: gpu.buffer(&format!("{what} (values)"), spec.n_bytes())?,
         })
+    }
+
+    /// Whether a device can hold the keys and values of a layer and attend to
+    /// them, before they are made.
+    ///
+    /// # Errors
+    /// As [`Self::new`], except that memory is not asked for; or if heads are
+    /// wider than the attention kernels take.
+    pub fn check(gpu: &Gpu, what: &str, spec: &KvSpec) -> Result<(), Error> {
+        spec.part()?;
+        spec.page_shift()?;
+        rounded_head_dim(spec.head_dim)?;
+        let caps = gpu.caps();
+        let available = caps.max_binding_bytes.min(caps.max_buffer_bytes);
+        let needed = spec.n_bytes();
+        if needed > available {
+            let limit = "maxStorageBufferBindingSize";
+            return Err(Error::Limit { what: what.to_owned(), needed, limit, available });
+        }
+        Ok(())
     }
 
     /// Bytes on the device.

@@ -1,22 +1,93 @@
-//! A linear layer: what the matrix products compute.
+//! The product of rows with a matrix, as its kernels take it: what is multiplied,
+//! what is added, and the constants that they share (`shaders/linear.wgsl`).
 
-use crate::Buffer;
-use crate::matrix::Matrix;
-use crate::rows::View;
+use crate::matrix::{Matrix, Piece};
+use crate::rows::{Rows, View};
+use crate::shader::Access;
+use crate::{Buffer, Error, Gpu, Grid, Kernel, shader::Shader};
 
-/// `out = x W^T (+ bias) (+ residual)`.
+/// `out = x W^T`, plus a bias, plus a residual.
 #[derive(Debug, Clone, Copy)]
 pub struct Linear<'a> {
-    /// W, `[n_out, n_in]`.
+    /// W, `[n_outputs, n_inputs]`.
     pub matrix: &'a Matrix,
-    /// Every bias, f32.
+    /// f32: biases and the weights of norms, one behind another.
     pub vectors: &'a Buffer,
-    /// Where the bias begins in `vectors`. `[n_out]`
+    /// Where the bias, `[n_outputs]`, starts in `vectors`.
     pub bias: Option<u32>,
-    /// `[n_rows, n_in]`
+    /// `[n_rows, n_inputs]`.
     pub x: View,
-    /// What is added; may be the place of `out`. `[n_rows, n_out]`
+    /// `[n_rows, n_outputs]`; it may be `out`.
     pub residual: Option<View>,
-    /// `[n_rows, n_out]`
+    /// `[n_rows, n_outputs]`, nowhere in `x`.
     pub out: View,
+}
+
+/// The constants of a kernel that is bound to a piece of a matrix.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+pub(crate) struct Params {
+    groups: u32,
+    row_words: u32,
+    n_outputs: u32,
+    n_cols: u32,
+    rows_at: u32,
+    flags: u32,
+    bias: u32,
+    _pad: u32,
+    x: [u32; 2], // start, stride
+    residual: [u32; 2],
+    out: [u32; 2],
+    _end: [u32; 2],
+}
+
+/// The part that declares [`Params`] and the buffers.
+pub(crate) const PART: &str = include_str!("../shaders/linear.wgsl");
+
+/// Its buffers: batch, values, vectors, weights.
+pub(crate) const BINDINGS: &[Access] =
+    &[Access::Read, Access::ReadWrite, Access::Read, Access::Read];
+
+impl Linear<'_> {
+    fn params(&self, rows: Rows<'_>, piece: &Piece) -> Params {
+        let place = |view: View| [view.start + piece.first_row, view.stride];
+        let flags = u32::from(self.bias.is_some()) | u32::from(self.residual.is_some()) << 1;
+        Params {
+            groups: self.matrix.n_groups(),
+            row_words: self.matrix.row_words(),
+            n_outputs: piece.n_rows,
+            n_cols: self.matrix.n_cols(),
+            rows_at: rows.at.0,
+            flags,
+            bias: self.bias.map_or(0, |start| start + piece.first_row),
+            _pad: 0,
+            x: [self.x.start, self.x.stride],
+            residual: self.residual.map_or([0; 2], place),
+            out: place(self.out),
+            _end: [0; 2],
+        }
+    }
+
+    /// Binds `shader`, which begins with [`PART`], to every piece of the matrix;
+    /// `grid` gives the workgroups for that many outputs.
+    ///
+    /// # Errors
+    /// If the device refuses a kernel.
+    pub(crate) fn bind(
+        &self,
+        gpu: &Gpu,
+        rows: Rows<'_>,
+        shader: &Shader,
+        grid: impl Fn(u32) -> Grid,
+    ) -> Result<Vec<Kernel>, Error> {
+        let (n_inputs, n_outputs) = (self.matrix.n_cols(), self.matrix.n_rows());
+        assert_eq!(self.x.width, n_inputs, "the inputs of a product");
+        assert_eq!(self.out.width, n_outputs, "the outputs of a product");
+        assert!(self.residual.is_none_or(|r| r.width == n_outputs), "the residual of a product");
+        let bind = |piece: &Piece| {
+            let buffers = [rows.batch, rows.values, self.vectors, &piece.buffer];
+            gpu.kernel(shader, &self.params(rows, piece), &buffers, grid(piece.n_rows))
+        };
+        self.matrix.pieces().iter().map(bind).collect()
+    }
 }

@@ -65,6 +65,7 @@ pub fn all() -> Vec<Shader> {
         crate::elementwise::shaders(),
         crate::embed::shaders(),
         crate::kv::shaders(),
+        crate::matmul::shaders(),
         crate::matvec::shaders(),
         crate::norm::shaders(),
         crate::quantize::shaders(),

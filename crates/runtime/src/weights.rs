@@ -16,7 +16,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 /// The index of a weight in its graph and in [`Weights`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WeightId(pub(crate) u32);
 
 impl WeightId {

@@ -1,12 +1,13 @@
 //! A request's logits depend on the request alone, to the last bit: not on what
 //! else is in the batch, on how its prompt is cut, or on the number of threads.
+//! This holds on every device of this machine.
 
 mod common;
 
-use common::{tiny, write_quantized};
+use common::{gpus, tiny, write_quantized};
 use realizar_quant::BlockType;
-use realizar_runtime::backend::Role;
 use realizar_runtime::backend::cpu::CpuBackend;
+use realizar_runtime::backend::{Backend, Role};
 use realizar_runtime::{Chunk, LoadOptions, Model, Outputs, SeqId};
 use std::path::{Path, PathBuf};
 
@@ -24,7 +25,16 @@ fn models(dir: &Path) -> Vec<PathBuf> {
     names.into_iter().map(tiny).chain([quantized]).collect()
 }
 
-fn load(path: &Path, n_threads: usize, kv_type: BlockType) -> Model {
+fn cpu(n_threads: usize) -> Box<dyn Backend> {
+    Box::new(CpuBackend::new(Some(n_threads), None).unwrap())
+}
+
+/// The CPU with two threads, and the GPUs.
+fn devices() -> Vec<Box<dyn Backend>> {
+    std::iter::once(cpu(2)).chain(gpus()).collect()
+}
+
+fn load(path: &Path, backend: &dyn Backend, kv_type: BlockType) -> Model {
     let options = LoadOptions {
         kv_type: Some(kv_type),
         max_seq_len: Some(96),
@@ -33,8 +43,7 @@ fn load(path: &Path, n_threads: usize, kv_type: BlockType) -> Model {
         max_seqs: N_SEQS,
         ..LoadOptions::default()
     };
-    let backend = CpuBackend::new(Some(n_threads), None).unwrap();
-    Model::load(path, &backend, &options).unwrap()
+    Model::load(path, backend, &options).unwrap()
 }
 
 /// The tokens of sequence `i`: a prompt, then what is "generated", the same in
@@ -99,11 +108,14 @@ fn together(model: &mut Model) -> Vec<Vec<Vec<u32>>> {
 fn a_batch_of_eight_gives_the_bits_of_eight_alone() {
     let dir = tempfile::tempdir().unwrap();
     for path in models(dir.path()) {
-        let mut model = load(&path, 2, BlockType::F16);
-        let batched = together(&mut model);
-        for (i, rows) in batched.iter().enumerate() {
-            assert_eq!(rows.len(), 7, "{path:?}: rows of sequence {i}");
-            assert!(rows == &alone(&mut model, i, 128), "{path:?}: sequence {i} differs");
+        for device in devices() {
+            let mut model = load(&path, &*device, BlockType::F16);
+            let batched = together(&mut model);
+            for (i, rows) in batched.iter().enumerate() {
+                let case = format!("{path:?} on {}: sequence {i}", device.name());
+                assert_eq!(rows.len(), 7, "{case}: rows");
+                assert!(rows == &alone(&mut model, i, 128), "{case} differs");
+            }
         }
     }
 }
@@ -113,23 +125,26 @@ fn chunks_and_threads_change_no_bit() {
     let dir = tempfile::tempdir().unwrap();
     for path in models(dir.path()) {
         for kv_type in [BlockType::F32, BlockType::F16, BlockType::BF16] {
-            let whole = alone(&mut load(&path, 1, kv_type), 3, 128);
-            for n_threads in [1, 2, 3] {
-                let mut model = load(&path, n_threads, kv_type);
-                for chunk in [1, 7, 32, 128] {
-                    let found = alone(&mut model, 3, chunk);
-                    let case =
-                        format!("{path:?}, {kv_type}, {n_threads} threads, chunks of {chunk}");
-                    assert!(found == whole, "{case}");
+            let check = |devices: &[Box<dyn Backend>]| {
+                let whole = alone(&mut load(&path, &*devices[0], kv_type), 3, 128);
+                for (i, device) in devices.iter().enumerate() {
+                    let mut model = load(&path, &**device, kv_type);
+                    for chunk in [1, 7, 32, 128] {
+                        let name = device.name();
+                        let case = format!("{path:?}, {kv_type}, {name} {i}, chunks of {chunk}");
+                        assert!(alone(&mut model, 3, chunk) == whole, "{case}");
+                    }
                 }
-            }
+            };
+            check(&[cpu(1), cpu(2), cpu(3)]);
+            gpus().into_iter().for_each(|gpu| check(&[gpu]));
         }
     }
 }
 
 #[test]
 fn all_rows_of_a_prompt_are_what_each_is_alone() {
-    let mut model = load(&tiny("gemma3_text"), 2, BlockType::F16);
+    let mut model = load(&tiny("gemma3_text"), &*cpu(2), BlockType::F16);
     let (prompt, _) = tokens(2);
     let positions: Vec<usize> = (0..prompt.len()).collect();
     let all = model.logits(&prompt, &positions, 128).unwrap();
@@ -141,7 +156,7 @@ fn all_rows_of_a_prompt_are_what_each_is_alone() {
 
 #[test]
 fn chunks_that_make_no_sense_are_refused_and_change_nothing() {
-    let mut model = load(&tiny("llama"), 1, BlockType::F16);
+    let mut model = load(&tiny("llama"), &*cpu(1), BlockType::F16);
     let before = alone(&mut model, 0, 128);
     let runner = model.runner();
     let seq = runner.new_sequence();

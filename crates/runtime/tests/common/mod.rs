@@ -1,9 +1,34 @@
-//! Models for tests: the tiny ones of the repository, and quantized ones made up
-//! on the spot.
+//! Models for tests, the tiny ones of the repository and quantized ones made up
+//! on the spot, and the devices to run them on.
 
 use realizar_formats::GgufWriter;
 use realizar_quant::{BlockType, quantize};
+use realizar_runtime::backend::Backend;
 use std::path::{Path, PathBuf};
+
+/// The first GPU, with everything it has and with nothing that it could lack;
+/// none, with a message, where there is none.
+#[allow(dead_code, reason = "not every test runs on GPUs")]
+pub(crate) fn gpus() -> Vec<Box<dyn Backend>> {
+    #[cfg(feature = "wgpu")]
+    {
+        use realizar_kernels_wgpu::{Adapter, GpuOptions};
+        use realizar_runtime::backend::wgpu::WgpuBackend;
+        if Adapter::all().is_empty() {
+            println!("skipped: no GPU adapter on this machine");
+            return Vec::new();
+        }
+        let open = |options| -> Box<dyn Backend> {
+            Box::new(WgpuBackend::open(None, options).expect("the adapter opens"))
+        };
+        vec![open(GpuOptions::default()), open(GpuOptions::PLAIN)]
+    }
+    #[cfg(not(feature = "wgpu"))]
+    {
+        println!("skipped: built without GPUs");
+        Vec::new()
+    }
+}
 
 /// Name, type, shape and data.
 type Tensor = (String, BlockType, Vec<usize>, Vec<u8>);

@@ -1,0 +1,268 @@
+//! Binding: one arm per operation, each making the kernels that run it on the
+//! device's buffers.
+
+use super::upload::{DeviceWeights, VectorKey};
+use super::words::{Rows, Words, rows_at};
+use crate::backend::Arithmetic;
+use crate::graph::{Activation, Attention, Norm, NormKind, Op, Prologue, RopeStyle, RowDomain};
+use crate::plan::{Place, Plan, Step};
+use crate::weights::WeightId;
+use realizar_kernels_wgpu as kernels;
+use realizar_kernels_wgpu::{
+    AttentionScratch, Buffer, Elementwise, Error, Gpu, Kernel, KvLayer, KvSpec, Linear,
+    MatmulOptions, QuantizedRows, RowsAt, Tables, View,
+};
+
+/// Rows of logits up to which their product takes the smaller tiles.
+const FEW_ROWS: usize = 16;
+
+/// How often a kernel runs in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Count {
+    /// Once for each row of a range.
+    Rows(RowsAt),
+    /// Once for each tile of prompt rows.
+    Tiles,
+    /// Once for each work item of generated rows, of a key-value group.
+    Items(usize),
+}
+
+/// A kernel of a step.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) kernel: Kernel,
+    pub(super) count: Count,
+}
+
+/// The key-value memory of one group.
+#[derive(Debug)]
+pub(super) struct KvGroup {
+    pub(super) spec: KvSpec,
+    pub(super) layers: Vec<KvLayer>,
+    pub(super) scratch: AttentionScratch,
+}
+
+/// What kernels are bound to.
+pub(super) struct Binder<'a> {
+    pub(super) gpu: &'a Gpu,
+    pub(super) arithmetic: Arithmetic,
+    pub(super) weights: &'a DeviceWeights,
+    pub(super) values: &'a Buffer,
+    pub(super) batch: &'a Buffer,
+    pub(super) words: &'a Words,
+    pub(super) kv: &'a [KvGroup],
+    /// Activations as 8-bit integers; none when no step wants them.
+    pub(super) quantized: Option<&'a QuantizedRows>,
+}
+
+fn view(place: &Place) -> View {
+    View { start: place.start as u32, stride: place.stride as u32, width: place.width as u32 }
+}
+
+/// `width` columns of a view, from column `first` on.
+fn columns(view: View, first: usize, width: usize) -> View {
+    View { start: view.start + first as u32, stride: view.stride, width: width as u32 }
+}
+
+fn activation(act: Activation) -> kernels::Activation {
+    match act {
+        Activation::Silu => kernels::Activation::Silu,
+        Activation::Gelu => kernels::Activation::Gelu,
+        Activation::GeluTanh => kernels::Activation::GeluTanh,
+        Activation::GeluQuick => kernels::Activation::GeluQuick,
+        Activation::Relu => kernels::Activation::Relu,
+        Activation::ReluSquared => kernels::Activation::ReluSquared,
+        Activation::Tanh => kernels::Activation::Tanh,
+        Activation::Sigmoid => kernels::Activation::Sigmoid,
+    }
+}
+
+fn rope_style(style: RopeStyle) -> kernels::RopeStyle {
+    match style {
+        RopeStyle::Neox => kernels::RopeStyle::Neox,
+        RopeStyle::Interleaved => kernels::RopeStyle::Interleaved,
+    }
+}
+
+impl Binder<'_> {
+    fn rows(&self, at: RowsAt) -> kernels::Rows<'_> {
+        kernels::Rows { values: self.values, batch: self.batch, at }
+    }
+
+    fn weight(&self, id: Option<WeightId>) -> Option<u32> {
+        id.and_then(|id| self.weights.places.place(&VectorKey::Weight(id)))
+    }
+
+    /// The kernels of step `idx` of the plan, in order.
+    ///
+    /// # Errors
+    /// If the device refuses a kernel or memory runs out.
+    pub(super) fn bind(&self, plan: &Plan, idx: usize) -> Result<Vec<Run>, Error> {
+        let step = &plan.steps[idx];
+        let out = view(&step.output);
+        let at = rows_at(step.output.rows, Rows::All);
+        let rows = self.rows(at);
+        let x = step.inputs.first().map_or(out, view);
+        let one = |kernel| vec![Run { kernel, count: Count::Rows(at) }];
+        let all = |kernels: Vec<Kernel>| {
+            kernels.into_iter().map(|kernel| Run { kernel, count: Count::Rows(at) }).collect()
+        };
+        let elementwise = |op, x, y| kernels::elementwise(self.gpu, rows, op, x, y, out).map(one);
+        match &step.op {
+            Op::Input => unreachable!("a plan has no step for its input"),
+            Op::Embed { table, scale } => {
+                let (table, ids_at) = (self.weights.table(*table), self.words.tokens_at);
+                kernels::embed(self.gpu, rows, table, ids_at, *scale, out).map(all)
+            }
+            Op::PosEmbed { table } => {
+                let (table, ids_at) = (self.weights.table(*table), self.words.positions_at);
+                kernels::embed(self.gpu, rows, table, ids_at, 1.0, out).map(all)
+            }
+            Op::RopeTable(angles) => {
+                let start = self.weights.places.place(&VectorKey::Frequencies(idx));
+                let angles = kernels::RopeAngles {
+                    n_pairs: angles.inv_freq.len() as u32,
+                    inv_freq: start.expect("frequencies were uploaded"),
+                    mscale: angles.mscale,
+                    positions_at: self.words.positions_at,
+                };
+                kernels::rope_table(self.gpu, rows, &self.weights.vectors, &angles, out).map(one)
+            }
+            Op::Norm(norm) => {
+                let norm = self.norm(norm);
+                kernels::norm(self.gpu, rows, &norm, &self.weights.vectors, x, out).map(one)
+            }
+            Op::Linear { .. } => self.linear(plan, idx),
+            Op::Rope { head_dim, style } => {
+                let (table, head_dim) = (view(&step.inputs[1]), *head_dim as u32);
+                let style = rope_style(*style);
+                kernels::rope(self.gpu, rows, x, table, out, head_dim, style).map(one)
+            }
+            Op::Attention(attention) => self.attention(step, attention),
+            Op::Act(act) => elementwise(Elementwise::Act(activation(*act)), x, x),
+            Op::GatedAct(act) => {
+                let up = view(&step.inputs[1]);
+                elementwise(Elementwise::Gated(activation(*act)), x, up)
+            }
+            Op::Add => elementwise(Elementwise::Add, x, view(&step.inputs[1])),
+            Op::Scale(factor) => elementwise(Elementwise::Scale(*factor), x, x),
+            Op::Softcap(cap) => elementwise(Elementwise::Softcap(*cap), x, x),
+            Op::SelectRows => {
+                kernels::select_rows(self.gpu, rows, x, out, self.words.outputs_at).map(one)
+            }
+        }
+    }
+
+    fn norm(&self, norm: &Norm) -> kernels::Norm {
+        kernels::Norm {
+            kind: match norm.kind {
+                NormKind::Rms => kernels::NormKind::Rms,
+                NormKind::Layer => kernels::NormKind::Layer,
+            },
+            group: norm.group as u32,
+            eps: norm.eps,
+            weight: self.weight(norm.weight),
+            bias: self.weight(norm.bias),
+        }
+    }
+
+    /// Generated rows by matrix-vector kernels, rows of prompts by tiles, whatever
+    /// their numbers.
+    fn linear(&self, plan: &Plan, idx: usize) -> Result<Vec<Run>, Error> {
+        let step = &plan.steps[idx];
+        let Op::Linear { prologue: Prologue::None, residual, .. } = &step.op else {
+            unreachable!("the backend asks for no prologues")
+        };
+        let domain = step.output.rows;
+        let generated = rows_at(domain, Rows::Generated);
+        let prompt = rows_at(domain, Rows::Prompt);
+        let (x, out) = (view(&step.inputs[0]), view(&step.output));
+        let residual = residual.then(|| view(&step.inputs[1]));
+        let exact = self.arithmetic == Arithmetic::F32;
+        let int8 = |matrix: &kernels::Matrix| !exact && kernels::takes_quantized(matrix.ty());
+
+        let mut runs = Vec::new();
+        let push = |runs: &mut Vec<Run>, kernels: Vec<Kernel>, at| {
+            let bound = kernels.into_iter();
+            runs.extend(bound.map(|kernel| Run { kernel, count: Count::Rows(at) }));
+        };
+        if let Some(to) = self.quantized
+            && self.weights.linear(idx).any(|(matrix, _)| int8(matrix))
+        {
+            let kernel = kernels::quantize(self.gpu, self.rows(generated), x, to)?;
+            push(&mut runs, vec![kernel], generated);
+        }
+        let options = MatmulOptions {
+            few_rows: domain == RowDomain::Outputs && plan.limits.outputs <= FEW_ROWS,
+            half_tiles: !exact,
+        };
+        let mut first = 0;
+        for (matrix, bias) in self.weights.linear(idx) {
+            let width = matrix.n_rows() as usize;
+            let linear = Linear {
+                matrix,
+                vectors: &self.weights.vectors,
+                bias,
+                x,
+                residual: residual.map(|r| columns(r, first, width)),
+                out: columns(out, first, width),
+            };
+            first += width;
+            let bound = match self.quantized {
+                Some(x) if int8(matrix) => {
+                    kernels::matvec_int8(self.gpu, self.rows(generated), &linear, x)?
+                }
+                _ => kernels::matvec(self.gpu, self.rows(generated), &linear)?,
+            };
+            push(&mut runs, bound, generated);
+            let bound = kernels::matmul(self.gpu, self.rows(prompt), &linear, options)?;
+            push(&mut runs, bound, prompt);
+        }
+        Ok(runs)
+    }
+
+    /// Stores keys and values of all rows, then attends: generated rows by splits
+    /// of their context, prompts by tiles.
+    fn attention(&self, step: &Step, attention: &Attention) -> Result<Vec<Run>, Error> {
+        let group = attention.kv.group;
+        let KvGroup { spec, layers, scratch } = &self.kv[group];
+        let (places, layer) = (&self.words.groups[group], &layers[attention.kv.layer]);
+        let [q, k, v] = [0, 1, 2].map(|i| view(&step.inputs[i]));
+        let all = rows_at(RowDomain::Tokens, Rows::All);
+        let generated = rows_at(RowDomain::Tokens, Rows::Generated);
+        let store =
+            kernels::kv_store(self.gpu, self.rows(all), spec, layer, k, v, places.slots_at)?;
+        let args = kernels::Attention {
+            rows: self.rows(generated),
+            spec: kernels::AttentionSpec {
+                n_heads: attention.n_heads as u32,
+                n_kv_heads: attention.n_kv_heads as u32,
+                head_dim: attention.head_dim as u32,
+                scale: attention.scale,
+                softcap: attention.softcap,
+                window: attention.window.map(|w| w as u32),
+                sinks: None,
+            },
+            kv: *spec,
+            layer,
+            vectors: &self.weights.vectors,
+            q,
+            out: view(&step.output),
+            tables: Tables {
+                positions_at: self.words.positions_at,
+                seq_of_row_at: self.words.seq_of_row_at,
+                bases_at: places.bases_at,
+            },
+        };
+        let (items_at, first_item_at) = (places.items_at, places.first_item_at);
+        let [partial, combine] =
+            kernels::attention_decode(self.gpu, &args, scratch, items_at, first_item_at)?;
+        let prefill = kernels::attention_prefill(self.gpu, &args, self.words.tiles_at)?;
+        Ok(vec![
+            Run { kernel: store, count: Count::Rows(all) },
+            Run { kernel: partial, count: Count::Items(group) },
+            Run { kernel: combine, count: Count::Rows(generated) },
+            Run { kernel: prefill, count: Count::Tiles },
+        ])
+    }
+}

@@ -1,0 +1,185 @@
+//! A plan on the device: its buffers, its bound kernels, and a step of them.
+
+use super::bind::{Binder, Count, KvGroup, Run};
+use super::device_error;
+use super::upload::DeviceWeights;
+use super::words::{GroupShape, RowCounts, Rows, Words, rows_at};
+use crate::Error;
+use crate::backend::{Arithmetic, Batch, Executable, ExecutableOptions};
+use crate::graph::{Op, RowDomain};
+use crate::plan::{Place, Plan};
+use crate::weights::Weights;
+use realizar_kernels_wgpu as kernels;
+use realizar_kernels_wgpu::{AttentionScratch, Buffer, Gpu, KvLayer, KvSpec, QuantizedRows};
+use realizar_kvcache::{KvLayout, PAGE_LEN};
+
+/// A loaded plan.
+#[derive(Debug)]
+pub(super) struct WgpuExecutable {
+    name: String,
+    gpu: Gpu,
+    plan: Plan,
+    /// The kernels of each step.
+    steps: Vec<Vec<Run>>,
+    words: Words,
+    batch: Buffer,
+    values: Buffer,
+    readback: Buffer,
+    /// The rows of the plan's output.
+    output: Vec<f32>, // [max rows, width]
+}
+
+/// Bytes of `n` numbers.
+fn f32_bytes(n: usize) -> u64 {
+    n as u64 * size_of::<f32>() as u64
+}
+
+/// The widest input of a linear step.
+fn max_linear_width(plan: &Plan) -> usize {
+    let linear = plan.steps.iter().filter(|step| matches!(step.op, Op::Linear { .. }));
+    linear.map(|step| step.inputs[0].width).max().unwrap_or(0)
+}
+
+/// The key-value memory of a group, with room for the work of its attention.
+fn kv_group(
+    gpu: &Gpu,
+    plan: &Plan,
+    group: usize,
+    (layout, n_pages): &(KvLayout, usize),
+    max_items: usize,
+) -> Result<KvGroup, kernels::Error> {
+    let shape = layout.spec();
+    let spec = KvSpec {
+        ty: layout.ty(),
+        n_kv_heads: shape.n_kv_heads as u32,
+        head_dim: shape.head_dim as u32,
+        page_len: PAGE_LEN as u32,
+        n_pages: *n_pages as u32,
+    };
+    let layer = |_| KvLayer::new(gpu, "keys and values", &spec);
+    let layers = (0..shape.n_layers).map(layer).collect::<Result<_, _>>()?;
+    let n_heads = plan.steps.iter().filter_map(|step| match &step.op {
+        Op::Attention(a) if a.kv.group == group => Some(a.n_heads),
+        _ => None,
+    });
+    let n_heads = n_heads.max().unwrap_or(1) as u32;
+    let scratch = AttentionScratch::new(gpu, max_items as u32, n_heads, spec.head_dim)?;
+    Ok(KvGroup { spec, layers, scratch })
+}
+
+impl WgpuExecutable {
+    pub(super) fn new(
+        gpu: &Gpu,
+        name: String,
+        plan: Plan,
+        weights: &Weights,
+        options: &ExecutableOptions,
+    ) -> Result<Self, Error> {
+        Self::make(gpu, &name, plan, weights, options).map_err(|e| device_error(&name, &e))
+    }
+
+    fn make(
+        gpu: &Gpu,
+        name: &str,
+        plan: Plan,
+        weights: &Weights,
+        options: &ExecutableOptions,
+    ) -> Result<Self, kernels::Error> {
+        let shape = |(layout, n_pages): &(KvLayout, usize)| GroupShape {
+            window: layout.spec().window,
+            n_pages: *n_pages,
+        };
+        let shapes: Vec<GroupShape> = options.kv.iter().map(shape).collect();
+        let words = Words::new(plan.limits, &shapes);
+        let batch = gpu.buffer("words of a step", f32_bytes(words.capacity()))?;
+        let values = gpu.buffer("activations", f32_bytes(plan.arena_len))?;
+        let max_output = plan.output.width
+            * match plan.output.rows {
+                RowDomain::Tokens => plan.limits.tokens,
+                RowDomain::Outputs => plan.limits.outputs,
+            };
+        let readback = gpu.readback_buffer("rows of the output", f32_bytes(max_output))?;
+        let device_weights = DeviceWeights::upload(gpu, &plan, weights)?;
+        let groups = options.kv.iter().enumerate();
+        let kv: Vec<KvGroup> = groups
+            .map(|(i, pool)| kv_group(gpu, &plan, i, pool, words.groups[i].max_items))
+            .collect::<Result<_, _>>()?;
+        let quantized = match options.arithmetic {
+            Arithmetic::Auto => {
+                let (rows, cols) = (plan.limits.tokens, max_linear_width(&plan));
+                Some(QuantizedRows::new(gpu, rows as u32, cols as u32)?)
+            }
+            Arithmetic::F32 => None,
+        };
+        let binder = Binder {
+            gpu,
+            arithmetic: options.arithmetic,
+            weights: &device_weights,
+            values: &values,
+            batch: &batch,
+            words: &words,
+            kv: &kv,
+            quantized: quantized.as_ref(),
+        };
+        let steps =
+            (0..plan.steps.len()).map(|i| binder.bind(&plan, i)).collect::<Result<_, _>>()?;
+        tracing::debug!(device = name, bytes = device_weights.n_bytes(), "weights are uploaded");
+        Ok(Self {
+            name: name.to_owned(),
+            gpu: gpu.clone(),
+            output: vec![0.0; max_output],
+            steps,
+            words,
+            batch,
+            values,
+            readback,
+            plan,
+        })
+    }
+
+    /// Records and submits the step, and reads the rows of its output; returns how
+    /// many numbers they are.
+    fn step(&mut self, batch: &Batch, input: &[f32]) -> Result<usize, kernels::Error> {
+        let counts = RowCounts::of(batch);
+        self.gpu.write(&self.batch, 0, bytemuck::cast_slice(self.words.words()))?;
+        if let Some(place) = &self.plan.input {
+            assert_eq!(place.stride, place.width, "an input is dense");
+            assert_eq!(input.len(), batch.n_rows() * place.width, "rows of the input");
+            self.gpu.write(&self.values, f32_bytes(place.start), bytemuck::cast_slice(input))?;
+        }
+        let mut recorder = self.gpu.record();
+        for (step, runs) in self.plan.steps.iter().zip(&self.steps) {
+            // Without rows that want logits, what follows their selection is idle.
+            if step.output.rows == RowDomain::Outputs && batch.outputs.is_empty() {
+                continue;
+            }
+            for run in runs {
+                let n = match run.count {
+                    Count::Rows(at) => counts.n(at),
+                    Count::Tiles => self.words.n_tiles(),
+                    Count::Items(group) => self.words.n_items(group),
+                };
+                recorder.run(&run.kernel, n);
+            }
+        }
+        let Place { start, stride, width, rows } = self.plan.output;
+        assert_eq!(stride, width, "an output is dense");
+        let n = counts.n(rows_at(rows, Rows::All)) as usize * width;
+        if n > 0 {
+            recorder.copy((&self.values, f32_bytes(start)), (&self.readback, 0), f32_bytes(n));
+        }
+        recorder.submit()?;
+        if n > 0 {
+            self.gpu.read(&self.readback, &mut self.output[..n])?;
+        }
+        Ok(n)
+    }
+}
+
+impl Executable for WgpuExecutable {
+    fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error> {
+        self.words.fill(batch)?;
+        let n = self.step(batch, input).map_err(|e| device_error(&self.name, &e))?;
+        Ok(&self.output[..n])
+    }
+}

@@ -1,0 +1,75 @@
+//! What a device cannot run of a plan: found before anything is uploaded, and
+//! said operation by operation.
+
+use crate::backend::ExecutableOptions;
+use crate::graph::{Op, Prologue};
+use crate::plan::Plan;
+use crate::weights::{WeightData, WeightId, Weights};
+use realizar_kernels_wgpu::{Gpu, KvLayer, KvSpec, Matrix};
+use realizar_kvcache::PAGE_LEN;
+
+/// Reasons, each once, in the order of the plan.
+#[derive(Default)]
+struct Reasons(Vec<String>);
+
+impl Reasons {
+    fn add(&mut self, reason: String) {
+        if !self.0.contains(&reason) {
+            self.0.push(reason);
+        }
+    }
+}
+
+/// Why `gpu` cannot run `plan`; empty when it can.
+pub(super) fn refusals(
+    gpu: &Gpu,
+    plan: &Plan,
+    weights: &Weights,
+    options: &ExecutableOptions,
+) -> Vec<String> {
+    let mut reasons = Reasons::default();
+    let matrix = |reasons: &mut Reasons, op: &str, id: WeightId| {
+        if let WeightData::Matrix { ty, rows, cols, .. } = weights.get(id)
+            && let Err(error) = Matrix::check(gpu, op, *ty, *cols as u32)
+        {
+            reasons.add(format!("{op} of {ty} [{rows}, {cols}]: {error}"));
+        }
+    };
+    for step in &plan.steps {
+        match &step.op {
+            Op::Embed { table, .. } => matrix(&mut reasons, "embed", *table),
+            Op::PosEmbed { table } => matrix(&mut reasons, "pos_embed", *table),
+            Op::Linear { prologue, parts, .. } => {
+                if *prologue != Prologue::None {
+                    reasons.add("linear: a prologue was not asked for".to_owned());
+                }
+                parts.iter().for_each(|part| matrix(&mut reasons, "linear", part.weight));
+            }
+            Op::Attention(a) => {
+                let (layout, n_pages) = &options.kv[a.kv.group];
+                let spec = KvSpec {
+                    ty: layout.ty(),
+                    n_kv_heads: a.n_kv_heads as u32,
+                    head_dim: a.head_dim as u32,
+                    page_len: PAGE_LEN as u32,
+                    n_pages: *n_pages as u32,
+                };
+                if let Err(error) = KvLayer::check(gpu, "a layer's keys", &spec) {
+                    reasons.add(format!("attention with heads of {}: {error}", a.head_dim));
+                }
+            }
+            _ => {}
+        }
+    }
+    let arena_bytes = plan.arena_len as u64 * size_of::<f32>() as u64;
+    let caps = gpu.caps();
+    let available = caps.max_binding_bytes.min(caps.max_buffer_bytes);
+    if arena_bytes > available {
+        reasons.add(format!(
+            "activations of {} tokens take {arena_bytes} bytes, and a kernel sees {available} \
+             (a smaller chunk needs less)",
+            plan.limits.tokens
+        ));
+    }
+    reasons.0
+}

@@ -1,0 +1,299 @@
+//! Weights on their way to the device: read and packed by several threads, copied
+//! by one, each once.
+//!
+//! A linear's matrices of one type that follow one another become one matrix on
+//! the device, so that they are one multiplication. Vectors (norms, biases, the
+//! frequencies of rotary embeddings) share one buffer.
+
+use crate::graph::{LinearPart, Op};
+use crate::plan::Plan;
+use crate::weights::{WeightData, WeightId, Weights};
+use realizar_kernels_wgpu::{Buffer, Error, Gpu, Matrix, pack_rows, packed_row_bytes};
+use realizar_quant::BlockType;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+
+/// Bytes that a thread packs before it hands them over.
+const PIECE_BYTES: usize = 4 << 20;
+/// Bytes that are copied before the device is waited for.
+const IN_FLIGHT_BYTES: usize = 64 << 20;
+/// Threads that read and pack.
+const MAX_THREADS: usize = 8;
+
+/// The weights that make up one matrix on the device: their rows, one below the
+/// other.
+type MatrixKey = Vec<WeightId>;
+
+/// Cuts the parts of a linear into runs that are one matrix on the device each.
+fn runs<'a>(
+    parts: &'a [LinearPart],
+    weights: &Weights,
+    n_uses: &HashMap<WeightId, usize>,
+) -> Vec<&'a [LinearPart]> {
+    let alone = |part: &LinearPart| n_uses.get(&part.weight).is_some_and(|&n| n > 1);
+    let together = |a: &LinearPart, b: &LinearPart| {
+        matrix_type(weights, a.weight) == matrix_type(weights, b.weight) && !alone(a) && !alone(b)
+    };
+    parts.chunk_by(together).collect()
+}
+
+/// How many operations read each matrix.
+fn matrix_uses(plan: &Plan) -> HashMap<WeightId, usize> {
+    let mut n_uses = HashMap::new();
+    for step in &plan.steps {
+        match &step.op {
+            Op::Embed { table, .. } | Op::PosEmbed { table } => {
+                *n_uses.entry(*table).or_default() += 1;
+            }
+            Op::Linear { parts, .. } => {
+                parts.iter().for_each(|part| *n_uses.entry(part.weight).or_default() += 1);
+            }
+            _ => {}
+        }
+    }
+    n_uses
+}
+
+/// The type, rows and columns of a matrix, and its bytes.
+fn matrix(weights: &Weights, id: WeightId) -> (BlockType, usize, usize, &[u8]) {
+    match weights.get(id) {
+        WeightData::Matrix { ty, rows, cols, data } => (*ty, *rows, *cols, data),
+        WeightData::Vector(_) => panic!("weight {} is no matrix", id.idx()),
+    }
+}
+
+/// The block type of a matrix.
+pub(super) fn matrix_type(weights: &Weights, id: WeightId) -> BlockType {
+    matrix(weights, id).0
+}
+
+/// Rows of one weight that are packed and copied together.
+struct Piece {
+    matrix: usize,
+    weight: WeightId,
+    first_row: usize,
+    n_rows: usize,
+    /// Where they go in the device's matrix.
+    to_row: usize,
+}
+
+/// Copies the matrices of `keys` to the device.
+///
+/// # Errors
+/// If memory runs out, a type or a size is not one the device takes, or it is
+/// lost.
+fn upload_matrices(
+    gpu: &Gpu,
+    weights: &Weights,
+    keys: Vec<MatrixKey>,
+) -> Result<HashMap<MatrixKey, Matrix>, Error> {
+    let mut made = Vec::with_capacity(keys.len());
+    let mut pieces = Vec::new();
+    for key in keys {
+        let (ty, _, n_cols, _) = matrix(weights, key[0]);
+        let row_bytes = packed_row_bytes(ty, n_cols).max(1);
+        let rows_per_piece = (PIECE_BYTES / row_bytes).max(1);
+        let mut n_rows = 0;
+        for &weight in &key {
+            let (_, rows, ..) = matrix(weights, weight);
+            for first_row in (0..rows).step_by(rows_per_piece) {
+                let in_piece = rows_per_piece.min(rows - first_row);
+                let to_row = n_rows + first_row;
+                let matrix = made.len();
+                pieces.push(Piece { matrix, weight, first_row, n_rows: in_piece, to_row });
+            }
+            n_rows += rows;
+        }
+        made.push((key, Matrix::new(gpu, "weights", ty, n_rows as u32, n_cols as u32)?));
+    }
+    copy(gpu, weights, &made, &pieces)?;
+    Ok(made.into_iter().collect())
+}
+
+fn copy(
+    gpu: &Gpu,
+    weights: &Weights,
+    made: &[(MatrixKey, Matrix)],
+    pieces: &[Piece],
+) -> Result<(), Error> {
+    let next = AtomicUsize::new(0);
+    let n_threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
+    let (sender, packed) = mpsc::sync_channel::<(&Piece, Vec<u8>)>(n_threads);
+    std::thread::scope(|scope| {
+        for _ in 0..n_threads {
+            let (sender, next) = (sender.clone(), &next);
+            scope.spawn(move || {
+                while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    // The receiver is gone when a copy failed.
+                    if sender.send((piece, pack(weights, piece))).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut in_flight = 0;
+        // Dropping the receiver on an error ends the threads.
+        for (piece, bytes) in packed {
+            made[piece.matrix].1.write_rows(gpu, piece.to_row as u32, &bytes)?;
+            in_flight += bytes.len();
+            if in_flight >= IN_FLIGHT_BYTES {
+                flush(gpu)?;
+                in_flight = 0;
+            }
+        }
+        flush(gpu)
+    })
+}
+
+/// Waits until what was copied has arrived, which frees the memory in between.
+fn flush(gpu: &Gpu) -> Result<(), Error> {
+    gpu.record().submit()?;
+    gpu.wait()
+}
+
+fn pack(weights: &Weights, piece: &Piece) -> Vec<u8> {
+    let (ty, _, n_cols, data) = matrix(weights, piece.weight);
+    let file_bytes = ty.row_bytes(n_cols).expect("rows were checked when they were bound");
+    let rows = &data[piece.first_row * file_bytes..][..piece.n_rows * file_bytes];
+    let mut packed = vec![0; piece.n_rows * packed_row_bytes(ty, n_cols)];
+    pack_rows(ty, n_cols, rows, &mut packed);
+    packed
+}
+
+/// What a vector of the shared buffer is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum VectorKey {
+    /// A weight of the model.
+    Weight(WeightId),
+    /// The biases of a matrix's rows, zero for parts without one.
+    Biases(MatrixKey),
+    /// The frequencies of the rotary embedding of this step of the plan.
+    Frequencies(usize),
+}
+
+/// Vectors of numbers that share one buffer.
+#[derive(Debug, Default)]
+pub(super) struct Vectors {
+    values: Vec<f32>,
+    places: HashMap<VectorKey, u32>,
+}
+
+impl Vectors {
+    /// Appends the numbers unless they are there.
+    fn add(&mut self, key: VectorKey, values: impl IntoIterator<Item = f32>) {
+        let start = self.values.len() as u32;
+        if let Entry::Vacant(entry) = self.places.entry(key) {
+            entry.insert(start);
+            self.values.extend(values);
+        }
+    }
+
+    fn add_weight(&mut self, weights: &Weights, id: Option<WeightId>) {
+        if let Some(id) = id {
+            self.add(VectorKey::Weight(id), weights.vector(id).iter().copied());
+        }
+    }
+
+    fn add_biases(&mut self, weights: &Weights, parts: &[LinearPart]) {
+        if parts.iter().any(|part| part.bias.is_some()) {
+            let of_part = |part: &LinearPart| match part.bias {
+                Some(id) => weights.vector(id).to_vec(),
+                None => vec![0.0; part.out],
+            };
+            let key = VectorKey::Biases(parts.iter().map(|part| part.weight).collect());
+            self.add(key, parts.iter().flat_map(of_part));
+        }
+    }
+
+    /// Where a vector begins in the buffer, if it is there.
+    pub(super) fn place(&self, key: &VectorKey) -> Option<u32> {
+        self.places.get(key).copied()
+    }
+
+    /// Copies all of them to the device.
+    fn upload(&mut self, gpu: &Gpu) -> Result<Buffer, Error> {
+        let values = std::mem::take(&mut self.values);
+        let bytes: &[u8] = bytemuck::cast_slice(&values);
+        let buffer = gpu.buffer("norms and biases", bytes.len() as u64)?;
+        gpu.write(&buffer, 0, bytes)?;
+        Ok(buffer)
+    }
+}
+
+/// A plan's weights on the device.
+#[derive(Debug)]
+pub(super) struct DeviceWeights {
+    matrices: HashMap<MatrixKey, Matrix>,
+    /// The runs of each linear step's parts.
+    runs: HashMap<usize, Vec<Vec<LinearPart>>>, // by step
+    pub(super) places: Vectors,
+    pub(super) vectors: Buffer,
+}
+
+impl DeviceWeights {
+    /// Copies the weights of `plan` to the device.
+    ///
+    /// # Errors
+    /// If memory runs out, a type or a size is not one the device takes, or it is
+    /// lost.
+    pub(super) fn upload(gpu: &Gpu, plan: &Plan, weights: &Weights) -> Result<Self, Error> {
+        let n_uses = matrix_uses(plan);
+        let mut keys: Vec<MatrixKey> = Vec::new();
+        let mut all_runs = HashMap::new();
+        let mut places = Vectors::default();
+        for (i, step) in plan.steps.iter().enumerate() {
+            match &step.op {
+                Op::Embed { table, .. } | Op::PosEmbed { table } => keys.push(vec![*table]),
+                Op::RopeTable(angles) => {
+                    let frequencies = angles.inv_freq.iter().copied();
+                    places.add(VectorKey::Frequencies(i), frequencies);
+                }
+                Op::Norm(norm) => {
+                    places.add_weight(weights, norm.weight);
+                    places.add_weight(weights, norm.bias);
+                }
+                Op::Linear { parts, .. } => {
+                    let of_step = runs(parts, weights, &n_uses);
+                    for run in &of_step {
+                        keys.push(key_of(run));
+                        places.add_biases(weights, run);
+                    }
+                    all_runs.insert(i, of_step.into_iter().map(<[_]>::to_vec).collect());
+                }
+                _ => {}
+            }
+        }
+        keys.sort();
+        keys.dedup();
+        let matrices = upload_matrices(gpu, weights, keys)?;
+        let vectors = places.upload(gpu)?;
+        Ok(Self { matrices, runs: all_runs, places, vectors })
+    }
+
+    /// The matrix of a table.
+    pub(super) fn table(&self, id: WeightId) -> &Matrix {
+        &self.matrices[[id].as_slice()]
+    }
+
+    /// The matrices of a linear step, from its first column on, each with the
+    /// place of its biases.
+    pub(super) fn linear(&self, step: usize) -> impl Iterator<Item = (&Matrix, Option<u32>)> {
+        self.runs[&step].iter().map(|run| {
+            let key = key_of(run);
+            let bias = self.places.place(&VectorKey::Biases(key.clone()));
+            (&self.matrices[&key], bias)
+        })
+    }
+
+    /// Bytes on the device.
+    pub(super) fn n_bytes(&self) -> u64 {
+        self.matrices.values().map(Matrix::n_bytes).sum::<u64>() + self.vectors.n_bytes()
+    }
+}
+
+fn key_of(parts: &[LinearPart]) -> MatrixKey {
+    parts.iter().map(|part| part.weight).collect()
+}

@@ -1,0 +1,105 @@
+//! The GPU against the tiny models' references and against the CPU, and what
+//! happens when a GPU lacks something, runs out of memory or is lost.
+#![cfg(feature = "wgpu")]
+
+mod common;
+
+use common::{gpus, tiny, write_quantized};
+use realizar_quant::BlockType;
+use realizar_runtime::backend::cpu::CpuBackend;
+use realizar_runtime::backend::{Arithmetic, Backend, Role};
+use realizar_runtime::{Chunk, LoadOptions, Model, Outputs};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// Largest allowed difference of a logit, relative to the largest of its row.
+const TOLERANCE: f32 = 2e-3;
+
+/// The folders of the tiny models.
+fn tiny_models() -> Vec<PathBuf> {
+    let folders = std::fs::read_dir(tiny("")).unwrap().map(|entry| entry.unwrap().path());
+    let mut folders: Vec<PathBuf> =
+        folders.filter(|path| path.join("expected.json").is_file()).collect();
+    folders.sort();
+    assert!(folders.len() >= 13, "{folders:?}");
+    folders
+}
+
+fn difference(found: &[f32], expected: &[f32]) -> f32 {
+    let scale = expected.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+    let pairs = found.iter().zip(expected);
+    pairs.fold(0.0_f32, |m, (a, b)| m.max((a - b).abs())) / scale
+}
+
+fn numbers<T: serde::de::DeserializeOwned>(value: &Value) -> Vec<T> {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+#[test]
+fn tiny_models_give_the_logits_of_transformers() {
+    let options = LoadOptions { arithmetic: Arithmetic::F32, ..LoadOptions::default() };
+    for gpu in gpus() {
+        for folder in tiny_models() {
+            let text = std::fs::read_to_string(folder.join("expected.json")).unwrap();
+            let golden: Value = serde_json::from_str(&text).unwrap();
+            let ids: Vec<u32> = numbers(&golden["ids"]);
+            let positions: Vec<usize> = numbers(&golden["positions"]);
+            for path in [folder.clone(), folder.join("model-f32.gguf")] {
+                if !path.exists() {
+                    continue;
+                }
+                let mut model = Model::load(&path, &*gpu, &options).unwrap();
+                let whole = model.logits(&ids, &positions, 256).unwrap();
+                for (pos, row) in positions.iter().zip(&whole) {
+                    let expected: Vec<f32> = numbers(&golden["values"][pos.to_string()]);
+                    let apart = difference(row, &expected);
+                    let case = format!("{path:?} on {} at {pos}", gpu.name());
+                    assert!(apart <= TOLERANCE, "{case}: {apart:e}");
+                }
+                assert!(model.logits(&ids, &positions, 7).unwrap() == whole, "{path:?} in chunks");
+            }
+        }
+    }
+}
+
+/// Logits of a prompt's last token and of generated ones.
+fn mixed_roles(model: &mut Model) -> Vec<Vec<f32>> {
+    let tokens: Vec<u32> = (0..60).map(|i| 3 + (i * 37) % 280).collect();
+    let runner = model.runner();
+    let seq = runner.new_sequence();
+    let (prompt, generated) = tokens.split_at(50);
+    let chunks = std::iter::once((prompt, Role::Prompt))
+        .chain(generated.chunks(1).map(|token| (token, Role::Generated)));
+    let mut rows = Vec::new();
+    for (tokens, role) in chunks {
+        let step = Chunk { seq: &seq, tokens, role, outputs: Outputs::Last };
+        rows.push(runner.step(&[step]).unwrap().row(0, 0).to_vec());
+    }
+    runner.remove(seq);
+    rows
+}
+
+#[test]
+fn quantized_models_give_the_logits_of_the_cpu() {
+    use BlockType::{BF16, F16, F32, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("quantized.gguf");
+    let cpu = CpuBackend::new(Some(2), None).unwrap();
+    let all = [Q8_0, Q4_K, F16, Q5_0, Q6_K, Q4_1, Q3_K, BF16, Q4_0, Q5_K, Q2_K, F32, Q5_1].to_vec();
+    for types in [all, vec![Q4_K, Q4_K, Q4_K, Q6_K], vec![Q2_K, Q3_K], vec![Q4_0, Q5_1]] {
+        write_quantized(&path, &types);
+        // The two arithmetics round activations and sums differently on each device.
+        for (arithmetic, tolerance) in [(Arithmetic::F32, 1e-4), (Arithmetic::Auto, 2e-2)] {
+            let options = LoadOptions { arithmetic, ..LoadOptions::default() };
+            let expected = mixed_roles(&mut Model::load(&path, &cpu, &options).unwrap());
+            for gpu in gpus() {
+                let found = mixed_roles(&mut Model::load(&path, &*gpu, &options).unwrap());
+                for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                    let apart = difference(found, expected);
+                    let case = format!("{types:?} {arithmetic:?} on {}, row {i}", gpu.name());
+                    assert!(apart <= tolerance, "{case}: {apart:e}");
+                }
+            }
+        }
+    }
+}
