@@ -176,6 +176,14 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// The model cannot be split between two devices in front of a layer.
+    #[error("the model cannot be split in front of layer {layer}: {reason}")]
+    Split {
+        /// The layer.
+        layer: usize,
+        /// What crosses the cut, or what is missing.
+        reason: String,
+    },
     /// The backend cannot run the model's plan.
     #[error("{backend} cannot run this model: {}", reasons.join("; "))]
     Refused {

@@ -42,6 +42,7 @@ pub mod graph;
 mod model;
 mod models;
 mod perplexity;
+mod placement;
 pub mod plan;
 pub mod rope;
 mod runner;
@@ -57,6 +58,7 @@ pub use generate::{
 pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model};
 pub use models::{supported_gguf, supported_hf};
 pub use perplexity::Perplexity;
+pub use placement::{PlacedPart, Placement};
 pub use runner::{Chunk, Logits, Outputs, Runner, SeqId};
 
 /// Compiles the example of the README.

@@ -2,17 +2,18 @@
 //! tokenizer and chat template beside it.
 
 use crate::Error;
+use crate::backend::stages::Stages;
 use crate::backend::{Arithmetic, Backend, ExecutableOptions, Role};
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
-use crate::graph::{Graph, fuse};
 use crate::models;
+use crate::placement::{Placement, place};
 use crate::plan::{RowLimits, plan};
 use crate::runner::{Chunk, Outputs, Runner};
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{WeightData, Weights};
-use realizar_kvcache::KvLayout;
+use realizar_kvcache::{GroupSpec, KvLayout};
 use realizar_quant::BlockType;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,7 +62,7 @@ pub struct Model {
     text_path: PathBuf,
     architecture: &'static str,
     config: Config,
-    graph: Graph,
+    placement: Placement,
     tokenizer: Result<Tokenizer, Arc<crate::tokenizer::Error>>,
     template: Result<Option<ChatTemplate>, Arc<crate::template::Error>>,
     runner: Runner,
@@ -77,20 +78,42 @@ impl Model {
     /// If a file is malformed, the model is of a kind that is not built, an
     /// option cannot be met, or the backend cannot run the model.
     pub fn load(path: &Path, backend: &dyn Backend, options: &LoadOptions) -> Result<Self, Error> {
+        Self::load_split(path, backend, backend, 0, options)
+    }
+
+    /// As [`Self::load`], with the last `last_layers` layers and the head on `last`,
+    /// the embedding and the layers before on `first`. With 0 layers the whole
+    /// model is on `first`, and with as many as it has or more, all of it is on
+    /// `last`.
+    ///
+    /// # Errors
+    /// As for [`Self::load`], of either backend.
+    pub fn load_split(
+        path: &Path,
+        first: &dyn Backend,
+        last: &dyn Backend,
+        last_layers: usize,
+        options: &LoadOptions,
+    ) -> Result<Self, Error> {
         let checkpoint = Checkpoint::open(path)?;
         let config = models::config(&checkpoint)?;
         let max_seq_len = context(&config, options)?;
         let recorded = models::record(&checkpoint, config, max_seq_len)?;
         let (config, weights) = (recorded.config, recorded.weights);
-        let graph = fuse(recorded.graph, backend.fusions());
         let limits = row_limits(options, max_seq_len)?;
-        let kv = kv_pools(&graph, options, max_seq_len, limits.tokens)?;
+        let pools = |groups: &[GroupSpec]| kv_pools(groups, options, max_seq_len, limits.tokens);
+        let kv = pools(&recorded.graph.kv_groups)?;
         let (n_params, weight_bytes) = sizes(&weights);
-        let executable = backend.load(
-            plan(&graph, limits),
-            weights,
-            &ExecutableOptions { arithmetic: options.arithmetic, kv: kv.clone() },
-        )?;
+        let to_load = place(recorded.graph, weights, config.n_layers, (first, last), last_layers)?;
+        let (mut parts, mut executables) = (Vec::new(), Vec::new());
+        for (backend, part, weights) in to_load {
+            let kv = pools(&part.graph.kv_groups)?;
+            let for_part = ExecutableOptions { arithmetic: options.arithmetic, kv };
+            executables.push(backend.load(plan(&part.graph, limits), weights, &for_part)?);
+            parts.push(part);
+        }
+        let executable = Stages::join(executables);
+        let placement = Placement { parts };
         let tokenizer = match &checkpoint {
             Checkpoint::Gguf(gguf) => Tokenizer::from_gguf(gguf.metadata()),
             Checkpoint::Hf { .. } => Tokenizer::from_hf_dir(path),
@@ -109,9 +132,9 @@ impl Model {
             text_path,
             architecture: recorded.architecture,
             runner: Runner::new(executable, limits, config.vocab_size, max_seq_len, &kv),
-            backend: backend.name(),
+            backend: placement.backends(),
             config,
-            graph,
+            placement,
             tokenizer: tokenizer.map_err(Arc::new),
             template: template.map_err(Arc::new),
             n_params,
@@ -134,12 +157,12 @@ impl Model {
         &self.config
     }
 
-    /// Its graph, after the backend's fusions.
-    pub fn graph(&self) -> &Graph {
-        &self.graph
+    /// Its graph in parts, each with the backend that it runs on.
+    pub fn graph(&self) -> &Placement {
+        &self.placement
     }
 
-    /// The backend that it runs on.
+    /// The backend that it runs on, or `first + last`.
     pub fn backend(&self) -> &str {
         &self.backend
     }
@@ -277,7 +300,7 @@ fn row_limits(options: &LoadOptions, max_seq_len: usize) -> Result<RowLimits, Er
 
 /// Of each key-value group, its layout and its pages.
 fn kv_pools(
-    graph: &Graph,
+    groups: &[GroupSpec],
     options: &LoadOptions,
     max_seq_len: usize,
     max_step: usize,
@@ -286,12 +309,12 @@ fn kv_pools(
         Arithmetic::Auto => BlockType::F16,
         Arithmetic::F32 => BlockType::F32,
     });
-    let pool = |spec: &realizar_kvcache::GroupSpec| {
+    let pool = |spec: &GroupSpec| {
         let layout = KvLayout::new(ty, spec.clone())?;
         let n_pages = layout.pages_for(max_seq_len, max_step).saturating_mul(options.max_seqs);
         Ok((layout, n_pages))
     };
-    graph.kv_groups.iter().map(pool).collect()
+    groups.iter().map(pool).collect()
 }
 
 /// Elements and bytes of the weights.

@@ -45,9 +45,14 @@ fn steps_allocate_nothing() {
     write_quantized(&quantized, &[BlockType::Q8_0, BlockType::Q4_K, BlockType::Q6_K]);
     let backend = CpuBackend::new(Some(2), None).unwrap();
     let models = ["llama", "gemma3_text", "phi3", "gpt2"].into_iter().map(tiny);
-    for path in models.chain([quantized]) {
+    let whole = models.chain([quantized]).map(|path| (path, 0));
+    // Some also with their last layer on a backend of its own.
+    let split = ["llama", "gemma3_text"].into_iter().map(|name| (tiny(name), 1));
+    for (path, last_layers) in whole.chain(split) {
         let options = LoadOptions { chunk: 32, ..LoadOptions::default() };
-        let mut model = Model::load(&path, &backend, &options).unwrap();
+        let mut model =
+            Model::load_split(&path, &backend, &backend, last_layers, &options).unwrap();
+        assert_eq!(model.graph().parts.len(), 1 + last_layers);
         let runner = model.runner();
         let seq = runner.new_sequence();
         let tokens: Vec<u32> = (3..35).collect();

@@ -7,6 +7,7 @@
 
 mod batch;
 pub mod cpu;
+pub(crate) mod stages;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 

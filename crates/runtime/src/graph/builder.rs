@@ -32,6 +32,8 @@ pub struct AttentionSpec {
 #[derive(Debug, Clone, Default)]
 pub struct GraphBuilder {
     graph: Graph,
+    /// The layer that is being recorded.
+    layer: Option<usize>,
 }
 
 impl GraphBuilder {
@@ -48,7 +50,7 @@ impl GraphBuilder {
 
     fn push(&mut self, op: Op, inputs: &[ValueId], width: usize, rows: RowDomain) -> ValueId {
         let output = self.value(width, rows, None);
-        self.graph.nodes.push(Node { op, inputs: inputs.to_vec(), output });
+        self.graph.nodes.push(Node { op, inputs: inputs.to_vec(), output, layer: self.layer });
         output
     }
 
@@ -64,6 +66,17 @@ impl GraphBuilder {
     fn same_shape(&mut self, op: Op, inputs: &[ValueId]) -> ValueId {
         let (width, rows) = (self.width(inputs[0]), self.rows(inputs[0]));
         self.push(op, inputs, width, rows)
+    }
+
+    /// What is recorded from now on belongs to layer `layer`. A model can be split
+    /// between devices in front of any layer, see [`super::split`].
+    pub fn begin_layer(&mut self, layer: usize) {
+        self.layer = Some(layer);
+    }
+
+    /// What is recorded from now on follows the last layer.
+    pub fn end_layers(&mut self) {
+        self.layer = None;
     }
 
     /// The rows of `width` columns that a graph begins with when it follows

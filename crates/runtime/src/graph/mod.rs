@@ -9,9 +9,11 @@
 mod builder;
 mod fuse;
 mod print;
+mod split;
 
 pub use builder::{AttentionSpec, GraphBuilder};
 pub use fuse::{Fusions, fuse};
+pub use split::{Part, split};
 
 use crate::weights::WeightId;
 use realizar_kvcache::GroupSpec;
@@ -227,6 +229,9 @@ pub struct Node {
     pub inputs: Vec<ValueId>,
     /// Into what.
     pub output: ValueId,
+    /// The model's layer that it belongs to; none before the first and after the
+    /// last.
+    pub layer: Option<usize>,
 }
 
 /// A weight as the graph knows it.

@@ -82,6 +82,7 @@ pub(super) fn decoder(m: &mut Build<'_>, qk_norm: bool) -> Result<ValueId, Error
         None => global,
     };
     for l in 0..c.n_layers {
+        m.graph.begin_layer(l);
         let h = m.rms_norm(x, (l, "attn_norm"))?;
         let [mut q, mut k, v] = m.qkv(h, l, Bias::IfPresent)?;
         if qk_norm {
@@ -99,6 +100,7 @@ pub(super) fn decoder(m: &mut Build<'_>, qk_norm: bool) -> Result<ValueId, Error
         let f = m.rms_norm(f, (l, "post_ffn_norm"))?;
         x = m.graph.add(x, f);
     }
+    m.graph.end_layers();
     let x = m.graph.select_rows(x);
     let h = m.rms_norm(x, "final_norm")?;
     m.lm_head(h, tok_embed, Bias::None)

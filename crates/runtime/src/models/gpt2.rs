@@ -75,6 +75,7 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let (tokens, positions) = (m.graph.embed(&tok_embed, 1.0), m.graph.pos_embed(&pos_embed));
     let mut x = m.graph.add(tokens, positions);
     for l in 0..c.n_layers {
+        m.graph.begin_layer(l);
         let h = m.layer_norm(x, (l, "attn_norm"))?;
         let [q, k, v] = m.qkv(h, l, Bias::Required)?;
         let a = m.graph.attention(q, k, v, &c.attention(l));
@@ -85,6 +86,7 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
         let f = m.plain_ffn(h, l, Bias::Required)?;
         x = m.graph.add(x, f);
     }
+    m.graph.end_layers();
     let x = m.graph.select_rows(x);
     let h = m.layer_norm(x, "final_norm")?;
     m.lm_head(h, tok_embed, Bias::None)

@@ -73,6 +73,7 @@ pub(super) fn decoder(
     let c = m.config;
     let rope = m.rope_table(&c.rope)?;
     for l in 0..c.n_layers {
+        m.graph.begin_layer(l);
         let h = m.rms_norm(x, (l, "attn_norm"))?;
         let [mut q, mut k, v] = m.qkv(h, l, shape.qkv_bias)?;
         if shape.qk_norm {
@@ -87,6 +88,7 @@ pub(super) fn decoder(
         let f = m.gated_ffn(h, l, shape.bias)?;
         x = m.graph.add(x, f);
     }
+    m.graph.end_layers();
     let x = m.graph.select_rows(x);
     let h = m.rms_norm(x, "final_norm")?;
     m.lm_head(h, tok_embed, Bias::None)

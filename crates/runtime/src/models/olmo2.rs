@@ -48,6 +48,7 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let mut x = m.graph.embed(&tok_embed, 1.0);
     let rope = m.rope_table(&c.rope)?;
     for l in 0..c.n_layers {
+        m.graph.begin_layer(l);
         let [q, k, v] = m.qkv(x, l, Bias::IfPresent)?;
         let (q, k) = (whole_norm(m, q, l, "q_norm")?, whole_norm(m, k, l, "k_norm")?);
         let (q, k) = (m.rope(q, rope), m.rope(k, rope));
@@ -60,6 +61,7 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
         let f = m.rms_norm(f, (l, "post_ffn_norm"))?;
         x = m.graph.add(x, f);
     }
+    m.graph.end_layers();
     let x = m.graph.select_rows(x);
     let h = m.rms_norm(x, "final_norm")?;
     m.lm_head(h, tok_embed, Bias::None)

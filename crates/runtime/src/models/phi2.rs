@@ -47,6 +47,7 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let mut x = m.graph.embed(&tok_embed, 1.0);
     let rope = m.rope_table(&c.rope)?;
     for l in 0..c.n_layers {
+        m.graph.begin_layer(l);
         let h = m.layer_norm(x, (l, "attn_norm"))?;
         let [mut q, mut k, v] = m.qkv(h, l, Bias::Required)?;
         if c.qk_norm {
@@ -60,6 +61,7 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
         x = m.graph.add(x, o);
         x = m.graph.add(x, f);
     }
+    m.graph.end_layers();
     let x = m.graph.select_rows(x);
     let h = m.layer_norm(x, "final_norm")?;
     m.lm_head(h, tok_embed, Bias::Required)

@@ -1,0 +1,38 @@
+//! Several executables as one: the parts of a model that is split by layer, each
+//! on its own device.
+//!
+//! They run one after the other, as each needs the hidden states of the one
+//! before. Those pass through the host, in the memory that an executable returns
+//! its output in; nothing is copied here and nothing allocated.
+
+use crate::Error;
+use crate::backend::{Batch, Executable};
+
+/// The parts of a model, in order.
+#[derive(Debug)]
+pub(crate) struct Stages {
+    first: Box<dyn Executable>,
+    /// Each takes the rows that the one before returns.
+    rest: Vec<Box<dyn Executable>>,
+}
+
+impl Stages {
+    /// The executables of a model's parts as one; a single one stays as it is.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub(crate) fn join(mut parts: Vec<Box<dyn Executable>>) -> Box<dyn Executable> {
+        let first = parts.remove(0);
+        if parts.is_empty() { first } else { Box::new(Self { first, rest: parts }) }
+    }
+}
+
+impl Executable for Stages {
+    fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error> {
+        let mut rows = self.first.run(batch, input)?;
+        for stage in &mut self.rest {
+            rows = stage.run(batch, rows)?;
+        }
+        Ok(rows)
+    }
+}
