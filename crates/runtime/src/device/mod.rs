@@ -153,7 +153,9 @@ pub fn load(
         };
         let gpu = open(&gpu, options)?;
         let model = Model::load_split(path, &cpu, &*gpu, n_layers, load_options)?;
-        return Ok(Loaded { model, n_threads: Some(cpu.n_threads()) });
+        // With as many layers as it has, all of the model is on the GPU.
+        let is_on_cpu = model.graph().parts.iter().any(|part| part.backend == cpu.name());
+        return Ok(Loaded { model, n_threads: is_on_cpu.then(|| cpu.n_threads()) });
     }
     match choice {
         DeviceChoice::Cpu => on_cpu(),
