@@ -11,6 +11,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// Bytes that are copied to the device by the API's own means, which find room in
+/// memory that it holds already.
+const SMALL_WRITE: usize = 64 << 10;
+
+/// Bytes that are copied to the device at once.
+const LARGE_WRITE: usize = 16 << 20;
+
 /// What kernels may use, where the adapter has it, and how much memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GpuOptions {
@@ -131,6 +138,9 @@ struct Inner {
     faults: Arc<Mutex<Faults>>,
     memory: Arc<Memory>,
     pipelines: Pipelines,
+    /// Keeps a block of memory for small copies, which then find room in it when the
+    /// device has none left.
+    _reserve: wgpu::Buffer,
 }
 
 /// Memory on the device. Clones are handles on the same memory.
@@ -208,12 +218,21 @@ impl Gpu {
         device.set_device_lost_callback(move |reason, message| {
             lock(&seen).lost.get_or_insert(format!("{message} ({reason:?})"));
         });
+        let reserve = device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("reserve"),
+            size: SMALL_WRITE as u64,
+            usage: wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC,
+            mapped_at_creation: false,
+        });
         let pipelines = Pipelines::default();
         let max_bytes = options.max_bytes.unwrap_or(u64::MAX);
         let memory = Arc::new(Memory { allocated: AtomicU64::new(0), max_bytes });
         let name = info.name;
-        let inner = Inner { name, caps, device, queue, faults, memory, pipelines };
-        Ok(Self { inner: Arc::new(inner) })
+        let inner =
+            Inner { name, caps, device, queue, faults, memory, pipelines, _reserve: reserve };
+        let gpu = Self { inner: Arc::new(inner) };
+        gpu.check("the reserve of memory", SMALL_WRITE as u64)?;
+        Ok(gpu)
     }
 
     /// The adapter's name.
@@ -359,9 +378,52 @@ impl Gpu {
     /// If the copy does not fit the buffer, memory for it runs out or the device was
     /// lost.
     pub fn write(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        if bytes.len() <= SMALL_WRITE {
+            self.alive()?;
+            self.queue().write_buffer(&buffer.raw, offset, bytes);
+            return self.check("a copy to the GPU", bytes.len() as u64);
+        }
+        let mut to = offset;
+        for part in bytes.chunks(LARGE_WRITE) {
+            match self.write_staged(buffer, to, part) {
+                // What earlier copies took is free when they are done.
+                Err(Error::OutOfMemory { .. }) => {
+                    self.wait()?;
+                    self.write_staged(buffer, to, part)?;
+                }
+                other => other?,
+            }
+            to += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Copies `bytes` by a buffer that is made for it: the memory that the API takes
+    /// for a copy by itself costs the device when it is refused.
+    fn write_staged(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         self.alive()?;
-        self.queue().write_buffer(&buffer.raw, offset, bytes);
-        self.check("a copy to the GPU", bytes.len() as u64)
+        let (what, size) = ("a copy to the GPU", bytes.len() as u64);
+        let staging = self.device().create_buffer(&wgpu::BufferDescriptor {
+            label: Some(what),
+            size: size.next_multiple_of(4),
+            usage: wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC,
+            mapped_at_creation: true,
+        });
+        self.check(what, size)?;
+        let refused = |reason: String| Error::Refused { what: what.to_owned(), reason };
+        {
+            let mut view =
+                staging.get_mapped_range_mut(..).map_err(|error| refused(error.to_string()))?;
+            view.slice(..bytes.len()).copy_from_slice(bytes);
+        }
+        staging.unmap();
+        let mut encoder =
+            self.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        encoder.copy_buffer_to_buffer(&staging, 0, &buffer.raw, offset, Some(size));
+        let commands = encoder.finish();
+        self.check(what, size)?;
+        self.queue().submit([commands]);
+        self.check(what, size)
     }
 
     /// Waits until everything that was submitted is done.
@@ -545,6 +607,29 @@ mod tests {
     }
 
     #[test]
+    fn large_writes_arrive_in_order() {
+        for gpu in testing::gpus() {
+            let n = LARGE_WRITE / 4 + 20_003;
+            let words: Vec<u32> = (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761)).collect();
+            let buffer = gpu.buffer("test", 4 * n as u64 + 8).unwrap();
+            let ones = vec![1_u32; SMALL_WRITE / 4 + 9];
+            gpu.write(&buffer, 0, &[7; 16]).unwrap();
+            gpu.write(&buffer, 8, bytemuck::cast_slice(&words)).unwrap();
+            gpu.write(&buffer, 12, bytemuck::cast_slice(&ones)).unwrap();
+            gpu.write(&buffer, 20, &[9; 4]).unwrap();
+            let mut wanted = vec![0x0707_0707, 0x0707_0707];
+            wanted.extend(&words);
+            wanted[3..][..ones.len()].copy_from_slice(&ones);
+            wanted[5] = 0x0909_0909;
+            assert!(testing::contents::<u32>(&gpu, &buffer, n + 2) == wanted);
+            // Beyond the end: refused, and nothing else is.
+            let refused = gpu.write(&buffer, 12, bytemuck::cast_slice(&words)).unwrap_err();
+            assert!(matches!(refused, Error::Refused { .. }), "{refused}");
+            works(&gpu);
+        }
+    }
+
+    #[test]
     fn everything_says_that_the_device_is_lost() {
         // Told by ourselves, or found out.
         for by_api in [false, true] {
@@ -574,6 +659,7 @@ mod tests {
                     gpu.buffer("test", 4).map(drop),
                     gpu.readback_buffer("test", 4).map(drop),
                     gpu.write(&values, 0, &[0; 4]),
+                    gpu.write(&values, 0, &vec![0; 2 * SMALL_WRITE]),
                     doubling(&gpu, &values, &batch).map(drop),
                     gpu.wait(),
                     gpu.read(&readback, &mut [0.0_f32]),

@@ -79,8 +79,8 @@ impl Gpu {
         if let Some(made) = cache.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return Ok(made.clone());
         }
-        self.alive()?;
         let started = Instant::now();
+        self.alive()?;
         let device = self.device();
         let name = Some(&*shader.name);
         let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
