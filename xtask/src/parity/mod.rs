@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
+use crate::lavapipe::{self, Width};
 use crate::shell;
 
 mod archs;
@@ -18,7 +19,7 @@ mod memory;
 mod real;
 
 /// `cargo xtask parity`; without a choice, the tiny models and bit-identity are checked.
-#[derive(clap::Args, Default)]
+#[derive(clap::Args, Clone, Default)]
 pub(crate) struct Args {
     /// Compare tiny models of each architecture with transformers.
     #[arg(long)]
@@ -32,6 +33,18 @@ pub(crate) struct Args {
     /// Hold the peak memory of published models against their size (Linux alone).
     #[arg(long)]
     memory: bool,
+    /// Where the models run: cpu or wgpu[:N]. A GPU is compared with the CPU's references.
+    #[arg(long, default_value = "cpu", value_parser = device)]
+    device: String,
+    /// Use none of the features that a GPU may lack.
+    #[arg(long)]
+    plain: bool,
+    /// Let wgpu see lavapipe (Vulkan on the CPU) alone; it is too slow for perplexities.
+    #[arg(long)]
+    lavapipe: bool,
+    /// Bits of lavapipe's vectors, which make subgroups of 4, 8 or 16.
+    #[arg(long, value_enum, requires = "lavapipe")]
+    width: Option<Width>,
     /// A folder of tiny models instead of `fixtures/archs`.
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -46,16 +59,86 @@ pub(crate) struct Args {
 impl Args {
     /// What `cargo xtask test` runs on the committed models.
     pub(crate) fn tiny() -> Self {
-        Self { archs: true, bits: true, ..Self::default() }
+        Self { archs: true, bits: true, ..Self::on_cpu() }
+    }
+
+    /// The committed models against their goldens alone.
+    pub(crate) fn archs() -> Self {
+        Self { archs: true, ..Self::on_cpu() }
+    }
+
+    /// The published models against their references and themselves.
+    pub(crate) fn published() -> Self {
+        Self { real: true, bits: true, ..Self::on_cpu() }
+    }
+
+    fn on_cpu() -> Self {
+        Self { device: "cpu".to_owned(), ..Self::default() }
     }
 
     /// What `cargo xtask test` runs on the published models.
     pub(crate) fn real() -> Self {
-        Self { real: true, bits: true, memory: true, ..Self::default() }
+        Self { memory: true, ..Self::published() }
+    }
+
+    /// The same on lavapipe with vectors of `width`.
+    pub(crate) fn on_lavapipe(self, width: Width) -> Self {
+        Self { device: "wgpu".to_owned(), lavapipe: true, width: Some(width), ..self }
+    }
+
+    /// The same on the first GPU.
+    pub(crate) fn on_wgpu(self) -> Self {
+        Self { device: "wgpu".to_owned(), ..self }
+    }
+
+    /// The same with none of the features that a GPU may lack.
+    pub(crate) fn plainly(self) -> Self {
+        Self { plain: true, ..self }
+    }
+
+    fn on_gpu(&self) -> bool {
+        self.device.starts_with("wgpu")
+    }
+
+    /// The device and how it is used, for headings.
+    fn place(&self) -> String {
+        let mut place = self.device.clone();
+        if self.lavapipe {
+            place += " (lavapipe";
+            if let Some(width) = self.width {
+                place += &format!(", {} bits", width.bits());
+            }
+            place += ")";
+        }
+        if self.plain { place + ", plain" } else { place }
+    }
+
+    /// The binary on the device that was asked for.
+    fn engine(&self, bin: PathBuf) -> Result<engine::Engine> {
+        if !self.on_gpu() && (self.plain || self.lavapipe) {
+            bail!("--plain and --lavapipe are for --device wgpu");
+        }
+        if self.on_gpu() && self.memory {
+            bail!("--memory is measured on the CPU alone");
+        }
+        let mut options = vec!["--device".to_owned(), self.device.clone()];
+        options.extend(self.plain.then(|| "--gpu-plain".to_owned()));
+        let environment =
+            if self.lavapipe { lavapipe::environment(self.width)? } else { Vec::new() };
+        Ok(engine::Engine { bin, options, environment })
     }
 
     fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|n| n == name)
+    }
+}
+
+/// `cpu`, `wgpu` or `wgpu:N`.
+fn device(text: &str) -> Result<String, String> {
+    let index = text.strip_prefix("wgpu:").map(str::parse::<u32>);
+    match (text, index) {
+        ("cpu" | "wgpu", _) | (_, Some(Ok(_))) => Ok(text.to_owned()),
+        _ => Err("expected cpu, wgpu or wgpu:N".to_owned()),
     }
 }
 
@@ -102,7 +185,7 @@ pub(crate) fn run(args: &Args) -> Result<Totals> {
     // Programs start in the repository root, so paths relative to the caller are made absolute.
     let absolute = |p: &PathBuf| p.canonicalize().with_context(|| format!("open {}", p.display()));
     let bin = args.bin.as_ref().map_or_else(shell::build_engine, absolute)?;
-    let engine = engine::Engine::new(bin);
+    let engine = args.engine(bin)?;
     let committed = shell::root().join("fixtures/archs");
     let dir = args.dir.as_ref().map_or(Ok(committed), absolute)?;
     let all = !(args.archs || args.bits || args.real || args.memory);
@@ -124,4 +207,28 @@ pub(crate) fn run(args: &Args) -> Result<Totals> {
         bail!("parity: nothing was compared");
     }
     Ok(totals)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_named_and_their_options_are_passed_on() {
+        for (text, good) in [("cpu", true), ("wgpu", true), ("wgpu:1", true), ("wgpu:", false)] {
+            assert_eq!(device(text).is_ok(), good, "{text}");
+        }
+        assert!(device("cuda").is_err());
+        let options = |args: &Args| args.engine(PathBuf::new()).map(|engine| engine.options);
+        let tiny = Args::tiny();
+        assert_eq!((tiny.place(), tiny.on_gpu()), ("cpu".to_owned(), false));
+        assert_eq!(options(&tiny).unwrap(), ["--device", "cpu"]);
+        assert!(options(&tiny.clone().plainly()).is_err());
+        let gpu = tiny.on_wgpu().plainly();
+        assert_eq!((gpu.place(), gpu.on_gpu()), ("wgpu, plain".to_owned(), true));
+        assert_eq!(options(&gpu).unwrap(), ["--device", "wgpu", "--gpu-plain"]);
+        assert!(options(&Args::real().on_wgpu()).is_err());
+        let lavapipe = Args::archs().on_lavapipe(Width::W512);
+        assert_eq!(lavapipe.place(), "wgpu (lavapipe, 512 bits)");
+    }
 }

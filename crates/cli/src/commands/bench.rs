@@ -147,7 +147,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             ui::size(model.weight_bytes() as u64),
             ui::count(model.n_params() as u64),
             model.backend(),
-            n_threads,
+            n_threads.map_or_else(|| "-".to_owned(), |n| n.to_string()),
             test.name(),
         )?;
     }

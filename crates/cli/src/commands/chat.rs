@@ -50,7 +50,8 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     engine.chat_prompt(&chat.with_user("hello"))?;
     let mut input = Input::open(&sources.cache.history_file())?;
     if input.is_terminal() {
-        ui::dim(&format!("{} | /help lists the commands", args.model));
+        let device = engine.model.backend();
+        ui::dim(&format!("{} on {device} | /help lists the commands", args.model));
     }
     while let Some(line) = input.read()? {
         match command(&line) {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::num::NonZeroUsize;
 
 use anyhow::Result;
 use serde::Serialize;
@@ -28,14 +29,23 @@ pub(crate) struct Args {
     /// Print all logits as one JSON object: {"values": {"0": […]}}
     #[arg(long)]
     json: bool,
+    /// With --json, add "chunks": the same logits once more for each of these --chunk sizes
+    #[arg(long, value_name = "SIZES", value_parser = list::<NonZeroUsize>, requires = "json")]
+    #[arg(allow_hyphen_values = true)]
+    also_chunks: Option<List<NonZeroUsize>>,
     #[command(flatten)]
     load: LoadArgs,
 }
 
-/// The object of --json: logits by position.
+/// Logits by position.
+type Values = BTreeMap<usize, Vec<f32>>; // [vocab_size] each
+
+/// The object of --json.
 #[derive(Serialize)]
 struct Output {
-    values: BTreeMap<usize, Vec<f32>>, // [vocab_size] each
+    values: Values,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chunks: Option<BTreeMap<usize, Values>>, // by chunk size
 }
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
@@ -48,6 +58,11 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             ids.len()
         )));
     }
+    let most = args.load.chunk;
+    let sizes = args.also_chunks.iter().flat_map(|list| &list.0);
+    if let Some(chunk) = sizes.copied().find(|chunk| chunk.get() > most) {
+        return Err(ui::usage(format!("--also-chunks {chunk}: --chunk allows up to {most}")));
+    }
     let path = global.sources()?.resolve(&args.model)?;
     // A context of the prompt's length: with LongRoPE, a longer one has other angles.
     let outputs = Some(positions.len().min(64));
@@ -55,7 +70,14 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let mut engine = Engine::load(&path, &args.load, needs)?;
     let rows = engine.model.logits(ids, &positions, args.load.chunk)?;
     if args.json {
-        return ui::json(&Output { values: positions.into_iter().zip(rows).collect() });
+        let by_position = |rows: Vec<Vec<f32>>| positions.iter().copied().zip(rows).collect();
+        let mut again = |chunk: &NonZeroUsize| -> Result<(usize, Values)> {
+            let rows = engine.model.logits(ids, &positions, chunk.get())?;
+            Ok((chunk.get(), by_position(rows)))
+        };
+        let sizes = args.also_chunks.as_ref().map(|list| list.0.iter());
+        let chunks = sizes.map(|sizes| sizes.map(&mut again).collect::<Result<_>>()).transpose()?;
+        return ui::json(&Output { values: by_position(rows), chunks });
     }
     let mut out = ui::out();
     for (position, row) in positions.iter().zip(&rows) {

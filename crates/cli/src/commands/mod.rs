@@ -4,6 +4,7 @@
 mod bench;
 mod chat;
 mod completions;
+mod devices;
 mod inspect;
 mod list;
 mod logits;
@@ -19,7 +20,7 @@ use clap::Subcommand;
 
 use crate::options::Cli;
 
-/// The subcommands, in the order in which help lists them: use, models, measure, shell.
+/// The subcommands, in the order in which help lists them: use, models, measure, machine, shell.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Answer one prompt
@@ -40,6 +41,8 @@ pub(crate) enum Command {
     Perplexity(perplexity::Args),
     /// Measure prompt and generation speed
     Bench(bench::Args),
+    /// List the devices of this machine
+    Devices(devices::Args),
     /// Print a shell completion script
     Completions(completions::Args),
 }
@@ -58,6 +61,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Logits(args) => logits::execute(&args, global).map(done),
         Command::Perplexity(args) => perplexity::execute(&args, global).map(done),
         Command::Bench(args) => bench::execute(&args, global).map(done),
+        Command::Devices(args) => devices::execute(&args).map(done),
         Command::Completions(args) => completions::execute(&args).map(done),
     }
 }

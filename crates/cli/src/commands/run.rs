@@ -105,6 +105,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
         drop(out);
         let seed = params.sampling.seed;
         let mut object = object(&prompt_ids, &generation, load, seed);
+        object["device"] = json!(engine.model.backend());
         if args.logprobs.is_some() {
             object["top_logprobs"] = top_logprobs(&engine.model, &generation)?;
         }
@@ -121,8 +122,9 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
         if std::io::stdout().is_terminal() {
             ui::note("");
         }
-        let load = format!("load {:.0} ms | ", load.as_secs_f64() * 1e3);
-        ui::dim(&(load + &timing_line(&generation, &params.sampling)));
+        let (device, ms) = (engine.model.backend(), load.as_secs_f64() * 1e3);
+        let timings = timing_line(&generation, &params.sampling);
+        ui::dim(&format!("{device} | load {ms:.0} ms | {timings}"));
     }
     Ok(if guard.asked() { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
 }

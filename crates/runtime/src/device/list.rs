@@ -1,0 +1,199 @@
+//! What devices this machine has. Nothing is opened, and a driver that is not
+//! installed is a note, never an error.
+
+use realizar_kernels_cpu::{Tier, default_threads};
+use serde::Serialize;
+
+/// Said where a CUDA device is asked for.
+pub(super) const NO_CUDA: &str = "CUDA is not part of this build";
+/// Said where a wgpu device is asked for in a build without them.
+#[cfg(not(feature = "wgpu"))]
+pub(super) const NO_WGPU: &str = "wgpu is not part of this build (crate feature `wgpu`)";
+
+/// A device of this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DeviceInfo {
+    /// Its name as a [`super::DeviceChoice`]: `cpu`, `wgpu:0`.
+    pub name: String,
+    /// What its maker or its driver calls it.
+    pub title: String,
+    /// `processor`, or the kind of GPU: `discrete`, `integrated`, `virtual`,
+    /// `software` or `other`.
+    pub kind: &'static str,
+    /// The interface it is reached by: `native`, `vulkan`, `metal` or `dx12`.
+    pub api: &'static str,
+    /// The driver and its version; empty for the processor.
+    pub driver: String,
+    /// Bytes of its memory, where they are known.
+    pub memory_bytes: Option<u64>,
+    /// What it has beyond the least that kernels need.
+    pub features: Vec<String>,
+}
+
+/// The devices of this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Devices {
+    /// The processor, then every GPU.
+    pub devices: Vec<DeviceInfo>,
+    /// The name of the device that `auto` tries first.
+    pub auto: String,
+    /// What is missing and what would bring it.
+    pub notes: Vec<String>,
+}
+
+/// Lists the devices of this machine.
+pub fn devices() -> Devices {
+    let mut devices = vec![processor()];
+    let mut notes = Vec::new();
+    list_gpus(&mut devices, &mut notes);
+    notes.push(NO_CUDA.to_owned());
+    let auto = first_hardware(&devices[1..]).map_or("cpu", |gpu| &gpu.name).to_owned();
+    Devices { devices, auto, notes }
+}
+
+fn first_hardware(gpus: &[DeviceInfo]) -> Option<&DeviceInfo> {
+    gpus.iter().find(|gpu| matches!(gpu.kind, "discrete" | "integrated" | "virtual"))
+}
+
+fn processor() -> DeviceInfo {
+    let n_threads = default_threads();
+    let mut features: Vec<String> = Tier::available().map(|tier| tier.name().to_owned()).collect();
+    features.push(format!("{n_threads} threads"));
+    DeviceInfo {
+        name: "cpu".to_owned(),
+        title: processor_title(),
+        kind: "processor",
+        api: "native",
+        driver: String::new(),
+        memory_bytes: main_memory(),
+        features,
+    }
+}
+
+/// The model name that Linux knows; the architecture elsewhere.
+fn processor_title() -> String {
+    let info = read_system_file("/proc/cpuinfo");
+    field(&info, "model name").unwrap_or(std::env::consts::ARCH).to_owned()
+}
+
+/// Bytes of main memory, where Linux tells them.
+fn main_memory() -> Option<u64> {
+    let info = read_system_file("/proc/meminfo");
+    let kib: u64 = field(&info, "MemTotal")?.strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// The text of a file of the system; empty where there is none.
+fn read_system_file(path: &str) -> String {
+    if cfg!(target_os = "linux") {
+        std::fs::read_to_string(path).unwrap_or_default()
+    } else {
+        String::new()
+    }
+}
+
+/// The value of the first line `key : value`.
+fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    let (_, value) =
+        text.lines().filter_map(|l| l.split_once(':')).find(|(k, _)| k.trim() == key)?;
+    Some(value.trim())
+}
+
+#[cfg(feature = "wgpu")]
+fn list_gpus(devices: &mut Vec<DeviceInfo>, notes: &mut Vec<String>) {
+    let adapters = realizar_kernels_wgpu::Adapter::all();
+    devices.extend(adapters.iter().map(|adapter| DeviceInfo {
+        name: format!("wgpu:{}", adapter.index()),
+        title: adapter.name(),
+        kind: adapter.kind().name(),
+        api: adapter.api(),
+        driver: adapter.driver(),
+        memory_bytes: adapter.memory(),
+        features: adapter.features(),
+    }));
+    if adapters.is_empty() {
+        let api = match std::env::consts::OS {
+            "macos" | "ios" => "Metal",
+            "windows" => "DX12 or Vulkan",
+            _ => "Vulkan",
+        };
+        notes.push(format!("no {api} driver was found, so there is no GPU to use"));
+    }
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn list_gpus(_: &mut Vec<DeviceInfo>, notes: &mut Vec<String>) {
+    notes.push(NO_WGPU.to_owned());
+}
+
+/// Whether the kernel of the system knows of a GPU, so that drivers need not be
+/// loaded on a machine without one: they take time and memory, and some print.
+#[cfg(feature = "wgpu")]
+fn may_have_gpu() -> bool {
+    const NODES: [&str; 5] =
+        ["/dev/dri", "/dev/nvidiactl", "/dev/dxg", "/dev/mali0", "/dev/kgsl-3d0"];
+    !cfg!(target_os = "linux") || NODES.iter().any(|node| std::path::Path::new(node).exists())
+}
+
+/// The index of the first GPU in hardware.
+#[cfg(feature = "wgpu")]
+pub(super) fn first_gpu() -> Option<usize> {
+    use realizar_kernels_wgpu::{Adapter, AdapterKind};
+    if !may_have_gpu() {
+        return None;
+    }
+    let is_hardware = |adapter: &Adapter| {
+        matches!(
+            adapter.kind(),
+            AdapterKind::Discrete | AdapterKind::Integrated | AdapterKind::Virtual
+        )
+    };
+    Adapter::all().iter().position(is_hardware)
+}
+
+/// The index of the first GPU in hardware: this build reaches none.
+#[cfg(not(feature = "wgpu"))]
+pub(super) fn first_gpu() -> Option<usize> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_processor_is_always_there() {
+        let found = devices();
+        let cpu = &found.devices[0];
+        assert_eq!((&*cpu.name, cpu.kind, cpu.api), ("cpu", "processor", "native"));
+        assert!(cpu.features.iter().any(|f| f == "scalar"), "{:?}", cpu.features);
+        assert!(found.notes.contains(&NO_CUDA.to_owned()), "{:?}", found.notes);
+        for (index, gpu) in found.devices[1..].iter().enumerate() {
+            let choice = gpu.name.parse().ok();
+            assert_eq!(choice, Some(super::super::DeviceChoice::Wgpu(Some(index))), "{gpu:?}");
+        }
+        let auto = first_gpu().map_or("cpu".to_owned(), |index| format!("wgpu:{index}"));
+        assert_eq!(found.auto, auto);
+        // Either a GPU is listed or a note says why not.
+        assert_eq!(found.devices.len() > 1, found.notes.len() == 1, "{found:?}");
+    }
+
+    #[test]
+    fn software_is_not_chosen() {
+        let gpu = |kind| DeviceInfo { kind, ..processor() };
+        let kinds = |kinds: &[&'static str]| {
+            let gpus: Vec<_> = kinds.iter().map(|&kind| gpu(kind)).collect();
+            first_hardware(&gpus).map(|gpu| gpu.kind)
+        };
+        assert_eq!(kinds(&["software"]), None);
+        assert_eq!(kinds(&["other", "integrated", "software"]), Some("integrated"));
+        assert_eq!(kinds(&[]), None);
+    }
+
+    #[test]
+    fn lines_of_the_system_are_read() {
+        let text = "processor\t: 0\nmodel name\t: Fast: 9\nmodel name\t: other\n";
+        assert_eq!(field(text, "model name"), Some("Fast: 9"));
+        assert_eq!(field(text, "MemTotal"), None);
+    }
+}
