@@ -1,18 +1,16 @@
 // out = x W^T for many rows. A workgroup computes 64 outputs of TILE_ROWS rows. Of
-// each group of 32 columns it decodes the weights and loads x into its memory, and
-// then every invocation adds up its 4 outputs of ROWS_PER_LANE rows. An element is
-// one sum over the columns in rising order, wherever it lies in a tile.
+// each group of 32 columns every invocation decodes the weights of one output and
+// loads some of x into the workgroup's memory, and then adds up its PER_LANE outputs
+// of PER_LANE rows. An element is one sum over the columns in rising order, wherever
+// it lies in a tile.
 //
 // In both tiles vectors of four columns of neighbouring outputs, or rows, are
 // neighbours, so that neighbouring invocations read from different banks.
 
-const TILE_OUTPUTS: u32 = 64u;
-const LANES_X: u32 = 16u; // invocations along the outputs, each with every 16th
-const TILE_ROWS: u32 = LANES_Y * ROWS_PER_LANE;
-const WORKGROUP: u32 = LANES_X * LANES_Y;
-const N_LOADERS: u32 = WORKGROUP - FIRST_LOADER;
+const WORKGROUP: u32 = 64u; // LANES_X * LANES_Y, and the outputs of a tile
+const TILE_ROWS: u32 = LANES_Y * PER_LANE;
 
-var<workgroup> w_tile: array<TileVec, 512>; // [8, TILE_OUTPUTS]
+var<workgroup> w_tile: array<TileVec, 512>; // [8, 64]
 var<workgroup> x_tile: array<vec4<f32>, 8u * TILE_ROWS>; // [8, TILE_ROWS]
 
 // Rows change places within each vector of columns, so that the invocations which
@@ -29,21 +27,35 @@ fn x_at(start: u32, col: u32) -> f32 {
     return 0.0;
 }
 
-// Four columns more for four outputs of a row; w[c] is column c of the outputs.
-fn add_four(sum: vec4<f32>, x: vec4<f32>, w: mat4x4<f32>) -> vec4<f32> {
+// Four columns of four outputs, one vector per column.
+fn load_w(k: u32, output: u32) -> mat4x4<f32> {
+    let at = k * WORKGROUP + output;
+    return transpose(mat4x4<f32>(
+        vec4<f32>(w_tile[at]),
+        vec4<f32>(w_tile[at + LANES_X]),
+        vec4<f32>(w_tile[at + 2u * LANES_X]),
+        vec4<f32>(w_tile[at + 3u * LANES_X])));
+}
+
+// Four columns of four rows, one vector per row.
+fn load_x(k: u32, row: u32) -> mat4x4<f32> {
+    return mat4x4<f32>(
+        x_tile[x_place(k, row)],
+        x_tile[x_place(k, row + LANES_Y)],
+        x_tile[x_place(k, row + 2u * LANES_Y)],
+        x_tile[x_place(k, row + 3u * LANES_Y)]);
+}
+
+fn add_row(sum: vec4<f32>, x: vec4<f32>, w: mat4x4<f32>) -> vec4<f32> {
     let first = fma(vec4(x.y), w[1], fma(vec4(x.x), w[0], sum));
     return fma(vec4(x.w), w[3], fma(vec4(x.z), w[2], first));
 }
 
-fn store_four(first: u32, n_rows: u32, row: u32, col: u32, sum: vec4<f32>) {
-    if row >= n_rows {
-        return;
-    }
-    for (var i = 0u; i < 4u; i++) {
-        if col + LANES_X * i < params.n_outputs {
-            store(first + row, col + LANES_X * i, sum[i]);
-        }
-    }
+// Four columns more for four outputs of four rows; a vector is a row's.
+fn add_block(sums: mat4x4<f32>, x: mat4x4<f32>, w: mat4x4<f32>) -> mat4x4<f32> {
+    return mat4x4<f32>(
+        add_row(sums[0], x[0], w), add_row(sums[1], x[1], w),
+        add_row(sums[2], x[2], w), add_row(sums[3], x[3], w));
 }
 
 @compute @workgroup_size(WORKGROUP)
@@ -53,70 +65,60 @@ fn main(
 ) {
     let first = batch[params.rows_at];
     let n_rows = batch[params.rows_at + 1u];
-    let first_col = TILE_OUTPUTS * tile.x;
+    let first_col = WORKGROUP * tile.x;
     let first_row = TILE_ROWS * tile.y;
     let lane_x = lane % LANES_X;
     let lane_y = lane / LANES_X;
 
-    var s0 = vec4<f32>();
-    var s1 = vec4<f32>();
-    var s2 = vec4<f32>();
-    var s3 = vec4<f32>();
-    var s4 = vec4<f32>();
-    var s5 = vec4<f32>();
-    var s6 = vec4<f32>();
-    var s7 = vec4<f32>();
+    // By halves of the outputs and of the rows; only the first where there are four.
+    var s00 = mat4x4<f32>();
+    var s01 = mat4x4<f32>();
+    var s10 = mat4x4<f32>();
+    var s11 = mat4x4<f32>();
     for (var group = 0u; group < params.groups; group++) {
-        if lane < TILE_OUTPUTS && first_col + lane < params.n_outputs {
+        if first_col + lane < params.n_outputs {
             var w = decode((first_col + lane) * params.row_words, group);
             for (var k = 0u; k < 8u; k++) {
-                w_tile[k * TILE_OUTPUTS + lane] = TileVec(w[k]);
+                w_tile[k * WORKGROUP + lane] = TileVec(w[k]);
             }
         }
-        if lane >= FIRST_LOADER {
-            for (var i = lane - FIRST_LOADER; i < 8u * TILE_ROWS; i += N_LOADERS) {
-                let k = i % 8u;
-                let row = first_row + i / 8u;
-                var x = vec4<f32>();
-                if row < n_rows {
-                    let start = params.x.x + (first + row) * params.x.y;
-                    let col = 32u * group + 4u * k;
-                    x = vec4(x_at(start, col), x_at(start, col + 1u),
-                        x_at(start, col + 2u), x_at(start, col + 3u));
-                }
-                x_tile[x_place(k, i / 8u)] = x;
+        for (var i = lane; i < 8u * TILE_ROWS; i += WORKGROUP) {
+            let k = i % 8u;
+            let row = first_row + i / 8u;
+            var x = vec4<f32>();
+            if row < n_rows {
+                let start = params.x.x + (first + row) * params.x.y;
+                let col = 32u * group + 4u * k;
+                x = vec4(x_at(start, col), x_at(start, col + 1u),
+                    x_at(start, col + 2u), x_at(start, col + 3u));
             }
+            x_tile[x_place(k, i / 8u)] = x;
         }
         workgroupBarrier();
         for (var k = 0u; k < 8u; k++) {
-            let at = k * TILE_OUTPUTS + lane_x;
-            let w = transpose(mat4x4<f32>(
-                vec4<f32>(w_tile[at]), vec4<f32>(w_tile[at + LANES_X]),
-                vec4<f32>(w_tile[at + 2u * LANES_X]), vec4<f32>(w_tile[at + 3u * LANES_X])));
-            s0 = add_four(s0, x_tile[x_place(k, lane_y)], w);
-            s1 = add_four(s1, x_tile[x_place(k, lane_y + LANES_Y)], w);
-            s2 = add_four(s2, x_tile[x_place(k, lane_y + 2u * LANES_Y)], w);
-            s3 = add_four(s3, x_tile[x_place(k, lane_y + 3u * LANES_Y)], w);
-            if ROWS_PER_LANE == 8u {
-                s4 = add_four(s4, x_tile[x_place(k, lane_y + 4u * LANES_Y)], w);
-                s5 = add_four(s5, x_tile[x_place(k, lane_y + 5u * LANES_Y)], w);
-                s6 = add_four(s6, x_tile[x_place(k, lane_y + 6u * LANES_Y)], w);
-                s7 = add_four(s7, x_tile[x_place(k, lane_y + 7u * LANES_Y)], w);
+            let w0 = load_w(k, lane_x);
+            let x0 = load_x(k, lane_y);
+            s00 = add_block(s00, x0, w0);
+            if PER_LANE == 8u {
+                let w1 = load_w(k, lane_x + 4u * LANES_X);
+                let x1 = load_x(k, lane_y + 4u * LANES_Y);
+                s01 = add_block(s01, x1, w0);
+                s10 = add_block(s10, x0, w1);
+                s11 = add_block(s11, x1, w1);
             }
         }
         workgroupBarrier();
     }
 
-    let col = first_col + lane_x;
-    let row = first_row + lane_y;
-    store_four(first, n_rows, row, col, s0);
-    store_four(first, n_rows, row + LANES_Y, col, s1);
-    store_four(first, n_rows, row + 2u * LANES_Y, col, s2);
-    store_four(first, n_rows, row + 3u * LANES_Y, col, s3);
-    if ROWS_PER_LANE == 8u {
-        store_four(first, n_rows, row + 4u * LANES_Y, col, s4);
-        store_four(first, n_rows, row + 5u * LANES_Y, col, s5);
-        store_four(first, n_rows, row + 6u * LANES_Y, col, s6);
-        store_four(first, n_rows, row + 7u * LANES_Y, col, s7);
+    // In a loop, because 64 copies of its body would take long to compile.
+    var sums = array<mat4x4<f32>, 4>(s00, s01, s10, s11);
+    for (var i = 0u; i < PER_LANE * PER_LANE; i++) {
+        let j = i / 4u % PER_LANE; // of the rows
+        let half = i / (4u * PER_LANE); // of the outputs
+        let col = first_col + lane_x + LANES_X * (4u * half + i % 4u);
+        let row = first_row + lane_y + LANES_Y * j;
+        if row < n_rows && col < params.n_outputs {
+            store(first + row, col, sums[2u * half + j / 4u][j % 4u][i % 4u]);
+        }
     }
 }

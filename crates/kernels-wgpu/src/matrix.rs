@@ -46,6 +46,8 @@ fn rows_per_piece(
     }
     let row_bytes = packed_row_bytes(ty, n_cols as usize).max(4) as u64;
     let caps = gpu.caps();
+    // Shaders count words in 32 bits.
+    let piece_bytes = piece_bytes.min(u64::from(u32::MAX));
     let available = caps.max_binding_bytes.min(caps.max_buffer_bytes).min(piece_bytes);
     // A kernel may take a workgroup for each row.
     let mut rows_per_piece = (available / row_bytes).min(u64::from(caps.max_workgroups));

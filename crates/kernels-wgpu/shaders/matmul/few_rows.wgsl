@@ -1,4 +1,4 @@
-// Tiles of 16 rows: every invocation decodes and loads.
+// Tiles of 64 outputs by 16 rows, 4 by 4 per invocation.
+const LANES_X: u32 = 16u;
 const LANES_Y: u32 = 4u;
-const ROWS_PER_LANE: u32 = 4u;
-const FIRST_LOADER: u32 = 0u;
+const PER_LANE: u32 = 4u;

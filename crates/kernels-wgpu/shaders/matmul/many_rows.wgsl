@@ -1,4 +1,4 @@
-// Tiles of 64 rows: half of the invocations decode while the others load.
+// Tiles of 64 outputs by 64 rows, 8 by 8 per invocation.
+const LANES_X: u32 = 8u;
 const LANES_Y: u32 = 8u;
-const ROWS_PER_LANE: u32 = 8u;
-const FIRST_LOADER: u32 = 64u;
+const PER_LANE: u32 = 8u;

@@ -64,7 +64,7 @@ impl OpClass {
             Op::RopeTable(_) | Op::Rope { .. } => Self::Rope,
             Op::Attention(_) => Self::Attention,
             Op::Act(_) | Op::GatedAct(_) => Self::Activation,
-            Op::Add | Op::Scale(_) | Op::Softcap(_) => Self::Elementwise,
+            Op::Add | Op::Scale(_) | Op::Softcap(_) | Op::Clamp { .. } => Self::Elementwise,
             Op::SelectRows => Self::Select,
         }
     }
@@ -213,6 +213,7 @@ mod tests {
             scale: 0.5,
             softcap: None,
             window: None,
+            sinks: None,
         };
         let linear = |prologue| Op::Linear { prologue, parts: Vec::new(), residual: true };
         let angles = RopeAngles { inv_freq: [1.0].into(), mscale: 1.0 };

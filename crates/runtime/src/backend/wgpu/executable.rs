@@ -85,12 +85,12 @@ fn kv_group(
 impl WgpuExecutable {
     pub(super) fn new(
         gpu: &Gpu,
-        name: String,
+        name: &str,
         plan: Plan,
         weights: &Weights,
         options: &ExecutableOptions,
     ) -> Result<Self, Error> {
-        Self::make(gpu, &name, plan, weights, options).map_err(|e| device_error(&name, &e))
+        Self::make(gpu, name, plan, weights, options).map_err(|e| device_error(name, &e))
     }
 
     fn make(

@@ -76,7 +76,7 @@ impl Backend for WgpuBackend {
         if !reasons.is_empty() {
             return Err(Error::Refused { backend: name, reasons });
         }
-        let executable = WgpuExecutable::new(&self.gpu, name, plan, &weights, options)?;
+        let executable = WgpuExecutable::new(&self.gpu, &name, plan, &weights, options)?;
         // The device has its own copy now.
         drop(weights);
         Ok(Box::new(executable))
