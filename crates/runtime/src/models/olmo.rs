@@ -48,6 +48,7 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let mut x = m.graph.embed(&tok_embed, 1.0);
     let rope = m.rope_table(&c.rope)?;
     for l in 0..c.n_layers {
+        m.graph.begin_layer(l);
         let h = plain_norm(m, x);
         let qkv = m.qkv(h, l, Bias::IfPresent)?;
         let [q, k, v] = qkv.map(|part| m.graph.clamp(part, c.qkv_limit));
@@ -60,6 +61,7 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
         let f = m.gated_ffn(h, l, Bias::None)?;
         x = m.graph.add(x, f);
     }
+    m.graph.end_layers();
     let x = m.graph.select_rows(x);
     let h = plain_norm(m, x);
     m.lm_head(h, tok_embed, Bias::None)
