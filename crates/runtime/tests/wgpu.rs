@@ -5,10 +5,12 @@
 mod common;
 
 use common::{gpus, tiny, write_quantized};
+use realizar_kernels_wgpu::{Adapter, Gpu, GpuOptions};
 use realizar_quant::BlockType;
 use realizar_runtime::backend::cpu::CpuBackend;
+use realizar_runtime::backend::wgpu::WgpuBackend;
 use realizar_runtime::backend::{Arithmetic, Role};
-use realizar_runtime::{Chunk, LoadOptions, Model, Outputs};
+use realizar_runtime::{Chunk, DeviceFault, Error, LoadOptions, Model, Outputs};
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -102,4 +104,105 @@ fn quantized_models_give_the_logits_of_the_cpu() {
             }
         }
     }
+}
+
+/// The first adapter with a cap on its memory.
+fn capped(max_bytes: Option<u64>) -> Option<Gpu> {
+    if Adapter::all().is_empty() {
+        println!("skipped: no GPU adapter on this machine");
+        return None;
+    }
+    Some(Gpu::open(0, GpuOptions { max_bytes, ..GpuOptions::default() }).unwrap())
+}
+
+fn fault(error: &Error) -> DeviceFault {
+    match error {
+        Error::Device { fault, .. } => *fault,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_model_that_does_not_fit_leaves_the_device_usable() {
+    let Some(gpu) = capped(Some(24 << 20)) else { return };
+    let backend = WgpuBackend::new(gpu.clone());
+    let options = LoadOptions { max_seq_len: Some(64), chunk: 32, ..LoadOptions::default() };
+    let mut small = Model::load(&tiny("llama"), &backend, &options).unwrap();
+    let before = small.logits(&[3, 4, 5], &[2], 8).unwrap();
+    let n_bytes = gpu.allocated_bytes();
+    // Many sequences need many pages.
+    let large = LoadOptions { max_seqs: 4000, ..options.clone() };
+    let error = Model::load(&tiny("llama"), &backend, &large).unwrap_err();
+    assert_eq!(fault(&error), DeviceFault::OutOfMemory, "{error}");
+    assert!(error.to_string().contains("no memory left for"), "{error}");
+    assert_eq!(gpu.allocated_bytes(), n_bytes, "what was made for the large one is given back");
+    assert!(small.logits(&[3, 4, 5], &[2], 8).unwrap() == before);
+    Model::load(&tiny("qwen3"), &backend, &options).unwrap();
+}
+
+#[test]
+fn a_lost_device_is_an_error_of_every_later_call() {
+    let Some(gpu) = capped(None) else { return };
+    let backend = WgpuBackend::new(gpu.clone());
+    let options = LoadOptions { max_seq_len: Some(64), ..LoadOptions::default() };
+    let mut model = Model::load(&tiny("llama"), &backend, &options).unwrap();
+    model.logits(&[3, 4, 5], &[2], 8).unwrap();
+    gpu.destroy();
+    for _ in 0..2 {
+        let error = model.logits(&[3, 4, 5], &[2], 8).unwrap_err();
+        assert_eq!(fault(&error), DeviceFault::Lost, "{error}");
+    }
+    let error = Model::load(&tiny("llama"), &backend, &options).unwrap_err();
+    assert_eq!(fault(&error), DeviceFault::Lost, "{error}");
+    // Another device, opened anew, works.
+    let backend = WgpuBackend::open(None, GpuOptions::default()).unwrap();
+    Model::load(&tiny("llama"), &backend, &options).unwrap().logits(&[3], &[0], 8).unwrap();
+}
+
+#[test]
+fn what_a_device_cannot_run_is_refused_by_name() {
+    let Some(gpu) = capped(None) else { return };
+    let available = gpu.caps().max_binding_bytes;
+    let backend = WgpuBackend::new(gpu);
+    // A cache of which one layer is larger than a kernel can see.
+    let page_bytes = 32 * 4 * 16;
+    let max_seqs = usize::try_from(available / page_bytes).unwrap() + 1;
+    let options = LoadOptions {
+        kv_type: Some(BlockType::F32),
+        max_seq_len: Some(32),
+        chunk: 32,
+        max_seqs,
+        ..LoadOptions::default()
+    };
+    let error = Model::load(&tiny("llama"), &backend, &options).unwrap_err();
+    let Error::Refused { reasons, .. } = &error else { panic!("{error}") };
+    assert_eq!(reasons.len(), 1, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("cannot run this model: attention with heads of"), "{text}");
+    assert!(text.contains("maxStorageBufferBindingSize"), "{text}");
+}
+
+#[test]
+fn a_profile_times_every_class_of_operation() {
+    use realizar_runtime::metrics::{DeviceKind, OpClass};
+    let Some(gpu) = capped(None) else { return };
+    if !gpu.caps().timestamps {
+        println!("skipped: the device takes no timestamps");
+        return;
+    }
+    let backend = WgpuBackend::new(gpu);
+    let options = LoadOptions { max_seq_len: Some(64), profile: true, ..LoadOptions::default() };
+    let mut model = Model::load(&tiny("llama"), &backend, &options).unwrap();
+    model.logits(&[3, 4, 5], &[2], 8).unwrap();
+    let metrics = model.metrics();
+    let [device] = &metrics.devices[..] else { panic!("one device") };
+    assert_eq!(device.kind, DeviceKind::Gpu);
+    for class in &device.op_classes {
+        let timed = class.latency.as_ref().map_or(0, |latency| latency.count);
+        assert_eq!(timed, class.dispatches, "{:?}", class.op_class);
+    }
+    let has = |class| device.op_classes.iter().any(|c| c.op_class == class && c.dispatches > 0);
+    assert!(
+        [OpClass::Linear, OpClass::Attention, OpClass::Norm, OpClass::Step].into_iter().all(has)
+    );
 }
