@@ -82,6 +82,7 @@ fn attend(c: &mut Criterion) {
         softcap: None,
         window: None,
         causal: true,
+        sinks: None,
     };
     let (team, tier) = (Team::new(default_threads()), Tier::detect());
     let scratch = AttnScratch::new(default_threads(), PAGE_LEN, head_dim, n_heads / n_kv_heads);

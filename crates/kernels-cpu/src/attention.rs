@@ -20,7 +20,7 @@ const BLOCK_LEN: usize = 32;
 
 /// What a model's attention layer computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AttnParams {
+pub struct AttnParams<'a> {
     /// Query heads.
     pub n_heads: usize,
     /// Heads of keys and values; each serves `n_heads / n_kv_heads` query heads.
@@ -36,6 +36,9 @@ pub struct AttnParams {
     /// Whether position `p` sees only positions up to `p`. If not, it sees up to the
     /// last row of its sequence in the batch.
     pub causal: bool,
+    /// A logit of each query head that takes part in the softmax as the score of a key
+    /// would, and adds no value. It is neither scaled nor capped (arXiv:2508.10925).
+    pub sinks: Option<&'a [f32]>, // [n_heads]
 }
 
 /// One sequence of a batch.
@@ -121,7 +124,7 @@ const fn padded(n: usize) -> usize {
 }
 
 /// `out = softmax(scale * q kᵀ) v` for every row and head, each row over what it
-/// sees of its own sequence. Keys and values of the batch's own rows have to be in
+/// sees of its own sequence and, where there is one, its head's sink. Keys and values of the batch's own rows have to be in
 /// the memory already. Rows of no sequence are left as they are.
 ///
 /// # Panics
@@ -132,7 +135,7 @@ const fn padded(n: usize) -> usize {
 pub fn attention(
     team: &Team,
     tier: Tier,
-    params: &AttnParams,
+    params: &AttnParams<'_>,
     geo: &KvGeometry,
     memory: &[u8],        // [n_pages * page_bytes]
     q: Rows<'_>,          // [n_rows, n_heads * head_dim]
@@ -172,7 +175,7 @@ pub fn attention(
 #[expect(clippy::too_many_arguments, reason = "the arguments of the kernel")]
 fn assert_fits(
     team: &Team,
-    params: &AttnParams,
+    params: &AttnParams<'_>,
     geo: &KvGeometry,
     memory: &[u8],
     q: &Rows<'_>,
@@ -188,6 +191,7 @@ fn assert_fits(
     assert!(params.n_heads.is_multiple_of(params.n_kv_heads), "query heads of a KV head");
     assert!(params.window != Some(0), "a window of no positions");
     assert!(params.softcap.is_none_or(|cap| cap > 0.0), "a soft cap above zero");
+    assert!(params.sinks.is_none_or(|s| s.len() == params.n_heads), "a sink for each head");
     assert!(
         scratch.threads.len() >= team.n_threads()
             && scratch.max_page_len >= geo.page_len()
@@ -213,7 +217,7 @@ fn assert_fits(
 }
 
 /// The positions that a row of a sequence sees.
-fn seen(params: &AttnParams, seq: &AttnSeq<'_>, row: usize) -> Range<usize> {
+fn seen(params: &AttnParams<'_>, seq: &AttnSeq<'_>, row: usize) -> Range<usize> {
     let pos = seq.first_pos + (row - seq.rows.start);
     let start = params.window.map_or(0, |window| (pos + 1).saturating_sub(window));
     let end = if params.causal { pos + 1 } else { seq.first_pos + seq.rows.len() };
@@ -223,7 +227,7 @@ fn seen(params: &AttnParams, seq: &AttnSeq<'_>, row: usize) -> Range<usize> {
 /// The rows of one sequence that one thread computes for one KV head.
 struct Task<'a> {
     tier: Tier,
-    params: &'a AttnParams,
+    params: &'a AttnParams<'a>,
     geo: &'a KvGeometry,
     memory: &'a [u8],
     seq: &'a AttnSeq<'a>,
@@ -250,8 +254,20 @@ impl Task<'_> {
             scaled.iter_mut().zip(q).for_each(|(scaled, q)| *scaled = q * params.scale);
         }
         block.acc[..n_queries * head_len].fill(0.0);
-        block.max[..n_queries].fill(f32::NEG_INFINITY);
-        block.sum[..n_queries].fill(0.0);
+        match params.sinks {
+            // A sink is a key before all others whose value is zero.
+            Some(sinks) => {
+                let sinks = &sinks[self.kv_head * group..][..group];
+                block.max[..n_queries]
+                    .chunks_exact_mut(group)
+                    .for_each(|m| m.copy_from_slice(sinks));
+                block.sum[..n_queries].fill(1.0);
+            }
+            None => {
+                block.max[..n_queries].fill(f32::NEG_INFINITY);
+                block.sum[..n_queries].fill(0.0);
+            }
+        }
 
         // Both ends of what a row sees rise with its position.
         let start = seen(params, self.seq, self.rows.start).start;

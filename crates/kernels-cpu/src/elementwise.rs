@@ -1,5 +1,5 @@
-//! Elementwise kernels over rows: add, multiply, scale, soft cap, bias, copy
-//! and gather.
+//! Elementwise kernels over rows: add, multiply, scale, soft cap, clamp, bias,
+//! copy and gather.
 //!
 //! A result depends on its own operands alone, so how rows and columns are cut
 //! into tasks never shows.
@@ -94,6 +94,15 @@ pub fn softcap_in_place(team: &Team, tier: Tier, x: RowsMut<'_>, cap: f32) {
     for_each_piece(team, x, |_row, _col, x| softcap_piece(tier, x, cap));
 }
 
+/// `x = min(max(x, min), max)`; NaN stays NaN.
+///
+/// # Panics
+/// If `min` is not at most `max`.
+pub fn clamp_in_place(team: &Team, tier: Tier, x: RowsMut<'_>, min: f32, max: f32) {
+    assert!(min <= max, "a clamp to {min}..{max}");
+    for_each_piece(team, x, |_row, _col, x| clamp_piece(tier, x, min, max));
+}
+
 /// `out = x`, both of one shape.
 pub fn copy_rows(team: &Team, x: Rows<'_>, out: RowsMut<'_>) {
     assert_same_shape(&x, &out);
@@ -181,9 +190,21 @@ fn softcap_piece(tier: Tier, x: &mut [f32], cap: f32) {
     }
 }
 
+fn clamp_piece(tier: Tier, x: &mut [f32], min: f32, max: f32) {
+    match tier {
+        Tier::Scalar => x.iter_mut().for_each(|x| *x = x.clamp(min, max)),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
+        Tier::Avx2(_) => unsafe { avx2::clamp(x, min, max) },
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2 {
-    use std::arch::x86_64::{__m256, _mm256_add_ps, _mm256_div_ps, _mm256_mul_ps, _mm256_set1_ps};
+    use std::arch::x86_64::{
+        __m256, _mm256_add_ps, _mm256_div_ps, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps,
+        _mm256_set1_ps,
+    };
 
     use crate::lanes::{map_in_place, zip, zip_in_place};
     use crate::math;
@@ -217,6 +238,13 @@ pub(crate) mod avx2 {
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn softcap(x: &mut [f32], cap: f32) {
         map_in_place(x, |x| softcap_lanes(x, cap));
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn clamp(x: &mut [f32], min: f32, max: f32) {
+        let (min, max) = (_mm256_set1_ps(min), _mm256_set1_ps(max));
+        // Of NaN and a number, and of two zeros, the instructions give the second.
+        map_in_place(x, |x| _mm256_min_ps(max, _mm256_max_ps(min, x)));
     }
 
     /// `cap * tanh(x / cap)`.
@@ -303,6 +331,29 @@ mod tests {
             |a, _| 3.0 * (f64::from(a) / 3.0).tanh(),
             1e-6,
         );
+    }
+
+    #[test]
+    fn a_clamp_keeps_what_is_inside() {
+        for (min, max) in [(-2.5, 2.5), (0.0, 1.0), (-20.0, 20.0), (3.0, 3.0)] {
+            check(
+                |team, tier, a, _b, mut out| {
+                    copy_rows(team, a, out.reborrow());
+                    clamp_in_place(team, tier, out, min, max);
+                },
+                |a, _| f64::from(a).clamp(f64::from(min), f64::from(max)),
+                0.0,
+            );
+        }
+        // The bits of what no comparison tells apart, in whole vectors and in a tail.
+        let special = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 0.0, 0.5];
+        let expected = [f32::NAN, 1.0, 0.0, -0.0, 0.0, 0.5];
+        for tier in Tier::available() {
+            let mut x = [special; 3];
+            let x_rows = RowsMut::new(x.as_flattened_mut(), 1, 18);
+            clamp_in_place(&Team::new(1), tier, x_rows, 0.0, 1.0);
+            assert_eq!(x.map(|x| x.map(f32::to_bits)), [expected.map(f32::to_bits); 3], "{tier}");
+        }
     }
 
     #[test]

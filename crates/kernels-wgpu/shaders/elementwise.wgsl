@@ -2,12 +2,12 @@
 
 struct Params {
     op: u32,
-    constant: f32,
     width: u32,
-    rows_at: u32,
+    constants: vec2<f32>,
     x: vec2<u32>, // start, stride
     y: vec2<u32>,
     out: vec2<u32>,
+    rows_at: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -77,8 +77,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         let y = values[params.y.x + row * params.y.y + col];
         switch params.op {
             case 32u: { result = x + y; }
-            case 33u: { result = x * params.constant; }
-            case 34u: { result = params.constant * safe_tanh(x / params.constant); }
+            case 33u: { result = x * params.constants.x; }
+            case 34u: { result = params.constants.x * safe_tanh(x / params.constants.x); }
+            case 35u: { result = clamp(x, params.constants.x, params.constants.y); }
             default: { result = activation(params.op - 16u, x) * y; }
         }
     }

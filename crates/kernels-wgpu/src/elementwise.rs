@@ -1,5 +1,5 @@
 //! Operations on each element of rows: activations, sums, factors, soft caps,
-//! copies.
+//! clamps.
 
 use crate::kernel::{Grid, Kernel};
 use crate::rows::{Rows, View};
@@ -54,17 +54,25 @@ pub enum Elementwise {
     Scale(f32),
     /// `cap * tanh(x / cap)`.
     Softcap(f32),
+    /// x, no less than `min` and no more than `max`.
+    Clamp {
+        /// The least that comes out.
+        min: f32,
+        /// The most that comes out; at least `min`.
+        max: f32,
+    },
 }
 
 impl Elementwise {
-    /// Its index in the shader, and its constant.
-    fn code(self) -> (u32, f32) {
+    /// Its index in the shader, and its constants.
+    fn code(self) -> (u32, [f32; 2]) {
         match self {
-            Self::Act(act) => (act as u32, 0.0),
-            Self::Gated(act) => (act as u32 + 16, 0.0),
-            Self::Add => (32, 0.0),
-            Self::Scale(factor) => (33, factor),
-            Self::Softcap(cap) => (34, cap),
+            Self::Act(act) => (act as u32, [0.0; 2]),
+            Self::Gated(act) => (act as u32 + 16, [0.0; 2]),
+            Self::Add => (32, [0.0; 2]),
+            Self::Scale(factor) => (33, [factor, 0.0]),
+            Self::Softcap(cap) => (34, [cap, 0.0]),
+            Self::Clamp { min, max } => (35, [min, max]),
         }
     }
 }
@@ -76,13 +84,13 @@ const WORKGROUP: u32 = 64;
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct Params {
     op: u32,
-    constant: f32,
     width: u32,
-    rows_at: u32,
+    constants: [f32; 2],
     x: [u32; 2], // start, stride
     y: [u32; 2],
     out: [u32; 2],
-    _pad: [u32; 2],
+    rows_at: u32,
+    _pad: u32,
 }
 
 fn shader() -> Shader {
@@ -112,16 +120,19 @@ pub fn elementwise(
     out: View,
 ) -> Result<Kernel, Error> {
     assert!(x.width == out.width && y.width == out.width, "widths {x:?} {y:?} {out:?}");
-    let (code, constant) = op.code();
+    if let Elementwise::Clamp { min, max } = op {
+        assert!(min <= max, "a clamp to {min}..{max}");
+    }
+    let (code, constants) = op.code();
     let params = Params {
         op: code,
-        constant,
         width: out.width,
-        rows_at: rows.at.0,
+        constants,
         x: [x.start, x.stride],
         y: [y.start, y.stride],
         out: [out.start, out.stride],
-        _pad: [0; 2],
+        rows_at: rows.at.0,
+        _pad: 0,
     };
     let grid = Grid { x: out.width.div_ceil(WORKGROUP), rows: 1, z: 1 };
     gpu.kernel(&shader(), &params, &[rows.batch, rows.values], grid)
@@ -154,13 +165,20 @@ mod tests {
             Elementwise::Add => x + y,
             Elementwise::Scale(f) => x * f64::from(f),
             Elementwise::Softcap(cap) => f64::from(cap) * (x / f64::from(cap)).tanh(),
+            Elementwise::Clamp { min, max } => x.clamp(f64::from(min), f64::from(max)),
         }
     }
 
     #[test]
     fn every_operation_on_every_device() {
         let acts = Activation::ALL.into_iter();
-        let ops = [Elementwise::Add, Elementwise::Scale(-2.5), Elementwise::Softcap(30.0)]
+        let others = [
+            Elementwise::Add,
+            Elementwise::Scale(-2.5),
+            Elementwise::Softcap(30.0),
+            Elementwise::Clamp { min: -3.25, max: 1.5 },
+        ];
+        let ops = others
             .into_iter()
             .chain(acts.clone().map(Elementwise::Act))
             .chain(acts.map(Elementwise::Gated));

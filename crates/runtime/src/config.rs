@@ -40,6 +40,8 @@ pub struct Config {
     pub qk_norm: bool,
     /// Soft cap on attention scores.
     pub attn_softcap: Option<f32>,
+    /// Limit on the absolute values of queries, keys and values.
+    pub qkv_limit: Option<f32>,
     /// Soft cap on logits.
     pub logit_softcap: Option<f32>,
     /// Activation of the feed-forward network.
@@ -72,6 +74,7 @@ impl Config {
             },
             softcap: self.attn_softcap,
             window: self.windows[l],
+            sinks: None,
         }
     }
 
@@ -105,6 +108,7 @@ impl Config {
             attn_scale_by_layer: false,
             qk_norm: false,
             attn_softcap: None,
+            qkv_limit: None,
             logit_softcap: None,
             activation: match activation {
                 Some(name) => activation_from_hf(s, name)?,
@@ -160,6 +164,7 @@ impl Config {
             attn_scale_by_layer: false,
             qk_norm: false,
             attn_softcap: None,
+            qkv_limit: None,
             logit_softcap: None,
             activation: Activation::Silu,
             tied_head: None,
@@ -210,6 +215,7 @@ impl Config {
         let caps = [
             ("soft cap of attention scores", self.attn_softcap),
             ("soft cap of logits", self.logit_softcap),
+            ("limit of queries, keys and values", self.qkv_limit),
             ("factor of attention scores", Some(self.attn_scale)),
         ];
         for (what, x) in caps {

@@ -125,7 +125,13 @@ impl FreeList {
 fn works_in_place(op: &Op) -> bool {
     matches!(
         op,
-        Op::Norm(_) | Op::Rope { .. } | Op::Act(_) | Op::Scale(_) | Op::Softcap(_) | Op::Add
+        Op::Norm(_)
+            | Op::Rope { .. }
+            | Op::Act(_)
+            | Op::Scale(_)
+            | Op::Softcap(_)
+            | Op::Clamp { .. }
+            | Op::Add
     )
 }
 
@@ -261,6 +267,7 @@ mod tests {
                 scale: 1.0,
                 softcap: None,
                 window: None,
+                sinks: None,
             };
             let a = b.attention(q, k, v, &spec);
             let o = b.linear(a, &linear(DIM, DIM));

@@ -197,7 +197,7 @@ impl<'a> WeightLoader<'a> {
 
     fn file_name(&self, name: Name, suffix: &str) -> String {
         names::file_name(self.tables, name.leaf, name.layer, suffix)
-            .unwrap_or_else(|| format!("{name}.{suffix}"))
+            .unwrap_or_else(|| names::with_suffix(name.to_string(), suffix))
     }
 
     /// The tensor, under its name or without the base model's prefix, which
@@ -338,11 +338,27 @@ impl<'a> WeightLoader<'a> {
         self.vector_of(&tensor, 0.0).map(Some)
     }
 
-    fn vector(&mut self, name: Name, suffix: &str, tensor: &Tensor) -> Result<WeightId, Error> {
+    fn add_vector(&mut self, name: Name, suffix: &str, tensor: &Tensor) -> Result<WeightId, Error> {
         let offset = if suffix == "weight" { self.norm_offset } else { 0.0 };
         let values = self.vector_of(tensor, offset)?;
         let name = if suffix == "bias" { format!("{name}.bias") } else { name.to_string() };
         Ok(self.add(name, vec![values.len()], WeightData::Vector(values)))
+    }
+
+    /// A vector of `len` numbers that is neither a norm's nor a linear's, such as
+    /// the sinks of attention. Its tensor may be called `NAME.weight` or `NAME`.
+    ///
+    /// # Errors
+    /// If it is missing, or of another length or an unusable type.
+    pub fn vector(&mut self, name: impl Into<Name>, len: usize) -> Result<WeightId, Error> {
+        let name = name.into();
+        let tensor = match self.find(name, "") {
+            Some(tensor) => tensor,
+            None => self.require(name, "weight")?,
+        };
+        self.check_shape(&tensor, &[len])?;
+        let values = self.vector_of(&tensor, 0.0)?;
+        Ok(self.add(name.to_string(), vec![len], WeightData::Vector(values)))
     }
 
     fn bias_tensor(&mut self, name: Name, bias: Bias, len: usize) -> Result<Option<Tensor>, Error> {
@@ -370,9 +386,9 @@ impl<'a> WeightLoader<'a> {
         let name = name.into();
         let tensor = self.require(name, "weight")?;
         self.check_shape(&tensor, &[len])?;
-        let weight = Some(self.vector(name, "weight", &tensor)?);
+        let weight = Some(self.add_vector(name, "weight", &tensor)?);
         let bias = match self.bias_tensor(name, bias, len)? {
-            Some(tensor) => Some(self.vector(name, "bias", &tensor)?),
+            Some(tensor) => Some(self.add_vector(name, "bias", &tensor)?),
             None => None,
         };
         Ok(NormWeights { weight, bias, len })
@@ -471,7 +487,7 @@ impl<'a> WeightLoader<'a> {
             // Some files store the tied head a second time.
             self.find("lm_head".into(), "weight");
             let bias = match self.bias_tensor("lm_head".into(), bias, tok_embed.rows)? {
-                Some(tensor) => Some(self.vector("lm_head".into(), "bias", &tensor)?),
+                Some(tensor) => Some(self.add_vector("lm_head".into(), "bias", &tensor)?),
                 None => None,
             };
             return Ok(Linear { weight: tok_embed, bias });
@@ -507,5 +523,50 @@ impl<'a> WeightLoader<'a> {
             });
         }
         Ok((self.infos, Weights(self.data)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use realizar_formats::{SafeTensorsWriter, TensorType};
+
+    /// A directory with a vector under each of these names, of 1, 2, 3, … elements.
+    fn checkpoint(dir: &Path, names: &[&str]) -> Checkpoint {
+        std::fs::write(dir.join("config.json"), r#"{"model_type": "llama"}"#).unwrap();
+        let data: Vec<Vec<u8>> = (1..=names.len())
+            .map(|len| (1..=len).flat_map(|i| (i as f32).to_le_bytes()).collect())
+            .collect();
+        let mut file = SafeTensorsWriter::new();
+        for (name, data) in names.iter().zip(&data) {
+            file.tensor(name, TensorType::F32, &[data.len() / 4], data).unwrap();
+        }
+        file.write_file(dir.join("model.safetensors")).unwrap();
+        Checkpoint::open(dir).unwrap()
+    }
+
+    #[test]
+    fn a_vector_is_found_with_and_without_a_suffix() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = ["model.layers.0.self_attn.sinks", "model.layers.1.self_attn.sinks.weight"];
+        let checkpoint = checkpoint(dir.path(), &names);
+        let table = &[("attn_sinks", "model.layers.{}.self_attn.sinks")];
+        let mut loader = WeightLoader::new(&checkpoint, table);
+        // What is said of norms does not hold for other vectors.
+        loader.norms_are_offsets();
+        let ids = [(0, 1), (1, 2)].map(|(l, len)| loader.vector((l, "attn_sinks"), len).unwrap());
+
+        let check = |found: Result<WeightId, Error>, expected: &str| {
+            let text = found.unwrap_err().to_string();
+            assert!(text.contains(expected), "{text}");
+        };
+        check(loader.vector((0, "attn_sinks"), 3), "model.layers.0.self_attn.sinks");
+        check(loader.vector((2, "attn_sinks"), 1), "model.layers.2.self_attn.sinks.weight");
+
+        let (infos, weights) = loader.finish("llama", &[]).unwrap();
+        assert_eq!(ids.map(|id| weights.vector(id)), [&[1.0][..], &[1.0, 2.0]]);
+        let names: Vec<_> =
+            infos.iter().map(|info| (info.name.as_str(), &info.shape[..])).collect();
+        assert_eq!(names, [("layers.0.attn_sinks", &[1][..]), ("layers.1.attn_sinks", &[2])]);
     }
 }

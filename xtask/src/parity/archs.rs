@@ -120,6 +120,7 @@ mod tests {
             "llama_rope3",
             "llama_yarn",
             "mistral",
+            "olmo",
             "olmo2",
             "phi",
             "phi3",

@@ -22,7 +22,7 @@ fn round(ty: BlockType, x: f32) -> f32 {
 
 #[derive(Clone, Copy)]
 struct Case {
-    params: AttnParams,
+    params: AttnParams<'static>,
     page_len: usize,
     ty: BlockType,
 }
@@ -36,6 +36,7 @@ const fn case(n_heads: usize, n_kv_heads: usize, head_dim: usize) -> Case {
         softcap: None,
         window: None,
         causal: true,
+        sinks: None,
     };
     Case { params, page_len: 16, ty: BlockType::F32 }
 }
@@ -142,9 +143,10 @@ impl Case {
                     p.softcap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh())
                 })
                 .collect();
-            let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sink = p.sinks.map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[h]));
+            let max = scores.iter().copied().fold(sink, f64::max);
             let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-            let sum: f64 = weights.iter().sum();
+            let sum: f64 = weights.iter().sum::<f64>() + (sink - max).exp();
             out.extend((cols..cols + p.head_dim).map(|c| {
                 v.iter().zip(&weights).map(|(v, weight)| v[c] * weight).sum::<f64>() / sum
             }));
@@ -201,6 +203,31 @@ fn windows_and_soft_caps_match_f64() {
     }
 }
 
+/// A logit below, among and above the scores, one that takes nothing and one that takes all.
+const SINKS: [f32; 6] = [-3.0, 0.7, 5.0, f32::NEG_INFINITY, 90.0, 1.5];
+
+#[test]
+fn sinks_match_f64() {
+    for (window, softcap) in [(None, None), (Some(5), None), (None, Some(0.9))] {
+        let mut case = case(6, 2, 16);
+        case.params.window = window;
+        case.params.softcap = softcap;
+        case.params.sinks = Some(&SINKS);
+        case.check(&[(0, 0, 40), (1, 70, 35), (2, 100, 1)]);
+    }
+}
+
+#[test]
+fn a_sink_of_nothing_changes_no_bit() {
+    for tier in Tier::available() {
+        let batch = [(0, 0, 40), (1, 70, 1)];
+        let mut case = case(6, 2, 16);
+        let without = case.run(tier, 2, &batch);
+        case.params.sinks = Some(&[f32::NEG_INFINITY; 6]);
+        assert_eq!(case.run(tier, 2, &batch), without, "{tier}");
+    }
+}
+
 #[test]
 fn rows_that_see_later_rows_match_f64() {
     let mut case = case(2, 2, 16);
@@ -230,8 +257,11 @@ fn large_scores_stay_finite() {
 fn a_row_has_the_same_bits_in_any_company() {
     let batch = [(0, 0, 90), (1, 33, 1), (2, 15, 40)];
     for tier in Tier::available() {
-        for (group, window) in [(1, None), (3, None), (4, Some(21)), (40, None)] {
+        for (group, window, sinks) in
+            [(1, None, None), (3, None, Some(&SINKS[..])), (4, Some(21), None), (40, None, None)]
+        {
             let mut case = case(2 * group, 2, 24);
+            case.params.sinks = sinks;
             case.params.window = window;
             case.ty = BlockType::F16;
             let together = case.run(tier, 1, &batch);

@@ -53,6 +53,11 @@ pub(crate) const HF: NameTable = &[
     ("w_down", "model.layers.{}.mlp.down_proj"),
 ];
 
+/// `stem.suffix`, or `stem` alone when the suffix is empty.
+pub(crate) fn with_suffix(stem: String, suffix: &str) -> String {
+    if suffix.is_empty() { stem } else { format!("{stem}.{suffix}") }
+}
+
 /// The file's name of `leaf`, with the layer filled in and `suffix` appended.
 pub(crate) fn file_name(
     tables: [NameTable; 2],
@@ -65,5 +70,5 @@ pub(crate) fn file_name(
         Some(l) => row.1.replace("{}", &l.to_string()),
         None => row.1.to_owned(),
     };
-    Some(format!("{stem}.{suffix}"))
+    Some(with_suffix(stem, suffix))
 }

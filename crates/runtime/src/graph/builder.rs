@@ -8,7 +8,7 @@ use super::{
     Activation, Attention, Graph, KvLayer, LinearPart, Node, Norm, NormKind, Op, Prologue,
     RopeAngles, RopeStyle, RowDomain, Value, ValueId,
 };
-use crate::weights::{Linear, NormWeights, Weight};
+use crate::weights::{Linear, NormWeights, Weight, WeightId};
 use realizar_kvcache::GroupSpec;
 
 /// What a layer's attention looks like, apart from its place in the cache.
@@ -26,6 +26,9 @@ pub struct AttentionSpec {
     pub softcap: Option<f32>,
     /// Positions that a query sees, itself included.
     pub window: Option<usize>,
+    /// A vector with one logit per query head that takes part in the softmax and
+    /// adds no value; neither scaled nor capped (gpt-oss, arXiv:2508.10925).
+    pub sinks: Option<WeightId>, // [n_heads]
 }
 
 /// Records a [`Graph`].
@@ -139,12 +142,13 @@ impl GraphBuilder {
         v: ValueId,
         spec: &AttentionSpec,
     ) -> ValueId {
-        let &AttentionSpec { n_heads, n_kv_heads, head_dim, scale, softcap, window } = spec;
+        let &AttentionSpec { n_heads, n_kv_heads, head_dim, scale, softcap, window, sinks } = spec;
         assert_eq!(self.width(q), n_heads * head_dim, "width of q");
         assert_eq!(self.width(k), n_kv_heads * head_dim, "width of k");
         assert_eq!(self.width(v), n_kv_heads * head_dim, "width of v");
         let kv = self.kv_layer(n_kv_heads, head_dim, window);
-        let attention = Attention { kv, n_heads, n_kv_heads, head_dim, scale, softcap, window };
+        let attention =
+            Attention { kv, n_heads, n_kv_heads, head_dim, scale, softcap, window, sinks };
         self.same_shape(Op::Attention(attention), &[q, k, v])
     }
 
@@ -187,6 +191,14 @@ impl GraphBuilder {
     pub fn softcap(&mut self, x: ValueId, cap: Option<f32>) -> ValueId {
         match cap {
             Some(cap) => self.same_shape(Op::Softcap(cap), &[x]),
+            None => x,
+        }
+    }
+
+    /// Every element held between `-limit` and `limit`; nothing when there is no limit.
+    pub fn clamp(&mut self, x: ValueId, limit: Option<f32>) -> ValueId {
+        match limit {
+            Some(limit) => self.same_shape(Op::Clamp { min: -limit, max: limit }, &[x]),
             None => x,
         }
     }

@@ -154,6 +154,8 @@ pub struct Attention {
     pub softcap: Option<f32>,
     /// Positions that a query sees, itself included.
     pub window: Option<usize>,
+    /// One logit per query head that takes part in the softmax and adds no value.
+    pub sinks: Option<WeightId>, // [n_heads]
 }
 
 /// A layer's place in the key-value cache.
@@ -216,6 +218,13 @@ pub enum Op {
     Scale(f32),
     /// Input x: `cap * tanh(x / cap)`.
     Softcap(f32),
+    /// Input x: each element, no less than `min` and no more than `max`.
+    Clamp {
+        /// The least that comes out.
+        min: f32,
+        /// The most that comes out.
+        max: f32,
+    },
     /// Input x, tokens; output: only the rows whose logits are wanted.
     SelectRows,
 }

@@ -73,6 +73,9 @@ impl Graph {
                 if let Some(cap) = a.softcap {
                     text += &format!(", soft cap {cap}");
                 }
+                if let Some(sinks) = a.sinks {
+                    text += &format!(", sinks {}", self.weight(sinks));
+                }
                 text
             }
             Op::Act(act) => format!("{act:?}"),
@@ -80,6 +83,7 @@ impl Graph {
             Op::Add => "add".to_owned(),
             Op::Scale(factor) => format!("scale {factor}"),
             Op::Softcap(cap) => format!("soft cap {cap}"),
+            Op::Clamp { min, max } => format!("clamp {min}..{max}"),
             Op::SelectRows => "select_rows".to_owned(),
         }
     }

@@ -176,7 +176,7 @@ fn each_weight(op: &mut Op, change: &mut dyn FnMut(&mut WeightId)) {
                 bias.iter_mut().for_each(&mut *change);
             }
         }
-        // Its fields are listed so that a weight among them cannot be missed.
+        // The fields are listed so that a weight among them cannot be missed.
         Op::Attention(Attention {
             kv: _,
             n_heads: _,
@@ -185,8 +185,9 @@ fn each_weight(op: &mut Op, change: &mut dyn FnMut(&mut WeightId)) {
             scale: _,
             softcap: _,
             window: _,
-        })
-        | Op::Input
+            sinks,
+        }) => sinks.iter_mut().for_each(change),
+        Op::Input
         | Op::RopeTable(_)
         | Op::Rope { .. }
         | Op::Act(_)
@@ -194,6 +195,7 @@ fn each_weight(op: &mut Op, change: &mut dyn FnMut(&mut WeightId)) {
         | Op::Add
         | Op::Scale(_)
         | Op::Softcap(_)
+        | Op::Clamp { .. }
         | Op::SelectRows => {}
     }
 }
@@ -234,6 +236,7 @@ mod tests {
                 scale: 1.0,
                 softcap: None,
                 window: (l % 2 == 1).then_some(4),
+                sinks: None,
             };
             let a = b.attention(q, h, h, &spec);
             x = b.add(x, a);

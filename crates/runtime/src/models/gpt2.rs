@@ -54,6 +54,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         attn_scale_by_layer: s.bool_or("scale_attn_by_inverse_layer_idx", false)?,
         qk_norm: false,
         attn_softcap: None,
+        qkv_limit: None,
         logit_softcap: None,
         activation: activation_from_hf(s, s.opt_str("activation_function")?.unwrap_or("gelu_new"))?,
         tied_head: Some(s.bool_or("tie_word_embeddings", true)?),

@@ -9,6 +9,7 @@ mod gemma2;
 mod gemma3;
 mod gpt2;
 mod llama;
+mod olmo;
 mod olmo2;
 mod phi2;
 mod phi3;
@@ -42,7 +43,7 @@ pub(crate) struct Architecture {
     forward: fn(&mut Build<'_>) -> Result<ValueId, Error>,
 }
 
-static REGISTRY: [&Architecture; 10] = [
+static REGISTRY: [&Architecture; 11] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -52,6 +53,7 @@ static REGISTRY: [&Architecture; 10] = [
     &phi2::ARCHITECTURE,
     &phi3::ARCHITECTURE,
     &gpt2::ARCHITECTURE,
+    &olmo::ARCHITECTURE,
     &olmo2::ARCHITECTURE,
 ];
 

@@ -122,6 +122,7 @@ fn check_metadata(table: &mut Table, model: &str) {
         "attention.sliding_window",
         "attention.sliding_window_pattern",
         "attention.layer_norm_epsilon",
+        "attention.clamp_kqv",
         "attn_logit_softcapping",
         "final_logit_softcapping",
         "rope.freq_base_swa",
@@ -193,6 +194,13 @@ fn hostile_metadata_of_gpt2() {
 fn hostile_metadata_of_phi3() {
     let mut table = Table::new();
     check_metadata(&mut table, "phi3");
+    table.finish();
+}
+
+#[test]
+fn hostile_metadata_of_olmo() {
+    let mut table = Table::new();
+    check_metadata(&mut table, "olmo");
     table.finish();
 }
 

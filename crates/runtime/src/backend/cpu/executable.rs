@@ -169,6 +169,10 @@ impl CpuExecutable {
                 let x = in_place(&mut self.arena, team, step, n_rows);
                 kernels::softcap_in_place(team, tier, x, *cap);
             }
+            Op::Clamp { min, max } => {
+                let x = in_place(&mut self.arena, team, step, n_rows);
+                kernels::clamp_in_place(team, tier, x, *min, *max);
+            }
             Op::SelectRows => {
                 let x = (&step.inputs[0], batch.n_rows());
                 let (out, [x]) = self.arena.borrow((&step.output, n_rows), [x]);
@@ -199,6 +203,7 @@ impl CpuExecutable {
             softcap: attention.softcap,
             window: attention.window,
             causal: true,
+            sinks: attention.sinks.map(|id| self.weights.vector(id)),
         };
         let mut out = out;
         for (seqs, tables) in
