@@ -176,7 +176,7 @@ fn each_weight(op: &mut Op, change: &mut dyn FnMut(&mut WeightId)) {
                 bias.iter_mut().for_each(&mut *change);
             }
         }
-        // Its fields are listed so that a weight among them cannot be missed.
+        // The fields are listed so that a weight among them cannot be missed.
         Op::Attention(Attention {
             kv: _,
             n_heads: _,
