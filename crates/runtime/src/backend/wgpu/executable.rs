@@ -78,7 +78,9 @@ fn kv_group(
         _ => None,
     });
     let n_heads = n_heads.max().unwrap_or(1) as u32;
-    let scratch = AttentionScratch::new(gpu, max_items as u32, n_heads, spec.head_dim)?;
+    // A part of a model may have no layer of the group.
+    let max_items = if shape.n_layers == 0 { 1 } else { max_items as u32 };
+    let scratch = AttentionScratch::new(gpu, max_items, n_heads, spec.head_dim)?;
     Ok(KvGroup { spec, layers, scratch })
 }
 
