@@ -5,6 +5,51 @@
 //! function per operation binds a kernel to its buffers once; a [`Recorder`]
 //! then runs bound kernels for any number of rows, as one command buffer. The
 //! crate knows no model and no file format.
+//!
+//! ```
+//! use realizar_kernels_wgpu::{
+//!     Adapter, Gpu, GpuOptions, Linear, Matrix, Rows, RowsAt, View, matvec,
+//! };
+//! use realizar_quant::BlockType;
+//!
+//! if Adapter::all().is_empty() {
+//!     println!("no GPU adapter on this machine");
+//!     return Ok(());
+//! }
+//! let gpu = Gpu::open(0, GpuOptions::default())?;
+//!
+//! // A 2 x 32 matrix of Q8_0 blocks: an f16 scale of 1.0, then 32 quants.
+//! let row: Vec<u8> = [0x00, 0x3c].into_iter().chain(0..32).collect();
+//! let matrix = Matrix::upload(&gpu, "w", BlockType::Q8_0, 2, 32, &row.repeat(2))?;
+//!
+//! // One row of 32 values, and room for the two results behind it.
+//! let values = gpu.buffer("values", 34 * 4)?;
+//! gpu.write(&values, 0, bytemuck::cast_slice(&[1.0f32; 32]))?;
+//! // The step: its first row, and how many there are.
+//! let batch = gpu.buffer("batch", 8)?;
+//! gpu.write(&batch, 0, bytemuck::cast_slice(&[0u32, 1]))?;
+//! let rows = Rows { values: &values, batch: &batch, at: RowsAt(0) };
+//! let linear = Linear {
+//!     matrix: &matrix,
+//!     vectors: &gpu.buffer("biases", 4)?,
+//!     bias: None,
+//!     x: View::dense(0, 32),
+//!     residual: None,
+//!     out: View::dense(32, 2),
+//! };
+//!
+//! let readback = gpu.readback_buffer("results", 8)?;
+//! let mut recorder = gpu.record();
+//! for kernel in matvec(&gpu, rows, &linear)? {
+//!     recorder.run(&kernel, 1);
+//! }
+//! recorder.copy((&values, 32 * 4), (&readback, 0), 8);
+//! recorder.submit()?;
+//! let mut out = [0.0f32; 2];
+//! gpu.read(&readback, &mut out)?;
+//! assert_eq!(out, [496.0, 496.0]);
+//! # Ok::<(), realizar_kernels_wgpu::Error>(())
+//! ```
 
 mod adapter;
 mod attention;

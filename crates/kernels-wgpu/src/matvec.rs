@@ -12,9 +12,11 @@ use realizar_quant::BlockType;
 
 /// Invocations of a workgroup.
 const WORKGROUP: u32 = 64;
+/// Rows of the matrix to a team of invocations.
+const OUTPUTS: u32 = 2;
 /// Rows of x that share a read of the matrix.
 const ROWS: u32 = 4;
-/// Invocations to a row of the matrix with f32 activations.
+/// Invocations of a team with f32 activations.
 const F32_LANES: u32 = 16;
 
 #[repr(C)]
@@ -23,7 +25,7 @@ struct Params {
     groups: u32,
     row_words: u32,
     n_out: u32,
-    grid_x: u32,
+    _pad: u32,
     rows_at: u32,
     bias: u32,
     x_blocks: u32,
@@ -111,34 +113,26 @@ pub(crate) fn shaders() -> Vec<Shader> {
     matrix::TYPES.into_iter().map(f32_shader).chain(int8).collect()
 }
 
-/// Invocations to a row of a matrix with quantized activations: more where few rows
+/// Invocations of a team with quantized activations: more where few rows
 /// would leave a device idle and each still has several groups of columns. The
 /// order of the sums depends on it, so it depends on the matrix alone.
 fn int8_lanes(n_rows: u32, n_groups: u32) -> u32 {
     let mut lanes = 16;
-    while lanes < WORKGROUP && n_rows < (1 << 17) / lanes && n_groups >= 8 * lanes {
+    while lanes < WORKGROUP && n_rows * lanes < OUTPUTS << 16 && n_groups >= 4 * lanes {
         lanes *= 2;
     }
     lanes
 }
 
 /// What both products tell a shader, and the workgroups, for a piece of the matrix.
-fn params(
-    gpu: &Gpu,
-    rows: Rows<'_>,
-    linear: &Linear<'_>,
-    piece: &Piece,
-    lanes: u32,
-) -> (Params, Grid) {
+fn params(rows: Rows<'_>, linear: &Linear<'_>, piece: &Piece, lanes: u32) -> (Params, Grid) {
     let (x, out) = (linear.x, linear.out);
-    let chunks = piece.n_rows.div_ceil(WORKGROUP / lanes);
-    let grid_x = chunks.min(gpu.caps().max_workgroups);
     let residual = linear.residual.unwrap_or(out);
     let params = Params {
         groups: linear.matrix.n_groups(),
         row_words: linear.matrix.row_words(),
         n_out: piece.n_rows,
-        grid_x,
+        _pad: 0,
         rows_at: rows.at.0,
         bias: linear.bias.map_or(u32::MAX, |bias| bias + piece.first_row),
         x_blocks: 0,
@@ -147,7 +141,9 @@ fn params(
         out: [out.start + piece.first_row, out.stride],
         residual: [residual.start + piece.first_row, residual.stride],
     };
-    (params, Grid { x: grid_x, rows: ROWS, z: chunks.div_ceil(grid_x) })
+    // A piece has no more rows than there may be workgroups.
+    let chunks = piece.n_rows.div_ceil(WORKGROUP / lanes * OUTPUTS);
+    (params, Grid { x: chunks, rows: ROWS, z: 1 })
 }
 
 fn check(linear: &Linear<'_>) {
@@ -164,7 +160,7 @@ pub fn matvec(gpu: &Gpu, rows: Rows<'_>, linear: &Linear<'_>) -> Result<Vec<Kern
     check(linear);
     let shader = f32_shader(linear.matrix.ty());
     let bind = |piece: &Piece| {
-        let (params, grid) = params(gpu, rows, linear, piece, F32_LANES);
+        let (params, grid) = params(rows, linear, piece, F32_LANES);
         let buffers = [rows.batch, rows.values, &piece.buffer, linear.vectors];
         gpu.kernel(&shader, &params, &buffers, grid)
     };
@@ -189,7 +185,7 @@ pub fn matvec_int8(
     let shader = int8_shader(matrix.ty(), lanes, gpu.caps().packed_dot)
         .ok_or_else(|| Error::Unsupported(format!("8-bit products of {} weights", matrix.ty())))?;
     let bind = |piece: &Piece| {
-        let (mut params, grid) = params(gpu, rows, linear, piece, lanes);
+        let (mut params, grid) = params(rows, linear, piece, lanes);
         params.x_blocks = x.max_blocks;
         let buffers =
             [rows.batch, rows.values, &piece.buffer, linear.vectors, &x.quants, &x.blocks];
@@ -342,7 +338,7 @@ mod tests {
     /// alone has the bits that it has among others.
     #[test]
     fn bits_of_a_row_depend_on_it_alone() {
-        let shapes = [(BlockType::Q4_1, 1030u32, 288u32), (BlockType::Q4_K, 40, 4352)];
+        let shapes = [(BlockType::Q4_1, 1030u32, 288u32), (BlockType::Q4_K, 40, 2304)];
         let shapes = shapes.into_iter().chain([(BlockType::Q8_0, 7, 32 * 1030)]);
         for gpu in testing::gpus() {
             for ((ty, n_out, n_in), lanes) in shapes.clone().zip([16, 32, 64]) {
@@ -390,7 +386,7 @@ mod tests {
         }
     }
 
-    /// More workgroups than one dimension has.
+    /// More rows than one dimension of a grid has workgroups.
     #[test]
     fn matrices_of_very_many_rows() {
         let (n_out, n_in) = (262_200, 32);

@@ -15,19 +15,24 @@ fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
     return dot4(a.x, b.x) + dot4(a.y, b.y) + dot4(a.z, b.z) + dot4(a.w, b.w);
 }
 
-// acc + the product of the columns with block `at` of the activations. The sums of
-// integers are exact.
-fn add_product(w: Levels, at: u32, acc: f32) -> f32 {
-    let block = blocks[at];
-    let sums = unpack_sums(block.y);
-    let lower = f32(dot16(w.lower, quants[2u * at]));
-    let upper = f32(dot16(w.upper, quants[2u * at + 1u]));
-    let offsets = fma(w.offset.x, sums.x, w.offset.y * sums.y);
-    let product = fma(w.scale.x, lower, fma(w.scale.y, upper, offsets));
-    return fma(bitcast<f32>(block.x), product, acc);
+// 32 quantized activations: x[c] is scale * quant[c].
+struct Block {
+    lower: vec4<u32>, // quants 0 to 15
+    upper: vec4<u32>, // quants 16 to 31
+    scale: f32,
+    sums: vec2<f32>,  // of the quants of each half
 }
 
-// The sums of the quants of the two halves of a block.
-fn unpack_sums(packed: u32) -> vec2<f32> {
-    return vec2<f32>((vec2(bitcast<i32>(packed)) << vec2(16u, 0u)) >> vec2(16u));
+fn block(at: u32) -> Block {
+    let b = blocks[at];
+    let sums = (vec2(bitcast<i32>(b.y)) << vec2(16u, 0u)) >> vec2(16u);
+    return Block(quants[2u * at], quants[2u * at + 1u], bitcast<f32>(b.x), vec2<f32>(sums));
+}
+
+// acc + the product of the columns with a block. The sums of integers are exact.
+fn add_product(w: Levels, x: Block, acc: f32) -> f32 {
+    let lower = f32(dot16(w.lower, x.lower));
+    let upper = f32(dot16(w.upper, x.upper));
+    let offsets = fma(w.offset.x, x.sums.x, w.offset.y * x.sums.y);
+    return fma(x.scale, fma(w.scale.x, lower, fma(w.scale.y, upper, offsets)), acc);
 }

@@ -1,13 +1,13 @@
-// out = x W^T (+ bias) (+ residual) for few rows of x. A workgroup serves TEAMS rows
-// of the matrix, each with a team of LANES invocations that stride over its groups
-// of 32 columns, and up to four rows of x, which share what is read of the matrix.
-// A row's arithmetic is the same whatever is beside it.
+// out = x W^T (+ bias) (+ residual) for few rows of x. A workgroup has TEAMS teams of
+// LANES invocations. A team serves OUTPUTS rows of the matrix, over whose groups of
+// 32 columns its invocations stride, and up to four rows of x, which share what is
+// read of the matrix. The arithmetic of a result is the same whatever is beside it.
 
 struct Params {
     groups: u32,      // of 32 columns
     row_words: u32,
     n_out: u32,       // rows of this piece of the matrix
-    grid_x: u32,      // workgroups in the first dimension
+    _pad: u32,
     rows_at: u32,
     bias: u32,        // 0xffffffff for none
     x_blocks: u32,    // quantized blocks from one row of x to the next
@@ -24,34 +24,48 @@ struct Params {
 
 const WORKGROUP: u32 = 64u;
 const ROWS: u32 = 4u; // of x
+const OUTPUTS: u32 = 2u; // of a team
 
-// A sum per invocation and row of x. Teams of a row lie one word more than LANES
-// apart, so that invocations that add them up read from different banks.
-var<workgroup> partial: array<f32, ROWS * (WORKGROUP + WORKGROUP / 16u)>;
+// A sum per invocation and result. Those of a result take one word more than LANES,
+// so that invocations that add them up read from different banks.
+var<workgroup> partial: array<f32, ROWS * OUTPUTS * (WORKGROUP + WORKGROUP / 16u)>;
 
-// Adds up the teams' sums and writes the results: of the rows [first, first + n) of
-// x, with the matrix rows [TEAMS * chunk, TEAMS * chunk + TEAMS).
-fn finish(sums: vec4<f32>, lane: u32, chunk: u32, first: u32, n: u32) {
-    let own = (lane / LANES) * (LANES + 1u) + lane % LANES;
-    for (var r = 0u; r < ROWS; r++) {
-        partial[r * TEAMS * (LANES + 1u) + own] = sums[r];
+// The first row of the matrix for a team, and a row that there is for each beyond.
+fn first_output(chunk: u32, lane: u32) -> u32 {
+    return (TEAMS * chunk + lane / LANES) * OUTPUTS;
+}
+
+fn weights_row(output: u32) -> u32 {
+    return min(output, params.n_out - 1u) * params.row_words;
+}
+
+// Adds up the sums of a team, per output of the rows of x, and writes the results of
+// the rows [first, first + n) of x.
+fn finish(sums: array<vec4<f32>, OUTPUTS>, lane: u32, chunk: u32, first: u32, n: u32) {
+    var all = sums;
+    let own = lane / LANES * OUTPUTS;
+    for (var o = 0u; o < OUTPUTS; o++) {
+        for (var r = 0u; r < ROWS; r++) {
+            let result = r * TEAMS * OUTPUTS + own + o;
+            partial[result * (LANES + 1u) + lane % LANES] = all[o][r];
+        }
     }
     workgroupBarrier();
-    let col = TEAMS * chunk + lane % TEAMS;
-    let r = lane / TEAMS;
-    if r < n && col < params.n_out {
+    let output = TEAMS * OUTPUTS * chunk + lane % (TEAMS * OUTPUTS);
+    let r = lane / (TEAMS * OUTPUTS);
+    if r < n && output < params.n_out {
         let base = lane * (LANES + 1u);
         var sum = partial[base];
         for (var i = 1u; i < LANES; i++) {
             sum += partial[base + i];
         }
         if params.bias != 0xffffffffu {
-            sum += vectors[params.bias + col];
+            sum += vectors[params.bias + output];
         }
         let row = first + r;
         if params.add == 1u {
-            sum += values[params.residual.x + row * params.residual.y + col];
+            sum += values[params.residual.x + row * params.residual.y + output];
         }
-        values[params.out.x + row * params.out.y + col] = sum;
+        values[params.out.x + row * params.out.y + output] = sum;
     }
 }

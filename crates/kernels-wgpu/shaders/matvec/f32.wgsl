@@ -19,8 +19,10 @@ fn x_at(start: u32, col: u32) -> f32 {
     return 0.0;
 }
 
-fn total(v: vec4<f32>) -> f32 {
-    return (v.x + v.z) + (v.y + v.w);
+// The sums of the components.
+fn totals(a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>) -> vec4<f32> {
+    let m = transpose(mat4x4(a, b, c, d));
+    return (m[0] + m[2]) + (m[1] + m[3]);
 }
 
 @compute @workgroup_size(WORKGROUP)
@@ -28,14 +30,18 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let n_rows = batch[params.rows_at + 1u];
     let first = batch[params.rows_at] + ROWS * group.y;
     let n = min(max(n_rows, ROWS * group.y) - ROWS * group.y, ROWS);
-    let chunk = group.x + group.z * params.grid_x;
-    let col = TEAMS * chunk + lane / LANES;
-    let row = col * params.row_words;
+    let chunk = group.x;
+    let output = first_output(chunk, lane);
     let own = 9u * (lane % LANES);
-    var a = vec4<f32>();
-    var b = vec4<f32>();
-    var c = vec4<f32>();
-    var d = vec4<f32>();
+    // Per row of x (a to d) and output (0, 1).
+    var a0 = vec4<f32>();
+    var a1 = vec4<f32>();
+    var b0 = vec4<f32>();
+    var b1 = vec4<f32>();
+    var c0 = vec4<f32>();
+    var c1 = vec4<f32>();
+    var d0 = vec4<f32>();
+    var d1 = vec4<f32>();
     for (var g0 = 0u; g0 < params.groups; g0 += LANES) {
         for (var i = lane; i < n * LANES * 8u; i += WORKGROUP) {
             let r = i / (LANES * 8u);
@@ -47,23 +53,32 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         workgroupBarrier();
         let g = g0 + lane % LANES;
-        if col < params.n_out && g < params.groups && n > 0u {
-            let w = decode(row, g);
+        if output < params.n_out && g < params.groups && n > 0u {
+            let w0 = decode(weights_row(output), g);
+            let w1 = decode(weights_row(output + 1u), g);
             for (var i = 0u; i < 8u; i++) {
-                let part = w[i];
-                a = fma(part, tile[own + i], a);
+                let x = tile[own + i];
+                a0 = fma(w0[i], x, a0);
+                a1 = fma(w1[i], x, a1);
                 if n > 1u {
-                    b = fma(part, tile[own + TILE + i], b);
+                    let x = tile[own + TILE + i];
+                    b0 = fma(w0[i], x, b0);
+                    b1 = fma(w1[i], x, b1);
                 }
                 if n > 2u {
-                    c = fma(part, tile[own + 2u * TILE + i], c);
+                    let x = tile[own + 2u * TILE + i];
+                    c0 = fma(w0[i], x, c0);
+                    c1 = fma(w1[i], x, c1);
                 }
                 if n > 3u {
-                    d = fma(part, tile[own + 3u * TILE + i], d);
+                    let x = tile[own + 3u * TILE + i];
+                    d0 = fma(w0[i], x, d0);
+                    d1 = fma(w1[i], x, d1);
                 }
             }
         }
         workgroupBarrier();
     }
-    finish(vec4(total(a), total(b), total(c), total(d)), lane, chunk, first, n);
+    let sums = array(totals(a0, b0, c0, d0), totals(a1, b1, c1, d1));
+    finish(sums, lane, chunk, first, n);
 }

@@ -12,24 +12,35 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let n_rows = batch[params.rows_at + 1u];
     let first = batch[params.rows_at] + ROWS * group.y;
     let n = min(max(n_rows, ROWS * group.y) - ROWS * group.y, ROWS);
-    let chunk = group.x + group.z * params.grid_x;
-    let col = TEAMS * chunk + lane / LANES;
-    var sums = vec4<f32>();
-    if col < params.n_out && n > 0u {
-        let row = col * params.row_words;
-        let x = first * params.x_blocks;
+    let chunk = group.x;
+    let output = first_output(chunk, lane);
+    var sums: array<vec4<f32>, OUTPUTS>;
+    if output < params.n_out && n > 0u {
         for (var g = lane % LANES; g < params.groups; g += LANES) {
-            let w = levels(row, g);
-            let at = x + g;
-            sums.x = add_product(w, at, sums.x);
+            let at = first * params.x_blocks + g;
+            var x: array<Block, ROWS>;
+            x[0] = block(at);
             if n > 1u {
-                sums.y = add_product(w, at + params.x_blocks, sums.y);
+                x[1] = block(at + params.x_blocks);
             }
             if n > 2u {
-                sums.z = add_product(w, at + 2u * params.x_blocks, sums.z);
+                x[2] = block(at + 2u * params.x_blocks);
             }
             if n > 3u {
-                sums.w = add_product(w, at + 3u * params.x_blocks, sums.w);
+                x[3] = block(at + 3u * params.x_blocks);
+            }
+            for (var o = 0u; o < OUTPUTS; o++) {
+                let w = levels(weights_row(output + o), g);
+                sums[o].x = add_product(w, x[0], sums[o].x);
+                if n > 1u {
+                    sums[o].y = add_product(w, x[1], sums[o].y);
+                }
+                if n > 2u {
+                    sums[o].z = add_product(w, x[2], sums[o].z);
+                }
+                if n > 3u {
+                    sums[o].w = add_product(w, x[3], sums[o].w);
+                }
             }
         }
     }
