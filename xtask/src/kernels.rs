@@ -180,7 +180,7 @@ mod tests {
         for (text, expected) in [
             ("fn main( {}", "expected"),
             ("override N: u32;\n@compute @workgroup_size(1) fn main() { let a: f32 = N; }", "f32"),
-            ("override N: u32;\nfn other() {}", "main"),
+            ("override N: u32;\nfn other() {}", "entry point"),
         ] {
             let error = format!("{:#}", check(&shader(text)).unwrap_err());
             assert!(error.contains(expected), "{text}: {error}");
