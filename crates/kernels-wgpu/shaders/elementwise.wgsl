@@ -1,13 +1,16 @@
-// out = op(x, y), one element per invocation. `op` is Elementwise::code.
+// out = op(x, y), one element per invocation.
+
+// Elementwise::code. A device that runs every branch of a switch for the sake of
+// other invocations would compute each activation for each element.
+override op: u32;
 
 struct Params {
-    op: u32,
     width: u32,
+    rows_at: u32,
     constants: vec2<f32>,
     x: vec2<u32>, // start, stride
     y: vec2<u32>,
     out: vec2<u32>,
-    rows_at: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -71,16 +74,16 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let row = batch[params.rows_at] + id.y;
     let x = values[params.x.x + row * params.x.y + col];
     var result = 0.0;
-    if params.op < 16u {
-        result = activation(params.op, x);
+    if op < 16u {
+        result = activation(op, x);
     } else {
         let y = values[params.y.x + row * params.y.y + col];
-        switch params.op {
+        switch op {
             case 32u: { result = x + y; }
             case 33u: { result = x * params.constants.x; }
             case 34u: { result = params.constants.x * safe_tanh(x / params.constants.x); }
             case 35u: { result = clamp(x, params.constants.x, params.constants.y); }
-            default: { result = activation(params.op - 16u, x) * y; }
+            default: { result = activation(op - 16u, x) * y; }
         }
     }
     values[params.out.x + row * params.out.y + col] = result;

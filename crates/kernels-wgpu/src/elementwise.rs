@@ -83,27 +83,25 @@ const WORKGROUP: u32 = 64;
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct Params {
-    op: u32,
     width: u32,
+    rows_at: u32,
     constants: [f32; 2],
     x: [u32; 2], // start, stride
     y: [u32; 2],
     out: [u32; 2],
-    rows_at: u32,
-    _pad: u32,
 }
 
-fn shader() -> Shader {
+fn shader(code: u32) -> Shader {
     Shader {
         name: "elementwise".into(),
         parts: vec![include_str!("../shaders/elementwise.wgsl")],
         bindings: &[Access::Read, Access::ReadWrite],
-        constants: Vec::new(),
+        constants: vec![("op", f64::from(code))],
     }
 }
 
 pub(crate) fn shaders() -> Vec<Shader> {
-    vec![shader()]
+    vec![shader(0)]
 }
 
 /// `out = op(x, y)` on rows of one width; `y` is only read by operations on two.
@@ -125,17 +123,15 @@ pub fn elementwise(
     }
     let (code, constants) = op.code();
     let params = Params {
-        op: code,
         width: out.width,
+        rows_at: rows.at.0,
         constants,
         x: [x.start, x.stride],
         y: [y.start, y.stride],
         out: [out.start, out.stride],
-        rows_at: rows.at.0,
-        _pad: 0,
     };
     let grid = Grid { x: out.width.div_ceil(WORKGROUP), rows: 1, z: 1 };
-    gpu.kernel(&shader(), &params, &[rows.batch, rows.values], grid)
+    gpu.kernel(&shader(code), &params, &[rows.batch, rows.values], grid)
 }
 
 #[cfg(test)]
