@@ -107,9 +107,10 @@ fn together(model: &mut Model) -> Vec<Vec<Vec<u32>>> {
 #[test]
 fn a_batch_of_eight_gives_the_bits_of_eight_alone() {
     let dir = tempfile::tempdir().unwrap();
+    let devices = devices();
     for path in models(dir.path()) {
-        for device in devices() {
-            let mut model = load(&path, &*device, BlockType::F16);
+        for device in &devices {
+            let mut model = load(&path, &**device, BlockType::F16);
             let batched = together(&mut model);
             for (i, rows) in batched.iter().enumerate() {
                 let case = format!("{path:?} on {}: sequence {i}", device.name());
@@ -123,6 +124,8 @@ fn a_batch_of_eight_gives_the_bits_of_eight_alone() {
 #[test]
 fn chunks_and_threads_change_no_bit() {
     let dir = tempfile::tempdir().unwrap();
+    let cpus = [cpu(1), cpu(2), cpu(3)];
+    let gpus = gpus();
     for path in models(dir.path()) {
         for kv_type in [BlockType::F32, BlockType::F16, BlockType::BF16] {
             let check = |devices: &[Box<dyn Backend>]| {
@@ -136,8 +139,11 @@ fn chunks_and_threads_change_no_bit() {
                     }
                 }
             };
-            check(&[cpu(1), cpu(2), cpu(3)]);
-            gpus().into_iter().for_each(|gpu| check(&[gpu]));
+            check(&cpus);
+            // The kernels for the other types differ in loads and stores alone.
+            if kv_type == BlockType::F16 || path.ends_with("gemma3_text") {
+                gpus.chunks(1).for_each(check);
+            }
         }
     }
 }
