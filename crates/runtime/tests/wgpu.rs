@@ -9,10 +9,10 @@ use realizar_kernels_wgpu::{Adapter, Gpu, GpuOptions};
 use realizar_quant::BlockType;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::backend::wgpu::WgpuBackend;
-use realizar_runtime::backend::{Arithmetic, Role};
+use realizar_runtime::backend::{Arithmetic, Backend, Role};
 use realizar_runtime::{Chunk, DeviceFault, Error, LoadOptions, Model, Outputs};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Largest allowed difference of a logit, relative to the largest of its row.
 const TOLERANCE: f32 = 2e-3;
@@ -37,29 +37,68 @@ fn numbers<T: serde::de::DeserializeOwned>(value: &Value) -> Vec<T> {
     serde_json::from_value(value.clone()).unwrap()
 }
 
+/// A tiny model's prompt and what transformers computes for it.
+struct Golden {
+    ids: Vec<u32>,
+    positions: Vec<usize>,
+    values: Value,
+}
+
+impl Golden {
+    fn read(folder: &Path) -> Self {
+        let text = std::fs::read_to_string(folder.join("expected.json")).unwrap();
+        let golden: Value = serde_json::from_str(&text).unwrap();
+        Self {
+            ids: numbers(&golden["ids"]),
+            positions: numbers(&golden["positions"]),
+            values: golden["values"].clone(),
+        }
+    }
+
+    /// The logits are transformers', and the same bits in chunks.
+    fn check(&self, model: &mut Model, case: &str) {
+        let whole = model.logits(&self.ids, &self.positions, 256).unwrap();
+        for (pos, row) in self.positions.iter().zip(&whole) {
+            let expected: Vec<f32> = numbers(&self.values[pos.to_string()]);
+            let apart = difference(row, &expected);
+            assert!(apart <= TOLERANCE, "{case} at {pos}: {apart:e}");
+        }
+        let chunked = model.logits(&self.ids, &self.positions, 7).unwrap();
+        assert!(chunked == whole, "{case} in chunks");
+    }
+}
+
 #[test]
 fn tiny_models_give_the_logits_of_transformers_without_optional_features() {
     let options = LoadOptions { arithmetic: Arithmetic::F32, ..LoadOptions::default() };
     // `cargo xtask parity --device wgpu` compares them with all that a device has.
     for gpu in gpus().into_iter().skip(1) {
         for folder in tiny_models() {
-            let text = std::fs::read_to_string(folder.join("expected.json")).unwrap();
-            let golden: Value = serde_json::from_str(&text).unwrap();
-            let ids: Vec<u32> = numbers(&golden["ids"]);
-            let positions: Vec<usize> = numbers(&golden["positions"]);
+            let golden = Golden::read(&folder);
             for path in [folder.clone(), folder.join("model-f32.gguf")] {
-                if !path.exists() {
-                    continue;
+                if path.exists() {
+                    let mut model = Model::load(&path, &*gpu, &options).unwrap();
+                    golden.check(&mut model, &format!("{path:?} on {}", gpu.name()));
                 }
-                let mut model = Model::load(&path, &*gpu, &options).unwrap();
-                let whole = model.logits(&ids, &positions, 256).unwrap();
-                for (pos, row) in positions.iter().zip(&whole) {
-                    let expected: Vec<f32> = numbers(&golden["values"][pos.to_string()]);
-                    let apart = difference(row, &expected);
-                    let case = format!("{path:?} on {} at {pos}", gpu.name());
-                    assert!(apart <= TOLERANCE, "{case}: {apart:e}");
-                }
-                assert!(model.logits(&ids, &positions, 7).unwrap() == whole, "{path:?} in chunks");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_model_runs_on_cpu_and_gpu_by_layer() {
+    let options = LoadOptions { arithmetic: Arithmetic::F32, ..LoadOptions::default() };
+    let cpu = CpuBackend::new(Some(2), None).unwrap();
+    for gpu in gpus().into_iter().take(1) {
+        for name in ["llama", "gemma3_text", "gpt2", "olmo"] {
+            let golden = Golden::read(&tiny(name));
+            for (first, last) in [(&cpu as &dyn Backend, &*gpu), (&*gpu, &cpu)] {
+                let model = Model::load_split(&tiny(name), first, last, 1, &options);
+                let mut model = model.unwrap();
+                assert_eq!(model.graph().parts.len(), 2, "{name}");
+                let case = format!("{name} on {}", model.backend());
+                golden.check(&mut model, &case);
+                assert_eq!(model.metrics().devices.len(), 2, "{name}");
             }
         }
     }
