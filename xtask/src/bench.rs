@@ -1,7 +1,8 @@
 //! `cargo xtask bench`: prompt and generation speed of the cached models, committed as a run.
 //!
-//! With llama-bench on the path (or `--peer`), the two programs alternate on the same files with
-//! the same number of threads, and the table has their medians and the ratio.
+//! Contenders alternate on the same files with the same number of threads: the engine on each
+//! `--device`, and llama-bench when it is on the path (or `--peer`). The table has their medians and
+//! the ratio of the first to each other.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,6 +19,12 @@ pub(crate) struct Args {
     /// llama-bench, when it is not on the path.
     #[arg(long)]
     peer: Option<PathBuf>,
+    /// Devices of the engine, as `realizar devices` names them.
+    #[arg(long, value_delimiter = ',', default_value = "cpu")]
+    device: Vec<String>,
+    /// Models: files, or names that `xtask setup` fetched; all of those by default.
+    #[arg(long)]
+    model: Vec<String>,
     /// Prompt lengths.
     #[arg(short = 'p', long, value_delimiter = ',', default_value = "512")]
     prompt: Vec<u32>,
@@ -41,47 +48,95 @@ pub(crate) struct Args {
 /// Tokens per second by test (`pp512`, `tg128`), one value per run.
 type Speeds = BTreeMap<String, Vec<f64>>;
 
+/// A program on a device.
+struct Contender {
+    label: String,
+    program: PathBuf,
+    /// Arguments before and after the model's path.
+    before: Vec<String>,
+    after: Vec<String>,
+}
+
+fn contenders(args: &Args, engine: &Path) -> Vec<Contender> {
+    let strings = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<String>>();
+    let mut all: Vec<Contender> = Vec::new();
+    for device in &args.device {
+        all.push(Contender {
+            label: format!("realizar {device}"),
+            program: engine.to_path_buf(),
+            before: strings(&["bench"]),
+            after: strings(&["-r", "1", "--json", "--device", device]),
+        });
+    }
+    if let Some(program) = args.peer.clone().or_else(|| on_path("llama-bench")) {
+        all.push(Contender {
+            label: "llama-bench".to_owned(),
+            program,
+            before: strings(&["-m"]),
+            after: strings(&["-r", "1", "-o", "json"]),
+        });
+    }
+    all
+}
+
 /// Measure, print and save.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let engine = match &args.bin {
         Some(bin) => bin.canonicalize().with_context(|| format!("open {}", bin.display()))?,
         None => shell::build_engine()?,
     };
-    let peer = args.peer.clone().or_else(|| on_path("llama-bench"));
+    let contenders = contenders(args, &engine);
     let threads = match args.threads {
         Some(n) => n,
         None => std::thread::available_parallelism()?.get(),
     };
+    let models: Vec<&str> = match &args.model[..] {
+        [] => setup::MODELS.to_vec(),
+        given => given.iter().map(String::as_str).collect(),
+    };
     let (mut rows, mut results) = (Vec::new(), Vec::new());
-    for model in setup::MODELS {
+    for model in models {
         let file = model_file(&engine, model)?;
-        let (mut ours, mut theirs) = (Speeds::new(), Speeds::new());
+        let mut speeds: Vec<Speeds> = contenders.iter().map(|_| Speeds::new()).collect();
         for run in 1..=args.runs {
             println!("bench: {model}, run {run} of {}", args.runs);
-            measure(&engine, &["bench"], &["-r", "1", "--json"], &file, threads, args, &mut ours)?;
-            if let Some(peer) = &peer {
-                let json = ["-r", "1", "-o", "json"];
-                measure(peer, &["-m"], &json, &file, threads, args, &mut theirs)?;
+            for (contender, speeds) in contenders.iter().zip(&mut speeds) {
+                measure(contender, &file, threads, args, speeds)?;
             }
         }
-        for (test, speeds) in &ours {
-            let (own, other) = (table::median(speeds), theirs.get(test).map(|t| table::median(t)));
-            let mut row = vec![(*model).to_owned(), test.clone(), format!("{own:.2}")];
-            row.push(other.map_or_else(|| "-".to_owned(), |t| format!("{t:.2}")));
-            row.push(other.map_or_else(|| "-".to_owned(), |t| format!("{:.2}", own / t)));
+        for test in speeds[0].keys() {
+            let of = |speeds: &Speeds| speeds.get(test).map(|values| table::median(values));
+            let medians: Vec<Option<f64>> = speeds.iter().map(of).collect();
+            let shown = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.2}"));
+            let name = Path::new(model).file_name().unwrap_or_default().to_string_lossy();
+            let mut row = vec![name.clone().into_owned(), test.clone()];
+            row.extend(medians.iter().map(|&median| shown(median)));
+            let ratio = |&other: &Option<f64>| Some(medians[0]? / other?);
+            row.extend(medians[1..].iter().map(|other| shown(ratio(other))));
             rows.push(row);
-            results.push(json!({"model": model, "test": test, "threads": threads,
-                "realizar": speeds, "llama_bench": theirs.get(test)}));
+            let values = contenders.iter().zip(&speeds);
+            let values = values.map(|(c, s)| (c.label.clone(), json!(s.get(test))));
+            let values = Value::Object(values.collect());
+            results.push(json!({"model": name, "test": test, "threads": threads,
+                "tokens_per_second": values}));
         }
     }
-    let header = ["model", "test", "realizar t/s", "llama-bench t/s", "ratio"];
+    let labels = || contenders.iter().map(|c| c.label.as_str());
+    let columns = labels().map(|label| format!("{label} t/s"));
+    let ratios = labels().skip(1).map(|label| format!("{} / {label}", contenders[0].label));
+    let header: Vec<String> =
+        ["model".to_owned(), "test".to_owned()].into_iter().chain(columns).chain(ratios).collect();
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
     let rendered = table::render(&header, &rows);
     println!("\n{rendered}");
     save(args, threads, &rendered, &Value::from(results))
 }
 
-/// The path of a model that `xtask setup` pulled, as `realizar list --json` gives it.
+/// A file, or the path of a model that `xtask setup` pulled, as `realizar list --json` gives it.
 fn model_file(engine: &Path, model: &str) -> Result<PathBuf> {
+    if Path::new(model).exists() {
+        return Ok(PathBuf::from(model));
+    }
     let mut list = shell::command(engine);
     let list =
         shell::json(list.args(["list", "--json"]).env("REALIZAR_CACHE", shell::model_dir()))?;
@@ -91,19 +146,17 @@ fn model_file(engine: &Path, model: &str) -> Result<PathBuf> {
     path.map(PathBuf::from).with_context(|| format!("{model} is not cached; run `xtask setup`"))
 }
 
-/// Run one of the two programs once and add its speeds.
+/// Run a contender once and add its speeds.
 fn measure(
-    program: &Path,
-    before: &[&str],
-    after: &[&str],
+    contender: &Contender,
     model: &Path,
     threads: usize,
     args: &Args,
     speeds: &mut Speeds,
 ) -> Result<()> {
-    let mut command = shell::command(program);
-    command.args(before).arg(model).args(["-t", &threads.to_string()]);
-    command.args(["-p", &list(&args.prompt), "-n", &list(&args.generate)]).args(after);
+    let mut command = shell::command(&contender.program);
+    command.args(&contender.before).arg(model).args(["-t", &threads.to_string()]);
+    command.args(["-p", &list(&args.prompt), "-n", &list(&args.generate)]).args(&contender.after);
     for (test, speed) in read_speeds(&shell::json(&mut command)?)? {
         speeds.entry(test).or_default().push(speed);
     }
@@ -147,10 +200,11 @@ fn save(args: &Args, threads: usize, rendered: &str, results: &Value) -> Result<
     fs::write(folder.join("results.json"), serde_json::to_string_pretty(&json)? + "\n")?;
     let (prompt, generate, runs) = (list(&args.prompt), list(&args.generate), args.runs);
     let text = format!(
-        "# {cpu}, {threads} threads, {date}\n\nMade by `cargo xtask bench -p {prompt} -n {generate} \
-         -t {threads} -r {runs}`: medians, the programs\ntaking turns. Each run's value is in \
-         [results.json](results.json).\n\n{rendered}",
+        "# {cpu}, {threads} threads, {date}\n\nMade by `cargo xtask bench --device {devices} \
+         -p {prompt} -n {generate} -t {threads} -r {runs}`: medians,\nthe contenders taking turns. \
+         Each run's value is in [results.json](results.json).\n\n{rendered}",
         date = date.trim(),
+        devices = args.device.join(","),
     );
     fs::write(folder.join("README.md"), text)?;
     println!("saved in {}", folder.display());

@@ -14,6 +14,7 @@ mod lavapipe;
 mod parity;
 mod setup;
 mod shell;
+mod synth;
 mod table;
 mod test;
 mod tidy;
@@ -42,6 +43,8 @@ enum Command {
     Fixtures(fixtures::Args),
     /// Measure the cached models, side by side with llama-bench where it is found.
     Bench(bench::Args),
+    /// Write a GGUF file of a published shape with made-up weights, to measure speed with.
+    Synth(synth::Args),
 }
 
 fn main() -> ExitCode {
@@ -63,6 +66,7 @@ fn run() -> Result<ExitCode> {
         Command::Parity(args) => parity::run(&args)?.into_result()?,
         Command::Fixtures(args) => fixtures::run(&args)?,
         Command::Bench(args) => bench::run(&args)?,
+        Command::Synth(args) => synth::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)
 }
