@@ -79,7 +79,7 @@ fn main(
         if first_col + lane < params.n_outputs {
             var w = decode((first_col + lane) * params.row_words, group);
             for (var k = 0u; k < 8u; k++) {
-                w_tile[k * WORKGROUP + lane] = TileVec(w[k]);
+                w_tile[k * WORKGROUP + lane] = tile_vec(w[k]);
             }
         }
         for (var i = lane; i < 8u * TILE_ROWS; i += WORKGROUP) {

@@ -37,12 +37,20 @@ pub struct Adapter {
     index: usize,
 }
 
+/// Percent of the memory that a driver offers up to which buffers are made.
+const MEMORY_PERCENT: u8 = 95;
+
 /// The one instance of the process: making another loads every driver again.
 fn instance() -> &'static wgpu::Instance {
     static INSTANCE: OnceLock<wgpu::Instance> = OnceLock::new();
     INSTANCE.get_or_init(|| {
         wgpu::Instance::new(wgpu::InstanceDescriptor {
             backends: wgpu::Backends::PRIMARY,
+            // Some drivers move what does not fit to main memory, without a word.
+            memory_budget_thresholds: wgpu::MemoryBudgetThresholds {
+                for_resource_creation: Some(MEMORY_PERCENT),
+                for_device_loss: None,
+            },
             ..wgpu::InstanceDescriptor::new_without_display_handle()
         })
     })

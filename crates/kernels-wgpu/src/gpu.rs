@@ -18,6 +18,9 @@ const SMALL_WRITE: usize = 64 << 10;
 /// Bytes that are copied to the device at once.
 const LARGE_WRITE: usize = 16 << 20;
 
+/// The most bytes of a binding: a multiple of 4 that fits 32 bits.
+const MAX_BINDING_BYTES: u64 = u32::MAX as u64 & !3;
+
 /// What kernels may use, where the adapter has it, and how much memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GpuOptions {
@@ -27,7 +30,7 @@ pub struct GpuOptions {
     pub f16: bool,
     /// Dot products of four packed 8-bit integers.
     pub packed_dot: bool,
-    /// Bytes that all buffers together may have; the device's memory if `None`.
+    /// Bytes that all buffers together may have; what the driver gives if `None`.
     pub max_bytes: Option<u64>,
 }
 
@@ -203,7 +206,8 @@ impl Gpu {
             packed_dot: options.packed_dot,
             subgroup_sizes: (info.subgroup_min_size, info.subgroup_max_size),
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
-            max_binding_bytes: limits.max_storage_buffer_binding_size,
+            // Some drivers count a binding's bytes in 32 bits, whatever their limits say.
+            max_binding_bytes: limits.max_storage_buffer_binding_size.min(MAX_BINDING_BYTES),
             max_buffer_bytes: limits.max_buffer_size,
             max_workgroups: limits.max_compute_workgroups_per_dimension,
             max_workgroup_bytes: limits.max_compute_workgroup_storage_size,

@@ -83,10 +83,18 @@ impl Gpu {
         self.alive()?;
         let device = self.device();
         let name = Some(&*shader.name);
-        let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+        let text = wgpu::ShaderModuleDescriptor {
             label: name,
             source: wgpu::ShaderSource::Wgsl(shader.source().into()),
-        });
+        };
+        // Every loop would count its turns in 64 bits otherwise.
+        let checks = wgpu::ShaderRuntimeChecks {
+            force_loop_bounding: false,
+            ..wgpu::ShaderRuntimeChecks::checked()
+        };
+        // SAFETY: what is left out is the bounding of loops. Shaders come from this crate alone, and
+        // each of their loops counts up to a number that it does not change.
+        let module = unsafe { device.create_shader_module_trusted(text, checks) };
         let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
             label: name,
             entries: &layout_entries(shader.bindings),
@@ -119,7 +127,7 @@ impl Gpu {
     ///
     /// # Errors
     /// If the driver refuses the shader or memory runs out.
-    pub fn kernel<P: bytemuck::Pod>(
+    pub(crate) fn kernel<P: bytemuck::Pod>(
         &self,
         shader: &Shader,
         params: &P,

@@ -201,7 +201,23 @@ mod tests {
     #[test]
     fn rows_go_to_their_slots_in_every_type() {
         // Ties, numbers that become infinite or subnormal, and signed zeros.
-        let special = [1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, -0.0, 6.0e-8, 3.0e-5, -65504.0];
+        let special = [
+            1.0 + 1.0 / 256.0,
+            1.0 + 3.0 / 256.0,
+            1.0 + 1.0 / 2048.0,
+            1.0 + 3.0 / 2048.0,
+            -0.0,
+            6.0e-8,
+            3.0e-5,
+            -65504.0,
+            65519.99,
+            -65520.0,
+            1.0e9,
+            6.1e-5,
+            2.980_232_2e-8,
+            2.98e-8,
+            -1.0e-20,
+        ];
         for gpu in testing::gpus() {
             for ty in TYPES {
                 for head_dim in [5, 6, 20] {

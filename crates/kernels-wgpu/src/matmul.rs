@@ -21,7 +21,7 @@ pub struct MatmulOptions {
     pub few_rows: bool,
     /// Decoded weights may be rounded to half precision, where the device has it.
     /// That changes no weight of F16; F32 and BF16, whose range is wider, are
-    /// never rounded. Quantized weights must lie within 65504.
+    /// never rounded. Others beyond 65504 become that.
     pub half_tiles: bool,
 }
 

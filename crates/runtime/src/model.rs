@@ -113,8 +113,12 @@ impl Model {
         let (mut parts, mut executables) = (Vec::new(), Vec::new());
         for (backend, part, weights) in to_load {
             let kv = pools(&part.graph.kv_groups)?;
-            let for_part =
-                ExecutableOptions { arithmetic: options.arithmetic, kv, profile: options.profile };
+            let for_part = ExecutableOptions {
+                arithmetic: options.arithmetic,
+                kv,
+                max_seq_len,
+                profile: options.profile,
+            };
             executables.push(backend.load(plan(&part.graph, limits), weights, &for_part)?);
             parts.push(part);
         }

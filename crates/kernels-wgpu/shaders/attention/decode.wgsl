@@ -150,7 +150,9 @@ fn main(
                 weights[soft_at + i] = four[i];
             }
             sums[lane] = (four.x + four.y) + (four.z + four.w);
-            keeps[soft_head] = keep;
+            if lane % 16u == 0u {
+                keeps[soft_head] = keep;
+            }
         }
         workgroupBarrier();
         if soft_head < HEADS {

@@ -1,2 +1,6 @@
 // The weights of a tile as they are.
 alias TileVec = vec4<f32>;
+
+fn tile_vec(w: vec4<f32>) -> TileVec {
+    return w;
+}

@@ -1,4 +1,9 @@
 enable f16;
 
-// The weights of a tile, rounded to half precision.
+// The weights of a tile, rounded to half precision; what is beyond its range becomes
+// its largest number.
 alias TileVec = vec4<f16>;
+
+fn tile_vec(w: vec4<f32>) -> TileVec {
+    return vec4<f16>(clamp(w, vec4(-65504.0), vec4(65504.0)));
+}

@@ -25,8 +25,9 @@ use std::sync::Arc;
 /// The arithmetic of matrix products.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// By the row's role: exact for prompts, where a matrix is read once for many
-    /// rows; 8-bit activations for generated tokens, where reading it is all.
+    /// By the row's role: F32 activations for prompts, where a matrix is read once
+    /// for many rows; 8-bit activations for generated tokens, where reading it is
+    /// all. A backend may round widened weights to half precision for prompts.
     #[default]
     Auto,
     /// F32 activations throughout.
@@ -40,6 +41,8 @@ pub struct ExecutableOptions {
     pub arithmetic: Arithmetic,
     /// Of each key-value group, its layout and its number of pages.
     pub kv: Vec<(KvLayout, usize)>,
+    /// The most positions of a sequence.
+    pub max_seq_len: usize,
     /// Whether to time each operation on the device where that costs something, as
     /// timestamps on GPUs do. The CPU always times them.
     pub profile: bool,

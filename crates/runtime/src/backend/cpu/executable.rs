@@ -329,8 +329,12 @@ mod tests {
     fn load(b: GraphBuilder, output: crate::graph::ValueId) -> CpuExecutable {
         let limits = RowLimits { tokens: 4, outputs: 2 };
         let plan = plan(&b.finish(output), limits);
-        let options =
-            ExecutableOptions { arithmetic: Arithmetic::F32, kv: Vec::new(), profile: false };
+        let options = ExecutableOptions {
+            arithmetic: Arithmetic::F32,
+            kv: Vec::new(),
+            max_seq_len: 4,
+            profile: false,
+        };
         let metrics = Arc::new(DispatchMetrics::new("cpu".to_owned(), DeviceKind::Cpu));
         CpuExecutable::new(2, Tier::detect(), plan, Weights::default(), &options, metrics).unwrap()
     }

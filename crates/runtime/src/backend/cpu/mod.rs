@@ -154,8 +154,12 @@ mod tests {
         let graph = fuse(graph, backend.fusions());
         let layout = KvLayout::new(BlockType::F32, graph.kv_groups[0].clone()).unwrap();
         let kv = vec![(layout, 4)];
-        let options =
-            ExecutableOptions { arithmetic: Arithmetic::F32, kv: kv.clone(), profile: false };
+        let options = ExecutableOptions {
+            arithmetic: Arithmetic::F32,
+            kv: kv.clone(),
+            max_seq_len: 64,
+            profile: false,
+        };
         let executable = backend.load(plan(&graph, limits), weights, &options).unwrap();
         (Runner::new(executable, limits, VOCAB_SIZE, 64, &kv), graph.to_string())
     }

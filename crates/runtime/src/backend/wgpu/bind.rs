@@ -39,7 +39,6 @@ pub(super) struct Run {
 pub(super) struct KvGroup {
     pub(super) spec: KvSpec,
     pub(super) layers: Vec<KvLayer>,
-    pub(super) scratch: AttentionScratch,
 }
 
 /// What kernels are bound to.
@@ -51,6 +50,7 @@ pub(super) struct Binder<'a> {
     pub(super) batch: &'a Buffer,
     pub(super) words: &'a Words,
     pub(super) kv: &'a [KvGroup],
+    pub(super) scratch: &'a AttentionScratch,
     /// Activations as 8-bit integers; none when no step wants them.
     pub(super) quantized: Option<&'a QuantizedRows>,
 }
@@ -228,7 +228,7 @@ impl Binder<'_> {
     /// of their context, prompts by tiles.
     fn attention(&self, step: &Step, attention: &Attention) -> Result<Vec<Run>, Error> {
         let group = attention.kv.group;
-        let KvGroup { spec, layers, scratch } = &self.kv[group];
+        let KvGroup { spec, layers } = &self.kv[group];
         let (places, layer) = (&self.words.groups[group], &layers[attention.kv.layer]);
         let [q, k, v] = [0, 1, 2].map(|i| view(&step.inputs[i]));
         let all = rows_at(RowDomain::Tokens, Rows::All);
@@ -259,7 +259,7 @@ impl Binder<'_> {
         };
         let (items_at, first_item_at) = (places.items_at, places.first_item_at);
         let [partial, combine] =
-            kernels::attention_decode(self.gpu, &args, scratch, items_at, first_item_at)?;
+            kernels::attention_decode(self.gpu, &args, self.scratch, items_at, first_item_at)?;
         let prefill = kernels::attention_prefill(self.gpu, &args, self.words.tiles_at)?;
         Ok(vec![
             Run { kernel: store, count: Count::Rows(all) },

@@ -2,17 +2,18 @@
 
 use super::bind::{Binder, Count, KvGroup, Run};
 use super::device_error;
-use super::upload::DeviceWeights;
-use super::words::{GroupShape, RowCounts, Rows, Words, rows_at};
-use crate::Error;
+use super::kv_spec;
+use super::upload::{DeviceWeights, matrix_type};
+use super::words::{GroupShape, RowCounts, Rows, TooLong, Words, rows_at};
 use crate::backend::{Arithmetic, Batch, Executable, ExecutableOptions};
 use crate::graph::{Op, RowDomain};
 use crate::metrics::{DeviceKind, DispatchMetrics, OpClass};
-use crate::plan::{Place, Plan};
+use crate::plan::{Place, Plan, Step};
 use crate::weights::Weights;
+use crate::{DeviceFault, Error};
 use realizar_kernels_wgpu as kernels;
-use realizar_kernels_wgpu::{AttentionScratch, Buffer, Gpu, KvLayer, KvSpec, QuantizedRows, Timer};
-use realizar_kvcache::{KvLayout, PAGE_LEN};
+use realizar_kernels_wgpu::{AttentionScratch, Buffer, Gpu, KvLayer, QuantizedRows, Timer};
+use realizar_kvcache::KvLayout;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -49,39 +50,56 @@ fn f32_bytes(n: usize) -> u64 {
     n as u64 * size_of::<f32>() as u64
 }
 
+/// Products of numbers after which a step's commands are submitted: about a second
+/// on a small GPU.
+const MAX_PRODUCTS: u64 = 1 << 37;
+
+/// Products of numbers that a linear step takes.
+fn products(step: &Step, counts: &RowCounts) -> u64 {
+    let Op::Linear { .. } = &step.op else { return 0 };
+    let n_rows = counts.n(rows_at(step.output.rows, Rows::All));
+    u64::from(n_rows) * (step.inputs[0].width * step.output.width) as u64
+}
+
 /// The widest input of a linear step.
 fn max_linear_width(plan: &Plan) -> usize {
     let linear = plan.steps.iter().filter(|step| matches!(step.op, Op::Linear { .. }));
     linear.map(|step| step.inputs[0].width).max().unwrap_or(0)
 }
 
-/// The key-value memory of a group, with room for the work of its attention.
-fn kv_group(
+/// The key-value memory of a group.
+fn kv_group(gpu: &Gpu, (layout, n_pages): &(KvLayout, usize)) -> Result<KvGroup, kernels::Error> {
+    let spec = kv_spec(layout, *n_pages);
+    let layer = |_| KvLayer::new(gpu, "keys and values", &spec);
+    let layers = (0..layout.spec().n_layers).map(layer).collect::<Result<_, _>>()?;
+    Ok(KvGroup { spec, layers })
+}
+
+/// Room for the partial results of any layer's attention.
+fn attention_scratch(
     gpu: &Gpu,
     plan: &Plan,
-    group: usize,
-    (layout, n_pages): &(KvLayout, usize),
-    max_items: usize,
-) -> Result<KvGroup, kernels::Error> {
-    let shape = layout.spec();
-    let spec = KvSpec {
-        ty: layout.ty(),
-        n_kv_heads: shape.n_kv_heads as u32,
-        head_dim: shape.head_dim as u32,
-        page_len: PAGE_LEN as u32,
-        n_pages: *n_pages as u32,
-    };
-    let layer = |_| KvLayer::new(gpu, "keys and values", &spec);
-    let layers = (0..shape.n_layers).map(layer).collect::<Result<_, _>>()?;
-    let n_heads = plan.steps.iter().filter_map(|step| match &step.op {
-        Op::Attention(a) if a.kv.group == group => Some(a.n_heads),
-        _ => None,
-    });
-    let n_heads = n_heads.max().unwrap_or(1) as u32;
-    // A part of a model may have no layer of the group.
-    let max_items = if shape.n_layers == 0 { 1 } else { max_items as u32 };
-    let scratch = AttentionScratch::new(gpu, max_items, n_heads, spec.head_dim)?;
-    Ok(KvGroup { spec, layers, scratch })
+    words: &Words,
+) -> Result<AttentionScratch, kernels::Error> {
+    let (mut max_items, mut n_heads, mut head_dim) = (1, 1, 1);
+    for step in &plan.steps {
+        if let Op::Attention(a) = &step.op {
+            max_items = max_items.max(words.groups[a.kv.group].max_items);
+            n_heads = n_heads.max(a.n_heads);
+            head_dim = head_dim.max(a.head_dim);
+        }
+    }
+    AttentionScratch::new(gpu, max_items as u32, n_heads as u32, head_dim as u32)
+}
+
+/// Whether generated rows of some product take quantized activations.
+fn any_quantized(plan: &Plan, weights: &Weights) -> bool {
+    plan.steps.iter().any(|step| match &step.op {
+        Op::Linear { parts, .. } => {
+            parts.iter().any(|part| kernels::takes_quantized(matrix_type(weights, part.weight)))
+        }
+        _ => false,
+    })
 }
 
 impl WgpuExecutable {
@@ -107,7 +125,7 @@ impl WgpuExecutable {
             n_pages: *n_pages,
         };
         let shapes: Vec<GroupShape> = options.kv.iter().map(shape).collect();
-        let words = Words::new(plan.limits, &shapes);
+        let words = Words::new(plan.limits, options.max_seq_len, &shapes);
         let batch = gpu.buffer("words of a step", f32_bytes(words.capacity()))?;
         let values = gpu.buffer("activations", f32_bytes(plan.arena_len))?;
         let max_output = plan.output.width
@@ -116,18 +134,18 @@ impl WgpuExecutable {
                 RowDomain::Outputs => plan.limits.outputs,
             };
         let readback = gpu.readback_buffer("rows of the output", f32_bytes(max_output))?;
-        let device_weights = DeviceWeights::upload(gpu, &plan, weights)?;
-        let groups = options.kv.iter().enumerate();
-        let kv: Vec<KvGroup> = groups
-            .map(|(i, pool)| kv_group(gpu, &plan, i, pool, words.groups[i].max_items))
-            .collect::<Result<_, _>>()?;
+        // What can be too large comes before the weights, which take long.
+        let kv: Vec<KvGroup> =
+            options.kv.iter().map(|pool| kv_group(gpu, pool)).collect::<Result<_, _>>()?;
+        let scratch = attention_scratch(gpu, &plan, &words)?;
         let quantized = match options.arithmetic {
-            Arithmetic::Auto => {
+            Arithmetic::Auto if any_quantized(&plan, weights) => {
                 let (rows, cols) = (plan.limits.tokens, max_linear_width(&plan));
                 Some(QuantizedRows::new(gpu, rows as u32, cols as u32)?)
             }
-            Arithmetic::F32 => None,
+            _ => None,
         };
+        let device_weights = DeviceWeights::upload(gpu, &plan, weights)?;
         let binder = Binder {
             gpu,
             arithmetic: options.arithmetic,
@@ -136,6 +154,7 @@ impl WgpuExecutable {
             batch: &batch,
             words: &words,
             kv: &kv,
+            scratch: &scratch,
             quantized: quantized.as_ref(),
         };
         let bound = (0..plan.steps.len()).map(|i| binder.bind(&plan, i));
@@ -188,11 +207,19 @@ impl WgpuExecutable {
             }
             None => self.gpu.record(),
         };
+        let mut n_products = 0;
         for (step, runs) in self.plan.steps.iter().zip(&self.steps) {
             // Without rows that want logits, what follows their selection is idle.
             if step.output.rows == RowDomain::Outputs && batch.outputs.is_empty() {
                 continue;
             }
+            // A driver resets a device that is busy for seconds with one submission.
+            if n_products > MAX_PRODUCTS && classes.is_none() {
+                recorder.submit()?;
+                recorder = self.gpu.record();
+                n_products = 0;
+            }
+            n_products += products(step, &counts);
             let class = OpClass::of(&step.op);
             for run in runs {
                 let n = match run.count {
@@ -230,7 +257,11 @@ impl WgpuExecutable {
 impl Executable for WgpuExecutable {
     fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error> {
         let started = Instant::now();
-        self.words.fill(batch)?;
+        self.words.fill(batch).map_err(|TooLong(what)| Error::Device {
+            device: self.name.clone(),
+            fault: DeviceFault::Limit,
+            reason: format!("the {what} of a step are longer than was planned for"),
+        })?;
         let n = self.step(batch, input).map_err(|e| device_error(&self.name, &e))?;
         self.metrics.record(OpClass::Step, started.elapsed());
         Ok(&self.output[..n])

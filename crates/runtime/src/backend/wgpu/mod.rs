@@ -18,7 +18,8 @@ use crate::plan::Plan;
 use crate::weights::Weights;
 use executable::WgpuExecutable;
 use realizar_kernels_wgpu as kernels;
-use realizar_kernels_wgpu::{Gpu, GpuOptions};
+use realizar_kernels_wgpu::{Gpu, GpuOptions, KvSpec};
+use realizar_kvcache::{KvLayout, PAGE_LEN};
 
 /// A GPU that is reached by Vulkan, Metal or DX12.
 #[derive(Debug, Clone)]
@@ -40,6 +41,18 @@ impl WgpuBackend {
     /// A backend on a device that is open.
     pub fn new(gpu: Gpu) -> Self {
         Self { gpu }
+    }
+}
+
+/// The shape of a layer's keys and values on the device.
+fn kv_spec(layout: &KvLayout, n_pages: usize) -> KvSpec {
+    let shape = layout.spec();
+    KvSpec {
+        ty: layout.ty(),
+        n_kv_heads: shape.n_kv_heads as u32,
+        head_dim: shape.head_dim as u32,
+        page_len: PAGE_LEN as u32,
+        n_pages: n_pages as u32,
     }
 }
 

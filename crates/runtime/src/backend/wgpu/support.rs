@@ -1,12 +1,12 @@
 //! What a device cannot run of a plan: found before anything is uploaded, and
 //! said operation by operation.
 
+use super::kv_spec;
 use crate::backend::ExecutableOptions;
 use crate::graph::{Op, Prologue};
 use crate::plan::Plan;
 use crate::weights::{WeightData, WeightId, Weights};
-use realizar_kernels_wgpu::{Gpu, KvLayer, KvSpec, Matrix};
-use realizar_kvcache::PAGE_LEN;
+use realizar_kernels_wgpu::{Gpu, KvLayer, Matrix};
 
 /// Reasons, each once, in the order of the plan.
 #[derive(Default)]
@@ -47,19 +47,20 @@ pub(super) fn refusals(
             }
             Op::Attention(a) => {
                 let (layout, n_pages) = &options.kv[a.kv.group];
-                let spec = KvSpec {
-                    ty: layout.ty(),
-                    n_kv_heads: a.n_kv_heads as u32,
-                    head_dim: a.head_dim as u32,
-                    page_len: PAGE_LEN as u32,
-                    n_pages: *n_pages as u32,
-                };
+                let spec = kv_spec(layout, *n_pages);
                 if let Err(error) = KvLayer::check(gpu, "a layer's keys", &spec) {
                     reasons.add(format!("attention with heads of {}: {error}", a.head_dim));
                 }
             }
             _ => {}
         }
+    }
+    let (max_rows, available) = (plan.limits.tokens, gpu.caps().max_workgroups);
+    if max_rows > available as usize {
+        reasons.add(format!(
+            "a step of {max_rows} tokens exceeds the GPU's maxComputeWorkgroupsPerDimension of \
+             {available} (a smaller chunk needs less)"
+        ));
     }
     let arena_bytes = plan.arena_len as u64 * size_of::<f32>() as u64;
     let caps = gpu.caps();

@@ -8,6 +8,7 @@
 use crate::graph::{LinearPart, Op};
 use crate::plan::Plan;
 use crate::weights::{WeightData, WeightId, Weights};
+use realizar_formats::Bytes;
 use realizar_kernels_wgpu::{Buffer, Error, Gpu, Matrix, pack_rows, packed_row_bytes};
 use realizar_quant::BlockType;
 use std::collections::HashMap;
@@ -57,7 +58,7 @@ fn matrix_uses(plan: &Plan) -> HashMap<WeightId, usize> {
 }
 
 /// The type, rows and columns of a matrix, and its bytes.
-fn matrix(weights: &Weights, id: WeightId) -> (BlockType, usize, usize, &[u8]) {
+fn matrix(weights: &Weights, id: WeightId) -> (BlockType, usize, usize, &Bytes) {
     match weights.get(id) {
         WeightData::Matrix { ty, rows, cols, data } => (*ty, *rows, *cols, data),
         WeightData::Vector(_) => panic!("weight {} is no matrix", id.idx()),
@@ -154,12 +155,16 @@ fn flush(gpu: &Gpu) -> Result<(), Error> {
     gpu.wait()
 }
 
+/// Packs the rows of a piece, and lets the system take back the memory that the
+/// file's map took for them.
 fn pack(weights: &Weights, piece: &Piece) -> Vec<u8> {
     let (ty, _, n_cols, data) = matrix(weights, piece.weight);
     let file_bytes = ty.row_bytes(n_cols).expect("rows were checked when they were bound");
-    let rows = &data[piece.first_row * file_bytes..][..piece.n_rows * file_bytes];
+    let start = piece.first_row * file_bytes;
+    let rows = data.slice(start..start + piece.n_rows * file_bytes);
     let mut packed = vec![0; piece.n_rows * packed_row_bytes(ty, n_cols)];
-    pack_rows(ty, n_cols, rows, &mut packed);
+    pack_rows(ty, n_cols, &rows, &mut packed);
+    rows.release();
     packed
 }
 

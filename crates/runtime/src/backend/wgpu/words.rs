@@ -5,13 +5,15 @@
 //! places that depend on the row limits, one behind the other; at the end, of
 //! varying length, the block tables. Kernels are bound to the places once.
 
-use crate::Error;
 use crate::backend::{Batch, BatchGroup};
-use crate::error::DeviceFault;
 use crate::graph::RowDomain;
 use crate::plan::RowLimits;
 use realizar_kernels_wgpu::{RowsAt, SPLIT, TILE_ROWS};
 use realizar_kvcache::PAGE_LEN;
+
+/// A list of a step is longer than there is room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TooLong(pub(super) &'static str);
 
 /// Which rows of a domain a kernel works on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,21 +112,28 @@ pub(super) struct Words {
     n_items: Vec<u32>, // [n_groups]
 }
 
-/// Splits of the longest sequence in a group, and one for an unaligned window.
-fn max_splits(group: &GroupShape) -> usize {
-    (group.n_pages * PAGE_LEN).div_ceil(SPLIT as usize) + 1
-}
-
-/// Rows of full-length sequences that can generate in one step, if so many
-/// sequences share pages or one sequence generates several tokens.
+/// Rows of sequences of full length that can generate in one step, where
+/// sequences share pages or one generates several tokens.
 const FULL_ROWS: usize = 16;
+
+/// The most work items of a step in a group: of a row for each sequence when the
+/// pool is full, or of a few rows of full length.
+fn max_items(group: &GroupShape, max_seq_len: usize, max_rows: usize) -> usize {
+    let split = SPLIT as usize;
+    // A row sees its context or its window, which need not begin with a split.
+    let seen = group.window.map_or(max_seq_len, |window| window.min(max_seq_len));
+    let of_row = seen.div_ceil(split) + 1;
+    let of_pool = (group.n_pages * PAGE_LEN).div_ceil(split) + 2 * max_rows;
+    (of_row * max_rows).min(of_pool.max(of_row * FULL_ROWS))
+}
 
 /// Words for block tables, per page of the pools: sequences may share pages.
 const TABLE_WORDS: usize = 8;
 
 impl Words {
-    /// Places for batches up to `limits` over these groups.
-    pub(super) fn new(limits: RowLimits, groups: &[GroupShape]) -> Self {
+    /// Places for batches up to `limits` of sequences up to `max_seq_len` over these
+    /// groups.
+    pub(super) fn new(limits: RowLimits, max_seq_len: usize, groups: &[GroupShape]) -> Self {
         let mut end = RANGES;
         let mut place = |n: usize| {
             let at = end as u32;
@@ -136,8 +145,7 @@ impl Words {
         let (outputs_at, seq_of_row_at) = (place(limits.outputs), place(n));
         let tiles_at = place(2 * n);
         let places = |group: &GroupShape| {
-            let splits = max_splits(group);
-            let max_items = (splits + 2 * n).max(splits * FULL_ROWS.min(n));
+            let max_items = max_items(group, max_seq_len, n);
             GroupPlaces {
                 slots_at: place(n),
                 bases_at: place(n),
@@ -191,7 +199,7 @@ impl Words {
     ///
     /// # Errors
     /// If its block tables or its generated rows are too long for the lists.
-    pub(super) fn fill(&mut self, batch: &Batch) -> Result<(), Error> {
+    pub(super) fn fill(&mut self, batch: &Batch) -> Result<(), TooLong> {
         self.words.truncate(self.tables_at);
         let counts = RowCounts::of(batch);
         self.words[..RANGES].copy_from_slice(&counts.0);
@@ -225,7 +233,7 @@ impl Words {
     }
 
     /// Slots and block tables of group `i`.
-    fn fill_tables(&mut self, i: usize, batch: &Batch, group: &BatchGroup) -> Result<(), Error> {
+    fn fill_tables(&mut self, i: usize, batch: &Batch, group: &BatchGroup) -> Result<(), TooLong> {
         let places = self.groups[i];
         for (word, (page, idx)) in
             self.words[places.slots_at as usize..].iter_mut().zip(&group.slots)
@@ -234,7 +242,7 @@ impl Words {
         }
         let first = self.words.len();
         if first + group.pages.len() > self.capacity {
-            return Err(too_long("block tables of a step", group.pages.len()));
+            return Err(TooLong("block tables"));
         }
         self.words.extend_from_slice(&group.pages);
         for (seq, table) in group.tables.iter().enumerate().take(batch.seqs.len()) {
@@ -248,7 +256,7 @@ impl Words {
     }
 
     /// Work items of the generated rows for group `i`.
-    fn fill_items(&mut self, i: usize, batch: &Batch) -> Result<(), Error> {
+    fn fill_items(&mut self, i: usize, batch: &Batch) -> Result<(), TooLong> {
         let places = self.groups[i];
         let mut n_items = 0;
         for (row, &pos) in batch.positions[..batch.n_generated].iter().enumerate() {
@@ -256,7 +264,7 @@ impl Words {
             let first_pos = places.window.map_or(0, |w| (pos as usize + 1).saturating_sub(w));
             for split in first_pos as u32 / SPLIT..=pos / SPLIT {
                 if n_items == places.max_items {
-                    return Err(too_long("generated rows of a step", batch.n_generated));
+                    return Err(TooLong("contexts of the generated rows"));
                 }
                 let item = [row as u32, split];
                 self.words[places.items_at as usize + 2 * n_items..][..2].copy_from_slice(&item);
@@ -265,14 +273,6 @@ impl Words {
         }
         self.n_items[i] = n_items as u32;
         Ok(())
-    }
-}
-
-fn too_long(what: &str, n: usize) -> Error {
-    Error::Device {
-        device: "wgpu".to_owned(),
-        fault: DeviceFault::Limit,
-        reason: format!("{n} {what} are more than was planned for"),
     }
 }
 
@@ -309,7 +309,7 @@ mod tests {
     fn a_batch_in_words() {
         let limits = RowLimits { tokens: 32, outputs: 4 };
         let group = GroupShape { window: Some(300), n_pages: 40 };
-        let mut words = Words::new(limits, &[group]);
+        let mut words = Words::new(limits, 1024, &[group]);
         words.fill(&batch()).unwrap();
         let list = |at: u32, n: usize| words.words()[at as usize..][..n].to_vec();
         assert_eq!(list(0, 12), [0, 22, 0, 2, 2, 20, 0, 3, 0, 2, 2, 1]);
@@ -336,15 +336,32 @@ mod tests {
     }
 
     #[test]
+    fn room_grows_with_what_can_be_seen() {
+        let group = |window, n_pages| GroupShape { window, n_pages };
+        for (window, n_pages, max_seq_len, max_rows, expected) in [
+            // One sequence: its splits for each row, up to sixteen rows.
+            (None, 256, 8192, 8, 8 * 33),
+            (None, 256, 8192, 256, 32 + 512),
+            // Many sequences: those of the pool.
+            (None, 16_384, 8192, 256, 2048 + 512),
+            (Some(512), 64, 8192, 256, 8 + 512),
+            (Some(512), 64, 8192, 4, 12),
+        ] {
+            let found = max_items(&group(window, n_pages), max_seq_len, max_rows);
+            assert_eq!(found, expected, "{window:?} {n_pages} {max_seq_len} {max_rows}");
+        }
+    }
+
+    #[test]
     fn what_does_not_fit_is_an_error() {
         let limits = RowLimits { tokens: 32, outputs: 4 };
-        let mut words = Words::new(limits, &[GroupShape { window: None, n_pages: 1 }]);
+        let mut words = Words::new(limits, 1024, &[GroupShape { window: None, n_pages: 1 }]);
         let mut long = batch();
         long.groups[0].pages = vec![0; 9];
-        assert!(words.fill(&long).is_err(), "block tables");
-        let mut words = Words::new(limits, &[GroupShape { window: None, n_pages: 40 }]);
+        assert_eq!(words.fill(&long), Err(TooLong("block tables")));
+        let mut words = Words::new(limits, 1024, &[GroupShape { window: None, n_pages: 40 }]);
         let mut many = batch();
         many.positions = vec![100_000; 22];
-        assert!(words.fill(&many).is_err(), "work items");
+        assert_eq!(words.fill(&many), Err(TooLong("contexts of the generated rows")));
     }
 }
