@@ -27,7 +27,7 @@ use std::sync::Arc;
 pub enum Arithmetic {
     /// By the row's role: F32 activations for prompts, where a matrix is read once
     /// for many rows; 8-bit activations for generated tokens, where reading it is
-    /// all. A backend may round widened weights to half precision for prompts.
+    /// all.
     #[default]
     Auto,
     /// F32 activations throughout.

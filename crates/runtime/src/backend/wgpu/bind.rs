@@ -12,6 +12,7 @@ use realizar_kernels_wgpu::{
     AttentionScratch, Buffer, Elementwise, Error, Gpu, Kernel, KvLayer, KvSpec, Linear,
     MatmulOptions, QuantizedRows, RowsAt, Tables, View,
 };
+use realizar_quant::BlockType;
 
 /// Rows of logits up to which their product takes the smaller tiles.
 const FEW_ROWS: usize = 16;
@@ -195,10 +196,7 @@ impl Binder<'_> {
             let kernel = kernels::quantize(self.gpu, self.rows(generated), x, to)?;
             push(&mut runs, vec![kernel], generated);
         }
-        let options = MatmulOptions {
-            few_rows: domain == RowDomain::Outputs && plan.limits.outputs <= FEW_ROWS,
-            half_tiles: !exact,
-        };
+        let few_rows = domain == RowDomain::Outputs && plan.limits.outputs <= FEW_ROWS;
         let mut first = 0;
         for (matrix, bias) in self.weights.linear(idx) {
             let width = matrix.n_rows() as usize;
@@ -218,6 +216,9 @@ impl Binder<'_> {
                 _ => kernels::matvec(self.gpu, self.rows(generated), &linear)?,
             };
             push(&mut runs, bound, generated);
+            // Half precision only where it rounds nothing: prompts are exact.
+            let half_tiles = matrix.ty() == BlockType::F16;
+            let options = MatmulOptions { few_rows, half_tiles };
             let bound = kernels::matmul(self.gpu, self.rows(prompt), &linear, options)?;
             push(&mut runs, bound, prompt);
         }
