@@ -205,12 +205,12 @@ fn what_a_device_cannot_run_is_refused_by_name() {
     let available = gpu.caps().max_binding_bytes;
     let backend = WgpuBackend::new(gpu);
     // A cache of which one layer is larger than a kernel can see.
-    let page_bytes = 32 * 4 * 16;
-    let max_seqs = usize::try_from(available / page_bytes).unwrap() + 1;
+    let bytes_of_sequence = 2 * 32 * 2 * 8 * 4; // pages, positions, heads, columns, F32
+    let max_seqs = usize::try_from(available / bytes_of_sequence).unwrap() + 1;
     let options = LoadOptions {
         kv_type: Some(BlockType::F32),
-        max_seq_len: Some(32),
-        chunk: 32,
+        max_seq_len: Some(64),
+        chunk: 64,
         max_seqs,
         ..LoadOptions::default()
     };
