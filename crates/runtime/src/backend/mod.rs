@@ -25,11 +25,12 @@ use std::sync::Arc;
 /// The arithmetic of matrix products.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// By the row's role: exact for prompts, where a matrix is read once for many
-    /// rows; 8-bit activations for generated tokens, where reading it is all.
+    /// By the row's role: F32 activations for prompts, where a matrix is read once
+    /// for many rows; 8-bit activations for generated tokens, where reading it is
+    /// all. A device may round a matrix to F16 on its way to the rows of prompts.
     #[default]
     Auto,
-    /// F32 activations throughout.
+    /// F32 activations throughout, and no rounding of weights.
     F32,
 }
 
@@ -40,8 +41,8 @@ pub struct ExecutableOptions {
     pub arithmetic: Arithmetic,
     /// Of each key-value group, its layout and its number of pages.
     pub kv: Vec<(KvLayout, usize)>,
-    /// Whether to time each operation on the device where that costs something, as
-    /// timestamps on GPUs do. The CPU always times them.
+    /// Whether to time each operation on a device that it slows down. One that
+    /// times them at next to no cost always does.
     pub profile: bool,
 }
 
