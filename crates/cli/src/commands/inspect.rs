@@ -285,6 +285,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn no_gpu_is_opened_to_print_unless_one_is_asked_for() {
+        use DeviceChoice::{Auto, Cpu, Wgpu};
+
+        #[derive(clap::Parser)]
+        struct Options {
+            #[command(flatten)]
+            load: LoadArgs,
+        }
+        for (device, gpu_layers, gpu_plain, want) in [
+            (None, None, false, Some(Cpu)),
+            (Some(Auto), None, false, Some(Auto)),
+            (Some(Wgpu(Some(1))), None, false, Some(Wgpu(Some(1)))),
+            (None, Some(2), false, None),
+            (None, None, true, None),
+        ] {
+            let Options { load } = clap::Parser::try_parse_from(["inspect"]).expect("defaults");
+            let load = LoadArgs { device, gpu_layers, gpu_plain, ..load };
+            assert_eq!(to_print(&load).device, want, "{load:?}");
+        }
+    }
+
+    #[test]
     fn values() {
         let array = |n: usize| {
             let strs: Vec<String> = (0..n).map(|i| i.to_string()).collect();
