@@ -61,9 +61,10 @@ impl Engine {
             profile: needs.profile,
             ..default
         };
+        let device = args.device.unwrap_or_default();
         tracing::info!(
             model = %path.display(),
-            device = %args.device,
+            device = %device,
             gpu_layers = args.gpu_layers,
             arithmetic = %value_name(&args.arithmetic),
             kv_type = %args.kv_type.as_ref().map_or_else(|| "default".to_owned(), value_name),
@@ -72,7 +73,7 @@ impl Engine {
             "loading"
         );
         let device_options = args.device_options();
-        let loaded = device::load(path, &args.device, args.gpu_layers, &device_options, &options);
+        let loaded = device::load(path, &device, args.gpu_layers, &device_options, &options);
         let device::Loaded { model, n_threads } = loaded.map_err(usage_of_device)?;
         tracing::info!(
             architecture = model.architecture(),
@@ -142,7 +143,7 @@ impl Engine {
 fn usage_of_device(error: Error) -> anyhow::Error {
     match error {
         Error::Option {
-            option: option @ ("device" | "gpu-layers" | "threads" | "cpu-tier"),
+            option: option @ ("device" | "gpu-layers" | "gpu-plain" | "threads" | "cpu-tier"),
             reason,
         } => ui::usage(format!("--{option}: {reason}")),
         error => error.into(),

@@ -87,11 +87,12 @@ pub(crate) enum KvTypeArg {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Execution")]
 pub(crate) struct LoadArgs {
-    /// Device: auto, cpu, wgpu[:N] or cuda[:N]; `realizar devices` lists them
-    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = device)]
+    /// Device: auto, cpu, wgpu[:N] or cuda[:N]; `realizar devices` lists them [default: auto]
+    #[arg(long, value_name = "DEVICE", value_parser = device)]
     #[arg(env = "REALIZAR_DEVICE", hide_env_values = true)]
-    pub(crate) device: DeviceChoice,
-    /// Run the last N layers and the head on the GPU, the rest on the CPU
+    pub(crate) device: Option<DeviceChoice>, // `None` is auto where the model is run
+    /// Run the last N layers and the head on the GPU, the rest on the CPU; all on the GPU if the
+    /// model has no more than N
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) gpu_layers: Option<usize>,
     /// Use no subgroups, half precision or packed dot products on the GPU

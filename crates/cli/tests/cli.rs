@@ -355,6 +355,7 @@ fn devices_are_listed_and_chosen() {
     for (options, expected) in [
         (&["--device", "cuda"][..], "error: --device: CUDA is not part of this build"),
         (&["--device", "cpu", "--gpu-layers", "1"], "error: --gpu-layers: the device is the CPU"),
+        (&["--device", "cpu", "--gpu-plain"], "error: --gpu-plain: the device is the CPU"),
         (&["--device", "cpu", "--threads", "0"], "--threads"),
     ] {
         let output = cli.run(&[&logits[..], options].concat());

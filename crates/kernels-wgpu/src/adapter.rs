@@ -28,6 +28,12 @@ impl AdapterKind {
             Self::Other => "other",
         }
     }
+
+    /// Whether it is known to be a GPU in hardware, be it a share of one. What the
+    /// driver does not tell counts as none.
+    pub fn is_hardware(self) -> bool {
+        matches!(self, Self::Discrete | Self::Integrated | Self::Virtual)
+    }
 }
 
 /// An adapter of this machine.

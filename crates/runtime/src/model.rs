@@ -168,7 +168,7 @@ impl Model {
     }
 
     /// Its graph in parts, each with the backend that it runs on.
-    pub fn graph(&self) -> &Placement {
+    pub fn placement(&self) -> &Placement {
         &self.placement
     }
 

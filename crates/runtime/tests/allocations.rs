@@ -52,7 +52,7 @@ fn steps_allocate_nothing() {
         let options = LoadOptions { chunk: 32, ..LoadOptions::default() };
         let mut model =
             Model::load_split(&path, &backend, &backend, last_layers, &options).unwrap();
-        assert_eq!(model.graph().parts.len(), 1 + last_layers);
+        assert_eq!(model.placement().parts.len(), 1 + last_layers);
         let runner = model.runner();
         let seq = runner.new_sequence();
         let tokens: Vec<u32> = (3..35).collect();

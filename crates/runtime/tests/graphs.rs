@@ -17,7 +17,7 @@ fn graph(name: &str) -> String {
     let backend = CpuBackend::new(Some(1), None).expect("one thread");
     let options = LoadOptions { chunk: 8, ..LoadOptions::default() };
     match Model::load(&archs().join(name), &backend, &options) {
-        Ok(model) => model.graph().to_string(),
+        Ok(model) => model.placement().to_string(),
         Err(error) => panic!("{name}: {error}"),
     }
 }

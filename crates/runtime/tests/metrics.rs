@@ -29,7 +29,7 @@ fn every_operation_is_counted_and_timed() {
         let [device] = &metrics.devices[..] else { panic!("one device") };
         assert_eq!((device.kind, device.share_of_dispatches), (DeviceKind::Cpu, Some(1.0)));
         assert_eq!((metrics.gpu_dispatches, metrics.cpu_gpu_ratio), (0, None));
-        let graph = &model.graph().parts[0].graph;
+        let graph = &model.placement().parts[0].graph;
         for class in OpClass::ALL {
             let nodes = graph.nodes.iter().filter(|node| OpClass::of(&node.op) == class);
             // The third step wants no logits, so it stops before their rows.

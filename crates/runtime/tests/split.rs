@@ -3,26 +3,13 @@
 
 mod common;
 
-use common::{tiny, write_quantized};
+use common::{tiny, tiny_models, write_quantized};
 use realizar_quant::BlockType;
 use realizar_runtime::backend::Role;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::{Chunk, LoadOptions, Model, Outputs};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
-
-/// Every model of `fixtures/archs`, in both formats where there are two.
-fn models() -> Vec<PathBuf> {
-    let folders = std::fs::read_dir(tiny("")).unwrap().map(|entry| entry.unwrap().path());
-    let both = folders.flat_map(|path| [path.clone(), path.join("model-f32.gguf")]);
-    let is_model = |path: &PathBuf| match path.extension() {
-        Some(extension) => extension == "gguf" && path.is_file(),
-        None => path.join("config.json").is_file(),
-    };
-    let mut models: Vec<PathBuf> = both.filter(is_model).collect();
-    models.sort();
-    models
-}
+use std::path::Path;
 
 /// The model with its last `last_layers` layers on a second backend, which has
 /// another number of threads.
@@ -86,7 +73,7 @@ fn logits(model: &mut Model) -> Vec<Vec<u32>> {
 }
 
 fn layers(model: &Model) -> Vec<Range<usize>> {
-    model.graph().parts.iter().map(|part| part.layers.clone()).collect()
+    model.placement().parts.iter().map(|part| part.layers.clone()).collect()
 }
 
 /// Compares the model at `path` with itself, split in front of every layer that
@@ -106,9 +93,7 @@ fn check(path: &Path) {
 
 #[test]
 fn a_split_model_gives_the_bits_of_the_whole() {
-    let models = models();
-    assert!(models.len() >= 16, "{models:?}");
-    models.iter().for_each(|path| check(path));
+    tiny_models().iter().for_each(|path| check(path));
 }
 
 #[test]
@@ -133,9 +118,9 @@ fn with_no_layers_on_one_side_the_other_has_the_model() {
 #[test]
 fn each_part_has_its_weights_and_its_layers_of_the_cache() {
     let model = load(&tiny("gemma3_text"), 1);
-    let [first, last] = &model.graph().parts[..] else { panic!("two parts") };
+    let [first, last] = &model.placement().parts[..] else { panic!("two parts") };
     let whole = load(&tiny("gemma3_text"), 0);
-    let whole = &whole.graph().parts[0].graph;
+    let whole = &whole.placement().parts[0].graph;
     // The embedding is the head too, and so in both.
     let both = first.graph.weights.len() + last.graph.weights.len();
     assert_eq!(both, whole.weights.len() + 1);
@@ -149,7 +134,7 @@ fn each_part_has_its_weights_and_its_layers_of_the_cache() {
         let n_layers = [first, last].map(|part| part.graph.kv_groups[i].n_layers);
         assert_eq!(n_layers.iter().sum::<usize>(), group.n_layers, "group {i}");
     }
-    let text = model.graph().to_string();
+    let text = model.placement().to_string();
     let headings: Vec<&str> = text.lines().filter(|line| line.starts_with("layers ")).collect();
     let backend = &first.backend;
     let expected = [

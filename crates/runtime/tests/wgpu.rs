@@ -4,28 +4,19 @@
 
 mod common;
 
-use common::{gpus, tiny, write_quantized};
+use common::{gpus, tiny, tiny_models, write_quantized};
 use realizar_kernels_wgpu::{Adapter, Gpu, GpuOptions};
 use realizar_quant::BlockType;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::backend::wgpu::WgpuBackend;
 use realizar_runtime::backend::{Arithmetic, Backend, Role};
+use realizar_runtime::device::{self, DeviceChoice, DeviceOptions};
 use realizar_runtime::{Chunk, DeviceFault, Error, LoadOptions, Model, Outputs};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Largest allowed difference of a logit, relative to the largest of its row.
 const TOLERANCE: f32 = 2e-3;
-
-/// The folders of the tiny models.
-fn tiny_models() -> Vec<PathBuf> {
-    let folders = std::fs::read_dir(tiny("")).unwrap().map(|entry| entry.unwrap().path());
-    let mut folders: Vec<PathBuf> =
-        folders.filter(|path| path.join("expected.json").is_file()).collect();
-    folders.sort();
-    assert!(folders.len() >= 13, "{folders:?}");
-    folders
-}
 
 fn difference(found: &[f32], expected: &[f32]) -> f32 {
     let scale = expected.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
@@ -73,14 +64,10 @@ fn tiny_models_give_the_logits_of_transformers_without_optional_features() {
     let options = LoadOptions { arithmetic: Arithmetic::F32, ..LoadOptions::default() };
     // `cargo xtask parity --device wgpu` compares them with all that a device has.
     for gpu in gpus().into_iter().skip(1) {
-        for folder in tiny_models() {
-            let golden = Golden::read(&folder);
-            for path in [folder.clone(), folder.join("model-f32.gguf")] {
-                if path.exists() {
-                    let mut model = Model::load(&path, &*gpu, &options).unwrap();
-                    golden.check(&mut model, &format!("{path:?} on {}", gpu.name()));
-                }
-            }
+        for path in tiny_models() {
+            let golden = Golden::read(if path.is_dir() { &path } else { path.parent().unwrap() });
+            let mut model = Model::load(&path, &*gpu, &options).unwrap();
+            golden.check(&mut model, &format!("{path:?} on {}", gpu.name()));
         }
     }
 }
@@ -95,11 +82,41 @@ fn a_model_runs_on_cpu_and_gpu_by_layer() {
             for (first, last) in [(&cpu as &dyn Backend, &*gpu), (&*gpu, &cpu)] {
                 let model = Model::load_split(&tiny(name), first, last, 1, &options);
                 let mut model = model.unwrap();
-                assert_eq!(model.graph().parts.len(), 2, "{name}");
+                assert_eq!(model.placement().parts.len(), 2, "{name}");
                 let case = format!("{name} on {}", model.backend());
                 golden.check(&mut model, &case);
                 assert_eq!(model.metrics().devices.len(), 2, "{name}");
             }
+        }
+    }
+}
+
+#[test]
+fn layers_are_loaded_onto_the_first_gpu_by_its_name() {
+    if Adapter::all().is_empty() {
+        println!("skipped: no GPU adapter on this machine");
+        return;
+    }
+    let options = LoadOptions { arithmetic: Arithmetic::F32, ..LoadOptions::default() };
+    let devices = DeviceOptions { n_threads: Some(2), ..DeviceOptions::default() };
+    let path = tiny("llama");
+    let golden = Golden::read(&path);
+    let load =
+        |choice, gpu_layers| device::load(&path, &choice, gpu_layers, &devices, &options).unwrap();
+    let device::Loaded { model: mut on_cpu, .. } = load(DeviceChoice::Cpu, None);
+    let n_layers = on_cpu.config().n_layers;
+    let expected = on_cpu.logits(&golden.ids, &golden.positions, 256).unwrap();
+    let gpu = device::open(&DeviceChoice::Wgpu(None), &devices).unwrap().name();
+    for (gpu_layers, backend, n_threads) in
+        [(1, format!("{} + {gpu}", on_cpu.backend()), Some(2)), (n_layers, gpu.clone(), None)]
+    {
+        let mut loaded = load(DeviceChoice::Wgpu(None), Some(gpu_layers));
+        assert_eq!(loaded.model.backend(), backend);
+        assert_eq!(loaded.n_threads, n_threads, "{backend}");
+        let found = loaded.model.logits(&golden.ids, &golden.positions, 256).unwrap();
+        for (found, expected) in found.iter().zip(&expected) {
+            let apart = difference(found, expected);
+            assert!(apart <= TOLERANCE, "{backend}: {apart:e}");
         }
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use realizar_formats::{Array, Gguf, SafeTensors, TensorInfo, Value};
+use realizar_runtime::device::DeviceChoice;
 use serde_json::{Map, json};
 
 use crate::engine::{Engine, Needs};
@@ -26,7 +27,8 @@ pub(crate) struct Args {
     /// Print long arrays and strings of the metadata whole
     #[arg(long)]
     full: bool,
-    /// Print the graph of the model's forward pass instead
+    /// Print the graph of the model's forward pass instead, as the CPU runs it unless --device is
+    /// given
     #[arg(long, conflicts_with = "full")]
     graph: bool,
     /// Print one JSON object
@@ -47,18 +49,27 @@ struct Report {
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let path = global.sources()?.resolve(&args.model)?;
     if args.graph {
-        let engine = Engine::load(&path, &args.load, Needs::default())?;
+        let engine = Engine::load(&path, &to_print(&args.load), Needs::default())?;
         if args.json {
-            let graph = engine.model.graph().to_string();
+            let graph = engine.model.placement().to_string();
             return ui::json(&json!({ "graph": graph.lines().collect::<Vec<_>>() }));
         }
         let mut out = ui::out();
-        writeln!(out, "{}", engine.model.graph().to_string().trim_end())?;
+        writeln!(out, "{}", engine.model.placement().to_string().trim_end())?;
         out.flush()?;
         return Ok(());
     }
     let report = if is_gguf(&path)? { gguf(&path, args.full)? } else { safetensors(&path)? };
     if args.json { print_json(report) } else { print_text(&report, args.full) }
+}
+
+/// The options of a model that is printed and not run: no GPU is opened unless one is asked for.
+fn to_print(args: &LoadArgs) -> LoadArgs {
+    let mut args = args.clone();
+    if args.gpu_layers.is_none() && !args.gpu_plain {
+        args.device = args.device.or(Some(DeviceChoice::Cpu));
+    }
+    args
 }
 
 /// True when the file starts as a GGUF file does.
@@ -272,6 +283,28 @@ fn shorten(text: &str, full: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_gpu_is_opened_to_print_unless_one_is_asked_for() {
+        use DeviceChoice::{Auto, Cpu, Wgpu};
+
+        #[derive(clap::Parser)]
+        struct Options {
+            #[command(flatten)]
+            load: LoadArgs,
+        }
+        for (device, gpu_layers, gpu_plain, want) in [
+            (None, None, false, Some(Cpu)),
+            (Some(Auto), None, false, Some(Auto)),
+            (Some(Wgpu(Some(1))), None, false, Some(Wgpu(Some(1)))),
+            (None, Some(2), false, None),
+            (None, None, true, None),
+        ] {
+            let Options { load } = clap::Parser::try_parse_from(["inspect"]).expect("defaults");
+            let load = LoadArgs { device, gpu_layers, gpu_plain, ..load };
+            assert_eq!(to_print(&load).device, want, "{load:?}");
+        }
+    }
 
     #[test]
     fn values() {

@@ -43,8 +43,8 @@ pub struct ExecutableOptions {
     pub kv: Vec<(KvLayout, usize)>,
     /// The most positions of a sequence.
     pub max_seq_len: usize,
-    /// Whether to time each operation on the device where that costs something, as
-    /// timestamps on GPUs do. The CPU always times them.
+    /// Whether to time each operation on a device that it slows down. One that
+    /// times them at next to no cost always does.
     pub profile: bool,
 }
 

@@ -1,7 +1,10 @@
 //! What devices this machine has. Nothing is opened, and a driver that is not
 //! installed is a note, never an error.
 
+use super::DeviceChoice;
 use realizar_kernels_cpu::{Tier, default_threads};
+#[cfg(feature = "wgpu")]
+use realizar_kernels_wgpu::AdapterKind;
 use serde::Serialize;
 
 /// Said where a CUDA device is asked for.
@@ -47,12 +50,13 @@ pub fn devices() -> Devices {
     let mut notes = Vec::new();
     list_gpus(&mut devices, &mut notes);
     notes.push(NO_CUDA.to_owned());
-    let auto = first_hardware(&devices[1..]).map_or("cpu", |gpu| &gpu.name).to_owned();
-    Devices { devices, auto, notes }
+    Devices { devices, auto: auto().to_string(), notes }
 }
 
-fn first_hardware(gpus: &[DeviceInfo]) -> Option<&DeviceInfo> {
-    gpus.iter().find(|gpu| matches!(gpu.kind, "discrete" | "integrated" | "virtual"))
+/// The device that `auto` tries first: the first GPU in hardware, else the
+/// processor.
+pub(super) fn auto() -> DeviceChoice {
+    first_gpu().map_or(DeviceChoice::Cpu, |index| DeviceChoice::Wgpu(Some(index)))
 }
 
 fn processor() -> DeviceInfo {
@@ -137,23 +141,21 @@ fn may_have_gpu() -> bool {
 
 /// The index of the first GPU in hardware.
 #[cfg(feature = "wgpu")]
-pub(super) fn first_gpu() -> Option<usize> {
-    use realizar_kernels_wgpu::{Adapter, AdapterKind};
+fn first_gpu() -> Option<usize> {
     if !may_have_gpu() {
         return None;
     }
-    let is_hardware = |adapter: &Adapter| {
-        matches!(
-            adapter.kind(),
-            AdapterKind::Discrete | AdapterKind::Integrated | AdapterKind::Virtual
-        )
-    };
-    Adapter::all().iter().position(is_hardware)
+    first_hardware(realizar_kernels_wgpu::Adapter::all().iter().map(|adapter| adapter.kind()))
+}
+
+#[cfg(feature = "wgpu")]
+fn first_hardware(mut kinds: impl Iterator<Item = AdapterKind>) -> Option<usize> {
+    kinds.position(AdapterKind::is_hardware)
 }
 
 /// The index of the first GPU in hardware: this build reaches none.
 #[cfg(not(feature = "wgpu"))]
-pub(super) fn first_gpu() -> Option<usize> {
+fn first_gpu() -> Option<usize> {
     None
 }
 
@@ -170,24 +172,32 @@ mod tests {
         assert!(found.notes.contains(&NO_CUDA.to_owned()), "{:?}", found.notes);
         for (index, gpu) in found.devices[1..].iter().enumerate() {
             let choice = gpu.name.parse().ok();
-            assert_eq!(choice, Some(super::super::DeviceChoice::Wgpu(Some(index))), "{gpu:?}");
+            assert_eq!(choice, Some(DeviceChoice::Wgpu(Some(index))), "{gpu:?}");
         }
-        let auto = first_gpu().map_or("cpu".to_owned(), |index| format!("wgpu:{index}"));
-        assert_eq!(found.auto, auto);
+        let auto = found.devices.iter().find(|device| device.name == found.auto);
+        let kind = auto.map(|device| device.kind);
+        assert!(
+            matches!(kind, Some("processor" | "discrete" | "integrated" | "virtual")),
+            "{found:?}"
+        );
         // Either a GPU is listed or a note says why not.
         assert_eq!(found.devices.len() > 1, found.notes.len() == 1, "{found:?}");
     }
 
+    #[cfg(feature = "wgpu")]
     #[test]
     fn software_is_not_chosen() {
-        let gpu = |kind| DeviceInfo { kind, ..processor() };
-        let kinds = |kinds: &[&'static str]| {
-            let gpus: Vec<_> = kinds.iter().map(|&kind| gpu(kind)).collect();
-            first_hardware(&gpus).map(|gpu| gpu.kind)
-        };
-        assert_eq!(kinds(&["software"]), None);
-        assert_eq!(kinds(&["other", "integrated", "software"]), Some("integrated"));
-        assert_eq!(kinds(&[]), None);
+        use AdapterKind::{Discrete, Integrated, Other, Software, Virtual};
+        for (kinds, expected) in [
+            (&[][..], None),
+            (&[Software], None),
+            (&[Other, Software], None),
+            (&[Other, Integrated, Software], Some(1)),
+            (&[Discrete, Integrated], Some(0)),
+            (&[Virtual], Some(0)),
+        ] {
+            assert_eq!(first_hardware(kinds.iter().copied()), expected, "{kinds:?}");
+        }
     }
 
     #[test]

@@ -77,7 +77,7 @@ pub struct DeviceOptions {
     /// Instruction set of the processor's kernels; the best one when `None`.
     pub cpu_tier: Option<String>,
     /// Use none of the features that a GPU may lack: subgroups, half precision
-    /// and packed dot products.
+    /// and packed dot products. [`load`] refuses it where there is no GPU.
     pub gpu_plain: bool,
 }
 
@@ -90,27 +90,19 @@ pub struct Loaded {
     pub n_threads: Option<usize>,
 }
 
-/// Opens a device.
+/// Opens a device; `auto` is the one that it tries first, [`Devices::auto`].
 ///
 /// # Errors
 /// If the device is not there, cannot be opened or is not part of this build, or
-/// an option has a value that cannot be used. `auto` takes the processor instead.
+/// an option has a value that cannot be used. Only [`load`] falls back on another
+/// device.
 pub fn open(choice: &DeviceChoice, options: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
     let cpu = cpu(options)?;
     match choice {
+        DeviceChoice::Auto => open(&list::auto(), options),
         DeviceChoice::Cpu => Ok(Box::new(cpu)),
         DeviceChoice::Wgpu(index) => open_wgpu(*index, options),
         DeviceChoice::Cuda(_) => Err(no_cuda()),
-        DeviceChoice::Auto => {
-            let Some(index) = list::first_gpu() else { return Ok(Box::new(cpu)) };
-            match open_wgpu(Some(index), options) {
-                Err(error) if is_of_device(&error) => {
-                    warn_of_fallback(index, &error);
-                    Ok(Box::new(cpu))
-                }
-                opened => opened,
-            }
-        }
     }
 }
 
@@ -121,7 +113,8 @@ pub fn open(choice: &DeviceChoice, options: &DeviceOptions) -> Result<Box<dyn Ba
 /// # Errors
 /// As [`open`] and [`Model::load`]. A GPU that `auto` chose and that cannot run
 /// or hold the model is not an error: the processor takes the model. There is no
-/// such way out with `gpu_layers`.
+/// such way out with `gpu_layers`. An option of the GPU is an error where the
+/// processor is the only choice.
 pub fn load(
     path: &Path,
     choice: &DeviceChoice,
@@ -131,46 +124,50 @@ pub fn load(
 ) -> Result<Loaded, Error> {
     // Checked also where the processor has nothing to do.
     let cpu = cpu(options)?;
+    let device = match choice {
+        DeviceChoice::Auto => list::auto(),
+        named => *named,
+    };
+    if device == DeviceChoice::Cpu {
+        let needs_gpu = [("gpu-layers", gpu_layers.is_some()), ("gpu-plain", options.gpu_plain)];
+        if let Some((option, _)) = needs_gpu.into_iter().find(|(_, is_set)| *is_set) {
+            return Err(without_gpu(option, choice));
+        }
+    }
     let on_cpu = || -> Result<Loaded, Error> {
         let model = Model::load(path, &cpu, load_options)?;
         Ok(Loaded { model, n_threads: Some(cpu.n_threads()) })
     };
-    let on = |gpu: &dyn Backend| -> Result<Loaded, Error> {
-        Ok(Loaded { model: Model::load(path, gpu, load_options)?, n_threads: None })
+    let on_gpu = || -> Result<Loaded, Error> {
+        let gpu = open(&device, options)?;
+        Ok(Loaded { model: Model::load(path, &*gpu, load_options)?, n_threads: None })
     };
     if let Some(n_layers) = gpu_layers {
-        let gpu = match choice {
-            DeviceChoice::Auto => list::first_gpu().map(|index| DeviceChoice::Wgpu(Some(index))),
-            DeviceChoice::Cpu => None,
-            other => Some(*other),
-        };
-        let Some(gpu) = gpu else {
-            let reason = match choice {
-                DeviceChoice::Auto => "no hardware GPU was found",
-                _ => "the device is the CPU; name a GPU with --device",
-            };
-            return Err(Error::Option { option: "gpu-layers", reason: reason.to_owned() });
-        };
-        let gpu = open(&gpu, options)?;
+        let gpu = open(&device, options)?;
         let model = Model::load_split(path, &cpu, &*gpu, n_layers, load_options)?;
         // With as many layers as it has, all of the model is on the GPU.
-        let is_on_cpu = model.graph().parts.iter().any(|part| part.backend == cpu.name());
+        let is_on_cpu = model.placement().parts.iter().any(|part| part.backend == cpu.name());
         return Ok(Loaded { model, n_threads: is_on_cpu.then(|| cpu.n_threads()) });
     }
-    match choice {
-        DeviceChoice::Cpu => on_cpu(),
-        DeviceChoice::Wgpu(_) | DeviceChoice::Cuda(_) => on(&*open(choice, options)?),
-        DeviceChoice::Auto => {
-            let Some(index) = list::first_gpu() else { return on_cpu() };
-            match open_wgpu(Some(index), options).and_then(|gpu| on(&*gpu)) {
-                Err(error) if is_of_device(&error) => {
-                    warn_of_fallback(index, &error);
-                    on_cpu()
-                }
-                loaded => loaded,
-            }
-        }
+    if device == DeviceChoice::Cpu {
+        return on_cpu();
     }
+    match on_gpu() {
+        Err(error) if *choice == DeviceChoice::Auto && is_of_device(&error) => {
+            tracing::warn!("the CPU takes over from {device}: {error}");
+            on_cpu()
+        }
+        loaded => loaded,
+    }
+}
+
+/// That an option needs a GPU and `choice` is the processor.
+fn without_gpu(option: &'static str, choice: &DeviceChoice) -> Error {
+    let reason = match choice {
+        DeviceChoice::Auto => "no hardware GPU was found",
+        _ => "the device is the CPU; name a GPU with --device",
+    };
+    Error::Option { option, reason: reason.to_owned() }
 }
 
 fn cpu(options: &DeviceOptions) -> Result<CpuBackend, Error> {
@@ -200,10 +197,6 @@ fn refused(reason: String) -> Error {
 /// Whether another device may do better: the model is not at fault.
 fn is_of_device(error: &Error) -> bool {
     matches!(error, Error::Refused { .. } | Error::Device { .. })
-}
-
-fn warn_of_fallback(index: usize, error: &Error) {
-    tracing::warn!("the CPU takes over from wgpu:{index}: {error}");
 }
 
 #[cfg(test)]
@@ -256,12 +249,30 @@ mod tests {
     }
 
     #[test]
-    fn layers_on_a_gpu_need_a_gpu() {
+    fn options_of_a_gpu_need_a_gpu() {
         let path = Path::new("no-such-model");
-        let options = DeviceOptions::default();
-        let load = load(path, &DeviceChoice::Cpu, Some(1), &options, &LoadOptions::default());
-        let error = load.expect_err("no GPU").to_string();
-        assert!(error.starts_with("gpu-layers: the device is the CPU"), "{error}");
+        let plain = DeviceOptions { gpu_plain: true, ..DeviceOptions::default() };
+        let cases = [
+            ("gpu-layers", Some(1), DeviceOptions::default()),
+            ("gpu-plain", None, plain.clone()),
+            ("gpu-layers", Some(1), plain),
+        ];
+        for (option, gpu_layers, options) in cases {
+            let load = |choice| load(path, &choice, gpu_layers, &options, &LoadOptions::default());
+            let error = load(DeviceChoice::Cpu).expect_err("no GPU").to_string();
+            assert_eq!(error, format!("{option}: the device is the CPU; name a GPU with --device"));
+            if devices().auto == "cpu" {
+                let error = load(DeviceChoice::Auto).expect_err("no GPU").to_string();
+                assert_eq!(error, format!("{option}: no hardware GPU was found"));
+            }
+        }
+        // On a GPU only the model is at fault.
+        if devices().auto != "cpu" {
+            let options = DeviceOptions { gpu_plain: true, ..DeviceOptions::default() };
+            let load = load(path, &DeviceChoice::Auto, None, &options, &LoadOptions::default());
+            let error = load.expect_err("no model").to_string();
+            assert!(error.contains("no-such-model"), "{error}");
+        }
     }
 
     #[test]

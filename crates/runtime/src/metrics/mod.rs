@@ -4,6 +4,10 @@
 //! the device records into it by atomic additions, without locks and without
 //! allocations, and any other thread takes a [`DeviceSnapshot`] at any time.
 //! Only numbers are here: how they are shown is the reader's business.
+//!
+//! What one dispatch is depends on the device: a step of the plan on the CPU, a
+//! kernel on a GPU, which may need several for one operation or one for several.
+//! Counts of devices of two kinds, and their ratio, compare different units.
 
 mod latency;
 mod snapshot;
@@ -219,6 +223,7 @@ mod tests {
         let angles = RopeAngles { inv_freq: [1.0].into(), mscale: 1.0 };
         let table = WeightId(0);
         for (op, want) in [
+            (Op::Input, "embed"),
             (Op::Embed { table, scale: 1.0 }, "embed"),
             (Op::PosEmbed { table }, "embed"),
             (Op::RopeTable(angles), "rope"),
@@ -232,6 +237,7 @@ mod tests {
             (Op::Add, "elementwise"),
             (Op::Scale(2.0), "elementwise"),
             (Op::Softcap(30.0), "elementwise"),
+            (Op::Clamp { min: -1.0, max: 1.0 }, "elementwise"),
             (Op::SelectRows, "select"),
         ] {
             assert_eq!(OpClass::of(&op).name(), want, "{op:?}");

@@ -134,7 +134,8 @@ pub struct DispatchSnapshot {
     pub cpu_dispatches: u64,
     /// Those on GPUs.
     pub gpu_dispatches: u64,
-    /// CPU dispatches over GPU dispatches; `None` without a GPU dispatch.
+    /// CPU dispatches over GPU dispatches; `None` without a GPU dispatch. The CPU
+    /// counts operations and GPUs count kernels, so it is no share of the work.
     pub cpu_gpu_ratio: Option<f64>,
     /// Dispatches of all devices per second.
     pub dispatches_per_second: f64,

@@ -1,5 +1,5 @@
 //! The CPU backend: runs a plan's steps one after the other, each on all threads
-//! of the team.
+//! of the team, and always times them: reading the clock costs next to nothing.
 
 mod executable;
 mod linear;
