@@ -142,7 +142,7 @@ impl Args {
             place += ", plain";
         }
         if let Some(n) = self.gpu_layers {
-            place += &format!(", the last {n} layers there");
+            place += &format!(", --gpu-layers {n}");
         }
         place
     }
@@ -269,7 +269,7 @@ mod tests {
         let lavapipe = Args::archs().on_lavapipe(Width::W512);
         assert_eq!(lavapipe.place(), "wgpu (lavapipe, 512 bits)");
         let split = Args::archs().split().on_wgpu();
-        assert_eq!(split.place(), "wgpu, the last 1 layers there");
+        assert_eq!(split.place(), "wgpu, --gpu-layers 1");
         assert_eq!(options(&split).unwrap(), ["--device", "wgpu", "--gpu-layers", "1"]);
         assert!(split.wants("llama") && split.wants("gemma3_text") && !split.wants("gpt2"));
     }
