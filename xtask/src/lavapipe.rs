@@ -3,6 +3,7 @@
 //! It is pinned by the environment of the program that is started, whatever other drivers there
 //! are, and its vector width sets the size of subgroups.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -46,11 +47,18 @@ pub(crate) fn driver() -> Option<PathBuf> {
 fn driver_in(folder: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(folder).ok()?;
     let mut files: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
-    files.sort();
-    files.into_iter().find(|path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
+    files.retain(|path| {
+        let name = name(path);
         name.starts_with("lvp_icd") && name.ends_with(".json")
-    })
+    });
+    // Some systems have a driver for each of several instruction sets.
+    let own = format!(".{}.", std::env::consts::ARCH);
+    files.sort_by_key(|path| (!name(path).contains(&own), path.clone()));
+    files.into_iter().next()
+}
+
+fn name(path: &Path) -> Cow<'_, str> {
+    path.file_name().unwrap_or_default().to_string_lossy()
 }
 
 /// The environment in which a program sees lavapipe and no other driver.
@@ -82,10 +90,14 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("xtask-icd-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         assert_eq!(driver_in(&folder), None);
-        for name in ["nvidia_icd.json", "lvp_icd.x86_64.json", "lvp_icd.x86_64.json.bak"] {
+        let own = format!("lvp_icd.{}.json", std::env::consts::ARCH);
+        let others = ["nvidia_icd.json", "lvp_icd.a.json", "lvp_icd.z.json", "lvp_icd.a.json.bak"];
+        for name in others {
             std::fs::write(folder.join(name), "{}").unwrap();
         }
-        assert_eq!(driver_in(&folder), Some(folder.join("lvp_icd.x86_64.json")));
+        assert_eq!(driver_in(&folder), Some(folder.join("lvp_icd.a.json")));
+        std::fs::write(folder.join(&own), "{}").unwrap();
+        assert_eq!(driver_in(&folder), Some(folder.join(own)));
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(driver_in(&folder), None);
     }

@@ -29,7 +29,7 @@ pub(crate) struct Args {
 enum Step {
     /// Formatting.
     Fmt,
-    /// Lints.
+    /// Lints, and the engine built without its optional features.
     Clippy,
     /// House rules.
     Tidy,
@@ -63,11 +63,19 @@ impl Step {
     fn run(self) -> Result<Totals> {
         match self {
             Self::Fmt => shell::check(shell::cargo().args(["fmt", "--all", "--check"]))?,
-            Self::Clippy => shell::check(
-                shell::cargo()
-                    .args(["clippy", "--workspace", "--all-targets", "--quiet", "--"])
-                    .args(["-D", "warnings"]),
-            )?,
+            Self::Clippy => {
+                shell::check(
+                    shell::cargo()
+                        .args(["clippy", "--workspace", "--all-targets", "--quiet", "--"])
+                        .args(["-D", "warnings"]),
+                )?;
+                // The engine without any GPU code.
+                shell::check(
+                    shell::cargo()
+                        .args(["check", "--package", "realizar", "--no-default-features"])
+                        .arg("--quiet"),
+                )?;
+            }
             Self::Tidy => tidy::run()?,
             Self::Doc => shell::check(
                 shell::cargo()
@@ -78,7 +86,7 @@ impl Step {
             Self::Tests => {
                 let mut tests = shell::cargo();
                 if cfg!(target_os = "linux") {
-                    tests.envs(lavapipe::environment(None)?);
+                    tests.envs(lavapipe::environment(Some(Width::W256))?);
                 }
                 tests.args(["test", "--workspace", "--no-fail-fast"]);
                 tests.env("REALIZAR_VOCAB_DIR", shell::vocab_dir());
@@ -90,11 +98,10 @@ impl Step {
             Self::GpuTests => return gpu_tests(),
             Self::GpuParity => return gpu_parity(),
             Self::GpuReal => {
-                let args = parity::Args::published();
                 return parity::run(&if cfg!(target_os = "linux") {
-                    args.on_lavapipe(Width::W256)
+                    parity::Args::first_prompts().on_lavapipe(Width::W256)
                 } else {
-                    args.on_wgpu()
+                    parity::Args::published().on_wgpu()
                 });
             }
         }
@@ -188,12 +195,15 @@ fn gpu_parity() -> Result<Totals> {
     if cfg!(target_os = "linux") {
         // Bits are compared at one width; the goldens compare them too, in F32.
         totals.add(parity::run(&parity::Args::tiny().on_lavapipe(Width::W256))?);
+        let archs = parity::Args::archs;
         for width in [Width::W128, Width::W512] {
-            totals.add(parity::run(&parity::Args::archs().on_lavapipe(width))?);
+            totals.add(parity::run(&archs().in_one_format().on_lavapipe(width))?);
         }
+        totals.add(parity::run(&archs().split().on_lavapipe(Width::W256))?);
     } else {
         totals.add(parity::run(&parity::Args::tiny().on_wgpu())?);
         totals.add(parity::run(&parity::Args::archs().on_wgpu().plainly())?);
+        totals.add(parity::run(&parity::Args::archs().split().on_wgpu())?);
     }
     Ok(totals)
 }

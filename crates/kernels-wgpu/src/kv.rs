@@ -218,47 +218,44 @@ mod tests {
             2.98e-8,
             -1.0e-20,
         ];
-        for gpu in testing::gpus() {
-            for ty in TYPES {
-                for head_dim in [5, 6, 20] {
-                    let spec = KvSpec { ty, n_kv_heads: 2, head_dim, page_len: 8, n_pages: 3 };
-                    let width = 2 * head_dim;
-                    let (k, v) = (
-                        View { start: 3, stride: 50, width },
-                        View { start: 203, stride: 41, width },
-                    );
-                    let values: Vec<f32> = (0..400)
-                        .map(|i: usize| match special.get(i % 17) {
-                            Some(x) => *x,
-                            None => (i as f32 - 200.0) * 0.37,
-                        })
-                        .collect();
-                    // Rows 1 to 3; the last has no slot.
-                    let slots = [17u32, 4, 24];
-                    let batch = [1, 3, 99, slots[0], slots[1], slots[2]];
-                    let bench = Bench::new(&gpu, &values, &batch);
-                    let layer = KvLayer::new(&gpu, "a layer", &spec).unwrap();
-                    let kernel = kv_store(&gpu, bench.rows(0), &spec, &layer, k, v, 2).unwrap();
-                    bench.run(&[(&kernel, 3)]);
-                    let n_bytes = spec.n_bytes() as usize;
-                    for (buffer, view) in [(&layer.k, k), (&layer.v, v)] {
-                        let mut wanted = vec![0u8; n_bytes];
-                        let element_bytes = element(ty, 0.0).len();
-                        let columns = head_dim.next_multiple_of(4) as usize;
-                        for (row, slot) in (1..).zip(&slots[..2]) {
-                            let (page, index) = (slot / 8, slot % 8);
-                            for i in 0..width {
-                                let (head, col) = (i / head_dim, i % head_dim);
-                                let at = (page * 2 + head) * 8 + index;
-                                let at = at as usize * columns + col as usize;
-                                let x = values[(view.start + row * view.stride + i) as usize];
-                                wanted[at * element_bytes..][..element_bytes]
-                                    .copy_from_slice(&element(ty, x));
-                            }
+        let Some(gpu) = testing::gpu() else { return };
+        for ty in TYPES {
+            for head_dim in [5, 6, 20] {
+                let spec = KvSpec { ty, n_kv_heads: 2, head_dim, page_len: 8, n_pages: 3 };
+                let width = 2 * head_dim;
+                let (k, v) =
+                    (View { start: 3, stride: 50, width }, View { start: 203, stride: 41, width });
+                let values: Vec<f32> = (0..400)
+                    .map(|i: usize| match special.get(i % 17) {
+                        Some(x) => *x,
+                        None => (i as f32 - 200.0) * 0.37,
+                    })
+                    .collect();
+                // Rows 1 to 3; the last has no slot.
+                let slots = [17u32, 4, 24];
+                let batch = [1, 3, 99, slots[0], slots[1], slots[2]];
+                let bench = Bench::new(&gpu, &values, &batch);
+                let layer = KvLayer::new(&gpu, "a layer", &spec).unwrap();
+                let kernel = kv_store(&gpu, bench.rows(0), &spec, &layer, k, v, 2).unwrap();
+                bench.run(&[(&kernel, 3)]);
+                let n_bytes = spec.n_bytes() as usize;
+                for (buffer, view) in [(&layer.k, k), (&layer.v, v)] {
+                    let mut wanted = vec![0u8; n_bytes];
+                    let element_bytes = element(ty, 0.0).len();
+                    let columns = head_dim.next_multiple_of(4) as usize;
+                    for (row, slot) in (1..).zip(&slots[..2]) {
+                        let (page, index) = (slot / 8, slot % 8);
+                        for i in 0..width {
+                            let (head, col) = (i / head_dim, i % head_dim);
+                            let at = (page * 2 + head) * 8 + index;
+                            let at = at as usize * columns + col as usize;
+                            let x = values[(view.start + row * view.stride + i) as usize];
+                            wanted[at * element_bytes..][..element_bytes]
+                                .copy_from_slice(&element(ty, x));
                         }
-                        let found: Vec<u8> = testing::contents(&gpu, buffer, n_bytes);
-                        assert!(found == wanted, "{ty:?} head_dim {head_dim}");
                     }
+                    let found: Vec<u8> = testing::contents(&gpu, buffer, n_bytes);
+                    assert!(found == wanted, "{ty:?} head_dim {head_dim}");
                 }
             }
         }
@@ -266,24 +263,16 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        for gpu in testing::gpus() {
-            let fits = KvSpec {
-                ty: BlockType::F16,
-                n_kv_heads: 2,
-                head_dim: 64,
-                page_len: 32,
-                n_pages: 2,
-            };
-            assert_eq!(fits.n_bytes(), 2 * 2 * 32 * 64 * 2);
-            let layer = |spec: KvSpec| KvLayer::new(&gpu, "layer 3", &spec).map(|_| ());
-            assert_eq!(layer(fits), Ok(()));
-            let large = KvSpec { n_pages: u32::MAX, ..fits };
-            assert!(
-                matches!(layer(large), Err(Error::Limit { what, .. }) if what == "layer 3 (keys)")
-            );
-            for spec in [KvSpec { page_len: 24, ..fits }, KvSpec { ty: BlockType::Q8_0, ..fits }] {
-                assert!(matches!(layer(spec), Err(Error::Unsupported(_))), "{spec:?}");
-            }
+        let Some(gpu) = testing::gpu() else { return };
+        let fits =
+            KvSpec { ty: BlockType::F16, n_kv_heads: 2, head_dim: 64, page_len: 32, n_pages: 2 };
+        assert_eq!(fits.n_bytes(), 2 * 2 * 32 * 64 * 2);
+        let layer = |spec: KvSpec| KvLayer::new(&gpu, "layer 3", &spec).map(|_| ());
+        assert_eq!(layer(fits), Ok(()));
+        let large = KvSpec { n_pages: u32::MAX, ..fits };
+        assert!(matches!(layer(large), Err(Error::Limit { what, .. }) if what == "layer 3 (keys)"));
+        for spec in [KvSpec { page_len: 24, ..fits }, KvSpec { ty: BlockType::Q8_0, ..fits }] {
+            assert!(matches!(layer(spec), Err(Error::Unsupported(_))), "{spec:?}");
         }
     }
 }

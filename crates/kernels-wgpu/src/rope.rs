@@ -169,28 +169,26 @@ mod tests {
         let batch = [&[0, n_rows, 7, 7, 7], &positions[..]].concat();
         let out = View { start: 3, stride: 2 * n_pairs + 5, width: 2 * n_pairs };
         let values = vec![7.0; (out.start + n_rows * out.stride) as usize];
-        for gpu in testing::gpus() {
-            for mscale in [1.0, 1.5] {
-                let bench = Bench::new(&gpu, &values, &batch);
-                let vectors_on_gpu = testing::filled(&gpu, &vectors);
-                let angles = RopeAngles { n_pairs, inv_freq: 2, mscale, positions_at: 5 };
-                let kernel =
-                    rope_table(&gpu, bench.rows(0), &vectors_on_gpu, &angles, out).unwrap();
-                let found = bench.run(&[(&kernel, n_rows)]);
-                for (r, &position) in positions.iter().enumerate() {
-                    let row = &found[out.start as usize + r * out.stride as usize..];
-                    for (j, &f) in vectors[2..].iter().enumerate() {
-                        let angle = f64::from(position as f32 * f);
-                        let (cos, sin) = (row[j], row[n_pairs as usize + j]);
-                        let scale = f64::from(mscale);
-                        let bound = 1.5e-7 * scale;
-                        let apart = (f64::from(cos) - angle.cos() * scale).abs();
-                        assert!(apart < bound, "cos {position} * {f}: {cos} {apart:e}");
-                        let apart = (f64::from(sin) - angle.sin() * scale).abs();
-                        assert!(apart < bound, "sin {position} * {f}: {sin} {apart:e}");
-                    }
-                    assert_eq!(row[out.width as usize..][..5], [7.0; 5]);
+        let Some(gpu) = testing::gpu() else { return };
+        for mscale in [1.0, 1.5] {
+            let bench = Bench::new(&gpu, &values, &batch);
+            let vectors_on_gpu = testing::filled(&gpu, &vectors);
+            let angles = RopeAngles { n_pairs, inv_freq: 2, mscale, positions_at: 5 };
+            let kernel = rope_table(&gpu, bench.rows(0), &vectors_on_gpu, &angles, out).unwrap();
+            let found = bench.run(&[(&kernel, n_rows)]);
+            for (r, &position) in positions.iter().enumerate() {
+                let row = &found[out.start as usize + r * out.stride as usize..];
+                for (j, &f) in vectors[2..].iter().enumerate() {
+                    let angle = f64::from(position as f32 * f);
+                    let (cos, sin) = (row[j], row[n_pairs as usize + j]);
+                    let scale = f64::from(mscale);
+                    let bound = 1.5e-7 * scale;
+                    let apart = (f64::from(cos) - angle.cos() * scale).abs();
+                    assert!(apart < bound, "cos {position} * {f}: {cos} {apart:e}");
+                    let apart = (f64::from(sin) - angle.sin() * scale).abs();
+                    assert!(apart < bound, "sin {position} * {f}: {sin} {apart:e}");
                 }
+                assert_eq!(row[out.width as usize..][..5], [7.0; 5]);
             }
         }
     }
@@ -216,40 +214,39 @@ mod tests {
     fn rotations_match_f64_in_place_and_elsewhere() {
         let shapes = [(1, 2, 2), (3, 64, 64), (2, 80, 32), (5, 21, 10), (9, 96, 96)];
         let n_rows = 3;
-        for gpu in testing::gpus() {
-            for style in [RopeStyle::Neox, RopeStyle::Interleaved] {
-                for (n_heads, head_dim, rotary_dim) in shapes {
-                    let width = n_heads * head_dim;
-                    let x = View { start: 1, stride: width + 6, width };
-                    let start = x.start + n_rows * x.stride;
-                    let table = View { start, stride: rotary_dim + 1, width: rotary_dim };
-                    let start = table.start + n_rows * table.stride;
-                    let out = View { start, stride: width + 2, width };
-                    let n = out.start + n_rows * out.stride;
-                    let values: Vec<f32> =
-                        (0..n).map(|i| ((i * 53) % 97) as f32 / 20.0 - 2.0).collect();
-                    // All rows elsewhere; row 1 alone in place.
-                    let bench = Bench::new(&gpu, &values, &[0, n_rows, 1, 1]);
-                    let away = rope(&gpu, bench.rows(0), x, table, out, head_dim, style).unwrap();
-                    let here = rope(&gpu, bench.rows(2), x, table, x, head_dim, style).unwrap();
-                    let found = bench.run(&[(&away, n_rows), (&here, 1)]);
-                    let at = |v: View, r: u32| {
-                        let start = (v.start + r * v.stride) as usize;
-                        start..start + v.width as usize
-                    };
-                    for r in 0..n_rows {
-                        let heads = values[at(x, r)].chunks(head_dim as usize);
-                        let wanted =
-                            heads.flat_map(|head| reference(head, &values[at(table, r)], style));
-                        for (found, wanted) in found[at(out, r)].iter().zip(wanted) {
-                            let apart = (f64::from(*found) - wanted).abs();
-                            assert!(apart < 2e-6, "{style:?} of {head_dim}: {found} {wanted}");
-                        }
+        let Some(gpu) = testing::gpu() else { return };
+        for style in [RopeStyle::Neox, RopeStyle::Interleaved] {
+            for (n_heads, head_dim, rotary_dim) in shapes {
+                let width = n_heads * head_dim;
+                let x = View { start: 1, stride: width + 6, width };
+                let start = x.start + n_rows * x.stride;
+                let table = View { start, stride: rotary_dim + 1, width: rotary_dim };
+                let start = table.start + n_rows * table.stride;
+                let out = View { start, stride: width + 2, width };
+                let n = out.start + n_rows * out.stride;
+                let values: Vec<f32> =
+                    (0..n).map(|i| ((i * 53) % 97) as f32 / 20.0 - 2.0).collect();
+                // All rows elsewhere; row 1 alone in place.
+                let bench = Bench::new(&gpu, &values, &[0, n_rows, 1, 1]);
+                let away = rope(&gpu, bench.rows(0), x, table, out, head_dim, style).unwrap();
+                let here = rope(&gpu, bench.rows(2), x, table, x, head_dim, style).unwrap();
+                let found = bench.run(&[(&away, n_rows), (&here, 1)]);
+                let at = |v: View, r: u32| {
+                    let start = (v.start + r * v.stride) as usize;
+                    start..start + v.width as usize
+                };
+                for r in 0..n_rows {
+                    let heads = values[at(x, r)].chunks(head_dim as usize);
+                    let wanted =
+                        heads.flat_map(|head| reference(head, &values[at(table, r)], style));
+                    for (found, wanted) in found[at(out, r)].iter().zip(wanted) {
+                        let apart = (f64::from(*found) - wanted).abs();
+                        assert!(apart < 2e-6, "{style:?} of {head_dim}: {found} {wanted}");
                     }
-                    assert_eq!(found[at(x, 0)], values[at(x, 0)]);
-                    assert_eq!(found[at(x, 1)], found[at(out, 1)]);
-                    assert_eq!(found[at(x, 2)], values[at(x, 2)]);
                 }
+                assert_eq!(found[at(x, 0)], values[at(x, 0)]);
+                assert_eq!(found[at(x, 1)], found[at(out, 1)]);
+                assert_eq!(found[at(x, 2)], values[at(x, 2)]);
             }
         }
     }

@@ -9,13 +9,22 @@ use realizar_quant::BlockType;
 /// The first adapter with everything it has, and again with nothing that it
 /// could lack. Empty, with a message, where there is no adapter.
 pub(crate) fn gpus() -> Vec<Gpu> {
+    let options = [GpuOptions::default(), GpuOptions::PLAIN];
+    options.into_iter().filter_map(opened).collect()
+}
+
+/// The first adapter with everything it has, for shaders that use none of the
+/// features that a device may lack. None, with a message, where there is none.
+pub(crate) fn gpu() -> Option<Gpu> {
+    opened(GpuOptions::default())
+}
+
+fn opened(options: GpuOptions) -> Option<Gpu> {
     let Some(adapter) = Adapter::all().into_iter().next() else {
         println!("skipped: no GPU adapter on this machine");
-        return Vec::new();
+        return None;
     };
-    [GpuOptions::default(), GpuOptions::PLAIN]
-        .map(|options| Gpu::with_adapter(&adapter, options).expect("the adapter opens"))
-        .into()
+    Some(Gpu::with_adapter(&adapter, options).expect("the adapter opens"))
 }
 
 /// The buffers of a test.

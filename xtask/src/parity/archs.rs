@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::engine::{Engine, Logits, integers, logits_from, relative_error, same_bits};
-use super::{Args, Totals};
+use super::{Args, GPU_CHUNKS, Totals};
 use crate::table;
 
 /// Largest allowed difference of a logit, relative to the largest logit of its row.
@@ -16,8 +16,6 @@ const TOLERANCE: f64 = 1e-3;
 const GPU_TOLERANCE: f64 = 2e-3;
 /// The chunk size whose logits must be the whole prompt's, to the last bit.
 const CHUNK: &str = "7";
-/// The chunk sizes that a GPU runs with the model loaded once.
-const GPU_CHUNKS: &[usize] = &[1, 7, 16];
 
 /// A tiny model with what transformers computes for it.
 pub(super) struct Golden {
@@ -44,10 +42,15 @@ pub(super) fn goldens(dir: &Path, args: &Args) -> Result<Vec<Golden>> {
     }
     folders.sort();
     let mut goldens = Vec::new();
-    for folder in folders {
+    for (idx, folder) in folders.iter().enumerate() {
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if args.wants(&name) {
-            goldens.push(read(&folder, name).with_context(|| folder.display().to_string())?);
+            let mut golden = read(folder, name).with_context(|| folder.display().to_string())?;
+            if args.one_format {
+                let format = idx % golden.files.len();
+                golden.files = vec![golden.files.swap_remove(format)];
+            }
+            goldens.push(golden);
         }
     }
     ensure!(!goldens.is_empty(), "no tiny models in {}", dir.display());
@@ -92,8 +95,9 @@ pub(super) fn run(engine: &Engine, dir: &Path, args: &Args) -> Result<Totals> {
             rows.push(row);
         }
     }
+    let formats = if args.one_format { ", formats in turn" } else { "" };
     println!(
-        "Logits against transformers on {} (relative error at most {tolerance:e})\n",
+        "Logits against transformers on {}{formats} (relative error at most {tolerance:e})\n",
         args.place()
     );
     println!("{}", table::render(&["model", "format", "error", "in chunks", "result"], &rows));
@@ -149,5 +153,22 @@ mod tests {
             let twins = usize::from(golden.name != "mistral");
             assert_eq!(golden.files.len(), 1 + twins, "{}", golden.name);
         }
+    }
+
+    #[test]
+    fn formats_take_turns() {
+        let dir = shell::root().join("fixtures/archs");
+        let args = Args::archs().in_one_format();
+        let formats = |args: &Args| -> Vec<&str> {
+            let goldens = goldens(&dir, args).unwrap();
+            assert!(goldens.iter().all(|golden| golden.files.len() == 1));
+            goldens.iter().map(|golden| golden.files[0].0).collect()
+        };
+        let (folder, twin) = ("safetensors", "gguf");
+        // The eighth is mistral, which has no twin.
+        let expected = [[folder, twin].repeat(3), [folder; 2].into(), [folder, twin].repeat(3)];
+        assert_eq!(formats(&args), expected.concat());
+        let gemma2 = Args { only: vec!["gemma2".to_owned()], ..args };
+        assert_eq!(formats(&gemma2), [twin]);
     }
 }

@@ -18,6 +18,9 @@ mod engine;
 mod memory;
 mod real;
 
+/// The chunk sizes that a GPU runs with the model loaded once, to compare their bits.
+const GPU_CHUNKS: &[usize] = &[1, 7, 16];
+
 /// `cargo xtask parity`; without a choice, the tiny models and bit-identity are checked.
 #[derive(clap::Args, Clone, Default)]
 pub(crate) struct Args {
@@ -45,6 +48,15 @@ pub(crate) struct Args {
     /// Bits of lavapipe's vectors, which make subgroups of 4, 8 or 16.
     #[arg(long, value_enum, requires = "lavapipe")]
     width: Option<Width>,
+    /// Run the last N layers and the head on the GPU, the rest on the CPU.
+    #[arg(long, value_name = "N")]
+    gpu_layers: Option<usize>,
+    /// Read each tiny model from one of its formats: one from safetensors, the next from GGUF.
+    #[arg(long)]
+    one_format: bool,
+    /// Run only the first N prompts of each published model, and no perplexities.
+    #[arg(long, value_name = "N")]
+    prompts: Option<usize>,
     /// A folder of tiny models instead of `fixtures/archs`.
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -65,6 +77,11 @@ impl Args {
     /// The committed models against their goldens alone.
     pub(crate) fn archs() -> Self {
         Self { archs: true, ..Self::on_cpu() }
+    }
+
+    /// The first prompt of each published model, for devices that are slow.
+    pub(crate) fn first_prompts() -> Self {
+        Self { real: true, prompts: Some(1), ..Self::on_cpu() }
     }
 
     /// The published models against their references and themselves.
@@ -96,6 +113,17 @@ impl Args {
         Self { plain: true, ..self }
     }
 
+    /// Each model in one of its formats.
+    pub(crate) fn in_one_format(self) -> Self {
+        Self { one_format: true, ..self }
+    }
+
+    /// Two models, and only their last layer on the GPU.
+    pub(crate) fn split(self) -> Self {
+        let only = ["llama", "gemma3_text"].map(str::to_owned).into();
+        Self { gpu_layers: Some(1), only, ..self }
+    }
+
     fn on_gpu(&self) -> bool {
         self.device.starts_with("wgpu")
     }
@@ -110,19 +138,28 @@ impl Args {
             }
             place += ")";
         }
-        if self.plain { place + ", plain" } else { place }
+        if self.plain {
+            place += ", plain";
+        }
+        if let Some(n) = self.gpu_layers {
+            place += &format!(", --gpu-layers {n}");
+        }
+        place
     }
 
     /// The binary on the device that was asked for.
     fn engine(&self, bin: PathBuf) -> Result<engine::Engine> {
-        if !self.on_gpu() && (self.plain || self.lavapipe) {
-            bail!("--plain and --lavapipe are for --device wgpu");
+        if !self.on_gpu() && (self.plain || self.lavapipe || self.gpu_layers.is_some()) {
+            bail!("--plain, --lavapipe and --gpu-layers are for --device wgpu");
         }
         if self.on_gpu() && self.memory {
             bail!("--memory is measured on the CPU alone");
         }
         let mut options = vec!["--device".to_owned(), self.device.clone()];
         options.extend(self.plain.then(|| "--gpu-plain".to_owned()));
+        if let Some(n) = self.gpu_layers {
+            options.extend(["--gpu-layers".to_owned(), n.to_string()]);
+        }
         let environment =
             if self.lavapipe { lavapipe::environment(self.width)? } else { Vec::new() };
         Ok(engine::Engine { bin, options, environment })
@@ -224,11 +261,16 @@ mod tests {
         assert_eq!((tiny.place(), tiny.on_gpu()), ("cpu".to_owned(), false));
         assert_eq!(options(&tiny).unwrap(), ["--device", "cpu"]);
         assert!(options(&tiny.clone().plainly()).is_err());
+        assert!(options(&tiny.clone().split()).is_err());
         let gpu = tiny.on_wgpu().plainly();
         assert_eq!((gpu.place(), gpu.on_gpu()), ("wgpu, plain".to_owned(), true));
         assert_eq!(options(&gpu).unwrap(), ["--device", "wgpu", "--gpu-plain"]);
         assert!(options(&Args::real().on_wgpu()).is_err());
         let lavapipe = Args::archs().on_lavapipe(Width::W512);
         assert_eq!(lavapipe.place(), "wgpu (lavapipe, 512 bits)");
+        let split = Args::archs().split().on_wgpu();
+        assert_eq!(split.place(), "wgpu, --gpu-layers 1");
+        assert_eq!(options(&split).unwrap(), ["--device", "wgpu", "--gpu-layers", "1"]);
+        assert!(split.wants("llama") && split.wants("gemma3_text") && !split.wants("gpt2"));
     }
 }

@@ -76,12 +76,13 @@ pub(super) fn run(engine: &Engine, args: &Args) -> Result<Totals> {
         };
         let (llama_cpp, transformers) = (entries(&next_token)?, entries(&transformers)?);
         ensure!(llama_cpp.len() == transformers.len(), "{name}: the references differ in prompts");
-        for references in llama_cpp.iter().zip(&transformers) {
+        let n_prompts = args.prompts.unwrap_or(llama_cpp.len());
+        for references in llama_cpp.iter().zip(&transformers).take(n_prompts) {
             for mode in MODES {
                 prompts.push(prompt_row(engine, model, references, mode, &mut totals));
             }
         }
-        if args.lavapipe {
+        if args.lavapipe || args.prompts.is_some() {
             continue;
         }
         let expected = perplexity[name].as_f64().with_context(|| format!("no {name}"))?;
@@ -98,8 +99,8 @@ pub(super) fn run(engine: &Engine, args: &Args) -> Result<Totals> {
         args.place(),
         table::render(&header, &prompts)
     );
-    if args.lavapipe {
-        println!("Perplexities are not measured on lavapipe\n");
+    if perplexities.is_empty() {
+        println!("Perplexities are not measured on lavapipe or with --prompts\n");
         return Ok(totals);
     }
     let header = ["model", "reference", "found", "difference", "result"];

@@ -58,6 +58,7 @@ pub(crate) fn run() -> Result<()> {
                 findings.extend(source::check(file, &text));
                 findings.extend(seam::check(file, &text, &architectures));
             }
+            Some("wgsl") => findings.extend(seam::check_shader(file, &text, &architectures)),
             Some("md") => findings.extend(links::check(&root, file, &text)),
             _ => {}
         }

@@ -11,8 +11,9 @@ const MODELS: &str = "crates/runtime/src/models";
 /// Where no model may be named.
 const DEVICES: &[&str] = &["crates/runtime/src/backend", "crates/kernels-"];
 /// Words that only code for a device has.
-const DEVICE_WORDS: &[&str] =
-    &["backend", "cpu", "gpu", "cuda", "wgpu", "kernels", "realizar_kernels_cpu"];
+const DEVICE_WORDS: &[&str] = &["backend", "cpu", "gpu", "cuda", "wgpu", "kernels"];
+/// How the names of the kernels' crates begin.
+const DEVICE_CRATES: &str = "realizar_kernels";
 /// Files of the models' folder that are no architecture.
 const SHARED: &[&str] = &["mod", "pieces"];
 
@@ -21,6 +22,26 @@ pub(super) fn architectures(files: &[PathBuf]) -> BTreeSet<String> {
     let of_models = files.iter().filter(|file| file.starts_with(MODELS));
     let stems = of_models.filter_map(|file| file.file_stem()?.to_str());
     stems.filter(|stem| !SHARED.contains(stem)).map(str::to_owned).collect()
+}
+
+/// Check one shader; its comments may name architectures, as those of Rust files may.
+pub(super) fn check_shader(
+    file: &Path,
+    text: &str,
+    architectures: &BTreeSet<String>,
+) -> Vec<Finding> {
+    if !DEVICES.iter().any(|prefix| file.to_string_lossy().starts_with(prefix)) {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    for (idx, line) in text.lines().enumerate() {
+        let code = line.split_once("//").map_or(line, |(code, _)| code);
+        for word in words(code).filter(|word| architectures.contains(word)) {
+            let message = format!("`{word}`: a device does not know models");
+            findings.push(Finding::new(file, idx + 1, message));
+        }
+    }
+    findings
 }
 
 /// Check one Rust file; `architectures` are the names that devices do not know.
@@ -34,7 +55,8 @@ pub(super) fn check(file: &Path, text: &str, architectures: &BTreeSet<String>) -
     let mut findings = Vec::new();
     for (idx, line) in code_only(text).lines().enumerate() {
         for word in words(line) {
-            if is_model && DEVICE_WORDS.contains(&&*word) {
+            let is_of_device = DEVICE_WORDS.contains(&&*word) || word.starts_with(DEVICE_CRATES);
+            if is_model && is_of_device {
                 let message = format!("`{word}`: a model does not know devices");
                 findings.push(Finding::new(file, idx + 1, message));
             }
@@ -65,6 +87,8 @@ mod tests {
         let backend = "crates/runtime/src/backend/cpu/mod.rs";
         let cases = [
             ("crates/runtime/src/models/llama.rs", "use crate::backend::cpu;\n", 2),
+            ("crates/runtime/src/models/llama.rs", "use realizar_kernels_wgpu::Gpu;\n", 2),
+            ("crates/runtime/src/models/llama.rs", "use realizar_kernels_metal::X;\n", 1),
             ("crates/runtime/src/models/llama.rs", "// Not for the cpu.\nfn llama() {}\n", 0),
             (backend, "use crate::models::llama;\n", 2),
             (backend, "fn f(backend: Gpt2) {}\n", 1),
@@ -74,6 +98,16 @@ mod tests {
         ];
         for (file, text, expected) in cases {
             assert_eq!(check(Path::new(file), text, &names).len(), expected, "{file} {text}");
+        }
+        let shader = "crates/kernels-wgpu/shaders/rope.wgsl";
+        let cases = [
+            (shader, "let x = 1; // as in llama\n", 0),
+            (shader, "fn rotate() {}\nfn llama() {} // gpt2\n", 1),
+            ("fixtures/rope.wgsl", "fn llama() {}\n", 0),
+        ];
+        for (file, text, expected) in cases {
+            let found = check_shader(Path::new(file), text, &names);
+            assert_eq!(found.len(), expected, "{file} {text}");
         }
     }
 }

@@ -1,4 +1,3 @@
-
 // The product with f32 activations. Those of a tile of columns are first brought to
 // the memory of the workgroup, where every team reads them.
 

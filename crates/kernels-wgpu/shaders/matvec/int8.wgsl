@@ -1,4 +1,3 @@
-
 // The product with quantized activations, by sums of integers.
 
 @group(0) @binding(5) var<storage, read> quants: array<vec4<u32>>; // 16 to a vector
