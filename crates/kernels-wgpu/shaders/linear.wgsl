@@ -1,5 +1,6 @@
 // What products of rows with a piece of a matrix share: constants, buffers, and the
-// end of an element. `decode` or `dot` is a part of its own.
+// end of an element. The weights, binding 4, and how they are read are parts of their
+// own.
 
 const HAS_BIAS: u32 = 1u;
 const HAS_RESIDUAL: u32 = 2u;
@@ -12,7 +13,7 @@ struct Params {
     rows_at: u32,
     flags: u32,
     bias: u32, // start in vectors
-    _pad: u32,
+    x_blocks: u32, // quantized blocks from one row of x to the next
     x: vec2<u32>, // start, stride
     residual: vec2<u32>,
     out: vec2<u32>,
@@ -22,7 +23,6 @@ struct Params {
 @group(0) @binding(1) var<storage, read> batch: array<u32>;
 @group(0) @binding(2) var<storage, read_write> values: array<f32>;
 @group(0) @binding(3) var<storage, read> vectors: array<f32>;
-@group(0) @binding(4) var<storage, read> weights: array<u32>;
 
 // Writes the output `col` of a row, whose product is `sum`. The residual may lie
 // where the output does.

@@ -2,6 +2,7 @@
 //! what is added, and the constants that they share (`shaders/linear.wgsl`).
 
 use crate::matrix::{Matrix, Piece};
+use crate::quantize::QuantizedRows;
 use crate::rows::{Rows, View};
 use crate::shader::Access;
 use crate::{Buffer, Error, Gpu, Grid, Kernel, shader::Shader};
@@ -34,7 +35,7 @@ pub(crate) struct Params {
     rows_at: u32,
     flags: u32,
     bias: u32,
-    _pad: u32,
+    x_blocks: u32,
     x: [u32; 2], // start, stride
     residual: [u32; 2],
     out: [u32; 2],
@@ -44,12 +45,18 @@ pub(crate) struct Params {
 /// The part that declares [`Params`] and the buffers.
 pub(crate) const PART: &str = include_str!("../shaders/linear.wgsl");
 
+/// The part that declares the weights as words.
+pub(crate) const WORDS: &str = include_str!("../shaders/weights/words.wgsl");
+
+/// The part that declares them as vectors of four words.
+pub(crate) const VECTORS: &str = include_str!("../shaders/weights/vectors.wgsl");
+
 /// Its buffers: batch, values, vectors, weights.
 pub(crate) const BINDINGS: &[Access] =
     &[Access::Read, Access::ReadWrite, Access::Read, Access::Read];
 
 impl Linear<'_> {
-    fn params(&self, rows: Rows<'_>, piece: &Piece) -> Params {
+    fn params(&self, rows: Rows<'_>, piece: &Piece, x_blocks: u32) -> Params {
         let place = |view: View| [view.start + piece.first_row, view.stride];
         let flags = u32::from(self.bias.is_some()) | u32::from(self.residual.is_some()) << 1;
         Params {
@@ -60,7 +67,7 @@ impl Linear<'_> {
             rows_at: rows.at.0,
             flags,
             bias: self.bias.map_or(0, |start| start + piece.first_row),
-            _pad: 0,
+            x_blocks,
             x: [self.x.start, self.x.stride],
             residual: self.residual.map_or([0; 2], place),
             out: place(self.out),
@@ -80,13 +87,31 @@ impl Linear<'_> {
         shader: &Shader,
         grid: impl Fn(u32) -> Grid,
     ) -> Result<Vec<Kernel>, Error> {
+        self.bind_on(gpu, rows, shader, None, grid)
+    }
+
+    /// As [`Self::bind`], on activations that are quantized, whose quants and blocks
+    /// follow the other buffers.
+    ///
+    /// # Errors
+    /// If the device refuses a kernel.
+    pub(crate) fn bind_on(
+        &self,
+        gpu: &Gpu,
+        rows: Rows<'_>,
+        shader: &Shader,
+        quantized: Option<&QuantizedRows>,
+        grid: impl Fn(u32) -> Grid,
+    ) -> Result<Vec<Kernel>, Error> {
         let (n_inputs, n_outputs) = (self.matrix.n_cols(), self.matrix.n_rows());
         assert_eq!(self.x.width, n_inputs, "the inputs of a product");
         assert_eq!(self.out.width, n_outputs, "the outputs of a product");
         assert!(self.residual.is_none_or(|r| r.width == n_outputs), "the residual of a product");
         let bind = |piece: &Piece| {
-            let buffers = [rows.batch, rows.values, self.vectors, &piece.buffer];
-            gpu.kernel(shader, &self.params(rows, piece), &buffers, grid(piece.n_rows))
+            let mut buffers = vec![rows.batch, rows.values, self.vectors, &piece.buffer];
+            buffers.extend(quantized.iter().flat_map(|x| [&x.quants, &x.blocks]));
+            let x_blocks = quantized.map_or(0, |x| x.max_blocks);
+            gpu.kernel(shader, &self.params(rows, piece, x_blocks), &buffers, grid(piece.n_rows))
         };
         self.matrix.pieces().iter().map(bind).collect()
     }

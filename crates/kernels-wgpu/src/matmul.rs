@@ -49,7 +49,7 @@ fn shader(ty: BlockType, options: MatmulOptions) -> Shader {
     let matmul = include_str!("../shaders/matmul.wgsl");
     Shader {
         name: format!("matmul {ty} {tile_name} {} rows", options.tile_rows()).into(),
-        parts: vec![tile, linear::PART, rows, matmul, matrix::decode_part(ty)],
+        parts: vec![tile, linear::PART, linear::WORDS, rows, matmul, matrix::decode_part(ty)],
         bindings: linear::BINDINGS,
         constants: Vec::new(),
     }

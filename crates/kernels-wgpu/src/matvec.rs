@@ -2,8 +2,8 @@
 //! that of reading the matrix.
 
 use crate::kernel::{Grid, Kernel};
-use crate::linear::Linear;
-use crate::matrix::{self, Piece};
+use crate::linear::{self, Linear};
+use crate::matrix;
 use crate::quantize::QuantizedRows;
 use crate::rows::Rows;
 use crate::shader::{Access, Shader};
@@ -19,22 +19,6 @@ const ROWS: u32 = 4;
 /// Invocations of a team with f32 activations.
 const F32_LANES: u32 = 16;
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    groups: u32,
-    row_words: u32,
-    n_out: u32,
-    _pad: u32,
-    rows_at: u32,
-    bias: u32,
-    x_blocks: u32,
-    add: u32,
-    x: [u32; 4],   // start, stride, width
-    out: [u32; 2], // start, stride
-    residual: [u32; 2],
-}
-
 /// Whether products with matrices of this type can take quantized activations:
 /// [`matvec_int8`] does for every quantized type.
 pub fn takes_quantized(ty: BlockType) -> bool {
@@ -44,8 +28,7 @@ pub fn takes_quantized(ty: BlockType) -> bool {
 /// The parts of a shader that define `weights` and `levels` for a type, as
 /// `shaders/levels/levels.wgsl` says.
 fn levels_parts(ty: BlockType) -> Option<Vec<&'static str>> {
-    let words = include_str!("../shaders/levels/words.wgsl");
-    let vectors = include_str!("../shaders/levels/vectors.wgsl");
+    let (words, vectors) = (linear::WORDS, linear::VECTORS);
     let spread = include_str!("../shaders/levels/spread.wgsl");
     let k_scale = include_str!("../shaders/levels/k_scale.wgsl");
     Some(match ty {
@@ -69,11 +52,13 @@ fn f32_shader(ty: BlockType) -> Shader {
     Shader {
         name: format!("matvec f32 {ty}").into(),
         parts: vec![
+            linear::PART,
+            linear::WORDS,
             include_str!("../shaders/matvec/common.wgsl"),
             include_str!("../shaders/matvec/f32.wgsl"),
             matrix::decode_part(ty),
         ],
-        bindings: &[Access::Read, Access::ReadWrite, Access::Read, Access::Read],
+        bindings: linear::BINDINGS,
         constants: Vec::new(),
     }
 }
@@ -86,6 +71,7 @@ fn int8_shader(ty: BlockType, lanes: u32, packed_dot: bool) -> Option<Shader> {
         ("plain", include_str!("../shaders/dot4/plain.wgsl"))
     };
     let parts = [
+        linear::PART,
         include_str!("../shaders/matvec/common.wgsl"),
         include_str!("../shaders/matvec/int8.wgsl"),
         include_str!("../shaders/levels/levels.wgsl"),
@@ -124,32 +110,10 @@ fn int8_lanes(n_rows: u32, n_groups: u32) -> u32 {
     lanes
 }
 
-/// What both products tell a shader, and the workgroups, for a piece of the matrix.
-fn params(rows: Rows<'_>, linear: &Linear<'_>, piece: &Piece, lanes: u32) -> (Params, Grid) {
-    let (x, out) = (linear.x, linear.out);
-    let residual = linear.residual.unwrap_or(out);
-    let params = Params {
-        groups: linear.matrix.n_groups(),
-        row_words: linear.matrix.row_words(),
-        n_out: piece.n_rows,
-        _pad: 0,
-        rows_at: rows.at.0,
-        bias: linear.bias.map_or(u32::MAX, |bias| bias + piece.first_row),
-        x_blocks: 0,
-        add: u32::from(linear.residual.is_some()),
-        x: [x.start, x.stride, x.width, 0],
-        out: [out.start + piece.first_row, out.stride],
-        residual: [residual.start + piece.first_row, residual.stride],
-    };
-    // A piece has no more rows than there may be workgroups.
-    let chunks = piece.n_rows.div_ceil(WORKGROUP / lanes * OUTPUTS);
-    (params, Grid { x: chunks, rows: ROWS, z: 1 })
-}
-
-fn check(linear: &Linear<'_>) {
-    let (n_out, n_in) = (linear.matrix.n_rows(), linear.matrix.n_cols());
-    assert_eq!((linear.x.width, linear.out.width), (n_in, n_out), "widths of a product");
-    assert!(linear.residual.is_none_or(|view| view.width == n_out), "the width of a residual");
+/// The workgroups for so many rows of the matrix. A piece has no more rows than
+/// there may be workgroups.
+fn grid(n_outputs: u32, lanes: u32) -> Grid {
+    Grid { x: n_outputs.div_ceil(WORKGROUP / lanes * OUTPUTS), rows: ROWS, z: 1 }
 }
 
 /// The product with f32 activations, by one kernel per piece of the matrix.
@@ -157,14 +121,8 @@ fn check(linear: &Linear<'_>) {
 /// # Errors
 /// If the device refuses a kernel.
 pub fn matvec(gpu: &Gpu, rows: Rows<'_>, linear: &Linear<'_>) -> Result<Vec<Kernel>, Error> {
-    check(linear);
     let shader = f32_shader(linear.matrix.ty());
-    let bind = |piece: &Piece| {
-        let (params, grid) = params(rows, linear, piece, F32_LANES);
-        let buffers = [rows.batch, rows.values, &piece.buffer, linear.vectors];
-        gpu.kernel(&shader, &params, &buffers, grid)
-    };
-    linear.matrix.pieces().iter().map(bind).collect()
+    linear.bind(gpu, rows, &shader, |n_outputs| grid(n_outputs, F32_LANES))
 }
 
 /// The product with quantized activations, by one kernel per piece of the matrix.
@@ -178,20 +136,12 @@ pub fn matvec_int8(
     linear: &Linear<'_>,
     x: &QuantizedRows,
 ) -> Result<Vec<Kernel>, Error> {
-    check(linear);
     assert!(linear.x.width <= x.max_cols(), "{} columns of x", linear.x.width);
     let matrix = linear.matrix;
     let lanes = int8_lanes(matrix.n_rows(), matrix.n_groups());
     let shader = int8_shader(matrix.ty(), lanes, gpu.caps().packed_dot)
         .ok_or_else(|| Error::Unsupported(format!("8-bit products of {} weights", matrix.ty())))?;
-    let bind = |piece: &Piece| {
-        let (mut params, grid) = params(rows, linear, piece, lanes);
-        params.x_blocks = x.max_blocks;
-        let buffers =
-            [rows.batch, rows.values, &piece.buffer, linear.vectors, &x.quants, &x.blocks];
-        gpu.kernel(&shader, &params, &buffers, grid)
-    };
-    matrix.pieces().iter().map(bind).collect()
+    linear.bind_on(gpu, rows, &shader, Some(x), |n_outputs| grid(n_outputs, lanes))
 }
 
 #[cfg(test)]

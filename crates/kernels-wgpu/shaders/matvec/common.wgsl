@@ -3,25 +3,6 @@
 // 32 columns its invocations stride, and up to four rows of x, which share what is
 // read of the matrix. The arithmetic of a result is the same whatever is beside it.
 
-struct Params {
-    groups: u32,      // of 32 columns
-    row_words: u32,
-    n_out: u32,       // rows of this piece of the matrix
-    _pad: u32,
-    rows_at: u32,
-    bias: u32,        // 0xffffffff for none
-    x_blocks: u32,    // quantized blocks from one row of x to the next
-    add: u32,         // 1 to add the residual
-    x: vec4<u32>,     // start, stride, width
-    out: vec2<u32>,   // start, stride
-    residual: vec2<u32>,
-}
-
-@group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> batch: array<u32>;
-@group(0) @binding(2) var<storage, read_write> values: array<f32>;
-@group(0) @binding(4) var<storage, read> vectors: array<f32>;
-
 const WORKGROUP: u32 = 64u;
 const ROWS: u32 = 4u; // of x
 const OUTPUTS: u32 = 2u; // of a team
@@ -36,7 +17,7 @@ fn first_output(chunk: u32, lane: u32) -> u32 {
 }
 
 fn weights_row(output: u32) -> u32 {
-    return min(output, params.n_out - 1u) * params.row_words;
+    return min(output, params.n_outputs - 1u) * params.row_words;
 }
 
 // Adds up the sums of a team, per output of the rows of x, and writes the results of
@@ -53,19 +34,12 @@ fn finish(sums: array<vec4<f32>, OUTPUTS>, lane: u32, chunk: u32, first: u32, n:
     workgroupBarrier();
     let output = TEAMS * OUTPUTS * chunk + lane % (TEAMS * OUTPUTS);
     let r = lane / (TEAMS * OUTPUTS);
-    if r < n && output < params.n_out {
+    if r < n && output < params.n_outputs {
         let base = lane * (LANES + 1u);
         var sum = partial[base];
         for (var i = 1u; i < LANES; i++) {
             sum += partial[base + i];
         }
-        if params.bias != 0xffffffffu {
-            sum += vectors[params.bias + output];
-        }
-        let row = first + r;
-        if params.add == 1u {
-            sum += values[params.residual.x + row * params.residual.y + output];
-        }
-        values[params.out.x + row * params.out.y + output] = sum;
+        store(first + r, output, sum);
     }
 }

@@ -1,8 +1,6 @@
 // The product with f32 activations. Those of a tile of columns are first brought to
 // the memory of the workgroup, where every team reads them.
 
-@group(0) @binding(3) var<storage, read> weights: array<u32>;
-
 const LANES: u32 = 16u;
 const TEAMS: u32 = WORKGROUP / LANES;
 
@@ -12,7 +10,7 @@ const TILE: u32 = 9u * LANES;
 var<workgroup> tile: array<vec4<f32>, ROWS * TILE>;
 
 fn x_at(start: u32, col: u32) -> f32 {
-    if col < params.x.z {
+    if col < params.n_cols {
         return values[start + col];
     }
     return 0.0;
@@ -52,7 +50,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         workgroupBarrier();
         let g = g0 + lane % LANES;
-        if output < params.n_out && g < params.groups && n > 0u {
+        if output < params.n_outputs && g < params.groups && n > 0u {
             let w0 = decode(weights_row(output), g);
             let w1 = decode(weights_row(output + 1u), g);
             for (var i = 0u; i < 8u; i++) {

@@ -14,7 +14,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let chunk = group.x;
     let output = first_output(chunk, lane);
     var sums: array<vec4<f32>, OUTPUTS>;
-    if output < params.n_out && n > 0u {
+    if output < params.n_outputs && n > 0u {
         for (var g = lane % LANES; g < params.groups; g += LANES) {
             let at = first * params.x_blocks + g;
             var x: array<Block, ROWS>;

@@ -1,6 +1,6 @@
 // Packed rows as words.
 
-@group(0) @binding(3) var<storage, read> weights: array<u32>;
+@group(0) @binding(4) var<storage, read> weights: array<u32>;
 
 fn word(at: u32) -> u32 {
     return weights[at];
