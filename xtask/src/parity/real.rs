@@ -26,6 +26,10 @@ pub(super) const MODELS: &[Model] = &[
     Model { alias: "gemma3:270m", name: "gemma-3-270m-q4_k_m", llama_cpp: 4e-3 },
 ];
 
+/// How many tokens each prompt is continued by.
+const TOKENS: usize = 32;
+/// The same on lavapipe, where each takes seconds.
+const LAVAPIPE_TOKENS: usize = 4;
 /// How many of the most likely next tokens are compared.
 const TOP: usize = 5;
 /// Where the best token leads by less, another correct arithmetic may choose another token.
@@ -67,6 +71,7 @@ pub(super) fn run(engine: &Engine, args: &Args) -> Result<Totals> {
     let (next_token, perplexity) = (read("next_token.json")?, read("perplexity.json")?);
     let transformers = read("next_token_transformers.json")?;
     let text = folder.join("text.txt");
+    let n_tokens = if args.lavapipe { LAVAPIPE_TOKENS } else { TOKENS };
     let mut totals = Totals::default();
     let (mut prompts, mut perplexities) = (Vec::new(), Vec::new());
     for model in MODELS.iter().filter(|model| args.wants(model.alias)) {
@@ -79,7 +84,7 @@ pub(super) fn run(engine: &Engine, args: &Args) -> Result<Totals> {
         let n_prompts = args.prompts.unwrap_or(llama_cpp.len());
         for references in llama_cpp.iter().zip(&transformers).take(n_prompts) {
             for mode in MODES {
-                prompts.push(prompt_row(engine, model, references, mode, &mut totals));
+                prompts.push(prompt_row(engine, model, references, mode, n_tokens, &mut totals));
             }
         }
         if args.lavapipe || args.prompts.is_some() {
@@ -113,16 +118,18 @@ fn prompt_row(
     &Model { alias, llama_cpp: own, .. }: &Model,
     (llama_cpp, transformers): (&Value, &Value),
     mode: &Mode,
+    n_tokens: usize,
     totals: &mut Totals,
 ) -> Vec<String> {
     let prompt = llama_cpp["prompt"].as_str().unwrap_or_default();
     let mut args = vec!["run", alias, "--raw", "--json", "--logprobs", "10"];
-    args.extend(["--temp", "0", "-n", "32"]);
+    let n = n_tokens.to_string();
+    args.extend(["--temp", "0", "-n", &n]);
     args.extend(mode.options);
     args.extend(["--", prompt]);
     let short: String = prompt.escape_debug().take(24).collect();
     let mut row = vec![alias.to_owned(), short, mode.name.to_owned()];
-    match engine.json(&args).and_then(|found| compare(&found, llama_cpp, transformers)) {
+    match engine.json(&args).and_then(|found| compare(&found, llama_cpp, transformers, n_tokens)) {
         Ok(Compared { ids, transformers, llama_cpp, greedy: (equal, needed) }) => {
             let near = transformers <= mode.tolerance && llama_cpp <= mode.tolerance.max(own);
             row.push((if ids { "equal" } else { "differ" }).to_owned());
@@ -159,8 +166,14 @@ fn perplexity_row(
     row
 }
 
-/// Hold one answer of `run --json --logprobs` against the references.
-fn compare(found: &Value, llama_cpp: &Value, transformers: &Value) -> Result<Compared> {
+/// Hold one answer of `run --json --logprobs`, with up to `n_tokens` new tokens, against the
+/// references.
+fn compare(
+    found: &Value,
+    llama_cpp: &Value,
+    transformers: &Value,
+    n_tokens: usize,
+) -> Result<Compared> {
     let wanted = integers(&llama_cpp["ids"], "ids")?;
     ensure!(wanted == integers(&transformers["ids"], "ids")?, "the references differ in ids");
     let ids = integers(&found["prompt_ids"], "prompt_ids")? == wanted;
@@ -173,7 +186,7 @@ fn compare(found: &Value, llama_cpp: &Value, transformers: &Value) -> Result<Com
         ids,
         transformers: apart(found, transformers)?,
         llama_cpp: apart(found, llama_cpp)?,
-        greedy: (equal, sure.min(greedy.len())),
+        greedy: (equal, sure.min(greedy.len()).min(n_tokens)),
     })
 }
 
@@ -220,23 +233,27 @@ mod tests {
             (answer(&[1], &[0, 5], -0.75), (false, 0.25, 0.5, (1, 2))),
         ];
         for (found, (ids, llama_cpp, transformers, greedy)) in cases {
-            let compared = compare(&found, &reference(0.0), &reference(0.25)).unwrap();
+            let compared = compare(&found, &reference(0.0), &reference(0.25), 32).unwrap();
             assert_eq!((compared.ids, compared.greedy), (ids, greedy));
             assert_eq!((compared.llama_cpp, compared.transformers), (llama_cpp, transformers));
         }
+        // No more is needed than was to be generated.
+        let found = answer(&[1, 2], &[0], -1.0);
+        let compared = compare(&found, &reference(0.0), &reference(0.25), 1).unwrap();
+        assert_eq!(compared.greedy, (1, 1));
     }
 
     #[test]
     fn references_of_other_ids_are_an_error() {
         let mut other = reference(0.0);
         other["ids"] = json!([1, 3]);
-        assert!(compare(&answer(&[1, 2], &[0], -1.0), &reference(0.0), &other).is_err());
+        assert!(compare(&answer(&[1, 2], &[0], -1.0), &reference(0.0), &other, 32).is_err());
     }
 
     #[test]
     fn a_token_that_is_not_listed_is_an_error() {
         let mut found = answer(&[1, 2], &[0], -1.0);
         found["top_logprobs"][0][3]["id"] = json!(99);
-        assert!(compare(&found, &reference(0.0), &reference(0.0)).is_err());
+        assert!(compare(&found, &reference(0.0), &reference(0.0), 32).is_err());
     }
 }
