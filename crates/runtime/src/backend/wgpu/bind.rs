@@ -2,7 +2,7 @@
 //! device's buffers.
 
 use super::upload::{DeviceWeights, VectorKey};
-use super::words::{Rows, Words, rows_at};
+use super::words::{RowCounts, Rows, Words, rows_at};
 use crate::backend::Arithmetic;
 use crate::graph::{Activation, Attention, Norm, NormKind, Op, Prologue, RopeStyle, RowDomain};
 use crate::plan::{Place, Plan, Step};
@@ -14,18 +14,35 @@ use realizar_kernels_wgpu::{
 };
 use realizar_quant::BlockType;
 
-/// Rows of logits up to which their product takes the smaller tiles.
-const FEW_ROWS: usize = 16;
+/// Rows of prompts up to which their product takes the smaller tiles.
+const FEW_ROWS: u32 = 16;
 
 /// How often a kernel runs in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Count {
     /// Once for each row of a range.
     Rows(RowsAt),
+    /// Once for each row of a range, if they are few.
+    FewRows(RowsAt),
+    /// Once for each row of a range, if they are more.
+    ManyRows(RowsAt),
     /// Once for each tile of prompt rows.
     Tiles,
     /// Once for each work item of generated rows, of a key-value group.
     Items(usize),
+}
+
+impl Count {
+    /// How often the kernel runs for `batch`, of which `counts` are the rows.
+    pub(super) fn of(self, counts: &RowCounts, words: &Words) -> u32 {
+        match self {
+            Self::Rows(at) => counts.n(at),
+            Self::FewRows(at) => Some(counts.n(at)).filter(|&n| n <= FEW_ROWS).unwrap_or(0),
+            Self::ManyRows(at) => Some(counts.n(at)).filter(|&n| n > FEW_ROWS).unwrap_or(0),
+            Self::Tiles => words.n_tiles(),
+            Self::Items(group) => words.n_items(group),
+        }
+    }
 }
 
 /// A kernel of a step.
@@ -186,17 +203,15 @@ impl Binder<'_> {
         let int8 = |matrix: &kernels::Matrix| !exact && kernels::takes_quantized(matrix.ty());
 
         let mut runs = Vec::new();
-        let push = |runs: &mut Vec<Run>, kernels: Vec<Kernel>, at| {
-            let bound = kernels.into_iter();
-            runs.extend(bound.map(|kernel| Run { kernel, count: Count::Rows(at) }));
+        let push = |runs: &mut Vec<Run>, kernels: Vec<Kernel>, count| {
+            runs.extend(kernels.into_iter().map(|kernel| Run { kernel, count }));
         };
         if let Some(to) = self.quantized
             && self.weights.linear(idx).any(|(matrix, _)| int8(matrix))
         {
             let kernel = kernels::quantize(self.gpu, self.rows(generated), x, to)?;
-            push(&mut runs, vec![kernel], generated);
+            push(&mut runs, vec![kernel], Count::Rows(generated));
         }
-        let few_rows = domain == RowDomain::Outputs && plan.limits.outputs <= FEW_ROWS;
         let mut first = 0;
         for (matrix, bias) in self.weights.linear(idx) {
             let width = matrix.n_rows() as usize;
@@ -215,12 +230,16 @@ impl Binder<'_> {
                 }
                 _ => kernels::matvec(self.gpu, self.rows(generated), &linear)?,
             };
-            push(&mut runs, bound, generated);
+            push(&mut runs, bound, Count::Rows(generated));
             // Half precision only where it rounds nothing: prompts are exact.
             let half_tiles = matrix.ty() == BlockType::F16;
-            let options = MatmulOptions { few_rows, half_tiles };
-            let bound = kernels::matmul(self.gpu, self.rows(prompt), &linear, options)?;
-            push(&mut runs, bound, prompt);
+            for (few_rows, count) in
+                [(true, Count::FewRows(prompt)), (false, Count::ManyRows(prompt))]
+            {
+                let options = MatmulOptions { few_rows, half_tiles };
+                let bound = kernels::matmul(self.gpu, self.rows(prompt), &linear, options)?;
+                push(&mut runs, bound, count);
+            }
         }
         Ok(runs)
     }

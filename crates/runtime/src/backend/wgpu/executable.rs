@@ -1,6 +1,6 @@
 //! A plan on the device: its buffers, its bound kernels, and a step of them.
 
-use super::bind::{Binder, Count, KvGroup, Run};
+use super::bind::{Binder, KvGroup, Run};
 use super::device_error;
 use super::kv_spec;
 use super::upload::{DeviceWeights, matrix_type};
@@ -222,11 +222,7 @@ impl WgpuExecutable {
             n_products += products(step, &counts);
             let class = OpClass::of(&step.op);
             for run in runs {
-                let n = match run.count {
-                    Count::Rows(at) => counts.n(at),
-                    Count::Tiles => self.words.n_tiles(),
-                    Count::Items(group) => self.words.n_items(group),
-                };
+                let n = run.count.of(&counts, &self.words);
                 recorder.run(&run.kernel, n);
                 if n > 0 {
                     self.metrics.count(class, 1);
