@@ -87,7 +87,7 @@ pub(crate) enum KvTypeArg {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Execution")]
 pub(crate) struct LoadArgs {
-    /// Device: auto, cpu, wgpu[:N] or cuda[:N]; `realizar devices` lists them [default: auto]
+    /// Device: auto, cpu, wgpu, wgpu:N, cuda or cuda:N; `realizar devices` lists them [default: auto]
     #[arg(long, value_name = "DEVICE", value_parser = device)]
     #[arg(env = "REALIZAR_DEVICE", hide_env_values = true)]
     pub(crate) device: Option<DeviceChoice>, // `None` is auto where the model is run

@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// Hold the peak memory of published models against their size (Linux alone).
     #[arg(long)]
     memory: bool,
-    /// Where the models run: cpu or wgpu[:N]. A GPU is compared with the CPU's references.
+    /// Where the models run: cpu, wgpu or wgpu:N. A GPU is compared with the CPU's references.
     #[arg(long, default_value = "cpu", value_parser = device)]
     device: String,
     /// Use none of the features that a GPU may lack.
