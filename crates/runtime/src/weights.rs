@@ -9,7 +9,7 @@
 use crate::Error;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::names::{self, NameTable};
-use crate::graph::WeightInfo;
+use crate::graph::{LinearPart, WeightInfo};
 use realizar_formats::{Bytes, Tensor};
 use realizar_quant::BlockType;
 use std::collections::HashSet;
@@ -114,6 +114,18 @@ impl Weights {
             WeightData::Vector(values) => values,
             WeightData::Matrix { .. } => panic!("weight {} is a matrix", id.0),
         }
+    }
+
+    /// The biases of a linear's parts side by side, zero where a part has none;
+    /// `None` when no part has one.
+    pub(crate) fn stacked_bias(&self, parts: &[LinearPart]) -> Option<Vec<f32>> {
+        parts.iter().any(|part| part.bias.is_some()).then(|| {
+            let of_part = |part: &LinearPart| match part.bias {
+                Some(id) => self.vector(id).to_vec(),
+                None => vec![0.0; part.out],
+            };
+            parts.iter().flat_map(of_part).collect()
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! A plan on the CPU: one arm per operation, each calling its kernel.
 
-use super::linear::{LinearScratch, LinearStep, RoleRows, stacked_bias};
+use super::linear::{LinearScratch, LinearStep, RoleRows};
 use super::memory::{AlignedMemory, Arena};
 use super::names;
 use crate::Error;
@@ -92,7 +92,7 @@ impl CpuExecutable {
             options.kv.iter().map(|(layout, n_pages)| KvGroup::new(layout, *n_pages)).collect();
         Ok(Self {
             tier,
-            biases: plan.steps.iter().map(|step| stacked_bias(&step.op, &weights)).collect(),
+            biases: plan.steps.iter().map(|step| bias_of(&step.op, &weights)).collect(),
             arithmetic: options.arithmetic,
             linear: LinearScratch::new(&plan, options.arithmetic, &team),
             attention: AttnScratch::new(n_threads, PAGE_LEN, max_head_dim, max_group),
@@ -281,6 +281,12 @@ fn role_rows(domain: RowDomain, batch: &Batch) -> RoleRows {
             RoleRows { n_rows: batch.outputs.len(), n_generated: batch.n_generated_outputs() }
         }
     }
+}
+
+/// The biases of a linear step; `None` for other steps.
+fn bias_of(op: &Op, weights: &Weights) -> Option<Vec<f32>> {
+    let Op::Linear { parts, .. } = op else { return None };
+    weights.stacked_bias(parts)
 }
 
 /// Rows of a table by id, times a factor.

@@ -57,19 +57,6 @@ impl LinearScratch {
     }
 }
 
-/// The biases of a linear step's parts side by side, zero where a part has
-/// none; `None` when no part has one, or the step is not linear.
-pub(super) fn stacked_bias(op: &Op, weights: &Weights) -> Option<Vec<f32>> {
-    let Op::Linear { parts, .. } = op else { return None };
-    parts.iter().any(|part| part.bias.is_some()).then(|| {
-        let of_part = |part: &LinearPart| match part.bias {
-            Some(id) => weights.vector(id).to_vec(),
-            None => vec![0.0; part.out],
-        };
-        parts.iter().flat_map(of_part).collect()
-    })
-}
-
 /// What a linear step runs with.
 pub(super) struct LinearStep<'a> {
     pub(super) team: &'a Team,
@@ -77,7 +64,7 @@ pub(super) struct LinearStep<'a> {
     pub(super) weights: &'a Weights,
     pub(super) arithmetic: Arithmetic,
     pub(super) rows: RoleRows,
-    /// The step's biases, from [`stacked_bias`].
+    /// The step's biases, from [`Weights::stacked_bias`].
     pub(super) bias: Option<&'a [f32]>, // [out]
 }
 

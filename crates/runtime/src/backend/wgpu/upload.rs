@@ -203,13 +203,8 @@ impl Vectors {
     }
 
     fn add_biases(&mut self, weights: &Weights, parts: &[LinearPart]) {
-        if parts.iter().any(|part| part.bias.is_some()) {
-            let of_part = |part: &LinearPart| match part.bias {
-                Some(id) => weights.vector(id).to_vec(),
-                None => vec![0.0; part.out],
-            };
-            let key = VectorKey::Biases(parts.iter().map(|part| part.weight).collect());
-            self.add(key, parts.iter().flat_map(of_part));
+        if let Some(biases) = weights.stacked_bias(parts) {
+            self.add(VectorKey::Biases(key_of(parts)), biases);
         }
     }
 
