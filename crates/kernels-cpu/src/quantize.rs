@@ -122,14 +122,12 @@ impl QuantizedRows {
             let quants = row.quants.as_chunks_mut::<BLOCK_LEN>().0;
             let sums = row.sums.as_chunks_mut::<2>().0;
             for (b, block) in blocks.iter().enumerate() {
-                row.scales[b] = match tier {
-                    Tier::Scalar => quantize_block(block, &mut quants[b], &mut sums[b]),
+                row.scales[b] = match tier.avx2() {
+                    None => quantize_block(block, &mut quants[b], &mut sums[b]),
                     #[cfg(target_arch = "x86_64")]
                     // SAFETY: the token of this tier exists only if its instructions
                     // were detected.
-                    Tier::Avx2(_) => unsafe {
-                        quantize_block_avx2(block, &mut quants[b], &mut sums[b])
-                    },
+                    Some(_) => unsafe { quantize_block_avx2(block, &mut quants[b], &mut sums[b]) },
                 };
                 let sum = i32::from(sums[b][0]) + i32::from(sums[b][1]);
                 row.block_sums[b] = row.scales[b] * sum as f32;
