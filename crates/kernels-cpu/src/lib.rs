@@ -49,6 +49,7 @@ mod lanes;
 pub mod math;
 mod matmul;
 mod norm;
+mod packed;
 mod quantize;
 mod rope;
 mod rows;
@@ -67,8 +68,11 @@ pub use elementwise::{
 pub use embed::embed;
 pub use error::Error;
 pub use kv::{KvGeometry, KvSlot, kv_store};
-pub use matmul::{Epilogue, MatrixRef, PanelScratch, matmul_f32, matmul_int8};
+pub use matmul::{
+    Epilogue, MatrixRef, PackedScratch, PanelScratch, matmul_f32, matmul_int8, matmul_packed,
+};
 pub use norm::{Norm, norm, norm_in_place, norm_row, norm_row_in_place};
+pub use packed::{PACKED_ROWS, PackedRef, pack_group, packed_bytes, packs};
 pub use quantize::QuantizedRows;
 pub use rope::{RopeStyle, rope, rope_table};
 pub use rows::{Rows, RowsMut};

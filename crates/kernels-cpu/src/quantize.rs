@@ -21,6 +21,7 @@ struct RowBuf {
     scales: Vec<f32>,     // [max_cols / 32]
     sums: Vec<i16>,       // [max_cols / 16]
     block_sums: Vec<f32>, // [max_cols / 32]
+    half_sums: Vec<f32>,  // [max_cols / 16]
 }
 
 /// One quantized row.
@@ -30,6 +31,30 @@ pub(crate) struct QuantizedRow<'a> {
     pub(crate) scales: &'a [f32],     // [n_cols / 32]
     pub(crate) sums: &'a [i16],       // [n_cols / 16], sums of quants
     pub(crate) block_sums: &'a [f32], // [n_cols / 32], scale * sum of the block's quants
+    pub(crate) half_sums: &'a [f32],  // [n_cols / 16], scale * sum of every 16 quants
+}
+
+impl QuantizedRow<'_> {
+    /// The columns in a range of whole blocks.
+    pub(crate) fn slice_cols(&self, cols: std::ops::Range<usize>) -> Self {
+        let blocks = cols.start / BLOCK_LEN..cols.end / BLOCK_LEN;
+        let halves = 2 * blocks.start..2 * blocks.end;
+        Self {
+            quants: &self.quants[cols],
+            scales: &self.scales[blocks.clone()],
+            sums: &self.sums[halves.clone()],
+            block_sums: &self.block_sums[blocks],
+            half_sums: &self.half_sums[halves],
+        }
+    }
+
+    /// Whether every part covers the quants.
+    pub(crate) fn is_whole(&self) -> bool {
+        let n_blocks = self.quants.len() / BLOCK_LEN;
+        self.quants.len().is_multiple_of(BLOCK_LEN)
+            && (self.scales.len(), self.block_sums.len()) == (n_blocks, n_blocks)
+            && self.half_sums.len() == 2 * n_blocks
+    }
 }
 
 /// Rows of activations as 8-bit integers: `x[i] ≈ scale[i / 32] * quant[i]`, where
@@ -64,6 +89,7 @@ impl QuantizedRows {
             scales: vec![0.0; n_blocks],
             sums: vec![0; n_blocks * 2],
             block_sums: vec![0.0; n_blocks],
+            half_sums: vec![0.0; 2 * n_blocks],
         };
         Self { n_rows: 0, n_cols: 0, max_cols: n_blocks * BLOCK_LEN, rows: vec![row; max_rows] }
     }
@@ -103,6 +129,7 @@ impl QuantizedRows {
             scales: &row.scales[..n_blocks],
             sums: &row.sums[..2 * n_blocks],
             block_sums: &row.block_sums[..n_blocks],
+            half_sums: &row.half_sums[..2 * n_blocks],
         }
     }
 
@@ -131,6 +158,9 @@ impl QuantizedRows {
                 };
                 let sum = i32::from(sums[b][0]) + i32::from(sums[b][1]);
                 row.block_sums[b] = row.scales[b] * sum as f32;
+                for (half, &sum) in sums[b].iter().enumerate() {
+                    row.half_sums[2 * b + half] = row.scales[b] * f32::from(sum);
+                }
             }
         });
     }
