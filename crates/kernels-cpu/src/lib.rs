@@ -77,9 +77,9 @@ pub use quantize::QuantizedRows;
 pub use rope::{RopeStyle, rope, rope_table};
 pub use rows::{Rows, RowsMut};
 pub use team::{PerThread, Team, default_threads};
+pub use tier::{Avx2, Tier};
 #[cfg(target_arch = "x86_64")]
-pub use tier::Avx2;
-pub use tier::Tier;
+pub use tier::{Avx512, AvxVnni};
 pub use vec_dot::{supports_weights, takes_quantized};
 
 /// Compiles and runs the example of the README.

@@ -207,8 +207,8 @@ impl<'a> QuantizedRowMut<'a> {
 
     /// Quantizes a row of floats.
     fn quantize(&mut self, tier: Tier, x: &[f32]) {
-        match tier {
-            Tier::Scalar => {
+        match tier.avx2() {
+            None => {
                 for (b, block) in x.as_chunks::<BLOCK_LEN>().0.iter().enumerate() {
                     self.set_block(b, block);
                 }
@@ -216,7 +216,7 @@ impl<'a> QuantizedRowMut<'a> {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the token of this tier exists only if its instructions were
             // detected.
-            Tier::Avx2(_) => unsafe { self.quantize_avx2(x) },
+            Some(_) => unsafe { self.quantize_avx2(x) },
         }
     }
 

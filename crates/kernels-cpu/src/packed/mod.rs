@@ -148,12 +148,12 @@ pub(crate) fn dot_groups(
             assert_eq!(group.len(), n_blocks * PACKED_ROWS * F::BYTES, "bytes of a group");
         }
         assert!(x.is_whole(), "the parts of a quantized row");
-        match tier {
-            Tier::Scalar => scalar::dot_groups::<F>(groups, x, out),
+        match tier.avx2() {
+            None => scalar::dot_groups::<F>(groups, x, out),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the token of this tier exists only if its instructions were
             // detected; the lengths were checked above.
-            Tier::Avx2(_) => unsafe { avx2::dot_groups::<F>(groups, x, out) },
+            Some(_) => unsafe { avx2::dot_groups::<F>(groups, x, out) },
         }
     });
 }
@@ -172,12 +172,12 @@ pub(crate) fn expand(
         assert!(col.is_multiple_of(F::LEN) && n_cols.is_multiple_of(F::LEN), "whole blocks");
         let block_bytes = PACKED_ROWS * F::BYTES;
         let bytes = &group[col / F::LEN * block_bytes..][..n_cols / F::LEN * block_bytes];
-        match tier {
-            Tier::Scalar => scalar::expand::<F>(bytes, panel),
+        match tier.avx2() {
+            None => scalar::expand::<F>(bytes, panel),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the token of this tier exists only if its instructions were
             // detected; the lengths were checked above.
-            Tier::Avx2(_) => unsafe { avx2::expand::<F>(bytes, panel) },
+            Some(_) => unsafe { avx2::expand::<F>(bytes, panel) },
         }
     });
 }
@@ -196,12 +196,12 @@ pub(crate) fn multiply_panel(
         assert_eq!(x.quants.len(), panel.len() * GROUP_LEN, "columns of the panel");
         assert!(x.is_whole(), "the parts of a quantized row");
     }
-    with_format!(ty, F => match tier {
-        Tier::Scalar => scalar::multiply_panel::<F>(panel, x, sums),
+    with_format!(ty, F => match tier.avx2() {
+        None => scalar::multiply_panel::<F>(panel, x, sums),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token of this tier exists only if its instructions were
         // detected; the lengths were checked above.
-        Tier::Avx2(_) => unsafe { avx2::multiply_panel::<F>(panel, x, sums) },
+        Some(_) => unsafe { avx2::multiply_panel::<F>(panel, x, sums) },
     });
 }
 
