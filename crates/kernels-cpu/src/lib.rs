@@ -49,6 +49,7 @@ mod lanes;
 pub mod math;
 mod matmul;
 mod norm;
+mod pages;
 mod quantize;
 mod rope;
 mod rows;
@@ -56,6 +57,7 @@ mod team;
 #[cfg(test)]
 mod testing;
 mod tier;
+mod topology;
 mod vec_dot;
 
 pub use activation::{Activation, activate_in_place, activate_row, gated, gated_row};
@@ -69,13 +71,15 @@ pub use error::Error;
 pub use kv::{KvGeometry, KvSlot, kv_store};
 pub use matmul::{Epilogue, MatrixRef, PanelScratch, matmul_f32, matmul_int8};
 pub use norm::{Norm, norm, norm_in_place, norm_row, norm_row_in_place};
+pub use pages::Pages;
 pub use quantize::QuantizedRows;
 pub use rope::{RopeStyle, rope, rope_table};
 pub use rows::{Rows, RowsMut};
-pub use team::{PerThread, Team, default_threads};
+pub use team::{PerThread, Team};
 #[cfg(target_arch = "x86_64")]
 pub use tier::Avx2;
 pub use tier::Tier;
+pub use topology::{Cache, HugePages, Node, Topology, default_threads, huge_pages};
 pub use vec_dot::{supports_weights, takes_quantized};
 
 /// Compiles and runs the example of the README.
