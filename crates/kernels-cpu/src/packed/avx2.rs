@@ -155,13 +155,22 @@ fn keep<const T: usize>(sums: &mut [Rows16<__m256i>; T]) {
         match sums.as_flattened_mut() {
             [a, b, c, d, e, f, g, h] => asm!(
                 "/* {0} {1} {2} {3} {4} {5} {6} {7} */",
-                inout(ymm_reg) *a, inout(ymm_reg) *b, inout(ymm_reg) *c, inout(ymm_reg) *d,
-                inout(ymm_reg) *e, inout(ymm_reg) *f, inout(ymm_reg) *g, inout(ymm_reg) *h,
+                inout(ymm_reg) * a,
+                inout(ymm_reg) * b,
+                inout(ymm_reg) * c,
+                inout(ymm_reg) * d,
+                inout(ymm_reg) * e,
+                inout(ymm_reg) * f,
+                inout(ymm_reg) * g,
+                inout(ymm_reg) * h,
                 options(pure, nomem, nostack, preserves_flags)
             ),
             [a, b, c, d] => asm!(
                 "/* {0} {1} {2} {3} */",
-                inout(ymm_reg) *a, inout(ymm_reg) *b, inout(ymm_reg) *c, inout(ymm_reg) *d,
+                inout(ymm_reg) * a,
+                inout(ymm_reg) * b,
+                inout(ymm_reg) * c,
+                inout(ymm_reg) * d,
                 options(pure, nomem, nostack, preserves_flags)
             ),
             _ => {}

@@ -4,7 +4,9 @@ use std::arch::x86_64::*;
 
 use super::format::Format;
 use super::panel::GroupScales;
-use super::types::{HALVES_BYTES, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, SIXES_LOW};
+use super::types::{
+    HALVES_BYTES, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, SIXES_LOW,
+};
 
 /// [`GroupScales`] in registers of eight rows. What a format does not have is not
 /// initialized from memory.
