@@ -77,16 +77,9 @@ pub use norm::{Norm, norm, norm_in_place, norm_row, norm_row_in_place};
 pub use packed::{PACKED_ROWS, PackedRef, pack_group, packed_bytes, packs};
 pub use pages::Pages;
 pub use quantize::QuantizedRows;
-pub use quantize::QuantizedRows;
 pub use rope::{RopeStyle, rope, rope_table};
-pub use rope::{RopeStyle, rope, rope_table};
-pub use rows::{Rows, RowsMut};
 pub use rows::{Rows, RowsMut};
 pub use team::{PerThread, Team};
-pub use team::{PerThread, Team, default_threads};
-#[cfg(target_arch = "x86_64")]
-pub use tier::Avx2;
-pub use tier::Tier;
 pub use tier::{Avx2, Tier};
 #[cfg(target_arch = "x86_64")]
 pub use tier::{Avx512, AvxVnni};
