@@ -58,7 +58,10 @@ mod testing;
 mod tier;
 mod vec_dot;
 
-pub use activation::{Activation, activate_in_place, activate_row, gated, gated_row};
+pub use activation::{
+    Activation, activate, activate_in_place, activate_quantize, activate_row, gated,
+    gated_quantize, gated_row,
+};
 pub use attention::{AttnParams, AttnScratch, AttnSeq, attention};
 pub use elementwise::{
     add, add_bias_in_place, add_in_place, clamp_in_place, copy_rows, gather_rows, mul,
@@ -68,7 +71,7 @@ pub use embed::embed;
 pub use error::Error;
 pub use kv::{KvGeometry, KvSlot, kv_store};
 pub use matmul::{Epilogue, MatrixRef, PanelScratch, matmul_f32, matmul_int8};
-pub use norm::{Norm, norm, norm_in_place, norm_row, norm_row_in_place};
+pub use norm::{Norm, norm, norm_in_place, norm_quantize, norm_row, norm_row_in_place};
 pub use quantize::QuantizedRows;
 pub use rope::{RopeStyle, rope, rope_table};
 pub use rows::{Rows, RowsMut};

@@ -76,51 +76,94 @@ impl LinearStep<'_> {
         };
         let n_rows = self.rows.n_rows;
         let n_in = step.inputs[0].width;
+        let matrices = matrices(parts, self.weights);
+        let matrices = &matrices[..parts.len()];
+        let LinearScratch { input, quantized, panels } = scratch;
         let with_prologue = *prologue != Prologue::None;
-        if with_prologue {
-            let out = RowsMut::new(&mut scratch.input[..n_rows * n_in], n_rows, n_in);
+        let quantized_alone = self.quantized_alone(matrices);
+        if quantized_alone {
+            self.quantized_prologue(prologue, step, arena, quantized);
+        } else if with_prologue {
+            let out = RowsMut::new(&mut input[..n_rows * n_in], n_rows, n_in);
             self.prologue(prologue, step, arena, out);
         }
-        let LinearScratch { input, quantized, panels } = scratch;
         let out = (&step.output, n_rows);
         // A place that is not used is borrowed as well: the first input's.
         let last = step.inputs.last().unwrap_or(&step.inputs[0]);
         let (out, [x, last]) = arena.borrow(out, [(&step.inputs[0], n_rows), (last, n_rows)]);
-        let x = if with_prologue { Rows::new(&input[..n_rows * n_in], n_rows, n_in) } else { x };
+        let x = if with_prologue && !quantized_alone {
+            Rows::new(&input[..n_rows * n_in], n_rows, n_in)
+        } else {
+            x
+        };
         let residual = residual.then_some(last);
-        self.multiply(parts, x, residual, out, quantized, panels);
+        self.multiply(matrices, x, quantized_alone, residual, out, quantized, panels);
     }
 
-    fn prologue(&self, prologue: &Prologue, step: &Step, arena: &Arena, mut out: RowsMut<'_>) {
+    /// Whether every row is read in its quantized form and by no part otherwise, so that the
+    /// prologue need not write floats.
+    fn quantized_alone(&self, matrices: &[MatrixRef<'_>]) -> bool {
+        self.arithmetic == Arithmetic::Auto
+            && self.rows.n_generated == self.rows.n_rows
+            && matrices.iter().all(|matrix| kernels::takes_quantized(matrix.ty()))
+    }
+
+    /// The rows after the prologue, as floats.
+    fn prologue(&self, prologue: &Prologue, step: &Step, arena: &Arena, out: RowsMut<'_>) {
+        let (team, tier) = (self.team, self.tier);
         let x = arena.rows(&step.inputs[0], self.rows.n_rows);
         match prologue {
             Prologue::None => {}
             Prologue::Norm(norm) => {
-                let norm = names::norm(norm, self.weights);
-                kernels::norm(self.team, self.tier, &norm, x, out);
+                kernels::norm(team, tier, &names::norm(norm, self.weights), x, out);
             }
             Prologue::Gated(act) => {
                 let up = arena.rows(&step.inputs[1], self.rows.n_rows);
-                kernels::gated(self.team, self.tier, names::activation(*act), x, up, out);
+                kernels::gated(team, tier, names::activation(*act), x, up, out);
             }
             Prologue::Act(act) => {
-                kernels::copy_rows(self.team, x, out.reborrow());
-                kernels::activate_in_place(self.team, self.tier, names::activation(*act), out);
+                kernels::activate(team, tier, names::activation(*act), x, out);
             }
         }
     }
 
+    /// The rows after the prologue, quantized; their bytes are those of the two steps apart.
+    fn quantized_prologue(
+        &self,
+        prologue: &Prologue,
+        step: &Step,
+        arena: &Arena,
+        out: &mut QuantizedRows,
+    ) {
+        let (team, tier) = (self.team, self.tier);
+        let x = arena.rows(&step.inputs[0], self.rows.n_rows);
+        match prologue {
+            Prologue::None => out.quantize(team, tier, x),
+            Prologue::Norm(norm) => {
+                kernels::norm_quantize(team, tier, &names::norm(norm, self.weights), x, out);
+            }
+            Prologue::Gated(act) => {
+                let up = arena.rows(&step.inputs[1], self.rows.n_rows);
+                kernels::gated_quantize(team, tier, names::activation(*act), x, up, out);
+            }
+            Prologue::Act(act) => {
+                kernels::activate_quantize(team, tier, names::activation(*act), x, out);
+            }
+        }
+    }
+
+    /// Multiplies the rows, which `quantized` holds already where it is all that is read.
+    #[expect(clippy::too_many_arguments, reason = "operands and scratch memory of one product")]
     fn multiply(
         &self,
-        parts: &[LinearPart],
-        x: Rows<'_>,                // [n_rows, in]
+        matrices: &[MatrixRef<'_>],
+        x: Rows<'_>, // [n_rows, in]
+        quantized_alone: bool,
         residual: Option<Rows<'_>>, // [n_rows, out]
         mut out: RowsMut<'_>,       // [n_rows, out]
         quantized: &mut QuantizedRows,
         panels: &PanelScratch,
     ) {
-        let matrices = matrices(parts, self.weights);
-        let matrices = &matrices[..parts.len()];
         let n_generated = match self.arithmetic {
             Arithmetic::Auto => self.rows.n_generated,
             Arithmetic::F32 => 0,
@@ -133,7 +176,8 @@ impl LinearStep<'_> {
             let rows = 0..n_generated;
             let x = x.slice_rows(rows.clone());
             // Float weights multiply the activations as they are.
-            if matrices.iter().any(|matrix| kernels::takes_quantized(matrix.ty())) {
+            let quantizes = matrices.iter().any(|matrix| kernels::takes_quantized(matrix.ty()));
+            if quantizes && !quantized_alone {
                 quantized.quantize(self.team, self.tier, x);
             }
             let out = out.slice_rows(rows.clone());
