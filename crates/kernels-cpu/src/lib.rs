@@ -62,7 +62,10 @@ mod tier;
 mod topology;
 mod vec_dot;
 
-pub use activation::{Activation, activate_in_place, activate_row, gated, gated_row};
+pub use activation::{
+    Activation, activate, activate_in_place, activate_quantize, activate_row, gated,
+    gated_quantize, gated_row,
+};
 pub use attention::{AttnParams, AttnScratch, AttnSeq, attention};
 pub use elementwise::{
     add, add_bias_in_place, add_in_place, clamp_in_place, copy_rows, gather_rows, mul,
@@ -74,7 +77,7 @@ pub use kv::{KvGeometry, KvSlot, kv_store};
 pub use matmul::{
     Epilogue, MatrixRef, PackedScratch, PanelScratch, matmul_f32, matmul_packed, matmul_rows,
 };
-pub use norm::{Norm, norm, norm_in_place, norm_row, norm_row_in_place};
+pub use norm::{Norm, norm, norm_in_place, norm_quantize, norm_row, norm_row_in_place};
 pub use packed::{PACKED_ROWS, PackedRef, pack_group, packed_bytes, packs};
 pub use pages::Pages;
 pub use quantize::QuantizedRows;

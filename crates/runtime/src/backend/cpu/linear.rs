@@ -89,41 +89,75 @@ impl LinearStep<'_> {
         };
         let n_rows = self.rows.n_rows;
         let n_in = step.inputs[0].width;
-        let with_prologue = *prologue != Prologue::None;
-        if with_prologue {
-            let out = RowsMut::new(&mut scratch.input[..n_rows * n_in], n_rows, n_in);
+        let LinearScratch { input, products } = scratch;
+        let is_packed = |part: &LinearPart| self.packed.get(part.weight).is_some();
+        // Where every part reads the rows quantized, the prologue need not write floats.
+        let quantized_alone = parts.iter().all(is_packed);
+        let with_floats = *prologue != Prologue::None && !quantized_alone;
+        if quantized_alone {
+            self.quantized_prologue(prologue, step, arena, &mut products.quantized);
+        } else if with_floats {
+            let out = RowsMut::new(&mut input[..n_rows * n_in], n_rows, n_in);
             self.prologue(prologue, step, arena, out);
         }
-        let LinearScratch { input, products } = scratch;
         let out = (&step.output, n_rows);
         // A place that is not used is borrowed as well: the first input's.
         let last = step.inputs.last().unwrap_or(&step.inputs[0]);
         let (out, [x, last]) = arena.borrow(out, [(&step.inputs[0], n_rows), (last, n_rows)]);
-        let x = if with_prologue { Rows::new(&input[..n_rows * n_in], n_rows, n_in) } else { x };
+        let x = if with_floats { Rows::new(&input[..n_rows * n_in], n_rows, n_in) } else { x };
         let residual = residual.then_some(last);
+        if !quantized_alone && parts.iter().any(is_packed) {
+            products.quantized.quantize(self.team, self.tier, x);
+        }
         self.multiply(parts, x, residual, out, products);
     }
 
-    fn prologue(&self, prologue: &Prologue, step: &Step, arena: &Arena, mut out: RowsMut<'_>) {
+    /// The rows after the prologue, as floats.
+    fn prologue(&self, prologue: &Prologue, step: &Step, arena: &Arena, out: RowsMut<'_>) {
+        let (team, tier) = (self.team, self.tier);
         let x = arena.rows(&step.inputs[0], self.rows.n_rows);
         match prologue {
             Prologue::None => {}
             Prologue::Norm(norm) => {
-                let norm = names::norm(norm, self.weights);
-                kernels::norm(self.team, self.tier, &norm, x, out);
+                kernels::norm(team, tier, &names::norm(norm, self.weights), x, out);
             }
             Prologue::Gated(act) => {
                 let up = arena.rows(&step.inputs[1], self.rows.n_rows);
-                kernels::gated(self.team, self.tier, names::activation(*act), x, up, out);
+                kernels::gated(team, tier, names::activation(*act), x, up, out);
             }
             Prologue::Act(act) => {
-                kernels::copy_rows(self.team, x, out.reborrow());
-                kernels::activate_in_place(self.team, self.tier, names::activation(*act), out);
+                kernels::activate(team, tier, names::activation(*act), x, out);
             }
         }
     }
 
-    /// Multiplies with runs of parts that are packed, and of parts that are not.
+    /// The rows after the prologue, quantized; their bytes are those of the two steps apart.
+    fn quantized_prologue(
+        &self,
+        prologue: &Prologue,
+        step: &Step,
+        arena: &Arena,
+        out: &mut QuantizedRows,
+    ) {
+        let (team, tier) = (self.team, self.tier);
+        let x = arena.rows(&step.inputs[0], self.rows.n_rows);
+        match prologue {
+            Prologue::None => out.quantize(team, tier, x),
+            Prologue::Norm(norm) => {
+                kernels::norm_quantize(team, tier, &names::norm(norm, self.weights), x, out);
+            }
+            Prologue::Gated(act) => {
+                let up = arena.rows(&step.inputs[1], self.rows.n_rows);
+                kernels::gated_quantize(team, tier, names::activation(*act), x, up, out);
+            }
+            Prologue::Act(act) => {
+                kernels::activate_quantize(team, tier, names::activation(*act), x, out);
+            }
+        }
+    }
+
+    /// Multiplies with runs of parts that are packed, for which the rows are quantized
+    /// already, and of parts that are not.
     fn multiply(
         &self,
         parts: &[LinearPart],
@@ -134,9 +168,6 @@ impl LinearStep<'_> {
     ) {
         let ProductScratch { quantized, packed, panels } = scratch;
         let is_packed = |part: &LinearPart| self.packed.get(part.weight).is_some();
-        if parts.iter().any(is_packed) {
-            quantized.quantize(self.team, self.tier, x);
-        }
         let mut col = 0;
         for run in parts.chunk_by(|a, b| is_packed(a) == is_packed(b)) {
             let cols = col..col + run.iter().map(|part| part.out).sum::<usize>();

@@ -58,9 +58,11 @@ impl PackedWeights {
             option: "model",
             reason: format!("packed weights of {n_bytes} bytes do not fit in memory"),
         })?;
-        let tables: Vec<WeightId> = plan.steps.iter().filter_map(|step| table_of(&step.op)).collect();
+        let tables: Vec<WeightId> =
+            plan.steps.iter().filter_map(|step| table_of(&step.op)).collect();
         for (idx, place) in places.iter().enumerate() {
-            let (Some(place), WeightData::Matrix { data, .. }) = (place, &mut weights.0[idx]) else {
+            let (Some(place), WeightData::Matrix { data, .. }) = (place, &mut weights.0[idx])
+            else {
                 continue;
             };
             let matrix = MatrixRef::new(place.ty, place.rows, place.cols, data);
