@@ -75,7 +75,7 @@ pub use pages::Pages;
 pub use quantize::QuantizedRows;
 pub use rope::{RopeStyle, rope, rope_table};
 pub use rows::{Rows, RowsMut};
-pub use team::{PerThread, Team};
+pub use team::{Affinity, PerThread, Team};
 #[cfg(target_arch = "x86_64")]
 pub use tier::Avx2;
 pub use tier::Tier;

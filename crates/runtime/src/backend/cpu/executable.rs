@@ -1,7 +1,7 @@
 //! A plan on the CPU: one arm per operation, each calling its kernel.
 
 use super::linear::{LinearScratch, LinearStep, RoleRows};
-use super::memory::{AlignedMemory, Arena};
+use super::memory::Arena;
 use super::names;
 use crate::Error;
 use crate::backend::{Arithmetic, Batch, Executable, ExecutableOptions};
@@ -11,7 +11,7 @@ use crate::plan::{Place, Plan, Step};
 use crate::weights::{WeightData, WeightId, Weights};
 use realizar_kernels_cpu as kernels;
 use realizar_kernels_cpu::{
-    AttnParams, AttnScratch, AttnSeq, KvGeometry, KvSlot, Rows, RowsMut, Team, Tier,
+    AttnParams, AttnScratch, AttnSeq, KvGeometry, KvSlot, Pages, Rows, RowsMut, Team, Tier,
 };
 use realizar_kvcache::{KvLayout, PAGE_LEN};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const SEQS_PER_CALL: usize = 16;
 struct KvGroup {
     /// Of each layer, where it lies in a page.
     layers: Vec<KvGeometry>,
-    memory: AlignedMemory,
+    memory: Pages,
 }
 
 /// A loaded plan.
@@ -62,7 +62,7 @@ impl KvGroup {
                 .expect("the cache's layouts are of types and sizes that the kernels have")
         };
         let n_bytes = page_bytes.saturating_mul(n_pages);
-        let memory = AlignedMemory::new(n_bytes)
+        let memory = Pages::zeroed(n_bytes)
             .ok_or_else(|| out_of_memory("ctx", "a key-value cache", n_bytes))?;
         Ok(Self { layers: (0..spec.n_layers).map(geometry).collect(), memory })
     }
@@ -199,7 +199,7 @@ impl CpuExecutable {
 
         self.slots.clear();
         self.slots.extend(group.slots.iter().map(|&(page, idx)| KvSlot { page, idx }));
-        kernels::kv_store(&self.team, self.tier, geometry, memory.bytes_mut(), k, v, &self.slots);
+        kernels::kv_store(&self.team, self.tier, geometry, memory, k, v, &self.slots);
 
         let params = AttnParams {
             n_heads: attention.n_heads,
@@ -229,7 +229,7 @@ impl CpuExecutable {
                 self.tier,
                 &params,
                 geometry,
-                memory.bytes(),
+                memory,
                 q,
                 &in_call[..seqs.len()],
                 &self.attention,
