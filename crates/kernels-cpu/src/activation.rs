@@ -87,11 +87,11 @@ pub fn gated(
 
 /// `x = activation(x)` on one row.
 pub fn activate_row(tier: Tier, activation: Activation, x: &mut [f32]) {
-    match tier {
-        Tier::Scalar => x.iter_mut().for_each(|x| *x = activation.apply(*x)),
+    match tier.avx2() {
+        None => x.iter_mut().for_each(|x| *x = activation.apply(*x)),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Tier::Avx2(_) => unsafe { avx2::activate(activation, x) },
+        Some(_) => unsafe { avx2::activate(activation, x) },
     }
 }
 
@@ -101,15 +101,15 @@ pub fn activate_row(tier: Tier, activation: Activation, x: &mut [f32]) {
 /// If the lengths differ.
 pub fn gated_row(tier: Tier, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
     assert!(gate.len() == out.len() && up.len() == out.len(), "lengths of a gated row");
-    match tier {
-        Tier::Scalar => {
+    match tier.avx2() {
+        None => {
             for ((out, &gate), up) in out.iter_mut().zip(gate).zip(up) {
                 *out = activation.apply(gate) * up;
             }
         }
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Tier::Avx2(_) => unsafe { avx2::gated(activation, gate, up, out) },
+        Some(_) => unsafe { avx2::gated(activation, gate, up, out) },
     }
 }
 

@@ -322,11 +322,11 @@ impl Task<'_> {
             k: &block.k[..tile_len * head_len],
             v: &block.v[..tile_len * head_len],
         };
-        match self.tier {
-            Tier::Scalar => scalar::run(&mut tile),
+        match self.tier.avx2() {
+            None => scalar::run(&mut tile),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-            Tier::Avx2(_) => unsafe { avx2::run(&mut tile) },
+            Some(_) => unsafe { avx2::run(&mut tile) },
         }
     }
 

@@ -220,14 +220,14 @@ impl SharedBytes {
 
 /// Converts `x` to the bytes of a type.
 fn encode(tier: Tier, ty: Element, x: &[f32], out: &mut [u8]) {
-    match tier {
-        Tier::Scalar => match ty {
+    match tier.avx2() {
+        None => match ty {
             Element::F32 => put(x, out, f32::to_le_bytes),
             Element::F16 => put(x, out, |x| half::f16::from_f32(x).to_le_bytes()),
             Element::BF16 => put(x, out, |x| half::bf16::from_f32(x).to_le_bytes()),
         },
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx2(_) => match ty {
+        Some(_) => match ty {
             Element::F32 => put(x, out, f32::to_le_bytes),
             // SAFETY: the token proves that AVX2, FMA and F16C were detected.
             Element::F16 => unsafe { avx2::encode_f16(x, out) },
@@ -244,14 +244,14 @@ fn put<const N: usize>(x: &[f32], out: &mut [u8], to_bytes: impl Fn(f32) -> [u8;
 
 /// Converts the bytes of a type to `out`.
 pub(crate) fn decode(tier: Tier, ty: Element, bytes: &[u8], out: &mut [f32]) {
-    match tier {
-        Tier::Scalar => match ty {
+    match tier.avx2() {
+        None => match ty {
             Element::F32 => get(bytes, out, f32::from_le_bytes),
             Element::F16 => get(bytes, out, |b| half::f16::from_le_bytes(b).to_f32()),
             Element::BF16 => get(bytes, out, |b| half::bf16::from_le_bytes(b).to_f32()),
         },
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx2(_) => match ty {
+        Some(_) => match ty {
             Element::F32 => get(bytes, out, f32::from_le_bytes),
             // SAFETY: the token proves that AVX2, FMA and F16C were detected.
             Element::F16 => unsafe { avx2::decode_f16(bytes, out) },

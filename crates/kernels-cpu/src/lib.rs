@@ -43,12 +43,14 @@ mod attention;
 mod elementwise;
 mod embed;
 mod error;
+mod features;
 mod kv;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
 pub mod math;
 mod matmul;
 mod norm;
+mod packed;
 mod pages;
 mod quantize;
 mod rope;
@@ -68,17 +70,21 @@ pub use elementwise::{
 };
 pub use embed::embed;
 pub use error::Error;
+pub use features::features;
 pub use kv::{KvGeometry, KvSlot, kv_store};
-pub use matmul::{Epilogue, MatrixRef, PanelScratch, matmul_f32, matmul_int8};
+pub use matmul::{
+    Epilogue, MatrixRef, PackedScratch, PanelScratch, matmul_f32, matmul_int8, matmul_packed,
+};
 pub use norm::{Norm, norm, norm_in_place, norm_row, norm_row_in_place};
+pub use packed::{PACKED_ROWS, PackedRef, pack_group, packed_bytes, packs};
 pub use pages::Pages;
 pub use quantize::QuantizedRows;
 pub use rope::{RopeStyle, rope, rope_table};
 pub use rows::{Rows, RowsMut};
 pub use team::{Affinity, PerThread, Team};
+pub use tier::{Avx2, Tier};
 #[cfg(target_arch = "x86_64")]
-pub use tier::Avx2;
-pub use tier::Tier;
+pub use tier::{Avx512, AvxVnni};
 pub use topology::{Cache, HugePages, Node, Topology, default_threads, huge_pages};
 pub use vec_dot::{supports_weights, takes_quantized};
 

@@ -148,14 +148,14 @@ enum Reduction {
 }
 
 fn reduce(tier: Tier, what: Reduction, x: &[f32]) -> f64 {
-    match tier {
-        Tier::Scalar => match what {
+    match tier.avx2() {
+        None => match what {
             Reduction::Sum => x.iter().map(|&x| f64::from(x)).sum(),
             Reduction::Squares(mean) => x.iter().map(|&x| f64::from(x - mean).powi(2)).sum(),
         },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Tier::Avx2(_) => unsafe { avx2::reduce(what, x) },
+        Some(_) => unsafe { avx2::reduce(what, x) },
     }
 }
 
@@ -170,26 +170,26 @@ struct Affine<'a> {
 
 impl Affine<'_> {
     fn apply(&self, tier: Tier, x: &[f32], out: &mut [f32]) {
-        match tier {
-            Tier::Scalar => {
+        match tier.avx2() {
+            None => {
                 out.iter_mut().zip(x).for_each(|(out, x)| *out = (x - self.mean) * self.scale);
                 self.weigh(out);
             }
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-            Tier::Avx2(_) => unsafe { avx2::affine(self, x, out) },
+            Some(_) => unsafe { avx2::affine(self, x, out) },
         }
     }
 
     fn apply_in_place(&self, tier: Tier, x: &mut [f32]) {
-        match tier {
-            Tier::Scalar => {
+        match tier.avx2() {
+            None => {
                 x.iter_mut().for_each(|x| *x = (*x - self.mean) * self.scale);
                 self.weigh(x);
             }
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-            Tier::Avx2(_) => unsafe { avx2::affine_in_place(self, x) },
+            Some(_) => unsafe { avx2::affine_in_place(self, x) },
         }
     }
 

@@ -7,11 +7,13 @@
 
 mod float;
 mod int8;
+mod packed;
 
 use realizar_quant::BlockType;
 
 pub use float::{PanelScratch, matmul_f32};
 pub use int8::matmul_int8;
+pub use packed::{PackedScratch, matmul_packed};
 
 use crate::{Rows, RowsMut, supports_weights};
 
@@ -85,6 +87,37 @@ impl Epilogue<'_> {
         let bias = self.bias.map_or(0.0, |bias| bias[n]);
         self.residual.map_or(bias, |residual| bias + residual.row(r)[n])
     }
+
+    /// Checks that there are biases and residuals for a product.
+    ///
+    /// # Panics
+    /// If there are others.
+    fn check(&self, n_rows: usize, n_cols: usize) {
+        if let Some(bias) = self.bias {
+            assert_eq!(bias.len(), n_cols, "length of the bias");
+        }
+        if let Some(residual) = self.residual {
+            let shape = (residual.n_rows(), residual.n_cols());
+            assert_eq!(shape, (n_rows, n_cols), "shape of the residual");
+        }
+    }
+
+    /// Stores as many sums of row `r` as `out` takes, from column `n` on, with what is
+    /// added to them.
+    #[inline]
+    fn store(&self, r: usize, n: usize, sums: &[f32], out: &mut [f32]) {
+        out.copy_from_slice(&sums[..out.len()]);
+        if let Some(bias) = self.bias {
+            for (out, bias) in out.iter_mut().zip(&bias[n..]) {
+                *out += bias;
+            }
+        }
+        if let Some(residual) = self.residual {
+            for (out, residual) in out.iter_mut().zip(&residual.row(r)[n..]) {
+                *out += residual;
+            }
+        }
+    }
 }
 
 /// Checks the shapes of a product of `n_tokens` rows and returns the columns of the
@@ -104,12 +137,7 @@ fn check_shapes(
     }
     let n: usize = parts.iter().map(|p| p.n_rows).sum();
     assert_eq!((out.n_rows(), out.n_cols()), (n_tokens, n), "shape of the output");
-    if let Some(bias) = epilogue.bias {
-        assert_eq!(bias.len(), n, "length of the bias");
-    }
-    if let Some(residual) = epilogue.residual {
-        assert_eq!((residual.n_rows(), residual.n_cols()), (n_tokens, n), "shape of the residual");
-    }
+    epilogue.check(n_tokens, n);
     n
 }
 

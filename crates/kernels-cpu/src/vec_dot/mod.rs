@@ -54,22 +54,22 @@ macro_rules! kernels {
 
         impl $name {
             fn dot(&self, tier: Tier, w: &[&[u8]], x: &[$x], out: &mut [f32]) {
-                match tier {
-                    Tier::Scalar => (self.dot)(w, x, out),
+                match tier.avx2() {
+                    None => (self.dot)(w, x, out),
                     #[cfg(target_arch = "x86_64")]
                     // SAFETY: the token of this tier exists only if its instructions
                     // were detected.
-                    Tier::Avx2(_) => unsafe { (self.dot_avx2)(w, x, out) },
+                    Some(_) => unsafe { (self.dot_avx2)(w, x, out) },
                 }
             }
 
             fn widen(&self, tier: Tier, w: &[u8], out: &mut [f32]) {
-                match tier {
-                    Tier::Scalar => (self.widen)(w, out),
+                match tier.avx2() {
+                    None => (self.widen)(w, out),
                     #[cfg(target_arch = "x86_64")]
                     // SAFETY: the token of this tier exists only if its instructions
                     // were detected.
-                    Tier::Avx2(_) => unsafe { (self.widen_avx2)(w, out) },
+                    Some(_) => unsafe { (self.widen_avx2)(w, out) },
                 }
             }
         }
