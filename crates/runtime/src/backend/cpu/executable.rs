@@ -70,7 +70,7 @@ impl KvGroup {
 
 impl CpuExecutable {
     pub(super) fn new(
-        n_threads: usize,
+        team: Team,
         tier: Tier,
         plan: Plan,
         weights: Weights,
@@ -87,7 +87,6 @@ impl CpuExecutable {
         };
         let max_head_dim = attentions().map(|a| a.head_dim).max().unwrap_or(1);
         let max_group = attentions().map(|a| a.n_heads / a.n_kv_heads).max().unwrap_or(1);
-        let team = Team::new(n_threads);
         let kv: Result<_, _> =
             options.kv.iter().map(|(layout, n_pages)| KvGroup::new(layout, *n_pages)).collect();
         Ok(Self {
@@ -95,7 +94,7 @@ impl CpuExecutable {
             biases: plan.steps.iter().map(|step| bias_of(&step.op, &weights)).collect(),
             arithmetic: options.arithmetic,
             linear: LinearScratch::new(&plan, options.arithmetic, &team),
-            attention: AttnScratch::new(n_threads, PAGE_LEN, max_head_dim, max_group),
+            attention: AttnScratch::new(team.n_threads(), PAGE_LEN, max_head_dim, max_group),
             slots: Vec::with_capacity(plan.limits.tokens),
             kv: kv?,
             team,
@@ -342,7 +341,15 @@ mod tests {
             profile: false,
         };
         let metrics = Arc::new(DispatchMetrics::new("cpu".to_owned(), DeviceKind::Cpu));
-        CpuExecutable::new(2, Tier::detect(), plan, Weights::default(), &options, metrics).unwrap()
+        CpuExecutable::new(
+            Team::new(2),
+            Tier::detect(),
+            plan,
+            Weights::default(),
+            &options,
+            metrics,
+        )
+        .unwrap()
     }
 
     #[test]
