@@ -3,6 +3,7 @@
 use super::linear::{LinearScratch, LinearStep, RoleRows};
 use super::memory::Arena;
 use super::names;
+use super::packed::PackedWeights;
 use crate::Error;
 use crate::backend::{Arithmetic, Batch, Executable, ExecutableOptions};
 use crate::graph::{Attention, Op, RowDomain};
@@ -36,6 +37,7 @@ pub(super) struct CpuExecutable {
     tier: Tier,
     plan: Plan,
     weights: Weights,
+    packed: PackedWeights,
     biases: Vec<Option<Vec<f32>>>, // [n_steps]
     arithmetic: Arithmetic,
     arena: Arena,
@@ -73,7 +75,7 @@ impl CpuExecutable {
         team: Team,
         tier: Tier,
         plan: Plan,
-        weights: Weights,
+        mut weights: Weights,
         options: &ExecutableOptions,
         metrics: Arc<DispatchMetrics>,
     ) -> Result<Self, Error> {
@@ -89,8 +91,13 @@ impl CpuExecutable {
         let max_group = attentions().map(|a| a.n_heads / a.n_kv_heads).max().unwrap_or(1);
         let kv: Result<_, _> =
             options.kv.iter().map(|(layout, n_pages)| KvGroup::new(layout, *n_pages)).collect();
+        let packed = match options.arithmetic {
+            Arithmetic::Auto => PackedWeights::pack(&team, &plan, &mut weights)?,
+            Arithmetic::F32 => PackedWeights::none(),
+        };
         Ok(Self {
             tier,
+            packed,
             biases: plan.steps.iter().map(|step| bias_of(&step.op, &weights)).collect(),
             arithmetic: options.arithmetic,
             linear: LinearScratch::new(&plan, options.arithmetic, &team),
@@ -134,6 +141,7 @@ impl CpuExecutable {
                     team,
                     tier,
                     weights: &self.weights,
+                    packed: &self.packed,
                     arithmetic: self.arithmetic,
                     rows,
                     bias: self.biases[idx].as_deref(),

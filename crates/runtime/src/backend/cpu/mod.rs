@@ -5,6 +5,7 @@ mod executable;
 mod linear;
 mod memory;
 mod names;
+mod packed;
 
 use crate::Error;
 use crate::backend::{Backend, Executable, ExecutableOptions};
