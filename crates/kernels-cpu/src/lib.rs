@@ -44,6 +44,7 @@ mod attention;
 mod elementwise;
 mod embed;
 mod error;
+mod features;
 mod kv;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
@@ -73,6 +74,7 @@ pub use elementwise::{
 };
 pub use embed::embed;
 pub use error::Error;
+pub use features::features;
 pub use kv::{KvGeometry, KvSlot, kv_store};
 pub use matmul::{
     Epilogue, MatrixRef, PackedScratch, PanelScratch, matmul_f32, matmul_packed, matmul_rows,
@@ -83,7 +85,7 @@ pub use pages::Pages;
 pub use quantize::QuantizedRows;
 pub use rope::{RopeStyle, rope, rope_table};
 pub use rows::{Rows, RowsMut};
-pub use team::{PerThread, Team};
+pub use team::{Affinity, PerThread, Team};
 pub use tier::{Avx2, Tier};
 #[cfg(target_arch = "x86_64")]
 pub use tier::{Avx512, AvxVnni};
