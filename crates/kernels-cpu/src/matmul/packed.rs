@@ -112,11 +112,7 @@ struct Segment<'s> {
 
 impl Segment<'_> {
     /// Multiplies one row with the groups in `range`, a quarter of them apart.
-    fn dot<'o>(
-        &self,
-        range: std::ops::Range<usize>,
-        tile: impl Fn(usize) -> (RowsMut<'o>, usize),
-    ) {
+    fn dot<'o>(&self, range: std::ops::Range<usize>, tile: impl Fn(usize) -> (RowsMut<'o>, usize)) {
         let x = self.x.row(0);
         let store = |group: usize, sums: &GroupSums| {
             let (mut out, col) = tile(group);
@@ -126,7 +122,13 @@ impl Segment<'_> {
         for i in 0..quarter {
             let groups: [usize; STREAMS] = std::array::from_fn(|s| range.start + i + s * quarter);
             let mut sums = [[0.0; PACKED_ROWS]; STREAMS];
-            dot_groups(self.tier, self.part.ty(), &groups.map(|g| self.part.group(g)), x, &mut sums);
+            dot_groups(
+                self.tier,
+                self.part.ty(),
+                &groups.map(|g| self.part.group(g)),
+                x,
+                &mut sums,
+            );
             for (group, sums) in groups.into_iter().zip(&sums) {
                 store(group, sums);
             }

@@ -35,8 +35,7 @@ pub(super) const SINGLES_BYTES: usize = 64;
 pub(super) const BYTES_BYTES: usize = 512;
 
 impl Planes {
-    pub(super) const NONE: Self =
-        Self { nibbles: false, pairs: None, singles: None, bytes: false };
+    pub(super) const NONE: Self = Self { nibbles: false, pairs: None, singles: None, bytes: false };
 
     /// Where the pairs begin.
     pub(super) const fn pairs_at(self) -> usize {

@@ -19,6 +19,14 @@ mod types;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx2_scales;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_scales;
+#[cfg(target_arch = "x86_64")]
+mod avx_vnni;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 
 use realizar_quant::BlockType;
 
@@ -154,6 +162,12 @@ pub(crate) fn dot_groups(
             // SAFETY: the token of this tier exists only if its instructions were
             // detected; the lengths were checked above.
             Tier::Avx2(_) => unsafe { avx2::dot_groups::<F>(groups, x, out) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Tier::AvxVnni(_) => unsafe { avx_vnni::dot_groups::<F>(groups, x, out) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Tier::Avx512(_) => unsafe { avx512::dot_groups::<F>(groups, x, out) },
         }
     });
 }
@@ -178,6 +192,12 @@ pub(crate) fn expand(
             // SAFETY: the token of this tier exists only if its instructions were
             // detected; the lengths were checked above.
             Tier::Avx2(_) => unsafe { avx2::expand::<F>(bytes, panel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Tier::AvxVnni(_) => unsafe { avx2::expand::<F>(bytes, panel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Tier::Avx512(_) => unsafe { avx512::expand::<F>(bytes, panel) },
         }
     });
 }
@@ -202,6 +222,12 @@ pub(crate) fn multiply_panel(
         // SAFETY: the token of this tier exists only if its instructions were
         // detected; the lengths were checked above.
         Tier::Avx2(_) => unsafe { avx2::multiply_panel::<F>(panel, x, sums) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Tier::AvxVnni(_) => unsafe { avx_vnni::multiply_panel::<F>(panel, x, sums) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Tier::Avx512(_) => unsafe { avx512::multiply_panel::<F>(panel, x, sums) },
     });
 }
 

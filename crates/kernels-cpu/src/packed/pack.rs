@@ -2,9 +2,7 @@
 //!
 //! The bits of a row's 32 columns are gathered a word of four columns at a time.
 
-use super::format::{
-    BYTES_BYTES, Format, NIBBLES_BYTES, PAIRS_BYTES, RowQuants, SINGLES_BYTES,
-};
+use super::format::{BYTES_BYTES, Format, NIBBLES_BYTES, PAIRS_BYTES, RowQuants, SINGLES_BYTES};
 use super::{GROUP_LEN, PACKED_ROWS};
 use crate::MatrixRef;
 

@@ -6,11 +6,7 @@ use super::{GROUP_LEN, GroupSums, PACKED_ROWS};
 use crate::quantize::QuantizedRow;
 
 /// See [`super::dot_groups`].
-pub(super) fn dot_groups<F: Format>(
-    groups: &[&[u8]],
-    x: QuantizedRow<'_>,
-    out: &mut [GroupSums],
-) {
+pub(super) fn dot_groups<F: Format>(groups: &[&[u8]], x: QuantizedRow<'_>, out: &mut [GroupSums]) {
     for (group, sums) in groups.iter().zip(out) {
         *sums = [0.0; PACKED_ROWS];
         let blocks = group.chunks_exact(PACKED_ROWS * F::BYTES);
@@ -78,12 +74,7 @@ fn quant<F: Format>(planes: &[u8], q: usize, at: usize) -> u8 {
 }
 
 /// Adds the products of 32 columns, group `g` of the row.
-fn add_group<F: Format>(
-    panel: &PanelGroup,
-    x: &QuantizedRow<'_>,
-    g: usize,
-    sums: &mut GroupSums,
-) {
+fn add_group<F: Format>(panel: &PanelGroup, x: &QuantizedRow<'_>, g: usize, sums: &mut GroupSums) {
     let GroupScales { scale, mins, factors } = &panel.scales;
     let quants = &x.quants[g * GROUP_LEN..][..GROUP_LEN];
     for (row, sum) in sums.iter_mut().enumerate() {

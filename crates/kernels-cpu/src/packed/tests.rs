@@ -69,7 +69,8 @@ fn products_are_close_to_f64_on_every_tier() {
                 for tokens in [0..1, 0..3] {
                     let out = case.run(tier, 2, tokens);
                     for (i, &value) in out.iter().enumerate() {
-                        let (w, x) = (&weights[i % n_rows * n_cols..], &case.x[i / n_rows * n_cols..]);
+                        let (w, x) =
+                            (&weights[i % n_rows * n_cols..], &case.x[i / n_rows * n_cols..]);
                         let (w, x) = (&w[..n_cols], &x[..n_cols]);
                         let exact = |(&w, &x): (&f32, &f32)| f64::from(w) * f64::from(x);
                         let expected: f64 = w.iter().zip(x).map(exact).sum();

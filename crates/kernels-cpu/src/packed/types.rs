@@ -222,9 +222,8 @@ impl Format for Q2K {
         let byte = |half: usize, row: usize| {
             scales[2 * HALVES_BYTES + (2 * group + half) * PACKED_ROWS + row]
         };
-        let min = |half: usize, row: usize| {
-            -(half_at(scales, 1, row) * f32::from(byte(half, row) >> 4))
-        };
+        let min =
+            |half: usize, row: usize| -(half_at(scales, 1, row) * f32::from(byte(half, row) >> 4));
         GroupScales {
             scale: each(|row| half_at(scales, 0, row)),
             mins: [each(|row| min(0, row)), each(|row| min(1, row))],
@@ -265,9 +264,8 @@ impl Format for Q3K {
         let factor = |half: usize, row: usize| {
             i16::from(six_at(&scales[HALVES_BYTES..], group, row)[half]) - 32
         };
-        let min = |half: usize, row: usize| {
-            -(half_at(scales, 0, row) * f32::from(4 * factor(half, row)))
-        };
+        let min =
+            |half: usize, row: usize| -(half_at(scales, 0, row) * f32::from(4 * factor(half, row)));
         GroupScales {
             scale: each(|row| half_at(scales, 0, row)),
             mins: [each(|row| min(0, row)), each(|row| min(1, row))],
@@ -393,8 +391,7 @@ fn put_sixes(out: &mut [u8], row: usize, six: impl Fn(usize) -> [u8; 2]) {
         let [[a, b], [c, d]] = [six(2 * pair), six(2 * pair + 1)];
         low[2 * pair * PACKED_ROWS + row] = a & 15 | b << 4;
         low[(2 * pair + 1) * PACKED_ROWS + row] = c & 15 | d << 4;
-        high[pair * PACKED_ROWS + row] =
-            a >> 4 | (b >> 4) << 2 | (c >> 4) << 4 | (d >> 4) << 6;
+        high[pair * PACKED_ROWS + row] = a >> 4 | (b >> 4) << 2 | (c >> 4) << 4 | (d >> 4) << 6;
     }
 }
 
