@@ -46,7 +46,7 @@ impl QuantizedRow<'_> {
         let n_blocks = self.quants.len() / BLOCK_LEN;
         self.quants.len().is_multiple_of(BLOCK_LEN)
             && (self.scales.len(), self.block_sums.len()) == (n_blocks, n_blocks)
-            && self.half_sums.len() == 2 * n_blocks
+            && (self.sums.len(), self.half_sums.len()) == (2 * n_blocks, 2 * n_blocks)
     }
 }
 

@@ -98,7 +98,7 @@ unsafe fn halves(scales: *const u8, i: usize) -> [__m256; 2] {
 /// Sixteen bytes can be read.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn load(at: *const u8) -> __m128i {
+pub(super) unsafe fn load(at: *const u8) -> __m128i {
     // SAFETY: the caller's promise.
     unsafe { _mm_loadu_si128(at.cast()) }
 }
@@ -146,7 +146,7 @@ fn minus_products(d: [__m256; 2], words: __m256i) -> [__m256; 2] {
 /// The pointer is to the numbers of a packed block.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn sixes(at: *const u8, group: usize) -> [__m128i; 2] {
+pub(super) unsafe fn sixes(at: *const u8, group: usize) -> [__m128i; 2] {
     // SAFETY: the caller's promise.
     let (low, high) =
         unsafe { (load(at.add(16 * group)), load(at.add(SIXES_LOW + 16 * (group / 2)))) };

@@ -19,6 +19,14 @@ mod types;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx2_scales;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_scales;
+#[cfg(target_arch = "x86_64")]
+mod avx_vnni;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 
 use realizar_quant::BlockType;
 
@@ -148,12 +156,18 @@ pub(crate) fn dot_groups(
             assert_eq!(group.len(), n_blocks * PACKED_ROWS * F::BYTES, "bytes of a group");
         }
         assert!(x.is_whole(), "the parts of a quantized row");
-        match tier.avx2() {
-            None => scalar::dot_groups::<F>(groups, x, out),
+        match tier {
+            Tier::Scalar => scalar::dot_groups::<F>(groups, x, out),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the token of this tier exists only if its instructions were
             // detected; the lengths were checked above.
-            Some(_) => unsafe { avx2::dot_groups::<F>(groups, x, out) },
+            Tier::Avx2(_) => unsafe { avx2::dot_groups::<F>(groups, x, out) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Tier::AvxVnni(_) => unsafe { avx_vnni::dot_groups::<F>(groups, x, out) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Tier::Avx512(_) => unsafe { avx512::dot_groups::<F>(groups, x, out) },
         }
     });
 }
@@ -172,12 +186,18 @@ pub(crate) fn expand(
         assert!(col.is_multiple_of(F::LEN) && n_cols.is_multiple_of(F::LEN), "whole blocks");
         let block_bytes = PACKED_ROWS * F::BYTES;
         let bytes = &group[col / F::LEN * block_bytes..][..n_cols / F::LEN * block_bytes];
-        match tier.avx2() {
-            None => scalar::expand::<F>(bytes, panel),
+        match tier {
+            Tier::Scalar => scalar::expand::<F>(bytes, panel),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the token of this tier exists only if its instructions were
             // detected; the lengths were checked above.
-            Some(_) => unsafe { avx2::expand::<F>(bytes, panel) },
+            Tier::Avx2(_) => unsafe { avx2::expand::<F>(bytes, panel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Tier::AvxVnni(_) => unsafe { avx2::expand::<F>(bytes, panel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Tier::Avx512(_) => unsafe { avx512::expand::<F>(bytes, panel) },
         }
     });
 }
@@ -205,12 +225,18 @@ pub(crate) fn multiply_panel(
         assert_eq!(x.quants.len(), panel.len() * GROUP_LEN, "columns of the panel");
         assert!(x.is_whole(), "the parts of a quantized row");
     }
-    with_format!(ty, F => match tier.avx2() {
-        None => scalar::multiply_panel::<F>(panel, x, sums),
+    with_format!(ty, F => match tier {
+        Tier::Scalar => scalar::multiply_panel::<F>(panel, x, sums),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token of this tier exists only if its instructions were
         // detected; the lengths were checked above.
-        Some(_) => unsafe { avx2::multiply_panel::<F>(panel, x, sums) },
+        Tier::Avx2(_) => unsafe { avx2::multiply_panel::<F>(panel, x, sums) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Tier::AvxVnni(_) => unsafe { avx_vnni::multiply_panel::<F>(panel, x, sums) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Tier::Avx512(_) => unsafe { avx512::multiply_panel::<F>(panel, x, sums) },
     });
 }
 
