@@ -144,6 +144,6 @@ fn norms(c: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(10);
-    targets = int8, float, attend, norms
+    targets = packed_row, packed_prompt, float, attend, norms
 }
 criterion_main!(benches);
