@@ -351,6 +351,24 @@ impl<E: Element> Kernel for Part<'_, '_, E> {
     }
 }
 
+/// `dots[h][j] + q[h][i] * k[j]`, lane by lane.
+#[inline(always)]
+fn multiply<L: Lanes, const H: usize, const K: usize>(
+    l: L,
+    mut dots: [[L::V; K]; H],
+    q: [&[[f32; 8]]; H],
+    i: usize,
+    k: [L::V; K],
+) -> [[L::V; K]; H] {
+    for (dots, q) in dots.iter_mut().zip(&q) {
+        let q = l.load(&q[i]);
+        for (dot, k) in dots.iter_mut().zip(&k) {
+            *dot = l.fma(q, *k, *dot);
+        }
+    }
+    dots
+}
+
 impl<E: Element> SplitKernel<'_, E> {
     /// The start of a key, or with an offset of its value.
     #[inline(always)]
@@ -391,29 +409,31 @@ impl<E: Element> SplitKernel<'_, E> {
                 }
             }
             let mut dots = [[l.splat(0.0); K]; H];
-            let mut dot = |i: usize, k8: [L::V; K]| {
-                for h in 0..H {
-                    let q8 = l.load(&q[h][i]);
-                    for j in 0..K {
-                        dots[h][j] = l.fma(q8, k8[j], dots[h][j]);
-                    }
-                }
-            };
             let mut k8 = [l.splat(0.0); K];
-            for i in 0..head_dim / 8 {
-                for j in 0..K {
-                    // SAFETY: every key was found to be inside the memory.
-                    k8[j] = unsafe { E::load(l, k[j], i) };
+            // Four vectors are a block of the quantized types.
+            for block in 0..head_dim / 32 {
+                for i in 0..4 {
+                    for (k8, &k) in k8.iter_mut().zip(&k) {
+                        // SAFETY: every key was found to be inside the memory.
+                        *k8 = unsafe { E::load(l, k, 4 * block + i) };
+                    }
+                    dots = multiply(l, dots, q, 4 * block + i, k8);
                 }
-                dot(i, k8);
+            }
+            for i in head_dim / 32 * 4..head_dim / 8 {
+                for (k8, &k) in k8.iter_mut().zip(&k) {
+                    // SAFETY: every key was found to be inside the memory.
+                    *k8 = unsafe { E::load(l, k, i) };
+                }
+                dots = multiply(l, dots, q, i, k8);
             }
             if head_dim % 8 > 0 {
                 let i = head_dim / 8;
-                for j in 0..K {
+                for (k8, &k) in k8.iter_mut().zip(&k) {
                     // SAFETY: every key was found to be inside the memory.
-                    k8[j] = unsafe { E::load_tail(l, k[j], i, head_dim % 8) };
+                    *k8 = unsafe { E::load_tail(l, k, i, head_dim % 8) };
                 }
-                dot(i, k8);
+                dots = multiply(l, dots, q, i, k8);
             }
             if K == 4 {
                 for (h, dots) in dots.iter().enumerate() {
@@ -437,7 +457,7 @@ impl<E: Element> SplitKernel<'_, E> {
     fn accumulate<L: Lanes, const H: usize, const C: usize>(&mut self, l: L, first: usize) {
         let n_vectors = self.head_dim.div_ceil(8);
         let whole = self.head_dim / 8 / C * C;
-        for i in (0..whole).step_by(C) {
+        for i in 0..whole / C {
             self.accumulate_columns::<L, H, C>(l, first, i, i == 0);
         }
         for i in whole..n_vectors {
@@ -450,9 +470,10 @@ impl<E: Element> SplitKernel<'_, E> {
         &mut self,
         l: L,
         first: usize,
-        vector: usize,
+        part: usize,
         prefetch: bool,
     ) {
+        let vector = C * part;
         let mut sums = [[l.splat(0.0); C]; H];
         let mut weights = [[].as_slice(); H];
         for (h, weights) in weights.iter_mut().enumerate() {
@@ -468,10 +489,10 @@ impl<E: Element> SplitKernel<'_, E> {
                 // SAFETY: every value was found to be inside the memory.
                 *v8 = unsafe { load_any::<L, E>(l, value, vector + c, self.head_dim) };
             }
-            for h in 0..H {
-                let weight = l.splat(weights[h][key]);
-                for c in 0..C {
-                    sums[h][c] = l.fma(weight, v8[c], sums[h][c]);
+            for (sums, weights) in sums.iter_mut().zip(&weights) {
+                let weight = l.splat(weights[key]);
+                for (sum, v8) in sums.iter_mut().zip(&v8) {
+                    *sum = l.fma(weight, *v8, *sum);
                 }
             }
         }

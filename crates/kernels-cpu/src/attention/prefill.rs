@@ -270,18 +270,18 @@ struct Tile<'a> {
 /// Two vectors for each of a few queries.
 type Registers<L> = [[<L as Lanes>::V; 2]; QUERIES];
 
-/// `acc[r] += a[r][i] * panel[i]` for each `i` in order.
+/// `acc[r] + a[r][i] * panel[i]` for each `i` in order.
 ///
 /// # Safety
 /// From `a` on, `QUERIES` rows of `panel.len()` elements, `stride` apart, can be read.
 #[inline(always)]
 unsafe fn multiply<L: Lanes>(
     l: L,
-    acc: &mut Registers<L>,
+    mut acc: Registers<L>,
     a: *const f32,
     stride: usize,
     panel: &[[f32; PANEL]],
-) {
+) -> Registers<L> {
     for (i, columns) in panel.iter().enumerate() {
         let [low, high] = columns.as_chunks::<8>().0 else { unreachable!("two halves") };
         let (low, high) = (l.load(low), l.load(high));
@@ -292,6 +292,7 @@ unsafe fn multiply<L: Lanes>(
             acc[1] = l.fma(x, high, acc[1]);
         }
     }
+    acc
 }
 
 impl Kernel for Tile<'_> {
@@ -320,11 +321,11 @@ impl Tile<'_> {
                     continue;
                 }
                 let q = &q[first * head_dim..][..QUERIES * head_dim];
-                let mut acc = [[l.splat(0.0); 2]; QUERIES];
+                let zero = [[l.splat(0.0); 2]; QUERIES];
                 // SAFETY: the slice holds the rows.
-                unsafe { multiply(l, &mut acc, q.as_ptr(), head_dim, panel) };
+                let acc = unsafe { multiply(l, zero, q.as_ptr(), head_dim, panel) };
                 let scores = &mut scores[first * TILE_LEN..][..QUERIES * TILE_LEN];
-                for (acc, scores) in acc.into_iter().zip(scores.chunks_exact_mut(TILE_LEN)) {
+                for (acc, scores) in acc.iter().zip(scores.chunks_exact_mut(TILE_LEN)) {
                     let scores = &mut scores.as_chunks_mut::<8>().0[2 * p..][..2];
                     l.store(acc[0], &mut scores[0]);
                     l.store(acc[1], &mut scores[1]);
@@ -372,44 +373,51 @@ impl Tile<'_> {
                 }
                 let acc = &mut acc[first * head_len..][..QUERIES * head_len];
                 let weights = &scores[first * TILE_LEN..][..QUERIES * TILE_LEN];
+                let mut rest = Edge { acc, weights, seen, panel, column: p * PANEL };
+                rest.add(l, some.start..all.start);
                 let mut sums = [[l.splat(0.0); 2]; QUERIES];
-                for (sums, acc) in sums.iter_mut().zip(acc.chunks_exact(head_len)) {
+                for (sums, acc) in sums.iter_mut().zip(rest.acc.chunks_exact(head_len)) {
                     let acc = &acc.as_chunks::<8>().0[2 * p..][..2];
                     *sums = [l.load(&acc[0]), l.load(&acc[1])];
                 }
-                edge(l, &mut sums, weights, seen, some.start..all.start, panel);
                 let row = weights[all.start..].as_ptr();
                 // SAFETY: the weights hold the rows, from the first key that all see.
-                unsafe { multiply(l, &mut sums, row, TILE_LEN, &panel[all.clone()]) };
-                edge(l, &mut sums, weights, seen, all.end..some.end, panel);
-                for (sums, acc) in sums.into_iter().zip(acc.chunks_exact_mut(head_len)) {
+                let sums = unsafe { multiply(l, sums, row, TILE_LEN, &panel[all.clone()]) };
+                for (sums, acc) in sums.iter().zip(rest.acc.chunks_exact_mut(head_len)) {
                     let acc = &mut acc.as_chunks_mut::<8>().0[2 * p..][..2];
                     l.store(sums[0], &mut acc[0]);
                     l.store(sums[1], &mut acc[1]);
                 }
+                rest.add(l, all.end..some.end);
             }
         }
     }
 }
 
-/// As [`multiply`] for keys that not all queries see.
-#[inline(always)]
-fn edge<L: Lanes>(
-    l: L,
-    acc: &mut Registers<L>,
-    weights: &[f32], // [QUERIES, TILE_LEN]
-    seen: &[Range<usize>],
-    keys: Range<usize>,
-    panel: &[[f32; PANEL]], // [TILE_LEN]
-) {
-    for key in keys {
-        let [low, high] = panel[key].as_chunks::<8>().0 else { unreachable!("two halves") };
-        let (low, high) = (l.load(low), l.load(high));
-        for (r, acc) in acc.iter_mut().enumerate() {
-            if seen[r].contains(&key) {
-                let x = l.splat(weights[r * TILE_LEN + key]);
-                acc[0] = l.fma(x, low, acc[0]);
-                acc[1] = l.fma(x, high, acc[1]);
+/// Weighted values of keys that some of a few queries see.
+struct Edge<'a> {
+    acc: &'a mut [f32],        // [QUERIES, padded]
+    weights: &'a [f32],        // [QUERIES, TILE_LEN]
+    seen: &'a [Range<usize>],  // [QUERIES]
+    panel: &'a [[f32; PANEL]], // [TILE_LEN]
+    column: usize,             // of the panel
+}
+
+impl Edge<'_> {
+    /// As [`multiply`], for the queries that see a key.
+    #[inline(always)]
+    fn add<L: Lanes>(&mut self, l: L, keys: Range<usize>) {
+        let head_len = self.acc.len() / QUERIES;
+        for key in keys {
+            for (r, acc) in self.acc.chunks_exact_mut(head_len).enumerate() {
+                if !self.seen[r].contains(&key) {
+                    continue;
+                }
+                let x = l.splat(self.weights[r * TILE_LEN + key]);
+                let acc = acc[self.column..][..PANEL].as_chunks_mut::<8>().0;
+                for (acc, values) in acc.iter_mut().zip(self.panel[key].as_chunks::<8>().0) {
+                    l.store(l.fma(x, l.load(values), l.load(acc)), acc);
+                }
             }
         }
     }
