@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::element::{Element, with_element};
 use super::lanes::{Kernel, Lanes, dispatch};
-use super::prefill::load_any;
 use super::softmax::{Running, ScoreScale, exp2_of};
 use super::{AttnParams, AttnSeq, kv_row, seen};
 use crate::{KvGeometry, PerThread, Rows, RowsMut, Team, Tier};
@@ -329,8 +328,8 @@ impl<E: Element> Kernel for Part<'_, '_, E> {
         match heads.len() {
             1 => split.score::<L, 1, 4>(l, heads.start),
             2 => split.score::<L, 2, 4>(l, heads.start),
-            3 => split.score::<L, 3, 4>(l, heads.start),
-            4 => split.score::<L, 4, 3>(l, heads.start),
+            3 => split.score::<L, 3, 3>(l, heads.start),
+            4 => split.score::<L, 4, 2>(l, heads.start),
             n => unreachable!("{n} heads at a time"),
         }
         for head in heads.clone() {
@@ -435,18 +434,19 @@ impl<E: Element> SplitKernel<'_, E> {
                 }
                 dots = multiply(l, dots, q, i, k8);
             }
-            if K == 4 {
-                for (h, dots) in dots.iter().enumerate() {
-                    let sums = l.sums([dots[0], dots[1], dots[2], dots[K - 1]]);
-                    let at = (first + h) * SCORES_LEN + key;
-                    self.scores[at..at + 4].copy_from_slice(&sums);
+            if H == 4 {
+                // The sums of one key are those of four heads.
+                for (j, key) in (key..key + K).enumerate() {
+                    let sums = l.sums([dots[0][j], dots[1 % H][j], dots[2 % H][j], dots[3 % H][j]]);
+                    for (h, sum) in sums.iter().enumerate() {
+                        self.scores[(first + h) * SCORES_LEN + key] = *sum;
+                    }
                 }
             } else {
-                for j in 0..K {
-                    let sums = l.sums([dots[0][j], dots[1][j], dots[2][j], dots[H - 1][j]]);
-                    for (h, sum) in sums.into_iter().enumerate() {
-                        self.scores[(first + h) * SCORES_LEN + key + j] = sum;
-                    }
+                for (h, dots) in dots.iter().enumerate() {
+                    let sums = l.sums([dots[0], dots[1 % K], dots[2 % K], dots[3 % K]]);
+                    let at = (first + h) * SCORES_LEN + key;
+                    self.scores[at..at + K].copy_from_slice(&sums[..K]);
                 }
             }
         }
@@ -458,15 +458,18 @@ impl<E: Element> SplitKernel<'_, E> {
         let n_vectors = self.head_dim.div_ceil(8);
         let whole = self.head_dim / 8 / C * C;
         for i in 0..whole / C {
-            self.accumulate_columns::<L, H, C>(l, first, i, i == 0);
+            self.accumulate_columns::<L, H, C, false>(l, first, i, i == 0);
         }
-        for i in whole..n_vectors {
-            self.accumulate_columns::<L, H, 1>(l, first, i, i == 0);
+        for i in whole..self.head_dim / 8 {
+            self.accumulate_columns::<L, H, 1, false>(l, first, i, i == 0);
+        }
+        for i in self.head_dim / 8..n_vectors {
+            self.accumulate_columns::<L, H, 1, true>(l, first, i, i == 0);
         }
     }
 
     #[inline(always)]
-    fn accumulate_columns<L: Lanes, const H: usize, const C: usize>(
+    fn accumulate_columns<L: Lanes, const H: usize, const C: usize, const TAIL: bool>(
         &mut self,
         l: L,
         first: usize,
@@ -484,15 +487,23 @@ impl<E: Element> SplitKernel<'_, E> {
             if prefetch && key + PREFETCH_KEYS < self.n_keys {
                 self.prefetch(l, self.head(key + PREFETCH_KEYS, self.v_offset));
             }
-            let mut v8 = [l.splat(0.0); C];
-            for (c, v8) in v8.iter_mut().enumerate() {
-                // SAFETY: every value was found to be inside the memory.
-                *v8 = unsafe { load_any::<L, E>(l, value, vector + c, self.head_dim) };
+            // One vector of values at a time: sums and weights take the other registers.
+            let mut w8 = [l.splat(0.0); H];
+            for (w8, weights) in w8.iter_mut().zip(&weights) {
+                *w8 = l.splat(weights[key]);
             }
-            for (sums, weights) in sums.iter_mut().zip(&weights) {
-                let weight = l.splat(weights[key]);
-                for (sum, v8) in sums.iter_mut().zip(&v8) {
-                    *sum = l.fma(weight, *v8, *sum);
+            for c in 0..C {
+                let i = vector + c;
+                // SAFETY: every value was found to be inside the memory.
+                let v8 = unsafe {
+                    if TAIL {
+                        E::load_tail(l, value, i, self.head_dim % 8)
+                    } else {
+                        E::load(l, value, i)
+                    }
+                };
+                for (sums, w8) in sums.iter_mut().zip(&w8) {
+                    sums[c] = l.fma(*w8, v8, sums[c]);
                 }
             }
         }

@@ -27,9 +27,9 @@ macro_rules! float {
         impl Element for $name {
             #[inline(always)]
             unsafe fn load<L: Lanes>($l: L, head: *const u8, i: usize) -> L::V {
+                let at = head.wrapping_add(8 * $bytes * i).cast::<[u8; 8 * $bytes]>();
                 // SAFETY: the caller's promise; arrays of bytes need no alignment.
-                let $eight: &[u8; 8 * $bytes] =
-                    unsafe { &*head.add(8 * $bytes * i).cast::<[u8; 8 * $bytes]>() };
+                let $eight = unsafe { &*at };
                 $load
             }
 

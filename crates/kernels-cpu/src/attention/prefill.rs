@@ -180,12 +180,7 @@ struct Load<'a, E> {
 /// `head` is the start of a stored head of `head_dim` elements, and `8 * i` is below
 /// `head_dim`.
 #[inline(always)]
-pub(super) unsafe fn load_any<L: Lanes, E: Element>(
-    l: L,
-    head: *const u8,
-    i: usize,
-    head_dim: usize,
-) -> L::V {
+unsafe fn load_any<L: Lanes, E: Element>(l: L, head: *const u8, i: usize, head_dim: usize) -> L::V {
     let n = head_dim - 8 * i;
     // SAFETY: the caller's promise.
     if n >= 8 { unsafe { E::load(l, head, i) } } else { unsafe { E::load_tail(l, head, i, n) } }
@@ -241,21 +236,13 @@ struct Extent {
 
 impl Extent {
     fn new(seen: &[Range<usize>]) -> Self {
-        let mut extent = Self { some: TILE_LEN..0, all: 0..TILE_LEN };
-        for seen in seen {
-            if !seen.is_empty() {
-                let some = &extent.some;
-                extent.some = some.start.min(seen.start)..some.end.max(seen.end);
-            }
-            extent.all = extent.all.start.max(seen.start)..extent.all.end.min(seen.end);
-        }
-        if extent.some.is_empty() {
-            return Self::default();
-        }
-        if extent.all.is_empty() {
-            extent.all = extent.some.end..extent.some.end;
-        }
-        extent
+        let seeing = || seen.iter().filter(|seen| !seen.is_empty());
+        let some = seeing().map(|s| s.start).min()..seeing().map(|s| s.end).max();
+        let (Some(start), Some(end)) = (some.start, some.end) else { return Self::default() };
+        let all_start = seen.iter().map(|s| s.start).max().unwrap_or(0);
+        let all_end = seen.iter().map(|s| s.end).min().unwrap_or(0);
+        let all = if all_start < all_end { all_start..all_end } else { end..end };
+        Self { some: start..end, all }
     }
 }
 
