@@ -401,10 +401,7 @@ impl<E: Element> SplitKernel<'_, E> {
                 if ahead < self.n_keys {
                     self.prefetch(l, self.head(ahead, 0));
                 } else if ahead - self.n_keys < PREFETCH_KEYS {
-                    self.prefetch(
-                        l,
-                        self.head((ahead - self.n_keys).min(SPLIT_LEN), self.v_offset),
-                    );
+                    self.prefetch(l, self.head(ahead - self.n_keys, self.v_offset));
                 }
             }
             let mut dots = [[l.splat(0.0); K]; H];
