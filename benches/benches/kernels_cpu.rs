@@ -3,9 +3,8 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use realizar_benches::{block_bytes, values};
 use realizar_kernels_cpu::{
-    AttnParams, AttnScratch, AttnSeq, Epilogue, KvGeometry, MatrixRef, Norm, PackedMatrix,
-    PackedScratch, PanelScratch, QuantizedRows, Rows, RowsMut, Team, Tier, attention,
-    default_threads, matmul_f32, matmul_packed, norm, packs,
+    Epilogue, MatrixRef, Norm, PackedMatrix, PackedScratch, PanelScratch, QuantizedRows, Rows,
+    RowsMut, Team, Tier, default_threads, matmul_f32, matmul_packed, norm, packs,
 };
 use realizar_quant::BlockType;
 use std::hint::black_box;
@@ -79,48 +78,6 @@ fn float(c: &mut Criterion) {
     group.finish();
 }
 
-/// 32 query heads over 8 key-value heads in an F16 cache of 2048 positions.
-fn attend(c: &mut Criterion) {
-    const PAGE_LEN: usize = 32;
-    const KV_LEN: usize = 2048;
-    let (n_heads, n_kv_heads, head_dim) = (32, 8, 128);
-    let part = n_kv_heads * PAGE_LEN * head_dim * 2;
-    let geometry =
-        KvGeometry::new(BlockType::F16, PAGE_LEN, n_kv_heads, head_dim, 2 * part, 0, part)
-            .expect("a layout of F16");
-    let memory = block_bytes(KV_LEN / PAGE_LEN * 2 * part);
-    let pages: Vec<u32> = (0..(KV_LEN / PAGE_LEN) as u32).collect();
-    let params = AttnParams {
-        n_heads,
-        n_kv_heads,
-        head_dim,
-        scale: 1.0 / (head_dim as f32).sqrt(),
-        softcap: None,
-        window: None,
-        causal: true,
-        sinks: None,
-    };
-    let (team, tier) = (Team::new(default_threads()), Tier::detect());
-    let scratch = AttnScratch::new(default_threads(), PAGE_LEN, head_dim, n_heads / n_kv_heads);
-    let mut group = c.benchmark_group("attention/kv2048");
-    for (name, n_rows) in [("decode", 1), ("prefill128", 128)] {
-        let q = values(n_rows * n_heads * head_dim);
-        let mut out = vec![0.0; q.len()];
-        let width = n_heads * head_dim;
-        let seqs =
-            [AttnSeq { rows: 0..n_rows, first_pos: KV_LEN - n_rows, pages: &pages, first_page: 0 }];
-        group.throughput(Throughput::Elements(n_rows as u64));
-        group.bench_function(name, |b| {
-            b.iter(|| {
-                let q = Rows::new(black_box(&q), n_rows, width);
-                let out = RowsMut::new(&mut out, n_rows, width);
-                attention(&team, tier, &params, &geometry, &memory, q, &seqs, &scratch, out);
-            });
-        });
-    }
-    group.finish();
-}
-
 fn norms(c: &mut Criterion) {
     const N_TOKENS: usize = 128;
     let (team, tier) = (Team::new(default_threads()), Tier::detect());
@@ -144,6 +101,6 @@ fn norms(c: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(10);
-    targets = packed_row, packed_prompt, float, attend, norms
+    targets = packed_row, packed_prompt, float, norms
 }
 criterion_main!(benches);

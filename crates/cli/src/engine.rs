@@ -54,6 +54,8 @@ impl Engine {
                 KvTypeArg::F32 => BlockType::F32,
                 KvTypeArg::F16 => BlockType::F16,
                 KvTypeArg::Bf16 => BlockType::BF16,
+                KvTypeArg::Q8_0 => BlockType::Q8_0,
+                KvTypeArg::Q4_0 => BlockType::Q4_0,
             }),
             max_seq_len: needs.ctx,
             chunk: args.chunk,

@@ -83,6 +83,10 @@ pub(crate) enum KvTypeArg {
     F32,
     F16,
     Bf16,
+    #[value(name = "q8_0")]
+    Q8_0,
+    #[value(name = "q4_0")]
+    Q4_0,
 }
 
 /// Where the threads of the CPU may run.

@@ -67,7 +67,7 @@ pub use activation::{
     Activation, activate, activate_in_place, activate_quantize, activate_row, gated,
     gated_quantize, gated_row,
 };
-pub use attention::{AttnParams, AttnScratch, AttnSeq, attention};
+pub use attention::{AttnLimits, AttnParams, AttnScratch, AttnSeq, attention};
 pub use elementwise::{
     add, add_bias_in_place, add_in_place, clamp_in_place, copy_rows, gather_rows, mul,
     mul_in_place, scale_in_place, softcap_in_place,

@@ -24,8 +24,9 @@ use std::sync::Arc;
 pub struct LoadOptions {
     /// The arithmetic of matrix products.
     pub arithmetic: Arithmetic,
-    /// The type of stored keys and values: F32, F16 or BF16. `None` is F16, or
-    /// F32 with F32 arithmetic.
+    /// The type of stored keys and values: F32, F16, BF16 or, on the CPU and for heads of
+    /// whole blocks of 32 elements, Q8_0 or Q4_0. `None` is F16, or F32 with F32
+    /// arithmetic.
     pub kv_type: Option<BlockType>,
     /// The most tokens of a sequence. `None` is what the model was made for, up
     /// to [`DEFAULT_MAX_SEQ_LEN`] and, with LongRoPE, to the context before it was

@@ -12,7 +12,8 @@ use crate::plan::{Place, Plan, Step};
 use crate::weights::{WeightData, WeightId, Weights};
 use realizar_kernels_cpu as kernels;
 use realizar_kernels_cpu::{
-    AttnParams, AttnScratch, AttnSeq, KvGeometry, KvSlot, Pages, Rows, RowsMut, Team, Tier,
+    AttnLimits, AttnParams, AttnScratch, AttnSeq, KvGeometry, KvSlot, Pages, Rows, RowsMut, Team,
+    Tier,
 };
 use realizar_kvcache::{KvLayout, PAGE_LEN};
 use std::sync::Arc;
@@ -87,8 +88,13 @@ impl CpuExecutable {
                 _ => None,
             })
         };
-        let max_head_dim = attentions().map(|a| a.head_dim).max().unwrap_or(1);
-        let max_group = attentions().map(|a| a.n_heads / a.n_kv_heads).max().unwrap_or(1);
+        let most = |size: fn(&Attention) -> usize| attentions().map(size).max().unwrap_or(1);
+        let limits = AttnLimits {
+            head_dim: most(|a| a.head_dim),
+            group: most(|a| a.n_heads / a.n_kv_heads),
+            n_kv_heads: most(|a| a.n_kv_heads),
+            kv_len: options.max_seq_len,
+        };
         let kv: Result<_, _> =
             options.kv.iter().map(|(layout, n_pages)| KvGroup::new(layout, *n_pages)).collect();
         let packed = match options.arithmetic {
@@ -101,7 +107,7 @@ impl CpuExecutable {
             biases: plan.steps.iter().map(|step| bias_of(&step.op, &weights)).collect(),
             arithmetic: options.arithmetic,
             linear: LinearScratch::new(&plan, options.arithmetic, &team),
-            attention: AttnScratch::new(team.n_threads(), PAGE_LEN, max_head_dim, max_group),
+            attention: AttnScratch::new(team.n_threads(), limits),
             slots: Vec::with_capacity(plan.limits.tokens),
             kv: kv?,
             team,
@@ -229,6 +235,7 @@ impl CpuExecutable {
                     first_pos: seq.first_pos,
                     pages: &group.pages[table.start..table.start + table.len],
                     first_page: table.first_page,
+                    generated: seq.first_row < batch.n_generated,
                 }
             });
             kernels::attention(
