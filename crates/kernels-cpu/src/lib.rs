@@ -50,6 +50,7 @@ pub mod math;
 mod matmul;
 mod norm;
 mod packed;
+mod pages;
 mod quantize;
 mod rope;
 mod rows;
@@ -57,6 +58,7 @@ mod team;
 #[cfg(test)]
 mod testing;
 mod tier;
+mod topology;
 mod vec_dot;
 
 pub use activation::{Activation, activate_in_place, activate_row, gated, gated_row};
@@ -73,13 +75,15 @@ pub use matmul::{
 };
 pub use norm::{Norm, norm, norm_in_place, norm_row, norm_row_in_place};
 pub use packed::{PACKED_ROWS, PackedRef, pack_group, packed_bytes, packs};
+pub use pages::Pages;
 pub use quantize::QuantizedRows;
 pub use rope::{RopeStyle, rope, rope_table};
 pub use rows::{Rows, RowsMut};
-pub use team::{PerThread, Team, default_threads};
+pub use team::{PerThread, Team};
 pub use tier::{Avx2, Tier};
 #[cfg(target_arch = "x86_64")]
 pub use tier::{Avx512, AvxVnni};
+pub use topology::{Cache, HugePages, Node, Topology, default_threads, huge_pages};
 pub use vec_dot::{supports_weights, takes_quantized};
 
 /// Compiles and runs the example of the README.

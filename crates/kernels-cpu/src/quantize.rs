@@ -7,31 +7,24 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
+use crate::elementwise::row_grain;
 #[cfg(target_arch = "x86_64")]
 use crate::lanes;
-use crate::{Rows, Team, Tier};
+use crate::{Rows, RowsMut, Team, Tier};
 
 /// Values that share a scale.
 pub(crate) const BLOCK_LEN: usize = 32;
-
-/// The storage of one row.
-#[derive(Clone, Debug)]
-struct RowBuf {
-    quants: Vec<i8>,      // [max_cols]
-    scales: Vec<f32>,     // [max_cols / 32]
-    sums: Vec<i16>,       // [max_cols / 16]
-    block_sums: Vec<f32>, // [max_cols / 32]
-    half_sums: Vec<f32>,  // [max_cols / 16]
-}
+/// Elements of f32 in a cache line.
+const LINE_LEN: usize = 16;
 
 /// One quantized row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QuantizedRow<'a> {
     pub(crate) quants: &'a [i8],      // [n_cols]
     pub(crate) scales: &'a [f32],     // [n_cols / 32]
-    pub(crate) sums: &'a [i16],       // [n_cols / 16], sums of quants
-    pub(crate) block_sums: &'a [f32], // [n_cols / 32], scale * sum of the block's quants
-    pub(crate) half_sums: &'a [f32],  // [n_cols / 16], scale * sum of every 16 quants
+    pub(crate) half_sums: &'a [f32],  // [n_cols / 16], scale * sum of 16 quants
+    pub(crate) block_sums: &'a [f32], // [n_cols / 32], scale * sum of 32 quants
+    pub(crate) sums: &'a [i16],       // [n_cols / 16], sums of 16 quants
 }
 
 impl QuantizedRow<'_> {
@@ -42,9 +35,9 @@ impl QuantizedRow<'_> {
         Self {
             quants: &self.quants[cols],
             scales: &self.scales[blocks.clone()],
-            sums: &self.sums[halves.clone()],
+            half_sums: &self.half_sums[halves.clone()],
             block_sums: &self.block_sums[blocks],
-            half_sums: &self.half_sums[halves],
+            sums: &self.sums[halves],
         }
     }
 
@@ -57,10 +50,23 @@ impl QuantizedRow<'_> {
     }
 }
 
+/// One row to be quantized, in whole blocks.
+pub(crate) struct QuantizedRowMut<'a> {
+    quants: &'a mut [[i8; BLOCK_LEN]], // [n_blocks]
+    scales: &'a mut [f32],             // [n_blocks]
+    half_sums: &'a mut [[f32; 2]],     // [n_blocks]
+    block_sums: &'a mut [f32],         // [n_blocks]
+    sums: &'a mut [[i16; 2]],          // [n_blocks]
+}
+
 /// Rows of activations as 8-bit integers: `x[i] ≈ scale[i / 32] * quant[i]`, where
 /// the scale is the block's largest magnitude over 127 and quants round to nearest,
 /// ties to even. A block with a value that is not finite has a scale that is not
 /// finite, so that every product with it shows it.
+///
+/// A row's parts lie one after the other in one buffer: quants, scales, the sums.
+/// Rows begin on cache lines, an odd number of lines apart, so that rows do not
+/// compete for the same sets of a cache.
 ///
 /// ```
 /// use realizar_kernels_cpu::{QuantizedRows, Rows, Team, Tier};
@@ -72,26 +78,31 @@ impl QuantizedRow<'_> {
 /// assert_eq!(q.quants(0)[31], 127);
 /// assert_eq!(q.scales(0)[1], 63.0 / 127.0);
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct QuantizedRows {
     n_rows: usize,
     n_cols: usize,
+    max_rows: usize,
     max_cols: usize,
-    rows: Vec<RowBuf>, // [max_rows]
+    data: Vec<f32>, // [start + max_rows * stride of max_cols]
+    start: usize,   // of the first cache line
+}
+
+/// Elements of f32 from the start of a row of `n_blocks` blocks to the next.
+const fn row_stride(n_blocks: usize) -> usize {
+    // Quants fill a quarter of their number, in whole lines; then 5 elements a block.
+    let quants = (n_blocks * BLOCK_LEN / 4).next_multiple_of(LINE_LEN);
+    let n_lines = (quants + 5 * n_blocks).div_ceil(LINE_LEN);
+    (n_lines | 1) * LINE_LEN
 }
 
 impl QuantizedRows {
     /// Room for `max_rows` rows of `max_cols` values.
     pub fn with_capacity(max_rows: usize, max_cols: usize) -> Self {
         let n_blocks = max_cols.div_ceil(BLOCK_LEN);
-        let row = RowBuf {
-            quants: vec![0; n_blocks * BLOCK_LEN],
-            scales: vec![0.0; n_blocks],
-            sums: vec![0; n_blocks * 2],
-            block_sums: vec![0.0; n_blocks],
-            half_sums: vec![0.0; 2 * n_blocks],
-        };
-        Self { n_rows: 0, n_cols: 0, max_cols: n_blocks * BLOCK_LEN, rows: vec![row; max_rows] }
+        let data = vec![0.0; max_rows * row_stride(n_blocks) + LINE_LEN];
+        let start = data.as_ptr().align_offset(LINE_LEN * size_of::<f32>());
+        Self { n_rows: 0, n_cols: 0, max_rows, max_cols: n_blocks * BLOCK_LEN, data, start }
     }
 
     /// Number of rows.
@@ -104,7 +115,7 @@ impl QuantizedRows {
         self.n_cols
     }
 
-    /// The quants of a row. `[n_cols]`
+    /// The quants of a row, on a cache line. `[n_cols]`
     pub fn quants(&self, row: usize) -> &[i8] {
         self.row(row).quants
     }
@@ -114,22 +125,38 @@ impl QuantizedRows {
         self.row(row).scales
     }
 
+    /// The sums of every 16 quants of a row, times their scale. `[n_cols / 16]`
+    pub fn half_sums(&self, row: usize) -> &[f32] {
+        self.row(row).half_sums
+    }
+
+    /// The sums of every 32 quants of a row, times their scale. `[n_cols / 32]`
+    pub fn block_sums(&self, row: usize) -> &[f32] {
+        self.row(row).block_sums
+    }
+
     /// The sums of every 16 quants of a row. `[n_cols / 16]`
     pub fn sums(&self, row: usize) -> &[i16] {
         self.row(row).sums
     }
 
     /// Row `i` in all its parts.
+    #[inline]
     pub(crate) fn row(&self, i: usize) -> QuantizedRow<'_> {
         assert!(i < self.n_rows, "row {i} of {}", self.n_rows);
         let n_blocks = self.n_cols / BLOCK_LEN;
-        let row = &self.rows[i];
+        let stride = row_stride(n_blocks);
+        let row = &self.data[self.start + i * stride..][..stride];
+        let (quants, row) = row.split_at((self.n_cols / 4).next_multiple_of(LINE_LEN));
+        let (scales, row) = row.split_at(n_blocks);
+        let (half_sums, row) = row.split_at(2 * n_blocks);
+        let (block_sums, row) = row.split_at(n_blocks);
         QuantizedRow {
-            quants: &row.quants[..self.n_cols],
-            scales: &row.scales[..n_blocks],
-            sums: &row.sums[..2 * n_blocks],
-            block_sums: &row.block_sums[..n_blocks],
-            half_sums: &row.half_sums[..2 * n_blocks],
+            quants: &bytemuck::cast_slice(quants)[..self.n_cols],
+            scales,
+            half_sums,
+            block_sums,
+            sums: bytemuck::cast_slice(&row[..n_blocks]),
         }
     }
 
@@ -139,30 +166,92 @@ impl QuantizedRows {
     /// # Panics
     /// If `x` is larger than the capacity, or its rows are not whole blocks of 32.
     pub fn quantize(&mut self, team: &Team, tier: Tier, x: Rows<'_>) {
-        let (n_rows, n_cols) = (x.n_rows(), x.n_cols());
+        self.fill(team, x.n_rows(), x.n_cols(), |i, mut row| row.quantize(tier, x.row(i)));
+    }
+
+    /// Replaces the rows by `n_rows` rows of `n_cols` values, each written by `f`.
+    pub(crate) fn fill<F>(&mut self, team: &Team, n_rows: usize, n_cols: usize, f: F)
+    where
+        F: Fn(usize, QuantizedRowMut<'_>) + Sync,
+    {
         assert!(n_cols.is_multiple_of(BLOCK_LEN), "{n_cols} columns are not blocks of 32");
-        assert!(n_rows <= self.rows.len(), "{n_rows} rows, room for {}", self.rows.len());
+        assert!(n_rows <= self.max_rows, "{n_rows} rows, room for {}", self.max_rows);
         assert!(n_cols <= self.max_cols, "{n_cols} columns, room for {}", self.max_cols);
         (self.n_rows, self.n_cols) = (n_rows, n_cols);
-        team.for_each_mut(&mut self.rows[..n_rows], |i, row, _thread| {
-            let blocks = x.row(i).as_chunks::<BLOCK_LEN>().0;
-            let quants = row.quants.as_chunks_mut::<BLOCK_LEN>().0;
-            let sums = row.sums.as_chunks_mut::<2>().0;
-            for (b, block) in blocks.iter().enumerate() {
-                row.scales[b] = match tier.avx2() {
-                    None => quantize_block(block, &mut quants[b], &mut sums[b]),
-                    #[cfg(target_arch = "x86_64")]
-                    // SAFETY: the token of this tier exists only if its instructions
-                    // were detected.
-                    Some(_) => unsafe { quantize_block_avx2(block, &mut quants[b], &mut sums[b]) },
-                };
-                let sum = i32::from(sums[b][0]) + i32::from(sums[b][1]);
-                row.block_sums[b] = row.scales[b] * sum as f32;
-                for (half, &sum) in sums[b].iter().enumerate() {
-                    row.half_sums[2 * b + half] = row.scales[b] * f32::from(sum);
+        let n_blocks = n_cols / BLOCK_LEN;
+        let stride = row_stride(n_blocks);
+        let data = &mut self.data[self.start..][..n_rows * stride];
+        let rows = RowsMut::new(data, n_rows, stride);
+        team.for_each_row_mut(rows, row_grain(n_cols), |i, row, _thread| {
+            f(i, QuantizedRowMut::new(row, n_blocks));
+        });
+    }
+}
+
+impl<'a> QuantizedRowMut<'a> {
+    /// The parts of a row of [`row_stride`] elements.
+    fn new(row: &'a mut [f32], n_blocks: usize) -> Self {
+        let n_quants = n_blocks * BLOCK_LEN / 4;
+        let (quants, row) = row.split_at_mut(n_quants.next_multiple_of(LINE_LEN));
+        let (scales, row) = row.split_at_mut(n_blocks);
+        let (half_sums, row) = row.split_at_mut(2 * n_blocks);
+        let (block_sums, row) = row.split_at_mut(n_blocks);
+        Self {
+            quants: bytemuck::cast_slice_mut(&mut quants[..n_quants]),
+            scales,
+            half_sums: half_sums.as_chunks_mut().0,
+            block_sums,
+            sums: bytemuck::cast_slice_mut(&mut row[..n_blocks]),
+        }
+    }
+
+    /// Quantizes a row of floats.
+    fn quantize(&mut self, tier: Tier, x: &[f32]) {
+        match tier.avx2() {
+            None => {
+                for (b, block) in x.as_chunks::<BLOCK_LEN>().0.iter().enumerate() {
+                    self.set_block(b, block);
                 }
             }
-        });
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the token of this tier exists only if its instructions were
+            // detected.
+            Some(_) => unsafe { self.quantize_avx2(x) },
+        }
+    }
+
+    /// The twin of the scalar loop.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn quantize_avx2(&mut self, x: &[f32]) {
+        for (b, block) in x.as_chunks::<BLOCK_LEN>().0.iter().enumerate() {
+            let block = block.as_chunks::<8>().0;
+            self.set_block_avx2(b, std::array::from_fn(|i| lanes::load(&block[i])));
+        }
+    }
+
+    /// Quantizes block `b`.
+    pub(crate) fn set_block(&mut self, b: usize, x: &[f32; BLOCK_LEN]) {
+        let scale = quantize_block(x, &mut self.quants[b], &mut self.sums[b]);
+        self.set_scale(b, scale);
+    }
+
+    /// The twin of [`Self::set_block`].
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(crate) fn set_block_avx2(&mut self, b: usize, x: [__m256; 4]) {
+        let scale = quantize_block_avx2(x, &mut self.quants[b], &mut self.sums[b]);
+        self.set_scale(b, scale);
+    }
+
+    /// Sets the scale of block `b`, and the sums that it multiplies.
+    #[inline]
+    fn set_scale(&mut self, b: usize, scale: f32) {
+        let sums = self.sums[b].map(i32::from);
+        self.scales[b] = scale;
+        self.half_sums[b] = sums.map(|sum| scale * sum as f32);
+        self.block_sums[b] = scale * (sums[0] + sums[1]) as f32;
     }
 }
 
@@ -188,20 +277,11 @@ fn quiet_block(amax: f32) -> bool {
 
 /// The twin of [`quantize_block`].
 #[cfg(target_arch = "x86_64")]
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn quantize_block_avx2(
-    x: &[f32; BLOCK_LEN],
-    quants: &mut [i8; BLOCK_LEN],
-    sums: &mut [i16; 2],
-) -> f32 {
-    let x = x.as_chunks::<8>().0;
+fn quantize_block_avx2(v: [__m256; 4], quants: &mut [i8; BLOCK_LEN], sums: &mut [i16; 2]) -> f32 {
     let sign_off = _mm256_set1_epi32(i32::MAX);
-    let mut v = [_mm256_setzero_ps(); 4];
-    let mut abs = [_mm256_setzero_si256(); 4];
-    for i in 0..4 {
-        v[i] = lanes::load(&x[i]);
-        abs[i] = _mm256_and_si256(_mm256_castps_si256(v[i]), sign_off);
-    }
+    let abs = v.map(|v| _mm256_and_si256(_mm256_castps_si256(v), sign_off));
     let m = _mm256_max_epi32(_mm256_max_epi32(abs[0], abs[1]), _mm256_max_epi32(abs[2], abs[3]));
     let m = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256::<1>(m));
     let m = _mm_max_epi32(m, _mm_shuffle_epi32::<0b0100_1110>(m));
@@ -251,6 +331,12 @@ mod tests {
             for (half, &sum) in quants.chunks(16).zip(q.sums(0)) {
                 assert_eq!(half.iter().map(|&q| i16::from(q)).sum::<i16>(), sum, "{tier}");
             }
+            let block_sum: i16 = q.sums(0).iter().sum();
+            let scaled = |sum: i16| (scale * f32::from(sum)).to_bits();
+            assert_eq!(q.block_sums(0)[0].to_bits(), scaled(block_sum), "{tier}");
+            for (half_sum, &sum) in q.half_sums(0).iter().zip(q.sums(0)) {
+                assert_eq!(half_sum.to_bits(), scaled(sum), "{tier}");
+            }
         }
     }
 
@@ -299,6 +385,30 @@ mod tests {
             assert_eq!(q.quants(0), scalar.quants(0), "{tier}");
             assert_eq!(q.scales(0), scalar.scales(0), "{tier}");
             assert_eq!(q.sums(0), scalar.sums(0), "{tier}");
+            assert_eq!(q.half_sums(0), scalar.half_sums(0), "{tier}");
+            assert_eq!(q.block_sums(0), scalar.block_sums(0), "{tier}");
+        }
+    }
+
+    #[test]
+    fn rows_are_on_lines_and_keep_their_bytes_beside_others() {
+        let mut seed = 5;
+        let team = Team::new(3);
+        let mut many = QuantizedRows::with_capacity(40, 32 * 50);
+        // Fewer columns than there is room for, and again more.
+        for (n_rows, n_cols) in [(40, 576), (1, 32), (7, 32 * 50), (0, 64), (33, 96)] {
+            let x = crate::testing::random(&mut seed, n_rows * n_cols);
+            many.quantize(&team, Tier::detect(), Rows::new(&x, n_rows, n_cols));
+            assert_eq!((many.n_rows(), many.n_cols()), (n_rows, n_cols));
+            for i in 0..n_rows {
+                let one = quantize(Tier::detect(), &x[i * n_cols..][..n_cols]);
+                assert!(many.quants(i).as_ptr().addr().is_multiple_of(64));
+                assert_eq!(many.quants(i), one.quants(0));
+                assert_eq!(many.scales(i), one.scales(0));
+                assert_eq!(many.sums(i), one.sums(0));
+                assert_eq!(many.half_sums(i), one.half_sums(0));
+                assert_eq!(many.block_sums(i), one.block_sums(0));
+            }
         }
     }
 }

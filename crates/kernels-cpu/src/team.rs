@@ -7,8 +7,6 @@
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
-use std::collections::BTreeSet;
-use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
@@ -416,36 +414,6 @@ impl<T> PerThread<T> {
     }
 }
 
-/// The number of physical cores this process may use: its affinity and its
-/// container's limit as [`thread::available_parallelism`] reports them, with
-/// the hardware threads of one core counted once where Linux tells.
-pub fn default_threads() -> usize {
-    let n_logical = thread::available_parallelism().map_or(1, usize::from);
-    allowed_cores().map_or(n_logical, |n_cores| n_logical.min(n_cores)).max(1)
-}
-
-/// Distinct cores among the processors in this process's affinity mask.
-fn allowed_cores() -> Option<usize> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    let mut cores = BTreeSet::new();
-    for cpu in parse_cpu_list(list.trim())? {
-        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-        cores.insert(fs::read_to_string(path).ok()?);
-    }
-    Some(cores.len())
-}
-
-/// The numbers of a list such as `0-3,8`.
-fn parse_cpu_list(list: &str) -> Option<Vec<u32>> {
-    let mut cpus = Vec::new();
-    for part in list.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        cpus.extend(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?);
-    }
-    Some(cpus)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -556,14 +524,5 @@ mod tests {
         let mut items: Vec<usize> = (0..300).collect();
         Team::new(3).for_each_mut(&mut items, |i, item, _| *item += i);
         assert!(items.iter().enumerate().all(|(i, &item)| item == 2 * i));
-    }
-
-    #[test]
-    fn cpu_lists_are_read() {
-        assert_eq!(parse_cpu_list("0-2,5"), Some(vec![0, 1, 2, 5]));
-        assert_eq!(parse_cpu_list("7"), Some(vec![7]));
-        assert_eq!(parse_cpu_list(""), None);
-        let n_logical = thread::available_parallelism().map_or(1, usize::from);
-        assert!((1..=n_logical).contains(&default_threads()));
     }
 }

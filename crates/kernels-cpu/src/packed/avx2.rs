@@ -4,6 +4,7 @@
 //! words as fit ([`Format::DEPTH`]), then to 32 bits, where a half's factor multiplies
 //! them on the way. Signed quants give their sign to the activations.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::avx2_scales::{FormatAvx2, Scales};
@@ -144,6 +145,39 @@ impl XRow {
     }
 }
 
+/// Makes the sums of several rows opaque to the compiler. It would otherwise reorder the
+/// additions so that those of a row are neighbours, and run out of registers.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn keep<const T: usize>(sums: &mut [Rows16<__m256i>; T]) {
+    // SAFETY: the blocks have no instructions.
+    unsafe {
+        match sums.as_flattened_mut() {
+            [a, b, c, d, e, f, g, h] => asm!(
+                "/* {0} {1} {2} {3} {4} {5} {6} {7} */",
+                inout(ymm_reg) * a,
+                inout(ymm_reg) * b,
+                inout(ymm_reg) * c,
+                inout(ymm_reg) * d,
+                inout(ymm_reg) * e,
+                inout(ymm_reg) * f,
+                inout(ymm_reg) * g,
+                inout(ymm_reg) * h,
+                options(pure, nomem, nostack, preserves_flags)
+            ),
+            [a, b, c, d] => asm!(
+                "/* {0} {1} {2} {3} */",
+                inout(ymm_reg) * a,
+                inout(ymm_reg) * b,
+                inout(ymm_reg) * c,
+                inout(ymm_reg) * d,
+                options(pure, nomem, nostack, preserves_flags)
+            ),
+            _ => {}
+        }
+    }
+}
+
 /// Adds the products of 32 columns of sixteen rows with the first 32 of `T` activation
 /// rows.
 ///
@@ -182,6 +216,7 @@ unsafe fn add_group<F: FormatAvx2, const T: usize>(
                             if i == 0 { pairs } else { _mm256_add_epi16(sums[t][r], pairs) };
                     }
                 }
+                keep(&mut sums);
             }
             for t in 0..T {
                 for r in 0..2 {
