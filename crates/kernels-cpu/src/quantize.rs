@@ -225,8 +225,7 @@ impl<'a> QuantizedRowMut<'a> {
     #[target_feature(enable = "avx2,fma,f16c")]
     fn quantize_avx2(&mut self, x: &[f32]) {
         for (b, block) in x.as_chunks::<BLOCK_LEN>().0.iter().enumerate() {
-            let block = block.as_chunks::<8>().0;
-            self.set_block_avx2(b, std::array::from_fn(|i| lanes::load(&block[i])));
+            self.set_block_avx2(b, lanes::load32(block));
         }
     }
 
@@ -281,7 +280,10 @@ fn quiet_block(amax: f32) -> bool {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn quantize_block_avx2(v: [__m256; 4], quants: &mut [i8; BLOCK_LEN], sums: &mut [i16; 2]) -> f32 {
     let sign_off = _mm256_set1_epi32(i32::MAX);
-    let abs = v.map(|v| _mm256_and_si256(_mm256_castps_si256(v), sign_off));
+    let mut abs = [_mm256_setzero_si256(); 4];
+    for (abs, &v) in abs.iter_mut().zip(&v) {
+        *abs = _mm256_and_si256(_mm256_castps_si256(v), sign_off);
+    }
     let m = _mm256_max_epi32(_mm256_max_epi32(abs[0], abs[1]), _mm256_max_epi32(abs[2], abs[3]));
     let m = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256::<1>(m));
     let m = _mm_max_epi32(m, _mm_shuffle_epi32::<0b0100_1110>(m));
@@ -310,6 +312,22 @@ fn quantize_block_avx2(v: [__m256; 4], quants: &mut [i8; BLOCK_LEN], sums: &mut 
     sums[0] = _mm256_extract_epi32::<0>(total) as i16;
     sums[1] = _mm256_extract_epi32::<4>(total) as i16;
     if quiet_block(amax) { 0.0 } else { scale }
+}
+
+#[cfg(test)]
+impl QuantizedRows {
+    /// Asserts that two have the same rows, to the byte.
+    pub(crate) fn assert_same_bytes(&self, other: &Self) {
+        let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!((self.n_rows, self.n_cols), (other.n_rows, other.n_cols));
+        for i in 0..self.n_rows {
+            let (a, b) = (self.row(i), other.row(i));
+            assert_eq!((a.quants, a.sums), (b.quants, b.sums), "row {i}");
+            assert_eq!(bits(a.scales), bits(b.scales), "row {i}");
+            assert_eq!(bits(a.half_sums), bits(b.half_sums), "row {i}");
+            assert_eq!(bits(a.block_sums), bits(b.block_sums), "row {i}");
+        }
+    }
 }
 
 #[cfg(test)]
@@ -381,12 +399,7 @@ mod tests {
             assert!((back - v).abs() <= scale * 0.5001, "{v} became {back}");
         }
         for tier in Tier::available() {
-            let q = quantize(tier, &x);
-            assert_eq!(q.quants(0), scalar.quants(0), "{tier}");
-            assert_eq!(q.scales(0), scalar.scales(0), "{tier}");
-            assert_eq!(q.sums(0), scalar.sums(0), "{tier}");
-            assert_eq!(q.half_sums(0), scalar.half_sums(0), "{tier}");
-            assert_eq!(q.block_sums(0), scalar.block_sums(0), "{tier}");
+            quantize(tier, &x).assert_same_bytes(&scalar);
         }
     }
 

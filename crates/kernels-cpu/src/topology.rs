@@ -113,7 +113,6 @@ pub fn default_threads() -> usize {
 
 /// The hardware thread for each of `n_threads` threads: first one of each core in order
 /// of their numbers, then the further ones of the cores, and around again.
-#[cfg(any(target_os = "linux", test))]
 pub(crate) fn spread(cores: &[Vec<u32>], n_threads: usize) -> Vec<u32> {
     let deepest = cores.iter().map(Vec::len).max().unwrap_or(0);
     let cpus: Vec<u32> = (0..deepest)
@@ -121,6 +120,23 @@ pub(crate) fn spread(cores: &[Vec<u32>], n_threads: usize) -> Vec<u32> {
         .collect();
     cpus.iter().copied().cycle().take(n_threads).collect()
 }
+
+/// Keeps the calling thread on a hardware thread, if the system lets it.
+#[cfg(target_os = "linux")]
+pub(crate) fn stay_on(cpu: u32) {
+    use rustix::thread::{CpuSet, sched_setaffinity};
+    let cpu = cpu as usize;
+    if cpu < CpuSet::MAX_CPU {
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        // A refusal leaves the thread where the system puts it.
+        let _ = sched_setaffinity(None, &set);
+    }
+}
+
+/// Keeps the calling thread on a hardware thread, if the system lets it.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn stay_on(_cpu: u32) {}
 
 /// The hardware threads in this process's affinity mask, by core.
 pub(crate) fn allowed_cores() -> Option<Vec<Vec<u32>>> {

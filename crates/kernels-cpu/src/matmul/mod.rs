@@ -2,18 +2,21 @@
 //!
 //! `out[r][n] = x[r] · w[n] + bias[n] + residual[r][n]`. Each element is computed
 //! from its own two rows in one order, so its bits depend on nothing else: not on the
-//! number of rows, of threads, or on the matrices beside it. There are two
-//! arithmetics, `int8` for generated tokens and `float` for prompts.
+//! number of rows, of threads, or on the matrices beside it.
+//!
+//! `packed` multiplies quantized weights with 8-bit activations. With F32 activations,
+//! `float` takes weights of every type and is made for many rows, and `rows` takes
+//! float weights and is made for few.
 
 mod float;
-mod int8;
 mod packed;
+mod rows;
 
 use realizar_quant::BlockType;
 
 pub use float::{PanelScratch, matmul_f32};
-pub use int8::matmul_int8;
 pub use packed::{PackedScratch, matmul_packed};
+pub use rows::matmul_rows;
 
 use crate::{Rows, RowsMut, supports_weights};
 

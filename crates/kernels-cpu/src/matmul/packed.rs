@@ -6,7 +6,8 @@
 
 use super::Epilogue;
 use crate::packed::{
-    GROUP_LEN, GroupSums, PACKED_ROWS, PanelGroup, STREAMS, dot_groups, expand, multiply_panel,
+    GROUP_LEN, GroupSums, MAX_TILE_ROWS, PACKED_ROWS, PanelGroup, STREAMS, dot_groups, expand,
+    multiply_panel, tile_rows,
 };
 use crate::quantize::{QuantizedRow, QuantizedRows};
 use crate::{PackedRef, PerThread, RowsMut, Team, Tier};
@@ -17,8 +18,6 @@ const PANEL_COLS: usize = 1024;
 const TASKS_PER_THREAD: usize = 8;
 /// The most groups of a task that multiplies several rows.
 const MAX_GROUPS: usize = 4;
-/// Activation rows that a panel meets at a time.
-const TILE_ROWS: usize = 4;
 
 /// Scratch memory of [`matmul_packed`] for each thread of a team: a panel of 26 KiB and
 /// the sums of sixteen columns.
@@ -148,6 +147,7 @@ impl Segment<'_> {
         scratch: &mut Scratch,
     ) {
         let (ty, n_cols) = (self.part.ty(), self.part.n_cols());
+        let tile_rows = tile_rows(ty);
         let sums = &mut scratch.sums[..self.x.n_rows()];
         for group in range {
             sums.fill([0.0; PACKED_ROWS]);
@@ -155,18 +155,12 @@ impl Segment<'_> {
                 let cols = col..n_cols.min(col + PANEL_COLS);
                 let panel = &mut scratch.panel[..cols.len() / GROUP_LEN];
                 expand(self.tier, ty, self.part.group(group), col, panel);
-                let mut row = 0;
-                while row < sums.len() {
-                    let x = |i: usize| self.x.row(row + i).slice_cols(cols.clone());
-                    let n = match sums.len() - row {
-                        1 => 1,
-                        2 | 3 => 2,
-                        _ => TILE_ROWS,
-                    };
-                    let rows: [QuantizedRow<'_>; TILE_ROWS] =
-                        std::array::from_fn(|i| x(i.min(n - 1)));
-                    multiply_panel(self.tier, ty, panel, &rows[..n], &mut sums[row..row + n]);
-                    row += n;
+                for (i, sums) in sums.chunks_mut(tile_rows).enumerate() {
+                    let rows: [QuantizedRow<'_>; MAX_TILE_ROWS] = std::array::from_fn(|r| {
+                        let row = i * tile_rows + r.min(sums.len() - 1);
+                        self.x.row(row).slice_cols(cols.clone())
+                    });
+                    multiply_panel(self.tier, ty, panel, &rows[..sums.len()], sums);
                 }
             }
             let (mut out, col) = tile(group);

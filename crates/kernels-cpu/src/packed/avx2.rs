@@ -153,6 +153,16 @@ fn keep<const T: usize>(sums: &mut [Rows16<__m256i>; T]) {
     // SAFETY: the blocks have no instructions.
     unsafe {
         match sums.as_flattened_mut() {
+            [a, b, c, d, e, f] => asm!(
+                "/* {0} {1} {2} {3} {4} {5} */",
+                inout(ymm_reg) * a,
+                inout(ymm_reg) * b,
+                inout(ymm_reg) * c,
+                inout(ymm_reg) * d,
+                inout(ymm_reg) * e,
+                inout(ymm_reg) * f,
+                options(pure, nomem, nostack, preserves_flags)
+            ),
             [a, b, c, d, e, f, g, h] => asm!(
                 "/* {0} {1} {2} {3} {4} {5} {6} {7} */",
                 inout(ymm_reg) * a,
@@ -374,6 +384,7 @@ pub(super) unsafe fn multiply_panel<F: FormatAvx2>(
         match x.len() {
             1 => multiply_rows::<F, 1>(panel, x, sums),
             2 => multiply_rows::<F, 2>(panel, x, sums),
+            3 => multiply_rows::<F, 3>(panel, x, sums),
             4 => multiply_rows::<F, 4>(panel, x, sums),
             n => panic!("no kernel for {n} rows"),
         }

@@ -220,13 +220,22 @@ fn expand_of<F: Kernels>(tier: Tier, group: &[u8], col: usize, panel: &mut [Pane
     }
 }
 
+/// The most activation rows that [`multiply_panel`] takes.
+pub(crate) const MAX_TILE_ROWS: usize = 4;
+
+/// The number of activation rows whose sums fit the registers best.
+pub(crate) fn tile_rows(ty: BlockType) -> usize {
+    // Where products are added to 32 bits on the way, those sums need registers too.
+    with_format!(ty, F => if matches!(F::DEPTH, 0 | 8) { MAX_TILE_ROWS } else { 3 })
+}
+
 /// Adds the products of activation rows with a panel to `sums`. The rows are given in
 /// the columns of the panel.
 pub(crate) fn multiply_panel(
     tier: Tier,
     ty: BlockType,
     panel: &[PanelGroup],
-    x: &[QuantizedRow<'_>], // 1, 2 or 4 rows
+    x: &[QuantizedRow<'_>], // 1 to MAX_TILE_ROWS rows
     sums: &mut [GroupSums], // [x.len()]
 ) {
     with_format!(ty, F => multiply_panel_of::<F>(tier, panel, x, sums));

@@ -1,8 +1,9 @@
 //! Log-probabilities of tokens under the model's own distribution, before any sampling step.
 
-use super::sampler::keep_top_k;
+use super::scan::{Blocks, Weight};
 
-/// The logarithm of the softmax over one row of logits, summed in `f64`.
+/// The logarithm of the softmax over one row of logits. Exponentials are taken in `f32`, and sums
+/// of 64 of them are added in `f64`.
 #[derive(Clone, Copy, Debug)]
 pub struct LogSoftmax {
     log_sum: f64,
@@ -11,13 +12,23 @@ pub struct LogSoftmax {
 impl LogSoftmax {
     /// Reads a row of logits, `[vocab_size]`.
     pub fn new(logits: &[f32]) -> Self {
-        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        if max == f32::NEG_INFINITY {
-            return Self { log_sum: 0.0 };
-        }
-        let max = f64::from(max);
-        let sum: f64 = logits.iter().map(|&logit| (f64::from(logit) - max).exp()).sum();
-        Self { log_sum: max + sum.ln() }
+        Self::with_top_k(logits, 0).0
+    }
+
+    /// Reads a row of logits and finds its [`top_k`].
+    pub fn with_top_k(logits: &[f32], k: usize) -> (Self, Vec<(u32, f32)>) {
+        let mut blocks = Blocks::default();
+        let max = match blocks.read(logits) {
+            Ok(Some((_, max))) => max,
+            Ok(None) => return (Self { log_sum: 0.0 }, Vec::new()),
+            // No probability is a number.
+            Err(_) => return (Self { log_sum: f64::NAN }, Vec::new()),
+        };
+        let sum = blocks.sum(logits, Weight::new(max, 1.0));
+        let softmax = Self { log_sum: f64::from(max) + sum.ln() };
+        let mut kept = Vec::new();
+        blocks.top_k(logits, k, &mut kept);
+        (softmax, kept.into_iter().map(|(logit, id)| (id, softmax.of(logit))).collect())
     }
 
     /// The log-probability of the token with this logit in the row.
@@ -29,13 +40,7 @@ impl LogSoftmax {
 /// The `k` most likely tokens with their log-probabilities, best first, lower ids first among
 /// equals. Fewer if the vocabulary is smaller or logits are minus infinity.
 pub fn top_k(logits: &[f32] /* [vocab_size] */, k: usize) -> Vec<(u32, f32)> {
-    if k == 0 {
-        return Vec::new();
-    }
-    let softmax = LogSoftmax::new(logits);
-    let mut kept = Vec::new();
-    keep_top_k(&mut kept, logits, k.min(logits.len()).max(1));
-    kept.into_iter().map(|(logit, id)| (id, softmax.of(logit))).collect()
+    LogSoftmax::with_top_k(logits, k).1
 }
 
 #[cfg(test)]

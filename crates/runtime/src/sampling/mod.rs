@@ -17,6 +17,7 @@ mod error;
 pub mod logprobs;
 mod params;
 mod sampler;
+mod scan;
 mod stop;
 
 pub use error::Error;

@@ -1,16 +1,16 @@
 //! The sampler: one request's state and the choice of its next token.
 //!
-//! The vocabulary is never sorted. Top-k keeps a buffer of a few times k tokens and a threshold
-//! that rises as the buffer is cut back; top-p sorts growing heads of the tokens that can be in
-//! the nucleus at all. Buffers are reused, so that no token allocates once they have grown.
+//! The vocabulary is never sorted: [`Blocks`] reads it once, and the filters work on the tokens
+//! that they can keep at all. Weights of the whole vocabulary are computed only where top-p or a
+//! draw needs their sum. Buffers are reused, so that no token allocates once they have grown.
 
-use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+use super::scan::{Blocks, Weight, keep_nucleus, pick};
 use super::{Error, SamplingParams};
 
 /// Chooses tokens by the parameters of one request.
@@ -23,12 +23,9 @@ pub struct Sampler {
     recent: VecDeque<u32>,        // the last `repeat_last_n` tokens
     generated: HashMap<u32, u32>, // occurrences of generated tokens
     marks: Vec<u64>,              // one bit per token, all clear between calls
-    kept: Vec<(f32, u32)>,        // candidates: (logit or weight, id)
-}
-
-/// By descending value, then ascending id: a total order, so that ties break the same everywhere.
-fn best_first(a: &(f32, u32), b: &(f32, u32)) -> Ordering {
-    b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
+    blocks: Blocks,
+    kept: Vec<(f32, u32)>, // candidates: (logit or weight, id)
+    room: Vec<(f32, u32)>, // candidates in another order
 }
 
 impl Sampler {
@@ -52,7 +49,9 @@ impl Sampler {
             recent: VecDeque::new(),
             generated: HashMap::new(),
             marks: vec![0; n_marks],
+            blocks: Blocks::default(),
             kept: Vec::new(),
+            room: Vec::new(),
             params,
         })
     }
@@ -88,8 +87,8 @@ impl Sampler {
         self.recent.push_back(id);
     }
 
-    /// Chooses a token by its logits, which the steps change in place. The caller tells the
-    /// sampler by [`accept`](Self::accept) if the token is used.
+    /// Chooses a token by its logits, to which bias and penalties are applied in place. The caller
+    /// tells the sampler by [`accept`](Self::accept) if the token is used.
     ///
     /// Fails if a logit is NaN or plus infinity, or if no logit is above minus infinity.
     pub fn sample(&mut self, logits: &mut [f32] /* [vocab_size] */) -> Result<u32, Error> {
@@ -97,7 +96,7 @@ impl Sampler {
             return Err(Error::Length { expected: self.vocab_size, found: logits.len() });
         }
         self.adjust(logits);
-        let (best, max) = best(logits)?;
+        let (best, max) = self.blocks.read(logits)?.ok_or(Error::NoToken)?;
         if self.params.temperature == 0.0 {
             return Ok(best);
         }
@@ -105,28 +104,35 @@ impl Sampler {
         // and the position alone.
         let draw = (self.rng.next_u64() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64);
         let SamplingParams { temperature, top_k, top_p, min_p, .. } = self.params;
-        let weight = |logit: f32| ((logit - max) / temperature).exp();
-
+        let (top_p, min_p) = (f64::from(top_p), f64::from(min_p));
+        let weight = Weight::new(max, temperature);
+        let Self { blocks, kept, room, .. } = self;
+        // What is left of the vocabulary, and its weight where top-p asks for it.
         let total = if (1..logits.len()).contains(&top_k) {
-            keep_top_k(&mut self.kept, logits, top_k);
-            self.kept.iter_mut().for_each(|(value, _)| *value = weight(*value));
-            self.kept.iter().map(|(weight, _)| f64::from(*weight)).sum()
+            blocks.top_k(logits, top_k, kept);
+            kept.iter_mut().for_each(|(value, _)| *value = weight.of(*value));
+            kept.iter().map(|(weight, _)| f64::from(*weight)).sum()
+        } else if top_p < 1.0 {
+            let total = blocks.sum(logits, weight);
+            // Tokens below an even share of `1 - top_p` cannot add up to it, so they are outside
+            // the nucleus.
+            let share = (1.0 - top_p) * total / logits.len() as f64;
+            blocks.keep_heavy(logits, weight, share.max(min_p), kept);
+            total
+        } else if min_p > 0.0 {
+            blocks.keep_heavy(logits, weight, min_p, kept);
+            0.0
         } else {
-            logits.iter_mut().for_each(|logit| *logit = weight(*logit));
-            if top_p == 1.0 && min_p == 0.0 {
-                let weights = logits.iter().copied().enumerate().map(|(id, w)| (w, id as u32));
-                return Ok(pick(weights, draw).unwrap_or(best));
-            }
-            keep_possible(&mut self.kept, logits, top_p, min_p)
+            return Ok(blocks.pick(logits, weight, draw).unwrap_or(best));
         };
         if top_p < 1.0 {
-            let kept_len = nucleus_len(&mut self.kept, total * f64::from(top_p));
-            self.kept.truncate(kept_len);
+            keep_nucleus(kept, total * top_p, room);
         }
         if min_p > 0.0 {
-            self.kept.retain(|(weight, _)| *weight >= min_p); // the best token has weight 1
+            kept.retain(|(weight, _)| f64::from(*weight) >= min_p); // the best token has weight 1
         }
-        Ok(pick(self.kept.iter().copied(), draw).unwrap_or(best))
+        let left: f64 = kept.iter().map(|(weight, _)| f64::from(*weight)).sum();
+        Ok(pick(kept.iter().copied(), draw * left).unwrap_or(best))
     }
 
     /// Applies logit bias and penalties.
@@ -157,104 +163,6 @@ impl Sampler {
             }
         }
     }
-}
-
-/// The most likely token, the lowest id among equals, and its logit.
-fn best(logits: &[f32]) -> Result<(u32, f32), Error> {
-    let mut best = (0, f32::NEG_INFINITY);
-    for (id, &logit) in logits.iter().enumerate() {
-        if logit.is_nan() || logit == f32::INFINITY {
-            return Err(Error::Logit { id, value: logit });
-        }
-        if logit > best.1 {
-            best = (id as u32, logit);
-        }
-    }
-    if best.1 == f32::NEG_INFINITY { Err(Error::NoToken) } else { Ok(best) }
-}
-
-/// Fills `kept` with the `k` best logits, best first.
-pub(super) fn keep_top_k(kept: &mut Vec<(f32, u32)>, logits: &[f32], k: usize) {
-    kept.clear();
-    let room = k.saturating_mul(2).max(256);
-    let mut threshold = f32::NEG_INFINITY;
-    for (id, &logit) in logits.iter().enumerate() {
-        if logit > threshold {
-            kept.push((logit, id as u32));
-            if kept.len() == room {
-                kept.select_nth_unstable_by(k - 1, best_first);
-                kept.truncate(k);
-                threshold = kept[k - 1].0;
-            }
-        }
-    }
-    if kept.len() > k {
-        kept.select_nth_unstable_by(k - 1, best_first);
-        kept.truncate(k);
-    }
-    kept.sort_unstable_by(best_first);
-}
-
-/// Fills `kept` with the tokens that top-p or, without it, min-p can keep, in order of id, and
-/// returns the weight of all tokens. Tokens below an even share of `1 - top_p` cannot add up to it
-/// and so are outside the nucleus.
-fn keep_possible(
-    kept: &mut Vec<(f32, u32)>,
-    weights: &[f32], // [vocab_size], relative to the most likely token
-    top_p: f32,
-    min_p: f32,
-) -> f64 {
-    let total: f64 = weights.iter().map(|&weight| f64::from(weight)).sum();
-    let threshold = if top_p < 1.0 {
-        (1.0 - f64::from(top_p)) * total / weights.len() as f64
-    } else {
-        f64::from(min_p)
-    };
-    kept.clear();
-    let possible = weights.iter().copied().zip(0..).filter(|(w, _)| f64::from(*w) >= threshold);
-    kept.extend(possible);
-    total
-}
-
-/// Orders a head of `kept` best first and returns the length of the shortest head whose weight
-/// reaches `goal`.
-fn nucleus_len(kept: &mut [(f32, u32)], goal: f64) -> usize {
-    let (mut sum, mut sorted, mut head_len) = (0.0_f64, 0, 256);
-    while sorted < kept.len() {
-        let rest = &mut kept[sorted..];
-        let n = head_len.min(rest.len());
-        if n < rest.len() {
-            rest.select_nth_unstable_by(n - 1, best_first);
-        }
-        rest[..n].sort_unstable_by(best_first);
-        for (i, (weight, _)) in rest[..n].iter().enumerate() {
-            sum += f64::from(*weight);
-            if sum >= goal {
-                return sorted + i + 1;
-            }
-        }
-        sorted += n;
-        head_len *= 2;
-    }
-    kept.len()
-}
-
-/// The token at the share `draw` of the total weight, in the order given.
-fn pick(weights: impl Iterator<Item = (f32, u32)> + Clone, draw: f64) -> Option<u32> {
-    let total: f64 = weights.clone().map(|(weight, _)| f64::from(weight)).sum();
-    let goal = draw * total;
-    let mut sum = 0.0_f64;
-    let mut last = None;
-    for (weight, id) in weights {
-        if weight > 0.0 {
-            sum += f64::from(weight);
-            last = Some(id);
-            if sum > goal {
-                break;
-            }
-        }
-    }
-    last
 }
 
 #[cfg(test)]
@@ -314,37 +222,64 @@ mod tests {
         check(&SamplingParams { temperature: 0.5, ..plain() }, &probs, &squared);
     }
 
-    #[test]
-    fn top_k_of_a_large_vocabulary_keeps_the_lowest_ids_among_equals() {
-        let logits: Vec<f32> = (0..5000).map(|i| ((i * 7919) % 1000) as f32).collect();
-        let mut want: Vec<(f32, u32)> = logits.iter().copied().zip(0..).collect();
-        want.sort_by(best_first);
-        for k in [1, 3, 300, 4999] {
-            let mut kept = Vec::new();
-            keep_top_k(&mut kept, &logits, k);
-            assert_eq!(kept, want[..k], "k = {k}");
+    /// The next token by the documented steps, each over the sorted vocabulary, with the draw
+    /// that a sampler of this seed makes first.
+    fn by_sorting(params: &SamplingParams, logits: &[f32]) -> u32 {
+        let by_weight =
+            |a: &(f64, u32), b: &(f64, u32)| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1));
+        let mut all: Vec<(f64, u32)> = logits.iter().map(|&x| f64::from(x)).zip(0..).collect();
+        all.sort_by(by_weight);
+        let max = all[0].0;
+        if params.temperature == 0.0 {
+            return all[0].1;
         }
+        let by_k = (1..all.len()).contains(&params.top_k);
+        all.truncate(if by_k { params.top_k } else { all.len() });
+        all.iter_mut().for_each(|(x, _)| *x = ((*x - max) / f64::from(params.temperature)).exp());
+        let total = |all: &[(f64, u32)]| -> f64 { all.iter().map(|(w, _)| w).sum() };
+        if params.top_p < 1.0 {
+            let (mut sum, goal) = (0.0, total(&all) * f64::from(params.top_p));
+            let last = all.iter().position(|(w, _)| {
+                sum += w;
+                sum >= goal
+            });
+            all.truncate(last.map_or(all.len(), |last| last + 1));
+        }
+        all.retain(|(w, _)| *w >= f64::from(params.min_p));
+        if !by_k {
+            all.sort_by_key(|(_, id)| *id);
+        }
+        let mut rng = ChaCha8Rng::seed_from_u64(params.seed.unwrap());
+        let goal = (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64 * total(&all);
+        let mut sum = 0.0;
+        let drawn = all.iter().find(|(w, _)| {
+            sum += w;
+            sum > goal
+        });
+        drawn.unwrap_or(&all[all.len() - 1]).1
     }
 
     #[test]
-    fn nucleus_of_a_large_vocabulary_matches_a_full_sort() {
-        let logits: Vec<f32> = (0..5000).map(|i| ((i * 7919) % 5000) as f32 / 700.0).collect();
-        let max = logits.iter().copied().fold(0.0, f32::max);
-        let mut all: Vec<(f32, u32)> = logits.iter().map(|l| (l - max).exp()).zip(0..).collect();
-        all.sort_by(best_first);
-        let total: f64 = all.iter().map(|(w, _)| f64::from(*w)).sum();
-        for top_p in [0.2, 0.9, 0.999] {
-            let mut sum = 0.0;
-            let want = all.iter().position(|(w, _)| {
-                sum += f64::from(*w);
-                sum >= total * f64::from(top_p)
-            });
-            let mut kept = Vec::new();
-            let weights: Vec<f32> = logits.iter().map(|l| (l - max).exp()).collect();
-            let total = keep_possible(&mut kept, &weights, top_p, 0.0);
-            let len = nucleus_len(&mut kept, total * f64::from(top_p));
-            assert_eq!(Some(len), want.map(|n| n + 1), "top_p = {top_p}");
-            assert_eq!(kept[..len], all[..len]);
+    fn choices_are_those_of_a_sorted_vocabulary() {
+        let mut rng = ChaCha8Rng::seed_from_u64(9);
+        for vocab_size in [1, 50, 64, 1000, 20_011] {
+            for temperature in [0.0, 0.3, 1.0, 5.0] {
+                for top_k in [0, 1, 40, 700] {
+                    for (top_p, min_p) in
+                        [(1.0, 0.0), (0.95, 0.0), (0.3, 0.0), (1.0, 0.05), (0.9, 0.01)]
+                    {
+                        let seed = Some(rng.next_u64());
+                        let params =
+                            SamplingParams { temperature, top_k, top_p, min_p, seed, ..plain() };
+                        let unit = |x: u64| (x >> 40) as f32 / (1 << 24) as f32;
+                        let mut logit = || unit(rng.next_u64()) * 4.0 + unit(rng.next_u64()) * 8.0;
+                        let mut logits: Vec<f32> = (0..vocab_size).map(|_| logit()).collect();
+                        let mut sampler = Sampler::new(params.clone(), vocab_size).unwrap();
+                        let want = by_sorting(&params, &logits);
+                        assert_eq!(sampler.sample(&mut logits), Ok(want), "{params:?}");
+                    }
+                }
+            }
         }
     }
 
