@@ -155,9 +155,8 @@ macro_rules! vnni_kernels {
             if F::PLANES.bytes {
                 for t in 0..T {
                     // SAFETY: a row has two sums of 32 columns.
-                    let sum =
-                        unsafe { i32::from(*x[t].quant_sums) + i32::from(*x[t].quant_sums.add(1)) };
-                    sums[t][0] = [set1_32(-128 * sum); $n];
+                    let [a, b] = unsafe { x[t].quant_sums.cast::<[i16; 2]>().read() };
+                    sums[t][0] = [set1_32(-128 * (i32::from(a) + i32::from(b))); $n];
                 }
             }
             // Two sums even where the format has one, if there are registers for them:
