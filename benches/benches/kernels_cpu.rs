@@ -3,34 +3,50 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use realizar_benches::{block_bytes, values};
 use realizar_kernels_cpu::{
-    AttnParams, AttnScratch, AttnSeq, Epilogue, KvGeometry, MatrixRef, Norm, PanelScratch,
-    QuantizedRows, Rows, RowsMut, Team, Tier, attention, default_threads, matmul_f32, matmul_int8,
-    norm,
+    AttnParams, AttnScratch, AttnSeq, Epilogue, KvGeometry, MatrixRef, Norm, PackedMatrix,
+    PackedScratch, PanelScratch, QuantizedRows, Rows, RowsMut, Team, Tier, attention,
+    default_threads, matmul_f32, matmul_packed, norm, packs,
 };
 use realizar_quant::BlockType;
 use std::hint::black_box;
 
 const DIM: usize = 4096;
-const TYPES: [BlockType; 5] =
-    [BlockType::Q4_0, BlockType::Q4_1, BlockType::Q8_0, BlockType::Q4_K, BlockType::Q6_K];
 
 /// One generated token: weights are read once, so the rate is in bytes.
-fn int8(c: &mut Criterion) {
+fn packed_row(c: &mut Criterion) {
+    packed(c, 1, |bytes, _| Throughput::Bytes(bytes));
+}
+
+/// A prompt: the rate is in operations, two to a multiply-add.
+fn packed_prompt(c: &mut Criterion) {
+    packed(c, 128, |_, ops| Throughput::Elements(ops));
+}
+
+/// Products of `n_rows` activation rows with packed matrices of every type. The weights
+/// come from several copies in turn, which together are larger than the caches.
+fn packed(c: &mut Criterion, n_rows: usize, rate: impl Fn(u64, u64) -> Throughput) {
+    const TOTAL_BYTES: usize = 128 << 20;
     let (team, tier) = (Team::new(default_threads()), Tier::detect());
-    let x = values(DIM);
-    let x = Rows::new(&x, 1, DIM);
-    let mut quantized = QuantizedRows::with_capacity(1, DIM);
-    let mut out = vec![0.0; DIM];
-    let mut group = c.benchmark_group("matmul_int8/1x4096x4096");
-    for ty in TYPES {
+    let x = values(n_rows * DIM);
+    let mut quantized = QuantizedRows::with_capacity(n_rows, DIM);
+    quantized.quantize(&team, tier, Rows::new(&x, n_rows, DIM));
+    let mut out = vec![0.0; n_rows * DIM];
+    let scratch = PackedScratch::new(&team, n_rows);
+    let mut group = c.benchmark_group(format!("matmul_packed/{n_rows}x{DIM}x{DIM}"));
+    for ty in BlockType::all().filter(|&ty| packs(ty)) {
         let data = block_bytes(ty.row_bytes(DIM).expect("whole blocks") * DIM);
-        let w = [MatrixRef::new(ty, DIM, DIM, &data)];
-        group.throughput(Throughput::Bytes(data.len() as u64));
+        let matrix = MatrixRef::new(ty, DIM, DIM, &data);
+        let copies: Vec<_> = (0..TOTAL_BYTES.div_ceil(data.len()))
+            .map(|_| PackedMatrix::new(&team, &matrix).expect("memory for the copies"))
+            .collect();
+        let mut next = copies.iter().cycle();
+        group.throughput(rate(data.len() as u64, (2 * n_rows * DIM * DIM) as u64));
         group.bench_function(ty.name(), |b| {
             b.iter(|| {
-                quantized.quantize(&team, tier, black_box(x));
-                let out = RowsMut::new(&mut out, 1, DIM);
-                matmul_int8(&team, tier, &w, &quantized, x, out, &Epilogue::default());
+                let w = [next.next().expect("a cycle does not end").view()];
+                let out = RowsMut::new(&mut out, n_rows, DIM);
+                let epilogue = Epilogue::default();
+                matmul_packed(&team, tier, &w, &quantized, out, &scratch, &epilogue);
             });
         });
     }
@@ -128,6 +144,6 @@ fn norms(c: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(10);
-    targets = int8, float, attend, norms
+    targets = packed_row, packed_prompt, float, attend, norms
 }
 criterion_main!(benches);

@@ -7,7 +7,7 @@
 //! fixed order, so its bits do not depend on the rows beside it or on the threads.
 //!
 //! Matrix products read weights in the block types of `realizar-quant`.
-//! [`matmul_packed`] multiplies quantized weights, packed by [`pack_group`], with 8-bit
+//! [`matmul_packed`] multiplies quantized weights, packed by [`pack`], with 8-bit
 //! activations; its bits are the same on every tier. [`matmul_f32`] takes F32 activations
 //! and weights of every type, and [`matmul_rows`] float weights for few rows.
 //!
@@ -80,7 +80,7 @@ pub use matmul::{
     Epilogue, MatrixRef, PackedScratch, PanelScratch, matmul_f32, matmul_packed, matmul_rows,
 };
 pub use norm::{Norm, norm, norm_in_place, norm_quantize, norm_row, norm_row_in_place};
-pub use packed::{PACKED_ROWS, PackedRef, pack_group, packed_bytes, packs};
+pub use packed::{PACKED_ROWS, PackedMatrix, PackedRef, pack, pack_group, packed_bytes, packs};
 pub use pages::Pages;
 pub use quantize::QuantizedRows;
 pub use rope::{RopeStyle, rope, rope_table};

@@ -33,7 +33,7 @@ use realizar_quant::BlockType;
 pub(crate) use panel::PanelGroup;
 
 use crate::quantize::QuantizedRow;
-use crate::{MatrixRef, Tier};
+use crate::{MatrixRef, Pages, Team, Tier};
 use format::Format;
 use types::with_format;
 
@@ -69,24 +69,60 @@ pub fn pack_group(matrix: &MatrixRef<'_>, group: usize, out: &mut [u8]) {
     with_format!(matrix.ty(), F => pack::pack_group::<F>(matrix, group, out));
 }
 
-/// A packed matrix in memory.
+/// Packs all groups of a matrix into `out`, on all threads. Allocates a list of the
+/// groups.
+///
+/// # Panics
+/// If `out` is not [`packed_bytes`] long.
+pub fn pack(team: &Team, matrix: &MatrixRef<'_>, out: &mut [u8]) {
+    let n_groups = matrix.n_rows().div_ceil(PACKED_ROWS);
+    let n_bytes = packed_bytes(matrix.ty(), matrix.n_rows(), matrix.n_cols());
+    assert_eq!(n_bytes, Some(out.len()), "bytes of the packed matrix");
+    if out.is_empty() {
+        return;
+    }
+    let mut groups: Vec<&mut [u8]> = out.chunks_exact_mut(out.len() / n_groups).collect();
+    team.for_each_mut(&mut groups, |i, group, _thread| pack_group(matrix, i, group));
+}
+
+/// A packed matrix that owns its memory.
 ///
 /// ```
-/// use realizar_kernels_cpu::{MatrixRef, PackedRef, pack_group, packed_bytes};
+/// use realizar_kernels_cpu::{MatrixRef, PackedMatrix, Team};
 /// use realizar_quant::BlockType;
 ///
 /// let (ty, n_rows, n_cols) = (BlockType::Q8_0, 20, 64);
 /// let blocks = vec![0; n_rows * ty.row_bytes(n_cols)?];
 /// let matrix = MatrixRef::new(ty, n_rows, n_cols, &blocks);
-///
-/// let mut packed = vec![0; packed_bytes(ty, n_rows, n_cols).unwrap()];
-/// let group_bytes = packed.len() / 2;
-/// for (i, group) in packed.chunks_mut(group_bytes).enumerate() {
-///     pack_group(&matrix, i, group);
-/// }
-/// assert_eq!(PackedRef::new(ty, n_rows, n_cols, &packed).n_groups(), 2);
+/// let packed = PackedMatrix::new(&Team::new(1), &matrix).expect("quantized, and small");
+/// assert_eq!(packed.view().n_groups(), 2);
 /// # Ok::<(), realizar_quant::Error>(())
 /// ```
+#[derive(Debug)]
+pub struct PackedMatrix {
+    ty: BlockType,
+    n_rows: usize,
+    n_cols: usize,
+    data: Pages,
+}
+
+impl PackedMatrix {
+    /// Packs a matrix on all threads; `None` if its type cannot be packed ([`packs`]) or
+    /// there is too little memory.
+    pub fn new(team: &Team, matrix: &MatrixRef<'_>) -> Option<Self> {
+        let (ty, n_rows, n_cols) = (matrix.ty(), matrix.n_rows(), matrix.n_cols());
+        let mut data = Pages::zeroed(packed_bytes(ty, n_rows, n_cols)?)?;
+        pack(team, matrix, &mut data);
+        Some(Self { ty, n_rows, n_cols, data })
+    }
+
+    /// The matrix as the products take it.
+    pub fn view(&self) -> PackedRef<'_> {
+        PackedRef::new(self.ty, self.n_rows, self.n_cols, &self.data)
+    }
+}
+
+/// A packed matrix in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct PackedRef<'a> {
     ty: BlockType,
@@ -221,12 +257,20 @@ fn expand_of<F: Kernels>(tier: Tier, group: &[u8], col: usize, panel: &mut [Pane
 }
 
 /// The most activation rows that [`multiply_panel`] takes.
-pub(crate) const MAX_TILE_ROWS: usize = 4;
+pub(crate) const MAX_TILE_ROWS: usize = 8;
 
 /// The number of activation rows whose sums fit the registers best.
-pub(crate) fn tile_rows(ty: BlockType) -> usize {
-    // Where products are added to 32 bits on the way, those sums need registers too.
-    with_format!(ty, F => if matches!(F::DEPTH, 0 | 8) { MAX_TILE_ROWS } else { 3 })
+pub(crate) fn tile_rows(tier: Tier, ty: BlockType) -> usize {
+    with_format!(ty, F => match tier {
+        // Where products are added to 32 bits on the way, those sums need registers too,
+        // and so do the sums of two halves.
+        #[cfg(target_arch = "x86_64")]
+        Tier::AvxVnni(_) => 4 / F::HALVES,
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx512(_) => MAX_TILE_ROWS,
+        _ if matches!(F::DEPTH, 0 | 8) => 4,
+        _ => 3,
+    })
 }
 
 /// Adds the products of activation rows with a panel to `sums`. The rows are given in
@@ -235,7 +279,7 @@ pub(crate) fn multiply_panel(
     tier: Tier,
     ty: BlockType,
     panel: &[PanelGroup],
-    x: &[QuantizedRow<'_>], // 1 to MAX_TILE_ROWS rows
+    x: &[QuantizedRow<'_>], // 1 to `tile_rows` rows
     sums: &mut [GroupSums], // [x.len()]
 ) {
     with_format!(ty, F => multiply_panel_of::<F>(tier, panel, x, sums));

@@ -286,13 +286,22 @@ macro_rules! vnni_kernels {
             x: &[QuantizedRow<'_>],
             sums: &mut [GroupSums],
         ) {
+            const MOST: usize = 8 / $n;
             // SAFETY: the caller's promise.
             unsafe {
                 match x.len() {
+                    0 => {}
                     1 => multiply_rows::<F, 1>(panel, x, sums),
                     2 => multiply_rows::<F, 2>(panel, x, sums),
+                    3 => multiply_rows::<F, 3>(panel, x, sums),
                     4 => multiply_rows::<F, 4>(panel, x, sums),
-                    n => panic!("no kernel for {n} rows"),
+                    n if n == MOST => multiply_rows::<F, MOST>(panel, x, sums),
+                    n => {
+                        let n = if n < MOST { 4 } else { MOST };
+                        let (first, rest) = sums.split_at_mut(n);
+                        multiply_panel::<F>(panel, &x[..n], first);
+                        multiply_panel::<F>(panel, &x[n..], rest);
+                    }
                 }
             }
         }

@@ -7,9 +7,7 @@ use crate::graph::Op;
 use crate::plan::Plan;
 use crate::weights::{WeightData, WeightId, Weights};
 use realizar_formats::Bytes;
-use realizar_kernels_cpu::{
-    MatrixRef, PACKED_ROWS, PackedRef, Pages, Team, pack_group, packed_bytes,
-};
+use realizar_kernels_cpu::{MatrixRef, PackedRef, Pages, Team, pack, packed_bytes};
 use realizar_quant::BlockType;
 
 /// Where packed matrices begin: on cache lines.
@@ -66,10 +64,7 @@ impl PackedWeights {
                 continue;
             };
             let matrix = MatrixRef::new(place.ty, place.rows, place.cols, data);
-            let packed = &mut memory[place.start..][..place.len];
-            let group_bytes = place.len / place.rows.div_ceil(PACKED_ROWS);
-            let mut groups: Vec<&mut [u8]> = packed.chunks_exact_mut(group_bytes).collect();
-            team.for_each_mut(&mut groups, |i, group, _thread| pack_group(&matrix, i, group));
+            pack(team, &matrix, &mut memory[place.start..][..place.len]);
             data.release();
             if !tables.iter().any(|id| id.idx() == idx) {
                 *data = Bytes::from(Vec::new());
