@@ -147,7 +147,7 @@ impl Segment<'_> {
         scratch: &mut Scratch,
     ) {
         let (ty, n_cols) = (self.part.ty(), self.part.n_cols());
-        let tile_rows = tile_rows(ty);
+        let tile_rows = tile_rows(self.tier, ty);
         let sums = &mut scratch.sums[..self.x.n_rows()];
         for group in range {
             sums.fill([0.0; PACKED_ROWS]);

@@ -157,10 +157,9 @@ unpack!(Q2K: |scales, group| {
 });
 unpack!(Q3K: |scales, group| {
     let d = halves(scales, 0);
-    let numbers = sixes(scales.add(HALVES_BYTES), group);
     let mut out = Scales::new(d, d);
-    for half in 0..2 {
-        let words = _mm256_sub_epi16(_mm256_cvtepu8_epi16(numbers[half]), _mm256_set1_epi16(32));
+    for (half, numbers) in sixes(scales.add(HALVES_BYTES), group).into_iter().enumerate() {
+        let words = _mm256_sub_epi16(_mm256_cvtepu8_epi16(numbers), _mm256_set1_epi16(32));
         out.mins[half] = [minus_products(d, _mm256_slli_epi16::<2>(words))];
         out.factors[half] = [twice(words)];
     }

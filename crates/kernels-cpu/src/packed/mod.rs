@@ -176,6 +176,18 @@ impl<'a> PackedRef<'a> {
 /// Groups that [`dot_groups`] reads side by side.
 pub(crate) const STREAMS: usize = 4;
 
+/// A format with kernels for every tier.
+#[cfg(target_arch = "x86_64")]
+trait Kernels: avx2_scales::FormatAvx2 + avx512_scales::FormatAvx512 {}
+#[cfg(target_arch = "x86_64")]
+impl<F: avx2_scales::FormatAvx2 + avx512_scales::FormatAvx512> Kernels for F {}
+
+/// A format with kernels for every tier.
+#[cfg(not(target_arch = "x86_64"))]
+trait Kernels: Format {}
+#[cfg(not(target_arch = "x86_64"))]
+impl<F: Format> Kernels for F {}
+
 /// The products of one activation row with the rows of 1 or [`STREAMS`] groups of a
 /// matrix. Memory serves several streams faster than one.
 pub(crate) fn dot_groups(
@@ -185,31 +197,38 @@ pub(crate) fn dot_groups(
     x: QuantizedRow<'_>,
     out: &mut [GroupSums], // [groups.len()]
 ) {
+    with_format!(ty, F => dot_groups_of::<F>(tier, groups, x, out));
+}
+
+fn dot_groups_of<F: Kernels>(
+    tier: Tier,
+    groups: &[&[u8]],
+    x: QuantizedRow<'_>,
+    out: &mut [GroupSums],
+) {
     assert_eq!(groups.len(), out.len(), "sums of every group");
-    with_format!(ty, F => {
-        for group in groups {
-            let n_blocks = x.quants.len() / F::LEN;
-            assert_eq!(group.len(), n_blocks * PACKED_ROWS * F::BYTES, "bytes of a group");
-        }
-        assert!(x.is_whole(), "the parts of a quantized row");
-        match tier {
-            Tier::Scalar => scalar::dot_groups::<F>(groups, x, out),
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the token of this tier exists only if its instructions were
-            // detected; the lengths were checked above.
-            Tier::Avx2(_) => unsafe { avx2::dot_groups::<F>(groups, x, out) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            Tier::AvxVnni(_) => unsafe { avx_vnni::dot_groups::<F>(groups, x, out) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            Tier::Avx512(_) => unsafe { avx512::dot_groups::<F>(groups, x, out) },
-        }
-    });
+    let n_blocks = x.quants.len() / F::LEN;
+    for group in groups {
+        assert_eq!(group.len(), n_blocks * PACKED_ROWS * F::BYTES, "bytes of a group");
+    }
+    assert!(x.is_whole(), "the parts of a quantized row");
+    match tier {
+        Tier::Scalar => scalar::dot_groups::<F>(groups, x, out),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the token of this tier exists only if its instructions were
+        // detected; the lengths were checked above.
+        Tier::Avx2(_) => unsafe { avx2::dot_groups::<F>(groups, x, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as for AVX2.
+        Tier::AvxVnni(_) => unsafe { avx_vnni::dot_groups::<F>(groups, x, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as for AVX2.
+        Tier::Avx512(_) => unsafe { avx512::dot_groups::<F>(groups, x, out) },
+    }
 }
 
 /// Expands columns of a group, from block `block` on, into a panel that
-/// [`multiply_panel`] takes.
+/// [`multiply_panel`] takes on the same tier.
 pub(crate) fn expand(
     tier: Tier,
     ty: BlockType,
@@ -217,34 +236,41 @@ pub(crate) fn expand(
     col: usize, // a multiple of 256, or of 32 for types with blocks of 32
     panel: &mut [PanelGroup],
 ) {
-    with_format!(ty, F => {
-        let n_cols = panel.len() * GROUP_LEN;
-        assert!(col.is_multiple_of(F::LEN) && n_cols.is_multiple_of(F::LEN), "whole blocks");
-        let block_bytes = PACKED_ROWS * F::BYTES;
-        let bytes = &group[col / F::LEN * block_bytes..][..n_cols / F::LEN * block_bytes];
-        match tier {
-            Tier::Scalar => scalar::expand::<F>(bytes, panel),
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the token of this tier exists only if its instructions were
-            // detected; the lengths were checked above.
-            Tier::Avx2(_) => unsafe { avx2::expand::<F>(bytes, panel) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            Tier::AvxVnni(_) => unsafe { avx2::expand::<F>(bytes, panel) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            Tier::Avx512(_) => unsafe { avx512::expand::<F>(bytes, panel) },
-        }
-    });
+    with_format!(ty, F => expand_of::<F>(tier, group, col, panel));
+}
+
+fn expand_of<F: Kernels>(tier: Tier, group: &[u8], col: usize, panel: &mut [PanelGroup]) {
+    let n_cols = panel.len() * GROUP_LEN;
+    assert!(col.is_multiple_of(F::LEN) && n_cols.is_multiple_of(F::LEN), "whole blocks");
+    let block_bytes = PACKED_ROWS * F::BYTES;
+    let bytes = &group[col / F::LEN * block_bytes..][..n_cols / F::LEN * block_bytes];
+    match tier {
+        Tier::Scalar => scalar::expand::<F>(bytes, panel),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the tokens of these tiers exist only if their instructions were
+        // detected, AVX2 among them; the lengths were checked above.
+        Tier::Avx2(_) | Tier::AvxVnni(_) => unsafe { avx2::expand::<F>(bytes, panel) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as for AVX2.
+        Tier::Avx512(_) => unsafe { avx512::expand::<F>(bytes, panel) },
+    }
 }
 
 /// The most activation rows that [`multiply_panel`] takes.
-pub(crate) const MAX_TILE_ROWS: usize = 4;
+pub(crate) const MAX_TILE_ROWS: usize = 8;
 
 /// The number of activation rows whose sums fit the registers best.
-pub(crate) fn tile_rows(ty: BlockType) -> usize {
-    // Where products are added to 32 bits on the way, those sums need registers too.
-    with_format!(ty, F => if matches!(F::DEPTH, 0 | 8) { MAX_TILE_ROWS } else { 3 })
+pub(crate) fn tile_rows(tier: Tier, ty: BlockType) -> usize {
+    with_format!(ty, F => match tier {
+        // Where products are added to 32 bits on the way, those sums need registers too,
+        // and so do the sums of two halves.
+        #[cfg(target_arch = "x86_64")]
+        Tier::AvxVnni(_) => 4 / F::HALVES,
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx512(_) => MAX_TILE_ROWS,
+        _ if matches!(F::DEPTH, 0 | 8) => 4,
+        _ => 3,
+    })
 }
 
 /// Adds the products of activation rows with a panel to `sums`. The rows are given in
@@ -253,27 +279,36 @@ pub(crate) fn multiply_panel(
     tier: Tier,
     ty: BlockType,
     panel: &[PanelGroup],
-    x: &[QuantizedRow<'_>], // 1 to MAX_TILE_ROWS rows
+    x: &[QuantizedRow<'_>], // 1 to `tile_rows` rows
     sums: &mut [GroupSums], // [x.len()]
+) {
+    with_format!(ty, F => multiply_panel_of::<F>(tier, panel, x, sums));
+}
+
+fn multiply_panel_of<F: Kernels>(
+    tier: Tier,
+    panel: &[PanelGroup],
+    x: &[QuantizedRow<'_>],
+    sums: &mut [GroupSums],
 ) {
     assert_eq!(x.len(), sums.len(), "sums of every row");
     for x in x {
         assert_eq!(x.quants.len(), panel.len() * GROUP_LEN, "columns of the panel");
         assert!(x.is_whole(), "the parts of a quantized row");
     }
-    with_format!(ty, F => match tier {
+    match tier {
         Tier::Scalar => scalar::multiply_panel::<F>(panel, x, sums),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token of this tier exists only if its instructions were
         // detected; the lengths were checked above.
         Tier::Avx2(_) => unsafe { avx2::multiply_panel::<F>(panel, x, sums) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
+        // SAFETY: as for AVX2.
         Tier::AvxVnni(_) => unsafe { avx_vnni::multiply_panel::<F>(panel, x, sums) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
+        // SAFETY: as for AVX2.
         Tier::Avx512(_) => unsafe { avx512::multiply_panel::<F>(panel, x, sums) },
-    });
+    }
 }
 
 #[cfg(test)]

@@ -98,11 +98,11 @@ fn products_are_close_to_f64_on_every_tier() {
 fn bits_depend_on_neither_tier_rows_nor_threads() {
     for ty in packed_types() {
         // More columns than a panel, more groups than streams, a group with few rows.
-        let case = Case::new(ty, 101, 1536, 7);
+        let case = Case::new(ty, 101, 1536, 13);
         let expected: Vec<u32> =
-            (0..7).flat_map(|r| bits(&case.run(Tier::Scalar, 1, r..r + 1))).collect();
+            (0..13).flat_map(|r| bits(&case.run(Tier::Scalar, 1, r..r + 1))).collect();
         for tier in Tier::available() {
-            for n_tokens in [1, 2, 3, 4, 7] {
+            for n_tokens in [1, 2, 3, 4, 7, 13] {
                 for n_threads in 1..=3 {
                     assert_eq!(
                         bits(&case.run(tier, n_threads, 0..n_tokens)),

@@ -155,9 +155,8 @@ macro_rules! vnni_kernels {
             if F::PLANES.bytes {
                 for t in 0..T {
                     // SAFETY: a row has two sums of 32 columns.
-                    let sum =
-                        unsafe { i32::from(*x[t].quant_sums) + i32::from(*x[t].quant_sums.add(1)) };
-                    sums[t][0] = [set1_32(-128 * sum); $n];
+                    let [a, b] = unsafe { x[t].quant_sums.cast::<[i16; 2]>().read() };
+                    sums[t][0] = [set1_32(-128 * (i32::from(a) + i32::from(b))); $n];
                 }
             }
             // Two sums even where the format has one, if there are registers for them:
@@ -287,13 +286,22 @@ macro_rules! vnni_kernels {
             x: &[QuantizedRow<'_>],
             sums: &mut [GroupSums],
         ) {
+            const MOST: usize = 8 / $n;
             // SAFETY: the caller's promise.
             unsafe {
                 match x.len() {
+                    0 => {}
                     1 => multiply_rows::<F, 1>(panel, x, sums),
                     2 => multiply_rows::<F, 2>(panel, x, sums),
+                    3 => multiply_rows::<F, 3>(panel, x, sums),
                     4 => multiply_rows::<F, 4>(panel, x, sums),
-                    n => panic!("no kernel for {n} rows"),
+                    n if n == MOST => multiply_rows::<F, MOST>(panel, x, sums),
+                    n => {
+                        let n = if n < MOST { 4 } else { MOST };
+                        let (first, rest) = sums.split_at_mut(n);
+                        multiply_panel::<F>(panel, &x[..n], first);
+                        multiply_panel::<F>(panel, &x[n..], rest);
+                    }
                 }
             }
         }
