@@ -1,6 +1,7 @@
 //! Running a contender: what it printed, how long its process lived, and the most memory it had.
 
 use std::io::Read;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,7 +33,9 @@ pub(super) fn run(mut command: Command) -> Result<Finished> {
     let stderr = reader.join().unwrap_or_default();
     if !finished.status.success() {
         let last = stderr.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("no message");
-        bail!("{} ended with {}: {last}", shell::show(&command), finished.status);
+        // The program's folder is of no interest to who reads the run.
+        let program = Path::new(command.get_program()).file_name().unwrap_or_default();
+        bail!("{} ended with {}: {last}", program.to_string_lossy(), finished.status);
     }
     Ok(Finished { stdout, wall, peak_bytes: finished.rusage.maxrss })
 }

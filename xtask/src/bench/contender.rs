@@ -41,7 +41,7 @@ pub(super) struct Sample {
 }
 
 /// The script that measures OpenVINO GenAI.
-const OPENVINO_SCRIPT: &str = "xtask/src/bench/openvino.py";
+const OPENVINO_SCRIPT: &str = "xtask/src/bench/time_openvino.py";
 
 impl Contender {
     /// Whether it is what this repository builds.
@@ -246,7 +246,7 @@ mod tests {
             (
                 Kind::OpenVino,
                 "tg128",
-                "program xtask/src/bench/openvino.py m.gguf --prompt 1 --generate 128 -t 2 --more",
+                "program xtask/src/bench/time_openvino.py m.gguf --prompt 1 --generate 128 -t 2 --more",
             ),
         ] {
             assert_eq!(line(kind, case).as_deref(), Ok(want));

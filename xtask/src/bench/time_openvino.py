@@ -3,9 +3,9 @@
 Prints {"tokens_per_second": x}. A run that is not counted goes first, on other tokens: prompts that
 were seen before are not computed again.
 
-    python openvino.py model.gguf --prompt 512 -t 2
-    python openvino.py model.gguf --prompt 128 --generate 32 --batch 8 -t 2
-    python openvino.py --version
+    python time_openvino.py model.gguf --prompt 512 -t 2
+    python time_openvino.py model.gguf --prompt 128 --generate 32 --batch 8 -t 2
+    python time_openvino.py --version
 """
 
 import argparse
