@@ -1,4 +1,8 @@
 //! The CPU kernels on all physical cores, at sizes of a 7B model's layer.
+//!
+//! Rates are bytes of weights or of keys and values per second where reading them is the work, else
+//! operations, two for a multiply-add: Criterion's `Gelem/s` are GOPS. `cargo xtask bench --ceilings`
+//! measures what the machine reaches of either.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use realizar_benches::{block_bytes, values};
@@ -13,7 +17,7 @@ const DIM: usize = 4096;
 
 /// One generated token: weights are read once, so the rate is in bytes.
 fn packed_row(c: &mut Criterion) {
-    packed(c, 1, |bytes, _| Throughput::Bytes(bytes));
+    packed(c, 1, |bytes, _| Throughput::BytesDecimal(bytes));
 }
 
 /// A prompt: the rate is in operations, two to a multiply-add.
@@ -52,7 +56,7 @@ fn packed(c: &mut Criterion, n_rows: usize, rate: impl Fn(u64, u64) -> Throughpu
     group.finish();
 }
 
-/// A prompt: the rate is in multiply-adds.
+/// A prompt: the rate is in operations.
 fn float(c: &mut Criterion) {
     const N_TOKENS: usize = 128;
     let (team, tier) = (Team::new(default_threads()), Tier::detect());
@@ -60,7 +64,7 @@ fn float(c: &mut Criterion) {
     let x = values(N_TOKENS * DIM);
     let mut out = vec![0.0; N_TOKENS * DIM];
     let mut group = c.benchmark_group("matmul_f32/128x4096x4096");
-    group.throughput(Throughput::Elements((N_TOKENS * DIM * DIM) as u64));
+    group.throughput(Throughput::Elements((2 * N_TOKENS * DIM * DIM) as u64));
     for ty in [BlockType::F32, BlockType::F16, BlockType::Q4_0, BlockType::Q4_K] {
         let data = match ty {
             BlockType::F32 => values(DIM * DIM).iter().flat_map(|v| v.to_le_bytes()).collect(),
@@ -86,7 +90,7 @@ fn norms(c: &mut Criterion) {
     let rms = Norm::Rms { group: DIM, weight: Some(&weight), eps: 1e-5 };
     let layer = Norm::Layer { group: DIM, weight: Some(&weight), bias: Some(&weight), eps: 1e-5 };
     let mut group = c.benchmark_group("norm/128x4096");
-    group.throughput(Throughput::Elements(x.len() as u64));
+    group.throughput(Throughput::BytesDecimal(4 * x.len() as u64));
     for (name, kind) in [("rms", rms), ("layer", layer)] {
         group.bench_function(name, |b| {
             b.iter(|| {

@@ -37,6 +37,8 @@ pub(crate) struct Needs {
     pub(crate) ctx: Option<usize>,
     /// Rows of logits per step; `None` leaves it to the runtime.
     pub(crate) outputs: Option<usize>,
+    /// Sequences that run together; `None` leaves it to the runtime.
+    pub(crate) seqs: Option<usize>,
     /// Whether to time each operation on the device.
     pub(crate) profile: bool,
 }
@@ -60,6 +62,7 @@ impl Engine {
             max_seq_len: needs.ctx,
             chunk: args.chunk,
             max_outputs: needs.outputs.unwrap_or(default.max_outputs),
+            max_seqs: needs.seqs.unwrap_or(default.max_seqs),
             profile: needs.profile,
             ..default
         };

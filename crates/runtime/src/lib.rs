@@ -52,6 +52,7 @@ pub mod template;
 pub mod tokenizer;
 pub mod weights;
 
+pub use bench::BenchTest;
 pub use error::{DeviceFault, Error};
 pub use generate::{
     Event, FinishReason, GenerateParams, Generation, Session, Timings, TokenEvent, TopLogprob,
