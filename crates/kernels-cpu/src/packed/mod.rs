@@ -19,6 +19,8 @@ mod types;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx2_scales;
+#[cfg(target_arch = "x86_64")]
+mod pack_avx2;
 
 use realizar_quant::BlockType;
 
@@ -31,6 +33,10 @@ use types::with_format;
 
 /// Rows that lie interleaved.
 pub const PACKED_ROWS: usize = 16;
+
+/// The name of the packed layout. It changes with any byte of what [`pack_group`] makes,
+/// so that packed matrices that were stored are not mistaken for those of today.
+pub const PACKED_LAYOUT: &str = "x16 1";
 
 /// Columns that share a scale of the activations.
 pub(crate) const GROUP_LEN: usize = 32;
@@ -52,19 +58,19 @@ pub fn packed_bytes(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<usize
 }
 
 /// Packs group `group` of a matrix: its rows from `16 * group` on. Rows past the last
-/// one become zeros.
+/// one become zeros. The bytes are the same on every tier.
 ///
 /// # Panics
 /// If the type cannot be packed, there is no such group, or `out` is not the bytes of
 /// sixteen rows.
-pub fn pack_group(matrix: &MatrixRef<'_>, group: usize, out: &mut [u8]) {
-    with_format!(matrix.ty(), F => pack::pack_group::<F>(matrix, group, out));
+pub fn pack_group(tier: Tier, matrix: &MatrixRef<'_>, group: usize, out: &mut [u8]) {
+    with_format!(matrix.ty(), F => pack::pack_group::<F>(tier, matrix, group, out));
 }
 
 /// A packed matrix in memory.
 ///
 /// ```
-/// use realizar_kernels_cpu::{MatrixRef, PackedRef, pack_group, packed_bytes};
+/// use realizar_kernels_cpu::{MatrixRef, PackedRef, Tier, pack_group, packed_bytes};
 /// use realizar_quant::BlockType;
 ///
 /// let (ty, n_rows, n_cols) = (BlockType::Q8_0, 20, 64);
@@ -74,7 +80,7 @@ pub fn pack_group(matrix: &MatrixRef<'_>, group: usize, out: &mut [u8]) {
 /// let mut packed = vec![0; packed_bytes(ty, n_rows, n_cols).unwrap()];
 /// let group_bytes = packed.len() / 2;
 /// for (i, group) in packed.chunks_mut(group_bytes).enumerate() {
-///     pack_group(&matrix, i, group);
+///     pack_group(Tier::detect(), &matrix, i, group);
 /// }
 /// assert_eq!(PackedRef::new(ty, n_rows, n_cols, &packed).n_groups(), 2);
 /// # Ok::<(), realizar_quant::Error>(())
