@@ -8,8 +8,8 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use clap::{Args, Parser, ValueEnum};
-use realizar_runtime::Error;
 use realizar_runtime::device::{DeviceChoice, DeviceOptions};
+use realizar_runtime::{Error, PackedCache};
 
 use crate::commands::Command;
 use crate::source::Sources;
@@ -115,6 +115,9 @@ pub(crate) struct LoadArgs {
     /// Instruction set of the CPU kernels, e.g. avx2 or scalar [default: the best one here]
     #[arg(long, value_name = "TIER")]
     pub(crate) cpu_tier: Option<String>,
+    /// Keep packed weights in DIR for the next start; auto: beside the model [default: not kept]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) packed_cache: Option<PathBuf>,
 }
 
 impl LoadArgs {
@@ -125,6 +128,18 @@ impl LoadArgs {
             cpu_tier: self.cpu_tier.clone(),
             gpu_plain: self.gpu_plain,
         }
+    }
+
+    /// Where packed weights are kept.
+    pub(crate) fn packed_cache(&self, global: &GlobalArgs) -> Result<PackedCache> {
+        Ok(match &self.packed_cache {
+            None => PackedCache::Off,
+            Some(auto) if auto.as_os_str() == "auto" => {
+                let cache = Cache::locate(global.cache_dir.as_deref())?;
+                PackedCache::Auto { fallback: cache.packed_dir() }
+            }
+            Some(dir) => PackedCache::Dir(dir.clone()),
+        })
     }
 }
 

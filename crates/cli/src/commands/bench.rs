@@ -84,7 +84,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let path = global.sources()?.resolve(&args.model)?;
     let ctx = tests.iter().map(|test| test.n_tokens()).max();
     let needs = Needs { ctx, outputs: Some(1), profile: args.profile };
-    let mut engine = Engine::load(&path, &args.load, needs)?;
+    let mut engine = Engine::load(&path, &args.load, global, needs)?;
     let n_threads = engine.n_threads;
     let model = &mut engine.model;
     let progress = Progress::steps("bench", (tests.len() * args.repetitions) as u64);
