@@ -1,7 +1,9 @@
 //! Packing: from the blocks of sixteen rows to packed blocks.
 //!
 //! Bits are gathered in words of four columns. A [`Word`] is one row's, or that of
-//! sixteen rows side by side: every format is written once, for both.
+//! sixteen rows side by side: every format is written once, for both. What is generic
+//! over words has no closures and is inlined always, into a function that may use the
+//! instructions of the words.
 
 use super::PACKED_ROWS;
 use super::format::{Format, Planes, RowQuants, RowScales};
@@ -139,48 +141,72 @@ fn put_scales(scales: &RowScales<u32>, row: usize, out: &mut [u8]) {
 #[inline(always)]
 pub(super) fn nibbles_of<W: Word>(words: [W; 8], which: usize) -> [W; 4] {
     let (low, high) = (0x0f0f_0f0f, 0xf0f0_f0f0);
-    std::array::from_fn(|q| match which {
-        0 => words[q].and(low).or(words[q + 4].up(4).and(high)),
-        _ => words[q].down(4).and(low).or(words[q + 4].and(high)),
-    })
+    let mut out = [words[0]; 4];
+    for (q, out) in out.iter_mut().enumerate() {
+        let (a, b) = (words[q], words[q + 4]);
+        *out = match which {
+            0 => a.and(low).or(b.up(4).and(high)),
+            _ => a.down(4).and(low).or(b.and(high)),
+        };
+    }
+    out
 }
 
 /// From 32 bytes, two bits each from bit `bit` on: those of four words in a byte.
 #[inline(always)]
 pub(super) fn pairs_of<W: Word>(words: [W; 8], bit: usize) -> [W; 2] {
-    let pair = |q: usize| words[q].down(bit).and(0x0303_0303);
-    std::array::from_fn(|half| {
-        let q = 4 * half;
-        pair(q).or(pair(q + 1).up(2)).or(pair(q + 2).up(4)).or(pair(q + 3).up(6))
-    })
+    let mut out = [words[0]; 2];
+    for (half, out) in out.iter_mut().enumerate() {
+        let at = 4 * half;
+        *out = words[at].down(bit).and(0x0303_0303);
+        for q in 1..4 {
+            *out = out.or(words[at + q].down(bit).and(0x0303_0303).up(2 * q));
+        }
+    }
+    out
 }
 
 /// From 32 bytes, bit `bit` of each: those of eight words in a byte.
 #[inline(always)]
 pub(super) fn singles_of<W: Word>(words: [W; 8], bit: usize) -> W {
-    let single = |q: usize| words[q].down(bit).and(0x0101_0101).up(q);
-    let two = |q: usize| single(q).or(single(q + 1));
-    two(0).or(two(2)).or(two(4).or(two(6)))
+    let mut out = words[0].down(bit).and(0x0101_0101);
+    for (q, word) in words.iter().enumerate().skip(1) {
+        out = out.or(word.down(bit).and(0x0101_0101).up(q));
+    }
+    out
 }
 
 /// As [`singles_of`], from 32 bits in order of their columns.
 #[inline(always)]
 pub(super) fn singles_of_bits<W: Word>(bits: W) -> W {
     // Bit `4 q + j` to bit `q` of byte `j`.
-    let byte = |j: usize| {
+    let mut out = bits.and(0);
+    for j in 0..4 {
         let spread = bits.down(j).and(0x1111_1111);
         let pairs = spread.or(spread.down(3)).and(0x0303_0303);
         let fours = pairs.or(pairs.down(6)).and(0x000f_000f);
-        fours.or(fours.down(12)).and(0xff)
-    };
-    byte(0).or(byte(1).up(8)).or(byte(2).up(16)).or(byte(3).up(24))
+        out = out.or(fours.or(fours.down(12)).and(0xff).up(8 * j));
+    }
+    out
 }
 
-/// Bytes 0 and 2 of two words in one.
+/// Bytes 0 and 2 of a word, next to each other.
 #[inline(always)]
-fn evens<W: Word>(a: W, b: W) -> W {
-    let low = |word: W| word.and(0x00ff_00ff).or(word.and(0x00ff_0000).down(8)).and(0xffff);
-    low(a).or(low(b).up(16))
+fn evens<W: Word>(word: W) -> W {
+    word.and(0xff).or(word.down(8).and(0xff00))
+}
+
+/// Low nibbles of two words of bytes, in a byte.
+#[inline(always)]
+fn two_nibbles<W: Word>(a: W, b: W) -> W {
+    a.and(0x0f0f_0f0f).or(b.and(0x0f0f_0f0f).up(4))
+}
+
+/// Two low bits of two words of bytes, then those of two neighbours in a byte.
+#[inline(always)]
+fn four_pairs<W: Word>(a: W, b: W) -> W {
+    let pairs = a.and(0x0303_0303).or(b.and(0x0303_0303).up(2));
+    evens(pairs.or(pairs.down(4)))
 }
 
 /// The 6-bit scales and minimums of Q4_K and Q5_K, from their 12 bytes, as
@@ -188,31 +214,29 @@ fn evens<W: Word>(a: W, b: W) -> W {
 #[inline(always)]
 pub(super) fn sixes_of_k_scales<W: Word>([a, b, c]: [W; 3]) -> [W; 3] {
     // Four groups at a time; see `realizar_quant::k_scales`.
-    let nibbles = 0x0f0f_0f0f;
-    let of = |scales: W, mins: W| scales.and(nibbles).or(mins.and(nibbles).up(4));
-    // Two bits of the scale, two of the minimum; then those of two groups in a byte.
-    let high = |scales: W, mins: W| scales.and(0x0303_0303).or(mins.and(0x0303_0303).up(2));
-    let two = |high: W| high.or(high.down(4));
-    [
-        of(a, b),
-        of(c, c.down(4)),
-        evens(two(high(a.down(4), b.down(4))), two(high(a.down(6), b.down(6)))),
-    ]
+    let high = four_pairs(a.down(4), b.down(4));
+    let high = high.or(four_pairs(a.down(6), b.down(6)).up(16));
+    [two_nibbles(a, b), two_nibbles(c, c.down(4)), high]
 }
 
 /// The 6-bit scales of Q3_K, from their 12 bytes, as [`super::types::six_at`] reads them.
 #[inline(always)]
 pub(super) fn sixes_of_q3_k<W: Word>([a, b, high]: [W; 3]) -> [W; 3] {
-    // Scales 0 to 7 in low nibbles, 8 to 15 in high ones. Two neighbours in a byte.
-    let two = |low: W| low.and(0x000f_000f).or(low.down(4).and(0x00f0_00f0));
+    // Scales 0 to 7 are in low nibbles, 8 to 15 in high ones.
+    let low = neighbours(a).or(neighbours(b).up(16));
+    let low_of_8 = neighbours(a.down(4)).or(neighbours(b.down(4)).up(16));
     // The upper bits of scales `4 p` to `4 p + 3` are bits `2 p` of the four bytes.
-    let upper = |p: usize| {
+    let mut upper = high.and(0);
+    for p in 0..4 {
         let bits = high.down(2 * p).and(0x0303_0303);
-        bits.or(bits.down(6)).or(bits.down(12)).or(bits.down(18)).and(0xff).up(8 * p)
-    };
-    [
-        evens(two(a), two(b)),
-        evens(two(a.down(4)), two(b.down(4))),
-        upper(0).or(upper(1)).or(upper(2)).or(upper(3)),
-    ]
+        let bits = bits.or(bits.down(6)).or(bits.down(12)).or(bits.down(18));
+        upper = upper.or(bits.and(0xff).up(8 * p));
+    }
+    [low, low_of_8, upper]
+}
+
+/// Low nibbles of neighbouring bytes, in a byte.
+#[inline(always)]
+fn neighbours<W: Word>(word: W) -> W {
+    evens(word.and(0x000f_000f).or(word.down(4).and(0x00f0_00f0)))
 }

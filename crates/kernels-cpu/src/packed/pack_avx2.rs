@@ -18,37 +18,42 @@ const LINE: usize = 64;
 #[derive(Clone, Copy)]
 struct Word16([__m256i; 2]);
 
-impl Word16 {
-    #[inline(always)]
-    fn map(self, f: impl Fn(__m256i) -> __m256i) -> Self {
-        Self([f(self.0[0]), f(self.0[1])])
-    }
-}
-
 impl Word for Word16 {
     #[inline(always)]
     fn and(self, mask: u32) -> Self {
+        let [a, b] = self.0;
         // SAFETY: a value of this type exists only where AVX2 was detected.
-        self.map(|v| unsafe { _mm256_and_si256(v, _mm256_set1_epi32(mask.cast_signed())) })
+        unsafe {
+            let mask = _mm256_set1_epi32(mask.cast_signed());
+            Self([_mm256_and_si256(a, mask), _mm256_and_si256(b, mask)])
+        }
     }
 
     #[inline(always)]
     fn or(self, other: Self) -> Self {
-        let [a, b] = other.0;
+        let ([a, b], [c, d]) = (self.0, other.0);
         // SAFETY: as in `and`.
-        unsafe { Self([_mm256_or_si256(self.0[0], a), _mm256_or_si256(self.0[1], b)]) }
+        unsafe { Self([_mm256_or_si256(a, c), _mm256_or_si256(b, d)]) }
     }
 
     #[inline(always)]
     fn down(self, bits: usize) -> Self {
+        let [a, b] = self.0;
         // SAFETY: as in `and`.
-        self.map(|v| unsafe { _mm256_srl_epi32(v, _mm_cvtsi32_si128(bits as i32)) })
+        unsafe {
+            let bits = _mm_cvtsi32_si128(bits as i32);
+            Self([_mm256_srl_epi32(a, bits), _mm256_srl_epi32(b, bits)])
+        }
     }
 
     #[inline(always)]
     fn up(self, bits: usize) -> Self {
+        let [a, b] = self.0;
         // SAFETY: as in `and`.
-        self.map(|v| unsafe { _mm256_sll_epi32(v, _mm_cvtsi32_si128(bits as i32)) })
+        unsafe {
+            let bits = _mm_cvtsi32_si128(bits as i32);
+            Self([_mm256_sll_epi32(a, bits), _mm256_sll_epi32(b, bits)])
+        }
     }
 }
 
@@ -121,7 +126,9 @@ impl Block for Block16 {
             // SAFETY: the type's promise; the words are in the block.
             let (a, b) =
                 unsafe { (self.four_words(at + 16 * i, 0), self.four_words(at + 16 * i, 8)) };
-            *four = std::array::from_fn(|q| Word16([a[q], b[q]]));
+            for (q, word) in four.iter_mut().enumerate() {
+                *word = Word16([a[q], b[q]]);
+            }
         }
         words
     }

@@ -216,7 +216,8 @@ impl Format for Q2K {
 
     #[inline(always)]
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
-        let bytes = block.words(0).map(Some);
+        let [a, b, c, d] = block.words(0);
+        let bytes = [Some(a), Some(b), Some(c), Some(d)];
         RowScales { bytes, ..RowScales::of_halves(block.word(80), 2) }
     }
 
@@ -376,7 +377,8 @@ impl Format for Q6K {
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
         // The last two bytes of the block.
         let halves = RowScales::of_halves(block.word(206).down(16), 1);
-        RowScales { bytes: block.words(192).map(Some), ..halves }
+        let [a, b, c, d] = block.words(192);
+        RowScales { bytes: [Some(a), Some(b), Some(c), Some(d)], ..halves }
     }
 
     #[inline(always)]

@@ -140,6 +140,7 @@ fn key(files: &PackedFiles, places: &[Option<Place>], weights: &Weights) -> Key 
     for (place, data) in packed(places, weights) {
         let Place { ty, rows, cols, start, .. } = place;
         key.matrix(&format!("{ty} {rows} {cols} {start}"), data);
+        data.release();
     }
     key.finish()
 }
