@@ -352,6 +352,7 @@ mod tests {
             &["--logit-bias", "5=-inf", "--stop", "- ", "--system", "- be brief"],
             &["-n", "3", "-t", "2", "--stop", "a", "--stop", "b"],
             &["--device", "cpu"],
+            &["--packed-cache", "auto"],
             &["--device", "wgpu:1", "--gpu-layers", "3", "--gpu-plain"],
         ] {
             assert!(parse(good).is_ok(), "{good:?}");
