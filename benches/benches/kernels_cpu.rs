@@ -40,7 +40,7 @@ fn packed(c: &mut Criterion, n_rows: usize, rate: impl Fn(u64, u64) -> Throughpu
         let data = block_bytes(ty.row_bytes(DIM).expect("whole blocks") * DIM);
         let matrix = MatrixRef::new(ty, DIM, DIM, &data);
         let copies: Vec<_> = (0..TOTAL_BYTES.div_ceil(data.len()))
-            .map(|_| PackedMatrix::new(&team, &matrix).expect("memory for the copies"))
+            .map(|_| PackedMatrix::new(&team, tier, &matrix).expect("memory for the copies"))
             .collect();
         let mut next = copies.iter().cycle();
         group.throughput(rate(data.len() as u64, (2 * n_rows * DIM * DIM) as u64));

@@ -18,7 +18,7 @@ use realizar_runtime::template::{ChatTemplate, Message, RenderOptions};
 use realizar_runtime::tokenizer::{EncodeOptions, Tokenizer};
 use realizar_runtime::{Error, Event, GenerateParams, Generation, LoadOptions, Model, Session};
 
-use crate::options::{ArithmeticArg, GenerateArgs, KvTypeArg, LoadArgs, TemplateArgs};
+use crate::options::{ArithmeticArg, GenerateArgs, GlobalArgs, KvTypeArg, LoadArgs, TemplateArgs};
 use crate::ui;
 
 /// A loaded model with its chat template and its session.
@@ -45,7 +45,12 @@ pub(crate) struct Needs {
 
 impl Engine {
     /// Loads the model at `path`.
-    pub(crate) fn load(path: &Path, args: &LoadArgs, needs: Needs) -> Result<Self> {
+    pub(crate) fn load(
+        path: &Path,
+        args: &LoadArgs,
+        global: &GlobalArgs,
+        needs: Needs,
+    ) -> Result<Self> {
         let default = LoadOptions::default();
         let options = LoadOptions {
             arithmetic: match args.arithmetic {
@@ -64,6 +69,7 @@ impl Engine {
             max_outputs: needs.outputs.unwrap_or(default.max_outputs),
             max_seqs: needs.seqs.unwrap_or(default.max_seqs),
             profile: needs.profile,
+            packed_cache: args.packed_cache(global)?,
             ..default
         };
         let device = args.device.unwrap_or_default();

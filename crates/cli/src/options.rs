@@ -8,9 +8,9 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use clap::{Args, Parser, ValueEnum};
-use realizar_runtime::Error;
 use realizar_runtime::backend::cpu::Affinity;
 use realizar_runtime::device::{DeviceChoice, DeviceOptions};
+use realizar_runtime::{Error, PackedCache};
 
 use crate::commands::Command;
 use crate::source::Sources;
@@ -134,6 +134,9 @@ pub(crate) struct LoadArgs {
     /// Instruction set of the CPU kernels, e.g. avx2 or scalar [default: the best one here]
     #[arg(long, value_name = "TIER")]
     pub(crate) cpu_tier: Option<String>,
+    /// Keep packed weights in DIR for the next start; auto: beside the model [default: not kept]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) packed_cache: Option<PathBuf>,
 }
 
 impl LoadArgs {
@@ -148,6 +151,18 @@ impl LoadArgs {
             cpu_tier: self.cpu_tier.clone(),
             gpu_plain: self.gpu_plain,
         }
+    }
+
+    /// Where packed weights are kept.
+    pub(crate) fn packed_cache(&self, global: &GlobalArgs) -> Result<PackedCache> {
+        Ok(match &self.packed_cache {
+            None => PackedCache::Off,
+            Some(auto) if auto.as_os_str() == "auto" => {
+                let cache = Cache::locate(global.cache_dir.as_deref())?;
+                PackedCache::Auto { fallback: cache.packed_dir() }
+            }
+            Some(dir) => PackedCache::Dir(dir.clone()),
+        })
     }
 }
 
@@ -361,6 +376,7 @@ mod tests {
             &["-n", "3", "-t", "2", "--stop", "a", "--stop", "b"],
             &["--device", "cpu"],
             &["--affinity", "cores"],
+            &["--packed-cache", "auto"],
             &["--device", "wgpu:1", "--gpu-layers", "3", "--gpu-plain"],
         ] {
             assert!(parse(good).is_ok(), "{good:?}");

@@ -47,8 +47,9 @@ fn main() {
         let data: Vec<u8> = (0..n_bytes).map(|i| (i * 13 % 47) as u8).collect();
         let matrix = MatrixRef::new(ty, DIM, DIM, &data);
         let start = Instant::now();
-        let copies: Option<Vec<_>> =
-            (0..TOTAL_BYTES.div_ceil(n_bytes)).map(|_| PackedMatrix::new(&team, &matrix)).collect();
+        let copies: Option<Vec<_>> = (0..TOTAL_BYTES.div_ceil(n_bytes))
+            .map(|_| PackedMatrix::new(&team, tier, &matrix))
+            .collect();
         let Some(copies) = copies else {
             println!("too little memory for the copies of {ty}");
             return;

@@ -80,7 +80,9 @@ pub use matmul::{
     Epilogue, MatrixRef, PackedScratch, PanelScratch, matmul_f32, matmul_packed, matmul_rows,
 };
 pub use norm::{Norm, norm, norm_in_place, norm_quantize, norm_row, norm_row_in_place};
-pub use packed::{PACKED_ROWS, PackedMatrix, PackedRef, pack, pack_group, packed_bytes, packs};
+pub use packed::{
+    PACKED_LAYOUT, PACKED_ROWS, PackedMatrix, PackedRef, pack, pack_group, packed_bytes, packs,
+};
 pub use pages::Pages;
 pub use quantize::QuantizedRows;
 pub use rope::{RopeStyle, rope, rope_table};

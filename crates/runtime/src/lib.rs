@@ -42,6 +42,7 @@ pub mod graph;
 pub mod metrics;
 mod model;
 mod models;
+mod packed_cache;
 mod perplexity;
 mod placement;
 pub mod plan;
@@ -59,6 +60,7 @@ pub use generate::{
 };
 pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model};
 pub use models::{supported_gguf, supported_hf};
+pub use packed_cache::{PackedCache, PackedFiles};
 pub use perplexity::Perplexity;
 pub use placement::{PlacedPart, Placement};
 pub use runner::{Chunk, Logits, Outputs, Runner, SeqId};

@@ -99,7 +99,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
         seqs: batch,
         profile: args.profile,
     };
-    let mut engine = Engine::load(&path, &args.load, needs)?;
+    let mut engine = Engine::load(&path, &args.load, global, needs)?;
     let n_threads = engine.n_threads;
     let model = &mut engine.model;
     let progress = Progress::steps("bench", (tests.len() * args.repetitions) as u64);

@@ -12,6 +12,7 @@
 
 use realizar_quant::BlockType;
 
+use super::pack::Block;
 use super::panel::GroupScales;
 use super::{GROUP_LEN, PACKED_ROWS};
 
@@ -75,11 +76,12 @@ pub(super) trait Format {
     /// Whether there is a minimum.
     const HAS_MIN: bool;
 
-    /// Puts the scales of row `row`'s block in their place.
-    fn pack_scales(block: &[u8], row: usize, out: &mut [u8]);
+    /// The scales of a row's block, or of those of several rows.
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word>;
 
-    /// The planes of a row's 32 columns `group`.
-    fn pack_quants(block: &[u8], group: usize) -> RowQuants;
+    /// Calls `put` with the planes of each 32 columns of a row's block, or of those of
+    /// several rows.
+    fn pack_quants<B: Block>(block: &B, put: impl FnMut(usize, RowQuants<B::Word>));
 
     /// The scales of group `group` of a packed block, from its scales.
     fn scales(scales: &[u8], group: usize) -> GroupScales;
@@ -88,22 +90,38 @@ pub(super) trait Format {
     const SCALES_AT: usize = Self::LEN / GROUP_LEN * Self::PLANES.n_bytes();
 }
 
-/// The quants of 32 columns of a row, as the planes hold them.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RowQuants {
-    pub(super) nibbles: [u32; 4],
-    pub(super) pairs: [u32; 2],
-    pub(super) singles: u32,
-    pub(super) bytes: [u32; 8],
+/// The quants of 32 columns of a row, as the planes of its format hold them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowQuants<W> {
+    pub(super) nibbles: Option<[W; 4]>,
+    pub(super) pairs: Option<[W; 2]>,
+    pub(super) singles: Option<W>,
+    pub(super) bytes: Option<[W; 8]>,
+}
+
+impl<W> RowQuants<W> {
+    pub(super) const NONE: Self = Self { nibbles: None, pairs: None, singles: None, bytes: None };
+}
+
+/// The scales of a row's block: first f16, then bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowScales<W> {
+    /// One f16 or two in a word, and how many.
+    pub(super) halves: (W, usize),
+    /// Four bytes to a word.
+    pub(super) bytes: [Option<W>; 4],
+}
+
+impl<W> RowScales<W> {
+    /// No scales but `n` f16.
+    #[inline(always)]
+    pub(super) fn of_halves(word: W, n: usize) -> Self {
+        Self { halves: (word, n), bytes: [None, None, None, None] }
+    }
 }
 
 /// Number `row` of the `i`-th list of f16 in the scales.
 pub(super) fn half_at(scales: &[u8], i: usize, row: usize) -> f32 {
     let at = (i * PACKED_ROWS + row) * 2;
     realizar_quant::half_bytes::f16_to_f32([scales[at], scales[at + 1]])
-}
-
-/// Puts two bytes of an f16 as number `row` of the `i`-th list.
-pub(super) fn put_half(bytes: &[u8], scales: &mut [u8], i: usize, row: usize) {
-    scales[(i * PACKED_ROWS + row) * 2..][..2].copy_from_slice(bytes);
 }

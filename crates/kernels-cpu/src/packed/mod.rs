@@ -26,6 +26,8 @@ mod avx512_scales;
 #[cfg(target_arch = "x86_64")]
 mod avx_vnni;
 #[cfg(target_arch = "x86_64")]
+mod pack_avx2;
+#[cfg(target_arch = "x86_64")]
 mod vnni;
 
 use realizar_quant::BlockType;
@@ -39,6 +41,10 @@ use types::with_format;
 
 /// Rows that lie interleaved.
 pub const PACKED_ROWS: usize = 16;
+
+/// The name of the packed layout. It changes with any byte of what [`pack_group`] makes,
+/// so that packed matrices that were stored are not mistaken for those of today.
+pub const PACKED_LAYOUT: &str = "x16 1";
 
 /// Columns that share a scale of the activations.
 pub(crate) const GROUP_LEN: usize = 32;
@@ -60,13 +66,13 @@ pub fn packed_bytes(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<usize
 }
 
 /// Packs group `group` of a matrix: its rows from `16 * group` on. Rows past the last
-/// one become zeros.
+/// one become zeros. The bytes are the same on every tier.
 ///
 /// # Panics
 /// If the type cannot be packed, there is no such group, or `out` is not the bytes of
 /// sixteen rows.
-pub fn pack_group(matrix: &MatrixRef<'_>, group: usize, out: &mut [u8]) {
-    with_format!(matrix.ty(), F => pack::pack_group::<F>(matrix, group, out));
+pub fn pack_group(tier: Tier, matrix: &MatrixRef<'_>, group: usize, out: &mut [u8]) {
+    with_format!(matrix.ty(), F => pack::pack_group::<F>(tier, matrix, group, out));
 }
 
 /// Packs all groups of a matrix into `out`, on all threads. Allocates a list of the
@@ -74,7 +80,7 @@ pub fn pack_group(matrix: &MatrixRef<'_>, group: usize, out: &mut [u8]) {
 ///
 /// # Panics
 /// If `out` is not [`packed_bytes`] long.
-pub fn pack(team: &Team, matrix: &MatrixRef<'_>, out: &mut [u8]) {
+pub fn pack(team: &Team, tier: Tier, matrix: &MatrixRef<'_>, out: &mut [u8]) {
     let n_groups = matrix.n_rows().div_ceil(PACKED_ROWS);
     let n_bytes = packed_bytes(matrix.ty(), matrix.n_rows(), matrix.n_cols());
     assert_eq!(n_bytes, Some(out.len()), "bytes of the packed matrix");
@@ -82,19 +88,19 @@ pub fn pack(team: &Team, matrix: &MatrixRef<'_>, out: &mut [u8]) {
         return;
     }
     let mut groups: Vec<&mut [u8]> = out.chunks_exact_mut(out.len() / n_groups).collect();
-    team.for_each_mut(&mut groups, |i, group, _thread| pack_group(matrix, i, group));
+    team.for_each_mut(&mut groups, |i, group, _thread| pack_group(tier, matrix, i, group));
 }
 
 /// A packed matrix that owns its memory.
 ///
 /// ```
-/// use realizar_kernels_cpu::{MatrixRef, PackedMatrix, Team};
+/// use realizar_kernels_cpu::{MatrixRef, PackedMatrix, Team, Tier};
 /// use realizar_quant::BlockType;
 ///
 /// let (ty, n_rows, n_cols) = (BlockType::Q8_0, 20, 64);
 /// let blocks = vec![0; n_rows * ty.row_bytes(n_cols)?];
 /// let matrix = MatrixRef::new(ty, n_rows, n_cols, &blocks);
-/// let packed = PackedMatrix::new(&Team::new(1), &matrix).expect("quantized, and small");
+/// let packed = PackedMatrix::new(&Team::new(1), Tier::detect(), &matrix).expect("quantized, and small");
 /// assert_eq!(packed.view().n_groups(), 2);
 /// # Ok::<(), realizar_quant::Error>(())
 /// ```
@@ -109,10 +115,10 @@ pub struct PackedMatrix {
 impl PackedMatrix {
     /// Packs a matrix on all threads; `None` if its type cannot be packed ([`packs`]) or
     /// there is too little memory.
-    pub fn new(team: &Team, matrix: &MatrixRef<'_>) -> Option<Self> {
+    pub fn new(team: &Team, tier: Tier, matrix: &MatrixRef<'_>) -> Option<Self> {
         let (ty, n_rows, n_cols) = (matrix.ty(), matrix.n_rows(), matrix.n_cols());
         let mut data = Pages::zeroed(packed_bytes(ty, n_rows, n_cols)?)?;
-        pack(team, matrix, &mut data);
+        pack(team, tier, matrix, &mut data);
         Some(Self { ty, n_rows, n_cols, data })
     }
 

@@ -35,7 +35,7 @@ impl Case {
         let mut packed = vec![0xaa; packed_bytes(ty, n_rows, n_cols).unwrap()];
         let group_bytes = packed.len() / n_groups;
         for (i, group) in packed.chunks_exact_mut(group_bytes).enumerate() {
-            pack_group(&matrix, i, group);
+            pack_group(Tier::Scalar, &matrix, i, group);
         }
         Self { ty, n_rows, n_cols, n_tokens, blocks, packed, x }
     }
@@ -55,6 +55,60 @@ impl Case {
         let scratch = PackedScratch::new(&team, x.n_rows());
         matmul_packed(&team, tier, &[self.matrix()], &q, view, &scratch, &Epilogue::default());
         out
+    }
+}
+
+/// The quant of a row and a column of a packed block, by the definition of the planes.
+fn planned_quant(planes: format::Planes, block: &[u8], row: usize, col: usize) -> u8 {
+    let (group, q, j) = (col / 32, col % 32 / 4, col % 4);
+    let plane = &block[group * planes.n_bytes()..];
+    let byte = |at: usize, line: usize| plane[at + 64 * line + 4 * row + j];
+    if planes.bytes {
+        return byte(0, q);
+    }
+    let nibble = if planes.nibbles { byte(0, q % 4) >> (q / 4 * 4) & 15 } else { 0 };
+    let pair = planes.pairs.map(|to| (byte(planes.pairs_at(), q / 4) >> (q % 4 * 2) & 3) << to);
+    let single = planes.singles.map(|to| (byte(planes.singles_at(), 0) >> q & 1) << to);
+    nibble | pair.unwrap_or(0) | single.unwrap_or(0)
+}
+
+#[test]
+fn packing_is_the_same_on_every_tier_and_keeps_every_weight() {
+    for ty in packed_types() {
+        for (n_rows, n_cols) in [(16, 256), (35, 768), (48, 2304)] {
+            let case = Case::new(ty, n_rows, n_cols, 1);
+            let matrix = MatrixRef::new(ty, n_rows, n_cols, &case.blocks);
+            for tier in Tier::available() {
+                let mut packed = vec![0x55; case.packed.len()];
+                let group_bytes = packed.len() / n_rows.div_ceil(PACKED_ROWS);
+                for (i, group) in packed.chunks_exact_mut(group_bytes).enumerate() {
+                    pack_group(tier, &matrix, i, group);
+                }
+                assert!(packed == case.packed, "{ty} {n_rows} x {n_cols}: {tier}");
+            }
+            // Weights from planes and scales, against those from the file's blocks.
+            let mut weights = vec![0.0; n_rows * n_cols];
+            widen(ty, Tier::Scalar, &case.blocks, &mut weights);
+            with_format!(ty, F => {
+                let packed_block = PACKED_ROWS * F::BYTES;
+                for (i, &weight) in weights.iter().enumerate() {
+                    let (row, col) = (i / n_cols, i % n_cols);
+                    let block = row / PACKED_ROWS * (n_cols / F::LEN) + col / F::LEN;
+                    let block = &case.packed[block * packed_block..][..packed_block];
+                    let (row, col) = (row % PACKED_ROWS, col % F::LEN);
+                    let quant = planned_quant(F::PLANES, block, row, col);
+                    let quant =
+                        if F::DEPTH == 0 { f32::from(quant as i8) } else { f32::from(quant) };
+                    let scales = F::scales(&block[F::SCALES_AT..], col / 32);
+                    let half = if F::HALVES == 2 { col % 32 / 16 } else { 0 };
+                    let factor = if F::HALVES == 2 { scales.factors[half][row][0] } else { 1 };
+                    let found = scales.scale[row] * f32::from(factor) * quant
+                        + scales.mins[half][row];
+                    let error = (found - weight).abs() / (scales.mins[half][row].abs() + 1e-3);
+                    assert!(error < 1e-5, "{ty} {row} {col}: {found}, not {weight}");
+                }
+            });
+        }
     }
 }
 
@@ -135,7 +189,7 @@ fn the_largest_quants_do_not_overflow() {
             }
         }
         let matrix = MatrixRef::new(ty, 16, 256, &case.blocks);
-        pack_group(&matrix, 0, &mut case.packed);
+        pack_group(Tier::Scalar, &matrix, 0, &mut case.packed);
         case.x[..256].fill(1.0);
         case.x[256..].fill(-1.0);
         let mut weights = vec![0.0; 256];

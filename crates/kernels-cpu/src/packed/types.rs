@@ -1,10 +1,13 @@
 //! The types that can be packed, each with its planes and scales.
 
-use realizar_quant::{BlockType, k_scales};
+use realizar_quant::BlockType;
 
 use super::PACKED_ROWS;
-use super::format::{Format, Planes, RowQuants, half_at, put_half};
-use super::pack::{bytes_of, nibbles_of, pairs_of, singles_of, singles_of_bits};
+use super::format::{Format, Planes, RowQuants, RowScales, half_at};
+use super::pack::{
+    Block, Word, nibbles_of, pairs_of, singles_of, singles_of_bits, sixes_of_k_scales,
+    sixes_of_q3_k,
+};
 use super::panel::GroupScales;
 
 /// Runs an expression with the format of a block type as a type.
@@ -84,12 +87,14 @@ impl Format for Q4_0 {
     const DEPTH: usize = 8;
     const HAS_MIN: bool = true;
 
-    fn pack_scales(block: &[u8], row: usize, out: &mut [u8]) {
-        put_half(&block[..2], out, 0, row);
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        RowScales::of_halves(block.word(0), 1)
     }
 
-    fn pack_quants(block: &[u8], _group: usize) -> RowQuants {
-        RowQuants { nibbles: words(&block[2..18]), ..RowQuants::default() }
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        put(0, RowQuants { nibbles: Some(block.words(2)), ..RowQuants::NONE });
     }
 
     fn scales(scales: &[u8], _group: usize) -> GroupScales {
@@ -107,13 +112,14 @@ impl Format for Q4_1 {
     const DEPTH: usize = 8;
     const HAS_MIN: bool = true;
 
-    fn pack_scales(block: &[u8], row: usize, out: &mut [u8]) {
-        put_half(&block[..2], out, 0, row);
-        put_half(&block[2..4], out, 1, row);
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        RowScales::of_halves(block.word(0), 2)
     }
 
-    fn pack_quants(block: &[u8], _group: usize) -> RowQuants {
-        RowQuants { nibbles: words(&block[4..20]), ..RowQuants::default() }
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        put(0, RowQuants { nibbles: Some(block.words(4)), ..RowQuants::NONE });
     }
 
     fn scales(scales: &[u8], _group: usize) -> GroupScales {
@@ -131,14 +137,15 @@ impl Format for Q5_0 {
     const DEPTH: usize = 4;
     const HAS_MIN: bool = true;
 
-    fn pack_scales(block: &[u8], row: usize, out: &mut [u8]) {
-        put_half(&block[..2], out, 0, row);
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        RowScales::of_halves(block.word(0), 1)
     }
 
-    fn pack_quants(block: &[u8], _group: usize) -> RowQuants {
-        let [bits] = words(&block[2..6]);
-        let singles = singles_of_bits(bits);
-        RowQuants { nibbles: words(&block[6..22]), singles, ..RowQuants::default() }
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        let singles = Some(singles_of_bits(block.word(2)));
+        put(0, RowQuants { nibbles: Some(block.words(6)), singles, ..RowQuants::NONE });
     }
 
     fn scales(scales: &[u8], _group: usize) -> GroupScales {
@@ -156,14 +163,15 @@ impl Format for Q5_1 {
     const DEPTH: usize = 4;
     const HAS_MIN: bool = true;
 
-    fn pack_scales(block: &[u8], row: usize, out: &mut [u8]) {
-        Q4_1::pack_scales(block, row, out);
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        Q4_1::pack_scales(block)
     }
 
-    fn pack_quants(block: &[u8], _group: usize) -> RowQuants {
-        let [bits] = words(&block[4..8]);
-        let singles = singles_of_bits(bits);
-        RowQuants { nibbles: words(&block[8..24]), singles, ..RowQuants::default() }
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        let singles = Some(singles_of_bits(block.word(4)));
+        put(0, RowQuants { nibbles: Some(block.words(8)), singles, ..RowQuants::NONE });
     }
 
     fn scales(scales: &[u8], group: usize) -> GroupScales {
@@ -181,12 +189,14 @@ impl Format for Q8_0 {
     const DEPTH: usize = 0;
     const HAS_MIN: bool = false;
 
-    fn pack_scales(block: &[u8], row: usize, out: &mut [u8]) {
-        put_half(&block[..2], out, 0, row);
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        RowScales::of_halves(block.word(0), 1)
     }
 
-    fn pack_quants(block: &[u8], _group: usize) -> RowQuants {
-        RowQuants { bytes: words(&block[2..34]), ..RowQuants::default() }
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        put(0, RowQuants { bytes: Some(block.words(2)), ..RowQuants::NONE });
     }
 
     fn scales(scales: &[u8], _group: usize) -> GroupScales {
@@ -204,18 +214,22 @@ impl Format for Q2K {
     const DEPTH: usize = 4;
     const HAS_MIN: bool = true;
 
-    fn pack_scales(block: &[u8], row: usize, out: &mut [u8]) {
-        put_half(&block[80..82], out, 0, row);
-        put_half(&block[82..84], out, 1, row);
-        for (i, &byte) in block[..16].iter().enumerate() {
-            out[2 * HALVES_BYTES + i * PACKED_ROWS + row] = byte;
-        }
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        let [a, b, c, d] = block.words(0);
+        let bytes = [Some(a), Some(b), Some(c), Some(d)];
+        RowScales { bytes, ..RowScales::of_halves(block.word(80), 2) }
     }
 
-    fn pack_quants(block: &[u8], group: usize) -> RowQuants {
-        let (half, quarter) = (group / 4, group % 4);
-        let pairs = pairs_of(words(&block[16 + 32 * half..][..32]), 2 * quarter);
-        RowQuants { pairs, ..RowQuants::default() }
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        for half in 0..2 {
+            let words = block.words(16 + 32 * half);
+            for quarter in 0..4 {
+                let pairs = Some(pairs_of(words, 2 * quarter));
+                put(4 * half + quarter, RowQuants { pairs, ..RowQuants::NONE });
+            }
+        }
     }
 
     fn scales(scales: &[u8], group: usize) -> GroupScales {
@@ -242,22 +256,26 @@ impl Format for Q3K {
     const DEPTH: usize = 4;
     const HAS_MIN: bool = true;
 
-    fn pack_scales(block: &[u8], row: usize, out: &mut [u8]) {
-        put_half(&block[108..110], out, 0, row);
-        let packed = &block[96..108];
-        let scale = |i: usize| {
-            let low = (packed[i % 8] >> (i / 8 * 4)) & 15;
-            let high = (packed[8 + i % 4] >> (i / 4 * 2)) & 3;
-            low | high << 4
-        };
-        put_sixes(&mut out[HALVES_BYTES..], row, |g| [scale(2 * g), scale(2 * g + 1)]);
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        // The last two bytes of the block.
+        let halves = RowScales::of_halves(block.word(106).down(16), 1);
+        let [_, a, b, high] = block.words(92);
+        RowScales { bytes: sixes(sixes_of_q3_k([a, b, high])), ..halves }
     }
 
-    fn pack_quants(block: &[u8], group: usize) -> RowQuants {
-        let (half, quarter) = (group / 4, group % 4);
-        let pairs = pairs_of(words(&block[32 + 32 * half..][..32]), 2 * quarter);
-        let singles = singles_of(words(&block[..32]), group);
-        RowQuants { pairs, singles, ..RowQuants::default() }
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        let high = block.words(0);
+        for half in 0..2 {
+            let words = block.words(32 + 32 * half);
+            for quarter in 0..4 {
+                let group = 4 * half + quarter;
+                let pairs = Some(pairs_of(words, 2 * quarter));
+                let singles = Some(singles_of(high, group));
+                put(group, RowQuants { pairs, singles, ..RowQuants::NONE });
+            }
+        }
     }
 
     fn scales(scales: &[u8], group: usize) -> GroupScales {
@@ -284,16 +302,22 @@ impl Format for Q4K {
     const DEPTH: usize = 8;
     const HAS_MIN: bool = true;
 
-    fn pack_scales(block: &[u8], row: usize, out: &mut [u8]) {
-        put_half(&block[..2], out, 0, row);
-        put_half(&block[2..4], out, 1, row);
-        let (scales, mins) = k_scales::unpack(block[4..].first_chunk().expect("twelve bytes"));
-        put_sixes(&mut out[2 * HALVES_BYTES..], row, |g| [scales[g], mins[g]]);
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        let [halves, a, b, c] = block.words(0);
+        let bytes = sixes(sixes_of_k_scales([a, b, c]));
+        RowScales { bytes, ..RowScales::of_halves(halves, 2) }
     }
 
-    fn pack_quants(block: &[u8], group: usize) -> RowQuants {
-        let bytes = &block[16 + 32 * (group / 2)..][..32];
-        RowQuants { nibbles: nibbles_of(words(bytes), group % 2), ..RowQuants::default() }
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        for pair in 0..4 {
+            let words = block.words(16 + 32 * pair);
+            for which in 0..2 {
+                let nibbles = Some(nibbles_of(words, which));
+                put(2 * pair + which, RowQuants { nibbles, ..RowQuants::NONE });
+            }
+        }
     }
 
     fn scales(scales: &[u8], group: usize) -> GroupScales {
@@ -315,14 +339,23 @@ impl Format for Q5K {
     const DEPTH: usize = 4;
     const HAS_MIN: bool = true;
 
-    fn pack_scales(block: &[u8], row: usize, out: &mut [u8]) {
-        Q4K::pack_scales(block, row, out);
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        Q4K::pack_scales(block)
     }
 
-    fn pack_quants(block: &[u8], group: usize) -> RowQuants {
-        let bytes = &block[48 + 32 * (group / 2)..][..32];
-        let singles = singles_of(words(&block[16..48]), group);
-        RowQuants { nibbles: nibbles_of(words(bytes), group % 2), singles, ..RowQuants::default() }
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        let high = block.words(16);
+        for pair in 0..4 {
+            let words = block.words(48 + 32 * pair);
+            for which in 0..2 {
+                let group = 2 * pair + which;
+                let nibbles = Some(nibbles_of(words, which));
+                let singles = Some(singles_of(high, group));
+                put(group, RowQuants { nibbles, singles, ..RowQuants::NONE });
+            }
+        }
     }
 
     fn scales(scales: &[u8], group: usize) -> GroupScales {
@@ -340,18 +373,25 @@ impl Format for Q6K {
     const DEPTH: usize = 2;
     const HAS_MIN: bool = true;
 
-    fn pack_scales(block: &[u8], row: usize, out: &mut [u8]) {
-        put_half(&block[208..210], out, 0, row);
-        for (i, &byte) in block[192..208].iter().enumerate() {
-            out[HALVES_BYTES + i * PACKED_ROWS + row] = byte;
-        }
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        // The last two bytes of the block.
+        let halves = RowScales::of_halves(block.word(206).down(16), 1);
+        let [a, b, c, d] = block.words(192);
+        RowScales { bytes: [Some(a), Some(b), Some(c), Some(d)], ..halves }
     }
 
-    fn pack_quants(block: &[u8], group: usize) -> RowQuants {
-        let (half, quarter) = (group / 4, group % 4);
-        let low = words(&block[64 * half + quarter % 2 * 32..][..32]);
-        let pairs = pairs_of(words(&block[128 + 32 * half..][..32]), 2 * quarter);
-        RowQuants { nibbles: nibbles_of(low, quarter / 2), pairs, ..RowQuants::default() }
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        for half in 0..2 {
+            let low = [block.words(64 * half), block.words(64 * half + 32)];
+            let high = block.words(128 + 32 * half);
+            for quarter in 0..4 {
+                let nibbles = Some(nibbles_of(low[quarter % 2], quarter / 2));
+                let pairs = Some(pairs_of(high, 2 * quarter));
+                put(4 * half + quarter, RowQuants { nibbles, pairs, ..RowQuants::NONE });
+            }
+        }
     }
 
     fn scales(scales: &[u8], group: usize) -> GroupScales {
@@ -370,33 +410,23 @@ impl Format for Q6K {
     }
 }
 
-/// Little-endian words of bytes that are as many.
-fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
-    bytes_of(bytes)
-}
-
 /// Factors of both halves, each twice.
 fn factors(f: impl Fn(usize, usize) -> i16) -> [[[i16; 2]; PACKED_ROWS]; 2] {
     std::array::from_fn(|half| std::array::from_fn(|row| [f(half, row); 2]))
 }
 
-/// Bytes of the low nibbles of the numbers of [`put_sixes`].
-pub(super) const SIXES_LOW: usize = 8 * PACKED_ROWS;
-
-/// Puts two numbers of 6 bits for each of a row's 8 groups of 32 columns: low nibbles
-/// of both in a byte, then the high bits of two groups in a byte.
-fn put_sixes(out: &mut [u8], row: usize, six: impl Fn(usize) -> [u8; 2]) {
-    let (low, high) = out.split_at_mut(SIXES_LOW);
-    for pair in 0..4 {
-        let [[a, b], [c, d]] = [six(2 * pair), six(2 * pair + 1)];
-        low[2 * pair * PACKED_ROWS + row] = a & 15 | b << 4;
-        low[(2 * pair + 1) * PACKED_ROWS + row] = c & 15 | d << 4;
-        high[pair * PACKED_ROWS + row] = a >> 4 | (b >> 4) << 2 | (c >> 4) << 4 | (d >> 4) << 6;
-    }
+/// Two numbers of 6 bits for each of a row's 8 groups of 32 columns, as bytes of scales:
+/// low nibbles of both in a byte, then the high bits of two groups in a byte.
+#[inline(always)]
+fn sixes<W>([a, b, high]: [W; 3]) -> [Option<W>; 4] {
+    [Some(a), Some(b), Some(high), None]
 }
 
-/// The two numbers of a group that [`put_sixes`] put.
-fn six_at(scales: &[u8], group: usize, row: usize) -> [u8; 2] {
+/// Bytes of the low nibbles of [`sixes`].
+pub(super) const SIXES_LOW: usize = 8 * PACKED_ROWS;
+
+/// The two numbers of a group among [`sixes`].
+pub(super) fn six_at(scales: &[u8], group: usize, row: usize) -> [u8; 2] {
     let low = scales[group * PACKED_ROWS + row];
     let high = scales[SIXES_LOW + group / 2 * PACKED_ROWS + row] >> (group % 2 * 4);
     [low & 15 | (high & 3) << 4, low >> 4 | (high >> 2 & 3) << 4]

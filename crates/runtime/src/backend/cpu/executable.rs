@@ -98,7 +98,10 @@ impl CpuExecutable {
         let kv: Result<_, _> =
             options.kv.iter().map(|(layout, n_pages)| KvGroup::new(layout, *n_pages)).collect();
         let packed = match options.arithmetic {
-            Arithmetic::Auto => PackedWeights::pack(&team, &plan, &mut weights)?,
+            Arithmetic::Auto => {
+                let files = options.packed_files.as_ref();
+                PackedWeights::load((&team, tier), &plan, &mut weights, files)?
+            }
             Arithmetic::F32 => PackedWeights::none(),
         };
         Ok(Self {
@@ -354,6 +357,7 @@ mod tests {
             kv: Vec::new(),
             max_seq_len: 4,
             profile: false,
+            packed_files: None,
         };
         let metrics = Arc::new(DispatchMetrics::new("cpu".to_owned(), DeviceKind::Cpu));
         CpuExecutable::new(

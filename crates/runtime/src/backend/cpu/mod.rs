@@ -168,6 +168,7 @@ mod tests {
             kv: kv.clone(),
             max_seq_len: 64,
             profile: false,
+            packed_files: None,
         };
         let executable = backend.load(plan(&graph, limits), weights, &options).unwrap();
         (Runner::new(executable, limits, VOCAB_SIZE, 64, &kv), graph.to_string())
