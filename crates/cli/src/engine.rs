@@ -62,7 +62,6 @@ impl Engine {
             max_outputs: needs.outputs.unwrap_or(default.max_outputs),
             max_seqs: needs.seqs.unwrap_or(default.max_seqs),
             profile: needs.profile,
-            ..default
         };
         let device = args.device.unwrap_or_default();
         tracing::info!(
