@@ -42,7 +42,7 @@ enum Command {
     /// Make the fixture files anew (needs Python with torch and transformers).
     Fixtures(fixtures::Args),
     /// Measure the engine's speed, side by side with other engines, or the machine's limits.
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     /// Write a GGUF file of a published shape with made-up weights, to measure speed with.
     Synth(synth::Args),
 }

@@ -70,7 +70,6 @@ impl Engine {
             max_seqs: needs.seqs.unwrap_or(default.max_seqs),
             profile: needs.profile,
             packed_cache: args.packed_cache(global)?,
-            ..default
         };
         let device = args.device.unwrap_or_default();
         tracing::info!(

@@ -47,20 +47,25 @@ fn loops() -> Vec<Loop> {
     let int8 = |how, n_macs, run| Loop { what: "int8", how, n_macs, unit: "GOPS", run };
     let mut loops = Vec::new();
     if has!("avx2") && has!("fma") {
-        // SAFETY (of each `unsafe` below): the features of the loop were detected.
+        // SAFETY: AVX2 and FMA were just detected.
         loops.push(float("AVX2, fma", 8, || unsafe { x86::fma_avx2() }));
     }
     if has!("avx512f") {
+        // SAFETY: AVX-512F was just detected.
         loops.push(float("AVX-512, fma", 16, || unsafe { x86::fma_avx512() }));
     }
     if has!("avx2") {
+        // SAFETY: AVX2 was just detected.
         loops.push(int8("AVX2, maddubs + add16", 32, || unsafe { x86::maddubs_add16() }));
+        // SAFETY: as above.
         loops.push(int8("AVX2, maddubs + madd + add32", 32, || unsafe { x86::maddubs_add32() }));
     }
     if has!("avxvnni") {
+        // SAFETY: AVX-VNNI was just detected.
         loops.push(int8("AVX-VNNI, dpbusd", 32, || unsafe { x86::dpbusd_avx() }));
     }
     if has!("avx512vnni") && has!("avx512f") {
+        // SAFETY: AVX-512F and its VNNI were just detected.
         loops.push(int8("AVX-512 VNNI, dpbusd", 64, || unsafe { x86::dpbusd_avx512() }));
     }
     loops
