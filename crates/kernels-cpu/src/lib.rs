@@ -46,6 +46,7 @@ mod error;
 mod kv;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
+mod logits;
 pub mod math;
 mod matmul;
 mod norm;
@@ -70,6 +71,7 @@ pub use elementwise::{
 pub use embed::embed;
 pub use error::Error;
 pub use kv::{KvGeometry, KvSlot, kv_store};
+pub use logits::{LOGIT_BLOCK, logit_maxima, logit_sums, logit_weight};
 pub use matmul::{Epilogue, MatrixRef, PanelScratch, matmul_f32, matmul_int8};
 pub use norm::{Norm, norm, norm_in_place, norm_quantize, norm_row, norm_row_in_place};
 pub use quantize::QuantizedRows;
