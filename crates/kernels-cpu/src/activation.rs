@@ -198,7 +198,7 @@ mod avx2 {
     use super::{Activation, GELU_CUBIC, GELU_QUICK, GELU_SLOPE};
     use crate::lanes;
     use crate::math::avx2::{erf, sigmoid, tanh};
-    use crate::quantize::{BLOCK_LEN, QuantizedRowMut};
+    use crate::quantize::{BLOCK_LEN, GROUP_LEN, QuantizedRowMut};
 
     /// Calls `$run!(f)` with the function of an activation on eight lanes, so that
     /// each activation has a loop of its own.
@@ -244,19 +244,24 @@ mod avx2 {
         up: Option<&[[f32; BLOCK_LEN]]>,
         out: &mut QuantizedRowMut<'_>,
     ) {
+        let mut group = [[0.0; BLOCK_LEN]; GROUP_LEN];
         macro_rules! run {
             ($f:ident) => {
-                for (b, x) in x.iter().enumerate() {
-                    let mut y = lanes::load32(x);
-                    for y in &mut y {
-                        *y = $f(*y);
-                    }
-                    if let Some(up) = up {
-                        for (y, up) in y.iter_mut().zip(lanes::load32(&up[b])) {
-                            *y = _mm256_mul_ps(*y, up);
+                for (g, blocks) in x.chunks(GROUP_LEN).enumerate() {
+                    for (i, x) in blocks.iter().enumerate() {
+                        let mut y = lanes::load32(x);
+                        for y in &mut y {
+                            *y = $f(*y);
                         }
+                        if let Some(up) = up {
+                            let up = lanes::load32(&up[g * GROUP_LEN + i]);
+                            for (y, up) in y.iter_mut().zip(up) {
+                                *y = _mm256_mul_ps(*y, up);
+                            }
+                        }
+                        lanes::store32(y, &mut group[i]);
                     }
-                    out.set_block_avx2(b, y);
+                    out.set_group_avx2(g * GROUP_LEN, &group[..blocks.len()]);
                 }
             };
         }

@@ -48,6 +48,7 @@ mod features;
 mod kv;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
+mod logits;
 pub mod math;
 mod matmul;
 mod norm;
@@ -76,6 +77,7 @@ pub use embed::embed;
 pub use error::Error;
 pub use features::features;
 pub use kv::{KvGeometry, KvSlot, kv_store};
+pub use logits::{LOGIT_BLOCK, logit_maxima, logit_sums, logit_weight};
 pub use matmul::{
     Epilogue, MatrixRef, PackedScratch, PanelScratch, matmul_f32, matmul_packed, matmul_rows,
 };

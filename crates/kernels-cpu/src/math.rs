@@ -49,7 +49,7 @@ const ERFC_POLY: [f32; 7] = [
 ];
 
 /// Evaluates a polynomial whose highest coefficient comes first.
-#[inline]
+#[inline(always)]
 fn poly<const N: usize>(x: f32, coefficients: &[f32; N]) -> f32 {
     coefficients[1..].iter().fold(coefficients[0], |p, &c| p * x + c)
 }
@@ -67,6 +67,23 @@ pub fn exp(x: f32) -> f32 {
     let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()).cast_signed();
     let pow2 = |n: i32| f32::from_bits(n.wrapping_add(127).cast_unsigned() << 23);
     y * pow2(n >> 1) * pow2(n.wrapping_sub(n >> 1))
+}
+
+/// `e^x` for `x` of at most zero, within 2 ULP, and zero from -87 down. It takes fewer
+/// steps than [`exp`], as its exponents need no two factors.
+#[inline(always)]
+pub fn exp_nonpositive(x: f32) -> f32 {
+    const LO: f32 = -87.0;
+    // The exponent's bias is part of what is added for rounding.
+    const ROUND_BIASED: f32 = ROUND + 127.0;
+    let inside = x > LO;
+    let x = if inside { x } else { LO };
+    let shifted = x * std::f32::consts::LOG2_E + ROUND_BIASED;
+    let n = shifted - ROUND_BIASED;
+    let r = (x - n * LN2_HI) - n * LN2_LO;
+    let y = poly(r, &EXP_POLY) * (r * r) + r + 1.0;
+    let y = y * f32::from_bits(shifted.to_bits() << 23);
+    if inside { y } else { 0.0 }
 }
 
 /// The hyperbolic tangent, within 3 ULP.
@@ -192,7 +209,7 @@ pub(crate) mod avx2 {
 
 #[cfg(test)]
 mod tests {
-    use super::{erf, exp, sigmoid, tanh};
+    use super::{erf, exp, exp_nonpositive, sigmoid, tanh};
 
     /// The error function by its Maclaurin series, or 1 - its continued fraction.
     fn erf_f64(x: f64) -> f64 {
@@ -261,6 +278,16 @@ mod tests {
         check("tanh", 3.0, tanh, f64::tanh);
         check("sigmoid", 4.0, sigmoid, sigmoid_f64);
         check("erf", 3.0, erf, erf_f64);
+    }
+
+    #[test]
+    fn exponentials_below_zero_keep_their_bound() {
+        let exp_f64 = |x: f64| if x <= -87.0 { 0.0 } else { x.exp() };
+        let negative = |x: f32| if x.is_nan() { 0.0 } else { -x.abs() };
+        let f = |x: f32| exp_nonpositive(negative(x));
+        check("exp_nonpositive", 2.0, f, |x| exp_f64(f64::from(negative(x as f32))));
+        assert_eq!(exp_nonpositive(0.0), 1.0);
+        assert_eq!(exp_nonpositive(f32::NEG_INFINITY), 0.0);
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -251,13 +251,15 @@ impl Affine<'_> {
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::{
-        __m256, _mm256_add_ps, _mm256_fmadd_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_setzero_ps,
-        _mm256_sub_ps,
+        __m256, _mm_add_pd, _mm_add_sd, _mm_cvtsd_f64, _mm_unpackhi_pd, _mm256_add_pd,
+        _mm256_add_ps, _mm256_castpd256_pd128, _mm256_castps256_ps128, _mm256_cvtps_pd,
+        _mm256_extractf128_pd, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_mul_ps,
+        _mm256_set1_ps, _mm256_setzero_pd, _mm256_setzero_ps, _mm256_sub_ps,
     };
 
     use super::{Affine, Reduction};
-    use crate::lanes::{load, load32, map, map_in_place, store, zip, zip_in_place};
-    use crate::quantize::{BLOCK_LEN, QuantizedRowMut};
+    use crate::lanes::{load, load32, map, map_in_place, store32, zip, zip_in_place};
+    use crate::quantize::{BLOCK_LEN, GROUP_LEN, QuantizedRowMut};
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn reduce(what: Reduction, x: &[f32]) -> f64 {
@@ -292,11 +294,14 @@ mod avx2 {
                 *sum = f(*sum, load(x8));
             }
         }
-        let mut lanes = [0.0; 32];
-        for (sum, x8) in sums.into_iter().zip(lanes.as_chunks_mut::<8>().0) {
-            store(sum, x8);
+        let mut total = _mm256_setzero_pd();
+        for sum in sums {
+            let low = _mm256_cvtps_pd(_mm256_castps256_ps128(sum));
+            let high = _mm256_cvtps_pd(_mm256_extractf128_ps::<1>(sum));
+            total = _mm256_add_pd(total, _mm256_add_pd(low, high));
         }
-        lanes.iter().map(|&lane| f64::from(lane)).sum()
+        let two = _mm_add_pd(_mm256_castpd256_pd128(total), _mm256_extractf128_pd::<1>(total));
+        _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)))
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -323,22 +328,27 @@ mod avx2 {
         let (mean, scale) = (_mm256_set1_ps(affine.mean), _mm256_set1_ps(affine.scale));
         let weight = affine.weight.map(|w| w.as_chunks::<BLOCK_LEN>().0);
         let bias = affine.bias.map(|b| b.as_chunks::<BLOCK_LEN>().0);
-        for (b, block) in x.as_chunks::<BLOCK_LEN>().0.iter().enumerate() {
-            let mut y = load32(block);
-            for y in &mut y {
-                *y = _mm256_mul_ps(_mm256_sub_ps(*y, mean), scale);
-            }
-            if let Some(weight) = weight {
-                for (y, w) in y.iter_mut().zip(load32(&weight[b])) {
-                    *y = _mm256_mul_ps(*y, w);
+        let mut group = [[0.0; BLOCK_LEN]; GROUP_LEN];
+        for (g, blocks) in x.as_chunks::<BLOCK_LEN>().0.chunks(GROUP_LEN).enumerate() {
+            for (i, block) in blocks.iter().enumerate() {
+                let b = g * GROUP_LEN + i;
+                let mut y = load32(block);
+                for y in &mut y {
+                    *y = _mm256_mul_ps(_mm256_sub_ps(*y, mean), scale);
                 }
-            }
-            if let Some(bias) = bias {
-                for (y, b) in y.iter_mut().zip(load32(&bias[b])) {
-                    *y = _mm256_add_ps(*y, b);
+                if let Some(weight) = weight {
+                    for (y, w) in y.iter_mut().zip(load32(&weight[b])) {
+                        *y = _mm256_mul_ps(*y, w);
+                    }
                 }
+                if let Some(bias) = bias {
+                    for (y, b) in y.iter_mut().zip(load32(&bias[b])) {
+                        *y = _mm256_add_ps(*y, b);
+                    }
+                }
+                store32(y, &mut group[i]);
             }
-            out.set_block_avx2(first + b, y);
+            out.set_group_avx2(first + g * GROUP_LEN, &group[..blocks.len()]);
         }
     }
 

@@ -9,7 +9,7 @@ use crate::Error;
 use crate::backend::Role;
 use crate::model::Model;
 use crate::runner::{Chunk, Outputs, Runner, SeqId};
-use crate::sampling::logprobs::{LogSoftmax, top_k};
+use crate::sampling::logprobs::LogSoftmax;
 use crate::sampling::{Sampler, SamplingParams, StopMatcher};
 use serde::Serialize;
 use std::ops::ControlFlow;
@@ -193,12 +193,13 @@ impl Session {
         // The last token's own row needs no room: its logits are not wanted.
         let max_tokens = params.max_tokens.unwrap_or(usize::MAX).min(room + 1);
         while out.ids.len() < max_tokens {
-            if let Some(k) = params.logprobs {
+            let softmax = params.logprobs.map(|k| {
                 raw.copy_from_slice(&logits);
-                let top = top_k(&raw, k);
+                let (softmax, top) = LogSoftmax::with_top_k(&raw, k);
                 let top = top.into_iter().map(|(id, logprob)| TopLogprob { id, logprob });
                 out.top_logprobs.push(top.collect());
-            }
+                softmax
+            });
             // Rows that pad the embedding stand for no token.
             let n_tokens = tokenizer.vocab_size().min(logits.len());
             logits[n_tokens..].fill(f32::NEG_INFINITY);
@@ -214,7 +215,7 @@ impl Session {
             }
             sampler.accept(id);
             out.ids.push(id);
-            let logprob = params.logprobs.map(|_| LogSoftmax::new(&raw).of(raw[id as usize]));
+            let logprob = softmax.map(|softmax| softmax.of(raw[id as usize]));
             out.logprobs.extend(logprob);
             let found = stops.push(decoder.push(id)?);
             out.text.push_str(found.text);

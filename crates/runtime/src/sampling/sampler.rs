@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use super::scan::{Blocks, Weight, keep_nucleus, pick};
+use super::scan::{Blocks, Nucleus, Weight, pick};
 use super::{Error, SamplingParams};
 
 /// Chooses tokens by the parameters of one request.
@@ -25,7 +25,7 @@ pub struct Sampler {
     marks: Vec<u64>,              // one bit per token, all clear between calls
     blocks: Blocks,
     kept: Vec<(f32, u32)>, // candidates: (logit or weight, id)
-    room: Vec<(f32, u32)>, // candidates in another order
+    nucleus: Nucleus,
 }
 
 impl Sampler {
@@ -51,7 +51,7 @@ impl Sampler {
             marks: vec![0; n_marks],
             blocks: Blocks::default(),
             kept: Vec::new(),
-            room: Vec::new(),
+            nucleus: Nucleus::default(),
             params,
         })
     }
@@ -106,7 +106,7 @@ impl Sampler {
         let SamplingParams { temperature, top_k, top_p, min_p, .. } = self.params;
         let (top_p, min_p) = (f64::from(top_p), f64::from(min_p));
         let weight = Weight::new(max, temperature);
-        let Self { blocks, kept, room, .. } = self;
+        let Self { blocks, kept, nucleus, .. } = self;
         // What is left of the vocabulary, and its weight where top-p asks for it.
         let total = if (1..logits.len()).contains(&top_k) {
             blocks.top_k(logits, top_k, kept);
@@ -126,7 +126,7 @@ impl Sampler {
             return Ok(blocks.pick(logits, weight, draw).unwrap_or(best));
         };
         if top_p < 1.0 {
-            keep_nucleus(kept, total * top_p, room);
+            nucleus.keep(kept, total * top_p);
         }
         if min_p > 0.0 {
             kept.retain(|(weight, _)| f64::from(*weight) >= min_p); // the best token has weight 1

@@ -1,26 +1,14 @@
 //! What the sampler needs to know of a row of logits, without sorting it: the best
 //! token, the best few, sums of weights.
 //!
-//! One pass finds the largest logit of every block of [`BLOCK_LEN`] tokens. What
-//! follows looks only into blocks that can matter. Loops run over sixteen lanes of plain
-//! Rust, which compilers turn into vectors on any processor, and sums have one order,
-//! so a choice does not depend on the machine.
+//! One pass finds the largest logit of every block of 64 tokens. What follows looks only into
+//! blocks that can matter. Sums have one order, so a choice does not depend on the machine.
 
 use std::cmp::Ordering;
 
-use realizar_kernels_cpu::math::exp;
+use realizar_kernels_cpu::{LOGIT_BLOCK, Tier, logit_maxima, logit_sums, logit_weight};
 
 use super::Error;
-
-/// Tokens of a block.
-pub(super) const BLOCK_LEN: usize = 64;
-const N_LANES: usize = 16;
-
-/// Below this `exp` is zero.
-const EXP_LO: f32 = -104.0;
-
-/// Bounds from a block's largest logit are loosened by this share, as weights are rounded.
-const SLACK: f64 = 1.0 - 1e-5;
 
 /// By descending value, then ascending id: a total order, so that ties break the same everywhere.
 pub(super) fn best_first(a: &(f32, u32), b: &(f32, u32)) -> Ordering {
@@ -41,16 +29,16 @@ impl Weight {
         Self { max, scale: temperature.max(f32::MIN_POSITIVE).recip() }
     }
 
-    /// The exponent.
-    #[inline]
-    fn exponent(self, logit: f32) -> f32 {
-        (logit - self.max) * self.scale
+    /// The weight of a logit; 1 for the best.
+    pub(super) fn of(self, logit: f32) -> f32 {
+        logit_weight(logit, self.max, self.scale)
     }
 
-    /// The weight of a logit; 1 for the best.
-    #[inline]
-    pub(super) fn of(self, logit: f32) -> f32 {
-        exp(self.exponent(logit))
+    /// A logit below which every weight is below `least`.
+    fn logit_of(self, least: f64) -> f32 {
+        // A little less, as both weights and logits are rounded.
+        let exponent = least.ln() - 1e-3;
+        (f64::from(self.max) + exponent / f64::from(self.scale)) as f32
     }
 }
 
@@ -63,92 +51,29 @@ pub(super) struct Blocks {
     order: Vec<f32>,  // [n_blocks], maxima in another order
 }
 
-/// The blocks of a row, the last padded with minus infinity.
-fn for_each_block(logits: &[f32], mut f: impl FnMut(&[f32; BLOCK_LEN])) {
-    let (whole, tail) = logits.as_chunks::<BLOCK_LEN>();
-    whole.iter().for_each(&mut f);
-    if !tail.is_empty() {
-        let mut padded = [f32::NEG_INFINITY; BLOCK_LEN];
-        padded[..tail.len()].copy_from_slice(tail);
-        f(&padded);
-    }
-}
-
-/// The larger one. Unlike [`f32::max`] it is one instruction; NaN is never the larger one.
-#[inline]
-fn larger(a: f32, b: f32) -> f32 {
-    if a > b { a } else { b }
-}
-
-/// The largest value of a block, and whether it has a NaN.
-#[inline]
-fn block_max(block: &[f32; BLOCK_LEN]) -> (f32, bool) {
-    let mut max = [f32::NEG_INFINITY; N_LANES];
-    let mut nan = [0_u32; N_LANES];
-    for x in block.as_chunks::<N_LANES>().0 {
-        for i in 0..N_LANES {
-            max[i] = larger(x[i], max[i]);
-            nan[i] |= u32::from(x[i].is_nan());
-        }
-    }
-    (max.into_iter().fold(f32::NEG_INFINITY, larger), nan != [0; N_LANES])
-}
-
-/// The sum of a block's weights, of four at a time in each lane, then of the lanes in pairs.
-#[inline]
-fn block_sum(block: &[f32; BLOCK_LEN], weight: Weight) -> f32 {
-    let mut sums = [0.0; N_LANES];
-    for x in block.as_chunks::<N_LANES>().0 {
-        for i in 0..N_LANES {
-            sums[i] += weight.of(x[i]);
-        }
-    }
-    let mut n = N_LANES / 2;
-    while n > 0 {
-        for i in 0..n {
-            sums[i] += sums[i + n];
-        }
-        n /= 2;
-    }
-    sums[0]
-}
-
 impl Blocks {
     /// Reads a row and returns its best token, the lowest id among equals, and its logit;
     /// `None` where every logit is minus infinity.
     ///
     /// Fails if a logit is NaN or plus infinity.
     pub(super) fn read(&mut self, logits: &[f32]) -> Result<Option<(u32, f32)>, Error> {
-        self.maxima.clear();
-        let (mut best, mut max, mut any_nan) = (0, f32::NEG_INFINITY, false);
-        for_each_block(logits, |block| {
-            let (block_max, nan) = block_max(block);
-            any_nan |= nan;
-            if block_max > max {
-                (best, max) = (self.maxima.len(), block_max);
+        self.maxima.resize(logits.len().div_ceil(LOGIT_BLOCK), 0.0);
+        let any_nan = logit_maxima(Tier::detect(), logits, &mut self.maxima);
+        let (mut best, mut max) = (0, f32::NEG_INFINITY);
+        for (b, &block) in self.maxima.iter().enumerate() {
+            if block > max {
+                (best, max) = (b, block);
             }
-            self.maxima.push(block_max);
-        });
+        }
         if any_nan || max == f32::INFINITY {
             let unusable = logits.iter().position(|x| x.is_nan() || *x == f32::INFINITY);
             let id = unusable.unwrap_or(0);
             return Err(Error::Logit { id, value: logits[id] });
         }
-        let first = best * BLOCK_LEN;
+        let first = best * LOGIT_BLOCK;
         let at = logits[first.min(logits.len())..].iter().position(|&x| x == max);
         let found = at.map(|i| ((first + i) as u32, max));
         Ok(found.filter(|_| max > f32::NEG_INFINITY))
-    }
-
-    /// Calls `f(id, logit)` for the tokens of every block whose largest logit `wanted` is
-    /// true of. The row is the one that was read.
-    fn visit(&self, logits: &[f32], wanted: impl Fn(f32) -> bool, mut f: impl FnMut(u32, f32)) {
-        for (b, block) in logits.chunks(BLOCK_LEN).enumerate() {
-            if wanted(self.maxima[b]) {
-                let first = (b * BLOCK_LEN) as u32;
-                block.iter().zip(first..).for_each(|(&logit, id)| f(id, logit));
-            }
-        }
     }
 
     /// Fills `kept` with the `k` best logits above minus infinity, best first.
@@ -166,13 +91,13 @@ impl Blocks {
         }
         // The buffer is cut back when it is full, which raises the threshold.
         let room = k.saturating_mul(2).max(256);
-        for (b, block) in logits.chunks(BLOCK_LEN).enumerate() {
+        for (b, block) in logits.chunks(LOGIT_BLOCK).enumerate() {
             if self.maxima[b] <= threshold {
                 continue;
             }
             for (i, &logit) in block.iter().enumerate() {
                 if logit > threshold {
-                    kept.push((logit, (b * BLOCK_LEN + i) as u32));
+                    kept.push((logit, (b * LOGIT_BLOCK + i) as u32));
                     if kept.len() == room {
                         kept.select_nth_unstable_by(k - 1, best_first);
                         kept.truncate(k);
@@ -191,11 +116,8 @@ impl Blocks {
     /// The weight of all tokens.
     pub(super) fn sum(&mut self, logits: &[f32], weight: Weight) -> f64 {
         let Self { maxima, sums, .. } = self;
-        sums.clear();
-        for_each_block(logits, |block| {
-            let none = weight.exponent(maxima[sums.len()]) < EXP_LO;
-            sums.push(if none { 0.0 } else { block_sum(block, weight) });
-        });
+        sums.resize(maxima.len(), 0.0);
+        logit_sums(Tier::detect(), logits, maxima, weight.max, weight.scale, sums);
         sums.iter().map(|&sum| f64::from(sum)).sum()
     }
 
@@ -208,8 +130,8 @@ impl Blocks {
             sum += if reached { 0.0 } else { f64::from(block) };
             reached
         })?;
-        let first = b * BLOCK_LEN;
-        let block = &logits[first..logits.len().min(first + BLOCK_LEN)];
+        let first = b * LOGIT_BLOCK;
+        let block = &logits[first..logits.len().min(first + LOGIT_BLOCK)];
         let weights = block.iter().map(|&logit| weight.of(logit)).zip(first as u32..);
         pick(weights, goal - sum)
     }
@@ -223,13 +145,21 @@ impl Blocks {
         kept: &mut Vec<(f32, u32)>,
     ) {
         kept.clear();
-        let heavy = |max| f64::from(weight.of(max)) >= least * SLACK;
-        self.visit(logits, heavy, |id, logit| {
-            let weight = weight.of(logit);
-            if f64::from(weight) >= least {
-                kept.push((weight, id));
+        let threshold = weight.logit_of(least);
+        for (b, block) in logits.chunks(LOGIT_BLOCK).enumerate() {
+            if self.maxima[b] < threshold {
+                continue;
             }
-        });
+            // Every token is written, and the next one over it where it does not count: that
+            // is faster than a branch on it.
+            let (mut found, mut n_found) = ([(0.0, 0); LOGIT_BLOCK], 0);
+            for (&logit, id) in block.iter().zip((b * LOGIT_BLOCK) as u32..) {
+                found[n_found.min(LOGIT_BLOCK - 1)] = (logit, id);
+                n_found += usize::from(logit >= threshold);
+            }
+            let found = found[..n_found].iter().map(|&(logit, id)| (weight.of(logit), id));
+            kept.extend(found.filter(|(weight, _)| f64::from(*weight) >= least));
+        }
     }
 }
 
@@ -250,33 +180,66 @@ pub(super) fn pick(weights: impl Iterator<Item = (f32, u32)>, goal: f64) -> Opti
     last
 }
 
-/// Cuts `kept` down to the fewest tokens, most likely first, whose weight reaches `goal`.
-/// Those that are left stay in their order. `room` is for a copy to select in.
-pub(super) fn keep_nucleus(kept: &mut Vec<(f32, u32)>, goal: f64, room: &mut Vec<(f32, u32)>) {
-    /// So few are sorted.
-    const FEW: usize = 128;
-    room.clone_from(kept);
-    let mut rest = &mut room[..];
-    let mut sum = 0.0_f64;
-    // Each round decides for a head of a quarter of what is left whether it is enough.
-    while rest.len() > FEW {
-        let n = rest.len() / 4;
-        rest.select_nth_unstable_by(n, best_first);
-        let head: f64 = rest[..n].iter().map(|(weight, _)| f64::from(*weight)).sum();
-        if sum + head >= goal {
-            rest = &mut rest[..n];
-        } else {
-            sum += head;
-            rest = &mut rest[n..];
+/// Finds nuclei. One value serves many rows.
+#[derive(Debug, Default)]
+pub(super) struct Nucleus {
+    sums: Vec<f64>,        // [N_CLASSES]
+    rest: Vec<(f32, u32)>, // tokens of one class
+}
+
+/// Bits of a weight that do not decide its class.
+const CLASS_SHIFT: u32 = 18;
+/// Classes of weights from zero to one.
+const N_CLASSES: usize = (1_f32.to_bits() >> CLASS_SHIFT) as usize + 1;
+
+/// The class of a weight, which grows with it: its exponent and the first bits after.
+fn class(weight: f32) -> usize {
+    ((weight.to_bits() >> CLASS_SHIFT) as usize).min(N_CLASSES - 1)
+}
+
+impl Nucleus {
+    /// Cuts `kept` down to the fewest tokens, most likely first, whose weight reaches `goal`.
+    /// Those that are left stay in their order.
+    pub(super) fn keep(&mut self, kept: &mut Vec<(f32, u32)>, goal: f64) {
+        /// So few are sorted.
+        const FEW: usize = 128;
+        // The class in which the goal is reached; of the others, all or nothing is kept.
+        self.sums.clear();
+        self.sums.resize(N_CLASSES, 0.0);
+        for &(weight, _) in &*kept {
+            self.sums[class(weight)] += f64::from(weight);
         }
-    }
-    rest.sort_unstable_by(best_first);
-    let last = rest.iter().find(|(weight, _)| {
-        sum += f64::from(*weight);
-        sum >= goal
-    });
-    if let Some(last) = last {
-        kept.retain(|token| best_first(token, last) != Ordering::Greater);
+        let mut sum = 0.0;
+        let last_class = self.sums.iter().rposition(|class| {
+            let reached = sum + class >= goal;
+            sum += if reached { 0.0 } else { *class };
+            reached
+        });
+        let Some(last_class) = last_class else { return };
+        self.rest.clear();
+        self.rest.extend(kept.iter().filter(|(weight, _)| class(*weight) == last_class));
+        let mut rest = &mut self.rest[..];
+        // Each round decides for a head of a quarter of what is left whether it is enough.
+        while rest.len() > FEW {
+            let n = rest.len() / 4;
+            rest.select_nth_unstable_by(n, best_first);
+            let head: f64 = rest[..n].iter().map(|(weight, _)| f64::from(*weight)).sum();
+            if sum + head >= goal {
+                rest = &mut rest[..n];
+            } else {
+                sum += head;
+                rest = &mut rest[n..];
+            }
+        }
+        rest.sort_unstable_by(best_first);
+        let last = rest.iter().find(|(weight, _)| {
+            sum += f64::from(*weight);
+            sum >= goal
+        });
+        // Rounding may leave the goal of this class just out of reach: all of it is kept.
+        if let Some(last) = last.or(rest.last()) {
+            kept.retain(|token| best_first(token, last) != Ordering::Greater);
+        }
     }
 }
 
@@ -356,10 +319,10 @@ mod tests {
             let all = sorted(&weights);
             let total = blocks.sum(&logits, weight);
             for top_p in [0.001, 0.2, 0.9, 0.999] {
-                let (mut kept, mut room) = (Vec::new(), Vec::new());
+                let mut kept = Vec::new();
                 let goal = total * top_p;
                 blocks.keep_heavy(&logits, weight, (1.0 - top_p) * total / 5000.0, &mut kept);
-                keep_nucleus(&mut kept, goal, &mut room);
+                Nucleus::default().keep(&mut kept, goal);
                 let mut sum = 0.0;
                 let n = all.iter().position(|(w, _)| {
                     sum += f64::from(*w);
