@@ -21,11 +21,11 @@ pub fn logit_maxima(
     maxima: &mut [f32], // [ceil(vocab_size / 64)]
 ) -> bool {
     assert_eq!(maxima.len(), logits.len().div_ceil(LOGIT_BLOCK), "maxima of the blocks");
-    match tier {
-        Tier::Scalar => maxima_of(logits, maxima),
+    match tier.avx2() {
+        None => maxima_of(logits, maxima),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Tier::Avx2(_) => unsafe { avx2::maxima(logits, maxima) },
+        Some(_) => unsafe { avx2::maxima(logits, maxima) },
     }
 }
 
@@ -51,11 +51,11 @@ pub fn logit_sums(
 ) {
     assert_eq!(maxima.len(), logits.len().div_ceil(LOGIT_BLOCK), "maxima of the blocks");
     assert_eq!(maxima.len(), sums.len(), "sums of the blocks");
-    match tier {
-        Tier::Scalar => sums_of(logits, maxima, max, scale, sums),
+    match tier.avx2() {
+        None => sums_of(logits, maxima, max, scale, sums),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Tier::Avx2(_) => unsafe { avx2::sums(logits, maxima, max, scale, sums) },
+        Some(_) => unsafe { avx2::sums(logits, maxima, max, scale, sums) },
     }
 }
 

@@ -248,8 +248,8 @@ unsafe fn add_group<F: FormatAvx2, const T: usize>(
             for half in 0..F::HALVES {
                 // SAFETY: as above.
                 let sum = unsafe { _mm256_set1_ps(*sums.add(half)) };
-                for r in 0..2 {
-                    acc[t][r] = _mm256_fmadd_ps(scales.mins[half][r], sum, acc[t][r]);
+                for (acc, min) in acc[t].iter_mut().zip(scales.mins[half]) {
+                    *acc = _mm256_fmadd_ps(min, sum, *acc);
                 }
             }
         }

@@ -249,8 +249,8 @@ impl FormatAvx2 for Q3K {
         let (scale, numbers) =
             unsafe { (halves(scales, 0), sixes(scales.add(HALVES_BYTES), group)) };
         let mut out = Scales { scale, ..Scales::zero() };
-        for half in 0..2 {
-            let words = _mm256_cvtepu8_epi16(numbers[half]);
+        for (half, bytes) in numbers.into_iter().enumerate() {
+            let words = _mm256_cvtepu8_epi16(bytes);
             let words = _mm256_sub_epi16(words, _mm256_set1_epi16(32));
             out.mins[half] = minus_products(scale, _mm256_slli_epi16::<2>(words));
             out.factors[half] = twice(words);

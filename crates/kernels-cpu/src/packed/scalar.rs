@@ -1,6 +1,6 @@
 //! The kernels in plain Rust, on any processor.
 
-use super::format::{Format, PAIRS_BYTES};
+use super::format::Format;
 use super::panel::{GroupScales, PanelGroup};
 use super::{GROUP_LEN, GroupSums, PACKED_ROWS};
 use crate::quantize::QuantizedRow;
@@ -64,7 +64,6 @@ fn quant<F: Format>(planes: &[u8], q: usize, at: usize) -> u8 {
         value = planes[q % 4 * LINE + at] >> (q / 4 * 4) & 15;
     }
     if let Some(shift) = p.pairs {
-        debug_assert!(LINE * 2 == PAIRS_BYTES, "two lines of pairs");
         value |= (planes[p.pairs_at() + q / 4 * LINE + at] >> (q % 4 * 2) & 3) << shift;
     }
     if let Some(shift) = p.singles {

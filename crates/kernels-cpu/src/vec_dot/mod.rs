@@ -47,10 +47,13 @@ struct Widen {
 /// The bits of a product depend on its two rows alone.
 #[derive(Clone, Copy)]
 struct Dot {
-    scalar: fn(w: &[&[u8]], x: &[&[f32]], out: &mut [f32]),
+    scalar: fn(w: &[WeightRow<'_>], x: &[&[f32]], out: &mut [f32]),
     #[cfg(target_arch = "x86_64")]
-    avx2: unsafe fn(w: &[&[u8]], x: &[&[f32]], out: &mut [f32]),
+    avx2: unsafe fn(w: &[WeightRow<'_>], x: &[&[f32]], out: &mut [f32]),
 }
+
+/// The bytes of a row of weights.
+type WeightRow<'a> = &'a [u8];
 
 /// A row of the table.
 #[derive(Clone, Copy)]
