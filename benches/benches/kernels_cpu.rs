@@ -1,43 +1,62 @@
 //! The CPU kernels on all physical cores, at sizes of a 7B model's layer.
+//!
+//! Rates are bytes of weights or of keys and values per second where reading them is the work, else
+//! operations, two for a multiply-add: Criterion's `Gelem/s` are GOPS. `cargo xtask bench --ceilings`
+//! measures what the machine reaches of either.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use realizar_benches::{block_bytes, values};
 use realizar_kernels_cpu::{
-    AttnParams, AttnScratch, AttnSeq, Epilogue, KvGeometry, MatrixRef, Norm, PanelScratch,
-    QuantizedRows, Rows, RowsMut, Team, Tier, attention, default_threads, matmul_f32, matmul_int8,
-    norm,
+    Epilogue, MatrixRef, Norm, PackedMatrix, PackedScratch, PanelScratch, QuantizedRows, Rows,
+    RowsMut, Team, Tier, default_threads, matmul_f32, matmul_packed, norm, packs,
 };
 use realizar_quant::BlockType;
 use std::hint::black_box;
 
 const DIM: usize = 4096;
-const TYPES: [BlockType; 5] =
-    [BlockType::Q4_0, BlockType::Q4_1, BlockType::Q8_0, BlockType::Q4_K, BlockType::Q6_K];
 
 /// One generated token: weights are read once, so the rate is in bytes.
-fn int8(c: &mut Criterion) {
+fn packed_row(c: &mut Criterion) {
+    packed(c, 1, |bytes, _| Throughput::BytesDecimal(bytes));
+}
+
+/// A prompt: the rate is in operations, two to a multiply-add.
+fn packed_prompt(c: &mut Criterion) {
+    packed(c, 128, |_, ops| Throughput::Elements(ops));
+}
+
+/// Products of `n_rows` activation rows with packed matrices of every type. The weights
+/// come from several copies in turn, which together are larger than the caches.
+fn packed(c: &mut Criterion, n_rows: usize, rate: impl Fn(u64, u64) -> Throughput) {
+    const TOTAL_BYTES: usize = 128 << 20;
     let (team, tier) = (Team::new(default_threads()), Tier::detect());
-    let x = values(DIM);
-    let x = Rows::new(&x, 1, DIM);
-    let mut quantized = QuantizedRows::with_capacity(1, DIM);
-    let mut out = vec![0.0; DIM];
-    let mut group = c.benchmark_group("matmul_int8/1x4096x4096");
-    for ty in TYPES {
+    let x = values(n_rows * DIM);
+    let mut quantized = QuantizedRows::with_capacity(n_rows, DIM);
+    quantized.quantize(&team, tier, Rows::new(&x, n_rows, DIM));
+    let mut out = vec![0.0; n_rows * DIM];
+    let scratch = PackedScratch::new(&team, n_rows);
+    let mut group = c.benchmark_group(format!("matmul_packed/{n_rows}x{DIM}x{DIM}"));
+    for ty in BlockType::all().filter(|&ty| packs(ty)) {
         let data = block_bytes(ty.row_bytes(DIM).expect("whole blocks") * DIM);
-        let w = [MatrixRef::new(ty, DIM, DIM, &data)];
-        group.throughput(Throughput::Bytes(data.len() as u64));
+        let matrix = MatrixRef::new(ty, DIM, DIM, &data);
+        let copies: Vec<_> = (0..TOTAL_BYTES.div_ceil(data.len()))
+            .map(|_| PackedMatrix::new(&team, tier, &matrix).expect("memory for the copies"))
+            .collect();
+        let mut next = copies.iter().cycle();
+        group.throughput(rate(data.len() as u64, (2 * n_rows * DIM * DIM) as u64));
         group.bench_function(ty.name(), |b| {
             b.iter(|| {
-                quantized.quantize(&team, tier, black_box(x));
-                let out = RowsMut::new(&mut out, 1, DIM);
-                matmul_int8(&team, tier, &w, &quantized, x, out, &Epilogue::default());
+                let w = [next.next().expect("a cycle does not end").view()];
+                let out = RowsMut::new(&mut out, n_rows, DIM);
+                let epilogue = Epilogue::default();
+                matmul_packed(&team, tier, &w, &quantized, out, &scratch, &epilogue);
             });
         });
     }
     group.finish();
 }
 
-/// A prompt: the rate is in multiply-adds.
+/// A prompt: the rate is in operations.
 fn float(c: &mut Criterion) {
     const N_TOKENS: usize = 128;
     let (team, tier) = (Team::new(default_threads()), Tier::detect());
@@ -45,7 +64,7 @@ fn float(c: &mut Criterion) {
     let x = values(N_TOKENS * DIM);
     let mut out = vec![0.0; N_TOKENS * DIM];
     let mut group = c.benchmark_group("matmul_f32/128x4096x4096");
-    group.throughput(Throughput::Elements((N_TOKENS * DIM * DIM) as u64));
+    group.throughput(Throughput::Elements((2 * N_TOKENS * DIM * DIM) as u64));
     for ty in [BlockType::F32, BlockType::F16, BlockType::Q4_0, BlockType::Q4_K] {
         let data = match ty {
             BlockType::F32 => values(DIM * DIM).iter().flat_map(|v| v.to_le_bytes()).collect(),
@@ -63,48 +82,6 @@ fn float(c: &mut Criterion) {
     group.finish();
 }
 
-/// 32 query heads over 8 key-value heads in an F16 cache of 2048 positions.
-fn attend(c: &mut Criterion) {
-    const PAGE_LEN: usize = 32;
-    const KV_LEN: usize = 2048;
-    let (n_heads, n_kv_heads, head_dim) = (32, 8, 128);
-    let part = n_kv_heads * PAGE_LEN * head_dim * 2;
-    let geometry =
-        KvGeometry::new(BlockType::F16, PAGE_LEN, n_kv_heads, head_dim, 2 * part, 0, part)
-            .expect("a layout of F16");
-    let memory = block_bytes(KV_LEN / PAGE_LEN * 2 * part);
-    let pages: Vec<u32> = (0..(KV_LEN / PAGE_LEN) as u32).collect();
-    let params = AttnParams {
-        n_heads,
-        n_kv_heads,
-        head_dim,
-        scale: 1.0 / (head_dim as f32).sqrt(),
-        softcap: None,
-        window: None,
-        causal: true,
-        sinks: None,
-    };
-    let (team, tier) = (Team::new(default_threads()), Tier::detect());
-    let scratch = AttnScratch::new(default_threads(), PAGE_LEN, head_dim, n_heads / n_kv_heads);
-    let mut group = c.benchmark_group("attention/kv2048");
-    for (name, n_rows) in [("decode", 1), ("prefill128", 128)] {
-        let q = values(n_rows * n_heads * head_dim);
-        let mut out = vec![0.0; q.len()];
-        let width = n_heads * head_dim;
-        let seqs =
-            [AttnSeq { rows: 0..n_rows, first_pos: KV_LEN - n_rows, pages: &pages, first_page: 0 }];
-        group.throughput(Throughput::Elements(n_rows as u64));
-        group.bench_function(name, |b| {
-            b.iter(|| {
-                let q = Rows::new(black_box(&q), n_rows, width);
-                let out = RowsMut::new(&mut out, n_rows, width);
-                attention(&team, tier, &params, &geometry, &memory, q, &seqs, &scratch, out);
-            });
-        });
-    }
-    group.finish();
-}
-
 fn norms(c: &mut Criterion) {
     const N_TOKENS: usize = 128;
     let (team, tier) = (Team::new(default_threads()), Tier::detect());
@@ -113,7 +90,7 @@ fn norms(c: &mut Criterion) {
     let rms = Norm::Rms { group: DIM, weight: Some(&weight), eps: 1e-5 };
     let layer = Norm::Layer { group: DIM, weight: Some(&weight), bias: Some(&weight), eps: 1e-5 };
     let mut group = c.benchmark_group("norm/128x4096");
-    group.throughput(Throughput::Elements(x.len() as u64));
+    group.throughput(Throughput::BytesDecimal(4 * x.len() as u64));
     for (name, kind) in [("rms", rms), ("layer", layer)] {
         group.bench_function(name, |b| {
             b.iter(|| {
@@ -128,6 +105,6 @@ fn norms(c: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(10);
-    targets = int8, float, attend, norms
+    targets = packed_row, packed_prompt, float, norms
 }
 criterion_main!(benches);

@@ -41,7 +41,7 @@ enum Command {
     Parity(parity::Args),
     /// Make the fixture files anew (needs Python with torch and transformers).
     Fixtures(fixtures::Args),
-    /// Measure the cached models, side by side with llama-bench where it is found.
+    /// Measure the engine's speed, side by side with other engines, or the machine's limits.
     Bench(bench::Args),
     /// Write a GGUF file of a published shape with made-up weights, to measure speed with.
     Synth(synth::Args),

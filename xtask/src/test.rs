@@ -39,7 +39,7 @@ enum Step {
     Kernels,
     /// Unit, integration and doc tests; GPU tests on lavapipe where that is installed.
     Tests,
-    /// Tiny models against transformers, and bit-identity.
+    /// Tiny models against transformers, and bit-identity; the former also on every tier.
     Parity,
     /// Real models against the F32 reference.
     Real,
@@ -93,7 +93,12 @@ impl Step {
                 tests.env("REALIZAR_TEMPLATE_DIR", shell::template_dir());
                 return count_tests(&mut tests);
             }
-            Self::Parity => return parity::run(&parity::Args::tiny()),
+            Self::Parity => {
+                let mut totals = parity::run(&parity::Args::tiny())?;
+                let tiers = parity::Args::archs().in_one_format().on_every_tier();
+                totals.add(parity::run(&tiers)?);
+                return Ok(totals);
+            }
             Self::Real => return parity::run(&parity::Args::real()),
             Self::GpuTests => return gpu_tests(),
             Self::GpuParity => return gpu_parity(),

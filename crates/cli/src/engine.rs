@@ -18,7 +18,7 @@ use realizar_runtime::template::{ChatTemplate, Message, RenderOptions};
 use realizar_runtime::tokenizer::{EncodeOptions, Tokenizer};
 use realizar_runtime::{Error, Event, GenerateParams, Generation, LoadOptions, Model, Session};
 
-use crate::options::{ArithmeticArg, GenerateArgs, KvTypeArg, LoadArgs, TemplateArgs};
+use crate::options::{ArithmeticArg, GenerateArgs, GlobalArgs, KvTypeArg, LoadArgs, TemplateArgs};
 use crate::ui;
 
 /// A loaded model with its chat template and its session.
@@ -37,13 +37,20 @@ pub(crate) struct Needs {
     pub(crate) ctx: Option<usize>,
     /// Rows of logits per step; `None` leaves it to the runtime.
     pub(crate) outputs: Option<usize>,
+    /// Sequences that run together; `None` leaves it to the runtime.
+    pub(crate) seqs: Option<usize>,
     /// Whether to time each operation on the device.
     pub(crate) profile: bool,
 }
 
 impl Engine {
     /// Loads the model at `path`.
-    pub(crate) fn load(path: &Path, args: &LoadArgs, needs: Needs) -> Result<Self> {
+    pub(crate) fn load(
+        path: &Path,
+        args: &LoadArgs,
+        global: &GlobalArgs,
+        needs: Needs,
+    ) -> Result<Self> {
         let default = LoadOptions::default();
         let options = LoadOptions {
             arithmetic: match args.arithmetic {
@@ -54,11 +61,15 @@ impl Engine {
                 KvTypeArg::F32 => BlockType::F32,
                 KvTypeArg::F16 => BlockType::F16,
                 KvTypeArg::Bf16 => BlockType::BF16,
+                KvTypeArg::Q8_0 => BlockType::Q8_0,
+                KvTypeArg::Q4_0 => BlockType::Q4_0,
             }),
             max_seq_len: needs.ctx,
             chunk: args.chunk,
             max_outputs: needs.outputs.unwrap_or(default.max_outputs),
+            max_seqs: needs.seqs.unwrap_or(default.max_seqs),
             profile: needs.profile,
+            packed_cache: args.packed_cache(global)?,
             ..default
         };
         let device = args.device.unwrap_or_default();

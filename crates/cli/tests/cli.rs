@@ -84,6 +84,7 @@ fn help_and_version() {
         "perplexity",
         "bench",
         "devices",
+        "doctor",
         "completions",
     ];
     for command in commands {
@@ -377,4 +378,20 @@ fn devices_are_listed_and_chosen() {
 fn error_text(output: &Output) -> String {
     assert!(!output.status.success());
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn the_doctor_reports_the_machine() {
+    let cli = Cli::new();
+    let text = stdout(&cli.run(&["doctor"]));
+    for subject in ["processor", "cores", "threads", "features", "tier", "memory", "huge pages"] {
+        assert!(text.lines().any(|line| line.starts_with(subject)), "{subject}: {text}");
+    }
+    let json: serde_json::Value =
+        serde_json::from_str(&stdout(&cli.run(&["doctor", "--json"]))).expect("JSON");
+    let tiers = json["tiers"]["available"].as_array().expect("tiers");
+    assert_eq!(tiers[0], "scalar");
+    assert!(tiers.contains(&json["tiers"]["chosen"]), "{json}");
+    assert_eq!(json["devices"][0]["name"], "cpu");
+    assert!(json["cores"]["default_threads"].as_u64().is_some_and(|n| n > 0), "{json}");
 }

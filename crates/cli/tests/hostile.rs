@@ -256,6 +256,7 @@ fn wrong_requests_are_refused() {
         (&["run", "M", "--raw", "hi", "-n", "-1"], 2, "whole number"),
         (&["run", "M", "--raw", "hi", "--tmep", "1"], 2, "--tmep"),
         (&["bench", "M", "-r", "0"], 2, "must be at least 1"),
+        (&["bench", "M", "-b", "0"], 2, "at least one sequence"),
         (&["run", "M", "--raw", "hi", "--temp", "NaN"], 2, "temp"),
         (&["run", "M", "--raw", "hi", "--top-p", "2"], 2, "top-p"),
         (&["run", "M", "--raw", "hi", "--min-p", "-0.5"], 2, "-0"),

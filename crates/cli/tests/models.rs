@@ -156,6 +156,15 @@ fn tokens_perplexity_and_bench() {
     let ops = classes.iter().filter_map(|class| class["op_class"].as_str());
     let all: f64 = ops.filter(|&name| name != "step").map(time).sum();
     assert!((all / time("step") - 1.0).abs() < 1e-9, "{all} {}", time("step"));
+    // Two sequences of five tokens each generate three together, in three steps.
+    let object =
+        json(&["bench", &model, "-p", "0", "-n", "3", "-d", "5", "-b", "2", "-r", "2", "--json"]);
+    let result = &object["results"][0];
+    assert_eq!((&result["test"], &result["batch"]), (&"tg3 x2 @ d5".into(), &2.into()));
+    assert_eq!((&result["n_tokens"], &result["depth"]), (&3.into(), &5.into()));
+    let classes = object["dispatch"][0]["devices"][0]["op_classes"].as_array().expect("classes");
+    let steps = classes.iter().find(|class| class["op_class"] == "step").expect("steps");
+    assert_eq!(steps["dispatches"], 6);
     let plain = stdout(&["bench", &model, "-p", "4", "-n", "0", "-r", "1"], "");
     assert!(plain.contains("| pp4 |") && !plain.contains("op class"));
     let profile = stdout(&["bench", &model, "-p", "4", "-n", "0", "-r", "1", "--profile"], "");

@@ -1,5 +1,5 @@
-//! Multiplies a matrix of each quantized type by one row of activations, and by a
-//! prompt of many, and prints the rates.
+//! Multiplies a packed matrix of each quantized type by one row of activations, by a few
+//! and by a prompt, and prints the rates.
 //!
 //! Usage: `matvec [n_threads [type]]`. The weights are drawn from several copies of
 //! the matrix in turn, so that they come from memory and not from a cache.
@@ -7,17 +7,17 @@
 use std::time::Instant;
 
 use realizar_kernels_cpu::{
-    Epilogue, MatrixRef, PanelScratch, QuantizedRows, Rows, RowsMut, Team, Tier, default_threads,
-    matmul_f32, matmul_int8, supports_weights,
+    Epilogue, MatrixRef, PackedMatrix, PackedScratch, QuantizedRows, Rows, RowsMut, Team, Tier,
+    default_threads, matmul_packed, packs,
 };
 use realizar_quant::BlockType;
 
 /// Rows and columns of the matrix.
 const DIM: usize = 4096;
 /// Bytes of all copies together, more than a last-level cache holds.
-const TOTAL_BYTES: usize = 256 << 20;
-/// Rows of the prompt.
-const PROMPT: usize = 128;
+const TOTAL_BYTES: usize = 128 << 20;
+/// Rows of activations: a generated token, a batch, a prompt.
+const N_ROWS: [usize; 3] = [1, 8, 128];
 
 fn main() {
     let mut args = std::env::args().skip(1);
@@ -31,45 +31,46 @@ fn main() {
     };
     let only = args.next();
     let (team, tier) = (Team::new(n_threads), Tier::detect());
-    let scratch = PanelScratch::new(&team);
-    let x: Vec<f32> = (0..PROMPT * DIM).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).collect();
-    let mut out = vec![0.0; PROMPT * DIM];
-    let mut quantized = QuantizedRows::with_capacity(PROMPT, DIM);
+    let max_rows = N_ROWS.into_iter().max().unwrap_or(1);
+    let scratch = PackedScratch::new(&team, max_rows);
+    let x: Vec<f32> = (0..max_rows * DIM).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).collect();
+    let mut out = vec![0.0; max_rows * DIM];
+    let mut quantized = QuantizedRows::with_capacity(max_rows, DIM);
 
     println!("{n_threads} threads, {tier}, {DIM} x {DIM}");
-    for ty in BlockType::all().filter(|&ty| supports_weights(ty)) {
+    for ty in BlockType::all().filter(|&ty| packs(ty)) {
         if only.as_ref().is_some_and(|name| BlockType::from_name(name) != Some(ty)) {
             continue;
         }
         let n_bytes = DIM * DIM / ty.block_len() * ty.block_bytes();
-        let n_copies = TOTAL_BYTES.div_ceil(n_bytes);
         // Small bytes are blocks of finite weights in every type.
-        let data: Vec<u8> = (0..n_copies * n_bytes).map(|i| (i * 13 % 47) as u8).collect();
-        let copies: Vec<_> =
-            data.chunks(n_bytes).map(|data| MatrixRef::new(ty, DIM, DIM, data)).collect();
+        let data: Vec<u8> = (0..n_bytes).map(|i| (i * 13 % 47) as u8).collect();
+        let matrix = MatrixRef::new(ty, DIM, DIM, &data);
+        let start = Instant::now();
+        let copies: Option<Vec<_>> = (0..TOTAL_BYTES.div_ceil(n_bytes))
+            .map(|_| PackedMatrix::new(&team, tier, &matrix))
+            .collect();
+        let Some(copies) = copies else {
+            println!("too little memory for the copies of {ty}");
+            return;
+        };
+        let rate = (copies.len() * n_bytes) as f64 / start.elapsed().as_secs_f64() / 1e9;
+        println!("{ty:>5} packed  {rate:8.2} GB/s");
 
-        for n_rows in [1, 4] {
-            let x = Rows::new(&x[..n_rows * DIM], n_rows, DIM);
-            quantized.quantize(&team, tier, x);
-            let times = copies.iter().cycle().take(n_copies * 4).map(|&w| {
+        for n_rows in N_ROWS {
+            quantized.quantize(&team, tier, Rows::new(&x[..n_rows * DIM], n_rows, DIM));
+            let n_runs = if n_rows == 1 { 4 * copies.len() } else { 10 };
+            let times = copies.iter().cycle().take(n_runs).map(|w| {
                 let view = RowsMut::new(&mut out[..n_rows * DIM], n_rows, DIM);
                 let start = Instant::now();
-                matmul_int8(&team, tier, &[w], &quantized, x, view, &Epilogue::default());
+                let epilogue = Epilogue::default();
+                matmul_packed(&team, tier, &[w.view()], &quantized, view, &scratch, &epilogue);
                 start.elapsed().as_secs_f64()
             });
-            let rate = n_bytes as f64 / fast(times.collect()) / 1e9;
-            println!("{ty:>5} int8 x {n_rows:<3} {rate:7.1} GB/s");
+            let time = fast(times.collect());
+            let (bytes, ops) = (n_bytes as f64 / time, 2.0 * (n_rows * DIM * DIM) as f64 / time);
+            println!("{ty:>5} x {n_rows:<4} {:9.1} GB/s {:7.0} GOPS", bytes / 1e9, ops / 1e9);
         }
-
-        let x = Rows::new(&x, PROMPT, DIM);
-        let times = copies.iter().take(10).map(|&w| {
-            let view = RowsMut::new(&mut out, PROMPT, DIM);
-            let start = Instant::now();
-            matmul_f32(&team, tier, &[w], x, view, &scratch, &Epilogue::default());
-            start.elapsed().as_secs_f64()
-        });
-        let rate = 2.0 * (PROMPT * DIM * DIM) as f64 / fast(times.collect()) / 1e9;
-        println!("{ty:>5} f32  x {PROMPT:<3} {rate:7.1} GFLOPS");
     }
 }
 

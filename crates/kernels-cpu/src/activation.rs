@@ -1,7 +1,7 @@
 //! Activation functions, alone and as the gate of a gated feed-forward layer.
 
 use crate::elementwise::for_each_piece;
-use crate::quantize::{BLOCK_LEN, QuantizedRowMut};
+use crate::quantize::QuantizedRowMut;
 use crate::{QuantizedRows, Rows, RowsMut, Team, Tier, math};
 
 /// sqrt(2 / pi), the slope inside the tanh form of GELU.
@@ -141,32 +141,22 @@ fn quantize_row(
     up: Option<&[f32]>,
     out: &mut QuantizedRowMut<'_>,
 ) {
-    let x = x.as_chunks::<BLOCK_LEN>().0;
-    let up = up.map(|up| up.as_chunks::<BLOCK_LEN>().0);
-    match tier {
-        Tier::Scalar => {
-            for (b, x) in x.iter().enumerate() {
-                let mut y = *x;
-                match up {
-                    Some(up) => gated_row(tier, activation, x, &up[b], &mut y),
-                    None => activate_row(tier, activation, &mut y),
-                }
-                out.set_block(b, &y);
-            }
+    out.produce(tier, 0, x.len(), |cols, out| match up {
+        Some(up) => gated_row(tier, activation, &x[cols.clone()], &up[cols], out),
+        None => {
+            out.copy_from_slice(&x[cols]);
+            activate_row(tier, activation, out);
         }
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Tier::Avx2(_) => unsafe { avx2::quantize(activation, x, up, out) },
-    }
+    });
 }
 
 /// `x = activation(x)` on one row.
 pub fn activate_row(tier: Tier, activation: Activation, x: &mut [f32]) {
-    match tier {
-        Tier::Scalar => x.iter_mut().for_each(|x| *x = activation.apply(*x)),
+    match tier.avx2() {
+        None => x.iter_mut().for_each(|x| *x = activation.apply(*x)),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Tier::Avx2(_) => unsafe { avx2::activate(activation, x) },
+        Some(_) => unsafe { avx2::activate(activation, x) },
     }
 }
 
@@ -176,15 +166,15 @@ pub fn activate_row(tier: Tier, activation: Activation, x: &mut [f32]) {
 /// If the lengths differ.
 pub fn gated_row(tier: Tier, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
     assert!(gate.len() == out.len() && up.len() == out.len(), "lengths of a gated row");
-    match tier {
-        Tier::Scalar => {
+    match tier.avx2() {
+        None => {
             for ((out, &gate), up) in out.iter_mut().zip(gate).zip(up) {
                 *out = activation.apply(gate) * up;
             }
         }
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Tier::Avx2(_) => unsafe { avx2::gated(activation, gate, up, out) },
+        Some(_) => unsafe { avx2::gated(activation, gate, up, out) },
     }
 }
 
@@ -198,7 +188,6 @@ mod avx2 {
     use super::{Activation, GELU_CUBIC, GELU_QUICK, GELU_SLOPE};
     use crate::lanes;
     use crate::math::avx2::{erf, sigmoid, tanh};
-    use crate::quantize::{BLOCK_LEN, GROUP_LEN, QuantizedRowMut};
 
     /// Calls `$run!(f)` with the function of an activation on eight lanes, so that
     /// each activation has a loop of its own.
@@ -232,37 +221,6 @@ mod avx2 {
         macro_rules! run {
             ($f:ident) => {
                 lanes::zip(gate, up, out, |gate, up| _mm256_mul_ps($f(gate), up))
-            };
-        }
-        with_activation!(activation, run);
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn quantize(
-        activation: Activation,
-        x: &[[f32; BLOCK_LEN]],
-        up: Option<&[[f32; BLOCK_LEN]]>,
-        out: &mut QuantizedRowMut<'_>,
-    ) {
-        let mut group = [[0.0; BLOCK_LEN]; GROUP_LEN];
-        macro_rules! run {
-            ($f:ident) => {
-                for (g, blocks) in x.chunks(GROUP_LEN).enumerate() {
-                    for (i, x) in blocks.iter().enumerate() {
-                        let mut y = lanes::load32(x);
-                        for y in &mut y {
-                            *y = $f(*y);
-                        }
-                        if let Some(up) = up {
-                            let up = lanes::load32(&up[g * GROUP_LEN + i]);
-                            for (y, up) in y.iter_mut().zip(up) {
-                                *y = _mm256_mul_ps(*y, up);
-                            }
-                        }
-                        lanes::store32(y, &mut group[i]);
-                    }
-                    out.set_group_avx2(g * GROUP_LEN, &group[..blocks.len()]);
-                }
             };
         }
         with_activation!(activation, run);

@@ -128,74 +128,74 @@ pub fn gather_rows(
 }
 
 fn add_piece(tier: Tier, a: &[f32], b: &[f32], out: &mut [f32]) {
-    match tier {
-        Tier::Scalar => {
+    match tier.avx2() {
+        None => {
             for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
                 *out = a + b;
             }
         }
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Tier::Avx2(_) => unsafe { avx2::add(a, b, out) },
+        Some(_) => unsafe { avx2::add(a, b, out) },
     }
 }
 
 fn add_piece_in_place(tier: Tier, x: &mut [f32], y: &[f32]) {
-    match tier {
-        Tier::Scalar => x.iter_mut().zip(y).for_each(|(x, y)| *x += y),
+    match tier.avx2() {
+        None => x.iter_mut().zip(y).for_each(|(x, y)| *x += y),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Tier::Avx2(_) => unsafe { avx2::add_in_place(x, y) },
+        Some(_) => unsafe { avx2::add_in_place(x, y) },
     }
 }
 
 fn mul_piece(tier: Tier, a: &[f32], b: &[f32], out: &mut [f32]) {
-    match tier {
-        Tier::Scalar => {
+    match tier.avx2() {
+        None => {
             for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
                 *out = a * b;
             }
         }
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Tier::Avx2(_) => unsafe { avx2::mul(a, b, out) },
+        Some(_) => unsafe { avx2::mul(a, b, out) },
     }
 }
 
 fn mul_piece_in_place(tier: Tier, x: &mut [f32], y: &[f32]) {
-    match tier {
-        Tier::Scalar => x.iter_mut().zip(y).for_each(|(x, y)| *x *= y),
+    match tier.avx2() {
+        None => x.iter_mut().zip(y).for_each(|(x, y)| *x *= y),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Tier::Avx2(_) => unsafe { avx2::mul_in_place(x, y) },
+        Some(_) => unsafe { avx2::mul_in_place(x, y) },
     }
 }
 
 /// `x *= factor` on one row or a piece of one.
 pub(crate) fn scale_piece(tier: Tier, x: &mut [f32], factor: f32) {
-    match tier {
-        Tier::Scalar => x.iter_mut().for_each(|x| *x *= factor),
+    match tier.avx2() {
+        None => x.iter_mut().for_each(|x| *x *= factor),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Tier::Avx2(_) => unsafe { avx2::scale(x, factor) },
+        Some(_) => unsafe { avx2::scale(x, factor) },
     }
 }
 
 fn softcap_piece(tier: Tier, x: &mut [f32], cap: f32) {
-    match tier {
-        Tier::Scalar => x.iter_mut().for_each(|x| *x = cap * math::tanh(*x / cap)),
+    match tier.avx2() {
+        None => x.iter_mut().for_each(|x| *x = cap * math::tanh(*x / cap)),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Tier::Avx2(_) => unsafe { avx2::softcap(x, cap) },
+        Some(_) => unsafe { avx2::softcap(x, cap) },
     }
 }
 
 fn clamp_piece(tier: Tier, x: &mut [f32], min: f32, max: f32) {
-    match tier {
-        Tier::Scalar => x.iter_mut().for_each(|x| *x = x.clamp(min, max)),
+    match tier.avx2() {
+        None => x.iter_mut().for_each(|x| *x = x.clamp(min, max)),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Tier::Avx2(_) => unsafe { avx2::clamp(x, min, max) },
+        Some(_) => unsafe { avx2::clamp(x, min, max) },
     }
 }
 

@@ -5,7 +5,7 @@
 //! `page_len` positions of every layer; a [`KvGeometry`] describes one layer's
 //! part. Who owns which page is not known here.
 
-use realizar_quant::BlockType;
+use realizar_quant::{BlockType, quantize};
 
 use crate::{Error, Rows, Team, Tier};
 
@@ -25,30 +25,14 @@ use crate::{Error, Rows, Team, Tier};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvGeometry {
-    ty: Element,
+    ty: BlockType,
     page_len: usize,
     n_kv_heads: usize,
     head_dim: usize,
+    head_bytes: usize,
     page_bytes: usize,
     k_offset: usize,
     v_offset: usize,
-}
-
-/// The types that KV memory can have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Element {
-    F32,
-    F16,
-    BF16,
-}
-
-impl Element {
-    pub(crate) const fn n_bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::BF16 => 2,
-        }
-    }
 }
 
 /// Keys or values.
@@ -62,8 +46,9 @@ impl KvGeometry {
     /// Checks and makes a geometry.
     ///
     /// # Errors
-    /// If the type is none of F32, F16 and BF16, a size is zero, or keys and values
-    /// overlap or end past the page.
+    /// If the type is none of F32, F16, BF16, Q8_0 and Q4_0, a head is not made of
+    /// whole blocks of it, a size is zero, or keys and values overlap or end past the
+    /// page.
     pub fn new(
         ty: BlockType,
         page_len: usize,
@@ -73,15 +58,14 @@ impl KvGeometry {
         k_offset: usize, // bytes from the start of the page
         v_offset: usize, // bytes from the start of the page
     ) -> Result<Self, Error> {
-        let element = match ty {
-            BlockType::F32 => Element::F32,
-            BlockType::F16 => Element::F16,
-            BlockType::BF16 => Element::BF16,
-            _ => return Err(Error::KvType { ty }),
-        };
-        let part_bytes = [page_len, n_kv_heads, head_dim]
+        use BlockType::{BF16, F16, F32, Q4_0, Q8_0};
+        if !matches!(ty, F32 | F16 | BF16 | Q8_0 | Q4_0) {
+            return Err(Error::KvType { ty });
+        }
+        let head_bytes = ty.row_bytes(head_dim)?;
+        let part_bytes = [page_len, n_kv_heads]
             .into_iter()
-            .try_fold(element.n_bytes(), usize::checked_mul)
+            .try_fold(head_bytes, usize::checked_mul)
             .filter(|&n| n > 0)
             .ok_or(Error::KvSize { page_len, n_kv_heads, head_dim })?;
         let fits = |offset: usize| offset.checked_add(part_bytes).is_some_and(|n| n <= page_bytes);
@@ -89,7 +73,7 @@ impl KvGeometry {
         if !(fits(k_offset) && fits(v_offset) && apart) {
             return Err(Error::KvLayout { k_offset, v_offset, part_bytes, page_bytes });
         }
-        Ok(Self { ty: element, page_len, n_kv_heads, head_dim, page_bytes, k_offset, v_offset })
+        Ok(Self { ty, page_len, n_kv_heads, head_dim, head_bytes, page_bytes, k_offset, v_offset })
     }
 
     /// Positions of a page.
@@ -114,16 +98,22 @@ impl KvGeometry {
 
     /// Bytes of this layer's keys in a page, and of its values.
     pub const fn part_bytes(&self) -> usize {
-        self.n_kv_heads * self.page_len * self.head_dim * self.ty.n_bytes()
+        self.n_kv_heads * self.page_len * self.head_bytes
     }
 
-    pub(crate) const fn element(&self) -> Element {
+    /// The type of the elements.
+    pub const fn ty(&self) -> BlockType {
         self.ty
     }
 
     /// Bytes of one position of one head.
-    const fn head_bytes(&self) -> usize {
-        self.head_dim * self.ty.n_bytes()
+    pub(crate) const fn head_bytes(&self) -> usize {
+        self.head_bytes
+    }
+
+    /// Bytes from where a position's key begins to where its value does.
+    pub(crate) const fn v_offset_from_k(&self) -> isize {
+        self.v_offset.wrapping_sub(self.k_offset) as isize
     }
 
     /// Byte where position `idx` of a head begins, in a page of the memory.
@@ -132,7 +122,7 @@ impl KvGeometry {
             Part::K => self.k_offset,
             Part::V => self.v_offset,
         };
-        page * self.page_bytes + offset + (head * self.page_len + idx) * self.head_bytes()
+        page * self.page_bytes + offset + (head * self.page_len + idx) * self.head_bytes
     }
 }
 
@@ -148,8 +138,9 @@ pub struct KvSlot {
 /// Elements below which one thread stores them all.
 const SERIAL_LEN: usize = 16 * 1024;
 
-/// Stores row `i` of `k` and `v` at `slots[i]`, converted to the geometry's type by
-/// rounding to nearest, ties to even. When two slots are equal, the later row stays.
+/// Stores row `i` of `k` and `v` at `slots[i]`, converted to the geometry's type: floats
+/// by rounding to nearest, ties to even, blocks as [`quantize`] does, where a block with a
+/// value that is not finite becomes NaN. When two slots are equal, the later row stays.
 ///
 /// # Panics
 /// If the shapes disagree or a slot is outside the memory.
@@ -219,20 +210,15 @@ impl SharedBytes {
 }
 
 /// Converts `x` to the bytes of a type.
-fn encode(tier: Tier, ty: Element, x: &[f32], out: &mut [u8]) {
-    match tier {
-        Tier::Scalar => match ty {
-            Element::F32 => put(x, out, f32::to_le_bytes),
-            Element::F16 => put(x, out, |x| half::f16::from_f32(x).to_le_bytes()),
-            Element::BF16 => put(x, out, |x| half::bf16::from_f32(x).to_le_bytes()),
-        },
+fn encode(tier: Tier, ty: BlockType, x: &[f32], out: &mut [u8]) {
+    match (ty, tier.avx2()) {
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx2(_) => match ty {
-            Element::F32 => put(x, out, f32::to_le_bytes),
-            // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-            Element::F16 => unsafe { avx2::encode_f16(x, out) },
-            Element::BF16 => put(x, out, |x| half::bf16::from_f32(x).to_le_bytes()),
-        },
+        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
+        (BlockType::F16, Some(_)) => unsafe { avx2::encode_f16(x, out) },
+        (BlockType::F16, _) => put(x, out, |x| half::f16::from_f32(x).to_le_bytes()),
+        (BlockType::BF16, _) => put(x, out, |x| half::bf16::from_f32(x).to_le_bytes()),
+        (BlockType::F32, _) => put(x, out, f32::to_le_bytes),
+        _ => encode_blocks(ty, x, out),
     }
 }
 
@@ -242,46 +228,28 @@ fn put<const N: usize>(x: &[f32], out: &mut [u8], to_bytes: impl Fn(f32) -> [u8;
     }
 }
 
-/// Converts the bytes of a type to `out`.
-pub(crate) fn decode(tier: Tier, ty: Element, bytes: &[u8], out: &mut [f32]) {
-    match tier {
-        Tier::Scalar => match ty {
-            Element::F32 => get(bytes, out, f32::from_le_bytes),
-            Element::F16 => get(bytes, out, |b| half::f16::from_le_bytes(b).to_f32()),
-            Element::BF16 => get(bytes, out, |b| half::bf16::from_le_bytes(b).to_f32()),
-        },
-        #[cfg(target_arch = "x86_64")]
-        Tier::Avx2(_) => match ty {
-            Element::F32 => get(bytes, out, f32::from_le_bytes),
-            // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-            Element::F16 => unsafe { avx2::decode_f16(bytes, out) },
-            // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-            Element::BF16 => unsafe { avx2::decode_bf16(bytes, out) },
-        },
+/// Quantizes to blocks that begin with a binary16 scale.
+fn encode_blocks(ty: BlockType, x: &[f32], out: &mut [u8]) {
+    if quantize(ty, x, out).is_ok() {
+        return;
     }
-}
-
-fn get<const N: usize>(bytes: &[u8], out: &mut [f32], from_bytes: impl Fn([u8; N]) -> f32) {
-    for (&bytes, out) in bytes.as_chunks::<N>().0.iter().zip(out) {
-        *out = from_bytes(bytes);
+    // A value is not finite: no level of its block is either.
+    let blocks = x.chunks_exact(ty.block_len()).zip(out.chunks_exact_mut(ty.block_bytes()));
+    for (x, out) in blocks {
+        if quantize(ty, x, out).is_err() {
+            out.fill(0);
+            out[..2].copy_from_slice(&half::f16::NAN.to_le_bytes());
+        }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::{
-        __m128i, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128, _mm256_castsi256_ps,
-        _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_slli_epi32,
+        __m128i, _MM_FROUND_TO_NEAREST_INT, _mm_storeu_si128, _mm256_cvtps_ph,
     };
 
-    use crate::lanes::{load, load_partial, store, store_partial};
-
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn load_bytes(bytes: &[u8; 16]) -> __m128i {
-        // SAFETY: the array holds the 16 bytes that the unaligned load reads.
-        unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
-    }
+    use crate::lanes::{load, load_partial};
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -304,33 +272,6 @@ mod avx2 {
             out.copy_from_slice(&padded[..2 * x.len()]);
         }
     }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn decode_f16(bytes: &[u8], out: &mut [f32]) {
-        decode(bytes, out, |halves| _mm256_cvtph_ps(halves));
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn decode_bf16(bytes: &[u8], out: &mut [f32]) {
-        decode(bytes, out, |halves| {
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves)))
-        });
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn decode(bytes: &[u8], out: &mut [f32], f: impl Fn(__m128i) -> std::arch::x86_64::__m256) {
-        let (bytes16, bytes) = bytes.as_chunks::<16>();
-        let (out8, out) = out.as_chunks_mut::<8>();
-        for (bytes, out) in bytes16.iter().zip(out8) {
-            store(f(load_bytes(bytes)), out);
-        }
-        if !out.is_empty() {
-            let mut padded = [0; 16];
-            padded[..bytes.len()].copy_from_slice(bytes);
-            store_partial(f(load_bytes(&padded)), out);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -341,21 +282,30 @@ mod tests {
         (0..n).map(|i| ((i * 7919 + seed * 13) % 4001) as f32 / 500.0 - 4.0).collect()
     }
 
-    fn round(ty: BlockType, x: f32) -> f32 {
-        match ty {
-            BlockType::F16 => half::f16::from_f32(x).to_f32(),
-            BlockType::BF16 => half::bf16::from_f32(x).to_f32(),
-            _ => x,
-        }
+    /// What is left of a head.
+    fn round(ty: BlockType, x: &[f32]) -> Vec<f32> {
+        let mut bytes = vec![0; ty.row_bytes(x.len()).expect("whole blocks")];
+        quantize(ty, x, &mut bytes).expect("finite values");
+        read(ty, &bytes, x.len())
     }
+
+    fn read(ty: BlockType, bytes: &[u8], n: usize) -> Vec<f32> {
+        let mut out = vec![0.0; n];
+        realizar_quant::dequantize(ty, bytes, &mut out).expect("whole blocks");
+        out
+    }
+
+    const TYPES: [BlockType; 5] =
+        [BlockType::F32, BlockType::F16, BlockType::BF16, BlockType::Q8_0, BlockType::Q4_0];
 
     #[test]
     fn stored_rows_come_back_and_nothing_else_changes() {
         for tier in Tier::available() {
-            for ty in [BlockType::F32, BlockType::F16, BlockType::BF16] {
+            for ty in TYPES {
                 // The second case is large enough for parallel tasks.
                 for (n_rows, page_len, n_kv_heads, head_dim) in [(5, 4, 2, 20), (300, 16, 3, 64)] {
-                    let part = page_len * n_kv_heads * head_dim * ty.block_bytes();
+                    let Ok(head_bytes) = ty.row_bytes(head_dim) else { continue };
+                    let part = page_len * n_kv_heads * head_bytes;
                     let page_bytes = 2 * part + 24;
                     let geo = KvGeometry::new(
                         ty,
@@ -386,17 +336,15 @@ mod tests {
                                 let start =
                                     geo.start(part, slot.page as usize, head, slot.idx as usize);
                                 let bytes = &mut memory[start..start + geo.head_bytes()];
-                                let mut out = vec![0.0; head_dim];
-                                decode(tier, geo.ty, bytes, &mut out);
+                                let out = read(ty, bytes, head_dim);
                                 let x = &x.row(i)[head * head_dim..][..head_dim];
-                                let e: Vec<f32> = x.iter().map(|&x| round(ty, x)).collect();
-                                assert_eq!(out, e, "{tier} {ty} row {i} head {head}");
+                                assert_eq!(out, round(ty, x), "{tier} {ty} row {i} head {head}");
                                 bytes.fill(0xa5);
                                 touched += bytes.len();
                             }
                         }
                     }
-                    assert_eq!(touched, 2 * n_rows * dim * ty.block_bytes());
+                    assert_eq!(touched, 2 * n_rows * n_kv_heads * head_bytes);
                     assert!(memory.iter().all(|&b| b == 0xa5), "bytes of no slot were written");
                 }
             }
@@ -406,8 +354,12 @@ mod tests {
     #[test]
     fn impossible_geometries_are_refused() {
         let new = KvGeometry::new;
-        let ty = BlockType::Q8_0;
+        let ty = BlockType::Q4_1;
         assert_eq!(new(ty, 16, 2, 64, 1 << 20, 0, 1 << 19), Err(Error::KvType { ty }));
+        let partial = new(BlockType::Q8_0, 16, 2, 48, 1 << 20, 0, 1 << 19);
+        let n_elements = 48;
+        let block = realizar_quant::Error::PartialBlock { ty: BlockType::Q8_0, n_elements };
+        assert_eq!(partial, Err(Error::Block(block)));
         let size = Error::KvSize { page_len: 0, n_kv_heads: 2, head_dim: 64 };
         assert_eq!(new(BlockType::F32, 0, 2, 64, 100, 0, 0), Err(size));
         let size = Error::KvSize { page_len: usize::MAX, n_kv_heads: 2, head_dim: 64 };
@@ -416,6 +368,23 @@ mod tests {
             let layout = Error::KvLayout { k_offset, v_offset, part_bytes: 64, page_bytes };
             let result = new(BlockType::F16, 4, 2, 4, page_bytes, k_offset, v_offset);
             assert_eq!(result, Err(layout));
+        }
+    }
+
+    #[test]
+    fn a_block_with_a_value_that_is_not_finite_becomes_nan() {
+        for (ty, tier) in [(BlockType::Q8_0, Tier::Scalar), (BlockType::Q4_0, Tier::detect())] {
+            let head_bytes = 2 * ty.block_bytes();
+            let geo = KvGeometry::new(ty, 1, 1, 64, 2 * head_bytes, 0, head_bytes).expect("fits");
+            let mut memory = vec![0; 2 * head_bytes];
+            let (mut k, v) = (values(64, 1), values(64, 2));
+            k[40] = f32::INFINITY;
+            let (k, v) = (Rows::new(&k, 1, 64), Rows::new(&v, 1, 64));
+            kv_store(&Team::new(1), tier, &geo, &mut memory, k, v, &[KvSlot { page: 0, idx: 0 }]);
+            let out = read(ty, &memory, 128);
+            assert_eq!(out[..32], round(ty, &k.row(0)[..32]));
+            assert!(out[32..64].iter().all(|x| x.is_nan()));
+            assert_eq!(out[64..], round(ty, v.row(0)));
         }
     }
 }

@@ -6,9 +6,10 @@
 //! allocate nothing. Every row of a result is computed from its own inputs in one
 //! fixed order, so its bits do not depend on the rows beside it or on the threads.
 //!
-//! Matrix products read weights in the block types of `realizar-quant`, in one of two
-//! arithmetics: [`matmul_f32`] for prompts and where exactness matters, and
-//! [`matmul_int8`], which quantizes the activations, for generated tokens.
+//! Matrix products read weights in the block types of `realizar-quant`.
+//! [`matmul_packed`] multiplies quantized weights, packed by [`pack`], with 8-bit
+//! activations; its bits are the same on every tier. [`matmul_f32`] takes F32 activations
+//! and weights of every type, and [`matmul_rows`] float weights for few rows.
 //!
 //! ```
 //! use realizar_kernels_cpu::{
@@ -43,6 +44,7 @@ mod attention;
 mod elementwise;
 mod embed;
 mod error;
+mod features;
 mod kv;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
@@ -50,6 +52,8 @@ mod logits;
 pub mod math;
 mod matmul;
 mod norm;
+mod packed;
+mod pages;
 mod quantize;
 mod rope;
 mod rows;
@@ -57,31 +61,40 @@ mod team;
 #[cfg(test)]
 mod testing;
 mod tier;
+mod topology;
 mod vec_dot;
 
 pub use activation::{
     Activation, activate, activate_in_place, activate_quantize, activate_row, gated,
     gated_quantize, gated_row,
 };
-pub use attention::{AttnParams, AttnScratch, AttnSeq, attention};
+pub use attention::{AttnLimits, AttnParams, AttnScratch, AttnSeq, attention};
 pub use elementwise::{
     add, add_bias_in_place, add_in_place, clamp_in_place, copy_rows, gather_rows, mul,
     mul_in_place, scale_in_place, softcap_in_place,
 };
 pub use embed::embed;
 pub use error::Error;
+pub use features::features;
 pub use kv::{KvGeometry, KvSlot, kv_store};
 pub use logits::{LOGIT_BLOCK, logit_maxima, logit_sums, logit_weight};
-pub use matmul::{Epilogue, MatrixRef, PanelScratch, matmul_f32, matmul_int8};
+pub use matmul::{
+    Epilogue, MatrixRef, PackedScratch, PanelScratch, matmul_f32, matmul_packed, matmul_rows,
+};
 pub use norm::{Norm, norm, norm_in_place, norm_quantize, norm_row, norm_row_in_place};
+pub use packed::{
+    PACKED_LAYOUT, PACKED_ROWS, PackedMatrix, PackedRef, pack, pack_group, packed_bytes, packs,
+};
+pub use pages::Pages;
 pub use quantize::QuantizedRows;
 pub use rope::{RopeStyle, rope, rope_table};
 pub use rows::{Rows, RowsMut};
-pub use team::{PerThread, Team, default_threads};
+pub use team::{Affinity, PerThread, Team};
+pub use tier::{Avx2, Tier};
 #[cfg(target_arch = "x86_64")]
-pub use tier::Avx2;
-pub use tier::Tier;
-pub use vec_dot::{supports_weights, takes_quantized};
+pub use tier::{Avx512, AvxVnni};
+pub use topology::{Cache, HugePages, Node, Topology, default_threads, huge_pages};
+pub use vec_dot::supports_weights;
 
 /// Compiles and runs the example of the README.
 #[cfg(doctest)]

@@ -72,24 +72,24 @@ pub fn rope(
 
 /// Rotates one head.
 fn rotate(tier: Tier, x: &mut [f32], cos: &[f32], sin: &[f32], style: RopeStyle) {
-    match (tier, style) {
-        (Tier::Scalar, RopeStyle::Neox) => {
+    match (tier.avx2(), style) {
+        (None, RopeStyle::Neox) => {
             let (a, b) = x.split_at_mut(cos.len());
             for (((a, b), cos), sin) in a.iter_mut().zip(b).zip(cos).zip(sin) {
                 (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
             }
         }
-        (Tier::Scalar, RopeStyle::Interleaved) => {
+        (None, RopeStyle::Interleaved) => {
             for (([a, b], cos), sin) in x.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {
                 (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
             }
         }
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        (Tier::Avx2(_), RopeStyle::Neox) => unsafe { avx2::neox(x, cos, sin) },
+        (Some(_), RopeStyle::Neox) => unsafe { avx2::neox(x, cos, sin) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        (Tier::Avx2(_), RopeStyle::Interleaved) => unsafe { avx2::interleaved(x, cos, sin) },
+        (Some(_), RopeStyle::Interleaved) => unsafe { avx2::interleaved(x, cos, sin) },
     }
 }
 

@@ -1,195 +1,26 @@
 //! The thread team: persistent threads that run the tasks of one parallel loop
 //! after another.
 //!
-//! Tasks are claimed from one counter, and a loop ends when its tasks are done,
+//! A thread prefers its own part of a loop's tasks, the same part of the same loop every
+//! time, and takes from the others when it is done. A loop ends when its tasks are done,
 //! not when its threads are: a thread whose core was taken, or that still sleeps,
-//! delays nobody. Both sides of the barrier spin for a bounded time and then sleep.
+//! delays nobody. Both sides spin for a bounded time and then sleep. How the threads
+//! agree is the matter of `crew.rs`.
 
-use std::any::Any;
-use std::cell::{Cell, UnsafeCell};
-use std::collections::BTreeSet;
-use std::fs;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+mod crew;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
-use crate::RowsMut;
-
-/// How long a thread spins before it sleeps. A wake-up costs a few microseconds,
-/// and the serial gaps between the loops of one step are about as long.
-const SPIN: Duration = Duration::from_micros(30);
-
-/// Spins between two looks at the clock.
-const SPINS_PER_LOOK: u32 = 32;
-
-type Task = dyn Fn(usize, usize) + Sync;
-
-/// The loop that runs now.
-#[derive(Clone, Copy)]
-struct Job {
-    task: *const Task,
-    n_tasks: u32,
-}
+use crate::{RowsMut, topology};
+use crew::{Crew, InTask, Job, MAX_UNITS, Task, lock};
 
 /// A value on cache lines of its own (two, as the prefetcher fetches pairs).
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Padded<T>(T);
-
-struct Shared {
-    /// Tasks not yet claimed.
-    unclaimed: Padded<AtomicU32>,
-    /// Tasks not yet done.
-    pending: Padded<AtomicU32>,
-    /// Workers that sleep or are about to.
-    sleepers: Padded<AtomicU32>,
-    caller_sleeps: AtomicBool,
-    quit: AtomicBool,
-    /// Written by the caller while `pending` is 0, read by whoever has claimed a
-    /// task that is not done.
-    job: UnsafeCell<Job>,
-    /// Guards nothing but the order of sleeping and waking.
-    sleep: Mutex<()>,
-    wake_workers: Condvar,
-    wake_caller: Condvar,
-    panic: Mutex<Option<Box<dyn Any + Send>>>,
-}
-
-// SAFETY: every field but `job` is `Sync`. `job` is written only while `pending`
-// is 0 and read only by holders of a claimed task, which keeps `pending` above 0;
-// the atomics order the two. The task it points to is `Sync`.
-unsafe impl Sync for Shared {}
-// SAFETY: the pointer in `job` is used only as described above, from any thread.
-unsafe impl Send for Shared {}
-
-thread_local! {
-    /// Whether this thread is inside a task of a team.
-    static IN_TASK: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Marks this thread as inside a task until it is dropped.
-struct InTask;
-
-impl InTask {
-    fn enter() -> Self {
-        IN_TASK.set(true);
-        Self
-    }
-}
-
-impl Drop for InTask {
-    fn drop(&mut self) {
-        IN_TASK.set(false);
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Spins until `ready` or until the time is up; says which.
-#[inline]
-fn spin_until(ready: impl Fn() -> bool) -> bool {
-    let mut start = None;
-    loop {
-        for _ in 0..SPINS_PER_LOOK {
-            if ready() {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        if start.get_or_insert_with(Instant::now).elapsed() > SPIN {
-            return false;
-        }
-    }
-}
-
-impl Shared {
-    /// Claims and runs tasks until none is left to claim.
-    fn work(&self, thread: usize) {
-        let mut unclaimed = self.unclaimed.0.load(Ordering::Relaxed);
-        while unclaimed > 0 {
-            // Acquire: the job was written before `unclaimed` rose above 0.
-            if let Err(now) = self.unclaimed.0.compare_exchange_weak(
-                unclaimed,
-                unclaimed - 1,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
-                unclaimed = now;
-                continue;
-            }
-            // SAFETY: a task is claimed and not done, so `pending` is above 0 and
-            // the caller does not write `job`.
-            let job = unsafe { *self.job.get() };
-            // SAFETY: the caller keeps the task borrowed until `pending` is 0.
-            let task = unsafe { &*job.task };
-            let idx = (job.n_tasks - unclaimed) as usize;
-            let result = catch_unwind(AssertUnwindSafe(|| {
-                let _in_task = InTask::enter();
-                task(idx, thread);
-            }));
-            if let Err(payload) = result {
-                lock(&self.panic).get_or_insert(payload);
-            }
-            // SeqCst with `caller_sleeps`: either the caller sees 0 or we see it asleep.
-            if self.pending.0.fetch_sub(1, Ordering::SeqCst) == 1
-                && self.caller_sleeps.load(Ordering::SeqCst)
-            {
-                drop(lock(&self.sleep));
-                self.wake_caller.notify_one();
-            }
-            unclaimed = self.unclaimed.0.load(Ordering::Relaxed);
-        }
-    }
-
-    /// The life of a worker.
-    fn serve(&self, thread: usize) {
-        let called =
-            || self.unclaimed.0.load(Ordering::SeqCst) > 0 || self.quit.load(Ordering::SeqCst);
-        loop {
-            if !spin_until(called) {
-                // SeqCst with `unclaimed`: either we see the tasks or the caller sees us.
-                self.sleepers.0.fetch_add(1, Ordering::SeqCst);
-                let mut guard = lock(&self.sleep);
-                while !called() {
-                    guard = self.wake_workers.wait(guard).unwrap_or_else(PoisonError::into_inner);
-                }
-                drop(guard);
-                self.sleepers.0.fetch_sub(1, Ordering::SeqCst);
-            }
-            if self.quit.load(Ordering::SeqCst) {
-                return;
-            }
-            self.work(thread);
-        }
-    }
-
-    /// Wakes the workers that sleep.
-    fn wake(&self) {
-        if self.sleepers.0.load(Ordering::SeqCst) > 0 {
-            drop(lock(&self.sleep));
-            self.wake_workers.notify_all();
-        }
-    }
-
-    /// Waits until every task is done.
-    fn join(&self) {
-        let done = || self.pending.0.load(Ordering::SeqCst) == 0;
-        if spin_until(done) {
-            return;
-        }
-        self.caller_sleeps.store(true, Ordering::SeqCst);
-        let mut guard = lock(&self.sleep);
-        while !done() {
-            guard = self.wake_caller.wait(guard).unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(guard);
-        self.caller_sleeps.store(false, Ordering::SeqCst);
-    }
-}
 
 /// A team of `n_threads - 1` persistent threads and the thread that calls it.
 ///
@@ -204,7 +35,7 @@ impl Shared {
 /// assert_eq!(squares[9], 81.0);
 /// ```
 pub struct Team {
-    shared: Arc<Shared>,
+    crew: Arc<Crew>,
     workers: Vec<JoinHandle<()>>,
     /// Held during a loop, so that callers on several threads take turns.
     turn: Mutex<()>,
@@ -216,6 +47,17 @@ impl std::fmt::Debug for Team {
     }
 }
 
+/// Which processors the threads of a team may run on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Affinity {
+    /// The system moves the threads as it sees fit.
+    #[default]
+    None,
+    /// Each worker stays on a core of its own as long as there are enough. The caller's
+    /// thread is left to the system, which finds it the core that is free.
+    Cores,
+}
+
 impl Team {
     /// A team of `n_threads` threads, the caller included. Where the system
     /// refuses to start that many, the team is smaller.
@@ -223,36 +65,44 @@ impl Team {
     /// # Panics
     /// If `n_threads` is 0.
     pub fn new(n_threads: usize) -> Self {
+        Self::with_affinity(n_threads, Affinity::None)
+    }
+
+    /// As [`Self::new`], with workers that stay where `affinity` says. Where the system
+    /// does not let them, they are left free.
+    ///
+    /// # Panics
+    /// If `n_threads` is 0.
+    pub fn with_affinity(n_threads: usize, affinity: Affinity) -> Self {
         assert!(n_threads > 0, "a team has at least the caller's thread");
-        let no_task: &Task = &|_, _| {};
-        let shared = Arc::new(Shared {
-            unclaimed: Padded::default(),
-            pending: Padded::default(),
-            sleepers: Padded::default(),
-            caller_sleeps: AtomicBool::new(false),
-            quit: AtomicBool::new(false),
-            job: UnsafeCell::new(Job { task: no_task, n_tasks: 0 }),
-            sleep: Mutex::new(()),
-            wake_workers: Condvar::new(),
-            wake_caller: Condvar::new(),
-            panic: Mutex::new(None),
-        });
+        let cpus = match affinity {
+            Affinity::None => Vec::new(),
+            Affinity::Cores => {
+                topology::spread(&topology::allowed_cores().unwrap_or_default(), n_threads)
+            }
+        };
+        let crew = Arc::new(Crew::new(n_threads));
         let (started, starts) = mpsc::channel();
         let start = |thread: usize| {
-            let (shared, started) = (Arc::clone(&shared), started.clone());
+            let (crew, started) = (Arc::clone(&crew), started.clone());
+            let cpu = cpus.get(thread).copied();
             let builder = thread::Builder::new().name(format!("realizar-{thread}"));
             let serve = move || {
+                if let Some(cpu) = cpu {
+                    topology::stay_on(cpu);
+                }
                 // The team is being made, so somebody listens.
                 started.send(()).ok();
                 drop(started);
-                shared.serve(thread);
+                crew.serve(thread);
             };
             builder.spawn(serve).ok()
         };
         let workers: Vec<_> = (1..n_threads).map_while(start).collect();
         // A team that is made is awake: nothing starts or allocates during a loop.
         starts.iter().take(workers.len()).for_each(drop);
-        Self { shared, workers, turn: Mutex::new(()) }
+        crew.set_n_threads(workers.len() + 1);
+        Self { crew, workers, turn: Mutex::new(()) }
     }
 
     /// Threads of the team, the caller included.
@@ -263,41 +113,30 @@ impl Team {
     /// Calls `task(task index, thread index)` once for each index below `n_tasks`,
     /// and returns when all are done. Thread indices are below [`Self::n_threads`],
     /// and one thread runs one task at a time. Which thread runs which task is open,
-    /// so a result must not depend on it. Allocates nothing.
+    /// so a result must not depend on it; with as many threads and tasks, a thread
+    /// mostly gets the tasks that it got before. Allocates nothing.
     ///
     /// # Panics
     /// If a task panics (with its payload; on several threads once every task has ended), or when
     /// called from inside a task.
     pub fn parallel_for(&self, n_tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
-        assert!(!IN_TASK.get(), "a task must not start a parallel loop");
-        let n_tasks = u32::try_from(n_tasks).expect("the number of tasks fits 32 bits");
+        assert!(!InTask::is_entered(), "a task must not start a parallel loop");
         let _turn = lock(&self.turn);
-        let shared = &*self.shared;
         if self.workers.is_empty() || n_tasks < 2 {
             let _in_task = InTask::enter();
-            for idx in 0..n_tasks as usize {
+            for idx in 0..n_tasks {
                 task(idx, 0);
             }
             return;
         }
-        // SAFETY: this only forgets the lifetime of the borrow. The pointer is used
-        // by holders of a task that is not done, and this function does not return
-        // or unwind before every task is done.
+        // SAFETY: this only forgets the lifetime of the borrow, which outlives the call
+        // of `Crew::run`.
         let task = unsafe {
             std::mem::transmute::<*const (dyn Fn(usize, usize) + Sync + '_), *const Task>(task)
         };
-        // SAFETY: `pending` is 0 (the last loop was joined and `turn` is held), so
-        // nobody holds a task and nobody reads `job`.
-        unsafe { *shared.job.get() = Job { task, n_tasks } };
-        shared.pending.0.store(n_tasks, Ordering::SeqCst);
-        shared.unclaimed.0.store(n_tasks, Ordering::SeqCst);
-        shared.wake();
-        shared.work(0);
-        shared.join();
-        let panic = lock(&shared.panic).take();
-        if let Some(payload) = panic {
-            resume_unwind(payload);
-        }
+        let job = Job { task, n_tasks, unit: n_tasks.div_ceil(MAX_UNITS) };
+        // SAFETY: `turn` is held, and the task is borrowed until the call returns or unwinds.
+        unsafe { self.crew.run(job, self.workers.iter().map(JoinHandle::thread)) };
     }
 
     /// Calls `f(row index, row, thread index)` for each row of `out`, `grain` rows
@@ -372,8 +211,7 @@ impl Team {
 
 impl Drop for Team {
     fn drop(&mut self) {
-        self.shared.quit.store(true, Ordering::SeqCst);
-        self.shared.wake();
+        self.crew.quit(self.workers.iter().map(JoinHandle::thread));
         for worker in self.workers.drain(..) {
             // A worker catches the panics of its tasks, so there is none to pass on.
             let _ = worker.join();
@@ -413,157 +251,5 @@ impl<T> PerThread<T> {
     /// The values in order of the threads.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.0.iter_mut().map(|v| v.0.get_mut().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// The number of physical cores this process may use: its affinity and its
-/// container's limit as [`thread::available_parallelism`] reports them, with
-/// the hardware threads of one core counted once where Linux tells.
-pub fn default_threads() -> usize {
-    let n_logical = thread::available_parallelism().map_or(1, usize::from);
-    allowed_cores().map_or(n_logical, |n_cores| n_logical.min(n_cores)).max(1)
-}
-
-/// Distinct cores among the processors in this process's affinity mask.
-fn allowed_cores() -> Option<usize> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    let mut cores = BTreeSet::new();
-    for cpu in parse_cpu_list(list.trim())? {
-        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-        cores.insert(fs::read_to_string(path).ok()?);
-    }
-    Some(cores.len())
-}
-
-/// The numbers of a list such as `0-3,8`.
-fn parse_cpu_list(list: &str) -> Option<Vec<u32>> {
-    let mut cpus = Vec::new();
-    for part in list.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        cpus.extend(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?);
-    }
-    Some(cpus)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::AtomicUsize;
-
-    #[test]
-    fn every_task_runs_once_on_a_thread_of_the_team() {
-        for n_threads in [1, 2, 3, 7] {
-            let team = Team::new(n_threads);
-            assert_eq!(team.n_threads(), n_threads);
-            for n_tasks in [0, 1, 2, 5, 64, 1000] {
-                let counts: Vec<AtomicUsize> = (0..n_tasks).map(|_| AtomicUsize::new(0)).collect();
-                team.parallel_for(n_tasks, &|task, thread| {
-                    assert!(thread < n_threads);
-                    counts[task].fetch_add(1, Ordering::Relaxed);
-                });
-                assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
-            }
-        }
-    }
-
-    #[test]
-    fn thousands_of_short_loops_and_sleeps_lose_nothing() {
-        let team = Team::new(3);
-        let sums = PerThread::new(3, |_| 0_usize);
-        for round in 0..5000_usize {
-            team.parallel_for(4, &|task, thread| *sums.get(thread) += task + 1);
-            if round.is_multiple_of(1000) {
-                // Long enough for the workers to fall asleep.
-                let start = Instant::now();
-                while start.elapsed() < SPIN * 4 {
-                    thread::yield_now();
-                }
-            }
-        }
-        let mut sums = sums;
-        assert_eq!(sums.iter_mut().map(|s| *s).sum::<usize>(), 50_000);
-    }
-
-    #[test]
-    fn callers_on_two_threads_take_turns() {
-        let team = Team::new(2);
-        let count = AtomicUsize::new(0);
-        thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    for _ in 0..200 {
-                        team.parallel_for(3, &|_, _| {
-                            count.fetch_add(1, Ordering::Relaxed);
-                        });
-                    }
-                });
-            }
-        });
-        assert_eq!(count.into_inner(), 1200);
-    }
-
-    #[test]
-    fn a_panic_reaches_the_caller_and_the_team_lives_on() {
-        for n_threads in [1, 3] {
-            let team = Team::new(n_threads);
-            for bad in 0..4 {
-                let result = catch_unwind(AssertUnwindSafe(|| {
-                    team.parallel_for(4, &|task, _| assert_ne!(task, bad, "task {bad}"));
-                }));
-                let payload = result.expect_err("the panic is passed on");
-                let text = payload.downcast_ref::<String>().expect("a formatted message");
-                assert!(text.contains(&format!("task {bad}")), "{text}");
-            }
-            let count = AtomicUsize::new(0);
-            team.parallel_for(9, &|_, _| {
-                count.fetch_add(1, Ordering::Relaxed);
-            });
-            assert_eq!(count.into_inner(), 9);
-        }
-    }
-
-    #[test]
-    fn a_loop_inside_a_task_is_refused() {
-        for n_threads in [1, 2] {
-            let team = Team::new(n_threads);
-            let nested = || team.parallel_for(2, &|_, _| team.parallel_for(2, &|_, _| {}));
-            catch_unwind(AssertUnwindSafe(nested)).expect_err("a nested loop panics");
-            team.parallel_for(2, &|_, _| {});
-        }
-    }
-
-    #[test]
-    fn tiles_cover_a_matrix() {
-        let team = Team::new(2);
-        let mut out = vec![-1.0; 7 * 10];
-        let view = RowsMut::with_stride(&mut out, 7, 9, 10);
-        team.for_each_tile_mut(view, 2, 4, |mut tile, row, col, _| {
-            for i in 0..tile.n_rows() {
-                for (j, v) in tile.row_mut(i).iter_mut().enumerate() {
-                    *v += 1.0 + (100 * (row + i) + col + j) as f32;
-                }
-            }
-        });
-        for (i, row) in out.chunks(10).enumerate() {
-            let expected: Vec<f32> = (0..9).map(|j| (100 * i + j) as f32).chain([-1.0]).collect();
-            assert_eq!(row, expected);
-        }
-    }
-
-    #[test]
-    fn items_are_visited_once() {
-        let mut items: Vec<usize> = (0..300).collect();
-        Team::new(3).for_each_mut(&mut items, |i, item, _| *item += i);
-        assert!(items.iter().enumerate().all(|(i, &item)| item == 2 * i));
-    }
-
-    #[test]
-    fn cpu_lists_are_read() {
-        assert_eq!(parse_cpu_list("0-2,5"), Some(vec![0, 1, 2, 5]));
-        assert_eq!(parse_cpu_list("7"), Some(vec![7]));
-        assert_eq!(parse_cpu_list(""), None);
-        let n_logical = thread::available_parallelism().map_or(1, usize::from);
-        assert!((1..=n_logical).contains(&default_threads()));
     }
 }

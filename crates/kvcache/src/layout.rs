@@ -29,8 +29,9 @@ pub struct GroupSpec {
 
 /// Where the keys and values of a group lie inside its pages.
 ///
-/// A page is `[n_layers][2][n_kv_heads][PAGE_LEN][head_dim]` elements of `ty`,
-/// keys before values, padded to [`PAGE_ALIGN`] bytes.
+/// A page is `[n_layers][2][n_kv_heads][PAGE_LEN][head_dim]` elements of `ty`, keys before
+/// values, padded to [`PAGE_ALIGN`] bytes. Of a quantized type, the blocks of a position's
+/// head follow each other as in a row of weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvLayout {
     ty: BlockType,
@@ -41,16 +42,24 @@ impl KvLayout {
     /// The layout of `spec` with elements of type `ty`.
     ///
     /// # Errors
-    /// If `ty` cannot hold keys and values, or a size overflows.
+    /// If `ty` cannot hold keys and values, heads are not whole blocks of it, or a size
+    /// overflows.
     pub fn new(ty: BlockType, spec: GroupSpec) -> Result<Self, Error> {
-        if !matches!(ty, BlockType::F32 | BlockType::F16 | BlockType::BF16) {
-            let reason = "the cache stores F32, F16 or BF16".to_owned();
+        use BlockType::{BF16, F16, F32, Q4_0, Q8_0};
+        if !matches!(ty, F32 | F16 | BF16 | Q8_0 | Q4_0) {
+            let reason = "the cache stores F32, F16, BF16, Q8_0 or Q4_0".to_owned();
             return Err(Error::Layout { ty, reason });
         }
-        let elements = [2, spec.n_kv_heads, PAGE_LEN, spec.head_dim, ty.block_bytes()]
+        let (head_dim, block_len) = (spec.head_dim, ty.block_len());
+        if !head_dim.is_multiple_of(block_len) {
+            let reason =
+                format!("heads of {head_dim} elements are not whole blocks of {block_len}");
+            return Err(Error::Layout { ty, reason });
+        }
+        let n_bytes = [2, spec.n_kv_heads, PAGE_LEN, head_dim / block_len, ty.block_bytes()]
             .iter()
             .try_fold(spec.n_layers.max(1), |n, &f| n.checked_mul(f));
-        match elements {
+        match n_bytes {
             Some(n) if n > 0 && n < isize::MAX as usize - PAGE_ALIGN => Ok(Self { ty, spec }),
             _ => Err(Error::Layout { ty, reason: format!("{spec:?} is empty or too large") }),
         }
@@ -68,7 +77,8 @@ impl KvLayout {
 
     /// Bytes of the keys (or of the values) of one layer in one page.
     fn plane_bytes(&self) -> usize {
-        self.spec.n_kv_heads * PAGE_LEN * self.spec.head_dim * self.ty.block_bytes()
+        let head_bytes = self.spec.head_dim / self.ty.block_len() * self.ty.block_bytes();
+        self.spec.n_kv_heads * PAGE_LEN * head_bytes
     }
 
     /// Bytes from the start of a page to the keys of layer `layer` of the group.
@@ -117,6 +127,16 @@ mod tests {
     }
 
     #[test]
+    fn quantized_heads_are_whole_blocks() {
+        let spec = GroupSpec { n_layers: 2, n_kv_heads: 3, head_dim: 64, window: None };
+        for (ty, head_bytes) in [(BlockType::Q8_0, 68), (BlockType::Q4_0, 36)] {
+            let l = KvLayout::new(ty, spec.clone()).unwrap();
+            assert_eq!(l.v_offset(0), 3 * PAGE_LEN * head_bytes);
+            assert_eq!(l.page_bytes(), (4 * 3 * PAGE_LEN * head_bytes).next_multiple_of(64));
+        }
+    }
+
+    #[test]
     fn a_group_without_layers_takes_no_memory() {
         let spec = GroupSpec { n_layers: 0, n_kv_heads: 3, head_dim: 20, window: None };
         assert_eq!(KvLayout::new(BlockType::F16, spec.clone()).unwrap().page_bytes(), 0);
@@ -134,7 +154,14 @@ mod tests {
     fn refuses_types_and_sizes_it_cannot_hold() {
         let spec = GroupSpec { n_layers: 1, n_kv_heads: 1, head_dim: 64, window: None };
         let err = KvLayout::new(BlockType::Q6_K, spec.clone()).unwrap_err().to_string();
-        assert_eq!(err, "key-value cache of type Q6_K: the cache stores F32, F16 or BF16");
+        assert_eq!(
+            err,
+            "key-value cache of type Q6_K: the cache stores F32, F16, BF16, Q8_0 or Q4_0"
+        );
+        let odd = GroupSpec { head_dim: 80, ..spec.clone() };
+        let err = KvLayout::new(BlockType::Q8_0, odd).unwrap_err().to_string();
+        let reason = "heads of 80 elements are not whole blocks of 32";
+        assert_eq!(err, format!("key-value cache of type Q8_0: {reason}"));
         let huge = GroupSpec { head_dim: usize::MAX / 2, ..spec };
         assert!(KvLayout::new(BlockType::F32, huge).is_err());
     }

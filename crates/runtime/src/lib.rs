@@ -42,6 +42,7 @@ pub mod graph;
 pub mod metrics;
 mod model;
 mod models;
+mod packed_cache;
 mod perplexity;
 mod placement;
 pub mod plan;
@@ -52,12 +53,14 @@ pub mod template;
 pub mod tokenizer;
 pub mod weights;
 
+pub use bench::BenchTest;
 pub use error::{DeviceFault, Error};
 pub use generate::{
     Event, FinishReason, GenerateParams, Generation, Session, Timings, TokenEvent, TopLogprob,
 };
 pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model};
 pub use models::{supported_gguf, supported_hf};
+pub use packed_cache::{PackedCache, PackedFiles};
 pub use perplexity::Perplexity;
 pub use placement::{PlacedPart, Placement};
 pub use runner::{Chunk, Logits, Outputs, Runner, SeqId};

@@ -8,6 +8,7 @@ use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::metrics::{DispatchMetrics, DispatchSnapshot};
 use crate::models;
+use crate::packed_cache::PackedCache;
 use crate::placement::{Placement, place};
 use crate::plan::{RowLimits, plan};
 use crate::runner::{Chunk, Outputs, Runner};
@@ -24,8 +25,9 @@ use std::sync::Arc;
 pub struct LoadOptions {
     /// The arithmetic of matrix products.
     pub arithmetic: Arithmetic,
-    /// The type of stored keys and values: F32, F16 or BF16. `None` is F16, or
-    /// F32 with F32 arithmetic.
+    /// The type of stored keys and values: F32, F16, BF16 or, on the CPU and for heads of
+    /// whole blocks of 32 elements, Q8_0 or Q4_0. `None` is F16, or F32 with F32
+    /// arithmetic.
     pub kv_type: Option<BlockType>,
     /// The most tokens of a sequence. `None` is what the model was made for, up
     /// to [`DEFAULT_MAX_SEQ_LEN`] and, with LongRoPE, to the context before it was
@@ -40,6 +42,8 @@ pub struct LoadOptions {
     /// Whether to time each operation on devices where that slows the model down;
     /// see [`ExecutableOptions::profile`].
     pub profile: bool,
+    /// Where packed weights are kept for the next start.
+    pub packed_cache: PackedCache,
 }
 
 /// The context of a model made for more, unless one is asked for.
@@ -55,6 +59,7 @@ impl Default for LoadOptions {
             max_outputs: 16,
             max_seqs: 1,
             profile: false,
+            packed_cache: PackedCache::Off,
         }
     }
 }
@@ -110,32 +115,29 @@ impl Model {
         let kv = pools(&recorded.graph.kv_groups)?;
         let (n_params, weight_bytes) = sizes(&weights);
         let to_load = place(recorded.graph, weights, config.n_layers, (first, last), last_layers)?;
+        let packed_files = options.packed_cache.files(&checkpoint)?;
         let (mut parts, mut executables) = (Vec::new(), Vec::new());
-        for (backend, part, weights) in to_load {
-            let kv = pools(&part.graph.kv_groups)?;
-            let for_part = ExecutableOptions {
-                arithmetic: options.arithmetic,
-                kv,
-                max_seq_len,
-                profile: options.profile,
-            };
-            executables.push(backend.load(plan(&part.graph, limits), weights, &for_part)?);
-            parts.push(part);
-        }
+        // The text side needs one thread, and packing waits for memory: both at once.
+        let (tokenizer, template) = std::thread::scope(|scope| {
+            let text = scope.spawn(|| text_side(&checkpoint, path));
+            for (backend, part, weights) in to_load {
+                let for_part = ExecutableOptions {
+                    arithmetic: options.arithmetic,
+                    kv: pools(&part.graph.kv_groups)?,
+                    max_seq_len,
+                    profile: options.profile,
+                    packed_files: packed_files.clone(),
+                };
+                executables.push(backend.load(plan(&part.graph, limits), weights, &for_part)?);
+                parts.push(part);
+            }
+            Ok::<_, Error>(text.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        })?;
         let executable = Stages::join(executables);
         let placement = Placement { parts };
-        let tokenizer = match &checkpoint {
-            Checkpoint::Gguf(gguf) => Tokenizer::from_gguf(gguf.metadata()),
-            Checkpoint::Hf { .. } => Tokenizer::from_hf_dir(path),
-        };
         let text_path = match &checkpoint {
             Checkpoint::Gguf(gguf) => gguf.path().to_owned(),
             Checkpoint::Hf { .. } => path.to_owned(),
-        };
-        let template = match (&checkpoint, &tokenizer) {
-            (_, Err(_)) => Ok(None),
-            (Checkpoint::Gguf(gguf), Ok(t)) => ChatTemplate::from_gguf(gguf.metadata(), t),
-            (Checkpoint::Hf { .. }, Ok(t)) => ChatTemplate::from_hf_dir(path, t),
         };
         Ok(Self {
             path: path.to_owned(),
@@ -291,6 +293,25 @@ impl Model {
         let row = |pos: &usize| rows[wanted.partition_point(|w| w < pos)].clone();
         Ok(positions.iter().map(row).collect())
     }
+}
+
+/// What reads and writes text: a tokenizer and a chat template, or why there is none.
+type TextSide = (
+    Result<Tokenizer, crate::tokenizer::Error>,
+    Result<Option<ChatTemplate>, crate::template::Error>,
+);
+
+fn text_side(checkpoint: &Checkpoint, path: &Path) -> TextSide {
+    let tokenizer = match checkpoint {
+        Checkpoint::Gguf(gguf) => Tokenizer::from_gguf(gguf.metadata()),
+        Checkpoint::Hf { .. } => Tokenizer::from_hf_dir(path),
+    };
+    let template = match (checkpoint, &tokenizer) {
+        (_, Err(_)) => Ok(None),
+        (Checkpoint::Gguf(gguf), Ok(t)) => ChatTemplate::from_gguf(gguf.metadata(), t),
+        (Checkpoint::Hf { .. }, Ok(t)) => ChatTemplate::from_hf_dir(path, t),
+    };
+    (tokenizer, template)
 }
 
 fn no_tokenizer(path: &Path, source: &Arc<crate::tokenizer::Error>) -> Error {

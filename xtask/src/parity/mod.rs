@@ -8,6 +8,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use crate::lavapipe::{self, Width};
 use crate::shell;
@@ -63,6 +64,9 @@ pub(crate) struct Args {
     /// Comma-separated names of tiny or real models; all by default.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
+    /// Tier of the CPU's kernels, or `all` for each that this machine has, one after the other.
+    #[arg(long, value_name = "TIER")]
+    tier: Option<String>,
     /// An engine to use instead of building one.
     #[arg(long)]
     bin: Option<PathBuf>,
@@ -124,6 +128,11 @@ impl Args {
         Self { gpu_layers: Some(1), only, ..self }
     }
 
+    /// The same with each tier of this machine.
+    pub(crate) fn on_every_tier(self) -> Self {
+        Self { tier: Some("all".to_owned()), ..self }
+    }
+
     fn on_gpu(&self) -> bool {
         self.device.starts_with("wgpu")
     }
@@ -131,6 +140,9 @@ impl Args {
     /// The device and how it is used, for headings.
     fn place(&self) -> String {
         let mut place = self.device.clone();
+        if let Some(tier) = &self.tier {
+            place += &format!(" ({tier})");
+        }
         if self.lavapipe {
             place += " (lavapipe";
             if let Some(width) = self.width {
@@ -160,6 +172,7 @@ impl Args {
         if let Some(n) = self.gpu_layers {
             options.extend(["--gpu-layers".to_owned(), n.to_string()]);
         }
+        options.extend(self.tier.iter().flat_map(|tier| ["--cpu-tier".to_owned(), tier.clone()]));
         let environment =
             if self.lavapipe { lavapipe::environment(self.width)? } else { Vec::new() };
         Ok(engine::Engine { bin, options, environment })
@@ -222,6 +235,16 @@ pub(crate) fn run(args: &Args) -> Result<Totals> {
     // Programs start in the repository root, so paths relative to the caller are made absolute.
     let absolute = |p: &PathBuf| p.canonicalize().with_context(|| format!("open {}", p.display()));
     let bin = args.bin.as_ref().map_or_else(shell::build_engine, absolute)?;
+    if args.tier.as_deref() == Some("all") {
+        let report = shell::json(shell::command(&bin).args(["doctor", "--json"]))?;
+        let tiers = report["tiers"]["available"].as_array().context("no tiers in the report")?;
+        let mut totals = Totals::default();
+        for tier in tiers.iter().filter_map(Value::as_str) {
+            let bin = Some(bin.clone());
+            totals.add(run(&Args { tier: Some(tier.to_owned()), bin, ..args.clone() })?);
+        }
+        return Ok(totals);
+    }
     let engine = args.engine(bin)?;
     let committed = shell::root().join("fixtures/archs");
     let dir = args.dir.as_ref().map_or(Ok(committed), absolute)?;
@@ -268,6 +291,9 @@ mod tests {
         assert!(options(&Args::real().on_wgpu()).is_err());
         let lavapipe = Args::archs().on_lavapipe(Width::W512);
         assert_eq!(lavapipe.place(), "wgpu (lavapipe, 512 bits)");
+        let avx2 = Args { tier: Some("avx2".to_owned()), ..Args::archs() };
+        assert_eq!(avx2.place(), "cpu (avx2)");
+        assert_eq!(options(&avx2).unwrap(), ["--device", "cpu", "--cpu-tier", "avx2"]);
         let split = Args::archs().split().on_wgpu();
         assert_eq!(split.place(), "wgpu, --gpu-layers 1");
         assert_eq!(options(&split).unwrap(), ["--device", "wgpu", "--gpu-layers", "1"]);

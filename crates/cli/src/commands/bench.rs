@@ -5,7 +5,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::Result;
-use realizar_runtime::Model;
+use realizar_runtime::BenchTest;
+use realizar_runtime::backend::Role;
 use realizar_runtime::metrics::{DispatchSnapshot, LatencySnapshot};
 use serde_json::json;
 
@@ -15,7 +16,8 @@ use crate::source::progress::Progress;
 use crate::ui;
 
 /// ppN processes a prompt of N tokens, tgN generates N tokens; each is run -r times after one
-/// run that is not counted.
+/// run that is not counted. Every length is measured at every depth and with every number of
+/// sequences.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Model: a path, an alias, or hf:, https:// or pip: source
@@ -28,6 +30,14 @@ pub(crate) struct Args {
     #[arg(short = 'n', long, value_name = "N", default_value = "128", value_parser = list::<usize>)]
     #[arg(allow_hyphen_values = true)]
     n_gen: List<usize>,
+    /// Tokens that every sequence has before a test begins, e.g. 0,2048
+    #[arg(short = 'd', long, value_name = "N", default_value = "0", value_parser = list::<usize>)]
+    #[arg(allow_hyphen_values = true)]
+    n_depth: List<usize>,
+    /// Sequences that run together, e.g. 1,8,16; the speed is that of all of them
+    #[arg(short = 'b', long, value_name = "N", default_value = "1", value_parser = list::<usize>)]
+    #[arg(allow_hyphen_values = true)]
+    batch: List<usize>,
     /// Runs of each test
     #[arg(short, long, value_name = "N", default_value = "5", value_parser = positive)]
     #[arg(allow_negative_numbers = true)]
@@ -45,65 +55,63 @@ pub(crate) struct Args {
     load: LoadArgs,
 }
 
-/// One line of the table.
-#[derive(Debug, Clone, Copy)]
-enum Test {
-    Prompt(usize),
-    Generate(usize),
+/// `pp512`, `tg128 @ d2048` or `tg32 x16`.
+fn test_name(test: &BenchTest) -> String {
+    let kind = if test.role == Role::Prompt { "pp" } else { "tg" };
+    let mut name = format!("{kind}{}", test.n_tokens);
+    if test.batch > 1 {
+        name.push_str(&format!(" x{}", test.batch));
+    }
+    if test.depth > 0 {
+        name.push_str(&format!(" @ d{}", test.depth));
+    }
+    name
 }
 
-impl Test {
-    fn name(self) -> String {
-        match self {
-            Self::Prompt(n) => format!("pp{n}"),
-            Self::Generate(n) => format!("tg{n}"),
+/// The tests that are asked for, prompts first.
+fn tests(args: &Args) -> Result<Vec<BenchTest>> {
+    let mut tests = Vec::new();
+    for &depth in &args.n_depth.0 {
+        for &batch in &args.batch.0 {
+            if batch == 0 {
+                return Err(ui::usage("--batch: at least one sequence runs"));
+            }
+            for (role, lengths) in [(Role::Prompt, &args.n_prompt), (Role::Generated, &args.n_gen)]
+            {
+                let lengths = lengths.0.iter().filter(|&&n| n > 0);
+                tests.extend(lengths.map(|&n_tokens| BenchTest { role, n_tokens, depth, batch }));
+            }
         }
     }
-
-    fn n_tokens(self) -> usize {
-        match self {
-            Self::Prompt(n) | Self::Generate(n) => n,
-        }
-    }
-
-    fn run(self, model: &mut Model) -> Result<Duration> {
-        match self {
-            Self::Prompt(n) => Ok(model.bench_prompt(n)?),
-            Self::Generate(n) => Ok(model.bench_generate(n)?),
-        }
-    }
-}
-
-pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
-    let prompts = args.n_prompt.0.iter().filter(|&&n| n > 0).map(|&n| Test::Prompt(n));
-    let generations = args.n_gen.0.iter().filter(|&&n| n > 0).map(|&n| Test::Generate(n));
-    let tests: Vec<Test> = prompts.chain(generations).collect();
     if tests.is_empty() {
         return Err(ui::usage("nothing to measure: -p and -n are 0"));
     }
+    Ok(tests)
+}
+
+pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
+    let tests = tests(args)?;
     let path = global.sources()?.resolve(&args.model)?;
-    let ctx = tests.iter().map(|test| test.n_tokens()).max();
-    let needs = Needs { ctx, outputs: Some(1), profile: args.profile };
-    let mut engine = Engine::load(&path, &args.load, needs)?;
+    let batch = tests.iter().map(|test| test.batch).max();
+    let needs = Needs {
+        ctx: tests.iter().map(|test| test.n_tokens.saturating_add(test.depth)).max(),
+        outputs: batch,
+        seqs: batch,
+        profile: args.profile,
+    };
+    let mut engine = Engine::load(&path, &args.load, global, needs)?;
     let n_threads = engine.n_threads;
     let model = &mut engine.model;
     let progress = Progress::steps("bench", (tests.len() * args.repetitions) as u64);
     let mut results = Vec::new(); // (test, tokens per second of each run)
     let mut dispatch = Vec::new(); // (test, what the devices ran for it)
     for test in tests {
-        progress.note(test.name());
-        if !args.no_warmup {
-            test.run(model)?;
-        }
-        model.reset_metrics();
-        let mut rates = Vec::new();
-        for _ in 0..args.repetitions {
-            let time = test.run(model)?;
-            rates.push(test.n_tokens() as f64 / time.as_secs_f64().max(1e-9));
-            progress.add(1);
-        }
-        dispatch.push((test.name(), model.metrics()));
-        results.push((test, rates));
+        progress.note(test_name(&test));
+        let n_warmup = usize::from(!args.no_warmup);
+        let times = model.bench(&test, n_warmup, args.repetitions, &mut || progress.add(1))?;
+        let rate = |time: &Duration| test.timed_tokens() as f64 / time.as_secs_f64().max(1e-9);
+        dispatch.push((test_name(&test), model.metrics()));
+        results.push((test, times.iter().map(rate).collect::<Vec<f64>>()));
     }
     progress.done();
 
@@ -114,8 +122,10 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             .map(|(test, rates)| {
                 let (mean, std) = mean_std(rates);
                 json!({
-                    "test": test.name(),
-                    "n_tokens": test.n_tokens(),
+                    "test": test_name(test),
+                    "n_tokens": test.n_tokens,
+                    "depth": test.depth,
+                    "batch": test.batch,
                     "tokens_per_second": mean,
                     "std": std,
                     "runs": rates,
@@ -148,7 +158,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             ui::count(model.n_params() as u64),
             model.backend(),
             n_threads.map_or_else(|| "-".to_owned(), |n| n.to_string()),
-            test.name(),
+            test_name(test),
         )?;
     }
     if args.profile {

@@ -43,7 +43,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let sources = global.sources()?;
     let path = sources.resolve(&args.model)?;
     let needs = Needs { ctx: args.generate.ctx, ..Needs::default() };
-    let mut engine = Engine::load(&path, &args.load, needs)?;
+    let mut engine = Engine::load(&path, &args.load, global, needs)?;
     engine.set_template(&args.template)?;
     let mut chat = Chat { messages: Vec::new(), system: args.template.system.clone() };
     // A model without a template is reported before the first question is typed.

@@ -49,7 +49,7 @@ struct Report {
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let path = global.sources()?.resolve(&args.model)?;
     if args.graph {
-        let engine = Engine::load(&path, &to_print(&args.load), Needs::default())?;
+        let engine = Engine::load(&path, &to_print(&args.load), global, Needs::default())?;
         if args.json {
             let graph = engine.model.placement().to_string();
             return ui::json(&json!({ "graph": graph.lines().collect::<Vec<_>>() }));
@@ -65,7 +65,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
 
 /// The options of a model that is printed and not run: no GPU is opened unless one is asked for.
 fn to_print(args: &LoadArgs) -> LoadArgs {
-    let mut args = args.clone();
+    let mut args = LoadArgs { packed_cache: None, ..args.clone() };
     if args.gpu_layers.is_none() && !args.gpu_plain {
         args.device = args.device.or(Some(DeviceChoice::Cpu));
     }

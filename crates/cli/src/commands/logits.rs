@@ -67,7 +67,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     // A context of the prompt's length: with LongRoPE, a longer one has other angles.
     let outputs = Some(positions.len().min(64));
     let needs = Needs { ctx: Some(ids.len()), outputs, ..Needs::default() };
-    let mut engine = Engine::load(&path, &args.load, needs)?;
+    let mut engine = Engine::load(&path, &args.load, global, needs)?;
     let rows = engine.model.logits(ids, &positions, args.load.chunk)?;
     if args.json {
         let by_position = |rows: Vec<Vec<f32>>| positions.iter().copied().zip(rows).collect();

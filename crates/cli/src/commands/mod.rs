@@ -5,6 +5,7 @@ mod bench;
 mod chat;
 mod completions;
 mod devices;
+mod doctor;
 mod inspect;
 mod list;
 mod logits;
@@ -43,6 +44,8 @@ pub(crate) enum Command {
     Bench(bench::Args),
     /// List the devices of this machine
     Devices(devices::Args),
+    /// Report what this machine has and what of it is used
+    Doctor(doctor::Args),
     /// Print a shell completion script
     Completions(completions::Args),
 }
@@ -62,6 +65,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Perplexity(args) => perplexity::execute(&args, global).map(done),
         Command::Bench(args) => bench::execute(&args, global).map(done),
         Command::Devices(args) => devices::execute(&args).map(done),
+        Command::Doctor(args) => doctor::execute(&args).map(done),
         Command::Completions(args) => completions::execute(&args).map(done),
     }
 }

@@ -52,7 +52,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
     let path = global.sources()?.resolve(&args.model)?;
     let start = Instant::now();
     let needs = Needs { ctx: args.generate.ctx, ..Needs::default() };
-    let mut engine = Engine::load(&path, &args.load, needs)?;
+    let mut engine = Engine::load(&path, &args.load, global, needs)?;
     let load = start.elapsed();
 
     let prompt_ids = if args.raw {

@@ -7,6 +7,7 @@
 //! <cache>/staging/<key>/               a pull in progress; moved into models/ by one rename
 //! <cache>/staging/<key>.partial        an interrupted download that the next pull resumes
 //! <cache>/locks/<key>.lock             held while a model is pulled
+//! <cache>/packed/                      packed weights of models in folders that cannot be written to
 //! <cache>/history.txt                  lines typed in `realizar chat`
 //! ```
 
@@ -85,6 +86,10 @@ impl Cache {
 
     pub(crate) fn root(&self) -> &Path {
         &self.root
+    }
+
+    pub(crate) fn packed_dir(&self) -> PathBuf {
+        self.root.join("packed")
     }
 
     pub(crate) fn hub_dir(&self) -> PathBuf {

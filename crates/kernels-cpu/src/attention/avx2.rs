@@ -1,212 +1,215 @@
-//! The tile kernel of attention for AVX2.
+//! Eight lanes of f32 in a register of AVX2.
 //!
-//! Two queries run side by side where they can. A query's own operations and
-//! their order are the same alone and in a pair, so the bits are too. The steps are
-//! not inlined into one another, as each needs most of the registers.
+//! The token of the tier is the proof that the instructions exist; every operation
+//! holds it. Operations are inlined into the function that [`Lanes::run`] compiles for
+//! AVX2.
 
 use std::arch::x86_64::{
-    __m128, __m256, _CMP_GT_OQ, _mm_add_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_and_ps,
-    _mm256_blendv_ps, _mm256_castps256_ps128, _mm256_cmp_ps, _mm256_extractf128_ps,
-    _mm256_fmadd_ps, _mm256_hadd_ps, _mm256_max_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_setr_ps,
-    _mm256_setzero_ps, _mm256_sub_ps,
+    __m256, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0, _mm_add_ps,
+    _mm_add_ss, _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128, _mm_max_ps, _mm_max_ss,
+    _mm_movehl_ps, _mm_prefetch, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_epi32, _mm256_add_ps,
+    _mm256_and_ps, _mm256_and_si256, _mm256_andnot_ps, _mm256_blendv_ps, _mm256_castps256_ps128,
+    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps,
+    _mm256_cvtepu8_epi32, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_cvtps_epi32,
+    _mm256_div_ps, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_hadd_ps, _mm256_loadu_ps,
+    _mm256_max_ps, _mm256_mul_ps, _mm256_or_ps, _mm256_permute2f128_ps, _mm256_round_ps,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_shuffle_ps, _mm256_slli_epi32, _mm256_srli_epi32,
+    _mm256_storeu_ps, _mm256_sub_epi32, _mm256_sub_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
 };
-use std::ops::Range;
 
-use super::Tile;
-use crate::elementwise::avx2::softcap_lanes;
-use crate::lanes::{load, store, sum};
-use crate::math::avx2::exp;
+use super::lanes::{Kernel, Lanes};
+use crate::Avx2;
 
-/// Adds a tile's keys and values to every query.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn run(tile: &mut Tile<'_>) {
-    let n_queries = tile.seen.len();
-    let mut query = 0;
-    while query < n_queries {
-        let pair = query + 1 < n_queries;
-        // A pair in different rows scores what either sees; the softmax masks the rest.
-        let n = if pair { 2 } else { 1 };
-        let both = tile.seen[query].start..tile.seen[query + n - 1].end;
-        if pair {
-            score::<2>(tile, query, both);
-        } else {
-            score::<1>(tile, query, both);
+/// An expression of intrinsics, where a token of [`Avx2`] is at hand.
+macro_rules! avx2 {
+    ($e:expr) => {{
+        // SAFETY: the token proves that AVX2, FMA and F16C were detected. Loads and
+        // stores in the expression go through references to arrays of their size.
+        unsafe { $e }
+    }};
+}
+
+impl Lanes for Avx2 {
+    type V = __m256;
+
+    #[inline(always)]
+    fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        #[inline(never)]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn compiled<K: Kernel>(token: Avx2, kernel: K) -> K::Output {
+            kernel.run(token)
         }
-        let mut corrections = [1.0; 2];
-        for (correction, query) in corrections.iter_mut().zip(query..query + n) {
-            *correction = softmax(tile, query);
-        }
-        if pair && tile.seen[query] == tile.seen[query + 1] {
-            accumulate::<2>(tile, query, corrections);
-        } else {
-            for (correction, query) in corrections.into_iter().zip(query..query + n) {
-                accumulate::<1>(tile, query, [correction]);
+        avx2!(compiled(self, kernel))
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m256 {
+        avx2!(_mm256_set1_ps(x))
+    }
+
+    #[inline(always)]
+    fn load(self, x: &[f32; 8]) -> __m256 {
+        avx2!(_mm256_loadu_ps(x.as_ptr()))
+    }
+
+    #[inline(always)]
+    fn store(self, v: __m256, out: &mut [f32; 8]) {
+        avx2!(_mm256_storeu_ps(out.as_mut_ptr(), v));
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m256, b: __m256) -> __m256 {
+        avx2!(_mm256_add_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn sub(self, a: __m256, b: __m256) -> __m256 {
+        avx2!(_mm256_sub_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn mul(self, a: __m256, b: __m256) -> __m256 {
+        avx2!(_mm256_mul_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn div(self, a: __m256, b: __m256) -> __m256 {
+        avx2!(_mm256_div_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn max(self, a: __m256, b: __m256) -> __m256 {
+        avx2!(_mm256_max_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn fma(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        avx2!(_mm256_fmadd_ps(a, b, c))
+    }
+
+    #[inline(always)]
+    fn round(self, v: __m256) -> __m256 {
+        avx2!(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v))
+    }
+
+    #[inline(always)]
+    fn pow2(self, n: __m256) -> __m256 {
+        avx2!({
+            let n = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(n))
+        })
+    }
+
+    #[inline(always)]
+    fn copysign(self, a: __m256, b: __m256) -> __m256 {
+        avx2!({
+            let sign = _mm256_set1_ps(-0.0);
+            _mm256_or_ps(_mm256_andnot_ps(sign, a), _mm256_and_ps(sign, b))
+        })
+    }
+
+    #[inline(always)]
+    fn select_less(self, a: __m256, b: __m256, yes: __m256, no: __m256) -> __m256 {
+        avx2!(_mm256_blendv_ps(no, yes, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b)))
+    }
+
+    #[inline(always)]
+    fn sum(self, v: __m256) -> f32 {
+        avx2!({
+            let pairs = _mm256_hadd_ps(v, v);
+            let fours = _mm256_hadd_ps(pairs, pairs);
+            let high = _mm256_extractf128_ps::<1>(fours);
+            _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(fours), high))
+        })
+    }
+
+    #[inline(always)]
+    fn sums(self, v: [__m256; 4]) -> [f32; 4] {
+        let mut out = [0.0; 4];
+        avx2!({
+            let halves = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
+            let high = _mm256_extractf128_ps::<1>(halves);
+            _mm_storeu_ps(out.as_mut_ptr(), _mm_add_ps(_mm256_castps256_ps128(halves), high));
+        });
+        out
+    }
+
+    #[inline(always)]
+    fn max_lane(self, v: __m256) -> f32 {
+        avx2!({
+            let four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        })
+    }
+
+    #[inline(always)]
+    fn transpose(self, v: [__m256; 8]) -> [__m256; 8] {
+        avx2!({
+            // Pairs of rows, then groups of four, then the halves.
+            let mut pairs = v;
+            for i in 0..4 {
+                pairs[2 * i] = _mm256_unpacklo_ps(v[2 * i], v[2 * i + 1]);
+                pairs[2 * i + 1] = _mm256_unpackhi_ps(v[2 * i], v[2 * i + 1]);
             }
-        }
-        query += n;
-    }
-}
-
-/// The sums of the lanes of four vectors.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn sum4(v: [__m256; 4]) -> __m128 {
-    let halves = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
-    _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves))
-}
-
-/// Dot products of `R` queries with the keys at `range`, four keys at a time from a
-/// multiple of four.
-#[inline(never)]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn score<const R: usize>(tile: &mut Tile<'_>, query: usize, range: Range<usize>) {
-    let (head_len, tile_len) = (tile.head_len, tile.tile_len);
-    let n = head_len / 8;
-    let mut q = [[].as_slice(); R];
-    for (r, q) in q.iter_mut().enumerate() {
-        *q = row(tile.q, query + r, head_len, n);
-    }
-    for key in (range.start / 4 * 4..range.end).step_by(4) {
-        let mut k = [[].as_slice(); 4];
-        for (j, k) in k.iter_mut().enumerate() {
-            *k = row(tile.k, key + j, head_len, n);
-        }
-        let mut dots = [[_mm256_setzero_ps(); 4]; R];
-        for d in 0..n {
-            let mut k8 = [_mm256_setzero_ps(); 4];
-            for j in 0..4 {
-                k8[j] = load(&k[j][d]);
+            let mut fours = v;
+            for (i, four) in [(0, 0), (4, 4)] {
+                fours[four] = _mm256_shuffle_ps::<0b01_00_01_00>(pairs[i], pairs[i + 2]);
+                fours[four + 1] = _mm256_shuffle_ps::<0b11_10_11_10>(pairs[i], pairs[i + 2]);
+                fours[four + 2] = _mm256_shuffle_ps::<0b01_00_01_00>(pairs[i + 1], pairs[i + 3]);
+                fours[four + 3] = _mm256_shuffle_ps::<0b11_10_11_10>(pairs[i + 1], pairs[i + 3]);
             }
-            for r in 0..R {
-                let q8 = load(&q[r][d]);
-                for j in 0..4 {
-                    dots[r][j] = _mm256_fmadd_ps(q8, k8[j], dots[r][j]);
-                }
+            let mut out = v;
+            for i in 0..4 {
+                out[i] = _mm256_permute2f128_ps::<0x20>(fours[i], fours[i + 4]);
+                out[i + 4] = _mm256_permute2f128_ps::<0x31>(fours[i], fours[i + 4]);
             }
-        }
-        for (r, dots) in dots.into_iter().enumerate() {
-            let out = &mut tile.scores[(query + r) * tile_len + key..][..4];
-            // SAFETY: the slice holds the 16 bytes that the unaligned store writes.
-            unsafe { _mm_storeu_ps(out.as_mut_ptr(), sum4(dots)) };
-        }
+            out
+        })
     }
-}
 
-/// Row `i` of a padded matrix, as `n` vectors.
-#[inline]
-fn row(x: &[f32], i: usize, head_len: usize, n: usize) -> &[[f32; 8]] {
-    &x[i * head_len..][..head_len].as_chunks::<8>().0[..n]
-}
+    #[inline(always)]
+    fn widen_f16(self, bytes: &[u8; 16]) -> __m256 {
+        avx2!(_mm256_cvtph_ps(_mm_loadu_si128(bytes.as_ptr().cast())))
+    }
 
-/// Turns a query's scores into weights, and returns the factor of what came before.
-#[inline(never)]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn softmax(tile: &mut Tile<'_>, query: usize) -> f32 {
-    let seen = &tile.seen[query];
-    let scores = &mut tile.scores[query * tile.tile_len..][..tile.tile_len];
-    let (scores, _) = scores.as_chunks_mut::<8>();
-    let none = _mm256_set1_ps(f32::NEG_INFINITY);
-    let mut max8 = none;
-    for (i, scores) in scores.iter_mut().enumerate() {
-        let first = 8 * i;
-        let mut s = none;
-        if first < seen.end && seen.start < first + 8 {
-            s = load(scores);
-            if let Some(cap) = tile.softcap {
-                s = softcap_lanes(s, cap);
-            }
-            if first < seen.start || seen.end < first + 8 {
-                s = _mm256_blendv_ps(none, s, inside(first, seen));
-            }
-            max8 = _mm256_max_ps(max8, s);
-        }
-        store(s, scores);
+    #[inline(always)]
+    fn widen_bf16(self, bytes: &[u8; 16]) -> __m256 {
+        avx2!({
+            let halves = _mm256_cvtepu16_epi32(_mm_loadu_si128(bytes.as_ptr().cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(halves))
+        })
     }
-    let mut lanes = [0.0; 8];
-    store(max8, &mut lanes);
-    let max = lanes.into_iter().fold(tile.max[query], f32::max);
-    if max == f32::NEG_INFINITY {
-        // Nothing but minus infinity so far: weights of zero change nothing.
-        scores.as_flattened_mut().fill(0.0);
-        return 1.0;
-    }
-    let max8 = _mm256_set1_ps(max);
-    let mut sum8 = _mm256_setzero_ps();
-    for scores in scores {
-        let weights = exp(_mm256_sub_ps(load(scores), max8));
-        sum8 = _mm256_add_ps(sum8, weights);
-        store(weights, scores);
-    }
-    // The common case, with the bits of `exp(0)`.
-    let unchanged = max == tile.max[query];
-    let correction = if unchanged { 1.0 } else { crate::math::exp(tile.max[query] - max) };
-    tile.max[query] = max;
-    tile.sum[query] = tile.sum[query] * correction + sum(sum8);
-    correction
-}
 
-/// A mask of the keys `first..first + 8` that are in a range.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn inside(first: usize, seen: &Range<usize>) -> __m256 {
-    let key = _mm256_add_ps(
-        _mm256_set1_ps(first as f32 + 0.5),
-        _mm256_setr_ps(0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0),
-    );
-    let after_start = _mm256_cmp_ps::<_CMP_GT_OQ>(key, _mm256_set1_ps(seen.start as f32));
-    let before_end = _mm256_cmp_ps::<_CMP_GT_OQ>(_mm256_set1_ps(seen.end as f32), key);
-    _mm256_and_ps(after_start, before_end)
-}
+    #[inline(always)]
+    fn widen_i8(self, bytes: &[u8; 8]) -> __m256 {
+        avx2!({
+            let bytes = _mm_loadl_epi64(bytes.as_ptr().cast());
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))
+        })
+    }
 
-/// Adds the weighted values that `R` queries see, all the same, to their sums.
-#[inline(never)]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn accumulate<const R: usize>(tile: &mut Tile<'_>, query: usize, corrections: [f32; R]) {
-    let n = tile.head_len / 8;
-    let whole = n / 4 * 4;
-    for d in (0..whole).step_by(4) {
-        accumulate_columns::<R, 4>(tile, query, corrections, d);
+    #[inline(always)]
+    fn low_nibbles(self, bytes: &[u8; 8]) -> __m256 {
+        avx2!({
+            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(bytes.as_ptr().cast()));
+            let low = _mm256_and_si256(bytes, _mm256_set1_epi32(15));
+            _mm256_cvtepi32_ps(_mm256_sub_epi32(low, _mm256_set1_epi32(8)))
+        })
     }
-    for d in whole..n {
-        accumulate_columns::<R, 1>(tile, query, corrections, d);
-    }
-}
 
-/// As [`accumulate`], for `C` vectors of columns from vector `d`.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn accumulate_columns<const R: usize, const C: usize>(
-    tile: &mut Tile<'_>,
-    query: usize,
-    corrections: [f32; R],
-    d: usize,
-) {
-    let (head_len, tile_len) = (tile.head_len, tile.tile_len);
-    let mut acc = [[_mm256_setzero_ps(); C]; R];
-    for r in 0..R {
-        let old = &tile.acc[(query + r) * head_len + 8 * d..][..8 * C];
-        for (acc, old) in acc[r].iter_mut().zip(old.as_chunks::<8>().0) {
-            *acc = _mm256_mul_ps(load(old), _mm256_set1_ps(corrections[r]));
-        }
+    #[inline(always)]
+    fn high_nibbles(self, bytes: &[u8; 8]) -> __m256 {
+        avx2!({
+            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(bytes.as_ptr().cast()));
+            let high = _mm256_srli_epi32::<4>(bytes);
+            _mm256_cvtepi32_ps(_mm256_sub_epi32(high, _mm256_set1_epi32(8)))
+        })
     }
-    let mut weights = [[].as_slice(); R];
-    for (r, weights) in weights.iter_mut().enumerate() {
-        *weights = &tile.scores[(query + r) * tile_len..][..tile_len];
-    }
-    for key in tile.seen[query].clone() {
-        let v = &tile.v[key * head_len + 8 * d..][..8 * C];
-        let v = v.as_chunks::<8>().0;
-        for r in 0..R {
-            let weight = _mm256_set1_ps(weights[r][key]);
-            for c in 0..C {
-                acc[r][c] = _mm256_fmadd_ps(weight, load(&v[c]), acc[r][c]);
-            }
-        }
-    }
-    for r in 0..R {
-        let out = &mut tile.acc[(query + r) * head_len + 8 * d..][..8 * C];
-        for (out, acc) in out.as_chunks_mut::<8>().0.iter_mut().zip(acc[r]) {
-            store(acc, out);
-        }
+
+    #[inline(always)]
+    fn prefetch(self, at: *const u8) {
+        // A prefetch touches no memory that the program sees, whatever the address.
+        avx2!(_mm_prefetch::<_MM_HINT_T0>(at.cast()));
     }
 }

@@ -2,7 +2,7 @@
 
 use realizar_quant::BlockType;
 
-use super::{AttnParams, AttnScratch, AttnSeq, attention, seen};
+use super::{AttnLimits, AttnParams, AttnScratch, AttnSeq, attention, seen};
 use crate::{KvGeometry, KvSlot, Rows, RowsMut, Team, Tier, kv_store};
 
 /// A pseudo-random value in -1..1 for each seed and index.
@@ -12,12 +12,24 @@ fn value(seed: usize, i: usize) -> f32 {
     (x >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
 
-fn round(ty: BlockType, x: f32) -> f32 {
-    match ty {
-        BlockType::F16 => half::f16::from_f32(x).to_f32(),
-        BlockType::BF16 => half::bf16::from_f32(x).to_f32(),
-        _ => x,
-    }
+/// What the memory keeps of a row of heads.
+fn round(ty: BlockType, x: &[f32]) -> Vec<f32> {
+    let mut bytes = vec![0; ty.row_bytes(x.len()).expect("whole blocks")];
+    realizar_quant::quantize(ty, x, &mut bytes).expect("finite values");
+    let mut out = vec![0.0; x.len()];
+    realizar_quant::dequantize(ty, &bytes, &mut out).expect("whole blocks");
+    out
+}
+
+const TYPES: [BlockType; 5] =
+    [BlockType::F32, BlockType::F16, BlockType::BF16, BlockType::Q8_0, BlockType::Q4_0];
+
+/// Sequence, first position, rows, and whether they are generated.
+type Part = (usize, usize, usize, bool);
+
+/// The same rows as parts of prompts, and as generated tokens.
+fn roles(batch: &[(usize, usize, usize)]) -> [Vec<Part>; 2] {
+    [false, true].map(|role| batch.iter().map(|&(seq, first, n)| (seq, first, n, role)).collect())
 }
 
 #[derive(Clone, Copy)]
@@ -25,6 +37,8 @@ struct Case {
     params: AttnParams<'static>,
     page_len: usize,
     ty: BlockType,
+    /// A position whose keys and values are infinite.
+    outlier: Option<usize>,
 }
 
 const fn case(n_heads: usize, n_kv_heads: usize, head_dim: usize) -> Case {
@@ -38,7 +52,7 @@ const fn case(n_heads: usize, n_kv_heads: usize, head_dim: usize) -> Case {
         causal: true,
         sinks: None,
     };
-    Case { params, page_len: 16, ty: BlockType::F32 }
+    Case { params, page_len: 16, ty: BlockType::F32, outlier: None }
 }
 
 impl Case {
@@ -59,28 +73,31 @@ impl Case {
     /// Keys (`part` 1) or values (`part` 2) at a position. // [kv_dim]
     fn kv(&self, seq: usize, part: usize, pos: usize) -> Vec<f32> {
         let n = self.kv_dim();
+        if self.outlier == Some(pos) {
+            return vec![f32::INFINITY; n];
+        }
         (0..n).map(|i| value(3 * seq + part, pos * n + i)).collect()
     }
 
     fn geometry(&self) -> KvGeometry {
-        let part = self.page_len * self.kv_dim() * self.ty.block_bytes();
+        let part = self.page_len * self.ty.row_bytes(self.kv_dim()).expect("whole blocks");
         let p = &self.params;
         let page_bytes = 2 * part + 3;
         KvGeometry::new(self.ty, self.page_len, p.n_kv_heads, p.head_dim, page_bytes, 1, part + 2)
             .expect("the parts fit")
     }
 
-    /// Runs the rows of a batch of `(sequence, first position, rows)`.
-    fn run(&self, tier: Tier, n_threads: usize, batch: &[(usize, usize, usize)]) -> Vec<f32> {
+    /// Runs the rows of a batch.
+    fn run(&self, tier: Tier, n_threads: usize, batch: &[Part]) -> Vec<f32> {
         let (team, geo) = (Team::new(n_threads), self.geometry());
-        let max_len = batch.iter().map(|&(_, first, n)| first + n).max().unwrap_or(0);
+        let max_len = batch.iter().map(|&(_, first, n, _)| first + n).max().unwrap_or(0);
         let pages_per_seq = max_len.div_ceil(self.page_len);
         // All bits set is NaN in every type, and must not be seen. Pages lie backwards.
         let n_pages = pages_per_seq * batch.len() + 1;
         let mut memory = vec![0xff; n_pages * geo.page_bytes()];
         let mut pages = Vec::new();
         let mut q = Vec::new();
-        for (slot, &(seq, first, n)) in batch.iter().enumerate() {
+        for (slot, &(seq, first, n, _)) in batch.iter().enumerate() {
             let of_seq: Vec<u32> = (0..pages_per_seq)
                 .map(|i| (n_pages - 1 - slot * pages_per_seq - i) as u32)
                 .collect();
@@ -102,8 +119,9 @@ impl Case {
         let seqs: Vec<AttnSeq<'_>> = batch
             .iter()
             .zip(&pages)
-            .map(|(&(_, first_pos, n), pages)| {
-                let mut seq = AttnSeq { rows: row..row + n, first_pos, pages, first_page: 0 };
+            .map(|(&(_, first_pos, n, generated), pages)| {
+                let rows = row..row + n;
+                let mut seq = AttnSeq { rows, first_pos, pages, first_page: 0, generated };
                 row += n;
                 // Pages out of every window are dropped.
                 seq.first_page = seen(&self.params, &seq, seq.rows.start).start / self.page_len;
@@ -112,7 +130,13 @@ impl Case {
             })
             .collect();
         let group = self.params.n_heads / self.params.n_kv_heads;
-        let scratch = AttnScratch::new(n_threads, self.page_len, self.params.head_dim, group);
+        let limits = AttnLimits {
+            head_dim: self.params.head_dim,
+            group,
+            n_kv_heads: self.params.n_kv_heads,
+            kv_len: max_len,
+        };
+        let scratch = AttnScratch::new(n_threads, limits);
         let mut out = vec![0.0; q.len()];
         let q = Rows::new(&q, row, self.q_dim());
         let out_rows = RowsMut::new(&mut out, row, self.q_dim());
@@ -128,7 +152,7 @@ impl Case {
         let rounded = |part| -> Vec<Vec<f64>> {
             (start..end)
                 .map(|pos| self.kv(seq, part, pos))
-                .map(|x| x.iter().map(|&x| f64::from(round(self.ty, x))).collect())
+                .map(|x| round(self.ty, &x).into_iter().map(f64::from).collect())
                 .collect()
         };
         let (k, v) = (rounded(1), rounded(2));
@@ -154,10 +178,13 @@ impl Case {
         out
     }
 
+    /// Compares with the definition, in both roles, and the tiers with each other.
     fn check(&self, batch: &[(usize, usize, usize)]) {
-        for tier in Tier::available() {
-            let out = self.run(tier, 2, batch);
-            let mut rows = out.chunks(self.q_dim());
+        for parts in roles(batch) {
+            let mut results = Tier::available().map(|tier| self.run(tier, 2, &parts));
+            let out = results.next().expect("a tier");
+            assert!(results.all(|other| other == out), "every tier has the same bits");
+            let (generated, mut rows) = (parts[0].3, out.chunks(self.q_dim()));
             for &(seq, first, n) in batch {
                 for pos in first..first + n {
                     let expected = self.expected(seq, pos, first + n);
@@ -165,7 +192,10 @@ impl Case {
                     for (i, (&found, e)) in row.iter().zip(&expected).enumerate() {
                         let error = (f64::from(found) - e).abs();
                         let near = error < 5e-6;
-                        assert!(near, "{tier} sequence {seq} position {pos} {i}: {found} for {e}");
+                        assert!(
+                            near,
+                            "generated {generated} sequence {seq} position {pos} {i}: {found} for {e}"
+                        );
                     }
                 }
             }
@@ -175,9 +205,16 @@ impl Case {
 
 #[test]
 fn heads_of_any_size_and_grouping_match_f64() {
-    for (n_heads, n_kv_heads, head_dim) in
-        [(1, 1, 8), (2, 2, 20), (9, 3, 64), (4, 1, 80), (6, 2, 96), (40, 1, 7), (2, 1, 256)]
-    {
+    for (n_heads, n_kv_heads, head_dim) in [
+        (1, 1, 8),
+        (2, 2, 20),
+        (9, 3, 64),
+        (4, 1, 80),
+        (6, 2, 96),
+        (40, 1, 7),
+        (2, 1, 256),
+        (5, 1, 72),
+    ] {
         case(n_heads, n_kv_heads, head_dim).check(&[(0, 0, 37)]);
         case(n_heads, n_kv_heads, head_dim).check(&[(0, 50, 1)]);
     }
@@ -188,6 +225,16 @@ fn ragged_batches_match_f64() {
     let batch = [(0, 0, 19), (1, 33, 1), (2, 7, 0), (3, 15, 2), (4, 0, 1), (5, 64, 33)];
     for page_len in [16, 32, 5] {
         Case { page_len, ..case(6, 2, 24) }.check(&batch);
+    }
+}
+
+#[test]
+fn contexts_of_several_tiles_and_splits_match_f64() {
+    for window in [None, Some(300)] {
+        let mut case = case(3, 1, 16);
+        case.params.window = window;
+        case.page_len = 32;
+        case.check(&[(0, 250, 12), (1, 120, 17), (2, 700, 2), (3, 511, 2)]);
     }
 }
 
@@ -220,7 +267,7 @@ fn sinks_match_f64() {
 #[test]
 fn a_sink_of_nothing_changes_no_bit() {
     for tier in Tier::available() {
-        let batch = [(0, 0, 40), (1, 70, 1)];
+        let batch = [(1, 70, 1, true), (2, 300, 2, true), (0, 0, 40, false)];
         let mut case = case(6, 2, 16);
         let without = case.run(tier, 2, &batch);
         case.params.sinks = Some(&[f32::NEG_INFINITY; 6]);
@@ -236,7 +283,12 @@ fn rows_that_see_later_rows_match_f64() {
 }
 
 #[test]
-fn half_precision_memory_matches_f64() {
+fn memory_of_every_type_matches_f64() {
+    for ty in TYPES {
+        for (n_heads, head_dim) in [(3, 64), (4, 32), (1, 96), (2, 256)] {
+            Case { ty, ..case(n_heads, 1, head_dim) }.check(&[(0, 0, 35), (1, 40, 1)]);
+        }
+    }
     for ty in [BlockType::F16, BlockType::BF16] {
         Case { ty, ..case(3, 1, 20) }.check(&[(0, 0, 35), (1, 40, 1)]);
     }
@@ -248,41 +300,84 @@ fn large_scores_stay_finite() {
     case.params.scale = 400.0;
     // Scores reach thousands, so only the largest counts and f32 decides which.
     for tier in Tier::available() {
-        let out = case.run(tier, 1, &[(0, 0, 50)]);
-        assert!(out.iter().all(|x| x.abs() <= 1.0), "weighted means of values in -1..1");
+        for generated in [false, true] {
+            let out = case.run(tier, 1, &[(0, 0, 50, generated)]);
+            assert!(out.iter().all(|x| x.abs() <= 1.0), "weighted means of values in -1..1");
+        }
     }
+}
+
+/// Rows of generated tokens and of prompts, some of several splits and tiles.
+const COMPANY: [Part; 4] =
+    [(1, 33, 1, true), (3, 510, 4, true), (0, 0, 90, false), (2, 115, 40, false)];
+
+fn check_company(case: &Case) {
+    let results = Tier::available().map(|tier| {
+        let together = case.run(tier, 1, &COMPANY);
+        for n_threads in [2, 3] {
+            assert_eq!(case.run(tier, n_threads, &COMPANY), together, "{n_threads} threads");
+        }
+        let mut alone = Vec::new();
+        for part in COMPANY {
+            alone.extend(case.run(tier, 2, &[part]));
+        }
+        assert_eq!(alone, together, "alone or in a batch");
+        for chunk in [1, 7, 16, 33] {
+            let mut chunked = Vec::new();
+            for (seq, first, n, generated) in COMPANY {
+                for start in (0..n).step_by(chunk) {
+                    let part = (seq, first + start, chunk.min(n - start), generated);
+                    chunked.extend(case.run(tier, 1, &[part]));
+                }
+            }
+            assert_eq!(chunked, together, "chunks of {chunk}");
+        }
+        together
+    });
+    let results: Vec<_> = results.collect();
+    assert!(results.iter().all(|r| r == &results[0]), "every tier has the same bits");
 }
 
 #[test]
 fn a_row_has_the_same_bits_in_any_company() {
-    let batch = [(0, 0, 90), (1, 33, 1), (2, 15, 40)];
+    for (group, window, sinks) in
+        [(1, None, None), (3, None, Some(&SINKS[..])), (4, Some(21), None), (40, None, None)]
+    {
+        let mut case = case(2 * group, 2, 8);
+        case.params.sinks = sinks;
+        case.params.window = window;
+        case.ty = BlockType::F16;
+        check_company(&case);
+    }
+}
+
+#[test]
+fn a_row_has_the_same_bits_in_any_company_with_every_type() {
+    for ty in TYPES {
+        check_company(&Case { ty, page_len: 32, ..case(3, 1, 32) });
+    }
+}
+
+#[test]
+fn pages_of_any_length_give_the_same_bits() {
     for tier in Tier::available() {
-        for (group, window, sinks) in
-            [(1, None, None), (3, None, Some(&SINKS[..])), (4, Some(21), None), (40, None, None)]
-        {
-            let mut case = case(2 * group, 2, 24);
-            case.params.sinks = sinks;
-            case.params.window = window;
-            case.ty = BlockType::F16;
-            let together = case.run(tier, 1, &batch);
-            for n_threads in [2, 3] {
-                assert_eq!(case.run(tier, n_threads, &batch), together, "{n_threads} threads");
-            }
-            let mut alone = Vec::new();
-            for seq in batch {
-                alone.extend(case.run(tier, 2, &[seq]));
-            }
-            assert_eq!(alone, together, "alone or in a batch");
-            for chunk in [1, 7, 16, 33] {
-                let mut chunked = Vec::new();
-                for (seq, first, n) in batch {
-                    for start in (0..n).step_by(chunk) {
-                        let part = (seq, first + start, chunk.min(n - start));
-                        chunked.extend(case.run(tier, 1, &[part]));
-                    }
-                }
-                assert_eq!(chunked, together, "chunks of {chunk}");
-            }
+        let of_len = |page_len| Case { page_len, ..case(3, 1, 16) }.run(tier, 2, &COMPANY);
+        let expected = of_len(32);
+        for page_len in [1, 5, 16, 64] {
+            assert_eq!(of_len(page_len), expected, "{tier} pages of {page_len}");
         }
+    }
+}
+
+#[test]
+fn values_that_no_row_sees_change_no_bit() {
+    // The memory of the tests is NaN where nothing was stored; here a later row's value is
+    // infinite.
+    for tier in Tier::available() {
+        let mut case = case(3, 1, 16);
+        let expected = case.run(tier, 1, &[(0, 0, 30, false)]);
+        case.outlier = Some(30);
+        let found = case.run(tier, 1, &[(0, 0, 31, false)]);
+        assert_eq!(found[..expected.len()], expected, "{tier}");
     }
 }

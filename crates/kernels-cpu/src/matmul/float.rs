@@ -106,8 +106,8 @@ fn multiply_panel(
     x: Rows<'_>,           // [n_tokens, len]
     out: &mut RowsMut<'_>, // [n_tokens, n]
 ) {
-    match tier {
-        Tier::Scalar => {
+    match tier.avx2() {
+        None => {
             for token in 0..x.n_rows() {
                 for (out, w) in out.row_mut(token).iter_mut().zip(panel) {
                     *out += dot(w, x.row(token));
@@ -116,7 +116,7 @@ fn multiply_panel(
         }
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token of this tier exists only if its instructions were detected.
-        Tier::Avx2(_) => unsafe { multiply_panel_avx2(panel, x, out) },
+        Some(_) => unsafe { multiply_panel_avx2(panel, x, out) },
     }
 }
 

@@ -2,16 +2,21 @@
 //!
 //! `out[r][n] = x[r] · w[n] + bias[n] + residual[r][n]`. Each element is computed
 //! from its own two rows in one order, so its bits depend on nothing else: not on the
-//! number of rows, of threads, or on the matrices beside it. There are two
-//! arithmetics, `int8` for generated tokens and `float` for prompts.
+//! number of rows, of threads, or on the matrices beside it.
+//!
+//! `packed` multiplies quantized weights with 8-bit activations. With F32 activations,
+//! `float` takes weights of every type and is made for many rows, and `rows` takes
+//! float weights and is made for few.
 
 mod float;
-mod int8;
+mod packed;
+mod rows;
 
 use realizar_quant::BlockType;
 
 pub use float::{PanelScratch, matmul_f32};
-pub use int8::matmul_int8;
+pub use packed::{PackedScratch, matmul_packed};
+pub use rows::matmul_rows;
 
 use crate::{Rows, RowsMut, supports_weights};
 
@@ -85,6 +90,37 @@ impl Epilogue<'_> {
         let bias = self.bias.map_or(0.0, |bias| bias[n]);
         self.residual.map_or(bias, |residual| bias + residual.row(r)[n])
     }
+
+    /// Checks that there are biases and residuals for a product.
+    ///
+    /// # Panics
+    /// If there are others.
+    fn check(&self, n_rows: usize, n_cols: usize) {
+        if let Some(bias) = self.bias {
+            assert_eq!(bias.len(), n_cols, "length of the bias");
+        }
+        if let Some(residual) = self.residual {
+            let shape = (residual.n_rows(), residual.n_cols());
+            assert_eq!(shape, (n_rows, n_cols), "shape of the residual");
+        }
+    }
+
+    /// Stores as many sums of row `r` as `out` takes, from column `n` on, with what is
+    /// added to them.
+    #[inline]
+    fn store(&self, r: usize, n: usize, sums: &[f32], out: &mut [f32]) {
+        out.copy_from_slice(&sums[..out.len()]);
+        if let Some(bias) = self.bias {
+            for (out, bias) in out.iter_mut().zip(&bias[n..]) {
+                *out += bias;
+            }
+        }
+        if let Some(residual) = self.residual {
+            for (out, residual) in out.iter_mut().zip(&residual.row(r)[n..]) {
+                *out += residual;
+            }
+        }
+    }
 }
 
 /// Checks the shapes of a product of `n_tokens` rows and returns the columns of the
@@ -104,12 +140,7 @@ fn check_shapes(
     }
     let n: usize = parts.iter().map(|p| p.n_rows).sum();
     assert_eq!((out.n_rows(), out.n_cols()), (n_tokens, n), "shape of the output");
-    if let Some(bias) = epilogue.bias {
-        assert_eq!(bias.len(), n, "length of the bias");
-    }
-    if let Some(residual) = epilogue.residual {
-        assert_eq!((residual.n_rows(), residual.n_cols()), (n_tokens, n), "shape of the residual");
-    }
+    epilogue.check(n_tokens, n);
     n
 }
 

@@ -4,7 +4,7 @@
 use super::*;
 use crate::testing::{random, random_weights};
 use crate::vec_dot::widen;
-use crate::{QuantizedRows, Team, Tier, takes_quantized};
+use crate::{Team, Tier};
 
 /// What a case multiplies.
 struct Case {
@@ -50,7 +50,7 @@ impl Case {
 
 #[derive(Clone, Copy, Debug)]
 enum Arithmetic {
-    Int8,
+    Rows,
     Float,
 }
 
@@ -65,21 +65,18 @@ impl Arithmetic {
         epilogue: &Epilogue<'_>,
     ) {
         match self {
-            Self::Int8 => {
-                let mut q = QuantizedRows::with_capacity(x.n_rows(), x.n_cols());
-                if parts.iter().any(|p| takes_quantized(p.ty())) {
-                    q.quantize(team, tier, x);
-                }
-                matmul_int8(team, tier, parts, &q, x, out, epilogue);
-            }
+            Self::Rows => matmul_rows(team, tier, parts, x, out, epilogue),
             Self::Float => {
                 matmul_f32(team, tier, parts, x, out, &PanelScratch::new(team), epilogue);
             }
         }
     }
-}
 
-const BOTH: [Arithmetic; 2] = [Arithmetic::Int8, Arithmetic::Float];
+    /// The kernels that take a type of weights.
+    fn of(ty: BlockType) -> &'static [Self] {
+        if ty.block_len() == 1 { &[Self::Rows, Self::Float] } else { &[Self::Float] }
+    }
+}
 
 fn weight_types() -> impl Iterator<Item = BlockType> {
     BlockType::all().filter(|&ty| supports_weights(ty))
@@ -109,7 +106,7 @@ fn products_are_close_to_f64_on_every_tier() {
                 v
             };
             for tier in Tier::available() {
-                for arithmetic in BOTH {
+                for &arithmetic in Arithmetic::of(ty) {
                     let out = case.run(arithmetic, tier, 2, case.x());
                     for (i, &value) in out.iter().enumerate() {
                         let (token, n) = (i / 7, i % 7);
@@ -117,19 +114,8 @@ fn products_are_close_to_f64_on_every_tier() {
                         let x = case.x().row(token);
                         let products = w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x));
                         let expected: f64 = products.sum();
-                        let terms = w.iter().zip(x.chunks(32).flat_map(|block| {
-                            let amax = block.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
-                            block.iter().map(move |&v| (v.abs(), amax / 254.0))
-                        }));
-                        // f32 sums, and half a step for every quantized activation.
-                        let bound: f64 = terms
-                            .map(|(&w, (x, step))| {
-                                let quantized =
-                                    matches!(arithmetic, Arithmetic::Int8) && takes_quantized(ty);
-                                let step = if quantized { step * 1.001 } else { 0.0 };
-                                f64::from(w.abs() + 0.1) * f64::from(x * 2e-6 + step)
-                            })
-                            .sum();
+                        let terms = w.iter().zip(x).map(|(w, x)| (w.abs() + 0.1) * x.abs() * 2e-6);
+                        let bound: f64 = terms.map(f64::from).sum();
                         assert!(
                             (f64::from(value) - expected).abs() <= bound + 1e-6,
                             "{ty} {n_cols} {tier} {arithmetic:?}: {value}, not {expected} ± {bound}"
@@ -146,7 +132,7 @@ fn tiers_agree_within_rounding() {
     for ty in weight_types() {
         for n_cols in lengths(ty) {
             let case = Case::new(ty, 9, n_cols, 3);
-            for arithmetic in BOTH {
+            for &arithmetic in Arithmetic::of(ty) {
                 let scalar = case.run(arithmetic, Tier::Scalar, 1, case.x());
                 let scale = scalar.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
                 for tier in Tier::available() {
@@ -182,7 +168,7 @@ fn bits_depend_on_neither_rows_nor_threads() {
         let n_cols = if ty.block_len() == 1 { 1029 } else { 768 };
         let case = Case::new(ty, 70, n_cols, 9);
         for tier in Tier::available() {
-            for arithmetic in BOTH {
+            for &arithmetic in Arithmetic::of(ty) {
                 let alone: Vec<u32> = (0..9)
                     .flat_map(|r| {
                         bits(&case.run(arithmetic, tier, 1, case.x().slice_rows(r..r + 1)))
@@ -216,7 +202,7 @@ fn parts_are_side_by_side_and_the_epilogue_is_added() {
     let bias: Vec<f32> = (0..n).map(|i| i as f32).collect();
     let residual: Vec<f32> = (0..3 * n).map(|i| i as f32 * 100.0).collect();
     for tier in Tier::available() {
-        for arithmetic in BOTH {
+        for arithmetic in [Arithmetic::Float] {
             let apart: Vec<_> = cases.iter().map(|c| c.run(arithmetic, tier, 1, x)).collect();
             let mut out = vec![1000.0; 3 * (n + 2)];
             let view = RowsMut::with_stride(&mut out, 3, n, n + 2);

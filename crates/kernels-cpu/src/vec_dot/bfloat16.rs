@@ -3,12 +3,12 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::FloatKernels;
+use super::Kernels;
 use super::float::{Float, kernels};
 
 struct BF16;
 
-pub(super) const KERNELS: FloatKernels = kernels::<BF16, 2>();
+pub(super) const KERNELS: Kernels = kernels::<BF16, 2>();
 
 impl Float<2> for BF16 {
     #[inline]

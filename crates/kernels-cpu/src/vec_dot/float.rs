@@ -6,7 +6,7 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::FloatKernels;
+use super::{Dot, Kernels, Widen};
 #[cfg(target_arch = "x86_64")]
 use crate::lanes;
 
@@ -24,15 +24,18 @@ pub(super) trait Float<const BYTES: usize> {
 }
 
 /// The kernels of a type.
-pub(super) const fn kernels<T: Float<BYTES>, const BYTES: usize>() -> FloatKernels {
-    FloatKernels {
-        dot: dot::<T, BYTES>,
-        widen: widen::<T, BYTES>,
+pub(super) const fn kernels<T: Float<BYTES>, const BYTES: usize>() -> Kernels {
+    let dot = Dot {
+        scalar: dot::<T, BYTES>,
         #[cfg(target_arch = "x86_64")]
-        dot_avx2: dot_avx2::<T, BYTES>,
+        avx2: dot_avx2::<T, BYTES>,
+    };
+    let widen = Widen {
+        scalar: widen::<T, BYTES>,
         #[cfg(target_arch = "x86_64")]
-        widen_avx2: widen_avx2::<T, BYTES>,
-    }
+        avx2: widen_avx2::<T, BYTES>,
+    };
+    Kernels { widen, dot: Some(dot) }
 }
 
 fn dot<T: Float<BYTES>, const BYTES: usize>(w: &[&[u8]], x: &[&[f32]], out: &mut [f32]) {

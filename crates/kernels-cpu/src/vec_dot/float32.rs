@@ -3,12 +3,12 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::FloatKernels;
+use super::Kernels;
 use super::float::{Float, kernels};
 
 struct F32;
 
-pub(super) const KERNELS: FloatKernels = kernels::<F32, 4>();
+pub(super) const KERNELS: Kernels = kernels::<F32, 4>();
 
 impl Float<4> for F32 {
     #[inline]

@@ -1,9 +1,10 @@
-//! Dot products of weight rows with activation rows, one file per weight type.
+//! Rows of weights as floats, one file per weight type.
 //!
 //! A type's file says how a block becomes small integers and scales, once in plain
-//! Rust and once in registers. The dot products and the conversion to f32 that are
-//! made of that live in `small` (blocks of 32), `large` (blocks of 256) and `float`.
-//! Nothing here knows threads or tiles.
+//! Rust and once in registers. The conversion to f32 that is made of that lives in
+//! `small` (blocks of 32) and `large` (blocks of 256). Float types have dot products
+//! too (`float`); those of quantized types are in `packed`. Nothing here knows threads
+//! or tiles.
 
 mod bfloat16;
 
@@ -29,87 +30,52 @@ use realizar_quant::BlockType;
 use realizar_quant::half_bytes::f16_to_f32;
 
 use crate::Tier;
-use crate::quantize::QuantizedRow;
 
 /// Weight rows that one call of a dot product may take.
 pub(crate) const MAX_WEIGHT_ROWS: usize = 4;
 
-/// The kernels of a type whose dot products take activations of type `$x`.
-macro_rules! kernels {
-    ($(#[$doc:meta])* $name:ident, $x:ty) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy)]
-        struct $name {
-            /// The dot product of each weight row with each activation row, in order
-            /// `[weight row][activation row]`: 1 or 4 weight rows with 1, 2 or 4
-            /// activation rows. The bits of a product depend on its two rows alone.
-            dot: fn(w: &[&[u8]], x: &[$x], out: &mut [f32]),
-            #[cfg(target_arch = "x86_64")]
-            dot_avx2: unsafe fn(w: &[&[u8]], x: &[$x], out: &mut [f32]),
-            /// Whole blocks of a row to f32.
-            widen: fn(w: &[u8], out: &mut [f32]),
-            #[cfg(target_arch = "x86_64")]
-            widen_avx2: unsafe fn(w: &[u8], out: &mut [f32]),
-        }
-
-        impl $name {
-            fn dot(&self, tier: Tier, w: &[&[u8]], x: &[$x], out: &mut [f32]) {
-                match tier {
-                    Tier::Scalar => (self.dot)(w, x, out),
-                    #[cfg(target_arch = "x86_64")]
-                    // SAFETY: the token of this tier exists only if its instructions
-                    // were detected.
-                    Tier::Avx2(_) => unsafe { (self.dot_avx2)(w, x, out) },
-                }
-            }
-
-            fn widen(&self, tier: Tier, w: &[u8], out: &mut [f32]) {
-                match tier {
-                    Tier::Scalar => (self.widen)(w, out),
-                    #[cfg(target_arch = "x86_64")]
-                    // SAFETY: the token of this tier exists only if its instructions
-                    // were detected.
-                    Tier::Avx2(_) => unsafe { (self.widen_avx2)(w, out) },
-                }
-            }
-        }
-    };
+/// How whole blocks of a row become f32.
+#[derive(Clone, Copy)]
+struct Widen {
+    scalar: fn(w: &[u8], out: &mut [f32]),
+    #[cfg(target_arch = "x86_64")]
+    avx2: unsafe fn(w: &[u8], out: &mut [f32]),
 }
 
-kernels!(
-    /// Kernels of a quantized type.
-    QuantKernels,
-    QuantizedRow<'_>
-);
-kernels!(
-    /// Kernels of a float type.
-    FloatKernels,
-    &[f32]
-);
+/// The dot product of each weight row with each activation row, in order
+/// `[weight row][activation row]`: 1 or 4 weight rows with 1, 2 or 4 activation rows.
+/// The bits of a product depend on its two rows alone.
+#[derive(Clone, Copy)]
+struct Dot {
+    scalar: fn(w: &[&[u8]], x: &[&[f32]], out: &mut [f32]),
+    #[cfg(target_arch = "x86_64")]
+    avx2: unsafe fn(w: &[&[u8]], x: &[&[f32]], out: &mut [f32]),
+}
 
 /// A row of the table.
 #[derive(Clone, Copy)]
-enum Kernels {
-    Quant(QuantKernels),
-    Float(FloatKernels),
+struct Kernels {
+    widen: Widen,
+    /// Of float types. Quantized weights are packed for their products.
+    dot: Option<Dot>,
 }
 
 /// The kernels of a weight type, if it is one.
 fn kernels(ty: BlockType) -> Option<Kernels> {
     Some(match ty {
-        BlockType::F32 => Kernels::Float(float32::KERNELS),
-        BlockType::F16 => Kernels::Float(float16::KERNELS),
-        BlockType::BF16 => Kernels::Float(bfloat16::KERNELS),
-        BlockType::Q4_0 => Kernels::Quant(q4_0::KERNELS),
-        BlockType::Q4_1 => Kernels::Quant(q4_1::KERNELS),
-        BlockType::Q5_0 => Kernels::Quant(q5_0::KERNELS),
-        BlockType::Q5_1 => Kernels::Quant(q5_1::KERNELS),
-        BlockType::Q8_0 => Kernels::Quant(q8_0::KERNELS),
-        BlockType::Q2_K => Kernels::Quant(q2_k::KERNELS),
-        BlockType::Q3_K => Kernels::Quant(q3_k::KERNELS),
-        BlockType::Q4_K => Kernels::Quant(q4_k::KERNELS),
-        BlockType::Q5_K => Kernels::Quant(q5_k::KERNELS),
-        BlockType::Q6_K => Kernels::Quant(q6_k::KERNELS),
+        BlockType::F32 => float32::KERNELS,
+        BlockType::F16 => float16::KERNELS,
+        BlockType::BF16 => bfloat16::KERNELS,
+        BlockType::Q4_0 => q4_0::KERNELS,
+        BlockType::Q4_1 => q4_1::KERNELS,
+        BlockType::Q5_0 => q5_0::KERNELS,
+        BlockType::Q5_1 => q5_1::KERNELS,
+        BlockType::Q8_0 => q8_0::KERNELS,
+        BlockType::Q2_K => q2_k::KERNELS,
+        BlockType::Q3_K => q3_k::KERNELS,
+        BlockType::Q4_K => q4_k::KERNELS,
+        BlockType::Q5_K => q5_k::KERNELS,
+        BlockType::Q6_K => q6_k::KERNELS,
         _ => return None,
     })
 }
@@ -120,27 +86,7 @@ pub fn supports_weights(ty: BlockType) -> bool {
     kernels(ty).is_some()
 }
 
-/// Whether the integer arithmetic of a weight type takes quantized activations
-/// rather than floats.
-pub fn takes_quantized(ty: BlockType) -> bool {
-    matches!(kernels(ty), Some(Kernels::Quant(_)))
-}
-
-/// The products of rows of a quantized type, see [`QuantKernels`].
-pub(crate) fn dot_quantized(
-    ty: BlockType,
-    tier: Tier,
-    w: &[&[u8]],
-    x: &[QuantizedRow<'_>],
-    out: &mut [f32], // [w.len() * x.len()]
-) {
-    match kernels(ty) {
-        Some(Kernels::Quant(k)) => k.dot(tier, w, x, out),
-        _ => panic!("{ty} weights have no product with quantized activations"),
-    }
-}
-
-/// The products of rows of a float type, see [`FloatKernels`].
+/// The products of rows of a float type, see [`Dot`].
 pub(crate) fn dot_float(
     ty: BlockType,
     tier: Tier,
@@ -148,18 +94,25 @@ pub(crate) fn dot_float(
     x: &[&[f32]],
     out: &mut [f32], // [w.len() * x.len()]
 ) {
-    match kernels(ty) {
-        Some(Kernels::Float(k)) => k.dot(tier, w, x, out),
-        _ => panic!("{ty} weights have no product with float activations"),
+    let Some(dot) = kernels(ty).and_then(|kernels| kernels.dot) else {
+        panic!("{ty} weights have no product with float activations")
+    };
+    match tier.avx2() {
+        None => (dot.scalar)(w, x, out),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the token exists only if the instructions were detected.
+        Some(_) => unsafe { (dot.avx2)(w, x, out) },
     }
 }
 
 /// Whole blocks of a row to f32.
 pub(crate) fn widen(ty: BlockType, tier: Tier, w: &[u8], out: &mut [f32]) {
-    match kernels(ty) {
-        Some(Kernels::Quant(k)) => k.widen(tier, w, out),
-        Some(Kernels::Float(k)) => k.widen(tier, w, out),
-        None => panic!("{ty} is not a type of weights"),
+    let Some(Kernels { widen, .. }) = kernels(ty) else { panic!("{ty} is not a type of weights") };
+    match tier.avx2() {
+        None => (widen.scalar)(w, out),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the token exists only if the instructions were detected.
+        Some(_) => unsafe { (widen.avx2)(w, out) },
     }
 }
 

@@ -9,11 +9,11 @@ use super::large::LargeBlockAvx2;
 use super::large::{Large, LargeBlock, kernels};
 #[cfg(target_arch = "x86_64")]
 use super::simd;
-use super::{QuantKernels, f16_at};
+use super::{Kernels, f16_at};
 
 struct Q2K;
 
-pub(super) const KERNELS: QuantKernels = kernels::<Q2K, 84>();
+pub(super) const KERNELS: Kernels = kernels::<Q2K, 84>();
 
 impl Large<84> for Q2K {
     const OFFSET: i16 = 0;

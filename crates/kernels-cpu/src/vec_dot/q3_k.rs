@@ -9,11 +9,11 @@ use super::large::LargeBlockAvx2;
 use super::large::{Large, LargeBlock, kernels};
 #[cfg(target_arch = "x86_64")]
 use super::simd;
-use super::{QuantKernels, f16_at};
+use super::{Kernels, f16_at};
 
 struct Q3K;
 
-pub(super) const KERNELS: QuantKernels = kernels::<Q3K, 110>();
+pub(super) const KERNELS: Kernels = kernels::<Q3K, 110>();
 
 /// The 16 scales: low nibbles in 8 bytes, pairs of high bits in 4.
 fn scales(block: &[u8; 110]) -> [i8; 16] {

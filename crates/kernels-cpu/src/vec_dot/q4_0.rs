@@ -6,15 +6,14 @@ use std::arch::x86_64::__m256i;
 #[cfg(target_arch = "x86_64")]
 use super::simd;
 use super::small::{Small, SmallBlock, kernels};
-use super::{QuantKernels, f16_at};
+use super::{Kernels, f16_at};
 
 struct Q4_0;
 
-pub(super) const KERNELS: QuantKernels = kernels::<Q4_0, 18>();
+pub(super) const KERNELS: Kernels = kernels::<Q4_0, 18>();
 
 impl Small<18> for Q4_0 {
     const OFFSET: i16 = 8;
-    const SIGNED: bool = false;
     const HAS_MIN: bool = false;
 
     fn unpack(block: &[u8; 18]) -> SmallBlock {

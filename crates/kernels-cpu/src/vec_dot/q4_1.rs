@@ -6,15 +6,14 @@ use std::arch::x86_64::__m256i;
 #[cfg(target_arch = "x86_64")]
 use super::simd;
 use super::small::{Small, SmallBlock, kernels};
-use super::{QuantKernels, f16_at};
+use super::{Kernels, f16_at};
 
 struct Q4_1;
 
-pub(super) const KERNELS: QuantKernels = kernels::<Q4_1, 20>();
+pub(super) const KERNELS: Kernels = kernels::<Q4_1, 20>();
 
 impl Small<20> for Q4_1 {
     const OFFSET: i16 = 0;
-    const SIGNED: bool = false;
     const HAS_MIN: bool = true;
 
     fn unpack(block: &[u8; 20]) -> SmallBlock {

@@ -9,12 +9,12 @@ use super::large::LargeBlockAvx2;
 use super::large::{Large, LargeBlock, kernels};
 #[cfg(target_arch = "x86_64")]
 use super::simd;
-use super::{QuantKernels, f16_at};
+use super::{Kernels, f16_at};
 use realizar_quant::k_scales;
 
 struct Q4K;
 
-pub(super) const KERNELS: QuantKernels = kernels::<Q4K, 144>();
+pub(super) const KERNELS: Kernels = kernels::<Q4K, 144>();
 
 /// The scales and the minimums of a block, a byte each, which lie behind `d` and `dmin`.
 pub(super) fn scales_and_mins(block: &[u8]) -> ([u8; 8], [u8; 8]) {

@@ -6,15 +6,14 @@ use std::arch::x86_64::{__m256i, _mm256_or_si256};
 #[cfg(target_arch = "x86_64")]
 use super::simd;
 use super::small::{Small, SmallBlock, kernels};
-use super::{QuantKernels, f16_at};
+use super::{Kernels, f16_at};
 
 struct Q5_0;
 
-pub(super) const KERNELS: QuantKernels = kernels::<Q5_0, 22>();
+pub(super) const KERNELS: Kernels = kernels::<Q5_0, 22>();
 
 impl Small<22> for Q5_0 {
     const OFFSET: i16 = 16;
-    const SIGNED: bool = false;
     const HAS_MIN: bool = false;
 
     fn unpack(block: &[u8; 22]) -> SmallBlock {

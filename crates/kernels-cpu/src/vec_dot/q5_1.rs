@@ -7,15 +7,14 @@ use std::arch::x86_64::{__m256i, _mm256_or_si256};
 #[cfg(target_arch = "x86_64")]
 use super::simd;
 use super::small::{Small, SmallBlock, kernels};
-use super::{QuantKernels, f16_at};
+use super::{Kernels, f16_at};
 
 struct Q5_1;
 
-pub(super) const KERNELS: QuantKernels = kernels::<Q5_1, 24>();
+pub(super) const KERNELS: Kernels = kernels::<Q5_1, 24>();
 
 impl Small<24> for Q5_1 {
     const OFFSET: i16 = 0;
-    const SIGNED: bool = false;
     const HAS_MIN: bool = true;
 
     fn unpack(block: &[u8; 24]) -> SmallBlock {

@@ -11,11 +11,11 @@ use super::q4_k::scales_and_mins;
 use super::q4_k::scales_and_mins_avx2;
 #[cfg(target_arch = "x86_64")]
 use super::simd;
-use super::{QuantKernels, f16_at};
+use super::{Kernels, f16_at};
 
 struct Q5K;
 
-pub(super) const KERNELS: QuantKernels = kernels::<Q5K, 176>();
+pub(super) const KERNELS: Kernels = kernels::<Q5K, 176>();
 
 impl Large<176> for Q5K {
     const OFFSET: i16 = 0;

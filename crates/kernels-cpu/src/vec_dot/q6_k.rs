@@ -9,11 +9,11 @@ use super::large::LargeBlockAvx2;
 use super::large::{Large, LargeBlock, kernels};
 #[cfg(target_arch = "x86_64")]
 use super::simd;
-use super::{QuantKernels, f16_at};
+use super::{Kernels, f16_at};
 
 struct Q6K;
 
-pub(super) const KERNELS: QuantKernels = kernels::<Q6K, 210>();
+pub(super) const KERNELS: Kernels = kernels::<Q6K, 210>();
 
 impl Large<210> for Q6K {
     const OFFSET: i16 = 32;

@@ -6,15 +6,14 @@ use std::arch::x86_64::__m256i;
 #[cfg(target_arch = "x86_64")]
 use super::simd;
 use super::small::{Small, SmallBlock, kernels};
-use super::{QuantKernels, f16_at};
+use super::{Kernels, f16_at};
 
 struct Q8_0;
 
-pub(super) const KERNELS: QuantKernels = kernels::<Q8_0, 34>();
+pub(super) const KERNELS: Kernels = kernels::<Q8_0, 34>();
 
 impl Small<34> for Q8_0 {
     const OFFSET: i16 = 0;
-    const SIGNED: bool = true;
     const HAS_MIN: bool = false;
 
     fn unpack(block: &[u8; 34]) -> SmallBlock {

@@ -10,22 +10,6 @@ pub(crate) fn load32(bytes: &[u8; 32]) -> __m256i {
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
 }
 
-/// 32 signed bytes to a register.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(crate) fn load32_i8(bytes: &[i8; 32]) -> __m256i {
-    // SAFETY: the load reads the 32 bytes of the array.
-    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
-}
-
-/// 16 words to a register.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(crate) fn load16_i16(words: &[i16; 16]) -> __m256i {
-    // SAFETY: the load reads the 32 bytes of the array.
-    unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
-}
-
 /// 16 bytes to a register.
 #[inline]
 #[target_feature(enable = "avx2")]

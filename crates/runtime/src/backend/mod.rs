@@ -16,6 +16,7 @@ pub use batch::{Batch, BatchGroup, BatchSeq, Role, SeqTable};
 use crate::Error;
 use crate::graph::Fusions;
 use crate::metrics::DispatchMetrics;
+use crate::packed_cache::PackedFiles;
 use crate::plan::Plan;
 use crate::weights::Weights;
 use realizar_kvcache::KvLayout;
@@ -46,6 +47,8 @@ pub struct ExecutableOptions {
     /// Whether to time each operation on a device that it slows down. One that
     /// times them at next to no cost always does.
     pub profile: bool,
+    /// Files that may hold packed weights, for backends that pack them.
+    pub packed_files: Option<PackedFiles>,
 }
 
 /// A device.

@@ -58,6 +58,14 @@ impl Checkpoint {
         }
     }
 
+    /// The files that hold tensors.
+    pub(crate) fn file_paths(&self) -> Vec<&Path> {
+        match self {
+            Self::Gguf(gguf) => gguf.shard_paths().collect(),
+            Self::Hf { tensors, .. } => tensors.shard_paths().collect(),
+        }
+    }
+
     /// What the file calls its architecture.
     ///
     /// # Errors

@@ -53,6 +53,17 @@ pub fn devices() -> Devices {
     Devices { devices, auto: auto().to_string(), notes }
 }
 
+/// As [`devices`], but drivers are not loaded where the system knows of no GPU; then a
+/// driver in software is not listed either.
+pub fn devices_in_hardware() -> Devices {
+    #[cfg(feature = "wgpu")]
+    if !may_have_gpu() {
+        let notes = vec!["the system knows of no GPU".to_owned(), NO_CUDA.to_owned()];
+        return Devices { devices: vec![processor()], auto: auto().to_string(), notes };
+    }
+    devices()
+}
+
 /// The device that `auto` tries first: the first GPU in hardware, else the
 /// processor.
 pub(super) fn auto() -> DeviceChoice {
@@ -75,20 +86,20 @@ fn processor() -> DeviceInfo {
 }
 
 /// The model name that Linux knows; the architecture elsewhere.
-fn processor_title() -> String {
+pub(super) fn processor_title() -> String {
     let info = read_system_file("/proc/cpuinfo");
     field(&info, "model name").unwrap_or(std::env::consts::ARCH).to_owned()
 }
 
 /// Bytes of main memory, where Linux tells them.
-fn main_memory() -> Option<u64> {
+pub(super) fn main_memory() -> Option<u64> {
     let info = read_system_file("/proc/meminfo");
     let kib: u64 = field(&info, "MemTotal")?.strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
 
 /// The text of a file of the system; empty where there is none.
-fn read_system_file(path: &str) -> String {
+pub(super) fn read_system_file(path: &str) -> String {
     if cfg!(target_os = "linux") {
         std::fs::read_to_string(path).unwrap_or_default()
     } else {
@@ -97,7 +108,7 @@ fn read_system_file(path: &str) -> String {
 }
 
 /// The value of the first line `key : value`.
-fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+pub(super) fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let (_, value) =
         text.lines().filter_map(|l| l.split_once(':')).find(|(k, _)| k.trim() == key)?;
     Some(value.trim())

@@ -5,11 +5,13 @@
 //! device does with a plan is the matter of its backend.
 
 mod list;
+mod machine;
 
-pub use list::{DeviceInfo, Devices, devices};
+pub use list::{DeviceInfo, Devices, devices, devices_in_hardware};
+pub use machine::{CacheInfo, Cores, HugePagesInfo, Machine, Memory, NodeInfo, Tiers, machine};
 
 use crate::backend::Backend;
-use crate::backend::cpu::CpuBackend;
+use crate::backend::cpu::{Affinity, CpuBackend};
 use crate::{Error, LoadOptions, Model};
 use std::fmt;
 use std::path::Path;
@@ -74,6 +76,8 @@ impl FromStr for DeviceChoice {
 pub struct DeviceOptions {
     /// Threads of the processor; as many as there are physical cores when `None`.
     pub n_threads: Option<usize>,
+    /// Where those threads may run.
+    pub affinity: Affinity,
     /// Instruction set of the processor's kernels; the best one when `None`.
     pub cpu_tier: Option<String>,
     /// Use none of the features that a GPU may lack: subgroups, half precision
@@ -171,7 +175,8 @@ fn without_gpu(option: &'static str, choice: &DeviceChoice) -> Error {
 }
 
 fn cpu(options: &DeviceOptions) -> Result<CpuBackend, Error> {
-    CpuBackend::new(options.n_threads, options.cpu_tier.as_deref())
+    let cpu = CpuBackend::new(options.n_threads, options.cpu_tier.as_deref())?;
+    Ok(cpu.with_affinity(options.affinity))
 }
 
 #[cfg(feature = "wgpu")]

@@ -1,8 +1,9 @@
 //! A plan on the CPU: one arm per operation, each calling its kernel.
 
 use super::linear::{LinearScratch, LinearStep, RoleRows};
-use super::memory::{AlignedMemory, Arena};
+use super::memory::Arena;
 use super::names;
+use super::packed::PackedWeights;
 use crate::Error;
 use crate::backend::{Arithmetic, Batch, Executable, ExecutableOptions};
 use crate::graph::{Attention, Op, RowDomain};
@@ -11,7 +12,8 @@ use crate::plan::{Place, Plan, Step};
 use crate::weights::{WeightData, WeightId, Weights};
 use realizar_kernels_cpu as kernels;
 use realizar_kernels_cpu::{
-    AttnParams, AttnScratch, AttnSeq, KvGeometry, KvSlot, Rows, RowsMut, Team, Tier,
+    AttnLimits, AttnParams, AttnScratch, AttnSeq, KvGeometry, KvSlot, Pages, Rows, RowsMut, Team,
+    Tier,
 };
 use realizar_kvcache::{KvLayout, PAGE_LEN};
 use std::sync::Arc;
@@ -26,7 +28,7 @@ const SEQS_PER_CALL: usize = 16;
 struct KvGroup {
     /// Of each layer, where it lies in a page.
     layers: Vec<KvGeometry>,
-    memory: AlignedMemory,
+    memory: Pages,
 }
 
 /// A loaded plan.
@@ -36,6 +38,7 @@ pub(super) struct CpuExecutable {
     tier: Tier,
     plan: Plan,
     weights: Weights,
+    packed: PackedWeights,
     biases: Vec<Option<Vec<f32>>>, // [n_steps]
     arithmetic: Arithmetic,
     arena: Arena,
@@ -62,7 +65,7 @@ impl KvGroup {
                 .expect("the cache's layouts are of types and sizes that the kernels have")
         };
         let n_bytes = page_bytes.saturating_mul(n_pages);
-        let memory = AlignedMemory::new(n_bytes)
+        let memory = Pages::zeroed(n_bytes)
             .ok_or_else(|| out_of_memory("ctx", "a key-value cache", n_bytes))?;
         Ok(Self { layers: (0..spec.n_layers).map(geometry).collect(), memory })
     }
@@ -70,10 +73,10 @@ impl KvGroup {
 
 impl CpuExecutable {
     pub(super) fn new(
-        n_threads: usize,
+        team: Team,
         tier: Tier,
         plan: Plan,
-        weights: Weights,
+        mut weights: Weights,
         options: &ExecutableOptions,
         metrics: Arc<DispatchMetrics>,
     ) -> Result<Self, Error> {
@@ -85,17 +88,29 @@ impl CpuExecutable {
                 _ => None,
             })
         };
-        let max_head_dim = attentions().map(|a| a.head_dim).max().unwrap_or(1);
-        let max_group = attentions().map(|a| a.n_heads / a.n_kv_heads).max().unwrap_or(1);
-        let team = Team::new(n_threads);
+        let most = |size: fn(&Attention) -> usize| attentions().map(size).max().unwrap_or(1);
+        let limits = AttnLimits {
+            head_dim: most(|a| a.head_dim),
+            group: most(|a| a.n_heads / a.n_kv_heads),
+            n_kv_heads: most(|a| a.n_kv_heads),
+            kv_len: options.max_seq_len,
+        };
         let kv: Result<_, _> =
             options.kv.iter().map(|(layout, n_pages)| KvGroup::new(layout, *n_pages)).collect();
+        let packed = match options.arithmetic {
+            Arithmetic::Auto => {
+                let files = options.packed_files.as_ref();
+                PackedWeights::load((&team, tier), &plan, &mut weights, files)?
+            }
+            Arithmetic::F32 => PackedWeights::none(),
+        };
         Ok(Self {
             tier,
+            packed,
             biases: plan.steps.iter().map(|step| bias_of(&step.op, &weights)).collect(),
             arithmetic: options.arithmetic,
             linear: LinearScratch::new(&plan, options.arithmetic, &team),
-            attention: AttnScratch::new(n_threads, PAGE_LEN, max_head_dim, max_group),
+            attention: AttnScratch::new(team.n_threads(), limits),
             slots: Vec::with_capacity(plan.limits.tokens),
             kv: kv?,
             team,
@@ -135,6 +150,7 @@ impl CpuExecutable {
                     team,
                     tier,
                     weights: &self.weights,
+                    packed: &self.packed,
                     arithmetic: self.arithmetic,
                     rows,
                     bias: self.biases[idx].as_deref(),
@@ -199,7 +215,7 @@ impl CpuExecutable {
 
         self.slots.clear();
         self.slots.extend(group.slots.iter().map(|&(page, idx)| KvSlot { page, idx }));
-        kernels::kv_store(&self.team, self.tier, geometry, memory.bytes_mut(), k, v, &self.slots);
+        kernels::kv_store(&self.team, self.tier, geometry, memory, k, v, &self.slots);
 
         let params = AttnParams {
             n_heads: attention.n_heads,
@@ -222,6 +238,7 @@ impl CpuExecutable {
                     first_pos: seq.first_pos,
                     pages: &group.pages[table.start..table.start + table.len],
                     first_page: table.first_page,
+                    generated: seq.first_row < batch.n_generated,
                 }
             });
             kernels::attention(
@@ -229,7 +246,7 @@ impl CpuExecutable {
                 self.tier,
                 &params,
                 geometry,
-                memory.bytes(),
+                memory,
                 q,
                 &in_call[..seqs.len()],
                 &self.attention,
@@ -340,9 +357,18 @@ mod tests {
             kv: Vec::new(),
             max_seq_len: 4,
             profile: false,
+            packed_files: None,
         };
         let metrics = Arc::new(DispatchMetrics::new("cpu".to_owned(), DeviceKind::Cpu));
-        CpuExecutable::new(2, Tier::detect(), plan, Weights::default(), &options, metrics).unwrap()
+        CpuExecutable::new(
+            Team::new(2),
+            Tier::detect(),
+            plan,
+            Weights::default(),
+            &options,
+            metrics,
+        )
+        .unwrap()
     }
 
     #[test]

@@ -3,14 +3,17 @@
 
 use super::memory::Arena;
 use super::names;
+use super::packed::PackedWeights;
 use crate::backend::Arithmetic;
 use crate::graph::{LinearPart, Op, Prologue};
 use crate::plan::{Plan, Step};
 use crate::weights::{WeightData, Weights};
 use realizar_kernels_cpu as kernels;
 use realizar_kernels_cpu::{
-    Epilogue, MatrixRef, PanelScratch, QuantizedRows, Rows, RowsMut, Team, Tier,
+    Epilogue, MatrixRef, PackedRef, PackedScratch, PanelScratch, QuantizedRows, Rows, RowsMut,
+    Team, Tier,
 };
+use std::ops::Range;
 
 /// The rows of a step, split by role.
 #[derive(Debug, Clone, Copy)]
@@ -26,12 +29,19 @@ pub(super) struct RoleRows {
 pub(super) struct LinearScratch {
     /// Rows after the prologue.
     input: Vec<f32>, // [max rows * max in]
+    products: ProductScratch,
+}
+
+/// Memory of the matrix products.
+#[derive(Debug)]
+struct ProductScratch {
     quantized: QuantizedRows,
+    packed: PackedScratch,
     panels: PanelScratch,
 }
 
-/// The inputs and outputs of a linear step.
-fn linears(plan: &Plan) -> impl Iterator<Item = (&Step, &Prologue, &[LinearPart])> {
+/// The linear steps of a plan with their parts.
+pub(super) fn linears(plan: &Plan) -> impl Iterator<Item = (&Step, &Prologue, &[LinearPart])> {
     plan.steps.iter().filter_map(|step| match &step.op {
         Op::Linear { prologue, parts, .. } => Some((step, prologue, parts.as_slice())),
         _ => None,
@@ -47,12 +57,14 @@ impl LinearScratch {
         };
         let max_in = widest(|_| true);
         let max_prologue_in = widest(|prologue| *prologue != Prologue::None);
-        // Only generated tokens are quantized, and only by default.
         let max_quantized = if arithmetic == Arithmetic::Auto { max_rows } else { 0 };
         Self {
             input: vec![0.0; max_rows * max_prologue_in],
-            quantized: QuantizedRows::with_capacity(max_quantized, max_in),
-            panels: PanelScratch::new(team),
+            products: ProductScratch {
+                quantized: QuantizedRows::with_capacity(max_quantized, max_in),
+                packed: PackedScratch::new(team, max_quantized),
+                panels: PanelScratch::new(team),
+            },
         }
     }
 }
@@ -62,6 +74,7 @@ pub(super) struct LinearStep<'a> {
     pub(super) team: &'a Team,
     pub(super) tier: Tier,
     pub(super) weights: &'a Weights,
+    pub(super) packed: &'a PackedWeights,
     pub(super) arithmetic: Arithmetic,
     pub(super) rows: RoleRows,
     /// The step's biases, from [`Weights::stacked_bias`].
@@ -76,14 +89,14 @@ impl LinearStep<'_> {
         };
         let n_rows = self.rows.n_rows;
         let n_in = step.inputs[0].width;
-        let matrices = matrices(parts, self.weights);
-        let matrices = &matrices[..parts.len()];
-        let LinearScratch { input, quantized, panels } = scratch;
-        let with_prologue = *prologue != Prologue::None;
-        let quantized_alone = self.quantized_alone(matrices);
+        let LinearScratch { input, products } = scratch;
+        let is_packed = |part: &LinearPart| self.packed.get(part.weight).is_some();
+        // Where every part reads the rows quantized, the prologue need not write floats.
+        let quantized_alone = parts.iter().all(is_packed);
+        let with_floats = *prologue != Prologue::None && !quantized_alone;
         if quantized_alone {
-            self.quantized_prologue(prologue, step, arena, quantized);
-        } else if with_prologue {
+            self.quantized_prologue(prologue, step, arena, &mut products.quantized);
+        } else if with_floats {
             let out = RowsMut::new(&mut input[..n_rows * n_in], n_rows, n_in);
             self.prologue(prologue, step, arena, out);
         }
@@ -91,21 +104,12 @@ impl LinearStep<'_> {
         // A place that is not used is borrowed as well: the first input's.
         let last = step.inputs.last().unwrap_or(&step.inputs[0]);
         let (out, [x, last]) = arena.borrow(out, [(&step.inputs[0], n_rows), (last, n_rows)]);
-        let x = if with_prologue && !quantized_alone {
-            Rows::new(&input[..n_rows * n_in], n_rows, n_in)
-        } else {
-            x
-        };
+        let x = if with_floats { Rows::new(&input[..n_rows * n_in], n_rows, n_in) } else { x };
         let residual = residual.then_some(last);
-        self.multiply(matrices, x, quantized_alone, residual, out, quantized, panels);
-    }
-
-    /// Whether every row is read in its quantized form and by no part otherwise, so that the
-    /// prologue need not write floats.
-    fn quantized_alone(&self, matrices: &[MatrixRef<'_>]) -> bool {
-        self.arithmetic == Arithmetic::Auto
-            && self.rows.n_generated == self.rows.n_rows
-            && matrices.iter().all(|matrix| kernels::takes_quantized(matrix.ty()))
+        if !quantized_alone && parts.iter().any(is_packed) {
+            products.quantized.quantize(self.team, self.tier, x);
+        }
+        self.multiply(parts, x, residual, out, products);
     }
 
     /// The rows after the prologue, as floats.
@@ -152,44 +156,73 @@ impl LinearStep<'_> {
         }
     }
 
-    /// Multiplies the rows, which `quantized` holds already where it is all that is read.
-    #[expect(clippy::too_many_arguments, reason = "operands and scratch memory of one product")]
+    /// Multiplies with runs of parts that are packed, for which the rows are quantized
+    /// already, and of parts that are not.
     fn multiply(
         &self,
-        matrices: &[MatrixRef<'_>],
-        x: Rows<'_>, // [n_rows, in]
-        quantized_alone: bool,
+        parts: &[LinearPart],
+        x: Rows<'_>,                // [n_rows, in]
         residual: Option<Rows<'_>>, // [n_rows, out]
         mut out: RowsMut<'_>,       // [n_rows, out]
-        quantized: &mut QuantizedRows,
+        scratch: &mut ProductScratch,
+    ) {
+        let ProductScratch { quantized, packed, panels } = scratch;
+        let is_packed = |part: &LinearPart| self.packed.get(part.weight).is_some();
+        let mut col = 0;
+        for run in parts.chunk_by(|a, b| is_packed(a) == is_packed(b)) {
+            let cols = col..col + run.iter().map(|part| part.out).sum::<usize>();
+            col = cols.end;
+            let out = out.slice_cols(cols.clone());
+            let epilogue = Epilogue {
+                bias: self.bias.map(|bias| &bias[cols.clone()]),
+                residual: residual.map(|residual| residual.slice_cols(cols)),
+            };
+            if is_packed(&run[0]) {
+                let matrices = each(run, |part| {
+                    self.packed.get(part.weight).expect("the parts of the run are packed")
+                });
+                let matrices: &[PackedRef<'_>] = &matrices[..run.len()];
+                let (team, tier) = (self.team, self.tier);
+                kernels::matmul_packed(team, tier, matrices, quantized, out, packed, &epilogue);
+            } else {
+                self.multiply_floats(run, x, out, &epilogue, panels);
+            }
+        }
+    }
+
+    /// Multiplies F32 activations with matrices as they lie in the file, the rows of
+    /// generated tokens and of prompts each by their kernel.
+    fn multiply_floats(
+        &self,
+        parts: &[LinearPart],
+        x: Rows<'_>,          // [n_rows, in]
+        mut out: RowsMut<'_>, // [n_rows, out of the parts]
+        epilogue: &Epilogue<'_>,
         panels: &PanelScratch,
     ) {
+        let matrices = each(parts, |part| match self.weights.get(part.weight) {
+            WeightData::Matrix { ty, rows, cols, data } => MatrixRef::new(*ty, *rows, *cols, data),
+            WeightData::Vector(_) => panic!("a vector is no matrix to multiply with"),
+        });
+        let matrices = &matrices[..parts.len()];
         let n_generated = match self.arithmetic {
             Arithmetic::Auto => self.rows.n_generated,
             Arithmetic::F32 => 0,
         };
-        let epilogue = |rows: std::ops::Range<usize>| Epilogue {
-            bias: self.bias,
-            residual: residual.map(|r| r.slice_rows(rows)),
+        let (team, tier) = (self.team, self.tier);
+        let of_rows = |rows: Range<usize>| Epilogue {
+            residual: epilogue.residual.map(|residual| residual.slice_rows(rows)),
+            ..*epilogue
         };
         if n_generated > 0 {
             let rows = 0..n_generated;
-            let x = x.slice_rows(rows.clone());
-            // Float weights multiply the activations as they are.
-            let quantizes = matrices.iter().any(|matrix| kernels::takes_quantized(matrix.ty()));
-            if quantizes && !quantized_alone {
-                quantized.quantize(self.team, self.tier, x);
-            }
-            let out = out.slice_rows(rows.clone());
-            let epilogue = &epilogue(rows);
-            kernels::matmul_int8(self.team, self.tier, matrices, quantized, x, out, epilogue);
+            let (x, out) = (x.slice_rows(rows.clone()), out.slice_rows(rows.clone()));
+            kernels::matmul_rows(team, tier, matrices, x, out, &of_rows(rows));
         }
         if n_generated < self.rows.n_rows {
             let rows = n_generated..self.rows.n_rows;
-            let x = x.slice_rows(rows.clone());
-            let out = out.slice_rows(rows.clone());
-            let epilogue = &epilogue(rows);
-            kernels::matmul_f32(self.team, self.tier, matrices, x, out, panels, epilogue);
+            let (x, out) = (x.slice_rows(rows.clone()), out.slice_rows(rows.clone()));
+            kernels::matmul_f32(team, tier, matrices, x, out, panels, &of_rows(rows));
         }
     }
 }
@@ -198,13 +231,7 @@ impl LinearStep<'_> {
 const MAX_PARTS: usize = 8;
 
 /// The matrices of `parts`, the last repeated up to [`MAX_PARTS`].
-fn matrices<'a>(parts: &[LinearPart], weights: &'a Weights) -> [MatrixRef<'a>; MAX_PARTS] {
+fn each<T>(parts: &[LinearPart], matrix: impl Fn(&LinearPart) -> T) -> [T; MAX_PARTS] {
     assert!((1..=MAX_PARTS).contains(&parts.len()), "{} parts of a linear step", parts.len());
-    std::array::from_fn(|i| {
-        let part = &parts[i.min(parts.len() - 1)];
-        match weights.get(part.weight) {
-            WeightData::Matrix { ty, rows, cols, data } => MatrixRef::new(*ty, *rows, *cols, data),
-            WeightData::Vector(_) => panic!("a vector is no matrix to multiply with"),
-        }
-    })
+    std::array::from_fn(|i| matrix(&parts[i.min(parts.len() - 1)]))
 }

@@ -1,48 +1,11 @@
-//! The memory of the CPU backend: zeroed, on cache lines, and for the arena the
-//! borrowing of places that do not overlap.
+//! The arena of the CPU backend: the borrowing of places that do not overlap.
 
 use crate::plan::Place;
-use realizar_kernels_cpu::{Rows, RowsMut};
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
-
-/// Zeroed memory that begins on a cache line.
-pub(super) struct AlignedMemory {
-    /// With room to begin on a line. Its own alignment is a byte's: asking the
-    /// allocator for more would have it write the zeros, where fresh pages of the
-    /// system are zero and take no memory until they are touched.
-    bytes: Vec<u8>,
-    start: usize,
-    len: usize,
-}
-
-impl std::fmt::Debug for AlignedMemory {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} bytes", self.len)
-    }
-}
-
-impl AlignedMemory {
-    /// Memory of `len` bytes; `None` when there is not so much.
-    pub(super) fn new(len: usize) -> Option<Self> {
-        let bytes: Vec<u8> = bytemuck::allocation::try_zeroed_vec(len.checked_add(LINE)?).ok()?;
-        let start = bytes.as_ptr().align_offset(LINE);
-        Some(Self { bytes, start, len })
-    }
-
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes[self.start..][..self.len]
-    }
-
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..][..self.len]
-    }
-}
+use realizar_kernels_cpu::{Pages, Rows, RowsMut};
 
 /// The arena of a plan.
 #[derive(Debug)]
-pub(super) struct Arena(AlignedMemory);
+pub(super) struct Arena(Pages);
 
 /// The elements that `n_rows` rows of a place span, from its first on.
 fn span(place: &Place, n_rows: usize) -> usize {
@@ -56,15 +19,15 @@ fn rows_of<'a>(data: &'a [f32], place: &Place, n_rows: usize) -> Rows<'a> {
 impl Arena {
     /// An arena of `len` elements.
     pub(super) fn new(len: usize) -> Option<Self> {
-        len.checked_mul(size_of::<f32>()).and_then(AlignedMemory::new).map(Self)
+        len.checked_mul(size_of::<f32>()).and_then(Pages::zeroed).map(Self)
     }
 
     fn elements(&self) -> &[f32] {
-        bytemuck::cast_slice(self.0.bytes())
+        bytemuck::cast_slice(&self.0)
     }
 
     fn elements_mut(&mut self) -> &mut [f32] {
-        bytemuck::cast_slice_mut(self.0.bytes_mut())
+        bytemuck::cast_slice_mut(&mut self.0)
     }
 
     /// The first `n_rows` rows of a place, to read.

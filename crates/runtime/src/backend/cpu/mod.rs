@@ -5,6 +5,7 @@ mod executable;
 mod linear;
 mod memory;
 mod names;
+mod packed;
 
 use crate::Error;
 use crate::backend::{Backend, Executable, ExecutableOptions};
@@ -13,14 +14,17 @@ use crate::metrics::{DeviceKind, DispatchMetrics};
 use crate::plan::Plan;
 use crate::weights::Weights;
 use executable::CpuExecutable;
-use realizar_kernels_cpu::{Tier, default_threads};
+use realizar_kernels_cpu::{Team, Tier, default_threads};
 use std::sync::Arc;
+
+pub use realizar_kernels_cpu::Affinity;
 
 /// The processor of this machine.
 #[derive(Debug, Clone, Copy)]
 pub struct CpuBackend {
     n_threads: usize,
     tier: Tier,
+    affinity: Affinity,
 }
 
 impl CpuBackend {
@@ -45,7 +49,12 @@ impl CpuBackend {
                 Error::Option { option: "cpu-tier", reason }
             })?,
         };
-        Ok(Self { n_threads, tier })
+        Ok(Self { n_threads, tier, affinity: Affinity::None })
+    }
+
+    /// The same with threads that stay where `affinity` says.
+    pub fn with_affinity(self, affinity: Affinity) -> Self {
+        Self { affinity, ..self }
     }
 
     /// The threads that it uses.
@@ -70,9 +79,9 @@ impl Backend for CpuBackend {
         options: &ExecutableOptions,
     ) -> Result<Box<dyn Executable>, Error> {
         let metrics = DispatchMetrics::new(self.name(), DeviceKind::Cpu);
-        let (n_threads, tier) = (self.n_threads, self.tier);
+        let team = Team::with_affinity(self.n_threads, self.affinity);
         let executable =
-            CpuExecutable::new(n_threads, tier, plan, weights, options, Arc::new(metrics))?;
+            CpuExecutable::new(team, self.tier, plan, weights, options, Arc::new(metrics))?;
         Ok(Box::new(executable))
     }
 }
@@ -159,6 +168,7 @@ mod tests {
             kv: kv.clone(),
             max_seq_len: 64,
             profile: false,
+            packed_files: None,
         };
         let executable = backend.load(plan(&graph, limits), weights, &options).unwrap();
         (Runner::new(executable, limits, VOCAB_SIZE, 64, &kv), graph.to_string())

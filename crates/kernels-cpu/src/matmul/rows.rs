@@ -1,14 +1,13 @@
-//! The product for generated tokens: activations as 8-bit integers, exact integer
-//! products within a block, and weights read once in the form they lie in memory.
+//! The product of a few rows of F32 activations with float weights, which are read once
+//! in the form they lie in memory.
 //!
 //! A task is a run of weight rows. It reads them as four streams, which memory
 //! serves faster than one, and multiplies each row with all activation rows while it
-//! is in the cache. Float weights multiply the float activations.
+//! is in the cache.
 
 use super::{Epilogue, MatrixRef, check_shapes, for_each_segment};
-use crate::quantize::{QuantizedRow, QuantizedRows};
-use crate::vec_dot::{MAX_WEIGHT_ROWS, dot_float, dot_quantized};
-use crate::{Rows, RowsMut, Team, Tier, takes_quantized};
+use crate::vec_dot::{MAX_WEIGHT_ROWS, dot_float};
+use crate::{Rows, RowsMut, Team, Tier};
 
 /// Tasks that each thread gets, so that a slow thread can be helped.
 const TASKS_PER_THREAD: usize = 8;
@@ -16,33 +15,21 @@ const TASKS_PER_THREAD: usize = 8;
 const ROW_GRAIN: usize = 16;
 
 /// `out[r] = x[r] · parts + epilogue`, with the rows of several matrices side by side
-/// in the columns of `out`.
-///
-/// `x` is the quantized form of `x_f32`; quantized weights multiply `x`, float weights
-/// `x_f32`. Either may have no rows when no part needs it ([`takes_quantized`]).
+/// in the columns of `out`. The order of an element's sum is another than that of
+/// [`matmul_f32`](crate::matmul_f32).
 ///
 /// # Panics
-/// If the shapes do not fit each other.
-pub fn matmul_int8(
+/// If the shapes do not fit each other, or weights are of a quantized type.
+pub fn matmul_rows(
     team: &Team,
     tier: Tier,
-    parts: &[MatrixRef<'_>],
-    x: &QuantizedRows, // [n_tokens, n_cols]
-    x_f32: Rows<'_>,   // [n_tokens, n_cols]
-    out: RowsMut<'_>,  // [n_tokens, sum of the parts' rows]
+    parts: &[MatrixRef<'_>], // of F32, F16 or BF16
+    x: Rows<'_>,             // [n_tokens, n_cols]
+    out: RowsMut<'_>,        // [n_tokens, sum of the parts' rows]
     epilogue: &Epilogue<'_>,
 ) {
-    let n_tokens = out.n_rows();
-    let n_cols = parts.first().map_or(0, MatrixRef::n_cols);
-    let n = check_shapes(parts, n_tokens, n_cols, &out, epilogue);
-    for part in parts {
-        let shape = if takes_quantized(part.ty()) {
-            (x.n_rows(), x.n_cols())
-        } else {
-            (x_f32.n_rows(), x_f32.n_cols())
-        };
-        assert_eq!(shape, (n_tokens, n_cols), "shape of the activations");
-    }
+    let n_tokens = x.n_rows();
+    let n = check_shapes(parts, n_tokens, x.n_cols(), &out, epilogue);
     let per_task = n.div_ceil(team.n_threads() * TASKS_PER_THREAD);
     let grain = per_task.next_multiple_of(ROW_GRAIN).max(ROW_GRAIN);
     team.for_each_tile_mut(out, n_tokens.max(1), grain, |mut tile, _row, col, _thread| {
@@ -50,7 +37,7 @@ pub fn matmul_int8(
         for_each_segment(parts, col, end, |part, first, n_rows, at| {
             // Streams a quarter of the rows apart, then the rows that are left.
             let quarter = n_rows / MAX_WEIGHT_ROWS;
-            let mut task = Segment { tier, part, x, x_f32, epilogue, tile: &mut tile, col };
+            let mut task = Segment { tier, part, x, epilogue, tile: &mut tile, col };
             for i in 0..quarter {
                 let rows: [usize; MAX_WEIGHT_ROWS] = std::array::from_fn(|s| i + s * quarter);
                 task.multiply(rows.map(|r| first + r), rows.map(|r| at + r));
@@ -66,8 +53,7 @@ pub fn matmul_int8(
 struct Segment<'s, 't, 'a> {
     tier: Tier,
     part: &'s MatrixRef<'a>,
-    x: &'s QuantizedRows,
-    x_f32: Rows<'s>,
+    x: Rows<'s>,
     epilogue: &'s Epilogue<'s>,
     tile: &'s mut RowsMut<'t>,
     col: usize, // of the tile's first column
@@ -101,13 +87,8 @@ impl Segment<'_, '_, '_> {
     ) {
         let mut dots = [0.0; MAX_WEIGHT_ROWS * 4];
         let dots = &mut dots[..R * N];
-        if takes_quantized(self.part.ty()) {
-            let x: [QuantizedRow<'_>; N] = std::array::from_fn(|i| self.x.row(token + i));
-            dot_quantized(self.part.ty(), self.tier, &w, &x, dots);
-        } else {
-            let x: [&[f32]; N] = std::array::from_fn(|i| self.x_f32.row(token + i));
-            dot_float(self.part.ty(), self.tier, &w, &x, dots);
-        }
+        let x: [&[f32]; N] = std::array::from_fn(|i| self.x.row(token + i));
+        dot_float(self.part.ty(), self.tier, &w, &x, dots);
         for i in 0..N {
             let out = self.tile.row_mut(token + i);
             for (r, &n) in cols.iter().enumerate() {

@@ -1,0 +1,65 @@
+//! Packs a matrix of each quantized type and prints the rates.
+//!
+//! Usage: `pack [n_threads [type]]`. The blocks come from memory, not from a cache, and
+//! go to memory that was touched before.
+
+use std::time::Instant;
+
+use realizar_kernels_cpu::{
+    MatrixRef, PACKED_ROWS, Pages, Team, Tier, default_threads, pack_group, packed_bytes,
+};
+use realizar_quant::BlockType;
+
+/// Rows and columns of a matrix.
+const DIM: usize = 4096;
+/// Bytes of all matrices together, more than a last-level cache holds.
+const TOTAL_BYTES: usize = 192 << 20;
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let n_threads = match args.next().map(|arg| arg.parse()) {
+        None => default_threads(),
+        Some(Ok(n)) if n > 0 => n,
+        Some(_) => {
+            println!("usage: pack [n_threads [type]]");
+            return;
+        }
+    };
+    let only = args.next();
+    let team = Team::new(n_threads);
+    println!("{n_threads} threads, {DIM} x {DIM}");
+    for ty in BlockType::all() {
+        if only.as_ref().is_some_and(|name| BlockType::from_name(name) != Some(ty)) {
+            continue;
+        }
+        let Some(n_bytes) = packed_bytes(ty, DIM, DIM) else { continue };
+        let n_copies = TOTAL_BYTES.div_ceil(n_bytes);
+        let [Some(mut data), Some(mut out)] = [0; 2].map(|_| Pages::zeroed(n_copies * n_bytes))
+        else {
+            println!("too little memory");
+            return;
+        };
+        for (i, byte) in data.iter_mut().enumerate() {
+            *byte = (i * 13 % 251) as u8;
+        }
+        out.fill(1);
+        for tier in Tier::available() {
+            let mut times = Vec::new();
+            for _ in 0..4 {
+                let copies = data.chunks_exact(n_bytes).zip(out.chunks_exact_mut(n_bytes));
+                for (data, out) in copies {
+                    let matrix = MatrixRef::new(ty, DIM, DIM, data);
+                    let mut groups: Vec<&mut [u8]> =
+                        out.chunks_exact_mut(n_bytes / DIM * PACKED_ROWS).collect();
+                    let start = Instant::now();
+                    team.for_each_mut(&mut groups, |i, out, _| pack_group(tier, &matrix, i, out));
+                    times.push(start.elapsed().as_secs_f64());
+                }
+            }
+            // A busy machine disturbs some runs.
+            times.sort_by(f64::total_cmp);
+            let rate = n_bytes as f64 / times[times.len() / 10] / 1e9;
+            println!("{ty:>5} {:<8} {rate:7.2} GB/s", tier.name());
+        }
+    }
+}

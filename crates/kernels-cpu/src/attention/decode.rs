@@ -1,0 +1,555 @@
+//! Attention of generated rows: one row against all keys and values it sees.
+//!
+//! Keys and values are read in the type they are stored in, once for all query heads
+//! that share them. What a row sees is cut at multiples of [`SPLIT_LEN`] of the absolute
+//! position. A split has its own softmax, and the splits' results are merged in order,
+//! so any number of threads gives the same bits, and a model with few heads has work
+//! for all of them.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::element::{Element, with_element};
+use super::lanes::{Kernel, Lanes, dispatch};
+use super::softmax::{Running, ScoreScale, exp2_of};
+use super::{AttnParams, AttnSeq, kv_row, seen};
+use crate::{KvGeometry, PerThread, Rows, RowsMut, Team, Tier};
+
+/// Positions of a split.
+const SPLIT_LEN: usize = 256;
+
+/// Scores of a query head in a split, and room for a tile of keys past the end.
+const SCORES_LEN: usize = SPLIT_LEN + 8;
+
+/// Rows whose splits are handed out in one parallel loop.
+const WAVE_LEN: usize = 64;
+
+/// Splits of all KV heads that have room at least, so that short rows share a loop.
+const MIN_SPLITS: usize = 256;
+
+/// Multiply-adds below which one thread computes a wave.
+const SERIAL_WORK: usize = 64 * 1024;
+
+/// Keys between a prefetch and its use.
+const PREFETCH_KEYS: usize = 16;
+
+/// Elements of a head and of its part of a result, in whole vectors.
+const fn padded(head_dim: usize) -> usize {
+    head_dim.next_multiple_of(8)
+}
+
+/// Elements of one head's result of a split: maximum, sum, then the weighted values from
+/// element 8.
+const fn result_len(head_dim: usize) -> usize {
+    8 + padded(head_dim)
+}
+
+/// Splits that a range of positions meets.
+fn splits_of(seen: &Range<usize>) -> Range<usize> {
+    seen.start / SPLIT_LEN..seen.end.div_ceil(SPLIT_LEN)
+}
+
+/// What all threads share in a parallel loop.
+#[derive(Debug)]
+pub(super) struct Shared {
+    results: Vec<f32>,    // [splits, group, result_len]
+    left: Vec<AtomicU32>, // [WAVE_LEN, n_kv_heads], splits that are not done
+}
+
+impl Shared {
+    /// For rows that see up to `max_kv_len` positions.
+    pub(super) fn new(
+        max_head_dim: usize,
+        max_group: usize,
+        max_kv_heads: usize,
+        max_kv_len: usize,
+    ) -> Self {
+        // A window may begin in the middle of a split.
+        let n_splits = (max_kv_len.div_ceil(SPLIT_LEN) + 1).saturating_mul(max_kv_heads);
+        let n_results = n_splits.max(MIN_SPLITS).saturating_mul(max_group);
+        Self {
+            results: vec![0.0; n_results.saturating_mul(result_len(max_head_dim))],
+            left: (0..WAVE_LEN * max_kv_heads).map(|_| AtomicU32::new(0)).collect(),
+        }
+    }
+
+    /// Splits of all KV heads that there is room for.
+    fn capacity(&self, params: &AttnParams<'_>) -> usize {
+        let group = params.n_heads / params.n_kv_heads;
+        self.results.len() / (group * result_len(params.head_dim)) / params.n_kv_heads
+    }
+}
+
+/// Memory of one thread for a split.
+#[derive(Debug)]
+pub(super) struct Split {
+    q: Vec<f32>,        // [group, padded], scaled
+    scores: Vec<f32>,   // [group, SCORES_LEN], then the weights
+    starts: Vec<usize>, // [SCORES_LEN], where the keys begin in the memory
+}
+
+impl Split {
+    pub(super) fn new(max_head_dim: usize, max_group: usize) -> Self {
+        Self {
+            q: vec![0.0; max_group * padded(max_head_dim)],
+            scores: vec![0.0; max_group * SCORES_LEN],
+            starts: vec![0; SCORES_LEN],
+        }
+    }
+}
+
+/// The start of memory that tasks use in disjoint places.
+struct Results(*mut f32);
+
+// SAFETY: the pointer is used through `slice` and `read` alone, whose callers promise
+// that no element is written while another thread reaches it.
+unsafe impl Sync for Results {}
+
+impl Results {
+    /// # Safety
+    /// The elements are inside the memory, and nothing else reaches them while the slice
+    /// lives.
+    #[expect(clippy::mut_from_ref, reason = "callers promise that the slices are disjoint")]
+    unsafe fn slice(&self, start: usize, len: usize) -> &mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
+    }
+
+    /// # Safety
+    /// The elements are inside the memory, and nothing writes them while the slice lives.
+    unsafe fn read(&self, start: usize, len: usize) -> &[f32] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.0.add(start), len) }
+    }
+}
+
+/// A row of a wave.
+#[derive(Clone, Debug, Default)]
+struct WaveRow {
+    seq: usize,
+    row: usize,
+    seen: Range<usize>,
+    /// Splits of one KV head in the wave before this row's.
+    first: usize,
+}
+
+/// The operation, as [`super::attention`] has it.
+#[derive(Clone, Copy)]
+pub(super) struct Decode<'a> {
+    pub(super) team: &'a Team,
+    pub(super) tier: Tier,
+    pub(super) params: &'a AttnParams<'a>,
+    pub(super) geo: &'a KvGeometry,
+    pub(super) memory: &'a [u8],
+    pub(super) q: Rows<'a>,
+    pub(super) seqs: &'a [AttnSeq<'a>],
+    pub(super) splits: &'a PerThread<Split>,
+}
+
+impl Decode<'_> {
+    /// Computes the rows of all generated sequences.
+    pub(super) fn run(&self, shared: &mut Shared, out: &RowsMut<'_>) {
+        let capacity = shared.capacity(self.params);
+        let mut wave: [WaveRow; WAVE_LEN] = std::array::from_fn(|_| WaveRow::default());
+        let (mut n_rows, mut n_splits) = (0, 0);
+        let seqs = self.seqs.iter().enumerate().filter(|(_, seq)| seq.generated);
+        for (s, seq) in seqs {
+            for row in seq.rows.clone() {
+                let seen = seen(self.params, seq, row);
+                let n = splits_of(&seen).len();
+                if n_rows == WAVE_LEN || n_splits + n > capacity {
+                    self.run_wave(shared, &wave[..n_rows], n_splits, out);
+                    (n_rows, n_splits) = (0, 0);
+                }
+                wave[n_rows] = WaveRow { seq: s, row, seen, first: n_splits };
+                n_rows += 1;
+                n_splits += n;
+            }
+        }
+        self.run_wave(shared, &wave[..n_rows], n_splits, out);
+    }
+
+    fn run_wave(&self, shared: &mut Shared, wave: &[WaveRow], n_splits: usize, out: &RowsMut<'_>) {
+        let n_kv_heads = self.params.n_kv_heads;
+        for (i, row) in wave.iter().enumerate() {
+            let n = splits_of(&row.seen).len() as u32;
+            for left in &mut shared.left[i * n_kv_heads..][..n_kv_heads] {
+                *left.get_mut() = n;
+            }
+        }
+        let results = Results(shared.results.as_mut_ptr());
+        let left = &shared.left[..];
+        let task = |task: usize, thread: usize| {
+            let (kv_head, split) = (task % n_kv_heads, task / n_kv_heads);
+            let i = wave.partition_point(|row| row.first <= split) - 1;
+            self.run_split(&wave[i], kv_head, split, &results, thread);
+            // AcqRel: whoever finishes the last split sees the results of all.
+            if left[i * n_kv_heads + kv_head].fetch_sub(1, Ordering::AcqRel) == 1 {
+                self.finish(&wave[i], kv_head, &results, out);
+            }
+        };
+        let n_keys: usize = wave.iter().map(|row| row.seen.len()).sum();
+        if n_keys * self.params.n_heads * self.params.head_dim < SERIAL_WORK {
+            (0..n_splits * n_kv_heads).for_each(|idx| task(idx, 0));
+        } else {
+            self.team.parallel_for(n_splits * n_kv_heads, &task);
+        }
+    }
+
+    /// Where the results of a split of a wave begin, and their length.
+    fn place(&self, split: usize, kv_head: usize) -> (usize, usize) {
+        let group = self.params.n_heads / self.params.n_kv_heads;
+        let len = group * result_len(self.params.head_dim);
+        ((split * self.params.n_kv_heads + kv_head) * len, len)
+    }
+
+    /// The softmax of one split, numbered within the wave.
+    fn run_split(
+        &self,
+        row: &WaveRow,
+        kv_head: usize,
+        split: usize,
+        results: &Results,
+        thread: usize,
+    ) {
+        let head_dim = self.params.head_dim;
+        let head_len = padded(head_dim);
+        let group = self.params.n_heads / self.params.n_kv_heads;
+        let scale = ScoreScale::new(self.params.scale, self.params.softcap);
+        let mut scratch = self.splits.get(thread);
+        let Split { q, scores, starts } = &mut *scratch;
+
+        let heads = self.q.row(row.row)[kv_head * group * head_dim..].chunks_exact(head_dim);
+        for (out, head) in q.chunks_exact_mut(head_len).zip(heads.take(group)) {
+            out[head_dim..].fill(0.0);
+            out.iter_mut().zip(head).for_each(|(out, q)| *out = q * scale.q);
+        }
+
+        let first_pos = (splits_of(&row.seen).start + split - row.first) * SPLIT_LEN;
+        let keys = first_pos.max(row.seen.start)..(first_pos + SPLIT_LEN).min(row.seen.end);
+        let seq = &self.seqs[row.seq];
+        let v_offset = self.geo.v_offset_from_k();
+        for (start, pos) in starts.iter_mut().zip(keys.clone()) {
+            *start = kv_row(self.geo, seq, kv_head, pos);
+            let end = (*start).max(start.wrapping_add_signed(v_offset)) + self.geo.head_bytes();
+            assert!(end <= self.memory.len(), "a head in the memory");
+        }
+        // A tile of keys past the end computes with the last one.
+        let last = starts[keys.len() - 1];
+        starts[keys.len()..].fill(last);
+
+        let (start, len) = self.place(split, kv_head);
+        // SAFETY: the capacity of the results bounds the splits of a wave, each split and KV
+        // head has a place of its own, and nobody reads it before it is counted as done.
+        let result = unsafe { results.slice(start, len) };
+        with_element!(self.geo.ty(), E => {
+            let split = SplitKernel::<E> {
+                memory: self.memory,
+                starts,
+                n_keys: keys.len(),
+                v_offset,
+                head_bytes: self.geo.head_bytes(),
+                head_dim,
+                scale,
+                q: &q[..group * head_len],
+                scores,
+                result,
+                ty: PhantomData,
+            };
+            dispatch(self.tier, split);
+        });
+    }
+
+    /// Merges the splits of a row and KV head.
+    fn finish(&self, row: &WaveRow, kv_head: usize, results: &Results, out: &RowsMut<'_>) {
+        let group = self.params.n_heads / self.params.n_kv_heads;
+        let width = group * self.params.head_dim;
+        // SAFETY: rows of a wave are distinct and KV heads share no columns, so every task
+        // that finishes a row has a tile of its own.
+        let mut tile =
+            unsafe { out.tile(row.row..row.row + 1, kv_head * width..(kv_head + 1) * width) };
+        let (start, len) = self.place(row.first, kv_head);
+        let n_splits = splits_of(&row.seen).len();
+        // From one split of this KV head to the next.
+        let stride = len * self.params.n_kv_heads;
+        let sinks = self.params.sinks.map(|sinks| &sinks[kv_head * group..][..group]);
+        // SAFETY: all splits of the row are done, and nobody writes their results before the
+        // wave ends. Places of other KV heads between them are not looked at, so the slices
+        // are taken split by split.
+        let result = |i: usize| unsafe { results.read(start + i * stride, len) };
+        let head_dim = self.params.head_dim;
+        dispatch(self.tier, Merge { head_dim, n_splits, sinks, result, out: tile.row_mut(0) });
+    }
+}
+
+/// Scores, weights and weighted values of a split, for all heads of a group.
+struct SplitKernel<'a, E> {
+    memory: &'a [u8],
+    starts: &'a [usize], // [SCORES_LEN], each the start of a key in the memory
+    n_keys: usize,       // at least 1
+    v_offset: isize,     // from a key to its value
+    head_bytes: usize,
+    head_dim: usize,
+    scale: ScoreScale,
+    q: &'a [f32],          // [group, padded]
+    scores: &'a mut [f32], // [group, SCORES_LEN]
+    result: &'a mut [f32], // [group, result_len]
+    ty: PhantomData<E>,
+}
+
+impl<E: Element> Kernel for SplitKernel<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(mut self, l: L) {
+        let group = self.q.len() / padded(self.head_dim);
+        // As many heads at a time as leave registers for keys, in parts of like size.
+        let n_parts = group.div_ceil(4);
+        for part in 0..n_parts {
+            let heads = part * group / n_parts..(part + 1) * group / n_parts;
+            l.run(Part { split: &mut self, heads });
+        }
+    }
+}
+
+/// Some heads of a split.
+struct Part<'a, 'b, E> {
+    split: &'a mut SplitKernel<'b, E>,
+    heads: Range<usize>,
+}
+
+impl<E: Element> Kernel for Part<'_, '_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let Self { split, heads } = self;
+        match heads.len() {
+            1 => split.score::<L, 1, 4>(l, heads.start),
+            2 => split.score::<L, 2, 4>(l, heads.start),
+            3 => split.score::<L, 3, 3>(l, heads.start),
+            4 => split.score::<L, 4, 2>(l, heads.start),
+            n => unreachable!("{n} heads at a time"),
+        }
+        for head in heads.clone() {
+            let scores = &mut split.scores[head * SCORES_LEN..][..SCORES_LEN];
+            let mut running = Running::new(None);
+            running.add(l, scores, &(0..split.n_keys), split.scale);
+            let len = result_len(split.head_dim);
+            split.result[head * len] = running.max;
+            split.result[head * len + 1] = running.sum;
+        }
+        match heads.len() {
+            1 => split.accumulate::<L, 1, 8>(l, heads.start),
+            2 => split.accumulate::<L, 2, 4>(l, heads.start),
+            3 => split.accumulate::<L, 3, 4>(l, heads.start),
+            4 => split.accumulate::<L, 4, 2>(l, heads.start),
+            n => unreachable!("{n} heads at a time"),
+        }
+    }
+}
+
+/// `dots[h][j] + q[h][i] * k[j]`, lane by lane.
+#[inline(always)]
+fn multiply<L: Lanes, const H: usize, const K: usize>(
+    l: L,
+    mut dots: [[L::V; K]; H],
+    q: [&[[f32; 8]]; H],
+    i: usize,
+    k: [L::V; K],
+) -> [[L::V; K]; H] {
+    for (dots, q) in dots.iter_mut().zip(&q) {
+        let q = l.load(&q[i]);
+        for (dot, k) in dots.iter_mut().zip(&k) {
+            *dot = l.fma(q, *k, *dot);
+        }
+    }
+    dots
+}
+
+impl<E: Element> SplitKernel<'_, E> {
+    /// The start of a key, or with an offset of its value.
+    #[inline(always)]
+    fn head(&self, key: usize, offset: isize) -> *const u8 {
+        self.memory.as_ptr().wrapping_add(self.starts[key]).wrapping_offset(offset)
+    }
+
+    /// Asks for the lines of a key or value.
+    #[inline(always)]
+    fn prefetch<L: Lanes>(&self, l: L, head: *const u8) {
+        for line in (0..self.head_bytes).step_by(64) {
+            l.prefetch(head.wrapping_add(line));
+        }
+    }
+
+    /// Dot products of `H` heads with all keys, `K` keys at a time.
+    #[inline(always)]
+    fn score<L: Lanes, const H: usize, const K: usize>(&mut self, l: L, first: usize) {
+        let (head_dim, head_len) = (self.head_dim, padded(self.head_dim));
+        let n_vectors = head_len / 8;
+        let mut q = [[].as_slice(); H];
+        for (h, q) in q.iter_mut().enumerate() {
+            *q = &self.q[(first + h) * head_len..][..head_len].as_chunks::<8>().0[..n_vectors];
+        }
+        for key in (0..self.n_keys).step_by(K) {
+            let mut k = [std::ptr::null(); K];
+            for (j, k) in k.iter_mut().enumerate() {
+                *k = self.head(key + j, 0);
+                // The first values follow the last keys.
+                let ahead = key + j + PREFETCH_KEYS;
+                if ahead < self.n_keys {
+                    self.prefetch(l, self.head(ahead, 0));
+                } else if ahead - self.n_keys < PREFETCH_KEYS {
+                    self.prefetch(l, self.head(ahead - self.n_keys, self.v_offset));
+                }
+            }
+            let mut dots = [[l.splat(0.0); K]; H];
+            let mut k8 = [l.splat(0.0); K];
+            // Four vectors are a block of the quantized types.
+            for block in 0..head_dim / 32 {
+                for i in 0..4 {
+                    for (k8, &k) in k8.iter_mut().zip(&k) {
+                        // SAFETY: every key was found to be inside the memory.
+                        *k8 = unsafe { E::load(l, k, 4 * block + i) };
+                    }
+                    dots = multiply(l, dots, q, 4 * block + i, k8);
+                }
+            }
+            for i in head_dim / 32 * 4..head_dim / 8 {
+                for (k8, &k) in k8.iter_mut().zip(&k) {
+                    // SAFETY: every key was found to be inside the memory.
+                    *k8 = unsafe { E::load(l, k, i) };
+                }
+                dots = multiply(l, dots, q, i, k8);
+            }
+            if head_dim % 8 > 0 {
+                let i = head_dim / 8;
+                for (k8, &k) in k8.iter_mut().zip(&k) {
+                    // SAFETY: every key was found to be inside the memory.
+                    *k8 = unsafe { E::load_tail(l, k, i, head_dim % 8) };
+                }
+                dots = multiply(l, dots, q, i, k8);
+            }
+            if H == 4 {
+                // The sums of one key are those of four heads.
+                for (j, key) in (key..key + K).enumerate() {
+                    let sums = l.sums([dots[0][j], dots[1 % H][j], dots[2 % H][j], dots[3 % H][j]]);
+                    for (h, sum) in sums.iter().enumerate() {
+                        self.scores[(first + h) * SCORES_LEN + key] = *sum;
+                    }
+                }
+            } else {
+                for (h, dots) in dots.iter().enumerate() {
+                    let sums = l.sums([dots[0], dots[1 % K], dots[2 % K], dots[3 % K]]);
+                    let at = (first + h) * SCORES_LEN + key;
+                    self.scores[at..at + K].copy_from_slice(&sums[..K]);
+                }
+            }
+        }
+    }
+
+    /// Weighted sums of the values for `H` heads, `C` vectors of columns at a time.
+    #[inline(always)]
+    fn accumulate<L: Lanes, const H: usize, const C: usize>(&mut self, l: L, first: usize) {
+        let n_vectors = self.head_dim.div_ceil(8);
+        let whole = self.head_dim / 8 / C * C;
+        for i in 0..whole / C {
+            self.accumulate_columns::<L, H, C, false>(l, first, i, i == 0);
+        }
+        for i in whole..self.head_dim / 8 {
+            self.accumulate_columns::<L, H, 1, false>(l, first, i, i == 0);
+        }
+        for i in self.head_dim / 8..n_vectors {
+            self.accumulate_columns::<L, H, 1, true>(l, first, i, i == 0);
+        }
+    }
+
+    #[inline(always)]
+    fn accumulate_columns<L: Lanes, const H: usize, const C: usize, const TAIL: bool>(
+        &mut self,
+        l: L,
+        first: usize,
+        part: usize,
+        prefetch: bool,
+    ) {
+        let vector = C * part;
+        let mut sums = [[l.splat(0.0); C]; H];
+        let mut weights = [[].as_slice(); H];
+        for (h, weights) in weights.iter_mut().enumerate() {
+            *weights = &self.scores[(first + h) * SCORES_LEN..][..self.n_keys];
+        }
+        for key in 0..self.n_keys {
+            let value = self.head(key, self.v_offset);
+            if prefetch && key + PREFETCH_KEYS < self.n_keys {
+                self.prefetch(l, self.head(key + PREFETCH_KEYS, self.v_offset));
+            }
+            // One vector of values at a time: sums and weights take the other registers.
+            let mut w8 = [l.splat(0.0); H];
+            for (w8, weights) in w8.iter_mut().zip(&weights) {
+                *w8 = l.splat(weights[key]);
+            }
+            for c in 0..C {
+                let i = vector + c;
+                // SAFETY: every value was found to be inside the memory.
+                let v8 = unsafe {
+                    if TAIL {
+                        E::load_tail(l, value, i, self.head_dim % 8)
+                    } else {
+                        E::load(l, value, i)
+                    }
+                };
+                for (sums, w8) in sums.iter_mut().zip(&w8) {
+                    sums[c] = l.fma(*w8, v8, sums[c]);
+                }
+            }
+        }
+        let len = result_len(self.head_dim);
+        for (h, sums) in sums.into_iter().enumerate() {
+            let out = &mut self.result[(first + h) * len..][..len].as_chunks_mut::<8>().0;
+            for (sum, out) in sums.into_iter().zip(&mut out[1 + vector..]) {
+                l.store(sum, out);
+            }
+        }
+    }
+}
+
+/// The splits of one row and KV head become its result.
+struct Merge<'a, F> {
+    head_dim: usize,
+    n_splits: usize,
+    sinks: Option<&'a [f32]>, // [group]
+    result: F,                // split -> [group, result_len]
+    out: &'a mut [f32],       // [group * head_dim]
+}
+
+impl<'r, F: Fn(usize) -> &'r [f32]> Kernel for Merge<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let len = result_len(self.head_dim);
+        for (h, out) in self.out.chunks_exact_mut(self.head_dim).enumerate() {
+            let head = |split: usize| &(self.result)(split)[h * len..][..len];
+            let sink = Running::new(self.sinks.map(|sinks| sinks[h]));
+            let max = (0..self.n_splits).fold(sink.max, |max, i| max.max(head(i)[0]));
+            let mut sum = 0.0;
+            if sink.sum > 0.0 {
+                sum = exp2_of(l, sink.max - max);
+            }
+            out.fill(0.0);
+            for i in 0..self.n_splits {
+                let head = head(i);
+                // A split of nothing but minus infinity has no weight.
+                let empty = head[0] == f32::NEG_INFINITY;
+                let factor = if empty { 0.0 } else { exp2_of(l, head[0] - max) };
+                sum = head[1].mul_add(factor, sum);
+                for (out, value) in out.iter_mut().zip(&head[8..]) {
+                    *out = value.mul_add(factor, *out);
+                }
+            }
+            let inv = 1.0 / sum;
+            out.iter_mut().for_each(|out| *out *= inv);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Causal attention of a ragged batch over paged KV memory.
+//!
+//! The softmax is streamed (arXiv:1805.02867). Rows of prompts meet tiles of keys in
+//! blocks (`prefill.rs`), generated rows meet splits of their context one by one
+//! (`decode.rs`); tiles and splits are cut at multiples of a constant of the absolute
+//! position. What a row and head computes depends on that row, its role, its position
+//! and the keys and values it sees: how a prompt is chunked, what else is in the batch
+//! and how many threads run never shows.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod decode;
+mod element;
+mod lanes;
+mod prefill;
+mod softmax;
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use crate::kv::Part;
+use crate::{KvGeometry, PerThread, Rows, RowsMut, Team, Tier};
+
+/// What a model's attention layer computes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttnParams<'a> {
+    /// Query heads.
+    pub n_heads: usize,
+    /// Heads of keys and values; each serves `n_heads / n_kv_heads` query heads.
+    pub n_kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Factor of the scores, often `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// Scores become `cap * tanh(score / cap)`.
+    pub softcap: Option<f32>,
+    /// Position `p` sees only positions above `p - window`.
+    pub window: Option<usize>,
+    /// Whether position `p` sees only positions up to `p`. If not, it sees up to the
+    /// last row of its sequence in the batch.
+    pub causal: bool,
+    /// A logit of each query head that takes part in the softmax as the score of a key
+    /// would, and adds no value. It is neither scaled nor capped (arXiv:2508.10925).
+    pub sinks: Option<&'a [f32]>, // [n_heads]
+}
+
+/// One sequence of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttnSeq<'a> {
+    /// Its rows in the batch, of consecutive positions.
+    pub rows: Range<usize>,
+    /// The position of the first of these rows.
+    pub first_pos: usize,
+    /// The pages of its keys and values: `pages[i]` holds `page_len` positions from
+    /// `(first_page + i) * page_len`.
+    pub pages: &'a [u32],
+    /// Pages that were dropped before the first of `pages`.
+    pub first_page: usize,
+    /// Whether its rows are generated tokens. They are computed in an order of their
+    /// own, so their bits differ from those of a prompt's rows.
+    pub generated: bool,
+}
+
+/// The largest layers and contexts that an [`AttnScratch`] is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttnLimits {
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Query heads that share a KV head.
+    pub group: usize,
+    /// Heads of keys and values.
+    pub n_kv_heads: usize,
+    /// Positions that a row sees.
+    pub kv_len: usize,
+}
+
+/// Memory for [`attention`], made once and used for every call.
+#[derive(Debug)]
+pub struct AttnScratch {
+    blocks: PerThread<prefill::Block>,
+    splits: PerThread<decode::Split>,
+    shared: Mutex<decode::Shared>,
+    limits: AttnLimits,
+}
+
+impl AttnScratch {
+    /// Scratch for a team of `n_threads` and for layers of at most these sizes.
+    pub fn new(n_threads: usize, limits: AttnLimits) -> Self {
+        let AttnLimits { head_dim, group, n_kv_heads, kv_len } = limits;
+        Self {
+            blocks: PerThread::new(n_threads, |_| prefill::Block::new(head_dim, group)),
+            splits: PerThread::new(n_threads, |_| decode::Split::new(head_dim, group)),
+            shared: Mutex::new(decode::Shared::new(head_dim, group, n_kv_heads, kv_len)),
+            limits,
+        }
+    }
+}
+
+/// `out = softmax(scale * q kᵀ) v` for every row and head, each row over what it
+/// sees of its own sequence and, where there is one, its head's sink. Keys and values of the batch's own rows have to be in
+/// the memory already. Rows of no sequence are left as they are.
+///
+/// # Panics
+/// If the shapes disagree, sequences share rows, a page is missing or outside the
+/// memory, or the scratch is too small.
+#[expect(clippy::too_many_arguments, reason = "each is one part of the operation")]
+#[expect(clippy::needless_pass_by_value, reason = "the view is exclusive while the call lasts")]
+pub fn attention(
+    team: &Team,
+    tier: Tier,
+    params: &AttnParams<'_>,
+    geo: &KvGeometry,
+    memory: &[u8],        // [n_pages * page_bytes]
+    q: Rows<'_>,          // [n_rows, n_heads * head_dim]
+    seqs: &[AttnSeq<'_>], // in order of their rows
+    scratch: &AttnScratch,
+    out: RowsMut<'_>, // [n_rows, n_heads * head_dim]
+) {
+    assert_fits(team, params, geo, memory, &q, seqs, scratch, &out);
+    if seqs.iter().any(|seq| seq.generated && !seq.rows.is_empty()) {
+        // The lock waits only where two calls share a scratch.
+        let mut shared = scratch.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let splits = &scratch.splits;
+        let decode = decode::Decode { team, tier, params, geo, memory, q, seqs, splits };
+        decode.run(&mut shared, &out);
+    }
+    let group = params.n_heads / params.n_kv_heads;
+    let block_rows = prefill::block_rows(group);
+    let n_blocks = |seq: &AttnSeq<'_>| {
+        if seq.generated { 0 } else { seq.rows.len().div_ceil(block_rows) }
+    };
+    let n_tasks = seqs.iter().map(n_blocks).sum::<usize>() * params.n_kv_heads;
+    team.parallel_for(n_tasks, &|task, thread| {
+        let (kv_head, mut block) = (task % params.n_kv_heads, task / params.n_kv_heads);
+        for seq in seqs {
+            if block >= n_blocks(seq) {
+                block -= n_blocks(seq);
+                continue;
+            }
+            // The last rows see the most, so their blocks start first.
+            let first = seq.rows.start + (n_blocks(seq) - 1 - block) * block_rows;
+            let rows = first..seq.rows.end.min(first + block_rows);
+            let heads = kv_head * group..(kv_head + 1) * group;
+            let cols = heads.start * params.head_dim..heads.end * params.head_dim;
+            // SAFETY: sequences share no rows, blocks of one sequence share none, and
+            // KV heads share no columns, so every task has a tile of its own. `out` is
+            // not used otherwise during the loop.
+            let tile = unsafe { out.tile(rows.clone(), cols.clone()) };
+            let q = q.slice_rows(rows.clone()).slice_cols(cols);
+            let task = prefill::Task { tier, params, geo, memory, seq, kv_head, rows };
+            task.run(&mut scratch.blocks.get(thread), q, tile);
+            return;
+        }
+    });
+}
+
+#[expect(clippy::too_many_arguments, reason = "the arguments of the kernel")]
+fn assert_fits(
+    team: &Team,
+    params: &AttnParams<'_>,
+    geo: &KvGeometry,
+    memory: &[u8],
+    q: &Rows<'_>,
+    seqs: &[AttnSeq<'_>],
+    scratch: &AttnScratch,
+    out: &RowsMut<'_>,
+) {
+    let shape = (q.n_rows(), params.n_heads * params.head_dim);
+    assert_eq!((q.n_rows(), q.n_cols()), shape, "shape of the queries");
+    assert_eq!((out.n_rows(), out.n_cols()), shape, "shape of the result");
+    let heads = (params.n_kv_heads, params.head_dim);
+    assert_eq!((geo.n_kv_heads(), geo.head_dim()), heads, "heads of the KV memory");
+    assert!(params.n_heads.is_multiple_of(params.n_kv_heads), "query heads of a KV head");
+    assert!(params.window != Some(0), "a window of no positions");
+    assert!(params.softcap.is_none_or(|cap| cap > 0.0), "a soft cap above zero");
+    assert!(params.sinks.is_none_or(|s| s.len() == params.n_heads), "a sink for each head");
+    assert!(
+        scratch.blocks.len() >= team.n_threads()
+            && scratch.limits.head_dim >= params.head_dim
+            && scratch.limits.group >= params.n_heads / params.n_kv_heads
+            && scratch.limits.n_kv_heads >= params.n_kv_heads,
+        "the scratch is too small"
+    );
+    let n_pages = memory.len() / geo.page_bytes();
+    let mut n_rows = 0;
+    for seq in seqs {
+        assert!(n_rows <= seq.rows.start && seq.rows.start <= seq.rows.end, "rows {:?}", seq.rows);
+        n_rows = seq.rows.end;
+        assert!(seq.pages.iter().all(|&page| (page as usize) < n_pages), "pages of the memory");
+        if seq.rows.is_empty() {
+            continue;
+        }
+        let first = seen(params, seq, seq.rows.start).start / geo.page_len();
+        let seen_end = seq.first_pos + seq.rows.len();
+        let end = seen_end.div_ceil(geo.page_len());
+        let held = seq.first_page..seq.first_page + seq.pages.len();
+        assert!(held.start <= first && end <= held.end, "pages {held:?} of {first}..{end}");
+        let kv_len = seen_end.min(params.window.unwrap_or(seen_end));
+        assert!(kv_len <= scratch.limits.kv_len, "{kv_len} positions exceed the scratch");
+    }
+    assert!(n_rows <= q.n_rows(), "{n_rows} rows of {}", q.n_rows());
+}
+
+/// The positions that a row of a sequence sees.
+fn seen(params: &AttnParams<'_>, seq: &AttnSeq<'_>, row: usize) -> Range<usize> {
+    let pos = seq.first_pos + (row - seq.rows.start);
+    let start = params.window.map_or(0, |window| (pos + 1).saturating_sub(window));
+    let end = if params.causal { pos + 1 } else { seq.first_pos + seq.rows.len() };
+    start..end
+}
+
+/// Where the key of a position begins in the memory.
+fn kv_row(geo: &KvGeometry, seq: &AttnSeq<'_>, kv_head: usize, pos: usize) -> usize {
+    let page = seq.pages[pos / geo.page_len() - seq.first_page] as usize;
+    geo.start(Part::K, page, kv_head, pos % geo.page_len())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,411 @@
+//! Attention of a prompt's rows: blocks of queries against tiles of keys and values.
+//!
+//! A tile is widened once, in panels of 16 columns, for all queries of a block, and
+//! both products run on blocks of registers. Tiles are cut at multiples of
+//! [`TILE_LEN`] of the absolute position; a query's scores, weights and sums are
+//! computed in order of the keys it sees, whatever else is in its block.
+
+use std::ops::Range;
+
+use super::element::{Element, with_element};
+use super::lanes::{Kernel, Lanes, dispatch};
+use super::softmax::{Running, ScoreScale};
+use super::{AttnParams, AttnSeq, kv_row, seen};
+use crate::{KvGeometry, Rows, RowsMut, Tier};
+
+/// Keys of a tile.
+const TILE_LEN: usize = 128;
+
+/// Columns of a panel: keys of a score panel, elements of a value panel.
+const PANEL: usize = 16;
+
+/// Queries that are multiplied with a panel at a time. With two vectors of columns
+/// they take 12 of the 16 registers.
+const QUERIES: usize = 6;
+
+/// Queries of a block: rows of a sequence times the heads that share keys and values.
+const BLOCK_LEN: usize = 96;
+
+/// Rows of a sequence in a block.
+pub(super) fn block_rows(group: usize) -> usize {
+    (BLOCK_LEN / group).max(1)
+}
+
+/// The width of a head in whole panels.
+const fn padded(head_dim: usize) -> usize {
+    head_dim.next_multiple_of(PANEL)
+}
+
+/// Memory of one thread for a block and the tile it meets.
+#[derive(Debug)]
+pub(super) struct Block {
+    q: Vec<f32>,             // [n_queries, head_dim], scaled
+    acc: Vec<f32>,           // [n_queries, padded], weighted sums of values
+    running: Vec<Running>,   // [n_queries]
+    seen: Vec<Range<usize>>, // [n_queries], keys of the tile that a query sees
+    extents: Vec<Extent>,    // [n_queries / QUERIES]
+    scores: Vec<f32>,        // [n_queries, TILE_LEN], then the weights
+    k: Vec<f32>,             // [TILE_LEN / PANEL, head_dim, PANEL]
+    v: Vec<f32>,             // [padded / PANEL, TILE_LEN, PANEL]
+}
+
+impl Block {
+    /// A block for heads of up to these sizes.
+    pub(super) fn new(max_head_dim: usize, max_group: usize) -> Self {
+        let n_queries = max_group.max(BLOCK_LEN).next_multiple_of(QUERIES);
+        let head_len = padded(max_head_dim);
+        Self {
+            q: vec![0.0; n_queries * max_head_dim],
+            acc: vec![0.0; n_queries * head_len],
+            running: vec![Running::new(None); n_queries],
+            seen: vec![0..0; n_queries],
+            extents: vec![Extent::default(); n_queries / QUERIES],
+            scores: vec![0.0; n_queries * TILE_LEN],
+            k: vec![0.0; TILE_LEN * head_len],
+            v: vec![0.0; TILE_LEN * head_len],
+        }
+    }
+}
+
+/// The rows of one sequence that one thread computes for one KV head.
+pub(super) struct Task<'a> {
+    pub(super) tier: Tier,
+    pub(super) params: &'a AttnParams<'a>,
+    pub(super) geo: &'a KvGeometry,
+    pub(super) memory: &'a [u8],
+    pub(super) seq: &'a AttnSeq<'a>,
+    pub(super) kv_head: usize,
+    pub(super) rows: Range<usize>,
+}
+
+impl Task<'_> {
+    pub(super) fn run(
+        &self,
+        block: &mut Block,
+        q: Rows<'_>,          // [n_rows, group * head_dim]
+        mut out: RowsMut<'_>, // [n_rows, group * head_dim]
+    ) {
+        let head_dim = self.params.head_dim;
+        let head_len = padded(head_dim);
+        let group = self.params.n_heads / self.params.n_kv_heads;
+        let scale = ScoreScale::new(self.params.scale, self.params.softcap);
+        let n_real = self.rows.len() * group;
+        // The last few queries are filled up with ones that see what the last row sees.
+        let n_queries = n_real.next_multiple_of(QUERIES);
+
+        // Queries in order of row, then head, so positions never fall.
+        for (i, q) in q.iter().flat_map(|row| row.chunks_exact(head_dim)).enumerate() {
+            let scaled = &mut block.q[i * head_dim..][..head_dim];
+            scaled.iter_mut().zip(q).for_each(|(scaled, q)| *scaled = q * scale.q);
+        }
+        block.q[n_real * head_dim..n_queries * head_dim].fill(0.0);
+        block.acc[..n_queries * head_len].fill(0.0);
+        for (i, running) in block.running[..n_queries].iter_mut().enumerate() {
+            let head = self.kv_head * group + i % group;
+            *running = Running::new(self.params.sinks.map(|sinks| sinks[head]));
+        }
+
+        // Both ends of what a row sees rise with its position.
+        let start = seen(self.params, self.seq, self.rows.start).start;
+        let end = seen(self.params, self.seq, self.rows.end - 1).end;
+        for tile_idx in start / TILE_LEN..end.div_ceil(TILE_LEN) {
+            let first_pos = tile_idx * TILE_LEN;
+            let in_tile = |pos: usize| pos.saturating_sub(first_pos).min(TILE_LEN);
+            for (i, range) in block.seen[..n_queries].iter_mut().enumerate() {
+                let row = self.rows.start + i.min(n_real - 1) / group;
+                let seen = seen(self.params, self.seq, row);
+                *range = in_tile(seen.start)..in_tile(seen.end);
+            }
+            for (extent, seen) in
+                block.extents.iter_mut().zip(block.seen[..n_queries].chunks_exact(QUERIES))
+            {
+                *extent = Extent::new(seen);
+            }
+            let keys = in_tile(start)..in_tile(end);
+            self.load(block, first_pos, keys);
+            let tile = Tile { head_dim, scale, n_queries, block };
+            dispatch(self.tier, tile);
+        }
+
+        for i in 0..self.rows.len() {
+            for (j, out) in out.row_mut(i).chunks_exact_mut(head_dim).enumerate() {
+                let query = i * group + j;
+                let inv = 1.0 / block.running[query].sum;
+                let acc = &block.acc[query * head_len..][..head_dim];
+                out.iter_mut().zip(acc).for_each(|(out, acc)| *out = acc * inv);
+            }
+        }
+    }
+
+    /// Widens the keys and values of a tile that some query sees. What is around them
+    /// keeps old values, which no query uses.
+    fn load(&self, block: &mut Block, first_pos: usize, keys: Range<usize>) {
+        let Block { k, v, .. } = block;
+        let mut starts = [0; TILE_LEN];
+        for (start, key) in starts.iter_mut().zip(0..TILE_LEN) {
+            // Keys outside the range stand for the nearest inside.
+            let pos = first_pos + key.clamp(keys.start, keys.end - 1);
+            *start = kv_row(self.geo, self.seq, self.kv_head, pos);
+        }
+        let bytes = self.geo.head_bytes();
+        let v_offset = self.geo.v_offset_from_k();
+        for start in starts {
+            let v_start = start.wrapping_add_signed(v_offset);
+            assert!(start.max(v_start) + bytes <= self.memory.len(), "a head in the memory");
+        }
+        let (memory, head_dim) = (self.memory, self.params.head_dim);
+        with_element!(self.geo.ty(), E => {
+            let load =
+                Load::<E> { memory, starts, v_offset, keys, head_dim, k, v, ty: std::marker::PhantomData };
+            dispatch(self.tier, load);
+        });
+    }
+}
+
+/// Widening a tile's keys and values into panels.
+struct Load<'a, E> {
+    memory: &'a [u8],
+    starts: [usize; TILE_LEN], // where the keys begin in the memory
+    v_offset: isize,           // from a key to its value
+    keys: Range<usize>,
+    head_dim: usize,
+    k: &'a mut [f32], // [TILE_LEN / PANEL, head_dim, PANEL]
+    v: &'a mut [f32], // [padded / PANEL, TILE_LEN, PANEL]
+    ty: std::marker::PhantomData<E>,
+}
+
+/// Vector `i` of a stored head, filled up with zeros.
+///
+/// # Safety
+/// `head` is the start of a stored head of `head_dim` elements, and `8 * i` is below
+/// `head_dim`.
+#[inline(always)]
+unsafe fn load_any<L: Lanes, E: Element>(l: L, head: *const u8, i: usize, head_dim: usize) -> L::V {
+    let n = head_dim - 8 * i;
+    // SAFETY: the caller's promise.
+    if n >= 8 { unsafe { E::load(l, head, i) } } else { unsafe { E::load_tail(l, head, i, n) } }
+}
+
+impl<E: Element> Kernel for Load<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let head_dim = self.head_dim;
+        let n_vectors = head_dim.div_ceil(8);
+        let head = |key: usize, offset: isize| -> *const u8 {
+            self.memory.as_ptr().wrapping_add(self.starts[key]).wrapping_offset(offset)
+        };
+        for eight in self.keys.start / 8..self.keys.end.div_ceil(8) {
+            let (panel, half) = (eight / 2, eight % 2 * 8);
+            let panel = &mut self.k[panel * head_dim * PANEL..][..head_dim * PANEL];
+            for i in 0..n_vectors {
+                let mut rows = [l.splat(0.0); 8];
+                for (j, row) in rows.iter_mut().enumerate() {
+                    // SAFETY: the task checked that every head is in the memory.
+                    *row = unsafe { load_any::<L, E>(l, head(8 * eight + j, 0), i, head_dim) };
+                }
+                let columns = l.transpose(rows);
+                let n = (head_dim - 8 * i).min(8);
+                let lines = panel[8 * i * PANEL..][..n * PANEL].as_chunks_mut::<PANEL>().0;
+                for (column, line) in columns.into_iter().zip(lines) {
+                    l.store(column, &mut line.as_chunks_mut::<8>().0[half / 8]);
+                }
+            }
+        }
+        let (v, _) = self.v.as_chunks_mut::<8>();
+        for key in self.keys.clone() {
+            let value = head(key, self.v_offset);
+            for i in 0..n_vectors {
+                // SAFETY: the task checked that every head is in the memory.
+                let x = unsafe { load_any::<L, E>(l, value, i, head_dim) };
+                l.store(x, &mut v[(i / 2 * TILE_LEN + key) * 2 + i % 2]);
+            }
+        }
+    }
+}
+
+/// What a few queries see of a tile.
+#[derive(Clone, Debug, Default)]
+struct Extent {
+    /// From the first key that one of them sees to the last.
+    some: Range<usize>,
+    /// The keys that all of them see, within `some`.
+    all: Range<usize>,
+}
+
+impl Extent {
+    fn new(seen: &[Range<usize>]) -> Self {
+        let seeing = || seen.iter().filter(|seen| !seen.is_empty());
+        let some = seeing().map(|s| s.start).min()..seeing().map(|s| s.end).max();
+        let (Some(start), Some(end)) = (some.start, some.end) else { return Self::default() };
+        let all_start = seen.iter().map(|s| s.start).max().unwrap_or(0);
+        let all_end = seen.iter().map(|s| s.end).min().unwrap_or(0);
+        let all = if all_start < all_end { all_start..all_end } else { end..end };
+        Self { some: start..end, all }
+    }
+}
+
+/// A block of queries meets a tile.
+struct Tile<'a> {
+    head_dim: usize,
+    scale: ScoreScale,
+    n_queries: usize,
+    block: &'a mut Block,
+}
+
+/// Two vectors for each of a few queries.
+type Registers<L> = [[<L as Lanes>::V; 2]; QUERIES];
+
+/// `acc[r] + a[r][i] * panel[i]` for each `i` in order.
+///
+/// # Safety
+/// From `a` on, `QUERIES` rows of `panel.len()` elements, `stride` apart, can be read.
+#[inline(always)]
+unsafe fn multiply<L: Lanes>(
+    l: L,
+    mut acc: Registers<L>,
+    a: *const f32,
+    stride: usize,
+    panel: &[[f32; PANEL]],
+) -> Registers<L> {
+    for (i, columns) in panel.iter().enumerate() {
+        let [low, high] = columns.as_chunks::<8>().0 else { unreachable!("two halves") };
+        let (low, high) = (l.load(low), l.load(high));
+        for (r, acc) in acc.iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            let x = l.splat(unsafe { *a.add(r * stride + i) });
+            acc[0] = l.fma(x, low, acc[0]);
+            acc[1] = l.fma(x, high, acc[1]);
+        }
+    }
+    acc
+}
+
+impl Kernel for Tile<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(mut self, l: L) {
+        self.score(l);
+        self.weigh(l);
+        self.accumulate(l);
+    }
+}
+
+impl Tile<'_> {
+    /// Scores of the keys that the queries see, and some around them.
+    #[inline(always)]
+    fn score<L: Lanes>(&mut self, l: L) {
+        let Block { q, scores, extents, k, .. } = &mut *self.block;
+        let head_dim = self.head_dim;
+        let panels = k.chunks_exact(head_dim * PANEL).take(TILE_LEN / PANEL);
+        for (p, panel) in panels.enumerate() {
+            let panel = panel.as_chunks::<PANEL>().0;
+            for first in (0..self.n_queries).step_by(QUERIES) {
+                let some = &extents[first / QUERIES].some;
+                if some.end <= p * PANEL || (p + 1) * PANEL <= some.start {
+                    continue;
+                }
+                let q = &q[first * head_dim..][..QUERIES * head_dim];
+                let zero = [[l.splat(0.0); 2]; QUERIES];
+                // SAFETY: the slice holds the rows.
+                let acc = unsafe { multiply(l, zero, q.as_ptr(), head_dim, panel) };
+                let scores = &mut scores[first * TILE_LEN..][..QUERIES * TILE_LEN];
+                for (acc, scores) in acc.iter().zip(scores.chunks_exact_mut(TILE_LEN)) {
+                    let scores = &mut scores.as_chunks_mut::<8>().0[2 * p..][..2];
+                    l.store(acc[0], &mut scores[0]);
+                    l.store(acc[1], &mut scores[1]);
+                }
+            }
+        }
+    }
+
+    /// Turns scores into weights, and makes the sums so far relative to a new maximum.
+    #[inline(always)]
+    fn weigh<L: Lanes>(&mut self, l: L) {
+        let head_len = padded(self.head_dim);
+        let Block { acc, running, scores, seen, .. } = &mut *self.block;
+        let queries = running[..self.n_queries]
+            .iter_mut()
+            .zip(&seen[..])
+            .zip(scores.chunks_exact_mut(TILE_LEN))
+            .zip(acc.chunks_exact_mut(head_len));
+        for (((running, seen), scores), acc) in queries {
+            if seen.is_empty() {
+                continue;
+            }
+            if let Some(factor) = running.add(l, scores, seen, self.scale) {
+                let factor = l.splat(factor);
+                for acc in acc.as_chunks_mut::<8>().0 {
+                    l.store(l.mul(l.load(acc), factor), acc);
+                }
+            }
+        }
+    }
+
+    /// Adds the weighted values.
+    #[inline(always)]
+    fn accumulate<L: Lanes>(&mut self, l: L) {
+        let head_len = padded(self.head_dim);
+        let Block { acc, scores, seen, extents, v, .. } = &mut *self.block;
+        let panels = v.chunks_exact(TILE_LEN * PANEL).take(head_len / PANEL);
+        for (p, panel) in panels.enumerate() {
+            let panel = panel.as_chunks::<PANEL>().0;
+            for first in (0..self.n_queries).step_by(QUERIES) {
+                let seen = &seen[first..first + QUERIES];
+                let Extent { some, all } = &extents[first / QUERIES];
+                if some.is_empty() {
+                    continue;
+                }
+                let acc = &mut acc[first * head_len..][..QUERIES * head_len];
+                let weights = &scores[first * TILE_LEN..][..QUERIES * TILE_LEN];
+                let mut rest = Edge { acc, weights, seen, panel, column: p * PANEL };
+                rest.add(l, some.start..all.start);
+                let mut sums = [[l.splat(0.0); 2]; QUERIES];
+                for (sums, acc) in sums.iter_mut().zip(rest.acc.chunks_exact(head_len)) {
+                    let acc = &acc.as_chunks::<8>().0[2 * p..][..2];
+                    *sums = [l.load(&acc[0]), l.load(&acc[1])];
+                }
+                let row = weights[all.start..].as_ptr();
+                // SAFETY: the weights hold the rows, from the first key that all see.
+                let sums = unsafe { multiply(l, sums, row, TILE_LEN, &panel[all.clone()]) };
+                for (sums, acc) in sums.iter().zip(rest.acc.chunks_exact_mut(head_len)) {
+                    let acc = &mut acc.as_chunks_mut::<8>().0[2 * p..][..2];
+                    l.store(sums[0], &mut acc[0]);
+                    l.store(sums[1], &mut acc[1]);
+                }
+                rest.add(l, all.end..some.end);
+            }
+        }
+    }
+}
+
+/// Weighted values of keys that some of a few queries see.
+struct Edge<'a> {
+    acc: &'a mut [f32],        // [QUERIES, padded]
+    weights: &'a [f32],        // [QUERIES, TILE_LEN]
+    seen: &'a [Range<usize>],  // [QUERIES]
+    panel: &'a [[f32; PANEL]], // [TILE_LEN]
+    column: usize,             // of the panel
+}
+
+impl Edge<'_> {
+    /// As [`multiply`], for the queries that see a key.
+    #[inline(always)]
+    fn add<L: Lanes>(&mut self, l: L, keys: Range<usize>) {
+        let head_len = self.acc.len() / QUERIES;
+        for key in keys {
+            for (r, acc) in self.acc.chunks_exact_mut(head_len).enumerate() {
+                if !self.seen[r].contains(&key) {
+                    continue;
+                }
+                let x = l.splat(self.weights[r * TILE_LEN + key]);
+                let acc = acc[self.column..][..PANEL].as_chunks_mut::<8>().0;
+                for (acc, values) in acc.iter_mut().zip(self.panel[key].as_chunks::<8>().0) {
+                    l.store(l.fma(x, l.load(values), l.load(acc)), acc);
+                }
+            }
+        }
+    }
+}

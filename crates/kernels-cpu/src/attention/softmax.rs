@@ -1,0 +1,151 @@
+//! The softmax of attention: powers of two, the soft cap, and scores that become
+//! weights.
+//!
+//! Scores are kept as logarithms to base 2, so a weight is `2^(score - max)`: what
+//! natural scores need as a factor is part of the scale of the queries.
+
+use std::ops::Range;
+
+use super::lanes::Lanes;
+
+/// From here down `exp2` is zero.
+const EXP2_LO: f32 = -127.0;
+/// (2^r - 1) / r on |r| <= 1/2, highest degree first: least relative error of 2^r, 2e-9.
+const EXP2_POLY: [f32; 6] =
+    [1.535_336_2e-4, 1.339_887_5e-3, 9.618_437e-3, 5.550_332_4e-2, 2.402_264_8e-1, 6.931_472e-1];
+/// Below this magnitude `tanh` is an odd polynomial.
+const TANH_SPLIT: f32 = 0.625;
+/// (tanh x - x) / x³ as a polynomial in x², highest degree first (Cephes `tanhf`).
+const TANH_POLY: [f32; 5] =
+    [-5.704_989e-3, 2.063_908_8e-2, -5.373_971_5e-2, 1.333_144_2e-1, -3.333_328e-1];
+
+/// `2^x` for `x <= 0` within 2 ULP; zero where the result would be subnormal.
+#[inline(always)]
+pub(super) fn exp2<L: Lanes>(l: L, x: L::V) -> L::V {
+    // The second operand of a maximum is kept on NaN, so a NaN passes.
+    let x = l.max(l.splat(EXP2_LO), x);
+    let n = l.round(x);
+    let r = l.sub(x, n);
+    let mut p = l.splat(EXP2_POLY[0]);
+    for c in &EXP2_POLY[1..] {
+        p = l.fma(p, r, l.splat(*c));
+    }
+    l.mul(l.fma(p, r, l.splat(1.0)), l.pow2(n))
+}
+
+/// [`exp2`] of one value.
+#[inline(always)]
+pub(super) fn exp2_of<L: Lanes>(l: L, x: f32) -> f32 {
+    let mut lanes = [0.0; 8];
+    l.store(exp2(l, l.splat(x)), &mut lanes);
+    lanes[0]
+}
+
+/// The hyperbolic tangent, within 4 ULP.
+#[inline(always)]
+fn tanh<L: Lanes>(l: L, x: L::V) -> L::V {
+    let one = l.splat(1.0);
+    let a = l.copysign(x, one);
+    let z = l.mul(x, x);
+    let mut p = l.splat(TANH_POLY[0]);
+    for c in &TANH_POLY[1..] {
+        p = l.fma(p, z, l.splat(*c));
+    }
+    let near = l.fma(l.mul(p, z), x, x);
+    // (1 - e) / (1 + e) with e = exp(-2 |x|).
+    let e = exp2(l, l.mul(a, l.splat(-2.0 * std::f32::consts::LOG2_E)));
+    let far = l.copysign(l.div(l.sub(one, e), l.add(one, e)), x);
+    l.select_less(a, l.splat(TANH_SPLIT), near, far)
+}
+
+/// What becomes of the dot product of a query and a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ScoreScale {
+    /// Factor of the queries.
+    pub(super) q: f32,
+    /// The cap on what the scaled dot products are, which are natural logarithms then.
+    cap: Option<f32>,
+}
+
+impl ScoreScale {
+    pub(super) fn new(scale: f32, softcap: Option<f32>) -> Self {
+        match softcap {
+            Some(cap) => Self { q: scale, cap: Some(cap) },
+            None => Self { q: scale * std::f32::consts::LOG2_E, cap: None },
+        }
+    }
+}
+
+/// The running softmax of one query.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Running {
+    /// The largest score so far.
+    pub(super) max: f32,
+    /// The sum of the weights, relative to it.
+    pub(super) sum: f32,
+}
+
+impl Running {
+    /// Before any key; a sink (a natural logarithm) is a key without a value.
+    pub(super) fn new(sink: Option<f32>) -> Self {
+        match sink {
+            Some(sink) => Self { max: sink * std::f32::consts::LOG2_E, sum: 1.0 },
+            None => Self { max: f32::NEG_INFINITY, sum: 0.0 },
+        }
+    }
+
+    /// Turns the scores of the keys in `seen` into weights and adds them. Returns the
+    /// factor of what came before, if the largest score grew. Around `seen`, weights
+    /// within a vector are zero.
+    #[inline(always)]
+    pub(super) fn add<L: Lanes>(
+        &mut self,
+        l: L,
+        scores: &mut [f32], // [n_keys], a multiple of 8
+        seen: &Range<usize>,
+        scale: ScoreScale,
+    ) -> Option<f32> {
+        let first = seen.start / 8;
+        let scores = &mut scores.as_chunks_mut::<8>().0[first..seen.end.div_ceil(8)];
+        let none = l.splat(f32::NEG_INFINITY);
+        let mut max = none;
+        if let Some(cap) = scale.cap {
+            let (inv, factor) = (l.splat(1.0 / cap), l.splat(cap * std::f32::consts::LOG2_E));
+            for s in scores.iter_mut() {
+                l.store(l.mul(factor, tanh(l, l.mul(l.load(s), inv))), s);
+            }
+        }
+        let n = scores.len();
+        for i in [0, n - 1] {
+            let at = 8 * (first + i);
+            if at < seen.start || seen.end < at + 8 {
+                let kept = l.keep(l.load(&scores[i]), at, seen, f32::NEG_INFINITY);
+                l.store(kept, &mut scores[i]);
+            }
+        }
+        for s in scores.iter() {
+            max = l.max(max, l.load(s));
+        }
+        let max = l.max_lane(max);
+        let mut factor = None;
+        if max > self.max {
+            let shrunk = exp2_of(l, self.max - max);
+            *self = Self { max, sum: self.sum * shrunk };
+            factor = Some(shrunk);
+        }
+        if self.max == f32::NEG_INFINITY {
+            // Nothing but minus infinity so far: weights of zero change nothing.
+            scores.as_flattened_mut().fill(0.0);
+            return None;
+        }
+        let max = l.splat(self.max);
+        let mut sum = l.splat(0.0);
+        for s in scores.iter_mut() {
+            let weights = exp2(l, l.sub(l.load(s), max));
+            sum = l.add(sum, weights);
+            l.store(weights, s);
+        }
+        self.sum += l.sum(sum);
+        factor
+    }
+}

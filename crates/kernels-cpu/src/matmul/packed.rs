@@ -1,0 +1,172 @@
+//! The product of 8-bit activations with packed weights, the default for every row.
+//!
+//! One row reads the packed weights as they lie, in several streams; a task is a run
+//! of groups of sixteen rows. For more rows a task expands some columns of a group
+//! into a panel that stays in the first cache, and multiplies it with all rows.
+
+use super::Epilogue;
+use crate::packed::{
+    GROUP_LEN, GroupSums, MAX_TILE_ROWS, PACKED_ROWS, PanelGroup, STREAMS, dot_groups, expand,
+    multiply_panel, tile_rows,
+};
+use crate::quantize::{QuantizedRow, QuantizedRows};
+use crate::{PackedRef, PerThread, RowsMut, Team, Tier};
+
+/// Columns that are expanded at a time: whole blocks of every type.
+const PANEL_COLS: usize = 1024;
+/// Tasks that each thread gets, so that a slow thread can be helped.
+const TASKS_PER_THREAD: usize = 8;
+/// The most groups of a task that multiplies several rows.
+const MAX_GROUPS: usize = 4;
+
+/// Scratch memory of [`matmul_packed`] for each thread of a team: a panel of 26 KiB and
+/// the sums of sixteen columns.
+#[derive(Debug)]
+pub struct PackedScratch(PerThread<Scratch>);
+
+#[derive(Debug)]
+struct Scratch {
+    panel: Vec<PanelGroup>, // [PANEL_COLS / 32]
+    sums: Vec<GroupSums>,   // [max_rows]
+}
+
+impl PackedScratch {
+    /// Scratch memory for the threads of a team and products of at most `max_rows` rows.
+    pub fn new(team: &Team, max_rows: usize) -> Self {
+        Self(PerThread::new(team.n_threads(), |_| Scratch {
+            panel: vec![PanelGroup::ZERO; PANEL_COLS / GROUP_LEN],
+            sums: vec![[0.0; PACKED_ROWS]; max_rows],
+        }))
+    }
+}
+
+/// `out[r] = x[r] · parts + epilogue`, with the rows of several matrices side by side
+/// in the columns of `out`. The bits of an element depend on its two rows alone, and
+/// are the same on every tier.
+///
+/// # Panics
+/// If the shapes do not fit each other, or `scratch` was made for a smaller team or
+/// fewer rows.
+#[expect(clippy::needless_pass_by_value, reason = "the view must be exclusive for the call")]
+pub fn matmul_packed(
+    team: &Team,
+    tier: Tier,
+    parts: &[PackedRef<'_>],
+    x: &QuantizedRows, // [n_rows, n_cols]
+    out: RowsMut<'_>,  // [n_rows, sum of the parts' rows]
+    scratch: &PackedScratch,
+    epilogue: &Epilogue<'_>,
+) {
+    for part in parts {
+        assert_eq!(part.n_cols(), x.n_cols(), "columns of the weights and of the activations");
+    }
+    let n: usize = parts.iter().map(PackedRef::n_rows).sum();
+    assert_eq!((out.n_rows(), out.n_cols()), (x.n_rows(), n), "shape of the output");
+    epilogue.check(x.n_rows(), n);
+    assert!(team.n_threads() <= scratch.0.len(), "scratch for {} threads", scratch.0.len());
+    if x.n_rows() == 0 {
+        return;
+    }
+    let n_groups: usize = parts.iter().map(PackedRef::n_groups).sum();
+    let per_task = n_groups.div_ceil(team.n_threads() * TASKS_PER_THREAD);
+    let per_task = if x.n_rows() == 1 {
+        per_task.next_multiple_of(STREAMS)
+    } else {
+        per_task.clamp(1, MAX_GROUPS)
+    };
+    team.parallel_for(n_groups.div_ceil(per_task.max(1)), &|task, thread| {
+        let groups = task * per_task..n_groups.min((task + 1) * per_task);
+        let (mut first, mut col) = (0, 0);
+        for part in parts {
+            let (start, end) = (groups.start.max(first), groups.end.min(first + part.n_groups()));
+            if start < end {
+                // SAFETY: a task index is handed out once, tasks have disjoint groups and
+                // groups disjoint columns, and `out` is not used otherwise meanwhile.
+                let tile = |group: usize| unsafe {
+                    let from = col + group * PACKED_ROWS;
+                    let to = col + part.n_rows().min((group + 1) * PACKED_ROWS);
+                    (out.tile(0..x.n_rows(), from..to), from)
+                };
+                let segment = Segment { tier, part, x, epilogue };
+                let range = start - first..end - first;
+                if x.n_rows() == 1 {
+                    segment.dot(range, tile);
+                } else {
+                    segment.multiply(range, tile, &mut scratch.0.get(thread));
+                }
+            }
+            first += part.n_groups();
+            col += part.n_rows();
+        }
+    });
+}
+
+/// The groups of a task that lie in one matrix.
+struct Segment<'s> {
+    tier: Tier,
+    part: &'s PackedRef<'s>,
+    x: &'s QuantizedRows,
+    epilogue: &'s Epilogue<'s>,
+}
+
+impl Segment<'_> {
+    /// Multiplies one row with the groups in `range`, a quarter of them apart.
+    fn dot<'o>(&self, range: std::ops::Range<usize>, tile: impl Fn(usize) -> (RowsMut<'o>, usize)) {
+        let x = self.x.row(0);
+        let store = |group: usize, sums: &GroupSums| {
+            let (mut out, col) = tile(group);
+            self.epilogue.store(0, col, sums, out.row_mut(0));
+        };
+        let quarter = range.len() / STREAMS;
+        for i in 0..quarter {
+            let groups: [usize; STREAMS] = std::array::from_fn(|s| range.start + i + s * quarter);
+            let mut sums = [[0.0; PACKED_ROWS]; STREAMS];
+            dot_groups(
+                self.tier,
+                self.part.ty(),
+                &groups.map(|g| self.part.group(g)),
+                x,
+                &mut sums,
+            );
+            for (group, sums) in groups.into_iter().zip(&sums) {
+                store(group, sums);
+            }
+        }
+        for group in range.start + quarter * STREAMS..range.end {
+            let mut sums = [[0.0; PACKED_ROWS]];
+            dot_groups(self.tier, self.part.ty(), &[self.part.group(group)], x, &mut sums);
+            store(group, &sums[0]);
+        }
+    }
+
+    /// Multiplies all rows with the groups in `range`, one after the other.
+    fn multiply<'o>(
+        &self,
+        range: std::ops::Range<usize>,
+        tile: impl Fn(usize) -> (RowsMut<'o>, usize),
+        scratch: &mut Scratch,
+    ) {
+        let (ty, n_cols) = (self.part.ty(), self.part.n_cols());
+        let tile_rows = tile_rows(self.tier, ty);
+        let sums = &mut scratch.sums[..self.x.n_rows()];
+        for group in range {
+            sums.fill([0.0; PACKED_ROWS]);
+            for col in (0..n_cols).step_by(PANEL_COLS) {
+                let cols = col..n_cols.min(col + PANEL_COLS);
+                let panel = &mut scratch.panel[..cols.len() / GROUP_LEN];
+                expand(self.tier, ty, self.part.group(group), col, panel);
+                for (i, sums) in sums.chunks_mut(tile_rows).enumerate() {
+                    let rows: [QuantizedRow<'_>; MAX_TILE_ROWS] = std::array::from_fn(|r| {
+                        let row = i * tile_rows + r.min(sums.len() - 1);
+                        self.x.row(row).slice_cols(cols.clone())
+                    });
+                    multiply_panel(self.tier, ty, panel, &rows[..sums.len()], sums);
+                }
+            }
+            let (mut out, col) = tile(group);
+            for (r, sums) in sums.iter().enumerate() {
+                self.epilogue.store(r, col, sums, out.row_mut(r));
+            }
+        }
+    }
+}

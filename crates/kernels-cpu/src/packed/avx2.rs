@@ -1,0 +1,426 @@
+//! The kernels in AVX2: eight rows to a register, two registers to a group.
+//!
+//! Products of unsigned quants and activations are added in pairs to 16 bits, as many
+//! words as fit ([`Format::DEPTH`]), then to 32 bits, where a half's factor multiplies
+//! them on the way. Signed quants give their sign to the activations.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+
+use super::avx2_scales::{FormatAvx2, Scales};
+use super::panel::PanelGroup;
+use super::{GROUP_LEN, GroupSums, PACKED_ROWS, STREAMS};
+use crate::quantize::QuantizedRow;
+use crate::vec_dot::simd::prefetch;
+
+/// How far ahead of a stream memory is fetched, in bytes.
+const PREFETCH_BYTES: usize = 2048;
+
+/// Columns that a stream reads before it is the next one's turn.
+const STRETCH: usize = 256;
+
+/// Sixteen rows in two registers.
+type Rows16<T> = [T; 2];
+
+/// Where 32 columns of sixteen rows come from, a word of each row at a time.
+trait Words: Copy {
+    /// Word `q` of each row.
+    ///
+    /// # Safety
+    /// The processor has AVX2, and the memory behind the words lives.
+    unsafe fn word(self, q: usize) -> Rows16<__m256i>;
+}
+
+/// The quants of a [`PanelGroup`].
+#[derive(Clone, Copy)]
+struct PanelWords(*const u8);
+
+impl Words for PanelWords {
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn word(self, q: usize) -> Rows16<__m256i> {
+        // SAFETY: the pointer is to the eight words of a panel's group.
+        unsafe { load2(self.0.add(64 * q)) }
+    }
+}
+
+/// The planes of a packed block.
+struct PlaneWords<F>(*const u8, std::marker::PhantomData<F>);
+
+impl<F> Clone for PlaneWords<F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F> Copy for PlaneWords<F> {}
+
+impl<F: FormatAvx2> Words for PlaneWords<F> {
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn word(self, q: usize) -> Rows16<__m256i> {
+        let (p, at) = (F::PLANES, self.0);
+        let shift_to = |v: __m256i, from: usize, to: usize| {
+            let by = _mm_cvtsi32_si128(from.abs_diff(to) as i32);
+            if from > to { _mm256_srl_epi16(v, by) } else { _mm256_sll_epi16(v, by) }
+        };
+        if p.bytes {
+            // SAFETY: the pointer is to planes of the format, which has eight words.
+            return unsafe { load2(at.add(64 * q)) };
+        }
+        let mut out = [_mm256_setzero_si256(); 2];
+        if p.nibbles {
+            // SAFETY: as above; the nibbles are four lines.
+            let v = unsafe { load2(at.add(64 * (q % 4))) };
+            for r in 0..2 {
+                let v = if q < 4 { v[r] } else { _mm256_srli_epi16::<4>(v[r]) };
+                out[r] = _mm256_and_si256(v, _mm256_set1_epi8(15));
+            }
+        }
+        if let Some(to) = p.pairs {
+            // SAFETY: as above; the pairs are two lines.
+            let v = unsafe { load2(at.add(p.pairs_at() + 64 * (q / 4))) };
+            for r in 0..2 {
+                let v = shift_to(v[r], q % 4 * 2, to);
+                let v = _mm256_and_si256(v, _mm256_set1_epi8(3 << to));
+                out[r] = _mm256_or_si256(out[r], v);
+            }
+        }
+        if let Some(to) = p.singles {
+            // SAFETY: as above; the singles are one line.
+            let v = unsafe { load2(at.add(p.singles_at())) };
+            for r in 0..2 {
+                let v = shift_to(v[r], q, to);
+                let v = _mm256_and_si256(v, _mm256_set1_epi8(1 << to));
+                out[r] = _mm256_or_si256(out[r], v);
+            }
+        }
+        out
+    }
+}
+
+/// 64 bytes in two registers.
+///
+/// # Safety
+/// The bytes can be read.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn load2(at: *const u8) -> Rows16<__m256i> {
+    // SAFETY: the caller's promise.
+    unsafe { [_mm256_loadu_si256(at.cast()), _mm256_loadu_si256(at.add(32).cast())] }
+}
+
+/// An activation row as the kernels read it.
+#[derive(Clone, Copy)]
+struct XRow {
+    quants: *const i8,
+    scales: *const f32,
+    /// Of 32 quants, or of 16 for formats with two halves.
+    sums: *const f32,
+}
+
+impl XRow {
+    const NONE: Self =
+        Self { quants: std::ptr::null(), scales: std::ptr::null(), sums: std::ptr::null() };
+
+    fn new<F: FormatAvx2>(x: &QuantizedRow<'_>) -> Self {
+        let sums = if F::HALVES == 1 { x.block_sums } else { x.half_sums };
+        Self { quants: x.quants.as_ptr(), scales: x.scales.as_ptr(), sums: sums.as_ptr() }
+    }
+
+    /// The row from group `g` on.
+    ///
+    /// # Safety
+    /// The row has that many groups.
+    #[inline]
+    unsafe fn skip<F: FormatAvx2>(self, g: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Self {
+                quants: self.quants.add(g * GROUP_LEN),
+                scales: self.scales.add(g),
+                sums: self.sums.add(g * F::HALVES),
+            }
+        }
+    }
+}
+
+/// Makes the sums of several rows opaque to the compiler. It would otherwise reorder the
+/// additions so that those of a row are neighbours, and run out of registers.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn keep<const T: usize>(sums: &mut [Rows16<__m256i>; T]) {
+    // SAFETY: the blocks have no instructions.
+    unsafe {
+        match sums.as_flattened_mut() {
+            [a, b, c, d, e, f] => asm!(
+                "/* {0} {1} {2} {3} {4} {5} */",
+                inout(ymm_reg) * a,
+                inout(ymm_reg) * b,
+                inout(ymm_reg) * c,
+                inout(ymm_reg) * d,
+                inout(ymm_reg) * e,
+                inout(ymm_reg) * f,
+                options(pure, nomem, nostack, preserves_flags)
+            ),
+            [a, b, c, d, e, f, g, h] => asm!(
+                "/* {0} {1} {2} {3} {4} {5} {6} {7} */",
+                inout(ymm_reg) * a,
+                inout(ymm_reg) * b,
+                inout(ymm_reg) * c,
+                inout(ymm_reg) * d,
+                inout(ymm_reg) * e,
+                inout(ymm_reg) * f,
+                inout(ymm_reg) * g,
+                inout(ymm_reg) * h,
+                options(pure, nomem, nostack, preserves_flags)
+            ),
+            [a, b, c, d] => asm!(
+                "/* {0} {1} {2} {3} */",
+                inout(ymm_reg) * a,
+                inout(ymm_reg) * b,
+                inout(ymm_reg) * c,
+                inout(ymm_reg) * d,
+                options(pure, nomem, nostack, preserves_flags)
+            ),
+            _ => {}
+        }
+    }
+}
+
+/// Adds the products of 32 columns of sixteen rows with the first 32 of `T` activation
+/// rows.
+///
+/// # Safety
+/// The processor has AVX2, FMA and F16C; words and rows can be read.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn add_group<F: FormatAvx2, const T: usize>(
+    words: impl Words,
+    scales: &Scales,
+    x: &[XRow; T],
+    acc: &mut [Rows16<__m256>; T],
+) {
+    let mut isums = [[_mm256_setzero_si256(); 2]; T];
+    let ones = _mm256_set1_epi16(1);
+    let depth = if F::DEPTH == 0 { 1 } else { F::DEPTH };
+    for half in 0..F::HALVES {
+        for run in 0..8 / F::HALVES / depth {
+            let mut sums = [[_mm256_setzero_si256(); 2]; T];
+            for i in 0..depth {
+                let q = half * (8 / F::HALVES) + run * depth + i;
+                // SAFETY: the caller's promise.
+                let w = unsafe { words.word(q) };
+                for t in 0..T {
+                    // SAFETY: a row has eight words of 32 columns.
+                    let x = unsafe { x[t].quants.add(4 * q).cast::<i32>().read_unaligned() };
+                    let x = _mm256_set1_epi32(x);
+                    for r in 0..2 {
+                        let pairs = if F::DEPTH == 0 {
+                            let x = _mm256_sign_epi8(x, w[r]);
+                            _mm256_maddubs_epi16(_mm256_abs_epi8(w[r]), x)
+                        } else {
+                            _mm256_maddubs_epi16(w[r], x)
+                        };
+                        sums[t][r] =
+                            if i == 0 { pairs } else { _mm256_add_epi16(sums[t][r], pairs) };
+                    }
+                }
+                keep(&mut sums);
+            }
+            for t in 0..T {
+                for r in 0..2 {
+                    let factor = if F::HALVES == 1 { ones } else { scales.factors[half][r] };
+                    let sum = _mm256_madd_epi16(sums[t][r], factor);
+                    isums[t][r] = _mm256_add_epi32(isums[t][r], sum);
+                }
+            }
+        }
+    }
+    for t in 0..T {
+        // SAFETY: a row has a scale and its sums.
+        let (scale, sums) = unsafe { (_mm256_set1_ps(*x[t].scales), x[t].sums) };
+        for r in 0..2 {
+            let isum = _mm256_cvtepi32_ps(isums[t][r]);
+            acc[t][r] = _mm256_fmadd_ps(_mm256_mul_ps(scales.scale[r], scale), isum, acc[t][r]);
+        }
+        if F::HAS_MIN {
+            for half in 0..F::HALVES {
+                // SAFETY: as above.
+                let sum = unsafe { _mm256_set1_ps(*sums.add(half)) };
+                for r in 0..2 {
+                    acc[t][r] = _mm256_fmadd_ps(scales.mins[half][r], sum, acc[t][r]);
+                }
+            }
+        }
+    }
+}
+
+/// See [`super::dot_groups`].
+///
+/// # Safety
+/// The processor has AVX2, FMA and F16C; groups and row are whole.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn dot_groups<F: FormatAvx2>(
+    groups: &[&[u8]],
+    x: QuantizedRow<'_>,
+    out: &mut [GroupSums],
+) {
+    match *groups {
+        // SAFETY: the caller's promise.
+        [a, b, c, d] => unsafe { dot_streams::<F, STREAMS>([a, b, c, d], x, out) },
+        _ => {
+            for (group, out) in groups.iter().zip(out.chunks_exact_mut(1)) {
+                // SAFETY: the caller's promise.
+                unsafe { dot_streams::<F, 1>([group], x, out) };
+            }
+        }
+    }
+}
+
+/// The products of a row with `S` groups.
+///
+/// # Safety
+/// As [`dot_groups`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn dot_streams<F: FormatAvx2, const S: usize>(
+    groups: [&[u8]; S],
+    x: QuantizedRow<'_>,
+    out: &mut [GroupSums],
+) {
+    let block_bytes = PACKED_ROWS * F::BYTES;
+    let groups_of_block = F::LEN / GROUP_LEN;
+    let n_blocks = x.quants.len() / F::LEN;
+    let row = XRow::new::<F>(&x);
+    let mut acc = [[[_mm256_setzero_ps(); 2]; 1]; S];
+    let stretch = STRETCH / F::LEN;
+    let mut first = 0;
+    while first < n_blocks {
+        let end = n_blocks.min(first + stretch);
+        for s in 0..S {
+            let mut sums = acc[s];
+            for b in first..end {
+                let block = groups[s].as_ptr().wrapping_add(b * block_bytes);
+                let scales = block.wrapping_add(F::SCALES_AT);
+                for g in 0..groups_of_block {
+                    let planes = block.wrapping_add(g * F::PLANES.n_bytes());
+                    for line in 0..(block_bytes / groups_of_block).div_ceil(64) {
+                        let part = g * (block_bytes / groups_of_block) + 64 * line;
+                        prefetch(block.wrapping_add(PREFETCH_BYTES + part));
+                    }
+                    // SAFETY: block `b` is inside the group, and the row has its columns.
+                    unsafe {
+                        let words = PlaneWords::<F>(planes, std::marker::PhantomData);
+                        let x = [row.skip::<F>(b * groups_of_block + g)];
+                        add_group::<F, 1>(words, &F::scales_avx2(scales, g), &x, &mut sums);
+                    }
+                }
+            }
+            acc[s] = sums;
+        }
+        first = end;
+    }
+    for (acc, out) in acc.iter().zip(out) {
+        // SAFETY: the stores write the sixteen floats.
+        unsafe { store_sums(acc[0], out) };
+    }
+}
+
+/// # Safety
+/// The processor has AVX2, FMA and F16C.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn store_sums(acc: Rows16<__m256>, out: &mut GroupSums) {
+    // SAFETY: the stores write the sixteen floats of the array.
+    unsafe {
+        _mm256_storeu_ps(out.as_mut_ptr(), acc[0]);
+        _mm256_storeu_ps(out.as_mut_ptr().add(8), acc[1]);
+    }
+}
+
+/// See [`super::expand`].
+///
+/// # Safety
+/// The processor has AVX2, FMA and F16C; the bytes are those of the panel's columns.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn expand<F: FormatAvx2>(bytes: &[u8], panel: &mut [PanelGroup]) {
+    let blocks = bytes.chunks_exact(PACKED_ROWS * F::BYTES);
+    for (block, panel) in blocks.zip(panel.chunks_exact_mut(F::LEN / GROUP_LEN)) {
+        let scales = block[F::SCALES_AT..].as_ptr();
+        for line in 0..block.len().div_ceil(64) {
+            prefetch(block.as_ptr().wrapping_add(2 * PREFETCH_BYTES + 64 * line));
+        }
+        for (g, panel) in panel.iter_mut().enumerate() {
+            let planes = &block[g * F::PLANES.n_bytes()..][..F::PLANES.n_bytes()];
+            let words = PlaneWords::<F>(planes.as_ptr(), std::marker::PhantomData);
+            let out = panel.quants.as_mut_ptr().cast::<__m256i>();
+            for q in 0..8 {
+                // SAFETY: the planes are whole, and the panel has eight words of 64 bytes
+                // on cache lines.
+                unsafe {
+                    let [a, b] = words.word(q);
+                    _mm256_store_si256(out.add(2 * q), a);
+                    _mm256_store_si256(out.add(2 * q + 1), b);
+                }
+            }
+            // SAFETY: the block's scales follow its planes.
+            unsafe { F::scales_avx2(scales, g).store::<F>(&mut panel.scales) };
+        }
+    }
+}
+
+/// See [`super::multiply_panel`].
+///
+/// # Safety
+/// The processor has AVX2, FMA and F16C; the rows have the panel's columns.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn multiply_panel<F: FormatAvx2>(
+    panel: &[PanelGroup],
+    x: &[QuantizedRow<'_>],
+    sums: &mut [GroupSums],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match x.len() {
+            1 => multiply_rows::<F, 1>(panel, x, sums),
+            2 => multiply_rows::<F, 2>(panel, x, sums),
+            3 => multiply_rows::<F, 3>(panel, x, sums),
+            4 => multiply_rows::<F, 4>(panel, x, sums),
+            n => panic!("no kernel for {n} rows"),
+        }
+    }
+}
+
+/// # Safety
+/// As [`multiply_panel`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn multiply_rows<F: FormatAvx2, const T: usize>(
+    panel: &[PanelGroup],
+    x: &[QuantizedRow<'_>],
+    sums: &mut [GroupSums],
+) {
+    let mut rows = [XRow::NONE; T];
+    let mut acc = [[_mm256_setzero_ps(); 2]; T];
+    for t in 0..T {
+        rows[t] = XRow::new::<F>(&x[t]);
+        // SAFETY: the loads read the sixteen floats of the array.
+        acc[t] = unsafe {
+            let at = sums[t].as_ptr();
+            [_mm256_loadu_ps(at), _mm256_loadu_ps(at.add(8))]
+        };
+    }
+    for panel in panel {
+        let words = PanelWords(panel.quants.as_ptr().cast());
+        // SAFETY: the rows have the columns of each group of the panel.
+        unsafe {
+            add_group::<F, T>(words, &Scales::load::<F>(&panel.scales), &rows, &mut acc);
+            for row in &mut rows {
+                *row = row.skip::<F>(1);
+            }
+        }
+    }
+    for t in 0..T {
+        // SAFETY: this function has the features.
+        unsafe { store_sums(acc[t], &mut sums[t]) };
+    }
+}

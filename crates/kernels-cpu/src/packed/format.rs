@@ -1,0 +1,127 @@
+//! What a packed block looks like: planes of quants, then scales.
+//!
+//! A quant is put together from planes of 4, 2, 1 or 8 bits. The four columns of word
+//! `q` of 32 columns are `4 q` to `4 q + 3`; a word is a row's.
+//!
+//! | plane | bytes | a word holds |
+//! |---|---|---|
+//! | nibbles | 256 | of words `q` and `q + 4` of a row, low and high nibble |
+//! | pairs | 128 | two bits each of words `q` to `q + 3`, lowest first |
+//! | singles | 64 | a bit each of words 0 to 7, lowest first |
+//! | bytes | 512 | word `q` of a row |
+
+use realizar_quant::BlockType;
+
+use super::pack::Block;
+use super::panel::GroupScales;
+use super::{GROUP_LEN, PACKED_ROWS};
+
+/// The planes of a type, in the order in which they lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Planes {
+    /// Bits 0 to 3 of a quant.
+    pub(super) nibbles: bool,
+    /// Two bits of a quant, from this bit on.
+    pub(super) pairs: Option<usize>,
+    /// One bit of a quant, at this place.
+    pub(super) singles: Option<usize>,
+    /// The whole quant, signed.
+    pub(super) bytes: bool,
+}
+
+/// Bytes of a plane for 16 rows and 32 columns.
+pub(super) const NIBBLES_BYTES: usize = 256;
+pub(super) const PAIRS_BYTES: usize = 128;
+pub(super) const SINGLES_BYTES: usize = 64;
+pub(super) const BYTES_BYTES: usize = 512;
+
+impl Planes {
+    pub(super) const NONE: Self = Self { nibbles: false, pairs: None, singles: None, bytes: false };
+
+    /// Where the pairs begin.
+    pub(super) const fn pairs_at(self) -> usize {
+        if self.nibbles { NIBBLES_BYTES } else { 0 }
+    }
+
+    /// Where the singles begin.
+    pub(super) const fn singles_at(self) -> usize {
+        self.pairs_at() + if self.pairs.is_some() { PAIRS_BYTES } else { 0 }
+    }
+
+    /// Bytes of all planes of 16 rows and 32 columns.
+    pub(super) const fn n_bytes(self) -> usize {
+        if self.bytes {
+            return BYTES_BYTES;
+        }
+        self.singles_at() + if self.singles.is_some() { SINGLES_BYTES } else { 0 }
+    }
+}
+
+/// A quantized type as it is packed. `w = scale * quant + min`, with scale and minimum
+/// of 32 columns, or of 16 where [`Self::HALVES`] is 2.
+pub(super) trait Format {
+    /// The type.
+    const TY: BlockType;
+    /// Columns of a block: 32 or 256.
+    const LEN: usize = Self::TY.block_len();
+    /// Bytes of a row's block.
+    const BYTES: usize = Self::TY.block_bytes();
+    /// Where the bits of a quant are.
+    const PLANES: Planes;
+    /// Scales of 32 columns. One is a float; two are integers times a float.
+    const HALVES: usize;
+    /// Words of unsigned quants whose products with 8-bit activations, pairs of them
+    /// added, still add up to 16 bits; 0 for signed bytes.
+    const DEPTH: usize;
+    /// Whether there is a minimum.
+    const HAS_MIN: bool;
+
+    /// The scales of a row's block, or of those of several rows.
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word>;
+
+    /// Calls `put` with the planes of each 32 columns of a row's block, or of those of
+    /// several rows.
+    fn pack_quants<B: Block>(block: &B, put: impl FnMut(usize, RowQuants<B::Word>));
+
+    /// The scales of group `group` of a packed block, from its scales.
+    fn scales(scales: &[u8], group: usize) -> GroupScales;
+
+    /// Where the scales begin in a packed block.
+    const SCALES_AT: usize = Self::LEN / GROUP_LEN * Self::PLANES.n_bytes();
+}
+
+/// The quants of 32 columns of a row, as the planes of its format hold them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowQuants<W> {
+    pub(super) nibbles: Option<[W; 4]>,
+    pub(super) pairs: Option<[W; 2]>,
+    pub(super) singles: Option<W>,
+    pub(super) bytes: Option<[W; 8]>,
+}
+
+impl<W> RowQuants<W> {
+    pub(super) const NONE: Self = Self { nibbles: None, pairs: None, singles: None, bytes: None };
+}
+
+/// The scales of a row's block: first f16, then bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowScales<W> {
+    /// One f16 or two in a word, and how many.
+    pub(super) halves: (W, usize),
+    /// Four bytes to a word.
+    pub(super) bytes: [Option<W>; 4],
+}
+
+impl<W> RowScales<W> {
+    /// No scales but `n` f16.
+    #[inline(always)]
+    pub(super) fn of_halves(word: W, n: usize) -> Self {
+        Self { halves: (word, n), bytes: [None, None, None, None] }
+    }
+}
+
+/// Number `row` of the `i`-th list of f16 in the scales.
+pub(super) fn half_at(scales: &[u8], i: usize, row: usize) -> f32 {
+    let at = (i * PACKED_ROWS + row) * 2;
+    realizar_quant::half_bytes::f16_to_f32([scales[at], scales[at + 1]])
+}

@@ -1,0 +1,321 @@
+//! Quantized weight matrices in the order in which the kernels read them.
+//!
+//! Sixteen rows lie interleaved: of every 32 columns, the values of all sixteen rows
+//! are neighbours, four columns of a row to a 32-bit word. One word of activations
+//! then meets sixteen rows in a register or two, sums need no shuffles, and every
+//! lane is a row. A packed matrix has exactly the bytes of the file's blocks.
+//!
+//! The bits of a product are the same on every tier and for any number of rows:
+//! within 32 columns (16 where a type has scales for 16) sums are exact integers, and
+//! the blocks are added in order with fused multiply-adds, one accumulator an element.
+
+mod format;
+mod pack;
+mod panel;
+mod scalar;
+mod types;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx2_scales;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_scales;
+#[cfg(target_arch = "x86_64")]
+mod avx_vnni;
+#[cfg(target_arch = "x86_64")]
+mod pack_avx2;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
+
+use realizar_quant::BlockType;
+
+pub(crate) use panel::PanelGroup;
+
+use crate::quantize::QuantizedRow;
+use crate::{MatrixRef, Pages, Team, Tier};
+use format::Format;
+use types::with_format;
+
+/// Rows that lie interleaved.
+pub const PACKED_ROWS: usize = 16;
+
+/// The name of the packed layout. It changes with any byte of what [`pack_group`] makes,
+/// so that packed matrices that were stored are not mistaken for those of today.
+pub const PACKED_LAYOUT: &str = "x16 1";
+
+/// Columns that share a scale of the activations.
+pub(crate) const GROUP_LEN: usize = 32;
+
+/// The sums of one activation row with the rows of a group.
+pub(crate) type GroupSums = [f32; PACKED_ROWS];
+
+/// Whether matrices of this type can be packed: the quantized types of weights.
+pub const fn packs(ty: BlockType) -> bool {
+    types::is_packed(ty)
+}
+
+/// Bytes of a packed matrix: those of its blocks, with the rows rounded up to whole
+/// groups of [`PACKED_ROWS`]. `None` if the type cannot be packed, the columns are not
+/// whole blocks, or the size overflows.
+pub fn packed_bytes(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<usize> {
+    let row_bytes = packs(ty).then(|| ty.row_bytes(n_cols).ok())??;
+    n_rows.div_ceil(PACKED_ROWS).checked_mul(PACKED_ROWS)?.checked_mul(row_bytes)
+}
+
+/// Packs group `group` of a matrix: its rows from `16 * group` on. Rows past the last
+/// one become zeros. The bytes are the same on every tier.
+///
+/// # Panics
+/// If the type cannot be packed, there is no such group, or `out` is not the bytes of
+/// sixteen rows.
+pub fn pack_group(tier: Tier, matrix: &MatrixRef<'_>, group: usize, out: &mut [u8]) {
+    with_format!(matrix.ty(), F => pack::pack_group::<F>(tier, matrix, group, out));
+}
+
+/// Packs all groups of a matrix into `out`, on all threads. Allocates a list of the
+/// groups.
+///
+/// # Panics
+/// If `out` is not [`packed_bytes`] long.
+pub fn pack(team: &Team, tier: Tier, matrix: &MatrixRef<'_>, out: &mut [u8]) {
+    let n_groups = matrix.n_rows().div_ceil(PACKED_ROWS);
+    let n_bytes = packed_bytes(matrix.ty(), matrix.n_rows(), matrix.n_cols());
+    assert_eq!(n_bytes, Some(out.len()), "bytes of the packed matrix");
+    if out.is_empty() {
+        return;
+    }
+    let mut groups: Vec<&mut [u8]> = out.chunks_exact_mut(out.len() / n_groups).collect();
+    team.for_each_mut(&mut groups, |i, group, _thread| pack_group(tier, matrix, i, group));
+}
+
+/// A packed matrix that owns its memory.
+///
+/// ```
+/// use realizar_kernels_cpu::{MatrixRef, PackedMatrix, Team, Tier};
+/// use realizar_quant::BlockType;
+///
+/// let (ty, n_rows, n_cols) = (BlockType::Q8_0, 20, 64);
+/// let blocks = vec![0; n_rows * ty.row_bytes(n_cols)?];
+/// let matrix = MatrixRef::new(ty, n_rows, n_cols, &blocks);
+/// let packed = PackedMatrix::new(&Team::new(1), Tier::detect(), &matrix).expect("quantized, and small");
+/// assert_eq!(packed.view().n_groups(), 2);
+/// # Ok::<(), realizar_quant::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct PackedMatrix {
+    ty: BlockType,
+    n_rows: usize,
+    n_cols: usize,
+    data: Pages,
+}
+
+impl PackedMatrix {
+    /// Packs a matrix on all threads; `None` if its type cannot be packed ([`packs`]) or
+    /// there is too little memory.
+    pub fn new(team: &Team, tier: Tier, matrix: &MatrixRef<'_>) -> Option<Self> {
+        let (ty, n_rows, n_cols) = (matrix.ty(), matrix.n_rows(), matrix.n_cols());
+        let mut data = Pages::zeroed(packed_bytes(ty, n_rows, n_cols)?)?;
+        pack(team, tier, matrix, &mut data);
+        Some(Self { ty, n_rows, n_cols, data })
+    }
+
+    /// The matrix as the products take it.
+    pub fn view(&self) -> PackedRef<'_> {
+        PackedRef::new(self.ty, self.n_rows, self.n_cols, &self.data)
+    }
+}
+
+/// A packed matrix in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct PackedRef<'a> {
+    ty: BlockType,
+    n_rows: usize,
+    n_cols: usize,
+    group_bytes: usize,
+    data: &'a [u8], // [n_groups * group_bytes]
+}
+
+impl<'a> PackedRef<'a> {
+    /// A packed matrix of `n_rows` outputs and `n_cols` inputs.
+    ///
+    /// # Panics
+    /// If `data` is not [`packed_bytes`] long.
+    pub fn new(ty: BlockType, n_rows: usize, n_cols: usize, data: &'a [u8]) -> Self {
+        let n_bytes = packed_bytes(ty, n_rows, n_cols);
+        assert_eq!(n_bytes, Some(data.len()), "bytes of {n_rows} x {n_cols} packed {ty} weights");
+        let group_bytes = data.len().checked_div(n_rows.div_ceil(PACKED_ROWS)).unwrap_or(0);
+        Self { ty, n_rows, n_cols, group_bytes, data }
+    }
+
+    /// The type of the blocks.
+    pub const fn ty(&self) -> BlockType {
+        self.ty
+    }
+
+    /// Number of rows: outputs.
+    pub const fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Number of columns: inputs.
+    pub const fn n_cols(&self) -> usize {
+        self.n_cols
+    }
+
+    /// Number of groups of [`PACKED_ROWS`] rows, the last one padded.
+    pub const fn n_groups(&self) -> usize {
+        self.n_rows.div_ceil(PACKED_ROWS)
+    }
+
+    /// The bytes of a group.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    pub(crate) fn group(&self, i: usize) -> &'a [u8] {
+        &self.data[i * self.group_bytes..][..self.group_bytes]
+    }
+}
+
+/// Groups that [`dot_groups`] reads side by side.
+pub(crate) const STREAMS: usize = 4;
+
+/// A format with kernels for every tier.
+#[cfg(target_arch = "x86_64")]
+trait Kernels: avx2_scales::FormatAvx2 + avx512_scales::FormatAvx512 {}
+#[cfg(target_arch = "x86_64")]
+impl<F: avx2_scales::FormatAvx2 + avx512_scales::FormatAvx512> Kernels for F {}
+
+/// A format with kernels for every tier.
+#[cfg(not(target_arch = "x86_64"))]
+trait Kernels: Format {}
+#[cfg(not(target_arch = "x86_64"))]
+impl<F: Format> Kernels for F {}
+
+/// The products of one activation row with the rows of 1 or [`STREAMS`] groups of a
+/// matrix. Memory serves several streams faster than one.
+pub(crate) fn dot_groups(
+    tier: Tier,
+    ty: BlockType,
+    groups: &[&[u8]],
+    x: QuantizedRow<'_>,
+    out: &mut [GroupSums], // [groups.len()]
+) {
+    with_format!(ty, F => dot_groups_of::<F>(tier, groups, x, out));
+}
+
+fn dot_groups_of<F: Kernels>(
+    tier: Tier,
+    groups: &[&[u8]],
+    x: QuantizedRow<'_>,
+    out: &mut [GroupSums],
+) {
+    assert_eq!(groups.len(), out.len(), "sums of every group");
+    let n_blocks = x.quants.len() / F::LEN;
+    for group in groups {
+        assert_eq!(group.len(), n_blocks * PACKED_ROWS * F::BYTES, "bytes of a group");
+    }
+    assert!(x.is_whole(), "the parts of a quantized row");
+    match tier {
+        Tier::Scalar => scalar::dot_groups::<F>(groups, x, out),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the token of this tier exists only if its instructions were
+        // detected; the lengths were checked above.
+        Tier::Avx2(_) => unsafe { avx2::dot_groups::<F>(groups, x, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as for AVX2.
+        Tier::AvxVnni(_) => unsafe { avx_vnni::dot_groups::<F>(groups, x, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as for AVX2.
+        Tier::Avx512(_) => unsafe { avx512::dot_groups::<F>(groups, x, out) },
+    }
+}
+
+/// Expands columns of a group, from block `block` on, into a panel that
+/// [`multiply_panel`] takes on the same tier.
+pub(crate) fn expand(
+    tier: Tier,
+    ty: BlockType,
+    group: &[u8],
+    col: usize, // a multiple of 256, or of 32 for types with blocks of 32
+    panel: &mut [PanelGroup],
+) {
+    with_format!(ty, F => expand_of::<F>(tier, group, col, panel));
+}
+
+fn expand_of<F: Kernels>(tier: Tier, group: &[u8], col: usize, panel: &mut [PanelGroup]) {
+    let n_cols = panel.len() * GROUP_LEN;
+    assert!(col.is_multiple_of(F::LEN) && n_cols.is_multiple_of(F::LEN), "whole blocks");
+    let block_bytes = PACKED_ROWS * F::BYTES;
+    let bytes = &group[col / F::LEN * block_bytes..][..n_cols / F::LEN * block_bytes];
+    match tier {
+        Tier::Scalar => scalar::expand::<F>(bytes, panel),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the tokens of these tiers exist only if their instructions were
+        // detected, AVX2 among them; the lengths were checked above.
+        Tier::Avx2(_) | Tier::AvxVnni(_) => unsafe { avx2::expand::<F>(bytes, panel) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as for AVX2.
+        Tier::Avx512(_) => unsafe { avx512::expand::<F>(bytes, panel) },
+    }
+}
+
+/// The most activation rows that [`multiply_panel`] takes.
+pub(crate) const MAX_TILE_ROWS: usize = 8;
+
+/// The number of activation rows whose sums fit the registers best.
+pub(crate) fn tile_rows(tier: Tier, ty: BlockType) -> usize {
+    with_format!(ty, F => match tier {
+        // Where products are added to 32 bits on the way, those sums need registers too,
+        // and so do the sums of two halves.
+        #[cfg(target_arch = "x86_64")]
+        Tier::AvxVnni(_) => 4 / F::HALVES,
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx512(_) => MAX_TILE_ROWS,
+        _ if matches!(F::DEPTH, 0 | 8) => 4,
+        _ => 3,
+    })
+}
+
+/// Adds the products of activation rows with a panel to `sums`. The rows are given in
+/// the columns of the panel.
+pub(crate) fn multiply_panel(
+    tier: Tier,
+    ty: BlockType,
+    panel: &[PanelGroup],
+    x: &[QuantizedRow<'_>], // 1 to `tile_rows` rows
+    sums: &mut [GroupSums], // [x.len()]
+) {
+    with_format!(ty, F => multiply_panel_of::<F>(tier, panel, x, sums));
+}
+
+fn multiply_panel_of<F: Kernels>(
+    tier: Tier,
+    panel: &[PanelGroup],
+    x: &[QuantizedRow<'_>],
+    sums: &mut [GroupSums],
+) {
+    assert_eq!(x.len(), sums.len(), "sums of every row");
+    for x in x {
+        assert_eq!(x.quants.len(), panel.len() * GROUP_LEN, "columns of the panel");
+        assert!(x.is_whole(), "the parts of a quantized row");
+    }
+    match tier {
+        Tier::Scalar => scalar::multiply_panel::<F>(panel, x, sums),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the token of this tier exists only if its instructions were
+        // detected; the lengths were checked above.
+        Tier::Avx2(_) => unsafe { avx2::multiply_panel::<F>(panel, x, sums) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as for AVX2.
+        Tier::AvxVnni(_) => unsafe { avx_vnni::multiply_panel::<F>(panel, x, sums) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as for AVX2.
+        Tier::Avx512(_) => unsafe { avx512::multiply_panel::<F>(panel, x, sums) },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,34 @@
+//! A few columns of sixteen rows, expanded so that many activation rows can be
+//! multiplied with them: a byte a quant, scales as floats.
+
+use super::{GROUP_LEN, PACKED_ROWS};
+
+/// 32 columns of sixteen rows.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct PanelGroup {
+    /// Unsigned, or signed where the type's are.
+    pub(crate) quants: [[[u8; 4]; PACKED_ROWS]; GROUP_LEN / 4], // [word][row][column]
+    pub(crate) scales: GroupScales,
+}
+
+/// The scales of 32 columns of sixteen rows:
+/// `w = scale * factor * quant + min`, where factor and minimum are those of a half
+/// (16 columns), or there is one minimum and no factor.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct GroupScales {
+    pub(crate) scale: [f32; PACKED_ROWS],
+    pub(crate) mins: [[f32; PACKED_ROWS]; 2],
+    /// Each factor twice, for sums of pairs.
+    pub(crate) factors: [[[i16; 2]; PACKED_ROWS]; 2],
+}
+
+impl GroupScales {
+    pub(crate) const ZERO: Self =
+        Self { scale: [0.0; 16], mins: [[0.0; 16]; 2], factors: [[[0; 2]; 16]; 2] };
+}
+
+impl PanelGroup {
+    pub(crate) const ZERO: Self = Self { quants: [[[0; 4]; 16]; 8], scales: GroupScales::ZERO };
+}

@@ -1,0 +1,433 @@
+//! The types that can be packed, each with its planes and scales.
+
+use realizar_quant::BlockType;
+
+use super::PACKED_ROWS;
+use super::format::{Format, Planes, RowQuants, RowScales, half_at};
+use super::pack::{
+    Block, Word, nibbles_of, pairs_of, singles_of, singles_of_bits, sixes_of_k_scales,
+    sixes_of_q3_k,
+};
+use super::panel::GroupScales;
+
+/// Runs an expression with the format of a block type as a type.
+macro_rules! with_format {
+    ($ty:expr, $F:ident => $body:expr) => {{
+        use realizar_quant::BlockType as B;
+
+        use $crate::packed::types as t;
+        macro_rules! run {
+            ($name:ty) => {{
+                type $F = $name;
+                $body
+            }};
+        }
+        match $ty {
+            B::Q4_0 => run!(t::Q4_0),
+            B::Q4_1 => run!(t::Q4_1),
+            B::Q5_0 => run!(t::Q5_0),
+            B::Q5_1 => run!(t::Q5_1),
+            B::Q8_0 => run!(t::Q8_0),
+            B::Q2_K => run!(t::Q2K),
+            B::Q3_K => run!(t::Q3K),
+            B::Q4_K => run!(t::Q4K),
+            B::Q5_K => run!(t::Q5K),
+            B::Q6_K => run!(t::Q6K),
+            ty => panic!("{ty} weights are not packed"),
+        }
+    }};
+}
+pub(super) use with_format;
+
+/// Whether a type is among those of [`with_format`].
+pub(super) const fn is_packed(ty: BlockType) -> bool {
+    use BlockType as B;
+    matches!(
+        ty,
+        B::Q4_0
+            | B::Q4_1
+            | B::Q5_0
+            | B::Q5_1
+            | B::Q8_0
+            | B::Q2_K
+            | B::Q3_K
+            | B::Q4_K
+            | B::Q5_K
+            | B::Q6_K
+    )
+}
+
+/// Four bits.
+const NIBBLES: Planes = Planes { nibbles: true, ..Planes::NONE };
+/// Four bits and a fifth.
+const NIBBLES_AND_SINGLES: Planes = Planes { singles: Some(4), ..NIBBLES };
+
+/// Bytes of a list of f16.
+pub(super) const HALVES_BYTES: usize = 2 * PACKED_ROWS;
+
+/// The scales of a row from a function of the row.
+fn each(f: impl FnMut(usize) -> f32) -> [f32; PACKED_ROWS] {
+    let mut f = f;
+    std::array::from_fn(&mut f)
+}
+
+/// Scales of a type whose only integers are the quants: the scale, and the minimum or
+/// what an offset makes of it.
+fn plain(scale: impl FnMut(usize) -> f32, min: impl FnMut(usize) -> f32) -> GroupScales {
+    GroupScales { scale: each(scale), mins: [each(min), [0.0; 16]], ..GroupScales::ZERO }
+}
+
+/// Q4_0: `w = d * (q - 8)`.
+pub(super) struct Q4_0;
+
+impl Format for Q4_0 {
+    const TY: BlockType = BlockType::Q4_0;
+    const PLANES: Planes = NIBBLES;
+    const HALVES: usize = 1;
+    const DEPTH: usize = 8;
+    const HAS_MIN: bool = true;
+
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        RowScales::of_halves(block.word(0), 1)
+    }
+
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        put(0, RowQuants { nibbles: Some(block.words(2)), ..RowQuants::NONE });
+    }
+
+    fn scales(scales: &[u8], _group: usize) -> GroupScales {
+        plain(|row| half_at(scales, 0, row), |row| -8.0 * half_at(scales, 0, row))
+    }
+}
+
+/// Q4_1: `w = d * q + m`.
+pub(super) struct Q4_1;
+
+impl Format for Q4_1 {
+    const TY: BlockType = BlockType::Q4_1;
+    const PLANES: Planes = NIBBLES;
+    const HALVES: usize = 1;
+    const DEPTH: usize = 8;
+    const HAS_MIN: bool = true;
+
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        RowScales::of_halves(block.word(0), 2)
+    }
+
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        put(0, RowQuants { nibbles: Some(block.words(4)), ..RowQuants::NONE });
+    }
+
+    fn scales(scales: &[u8], _group: usize) -> GroupScales {
+        plain(|row| half_at(scales, 0, row), |row| half_at(scales, 1, row))
+    }
+}
+
+/// Q5_0: `w = d * (q - 16)`.
+pub(super) struct Q5_0;
+
+impl Format for Q5_0 {
+    const TY: BlockType = BlockType::Q5_0;
+    const PLANES: Planes = NIBBLES_AND_SINGLES;
+    const HALVES: usize = 1;
+    const DEPTH: usize = 4;
+    const HAS_MIN: bool = true;
+
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        RowScales::of_halves(block.word(0), 1)
+    }
+
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        let singles = Some(singles_of_bits(block.word(2)));
+        put(0, RowQuants { nibbles: Some(block.words(6)), singles, ..RowQuants::NONE });
+    }
+
+    fn scales(scales: &[u8], _group: usize) -> GroupScales {
+        plain(|row| half_at(scales, 0, row), |row| -16.0 * half_at(scales, 0, row))
+    }
+}
+
+/// Q5_1: `w = d * q + m`.
+pub(super) struct Q5_1;
+
+impl Format for Q5_1 {
+    const TY: BlockType = BlockType::Q5_1;
+    const PLANES: Planes = NIBBLES_AND_SINGLES;
+    const HALVES: usize = 1;
+    const DEPTH: usize = 4;
+    const HAS_MIN: bool = true;
+
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        Q4_1::pack_scales(block)
+    }
+
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        let singles = Some(singles_of_bits(block.word(4)));
+        put(0, RowQuants { nibbles: Some(block.words(8)), singles, ..RowQuants::NONE });
+    }
+
+    fn scales(scales: &[u8], group: usize) -> GroupScales {
+        Q4_1::scales(scales, group)
+    }
+}
+
+/// Q8_0: `w = d * q`, signed.
+pub(super) struct Q8_0;
+
+impl Format for Q8_0 {
+    const TY: BlockType = BlockType::Q8_0;
+    const PLANES: Planes = Planes { bytes: true, ..Planes::NONE };
+    const HALVES: usize = 1;
+    const DEPTH: usize = 0;
+    const HAS_MIN: bool = false;
+
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        RowScales::of_halves(block.word(0), 1)
+    }
+
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        put(0, RowQuants { bytes: Some(block.words(2)), ..RowQuants::NONE });
+    }
+
+    fn scales(scales: &[u8], _group: usize) -> GroupScales {
+        plain(|row| half_at(scales, 0, row), |_| 0.0)
+    }
+}
+
+/// Q2_K: `w = d * scale * q - dmin * min`, scales and minimums of 4 bits for 16 columns.
+pub(super) struct Q2K;
+
+impl Format for Q2K {
+    const TY: BlockType = BlockType::Q2_K;
+    const PLANES: Planes = Planes { pairs: Some(0), ..Planes::NONE };
+    const HALVES: usize = 2;
+    const DEPTH: usize = 4;
+    const HAS_MIN: bool = true;
+
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        let [a, b, c, d] = block.words(0);
+        let bytes = [Some(a), Some(b), Some(c), Some(d)];
+        RowScales { bytes, ..RowScales::of_halves(block.word(80), 2) }
+    }
+
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        for half in 0..2 {
+            let words = block.words(16 + 32 * half);
+            for quarter in 0..4 {
+                let pairs = Some(pairs_of(words, 2 * quarter));
+                put(4 * half + quarter, RowQuants { pairs, ..RowQuants::NONE });
+            }
+        }
+    }
+
+    fn scales(scales: &[u8], group: usize) -> GroupScales {
+        let byte = |half: usize, row: usize| {
+            scales[2 * HALVES_BYTES + (2 * group + half) * PACKED_ROWS + row]
+        };
+        let min =
+            |half: usize, row: usize| -(half_at(scales, 1, row) * f32::from(byte(half, row) >> 4));
+        GroupScales {
+            scale: each(|row| half_at(scales, 0, row)),
+            mins: [each(|row| min(0, row)), each(|row| min(1, row))],
+            factors: factors(|half, row| i16::from(byte(half, row) & 15)),
+        }
+    }
+}
+
+/// Q3_K: `w = d * scale * (q - 4)`, signed scales of 6 bits for 16 columns.
+pub(super) struct Q3K;
+
+impl Format for Q3K {
+    const TY: BlockType = BlockType::Q3_K;
+    const PLANES: Planes = Planes { pairs: Some(0), singles: Some(2), ..Planes::NONE };
+    const HALVES: usize = 2;
+    const DEPTH: usize = 4;
+    const HAS_MIN: bool = true;
+
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        // The last two bytes of the block.
+        let halves = RowScales::of_halves(block.word(106).down(16), 1);
+        let [_, a, b, high] = block.words(92);
+        RowScales { bytes: sixes(sixes_of_q3_k([a, b, high])), ..halves }
+    }
+
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        let high = block.words(0);
+        for half in 0..2 {
+            let words = block.words(32 + 32 * half);
+            for quarter in 0..4 {
+                let group = 4 * half + quarter;
+                let pairs = Some(pairs_of(words, 2 * quarter));
+                let singles = Some(singles_of(high, group));
+                put(group, RowQuants { pairs, singles, ..RowQuants::NONE });
+            }
+        }
+    }
+
+    fn scales(scales: &[u8], group: usize) -> GroupScales {
+        let factor = |half: usize, row: usize| {
+            i16::from(six_at(&scales[HALVES_BYTES..], group, row)[half]) - 32
+        };
+        let min =
+            |half: usize, row: usize| -(half_at(scales, 0, row) * f32::from(4 * factor(half, row)));
+        GroupScales {
+            scale: each(|row| half_at(scales, 0, row)),
+            mins: [each(|row| min(0, row)), each(|row| min(1, row))],
+            factors: factors(factor),
+        }
+    }
+}
+
+/// Q4_K: `w = d * scale * q - dmin * min`, scales and minimums of 6 bits.
+pub(super) struct Q4K;
+
+impl Format for Q4K {
+    const TY: BlockType = BlockType::Q4_K;
+    const PLANES: Planes = NIBBLES;
+    const HALVES: usize = 1;
+    const DEPTH: usize = 8;
+    const HAS_MIN: bool = true;
+
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        let [halves, a, b, c] = block.words(0);
+        let bytes = sixes(sixes_of_k_scales([a, b, c]));
+        RowScales { bytes, ..RowScales::of_halves(halves, 2) }
+    }
+
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        for pair in 0..4 {
+            let words = block.words(16 + 32 * pair);
+            for which in 0..2 {
+                let nibbles = Some(nibbles_of(words, which));
+                put(2 * pair + which, RowQuants { nibbles, ..RowQuants::NONE });
+            }
+        }
+    }
+
+    fn scales(scales: &[u8], group: usize) -> GroupScales {
+        let six = |row: usize| six_at(&scales[2 * HALVES_BYTES..], group, row);
+        plain(
+            |row| half_at(scales, 0, row) * f32::from(six(row)[0]),
+            |row| -(half_at(scales, 1, row) * f32::from(six(row)[1])),
+        )
+    }
+}
+
+/// Q5_K: as [`Q4K`], with quants of 5 bits.
+pub(super) struct Q5K;
+
+impl Format for Q5K {
+    const TY: BlockType = BlockType::Q5_K;
+    const PLANES: Planes = NIBBLES_AND_SINGLES;
+    const HALVES: usize = 1;
+    const DEPTH: usize = 4;
+    const HAS_MIN: bool = true;
+
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        Q4K::pack_scales(block)
+    }
+
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        let high = block.words(16);
+        for pair in 0..4 {
+            let words = block.words(48 + 32 * pair);
+            for which in 0..2 {
+                let group = 2 * pair + which;
+                let nibbles = Some(nibbles_of(words, which));
+                let singles = Some(singles_of(high, group));
+                put(group, RowQuants { nibbles, singles, ..RowQuants::NONE });
+            }
+        }
+    }
+
+    fn scales(scales: &[u8], group: usize) -> GroupScales {
+        Q4K::scales(scales, group)
+    }
+}
+
+/// Q6_K: `w = d * scale * (q - 32)`, signed scales of 8 bits for 16 columns.
+pub(super) struct Q6K;
+
+impl Format for Q6K {
+    const TY: BlockType = BlockType::Q6_K;
+    const PLANES: Planes = Planes { pairs: Some(4), ..NIBBLES };
+    const HALVES: usize = 2;
+    const DEPTH: usize = 2;
+    const HAS_MIN: bool = true;
+
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        // The last two bytes of the block.
+        let halves = RowScales::of_halves(block.word(206).down(16), 1);
+        let [a, b, c, d] = block.words(192);
+        RowScales { bytes: [Some(a), Some(b), Some(c), Some(d)], ..halves }
+    }
+
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        for half in 0..2 {
+            let low = [block.words(64 * half), block.words(64 * half + 32)];
+            let high = block.words(128 + 32 * half);
+            for quarter in 0..4 {
+                let nibbles = Some(nibbles_of(low[quarter % 2], quarter / 2));
+                let pairs = Some(pairs_of(high, 2 * quarter));
+                put(4 * half + quarter, RowQuants { nibbles, pairs, ..RowQuants::NONE });
+            }
+        }
+    }
+
+    fn scales(scales: &[u8], group: usize) -> GroupScales {
+        let factor = |half: usize, row: usize| {
+            let byte = scales[HALVES_BYTES + (2 * group + half) * PACKED_ROWS + row];
+            i16::from(byte.cast_signed())
+        };
+        let min = |half: usize, row: usize| {
+            -(half_at(scales, 0, row) * f32::from(32 * factor(half, row)))
+        };
+        GroupScales {
+            scale: each(|row| half_at(scales, 0, row)),
+            mins: [each(|row| min(0, row)), each(|row| min(1, row))],
+            factors: factors(factor),
+        }
+    }
+}
+
+/// Factors of both halves, each twice.
+fn factors(f: impl Fn(usize, usize) -> i16) -> [[[i16; 2]; PACKED_ROWS]; 2] {
+    std::array::from_fn(|half| std::array::from_fn(|row| [f(half, row); 2]))
+}
+
+/// Two numbers of 6 bits for each of a row's 8 groups of 32 columns, as bytes of scales:
+/// low nibbles of both in a byte, then the high bits of two groups in a byte.
+#[inline(always)]
+fn sixes<W>([a, b, high]: [W; 3]) -> [Option<W>; 4] {
+    [Some(a), Some(b), Some(high), None]
+}
+
+/// Bytes of the low nibbles of [`sixes`].
+pub(super) const SIXES_LOW: usize = 8 * PACKED_ROWS;
+
+/// The two numbers of a group among [`sixes`].
+pub(super) fn six_at(scales: &[u8], group: usize, row: usize) -> [u8; 2] {
+    let low = scales[group * PACKED_ROWS + row];
+    let high = scales[SIXES_LOW + group / 2 * PACKED_ROWS + row] >> (group % 2 * 4);
+    [low & 15 | (high & 3) << 4, low >> 4 | (high >> 2 & 3) << 4]
+}

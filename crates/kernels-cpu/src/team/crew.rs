@@ -1,0 +1,458 @@
+//! What the threads of a team share: the loop that runs, who takes which of its
+//! tasks, and how they wait for one another.
+//!
+//! The caller publishes a loop as one word, its generation and its number of units.
+//! Each thread has a part of the units, taken from the front by its owner and from the
+//! back by threads that are done with their own; so the same thread meets the same
+//! weights again, and none waits for one that has not come. Parts are not set up by
+//! anybody: a part whose word is of an older generation is whole.
+
+use std::any::Any;
+use std::cell::{Cell, UnsafeCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use super::Padded;
+
+/// How long a thread spins for another before it sleeps, when nobody else wants its
+/// processor: longer than the serial gaps of a step, and than it takes to choose a token
+/// between two steps. To sleep and be woken takes tens of microseconds.
+const LONG_SPIN: u32 = 500_000; // ns
+
+/// The same where others do: what a thread spins away is taken from its share.
+const SHORT_SPIN: u32 = 20_000; // ns
+
+/// A spinning thread that sees no time pass for so long was kept from running.
+const KEPT_FROM_RUNNING: Duration = Duration::from_micros(100);
+
+/// Spins between two looks at the clock.
+const SPINS_PER_LOOK: u32 = 32;
+
+/// Bits of a number of units in a word; the generation has the others.
+const UNIT_BITS: u32 = 12;
+
+/// The most units of a loop.
+pub(super) const MAX_UNITS: usize = (1 << UNIT_BITS) - 1;
+
+/// Bits of a generation.
+const GENERATION_BITS: u32 = u64::BITS - 2 * UNIT_BITS;
+
+/// Parts are brought up to date every so many generations, so that none looks newer
+/// than it is once the count goes around.
+const REFRESH: u64 = 1 << (GENERATION_BITS - 2);
+
+pub(super) type Task = dyn Fn(usize, usize) + Sync;
+
+/// The loop that runs now: `n_tasks` tasks, `unit` at a time.
+#[derive(Clone, Copy)]
+pub(super) struct Job {
+    pub(super) task: *const Task,
+    pub(super) n_tasks: usize,
+    pub(super) unit: usize,
+}
+
+/// What the caller writes for a loop, on one cache line.
+struct Call {
+    /// Threads of the team: as many as members, unless the system refused some.
+    n_threads: AtomicUsize,
+    /// Generation and number of units.
+    word: AtomicU64,
+    /// Written by the caller while no unit is taken and not done, read by whoever
+    /// has taken one.
+    job: UnsafeCell<Job>,
+}
+
+/// What belongs to one thread.
+struct Member {
+    /// Generation, first unit and end of the units not taken.
+    part: AtomicU64,
+    sleeps: AtomicBool,
+}
+
+pub(super) struct Crew {
+    call: Padded<Call>,
+    /// Units not done.
+    pending: Padded<AtomicU32>,
+    /// Workers that sleep or are about to.
+    sleepers: Padded<AtomicU32>,
+    members: Vec<Padded<Member>>,
+    caller_sleeps: AtomicBool,
+    /// How long the caller spins, in nanoseconds.
+    caller_spin: AtomicU32,
+    quit: AtomicBool,
+    /// Guards nothing but the order of the caller's sleeping and waking.
+    sleep: Mutex<()>,
+    wake_caller: Condvar,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: every field but `job` is `Sync`. `job` is written only while every unit is
+// done and read only by a thread that has taken a unit that is not; the atomics order
+// the two. The task it points to is `Sync`.
+unsafe impl Sync for Crew {}
+// SAFETY: the pointer in `job` is used only as described above, from any thread.
+unsafe impl Send for Crew {}
+
+thread_local! {
+    /// Whether this thread is inside a task of a team.
+    static IN_TASK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks this thread as inside a task until it is dropped.
+pub(super) struct InTask;
+
+impl InTask {
+    pub(super) fn enter() -> Self {
+        IN_TASK.set(true);
+        Self
+    }
+
+    pub(super) fn is_entered() -> bool {
+        IN_TASK.get()
+    }
+}
+
+impl Drop for InTask {
+    fn drop(&mut self) {
+        IN_TASK.set(false);
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long a thread spins, in nanoseconds. Less once a processor turns out to be shared,
+/// then slowly more with every wait that ends well.
+fn longer(spin: u32) -> u32 {
+    LONG_SPIN.min(spin + spin / 256)
+}
+
+/// Spins until `ready`, for up to `spin` nanoseconds; says whether it is, and changes
+/// `spin` by what it learned.
+#[inline]
+fn spin_until(spin: &mut u32, ready: impl Fn() -> bool) -> bool {
+    let limit = Duration::from_nanos(u64::from(*spin));
+    let mut clock: Option<(Instant, Instant)> = None; // start and last look
+    loop {
+        for _ in 0..SPINS_PER_LOOK {
+            if ready() {
+                *spin = longer(*spin);
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        let now = Instant::now();
+        let (start, last) = clock.unwrap_or((now, now));
+        if now - last > KEPT_FROM_RUNNING {
+            *spin = SHORT_SPIN;
+            return ready();
+        }
+        if now - start > limit {
+            return false;
+        }
+        clock = Some((start, now));
+    }
+}
+
+/// A part's word.
+fn pack(generation: u64, first: u64, end: u64) -> u64 {
+    generation << (2 * UNIT_BITS) | first << UNIT_BITS | end
+}
+
+/// Generation, first unit and end of a part's word.
+fn unpack(word: u64) -> (u64, u64, u64) {
+    let mask = (1 << UNIT_BITS) - 1;
+    (word >> (2 * UNIT_BITS), word >> UNIT_BITS & mask, word & mask)
+}
+
+/// Whether generation `a` is later than `b`, though the count goes around.
+fn is_later(a: u64, b: u64) -> bool {
+    let ahead = a.wrapping_sub(b) & ((1 << GENERATION_BITS) - 1);
+    ahead != 0 && ahead < 1 << (GENERATION_BITS - 1)
+}
+
+impl Crew {
+    pub(super) fn new(n_threads: usize) -> Self {
+        let no_task: &Task = &|_, _| {};
+        let job = Job { task: no_task, n_tasks: 0, unit: 1 };
+        let member = || Padded(Member { part: AtomicU64::new(0), sleeps: AtomicBool::new(false) });
+        Self {
+            call: Padded(Call {
+                n_threads: AtomicUsize::new(n_threads),
+                word: AtomicU64::new(0),
+                job: UnsafeCell::new(job),
+            }),
+            pending: Padded::default(),
+            sleepers: Padded::default(),
+            members: (0..n_threads).map(|_| member()).collect(),
+            caller_sleeps: AtomicBool::new(false),
+            caller_spin: AtomicU32::new(LONG_SPIN),
+            quit: AtomicBool::new(false),
+            sleep: Mutex::new(()),
+            wake_caller: Condvar::new(),
+            panic: Mutex::new(None),
+        }
+    }
+
+    /// Says how many threads there are in the end. To be called before the first loop.
+    pub(super) fn set_n_threads(&self, n_threads: usize) {
+        self.call.0.n_threads.store(n_threads, Ordering::Relaxed);
+    }
+
+    /// Runs a loop of at least 2 and at most [`MAX_UNITS`] units and returns when it is
+    /// done. `workers` are the threads of the members from the second on.
+    ///
+    /// # Safety
+    /// No other thread may be in this function, and the job's task must be valid until
+    /// this function returns or unwinds.
+    pub(super) unsafe fn run<'a>(&self, job: Job, workers: impl Iterator<Item = &'a Thread>) {
+        let n_units = job.n_tasks.div_ceil(job.unit) as u64;
+        let call = &self.call.0;
+        let n_threads = call.n_threads.load(Ordering::Relaxed);
+        // SAFETY: the last loop was joined and no other runs, so nobody has taken a unit
+        // that is not done.
+        unsafe { *call.job.get() = job };
+        self.pending.0.store(n_units as u32, Ordering::Relaxed);
+        let (last, _, _) = unpack(call.word.load(Ordering::Relaxed));
+        let generation = (last + 1) & ((1 << GENERATION_BITS) - 1);
+        if generation.is_multiple_of(REFRESH) {
+            for member in &self.members {
+                member.0.part.store(pack(last, 0, 0), Ordering::Relaxed);
+            }
+        }
+        // SeqCst with `sleepers`: either a worker sees the loop or we see it asleep.
+        call.word.store(pack(generation, 0, n_units), Ordering::SeqCst);
+        let n_asleep = self.sleepers.0.load(Ordering::SeqCst);
+        if n_asleep > 0 {
+            let n_awake = n_threads - n_asleep as usize;
+            self.wake((n_units as usize).saturating_sub(n_awake), workers);
+        }
+        let done = self.work(0, n_threads, generation, n_units);
+        self.join(done);
+        let panic = lock(&self.panic).take();
+        if let Some(payload) = panic {
+            std::panic::resume_unwind(payload);
+        }
+    }
+
+    /// Takes a unit of a member's part: the owner its first, another its last.
+    #[inline]
+    fn take(
+        &self,
+        member: usize,
+        n_threads: usize,
+        is_own: bool,
+        generation: u64,
+        n_units: u64,
+    ) -> Option<usize> {
+        let part = &self.members[member].0.part;
+        let bound = |i: usize| n_units * i as u64 / n_threads as u64;
+        let mut word = part.load(Ordering::Relaxed);
+        loop {
+            let (of, mut first, mut end) = unpack(word);
+            if of != generation {
+                if is_later(of, generation) {
+                    return None;
+                }
+                // Nobody has taken a unit of this loop from this part. The loop cannot
+                // be over, as then the part's word would be of its generation, unless
+                // the part is empty.
+                (first, end) = (bound(member), bound(member + 1));
+            }
+            if first == end {
+                return None;
+            }
+            let (unit, next) = if is_own {
+                (first, pack(generation, first + 1, end))
+            } else {
+                (end - 1, pack(generation, first, end - 1))
+            };
+            // The loop's word, which the caller of this function read, orders the job before
+            // this, so no order is needed here.
+            match part.compare_exchange_weak(word, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(unit as usize),
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Takes and runs units until none is left to take; returns how many it ran.
+    /// The caller of this function has read the loop's word with `Acquire`, or wrote it.
+    fn work(&self, thread: usize, n_threads: usize, generation: u64, n_units: u64) -> u32 {
+        let done = Cell::new(0);
+        let run = || {
+            let _in_task = InTask::enter();
+            for i in 0..n_threads {
+                let member =
+                    if thread + i < n_threads { thread + i } else { thread + i - n_threads };
+                while let Some(unit) = self.take(member, n_threads, i == 0, generation, n_units) {
+                    // A unit whose task panics is done as well.
+                    done.set(done.get() + 1);
+                    // SAFETY: a unit is taken and not done, so the caller does not write
+                    // `job`, which it wrote before the word.
+                    let job = unsafe { *self.call.0.job.get() };
+                    // SAFETY: the caller keeps the task borrowed until all units are done.
+                    let task = unsafe { &*job.task };
+                    let first = unit * job.unit;
+                    for idx in first..job.n_tasks.min(first + job.unit) {
+                        task(idx, thread);
+                    }
+                }
+            }
+        };
+        while let Err(payload) = catch_unwind(AssertUnwindSafe(run)) {
+            lock(&self.panic).get_or_insert(payload);
+        }
+        done.get()
+    }
+
+    /// The life of a worker.
+    pub(super) fn serve(&self, thread: usize) {
+        let (mut last, mut spin) = (0, LONG_SPIN);
+        loop {
+            let called = || {
+                self.call.0.word.load(Ordering::SeqCst) != last || self.quit.load(Ordering::SeqCst)
+            };
+            if !spin_until(&mut spin, called) {
+                self.sleep(thread, called);
+            }
+            if self.quit.load(Ordering::Relaxed) {
+                return;
+            }
+            last = self.call.0.word.load(Ordering::Acquire);
+            let (generation, _, n_units) = unpack(last);
+            let n_threads = self.call.0.n_threads.load(Ordering::Relaxed);
+            let done = self.work(thread, n_threads, generation, n_units);
+            // SeqCst with `caller_sleeps`: either the caller sees 0 or we see it asleep.
+            if done > 0
+                && self.pending.0.fetch_sub(done, Ordering::SeqCst) == done
+                && self.caller_sleeps.load(Ordering::SeqCst)
+            {
+                drop(lock(&self.sleep));
+                self.wake_caller.notify_one();
+            }
+        }
+    }
+
+    /// Sleeps until `called`.
+    fn sleep(&self, thread: usize, called: impl Fn() -> bool) {
+        let sleeps = &self.members[thread].0.sleeps;
+        sleeps.store(true, Ordering::Relaxed);
+        // SeqCst with the loop's word: either we see it or the caller sees us.
+        self.sleepers.0.fetch_add(1, Ordering::SeqCst);
+        while sleeps.load(Ordering::Acquire) && !called() {
+            thread::park();
+        }
+        self.rise(thread);
+    }
+
+    /// Counts a worker as awake; says whether it was not already.
+    fn rise(&self, thread: usize) -> bool {
+        let sleeps = self.members[thread].0.sleeps.swap(false, Ordering::SeqCst);
+        if sleeps {
+            self.sleepers.0.fetch_sub(1, Ordering::SeqCst);
+        }
+        sleeps
+    }
+
+    /// Wakes up to `n` of the workers that sleep.
+    fn wake<'a>(&self, n: usize, workers: impl Iterator<Item = &'a Thread>) {
+        let asleep = (1..).zip(workers).filter(|&(thread, _)| self.rise(thread));
+        asleep.take(n).for_each(|(_, worker)| worker.unpark());
+    }
+
+    /// Lets the workers end.
+    pub(super) fn quit<'a>(&self, workers: impl Iterator<Item = &'a Thread>) {
+        self.quit.store(true, Ordering::SeqCst);
+        workers.for_each(Thread::unpark);
+    }
+
+    /// Waits until every unit is done, of which the caller has done `done`.
+    fn join(&self, done: u32) {
+        let pending = &self.pending.0;
+        let mut spin = self.caller_spin.load(Ordering::Relaxed);
+        let is_done = spin_until(&mut spin, || pending.load(Ordering::Acquire) == done);
+        // A task that takes longer is likely to be on a processor that others have now.
+        let spin = if is_done { spin } else { SHORT_SPIN };
+        self.caller_spin.store(spin, Ordering::Relaxed);
+        if is_done {
+            return;
+        }
+        if pending.fetch_sub(done, Ordering::SeqCst) == done {
+            return;
+        }
+        self.caller_sleeps.store(true, Ordering::SeqCst);
+        let mut guard = lock(&self.sleep);
+        while pending.load(Ordering::SeqCst) > 0 {
+            guard = self.wake_caller.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(guard);
+        self.caller_sleeps.store(false, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_take_from_the_front_and_others_from_the_back() {
+        let crew = Crew::new(2);
+        let take = |member, is_own, generation, n_units| {
+            let unit = || crew.take(member, 2, is_own, generation, n_units);
+            std::iter::from_fn(unit).collect::<Vec<_>>()
+        };
+        assert_eq!(take(0, true, 1, 7), [0, 1, 2]);
+        assert_eq!(take(1, false, 1, 7), [6, 5, 4, 3]);
+        assert_eq!(take(1, true, 1, 7), []);
+        // A loop of one unit leaves the first part empty; then the next loop, and a thread that
+        // comes late to the one before.
+        assert_eq!(take(0, true, 2, 1), []);
+        assert_eq!(crew.take(1, 2, true, 3, 4), Some(2));
+        assert_eq!(crew.take(1, 2, false, 3, 4), Some(3));
+        assert_eq!(take(1, true, 2, 1), []);
+        assert_eq!(take(0, false, 3, 4), [1, 0]);
+    }
+
+    #[test]
+    fn generations_go_around() {
+        let last = (1 << GENERATION_BITS) - 1;
+        for (a, b, later) in [(1, 0, true), (0, 0, false), (0, last, true), (last, 0, false)] {
+            assert_eq!(is_later(a, b), later, "{a} after {b}");
+        }
+        for k in [1, 2, 4] {
+            let crew = Crew::new(2);
+            // The parts were last touched when they were brought up to date.
+            for member in &crew.members {
+                member.0.part.store(pack((k - 1) * REFRESH, 0, 0), Ordering::Relaxed);
+            }
+            crew.call.0.word.store(pack(k * REFRESH - 3, 0, 0), Ordering::Relaxed);
+            for _ in 0..6 {
+                let count = AtomicU32::new(0);
+                let task = |_, _| {
+                    count.fetch_add(1, Ordering::Relaxed);
+                };
+                let task: &(dyn Fn(usize, usize) + Sync) = &task;
+                // SAFETY: only the lifetime is forgotten; the borrow outlives the call below.
+                let task: *const Task = unsafe { std::mem::transmute(task) };
+                // SAFETY: this is the only thread, and the task lives until the end of the block.
+                unsafe { crew.run(Job { task, n_tasks: 5, unit: 1 }, std::iter::empty()) };
+                assert_eq!(count.into_inner(), 5);
+            }
+        }
+    }
+
+    #[test]
+    fn waits_grow_slowly_and_have_a_limit() {
+        assert_eq!(longer(LONG_SPIN), LONG_SPIN);
+        assert!(longer(SHORT_SPIN) > SHORT_SPIN);
+        let n_waits = std::iter::successors(Some(SHORT_SPIN), |&spin| Some(longer(spin)))
+            .take_while(|&spin| spin < LONG_SPIN)
+            .count();
+        assert!((500..2000).contains(&n_waits), "{n_waits}");
+    }
+}

@@ -1,0 +1,180 @@
+//! The matrices of linear steps as the kernels read them: packed at load, straight
+//! from the file, whose pages are given back piece by piece; or mapped from the file
+//! that an earlier load wrote.
+
+use super::linear::linears;
+use crate::Error;
+use crate::graph::Op;
+use crate::packed_cache::{Key, PackedFiles};
+use crate::plan::Plan;
+use crate::weights::{WeightData, WeightId, Weights};
+use realizar_formats::Bytes;
+use realizar_kernels_cpu::{
+    MatrixRef, PACKED_LAYOUT, PACKED_ROWS, PackedRef, Pages, Team, Tier, pack_group, packed_bytes,
+};
+use realizar_quant::BlockType;
+
+/// Where packed matrices begin: on cache lines.
+const ALIGN: usize = 64;
+
+/// Bytes of a matrix that are packed before their pages are given back.
+const PIECE_BYTES: usize = 16 << 20;
+
+/// A packed matrix in the memory of all.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    ty: BlockType,
+    rows: usize,
+    cols: usize,
+    start: usize,
+    len: usize,
+}
+
+/// Where packed matrices lie.
+#[derive(Debug)]
+enum Memory {
+    Pages(Pages),
+    File(Bytes),
+}
+
+/// The packed matrices of a plan.
+#[derive(Debug)]
+pub(super) struct PackedWeights {
+    memory: Memory,
+    places: Vec<Option<Place>>, // [n_weights]
+}
+
+impl PackedWeights {
+    /// No matrix is packed.
+    pub(super) fn none() -> Self {
+        Self { memory: Memory::File(Bytes::from(Vec::new())), places: Vec::new() }
+    }
+
+    /// Packs the quantized matrices of the plan's linear steps on all threads, or maps
+    /// them from a file that fits. What nothing else reads is dropped from `weights`.
+    ///
+    /// # Errors
+    /// If there is too little memory.
+    pub(super) fn load(
+        (team, tier): (&Team, Tier),
+        plan: &Plan,
+        weights: &mut Weights,
+        files: Option<&PackedFiles>,
+    ) -> Result<Self, Error> {
+        let (places, n_bytes) = places(plan, weights)?;
+        let files =
+            files.filter(|_| n_bytes > 0).map(|files| (files, key(files, &places, weights)));
+        let found = files.as_ref().and_then(|(files, key)| files.open(key, n_bytes));
+        let memory = match found {
+            Some(data) => {
+                data.prefetch();
+                Memory::File(data)
+            }
+            None => {
+                let packed = pack((team, tier), &places, n_bytes, weights)?;
+                if let Some((files, key)) = &files {
+                    files.write(key, &packed);
+                }
+                Memory::Pages(packed)
+            }
+        };
+        let tables: Vec<WeightId> =
+            plan.steps.iter().filter_map(|step| table_of(&step.op)).collect();
+        for (idx, _) in places.iter().enumerate().filter(|(_, place)| place.is_some()) {
+            if let WeightData::Matrix { data, .. } = &mut weights.0[idx]
+                && !tables.iter().any(|id| id.idx() == idx)
+            {
+                *data = Bytes::from(Vec::new());
+            }
+        }
+        Ok(Self { memory, places })
+    }
+
+    /// The packed form of a matrix, if it has one.
+    pub(super) fn get(&self, id: WeightId) -> Option<PackedRef<'_>> {
+        let place = (*self.places.get(id.idx())?)?;
+        let all: &[u8] = match &self.memory {
+            Memory::Pages(pages) => pages,
+            Memory::File(bytes) => bytes,
+        };
+        let data = &all[place.start..][..place.len];
+        Some(PackedRef::new(place.ty, place.rows, place.cols, data))
+    }
+}
+
+/// Where each matrix goes, and the bytes of all.
+fn places(plan: &Plan, weights: &Weights) -> Result<(Vec<Option<Place>>, usize), Error> {
+    let mut places = vec![None; weights.0.len()];
+    let mut n_bytes = 0_usize;
+    for id in linears(plan).flat_map(|(_, _, parts)| parts.iter().map(|part| part.weight)) {
+        let WeightData::Matrix { ty, rows, cols, .. } = *weights.get(id) else { continue };
+        let Some(len) = packed_bytes(ty, rows, cols) else { continue };
+        if places[id.idx()].is_none() {
+            places[id.idx()] = Some(Place { ty, rows, cols, start: n_bytes, len });
+            let end = n_bytes.checked_add(len).and_then(|end| end.checked_next_multiple_of(ALIGN));
+            n_bytes = end.ok_or_else(|| too_large(usize::MAX))?;
+        }
+    }
+    Ok((places, n_bytes))
+}
+
+fn too_large(n_bytes: usize) -> Error {
+    let reason = format!("packed weights of {n_bytes} bytes do not fit in memory");
+    Error::Option { option: "model", reason }
+}
+
+/// The matrices that are packed, with their places.
+fn packed<'a>(
+    places: &'a [Option<Place>],
+    weights: &'a Weights,
+) -> impl Iterator<Item = (&'a Place, &'a Bytes)> {
+    places.iter().zip(&weights.0).filter_map(|(place, weight)| match (place, weight) {
+        (Some(place), WeightData::Matrix { data, .. }) => Some((place, data)),
+        _ => None,
+    })
+}
+
+/// The key of the packed memory: of the layout, the model's files, and each matrix.
+fn key(files: &PackedFiles, places: &[Option<Place>], weights: &Weights) -> Key {
+    let mut key = files.key(PACKED_LAYOUT);
+    for (place, data) in packed(places, weights) {
+        let Place { ty, rows, cols, start, .. } = place;
+        key.matrix(&format!("{ty} {rows} {cols} {start}"), data);
+        data.release();
+    }
+    key.finish()
+}
+
+/// Packs all matrices.
+fn pack(
+    (team, tier): (&Team, Tier),
+    places: &[Option<Place>],
+    n_bytes: usize,
+    weights: &Weights,
+) -> Result<Pages, Error> {
+    let mut memory = Pages::zeroed(n_bytes).ok_or_else(|| too_large(n_bytes))?;
+    for (place, data) in packed(places, weights) {
+        let matrix = MatrixRef::new(place.ty, place.rows, place.cols, data);
+        let out = &mut memory[place.start..][..place.len];
+        let group_bytes = place.len / place.rows.div_ceil(PACKED_ROWS);
+        let groups_of_piece = (PIECE_BYTES / group_bytes).max(1);
+        let mut groups: Vec<&mut [u8]> = out.chunks_exact_mut(group_bytes).collect();
+        for (i, piece) in groups.chunks_mut(groups_of_piece).enumerate() {
+            let first = i * groups_of_piece;
+            let n_groups = piece.len();
+            team.for_each_mut(piece, |i, out, _| pack_group(tier, &matrix, first + i, out));
+            // A group has the bytes of sixteen rows of the file, the last one fewer.
+            let end = ((first + n_groups) * group_bytes).min(data.len());
+            data.slice(first * group_bytes..end).release();
+        }
+    }
+    Ok(memory)
+}
+
+/// The table that a step looks rows up in.
+fn table_of(op: &Op) -> Option<WeightId> {
+    match op {
+        Op::Embed { table, .. } | Op::PosEmbed { table } => Some(*table),
+        _ => None,
+    }
+}
