@@ -1,7 +1,7 @@
 //! Activation functions, alone and as the gate of a gated feed-forward layer.
 
 use crate::elementwise::for_each_piece;
-use crate::quantize::{BLOCK_LEN, QuantizedRowMut};
+use crate::quantize::QuantizedRowMut;
 use crate::{QuantizedRows, Rows, RowsMut, Team, Tier, math};
 
 /// sqrt(2 / pi), the slope inside the tanh form of GELU.
@@ -141,23 +141,13 @@ fn quantize_row(
     up: Option<&[f32]>,
     out: &mut QuantizedRowMut<'_>,
 ) {
-    let x = x.as_chunks::<BLOCK_LEN>().0;
-    let up = up.map(|up| up.as_chunks::<BLOCK_LEN>().0);
-    match tier.avx2() {
+    out.produce(tier, 0, x.len(), |cols, out| match up {
+        Some(up) => gated_row(tier, activation, &x[cols.clone()], &up[cols], out),
         None => {
-            for (b, x) in x.iter().enumerate() {
-                let mut y = *x;
-                match up {
-                    Some(up) => gated_row(tier, activation, x, &up[b], &mut y),
-                    None => activate_row(tier, activation, &mut y),
-                }
-                out.set_block(b, &y);
-            }
+            out.copy_from_slice(&x[cols]);
+            activate_row(tier, activation, out);
         }
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Some(_) => unsafe { avx2::quantize(activation, x, up, out) },
-    }
+    });
 }
 
 /// `x = activation(x)` on one row.
@@ -198,7 +188,6 @@ mod avx2 {
     use super::{Activation, GELU_CUBIC, GELU_QUICK, GELU_SLOPE};
     use crate::lanes;
     use crate::math::avx2::{erf, sigmoid, tanh};
-    use crate::quantize::{BLOCK_LEN, GROUP_LEN, QuantizedRowMut};
 
     /// Calls `$run!(f)` with the function of an activation on eight lanes, so that
     /// each activation has a loop of its own.
@@ -232,37 +221,6 @@ mod avx2 {
         macro_rules! run {
             ($f:ident) => {
                 lanes::zip(gate, up, out, |gate, up| _mm256_mul_ps($f(gate), up))
-            };
-        }
-        with_activation!(activation, run);
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn quantize(
-        activation: Activation,
-        x: &[[f32; BLOCK_LEN]],
-        up: Option<&[[f32; BLOCK_LEN]]>,
-        out: &mut QuantizedRowMut<'_>,
-    ) {
-        let mut group = [[0.0; BLOCK_LEN]; GROUP_LEN];
-        macro_rules! run {
-            ($f:ident) => {
-                for (g, blocks) in x.chunks(GROUP_LEN).enumerate() {
-                    for (i, x) in blocks.iter().enumerate() {
-                        let mut y = lanes::load32(x);
-                        for y in &mut y {
-                            *y = $f(*y);
-                        }
-                        if let Some(up) = up {
-                            let up = lanes::load32(&up[g * GROUP_LEN + i]);
-                            for (y, up) in y.iter_mut().zip(up) {
-                                *y = _mm256_mul_ps(*y, up);
-                            }
-                        }
-                        lanes::store32(y, &mut group[i]);
-                    }
-                    out.set_group_avx2(g * GROUP_LEN, &group[..blocks.len()]);
-                }
             };
         }
         with_activation!(activation, run);

@@ -26,15 +26,6 @@ pub(crate) fn load32(x: &[f32; 32]) -> [__m256; 4] {
     [load(&x[0]), load(&x[1]), load(&x[2]), load(&x[3])]
 }
 
-/// Stores four vectors.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn store32(v: [__m256; 4], out: &mut [f32; 32]) {
-    for (v, out) in v.into_iter().zip(out.as_chunks_mut::<8>().0) {
-        store(v, out);
-    }
-}
-
 /// Stores eight values.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]

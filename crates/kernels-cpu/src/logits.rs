@@ -59,18 +59,12 @@ pub fn logit_sums(
     }
 }
 
-/// Calls `f(block index, block)` for each block, the last padded with minus infinity.
+/// A last block, padded with minus infinity.
 #[inline(always)]
-fn for_each_block(logits: &[f32], mut f: impl FnMut(usize, &[f32; LOGIT_BLOCK])) {
-    let (whole, tail) = logits.as_chunks::<LOGIT_BLOCK>();
-    for (b, block) in whole.iter().enumerate() {
-        f(b, block);
-    }
-    if !tail.is_empty() {
-        let mut padded = [f32::NEG_INFINITY; LOGIT_BLOCK];
-        padded[..tail.len()].copy_from_slice(tail);
-        f(whole.len(), &padded);
-    }
+fn padded(tail: &[f32]) -> [f32; LOGIT_BLOCK] {
+    let mut block = [f32::NEG_INFINITY; LOGIT_BLOCK];
+    block[..tail.len()].copy_from_slice(tail);
+    block
 }
 
 /// The larger one. Unlike [`f32::max`] it is one instruction; NaN is never the larger one.
@@ -92,38 +86,57 @@ fn fold(mut lanes: [f32; N_LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     lanes[0]
 }
 
+/// The largest logit of a block; `nan` becomes one where a lane has a NaN.
+#[inline(always)]
+fn max_of(block: &[f32; LOGIT_BLOCK], nan: &mut [u32; N_LANES]) -> f32 {
+    let mut max = [f32::NEG_INFINITY; N_LANES];
+    for x in block.as_chunks::<N_LANES>().0 {
+        for i in 0..N_LANES {
+            max[i] = larger(x[i], max[i]);
+            nan[i] |= u32::from(x[i].is_nan());
+        }
+    }
+    fold(max, larger)
+}
+
 #[inline(always)]
 fn maxima_of(logits: &[f32], maxima: &mut [f32]) -> bool {
     let mut nan = [0_u32; N_LANES];
-    for_each_block(logits, |b, block| {
-        let mut max = [f32::NEG_INFINITY; N_LANES];
-        for x in block.as_chunks::<N_LANES>().0 {
-            for i in 0..N_LANES {
-                max[i] = larger(x[i], max[i]);
-                nan[i] |= u32::from(x[i].is_nan());
-            }
-        }
-        maxima[b] = fold(max, larger);
-    });
+    let (whole, tail) = logits.as_chunks::<LOGIT_BLOCK>();
+    for (block, max) in whole.iter().zip(&mut *maxima) {
+        *max = max_of(block, &mut nan);
+    }
+    if let Some(max) = maxima.get_mut(whole.len()) {
+        *max = max_of(&padded(tail), &mut nan);
+    }
     nan != [0; N_LANES]
+}
+
+/// The sum of a block's weights.
+#[inline(always)]
+fn sum_of(block: &[f32; LOGIT_BLOCK], block_max: f32, max: f32, scale: f32) -> f32 {
+    // Where the largest weighs nothing, none does.
+    if logit_weight(block_max, max, scale) == 0.0 {
+        return 0.0;
+    }
+    let mut sum = [0.0; N_LANES];
+    for x in block.as_chunks::<N_LANES>().0 {
+        for i in 0..N_LANES {
+            sum[i] += logit_weight(x[i], max, scale);
+        }
+    }
+    fold(sum, |a, b| a + b)
 }
 
 #[inline(always)]
 fn sums_of(logits: &[f32], maxima: &[f32], max: f32, scale: f32, sums: &mut [f32]) {
-    for_each_block(logits, |b, block| {
-        // Where the largest weighs nothing, none does.
-        if logit_weight(maxima[b], max, scale) == 0.0 {
-            sums[b] = 0.0;
-            return;
-        }
-        let mut sum = [0.0; N_LANES];
-        for x in block.as_chunks::<N_LANES>().0 {
-            for i in 0..N_LANES {
-                sum[i] += logit_weight(x[i], max, scale);
-            }
-        }
-        sums[b] = fold(sum, |a, b| a + b);
-    });
+    let (whole, tail) = logits.as_chunks::<LOGIT_BLOCK>();
+    for ((block, &block_max), sum) in whole.iter().zip(maxima).zip(&mut *sums) {
+        *sum = sum_of(block, block_max, max, scale);
+    }
+    if let (Some(sum), Some(&block_max)) = (sums.get_mut(whole.len()), maxima.last()) {
+        *sum = sum_of(&padded(tail), block_max, max, scale);
+    }
 }
 
 #[cfg(target_arch = "x86_64")]

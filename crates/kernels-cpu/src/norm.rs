@@ -220,21 +220,11 @@ impl Affine<'_> {
 
     /// Applies it to a run and quantizes the result into blocks from `first` on.
     fn quantize(&self, tier: Tier, x: &[f32], out: &mut QuantizedRowMut<'_>, first: usize) {
-        match tier.avx2() {
-            None => {
-                for (b, block) in x.as_chunks::<BLOCK_LEN>().0.iter().enumerate() {
-                    let cols = b * BLOCK_LEN..(b + 1) * BLOCK_LEN;
-                    let weight = self.weight.map(|w| &w[cols.clone()]);
-                    let bias = self.bias.map(|b| &b[cols]);
-                    let mut y = *block;
-                    Affine { weight, bias, ..*self }.apply_in_place(tier, &mut y);
-                    out.set_block(first + b, &y);
-                }
-            }
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-            Some(_) => unsafe { avx2::affine_quantize(self, x, out, first) },
-        }
+        out.produce(tier, first, x.len(), |cols, out| {
+            let weight = self.weight.map(|w| &w[cols.clone()]);
+            let bias = self.bias.map(|b| &b[cols.clone()]);
+            Affine { weight, bias, ..*self }.apply(tier, &x[cols], out);
+        });
     }
 
     /// The weight and the bias, in plain Rust.
@@ -258,8 +248,7 @@ mod avx2 {
     };
 
     use super::{Affine, Reduction};
-    use crate::lanes::{load, load32, map, map_in_place, store32, zip, zip_in_place};
-    use crate::quantize::{BLOCK_LEN, GROUP_LEN, QuantizedRowMut};
+    use crate::lanes::{load, map, map_in_place, zip, zip_in_place};
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn reduce(what: Reduction, x: &[f32]) -> f64 {
@@ -315,40 +304,6 @@ mod avx2 {
         }
         if let Some(bias) = affine.bias {
             zip_in_place(out, bias, |x, b| _mm256_add_ps(x, b));
-        }
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn affine_quantize(
-        affine: &Affine<'_>,
-        x: &[f32],
-        out: &mut QuantizedRowMut<'_>,
-        first: usize,
-    ) {
-        let (mean, scale) = (_mm256_set1_ps(affine.mean), _mm256_set1_ps(affine.scale));
-        let weight = affine.weight.map(|w| w.as_chunks::<BLOCK_LEN>().0);
-        let bias = affine.bias.map(|b| b.as_chunks::<BLOCK_LEN>().0);
-        let mut group = [[0.0; BLOCK_LEN]; GROUP_LEN];
-        for (g, blocks) in x.as_chunks::<BLOCK_LEN>().0.chunks(GROUP_LEN).enumerate() {
-            for (i, block) in blocks.iter().enumerate() {
-                let b = g * GROUP_LEN + i;
-                let mut y = load32(block);
-                for y in &mut y {
-                    *y = _mm256_mul_ps(_mm256_sub_ps(*y, mean), scale);
-                }
-                if let Some(weight) = weight {
-                    for (y, w) in y.iter_mut().zip(load32(&weight[b])) {
-                        *y = _mm256_mul_ps(*y, w);
-                    }
-                }
-                if let Some(bias) = bias {
-                    for (y, b) in y.iter_mut().zip(load32(&bias[b])) {
-                        *y = _mm256_add_ps(*y, b);
-                    }
-                }
-                store32(y, &mut group[i]);
-            }
-            out.set_group_avx2(first + g * GROUP_LEN, &group[..blocks.len()]);
         }
     }
 

@@ -6,6 +6,7 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use crate::elementwise::row_grain;
 #[cfg(target_arch = "x86_64")]
@@ -15,7 +16,8 @@ use crate::{Rows, RowsMut, Team, Tier};
 /// Values that share a scale.
 pub(crate) const BLOCK_LEN: usize = 32;
 /// Blocks that the vector form quantizes at a time.
-pub(crate) const GROUP_LEN: usize = 4;
+#[cfg(target_arch = "x86_64")]
+const GROUP_LEN: usize = 4;
 /// Elements of f32 in a cache line.
 const LINE_LEN: usize = 16;
 
@@ -31,7 +33,7 @@ pub(crate) struct QuantizedRow<'a> {
 
 impl QuantizedRow<'_> {
     /// The columns in a range of whole blocks.
-    pub(crate) fn slice_cols(&self, cols: std::ops::Range<usize>) -> Self {
+    pub(crate) fn slice_cols(&self, cols: Range<usize>) -> Self {
         let blocks = cols.start / BLOCK_LEN..cols.end / BLOCK_LEN;
         let halves = 2 * blocks.start..2 * blocks.end;
         Self {
@@ -168,7 +170,7 @@ impl QuantizedRows {
     /// # Panics
     /// If `x` is larger than the capacity, or its rows are not whole blocks of 32.
     pub fn quantize(&mut self, team: &Team, tier: Tier, x: Rows<'_>) {
-        self.fill(team, x.n_rows(), x.n_cols(), |i, mut row| row.quantize(tier, x.row(i)));
+        self.fill(team, x.n_rows(), x.n_cols(), |i, mut row| row.quantize(tier, 0, x.row(i)));
     }
 
     /// Replaces the rows by `n_rows` rows of `n_cols` values, each written by `f`.
@@ -207,28 +209,47 @@ impl<'a> QuantizedRowMut<'a> {
         }
     }
 
-    /// Quantizes a row of floats.
-    fn quantize(&mut self, tier: Tier, x: &[f32]) {
+    /// Quantizes a row of floats, or a run of its blocks from block `first` on.
+    pub(crate) fn quantize(&mut self, tier: Tier, first: usize, x: &[f32]) {
+        let blocks = x.as_chunks::<BLOCK_LEN>().0;
         match tier.avx2() {
             None => {
-                for (b, block) in x.as_chunks::<BLOCK_LEN>().0.iter().enumerate() {
+                for (b, block) in (first..).zip(blocks) {
                     self.set_block(b, block);
                 }
             }
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the token of this tier exists only if its instructions were
-            // detected.
-            Some(_) => unsafe { self.quantize_avx2(x) },
+            // SAFETY: the token proves that AVX2, FMA and F16C were detected.
+            Some(_) => unsafe { self.quantize_avx2(first, blocks) },
+        }
+    }
+
+    /// Quantizes `n_cols` values from block `first` on, which `f` writes piece by piece:
+    /// it is called with the columns of a piece, whole blocks, and their place. Pieces
+    /// stay in the nearest cache.
+    pub(crate) fn produce(
+        &mut self,
+        tier: Tier,
+        first: usize,
+        n_cols: usize,
+        f: impl Fn(Range<usize>, &mut [f32]),
+    ) {
+        const PIECE: usize = 16 * BLOCK_LEN;
+        let mut piece = [0.0; PIECE];
+        for start in (0..n_cols).step_by(PIECE) {
+            let cols = start..n_cols.min(start + PIECE);
+            let piece = &mut piece[..cols.len()];
+            f(cols, piece);
+            self.quantize(tier, first + start / BLOCK_LEN, piece);
         }
     }
 
     /// The twin of the scalar loop.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn quantize_avx2(&mut self, x: &[f32]) {
-        let blocks = x.as_chunks::<BLOCK_LEN>().0;
-        for (g, blocks) in blocks.chunks(GROUP_LEN).enumerate() {
-            self.set_group_avx2(g * GROUP_LEN, blocks);
+    fn quantize_avx2(&mut self, first: usize, x: &[[f32; BLOCK_LEN]]) {
+        for (b, group) in (first..).step_by(GROUP_LEN).zip(x.chunks(GROUP_LEN)) {
+            self.set_group_avx2(b, group);
         }
     }
 
@@ -236,7 +257,7 @@ impl<'a> QuantizedRowMut<'a> {
     #[cfg(target_arch = "x86_64")]
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(crate) fn set_group_avx2(&mut self, b: usize, x: &[[f32; BLOCK_LEN]]) {
+    fn set_group_avx2(&mut self, b: usize, x: &[[f32; BLOCK_LEN]]) {
         let Some(four) = x.first_chunk::<GROUP_LEN>() else {
             for (i, x) in x.iter().enumerate() {
                 self.set_block_avx2(b + i, lanes::load32(x));
@@ -255,7 +276,7 @@ impl<'a> QuantizedRowMut<'a> {
     }
 
     /// Quantizes block `b`.
-    pub(crate) fn set_block(&mut self, b: usize, x: &[f32; BLOCK_LEN]) {
+    fn set_block(&mut self, b: usize, x: &[f32; BLOCK_LEN]) {
         let scale = quantize_block(x, &mut self.quants[b], &mut self.sums[b]);
         self.set_scale(b, scale);
     }
@@ -503,7 +524,7 @@ mod tests {
         let mut x = crate::testing::random(&mut seed, 32 * 50);
         x[32 * 5..32 * 6].fill(0.0);
         x[32 * 9..32 * 10].fill(1e-38);
-        x[32 * 49..].fill(-f32::MAX);
+        x[32 * 49..].fill(-1e38);
         let scalar = quantize(Tier::Scalar, &x);
         for (i, &v) in x.iter().enumerate() {
             let scale = scalar.scales(0)[i / 32];
