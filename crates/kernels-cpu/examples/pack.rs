@@ -5,9 +5,7 @@
 
 use std::time::Instant;
 
-use realizar_kernels_cpu::{
-    MatrixRef, PACKED_ROWS, Pages, Team, Tier, default_threads, pack_group, packed_bytes,
-};
+use realizar_kernels_cpu::{MatrixRef, Pages, Team, Tier, default_threads, pack, packed_bytes};
 use realizar_quant::BlockType;
 
 /// Rows and columns of a matrix.
@@ -49,10 +47,8 @@ fn main() {
                 let copies = data.chunks_exact(n_bytes).zip(out.chunks_exact_mut(n_bytes));
                 for (data, out) in copies {
                     let matrix = MatrixRef::new(ty, DIM, DIM, data);
-                    let mut groups: Vec<&mut [u8]> =
-                        out.chunks_exact_mut(n_bytes / DIM * PACKED_ROWS).collect();
                     let start = Instant::now();
-                    team.for_each_mut(&mut groups, |i, out, _| pack_group(tier, &matrix, i, out));
+                    pack(&team, tier, &matrix, out);
                     times.push(start.elapsed().as_secs_f64());
                 }
             }

@@ -9,15 +9,10 @@ use std::arch::x86_64::*;
 
 use super::avx2_scales::{FormatAvx2, Scales};
 use super::panel::PanelGroup;
+use super::streams::{PREFETCH_BYTES, STRETCH, XRow};
 use super::{GROUP_LEN, GroupSums, PACKED_ROWS, STREAMS};
 use crate::quantize::QuantizedRow;
 use crate::vec_dot::simd::prefetch;
-
-/// How far ahead of a stream memory is fetched, in bytes.
-const PREFETCH_BYTES: usize = 2048;
-
-/// Columns that a stream reads before it is the next one's turn.
-const STRETCH: usize = 256;
 
 /// Sixteen rows in two registers.
 type Rows16<T> = [T; 2];
@@ -108,41 +103,6 @@ impl<F: FormatAvx2> Words for PlaneWords<F> {
 unsafe fn load2(at: *const u8) -> Rows16<__m256i> {
     // SAFETY: the caller's promise.
     unsafe { [_mm256_loadu_si256(at.cast()), _mm256_loadu_si256(at.add(32).cast())] }
-}
-
-/// An activation row as the kernels read it.
-#[derive(Clone, Copy)]
-struct XRow {
-    quants: *const i8,
-    scales: *const f32,
-    /// Of 32 quants, or of 16 for formats with two halves.
-    sums: *const f32,
-}
-
-impl XRow {
-    const NONE: Self =
-        Self { quants: std::ptr::null(), scales: std::ptr::null(), sums: std::ptr::null() };
-
-    fn new<F: FormatAvx2>(x: &QuantizedRow<'_>) -> Self {
-        let sums = if F::HALVES == 1 { x.block_sums } else { x.half_sums };
-        Self { quants: x.quants.as_ptr(), scales: x.scales.as_ptr(), sums: sums.as_ptr() }
-    }
-
-    /// The row from group `g` on.
-    ///
-    /// # Safety
-    /// The row has that many groups.
-    #[inline]
-    unsafe fn skip<F: FormatAvx2>(self, g: usize) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe {
-            Self {
-                quants: self.quants.add(g * GROUP_LEN),
-                scales: self.scales.add(g),
-                sums: self.sums.add(g * F::HALVES),
-            }
-        }
-    }
 }
 
 /// Makes the sums of several rows opaque to the compiler. It would otherwise reorder the

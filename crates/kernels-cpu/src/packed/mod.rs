@@ -13,6 +13,8 @@ mod format;
 mod pack;
 mod panel;
 mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod streams;
 mod types;
 
 #[cfg(target_arch = "x86_64")]
