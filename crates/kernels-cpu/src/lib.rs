@@ -83,7 +83,8 @@ pub use matmul::{
 };
 pub use norm::{Norm, norm, norm_in_place, norm_quantize, norm_row, norm_row_in_place};
 pub use packed::{
-    PACKED_LAYOUT, PACKED_ROWS, PackedMatrix, PackedRef, pack, pack_group, packed_bytes, packs,
+    PACKED_LAYOUT, PACKED_ROWS, PackedMatrix, PackedRef, pack, pack_group, pack_groups,
+    packed_bytes, packs,
 };
 pub use pages::Pages;
 pub use quantize::QuantizedRows;

@@ -77,20 +77,30 @@ pub fn pack_group(tier: Tier, matrix: &MatrixRef<'_>, group: usize, out: &mut [u
     with_format!(matrix.ty(), F => pack::pack_group::<F>(tier, matrix, group, out));
 }
 
-/// Packs all groups of a matrix into `out`, on all threads. Allocates a list of the
-/// groups.
+/// Packs a matrix into `out`, on all threads.
 ///
 /// # Panics
 /// If `out` is not [`packed_bytes`] long.
 pub fn pack(team: &Team, tier: Tier, matrix: &MatrixRef<'_>, out: &mut [u8]) {
-    let n_groups = matrix.n_rows().div_ceil(PACKED_ROWS);
     let n_bytes = packed_bytes(matrix.ty(), matrix.n_rows(), matrix.n_cols());
     assert_eq!(n_bytes, Some(out.len()), "bytes of the packed matrix");
     if out.is_empty() {
         return;
     }
-    let mut groups: Vec<&mut [u8]> = out.chunks_exact_mut(out.len() / n_groups).collect();
-    team.for_each_mut(&mut groups, |i, group, _thread| pack_group(tier, matrix, i, group));
+    pack_groups(team, tier, matrix, 0, out);
+}
+
+/// Packs groups of a matrix from group `first` on, as many as `out` holds, on all threads.
+/// Allocates a list of the groups.
+///
+/// # Panics
+/// If `out` is not the bytes of whole groups of the matrix.
+pub fn pack_groups(team: &Team, tier: Tier, matrix: &MatrixRef<'_>, first: usize, out: &mut [u8]) {
+    let group_bytes = packed_bytes(matrix.ty(), PACKED_ROWS, matrix.n_cols());
+    let group_bytes = group_bytes.filter(|&n| n > 0).expect("a packed type with columns");
+    assert!(out.len().is_multiple_of(group_bytes), "bytes of whole groups");
+    let mut groups: Vec<&mut [u8]> = out.chunks_exact_mut(group_bytes).collect();
+    team.for_each_mut(&mut groups, |i, group, _| pack_group(tier, matrix, first + i, group));
 }
 
 /// A packed matrix that owns its memory.

@@ -10,7 +10,7 @@ use crate::plan::Plan;
 use crate::weights::{WeightData, WeightId, Weights};
 use realizar_formats::Bytes;
 use realizar_kernels_cpu::{
-    MatrixRef, PACKED_LAYOUT, PACKED_ROWS, PackedRef, Pages, Team, Tier, pack_group, packed_bytes,
+    MatrixRef, PACKED_LAYOUT, PACKED_ROWS, PackedRef, Pages, Team, Tier, pack_groups, packed_bytes,
 };
 use realizar_quant::BlockType;
 
@@ -158,13 +158,11 @@ fn pack(
         let out = &mut memory[place.start..][..place.len];
         let group_bytes = place.len / place.rows.div_ceil(PACKED_ROWS);
         let groups_of_piece = (PIECE_BYTES / group_bytes).max(1);
-        let mut groups: Vec<&mut [u8]> = out.chunks_exact_mut(group_bytes).collect();
-        for (i, piece) in groups.chunks_mut(groups_of_piece).enumerate() {
+        for (i, out) in out.chunks_mut(groups_of_piece * group_bytes).enumerate() {
             let first = i * groups_of_piece;
-            let n_groups = piece.len();
-            team.for_each_mut(piece, |i, out, _| pack_group(tier, &matrix, first + i, out));
+            pack_groups(team, tier, &matrix, first, out);
             // A group has the bytes of sixteen rows of the file, the last one fewer.
-            let end = ((first + n_groups) * group_bytes).min(data.len());
+            let end = (first * group_bytes + out.len()).min(data.len());
             data.slice(first * group_bytes..end).release();
         }
     }
