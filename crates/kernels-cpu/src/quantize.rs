@@ -1,8 +1,9 @@
 //! Activations as 8-bit integers, the input of the integer matrix products.
 //!
-//! One format serves every weight type: blocks of 32 values with an f32 scale, and
-//! sums for the types whose blocks have a minimum. Blocks of 32 follow outliers more
-//! closely than the 256-value blocks of `Q8_K`, and an f32 scale loses nothing.
+//! One format serves every weight type: blocks of 32 values, each half with an f32
+//! scale, and sums for the types whose blocks have a minimum. Sixteen values follow
+//! outliers more closely than the 32 of `Q8_0` or the 256 of `Q8_K`, and an f32 scale
+//! loses nothing.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -13,8 +14,10 @@ use crate::elementwise::row_grain;
 use crate::lanes;
 use crate::{Rows, RowsMut, Team, Tier};
 
-/// Values that share a scale.
+/// Values of a block. Rows are whole blocks.
 pub(crate) const BLOCK_LEN: usize = 32;
+/// Values that share a scale.
+const HALF_LEN: usize = BLOCK_LEN / 2;
 /// Blocks that the vector form quantizes at a time.
 #[cfg(target_arch = "x86_64")]
 const GROUP_LEN: usize = 4;
@@ -24,11 +27,11 @@ const LINE_LEN: usize = 16;
 /// One quantized row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QuantizedRow<'a> {
-    pub(crate) quants: &'a [i8],      // [n_cols]
-    pub(crate) scales: &'a [f32],     // [n_cols / 32]
-    pub(crate) half_sums: &'a [f32],  // [n_cols / 16], scale * sum of 16 quants
-    pub(crate) block_sums: &'a [f32], // [n_cols / 32], scale * sum of 32 quants
-    pub(crate) sums: &'a [i16],       // [n_cols / 16], sums of 16 quants
+    pub(crate) quants: &'a [i8],          // [n_cols]
+    pub(crate) scales: &'a [f32],         // [n_cols / 16]
+    pub(crate) half_sums: &'a [f32],      // [n_cols / 16], scale * sum of 16 quants
+    pub(crate) block_sums: &'a [f32],     // [n_cols / 32], scale * sum of 32 quants
+    pub(crate) pair_sums: &'a [[i16; 2]], // [n_cols / 16], see QuantizedRows::pair_sums
 }
 
 impl QuantizedRow<'_> {
@@ -38,10 +41,10 @@ impl QuantizedRow<'_> {
         let halves = 2 * blocks.start..2 * blocks.end;
         Self {
             quants: &self.quants[cols],
-            scales: &self.scales[blocks.clone()],
+            scales: &self.scales[halves.clone()],
             half_sums: &self.half_sums[halves.clone()],
             block_sums: &self.block_sums[blocks],
-            sums: &self.sums[halves],
+            pair_sums: &self.pair_sums[halves],
         }
     }
 
@@ -49,24 +52,24 @@ impl QuantizedRow<'_> {
     pub(crate) fn is_whole(&self) -> bool {
         let n_blocks = self.quants.len() / BLOCK_LEN;
         self.quants.len().is_multiple_of(BLOCK_LEN)
-            && (self.scales.len(), self.block_sums.len()) == (n_blocks, n_blocks)
-            && (self.sums.len(), self.half_sums.len()) == (2 * n_blocks, 2 * n_blocks)
+            && self.block_sums.len() == n_blocks
+            && [self.scales.len(), self.half_sums.len(), self.pair_sums.len()] == [2 * n_blocks; 3]
     }
 }
 
 /// One row to be quantized, in whole blocks.
 pub(crate) struct QuantizedRowMut<'a> {
-    quants: &'a mut [[i8; BLOCK_LEN]], // [n_blocks]
-    scales: &'a mut [f32],             // [n_blocks]
-    half_sums: &'a mut [[f32; 2]],     // [n_blocks]
-    block_sums: &'a mut [f32],         // [n_blocks]
-    sums: &'a mut [[i16; 2]],          // [n_blocks]
+    quants: &'a mut [[i8; BLOCK_LEN]],  // [n_blocks]
+    scales: &'a mut [[f32; 2]],         // [n_blocks]
+    half_sums: &'a mut [[f32; 2]],      // [n_blocks]
+    block_sums: &'a mut [f32],          // [n_blocks]
+    pair_sums: &'a mut [[[i16; 2]; 2]], // [n_blocks]
 }
 
-/// Rows of activations as 8-bit integers: `x[i] ≈ scale[i / 32] * quant[i]`, where
-/// the scale is the block's largest magnitude over 127 and quants round to nearest,
-/// ties to even. A block with a value that is not finite has a scale that is not
-/// finite, so that every product with it shows it.
+/// Rows of activations as 8-bit integers: `x[i] ≈ scale[i / 16] * quant[i]`, where
+/// the scale is the largest magnitude of its sixteen values over 127 and quants round to
+/// nearest, ties to even. Where a value is not finite the scale is not either, so that
+/// every product with it shows it.
 ///
 /// A row's parts lie one after the other in one buffer: quants, scales, the sums.
 /// Rows begin on cache lines, an odd number of lines apart, so that rows do not
@@ -80,7 +83,7 @@ pub(crate) struct QuantizedRowMut<'a> {
 /// let mut q = QuantizedRows::with_capacity(1, 64);
 /// q.quantize(&team, Tier::detect(), Rows::new(&x, 1, 64));
 /// assert_eq!(q.quants(0)[31], 127);
-/// assert_eq!(q.scales(0)[1], 63.0 / 127.0);
+/// assert_eq!(q.scales(0)[1], 31.0 / 127.0);
 /// ```
 #[derive(Debug)]
 pub struct QuantizedRows {
@@ -94,9 +97,9 @@ pub struct QuantizedRows {
 
 /// Elements of f32 from the start of a row of `n_blocks` blocks to the next.
 const fn row_stride(n_blocks: usize) -> usize {
-    // Quants fill a quarter of their number, in whole lines; then 5 elements a block.
+    // Quants fill a quarter of their number, in whole lines; then 7 elements a block.
     let quants = (n_blocks * BLOCK_LEN / 4).next_multiple_of(LINE_LEN);
-    let n_lines = (quants + 5 * n_blocks).div_ceil(LINE_LEN);
+    let n_lines = (quants + 7 * n_blocks).div_ceil(LINE_LEN);
     (n_lines | 1) * LINE_LEN
 }
 
@@ -124,7 +127,7 @@ impl QuantizedRows {
         self.row(row).quants
     }
 
-    /// The scales of a row. `[n_cols / 32]`
+    /// The scales of a row. `[n_cols / 16]`
     pub fn scales(&self, row: usize) -> &[f32] {
         self.row(row).scales
     }
@@ -134,14 +137,21 @@ impl QuantizedRows {
         self.row(row).half_sums
     }
 
-    /// The sums of every 32 quants of a row, times their scale. `[n_cols / 32]`
+    /// The sums of every two [`Self::half_sums`] of a row. `[n_cols / 32]`
     pub fn block_sums(&self, row: usize) -> &[f32] {
         self.row(row).block_sums
     }
 
-    /// The sums of every 16 quants of a row. `[n_cols / 16]`
-    pub fn sums(&self, row: usize) -> &[i16] {
-        self.row(row).sums
+    /// For every 16 quants of a row, the sum of the first two of every four, and the sum
+    /// of the last two: what each 16-bit lane of the kernels adds up. `[n_cols / 16]`
+    pub fn pair_sums(&self, row: usize) -> &[[i16; 2]] {
+        self.row(row).pair_sums
+    }
+
+    /// Bytes from a part of a row to that of the next row.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) const fn row_stride(&self) -> usize {
+        row_stride(self.n_cols / BLOCK_LEN) * size_of::<f32>()
     }
 
     /// Row `i` in all its parts.
@@ -152,7 +162,7 @@ impl QuantizedRows {
         let stride = row_stride(n_blocks);
         let row = &self.data[self.start + i * stride..][..stride];
         let (quants, row) = row.split_at((self.n_cols / 4).next_multiple_of(LINE_LEN));
-        let (scales, row) = row.split_at(n_blocks);
+        let (scales, row) = row.split_at(2 * n_blocks);
         let (half_sums, row) = row.split_at(2 * n_blocks);
         let (block_sums, row) = row.split_at(n_blocks);
         QuantizedRow {
@@ -160,7 +170,7 @@ impl QuantizedRows {
             scales,
             half_sums,
             block_sums,
-            sums: bytemuck::cast_slice(&row[..n_blocks]),
+            pair_sums: bytemuck::cast_slice(&row[..2 * n_blocks]),
         }
     }
 
@@ -197,15 +207,15 @@ impl<'a> QuantizedRowMut<'a> {
     fn new(row: &'a mut [f32], n_blocks: usize) -> Self {
         let n_quants = n_blocks * BLOCK_LEN / 4;
         let (quants, row) = row.split_at_mut(n_quants.next_multiple_of(LINE_LEN));
-        let (scales, row) = row.split_at_mut(n_blocks);
+        let (scales, row) = row.split_at_mut(2 * n_blocks);
         let (half_sums, row) = row.split_at_mut(2 * n_blocks);
         let (block_sums, row) = row.split_at_mut(n_blocks);
         Self {
             quants: bytemuck::cast_slice_mut(&mut quants[..n_quants]),
-            scales,
+            scales: scales.as_chunks_mut().0,
             half_sums: half_sums.as_chunks_mut().0,
             block_sums,
-            sums: bytemuck::cast_slice_mut(&mut row[..n_blocks]),
+            pair_sums: bytemuck::cast_slice_mut(&mut row[..2 * n_blocks]),
         }
     }
 
@@ -248,60 +258,49 @@ impl<'a> QuantizedRowMut<'a> {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn quantize_avx2(&mut self, first: usize, x: &[[f32; BLOCK_LEN]]) {
-        for (b, group) in (first..).step_by(GROUP_LEN).zip(x.chunks(GROUP_LEN)) {
-            self.set_group_avx2(b, group);
+        let (groups, rest) = x.as_chunks::<GROUP_LEN>();
+        for (b, group) in (first..).step_by(GROUP_LEN).zip(groups) {
+            self.set_group(b, GROUP_LEN, &quantize_group_avx2(group));
+        }
+        if !rest.is_empty() {
+            let mut group = [[0.0; BLOCK_LEN]; GROUP_LEN];
+            group[..rest.len()].copy_from_slice(rest);
+            let b = first + GROUP_LEN * groups.len();
+            self.set_group(b, rest.len(), &quantize_group_avx2(&group));
         }
     }
 
-    /// Quantizes up to [`GROUP_LEN`] blocks from block `b` on.
+    /// Sets `n` blocks from block `b` on to the first of a group.
     #[cfg(target_arch = "x86_64")]
     #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn set_group_avx2(&mut self, b: usize, x: &[[f32; BLOCK_LEN]]) {
-        let Some(four) = x.first_chunk::<GROUP_LEN>() else {
-            for (i, x) in x.iter().enumerate() {
-                self.set_block_avx2(b + i, lanes::load32(x));
-            }
-            return;
-        };
-        let n = b..b + GROUP_LEN;
-        quantize_group_avx2(
-            four,
-            self.quants[n.clone()].first_chunk_mut().expect("four blocks"),
-            self.scales[n.clone()].first_chunk_mut().expect("four blocks"),
-            self.half_sums[n.clone()].first_chunk_mut().expect("four blocks"),
-            self.block_sums[n.clone()].first_chunk_mut().expect("four blocks"),
-            self.sums[n].first_chunk_mut().expect("four blocks"),
-        );
+    fn set_group(&mut self, b: usize, n: usize, group: &Group) {
+        self.quants[b..b + n].copy_from_slice(&group.quants[..n]);
+        self.scales[b..b + n].copy_from_slice(&group.scales[..n]);
+        self.half_sums[b..b + n].copy_from_slice(&group.half_sums[..n]);
+        self.block_sums[b..b + n].copy_from_slice(&group.block_sums[..n]);
+        self.pair_sums[b..b + n].copy_from_slice(&group.pair_sums[..n]);
     }
 
     /// Quantizes block `b`.
     fn set_block(&mut self, b: usize, x: &[f32; BLOCK_LEN]) {
-        let scale = quantize_block(x, &mut self.quants[b], &mut self.sums[b]);
-        self.set_scale(b, scale);
-    }
-
-    /// The twin of [`Self::set_block`].
-    #[cfg(target_arch = "x86_64")]
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn set_block_avx2(&mut self, b: usize, x: [__m256; 4]) {
-        let scale = quantize_block_avx2(x, &mut self.quants[b], &mut self.sums[b]);
-        self.set_scale(b, scale);
-    }
-
-    /// Sets the scale of block `b`, and the sums that it multiplies.
-    #[inline]
-    fn set_scale(&mut self, b: usize, scale: f32) {
-        let sums = self.sums[b].map(i32::from);
-        self.scales[b] = scale;
-        self.half_sums[b] = sums.map(|sum| scale * sum as f32);
-        self.block_sums[b] = scale * (sums[0] + sums[1]) as f32;
+        for (half, x) in x.as_chunks::<HALF_LEN>().0.iter().enumerate() {
+            let quants = &mut self.quants[b].as_chunks_mut::<HALF_LEN>().0[half];
+            let scale = quantize_half(x, quants);
+            let mut sums = [0; 2];
+            for four in quants.as_chunks::<4>().0 {
+                let [a, b, c, d] = four.map(i16::from);
+                sums = [sums[0] + a + b, sums[1] + c + d];
+            }
+            self.scales[b][half] = scale;
+            self.half_sums[b][half] = scale * f32::from(sums[0] + sums[1]);
+            self.pair_sums[b][half] = sums;
+        }
+        self.block_sums[b] = self.half_sums[b][0] + self.half_sums[b][1];
     }
 }
 
-/// Quantizes one block and returns its scale.
-fn quantize_block(x: &[f32; BLOCK_LEN], quants: &mut [i8; BLOCK_LEN], sums: &mut [i16; 2]) -> f32 {
+/// Quantizes values that share a scale and returns the scale.
+fn quantize_half(x: &[f32; HALF_LEN], quants: &mut [i8; HALF_LEN]) -> f32 {
     // The maximum of the bits is the maximum of the magnitudes, and NaN above all.
     let amax = f32::from_bits(x.iter().map(|v| v.abs().to_bits()).max().unwrap_or(0));
     let scale = amax / 127.0;
@@ -309,139 +308,107 @@ fn quantize_block(x: &[f32; BLOCK_LEN], quants: &mut [i8; BLOCK_LEN], sums: &mut
     for (q, &v) in quants.iter_mut().zip(x) {
         *q = (v * inv).round_ties_even() as i8;
     }
-    for (sum, half) in sums.iter_mut().zip(quants.as_chunks::<16>().0) {
-        *sum = half.iter().map(|&q| i16::from(q)).sum();
-    }
-    if quiet_block(amax) { 0.0 } else { scale }
+    // Where the scale would be subnormal every value counts as zero.
+    if scale < f32::MIN_POSITIVE { 0.0 } else { scale }
+}
+/// Quantized blocks.
+#[cfg(target_arch = "x86_64")]
+struct Group {
+    quants: [[i8; BLOCK_LEN]; GROUP_LEN],
+    scales: [[f32; 2]; GROUP_LEN],
+    half_sums: [[f32; 2]; GROUP_LEN],
+    block_sums: [f32; GROUP_LEN],
+    pair_sums: [[[i16; 2]; 2]; GROUP_LEN],
 }
 
-/// Whether every value of the block counts as zero: the scale would be subnormal.
-fn quiet_block(amax: f32) -> bool {
-    amax / 127.0 < f32::MIN_POSITIVE
-}
-
-/// The twin of [`quantize_block`].
+/// Quantizes four blocks, with the bytes of [`QuantizedRowMut::set_block`] for each. The
+/// scales and sums of their eight halves are lanes of one vector, so that none waits for
+/// another's division.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn quantize_block_avx2(v: [__m256; 4], quants: &mut [i8; BLOCK_LEN], sums: &mut [i16; 2]) -> f32 {
+fn quantize_group_avx2(x: &[[f32; BLOCK_LEN]; GROUP_LEN]) -> Group {
+    // The largest magnitude of each half, as bits. Unpacking the halves of registers
+    // against each other leaves half as many lanes of each.
     let sign_off = _mm256_set1_epi32(i32::MAX);
-    let mut abs = [_mm256_setzero_si256(); 4];
-    for (abs, &v) in abs.iter_mut().zip(&v) {
-        *abs = _mm256_and_si256(_mm256_castps_si256(v), sign_off);
-    }
-    let m = _mm256_max_epi32(_mm256_max_epi32(abs[0], abs[1]), _mm256_max_epi32(abs[2], abs[3]));
-    let m = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256::<1>(m));
-    let m = _mm_max_epi32(m, _mm_shuffle_epi32::<0b0100_1110>(m));
-    let m = _mm_max_epi32(m, _mm_shuffle_epi32::<0b1011_0001>(m));
-    let amax = f32::from_bits(_mm_cvtsi128_si32(m).cast_unsigned());
-    let scale = amax / 127.0;
-    let inv = if scale.is_normal() { scale.recip() } else { 0.0 };
-    let inv = _mm256_set1_ps(inv);
-    // The conversion rounds ties to even, as the default rounding mode says. A value
-    // that is not finite converts to i32::MIN where the twin has 0.
-    let finite = _mm256_set1_epi32(if amax.is_finite() { -1 } else { 0 });
-    let mut q = [_mm256_setzero_si256(); 4];
-    for i in 0..4 {
-        q[i] = _mm256_and_si256(_mm256_cvtps_epi32(_mm256_mul_ps(v[i], inv)), finite);
-    }
-    let lo = _mm256_packs_epi32(q[0], q[1]); // quads 0 2 | 1 3
-    let hi = _mm256_packs_epi32(q[2], q[3]); // quads 4 6 | 5 7
-    let all = _mm256_packs_epi16(lo, hi); // quads 0 2 4 6 | 1 3 5 7
-    let all = _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    // SAFETY: the store writes the 32 bytes of the array.
-    unsafe { _mm256_storeu_si256(quants.as_mut_ptr().cast(), all) };
-    let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), all);
-    let quads = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-    let eights = _mm256_add_epi32(quads, _mm256_shuffle_epi32::<0b0100_1110>(quads));
-    let total = _mm256_add_epi32(eights, _mm256_shuffle_epi32::<0b1011_0001>(eights));
-    sums[0] = _mm256_extract_epi32::<0>(total) as i16;
-    sums[1] = _mm256_extract_epi32::<4>(total) as i16;
-    if quiet_block(amax) { 0.0 } else { scale }
-}
-
-/// Quantizes four blocks, with the bytes of [`quantize_block`] for each. Their scales and
-/// sums are lanes of one vector, so that no block waits for another's division.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn quantize_group_avx2(
-    x: &[[f32; BLOCK_LEN]; 4],
-    quants: &mut [[i8; BLOCK_LEN]; 4],
-    scales: &mut [f32; 4],
-    half_sums: &mut [[f32; 2]; 4],
-    block_sums: &mut [f32; 4],
-    sums: &mut [[i16; 2]; 4],
-) {
-    // The largest magnitude of each block, as bits.
-    let sign_off = _mm256_set1_epi32(i32::MAX);
-    let mut m = [_mm_setzero_si128(); 4];
-    for (m, x) in m.iter_mut().zip(x) {
+    let mut pairs = [_mm256_setzero_si256(); GROUP_LEN];
+    for (pair, x) in pairs.iter_mut().zip(x) {
         let mut abs = [_mm256_setzero_si256(); 4];
         for (abs, v) in abs.iter_mut().zip(lanes::load32(x)) {
             *abs = _mm256_and_si256(_mm256_castps_si256(v), sign_off);
         }
-        let pairs = [_mm256_max_epi32(abs[0], abs[1]), _mm256_max_epi32(abs[2], abs[3])];
-        let eight = _mm256_max_epi32(pairs[0], pairs[1]);
-        *m = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256::<1>(eight));
+        let (a, b) = (_mm256_max_epi32(abs[0], abs[1]), _mm256_max_epi32(abs[2], abs[3]));
+        *pair = _mm256_max_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
     }
-    let ab = _mm_max_epi32(_mm_unpacklo_epi32(m[0], m[1]), _mm_unpackhi_epi32(m[0], m[1]));
-    let cd = _mm_max_epi32(_mm_unpacklo_epi32(m[2], m[3]), _mm_unpackhi_epi32(m[2], m[3]));
-    let amax = _mm_max_epi32(_mm_unpacklo_epi64(ab, cd), _mm_unpackhi_epi64(ab, cd));
-    let amax = _mm_castsi128_ps(amax);
+    let mut fours = [_mm256_setzero_si256(); 2];
+    for (four, [a, b]) in fours.iter_mut().zip(pairs.as_chunks::<2>().0) {
+        *four = _mm256_max_epi32(_mm256_unpacklo_epi64(*a, *b), _mm256_unpackhi_epi64(*a, *b));
+    }
+    let amax = _mm256_castsi256_ps(_mm256_max_epi32(
+        _mm256_permute2x128_si256::<0x20>(fours[0], fours[1]),
+        _mm256_permute2x128_si256::<0x31>(fours[0], fours[1]),
+    ));
 
-    let infinity = _mm_set1_ps(f32::INFINITY);
-    let scale = _mm_div_ps(amax, _mm_set1_ps(127.0));
-    let quiet = _mm_cmplt_ps(scale, _mm_set1_ps(f32::MIN_POSITIVE));
-    let normal = _mm_andnot_ps(quiet, _mm_cmplt_ps(scale, infinity));
-    let mut inverse = [0.0; 4];
-    let inv = _mm_and_ps(normal, _mm_div_ps(_mm_set1_ps(1.0), scale));
-    // SAFETY: the store writes the 16 bytes of the array.
-    unsafe { _mm_storeu_ps(inverse.as_mut_ptr(), inv) };
-    let mut finite = [0_i32; 4];
-    let is_finite = _mm_castps_si128(_mm_cmplt_ps(amax, infinity));
-    // SAFETY: the store writes the 16 bytes of the array.
-    unsafe { _mm_storeu_si128(finite.as_mut_ptr().cast(), is_finite) };
+    let infinity = _mm256_set1_ps(f32::INFINITY);
+    let scale = _mm256_div_ps(amax, _mm256_set1_ps(127.0));
+    let quiet = _mm256_cmp_ps::<_CMP_LT_OQ>(scale, _mm256_set1_ps(f32::MIN_POSITIVE));
+    let normal = _mm256_andnot_ps(quiet, _mm256_cmp_ps::<_CMP_LT_OQ>(scale, infinity));
+    let inv = _mm256_and_ps(normal, _mm256_div_ps(_mm256_set1_ps(1.0), scale));
+    let mut inverse = [0.0; 8];
+    lanes::store(inv, &mut inverse);
+    // A value that is not finite converts to i32::MIN where the twin has 0.
+    let is_finite = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_LT_OQ>(amax, infinity));
+    let mut finite = [0_i32; 8];
+    // SAFETY: the store writes the 32 bytes of the array.
+    unsafe { _mm256_storeu_si256(finite.as_mut_ptr().cast(), is_finite) };
 
-    let mut quads = [_mm256_setzero_si256(); 4];
-    for i in 0..4 {
-        let inv = _mm256_set1_ps(inverse[i]);
+    let mut quants = [[0; BLOCK_LEN]; GROUP_LEN];
+    let mut pairs = [_mm256_setzero_si256(); GROUP_LEN];
+    for i in 0..GROUP_LEN {
         let mut q = [_mm256_setzero_si256(); 4];
-        for (q, v) in q.iter_mut().zip(lanes::load32(&x[i])) {
-            *q = _mm256_cvtps_epi32(_mm256_mul_ps(v, inv));
+        for (v, (q, x)) in q.iter_mut().zip(lanes::load32(&x[i])).enumerate() {
+            // The conversion rounds ties to even, as the default rounding mode says.
+            let half = 2 * i + v / 2;
+            let ints = _mm256_cvtps_epi32(_mm256_mul_ps(x, _mm256_set1_ps(inverse[half])));
+            *q = _mm256_and_si256(ints, _mm256_set1_epi32(finite[half]));
         }
-        let all =
-            _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+        let first = _mm256_packs_epi32(q[0], q[1]); // quads 0 2 | 1 3
+        let second = _mm256_packs_epi32(q[2], q[3]); // quads 4 6 | 5 7
+        let all = _mm256_packs_epi16(first, second); // quads 0 2 4 6 | 1 3 5 7
         let all = _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-        let all = _mm256_and_si256(all, _mm256_set1_epi32(finite[i]));
         // SAFETY: the store writes the 32 bytes of the array.
         unsafe { _mm256_storeu_si256(quants[i].as_mut_ptr().cast(), all) };
-        let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), all);
-        quads[i] = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+        pairs[i] = _mm256_maddubs_epi16(_mm256_set1_epi8(1), all);
     }
 
-    // Lanes of the lower half are the sums of first halves, of the upper of second ones.
-    let both = _mm256_hadd_epi32(
-        _mm256_hadd_epi32(quads[0], quads[1]),
-        _mm256_hadd_epi32(quads[2], quads[3]),
-    );
-    let (first, second) = (_mm256_castsi256_si128(both), _mm256_extracti128_si256::<1>(both));
-    let halves = [_mm_unpacklo_epi32(first, second), _mm_unpackhi_epi32(first, second)];
-    let scale = _mm_andnot_ps(quiet, scale);
-    let half_scales = [_mm_unpacklo_ps(scale, scale), _mm_unpackhi_ps(scale, scale)];
-    let whole = _mm_mul_ps(scale, _mm_cvtepi32_ps(_mm_add_epi32(first, second)));
-    let half = half_sums.as_flattened_mut();
-    // SAFETY: the stores write 16 bytes each: the four scales, the eight sums of halves in
-    // two, the four sums of blocks, and the eight 16-bit sums.
-    unsafe {
-        _mm_storeu_ps(scales.as_mut_ptr(), scale);
-        let low = _mm_mul_ps(half_scales[0], _mm_cvtepi32_ps(halves[0]));
-        _mm_storeu_ps(half[..4].as_mut_ptr(), low);
-        let high = _mm_mul_ps(half_scales[1], _mm_cvtepi32_ps(halves[1]));
-        _mm_storeu_ps(half[4..].as_mut_ptr(), high);
-        _mm_storeu_ps(block_sums.as_mut_ptr(), whole);
-        _mm_storeu_si128(sums.as_mut_ptr().cast(), _mm_packs_epi32(halves[0], halves[1]));
+    // The lower lanes are the sums of first halves, the upper ones of second halves.
+    let mut twos = [_mm256_setzero_si256(); 2];
+    for (two, [a, b]) in twos.iter_mut().zip(pairs.as_chunks::<2>().0) {
+        *two = _mm256_add_epi16(_mm256_unpacklo_epi32(*a, *b), _mm256_unpackhi_epi32(*a, *b));
     }
+    let [a, b] = twos;
+    let both = _mm256_add_epi16(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+    let pair_sums = _mm256_permutevar8x32_epi32(both, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    let sum = _mm256_madd_epi16(pair_sums, _mm256_set1_epi16(1));
+    let scale = _mm256_andnot_ps(quiet, scale);
+    let half_sum = _mm256_mul_ps(scale, _mm256_cvtepi32_ps(sum));
+    let mut out = Group {
+        quants,
+        scales: [[0.0; 2]; GROUP_LEN],
+        half_sums: [[0.0; 2]; GROUP_LEN],
+        block_sums: [0.0; GROUP_LEN],
+        pair_sums: [[[0; 2]; 2]; GROUP_LEN],
+    };
+    // SAFETY: the stores write 32 bytes each: the scales and the sums of eight halves.
+    unsafe {
+        _mm256_storeu_ps(out.scales.as_flattened_mut().as_mut_ptr(), scale);
+        _mm256_storeu_ps(out.half_sums.as_flattened_mut().as_mut_ptr(), half_sum);
+        _mm256_storeu_si256(out.pair_sums.as_mut_ptr().cast(), pair_sums);
+    }
+    for (sum, halves) in out.block_sums.iter_mut().zip(out.half_sums) {
+        *sum = halves[0] + halves[1];
+    }
+    out
 }
 
 #[cfg(test)]
@@ -452,7 +419,7 @@ impl QuantizedRows {
         assert_eq!((self.n_rows, self.n_cols), (other.n_rows, other.n_cols));
         for i in 0..self.n_rows {
             let (a, b) = (self.row(i), other.row(i));
-            assert_eq!((a.quants, a.sums), (b.quants, b.sums), "row {i}");
+            assert_eq!((a.quants, a.pair_sums), (b.quants, b.pair_sums), "row {i}");
             assert_eq!(bits(a.scales), bits(b.scales), "row {i}");
             assert_eq!(bits(a.half_sums), bits(b.half_sums), "row {i}");
             assert_eq!(bits(a.block_sums), bits(b.block_sums), "row {i}");
@@ -470,50 +437,52 @@ mod tests {
         q
     }
 
-    /// Checks quants, sums and scale of one block on every tier.
-    fn check(x: &[f32], quants: &[i8], scale: f32) {
+    /// Checks quants, sums and scales of one block on every tier.
+    fn check(x: &[f32], quants: &[i8], scales: [f32; 2]) {
         for tier in Tier::available() {
             let q = quantize(tier, x);
             assert_eq!(q.quants(0), quants, "{tier}");
-            assert_eq!(q.scales(0)[0].to_bits(), scale.to_bits(), "{tier}");
-            for (half, &sum) in quants.chunks(16).zip(q.sums(0)) {
-                assert_eq!(half.iter().map(|&q| i16::from(q)).sum::<i16>(), sum, "{tier}");
+            assert_eq!(q.scales(0).len(), 2);
+            for half in 0..2 {
+                let quants = quants[16 * half..][..16].iter().map(|&q| i16::from(q));
+                let pairs = [0, 2].map(|first| {
+                    let lane = quants.clone().enumerate().filter(|(i, _)| i % 4 / 2 * 2 == first);
+                    lane.map(|(_, q)| q).sum::<i16>()
+                });
+                let half_sum = scales[half] * f32::from(pairs[0] + pairs[1]);
+                assert_eq!(q.scales(0)[half].to_bits(), scales[half].to_bits(), "{tier}");
+                assert_eq!(q.pair_sums(0)[half], pairs, "{tier}");
+                assert_eq!(q.half_sums(0)[half].to_bits(), half_sum.to_bits(), "{tier}");
             }
-            let block_sum: i16 = q.sums(0).iter().sum();
-            let scaled = |sum: i16| (scale * f32::from(sum)).to_bits();
-            assert_eq!(q.block_sums(0)[0].to_bits(), scaled(block_sum), "{tier}");
-            for (half_sum, &sum) in q.half_sums(0).iter().zip(q.sums(0)) {
-                assert_eq!(half_sum.to_bits(), scaled(sum), "{tier}");
-            }
+            assert_eq!(q.block_sums(0), [q.half_sums(0)[0] + q.half_sums(0)[1]], "{tier}");
         }
     }
 
     #[test]
     fn values_round_to_nearest_even() {
-        let mut x = [0.0; 32];
-        let mut expected = [0; 32];
-        let cases =
-            [(127.0, 127), (0.5, 0), (1.5, 2), (2.5, 2), (-0.5, 0), (-1.5, -2), (-127.0, -127)];
-        for (i, (v, q)) in cases.into_iter().enumerate() {
-            (x[i * 3], expected[i * 3]) = (v, q);
+        let cases = [127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -127.0];
+        let (mut x, mut expected) = ([0.0; 32], [0; 32]);
+        for (i, (v, q)) in cases.into_iter().zip([127, 0, 2, 2, 0, -2, -127]).enumerate() {
+            // Both halves, with a scale each.
+            (x[2 * i], expected[2 * i]) = (v, q);
+            (x[16 + 2 * i + 1], expected[16 + 2 * i + 1]) = (4.0 * v, q);
         }
-        check(&x, &expected, 1.0);
-        check(&x.map(|v| v * 0.25), &expected, 0.25);
+        check(&x, &expected, [1.0, 4.0]);
+        check(&x.map(|v| v * 0.25), &expected, [0.25, 1.0]);
     }
 
     #[test]
     fn extreme_blocks() {
-        check(&[0.0; 32], &[0; 32], 0.0);
-        check(&[-0.0; 32], &[0; 32], 0.0);
-        check(&[f32::MIN_POSITIVE / 2.0; 32], &[0; 32], 0.0);
-        check(&[-f32::MAX; 32], &[-127; 32], f32::MAX / 127.0);
+        check(&[0.0; 32], &[0; 32], [0.0; 2]);
+        check(&[-0.0; 32], &[0; 32], [0.0; 2]);
+        check(&[f32::MIN_POSITIVE / 2.0; 32], &[0; 32], [0.0; 2]);
+        check(&[-f32::MAX; 32], &[-127; 32], [f32::MAX / 127.0; 2]);
         let mut x = [1.0; 32];
-        x[7] = f32::NEG_INFINITY;
-        check(&x, &[0; 32], f32::INFINITY);
-        x[31] = f32::NAN;
+        (x[7], x[31]) = (f32::NEG_INFINITY, f32::NAN);
         for tier in Tier::available() {
             let q = quantize(tier, &x);
-            assert!(q.scales(0)[0].is_nan());
+            assert_eq!(q.scales(0)[0], f32::INFINITY);
+            assert!(q.scales(0)[1].is_nan());
             assert_eq!(q.quants(0), [0; 32]);
         }
     }
@@ -527,7 +496,7 @@ mod tests {
         x[32 * 49..].fill(-1e38);
         let scalar = quantize(Tier::Scalar, &x);
         for (i, &v) in x.iter().enumerate() {
-            let scale = scalar.scales(0)[i / 32];
+            let scale = scalar.scales(0)[i / 16];
             let back = scale * f32::from(scalar.quants(0)[i]);
             // Blocks of tiny values count as zero.
             assert!((back - v).abs() <= scale * 0.5001 + 1e-37, "{v} became {back}");
@@ -544,12 +513,13 @@ mod tests {
             for tier in Tier::available() {
                 let q = quantize(tier, &x);
                 assert_eq!(q.quants(0), scalar.quants(0), "{tier}");
-                for b in 0..50 {
-                    let (a, e) = (q.scales(0)[b], scalar.scales(0)[b]);
-                    assert!(a == e || (a.is_nan() && e.is_nan()), "{tier} block {b}");
-                    let (a, e) = (q.block_sums(0)[b], scalar.block_sums(0)[b]);
-                    assert!(a == e || (a.is_nan() && e.is_nan()), "{tier} block {b}");
-                }
+                let same = |found: &[f32], expected: &[f32]| {
+                    let mut both = found.iter().zip(expected);
+                    both.all(|(a, e)| a == e || (a.is_nan() && e.is_nan()))
+                };
+                assert!(same(q.scales(0), scalar.scales(0)), "{tier}");
+                assert!(same(q.half_sums(0), scalar.half_sums(0)), "{tier}");
+                assert!(same(q.block_sums(0), scalar.block_sums(0)), "{tier}");
             }
         }
     }
@@ -569,7 +539,7 @@ mod tests {
                 assert!(many.quants(i).as_ptr().addr().is_multiple_of(64));
                 assert_eq!(many.quants(i), one.quants(0));
                 assert_eq!(many.scales(i), one.scales(0));
-                assert_eq!(many.sums(i), one.sums(0));
+                assert_eq!(many.pair_sums(i), one.pair_sums(0));
                 assert_eq!(many.half_sums(i), one.half_sums(0));
                 assert_eq!(many.block_sums(i), one.block_sums(0));
             }

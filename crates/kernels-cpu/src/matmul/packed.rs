@@ -6,20 +6,19 @@
 
 use super::Epilogue;
 use crate::packed::{
-    GROUP_LEN, GroupSums, MAX_TILE_ROWS, PACKED_ROWS, PanelGroup, STREAMS, dot_groups, expand,
-    multiply_panel, tile_rows,
+    GROUP_LEN, GroupSums, PACKED_ROWS, PanelGroup, STREAMS, dot_groups, expand, multiply_panel,
 };
-use crate::quantize::{QuantizedRow, QuantizedRows};
+use crate::quantize::QuantizedRows;
 use crate::{PackedRef, PerThread, RowsMut, Team, Tier};
 
 /// Columns that are expanded at a time: whole blocks of every type.
-const PANEL_COLS: usize = 1024;
+const PANEL_COLS: usize = 512;
 /// Tasks that each thread gets, so that a slow thread can be helped.
 const TASKS_PER_THREAD: usize = 8;
 /// The most groups of a task that multiplies several rows.
 const MAX_GROUPS: usize = 4;
 
-/// Scratch memory of [`matmul_packed`] for each thread of a team: a panel of 26 KiB and
+/// Scratch memory of [`matmul_packed`] for each thread of a team: a panel of 13 KiB and
 /// the sums of sixteen columns.
 #[derive(Debug)]
 pub struct PackedScratch(PerThread<Scratch>);
@@ -147,7 +146,6 @@ impl Segment<'_> {
         scratch: &mut Scratch,
     ) {
         let (ty, n_cols) = (self.part.ty(), self.part.n_cols());
-        let tile_rows = tile_rows(self.tier, ty);
         let sums = &mut scratch.sums[..self.x.n_rows()];
         for group in range {
             sums.fill([0.0; PACKED_ROWS]);
@@ -155,13 +153,7 @@ impl Segment<'_> {
                 let cols = col..n_cols.min(col + PANEL_COLS);
                 let panel = &mut scratch.panel[..cols.len() / GROUP_LEN];
                 expand(self.tier, ty, self.part.group(group), col, panel);
-                for (i, sums) in sums.chunks_mut(tile_rows).enumerate() {
-                    let rows: [QuantizedRow<'_>; MAX_TILE_ROWS] = std::array::from_fn(|r| {
-                        let row = i * tile_rows + r.min(sums.len() - 1);
-                        self.x.row(row).slice_cols(cols.clone())
-                    });
-                    multiply_panel(self.tier, ty, panel, &rows[..sums.len()], sums);
-                }
+                multiply_panel(self.tier, ty, panel, self.x, col, sums);
             }
             let (mut out, col) = tile(group);
             for (r, sums) in sums.iter().enumerate() {

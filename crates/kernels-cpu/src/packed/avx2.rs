@@ -1,18 +1,23 @@
 //! The kernels in AVX2: eight rows to a register, two registers to a group.
 //!
-//! Products of unsigned quants and activations are added in pairs to 16 bits, as many
-//! words as fit ([`Format::DEPTH`]), then to 32 bits, where a half's factor multiplies
-//! them on the way. Signed quants give their sign to the activations.
+//! Products of unsigned quants and activations are added in pairs to 16 bits, sixteen
+//! columns of them, then to 32 bits, where a factor multiplies them on the way. Whole bytes
+//! give their sign to the activations, and fit 16 bits in pairs only.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::ops::Range;
 
-use super::avx2_scales::{FormatAvx2, Scales};
+use super::avx2_scales::{BlockScales, FormatAvx2, Integers};
 use super::panel::PanelGroup;
-use super::streams::{PREFETCH_BYTES, STRETCH, XRow};
+use super::streams::{PREFETCH_BYTES, STRETCH, XRow, XRows};
 use super::{GROUP_LEN, GroupSums, PACKED_ROWS, STREAMS};
-use crate::quantize::QuantizedRow;
+use crate::quantize::{QuantizedRow, QuantizedRows};
 use crate::vec_dot::simd::prefetch;
+
+/// Activation rows that a panel is multiplied with at a time: as many as have room for
+/// their sums in the registers.
+const TILE_ROWS: usize = 3;
 
 /// Sixteen rows in two registers.
 type Rows16<T> = [T; 2];
@@ -148,68 +153,120 @@ fn keep<const T: usize>(sums: &mut [Rows16<__m256i>; T]) {
     }
 }
 
-/// Adds the products of 32 columns of sixteen rows with the first 32 of `T` activation
-/// rows.
-///
-/// # Safety
-/// The processor has AVX2, FMA and F16C; words and rows can be read.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn add_group<F: FormatAvx2, const T: usize>(
-    words: impl Words,
-    scales: &Scales,
-    x: &[XRow; T],
-    acc: &mut [Rows16<__m256>; T],
-) {
-    let mut isums = [[_mm256_setzero_si256(); 2]; T];
-    let ones = _mm256_set1_epi16(1);
-    let depth = if F::DEPTH == 0 { 1 } else { F::DEPTH };
-    for half in 0..F::HALVES {
-        for run in 0..8 / F::HALVES / depth {
-            let mut sums = [[_mm256_setzero_si256(); 2]; T];
-            for i in 0..depth {
-                let q = half * (8 / F::HALVES) + run * depth + i;
-                // SAFETY: the caller's promise.
-                let w = unsafe { words.word(q) };
-                for t in 0..T {
-                    // SAFETY: a row has eight words of 32 columns.
-                    let x = unsafe { x[t].quants.add(4 * q).cast::<i32>().read_unaligned() };
-                    let x = _mm256_set1_epi32(x);
-                    for r in 0..2 {
-                        let pairs = if F::DEPTH == 0 {
-                            let x = _mm256_sign_epi8(x, w[r]);
-                            _mm256_maddubs_epi16(_mm256_abs_epi8(w[r]), x)
-                        } else {
-                            _mm256_maddubs_epi16(w[r], x)
-                        };
-                        sums[t][r] =
-                            if i == 0 { pairs } else { _mm256_add_epi16(sums[t][r], pairs) };
-                    }
-                }
-                keep(&mut sums);
-            }
-            for t in 0..T {
-                for r in 0..2 {
-                    let factor = if F::HALVES == 1 { ones } else { scales.factors[half][r] };
-                    let sum = _mm256_madd_epi16(sums[t][r], factor);
-                    isums[t][r] = _mm256_add_epi32(isums[t][r], sum);
+/// The sums of a block for `T` activation rows, before the scales of the block.
+#[derive(Clone, Copy)]
+struct BlockSums<const T: usize> {
+    totals: [Rows16<__m256>; T],
+    mins: [Rows16<__m256>; T],
+}
+
+impl<const T: usize> BlockSums<T> {
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn zero() -> Self {
+        let zero = [[_mm256_setzero_ps(); 2]; T];
+        Self { totals: zero, mins: zero }
+    }
+
+    /// Adds the products of 32 columns of sixteen rows with the first 32 of the activation
+    /// rows.
+    ///
+    /// # Safety
+    /// Words and rows can be read.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn add_group<F: FormatAvx2>(
+        &mut self,
+        words: impl Words,
+        integers: &Integers,
+        x: &[XRow; T],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.add_half::<F, 0>(words, integers, x);
+            self.add_half::<F, 1>(words, integers, x);
+        }
+        for (mins, x) in self.mins.iter_mut().zip(x) {
+            for half in 0..F::MINS {
+                // SAFETY: a row has a sum for each minimum.
+                let sum = unsafe { _mm256_set1_ps(*x.sums.add(half)) };
+                for (acc, min) in mins.iter_mut().zip(integers.mins[half]) {
+                    *acc = if F::FACTORS == 0 { sum } else { _mm256_fmadd_ps(min, sum, *acc) };
                 }
             }
         }
     }
-    for t in 0..T {
-        // SAFETY: a row has a scale and its sums.
-        let (scale, sums) = unsafe { (_mm256_set1_ps(*x[t].scales), x[t].sums) };
-        for r in 0..2 {
-            let isum = _mm256_cvtepi32_ps(isums[t][r]);
-            acc[t][r] = _mm256_fmadd_ps(_mm256_mul_ps(scales.scale[r], scale), isum, acc[t][r]);
+
+    /// Adds the products of half `HALF` of the columns.
+    ///
+    /// # Safety
+    /// As [`Self::add_group`].
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn add_half<F: FormatAvx2, const HALF: usize>(
+        &mut self,
+        words: impl Words,
+        integers: &Integers,
+        x: &[XRow; T],
+    ) {
+        let factors = integers.factors[HALF];
+        let mut isums = [[_mm256_setzero_si256(); 2]; T];
+        let mut sums = isums;
+        for i in 0..4 {
+            let q = 4 * HALF + i;
+            // SAFETY: the caller's promise.
+            let w = unsafe { words.word(q) };
+            for t in 0..T {
+                // SAFETY: a row has eight words of 32 columns.
+                let x = unsafe { x[t].quants.add(4 * q).cast::<i32>().read_unaligned() };
+                let x = _mm256_set1_epi32(x);
+                for r in 0..2 {
+                    if F::PLANES.bytes {
+                        let x = _mm256_sign_epi8(x, w[r]);
+                        let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w[r]), x);
+                        let fours = _mm256_madd_epi16(pairs, factors[r]);
+                        isums[t][r] =
+                            if i == 0 { fours } else { _mm256_add_epi32(isums[t][r], fours) };
+                    } else {
+                        let pairs = _mm256_maddubs_epi16(w[r], x);
+                        sums[t][r] =
+                            if i == 0 { pairs } else { _mm256_add_epi16(sums[t][r], pairs) };
+                    }
+                }
+            }
+            keep(if F::PLANES.bytes { &mut isums } else { &mut sums });
         }
-        if F::HAS_MIN {
-            for half in 0..F::HALVES {
-                // SAFETY: as above.
-                let sum = unsafe { _mm256_set1_ps(*sums.add(half)) };
-                for (acc, min) in acc[t].iter_mut().zip(scales.mins[half]) {
-                    *acc = _mm256_fmadd_ps(min, sum, *acc);
+        for t in 0..T {
+            // SAFETY: a row has sums and a scale for each half.
+            let (scale, pair_sums) =
+                unsafe { (*x[t].scales.add(HALF), x[t].pair_sums.add(HALF).cast::<i32>()) };
+            let scale = _mm256_set1_ps(scale);
+            for r in 0..2 {
+                if !F::PLANES.bytes {
+                    let mut sum = sums[t][r];
+                    if F::OFFSET > 0 {
+                        // SAFETY: as above; the pointer is to two sums of 16 bits.
+                        let offset = unsafe { _mm256_set1_epi32(pair_sums.read_unaligned()) };
+                        let by = _mm_cvtsi32_si128(F::OFFSET.trailing_zeros() as i32);
+                        sum = _mm256_sub_epi16(sum, _mm256_sll_epi16(offset, by));
+                    }
+                    isums[t][r] = _mm256_madd_epi16(sum, factors[r]);
+                }
+                let sum = _mm256_cvtepi32_ps(isums[t][r]);
+                self.totals[t][r] = _mm256_fmadd_ps(scale, sum, self.totals[t][r]);
+            }
+        }
+    }
+
+    /// Adds the sums times the scales of the block to those of the rows.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn finish<F: FormatAvx2>(&self, scales: &BlockScales, acc: &mut [Rows16<__m256>; T]) {
+        for t in 0..T {
+            for r in 0..2 {
+                acc[t][r] = _mm256_fmadd_ps(scales.scale[r], self.totals[t][r], acc[t][r]);
+                if F::MINS > 0 {
+                    acc[t][r] = _mm256_fmadd_ps(scales.min_scale[r], self.mins[t][r], acc[t][r]);
                 }
             }
         }
@@ -262,6 +319,7 @@ unsafe fn dot_streams<F: FormatAvx2, const S: usize>(
             for b in first..end {
                 let block = groups[s].as_ptr().wrapping_add(b * block_bytes);
                 let scales = block.wrapping_add(F::SCALES_AT);
+                let mut block_sums = BlockSums::<1>::zero();
                 for g in 0..groups_of_block {
                     let planes = block.wrapping_add(g * F::PLANES.n_bytes());
                     for line in 0..(block_bytes / groups_of_block).div_ceil(64) {
@@ -272,9 +330,12 @@ unsafe fn dot_streams<F: FormatAvx2, const S: usize>(
                     unsafe {
                         let words = PlaneWords::<F>(planes, std::marker::PhantomData);
                         let x = [row.skip::<F>(b * groups_of_block + g)];
-                        add_group::<F, 1>(words, &F::scales_avx2(scales, g), &x, &mut sums);
+                        block_sums.add_group::<F>(words, &F::integers_avx2(scales, g), &x);
                     }
                 }
+                // SAFETY: as above.
+                let scales = unsafe { BlockScales::unpack::<F>(scales) };
+                block_sums.finish::<F>(&scales, &mut sums);
             }
             acc[s] = sums;
         }
@@ -307,6 +368,8 @@ pub(super) unsafe fn expand<F: FormatAvx2>(bytes: &[u8], panel: &mut [PanelGroup
     let blocks = bytes.chunks_exact(PACKED_ROWS * F::BYTES);
     for (block, panel) in blocks.zip(panel.chunks_exact_mut(F::LEN / GROUP_LEN)) {
         let scales = block[F::SCALES_AT..].as_ptr();
+        // SAFETY: the block's scales follow its planes.
+        let block_scales = unsafe { BlockScales::unpack::<F>(scales) };
         for line in 0..block.len().div_ceil(64) {
             prefetch(block.as_ptr().wrapping_add(2 * PREFETCH_BYTES + 64 * line));
         }
@@ -323,8 +386,9 @@ pub(super) unsafe fn expand<F: FormatAvx2>(bytes: &[u8], panel: &mut [PanelGroup
                     _mm256_store_si256(out.add(2 * q + 1), b);
                 }
             }
+            block_scales.store::<F>(&mut panel.scales);
             // SAFETY: the block's scales follow its planes.
-            unsafe { F::scales_avx2(scales, g).store::<F>(&mut panel.scales) };
+            unsafe { F::integers_avx2(scales, g).store::<F>(&mut panel.scales) };
         }
     }
 }
@@ -332,55 +396,68 @@ pub(super) unsafe fn expand<F: FormatAvx2>(bytes: &[u8], panel: &mut [PanelGroup
 /// See [`super::multiply_panel`].
 ///
 /// # Safety
-/// The processor has AVX2, FMA and F16C; the rows have the panel's columns.
+/// The processor has AVX2, FMA and F16C; there are rows, and they have the columns, which
+/// are the panel's.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn multiply_panel<F: FormatAvx2>(
     panel: &[PanelGroup],
-    x: &[QuantizedRow<'_>],
+    x: &QuantizedRows,
+    cols: Range<usize>,
     sums: &mut [GroupSums],
 ) {
+    let rows = XRows::new::<F>(x, cols);
+    let (tiles, rest) = sums.as_chunks_mut::<TILE_ROWS>();
+    let first = tiles.len() * TILE_ROWS;
     // SAFETY: the caller's promise.
     unsafe {
-        match x.len() {
-            1 => multiply_rows::<F, 1>(panel, x, sums),
-            2 => multiply_rows::<F, 2>(panel, x, sums),
-            3 => multiply_rows::<F, 3>(panel, x, sums),
-            4 => multiply_rows::<F, 4>(panel, x, sums),
-            n => panic!("no kernel for {n} rows"),
+        for (i, sums) in tiles.iter_mut().enumerate() {
+            multiply_rows::<F, TILE_ROWS>(panel, rows.tile(i * TILE_ROWS), sums);
+        }
+        match rest {
+            [] => {}
+            [one] => multiply_rows::<F, 1>(panel, rows.tile(first), std::array::from_mut(one)),
+            rest => {
+                let sums = rest.first_chunk_mut::<2>().expect("fewer rows than a tile's");
+                multiply_rows::<F, 2>(panel, rows.tile(first), sums);
+            }
         }
     }
 }
 
+/// Adds the products of `T` activation rows with a panel.
+///
 /// # Safety
 /// As [`multiply_panel`].
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn multiply_rows<F: FormatAvx2, const T: usize>(
     panel: &[PanelGroup],
-    x: &[QuantizedRow<'_>],
-    sums: &mut [GroupSums],
+    mut rows: [XRow; T],
+    sums: &mut [GroupSums; T],
 ) {
-    let mut rows = [XRow::NONE; T];
     let mut acc = [[_mm256_setzero_ps(); 2]; T];
-    for t in 0..T {
-        rows[t] = XRow::new::<F>(&x[t]);
+    for (acc, sums) in acc.iter_mut().zip(&*sums) {
         // SAFETY: the loads read the sixteen floats of the array.
-        acc[t] = unsafe {
-            let at = sums[t].as_ptr();
+        *acc = unsafe {
+            let at = sums.as_ptr();
             [_mm256_loadu_ps(at), _mm256_loadu_ps(at.add(8))]
         };
     }
-    for panel in panel {
-        let words = PanelWords(panel.quants.as_ptr().cast());
-        // SAFETY: the rows have the columns of each group of the panel.
-        unsafe {
-            add_group::<F, T>(words, &Scales::load::<F>(&panel.scales), &rows, &mut acc);
-            for row in &mut rows {
-                *row = row.skip::<F>(1);
+    for block in panel.chunks_exact(F::LEN / GROUP_LEN) {
+        let mut block_sums = BlockSums::<T>::zero();
+        for group in block {
+            let words = PanelWords(group.quants.as_ptr().cast());
+            // SAFETY: the rows have the columns of each group of the panel.
+            unsafe {
+                block_sums.add_group::<F>(words, &Integers::load::<F>(&group.scales), &rows);
+                for row in &mut rows {
+                    *row = row.skip::<F>(1);
+                }
             }
         }
+        block_sums.finish::<F>(&BlockScales::load::<F>(&block[0].scales), &mut acc);
     }
-    for t in 0..T {
+    for (acc, sums) in acc.into_iter().zip(sums) {
         // SAFETY: this function has the features.
-        unsafe { store_sums(acc[t], &mut sums[t]) };
+        unsafe { store_sums(acc, sums) };
     }
 }

@@ -2,24 +2,23 @@
 //! to a group.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _mm512_add_epi32 as add_32, _mm512_and_si512 as and,
-    _mm512_cvtepi32_ps as to_float, _mm512_dpbusd_epi32 as dpbusd, _mm512_fmadd_ps as fmadd,
-    _mm512_loadu_ps as load_f, _mm512_loadu_si512 as load, _mm512_mul_ps as mul,
-    _mm512_mullo_epi32 as mullo_32, _mm512_or_si512 as or, _mm512_set1_epi8 as set1_8,
-    _mm512_set1_epi32 as set1_32, _mm512_set1_ps as set1_f, _mm512_setzero_ps as zero_f,
-    _mm512_setzero_si512 as zero, _mm512_sll_epi16 as sll_16, _mm512_srai_epi32 as srai_32,
-    _mm512_srl_epi16 as srl_16, _mm512_srli_epi16 as srli_16, _mm512_store_si512 as store,
-    _mm512_storeu_ps as store_f, _mm512_xor_si512 as xor,
+    __m512, __m512i, _mm512_and_si512 as and, _mm512_cvtepi32_ps as to_float,
+    _mm512_dpbusd_epi32 as dpbusd, _mm512_fmadd_ps as fmadd, _mm512_loadu_ps as load_f,
+    _mm512_loadu_si512 as load, _mm512_mul_ps as mul, _mm512_or_si512 as or,
+    _mm512_set1_epi8 as set1_8, _mm512_set1_epi32 as set1_32, _mm512_set1_ps as set1_f,
+    _mm512_setzero_ps as zero_f, _mm512_setzero_si512 as zero, _mm512_sll_epi16 as sll_16,
+    _mm512_srai_epi32 as srai_32, _mm512_srl_epi16 as srl_16, _mm512_srli_epi16 as srli_16,
+    _mm512_store_si512 as store, _mm512_storeu_ps as store_f, _mm512_xor_si512 as xor,
 };
 
-use super::avx512_scales::{FormatAvx512, Scales};
+use super::avx512_scales::{BlockScales, FormatAvx512, Integers};
 
 super::vnni::vnni_kernels!(
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
     1,
     __m512,
     __m512i,
-    FormatAvx512::scales_avx512
+    FormatAvx512::integers_avx512
 );
 
 /// See [`super::expand`].
@@ -31,6 +30,8 @@ pub(super) unsafe fn expand<F: FormatAvx512>(bytes: &[u8], panel: &mut [PanelGro
     let blocks = bytes.chunks_exact(PACKED_ROWS * F::BYTES);
     for (block, panel) in blocks.zip(panel.chunks_exact_mut(F::LEN / GROUP_LEN)) {
         let scales = block[F::SCALES_AT..].as_ptr();
+        // SAFETY: the block's scales follow its planes.
+        let block_scales = unsafe { BlockScales::unpack::<F>(scales) };
         for line in 0..block.len().div_ceil(64) {
             prefetch(block.as_ptr().wrapping_add(2 * PREFETCH_BYTES + 64 * line));
         }
@@ -45,8 +46,9 @@ pub(super) unsafe fn expand<F: FormatAvx512>(bytes: &[u8], panel: &mut [PanelGro
                     store(out.add(q), word);
                 }
             }
+            block_scales.store::<F>(&mut panel.scales);
             // SAFETY: the block's scales follow its planes.
-            unsafe { F::scales_avx512(scales, g).store::<F>(&mut panel.scales) };
+            unsafe { F::integers_avx512(scales, g).store::<F>(&mut panel.scales) };
         }
     }
 }

@@ -13,7 +13,6 @@
 use realizar_quant::BlockType;
 
 use super::pack::Block;
-use super::panel::GroupScales;
 use super::{GROUP_LEN, PACKED_ROWS};
 
 /// The planes of a type, in the order in which they lie.
@@ -57,8 +56,11 @@ impl Planes {
     }
 }
 
-/// A quantized type as it is packed. `w = scale * quant + min`, with scale and minimum
-/// of 32 columns, or of 16 where [`Self::HALVES`] is 2.
+/// A quantized type as it is packed.
+///
+/// `w = scale * factor * (quant - offset) + min_scale * min`. The two scales are floats of
+/// a row's block, `min_scale` with the sign that the sum needs; factors and minimums are
+/// small integers of 32 or 16 columns, 1 where there are none.
 pub(super) trait Format {
     /// The type.
     const TY: BlockType;
@@ -68,13 +70,16 @@ pub(super) trait Format {
     const BYTES: usize = Self::TY.block_bytes();
     /// Where the bits of a quant are.
     const PLANES: Planes;
-    /// Scales of 32 columns. One is a float; two are integers times a float.
-    const HALVES: usize;
-    /// Words of unsigned quants whose products with 8-bit activations, pairs of them
-    /// added, still add up to 16 bits; 0 for signed bytes.
-    const DEPTH: usize;
-    /// Whether there is a minimum.
-    const HAS_MIN: bool;
+    /// What is subtracted from a quant. After it the products of sixteen quants with 8-bit
+    /// activations, added in two lanes, fit 16 bits, except those of whole bytes.
+    const OFFSET: i16 = 0;
+    /// Factors of 32 columns: none, one, or one for each half.
+    const FACTORS: usize = 0;
+    /// Minimums of 32 columns: none, one, or one for each half.
+    const MINS: usize = 0;
+    /// `min_scale` in terms of `scale`, where the file has no list of it. An offset becomes
+    /// such a minimum where that takes fewer instructions.
+    const MIN_PER_SCALE: Option<f32> = None;
 
     /// The scales of a row's block, or of those of several rows.
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word>;
@@ -83,11 +88,34 @@ pub(super) trait Format {
     /// several rows.
     fn pack_quants<B: Block>(block: &B, put: impl FnMut(usize, RowQuants<B::Word>));
 
-    /// The scales of group `group` of a packed block, from its scales.
-    fn scales(scales: &[u8], group: usize) -> GroupScales;
+    /// The integers of a row in group `group` of a packed block, from the bytes that
+    /// follow the f16 of its scales.
+    fn integers(_bytes: &[u8], _group: usize, _row: usize) -> Integers {
+        Integers::NONE
+    }
 
     /// Where the scales begin in a packed block.
     const SCALES_AT: usize = Self::LEN / GROUP_LEN * Self::PLANES.n_bytes();
+    /// Where the bytes of integers begin among the scales: behind one or two lists of f16.
+    const INTEGERS_AT: usize = if Self::MINS > 0 && Self::MIN_PER_SCALE.is_none() {
+        2 * HALVES_BYTES
+    } else {
+        HALVES_BYTES
+    };
+}
+
+/// Bytes of a list of f16.
+pub(super) const HALVES_BYTES: usize = 2 * PACKED_ROWS;
+
+/// Factors and minimums of the halves of 32 columns of a row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Integers {
+    pub(super) factors: [i16; 2],
+    pub(super) mins: [u8; 2],
+}
+
+impl Integers {
+    pub(super) const NONE: Self = Self { factors: [1; 2], mins: [1; 2] };
 }
 
 /// The quants of 32 columns of a row, as the planes of its format hold them.

@@ -6,8 +6,8 @@
 //! lane is a row. A packed matrix has exactly the bytes of the file's blocks.
 //!
 //! The bits of a product are the same on every tier and for any number of rows:
-//! within 32 columns (16 where a type has scales for 16) sums are exact integers, and
-//! the blocks are added in order with fused multiply-adds, one accumulator an element.
+//! within 16 columns sums are exact integers, and they are added in order with fused
+//! multiply-adds, one accumulator an element.
 
 mod format;
 mod pack;
@@ -37,7 +37,8 @@ use realizar_quant::BlockType;
 pub(crate) use panel::PanelGroup;
 
 use crate::quantize::QuantizedRow;
-use crate::{MatrixRef, Pages, Team, Tier};
+use crate::{MatrixRef, Pages, QuantizedRows, Team, Tier};
+#[cfg(not(target_arch = "x86_64"))]
 use format::Format;
 use types::with_format;
 
@@ -48,7 +49,7 @@ pub const PACKED_ROWS: usize = 16;
 /// so that packed matrices that were stored are not mistaken for those of today.
 pub const PACKED_LAYOUT: &str = "x16 1";
 
-/// Columns that share a scale of the activations.
+/// Columns that the kernels take at a time, with two scales of the activations.
 pub(crate) const GROUP_LEN: usize = 32;
 
 /// The sums of one activation row with the rows of a group.
@@ -274,58 +275,44 @@ fn expand_of<F: Kernels>(tier: Tier, group: &[u8], col: usize, panel: &mut [Pane
     }
 }
 
-/// The most activation rows that [`multiply_panel`] takes.
-pub(crate) const MAX_TILE_ROWS: usize = 8;
-
-/// The number of activation rows whose sums fit the registers best.
-pub(crate) fn tile_rows(tier: Tier, ty: BlockType) -> usize {
-    with_format!(ty, F => match tier {
-        // Where products are added to 32 bits on the way, those sums need registers too,
-        // and so do the sums of two halves.
-        #[cfg(target_arch = "x86_64")]
-        Tier::AvxVnni(_) => 4 / F::HALVES,
-        #[cfg(target_arch = "x86_64")]
-        Tier::Avx512(_) => MAX_TILE_ROWS,
-        _ if matches!(F::DEPTH, 0 | 8) => 4,
-        _ => 3,
-    })
-}
-
-/// Adds the products of activation rows with a panel to `sums`. The rows are given in
-/// the columns of the panel.
+/// Adds the products of all activation rows with a panel, whose first column is `col`, to
+/// `sums`.
 pub(crate) fn multiply_panel(
     tier: Tier,
     ty: BlockType,
     panel: &[PanelGroup],
-    x: &[QuantizedRow<'_>], // 1 to `tile_rows` rows
-    sums: &mut [GroupSums], // [x.len()]
+    x: &QuantizedRows,
+    col: usize,
+    sums: &mut [GroupSums], // [x.n_rows()]
 ) {
-    with_format!(ty, F => multiply_panel_of::<F>(tier, panel, x, sums));
+    with_format!(ty, F => multiply_panel_of::<F>(tier, panel, x, col, sums));
 }
 
 fn multiply_panel_of<F: Kernels>(
     tier: Tier,
     panel: &[PanelGroup],
-    x: &[QuantizedRow<'_>],
+    x: &QuantizedRows,
+    col: usize,
     sums: &mut [GroupSums],
 ) {
-    assert_eq!(x.len(), sums.len(), "sums of every row");
-    for x in x {
-        assert_eq!(x.quants.len(), panel.len() * GROUP_LEN, "columns of the panel");
-        assert!(x.is_whole(), "the parts of a quantized row");
+    let cols = col..col + panel.len() * GROUP_LEN;
+    assert_eq!(x.n_rows(), sums.len(), "sums of every row");
+    assert!(cols.end <= x.n_cols() && col.is_multiple_of(GROUP_LEN), "columns of the panel");
+    if sums.is_empty() {
+        return;
     }
     match tier {
-        Tier::Scalar => scalar::multiply_panel::<F>(panel, x, sums),
+        Tier::Scalar => scalar::multiply_panel::<F>(panel, x, cols, sums),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token of this tier exists only if its instructions were
         // detected; the lengths were checked above.
-        Tier::Avx2(_) => unsafe { avx2::multiply_panel::<F>(panel, x, sums) },
+        Tier::Avx2(_) => unsafe { avx2::multiply_panel::<F>(panel, x, cols, sums) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as for AVX2.
-        Tier::AvxVnni(_) => unsafe { avx_vnni::multiply_panel::<F>(panel, x, sums) },
+        Tier::AvxVnni(_) => unsafe { avx_vnni::multiply_panel::<F>(panel, x, cols, sums) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as for AVX2.
-        Tier::Avx512(_) => unsafe { avx512::multiply_panel::<F>(panel, x, sums) },
+        Tier::Avx512(_) => unsafe { avx512::multiply_panel::<F>(panel, x, cols, sums) },
     }
 }
 

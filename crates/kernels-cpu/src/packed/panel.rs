@@ -12,21 +12,26 @@ pub(crate) struct PanelGroup {
     pub(crate) scales: GroupScales,
 }
 
-/// The scales of 32 columns of sixteen rows:
-/// `w = scale * factor * quant + min`, where factor and minimum are those of a half
-/// (16 columns), or there is one minimum and no factor.
+/// The scales of 32 columns of sixteen rows, see [`Format`](super::format::Format). What a
+/// format does not have is not read.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct GroupScales {
+    /// Of the block. The same in all its groups.
     pub(crate) scale: [f32; PACKED_ROWS],
+    pub(crate) min_scale: [f32; PACKED_ROWS],
     pub(crate) mins: [[f32; PACKED_ROWS]; 2],
     /// Each factor twice, for sums of pairs.
     pub(crate) factors: [[[i16; 2]; PACKED_ROWS]; 2],
 }
 
 impl GroupScales {
-    pub(crate) const ZERO: Self =
-        Self { scale: [0.0; 16], mins: [[0.0; 16]; 2], factors: [[[0; 2]; 16]; 2] };
+    pub(crate) const ZERO: Self = Self {
+        scale: [0.0; 16],
+        min_scale: [0.0; 16],
+        mins: [[0.0; 16]; 2],
+        factors: [[[0; 2]; 16]; 2],
+    };
 }
 
 impl PanelGroup {

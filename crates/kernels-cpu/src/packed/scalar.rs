@@ -1,20 +1,22 @@
 //! The kernels in plain Rust, on any processor.
 
-use super::format::Format;
+use std::ops::Range;
+
+use super::format::{Format, half_at};
 use super::panel::{GroupScales, PanelGroup};
 use super::{GROUP_LEN, GroupSums, PACKED_ROWS};
-use crate::quantize::QuantizedRow;
+use crate::quantize::{QuantizedRow, QuantizedRows};
 
 /// See [`super::dot_groups`].
 pub(super) fn dot_groups<F: Format>(groups: &[&[u8]], x: QuantizedRow<'_>, out: &mut [GroupSums]) {
+    let mut panel = [PanelGroup::ZERO; 8];
+    let panel = &mut panel[..F::LEN / GROUP_LEN];
     for (group, sums) in groups.iter().zip(out) {
         *sums = [0.0; PACKED_ROWS];
         let blocks = group.chunks_exact(PACKED_ROWS * F::BYTES);
         for (b, block) in blocks.enumerate() {
-            for g in 0..F::LEN / GROUP_LEN {
-                let panel = expand_group::<F>(block, g);
-                add_group::<F>(&panel, &x, b * (F::LEN / GROUP_LEN) + g, sums);
-            }
+            expand::<F>(block, panel);
+            add_block::<F>(panel, &x.slice_cols(b * F::LEN..(b + 1) * F::LEN), sums);
         }
     }
 }
@@ -32,12 +34,14 @@ pub(super) fn expand<F: Format>(bytes: &[u8], panel: &mut [PanelGroup]) {
 /// See [`super::multiply_panel`].
 pub(super) fn multiply_panel<F: Format>(
     panel: &[PanelGroup],
-    x: &[QuantizedRow<'_>],
+    x: &QuantizedRows,
+    cols: Range<usize>,
     sums: &mut [GroupSums],
 ) {
-    for (x, sums) in x.iter().zip(sums) {
-        for (g, panel) in panel.iter().enumerate() {
-            add_group::<F>(panel, x, g, sums);
+    for (i, sums) in sums.iter_mut().enumerate() {
+        let blocks = panel.chunks_exact(F::LEN / GROUP_LEN);
+        for (block, col) in blocks.zip(cols.clone().step_by(F::LEN)) {
+            add_block::<F>(block, &x.row(i).slice_cols(col..col + F::LEN), sums);
         }
     }
 }
@@ -49,7 +53,28 @@ fn expand_group<F: Format>(block: &[u8], group: usize) -> PanelGroup {
     let word = |q: usize| {
         std::array::from_fn(|row| std::array::from_fn(|j| quant::<F>(planes, q, 4 * row + j)))
     };
-    PanelGroup { quants: std::array::from_fn(word), scales: F::scales(scales, group) }
+    PanelGroup { quants: std::array::from_fn(word), scales: group_scales::<F>(scales, group) }
+}
+
+/// The scales of a group of a packed block.
+pub(super) fn group_scales<F: Format>(scales: &[u8], group: usize) -> GroupScales {
+    let mut out = GroupScales::ZERO;
+    for row in 0..PACKED_ROWS {
+        let integers = F::integers(&scales[F::INTEGERS_AT..], group, row);
+        out.scale[row] = half_at(scales, 0, row);
+        out.min_scale[row] = match F::MIN_PER_SCALE {
+            _ if F::MINS == 0 => 0.0,
+            Some(ratio) => ratio * out.scale[row],
+            // Where minimums are integers they are subtracted.
+            None if F::FACTORS > 0 => -half_at(scales, 1, row),
+            None => half_at(scales, 1, row),
+        };
+        for half in 0..2 {
+            out.mins[half][row] = f32::from(integers.mins[half]);
+            out.factors[half][row] = [integers.factors[half]; 2];
+        }
+    }
+    out
 }
 
 /// The quant of word `q` at byte `at` of the words of all rows.
@@ -72,32 +97,39 @@ fn quant<F: Format>(planes: &[u8], q: usize, at: usize) -> u8 {
     value
 }
 
-/// Adds the products of 32 columns, group `g` of the row.
-fn add_group<F: Format>(panel: &PanelGroup, x: &QuantizedRow<'_>, g: usize, sums: &mut GroupSums) {
-    let GroupScales { scale, mins, factors } = &panel.scales;
-    let quants = &x.quants[g * GROUP_LEN..][..GROUP_LEN];
+/// Adds the products of a block, whose columns the row has.
+fn add_block<F: Format>(block: &[PanelGroup], x: &QuantizedRow<'_>, sums: &mut GroupSums) {
+    let GroupScales { scale, min_scale, .. } = &block[0].scales;
     for (row, sum) in sums.iter_mut().enumerate() {
-        let mut halves = [0_i32; 2];
-        for (i, &x) in quants.iter().enumerate() {
-            let byte = panel.quants[i / 4][row][i % 4];
-            let w = if F::PLANES.bytes { i32::from(byte.cast_signed()) } else { i32::from(byte) };
-            halves[i / 16] += w * i32::from(x);
+        let (mut total, mut min_total) = (0.0_f32, 0.0_f32);
+        for (g, PanelGroup { quants, scales }) in block.iter().enumerate() {
+            for half in 0..2 {
+                let mut isum = 0;
+                for i in 16 * half..16 * (half + 1) {
+                    let byte = quants[i / 4][row][i % 4];
+                    let w = if F::PLANES.bytes {
+                        i32::from(byte.cast_signed())
+                    } else {
+                        i32::from(byte) - i32::from(F::OFFSET)
+                    };
+                    isum += w * i32::from(x.quants[g * GROUP_LEN + i]);
+                }
+                let isum = isum * i32::from(scales.factors[half][row][0]);
+                total = x.scales[2 * g + half].mul_add(isum as f32, total);
+            }
+            let mins = [scales.mins[0][row], scales.mins[1][row]];
+            match F::MINS {
+                0 => {}
+                1 => min_total = mins[0].mul_add(x.block_sums[g], min_total),
+                _ => {
+                    min_total = mins[0].mul_add(x.half_sums[2 * g], min_total);
+                    min_total = mins[1].mul_add(x.half_sums[2 * g + 1], min_total);
+                }
+            }
         }
-        let isum = match F::HALVES {
-            1 => halves[0] + halves[1],
-            _ => {
-                i32::from(factors[0][row][0]) * halves[0]
-                    + i32::from(factors[1][row][0]) * halves[1]
-            }
-        };
-        *sum = (scale[row] * x.scales[g]).mul_add(isum as f32, *sum);
-        if F::HAS_MIN {
-            if F::HALVES == 1 {
-                *sum = mins[0][row].mul_add(x.block_sums[g], *sum);
-            } else {
-                *sum = mins[0][row].mul_add(x.half_sums[2 * g], *sum);
-                *sum = mins[1][row].mul_add(x.half_sums[2 * g + 1], *sum);
-            }
+        *sum = scale[row].mul_add(total, *sum);
+        if F::MINS > 0 {
+            *sum = min_scale[row].mul_add(min_total, *sum);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of packing and of the products with packed weights: values against f64, the
 //! same bits on every tier and for every number of rows, threads and matrices.
 
+use super::format::Format;
 use super::*;
 use crate::testing::{random, random_weights};
 use crate::vec_dot::widen;
@@ -97,14 +98,15 @@ fn packing_is_the_same_on_every_tier_and_keeps_every_weight() {
                     let block = &case.packed[block * packed_block..][..packed_block];
                     let (row, col) = (row % PACKED_ROWS, col % F::LEN);
                     let quant = planned_quant(F::PLANES, block, row, col);
-                    let quant =
-                        if F::DEPTH == 0 { f32::from(quant as i8) } else { f32::from(quant) };
-                    let scales = F::scales(&block[F::SCALES_AT..], col / 32);
-                    let half = if F::HALVES == 2 { col % 32 / 16 } else { 0 };
-                    let factor = if F::HALVES == 2 { scales.factors[half][row][0] } else { 1 };
-                    let found = scales.scale[row] * f32::from(factor) * quant
-                        + scales.mins[half][row];
-                    let error = (found - weight).abs() / (scales.mins[half][row].abs() + 1e-3);
+                    let quant = if F::PLANES.bytes { i16::from(quant as i8) } else { i16::from(quant) };
+                    let scales =
+                        scalar::group_scales::<F>(&block[F::SCALES_AT..], col / 32);
+                    let half = col % 32 / 16;
+                    let factor = scales.factors[half][row][0];
+                    let min = scales.min_scale[row] * scales.mins[half][row];
+                    let found =
+                        scales.scale[row] * f32::from(factor) * f32::from(quant - F::OFFSET) + min;
+                    let error = (found - weight).abs() / (min.abs() + weight.abs() + 1e-3);
                     assert!(error < 1e-5, "{ty} {row} {col}: {found}, not {weight}");
                 }
             });

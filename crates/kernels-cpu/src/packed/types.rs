@@ -3,12 +3,11 @@
 use realizar_quant::BlockType;
 
 use super::PACKED_ROWS;
-use super::format::{Format, Planes, RowQuants, RowScales, half_at};
+use super::format::{Format, Integers, Planes, RowQuants, RowScales};
 use super::pack::{
     Block, Word, nibbles_of, pairs_of, singles_of, singles_of_bits, sixes_of_k_scales,
     sixes_of_q3_k,
 };
-use super::panel::GroupScales;
 
 /// Runs an expression with the format of a block type as a type.
 macro_rules! with_format {
@@ -62,30 +61,14 @@ const NIBBLES: Planes = Planes { nibbles: true, ..Planes::NONE };
 /// Four bits and a fifth.
 const NIBBLES_AND_SINGLES: Planes = Planes { singles: Some(4), ..NIBBLES };
 
-/// Bytes of a list of f16.
-pub(super) const HALVES_BYTES: usize = 2 * PACKED_ROWS;
-
-/// The scales of a row from a function of the row.
-fn each(f: impl FnMut(usize) -> f32) -> [f32; PACKED_ROWS] {
-    let mut f = f;
-    std::array::from_fn(&mut f)
-}
-
-/// Scales of a type whose only integers are the quants: the scale, and the minimum or
-/// what an offset makes of it.
-fn plain(scale: impl FnMut(usize) -> f32, min: impl FnMut(usize) -> f32) -> GroupScales {
-    GroupScales { scale: each(scale), mins: [each(min), [0.0; 16]], ..GroupScales::ZERO }
-}
-
 /// Q4_0: `w = d * (q - 8)`.
 pub(super) struct Q4_0;
 
 impl Format for Q4_0 {
     const TY: BlockType = BlockType::Q4_0;
     const PLANES: Planes = NIBBLES;
-    const HALVES: usize = 1;
-    const DEPTH: usize = 8;
-    const HAS_MIN: bool = true;
+    const MINS: usize = 1;
+    const MIN_PER_SCALE: Option<f32> = Some(-8.0);
 
     #[inline(always)]
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
@@ -96,10 +79,6 @@ impl Format for Q4_0 {
     fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
         put(0, RowQuants { nibbles: Some(block.words(2)), ..RowQuants::NONE });
     }
-
-    fn scales(scales: &[u8], _group: usize) -> GroupScales {
-        plain(|row| half_at(scales, 0, row), |row| -8.0 * half_at(scales, 0, row))
-    }
 }
 
 /// Q4_1: `w = d * q + m`.
@@ -108,9 +87,7 @@ pub(super) struct Q4_1;
 impl Format for Q4_1 {
     const TY: BlockType = BlockType::Q4_1;
     const PLANES: Planes = NIBBLES;
-    const HALVES: usize = 1;
-    const DEPTH: usize = 8;
-    const HAS_MIN: bool = true;
+    const MINS: usize = 1;
 
     #[inline(always)]
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
@@ -121,10 +98,6 @@ impl Format for Q4_1 {
     fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
         put(0, RowQuants { nibbles: Some(block.words(4)), ..RowQuants::NONE });
     }
-
-    fn scales(scales: &[u8], _group: usize) -> GroupScales {
-        plain(|row| half_at(scales, 0, row), |row| half_at(scales, 1, row))
-    }
 }
 
 /// Q5_0: `w = d * (q - 16)`.
@@ -133,9 +106,8 @@ pub(super) struct Q5_0;
 impl Format for Q5_0 {
     const TY: BlockType = BlockType::Q5_0;
     const PLANES: Planes = NIBBLES_AND_SINGLES;
-    const HALVES: usize = 1;
-    const DEPTH: usize = 4;
-    const HAS_MIN: bool = true;
+    const MINS: usize = 1;
+    const MIN_PER_SCALE: Option<f32> = Some(-16.0);
 
     #[inline(always)]
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
@@ -147,10 +119,6 @@ impl Format for Q5_0 {
         let singles = Some(singles_of_bits(block.word(2)));
         put(0, RowQuants { nibbles: Some(block.words(6)), singles, ..RowQuants::NONE });
     }
-
-    fn scales(scales: &[u8], _group: usize) -> GroupScales {
-        plain(|row| half_at(scales, 0, row), |row| -16.0 * half_at(scales, 0, row))
-    }
 }
 
 /// Q5_1: `w = d * q + m`.
@@ -159,9 +127,7 @@ pub(super) struct Q5_1;
 impl Format for Q5_1 {
     const TY: BlockType = BlockType::Q5_1;
     const PLANES: Planes = NIBBLES_AND_SINGLES;
-    const HALVES: usize = 1;
-    const DEPTH: usize = 4;
-    const HAS_MIN: bool = true;
+    const MINS: usize = 1;
 
     #[inline(always)]
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
@@ -173,10 +139,6 @@ impl Format for Q5_1 {
         let singles = Some(singles_of_bits(block.word(4)));
         put(0, RowQuants { nibbles: Some(block.words(8)), singles, ..RowQuants::NONE });
     }
-
-    fn scales(scales: &[u8], group: usize) -> GroupScales {
-        Q4_1::scales(scales, group)
-    }
 }
 
 /// Q8_0: `w = d * q`, signed.
@@ -185,9 +147,6 @@ pub(super) struct Q8_0;
 impl Format for Q8_0 {
     const TY: BlockType = BlockType::Q8_0;
     const PLANES: Planes = Planes { bytes: true, ..Planes::NONE };
-    const HALVES: usize = 1;
-    const DEPTH: usize = 0;
-    const HAS_MIN: bool = false;
 
     #[inline(always)]
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
@@ -198,10 +157,6 @@ impl Format for Q8_0 {
     fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
         put(0, RowQuants { bytes: Some(block.words(2)), ..RowQuants::NONE });
     }
-
-    fn scales(scales: &[u8], _group: usize) -> GroupScales {
-        plain(|row| half_at(scales, 0, row), |_| 0.0)
-    }
 }
 
 /// Q2_K: `w = d * scale * q - dmin * min`, scales and minimums of 4 bits for 16 columns.
@@ -210,9 +165,8 @@ pub(super) struct Q2K;
 impl Format for Q2K {
     const TY: BlockType = BlockType::Q2_K;
     const PLANES: Planes = Planes { pairs: Some(0), ..Planes::NONE };
-    const HALVES: usize = 2;
-    const DEPTH: usize = 4;
-    const HAS_MIN: bool = true;
+    const FACTORS: usize = 2;
+    const MINS: usize = 2;
 
     #[inline(always)]
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
@@ -232,17 +186,9 @@ impl Format for Q2K {
         }
     }
 
-    fn scales(scales: &[u8], group: usize) -> GroupScales {
-        let byte = |half: usize, row: usize| {
-            scales[2 * HALVES_BYTES + (2 * group + half) * PACKED_ROWS + row]
-        };
-        let min =
-            |half: usize, row: usize| -(half_at(scales, 1, row) * f32::from(byte(half, row) >> 4));
-        GroupScales {
-            scale: each(|row| half_at(scales, 0, row)),
-            mins: [each(|row| min(0, row)), each(|row| min(1, row))],
-            factors: factors(|half, row| i16::from(byte(half, row) & 15)),
-        }
+    fn integers(bytes: &[u8], group: usize, row: usize) -> Integers {
+        let [a, b] = [0, 1].map(|half| bytes[(2 * group + half) * PACKED_ROWS + row]);
+        Integers { factors: [a, b].map(|byte| byte & 15).map(i16::from), mins: [a >> 4, b >> 4] }
     }
 }
 
@@ -252,9 +198,8 @@ pub(super) struct Q3K;
 impl Format for Q3K {
     const TY: BlockType = BlockType::Q3_K;
     const PLANES: Planes = Planes { pairs: Some(0), singles: Some(2), ..Planes::NONE };
-    const HALVES: usize = 2;
-    const DEPTH: usize = 4;
-    const HAS_MIN: bool = true;
+    const OFFSET: i16 = 4;
+    const FACTORS: usize = 2;
 
     #[inline(always)]
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
@@ -278,17 +223,9 @@ impl Format for Q3K {
         }
     }
 
-    fn scales(scales: &[u8], group: usize) -> GroupScales {
-        let factor = |half: usize, row: usize| {
-            i16::from(six_at(&scales[HALVES_BYTES..], group, row)[half]) - 32
-        };
-        let min =
-            |half: usize, row: usize| -(half_at(scales, 0, row) * f32::from(4 * factor(half, row)));
-        GroupScales {
-            scale: each(|row| half_at(scales, 0, row)),
-            mins: [each(|row| min(0, row)), each(|row| min(1, row))],
-            factors: factors(factor),
-        }
+    fn integers(bytes: &[u8], group: usize, row: usize) -> Integers {
+        let factors = six_at(bytes, group, row).map(|six| i16::from(six) - 32);
+        Integers { factors, ..Integers::NONE }
     }
 }
 
@@ -298,9 +235,8 @@ pub(super) struct Q4K;
 impl Format for Q4K {
     const TY: BlockType = BlockType::Q4_K;
     const PLANES: Planes = NIBBLES;
-    const HALVES: usize = 1;
-    const DEPTH: usize = 8;
-    const HAS_MIN: bool = true;
+    const FACTORS: usize = 1;
+    const MINS: usize = 1;
 
     #[inline(always)]
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
@@ -320,12 +256,9 @@ impl Format for Q4K {
         }
     }
 
-    fn scales(scales: &[u8], group: usize) -> GroupScales {
-        let six = |row: usize| six_at(&scales[2 * HALVES_BYTES..], group, row);
-        plain(
-            |row| half_at(scales, 0, row) * f32::from(six(row)[0]),
-            |row| -(half_at(scales, 1, row) * f32::from(six(row)[1])),
-        )
+    fn integers(bytes: &[u8], group: usize, row: usize) -> Integers {
+        let [factor, min] = six_at(bytes, group, row);
+        Integers { factors: [i16::from(factor); 2], mins: [min; 2] }
     }
 }
 
@@ -335,9 +268,8 @@ pub(super) struct Q5K;
 impl Format for Q5K {
     const TY: BlockType = BlockType::Q5_K;
     const PLANES: Planes = NIBBLES_AND_SINGLES;
-    const HALVES: usize = 1;
-    const DEPTH: usize = 4;
-    const HAS_MIN: bool = true;
+    const FACTORS: usize = 1;
+    const MINS: usize = 1;
 
     #[inline(always)]
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
@@ -358,8 +290,8 @@ impl Format for Q5K {
         }
     }
 
-    fn scales(scales: &[u8], group: usize) -> GroupScales {
-        Q4K::scales(scales, group)
+    fn integers(bytes: &[u8], group: usize, row: usize) -> Integers {
+        Q4K::integers(bytes, group, row)
     }
 }
 
@@ -369,9 +301,8 @@ pub(super) struct Q6K;
 impl Format for Q6K {
     const TY: BlockType = BlockType::Q6_K;
     const PLANES: Planes = Planes { pairs: Some(4), ..NIBBLES };
-    const HALVES: usize = 2;
-    const DEPTH: usize = 2;
-    const HAS_MIN: bool = true;
+    const OFFSET: i16 = 32;
+    const FACTORS: usize = 2;
 
     #[inline(always)]
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
@@ -394,25 +325,11 @@ impl Format for Q6K {
         }
     }
 
-    fn scales(scales: &[u8], group: usize) -> GroupScales {
-        let factor = |half: usize, row: usize| {
-            let byte = scales[HALVES_BYTES + (2 * group + half) * PACKED_ROWS + row];
-            i16::from(byte.cast_signed())
-        };
-        let min = |half: usize, row: usize| {
-            -(half_at(scales, 0, row) * f32::from(32 * factor(half, row)))
-        };
-        GroupScales {
-            scale: each(|row| half_at(scales, 0, row)),
-            mins: [each(|row| min(0, row)), each(|row| min(1, row))],
-            factors: factors(factor),
-        }
+    fn integers(bytes: &[u8], group: usize, row: usize) -> Integers {
+        let byte = |half: usize| bytes[(2 * group + half) * PACKED_ROWS + row];
+        let factors = [0, 1].map(|half| i16::from(byte(half).cast_signed()));
+        Integers { factors, ..Integers::NONE }
     }
-}
-
-/// Factors of both halves, each twice.
-fn factors(f: impl Fn(usize, usize) -> i16) -> [[[i16; 2]; PACKED_ROWS]; 2] {
-    std::array::from_fn(|half| std::array::from_fn(|row| [f(half, row); 2]))
 }
 
 /// Two numbers of 6 bits for each of a row's 8 groups of 32 columns, as bytes of scales:

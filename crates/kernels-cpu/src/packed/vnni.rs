@@ -3,19 +3,20 @@
 //!
 //! `vpdpbusd` adds four products of unsigned and signed bytes to 32 bits: a word of
 //! sixteen rows of quants meets a word of activations in every lane. Signed quants are
-//! made unsigned by adding 128, which the first value of the sum takes back.
+//! made unsigned by adding 128; the first value of a sum takes that and offsets back.
 //!
 //! [`vnni_kernels`] writes the functions into a module that names the instructions of
 //! its registers, because a function is compiled for one set of instructions.
 
 /// The kernels for `$n` registers of sixteen rows. The module gives the instructions
-/// the names used here, and `Scales` with its way to unpack them from a packed block.
+/// the names used here, `BlockScales` and `Integers`, and the way to unpack the integers of a
+/// packed block.
 macro_rules! vnni_kernels {
     ($features:literal, $n:literal, $float:ty, $int:ty, $Format:ident :: $unpack:ident) => {
         use $crate::packed::panel::PanelGroup;
-        use $crate::packed::streams::{PREFETCH_BYTES, STRETCH, XRow};
+        use $crate::packed::streams::{PREFETCH_BYTES, STRETCH, XRow, XRows};
         use $crate::packed::{GROUP_LEN, GroupSums, PACKED_ROWS, STREAMS};
-        use $crate::quantize::QuantizedRow;
+        use $crate::quantize::{QuantizedRow, QuantizedRows};
         use $crate::vec_dot::simd::prefetch;
 
         /// Sixteen rows.
@@ -81,67 +82,96 @@ macro_rules! vnni_kernels {
             out
         }
 
-        /// Adds the products of 32 columns of sixteen rows, in a panel or in planes,
-        /// with the first 32 of `T` activation rows.
-        ///
-        /// # Safety
-        /// The processor has the features; words and rows can be read.
-        #[inline]
-        #[target_feature(enable = $features)]
-        unsafe fn add_group<F: $Format, const PANEL: bool, const T: usize>(
-            words: *const u8,
-            scales: &Scales,
-            x: &[XRow; T],
-            acc: &mut [Floats; T],
-        ) {
-            let mut sums = [[[zero(); $n]; 2]; T];
-            if F::PLANES.bytes {
-                for t in 0..T {
-                    // SAFETY: a row has two sums of 32 columns.
-                    let [a, b] = unsafe { x[t].quant_sums.cast::<[i16; 2]>().read() };
-                    sums[t][0] = [set1_32(-128 * (i32::from(a) + i32::from(b))); $n];
-                }
+        /// The sums of a block for `T` activation rows, before the scales of the block.
+        #[derive(Clone, Copy)]
+        struct BlockSums<const T: usize> {
+            totals: [Floats; T],
+            mins: [Floats; T],
+        }
+
+        impl<const T: usize> BlockSums<T> {
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn zero() -> Self {
+                Self { totals: [[zero_f(); $n]; T], mins: [[zero_f(); $n]; T] }
             }
-            // Two sums even where the format has one, if there are registers for them:
-            // a sum's instructions wait for one another.
-            let split = F::HALVES == 2 || T * $n * $n <= 8;
-            for q in 0..8 {
-                // SAFETY: the caller's promise.
-                let mut w = unsafe {
-                    if PANEL { line(words.add(64 * q)) } else { plane_word::<F>(words, q) }
-                };
-                if F::PLANES.bytes {
-                    w = w.map(|w| xor(w, set1_8(-128)));
-                }
-                let part = if split { q / 4 } else { 0 };
-                for t in 0..T {
-                    // SAFETY: a row has eight words of 32 columns.
-                    let x = unsafe { x[t].quants.add(4 * q).cast::<i32>().read_unaligned() };
-                    for r in 0..$n {
-                        sums[t][part][r] = dpbusd(sums[t][part][r], w[r], set1_32(x));
-                    }
-                }
-            }
-            for t in 0..T {
-                // SAFETY: a row has a scale and its sums.
-                let (x_scale, x_sums) = unsafe { (set1_f(*x[t].scales), x[t].sums) };
-                for r in 0..$n {
-                    let mut halves = [sums[t][0][r], sums[t][1][r]];
-                    if F::HALVES == 2 {
-                        for half in 0..2 {
-                            let factor = srai_32::<16>(scales.factors[half][r]);
-                            halves[half] = mullo_32(halves[half], factor);
+
+            /// Adds the products of 32 columns of sixteen rows, in a panel or in planes,
+            /// with the first 32 of the activation rows.
+            ///
+            /// # Safety
+            /// Words and rows can be read.
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn add_group<F: $Format, const PANEL: bool>(
+                &mut self,
+                words: *const u8,
+                integers: &Integers,
+                x: &[XRow; T],
+            ) {
+                for half in 0..2 {
+                    let mut sums = [[zero(); $n]; T];
+                    let offset = if F::PLANES.bytes { 128 } else { i32::from(F::OFFSET) };
+                    if offset > 0 {
+                        for t in 0..T {
+                            // SAFETY: a row has the sums of each half.
+                            let [a, b] = unsafe { *x[t].pair_sums.add(half) };
+                            sums[t] = [set1_32(-offset * (i32::from(a) + i32::from(b))); $n];
                         }
                     }
-                    let sum = to_float(add_32(halves[0], halves[1]));
-                    acc[t][r] = fmadd(mul(scales.scale[r], x_scale), sum, acc[t][r]);
-                }
-                if F::HAS_MIN {
-                    for half in 0..F::HALVES {
-                        // SAFETY: as above.
-                        let sum = unsafe { set1_f(*x_sums.add(half)) };
+                    for q in 4 * half..4 * half + 4 {
+                        // SAFETY: the caller's promise.
+                        let mut w = unsafe {
+                            if PANEL { line(words.add(64 * q)) } else { plane_word::<F>(words, q) }
+                        };
+                        if F::PLANES.bytes {
+                            for w in &mut w {
+                                *w = xor(*w, set1_8(-128));
+                            }
+                        }
+                        for t in 0..T {
+                            // SAFETY: a row has eight words of 32 columns.
+                            let x =
+                                unsafe { x[t].quants.add(4 * q).cast::<i32>().read_unaligned() };
+                            for r in 0..$n {
+                                sums[t][r] = dpbusd(sums[t][r], w[r], set1_32(x));
+                            }
+                        }
+                    }
+                    for t in 0..T {
+                        // SAFETY: a row has a scale of each half.
+                        let scale = unsafe { set1_f(*x[t].scales.add(half)) };
                         for r in 0..$n {
-                            acc[t][r] = fmadd(scales.mins[half][r], sum, acc[t][r]);
+                            let mut sum = to_float(sums[t][r]);
+                            if F::FACTORS > 0 {
+                                // The product is less than 2^24, and so exact.
+                                let factor = srai_32::<16>(integers.factors[half][r]);
+                                sum = mul(sum, to_float(factor));
+                            }
+                            self.totals[t][r] = fmadd(scale, sum, self.totals[t][r]);
+                        }
+                    }
+                }
+                for (mins, x) in self.mins.iter_mut().zip(x) {
+                    for half in 0..F::MINS {
+                        // SAFETY: a row has a sum for each minimum.
+                        let sum = unsafe { set1_f(*x.sums.add(half)) };
+                        for (acc, min) in mins.iter_mut().zip(integers.mins[half]) {
+                            *acc = if F::FACTORS == 0 { sum } else { fmadd(min, sum, *acc) };
+                        }
+                    }
+                }
+            }
+
+            /// Adds the sums times the scales of the block to those of the rows.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn finish<F: $Format>(&self, scales: &BlockScales, acc: &mut [Floats; T]) {
+                for t in 0..T {
+                    for r in 0..$n {
+                        acc[t][r] = fmadd(scales.scale[r], self.totals[t][r], acc[t][r]);
+                        if F::MINS > 0 {
+                            acc[t][r] = fmadd(scales.min_scale[r], self.mins[t][r], acc[t][r]);
                         }
                     }
                 }
@@ -194,6 +224,7 @@ macro_rules! vnni_kernels {
                     for b in first..end {
                         let block = groups[s].as_ptr().wrapping_add(b * block_bytes);
                         let scales = block.wrapping_add(F::SCALES_AT);
+                        let mut block_sums = BlockSums::<1>::zero();
                         for g in 0..groups_of_block {
                             let planes = block.wrapping_add(g * F::PLANES.n_bytes());
                             let part = block_bytes / groups_of_block;
@@ -205,10 +236,13 @@ macro_rules! vnni_kernels {
                             // columns.
                             unsafe {
                                 let x = [row.skip::<F>(b * groups_of_block + g)];
-                                let scales = F::$unpack(scales, g);
-                                add_group::<F, false, 1>(planes, &scales, &x, &mut sums);
+                                let integers = F::$unpack(scales, g);
+                                block_sums.add_group::<F, false>(planes, &integers, &x);
                             }
                         }
+                        // SAFETY: as above.
+                        let scales = unsafe { BlockScales::unpack::<F>(scales) };
+                        block_sums.finish::<F>(&scales, &mut sums);
                     }
                     acc[s] = sums;
                 }
@@ -222,63 +256,71 @@ macro_rules! vnni_kernels {
         /// See [`super::multiply_panel`].
         ///
         /// # Safety
-        /// The processor has the features; the rows have the panel's columns.
+        /// The processor has the features; there are rows, and they have the columns,
+        /// which are the panel's.
         #[target_feature(enable = $features)]
         pub(super) unsafe fn multiply_panel<F: $Format>(
             panel: &[PanelGroup],
-            x: &[QuantizedRow<'_>],
+            x: &QuantizedRows,
+            cols: std::ops::Range<usize>,
             sums: &mut [GroupSums],
         ) {
-            const MOST: usize = 8 / $n;
+            // As many as have room for their sums in the registers.
+            const TILE_ROWS: usize = 8 / $n;
+            let rows = XRows::new::<F>(x, cols);
+            let (tiles, rest) = sums.as_chunks_mut::<TILE_ROWS>();
+            let mut first = tiles.len() * TILE_ROWS;
             // SAFETY: the caller's promise.
             unsafe {
-                match x.len() {
-                    0 => {}
-                    1 => multiply_rows::<F, 1>(panel, x, sums),
-                    2 => multiply_rows::<F, 2>(panel, x, sums),
-                    3 => multiply_rows::<F, 3>(panel, x, sums),
-                    4 => multiply_rows::<F, 4>(panel, x, sums),
-                    n if n == MOST => multiply_rows::<F, MOST>(panel, x, sums),
-                    n => {
-                        let n = if n < MOST { 4 } else { MOST };
-                        let (first, rest) = sums.split_at_mut(n);
-                        multiply_panel::<F>(panel, &x[..n], first);
-                        multiply_panel::<F>(panel, &x[n..], rest);
-                    }
+                for (i, sums) in tiles.iter_mut().enumerate() {
+                    multiply_rows::<F, TILE_ROWS>(panel, rows.tile(i * TILE_ROWS), sums);
+                }
+                let (fours, rest) = rest.as_chunks_mut::<4>();
+                for sums in fours {
+                    multiply_rows::<F, 4>(panel, rows.tile(first), sums);
+                    first += 4;
+                }
+                for (i, sums) in rest.iter_mut().enumerate() {
+                    let sums = std::array::from_mut(sums);
+                    multiply_rows::<F, 1>(panel, rows.tile(first + i), sums);
                 }
             }
         }
 
+        /// Adds the products of `T` activation rows with a panel.
+        ///
         /// # Safety
         /// As [`multiply_panel`].
         #[target_feature(enable = $features)]
         unsafe fn multiply_rows<F: $Format, const T: usize>(
             panel: &[PanelGroup],
-            x: &[QuantizedRow<'_>],
-            sums: &mut [GroupSums],
+            mut rows: [XRow; T],
+            sums: &mut [GroupSums; T],
         ) {
-            let mut rows = [XRow::NONE; T];
             let mut acc = [[zero_f(); $n]; T];
-            for t in 0..T {
-                rows[t] = XRow::new::<F>(&x[t]);
-                for r in 0..$n {
+            for (acc, sums) in acc.iter_mut().zip(&*sums) {
+                for (r, acc) in acc.iter_mut().enumerate() {
                     // SAFETY: the loads read the sixteen floats of the array.
-                    acc[t][r] = unsafe { load_f(sums[t].as_ptr().add(16 / $n * r)) };
+                    *acc = unsafe { load_f(sums.as_ptr().add(16 / $n * r)) };
                 }
             }
-            for panel in panel {
-                let words = panel.quants.as_ptr().cast();
-                let scales = Scales::load::<F>(&panel.scales);
-                // SAFETY: the rows have the columns of each group of the panel.
-                unsafe {
-                    add_group::<F, true, T>(words, &scales, &rows, &mut acc);
-                    for row in &mut rows {
-                        *row = row.skip::<F>(1);
+            for block in panel.chunks_exact(F::LEN / GROUP_LEN) {
+                let mut block_sums = BlockSums::<T>::zero();
+                for group in block {
+                    let words = group.quants.as_ptr().cast();
+                    let integers = Integers::load::<F>(&group.scales);
+                    // SAFETY: the rows have the columns of each group of the panel.
+                    unsafe {
+                        block_sums.add_group::<F, true>(words, &integers, &rows);
+                        for row in &mut rows {
+                            *row = row.skip::<F>(1);
+                        }
                     }
                 }
+                block_sums.finish::<F>(&BlockScales::load::<F>(&block[0].scales), &mut acc);
             }
-            for t in 0..T {
-                store_sums(acc[t], &mut sums[t]);
+            for (acc, sums) in acc.into_iter().zip(sums) {
+                store_sums(acc, sums);
             }
         }
 
