@@ -35,7 +35,7 @@ const TOP: usize = 5;
 /// Where the best token leads by less, another correct arithmetic may choose another token.
 const NEAR_TIE: f64 = 0.3;
 /// Largest allowed difference of the perplexity, relative.
-const PERPLEXITY_TOLERANCE: f64 = 0.005;
+const PERPLEXITY_TOLERANCE: f64 = 0.003;
 
 /// A way to run the engine, and how far its log-probabilities may be from the references.
 struct Mode {
@@ -46,7 +46,7 @@ struct Mode {
 
 const MODES: &[Mode] = &[
     Mode { name: "f32", options: &["--arithmetic", "f32", "--kv-type", "f32"], tolerance: 1e-3 },
-    Mode { name: "default", options: &[], tolerance: 0.4 },
+    Mode { name: "default", options: &[], tolerance: 0.2 },
 ];
 
 /// What one prompt showed.

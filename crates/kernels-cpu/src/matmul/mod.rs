@@ -105,11 +105,15 @@ impl Epilogue<'_> {
         }
     }
 
-    /// Stores as many sums of row `r` as `out` takes, from column `n` on, with what is
-    /// added to them.
+    /// Stores as many of the sixteen sums of row `r` as `out` takes, from column `n` on, with
+    /// what is added to them.
     #[inline]
-    fn store(&self, r: usize, n: usize, sums: &[f32], out: &mut [f32]) {
-        out.copy_from_slice(&sums[..out.len()]);
+    fn store(&self, r: usize, n: usize, sums: &[f32; 16], out: &mut [f32]) {
+        // A copy of a length that the compiler knows is a few instructions.
+        match <&mut [f32; 16]>::try_from(&mut *out) {
+            Ok(out) => *out = *sums,
+            Err(_) => out.copy_from_slice(&sums[..out.len()]),
+        }
         if let Some(bias) = self.bias {
             for (out, bias) in out.iter_mut().zip(&bias[n..]) {
                 *out += bias;

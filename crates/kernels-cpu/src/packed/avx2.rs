@@ -186,6 +186,15 @@ impl<const T: usize> BlockSums<T> {
             self.add_half::<F, 0>(words, integers, x);
             self.add_half::<F, 1>(words, integers, x);
         }
+    }
+
+    /// Adds the sums of the first 32 columns of the activation rows times the minimums.
+    ///
+    /// # Safety
+    /// Rows can be read.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn add_mins<F: FormatAvx2>(&mut self, integers: &Integers, x: &[XRow; T]) {
         for (mins, x) in self.mins.iter_mut().zip(x) {
             for half in 0..F::MINS {
                 // SAFETY: a row has a sum for each minimum.
@@ -330,7 +339,9 @@ unsafe fn dot_streams<F: FormatAvx2, const S: usize>(
                     unsafe {
                         let words = PlaneWords::<F>(planes, std::marker::PhantomData);
                         let x = [row.skip::<F>(b * groups_of_block + g)];
-                        block_sums.add_group::<F>(words, &F::integers_avx2(scales, g), &x);
+                        let integers = F::integers_avx2(scales, g);
+                        block_sums.add_group::<F>(words, &integers, &x);
+                        block_sums.add_mins::<F>(&integers, &x);
                     }
                 }
                 // SAFETY: as above.
@@ -411,14 +422,14 @@ pub(super) unsafe fn multiply_panel<F: FormatAvx2>(
     // SAFETY: the caller's promise.
     unsafe {
         for (i, sums) in tiles.iter_mut().enumerate() {
-            multiply_rows::<F, TILE_ROWS>(panel, rows.tile(i * TILE_ROWS), sums);
+            multiply_rows::<F, TILE_ROWS>(panel, rows.tile(i * TILE_ROWS), TILE_ROWS * x.row_stride(), sums);
         }
         match rest {
             [] => {}
-            [one] => multiply_rows::<F, 1>(panel, rows.tile(first), std::array::from_mut(one)),
+            [one] => multiply_rows::<F, 1>(panel, rows.tile(first), 0, std::array::from_mut(one)),
             rest => {
                 let sums = rest.first_chunk_mut::<2>().expect("fewer rows than a tile's");
-                multiply_rows::<F, 2>(panel, rows.tile(first), sums);
+                multiply_rows::<F, 2>(panel, rows.tile(first), 0, sums);
             }
         }
     }
@@ -432,6 +443,7 @@ pub(super) unsafe fn multiply_panel<F: FormatAvx2>(
 unsafe fn multiply_rows<F: FormatAvx2, const T: usize>(
     panel: &[PanelGroup],
     mut rows: [XRow; T],
+    next: usize,
     sums: &mut [GroupSums; T],
 ) {
     let mut acc = [[_mm256_setzero_ps(); 2]; T];
@@ -444,14 +456,24 @@ unsafe fn multiply_rows<F: FormatAvx2, const T: usize>(
     }
     for block in panel.chunks_exact(F::LEN / GROUP_LEN) {
         let mut block_sums = BlockSums::<T>::zero();
+        let first = rows;
         for group in block {
             let words = PanelWords(group.quants.as_ptr().cast());
             // SAFETY: the rows have the columns of each group of the panel.
             unsafe {
                 block_sums.add_group::<F>(words, &Integers::load::<F>(&group.scales), &rows);
                 for row in &mut rows {
+                    prefetch(row.quants.wrapping_byte_add(next).cast::<u8>());
                     *row = row.skip::<F>(1);
                 }
+            }
+        }
+        // Apart from the products, for which the registers just suffice.
+        for (g, group) in block.iter().enumerate() {
+            // SAFETY: as above.
+            unsafe {
+                let x = first.map(|row| row.skip::<F>(g));
+                block_sums.add_mins::<F>(&Integers::load::<F>(&group.scales), &x);
             }
         }
         block_sums.finish::<F>(&BlockScales::load::<F>(&block[0].scales), &mut acc);
