@@ -91,6 +91,8 @@ pub use quantize::QuantizedRows;
 pub use rope::{RopeStyle, rope, rope_table};
 pub use rows::{Rows, RowsMut};
 pub use team::{Affinity, PerThread, Team};
+#[cfg(target_arch = "aarch64")]
+pub use tier::Neon;
 pub use tier::{Avx2, Tier};
 #[cfg(target_arch = "x86_64")]
 pub use tier::{Avx512, AvxVnni};

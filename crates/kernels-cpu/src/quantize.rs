@@ -149,7 +149,7 @@ impl QuantizedRows {
     }
 
     /// Bytes from a part of a row to that of the next row.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) const fn row_stride(&self) -> usize {
         row_stride(self.n_cols / BLOCK_LEN) * size_of::<f32>()
     }

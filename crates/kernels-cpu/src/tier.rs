@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+#[cfg(target_arch = "aarch64")]
+pub use arm::Neon;
 #[cfg(target_arch = "x86_64")]
 pub use x86::{Avx2, Avx512, AvxVnni};
 
@@ -71,6 +73,23 @@ mod x86 {
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use std::arch::is_aarch64_feature_detected as has;
+
+    /// Proof that the processor has NEON with its 8-bit dot products.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Neon(());
+
+    impl Neon {
+        /// The token, if the processor and the operating system support the
+        /// instructions. The answer of the processor is cached by the standard library.
+        pub fn detect() -> Option<Self> {
+            (has!("neon") && has!("dotprod")).then_some(Self(()))
+        }
+    }
+}
+
 /// A set of instructions that kernels are written for.
 ///
 /// ```
@@ -94,6 +113,10 @@ pub enum Tier {
     /// AVX-512 with the 8-bit dot products of VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
+    /// NEON with 8-bit dot products. Products with packed weights use them; the other
+    /// kernels are plain Rust, for which the compiler uses NEON.
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon),
 }
 
 impl Tier {
@@ -110,7 +133,9 @@ impl Tier {
             AvxVnni::detect().map(Self::AvxVnni),
             Avx512::detect().map(Self::Avx512),
         ];
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        let vectors = [Neon::detect().map(Self::Neon)];
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let vectors: [Option<Self>; 0] = [];
         std::iter::once(Self::Scalar).chain(vectors.into_iter().flatten())
     }
@@ -130,6 +155,8 @@ impl Tier {
             Self::AvxVnni(_) => "avx-vnni",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(_) => "avx512-vnni",
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => "neon-dotprod",
         }
     }
 
@@ -137,6 +164,8 @@ impl Tier {
     pub const fn avx2(self) -> Option<Avx2> {
         match self {
             Self::Scalar => None,
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => None,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(token) => Some(token),
             #[cfg(target_arch = "x86_64")]

@@ -128,18 +128,6 @@ fn keep<const T: usize>(sums: &mut [Rows16<__m256i>; T]) {
                 inout(ymm_reg) * f,
                 options(pure, nomem, nostack, preserves_flags)
             ),
-            [a, b, c, d, e, f, g, h] => asm!(
-                "/* {0} {1} {2} {3} {4} {5} {6} {7} */",
-                inout(ymm_reg) * a,
-                inout(ymm_reg) * b,
-                inout(ymm_reg) * c,
-                inout(ymm_reg) * d,
-                inout(ymm_reg) * e,
-                inout(ymm_reg) * f,
-                inout(ymm_reg) * g,
-                inout(ymm_reg) * h,
-                options(pure, nomem, nostack, preserves_flags)
-            ),
             [a, b, c, d] => asm!(
                 "/* {0} {1} {2} {3} */",
                 inout(ymm_reg) * a,
@@ -417,25 +405,29 @@ pub(super) unsafe fn multiply_panel<F: FormatAvx2>(
     sums: &mut [GroupSums],
 ) {
     let rows = XRows::new::<F>(x, cols);
+    let next = TILE_ROWS * x.row_stride();
     let (tiles, rest) = sums.as_chunks_mut::<TILE_ROWS>();
     let first = tiles.len() * TILE_ROWS;
     // SAFETY: the caller's promise.
     unsafe {
         for (i, sums) in tiles.iter_mut().enumerate() {
-            multiply_rows::<F, TILE_ROWS>(panel, rows.tile(i * TILE_ROWS), TILE_ROWS * x.row_stride(), sums);
+            multiply_rows::<F, TILE_ROWS>(panel, rows.tile(i * TILE_ROWS), next, sums);
         }
         match rest {
             [] => {}
-            [one] => multiply_rows::<F, 1>(panel, rows.tile(first), 0, std::array::from_mut(one)),
+            [one] => {
+                multiply_rows::<F, 1>(panel, rows.tile(first), next, std::array::from_mut(one))
+            }
             rest => {
                 let sums = rest.first_chunk_mut::<2>().expect("fewer rows than a tile's");
-                multiply_rows::<F, 2>(panel, rows.tile(first), 0, sums);
+                multiply_rows::<F, 2>(panel, rows.tile(first), next, sums);
             }
         }
     }
 }
 
-/// Adds the products of `T` activation rows with a panel.
+/// Adds the products of `T` activation rows with a panel. The rows that come next are
+/// fetched meanwhile; they lie `next` bytes on.
 ///
 /// # Safety
 /// As [`multiply_panel`].

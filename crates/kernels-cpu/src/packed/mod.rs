@@ -9,11 +9,13 @@
 //! within 16 columns sums are exact integers, and they are added in order with fused
 //! multiply-adds, one accumulator an element.
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod dot;
 mod format;
 mod pack;
 mod panel;
 mod scalar;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod streams;
 mod types;
 
@@ -27,10 +29,12 @@ mod avx512;
 mod avx512_scales;
 #[cfg(target_arch = "x86_64")]
 mod avx_vnni;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "aarch64")]
+mod neon_scales;
 #[cfg(target_arch = "x86_64")]
 mod pack_avx2;
-#[cfg(target_arch = "x86_64")]
-mod vnni;
 
 use realizar_quant::BlockType;
 
@@ -38,8 +42,6 @@ pub(crate) use panel::PanelGroup;
 
 use crate::quantize::QuantizedRow;
 use crate::{MatrixRef, Pages, QuantizedRows, Team, Tier};
-#[cfg(not(target_arch = "x86_64"))]
-use format::Format;
 use types::with_format;
 
 /// Rows that lie interleaved.
@@ -202,10 +204,16 @@ trait Kernels: avx2_scales::FormatAvx2 + avx512_scales::FormatAvx512 {}
 impl<F: avx2_scales::FormatAvx2 + avx512_scales::FormatAvx512> Kernels for F {}
 
 /// A format with kernels for every tier.
-#[cfg(not(target_arch = "x86_64"))]
-trait Kernels: Format {}
-#[cfg(not(target_arch = "x86_64"))]
-impl<F: Format> Kernels for F {}
+#[cfg(target_arch = "aarch64")]
+trait Kernels: neon_scales::FormatNeon {}
+#[cfg(target_arch = "aarch64")]
+impl<F: neon_scales::FormatNeon> Kernels for F {}
+
+/// A format with kernels for every tier.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+trait Kernels: format::Format {}
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+impl<F: format::Format> Kernels for F {}
 
 /// The products of one activation row with the rows of 1 or [`STREAMS`] groups of a
 /// matrix. Memory serves several streams faster than one.
@@ -243,6 +251,9 @@ fn dot_groups_of<F: Kernels>(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as for AVX2.
         Tier::Avx512(_) => unsafe { avx512::dot_groups::<F>(groups, x, out) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: as for AVX2.
+        Tier::Neon(_) => unsafe { neon::dot_groups::<F>(groups, x, out) },
     }
 }
 
@@ -266,12 +277,18 @@ fn expand_of<F: Kernels>(tier: Tier, group: &[u8], col: usize, panel: &mut [Pane
     match tier {
         Tier::Scalar => scalar::expand::<F>(bytes, panel),
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the tokens of these tiers exist only if their instructions were
-        // detected, AVX2 among them; the lengths were checked above.
-        Tier::Avx2(_) | Tier::AvxVnni(_) => unsafe { avx2::expand::<F>(bytes, panel) },
+        // SAFETY: the token of this tier exists only if its instructions were
+        // detected; the lengths were checked above.
+        Tier::Avx2(_) => unsafe { avx2::expand::<F>(bytes, panel) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as for AVX2.
+        Tier::AvxVnni(_) => unsafe { avx_vnni::expand::<F>(bytes, panel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as for AVX2.
         Tier::Avx512(_) => unsafe { avx512::expand::<F>(bytes, panel) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: as for AVX2.
+        Tier::Neon(_) => unsafe { neon::expand::<F>(bytes, panel) },
     }
 }
 
@@ -313,6 +330,9 @@ fn multiply_panel_of<F: Kernels>(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as for AVX2.
         Tier::Avx512(_) => unsafe { avx512::multiply_panel::<F>(panel, x, cols, sums) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: as for AVX2.
+        Tier::Neon(_) => unsafe { neon::multiply_panel::<F>(panel, x, cols, sums) },
     }
 }
 

@@ -1,23 +1,24 @@
-//! The kernels with 8-bit dot products in one instruction, written once for registers
-//! of 256 and of 512 bits.
+//! The kernels with 8-bit dot products in one instruction, written once for registers of
+//! 128, 256 and 512 bits.
 //!
-//! `vpdpbusd` adds four products of unsigned and signed bytes to 32 bits: a word of
-//! sixteen rows of quants meets a word of activations in every lane. Signed quants are
-//! made unsigned by adding 128; the first value of a sum takes that and offsets back.
+//! The instruction adds four products of bytes to 32 bits: a word of sixteen rows of
+//! quants meets a word of activations in every lane. On x86 (`vpdpbusd`) quants are
+//! unsigned, and signed ones are made so by adding 128; on ARM (`sdot`) they are signed,
+//! and the unsigned ones have 6 bits at most. The first value of a sum takes 128 and
+//! offsets back.
 //!
-//! [`vnni_kernels`] writes the functions into a module that names the instructions of
-//! its registers, because a function is compiled for one set of instructions.
+//! [`dot_kernels`] writes the functions into a module that names the instructions of its
+//! registers, because a function is compiled for one set of instructions.
 
-/// The kernels for `$n` registers of sixteen rows. The module gives the instructions
-/// the names used here, `BlockScales` and `Integers`, and the way to unpack the integers of a
-/// packed block.
-macro_rules! vnni_kernels {
+/// The kernels for `$n` registers of sixteen rows. The module gives the instructions the
+/// names used here, says with `SIGNED` whether they take signed quants, and has
+/// `BlockScales` and `Integers` with the way to unpack the integers of a packed block.
+macro_rules! dot_kernels {
     ($features:literal, $n:literal, $float:ty, $int:ty, $Format:ident :: $unpack:ident) => {
         use $crate::packed::panel::PanelGroup;
         use $crate::packed::streams::{PREFETCH_BYTES, STRETCH, XRow, XRows};
         use $crate::packed::{GROUP_LEN, GroupSums, PACKED_ROWS, STREAMS};
         use $crate::quantize::{QuantizedRow, QuantizedRows};
-        use $crate::vec_dot::simd::prefetch;
 
         /// Sixteen rows.
         type Ints = [$int; $n];
@@ -51,15 +52,14 @@ macro_rules! vnni_kernels {
                 return unsafe { line(at.add(64 * q)) };
             }
             let shift_to = |v: $int, from: usize, to: usize| {
-                let by = std::arch::x86_64::_mm_cvtsi32_si128(from.abs_diff(to) as i32);
-                if from > to { srl_16(v, by) } else { sll_16(v, by) }
+                if from > to { down_16(v, from - to) } else { up_16(v, to - from) }
             };
             let mut out = [zero(); $n];
             if p.nibbles {
                 // SAFETY: the nibbles are four lines.
                 let v = unsafe { line(at.add(64 * (q % 4))) };
                 for r in 0..$n {
-                    let v = if q < 4 { v[r] } else { srli_16::<4>(v[r]) };
+                    let v = if q < 4 { v[r] } else { down_16(v[r], 4) };
                     out[r] = and(v, set1_8(15));
                 }
             }
@@ -111,7 +111,8 @@ macro_rules! vnni_kernels {
             ) {
                 for half in 0..2 {
                     let mut sums = [[zero(); $n]; T];
-                    let offset = if F::PLANES.bytes { 128 } else { i32::from(F::OFFSET) };
+                    let made_unsigned = F::PLANES.bytes && !SIGNED;
+                    let offset = if made_unsigned { 128 } else { i32::from(F::OFFSET) };
                     if offset > 0 {
                         for t in 0..T {
                             // SAFETY: a row has the sums of each half.
@@ -124,7 +125,7 @@ macro_rules! vnni_kernels {
                         let mut w = unsafe {
                             if PANEL { line(words.add(64 * q)) } else { plane_word::<F>(words, q) }
                         };
-                        if F::PLANES.bytes {
+                        if made_unsigned {
                             for w in &mut w {
                                 *w = xor(*w, set1_8(-128));
                             }
@@ -134,7 +135,7 @@ macro_rules! vnni_kernels {
                             let x =
                                 unsafe { x[t].quants.add(4 * q).cast::<i32>().read_unaligned() };
                             for r in 0..$n {
-                                sums[t][r] = dpbusd(sums[t][r], w[r], set1_32(x));
+                                sums[t][r] = dot(sums[t][r], w[r], set1_32(x));
                             }
                         }
                     }
@@ -253,6 +254,40 @@ macro_rules! vnni_kernels {
             }
         }
 
+        /// See [`super::expand`].
+        ///
+        /// # Safety
+        /// The processor has the features; the bytes are those of the panel's columns.
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn expand<F: $Format>(bytes: &[u8], panel: &mut [PanelGroup]) {
+            let blocks = bytes.chunks_exact(PACKED_ROWS * F::BYTES);
+            for (block, panel) in blocks.zip(panel.chunks_exact_mut(F::LEN / GROUP_LEN)) {
+                let scales = block[F::SCALES_AT..].as_ptr();
+                // SAFETY: the block's scales follow its planes.
+                let block_scales = unsafe { BlockScales::unpack::<F>(scales) };
+                for line in 0..block.len().div_ceil(64) {
+                    prefetch(block.as_ptr().wrapping_add(2 * PREFETCH_BYTES + 64 * line));
+                }
+                for (g, panel) in panel.iter_mut().enumerate() {
+                    let planes = &block[g * F::PLANES.n_bytes()..][..F::PLANES.n_bytes()];
+                    let out = panel.quants.as_mut_ptr().cast::<$int>();
+                    for q in 0..8 {
+                        // SAFETY: the planes are whole, and the panel has eight words of
+                        // 64 bytes.
+                        unsafe {
+                            let word = plane_word::<F>(planes.as_ptr(), q);
+                            for (r, word) in word.into_iter().enumerate() {
+                                store(out.add($n * q + r), word);
+                            }
+                        }
+                    }
+                    block_scales.store::<F>(&mut panel.scales);
+                    // SAFETY: the block's scales follow its planes.
+                    unsafe { F::$unpack(scales, g).store::<F>(&mut panel.scales) };
+                }
+            }
+        }
+
         /// See [`super::multiply_panel`].
         ///
         /// # Safety
@@ -266,7 +301,7 @@ macro_rules! vnni_kernels {
             sums: &mut [GroupSums],
         ) {
             // As many as have room for their sums in the registers.
-            const TILE_ROWS: usize = 8 / $n;
+            const TILE_ROWS: usize = if $n > 2 { 2 } else { 8 / $n };
             let rows = XRows::new::<F>(x, cols);
             let (tiles, rest) = sums.as_chunks_mut::<TILE_ROWS>();
             let mut first = tiles.len() * TILE_ROWS;
@@ -334,4 +369,4 @@ macro_rules! vnni_kernels {
         }
     };
 }
-pub(super) use vnni_kernels;
+pub(super) use dot_kernels;
