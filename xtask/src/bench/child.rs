@@ -34,8 +34,10 @@ pub(super) fn run(mut command: Command) -> Result<Finished> {
     if !finished.status.success() {
         let last = stderr.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("no message");
         // The program's folder is of no interest to who reads the run.
-        let program = Path::new(command.get_program()).file_name().unwrap_or_default();
-        bail!("{} ended with {}: {last}", program.to_string_lossy(), finished.status);
+        let path = Path::new(command.get_program());
+        let program = path.file_name().unwrap_or_default().to_string_lossy();
+        let last = last.trim().replace(&*path.to_string_lossy(), &program);
+        bail!("{program} ended with {}: {last}", finished.status);
     }
     Ok(Finished { stdout, wall, peak_bytes: finished.rusage.maxrss })
 }

@@ -109,21 +109,27 @@ impl Epilogue<'_> {
     /// what is added to them.
     #[inline]
     fn store(&self, r: usize, n: usize, sums: &[f32; 16], out: &mut [f32]) {
-        // A copy of a length that the compiler knows is a few instructions.
-        match <&mut [f32; 16]>::try_from(&mut *out) {
-            Ok(out) => *out = *sums,
-            Err(_) => out.copy_from_slice(&sums[..out.len()]),
-        }
+        let mut sums = *sums;
         if let Some(bias) = self.bias {
-            for (out, bias) in out.iter_mut().zip(&bias[n..]) {
-                *out += bias;
-            }
+            add_to(&mut sums, &bias[n..n + out.len()]);
         }
         if let Some(residual) = self.residual {
-            for (out, residual) in out.iter_mut().zip(&residual.row(r)[n..]) {
-                *out += residual;
-            }
+            add_to(&mut sums, &residual.row(r)[n..n + out.len()]);
         }
+        // A copy of a length that the compiler knows is a few instructions.
+        match <&mut [f32; 16]>::try_from(&mut *out) {
+            Ok(out) => *out = sums,
+            Err(_) => out.copy_from_slice(&sums[..out.len()]),
+        }
+    }
+}
+
+/// Adds up to sixteen values.
+#[inline]
+fn add_to(sums: &mut [f32; 16], x: &[f32]) {
+    match <&[f32; 16]>::try_from(x) {
+        Ok(x) => sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += x),
+        Err(_) => sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += x),
     }
 }
 

@@ -4,6 +4,8 @@
 //! of groups of sixteen rows. For more rows a task expands some columns of a group
 //! into a panel that stays in the first cache, and multiplies it with all rows.
 
+use std::ops::Range;
+
 use super::Epilogue;
 use crate::packed::{
     GROUP_LEN, GroupSums, PACKED_ROWS, PanelGroup, STREAMS, dot_groups, expand, multiply_panel,
@@ -12,21 +14,21 @@ use crate::quantize::QuantizedRows;
 use crate::{PackedRef, PerThread, RowsMut, Team, Tier};
 
 /// Columns that are expanded at a time: whole blocks of every type.
-const PANEL_COLS: usize = 512;
+const PANEL_COLS: usize = 768;
 /// Tasks that each thread gets, so that a slow thread can be helped.
 const TASKS_PER_THREAD: usize = 8;
 /// The most groups of a task that multiplies several rows.
 const MAX_GROUPS: usize = 4;
 
-/// Scratch memory of [`matmul_packed`] for each thread of a team: a panel of 13 KiB and
-/// the sums of sixteen columns.
+/// Scratch memory of [`matmul_packed`] for each thread of a team: a panel of 21 KiB and
+/// the sums of four groups.
 #[derive(Debug)]
 pub struct PackedScratch(PerThread<Scratch>);
 
 #[derive(Debug)]
 struct Scratch {
     panel: Vec<PanelGroup>, // [PANEL_COLS / 32]
-    sums: Vec<GroupSums>,   // [max_rows]
+    sums: Vec<GroupSums>,   // [MAX_GROUPS * max_rows]
 }
 
 impl PackedScratch {
@@ -34,7 +36,7 @@ impl PackedScratch {
     pub fn new(team: &Team, max_rows: usize) -> Self {
         Self(PerThread::new(team.n_threads(), |_| Scratch {
             panel: vec![PanelGroup::ZERO; PANEL_COLS / GROUP_LEN],
-            sums: vec![[0.0; PACKED_ROWS]; max_rows],
+            sums: vec![[0.0; PACKED_ROWS]; MAX_GROUPS * max_rows],
         }))
     }
 }
@@ -81,9 +83,9 @@ pub fn matmul_packed(
             if start < end {
                 // SAFETY: a task index is handed out once, tasks have disjoint groups and
                 // groups disjoint columns, and `out` is not used otherwise meanwhile.
-                let tile = |group: usize| unsafe {
-                    let from = col + group * PACKED_ROWS;
-                    let to = col + part.n_rows().min((group + 1) * PACKED_ROWS);
+                let tile = |groups: Range<usize>| unsafe {
+                    let from = col + groups.start * PACKED_ROWS;
+                    let to = col + part.n_rows().min(groups.end * PACKED_ROWS);
                     (out.tile(0..x.n_rows(), from..to), from)
                 };
                 let segment = Segment { tier, part, x, epilogue };
@@ -110,10 +112,10 @@ struct Segment<'s> {
 
 impl Segment<'_> {
     /// Multiplies one row with the groups in `range`, a quarter of them apart.
-    fn dot<'o>(&self, range: std::ops::Range<usize>, tile: impl Fn(usize) -> (RowsMut<'o>, usize)) {
+    fn dot<'o>(&self, range: Range<usize>, tile: impl Fn(Range<usize>) -> (RowsMut<'o>, usize)) {
         let x = self.x.row(0);
         let store = |group: usize, sums: &GroupSums| {
-            let (mut out, col) = tile(group);
+            let (mut out, col) = tile(group..group + 1);
             self.epilogue.store(0, col, sums, out.row_mut(0));
         };
         let quarter = range.len() / STREAMS;
@@ -138,26 +140,28 @@ impl Segment<'_> {
         }
     }
 
-    /// Multiplies all rows with the groups in `range`, one after the other.
+    /// Multiplies all rows with the groups in `range`, one after the other, and stores the
+    /// products of all groups row by row.
     fn multiply<'o>(
         &self,
-        range: std::ops::Range<usize>,
-        tile: impl Fn(usize) -> (RowsMut<'o>, usize),
+        range: Range<usize>,
+        tile: impl Fn(Range<usize>) -> (RowsMut<'o>, usize),
         scratch: &mut Scratch,
     ) {
-        let (ty, n_cols) = (self.part.ty(), self.part.n_cols());
-        let sums = &mut scratch.sums[..self.x.n_rows()];
-        for group in range {
-            sums.fill([0.0; PACKED_ROWS]);
+        let (ty, n_cols, n_rows) = (self.part.ty(), self.part.n_cols(), self.x.n_rows());
+        let sums = &mut scratch.sums[..range.len() * n_rows];
+        sums.fill([0.0; PACKED_ROWS]);
+        for (group, sums) in range.clone().zip(sums.chunks_exact_mut(n_rows)) {
             for col in (0..n_cols).step_by(PANEL_COLS) {
-                let cols = col..n_cols.min(col + PANEL_COLS);
-                let panel = &mut scratch.panel[..cols.len() / GROUP_LEN];
+                let panel = &mut scratch.panel[..(n_cols - col).min(PANEL_COLS) / GROUP_LEN];
                 expand(self.tier, ty, self.part.group(group), col, panel);
                 multiply_panel(self.tier, ty, panel, self.x, col, sums);
             }
-            let (mut out, col) = tile(group);
-            for (r, sums) in sums.iter().enumerate() {
-                self.epilogue.store(r, col, sums, out.row_mut(r));
+        }
+        let (mut out, col) = tile(range);
+        for r in 0..n_rows {
+            for (i, out) in out.row_mut(r).chunks_mut(PACKED_ROWS).enumerate() {
+                self.epilogue.store(r, col + i * PACKED_ROWS, &sums[i * n_rows + r], out);
             }
         }
     }

@@ -259,11 +259,11 @@ impl<const T: usize> BlockSums<T> {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn finish<F: FormatAvx2>(&self, scales: &BlockScales, acc: &mut [Rows16<__m256>; T]) {
-        for t in 0..T {
-            for r in 0..2 {
-                acc[t][r] = _mm256_fmadd_ps(scales.scale[r], self.totals[t][r], acc[t][r]);
+        for (t, acc) in acc.iter_mut().enumerate() {
+            for (r, acc) in acc.iter_mut().enumerate() {
+                *acc = _mm256_fmadd_ps(scales.scale[r], self.totals[t][r], *acc);
                 if F::MINS > 0 {
-                    acc[t][r] = _mm256_fmadd_ps(scales.min_scale[r], self.mins[t][r], acc[t][r]);
+                    *acc = _mm256_fmadd_ps(scales.min_scale[r], self.mins[t][r], *acc);
                 }
             }
         }
@@ -416,7 +416,7 @@ pub(super) unsafe fn multiply_panel<F: FormatAvx2>(
         match rest {
             [] => {}
             [one] => {
-                multiply_rows::<F, 1>(panel, rows.tile(first), next, std::array::from_mut(one))
+                multiply_rows::<F, 1>(panel, rows.tile(first), next, std::array::from_mut(one));
             }
             rest => {
                 let sums = rest.first_chunk_mut::<2>().expect("fewer rows than a tile's");

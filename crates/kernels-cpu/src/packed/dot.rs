@@ -131,9 +131,9 @@ macro_rules! dot_kernels {
                             }
                         }
                         for t in 0..T {
+                            let word = x[t].quants.wrapping_add(4 * q).cast::<i32>();
                             // SAFETY: a row has eight words of 32 columns.
-                            let x =
-                                unsafe { x[t].quants.add(4 * q).cast::<i32>().read_unaligned() };
+                            let x = unsafe { word.read_unaligned() };
                             for r in 0..$n {
                                 sums[t][r] = dot(sums[t][r], w[r], set1_32(x));
                             }
@@ -168,11 +168,11 @@ macro_rules! dot_kernels {
             #[inline]
             #[target_feature(enable = $features)]
             fn finish<F: $Format>(&self, scales: &BlockScales, acc: &mut [Floats; T]) {
-                for t in 0..T {
-                    for r in 0..$n {
-                        acc[t][r] = fmadd(scales.scale[r], self.totals[t][r], acc[t][r]);
+                for (t, acc) in acc.iter_mut().enumerate() {
+                    for (r, acc) in acc.iter_mut().enumerate() {
+                        *acc = fmadd(scales.scale[r], self.totals[t][r], *acc);
                         if F::MINS > 0 {
-                            acc[t][r] = fmadd(scales.min_scale[r], self.mins[t][r], acc[t][r]);
+                            *acc = fmadd(scales.min_scale[r], self.mins[t][r], *acc);
                         }
                     }
                 }
