@@ -1,5 +1,5 @@
 //! A few columns of sixteen rows, expanded so that many activation rows can be
-//! multiplied with them: a byte a quant, scales as floats.
+//! multiplied with them: a byte a quant, factors ready for the multiplication.
 
 use super::{GROUP_LEN, PACKED_ROWS};
 

@@ -22,6 +22,7 @@ pub(super) trait Small<const BYTES: usize> {
     /// What is taken from every quant.
     const OFFSET: i16;
     /// Whether `m` is ever other than 0.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for vector kernels"))]
     const HAS_MIN: bool;
 
     /// The block's quants and scales.
@@ -54,31 +55,21 @@ fn widen<T: Small<BYTES>, const BYTES: usize>(w: &[u8], out: &mut [f32]) {
     }
 }
 
-/// `d` of a block, and what is added to every weight.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn scales_of_1<T: Small<BYTES>, const BYTES: usize>(block: &[u8; BYTES]) -> (f32, f32) {
-    let d = simd::f16_at(block, 0);
-    let low = if T::HAS_MIN { simd::f16_at(block, 2) } else { -f32::from(T::OFFSET) * d };
-    (d, low)
-}
-
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn widen_avx2<T: Small<BYTES>, const BYTES: usize>(w: &[u8], out: &mut [f32]) {
     let offset = _mm256_set1_epi8(T::OFFSET as i8);
     for (block, out) in w.as_chunks::<BYTES>().0.iter().zip(out.as_chunks_mut::<32>().0) {
-        let (d, low) = scales_of_1::<T, BYTES>(block);
+        let d = _mm256_set1_ps(simd::f16_at(block, 0));
+        let m = _mm256_set1_ps(if T::HAS_MIN { simd::f16_at(block, 2) } else { 0.0 });
         // SAFETY: this function has the features that `quants_avx2` asks for.
         let quants = _mm256_sub_epi8(unsafe { T::quants_avx2(block) }, offset);
-        let (d, low) = (_mm256_set1_ps(d), _mm256_set1_ps(low));
         let (lo, hi) = (_mm256_castsi256_si128(quants), _mm256_extracti128_si256::<1>(quants));
         let eights = [lo, _mm_srli_si128::<8>(lo), hi, _mm_srli_si128::<8>(hi)];
         for (out, q) in out.as_chunks_mut::<8>().0.iter_mut().zip(eights) {
             let q = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q));
             let v = _mm256_mul_ps(q, d);
-            lanes::store(if T::HAS_MIN { _mm256_add_ps(v, low) } else { v }, out);
+            lanes::store(if T::HAS_MIN { _mm256_add_ps(v, m) } else { v }, out);
         }
     }
 }
