@@ -30,7 +30,7 @@ pub(crate) struct QuantizedRow<'a> {
     pub(crate) quants: &'a [i8],          // [n_cols]
     pub(crate) scales: &'a [f32],         // [n_cols / 16]
     pub(crate) half_sums: &'a [f32],      // [n_cols / 16], scale * sum of 16 quants
-    pub(crate) block_sums: &'a [f32],     // [n_cols / 32], scale * sum of 32 quants
+    pub(crate) block_sums: &'a [f32],     // [n_cols / 32], sums of two half_sums
     pub(crate) pair_sums: &'a [[i16; 2]], // [n_cols / 16], see QuantizedRows::pair_sums
 }
 
