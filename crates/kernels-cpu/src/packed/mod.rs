@@ -16,6 +16,8 @@ mod pack;
 mod panel;
 mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod scales;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod streams;
 mod types;
 

@@ -1,0 +1,223 @@
+//! The scales of packed blocks in registers, written once for registers of 128, 256 and
+//! 512 bits.
+//!
+//! [`packed_scales`] writes the types and functions into a module that gives the
+//! instructions of its registers names, because a function is compiled for one set of
+//! instructions.
+
+/// The scales for `$n` registers of sixteen rows, and the trait of formats that unpack
+/// theirs. The module says how bytes become factors and floats (`halves`, `floats`, `twice`,
+/// `sixes`, the nibbles of bytes).
+macro_rules! packed_scales {
+    ($features:literal, $n:literal, $float:ty, $int:ty, $Format:ident :: $unpack:ident) => {
+        use $crate::packed::format::Format;
+        use $crate::packed::panel::GroupScales;
+        use $crate::packed::types::{Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+
+        type Floats = [$float; $n];
+
+        /// The scales of a block.
+        #[derive(Clone, Copy)]
+        pub(super) struct BlockScales {
+            pub(super) scale: Floats,
+            /// Zero where the format has no minimums.
+            pub(super) min_scale: Floats,
+        }
+
+        impl BlockScales {
+            /// The scales of a packed block.
+            ///
+            /// # Safety
+            /// The processor has the features, and the pointer is to the scales of a packed
+            /// block.
+            #[inline]
+            #[target_feature(enable = $features)]
+            pub(super) unsafe fn unpack<F: Format>(scales: *const u8) -> Self {
+                // SAFETY: the caller's promise.
+                let scale = unsafe { halves(scales, 0) };
+                let mut min_scale = [set1_f(0.0); $n];
+                if let Some(ratio) = F::MIN_PER_SCALE {
+                    for (min, scale) in min_scale.iter_mut().zip(scale) {
+                        *min = mul(scale, set1_f(ratio));
+                    }
+                } else if F::MINS > 0 {
+                    // SAFETY: the caller's promise.
+                    min_scale = unsafe { halves(scales, 1) };
+                    if F::FACTORS > 0 {
+                        // Where minimums are integers they are subtracted.
+                        for min in &mut min_scale {
+                            *min = negative(*min);
+                        }
+                    }
+                }
+                Self { scale, min_scale }
+            }
+
+            /// The scales of the block of a panel's group.
+            #[inline]
+            #[target_feature(enable = $features)]
+            pub(super) fn load<F: Format>(from: &GroupScales) -> Self {
+                let zero = [set1_f(0.0); $n];
+                let min_scale = if F::MINS > 0 { load_floats(&from.min_scale) } else { zero };
+                Self { scale: load_floats(&from.scale), min_scale }
+            }
+
+            /// Puts the scales in a panel's group.
+            #[inline]
+            #[target_feature(enable = $features)]
+            pub(super) fn store<F: Format>(&self, to: &mut GroupScales) {
+                store_floats(self.scale, &mut to.scale);
+                if F::MINS > 0 {
+                    store_floats(self.min_scale, &mut to.min_scale);
+                }
+            }
+        }
+
+        /// The integers of 32 columns. What a format does not have is 1, or not used.
+        #[derive(Clone, Copy)]
+        pub(super) struct Integers {
+            /// Each factor twice.
+            pub(super) factors: [[$int; $n]; 2],
+            pub(super) mins: [Floats; 2],
+        }
+
+        impl Integers {
+            /// No integers.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn none() -> Self {
+                Self { factors: [[set1_16(1); $n]; 2], mins: [[set1_f(1.0); $n]; 2] }
+            }
+
+            /// The integers of a panel's group.
+            #[inline]
+            #[target_feature(enable = $features)]
+            pub(super) fn load<F: Format>(from: &GroupScales) -> Self {
+                let mut to = Self::none();
+                if F::FACTORS == 0 {
+                    return to;
+                }
+                for half in 0..F::FACTORS {
+                    for (r, factor) in to.factors[half].iter_mut().enumerate() {
+                        let at = from.factors[half].as_ptr().wrapping_add(16 / $n * r);
+                        // SAFETY: the load reads rows of an array of sixteen.
+                        *factor = unsafe { load_int(at.cast()) };
+                    }
+                }
+                if F::FACTORS == 1 {
+                    to.factors[1] = to.factors[0];
+                }
+                for half in 0..F::MINS {
+                    to.mins[half] = load_floats(&from.mins[half]);
+                }
+                to
+            }
+
+            /// Puts the integers in a panel's group.
+            #[inline]
+            #[target_feature(enable = $features)]
+            pub(super) fn store<F: Format>(&self, to: &mut GroupScales) {
+                if F::FACTORS == 0 {
+                    return;
+                }
+                for half in 0..F::FACTORS {
+                    for (r, factor) in self.factors[half].into_iter().enumerate() {
+                        let at = to.factors[half].as_mut_ptr().wrapping_add(16 / $n * r);
+                        // SAFETY: the store writes rows of an array of sixteen.
+                        unsafe { store_int(at.cast(), factor) };
+                    }
+                }
+                for half in 0..F::MINS {
+                    store_floats(self.mins[half], &mut to.mins[half]);
+                }
+            }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn load_floats(from: &[f32; 16]) -> Floats {
+            let mut out = [set1_f(0.0); $n];
+            for (r, out) in out.iter_mut().enumerate() {
+                // SAFETY: the loads read the sixteen floats of the array.
+                *out = unsafe { load_f(from.as_ptr().add(16 / $n * r)) };
+            }
+            out
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn store_floats(v: Floats, to: &mut [f32; 16]) {
+            for (r, v) in v.into_iter().enumerate() {
+                // SAFETY: the stores write the sixteen floats of the array.
+                unsafe { store_f(to.as_mut_ptr().add(16 / $n * r), v) };
+            }
+        }
+
+        /// A format whose integers are unpacked in registers.
+        pub(super) trait $Format: Format {
+            /// The twin of [`Format::integers`], from the scales of a packed block.
+            ///
+            /// # Safety
+            /// The processor has the features, and the pointer is to the scales of a packed
+            /// block.
+            unsafe fn $unpack(scales: *const u8, group: usize) -> Integers;
+        }
+
+        $crate::packed::scales::integers_of!(
+            $features, $Format::$unpack;
+            Q4_0, Q4_1, Q5_0, Q5_1, Q8_0: |_, _| Integers::none()
+        );
+        $crate::packed::scales::integers_of!($features, $Format::$unpack; Q4K, Q5K: |scales, group| {
+            // SAFETY: the caller's promise.
+            let [factor, min] = unsafe { sixes(scales.add(Self::INTEGERS_AT), group) };
+            Integers { factors: [twice(factor); 2], mins: [floats(min); 2] }
+        });
+        $crate::packed::scales::integers_of!($features, $Format::$unpack; Q2K: |scales, group| {
+            let mut out = Integers::none();
+            for half in 0..2 {
+                let at = Self::INTEGERS_AT + 16 * (2 * group + half);
+                // SAFETY: the caller's promise; a byte for each half of a group and row.
+                let bytes = unsafe { load(scales.add(at)) };
+                out.factors[half] = twice(low_nibbles(bytes));
+                out.mins[half] = floats(high_nibbles(bytes));
+            }
+            out
+        });
+        $crate::packed::scales::integers_of!($features, $Format::$unpack; Q3K: |scales, group| {
+            // SAFETY: the caller's promise.
+            let factors = unsafe { sixes(scales.add(Self::INTEGERS_AT), group) };
+            let mut out = Integers::none();
+            for (out, factors) in out.factors.iter_mut().zip(factors) {
+                *out = twice(minus_32(factors));
+            }
+            out
+        });
+        $crate::packed::scales::integers_of!($features, $Format::$unpack; Q6K: |scales, group| {
+            let mut out = Integers::none();
+            for (half, out) in out.factors.iter_mut().enumerate() {
+                let at = Self::INTEGERS_AT + 16 * (2 * group + half);
+                // SAFETY: the caller's promise; a byte for each half of a group and row.
+                *out = twice(unsafe { load(scales.add(at)) });
+            }
+            out
+        });
+    };
+}
+pub(super) use packed_scales;
+
+/// An implementation for some types, with the scales and the group as they come.
+macro_rules! integers_of {
+    (
+        $features:literal, $Format:ident :: $unpack:ident;
+        $($name:ty),+: |$scales:pat_param, $group:pat_param| $body:expr
+    ) => {$(
+        impl $Format for $name {
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn $unpack($scales: *const u8, $group: usize) -> Integers {
+                $body
+            }
+        }
+    )+};
+}
+pub(super) use integers_of;
