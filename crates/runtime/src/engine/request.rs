@@ -1,0 +1,119 @@
+//! What is asked of the engine and what it tells of its work.
+
+use crate::generate::{FinishReason, GenerateParams, TopLogprob};
+use crate::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// A prompt and how to go on from it.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Tokens of the prompt; at least one.
+    pub prompt: Vec<u32>,
+    /// How each answer is generated. Answer `i` samples with the seed plus `i`.
+    pub params: GenerateParams,
+    /// Answers to the one prompt, whose pages they share.
+    pub n: usize,
+    /// Requests with a lower value are run first.
+    pub priority: i32,
+    /// How many of the most likely tokens to report at each position of the prompt.
+    pub prompt_logprobs: Option<usize>,
+}
+
+impl Request {
+    /// One answer to `prompt`.
+    pub fn new(prompt: Vec<u32>, params: GenerateParams) -> Self {
+        Self { prompt, params, n: 1, priority: 0, prompt_logprobs: None }
+    }
+}
+
+/// What happens to a request. The last event is [`EngineEvent::Finished`] of its last answer, or
+/// [`EngineEvent::Failed`].
+#[derive(Debug)]
+pub enum EngineEvent {
+    /// The prompt was run.
+    Prompt {
+        /// Tokens whose keys and values were in the cache.
+        cached_tokens: usize,
+        /// How likely each token of the prompt was, when that was asked for: of all but the first.
+        logprobs: Vec<PromptLogprob>,
+    },
+    /// A token of one answer was generated.
+    Token(AnswerToken),
+    /// An answer is complete.
+    Finished {
+        /// The answer.
+        index: usize,
+        /// Why it ended.
+        reason: FinishReason,
+        /// The end of its text that no token told of: it was held back as the possible beginning
+        /// of a stop text or of a character.
+        tail: String,
+        /// The stop text that ended it.
+        stop: Option<String>,
+    },
+    /// The request ended with an error; nothing more will come.
+    Failed(Error),
+}
+
+/// A generated token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AnswerToken {
+    /// The answer that it belongs to.
+    pub index: usize,
+    /// The token.
+    pub id: u32,
+    /// The text that it made certain, which may be none, or that of several.
+    pub text: String,
+    /// Its log-probability before any sampling parameter, when that was asked for.
+    pub logprob: Option<f32>,
+    /// The most likely tokens, when they were asked for, best first.
+    pub top_logprobs: Vec<TopLogprob>,
+}
+
+/// How likely a token of the prompt was after those before it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PromptLogprob {
+    /// The token.
+    pub id: u32,
+    /// Its log-probability.
+    pub logprob: f32,
+    /// The most likely tokens at its place, best first.
+    pub top_logprobs: Vec<TopLogprob>,
+}
+
+/// Where a request's events go. It is called by the engine's thread and must not wait.
+pub type Sink = Box<dyn FnMut(EngineEvent) + Send>;
+
+/// A request that was taken. Dropping the ticket cancels what is not finished: its pages are free
+/// at the next step, and no event comes any more.
+#[derive(Debug)]
+pub struct Ticket {
+    pub(super) cancelled: Arc<AtomicBool>,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Why a request was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum SubmitError {
+    /// As many requests wait as are allowed to.
+    #[error("the queue is full: {waiting} requests wait")]
+    QueueFull {
+        /// Requests that wait.
+        waiting: usize,
+        /// When there may be room again.
+        retry_after: Duration,
+    },
+    /// The engine is shutting down, or has ended.
+    #[error("the engine takes no more requests")]
+    Closed,
+    /// The request cannot be met as it is.
+    #[error(transparent)]
+    Invalid(#[from] Error),
+}
