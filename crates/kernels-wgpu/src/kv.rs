@@ -7,6 +7,7 @@
 
 use crate::attention::rounded_head_dim;
 use crate::kernel::{Grid, Kernel};
+use crate::recorder::Recorder;
 use crate::rows::{Rows, View};
 use crate::shader::{Access, Shader};
 use crate::{Buffer, Error, Gpu};
@@ -56,10 +57,15 @@ impl KvSpec {
 
     /// Bytes of all keys, or of all values, of a layer.
     pub fn n_bytes(&self) -> u64 {
+        self.page_bytes().saturating_mul(u64::from(self.n_pages))
+    }
+
+    /// Bytes of the keys, or of the values, of a page of a layer.
+    pub fn page_bytes(&self) -> u64 {
         let element = if self.ty == BlockType::F32 { 4 } else { 2 };
         [self.n_kv_heads, self.page_len, self.row_words() * 4, element]
             .into_iter()
-            .fold(u64::from(self.n_pages), |n, factor| n.saturating_mul(u64::from(factor)))
+            .fold(1, |n: u64, factor| n.saturating_mul(u64::from(factor)))
     }
 }
 
@@ -103,6 +109,22 @@ impl KvLayer {
             return Err(Error::Limit { what: what.to_owned(), needed, limit, available });
         }
         Ok(())
+    }
+
+    /// Records a copy of page `from` to page `to`, through `room` for [`KvSpec::page_bytes`]:
+    /// a buffer cannot be copied to itself.
+    pub fn copy_page(
+        &self,
+        recorder: &mut Recorder<'_>,
+        spec: &KvSpec,
+        (from, to): (u32, u32),
+        room: &Buffer,
+    ) {
+        let n_bytes = spec.page_bytes();
+        for buffer in [&self.k, &self.v] {
+            recorder.copy((buffer, u64::from(from) * n_bytes), (room, 0), n_bytes);
+            recorder.copy((room, 0), (buffer, u64::from(to) * n_bytes), n_bytes);
+        }
     }
 
     /// Bytes on the device.

@@ -21,6 +21,39 @@ impl BlockTable {
         Self { pages: Vec::with_capacity(max_pages), first_page: 0, len: 0 }
     }
 
+    /// A table of `len` positions whose pages from `first_page` on are `pages`,
+    /// with room for `max_pages`. The holds of the pages pass to it.
+    pub(crate) fn of(
+        first_page: usize,
+        pages: impl IntoIterator<Item = PageId>,
+        len: usize,
+        max_pages: usize,
+    ) -> Self {
+        let mut table = Self { pages: Vec::with_capacity(max_pages), first_page, len };
+        table.pages.extend(pages);
+        assert_eq!(
+            first_page + table.pages.len(),
+            len.div_ceil(PAGE_LEN),
+            "pages cover the length"
+        );
+        table
+    }
+
+    /// Puts another page in the place of the one that holds `pos`; returns that.
+    pub(crate) fn replace(&mut self, pos: usize, page: PageId) -> PageId {
+        std::mem::replace(&mut self.pages[pos / PAGE_LEN - self.first_page], page)
+    }
+
+    /// The page of index `idx` among the sequence's pages, unless it was given back.
+    pub(crate) fn page(&self, idx: usize) -> Option<PageId> {
+        self.pages.get(idx.checked_sub(self.first_page)?).copied()
+    }
+
+    /// Pages that must be allocated to cover the positions up to `len`.
+    pub(crate) fn missing(&self, len: usize) -> usize {
+        len.div_ceil(PAGE_LEN).saturating_sub(self.first_page + self.pages.len())
+    }
+
     /// The pages in order of position.
     pub fn pages(&self) -> &[PageId] {
         &self.pages
@@ -67,9 +100,7 @@ impl BlockTable {
     /// [`Error::OutOfPages`] from the pool.
     pub fn grow(&mut self, len: usize, pool: &mut PagePool) -> Result<(), Error> {
         if len > self.len {
-            let held = self.first_page + self.pages.len();
-            let missing = len.div_ceil(PAGE_LEN).saturating_sub(held);
-            pool.allocate(missing, &mut self.pages)?;
+            pool.allocate(self.missing(len), &mut self.pages)?;
             self.len = len;
         }
         Ok(())

@@ -27,14 +27,18 @@
 #![forbid(unsafe_code)]
 
 mod block_table;
+mod cache;
 mod error;
 mod layout;
 mod pool;
+mod prefix;
 
 pub use block_table::BlockTable;
+pub use cache::{KvCache, PageCopy, SeqPages};
 pub use error::Error;
 pub use layout::{GroupSpec, KvLayout, PAGE_ALIGN, PAGE_LEN};
 pub use pool::{PageId, PagePool, PoolStats};
+pub use prefix::{CacheEvent, PrefixStats};
 
 /// Compiles and runs the example of the README.
 #[cfg(doctest)]

@@ -1,7 +1,9 @@
 //! The pool of pages: who holds which, and how many are free.
 //!
 //! The pool hands out page numbers; the memory behind them belongs to a
-//! backend. A page is counted, so several sequences can share it.
+//! backend. A page is counted, so several sequences can share it. The prefix
+//! cache's hold is told apart from the others: a page that it alone holds is
+//! idle, and can be had by evicting it.
 
 use crate::Error;
 
@@ -16,6 +18,8 @@ pub struct PoolStats {
     pub total: usize,
     /// Pages that somebody holds.
     pub used: usize,
+    /// Of these, pages that the prefix cache alone holds.
+    pub idle: usize,
     /// The most pages that were held at one time.
     pub peak_used: usize,
     /// Pages handed out, all told.
@@ -29,6 +33,8 @@ pub struct PoolStats {
 pub struct PagePool {
     free: Vec<PageId>,
     refs: Vec<u32>,
+    /// Whether one of a page's holds is the prefix cache's.
+    cached: Vec<bool>,
     stats: PoolStats,
 }
 
@@ -39,6 +45,7 @@ impl PagePool {
         Self {
             free: (0..last).rev().map(PageId).collect(),
             refs: vec![0; n_pages],
+            cached: vec![false; n_pages],
             stats: PoolStats { total: n_pages, ..PoolStats::default() },
         }
     }
@@ -46,6 +53,21 @@ impl PagePool {
     /// Pages that nobody holds.
     pub fn n_free(&self) -> usize {
         self.free.len()
+    }
+
+    /// Pages that are free or idle.
+    pub fn n_available(&self) -> usize {
+        self.free.len() + self.stats.idle
+    }
+
+    /// Whether more than one holds `page`.
+    pub fn is_shared(&self, page: PageId) -> bool {
+        self.refs[page.0 as usize] > 1
+    }
+
+    /// Whether the prefix cache alone holds `page`.
+    pub fn is_idle(&self, page: PageId) -> bool {
+        self.refs[page.0 as usize] == 1 && self.cached[page.0 as usize]
     }
 
     /// What happened so far.
@@ -82,6 +104,30 @@ impl PagePool {
         let refs = &mut self.refs[page.0 as usize];
         assert!(*refs > 0, "page {} is shared but nobody holds it", page.0);
         *refs += 1;
+        self.stats.idle -= usize::from(*refs == 2 && self.cached[page.0 as usize]);
+    }
+
+    /// Holds `page` once more, for the prefix cache.
+    ///
+    /// # Panics
+    /// If nobody holds the page, or the prefix cache does already.
+    pub(crate) fn hold_cached(&mut self, page: PageId) {
+        let cached = std::mem::replace(&mut self.cached[page.0 as usize], true);
+        assert!(!cached, "page {} is twice in the prefix cache", page.0);
+        let refs = &mut self.refs[page.0 as usize];
+        assert!(*refs > 0, "page {} is cached but nobody holds it", page.0);
+        *refs += 1;
+    }
+
+    /// Gives the prefix cache's hold of `page` back.
+    ///
+    /// # Panics
+    /// If the prefix cache does not hold the page.
+    pub(crate) fn drop_cached(&mut self, page: PageId) {
+        self.stats.idle -= usize::from(self.is_idle(page));
+        let cached = std::mem::replace(&mut self.cached[page.0 as usize], false);
+        assert!(cached, "page {} is not in the prefix cache", page.0);
+        self.release(page);
     }
 
     /// Gives one hold of `page` back; the last one frees it.
@@ -97,6 +143,7 @@ impl PagePool {
             self.stats.used -= 1;
             self.stats.released += 1;
         }
+        self.stats.idle += usize::from(self.is_idle(page));
     }
 }
 

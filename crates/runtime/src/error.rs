@@ -202,6 +202,14 @@ pub enum Error {
         /// What happened.
         reason: String,
     },
+    /// A prompt is longer than the context.
+    #[error("a prompt of {n_tokens} tokens does not fit the context of {max}")]
+    PromptTooLong {
+        /// Its tokens.
+        n_tokens: usize,
+        /// The context.
+        max: usize,
+    },
     /// A request asks for something that the model cannot do.
     #[error("{0}")]
     Request(String),

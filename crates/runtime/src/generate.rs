@@ -6,11 +6,11 @@
 //! answer never depends on how its prompt came about.
 
 use crate::Error;
+use crate::answer::{Answer, Chosen, Next, Scratch};
 use crate::backend::Role;
 use crate::model::Model;
 use crate::runner::{Chunk, Outputs, Runner, SeqId};
-use crate::sampling::logprobs::LogSoftmax;
-use crate::sampling::{Sampler, SamplingParams, StopMatcher};
+use crate::sampling::SamplingParams;
 use serde::Serialize;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -156,19 +156,17 @@ impl Session {
     ) -> Result<Generation, Error> {
         let started = Instant::now();
         let (tokenizer, runner) = model.parts()?;
-        let mut sampler = Sampler::new(params.sampling.clone(), runner.vocab_size())?;
-        let mut stops = StopMatcher::new(params.stop.clone())?;
         if ids.is_empty() {
             return Err(Error::Request("the prompt has no tokens".to_owned()));
         }
         let room = runner.max_seq_len().checked_sub(ids.len()).ok_or_else(|| {
-            let (n, max) = (ids.len(), runner.max_seq_len());
-            Error::Request(format!("a prompt of {n} tokens does not fit the context of {max}"))
+            Error::PromptTooLong { n_tokens: ids.len(), max: runner.max_seq_len() }
         })?;
-        sampler.add_prompt(ids);
+        // The last token's own row needs no room: its logits are not wanted.
+        let limits = (0, room + 1);
+        let mut answer = Answer::new(tokenizer.clone(), params, ids, limits, runner.vocab_size())?;
+        let mut scratch = Scratch::default();
         let mut logits = vec![0.0; runner.vocab_size()];
-        // The logits before the sampler changes them, when they are reported.
-        let mut raw = vec![0.0; if params.logprobs.is_some() { logits.len() } else { 0 }];
         let mut out = Generation {
             ids: Vec::new(),
             text: String::new(),
@@ -188,65 +186,34 @@ impl Session {
         };
         let prompt = started.elapsed();
 
-        let mut decoder = tokenizer.stream().continuing();
-        let mut stopped_by_text = false;
-        // The last token's own row needs no room: its logits are not wanted.
-        let max_tokens = params.max_tokens.unwrap_or(usize::MAX).min(room + 1);
-        while out.ids.len() < max_tokens {
-            let softmax = params.logprobs.map(|k| {
-                raw.copy_from_slice(&logits);
-                let (softmax, top) = LogSoftmax::with_top_k(&raw, k);
-                let top = top.into_iter().map(|(id, logprob)| TopLogprob { id, logprob });
-                out.top_logprobs.push(top.collect());
-                softmax
-            });
-            // Rows that pad the embedding stand for no token.
-            let n_tokens = tokenizer.vocab_size().min(logits.len());
-            logits[n_tokens..].fill(f32::NEG_INFINITY);
-            if params.ignore_eos {
-                let eos_ids = tokenizer.eos_ids().iter().map(|&id| id as usize);
-                eos_ids.filter(|&id| id < n_tokens).for_each(|id| logits[id] = f32::NEG_INFINITY);
+        loop {
+            let Next { token, finished } = answer.next(&logits, &mut scratch)?;
+            let mut flow = ControlFlow::Continue(());
+            if let Some(Chosen { id, text, logprob, top_logprobs }) = &token {
+                out.text.push_str(text);
+                out.logprobs.extend(logprob);
+                let event = TokenEvent { id: *id, text, logprob: *logprob, top_logprobs };
+                flow = on_event(&Event::Token(event));
             }
-            let id = sampler.sample(&mut logits)?;
-            if tokenizer.is_eos(id) {
-                out.top_logprobs.truncate(out.ids.len());
-                out.finish_reason = FinishReason::Stop;
-                break;
+            if params.logprobs.is_some() {
+                out.top_logprobs.extend(token.map(|token| token.top_logprobs));
             }
-            sampler.accept(id);
-            out.ids.push(id);
-            let logprob = softmax.map(|softmax| softmax.of(raw[id as usize]));
-            out.logprobs.extend(logprob);
-            let found = stops.push(decoder.push(id)?);
-            out.text.push_str(found.text);
-            stopped_by_text = found.stop.is_some();
-            let top_logprobs = out.top_logprobs.last().map_or(&[][..], Vec::as_slice);
-            let flow =
-                on_event(&Event::Token(TokenEvent { id, text: found.text, logprob, top_logprobs }));
-            if stopped_by_text {
-                out.finish_reason = FinishReason::Stop;
+            if let Some(reason) = finished {
+                out.finish_reason = reason;
                 break;
             }
             if flow.is_break() {
                 out.finish_reason = FinishReason::Cancelled;
                 break;
             }
-            if out.ids.len() < max_tokens {
-                let tokens = [id];
-                let (role, outputs) = (Role::Generated, Outputs::Last);
-                let step = Chunk { seq: &self.seq, tokens: &tokens, role, outputs };
-                logits.copy_from_slice(runner.step(&[step])?.row(0, 0));
-            }
+            let last = answer.ids().len() - 1;
+            let (role, outputs) = (Role::Generated, Outputs::Last);
+            let step = Chunk { seq: &self.seq, tokens: &answer.ids()[last..], role, outputs };
+            logits.copy_from_slice(runner.step(&[step])?.row(0, 0));
         }
-        if !stopped_by_text {
-            // Where the model ended the text, a character that it left incomplete
-            // is part of it; where the text was cut, it is not.
-            if out.finish_reason == FinishReason::Stop {
-                out.tail.push_str(stops.push(&decoder.finish()).text);
-            }
-            out.tail.push_str(&stops.finish());
-            out.text.push_str(&out.tail);
-        }
+        out.tail = answer.tail(out.finish_reason);
+        out.text.push_str(&out.tail);
+        out.ids = answer.ids().to_vec();
         out.timings = Timings {
             prompt_tokens: ids.len(),
             cached_tokens,

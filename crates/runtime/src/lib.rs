@@ -31,11 +31,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod answer;
 pub mod backend;
 mod bench;
 pub mod checkpoint;
 pub mod config;
 pub mod device;
+pub mod engine;
 mod error;
 mod generate;
 pub mod graph;

@@ -15,7 +15,7 @@ use crate::runner::{Chunk, Outputs, Runner};
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{WeightData, Weights};
-use realizar_kvcache::{GroupSpec, KvLayout};
+use realizar_kvcache::{GroupSpec, KvLayout, PAGE_LEN};
 use realizar_quant::BlockType;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,6 +39,11 @@ pub struct LoadOptions {
     pub max_outputs: usize,
     /// Sequences of full length that the key-value cache has room for.
     pub max_seqs: usize,
+    /// Whether the pages of prompts are kept for requests that begin alike.
+    pub prefix_cache: bool,
+    /// The most tokens that the key-value cache holds, of all sequences together. `None` is room
+    /// for `max_seqs` sequences of full length.
+    pub kv_tokens: Option<usize>,
     /// Whether to time each operation on devices where that slows the model down;
     /// see [`ExecutableOptions::profile`].
     pub profile: bool,
@@ -58,6 +63,8 @@ impl Default for LoadOptions {
             chunk: 256,
             max_outputs: 16,
             max_seqs: 1,
+            prefix_cache: false,
+            kv_tokens: None,
             profile: false,
             packed_cache: PackedCache::Off,
         }
@@ -73,8 +80,8 @@ pub struct Model {
     architecture: &'static str,
     config: Config,
     placement: Placement,
-    tokenizer: Result<Tokenizer, Arc<crate::tokenizer::Error>>,
-    template: Result<Option<ChatTemplate>, Arc<crate::template::Error>>,
+    tokenizer: Result<Arc<Tokenizer>, Arc<crate::tokenizer::Error>>,
+    template: Result<Option<Arc<ChatTemplate>>, Arc<crate::template::Error>>,
     runner: Runner,
     backend: String,
     n_params: usize,
@@ -143,12 +150,19 @@ impl Model {
             path: path.to_owned(),
             text_path,
             architecture: recorded.architecture,
-            runner: Runner::new(executable, limits, config.vocab_size, max_seq_len, &kv),
+            runner: Runner::new(
+                executable,
+                limits,
+                config.vocab_size,
+                max_seq_len,
+                &kv,
+                options.prefix_cache,
+            ),
             backend: placement.backends(),
             config,
             placement,
-            tokenizer: tokenizer.map_err(Arc::new),
-            template: template.map_err(Arc::new),
+            tokenizer: tokenizer.map(Arc::new).map_err(Arc::new),
+            template: template.map(|t| t.map(Arc::new)).map_err(Arc::new),
             n_params,
             weight_bytes,
         })
@@ -198,7 +212,7 @@ impl Model {
     ///
     /// # Errors
     /// If the model came without one, or with one that cannot be read.
-    pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
+    pub fn tokenizer(&self) -> Result<&Arc<Tokenizer>, Error> {
         self.tokenizer.as_ref().map_err(|error| no_tokenizer(&self.text_path, error))
     }
 
@@ -206,7 +220,7 @@ impl Model {
     ///
     /// # Errors
     /// If the template cannot be read.
-    pub fn chat_template(&self) -> Result<Option<&ChatTemplate>, Error> {
+    pub fn chat_template(&self) -> Result<Option<&Arc<ChatTemplate>>, Error> {
         self.template.as_ref().map(Option::as_ref).map_err(|error| Error::Template {
             path: self.text_path.clone(),
             source: error.clone(),
@@ -236,8 +250,13 @@ impl Model {
         }
     }
 
+    /// The runner alone, for who has taken everything else that it needs.
+    pub(crate) fn into_runner(self) -> Runner {
+        self.runner
+    }
+
     /// Tokenizer and runner together, for generation.
-    pub(crate) fn parts(&mut self) -> Result<(&Tokenizer, &mut Runner), Error> {
+    pub(crate) fn parts(&mut self) -> Result<(&Arc<Tokenizer>, &mut Runner), Error> {
         let text_path = &self.text_path;
         let tokenizer = self.tokenizer.as_ref().map_err(|error| no_tokenizer(text_path, error))?;
         Ok((tokenizer, &mut self.runner))
@@ -360,7 +379,13 @@ fn kv_pools(
     });
     let pool = |spec: &GroupSpec| {
         let layout = KvLayout::new(ty, spec.clone())?;
-        let n_pages = layout.pages_for(max_seq_len, max_step).saturating_mul(options.max_seqs);
+        // Of a window, prefixes keep pages that their sequences have passed.
+        let per_seq = match options.prefix_cache {
+            true => max_seq_len.div_ceil(PAGE_LEN),
+            false => layout.pages_for(max_seq_len, max_step),
+        };
+        let wanted = per_seq.saturating_mul(options.max_seqs);
+        let n_pages = options.kv_tokens.map_or(wanted, |n| n.div_ceil(PAGE_LEN));
         Ok((layout, n_pages))
     };
     groups.iter().map(pool).collect()

@@ -7,7 +7,7 @@ use crate::Error;
 use crate::backend::{Batch, BatchSeq, Executable, Role, SeqTable};
 use crate::metrics::DispatchMetrics;
 use crate::plan::RowLimits;
-use realizar_kvcache::{BlockTable, KvLayout, PAGE_LEN, PagePool, PoolStats};
+use realizar_kvcache::{CacheEvent, KvCache, KvLayout, PageCopy, PoolStats, PrefixStats, SeqPages};
 use std::sync::Arc;
 
 /// A sequence of a [`Runner`].
@@ -69,12 +69,6 @@ impl<'a> Logits<'a> {
     }
 }
 
-#[derive(Debug)]
-struct Sequence {
-    tables: Vec<BlockTable>, // [n_groups]
-    len: usize,
-}
-
 /// An executable with the sequences that run on it.
 #[derive(Debug)]
 pub struct Runner {
@@ -82,22 +76,24 @@ pub struct Runner {
     limits: RowLimits,
     vocab_size: usize,
     max_seq_len: usize,
-    windows: Vec<Option<usize>>, // [n_groups]
-    pools: Vec<PagePool>,        // [n_groups]
-    seqs: Vec<Option<Sequence>>,
+    cache: KvCache,
+    seqs: Vec<Option<SeqPages>>,
+    copies: Vec<PageCopy>,
     batch: Batch,
     order: Vec<usize>,
     first_rows: Vec<usize>,
 }
 
 impl Runner {
-    /// A runner without sequences, over pages of these layouts and numbers.
+    /// A runner without sequences, over pages of these layouts and numbers, which keeps the
+    /// pages of prompts for others when `prefixes` says so.
     pub(crate) fn new(
         executable: Box<dyn Executable>,
         limits: RowLimits,
         vocab_size: usize,
         max_seq_len: usize,
         kv: &[(KvLayout, usize)],
+        prefixes: bool,
     ) -> Self {
         let mut batch = Batch::with_capacity(limits.tokens, kv.len());
         for (group, (_, n_pages)) in batch.groups.iter_mut().zip(kv) {
@@ -105,14 +101,16 @@ impl Runner {
             group.slots.reserve(limits.tokens);
             group.tables.reserve(limits.tokens);
         }
+        let groups: Vec<_> =
+            kv.iter().map(|(layout, n_pages)| (layout.spec().window, *n_pages)).collect();
         Self {
             executable,
             limits,
             vocab_size,
             max_seq_len,
-            windows: kv.iter().map(|(layout, _)| layout.spec().window).collect(),
-            pools: kv.iter().map(|(_, n_pages)| PagePool::new(*n_pages)).collect(),
+            cache: KvCache::new(&groups, max_seq_len, prefixes),
             seqs: Vec::new(),
+            copies: Vec::with_capacity(limits.tokens * kv.len()),
             batch,
             order: Vec::new(),
             first_rows: Vec::new(),
@@ -136,7 +134,42 @@ impl Runner {
 
     /// Of each key-value group, what its pool has seen.
     pub fn pool_stats(&self) -> Vec<PoolStats> {
-        self.pools.iter().map(PagePool::stats).collect()
+        self.cache.pool_stats().collect()
+    }
+
+    /// Whether the pages of prompts are kept for others.
+    pub fn keeps_prefixes(&self) -> bool {
+        self.cache.keeps_prefixes()
+    }
+
+    /// What the prefix cache did; all zero without one.
+    pub fn prefix_stats(&self) -> PrefixStats {
+        self.cache.prefix_stats()
+    }
+
+    /// Begins to keep the changes of the prefix cache for [`Self::take_cache_events`].
+    pub fn keep_cache_events(&mut self) {
+        self.cache.keep_events();
+    }
+
+    /// The changes of the prefix cache since the last call.
+    pub fn take_cache_events(&mut self) -> Vec<CacheEvent> {
+        self.cache.take_events()
+    }
+
+    /// Forgets all prefixes that no sequence goes on from.
+    pub fn clear_prefixes(&mut self) {
+        self.cache.clear_prefixes();
+    }
+
+    /// Whether there are pages for a further sequence of `len` tokens, beside `spare` pages.
+    pub fn has_room(&self, len: usize, spare: usize) -> bool {
+        self.cache.has_room(len, spare)
+    }
+
+    /// Whether the cache is large enough for a sequence of `len` tokens that is alone in it.
+    pub fn could_hold(&self, len: usize) -> bool {
+        self.cache.could_hold(len, self.limits.tokens)
     }
 
     /// The counters of the devices that it runs on, to be read from any thread.
@@ -146,33 +179,51 @@ impl Runner {
 
     /// A new, empty sequence.
     pub fn new_sequence(&mut self) -> SeqId {
-        let table = || BlockTable::with_capacity(self.max_seq_len.div_ceil(PAGE_LEN));
-        let tables = self.pools.iter().map(|_| table()).collect();
-        let seq = Some(Sequence { tables, len: 0 });
+        let seq = self.cache.sequence();
+        self.insert(seq)
+    }
+
+    /// A new sequence with the tokens of another, whose pages they share as long as neither
+    /// writes to them.
+    pub fn fork(&mut self, id: &SeqId) -> SeqId {
+        let seq = self.seqs[id.0].as_ref().expect("a sequence lives until its id is given up");
+        let seq = self.cache.fork(seq);
+        self.insert(seq)
+    }
+
+    fn insert(&mut self, seq: SeqPages) -> SeqId {
         if let Some(free) = self.seqs.iter().position(Option::is_none) {
-            self.seqs[free] = seq;
+            self.seqs[free] = Some(seq);
             return SeqId(free);
         }
-        self.seqs.push(seq);
+        self.seqs.push(Some(seq));
         SeqId(self.seqs.len() - 1)
     }
 
-    fn seq(&mut self, id: &SeqId) -> &mut Sequence {
+    fn seq(&mut self, id: &SeqId) -> &mut SeqPages {
         self.seqs[id.0].as_mut().expect("a sequence lives until its id is given up")
+    }
+
+    /// Gives an empty sequence what the prefix cache has of the beginning of `prompt`, up to
+    /// `max_len` tokens; returns how many it has.
+    ///
+    /// # Panics
+    /// If the sequence is not empty.
+    pub fn adopt(&mut self, id: &SeqId, prompt: &[u32], max_len: usize) -> usize {
+        let seq = self.seqs[id.0].as_mut().expect("a sequence lives until its id is given up");
+        self.cache.adopt(seq, prompt, max_len)
     }
 
     /// Tokens of a sequence.
     pub fn seq_len(&self, id: &SeqId) -> usize {
-        self.seqs[id.0].as_ref().map_or(0, |seq| seq.len)
+        self.seqs[id.0].as_ref().map_or(0, SeqPages::len)
     }
 
     /// Ends a sequence and frees its pages.
     #[expect(clippy::needless_pass_by_value, reason = "the id is given up")]
     pub fn remove(&mut self, id: SeqId) {
         if let Some(mut seq) = self.seqs[id.0].take() {
-            for (table, pool) in seq.tables.iter_mut().zip(&mut self.pools) {
-                table.clear(pool);
-            }
+            self.cache.clear(&mut seq);
         }
     }
 
@@ -180,19 +231,8 @@ impl Runner {
     /// of positions that would be seen again, it forgets all of them. Returns the
     /// tokens that are left.
     pub fn truncate(&mut self, id: &SeqId, len: usize) -> usize {
-        let Self { seqs, pools, windows, .. } = self;
-        let seq = seqs[id.0].as_mut().expect("a sequence lives until its id is given up");
-        let mut tables = seq.tables.iter_mut().zip(pools.iter_mut()).zip(windows.iter());
-        let kept = tables.all(|((table, pool), window)| table.truncate(len, *window, pool));
-        if kept {
-            seq.len = seq.len.min(len);
-        } else {
-            for (table, pool) in seq.tables.iter_mut().zip(pools) {
-                table.clear(pool);
-            }
-            seq.len = 0;
-        }
-        seq.len
+        let seq = self.seqs[id.0].as_mut().expect("a sequence lives until its id is given up");
+        self.cache.truncate(seq, len)
     }
 
     /// Appends every chunk to its sequence, in one batch, and returns the logits
@@ -206,23 +246,17 @@ impl Runner {
         self.check(chunks)?;
         self.grow(chunks)?;
         self.fill_batch(chunks);
-        let values = match self.executable.run(&self.batch, &[]) {
+        let Self { executable, batch, seqs, cache, .. } = self;
+        let values = match executable.run(batch, &[]) {
             Ok(values) => values,
             Err(error) => {
-                shrink(&mut self.seqs, &mut self.pools, chunks);
+                shrink(seqs, cache, chunks);
                 return Err(error);
             }
         };
-        // What a window has passed is given back once it was read.
         for chunk in chunks {
-            let seq = self.seqs[chunk.seq.0].as_mut().expect("checked above");
-            seq.len += chunk.tokens.len();
-            let state = seq.tables.iter_mut().zip(&mut self.pools).zip(&self.windows);
-            for ((table, pool), window) in state {
-                if let Some(window) = window {
-                    table.release_before((seq.len + 1).saturating_sub(*window), pool);
-                }
-            }
+            let seq = seqs[chunk.seq.0].as_mut().expect("checked above");
+            cache.written(seq, chunk.tokens, chunk.role == Role::Prompt);
         }
         Ok(Logits { values, vocab_size: self.vocab_size, first_rows: &self.first_rows })
     }
@@ -247,7 +281,7 @@ impl Runner {
                 let n = self.vocab_size;
                 return Err(Error::Request(format!("token {id} is not in the vocabulary of {n}")));
             }
-            let len = self.seq(chunk.seq).len + chunk.tokens.len();
+            let len = self.seq(chunk.seq).len() + chunk.tokens.len();
             if len > self.max_seq_len {
                 let n = self.max_seq_len;
                 let text = format!("{len} tokens do not fit the context of {n}");
@@ -268,18 +302,22 @@ impl Runner {
 
     /// Gets the pages that the chunks need, or leaves everything as it was.
     fn grow(&mut self, chunks: &[Chunk<'_>]) -> Result<(), Error> {
-        let Self { seqs, pools, .. } = self;
+        let Self { seqs, cache, copies, executable, .. } = self;
+        copies.clear();
+        let mut grown = Ok(());
         for (i, chunk) in chunks.iter().enumerate() {
             let seq = seqs[chunk.seq.0].as_mut().expect("checked before");
-            let len = seq.len + chunk.tokens.len();
-            let mut tables = seq.tables.iter_mut().zip(pools.iter_mut());
-            let grown = tables.try_for_each(|(table, pool)| table.grow(len, pool));
-            if let Err(error) = grown {
-                shrink(seqs, pools, &chunks[..=i]);
-                return Err(error.into());
+            grown = cache.grow(seq, seq.len() + chunk.tokens.len(), copies);
+            if grown.is_err() {
+                shrink(seqs, cache, &chunks[..=i]);
+                break;
             }
         }
-        Ok(())
+        // Sequences that got a page of their own have it now, whether the step is run or not.
+        if !copies.is_empty() {
+            executable.copy_pages(copies)?;
+        }
+        Ok(grown?)
     }
 
     /// Lays the chunks out as rows: generated tokens first, then prompts.
@@ -297,7 +335,7 @@ impl Runner {
             let (first_row, n_rows) = (batch.tokens.len(), chunk.tokens.len());
             batch.tokens.extend_from_slice(chunk.tokens);
             // A context has at most 2^31 positions.
-            batch.positions.extend((seq.len..seq.len + n_rows).map(|pos| pos as u32));
+            batch.positions.extend((seq.len()..seq.len() + n_rows).map(|pos| pos as u32));
             if chunk.role == Role::Generated {
                 batch.n_generated += n_rows;
             }
@@ -309,13 +347,13 @@ impl Runner {
                 Outputs::All => batch.outputs.extend((0..n_rows).map(row)),
                 Outputs::At(idx) => batch.outputs.extend(idx.iter().map(|&i| row(i))),
             }
-            batch.seqs.push(BatchSeq { first_row, n_rows, first_pos: seq.len });
-            for (group, table) in batch.groups.iter_mut().zip(&seq.tables) {
+            batch.seqs.push(BatchSeq { first_row, n_rows, first_pos: seq.len() });
+            for (group, table) in batch.groups.iter_mut().zip(seq.tables()) {
                 let start = group.pages.len();
                 group.pages.extend(table.pages().iter().map(|page| page.0));
                 let (len, first_page) = (table.pages().len(), table.first_page());
                 group.tables.push(SeqTable { start, len, first_page });
-                group.slots.extend((seq.len..seq.len + n_rows).map(|pos| {
+                group.slots.extend((seq.len()..seq.len() + n_rows).map(|pos| {
                     let (page, idx) = table.locate(pos);
                     (page.0, idx as u32)
                 }));
@@ -325,12 +363,8 @@ impl Runner {
 }
 
 /// Takes back what [`Runner::grow`] added for `chunks`.
-fn shrink(seqs: &mut [Option<Sequence>], pools: &mut [PagePool], chunks: &[Chunk<'_>]) {
+fn shrink(seqs: &mut [Option<SeqPages>], cache: &mut KvCache, chunks: &[Chunk<'_>]) {
     for chunk in chunks {
-        let seq = seqs[chunk.seq.0].as_mut().expect("a chunk's sequence lives");
-        for (table, pool) in seq.tables.iter_mut().zip(pools.iter_mut()) {
-            // What was added holds nothing yet, so no window misses it.
-            table.truncate(seq.len, Some(1), pool);
-        }
+        cache.shrink(seqs[chunk.seq.0].as_mut().expect("a chunk's sequence lives"));
     }
 }

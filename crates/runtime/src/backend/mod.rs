@@ -19,7 +19,7 @@ use crate::metrics::DispatchMetrics;
 use crate::packed_cache::PackedFiles;
 use crate::plan::Plan;
 use crate::weights::Weights;
-use realizar_kvcache::KvLayout;
+use realizar_kvcache::{KvLayout, PageCopy};
 use std::fmt;
 use std::sync::Arc;
 
@@ -82,6 +82,12 @@ pub trait Executable: fmt::Debug + Send {
     /// # Errors
     /// If the device fails.
     fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error>;
+
+    /// Copies the contents of pages, in the order of `copies`, before the next step.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn copy_pages(&mut self, copies: &[PageCopy]) -> Result<(), Error>;
 
     /// The counters of its devices: one, or one of each when it runs on several.
     fn metrics(&self) -> Vec<Arc<DispatchMetrics>>;

@@ -8,6 +8,7 @@
 use crate::Error;
 use crate::backend::{Batch, Executable};
 use crate::metrics::DispatchMetrics;
+use realizar_kvcache::PageCopy;
 use std::sync::Arc;
 
 /// The parts of a model, in order.
@@ -36,6 +37,11 @@ impl Executable for Stages {
             rows = stage.run(batch, rows)?;
         }
         Ok(rows)
+    }
+
+    fn copy_pages(&mut self, copies: &[PageCopy]) -> Result<(), Error> {
+        self.first.copy_pages(copies)?;
+        self.rest.iter_mut().try_for_each(|stage| stage.copy_pages(copies))
     }
 
     fn metrics(&self) -> Vec<Arc<DispatchMetrics>> {

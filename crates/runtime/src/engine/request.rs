@@ -1,7 +1,7 @@
 //! What is asked of the engine and what it tells of its work.
 
-use crate::generate::{FinishReason, GenerateParams, TopLogprob};
 use crate::Error;
+use crate::generate::{FinishReason, GenerateParams, TopLogprob};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

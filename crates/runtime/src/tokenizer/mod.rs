@@ -132,12 +132,13 @@ impl Tokenizer {
     /// A tokenizer that puts a space before every text drops that space again here. Fails on an
     /// id outside the vocabulary.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, Error> {
-        StreamDecoder::new(self, skip_special).decode_all(ids)
+        let decoder = StreamDecoder::new(self);
+        if skip_special { decoder } else { decoder.with_special() }.decode_all(ids)
     }
 
     /// A decoder that takes ids one at a time and leaves out control tokens.
-    pub fn stream(&self) -> StreamDecoder<'_> {
-        StreamDecoder::new(self, true)
+    pub fn stream(&self) -> StreamDecoder<&Self> {
+        StreamDecoder::new(self)
     }
 
     /// The bytes that a token stands for; those of a control token spell its name.

@@ -1,27 +1,30 @@
 //! Streaming decode: token ids in, whole characters out.
 
 use super::{Error, Tokenizer};
+use std::ops::Deref;
 
 /// Turns token ids into text one at a time and never emits part of a character.
 ///
 /// Bytes that do not yet form a character are held back until the tokens after them complete it.
 /// The concatenation of everything returned equals [`Tokenizer::decode`] of all the ids.
-pub struct StreamDecoder<'a> {
-    tokenizer: &'a Tokenizer,
+/// The tokenizer is borrowed, or shared where the decoder outlives a borrow.
+pub struct StreamDecoder<T> {
+    tokenizer: T,
     pending: Vec<u8>, // at most one incomplete character between pushes
     text: String,
     skip_special: bool,
     strip_space: bool,
 }
 
-impl<'a> StreamDecoder<'a> {
-    pub(super) fn new(tokenizer: &'a Tokenizer, skip_special: bool) -> Self {
+impl<T: Deref<Target = Tokenizer>> StreamDecoder<T> {
+    /// A decoder for the beginning of a text; control tokens are left out.
+    pub fn new(tokenizer: T) -> Self {
         Self {
+            strip_space: tokenizer.strips_leading_space,
             tokenizer,
             pending: Vec::new(),
             text: String::new(),
-            skip_special,
-            strip_space: tokenizer.strips_leading_space,
+            skip_special: true,
         }
     }
 

@@ -58,6 +58,7 @@ pub(crate) fn tiny_models() -> Vec<PathBuf> {
 
 /// Writes a llama of two layers whose matrices cycle through `types`, with made-up
 /// weights and no tokenizer.
+#[allow(dead_code, reason = "not every test needs quantized weights")]
 pub(crate) fn write_quantized(path: &Path, types: &[BlockType]) {
     const DIM: usize = 256;
     const HIDDEN_DIM: usize = 512;

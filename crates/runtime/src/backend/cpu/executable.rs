@@ -15,7 +15,7 @@ use realizar_kernels_cpu::{
     AttnLimits, AttnParams, AttnScratch, AttnSeq, KvGeometry, KvSlot, Pages, Rows, RowsMut, Team,
     Tier,
 };
-use realizar_kvcache::{KvLayout, PAGE_LEN};
+use realizar_kvcache::{KvLayout, PAGE_LEN, PageCopy};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -28,6 +28,7 @@ const SEQS_PER_CALL: usize = 16;
 struct KvGroup {
     /// Of each layer, where it lies in a page.
     layers: Vec<KvGeometry>,
+    page_bytes: usize,
     memory: Pages,
 }
 
@@ -67,7 +68,7 @@ impl KvGroup {
         let n_bytes = page_bytes.saturating_mul(n_pages);
         let memory = Pages::zeroed(n_bytes)
             .ok_or_else(|| out_of_memory("ctx", "a key-value cache", n_bytes))?;
-        Ok(Self { layers: (0..spec.n_layers).map(geometry).collect(), memory })
+        Ok(Self { layers: (0..spec.n_layers).map(geometry).collect(), page_bytes, memory })
     }
 }
 
@@ -207,7 +208,7 @@ impl CpuExecutable {
     fn attend(&mut self, idx: usize, attention: &Attention, batch: &Batch) {
         let step = &self.plan.steps[idx];
         let n_rows = batch.n_rows();
-        let KvGroup { layers, memory } = &mut self.kv[attention.kv.group];
+        let KvGroup { layers, memory, .. } = &mut self.kv[attention.kv.group];
         let geometry = &layers[attention.kv.layer];
         let group = &batch.groups[attention.kv.group];
         let inputs = [0, 1, 2].map(|i| (&step.inputs[i], n_rows));
@@ -284,6 +285,15 @@ impl Executable for CpuExecutable {
         let output = &self.plan.output;
         self.metrics.record(OpClass::Step, last - started);
         Ok(self.arena.dense(output, role_rows(output.rows, batch).n_rows))
+    }
+
+    fn copy_pages(&mut self, copies: &[PageCopy]) -> Result<(), Error> {
+        for copy in copies {
+            let KvGroup { page_bytes, memory, .. } = &mut self.kv[copy.group];
+            let [from, to] = [copy.from, copy.to].map(|page| page.0 as usize * *page_bytes);
+            memory.as_mut_slice().copy_within(from..from + *page_bytes, to);
+        }
+        Ok(())
     }
 
     fn metrics(&self) -> Vec<Arc<DispatchMetrics>> {

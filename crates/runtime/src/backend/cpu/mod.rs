@@ -171,7 +171,7 @@ mod tests {
             packed_files: None,
         };
         let executable = backend.load(plan(&graph, limits), weights, &options).unwrap();
-        (Runner::new(executable, limits, VOCAB_SIZE, 64, &kv), graph.to_string())
+        (Runner::new(executable, limits, VOCAB_SIZE, 64, &kv, false), graph.to_string())
     }
 
     /// The output at every position of a prompt that is run in chunks.

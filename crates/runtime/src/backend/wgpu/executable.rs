@@ -13,7 +13,7 @@ use crate::weights::Weights;
 use crate::{DeviceFault, Error};
 use realizar_kernels_wgpu as kernels;
 use realizar_kernels_wgpu::{AttentionScratch, Buffer, Gpu, KvLayer, QuantizedRows, Timer};
-use realizar_kvcache::KvLayout;
+use realizar_kvcache::{KvLayout, PageCopy};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,9 @@ pub(super) struct WgpuExecutable {
     batch: Buffer,
     values: Buffer,
     readback: Buffer,
+    kv: Vec<KvGroup>,
+    /// Room for the keys or values of one page of a layer, while it is copied.
+    page: Buffer,
     /// The rows of the plan's output.
     output: Vec<f32>, // [max rows, width]
     metrics: Arc<DispatchMetrics>,
@@ -137,6 +140,8 @@ impl WgpuExecutable {
         // What can be too large comes before the weights, which take long.
         let kv: Vec<KvGroup> =
             options.kv.iter().map(|pool| kv_group(gpu, pool)).collect::<Result<_, _>>()?;
+        let page_bytes = kv.iter().map(|group| group.spec.page_bytes()).max().unwrap_or(0);
+        let page = gpu.buffer("a page that is copied", page_bytes.max(4))?;
         let scratch = attention_scratch(gpu, &plan, &words)?;
         let quantized = match options.arithmetic {
             Arithmetic::Auto if any_quantized(&plan, weights) => {
@@ -184,6 +189,8 @@ impl WgpuExecutable {
             batch,
             values,
             readback,
+            kv,
+            page,
             plan,
         })
     }
@@ -261,6 +268,17 @@ impl Executable for WgpuExecutable {
         let n = self.step(batch, input).map_err(|e| device_error(&self.name, &e))?;
         self.metrics.record(OpClass::Step, started.elapsed());
         Ok(&self.output[..n])
+    }
+
+    fn copy_pages(&mut self, copies: &[PageCopy]) -> Result<(), Error> {
+        let mut recorder = self.gpu.record();
+        for copy in copies {
+            let group = &self.kv[copy.group];
+            for layer in &group.layers {
+                layer.copy_page(&mut recorder, &group.spec, (copy.from.0, copy.to.0), &self.page);
+            }
+        }
+        recorder.submit().map_err(|e| device_error(&self.name, &e))
     }
 
     fn metrics(&self) -> Vec<Arc<DispatchMetrics>> {

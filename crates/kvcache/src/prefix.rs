@@ -1,0 +1,386 @@
+//! The prefix cache: pages of prompts that were run before, found again by their tokens.
+//!
+//! A tree whose nodes are full pages: a node's tokens follow those of its parent, so the path from
+//! the root spells a prompt. A node holds one page of each layer group; of a group with a sliding
+//! window it may have let go of its page, which then is missing only to prompts that end near by.
+//! Children are sorted by their tokens, so a lookup compares tokens themselves and also finds the
+//! page that agrees in its first few tokens. Leaves that nobody uses are evicted, the least
+//! recently used first.
+//!
+//! The idea of a tree over token pages is that of RadixAttention (Zheng et al., 2023, "SGLang").
+
+use crate::{PAGE_LEN, PageId, PagePool};
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// A node of a [`PrefixTree`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct NodeId(u32);
+
+/// What the prefix cache did since it was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PrefixStats {
+    /// Tokens of prompts that were looked up.
+    pub queried_tokens: u64,
+    /// Of these, tokens that were found.
+    pub found_tokens: u64,
+    /// Lookups that found anything.
+    pub hits: u64,
+    /// Lookups that found nothing.
+    pub misses: u64,
+    /// Pages of tokens that are in the tree.
+    pub nodes: usize,
+    /// Pages of tokens that were put into the tree, all told.
+    pub stored: u64,
+    /// Pages of tokens that were evicted, all told.
+    pub evicted: u64,
+}
+
+/// A change of the prefix cache, for who routes requests by it. Hashes are chained: they stand for
+/// a page's tokens and all before them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CacheEvent {
+    /// A page of tokens can be reused from now on.
+    Stored {
+        /// Its hash.
+        hash: u64,
+        /// The hash of the page before it.
+        parent: Option<u64>,
+        /// Its tokens.
+        tokens: Vec<u32>, // [PAGE_LEN]
+    },
+    /// A page of tokens is gone.
+    Removed {
+        /// Its hash.
+        hash: u64,
+    },
+    /// All pages are gone.
+    Cleared,
+}
+
+/// A page that the tree holds.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    page: PageId,
+    last_used: u64,
+}
+
+#[derive(Debug)]
+struct Node {
+    parent: Option<NodeId>,
+    children: Vec<NodeId>, // sorted by tokens
+    tokens: [u32; PAGE_LEN],
+    hash: u64,
+    pages: Vec<Option<Held>>, // [n_groups]
+    last_used: u64,
+    /// Sequences that go on from this node.
+    pins: u32,
+}
+
+/// The pages that a prompt can begin with.
+#[derive(Debug, Default)]
+pub(crate) struct Match {
+    /// The tokens that they cover.
+    pub(crate) len: usize,
+    /// The nodes, from the root; the last may be covered in part.
+    pub(crate) path: Vec<NodeId>,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct PrefixTree {
+    windows: Vec<Option<usize>>, // [n_groups]
+    nodes: Vec<Option<Node>>,
+    vacant: Vec<NodeId>,
+    roots: Vec<NodeId>, // sorted by tokens
+    /// Nodes without children and pins, by their last use.
+    leaves: BTreeSet<(u64, NodeId)>,
+    /// Of each group with a window, its pages by their last use.
+    windowed: Vec<BTreeSet<(u64, NodeId)>>, // [n_groups]
+    clock: u64,
+    stats: PrefixStats,
+    events: Option<Vec<CacheEvent>>,
+}
+
+/// How many of the first elements agree.
+fn common_len(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+fn chained_hash(parent: Option<u64>, tokens: &[u32]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (parent, tokens).hash(&mut hasher);
+    hasher.finish()
+}
+
+impl PrefixTree {
+    pub(crate) fn new(windows: Vec<Option<usize>>) -> Self {
+        Self {
+            windowed: windows.iter().map(|_| BTreeSet::new()).collect(),
+            windows,
+            nodes: Vec::new(),
+            vacant: Vec::new(),
+            roots: Vec::new(),
+            leaves: BTreeSet::new(),
+            clock: 0,
+            stats: PrefixStats::default(),
+            events: None,
+        }
+    }
+
+    pub(crate) fn stats(&self) -> PrefixStats {
+        self.stats
+    }
+
+    /// Begins to keep what changes, until it is taken.
+    pub(crate) fn keep_events(&mut self) {
+        self.events.get_or_insert_default();
+    }
+
+    pub(crate) fn take_events(&mut self) -> Vec<CacheEvent> {
+        self.events.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn tell(&mut self, event: impl FnOnce() -> CacheEvent) {
+        if let Some(events) = &mut self.events {
+            events.push(event());
+        }
+    }
+
+    fn node(&self, id: NodeId) -> &Node {
+        self.nodes[id.0 as usize].as_ref().expect("an id is of a node that lives")
+    }
+
+    fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        self.nodes[id.0 as usize].as_mut().expect("an id is of a node that lives")
+    }
+
+    fn children(&self, parent: Option<NodeId>) -> &[NodeId] {
+        parent.map_or(&self.roots, |id| &self.node(id).children)
+    }
+
+    /// The page that a node holds of a group.
+    pub(crate) fn page(&self, id: NodeId, group: usize) -> Option<PageId> {
+        self.node(id).pages[group].map(|held| held.page)
+    }
+
+    pub(crate) fn parent(&self, id: NodeId) -> Option<NodeId> {
+        self.node(id).parent
+    }
+
+    /// The first page of the path that a group needs when `len` positions are adopted.
+    pub(crate) fn first_needed(window: Option<usize>, len: usize) -> usize {
+        window.map_or(0, |w| (len + 1).saturating_sub(w) / PAGE_LEN)
+    }
+
+    /// The longest beginning of `tokens`, of at most `max_len`, that every group has the pages for.
+    pub(crate) fn lookup(&mut self, tokens: &[u32], max_len: usize) -> Match {
+        let max_len = max_len.min(tokens.len());
+        let (mut path, mut len) = (Vec::new(), 0);
+        let mut parent = None;
+        while len < max_len {
+            let wanted = &tokens[len..max_len.min(len + PAGE_LEN)];
+            let children = self.children(parent);
+            let at = children.partition_point(|&id| self.node(id).tokens.as_slice() < wanted);
+            // The neighbours in order are those that agree the longest.
+            let near = children[at.saturating_sub(1)..].iter().take(2);
+            let agrees = |id: &NodeId| (common_len(&self.node(*id).tokens, wanted), *id);
+            let Some((n, id)) = near.map(agrees).max().filter(|(n, _)| *n > 0) else { break };
+            path.push(id);
+            len += n;
+            if n < PAGE_LEN {
+                break;
+            }
+            parent = Some(id);
+        }
+        while len > 0 && !self.is_usable(&path, len) {
+            path.pop();
+            len = path.len() * PAGE_LEN;
+        }
+        self.stats.queried_tokens += tokens.len() as u64;
+        self.stats.found_tokens += len as u64;
+        *(if len > 0 { &mut self.stats.hits } else { &mut self.stats.misses }) += 1;
+        self.touch(&path, len);
+        Match { len, path }
+    }
+
+    /// Whether every group still has the pages that `len` positions along `path` need.
+    fn is_usable(&self, path: &[NodeId], len: usize) -> bool {
+        self.windows.iter().enumerate().all(|(group, window)| {
+            let needed = &path[Self::first_needed(*window, len).min(path.len())..];
+            needed.iter().all(|&id| self.node(id).pages[group].is_some())
+        })
+    }
+
+    /// Notes that the pages of `path` are used now, those of windows only as far as they are needed.
+    fn touch(&mut self, path: &[NodeId], len: usize) {
+        self.clock += 1;
+        let now = self.clock;
+        for (i, &id) in path.iter().enumerate() {
+            let node = self.nodes[id.0 as usize].as_mut().expect("a path is of nodes that live");
+            let before = std::mem::replace(&mut node.last_used, now);
+            if self.leaves.remove(&(before, id)) {
+                self.leaves.insert((now, id));
+            }
+            for (group, window) in self.windows.iter().enumerate() {
+                if window.is_some()
+                    && i >= Self::first_needed(*window, len)
+                    && let Some(held) = &mut node.pages[group]
+                {
+                    self.windowed[group].remove(&(held.last_used, id));
+                    held.last_used = now;
+                    self.windowed[group].insert((now, id));
+                }
+            }
+        }
+    }
+
+    /// Keeps a node from eviction.
+    pub(crate) fn pin(&mut self, id: NodeId) {
+        let node = self.node_mut(id);
+        node.pins += 1;
+        let key = (node.last_used, id);
+        self.leaves.remove(&key);
+    }
+
+    /// Takes one [`Self::pin`] back.
+    pub(crate) fn unpin(&mut self, id: NodeId) {
+        let node = self.node_mut(id);
+        assert!(node.pins > 0, "a node is unpinned that nobody pinned");
+        node.pins -= 1;
+        self.list_if_leaf(id);
+    }
+
+    fn list_if_leaf(&mut self, id: NodeId) {
+        let node = self.node(id);
+        if node.pins == 0 && node.children.is_empty() {
+            self.leaves.insert((node.last_used, id));
+        }
+    }
+
+    /// The node of `tokens` below `parent`, made if there is none. It takes hold of the `pages`
+    /// (one per group, as far as they are there) that it does not have yet.
+    pub(crate) fn insert(
+        &mut self,
+        parent: Option<NodeId>,
+        tokens: &[u32; PAGE_LEN],
+        pages: &[Option<PageId>],
+        pools: &mut [PagePool],
+    ) -> NodeId {
+        let found = self.children(parent).binary_search_by(|&id| self.node(id).tokens.cmp(tokens));
+        self.clock += 1;
+        let id = match found {
+            Ok(at) => self.children(parent)[at],
+            Err(at) => self.add(parent, at, tokens),
+        };
+        let node = self.nodes[id.0 as usize].as_mut().expect("found or just made");
+        for (group, page) in pages.iter().enumerate() {
+            if let (None, Some(page)) = (node.pages[group], page) {
+                pools[group].hold_cached(*page);
+                node.pages[group] = Some(Held { page: *page, last_used: self.clock });
+                if self.windows[group].is_some() {
+                    self.windowed[group].insert((self.clock, id));
+                }
+            }
+        }
+        id
+    }
+
+    fn add(&mut self, parent: Option<NodeId>, at: usize, tokens: &[u32; PAGE_LEN]) -> NodeId {
+        let parent_hash = parent.map(|id| self.node(id).hash);
+        let hash = chained_hash(parent_hash, tokens);
+        let node = Node {
+            parent,
+            children: Vec::new(),
+            tokens: *tokens,
+            hash,
+            pages: vec![None; self.windows.len()],
+            last_used: self.clock,
+            pins: 0,
+        };
+        let id = match self.vacant.pop() {
+            Some(id) => {
+                self.nodes[id.0 as usize] = Some(node);
+                id
+            }
+            None => {
+                self.nodes.push(Some(node));
+                NodeId(u32::try_from(self.nodes.len() - 1).expect("fewer nodes than pages"))
+            }
+        };
+        match parent {
+            None => self.roots.insert(at, id),
+            Some(parent) => {
+                let node = self.node_mut(parent);
+                node.children.insert(at, id);
+                let key = (node.last_used, parent);
+                self.leaves.remove(&key);
+            }
+        }
+        self.leaves.insert((self.clock, id));
+        self.stats.nodes += 1;
+        self.stats.stored += 1;
+        self.tell(|| CacheEvent::Stored { hash, parent: parent_hash, tokens: tokens.to_vec() });
+        id
+    }
+
+    /// Frees up to `n` pages of a group that nobody else holds; returns how many.
+    pub(crate) fn evict(&mut self, group: usize, n: usize, pools: &mut [PagePool]) -> usize {
+        let mut freed = 0;
+        if self.windows[group].is_some() {
+            let idle = |&&(_, id): &&(u64, NodeId)| {
+                self.page(id, group).is_some_and(|page| pools[group].is_idle(page))
+            };
+            let chosen: Vec<_> =
+                self.windowed[group].iter().filter(idle).take(n).copied().collect();
+            for key in chosen {
+                self.windowed[group].remove(&key);
+                let held = self.node_mut(key.1).pages[group].take();
+                pools[group].drop_cached(held.expect("listed with its page").page);
+                freed += 1;
+            }
+        }
+        while freed < n
+            && let Some((_, id)) = self.leaves.pop_first()
+        {
+            let held = self.page(id, group);
+            freed += usize::from(held.is_some_and(|page| pools[group].is_idle(page)));
+            self.remove(id, pools);
+        }
+        freed
+    }
+
+    /// Takes a leaf out of the tree, and its pages' holds with it.
+    fn remove(&mut self, id: NodeId, pools: &mut [PagePool]) {
+        let node = self.nodes[id.0 as usize].take().expect("a leaf lives");
+        debug_assert!(node.children.is_empty() && node.pins == 0);
+        self.leaves.remove(&(node.last_used, id));
+        for (group, held) in node.pages.iter().enumerate() {
+            if let Some(held) = held {
+                self.windowed[group].remove(&(held.last_used, id));
+                pools[group].drop_cached(held.page);
+            }
+        }
+        match node.parent {
+            None => self.roots.retain(|&root| root != id),
+            Some(parent) => {
+                self.node_mut(parent).children.retain(|&child| child != id);
+                self.list_if_leaf(parent);
+            }
+        }
+        self.vacant.push(id);
+        self.stats.nodes -= 1;
+        self.stats.evicted += 1;
+        self.tell(|| CacheEvent::Removed { hash: node.hash });
+    }
+
+    /// Evicts everything that is not pinned.
+    pub(crate) fn clear(&mut self, pools: &mut [PagePool]) {
+        while let Some((_, id)) = self.leaves.pop_first() {
+            self.remove(id, pools);
+        }
+        if self.stats.nodes == 0 {
+            self.tell(|| CacheEvent::Cleared);
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The cache as an engine uses it: what sequences share, what is evicted, and that no page is lost.
+
+use realizar_kvcache::{CacheEvent, Error, KvCache, PAGE_LEN, PageCopy, PageId, SeqPages};
+
+/// A cache of one group without a window and, if wanted, one with it.
+fn cache(n_pages: usize, window: Option<usize>) -> KvCache {
+    let groups = [(None, n_pages), (window, n_pages)];
+    KvCache::new(&groups[..1 + usize::from(window.is_some())], 64 * PAGE_LEN, true)
+}
+
+/// Runs `tokens` as the prompt of a new sequence; returns it and what was cached.
+fn run(cache: &mut KvCache, tokens: &[u32]) -> Result<(SeqPages, usize), Error> {
+    let mut seq = cache.sequence();
+    let cached = cache.adopt(&mut seq, tokens, tokens.len() - 1);
+    let mut copies = Vec::new();
+    if let Err(error) = cache.grow(&mut seq, tokens.len(), &mut copies) {
+        cache.clear(&mut seq);
+        return Err(error);
+    }
+    cache.written(&mut seq, &tokens[cached..], true);
+    Ok((seq, cached))
+}
+
+fn prompt(n: usize, salt: u32) -> Vec<u32> {
+    (0..n as u32).map(|i| i + 1000 * salt).collect()
+}
+
+fn used(cache: &KvCache) -> Vec<(usize, usize)> {
+    cache.pool_stats().map(|s| (s.used, s.idle)).collect()
+}
+
+#[test]
+fn a_prompt_finds_the_pages_of_one_before() {
+    let mut cache = cache(16, None);
+    let first = prompt(3 * PAGE_LEN + 5, 1);
+    let (mut a, cached) = run(&mut cache, &first).unwrap();
+    assert_eq!((cached, used(&cache)), (0, vec![(4, 0)]));
+    cache.clear(&mut a);
+    assert_eq!(used(&cache), [(3, 3)], "full pages stay");
+
+    // The same prompt: all full pages. One token more than two pages: two pages.
+    let check = |cache: &mut KvCache, tokens: &[u32], want: usize| {
+        let (mut seq, cached) = run(cache, tokens).unwrap();
+        assert_eq!(cached, want, "{} tokens", tokens.len());
+        cache.clear(&mut seq);
+    };
+    check(&mut cache, &first, 3 * PAGE_LEN);
+    check(&mut cache, &first[..2 * PAGE_LEN + 1], 2 * PAGE_LEN);
+    // The last token is always run, so the last page is used in part.
+    check(&mut cache, &first[..2 * PAGE_LEN], 2 * PAGE_LEN - 1);
+    // Seven tokens of the second page agree.
+    let mut other = first[..PAGE_LEN + 7].to_vec();
+    other.extend([7; 40]);
+    check(&mut cache, &other, PAGE_LEN + 7);
+    check(&mut cache, &prompt(40, 2), 0);
+    let stats = cache.prefix_stats();
+    assert_eq!((stats.hits, stats.misses), (4, 2));
+    let found = (3 + 2 + 2 + 1) * PAGE_LEN - 1 + 7;
+    assert_eq!(stats.found_tokens, found as u64);
+}
+
+#[test]
+fn a_page_that_is_shared_is_copied_before_it_is_written() {
+    let mut cache = cache(16, None);
+    let first = prompt(2 * PAGE_LEN, 1);
+    let (a, _) = run(&mut cache, &first).unwrap();
+    let mut b = cache.sequence();
+    assert_eq!(cache.adopt(&mut b, &first, first.len() - 1), 2 * PAGE_LEN - 1);
+    assert_eq!(b.tables()[0].pages(), a.tables()[0].pages());
+    let mut copies = Vec::new();
+    cache.grow(&mut b, 2 * PAGE_LEN, &mut copies).unwrap();
+    let (from, to) = (a.tables()[0].pages()[1], b.tables()[0].pages()[1]);
+    assert_eq!(copies, [PageCopy { group: 0, from, to }]);
+    assert_ne!(from, to);
+    // Nobody else has the new page, so growing again copies nothing.
+    copies.clear();
+    cache.grow(&mut b, 2 * PAGE_LEN, &mut copies).unwrap();
+    assert_eq!(copies, []);
+
+    // A fork shares even what no prefix cache knows.
+    let mut c = cache.fork(&b);
+    cache.written(&mut c, &[], false);
+    cache.grow(&mut c, 2 * PAGE_LEN, &mut copies).unwrap();
+    assert_eq!(copies.len(), 1);
+    assert_eq!(copies[0].from, to);
+}
+
+#[test]
+fn two_that_ran_the_same_prompt_keep_one_copy() {
+    let mut cache = cache(16, None);
+    let tokens = prompt(2 * PAGE_LEN + 1, 1);
+    let mut seqs = [cache.sequence(), cache.sequence()];
+    for seq in &mut seqs {
+        cache.grow(seq, tokens.len(), &mut Vec::new()).unwrap();
+    }
+    assert_eq!(used(&cache), [(6, 0)]);
+    for seq in &mut seqs {
+        cache.written(seq, &tokens, true);
+    }
+    assert_eq!(used(&cache), [(4, 0)]);
+    assert_eq!(seqs[0].tables()[0].pages()[..2], seqs[1].tables()[0].pages()[..2]);
+}
+
+#[test]
+fn the_least_recently_used_leaf_goes_first() {
+    let mut cache = cache(6, None);
+    cache.keep_events();
+    for salt in [1, 2, 3] {
+        let (mut seq, _) = run(&mut cache, &prompt(2 * PAGE_LEN, salt)).unwrap();
+        cache.clear(&mut seq);
+    }
+    assert_eq!(used(&cache), [(6, 6)]);
+    // The first prompt is used again, so the second is the oldest: its end goes, then its rest.
+    let (mut seq, cached) = run(&mut cache, &prompt(2 * PAGE_LEN, 1)).unwrap();
+    assert_eq!(cached, 2 * PAGE_LEN - 1);
+    cache.clear(&mut seq);
+    let cached = |cache: &mut KvCache, salt| {
+        let mut seq = cache.sequence();
+        let n = cache.adopt(&mut seq, &prompt(2 * PAGE_LEN, salt), usize::MAX);
+        cache.clear(&mut seq);
+        n
+    };
+    assert_eq!([1, 3, 2].map(|salt| cached(&mut cache, salt) / PAGE_LEN), [2, 2, 1]);
+    let events = cache.take_events();
+    let removed = events.iter().filter(|e| matches!(e, CacheEvent::Removed { .. })).count();
+    assert_eq!(removed, 1);
+    let CacheEvent::Stored { hash, parent: None, tokens } = &events[0] else {
+        panic!("{:?}", events[0])
+    };
+    assert_eq!(tokens, &prompt(PAGE_LEN, 1));
+    assert!(matches!(&events[1], CacheEvent::Stored { parent, .. } if parent == &Some(*hash)));
+}
+
+#[test]
+fn pages_in_use_are_not_evicted() {
+    let mut cache = cache(4, None);
+    let (mut a, _) = run(&mut cache, &prompt(3 * PAGE_LEN, 1)).unwrap();
+    let error = run(&mut cache, &prompt(2 * PAGE_LEN, 2)).map(|_| ()).unwrap_err();
+    assert_eq!(error, Error::OutOfPages { needed: 2, free: 1, total: 4 });
+    assert!(cache.has_room(PAGE_LEN, 0) && !cache.has_room(PAGE_LEN, 1));
+    cache.clear(&mut a);
+    assert!(cache.has_room(4 * PAGE_LEN, 0));
+    let (mut b, _) = run(&mut cache, &prompt(4 * PAGE_LEN, 2)).unwrap();
+    cache.clear(&mut b);
+    cache.clear_prefixes();
+    assert_eq!(used(&cache), [(0, 0)]);
+}
+
+#[test]
+fn a_window_lets_go_of_what_it_has_passed() {
+    let window = PAGE_LEN;
+    let mut cache = cache(8, Some(window));
+    let tokens = prompt(6 * PAGE_LEN, 1);
+    let (mut seq, _) = run(&mut cache, &tokens).unwrap();
+    cache.clear(&mut seq);
+    assert_eq!(used(&cache), [(6, 6), (6, 6)]);
+    // A prompt of other text needs six pages: the windowed group gives up pages alone, the other
+    // group whole leaves.
+    let (mut other, _) = run(&mut cache, &prompt(4 * PAGE_LEN, 2)).unwrap();
+    cache.clear(&mut other);
+    let mut seq = cache.sequence();
+    let cached = cache.adopt(&mut seq, &tokens, usize::MAX);
+    assert_eq!(cached, 4 * PAGE_LEN);
+    let tables = seq.tables();
+    assert_eq!((tables[0].first_page(), tables[0].pages().len()), (0, 4));
+    assert_eq!((tables[1].first_page(), tables[1].pages().len()), (3, 1));
+}
+
+/// Many sequences, begun, grown, forked, cut and ended in a fixed random order, with contents of
+/// pages followed by hand: what a sequence reads is what it wrote.
+#[test]
+fn no_page_is_lost_and_none_is_written_by_two() {
+    for (n_pages, window) in [(24, None), (24, Some(40)), (12, Some(70)), (40, Some(PAGE_LEN))] {
+        let mut cache = cache(n_pages, window);
+        let n_groups = 1 + usize::from(window.is_some());
+        let mut memory = vec![vec![[u32::MAX; PAGE_LEN]; n_pages]; n_groups];
+        let mut live: Vec<(SeqPages, Vec<u32>)> = Vec::new();
+        let mut state = 7_u64;
+        let mut random = |n: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % n
+        };
+        let mut n_cached = 0;
+        for _ in 0..6000 {
+            match random(8) {
+                0 | 1 if live.len() < 5 => {
+                    let tokens = prompt(1 + random(5 * PAGE_LEN), random(3) as u32);
+                    let mut seq = cache.sequence();
+                    let cached = cache.adopt(&mut seq, &tokens, tokens.len() - 1);
+                    n_cached += cached;
+                    live.push((seq, tokens[..cached].to_vec()));
+                }
+                2 if !live.is_empty() => {
+                    let (mut seq, _) = live.swap_remove(random(live.len()));
+                    cache.clear(&mut seq);
+                }
+                3 if !live.is_empty() && live.len() < 5 => {
+                    let (seq, tokens) = &live[random(live.len())];
+                    let fork = (cache.fork(seq), tokens.clone());
+                    live.push(fork);
+                }
+                4 if !live.is_empty() => {
+                    let idx = random(live.len());
+                    let (seq, tokens) = &mut live[idx];
+                    let len = cache.truncate(seq, random(tokens.len() + 1));
+                    tokens.truncate(len);
+                }
+                _ if !live.is_empty() => {
+                    let idx = random(live.len());
+                    let (seq, tokens) = &mut live[idx];
+                    let salt = tokens.first().map_or(random(3) as u32, |t| t / 1000);
+                    let is_prompt = random(3) > 0;
+                    let n = 1 + random(PAGE_LEN + 9);
+                    // What is generated differs from every prompt.
+                    let more: Vec<u32> = (tokens.len()..tokens.len() + n)
+                        .map(|i| i as u32 + 1000 * salt + if is_prompt { 0 } else { 500 })
+                        .collect();
+                    let mut copies = Vec::new();
+                    let grown = cache.grow(seq, tokens.len() + n, &mut copies);
+                    for PageCopy { group, from, to } in copies {
+                        memory[group][to.0 as usize] = memory[group][from.0 as usize];
+                    }
+                    if grown.is_err() {
+                        cache.shrink(seq);
+                        continue;
+                    }
+                    for (pos, &token) in (tokens.len()..).zip(&more) {
+                        for (memory, table) in memory.iter_mut().zip(seq.tables()) {
+                            let (PageId(page), idx) = table.locate(pos);
+                            memory[page as usize][idx] = token;
+                        }
+                    }
+                    cache.written(seq, &more, is_prompt);
+                    tokens.extend(more);
+                }
+                _ => {}
+            }
+            for (seq, tokens) in &live {
+                assert_eq!(seq.len(), tokens.len());
+                for (group, table) in seq.tables().iter().enumerate() {
+                    let first = match group {
+                        0 => 0,
+                        _ => (tokens.len() + 1).saturating_sub(window.unwrap_or(0)),
+                    };
+                    for pos in first..tokens.len() {
+                        let (PageId(page), idx) = table.locate(pos);
+                        assert_eq!(memory[group][page as usize][idx], tokens[pos], "{window:?}");
+                    }
+                }
+            }
+        }
+        assert!(n_cached > 1000, "prompts found {n_cached} tokens");
+        live.iter_mut().for_each(|(seq, _)| cache.clear(seq));
+        assert!(cache.pool_stats().all(|s| s.used == s.idle), "{window:?}");
+        cache.clear_prefixes();
+        assert!(cache.pool_stats().all(|s| s.used == 0), "{window:?}: pages are lost");
+    }
+}

@@ -1,0 +1,155 @@
+//! One answer as it is generated: from rows of logits to tokens, text and the reason to stop.
+//!
+//! Who runs the model is no concern here: a session does it for one sequence, the engine for many.
+
+use crate::Error;
+use crate::generate::{FinishReason, GenerateParams, TopLogprob};
+use crate::sampling::logprobs::LogSoftmax;
+use crate::sampling::{Sampler, StopMatcher};
+use crate::tokenizer::{StreamDecoder, Tokenizer};
+use std::fmt;
+use std::sync::Arc;
+
+/// Logits that the sampler may change, and as they came. One serves any number of answers.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    logits: Vec<f32>,
+}
+
+/// A token that was chosen.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    pub(crate) id: u32,
+    /// The text that it made certain.
+    pub(crate) text: String,
+    pub(crate) logprob: Option<f32>,
+    pub(crate) top_logprobs: Vec<TopLogprob>,
+}
+
+/// What a row of logits led to.
+#[derive(Debug)]
+pub(crate) struct Next {
+    /// The token; none where the model ended its answer.
+    pub(crate) token: Option<Chosen>,
+    /// Set when the answer is complete.
+    pub(crate) finished: Option<FinishReason>,
+}
+
+/// See the [module](self).
+pub(crate) struct Answer {
+    tokenizer: Arc<Tokenizer>,
+    sampler: Sampler,
+    stops: StopMatcher,
+    decoder: Option<StreamDecoder<Arc<Tokenizer>>>,
+    ids: Vec<u32>,
+    max_tokens: usize,
+    ignore_eos: bool,
+    logprobs: Option<usize>,
+    /// The position in the list of the stop text that ended it.
+    stopped_by: Option<usize>,
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer").field("n_ids", &self.ids.len()).finish_non_exhaustive()
+    }
+}
+
+impl Answer {
+    /// The answer number `index` to `prompt`, of at most `max_tokens` tokens beside what `params`
+    /// say, for logits over `vocab_size` tokens.
+    pub(crate) fn new(
+        tokenizer: Arc<Tokenizer>,
+        params: &GenerateParams,
+        prompt: &[u32],
+        (index, max_tokens): (usize, usize),
+        vocab_size: usize,
+    ) -> Result<Self, Error> {
+        let mut sampling = params.sampling.clone();
+        sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(index as u64));
+        let mut sampler = Sampler::new(sampling, vocab_size)?;
+        sampler.add_prompt(prompt);
+        Ok(Self {
+            decoder: Some(StreamDecoder::new(tokenizer.clone()).continuing()),
+            tokenizer,
+            sampler,
+            stops: StopMatcher::new(params.stop.clone())?,
+            ids: Vec::new(),
+            max_tokens: params.max_tokens.unwrap_or(usize::MAX).min(max_tokens),
+            ignore_eos: params.ignore_eos,
+            logprobs: params.logprobs,
+            stopped_by: None,
+        })
+    }
+
+    /// The tokens so far.
+    pub(crate) fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// The most tokens that it can still get.
+    pub(crate) fn remaining(&self) -> usize {
+        self.max_tokens - self.ids.len()
+    }
+
+    /// The position in the list of the stop text that ended it.
+    pub(crate) fn stopped_by(&self) -> Option<usize> {
+        self.stopped_by
+    }
+
+    /// Chooses the token that follows, by its row of logits, `[vocab_size]`.
+    pub(crate) fn next(&mut self, row: &[f32], scratch: &mut Scratch) -> Result<Next, Error> {
+        if self.remaining() == 0 {
+            return Ok(Next { token: None, finished: Some(FinishReason::Length) });
+        }
+        scratch.logits.clear();
+        scratch.logits.extend_from_slice(row);
+        let logits = &mut scratch.logits;
+        // Rows that pad the embedding stand for no token.
+        let n_tokens = self.tokenizer.vocab_size().min(logits.len());
+        logits[n_tokens..].fill(f32::NEG_INFINITY);
+        if self.ignore_eos {
+            let eos_ids = self.tokenizer.eos_ids().iter().map(|&id| id as usize);
+            eos_ids.filter(|&id| id < n_tokens).for_each(|id| logits[id] = f32::NEG_INFINITY);
+        }
+        let id = self.sampler.sample(logits)?;
+        if self.tokenizer.is_eos(id) {
+            return Ok(Next { token: None, finished: Some(FinishReason::Stop) });
+        }
+        self.sampler.accept(id);
+        self.ids.push(id);
+        let (mut logprob, mut top_logprobs) = (None, Vec::new());
+        if let Some(k) = self.logprobs {
+            let (softmax, top) = LogSoftmax::with_top_k(row, k);
+            logprob = Some(softmax.of(row[id as usize]));
+            top_logprobs =
+                top.into_iter().map(|(id, logprob)| TopLogprob { id, logprob }).collect();
+        }
+        let decoder = self.decoder.as_mut().expect("an answer decodes until its tail is taken");
+        let found = self.stops.push(decoder.push(id)?);
+        self.stopped_by = found.stop;
+        let finished = if found.stop.is_some() {
+            Some(FinishReason::Stop)
+        } else {
+            (self.ids.len() == self.max_tokens).then_some(FinishReason::Length)
+        };
+        let token = Chosen { id, text: found.text.to_owned(), logprob, top_logprobs };
+        Ok(Next { token: Some(token), finished })
+    }
+
+    /// The end of the text that no token told of, when the answer ends for `reason`.
+    pub(crate) fn tail(&mut self, reason: FinishReason) -> String {
+        let mut tail = String::new();
+        if self.stopped_by.is_none() {
+            // Where the model ended the text, a character that it left incomplete is part of it;
+            // where the text was cut, it is not.
+            if reason == FinishReason::Stop
+                && let Some(decoder) = self.decoder.take()
+            {
+                tail.push_str(self.stops.push(&decoder.finish()).text);
+            }
+            tail.push_str(&self.stops.finish());
+        }
+        tail
+    }
+}

@@ -1,0 +1,206 @@
+//! Requests as the engine's thread holds them: the job, and the sequences that are run for it.
+
+use super::request::{AnswerToken, EngineEvent, PromptLogprob, Request, Sink};
+use super::stats::EngineStats;
+use crate::Error;
+use crate::answer::{Answer, Chosen};
+use crate::generate::FinishReason;
+use crate::runner::SeqId;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// A request on its way to the engine's thread.
+pub(super) struct Submission {
+    pub(super) request: Request,
+    pub(super) answers: Vec<Answer>,
+    pub(super) sink: Sink,
+    pub(super) cancelled: Arc<AtomicBool>,
+    pub(super) arrived: Instant,
+}
+
+/// The place of a run in every queue: by priority, then arrival, then answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) priority: i32,
+    pub(super) job: u64,
+    pub(super) index: usize,
+}
+
+/// A request that is not complete.
+pub(super) struct Job {
+    sink: Sink,
+    cancelled: Arc<AtomicBool>,
+    stops: Vec<String>,
+    /// Answers that are not complete.
+    n_open: usize,
+    arrived: Instant,
+    started: Option<Instant>,
+    first_token: Option<Instant>,
+}
+
+impl Job {
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Whether all its answers are complete.
+    pub(super) fn is_done(&self) -> bool {
+        self.n_open == 0
+    }
+
+    pub(super) fn emit(&mut self, event: EngineEvent) {
+        if !self.is_cancelled() {
+            (self.sink)(event);
+        }
+    }
+
+    /// Its first step begins.
+    pub(super) fn start(&mut self, now: Instant, stats: &mut EngineStats) {
+        if self.started.is_none() {
+            self.started = Some(now);
+            stats.queue.record(now - self.arrived);
+        }
+    }
+
+    /// A token of answer `index` was generated.
+    pub(super) fn token(
+        &mut self,
+        index: usize,
+        token: Chosen,
+        last: &mut Option<Instant>,
+        (now, stats): (Instant, &mut EngineStats),
+    ) {
+        stats.generated_tokens += 1;
+        if self.first_token.is_none() {
+            self.first_token = Some(now);
+            stats.ttft.record(now - self.arrived);
+            stats.prefill.record(now - self.started.unwrap_or(self.arrived));
+        }
+        if let Some(last) = last.replace(now) {
+            stats.inter_token.record(now - last);
+        }
+        let Chosen { id, text, logprob, top_logprobs } = token;
+        self.emit(EngineEvent::Token(AnswerToken { index, id, text, logprob, top_logprobs }));
+    }
+
+    /// An answer is complete.
+    pub(super) fn finish(
+        &mut self,
+        (index, answer, reason): (usize, &mut Answer, FinishReason),
+        (now, stats): (Instant, &mut EngineStats),
+    ) {
+        match reason {
+            FinishReason::Stop => stats.finished.stop += 1,
+            FinishReason::Length => stats.finished.length += 1,
+            FinishReason::Cancelled => stats.finished.cancelled += 1,
+        }
+        let tail = answer.tail(reason);
+        let stop = answer.stopped_by().map(|idx| self.stops[idx].clone());
+        self.emit(EngineEvent::Finished { index, reason, tail, stop });
+        self.n_open -= 1;
+        if self.is_done() {
+            stats.e2e.record(now - self.arrived);
+            stats.decode.record(now - self.first_token.unwrap_or(now));
+        }
+    }
+
+    pub(super) fn fail(&mut self, error: Error, stats: &mut EngineStats) {
+        stats.finished.failed += self.n_open as u64;
+        self.emit(EngineEvent::Failed(error));
+    }
+
+    /// Nobody waits for it any more.
+    pub(super) fn abandon(&self, stats: &mut EngineStats) {
+        stats.finished.cancelled += self.n_open as u64;
+    }
+}
+
+/// What a run is about.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// The prompt is run once for all answers.
+    Prompt { answers: Vec<Answer>, logprobs: Vec<PromptLogprob> },
+    /// One answer, whose prompt was run at least once.
+    Answer(Answer),
+}
+
+/// A sequence that is run, or waits to be.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) key: Key,
+    pub(super) prompt: Arc<[u32]>,
+    pub(super) stage: Stage,
+    /// How many likely tokens are wanted at each position of the prompt.
+    pub(super) prompt_logprobs: Option<usize>,
+    /// Its pages; none while it waits.
+    pub(super) seq: Option<SeqId>,
+    /// Tokens of its sequence that were run.
+    pub(super) done: usize,
+    /// Tokens that the prefix cache had.
+    pub(super) cached: usize,
+    /// The tokens of its next step.
+    pub(super) chunk: Vec<u32>,
+    /// Of these, tokens at the end that are guesses.
+    pub(super) n_drafts: usize,
+    pub(super) lookup: super::lookup::Lookup,
+    pub(super) last_token: Option<Instant>,
+}
+
+impl Run {
+    /// Answers that it is for.
+    pub(super) fn n_answers(&self) -> usize {
+        match &self.stage {
+            Stage::Prompt { answers, .. } => answers.len(),
+            Stage::Answer(_) => 1,
+        }
+    }
+
+    /// The tokens that were generated.
+    pub(super) fn generated(&self) -> &[u32] {
+        match &self.stage {
+            Stage::Prompt { .. } => &[],
+            Stage::Answer(answer) => answer.ids(),
+        }
+    }
+
+    /// Tokens that are known: the prompt's and those that were generated.
+    pub(super) fn n_known(&self) -> usize {
+        self.prompt.len() + self.generated().len()
+    }
+
+    /// Whether it is at its prompt.
+    pub(super) fn in_prompt(&self) -> bool {
+        self.done < self.prompt.len()
+    }
+}
+
+impl Submission {
+    /// The job and the run that begins it.
+    pub(super) fn split(self, id: u64) -> (Job, Run) {
+        let Self { request, answers, sink, cancelled, arrived } = self;
+        let job = Job {
+            sink,
+            cancelled,
+            stops: request.params.stop,
+            n_open: answers.len(),
+            arrived,
+            started: None,
+            first_token: None,
+        };
+        let run = Run {
+            key: Key { priority: request.priority, job: id, index: 0 },
+            prompt: request.prompt.into(),
+            stage: Stage::Prompt { answers, logprobs: Vec::new() },
+            prompt_logprobs: request.prompt_logprobs,
+            seq: None,
+            done: 0,
+            cached: 0,
+            chunk: Vec::new(),
+            n_drafts: 0,
+            lookup: super::lookup::Lookup::default(),
+            last_token: None,
+        };
+        (job, run)
+    }
+}

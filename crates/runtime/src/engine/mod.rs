@@ -1,0 +1,347 @@
+//! The engine: many requests at once on one model.
+//!
+//! One thread owns the model and repeats three things: it plans a step (`schedule`), runs it, and
+//! hands out what it led to. Requests reach it through a channel, and their events leave through
+//! the sink that each brings along. A request's answer has the same bits alone and among others,
+//! with and without what the prefix cache had of its prompt, preempted or not.
+//!
+//! ```no_run
+//! use realizar_runtime::backend::cpu::CpuBackend;
+//! use realizar_runtime::engine::{Engine, EngineEvent, EngineOptions, Request};
+//! use realizar_runtime::{GenerateParams, LoadOptions, Model};
+//! use std::path::Path;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let options = LoadOptions { max_seqs: 8, prefix_cache: true, ..LoadOptions::default() };
+//! let backend = CpuBackend::new(None, None)?;
+//! let model = Model::load(Path::new("model.gguf"), &backend, &options)?;
+//! let engine = Engine::start(model, EngineOptions::default())?;
+//! let (sender, events) = std::sync::mpsc::channel();
+//! let request = Request::new(vec![1, 2, 3], GenerateParams::default());
+//! let _ticket = engine.submit(request, Box::new(move |event| drop(sender.send(event))))?;
+//! for event in events {
+//!     if let EngineEvent::Token(token) = event {
+//!         print!("{}", token.text);
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod job;
+mod lookup;
+mod outcome;
+mod request;
+mod schedule;
+mod stats;
+mod worker;
+
+pub use request::{AnswerToken, EngineEvent, PromptLogprob, Request, Sink, SubmitError, Ticket};
+pub use stats::{EngineStats, FinishCounts, Histogram};
+
+use crate::Error;
+use crate::answer::Answer;
+use crate::config::Config;
+use crate::metrics::DispatchMetrics;
+use crate::model::Model;
+use crate::template::ChatTemplate;
+use crate::tokenizer::Tokenizer;
+use job::Submission;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How an engine works.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// The most answers that are worked on together. `None` is as many as a step has rows of
+    /// logits for.
+    pub max_seqs: Option<usize>,
+    /// The most requests that wait; further ones are refused at once.
+    pub max_queue: usize,
+    /// The most tokens that are guessed ahead from what the text has said before, for answers
+    /// where that has been right often enough. 0 is off. Answers do not depend on it.
+    pub lookup_tokens: usize,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self { max_seqs: None, max_queue: 256, lookup_tokens: 0 }
+    }
+}
+
+/// What there is to know of an engine's model.
+#[derive(Debug)]
+pub struct ModelInfo {
+    path: PathBuf,
+    architecture: &'static str,
+    backend: String,
+    config: Config,
+    max_seq_len: usize,
+    vocab_size: usize,
+    n_params: usize,
+    weight_bytes: usize,
+    tokenizer: Arc<Tokenizer>,
+    template: Result<Option<Arc<ChatTemplate>>, Error>,
+}
+
+impl ModelInfo {
+    /// The path that it was loaded from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The name of its architecture, as GGUF files spell it.
+    pub fn architecture(&self) -> &'static str {
+        self.architecture
+    }
+
+    /// The backend that it runs on, or `first + last`.
+    pub fn backend(&self) -> &str {
+        &self.backend
+    }
+
+    /// Its dimensions and constants.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The most tokens of a prompt and its answer together.
+    pub fn max_seq_len(&self) -> usize {
+        self.max_seq_len
+    }
+
+    /// Columns of the logits.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// Elements of all weights.
+    pub fn n_params(&self) -> usize {
+        self.n_params
+    }
+
+    /// Bytes of all weights as they are stored.
+    pub fn weight_bytes(&self) -> usize {
+        self.weight_bytes
+    }
+
+    /// Its tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// Its chat template, if it came with one.
+    ///
+    /// # Errors
+    /// If the template cannot be read.
+    pub fn chat_template(&self) -> Result<Option<&Arc<ChatTemplate>>, &Error> {
+        self.template.as_ref().map(Option::as_ref)
+    }
+}
+
+/// What the engine's thread and those who talk to it share.
+#[derive(Debug, Default)]
+struct Shared {
+    stats: Mutex<EngineStats>,
+    /// Requests that were taken and are not being worked on yet.
+    waiting: AtomicUsize,
+    closed: AtomicBool,
+}
+
+impl Shared {
+    fn stats(&self) -> MutexGuard<'_, EngineStats> {
+        // Counters stay good whoever panicked beside them.
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What reaches the engine's thread.
+enum Message {
+    Submit(Box<Submission>),
+    /// Finish what there is until then, and end.
+    Close(Instant),
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Engine {
+    model: ModelInfo,
+    options: EngineOptions,
+    max_seqs: usize,
+    shared: Arc<Shared>,
+    dispatch: Vec<Arc<DispatchMetrics>>,
+    sender: mpsc::Sender<Message>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Engine {
+    /// Starts an engine's thread, which takes the model.
+    ///
+    /// # Errors
+    /// If the model has no tokenizer, an option cannot be met, or the system gives no thread.
+    pub fn start(model: Model, options: EngineOptions) -> Result<Self, Error> {
+        let tokenizer = model.tokenizer()?.clone();
+        let template = model.chat_template().map(Option::<&_>::cloned);
+        let dispatch = model.dispatch_metrics();
+        let mut info = ModelInfo {
+            path: model.path().to_owned(),
+            architecture: model.architecture(),
+            backend: model.backend().to_owned(),
+            config: model.config().clone(),
+            max_seq_len: model.max_seq_len(),
+            vocab_size: 0,
+            n_params: model.n_params(),
+            weight_bytes: model.weight_bytes(),
+            tokenizer,
+            template,
+        };
+        let runner = model.into_runner();
+        info.vocab_size = runner.vocab_size();
+        // What the cache cannot hold for one sequence alone is not promised to any.
+        while info.max_seq_len > 0 && !runner.could_hold(info.max_seq_len) {
+            info.max_seq_len -= 1;
+        }
+        let limits = runner.limits();
+        let max_seqs = options.max_seqs.unwrap_or(limits.outputs).min(limits.tokens);
+        if max_seqs == 0 || max_seqs > limits.outputs || info.max_seq_len == 0 {
+            let reason = format!(
+                "{max_seqs} answers at once do not fit steps of {} tokens and {} rows of logits",
+                limits.tokens, limits.outputs
+            );
+            return Err(Error::Option { option: "parallel", reason });
+        }
+        let shared = Arc::new(Shared::default());
+        let (sender, receiver) = mpsc::channel();
+        let worker = worker::Worker::new(runner, max_seqs, options.lookup_tokens, shared.clone());
+        let thread = std::thread::Builder::new()
+            .name("engine".to_owned())
+            .spawn(move || worker.run(&receiver))
+            .map_err(|source| Error::Io { path: info.path.clone(), source })?;
+        Ok(Self {
+            model: info,
+            options,
+            max_seqs,
+            shared,
+            dispatch,
+            sender,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &ModelInfo {
+        &self.model
+    }
+
+    /// The most answers that are worked on together.
+    pub fn max_seqs(&self) -> usize {
+        self.max_seqs
+    }
+
+    /// The state of the engine and what it did so far.
+    pub fn stats(&self) -> EngineStats {
+        let waiting = self.shared.waiting.load(Ordering::Relaxed);
+        EngineStats { waiting, ..self.shared.stats().clone() }
+    }
+
+    /// The counters of the devices that it runs on.
+    pub fn dispatch_metrics(&self) -> &[Arc<DispatchMetrics>] {
+        &self.dispatch
+    }
+
+    /// Asks for answers. Events go to `sink` from the engine's thread, until the request is
+    /// complete or the ticket is dropped.
+    ///
+    /// # Errors
+    /// If the request cannot be met as it is, if as many requests wait as are allowed to, or if
+    /// the engine is shutting down.
+    pub fn submit(&self, request: Request, sink: Sink) -> Result<Ticket, SubmitError> {
+        let answers = self.check(&request)?;
+        if self.shared.closed.load(Ordering::Relaxed) {
+            return Err(SubmitError::Closed);
+        }
+        let taken = self.shared.waiting.try_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
+            (n < self.options.max_queue).then_some(n + 1)
+        });
+        if let Err(waiting) = taken {
+            return Err(SubmitError::QueueFull { waiting, retry_after: self.retry_after(waiting) });
+        }
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let submission = Submission {
+            request,
+            answers,
+            sink,
+            cancelled: cancelled.clone(),
+            arrived: Instant::now(),
+        };
+        if self.sender.send(Message::Submit(Box::new(submission))).is_err() {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Err(SubmitError::Closed);
+        }
+        Ok(Ticket { cancelled })
+    }
+
+    /// Makes the answers' states, which finds what is wrong with the parameters.
+    fn check(&self, request: &Request) -> Result<Vec<Answer>, Error> {
+        let refuse = |text: String| Err(Error::Request(text));
+        let (n_tokens, max) = (request.prompt.len(), self.model.max_seq_len);
+        if n_tokens == 0 {
+            return refuse("the prompt has no tokens".to_owned());
+        }
+        if n_tokens > max {
+            return Err(Error::PromptTooLong { n_tokens, max });
+        }
+        let vocab_size = self.model.vocab_size;
+        if let Some(id) = request.prompt.iter().find(|&&id| id as usize >= vocab_size) {
+            return refuse(format!("token {id} is not in the vocabulary of {vocab_size}"));
+        }
+        if request.n == 0 || request.n > self.max_seqs {
+            let (n, most) = (request.n, self.max_seqs);
+            return refuse(format!("{n} answers are not from 1 to {most}, the most at once"));
+        }
+        // The last token's own row needs no room: its logits are not wanted.
+        let max_tokens = max - n_tokens + 1;
+        let answer = |index| {
+            let tokenizer = self.model.tokenizer.clone();
+            let limits = (index, max_tokens);
+            Answer::new(tokenizer, &request.params, &request.prompt, limits, vocab_size)
+        };
+        (0..request.n).map(answer).collect()
+    }
+
+    /// When there may be room in a queue that is full: after what the mean request takes.
+    fn retry_after(&self, waiting: usize) -> Duration {
+        let stats = self.shared.stats();
+        let mean = stats.e2e.sum / stats.e2e.count().max(1) as f64;
+        let seconds = mean * waiting as f64 / self.max_seqs as f64 / 2.0;
+        Duration::from_secs_f64(seconds.clamp(1.0, 60.0))
+    }
+
+    /// Takes no more requests.
+    pub fn close(&self) {
+        self.shared.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes no more requests, finishes those that there are within `grace`, cancels the rest,
+    /// and returns when the thread has ended.
+    pub fn shutdown(&self, grace: Duration) {
+        self.close();
+        // A thread that has ended needs no message.
+        let _ = self.sender.send(Message::Close(Instant::now() + grace));
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!("the engine's thread panicked");
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shutdown(Duration::ZERO);
+    }
+}

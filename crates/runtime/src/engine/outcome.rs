@@ -1,0 +1,149 @@
+//! From the logits of a step to tokens, and to what follows for the sequences.
+
+use super::job::{Job, Run, Stage};
+use super::request::{EngineEvent, PromptLogprob};
+use super::schedule::Wanted;
+use super::stats::EngineStats;
+use crate::Error;
+use crate::answer::{Answer, Next, Scratch};
+use crate::generate::TopLogprob;
+use crate::runner::Logits;
+use crate::sampling::logprobs::LogSoftmax;
+use std::time::Instant;
+
+/// What a step led to, to be done once its logits were read. Runs are named by their index.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// Runs whose prompt is done, with the answers that go on from there.
+    pub(super) begun: Vec<(usize, Vec<(usize, Answer)>)>,
+    /// Runs that are over.
+    pub(super) ended: Vec<usize>,
+    /// Runs whose last guesses were wrong, with the length that is right.
+    pub(super) cut: Vec<(usize, usize)>,
+    /// Jobs that an error ends.
+    pub(super) failed: Vec<(u64, Error)>,
+}
+
+/// What a chunk's logits are read with.
+pub(super) struct Reader<'a> {
+    pub(super) logits: Logits<'a>,
+    pub(super) scratch: &'a mut Scratch,
+    pub(super) stats: &'a mut EngineStats,
+    pub(super) now: Instant,
+    pub(super) outcome: Outcome,
+}
+
+impl Reader<'_> {
+    /// Reads the logits of chunk `chunk`, which were those of run number `idx`.
+    pub(super) fn read(
+        &mut self,
+        (chunk, idx): (usize, usize),
+        run: &mut Run,
+        job: &mut Job,
+        wanted: Wanted,
+    ) {
+        let at = run.done;
+        run.done += run.chunk.len();
+        let read = match &run.stage {
+            Stage::Prompt { .. } => self.read_prompt((chunk, idx), at, run, job, wanted),
+            Stage::Answer(_) => self.read_answer((chunk, idx), at, run, job, wanted),
+        };
+        if let Err(error) = read {
+            self.outcome.failed.push((run.key.job, error));
+        }
+    }
+
+    fn read_prompt(
+        &mut self,
+        (chunk, idx): (usize, usize),
+        at: usize,
+        run: &mut Run,
+        job: &mut Job,
+        wanted: Wanted,
+    ) -> Result<(), Error> {
+        let is_done = run.done == run.prompt.len();
+        let Stage::Prompt { answers, logprobs } = &mut run.stage else { return Ok(()) };
+        if let Some(k) = run.prompt_logprobs {
+            let followers = run.prompt[at + 1..].iter().take(run.chunk.len());
+            logprobs.extend(followers.enumerate().map(|(i, &id)| {
+                let row = self.logits.row(chunk, i);
+                let (softmax, top) = LogSoftmax::with_top_k(row, k);
+                let top = top.into_iter().map(|(id, logprob)| TopLogprob { id, logprob });
+                let logprob = softmax.of(row[id as usize]);
+                PromptLogprob { id, logprob, top_logprobs: top.collect() }
+            }));
+        }
+        if !is_done {
+            return Ok(());
+        }
+        let last = if wanted == Wanted::All { run.chunk.len() - 1 } else { 0 };
+        let row = self.logits.row(chunk, last);
+        self.stats.prompt_tokens += run.prompt.len() as u64;
+        let logprobs = std::mem::take(logprobs);
+        job.emit(EngineEvent::Prompt { cached_tokens: run.cached, logprobs });
+        let mut open = Vec::new();
+        for (index, mut answer) in std::mem::take(answers).into_iter().enumerate() {
+            let next = answer.next(row, self.scratch)?;
+            run.last_token = None;
+            if !self.tell(index, &mut answer, next, &mut run.last_token, job) {
+                open.push((index, answer));
+            }
+        }
+        self.outcome.begun.push((idx, open));
+        Ok(())
+    }
+
+    fn read_answer(
+        &mut self,
+        (chunk, idx): (usize, usize),
+        at: usize,
+        run: &mut Run,
+        job: &mut Job,
+        wanted: Wanted,
+    ) -> Result<(), Error> {
+        let Stage::Answer(answer) = &mut run.stage else { return Ok(()) };
+        if wanted == Wanted::None {
+            return Ok(());
+        }
+        let (mut n_right, mut is_over) = (0, false);
+        for i in 0..=run.n_drafts {
+            let next = answer.next(self.logits.row(chunk, i), self.scratch)?;
+            let id = next.token.as_ref().map(|token| token.id);
+            is_over = self.tell(run.key.index, answer, next, &mut run.last_token, job);
+            // A guess that the model would have chosen is the token whose logits come next.
+            if is_over || i == run.n_drafts || id != Some(run.chunk[i + 1]) {
+                break;
+            }
+            n_right += 1;
+        }
+        if run.n_drafts > 0 {
+            self.stats.draft_tokens += run.n_drafts as u64;
+            self.stats.accepted_tokens += n_right as u64;
+            run.lookup.judge(run.n_drafts, n_right);
+        }
+        if is_over {
+            self.outcome.ended.push(idx);
+        } else if n_right < run.n_drafts {
+            self.outcome.cut.push((idx, at + 1 + n_right));
+        }
+        Ok(())
+    }
+
+    /// Tells of a token, and of the answer's end; returns whether it has ended.
+    fn tell(
+        &mut self,
+        index: usize,
+        answer: &mut Answer,
+        Next { token, finished }: Next,
+        last: &mut Option<Instant>,
+        job: &mut Job,
+    ) -> bool {
+        if let Some(token) = token {
+            job.token(index, token, last, (self.now, self.stats));
+        }
+        if let Some(reason) = finished {
+            job.finish((index, answer, reason), (self.now, self.stats));
+        }
+        finished.is_some()
+    }
+}

@@ -1,0 +1,176 @@
+//! What the next step runs: one row for every answer that is being generated, and prompts in what
+//! is left of the step.
+//!
+//! Generation is never put off by prompts. The prompt that is first in order gets at least half of
+//! the step's remaining tokens, and the shortest of the others share the rest, so that a short
+//! prompt need not wait for a long one. A prompt that begins like one that is being run waits until
+//! the common pages are in the prefix cache.
+
+use super::job::{Run, Stage};
+use crate::backend::Role;
+use crate::plan::RowLimits;
+use crate::runner::Runner;
+use realizar_kvcache::PAGE_LEN;
+
+/// The rows of a chunk whose logits are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    None,
+    Last,
+    All,
+}
+
+/// A run's part of the step; its tokens are in the run.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) run: usize,
+    pub(super) role: Role,
+    pub(super) wanted: Wanted,
+}
+
+/// Prompts that get a share of a step beside the first.
+const MAX_OTHERS: usize = 3;
+
+/// What of a step is not given away.
+struct Left {
+    tokens: usize,
+    outputs: usize,
+}
+
+/// Plans a step for `runs`, which are in the order of their keys.
+pub(super) fn plan(
+    runs: &mut [Run],
+    runner: &mut Runner,
+    max_drafts: usize,
+    planned: &mut Vec<Planned>,
+) {
+    planned.clear();
+    let RowLimits { tokens, outputs } = runner.limits();
+    let mut left = Left { tokens, outputs };
+    start_prompts(runs, runner);
+    plan_generation(runs, runner.max_seq_len(), max_drafts, &mut left, planned);
+    plan_prompts(runs, &mut left, planned);
+}
+
+/// Gives every run that has none a sequence with what the prefix cache has of its prompt, unless
+/// another is about to store more of it.
+fn start_prompts(runs: &mut [Run], runner: &mut Runner) {
+    for i in 0..runs.len() {
+        let (before, rest) = runs.split_at_mut(i);
+        let run = &mut rest[0];
+        let reuses = runner.keeps_prefixes() && run.prompt_logprobs.is_none();
+        if run.seq.is_some() || (reuses && before.iter().any(|other| is_ahead(other, &run.prompt)))
+        {
+            continue;
+        }
+        let seq = runner.new_sequence();
+        if reuses {
+            // The logits after the prompt are wanted, unless the answer has begun already.
+            let wants_last = usize::from(run.generated().is_empty());
+            run.done = runner.adopt(&seq, &run.prompt, run.prompt.len() - wants_last);
+            run.cached = run.done;
+        }
+        run.seq = Some(seq);
+    }
+}
+
+/// Whether a run is at its prompt and will store pages that `prompt` begins with.
+fn is_ahead(other: &Run, prompt: &[u32]) -> bool {
+    if !other.in_prompt() || other.seq.is_none() {
+        return false;
+    }
+    let pages = other.prompt.chunks_exact(PAGE_LEN).zip(prompt.chunks_exact(PAGE_LEN));
+    let common = pages.take_while(|(a, b)| a == b).count() * PAGE_LEN;
+    // The last token of a prompt is run in any case.
+    other.done < common.min(prompt.len() - 1) / PAGE_LEN * PAGE_LEN
+}
+
+fn plan_generation(
+    runs: &mut [Run],
+    max_seq_len: usize,
+    max_drafts: usize,
+    left: &mut Left,
+    planned: &mut Vec<Planned>,
+) {
+    let generates = |run: &Run| run.seq.is_some() && !run.in_prompt();
+    let mut n_after = runs.iter().filter(|run| generates(run)).count();
+    for (i, run) in runs.iter_mut().enumerate().filter(|(_, run)| generates(run)) {
+        n_after -= 1; // each of them gets a row
+        let (known, at) = (run.n_known(), run.done - run.prompt.len());
+        let Stage::Answer(answer) = &run.stage else { unreachable!("its prompt is run") };
+        let todo = &answer.ids()[at..];
+        let n = todo.len().min(left.tokens - n_after);
+        run.chunk.clear();
+        run.chunk.extend_from_slice(&todo[..n]);
+        let reaches_end = n == todo.len();
+        run.n_drafts = 0;
+        if n == 1 && reaches_end {
+            let most = max_drafts
+                .min(left.tokens - n_after - 1)
+                .min(left.outputs - n_after - 1)
+                .min(answer.remaining().saturating_sub(1))
+                .min(max_seq_len - known);
+            run.lookup.propose((&run.prompt, answer.ids()), most, &mut run.chunk);
+            run.n_drafts = run.chunk.len() - 1;
+        }
+        let wanted = match (reaches_end, run.n_drafts) {
+            (false, _) => Wanted::None,
+            (true, 0) => Wanted::Last,
+            (true, _) => Wanted::All,
+        };
+        left.tokens -= run.chunk.len();
+        left.outputs -= if reaches_end { 1 + run.n_drafts } else { 0 };
+        planned.push(Planned { run: i, role: Role::Generated, wanted });
+    }
+}
+
+fn plan_prompts(runs: &mut [Run], left: &mut Left, planned: &mut Vec<Planned>) {
+    let prompts = runs.iter().enumerate().filter(|(_, run)| run.seq.is_some() && run.in_prompt());
+    let mut prompts: Vec<(usize, usize)> =
+        prompts.map(|(i, run)| (i, run.prompt.len() - run.done)).collect();
+    if prompts.is_empty() || left.tokens == 0 {
+        return;
+    }
+    let first = prompts.remove(0);
+    prompts.sort_by_key(|(_, todo)| *todo);
+    prompts.truncate(MAX_OTHERS);
+    // The first in order takes what the others leave.
+    let mut for_others = left.tokens / 2;
+    let n_others = prompts.len();
+    let mut shares = Vec::with_capacity(n_others + 1);
+    for (k, (i, todo)) in prompts.into_iter().enumerate() {
+        let n = todo.min(for_others / (n_others - k));
+        for_others -= n;
+        shares.push((i, n));
+    }
+    let given: usize = shares.iter().map(|(_, n)| n).sum();
+    shares.insert(0, (first.0, first.1.min(left.tokens - given)));
+    for (i, mut n) in shares {
+        let run = &mut runs[i];
+        let todo = &run.prompt[run.done..];
+        let wants_last = matches!(run.stage, Stage::Prompt { .. });
+        let wanted = if run.prompt_logprobs.is_some() {
+            n = n.min(left.outputs);
+            Wanted::All
+        } else if wants_last && n == todo.len() {
+            // Where no row of logits is left, its last token is for the next step.
+            n -= usize::from(left.outputs == 0);
+            if left.outputs == 0 { Wanted::None } else { Wanted::Last }
+        } else {
+            Wanted::None
+        };
+        if n == 0 {
+            continue;
+        }
+        run.chunk.clear();
+        run.chunk.extend_from_slice(&todo[..n]);
+        run.n_drafts = 0;
+        left.tokens -= n;
+        left.outputs -= match wanted {
+            Wanted::None => 0,
+            Wanted::Last => 1,
+            Wanted::All => n,
+        };
+        planned.push(Planned { run: i, role: Role::Prompt, wanted });
+    }
+}

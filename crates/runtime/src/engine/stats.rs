@@ -1,0 +1,153 @@
+//! What the engine counts, for whoever watches it.
+//!
+//! The bounds of the histograms are those that dashboards for inference servers are made for.
+
+use std::time::Duration;
+
+/// Bounds of times to the first token, in seconds.
+const TTFT: &[f64] = &[
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+];
+
+/// Bounds of times between tokens, in seconds.
+const INTER_TOKEN: &[f64] = &[
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
+    40.0, 80.0,
+];
+
+/// Bounds of times of requests and of their phases, in seconds.
+const REQUEST: &[f64] = &[
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
+    480.0, 960.0, 1920.0, 7680.0,
+];
+
+/// A histogram of durations.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Histogram {
+    /// The upper bounds of the buckets, in seconds; a last bucket has none.
+    pub bounds: &'static [f64],
+    /// How many durations fell into each bucket.
+    pub counts: Vec<u64>, // [bounds.len() + 1]
+    /// The sum of all durations, in seconds.
+    pub sum: f64,
+}
+
+impl Histogram {
+    fn new(bounds: &'static [f64]) -> Self {
+        Self { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
+    }
+
+    /// How many durations there are.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    pub(super) fn record(&mut self, duration: Duration) {
+        let seconds = duration.as_secs_f64();
+        self.counts[self.bounds.partition_point(|&bound| bound < seconds)] += 1;
+        self.sum += seconds;
+    }
+}
+
+/// How answers ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FinishCounts {
+    /// The model ended them, or a stop text did.
+    pub stop: u64,
+    /// They reached their limit of tokens, or the end of the context.
+    pub length: u64,
+    /// Whoever asked went away.
+    pub cancelled: u64,
+    /// An error ended them.
+    pub failed: u64,
+}
+
+/// The state of an engine and what it did since it was started.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EngineStats {
+    /// Requests that are being worked on.
+    pub running: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// Pages of the key-value cache that requests hold, in the group of layers that is fullest.
+    pub kv_used_pages: usize,
+    /// Pages of that group that are kept for prompts to come, and given up when they are needed.
+    pub kv_idle_pages: usize,
+    /// All pages of that group.
+    pub kv_total_pages: usize,
+    /// Tokens of prompts.
+    pub prompt_tokens: u64,
+    /// Tokens that were generated.
+    pub generated_tokens: u64,
+    /// Tokens of prompts that were looked up in the prefix cache.
+    pub prefix_queries: u64,
+    /// Of these, tokens that were found.
+    pub prefix_hits: u64,
+    /// Pages of tokens that the prefix cache gave up.
+    pub prefix_evictions: u64,
+    /// Answers that lost their pages to others and were run again.
+    pub preemptions: u64,
+    /// How answers ended.
+    pub finished: FinishCounts,
+    /// Tokens that were guessed and run ahead.
+    pub draft_tokens: u64,
+    /// Of these, tokens that the model then chose.
+    pub accepted_tokens: u64,
+    /// From a request's arrival to its first token.
+    pub ttft: Histogram,
+    /// From one token of an answer to the next.
+    pub inter_token: Histogram,
+    /// From a request's arrival to its end.
+    pub e2e: Histogram,
+    /// From a request's arrival to its first step.
+    pub queue: Histogram,
+    /// From a request's first step to its first token.
+    pub prefill: Histogram,
+    /// From a request's first token to its end.
+    pub decode: Histogram,
+}
+
+impl Default for EngineStats {
+    fn default() -> Self {
+        let request = || Histogram::new(REQUEST);
+        Self {
+            running: 0,
+            waiting: 0,
+            kv_used_pages: 0,
+            kv_idle_pages: 0,
+            kv_total_pages: 0,
+            prompt_tokens: 0,
+            generated_tokens: 0,
+            prefix_queries: 0,
+            prefix_hits: 0,
+            prefix_evictions: 0,
+            preemptions: 0,
+            finished: FinishCounts::default(),
+            draft_tokens: 0,
+            accepted_tokens: 0,
+            ttft: Histogram::new(TTFT),
+            inter_token: Histogram::new(INTER_TOKEN),
+            e2e: request(),
+            queue: request(),
+            prefill: request(),
+            decode: request(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_fall_into_the_first_bucket_that_holds_them() {
+        let mut histogram = Histogram::new(&[0.5, 1.0]);
+        for ms in [100, 500, 501, 1000, 5000] {
+            histogram.record(Duration::from_millis(ms));
+        }
+        assert_eq!(histogram.counts, [2, 2, 1]);
+        assert_eq!(histogram.count(), 5);
+        assert!((histogram.sum - 7.101).abs() < 1e-9);
+    }
+}
