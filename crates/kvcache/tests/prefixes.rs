@@ -242,9 +242,9 @@ fn no_page_is_lost_and_none_is_written_by_two() {
                         0 => 0,
                         _ => (tokens.len() + 1).saturating_sub(window.unwrap_or(0)),
                     };
-                    for pos in first..tokens.len() {
+                    for (pos, &token) in tokens.iter().enumerate().skip(first) {
                         let (PageId(page), idx) = table.locate(pos);
-                        assert_eq!(memory[group][page as usize][idx], tokens[pos], "{window:?}");
+                        assert_eq!(memory[group][page as usize][idx], token, "{window:?}");
                     }
                 }
             }

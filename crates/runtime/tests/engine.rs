@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::tiny;
+use common::{gpus, tiny};
+use realizar_runtime::backend::Backend;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::engine::{
     Engine, EngineEvent, EngineOptions, EngineStats, Request, SubmitError, Ticket,
@@ -17,20 +18,26 @@ use std::time::Duration;
 const CONTEXT: usize = 200;
 
 fn load(name: &str, options: LoadOptions) -> Model {
-    let backend = CpuBackend::new(Some(2), None).unwrap();
-    let options = LoadOptions { max_seq_len: Some(CONTEXT), chunk: 48, ..options };
-    Model::load(&tiny(name).join("model-f32.gguf"), &backend, &options).unwrap()
+    load_on(&CpuBackend::new(Some(2), None).unwrap(), name, options)
 }
 
-fn engine(name: &str, kv_tokens: Option<usize>, options: EngineOptions) -> Engine {
-    let load_options = LoadOptions {
+fn load_on(backend: &dyn Backend, name: &str, options: LoadOptions) -> Model {
+    let options = LoadOptions { max_seq_len: Some(CONTEXT), chunk: 48, ..options };
+    Model::load(&tiny(name).join("model-f32.gguf"), backend, &options).unwrap()
+}
+
+fn serving(kv_tokens: Option<usize>) -> LoadOptions {
+    LoadOptions {
         max_seqs: 8,
         max_outputs: 16,
         prefix_cache: true,
         kv_tokens,
         ..LoadOptions::default()
-    };
-    Engine::start(load(name, load_options), options).unwrap()
+    }
+}
+
+fn engine(name: &str, kv_tokens: Option<usize>, options: EngineOptions) -> Engine {
+    Engine::start(load(name, serving(kv_tokens)), options).unwrap()
 }
 
 /// Request `i`: prompts with common beginnings, greedy and seeded.
@@ -148,6 +155,24 @@ fn answers_are_those_that_requests_get_alone() {
             assert_eq!(stats.draft_tokens > 0, lookup_tokens > 0, "{name}: {stats:?}");
             assert_eq!(stats.e2e.count(), 40);
         }
+    }
+}
+
+#[test]
+fn gpus_copy_shared_pages_too() {
+    for device in gpus() {
+        let mut model = load_on(&*device, "llama", LoadOptions::default());
+        let wanted: Vec<Answer> = (0..8).map(|i| alone(&mut model, &request(i), 0)).collect();
+        let model = load_on(&*device, "llama", serving(Some(256)));
+        let engine = Engine::start(model, EngineOptions::default()).unwrap();
+        for _ in 0..2 {
+            let pending: Vec<_> = (0..8).map(|i| submit(&engine, request(i))).collect();
+            for (i, (_ticket, events)) in pending.iter().enumerate() {
+                assert_eq!(collect(1, events).0, wanted[i..=i], "request {i}");
+            }
+        }
+        let stats = idle_stats(engine);
+        assert!(stats.prefix_hits > 100 && stats.kv_used_pages == 0, "{stats:?}");
     }
 }
 
