@@ -1,5 +1,6 @@
 //! Requests as the engine's thread holds them: the job, and the sequences that are run for it.
 
+use super::lookup::Lookup;
 use super::request::{AnswerToken, EngineEvent, PromptLogprob, Request, Sink};
 use super::stats::EngineStats;
 use crate::Error;
@@ -20,7 +21,7 @@ pub(super) struct Submission {
 }
 
 /// The place of a run in every queue: by priority, then arrival, then answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
     pub(super) priority: i32,
     pub(super) job: u64,
@@ -122,7 +123,7 @@ pub(super) enum Stage {
     /// The prompt is run once for all answers.
     Prompt { answers: Vec<Answer>, logprobs: Vec<PromptLogprob> },
     /// One answer, whose prompt was run at least once.
-    Answer(Answer),
+    Answer(Box<Answer>),
 }
 
 /// A sequence that is run, or waits to be.
@@ -143,7 +144,9 @@ pub(super) struct Run {
     pub(super) chunk: Vec<u32>,
     /// Of these, tokens at the end that are guesses.
     pub(super) n_drafts: usize,
-    pub(super) lookup: super::lookup::Lookup,
+    /// What a draft model guesses of its next tokens.
+    pub(super) guesses: Vec<u32>,
+    pub(super) lookup: Lookup,
     pub(super) last_token: Option<Instant>,
 }
 
@@ -198,7 +201,8 @@ impl Submission {
             cached: 0,
             chunk: Vec::new(),
             n_drafts: 0,
-            lookup: super::lookup::Lookup::default(),
+            guesses: Vec::new(),
+            lookup: Lookup::default(),
             last_token: None,
         };
         (job, run)

@@ -28,6 +28,7 @@
 //! # }
 //! ```
 
+mod draft;
 mod job;
 mod lookup;
 mod outcome;
@@ -46,6 +47,7 @@ use crate::metrics::DispatchMetrics;
 use crate::model::Model;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
+use draft::Draft;
 use job::Submission;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -64,11 +66,13 @@ pub struct EngineOptions {
     /// The most tokens that are guessed ahead from what the text has said before, for answers
     /// where that has been right often enough. 0 is off. Answers do not depend on it.
     pub lookup_tokens: usize,
+    /// The most tokens that a draft model guesses ahead.
+    pub draft_tokens: usize,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { max_seqs: None, max_queue: 256, lookup_tokens: 0 }
+        Self { max_seqs: None, max_queue: 256, lookup_tokens: 0, draft_tokens: 4 }
     }
 }
 
@@ -183,6 +187,21 @@ impl Engine {
     /// # Errors
     /// If the model has no tokenizer, an option cannot be met, or the system gives no thread.
     pub fn start(model: Model, options: EngineOptions) -> Result<Self, Error> {
+        Self::start_with_draft(model, None, options)
+    }
+
+    /// As [`Self::start`], with a smaller model that guesses ahead.
+    ///
+    /// # Errors
+    /// As for [`Self::start`], or if the draft model has another vocabulary.
+    pub fn start_with_draft(
+        model: Model,
+        draft: Option<Model>,
+        options: EngineOptions,
+    ) -> Result<Self, Error> {
+        if let Some(draft) = &draft {
+            check_draft(&model, draft)?;
+        }
         let tokenizer = model.tokenizer()?.clone();
         let template = model.chat_template().map(Option::<&_>::cloned);
         let dispatch = model.dispatch_metrics();
@@ -215,7 +234,12 @@ impl Engine {
         }
         let shared = Arc::new(Shared::default());
         let (sender, receiver) = mpsc::channel();
-        let worker = worker::Worker::new(runner, max_seqs, options.lookup_tokens, shared.clone());
+        let max_drafts = match &draft {
+            Some(_) => options.draft_tokens.max(options.lookup_tokens),
+            None => options.lookup_tokens,
+        };
+        let draft = draft.map(|model| Draft::new(model.into_runner(), options.draft_tokens));
+        let worker = worker::Worker::new(runner, (max_seqs, max_drafts), draft, shared.clone());
         let thread = std::thread::Builder::new()
             .name("engine".to_owned())
             .spawn(move || worker.run(&receiver))
@@ -338,6 +362,22 @@ impl Engine {
             tracing::error!("the engine's thread panicked");
         }
     }
+}
+
+/// A draft model's guesses are tokens of the model.
+fn check_draft(model: &Model, draft: &Model) -> Result<(), Error> {
+    let refuse = |reason: String| Err(Error::Option { option: "draft-model", reason });
+    let (ours, theirs) = (model.tokenizer()?, draft.tokenizer()?);
+    if ours.vocab_size() != theirs.vocab_size() {
+        let (n, other) = (ours.vocab_size(), theirs.vocab_size());
+        return refuse(format!("its vocabulary has {other} tokens, the model's {n}"));
+    }
+    for id in 0..ours.vocab_size() as u32 {
+        if ours.token_bytes(id)? != theirs.token_bytes(id)? {
+            return refuse(format!("its token {id} is not the model's"));
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Engine {

@@ -110,7 +110,11 @@ fn plan_generation(
                 .min(left.outputs - n_after - 1)
                 .min(answer.remaining().saturating_sub(1))
                 .min(max_seq_len - known);
-            run.lookup.propose((&run.prompt, answer.ids()), most, &mut run.chunk);
+            if run.guesses.is_empty() {
+                run.lookup.propose((&run.prompt, answer.ids()), most, &mut run.chunk);
+            } else {
+                run.chunk.extend(run.guesses.drain(..).take(most));
+            }
             run.n_drafts = run.chunk.len() - 1;
         }
         let wanted = match (reaches_end, run.n_drafts) {

@@ -1,6 +1,8 @@
 //! The engine's thread: schedule, run, hand out.
 
+use super::draft::Draft;
 use super::job::{Job, Key, Run, Stage, Submission};
+use super::lookup::Lookup;
 use super::outcome::{Outcome, Reader};
 use super::schedule::{Planned, Wanted, plan};
 use super::{Message, Shared};
@@ -19,6 +21,7 @@ pub(super) struct Worker {
     runner: Runner,
     max_seqs: usize,
     max_drafts: usize,
+    draft: Option<Draft>,
     shared: Arc<Shared>,
     jobs: HashMap<u64, Job>,
     n_jobs: u64,
@@ -35,14 +38,15 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn new(
         runner: Runner,
-        max_seqs: usize,
-        max_drafts: usize,
+        (max_seqs, max_drafts): (usize, usize),
+        draft: Option<Draft>,
         shared: Arc<Shared>,
     ) -> Self {
         Self {
             runner,
             max_seqs,
             max_drafts,
+            draft,
             shared,
             jobs: HashMap::new(),
             n_jobs: 0,
@@ -183,6 +187,12 @@ impl Worker {
         if self.running.is_empty() {
             return;
         }
+        if let Some(draft) = &mut self.draft
+            && let Err(error) = draft.guess(&mut self.running)
+        {
+            tracing::error!("the draft model failed, and is not used any more: {error}");
+            self.draft = None;
+        }
         plan(&mut self.running, &mut self.runner, self.max_drafts, &mut self.planned);
         self.start();
         let Self { running, runner, planned, scratch, jobs, shared, .. } = self;
@@ -285,20 +295,21 @@ impl Worker {
                 new_runs.push(Run {
                     key: Key { index, ..run.key },
                     prompt: run.prompt.clone(),
-                    stage: Stage::Answer(answer),
+                    stage: Stage::Answer(Box::new(answer)),
                     prompt_logprobs: None,
                     seq: Some(self.runner.fork(seq)),
                     done: run.done,
                     cached: run.cached,
                     chunk: Vec::new(),
                     n_drafts: 0,
-                    lookup: super::lookup::Lookup::default(),
+                    guesses: Vec::new(),
+                    lookup: Lookup::default(),
                     last_token: run.last_token,
                 });
             }
             run.key.index = index;
             run.prompt_logprobs = None;
-            run.stage = Stage::Answer(first);
+            run.stage = Stage::Answer(Box::new(first));
         }
         ended.sort_unstable();
         for i in ended.into_iter().rev() {
