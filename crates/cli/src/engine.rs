@@ -65,11 +65,13 @@ impl Engine {
                 KvTypeArg::Q4_0 => BlockType::Q4_0,
             }),
             max_seq_len: needs.ctx,
+            rope_stretch: args.rope_stretch(),
             chunk: args.chunk,
             max_outputs: needs.outputs.unwrap_or(default.max_outputs),
             max_seqs: needs.seqs.unwrap_or(default.max_seqs),
             profile: needs.profile,
             packed_cache: args.packed_cache(global)?,
+            ..default
         };
         let device = args.device.unwrap_or_default();
         tracing::info!(
@@ -113,7 +115,7 @@ impl Engine {
     pub(crate) fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<u32>> {
         let own = match &self.template {
             Some(template) => Some(template),
-            None => self.model.chat_template()?,
+            None => self.model.chat_template()?.map(|template| &**template),
         };
         let Some(template) = own else {
             // A missing tokenizer also means no template, and is the better message.
@@ -153,7 +155,9 @@ impl Engine {
 fn usage_of_device(error: Error) -> anyhow::Error {
     match error {
         Error::Option {
-            option: option @ ("device" | "gpu-layers" | "gpu-plain" | "threads" | "cpu-tier"),
+            option:
+                option @ ("device" | "gpu-layers" | "gpu-plain" | "threads" | "cpu-tier"
+                | "rope-scaling"),
             reason,
         } => ui::usage(format!("--{option}: {reason}")),
         error => error.into(),

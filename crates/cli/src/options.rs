@@ -10,6 +10,7 @@ use anyhow::Result;
 use clap::{Args, Parser, ValueEnum};
 use realizar_runtime::backend::cpu::Affinity;
 use realizar_runtime::device::{DeviceChoice, DeviceOptions};
+use realizar_runtime::rope::RopeStretch;
 use realizar_runtime::{Error, PackedCache};
 
 use crate::commands::Command;
@@ -98,6 +99,15 @@ pub(crate) enum AffinityArg {
     Cores,
 }
 
+/// How a rotary embedding is stretched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RopeScalingArg {
+    /// Every angle is divided by the factor.
+    Linear,
+    /// High frequencies stay, low ones are divided.
+    Yarn,
+}
+
 /// How a model is loaded and run.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Execution")]
@@ -127,6 +137,13 @@ pub(crate) struct LoadArgs {
     /// Type of the key-value cache: f32, f16 or bf16 [default: f16, with --arithmetic f32: f32]
     #[arg(long, value_enum, value_name = "TYPE", hide_possible_values = true)]
     pub(crate) kv_type: Option<KvTypeArg>,
+    /// Stretch the rotary embedding beyond the model's context: linear or yarn, by --rope-scale
+    #[arg(long, value_enum, value_name = "KIND", requires = "rope_scale")]
+    #[arg(hide_possible_values = true)]
+    pub(crate) rope_scaling: Option<RopeScalingArg>,
+    /// Factor of --rope-scaling: the context becomes so many times as long
+    #[arg(long, value_name = "F", requires = "rope_scaling", allow_negative_numbers = true)]
+    pub(crate) rope_scale: Option<f32>,
     /// Prompt tokens per step; the results do not depend on it
     #[arg(long, value_name = "N", default_value = "256", value_parser = positive)]
     #[arg(allow_negative_numbers = true)]
@@ -151,6 +168,15 @@ impl LoadArgs {
             cpu_tier: self.cpu_tier.clone(),
             gpu_plain: self.gpu_plain,
         }
+    }
+
+    /// How the rotary embedding is stretched.
+    pub(crate) fn rope_stretch(&self) -> Option<RopeStretch> {
+        let factor = self.rope_scale?;
+        Some(match self.rope_scaling? {
+            RopeScalingArg::Linear => RopeStretch::Linear(factor),
+            RopeScalingArg::Yarn => RopeStretch::Yarn(factor),
+        })
     }
 
     /// Where packed weights are kept.

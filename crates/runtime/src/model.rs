@@ -11,6 +11,7 @@ use crate::models;
 use crate::packed_cache::PackedCache;
 use crate::placement::{Placement, place};
 use crate::plan::{RowLimits, plan};
+use crate::rope::RopeStretch;
 use crate::runner::{Chunk, Outputs, Runner};
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
@@ -33,6 +34,8 @@ pub struct LoadOptions {
     /// to [`DEFAULT_MAX_SEQ_LEN`] and, with LongRoPE, to the context before it was
     /// stretched: a longer one changes the angles of every position.
     pub max_seq_len: Option<usize>,
+    /// A stretch of the rotary embedding, for contexts longer than the model was made for.
+    pub rope_stretch: Option<RopeStretch>,
     /// The most tokens of a step; longer prompts are run in chunks of this size.
     pub chunk: usize,
     /// The most rows of logits of a step.
@@ -60,6 +63,7 @@ impl Default for LoadOptions {
             arithmetic: Arithmetic::Auto,
             kv_type: None,
             max_seq_len: None,
+            rope_stretch: None,
             chunk: 256,
             max_outputs: 16,
             max_seqs: 1,
@@ -113,7 +117,10 @@ impl Model {
         options: &LoadOptions,
     ) -> Result<Self, Error> {
         let checkpoint = Checkpoint::open(path)?;
-        let config = models::config(&checkpoint)?;
+        let mut config = models::config(&checkpoint)?;
+        if let Some(stretch) = options.rope_stretch {
+            stretch_context(&mut config, stretch)?;
+        }
         let max_seq_len = context(&config, options)?;
         let recorded = models::record(&checkpoint, config, max_seq_len)?;
         let (config, weights) = (recorded.config, recorded.weights);
@@ -337,6 +344,21 @@ fn no_tokenizer(path: &Path, source: &Arc<crate::tokenizer::Error>) -> Error {
     Error::Tokenizer { path: path.to_owned(), source: source.clone() }
 }
 
+/// Stretches a model's rotary embedding and its context.
+fn stretch_context(config: &mut Config, stretch: RopeStretch) -> Result<(), Error> {
+    let refuse = |reason: String| Err(Error::Option { option: "rope-scaling", reason });
+    let factor = stretch.factor();
+    if !(factor > 1.0 && factor <= 1024.0) {
+        return refuse(format!("a factor is above 1 and at most 1024, not {factor}"));
+    }
+    match config.rope.stretched(stretch, config.max_seq_len) {
+        Some(rope) => config.rope = rope,
+        None => return refuse("the model's rotary embedding cannot be stretched".to_owned()),
+    }
+    config.max_seq_len = (config.max_seq_len as f64 * f64::from(factor)) as usize;
+    Ok(())
+}
+
 /// The context that the options and the model agree on.
 fn context(config: &Config, options: &LoadOptions) -> Result<usize, Error> {
     let refuse = |reason: String| Err(Error::Option { option: "ctx", reason });
@@ -349,7 +371,8 @@ fn context(config: &Config, options: &LoadOptions) -> Result<usize, Error> {
         }
         Some(0) => refuse("a context has at least one token".to_owned()),
         Some(n) if n > longest => {
-            refuse(format!("{n} is more than the {longest} the model was made for"))
+            let advice = "a scaling of the rotary embedding can stretch it";
+            refuse(format!("{n} is more than the {longest} the model was made for; {advice}"))
         }
         Some(n) => Ok(n),
     }

@@ -62,6 +62,24 @@ pub enum RopeScaling {
     Factors(Vec<f32>), // [rotary_dim / 2]
 }
 
+/// A stretch of the angles that a file does not ask for, to run a model beyond its context.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum RopeStretch {
+    /// Every angle is divided by the factor.
+    Linear(f32),
+    /// YaRN by this factor, with the bands that its authors found good.
+    Yarn(f32),
+}
+
+impl RopeStretch {
+    /// The factor on the context.
+    pub fn factor(&self) -> f32 {
+        match *self {
+            Self::Linear(factor) | Self::Yarn(factor) => factor,
+        }
+    }
+}
+
 /// A rotary embedding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
@@ -179,6 +197,26 @@ impl Rope {
             return Err(s.wrong(key, "a number of positions", "0"));
         }
         Ok(Self { theta, rotary_dim, scaling })
+    }
+
+    /// The rope of a model with a context of `max_seq_len`, stretched; `None` where it is
+    /// stretched already, or where nothing is rotated.
+    pub fn stretched(&self, stretch: RopeStretch, max_seq_len: usize) -> Option<Self> {
+        if self.scaling != RopeScaling::None || self.rotary_dim == 0 {
+            return None;
+        }
+        let scaling = match stretch {
+            RopeStretch::Linear(factor) => RopeScaling::Linear { factor },
+            RopeStretch::Yarn(factor) => RopeScaling::Yarn {
+                factor,
+                attention_factor: yarn_attention_factor(factor, 1.0),
+                beta_fast: 32.0,
+                beta_slow: 1.0,
+                truncate: true,
+                original_max_seq_len: max_seq_len,
+            },
+        };
+        Some(Self { scaling, ..self.clone() })
     }
 
     /// The longest context at which the rope is as it was trained; `None` when it

@@ -92,3 +92,45 @@ fn both_spellings_of_rope_settings_are_read() {
         &linear,
     );
 }
+
+#[test]
+fn a_context_can_be_stretched_as_a_file_would_ask_for() {
+    use realizar_runtime::backend::cpu::CpuBackend;
+    use realizar_runtime::rope::RopeStretch;
+    use realizar_runtime::{LoadOptions, Model};
+    let backend = CpuBackend::new(Some(1), None).unwrap();
+    let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs");
+    let yarn = fixture.join("llama_yarn");
+    let ids: Vec<u32> = (0..100).map(|i| 3 + i * 7 % 250).collect();
+    let logits = |path: &std::path::Path, options: &LoadOptions| {
+        Model::load(path, &backend, options).and_then(|mut model| model.logits(&ids, &[99], 256))
+    };
+    let wanted = logits(&yarn, &LoadOptions::default()).unwrap();
+
+    // The same weights with a file that asks for nothing.
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::copy(yarn.join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
+    let config = std::fs::read_to_string(yarn.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    config["rope_parameters"] = json!({"rope_theta": 10000.0, "rope_type": "default"});
+    config["max_position_embeddings"] = json!(32);
+    std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+    let stretched = |rope_stretch| LoadOptions {
+        rope_stretch,
+        max_seq_len: Some(128),
+        ..LoadOptions::default()
+    };
+    assert_eq!(logits(dir.path(), &stretched(Some(RopeStretch::Yarn(4.0)))).unwrap(), wanted);
+    assert_ne!(logits(dir.path(), &stretched(Some(RopeStretch::Linear(4.0)))).unwrap(), wanted);
+    let check = |path: &std::path::Path, stretch, expected: &str| {
+        let error = logits(path, &stretched(stretch)).unwrap_err().to_string();
+        assert_eq!(error, expected);
+    };
+    let advice = "a scaling of the rotary embedding can stretch it";
+    let text = format!("ctx: 128 is more than the 32 the model was made for; {advice}");
+    check(dir.path(), None, &text);
+    let text = "rope-scaling: the model's rotary embedding cannot be stretched";
+    check(&yarn, Some(RopeStretch::Yarn(4.0)), text);
+    let text = "rope-scaling: a factor is above 1 and at most 1024, not 0.5";
+    check(dir.path(), Some(RopeStretch::Linear(0.5)), text);
+}
