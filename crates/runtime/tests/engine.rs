@@ -7,13 +7,15 @@ use common::{gpus, tiny};
 use realizar_runtime::backend::Backend;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::engine::{
-    Engine, EngineEvent, EngineOptions, EngineStats, Request, SubmitError, Ticket,
+    CacheEvent, CacheSink, Engine, EngineEvent, EngineOptions, EngineStats, Request, SubmitError,
+    Ticket,
 };
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::{Error, FinishReason, GenerateParams, LoadOptions, Model};
 use std::ops::ControlFlow;
 use std::slice::from_ref;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const CONTEXT: usize = 200;
@@ -226,6 +228,40 @@ fn a_prompt_begun_by_another_is_run_once() {
     let len = request(3).prompt.len();
     assert_eq!(cached[0], 0);
     assert!(cached[1..].iter().all(|&n| n >= (len - 1) / 32 * 32), "{cached:?} of {len}");
+}
+
+#[test]
+fn who_asks_is_told_what_the_prefix_cache_has() {
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let log = events.clone();
+    let tell = move |events: Vec<CacheEvent>| log.lock().unwrap().extend(events);
+    let cache_sink = Some(CacheSink(Arc::new(tell)));
+    let options = EngineOptions { cache_sink, ..EngineOptions::default() };
+    let engine = engine("llama", Some(224), options);
+    // The second prompt takes the pages of the first, which does not begin like it.
+    let prompt = |salt: u32, n: u32| (0..n).map(|i| 3 + (i * 7 + salt) % 200).collect::<Vec<_>>();
+    for prompt in [prompt(1, 100), prompt(2, 199)] {
+        let (_ticket, events) = submit(&engine, Request { prompt, ..request(0) });
+        collect(1, &events);
+    }
+    idle_stats(&engine);
+    let events = events.lock().unwrap();
+    let stored = |event: &CacheEvent| match event {
+        CacheEvent::Stored { hash, parent, tokens } => Some((*hash, *parent, tokens.clone())),
+        _ => None,
+    };
+    let stored: Vec<_> = events.iter().filter_map(stored).collect();
+    let pages: Vec<u32> = stored[..3].iter().flat_map(|(_, _, tokens)| tokens.clone()).collect();
+    assert_eq!(pages, prompt(1, 96));
+    assert_eq!(stored[0].1, None);
+    assert_eq!((stored[1].1, stored[2].1), (Some(stored[0].0), Some(stored[1].0)));
+    let removed = |event: &CacheEvent| match event {
+        CacheEvent::Removed { hash } => Some(*hash),
+        _ => None,
+    };
+    let removed: Vec<u64> = events.iter().filter_map(removed).collect();
+    assert_eq!(removed, [stored[2].0, stored[1].0, stored[0].0][..removed.len()]);
+    assert!(!removed.is_empty());
 }
 
 #[test]

@@ -37,6 +37,7 @@ mod schedule;
 mod stats;
 mod worker;
 
+pub use realizar_kvcache::{CacheEvent, PAGE_LEN};
 pub use request::{AnswerToken, EngineEvent, PromptLogprob, Request, Sink, SubmitError, Ticket};
 pub use stats::{EngineStats, FinishCounts, Histogram};
 
@@ -49,11 +50,23 @@ use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 use draft::Draft;
 use job::Submission;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// Where the changes of the prefix cache go, after the step that made them. It is called by the
+/// engine's thread and must not wait.
+#[derive(Clone)]
+pub struct CacheSink(pub Arc<dyn Fn(Vec<CacheEvent>) + Send + Sync>);
+
+impl fmt::Debug for CacheSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CacheSink")
+    }
+}
 
 /// How an engine works.
 #[derive(Debug, Clone)]
@@ -68,11 +81,13 @@ pub struct EngineOptions {
     pub lookup_tokens: usize,
     /// The most tokens that a draft model guesses ahead.
     pub draft_tokens: usize,
+    /// Who is told of the changes of the prefix cache.
+    pub cache_sink: Option<CacheSink>,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { max_seqs: None, max_queue: 256, lookup_tokens: 0, draft_tokens: 4 }
+        Self { max_seqs: None, max_queue: 256, lookup_tokens: 0, draft_tokens: 4, cache_sink: None }
     }
 }
 
@@ -217,7 +232,10 @@ impl Engine {
             tokenizer,
             template,
         };
-        let runner = model.into_runner();
+        let mut runner = model.into_runner();
+        if options.cache_sink.is_some() {
+            runner.keep_cache_events();
+        }
         info.vocab_size = runner.vocab_size();
         // What the cache cannot hold for one sequence alone is not promised to any.
         while info.max_seq_len > 0 && !runner.could_hold(info.max_seq_len) {
@@ -239,7 +257,8 @@ impl Engine {
             None => options.lookup_tokens,
         };
         let draft = draft.map(|model| Draft::new(model.into_runner(), options.draft_tokens));
-        let worker = worker::Worker::new(runner, (max_seqs, max_drafts), draft, shared.clone());
+        let mut worker = worker::Worker::new(runner, (max_seqs, max_drafts), draft, shared.clone());
+        worker.cache_sink = options.cache_sink.clone();
         let thread = std::thread::Builder::new()
             .name("engine".to_owned())
             .spawn(move || worker.run(&receiver))

@@ -5,7 +5,7 @@ use super::job::{Job, Key, Run, Stage, Submission};
 use super::lookup::Lookup;
 use super::outcome::{Outcome, Reader};
 use super::schedule::{Planned, Wanted, plan};
-use super::{Message, Shared};
+use super::{CacheSink, Message, Shared};
 use crate::Error;
 use crate::answer::Scratch;
 use crate::runner::{Chunk, Outputs, Runner};
@@ -33,6 +33,7 @@ pub(super) struct Worker {
     scratch: Scratch,
     /// When what is not finished will be cancelled.
     deadline: Option<Instant>,
+    pub(super) cache_sink: Option<CacheSink>,
 }
 
 impl Worker {
@@ -55,6 +56,7 @@ impl Worker {
             planned: Vec::new(),
             scratch: Scratch::default(),
             deadline: None,
+            cache_sink: None,
         }
     }
 
@@ -329,6 +331,12 @@ impl Worker {
 
     /// Tells how things stand.
     fn publish(&mut self) {
+        if let Some(CacheSink(tell)) = &self.cache_sink {
+            let events = self.runner.take_cache_events();
+            if !events.is_empty() {
+                tell(events);
+            }
+        }
         let pools = self.runner.pool_stats();
         let fullest = pools.iter().max_by(|a, b| {
             let share = |p: &realizar_kvcache::PoolStats| (p.used - p.idle) as f64 / p.total as f64;
