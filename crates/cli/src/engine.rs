@@ -41,6 +41,8 @@ pub(crate) struct Needs {
     pub(crate) seqs: Option<usize>,
     /// Whether to time each operation on the device.
     pub(crate) profile: bool,
+    /// Whether to keep the pages of prompts, also where a window has passed them.
+    pub(crate) prefixes: bool,
 }
 
 impl Engine {
@@ -71,6 +73,7 @@ impl Engine {
             max_seqs: needs.seqs.unwrap_or(default.max_seqs),
             profile: needs.profile,
             packed_cache: args.packed_cache(global)?,
+            prefix_cache: needs.prefixes,
             ..default
         };
         let device = args.device.unwrap_or_default();
@@ -134,6 +137,22 @@ impl Engine {
 
     pub(crate) fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>> {
         Ok(self.model.tokenizer()?.encode(text, options)?)
+    }
+
+    /// Goes on with the session that a file holds, if there is the file.
+    pub(crate) fn restore(&mut self, path: &Path) -> Result<()> {
+        if path.exists() {
+            self.session = Some(self.model.restore_session(path)?);
+        }
+        Ok(())
+    }
+
+    /// Writes the session to a file, if there is one.
+    pub(crate) fn save(&mut self, path: &Path) -> Result<()> {
+        if let Some(session) = &mut self.session {
+            session.save(&mut self.model, path)?;
+        }
+        Ok(())
     }
 
     /// Generates after `ids`, in the session.

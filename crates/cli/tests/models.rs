@@ -198,3 +198,28 @@ fn what_a_model_cannot_do_is_one_line() {
         assert!(stderr.starts_with("error: ") && stderr.contains(want), "{args:?}: {stderr}");
     }
 }
+
+#[test]
+fn a_prompt_cache_changes_no_answer() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("prompt.cache").display().to_string();
+    let model = model();
+    let answer = |prompt: &str, more: &[&str]| {
+        let base = ["run", &model, prompt, "--raw", "--greedy", "--seed", "1", "-n", "6"];
+        let mut object = json(&[&base[..], &["--json"], more].concat());
+        object["timings"] = Value::Null;
+        object
+    };
+    let prompts = ["once upon a time there", "once upon a time there was a tiny model"];
+    for prompt in prompts {
+        let wanted = answer(prompt, &[]);
+        for _ in 0..2 {
+            assert_eq!(answer(prompt, &["--prompt-cache", &file]), wanted, "{prompt}");
+        }
+    }
+    let args = ["run", &model, "once", "--raw", "--kv-type", "f32", "--prompt-cache", &file];
+    let output = run(&args, "");
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("prompt.cache: it is of keys and values"), "{error}");
+}

@@ -127,6 +127,48 @@ impl KvLayer {
         }
     }
 
+    /// Appends the keys and then the values of a page to `out`, by way of `room`, a readback buffer
+    /// of [`KvSpec::page_bytes`].
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn read_page(
+        &self,
+        gpu: &Gpu,
+        spec: &KvSpec,
+        page: u32,
+        room: &Buffer,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let n_bytes = spec.page_bytes();
+        for buffer in [&self.k, &self.v] {
+            let mut recorder = gpu.record();
+            recorder.copy((buffer, u64::from(page) * n_bytes), (room, 0), n_bytes);
+            recorder.submit()?;
+            let at = out.len();
+            out.resize(at + n_bytes as usize, 0);
+            gpu.read(room, &mut out[at..])?;
+        }
+        Ok(())
+    }
+
+    /// Fills a page with what [`Self::read_page`] gave.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn write_page(
+        &self,
+        gpu: &Gpu,
+        spec: &KvSpec,
+        page: u32,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        let n_bytes = spec.page_bytes();
+        let (k, v) = bytes.split_at(n_bytes as usize);
+        gpu.write(&self.k, u64::from(page) * n_bytes, k)?;
+        gpu.write(&self.v, u64::from(page) * n_bytes, v)
+    }
+
     /// Bytes on the device.
     pub fn n_bytes(&self) -> u64 {
         self.k.n_bytes() + self.v.n_bytes()

@@ -159,6 +159,36 @@ impl KvCache {
         found.len
     }
 
+    /// A sequence of `len` positions, with fresh pages from page `first_pages[group]` on; `None`
+    /// where a window would miss one of the pages before.
+    ///
+    /// # Errors
+    /// [`Error::OutOfPages`] when other sequences hold too many pages.
+    pub fn place(&mut self, len: usize, first_pages: &[usize]) -> Result<Option<SeqPages>, Error> {
+        let mut seq = self.sequence();
+        let needed = |window: &Option<usize>| PrefixTree::first_needed(*window, len);
+        if first_pages.len() != self.pools.len()
+            || first_pages.iter().zip(&self.windows).any(|(&first, w)| first > needed(w))
+        {
+            return Ok(None);
+        }
+        for (group, &first) in first_pages.iter().enumerate() {
+            let n = len.div_ceil(PAGE_LEN) - first;
+            let short = n.saturating_sub(self.pools[group].n_free());
+            if let (true, Some(tree)) = (short > 0, &mut self.tree) {
+                tree.evict(group, short, &mut self.pools);
+            }
+            let mut pages = Vec::with_capacity(self.max_pages);
+            if let Err(error) = self.pools[group].allocate(n, &mut pages) {
+                self.clear(&mut seq);
+                return Err(error);
+            }
+            seq.tables[group] = BlockTable::of(first, pages, len, self.max_pages);
+        }
+        seq.len = len;
+        Ok(Some(seq))
+    }
+
     /// Whether there are pages for a sequence of `len` positions, beside `spare` more in each group.
     pub fn has_room(&self, len: usize, spare: usize) -> bool {
         self.pools.iter().zip(&self.windows).all(|(pool, window)| {

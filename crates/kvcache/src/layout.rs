@@ -7,6 +7,7 @@
 
 use crate::Error;
 use realizar_quant::BlockType;
+use std::fmt;
 
 /// Positions in a page.
 pub const PAGE_LEN: usize = 32;
@@ -36,6 +37,16 @@ pub struct GroupSpec {
 pub struct KvLayout {
     ty: BlockType,
     spec: GroupSpec,
+}
+
+impl fmt::Display for KvLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let GroupSpec { n_layers, n_kv_heads, head_dim, window } = &self.spec;
+        let ty = self.ty;
+        write!(f, "{n_layers} layers of {n_kv_heads} heads of {head_dim} {ty}")?;
+        window.map_or(Ok(()), |window| write!(f, " in a window of {window}"))?;
+        write!(f, " by pages of {PAGE_LEN}")
+    }
 }
 
 impl KvLayout {

@@ -202,6 +202,14 @@ pub enum Error {
         /// What happened.
         reason: String,
     },
+    /// A file of a session cannot be used.
+    #[error("{}: {reason}", path.display())]
+    SessionFile {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// A prompt is longer than the context.
     #[error("a prompt of {n_tokens} tokens does not fit the context of {max}")]
     PromptTooLong {

@@ -1,9 +1,10 @@
 //! Generation: a prompt in, tokens and text out, one sequence at a time.
 //!
 //! A [`Session`] keeps its sequence between calls, so a conversation pays only
-//! for what is new, unless a sliding window has let go of what it would need. What it keeps was written by prompt rows; tokens that the
-//! model generated are run again when they come back in a prompt, so that an
-//! answer never depends on how its prompt came about.
+//! for what is new. Where a sliding window has let go of what it would need, it
+//! pays again, unless the model keeps prefixes. What it keeps was written by prompt
+//! rows; tokens that the model generated are run again when they come back in a
+//! prompt, so that an answer never depends on how its prompt came about.
 
 use crate::Error;
 use crate::answer::{Answer, Chosen, Next, Scratch};
@@ -136,6 +137,16 @@ impl Model {
 }
 
 impl Session {
+    /// A session over a sequence whose tokens were run as a prompt.
+    pub(crate) fn with_prompt(seq: SeqId, prompt: Vec<u32>) -> Self {
+        Self { seq, prompt }
+    }
+
+    /// The sequence, and its tokens that were run as a prompt.
+    pub(crate) fn parts(&mut self) -> (&SeqId, &mut Vec<u32>) {
+        (&self.seq, &mut self.prompt)
+    }
+
     /// Frees the session's part of the key-value cache.
     pub fn close(self, model: &mut Model) {
         model.runner().remove(self.seq);
@@ -236,8 +247,12 @@ impl Session {
     ) -> Result<ControlFlow<(), usize>, Error> {
         let common = self.prompt.iter().zip(ids).take_while(|(a, b)| a == b).count();
         // The last token is run in any case: its logits are wanted.
-        let cached = runner.truncate(&self.seq, common.min(ids.len() - 1));
-        self.prompt.truncate(cached);
+        let mut cached = runner.truncate(&self.seq, common.min(ids.len() - 1));
+        if cached == 0 {
+            cached = runner.adopt(&self.seq, ids, ids.len() - 1);
+        }
+        self.prompt.clear();
+        self.prompt.extend_from_slice(&ids[..cached]);
         let chunk = runner.limits().tokens;
         for tokens in ids[cached..].chunks(chunk) {
             let last = self.prompt.len() + tokens.len() == ids.len();

@@ -51,6 +51,7 @@ pub mod plan;
 pub mod rope;
 mod runner;
 pub mod sampling;
+mod session_file;
 pub mod template;
 pub mod tokenizer;
 pub mod weights;

@@ -13,6 +13,7 @@ use crate::placement::{Placement, place};
 use crate::plan::{RowLimits, plan};
 use crate::rope::RopeStretch;
 use crate::runner::{Chunk, Outputs, Runner};
+use crate::session_file::model_hash;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{WeightData, Weights};
@@ -90,6 +91,7 @@ pub struct Model {
     backend: String,
     n_params: usize,
     weight_bytes: usize,
+    hash: String,
 }
 
 impl Model {
@@ -128,6 +130,7 @@ impl Model {
         let pools = |groups: &[GroupSpec]| kv_pools(groups, options, max_seq_len, limits.tokens);
         let kv = pools(&recorded.graph.kv_groups)?;
         let (n_params, weight_bytes) = sizes(&weights);
+        let hash = model_hash(&checkpoint, &weights)?;
         let to_load = place(recorded.graph, weights, config.n_layers, (first, last), last_layers)?;
         let packed_files = options.packed_cache.files(&checkpoint)?;
         let (mut parts, mut executables) = (Vec::new(), Vec::new());
@@ -172,6 +175,7 @@ impl Model {
             template: template.map(|t| t.map(Arc::new)).map_err(Arc::new),
             n_params,
             weight_bytes,
+            hash,
         })
     }
 
@@ -198,6 +202,11 @@ impl Model {
     /// The backend that it runs on, or `first + last`.
     pub fn backend(&self) -> &str {
         &self.backend
+    }
+
+    /// What tells it from other models: a hash of its weights' shapes, types and first values.
+    pub fn hash(&self) -> &str {
+        &self.hash
     }
 
     /// Elements of all weights.

@@ -69,6 +69,15 @@ impl<'a> Logits<'a> {
     }
 }
 
+/// The keys and values of a sequence, as bytes.
+#[derive(Debug)]
+pub(crate) struct Saved {
+    /// Of each group, the pages at the front that were given back.
+    pub(crate) first_pages: Vec<usize>,
+    /// The pages of all groups, in order of position.
+    pub(crate) pages: Vec<u8>,
+}
+
 /// An executable with the sequences that run on it.
 #[derive(Debug)]
 pub struct Runner {
@@ -76,6 +85,8 @@ pub struct Runner {
     limits: RowLimits,
     vocab_size: usize,
     max_seq_len: usize,
+    /// What pages look like, in words.
+    layout: String,
     cache: KvCache,
     seqs: Vec<Option<SeqPages>>,
     copies: Vec<PageCopy>,
@@ -108,6 +119,7 @@ impl Runner {
             limits,
             vocab_size,
             max_seq_len,
+            layout: kv.iter().map(|(layout, _)| layout.to_string()).collect::<Vec<_>>().join(", "),
             cache: KvCache::new(&groups, max_seq_len, prefixes),
             seqs: Vec::new(),
             copies: Vec::with_capacity(limits.tokens * kv.len()),
@@ -212,6 +224,60 @@ impl Runner {
     pub fn adopt(&mut self, id: &SeqId, prompt: &[u32], max_len: usize) -> usize {
         let seq = self.seqs[id.0].as_mut().expect("a sequence lives until its id is given up");
         self.cache.adopt(seq, prompt, max_len)
+    }
+
+    /// What its pages look like, in words.
+    pub(crate) fn layout(&self) -> &str {
+        &self.layout
+    }
+
+    /// The keys and values of a sequence.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn save(&mut self, id: &SeqId) -> Result<Saved, Error> {
+        let seq = self.seqs[id.0].as_ref().expect("a sequence lives until its id is given up");
+        let mut saved = Saved { first_pages: Vec::new(), pages: Vec::new() };
+        for (group, table) in seq.tables().iter().enumerate() {
+            saved.first_pages.push(table.first_page());
+            for &page in table.pages() {
+                self.executable.read_page(group, page, &mut saved.pages)?;
+            }
+        }
+        Ok(saved)
+    }
+
+    /// A new sequence of `len` tokens with the keys and values of another; `None` where they are
+    /// not those of so many tokens.
+    ///
+    /// # Errors
+    /// If there are too few pages, or the device fails.
+    pub(crate) fn restore(&mut self, len: usize, saved: &Saved) -> Result<Option<SeqId>, Error> {
+        let Some(seq) = self.cache.place(len, &saved.first_pages)? else { return Ok(None) };
+        let sizes: Vec<usize> = (0..seq.tables().len())
+            .flat_map(|group| {
+                vec![self.executable.page_bytes(group); seq.tables()[group].pages().len()]
+            })
+            .collect();
+        let fits = sizes.iter().sum::<usize>() == saved.pages.len();
+        let pages = seq.tables().iter().enumerate();
+        let pages = pages.flat_map(|(group, t)| t.pages().iter().map(move |&page| (group, page)));
+        let pages: Vec<_> = pages.collect();
+        let id = self.insert(seq);
+        if !fits {
+            self.remove(id);
+            return Ok(None);
+        }
+        let mut at = 0;
+        for ((group, page), n_bytes) in pages.into_iter().zip(sizes) {
+            let bytes = &saved.pages[at..at + n_bytes];
+            at += n_bytes;
+            if let Err(error) = self.executable.write_page(group, page, bytes) {
+                self.remove(id);
+                return Err(error);
+            }
+        }
+        Ok(Some(id))
     }
 
     /// Tokens of a sequence.

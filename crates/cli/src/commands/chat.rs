@@ -42,7 +42,7 @@ pub(crate) struct Args {
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let sources = global.sources()?;
     let path = sources.resolve(&args.model)?;
-    let needs = Needs { ctx: args.generate.ctx, ..Needs::default() };
+    let needs = Needs { ctx: args.generate.ctx, prefixes: true, ..Needs::default() };
     let mut engine = Engine::load(&path, &args.load, global, needs)?;
     engine.set_template(&args.template)?;
     let mut chat = Chat { messages: Vec::new(), system: args.template.system.clone() };

@@ -39,6 +39,9 @@ pub(crate) struct Args {
     /// With --json, report the K most likely tokens of every step
     #[arg(long, value_name = "K", requires = "json")]
     logprobs: Option<usize>,
+    /// Keep what is computed of the prompt in FILE; a later run whose prompt begins alike reads it
+    #[arg(long, value_name = "FILE")]
+    prompt_cache: Option<PathBuf>,
     #[command(flatten)]
     template: TemplateArgs,
     #[command(flatten)]
@@ -51,8 +54,12 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
     let prompt = read_text(args.prompt.as_deref(), args.file.as_ref(), "prompt")?;
     let path = global.sources()?.resolve(&args.model)?;
     let start = Instant::now();
-    let needs = Needs { ctx: args.generate.ctx, ..Needs::default() };
+    let prefixes = args.prompt_cache.is_some();
+    let needs = Needs { ctx: args.generate.ctx, prefixes, ..Needs::default() };
     let mut engine = Engine::load(&path, &args.load, global, needs)?;
+    if let Some(file) = &args.prompt_cache {
+        engine.restore(file)?;
+    }
     let load = start.elapsed();
 
     let prompt_ids = if args.raw {
@@ -100,6 +107,9 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
     })?;
     if let Some(error) = failed {
         return Err(error.into());
+    }
+    if let Some(file) = &args.prompt_cache {
+        engine.save(file)?;
     }
     if args.json {
         drop(out);

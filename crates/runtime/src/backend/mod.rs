@@ -19,7 +19,7 @@ use crate::metrics::DispatchMetrics;
 use crate::packed_cache::PackedFiles;
 use crate::plan::Plan;
 use crate::weights::Weights;
-use realizar_kvcache::{KvLayout, PageCopy};
+use realizar_kvcache::{KvLayout, PageCopy, PageId};
 use std::fmt;
 use std::sync::Arc;
 
@@ -88,6 +88,21 @@ pub trait Executable: fmt::Debug + Send {
     /// # Errors
     /// If the device fails.
     fn copy_pages(&mut self, copies: &[PageCopy]) -> Result<(), Error>;
+
+    /// Bytes of a page of a group, of all layers on all its devices.
+    fn page_bytes(&self, group: usize) -> usize;
+
+    /// Appends the contents of a page to `out`, [`Self::page_bytes`] in an order of its own.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn read_page(&mut self, group: usize, page: PageId, out: &mut Vec<u8>) -> Result<(), Error>;
+
+    /// Fills a page with what [`Self::read_page`] gave.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn write_page(&mut self, group: usize, page: PageId, bytes: &[u8]) -> Result<(), Error>;
 
     /// The counters of its devices: one, or one of each when it runs on several.
     fn metrics(&self) -> Vec<Arc<DispatchMetrics>>;

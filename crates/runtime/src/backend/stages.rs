@@ -8,7 +8,7 @@
 use crate::Error;
 use crate::backend::{Batch, Executable};
 use crate::metrics::DispatchMetrics;
-use realizar_kvcache::PageCopy;
+use realizar_kvcache::{PageCopy, PageId};
 use std::sync::Arc;
 
 /// The parts of a model, in order.
@@ -42,6 +42,26 @@ impl Executable for Stages {
     fn copy_pages(&mut self, copies: &[PageCopy]) -> Result<(), Error> {
         self.first.copy_pages(copies)?;
         self.rest.iter_mut().try_for_each(|stage| stage.copy_pages(copies))
+    }
+
+    fn page_bytes(&self, group: usize) -> usize {
+        let rest: usize = self.rest.iter().map(|stage| stage.page_bytes(group)).sum();
+        self.first.page_bytes(group) + rest
+    }
+
+    fn read_page(&mut self, group: usize, page: PageId, out: &mut Vec<u8>) -> Result<(), Error> {
+        self.first.read_page(group, page, out)?;
+        self.rest.iter_mut().try_for_each(|stage| stage.read_page(group, page, out))
+    }
+
+    fn write_page(&mut self, group: usize, page: PageId, bytes: &[u8]) -> Result<(), Error> {
+        let (first, mut bytes) = bytes.split_at(self.first.page_bytes(group));
+        self.first.write_page(group, page, first)?;
+        self.rest.iter_mut().try_for_each(|stage| {
+            let (own, rest) = bytes.split_at(stage.page_bytes(group));
+            bytes = rest;
+            stage.write_page(group, page, own)
+        })
     }
 
     fn metrics(&self) -> Vec<Arc<DispatchMetrics>> {

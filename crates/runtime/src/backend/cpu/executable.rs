@@ -15,7 +15,7 @@ use realizar_kernels_cpu::{
     AttnLimits, AttnParams, AttnScratch, AttnSeq, KvGeometry, KvSlot, Pages, Rows, RowsMut, Team,
     Tier,
 };
-use realizar_kvcache::{KvLayout, PAGE_LEN, PageCopy};
+use realizar_kvcache::{KvLayout, PAGE_LEN, PageCopy, PageId};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -293,6 +293,23 @@ impl Executable for CpuExecutable {
             let [from, to] = [copy.from, copy.to].map(|page| page.0 as usize * *page_bytes);
             memory.as_mut_slice().copy_within(from..from + *page_bytes, to);
         }
+        Ok(())
+    }
+
+    fn page_bytes(&self, group: usize) -> usize {
+        self.kv[group].page_bytes
+    }
+
+    fn read_page(&mut self, group: usize, page: PageId, out: &mut Vec<u8>) -> Result<(), Error> {
+        let KvGroup { page_bytes, memory, .. } = &self.kv[group];
+        out.extend_from_slice(&memory[page.0 as usize * page_bytes..][..*page_bytes]);
+        Ok(())
+    }
+
+    fn write_page(&mut self, group: usize, page: PageId, bytes: &[u8]) -> Result<(), Error> {
+        let KvGroup { page_bytes, memory, .. } = &mut self.kv[group];
+        let at = page.0 as usize * *page_bytes;
+        memory.as_mut_slice()[at..at + *page_bytes].copy_from_slice(bytes);
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use crate::weights::Weights;
 use crate::{DeviceFault, Error};
 use realizar_kernels_wgpu as kernels;
 use realizar_kernels_wgpu::{AttentionScratch, Buffer, Gpu, KvLayer, QuantizedRows, Timer};
-use realizar_kvcache::{KvLayout, PageCopy};
+use realizar_kvcache::{KvLayout, PageCopy, PageId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -279,6 +279,29 @@ impl Executable for WgpuExecutable {
             }
         }
         recorder.submit().map_err(|e| device_error(&self.name, &e))
+    }
+
+    fn page_bytes(&self, group: usize) -> usize {
+        let KvGroup { spec, layers } = &self.kv[group];
+        2 * layers.len() * spec.page_bytes() as usize
+    }
+
+    fn read_page(&mut self, group: usize, page: PageId, out: &mut Vec<u8>) -> Result<(), Error> {
+        let KvGroup { spec, layers } = &self.kv[group];
+        let read = |out: &mut Vec<u8>| -> Result<(), kernels::Error> {
+            let room = self.gpu.readback_buffer("a page that is saved", spec.page_bytes())?;
+            layers.iter().try_for_each(|layer| layer.read_page(&self.gpu, spec, page.0, &room, out))
+        };
+        read(out).map_err(|e| device_error(&self.name, &e))
+    }
+
+    fn write_page(&mut self, group: usize, page: PageId, bytes: &[u8]) -> Result<(), Error> {
+        let KvGroup { spec, layers } = &self.kv[group];
+        let parts = bytes.chunks_exact(2 * spec.page_bytes() as usize);
+        let mut layers = layers.iter().zip(parts);
+        layers
+            .try_for_each(|(layer, bytes)| layer.write_page(&self.gpu, spec, page.0, bytes))
+            .map_err(|e| device_error(&self.name, &e))
     }
 
     fn metrics(&self) -> Vec<Arc<DispatchMetrics>> {

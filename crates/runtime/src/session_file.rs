@@ -1,0 +1,165 @@
+//! Sessions on disk: the tokens that a session has run as a prompt, with their keys and values.
+//!
+//! A file begins with 16 bytes that name the format, the length of the header in 8 bytes
+//! (little-endian) and the header in JSON; then come the pages of each key-value group in order of
+//! position, as the backend has them, and the SHA-256 of everything before. The header names the
+//! model by a hash, the backend and the layout of the pages. Another model, another backend or another
+//! layout is an error, and so is a file that is damaged: keys and values that do not fit give
+//! answers that look right and are not.
+
+use crate::Error;
+use crate::checkpoint::Checkpoint;
+use crate::generate::Session;
+use crate::model::Model;
+use crate::runner::Saved;
+use crate::weights::{WeightData, Weights};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// The first bytes of a file: the format and its version.
+const MAGIC: [u8; 16] = *b"realizar session";
+const VERSION: u32 = 1;
+/// A header of a context of millions of tokens is shorter.
+const MAX_HEADER_LEN: u64 = 256 << 20;
+const HASH_LEN: usize = 32;
+
+/// Bytes of a weight that its model's hash is made of.
+const SAMPLE_LEN: usize = 256;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    version: u32,
+    model: String,
+    backend: String,
+    /// The layouts of the pages of all groups.
+    layout: String,
+    tokens: Vec<u32>,
+    /// Of each group, the pages at the front that a window has let go of.
+    first_pages: Vec<usize>,
+}
+
+/// The hash of a model: of its architecture, and of every weight's shape, type and first values.
+pub(crate) fn model_hash(checkpoint: &Checkpoint, weights: &Weights) -> Result<String, Error> {
+    let mut hash = Sha256::new();
+    hash.update(checkpoint.architecture()?);
+    for weight in &weights.0 {
+        match weight {
+            WeightData::Matrix { ty, rows, cols, data } => {
+                hash.update(format!("{ty} {rows} {cols}"));
+                hash.update(&data[..data.len().min(SAMPLE_LEN)]);
+            }
+            WeightData::Vector(values) => {
+                values.iter().take(SAMPLE_LEN / 4).for_each(|x| hash.update(x.to_le_bytes()));
+            }
+        }
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+impl Session {
+    /// Writes what the session has read as a prompt to a file, which appears when it is whole.
+    /// Generated tokens are not part of it: they are run again when they come back in a prompt.
+    ///
+    /// # Errors
+    /// If the file cannot be written or the device fails.
+    pub fn save(&mut self, model: &mut Model, path: &Path) -> Result<(), Error> {
+        let io = |source| Error::Io { path: path.to_owned(), source };
+        let header_of = (model.hash().to_owned(), model.backend().to_owned());
+        let runner = model.runner();
+        let layout = runner.layout().to_owned();
+        let (seq, prompt) = self.parts();
+        let mut len = runner.truncate(seq, prompt.len());
+        if len == 0 {
+            len = runner.adopt(seq, prompt, prompt.len());
+        }
+        prompt.truncate(len);
+        let Saved { first_pages, pages } = runner.save(seq)?;
+        let (hash, backend) = header_of;
+        let tokens = prompt.clone();
+        let header = Header { version: VERSION, model: hash, backend, layout, tokens, first_pages };
+        let header = serde_json::to_vec(&header).map_err(|e| io(e.into()))?;
+        let mut bytes = Vec::with_capacity(24 + header.len() + pages.len() + HASH_LEN);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&(header.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(&header);
+        bytes.extend_from_slice(&pages);
+        let hash = Sha256::digest(&bytes);
+        bytes.extend_from_slice(&hash);
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(".partial");
+        let partial = path.with_file_name(name);
+        let write = || -> io::Result<()> {
+            let mut file = fs::File::create(&partial)?;
+            file.write_all(&bytes)?;
+            file.sync_all()?;
+            fs::rename(&partial, path)
+        };
+        write().map_err(|source| {
+            // What is left of a file that could not be written is of no use.
+            let _ = fs::remove_file(&partial);
+            io(source)
+        })
+    }
+}
+
+impl Model {
+    /// The session that a file holds; it goes on as if it had never ended.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is no session or is damaged, if it is of another model, backend
+    /// or layout of keys and values, or if it does not fit the context or the cache.
+    pub fn restore_session(&mut self, path: &Path) -> Result<Session, Error> {
+        let refuse = |reason: String| Error::SessionFile { path: path.to_owned(), reason };
+        let bytes = fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+        let (header, pages) = parse(&bytes).map_err(refuse)?;
+        let same = |what: &str, found: &str, expected: &str| match found == expected {
+            true => Ok(()),
+            false => Err(refuse(format!("it is of {what} {found}, and this is {expected}"))),
+        };
+        same("model", &header.model, self.hash())?;
+        same("backend", &header.backend, self.backend())?;
+        let runner = self.runner();
+        same("keys and values", &header.layout, runner.layout())?;
+        let (n, max) = (header.tokens.len(), runner.max_seq_len());
+        if n > max {
+            return Err(refuse(format!("its {n} tokens do not fit the context of {max}")));
+        }
+        let vocab_size = runner.vocab_size();
+        if let Some(id) = header.tokens.iter().find(|&&id| id as usize >= vocab_size) {
+            return Err(refuse(format!("token {id} is not in the vocabulary of {vocab_size}")));
+        }
+        let saved = Saved { first_pages: header.first_pages, pages: pages.to_vec() };
+        match runner.restore(n, &saved)? {
+            Some(seq) => Ok(Session::with_prompt(seq, header.tokens)),
+            None => Err(refuse("its pages are not those of its tokens".to_owned())),
+        }
+    }
+}
+
+/// The header and the pages of a file, or what is wrong with it.
+fn parse(bytes: &[u8]) -> Result<(Header, &[u8]), String> {
+    let Some(rest) = bytes.strip_prefix(&MAGIC) else {
+        return Err("it is no session".to_owned());
+    };
+    let cut = || "it ends too early".to_owned();
+    let (body, hash) = bytes.split_last_chunk::<HASH_LEN>().ok_or_else(cut)?;
+    if Sha256::digest(body).as_slice() != hash {
+        return Err("it is damaged: its hash is not that of its contents".to_owned());
+    }
+    let rest = &rest[..rest.len() - HASH_LEN];
+    let (len, rest) = rest.split_first_chunk::<8>().ok_or_else(cut)?;
+    let len = u64::from_le_bytes(*len);
+    if len > MAX_HEADER_LEN || len > rest.len() as u64 {
+        return Err(cut());
+    }
+    let (header, pages) = rest.split_at(len as usize);
+    let header: Header =
+        serde_json::from_slice(header).map_err(|error| format!("its header: {error}"))?;
+    if header.version != VERSION {
+        return Err(format!("its version is {}, and this one is {VERSION}", header.version));
+    }
+    Ok((header, pages))
+}
