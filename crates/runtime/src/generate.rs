@@ -156,7 +156,8 @@ impl Session {
     ) -> Result<Generation, Error> {
         let started = Instant::now();
         let (tokenizer, runner) = model.parts()?;
-        let mut sampler = Sampler::new(params.sampling.clone(), runner.vocab_size())?;
+        let mut sampler =
+            Sampler::with_tokenizer(params.sampling.clone(), runner.vocab_size(), tokenizer)?;
         let mut stops = StopMatcher::new(params.stop.clone())?;
         if ids.is_empty() {
             return Err(Error::Request("the prompt has no tokens".to_owned()));
