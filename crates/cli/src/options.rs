@@ -11,6 +11,7 @@ use clap::{Args, Parser, ValueEnum};
 use realizar_runtime::backend::cpu::Affinity;
 use realizar_runtime::device::{DeviceChoice, DeviceOptions};
 use realizar_runtime::rope::RopeStretch;
+use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::{Error, PackedCache};
 
 use crate::commands::Command;
@@ -228,6 +229,24 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "P", default_value = "0.05", value_parser = range(0.0, 1.0))]
     #[arg(allow_negative_numbers = true)]
     pub(crate) min_p: f32,
+    /// Keep the tokens whose surprise is nearest to the entropy, up to this probability; 1 keeps
+    /// all
+    #[arg(long, visible_alias = "typical-p", value_name = "P", default_value = "1")]
+    #[arg(value_parser = above_zero(1.0), allow_negative_numbers = true, hide_short_help = true)]
+    pub(crate) typical: f32,
+    /// Keep tokens with a logit within N standard deviations of the best; 0 and -1 keep all
+    #[arg(long, visible_alias = "top-n-sigma", value_name = "N", default_value = "0")]
+    #[arg(value_parser = range(-1.0, 100.0), allow_negative_numbers = true)]
+    #[arg(hide_short_help = true)]
+    pub(crate) top_nsigma: f32,
+    /// How often XTC excludes all of the top choices but the least likely; 0 is never
+    #[arg(long, value_name = "P", default_value = "0", value_parser = range(0.0, 1.0))]
+    #[arg(allow_negative_numbers = true, hide_short_help = true)]
+    pub(crate) xtc_probability: f32,
+    /// Probability of a top choice for XTC; above 0.5 is off
+    #[arg(long, value_name = "P", default_value = "0.1", value_parser = range(0.0, 1.0))]
+    #[arg(allow_negative_numbers = true, hide_short_help = true)]
+    pub(crate) xtc_threshold: f32,
     /// Penalty of repeated tokens; 1 is none
     #[arg(long, value_name = "X", default_value = "1", value_parser = above_zero(100.0))]
     #[arg(allow_negative_numbers = true)]
@@ -244,6 +263,39 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "X", default_value = "0", value_parser = range(-2.0, 2.0))]
     #[arg(allow_negative_numbers = true)]
     pub(crate) frequency_penalty: f32,
+    /// DRY: penalty of tokens that continue a sequence of the text; 0 is none
+    #[arg(long, value_name = "X", default_value = "0", value_parser = range(0.0, 100.0))]
+    #[arg(allow_negative_numbers = true, hide_short_help = true)]
+    pub(crate) dry_multiplier: f32,
+    /// DRY: factor per further token of the sequence
+    #[arg(long, value_name = "X", default_value = "1.75", value_parser = range(1.0, 100.0))]
+    #[arg(allow_negative_numbers = true, hide_short_help = true)]
+    pub(crate) dry_base: f32,
+    /// DRY: length from which on a sequence must not be continued
+    #[arg(long, value_name = "N", default_value = "2", value_parser = whole)]
+    #[arg(allow_negative_numbers = true, hide_short_help = true)]
+    pub(crate) dry_allowed_length: usize,
+    /// DRY: tokens that are searched for sequences; -1 is all of them
+    #[arg(long, value_name = "N", default_value = "64", hide_short_help = true)]
+    #[arg(value_parser = clap::value_parser!(i32).range(-1..), allow_negative_numbers = true)]
+    pub(crate) dry_penalty_last_n: i32,
+    /// DRY: text that a sequence does not reach across, in place of \n : " *; may be given several
+    /// times, and `none` is none at all
+    #[arg(long, value_name = "TEXT", value_parser = not_empty, allow_hyphen_values = true)]
+    #[arg(hide_short_help = true)]
+    pub(crate) dry_sequence_breaker: Vec<String>,
+    /// Mirostat in place of top-k, top-p and the other filters: 0 (off) or 2 (its version 2)
+    #[arg(long, value_name = "N", default_value = "0", value_parser = mirostat)]
+    #[arg(allow_negative_numbers = true, hide_short_help = true)]
+    pub(crate) mirostat: u8,
+    /// Mirostat: how fast it follows what was chosen
+    #[arg(long, value_name = "X", default_value = "0.1", value_parser = range(0.0, 1.0))]
+    #[arg(allow_negative_numbers = true, hide_short_help = true)]
+    pub(crate) mirostat_lr: f32,
+    /// Mirostat: the mean surprise to aim at, in bits
+    #[arg(long, value_name = "BITS", default_value = "5", value_parser = range(0.0, 100.0))]
+    #[arg(allow_negative_numbers = true, hide_short_help = true)]
+    pub(crate) mirostat_ent: f32,
     /// Add BIAS to the logit of token ID; -inf bans it (may be given several times)
     #[arg(long, value_name = "ID=BIAS", value_parser = logit_bias, allow_hyphen_values = true)]
     pub(crate) logit_bias: Vec<(u32, f32)>,
@@ -256,6 +308,15 @@ impl GenerateArgs {
     /// The temperature in effect.
     pub(crate) fn temperature(&self) -> f32 {
         if self.greedy { 0.0 } else { self.temp }
+    }
+
+    /// The sequence breakers of DRY in effect.
+    pub(crate) fn dry_breakers(&self) -> Vec<String> {
+        let given = &self.dry_sequence_breaker;
+        if given.is_empty() {
+            return SamplingParams::default().dry_sequence_breakers;
+        }
+        given.iter().filter(|text| *text != "none").map(|text| unescape(text)).collect()
     }
 
     /// The seed given, or one that is drawn: below 2^32, so that every JSON reader keeps it.
@@ -315,6 +376,40 @@ fn device(text: &str) -> Result<DeviceChoice, String> {
 
 fn not_empty(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("must not be empty".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+/// Writes `\n`, `\t`, `\r`, `\"`, `\'` and `\\` as what they stand for, as shells pass them on;
+/// any other backslash is itself.
+fn unescape(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        let mut ahead = rest.clone();
+        let escaped = match ahead.next() {
+            Some('n') => Some('\n'),
+            Some('t') => Some('\t'),
+            Some('r') => Some('\r'),
+            Some(c @ ('\\' | '"' | '\'')) => Some(c),
+            _ => None,
+        };
+        match escaped.filter(|_| c == '\\') {
+            Some(escaped) => {
+                out.push(escaped);
+                rest = ahead;
+            }
+            None => out.push(c),
+        }
+    }
+    out
+}
+
+fn mirostat(text: &str) -> Result<u8, String> {
+    match text {
+        "0" => Ok(0),
+        "2" => Ok(2),
+        "1" => Err("version 1 of Mirostat is not supported; give 2, or 0 for none".to_owned()),
+        _ => Err("must be 0 or 2".to_owned()),
+    }
 }
 
 fn number(text: &str) -> Result<f32, String> {
@@ -404,6 +499,11 @@ mod tests {
             &["--affinity", "cores"],
             &["--packed-cache", "auto"],
             &["--device", "wgpu:1", "--gpu-layers", "3", "--gpu-plain"],
+            &["--typical", "0.9", "--top-nsigma", "-1", "--xtc-probability", "1"],
+            &["--typical-p", "0.9", "--top-n-sigma", "1.5", "--xtc-threshold", "0.2"],
+            &["--dry-multiplier", "0.8", "--dry-base", "2", "--dry-allowed-length", "3"],
+            &["--dry-penalty-last-n", "-1", "--dry-sequence-breaker", "-"],
+            &["--mirostat", "2", "--mirostat-lr", "0.2", "--mirostat-ent", "3"],
         ] {
             assert!(parse(good).is_ok(), "{good:?}");
         }
@@ -427,6 +527,13 @@ mod tests {
             &["--affinity", "all"],
             &["--device", "wgpu:x"],
             &["--gpu-layers", "0"],
+            &["--typical", "0"],
+            &["--top-nsigma", "-2"],
+            &["--xtc-probability", "1.1"],
+            &["--dry-base", "0.5"],
+            &["--dry-penalty-last-n", "-2"],
+            &["--dry-sequence-breaker", ""],
+            &["--mirostat", "1"],
         ] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
@@ -442,13 +549,28 @@ mod tests {
         }
     }
 
+    #[derive(Parser)]
+    struct Only {
+        #[command(flatten)]
+        generate: GenerateArgs,
+    }
+
+    #[test]
+    fn sequence_breakers_replace_the_usual_ones() {
+        let check = |given: &[&str], want: &[&str]| {
+            let args = given.iter().flat_map(|text| ["--dry-sequence-breaker", text]);
+            let only = Only::try_parse_from(["x"].into_iter().chain(args)).expect("breakers");
+            assert_eq!(only.generate.dry_breakers(), want, "{given:?}");
+        };
+        check(&[], &["\n", ":", "\"", "*"]);
+        check(&["none"], &[]);
+        check(&["a", "\n", "- "], &["a", "\n", "- "]);
+        check(&[r"\n", r"\t\r|", r#"\\\"\'"#], &["\n", "\t\r|", "\\\"'"]);
+        check(&[r"\", r"\x\\n", r"n\"], &[r"\", r"\x\n", r"n\"]);
+    }
+
     #[test]
     fn a_drawn_seed_is_small() {
-        #[derive(Parser)]
-        struct Only {
-            #[command(flatten)]
-            generate: GenerateArgs,
-        }
         let only = Only::try_parse_from(["x"]).expect("no argument is needed");
         assert!(only.generate.seed() < 1 << 32);
         let only = Only::try_parse_from(["x", "--seed", "9000000000"]).expect("a seed");

@@ -67,7 +67,7 @@ impl Answer {
     ) -> Result<Self, Error> {
         let mut sampling = params.sampling.clone();
         sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(index as u64));
-        let mut sampler = Sampler::new(sampling, vocab_size)?;
+        let mut sampler = Sampler::with_tokenizer(sampling, vocab_size, &tokenizer)?;
         sampler.add_prompt(prompt);
         Ok(Self {
             decoder: Some(StreamDecoder::new(tokenizer.clone()).continuing()),

@@ -1,4 +1,5 @@
-//! A step of the engine allocates nothing once its sequence is under way.
+//! A step of the engine and the choice of a token allocate nothing once their sequence is under
+//! way.
 
 mod common;
 
@@ -6,6 +7,7 @@ use common::{tiny, write_quantized};
 use realizar_quant::BlockType;
 use realizar_runtime::backend::Role;
 use realizar_runtime::backend::cpu::CpuBackend;
+use realizar_runtime::sampling::{Sampler, SamplingParams};
 use realizar_runtime::{Chunk, LoadOptions, Model, Outputs};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,7 +40,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// One test alone, as the allocations of all threads are counted.
 #[test]
+fn tokens_allocate_nothing() {
+    steps_allocate_nothing();
+    samplers_allocate_nothing();
+}
+
 fn steps_allocate_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let quantized = dir.path().join("quantized.gguf");
@@ -69,5 +77,40 @@ fn steps_allocate_nothing() {
         let n: usize = (0..100).map(|i| step(&tokens[i % 32..][..1], Role::Generated)).sum();
         assert_eq!(n, 0, "{path:?}: allocations of 100 generated tokens");
         assert_eq!(step(&tokens, Role::Prompt), 0, "{path:?}: allocations of a prompt");
+    }
+}
+
+fn samplers_allocate_nothing() {
+    let plain = SamplingParams { top_k: 0, top_p: 1.0, seed: Some(1), ..SamplingParams::default() };
+    let dry = SamplingParams {
+        repetition_penalty: 1.1,
+        dry_multiplier: 0.8,
+        dry_sequence_breakers: Vec::new(),
+        ..plain.clone()
+    };
+    for params in [
+        plain.clone(),
+        SamplingParams { top_k: 40, top_p: 0.95, min_p: 0.05, ..dry },
+        SamplingParams { top_p: 0.95, top_n_sigma: 3.0, ..plain.clone() },
+        SamplingParams { typical_p: 0.9, top_p: 0.9, ..plain.clone() },
+        SamplingParams { xtc_probability: 0.5, xtc_threshold: 0.01, ..plain.clone() },
+        SamplingParams { mirostat: 2, ..plain },
+    ] {
+        let rows: Vec<Vec<f32>> = (0..10)
+            .map(|row| (0..5000).map(|i| ((i * 7919 + row) % 997) as f32 / 70.0).collect())
+            .collect();
+        let mut logits = rows[0].clone();
+        let mut sampler = Sampler::new(params.clone(), logits.len()).unwrap();
+        let mut sample = |n: usize| {
+            let before = N_ALLOCATIONS.load(Ordering::Relaxed);
+            for i in 0..n {
+                logits.copy_from_slice(&rows[i % rows.len()]);
+                let id = sampler.sample(&mut logits).unwrap();
+                sampler.accept(id);
+            }
+            N_ALLOCATIONS.load(Ordering::Relaxed) - before
+        };
+        sample(300);
+        assert_eq!(sample(100), 0, "{params:?}: allocations of 100 tokens");
     }
 }

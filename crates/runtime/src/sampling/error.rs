@@ -40,6 +40,12 @@ pub enum Error {
     /// Every token is excluded.
     #[error("every logit is minus infinity: no token can be chosen")]
     NoToken,
+    /// There are sequence breakers, which are texts, and no tokenizer to read tokens with.
+    #[error("`dry_sequence_breakers` cannot be found in tokens without a tokenizer")]
+    NoTokenizer,
+    /// No automaton can be built that finds the sequence breakers.
+    #[error("`dry_sequence_breakers` cannot be searched for: {0}")]
+    Breakers(String),
     /// A stop string is empty.
     #[error("stop string {idx} is empty")]
     EmptyStop {

@@ -4,17 +4,31 @@
 //!
 //! 1. logit bias is added;
 //! 2. the repetition penalty, then presence and frequency penalties;
-//! 3. temperature (zero chooses the best token here and ends);
-//! 4. top-k, on the logits;
-//! 5. top-p, on the distribution that top-k left;
-//! 6. min-p, relative to the most likely token;
-//! 7. one draw from what is left.
+//! 3. DRY, the penalty of repeated sequences;
+//! 4. temperature (zero chooses the best token here and ends);
+//! 5. top-n-sigma, on the logits of the whole vocabulary;
+//! 6. top-k, on the logits;
+//! 7. typical-p, on the distribution that these left;
+//! 8. top-p, on the distribution that typical-p left;
+//! 9. min-p, relative to the most likely token that is left;
+//! 10. XTC, with a draw of its own, on the distribution that min-p left;
+//! 11. one draw from what is left.
 //!
 //! Temperature comes before the filters, as in transformers and vLLM and as clients of the OpenAI
-//! API expect: a high temperature widens the nucleus that top-p keeps. llama.cpp applies it last.
+//! API expect: a high temperature widens the nucleus that top-p keeps. llama.cpp applies it last;
+//! the rest of the order is llama.cpp's. Penalties come first, since they are in units of the
+//! model's logits. Top-n-sigma needs the spread of all logits, so no filter may come before it;
+//! temperature makes no difference to it. XTC comes last, so that it never raises to a choice what
+//! a filter would drop. It spares no token, not even the end of the text: that one is excluded
+//! like any other top choice.
+//!
+//! Mirostat takes the place of steps 5 to 10: it alone decides what is left.
 
+mod dry;
 mod error;
+mod filters;
 pub mod logprobs;
+mod mirostat;
 mod params;
 mod sampler;
 mod scan;

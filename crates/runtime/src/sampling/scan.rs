@@ -1,5 +1,5 @@
 //! What the sampler needs to know of a row of logits, without sorting it: the best
-//! token, the best few, sums of weights.
+//! token, the best few, sums of weights, their spread.
 //!
 //! One pass finds the largest logit of every block of 64 tokens. What follows looks only into
 //! blocks that can matter. Sums have one order, so a choice does not depend on the machine.
@@ -32,6 +32,11 @@ impl Weight {
     /// The weight of a logit; 1 for the best.
     pub(super) fn of(self, logit: f32) -> f32 {
         logit_weight(logit, self.max, self.scale)
+    }
+
+    /// The logarithm of a logit's weight.
+    fn log_of(self, logit: f32) -> f32 {
+        (logit - self.max) * self.scale
     }
 
     /// A logit below which every weight is below `least`.
@@ -136,6 +141,23 @@ impl Blocks {
         pick(weights, goal - sum)
     }
 
+    /// The mean logarithm of the weights of all tokens, each counted by its weight; `total` is
+    /// their sum.
+    pub(super) fn mean_log(&self, logits: &[f32], weight: Weight, total: f64) -> f64 {
+        let mut sum = 0.0;
+        for (block, &block_max) in logits.chunks(LOGIT_BLOCK).zip(&self.maxima) {
+            if weight.of(block_max) == 0.0 {
+                continue;
+            }
+            for &logit in block {
+                let w = weight.of(logit);
+                // Where nothing is weighed, the logarithm may be minus infinity.
+                sum += if w > 0.0 { f64::from(w * weight.log_of(logit)) } else { 0.0 };
+            }
+        }
+        sum / total
+    }
+
     /// Fills `kept` with the tokens of at least the weight `least`, in order of id.
     pub(super) fn keep_heavy(
         &self,
@@ -144,8 +166,29 @@ impl Blocks {
         least: f64,
         kept: &mut Vec<(f32, u32)>,
     ) {
+        self.keep(logits, weight, weight.logit_of(least), least, kept);
+    }
+
+    /// Fills `kept` with the tokens of at least the logit `threshold`, in order of id.
+    pub(super) fn keep_above(
+        &self,
+        logits: &[f32],
+        weight: Weight,
+        threshold: f32,
+        kept: &mut Vec<(f32, u32)>,
+    ) {
+        self.keep(logits, weight, threshold, 0.0, kept);
+    }
+
+    fn keep(
+        &self,
+        logits: &[f32],
+        weight: Weight,
+        threshold: f32,
+        least: f64,
+        kept: &mut Vec<(f32, u32)>,
+    ) {
         kept.clear();
-        let threshold = weight.logit_of(least);
         for (b, block) in logits.chunks(LOGIT_BLOCK).enumerate() {
             if self.maxima[b] < threshold {
                 continue;
@@ -163,6 +206,33 @@ impl Blocks {
     }
 }
 
+/// The least logit that is within `n` standard deviations of the largest, `max`. Tokens of minus
+/// infinity do not count.
+///
+/// This is the bound of top-nσ (Tang et al. 2024, "Top-nσ: Not All Logits Are You Need"). As the
+/// deviation grows with the logits, a temperature does not change which tokens are within it.
+pub(super) fn sigma_bound(logits: &[f32], max: f32, n: f32) -> f32 {
+    // Sums side by side, as one alone would wait for every addition. Differences from the maximum
+    // are small enough for the sum of their squares.
+    const N_SUMS: usize = 8;
+    let (mut count, mut sum, mut squares) = ([0_u32; N_SUMS], [0.0; N_SUMS], [0.0; N_SUMS]);
+    for chunk in logits.chunks(N_SUMS) {
+        for (i, &logit) in chunk.iter().enumerate() {
+            let counts = logit > f32::NEG_INFINITY;
+            let below = if counts { f64::from(max) - f64::from(logit) } else { 0.0 };
+            count[i] += u32::from(counts);
+            sum[i] += below;
+            squares[i] += below * below;
+        }
+    }
+    let count = f64::from(count.iter().sum::<u32>());
+    let (sum, squares): (f64, f64) = (sum.iter().sum(), squares.iter().sum());
+    let variance = (squares / count - (sum / count).powi(2)).max(0.0);
+    let bound = f64::from(max) - f64::from(n) * variance.sqrt();
+    let rounded = bound as f32;
+    if f64::from(rounded) < bound { rounded.next_up() } else { rounded }
+}
+
 /// The token at which the sum of the weights, in the order given, exceeds `goal`; else the
 /// last that has a weight.
 pub(super) fn pick(weights: impl Iterator<Item = (f32, u32)>, goal: f64) -> Option<u32> {
@@ -178,69 +248,6 @@ pub(super) fn pick(weights: impl Iterator<Item = (f32, u32)>, goal: f64) -> Opti
         }
     }
     last
-}
-
-/// Finds nuclei. One value serves many rows.
-#[derive(Debug, Default)]
-pub(super) struct Nucleus {
-    sums: Vec<f64>,        // [N_CLASSES]
-    rest: Vec<(f32, u32)>, // tokens of one class
-}
-
-/// Bits of a weight that do not decide its class.
-const CLASS_SHIFT: u32 = 18;
-/// Classes of weights from zero to one.
-const N_CLASSES: usize = (1_f32.to_bits() >> CLASS_SHIFT) as usize + 1;
-
-/// The class of a weight, which grows with it: its exponent and the first bits after.
-fn class(weight: f32) -> usize {
-    ((weight.to_bits() >> CLASS_SHIFT) as usize).min(N_CLASSES - 1)
-}
-
-impl Nucleus {
-    /// Cuts `kept` down to the fewest tokens, most likely first, whose weight reaches `goal`.
-    /// Those that are left stay in their order.
-    pub(super) fn keep(&mut self, kept: &mut Vec<(f32, u32)>, goal: f64) {
-        /// So few are sorted.
-        const FEW: usize = 128;
-        // The class in which the goal is reached; of the others, all or nothing is kept.
-        self.sums.clear();
-        self.sums.resize(N_CLASSES, 0.0);
-        for &(weight, _) in &*kept {
-            self.sums[class(weight)] += f64::from(weight);
-        }
-        let mut sum = 0.0;
-        let last_class = self.sums.iter().rposition(|class| {
-            let reached = sum + class >= goal;
-            sum += if reached { 0.0 } else { *class };
-            reached
-        });
-        let Some(last_class) = last_class else { return };
-        self.rest.clear();
-        self.rest.extend(kept.iter().filter(|(weight, _)| class(*weight) == last_class));
-        let mut rest = &mut self.rest[..];
-        // Each round decides for a head of a quarter of what is left whether it is enough.
-        while rest.len() > FEW {
-            let n = rest.len() / 4;
-            rest.select_nth_unstable_by(n, best_first);
-            let head: f64 = rest[..n].iter().map(|(weight, _)| f64::from(*weight)).sum();
-            if sum + head >= goal {
-                rest = &mut rest[..n];
-            } else {
-                sum += head;
-                rest = &mut rest[n..];
-            }
-        }
-        rest.sort_unstable_by(best_first);
-        let last = rest.iter().find(|(weight, _)| {
-            sum += f64::from(*weight);
-            sum >= goal
-        });
-        // Rounding may leave the goal of this class just out of reach: all of it is kept.
-        if let Some(last) = last.or(rest.last()) {
-            kept.retain(|token| best_first(token, last) != Ordering::Greater);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -306,32 +313,36 @@ mod tests {
     }
 
     #[test]
-    fn a_nucleus_matches_a_full_sort() {
-        // Peaked, flat, and with many equals.
-        let shapes: [fn(usize) -> f32; 3] =
-            [|i| (i % 5000) as f32 / 700.0, |i| (i % 5000) as f32 * 1e-5, |i| (i % 3) as f32];
-        for shape in shapes {
-            let logits: Vec<f32> = (0..5000).map(|i| shape(i * 7919)).collect();
+    fn the_bound_of_sigmas_is_that_of_the_finite_logits() {
+        let check = |logits: &[f32], n: f32, want: f32| {
+            let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let got = sigma_bound(logits, max, n);
+            assert!((got - want).abs() < 1e-5, "{got} for {n} of {logits:?}");
+            assert!(got <= max);
+        };
+        // The mean is 5, the deviation 2.
+        let logits = [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0];
+        check(&logits, 1.0, 7.0);
+        check(&logits, 2.5, 4.0);
+        check(&[&logits[..], &[f32::NEG_INFINITY; 9][..]].concat(), 1.0, 7.0);
+        check(&[3.0; 20], 1.0, 3.0);
+        check(&[-7.0], 3.0, -7.0);
+    }
+
+    #[test]
+    fn the_mean_logarithm_is_the_entropy_less_that_of_the_sum() {
+        for temperature in [0.05, 1.0, 3.0] {
+            let mut logits: Vec<f32> = (0..500).map(|i| ((i * 7919) % 997) as f32 / 50.0).collect();
+            logits.push(f32::NEG_INFINITY);
             let mut blocks = Blocks::default();
             let (_, max) = blocks.read(&logits).unwrap().unwrap();
-            let weight = Weight::new(max, 1.0);
-            let weights: Vec<f32> = logits.iter().map(|&x| weight.of(x)).collect();
-            let all = sorted(&weights);
+            let weight = Weight::new(max, temperature);
             let total = blocks.sum(&logits, weight);
-            for top_p in [0.001, 0.2, 0.9, 0.999] {
-                let mut kept = Vec::new();
-                let goal = total * top_p;
-                blocks.keep_heavy(&logits, weight, (1.0 - top_p) * total / 5000.0, &mut kept);
-                Nucleus::default().keep(&mut kept, goal);
-                let mut sum = 0.0;
-                let n = all.iter().position(|(w, _)| {
-                    sum += f64::from(*w);
-                    sum >= goal
-                });
-                let mut want = all[..=n.unwrap()].to_vec();
-                want.sort_by_key(|(_, id)| *id);
-                assert_eq!(kept, want, "top_p = {top_p}");
-            }
+            let got = blocks.mean_log(&logits, weight, total);
+            let logs = logits[..500].iter().map(|&x| f64::from((x - max) / temperature));
+            let sum: f64 = logs.clone().map(f64::exp).sum();
+            let want: f64 = logs.map(|x| x * x.exp() / sum).sum();
+            assert!((got - want).abs() < 1e-5 * want.abs().max(1.0), "{got} for {want}");
         }
     }
 }

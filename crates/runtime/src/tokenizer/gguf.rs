@@ -7,6 +7,7 @@
 //! ids from it than from here and from llama.cpp.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use realizar_formats::Metadata;
 
@@ -118,7 +119,7 @@ pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer, Error> {
         return Err(Error::UndefinedSpecial { name: "eos" });
     }
     Ok(Tokenizer {
-        vocab,
+        vocab: Arc::new(vocab),
         encoder: Encoder::Native { specials, native: Box::new(encoder), add_space_prefix },
         bos: ids.bos,
         eos: ids.eos,

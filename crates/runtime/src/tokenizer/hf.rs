@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -214,7 +214,7 @@ pub(super) fn load(dir: &Path) -> Result<Tokenizer, Error> {
         add_eos: eos.is_some() && around.len() > 1 && around.last() == eos.as_ref(),
         strips_leading_space: decoder.strips_leading_space,
         encoder: Encoder::HuggingFace(Box::new(encoder)),
-        vocab,
+        vocab: Arc::new(vocab),
         bos,
         eos,
         end_ids,

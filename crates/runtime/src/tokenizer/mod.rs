@@ -18,6 +18,7 @@ mod stream;
 mod vocab;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use realizar_formats::Metadata;
 
@@ -40,7 +41,7 @@ pub struct EncodeOptions {
 
 /// A vocabulary with its encoder.
 pub struct Tokenizer {
-    vocab: Vocab,
+    vocab: Arc<Vocab>,
     encoder: Encoder,
     bos: Option<u32>,
     eos: Option<u32>,
@@ -149,6 +150,11 @@ impl Tokenizer {
         Ok(self.vocab.piece(id))
     }
 
+    /// The bytes of all tokens, for keeping beside the tokenizer.
+    pub(crate) fn all_bytes(&self) -> TokenBytes {
+        TokenBytes(self.vocab.clone())
+    }
+
     /// The bytes of a token as text for display, with U+FFFD for what is not a whole character.
     ///
     /// Fails on an id outside the vocabulary.
@@ -200,6 +206,33 @@ impl Tokenizer {
     /// Whether [`EncodeOptions::add_special`] puts the beginning-of-text token first.
     pub fn add_bos(&self) -> bool {
         self.add_bos
+    }
+}
+
+/// The bytes that each token of a tokenizer stands for.
+#[derive(Clone)]
+pub(crate) struct TokenBytes(Arc<Vocab>);
+
+impl TokenBytes {
+    /// The bytes of token `id`; none outside the vocabulary.
+    pub(crate) fn get(&self, id: u32) -> &[u8] {
+        if (id as usize) < self.0.len() { self.0.piece(id) } else { &[] }
+    }
+
+    /// Tokens that stand for these texts.
+    #[cfg(test)]
+    pub(crate) fn of(texts: &[&str]) -> Self {
+        let mut vocab = Vocab::with_capacity(texts.len());
+        for text in texts {
+            vocab.push(vocab::TokenKind::Normal, true, |out| out.extend(text.bytes())).unwrap();
+        }
+        Self(Arc::new(vocab))
+    }
+}
+
+impl std::fmt::Debug for TokenBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenBytes").field("vocab_size", &self.0.len()).finish()
     }
 }
 
