@@ -11,6 +11,7 @@ pub struct StreamDecoder<'a> {
     pending: Vec<u8>, // at most one incomplete character between pushes
     text: String,
     skip_special: bool,
+    shown: Vec<u32>, // control tokens that are written all the same
     strip_space: bool,
 }
 
@@ -21,6 +22,7 @@ impl<'a> StreamDecoder<'a> {
             pending: Vec::new(),
             text: String::new(),
             skip_special,
+            shown: Vec::new(),
             strip_space: tokenizer.strips_leading_space,
         }
     }
@@ -37,6 +39,14 @@ impl<'a> StreamDecoder<'a> {
     #[must_use]
     pub fn with_special(mut self) -> Self {
         self.skip_special = false;
+        self
+    }
+
+    /// These control tokens are written as text, where others are left out: those that mark parts
+    /// of an answer, such as `[TOOL_CALLS]`.
+    #[must_use]
+    pub fn with_specials(mut self, ids: &[u32]) -> Self {
+        self.shown.extend(ids);
         self
     }
 
@@ -58,7 +68,7 @@ impl<'a> StreamDecoder<'a> {
     fn push_into(&mut self, id: u32) -> Result<(), Error> {
         let vocab = &self.tokenizer.vocab;
         vocab.check(id)?;
-        if vocab.kind(id).is_special() && self.skip_special {
+        if vocab.kind(id).is_special() && self.skip_special && !self.shown.contains(&id) {
             return Ok(());
         }
         let mut piece = vocab.piece(id);
