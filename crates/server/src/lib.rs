@@ -1,2 +1,13 @@
 //! The HTTP server: OpenAI's and Anthropic's APIs over the engine, streaming, metrics, admission.
 #![forbid(unsafe_code)]
+
+mod chat_parser;
+pub mod conversation;
+mod fields;
+mod reasoning;
+pub mod tools;
+
+pub use chat_parser::{ChatDelta, ChatParser, ChatParserOptions};
+pub use fields::InvalidRequest;
+pub use reasoning::ReasoningFormat;
+pub use tools::ToolFormat;
