@@ -4,10 +4,12 @@
 mod chat_parser;
 pub mod conversation;
 mod fields;
+mod messages;
 mod reasoning;
 pub mod tools;
 
 pub use chat_parser::{ChatDelta, ChatParser, ChatParserOptions};
 pub use fields::InvalidRequest;
+pub use messages::TemplateTraits;
 pub use reasoning::ReasoningFormat;
 pub use tools::ToolFormat;
