@@ -1,6 +1,7 @@
 //! The HTTP server: OpenAI's and Anthropic's APIs over the engine, streaming, metrics, admission.
 #![forbid(unsafe_code)]
 
+pub mod anthropic;
 mod chat_parser;
 pub mod conversation;
 mod fields;
