@@ -7,6 +7,7 @@ pub mod conversation;
 mod fields;
 mod messages;
 mod reasoning;
+pub mod responses;
 pub mod tools;
 
 pub use chat_parser::{ChatDelta, ChatParser, ChatParserOptions};
