@@ -209,6 +209,20 @@ fn ids_of_known_texts() {
 }
 
 #[test]
+fn streams_write_the_control_tokens_that_are_wanted() {
+    let tokenizer = byte_level().load().unwrap();
+    let check = |shown: &[u32], want: &str| {
+        let mut stream = tokenizer.stream().with_specials(shown);
+        let ids = [262, 259, 263, 260];
+        let text: String = ids.map(|id| stream.push(id).unwrap().to_owned()).concat();
+        assert_eq!(text, want, "{shown:?}");
+    };
+    check(&[], "hello hello");
+    check(&[263], "hello<|im_end|> hello");
+    check(&[263, 262], "<s>hello<|im_end|> hello");
+}
+
+#[test]
 fn malformed_vocabularies_are_errors_that_name_the_fault() {
     type Case = (fn() -> Spec, fn(&mut Spec), &'static str);
     let cases: &[Case] = &[

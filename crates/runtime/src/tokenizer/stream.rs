@@ -13,6 +13,7 @@ pub struct StreamDecoder<T> {
     pending: Vec<u8>, // at most one incomplete character between pushes
     text: String,
     skip_special: bool,
+    shown: Vec<u32>, // control tokens that are written all the same
     strip_space: bool,
 }
 
@@ -25,6 +26,7 @@ impl<T: Deref<Target = Tokenizer>> StreamDecoder<T> {
             pending: Vec::new(),
             text: String::new(),
             skip_special: true,
+            shown: Vec::new(),
         }
     }
 
@@ -40,6 +42,14 @@ impl<T: Deref<Target = Tokenizer>> StreamDecoder<T> {
     #[must_use]
     pub fn with_special(mut self) -> Self {
         self.skip_special = false;
+        self
+    }
+
+    /// These control tokens are written as text, where others are left out: those that mark parts
+    /// of an answer, such as `[TOOL_CALLS]`.
+    #[must_use]
+    pub fn with_specials(mut self, ids: &[u32]) -> Self {
+        self.shown.extend(ids);
         self
     }
 
@@ -61,7 +71,7 @@ impl<T: Deref<Target = Tokenizer>> StreamDecoder<T> {
     fn push_into(&mut self, id: u32) -> Result<(), Error> {
         let vocab = &self.tokenizer.vocab;
         vocab.check(id)?;
-        if vocab.kind(id).is_special() && self.skip_special {
+        if vocab.kind(id).is_special() && self.skip_special && !self.shown.contains(&id) {
             return Ok(());
         }
         let mut piece = vocab.piece(id);

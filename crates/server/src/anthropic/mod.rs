@@ -1,0 +1,8 @@
+//! Anthropic's messages API: its requests become conversations, and answers become its messages
+//! and events. Nothing here serves HTTP.
+
+mod request;
+mod response;
+
+pub use request::read_request;
+pub use response::{MessageStream, message};

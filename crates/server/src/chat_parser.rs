@@ -1,0 +1,154 @@
+//! From the text of an answer to what a chat response is made of: reasoning, content, tool calls.
+//!
+//! The text must contain the markers, which many models have as control tokens that decoding
+//! leaves out. [`ChatParser::control_tokens`] names those that must be decoded.
+
+use realizar_runtime::tokenizer::Tokenizer;
+
+use crate::reasoning::{Part, ReasoningFormat, ReasoningParser};
+use crate::tools::parser::ToolParser;
+use crate::tools::{CallIds, IdStyle, ToolFormat};
+
+/// A piece of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChatDelta {
+    /// Text of the answer.
+    Content(String),
+    /// Text of the reasoning before it.
+    Reasoning(String),
+    /// A tool call begins. Its arguments follow.
+    ToolCallStart {
+        /// The number of the call, from 0.
+        index: usize,
+        /// Its id.
+        id: String,
+        /// The function to be called.
+        name: String,
+    },
+    /// A piece of the arguments of a call. All pieces together are the JSON text that the model
+    /// wrote.
+    ToolCallArguments {
+        /// The number of the call.
+        index: usize,
+        /// The piece.
+        text: String,
+    },
+}
+
+/// What is looked for in an answer.
+#[derive(Clone, Debug, Default)]
+pub struct ChatParserOptions {
+    /// Tool calls in this format.
+    pub tools: Option<ToolFormat>,
+    /// The functions that the request offers. An object without a marker is a call only if it
+    /// names one of them.
+    pub tool_names: Vec<String>,
+    /// Calls after the first are left out.
+    pub single_call: bool,
+    /// Reasoning in this format. There is none in an answer that a grammar constrains from its
+    /// beginning.
+    pub reasoning: Option<ReasoningFormat>,
+    /// The prompt ends inside the reasoning, see [`ReasoningFormat::is_open_in`].
+    pub reasoning_open: bool,
+    /// Makes ids from this seed instead of random ones.
+    pub id_seed: Option<u64>,
+}
+
+/// Parses one answer as it comes.
+///
+/// ```
+/// use realizar_server::{ChatDelta, ChatParser, ChatParserOptions, ToolFormat};
+///
+/// let options = ChatParserOptions { tools: Some(ToolFormat::Hermes), ..Default::default() };
+/// let mut parser = ChatParser::new(options);
+/// let mut deltas = Vec::new();
+/// parser.push("<tool_call>{\"name\": \"f\", \"argu", &mut deltas);
+/// assert!(deltas.is_empty());
+/// parser.push("ments\": {\"a\": 1}}</tool_call>", &mut deltas);
+/// parser.finish(&mut deltas);
+/// assert!(matches!(&deltas[0], ChatDelta::ToolCallStart { name, .. } if name == "f"));
+/// assert!(matches!(&deltas[1], ChatDelta::ToolCallArguments { text, .. } if text == r#"{"a": 1}"#));
+/// ```
+#[derive(Debug)]
+pub struct ChatParser {
+    reasoning: Option<ReasoningParser>,
+    tools: Option<ToolParser>,
+    parts: Vec<Part>,
+}
+
+impl ChatParser {
+    /// A parser for one answer.
+    pub fn new(options: ChatParserOptions) -> Self {
+        let tools = options.tools.map(|format| {
+            let style = match format {
+                ToolFormat::Mistral => IdStyle::Mistral,
+                _ => IdStyle::OpenAi,
+            };
+            let ids = match options.id_seed {
+                Some(seed) => CallIds::seeded(style, seed),
+                None => CallIds::random(style),
+            };
+            ToolParser::new(format.syntax(), options.tool_names, options.single_call, ids)
+        });
+        let open = options.reasoning_open;
+        let reasoning = options.reasoning.map(|format| ReasoningParser::new(format, open));
+        Self { reasoning, tools, parts: Vec::new() }
+    }
+
+    /// Takes the next piece of the text and appends what it makes certain to `out`.
+    pub fn push(&mut self, text: &str, out: &mut Vec<ChatDelta>) {
+        match &mut self.reasoning {
+            Some(reasoning) => reasoning.push(text, &mut self.parts),
+            None => self.parts.push(Part::Answer(text.to_owned())),
+        }
+        self.take_parts(out);
+    }
+
+    /// Ends the answer: what was held back is content.
+    pub fn finish(&mut self, out: &mut Vec<ChatDelta>) {
+        if let Some(reasoning) = &mut self.reasoning {
+            reasoning.finish(&mut self.parts);
+        }
+        self.take_parts(out);
+        if let Some(tools) = &mut self.tools {
+            tools.finish(out);
+        }
+    }
+
+    /// Whether there was a tool call, which makes `tool_calls` the reason why the answer ended.
+    pub fn has_tool_calls(&self) -> bool {
+        self.tools.as_ref().is_some_and(ToolParser::has_calls)
+    }
+
+    /// Whether the only call that is wanted is complete, so that the generation may be stopped.
+    pub fn is_complete(&self) -> bool {
+        self.tools.as_ref().is_some_and(ToolParser::is_complete)
+    }
+
+    /// The control tokens of `tokenizer` that spell markers of these formats. A stream decoder
+    /// must write them; see `StreamDecoder::with_specials`.
+    pub fn control_tokens(
+        tokenizer: &Tokenizer,
+        tools: Option<ToolFormat>,
+        reasoning: Option<ReasoningFormat>,
+    ) -> Vec<u32> {
+        let tools = tools.map(ToolFormat::markers).unwrap_or_default();
+        let reasoning = reasoning.map(ReasoningFormat::markers);
+        let markers = tools.into_iter().chain(reasoning.into_iter().flatten());
+        let ids = markers.filter_map(|marker| tokenizer.id_of(marker));
+        ids.filter(|&id| tokenizer.is_special(id)).collect()
+    }
+
+    fn take_parts(&mut self, out: &mut Vec<ChatDelta>) {
+        for part in self.parts.drain(..) {
+            match (part, &mut self.tools) {
+                (Part::Reasoning(text), _) => out.push(ChatDelta::Reasoning(text)),
+                (Part::Answer(text), Some(tools)) => tools.push(&text, out),
+                (Part::Answer(text), None) if !text.is_empty() => {
+                    out.push(ChatDelta::Content(text));
+                }
+                (Part::Answer(_), None) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Reads the fields of a JSON request, so that every error names the parameter by its path.
+
+use serde_json::{Map, Value};
+
+/// What is wrong with a request.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum InvalidRequest {
+    /// A required parameter is absent.
+    #[error("{param} is required")]
+    Missing {
+        /// The path of the parameter.
+        param: String,
+    },
+    /// A parameter has the wrong type or value.
+    #[error("{param}: expected {expected}, found {found}")]
+    Value {
+        /// The path of the parameter.
+        param: String,
+        /// What it may be.
+        expected: String,
+        /// What it is.
+        found: String,
+    },
+    /// A parameter asks for something that this server does not have.
+    #[error("{param}: {what} is not supported")]
+    Unsupported {
+        /// The path of the parameter.
+        param: String,
+        /// What it asks for.
+        what: String,
+    },
+}
+
+impl InvalidRequest {
+    /// The path of the parameter: `tools[1].function.name`.
+    pub fn param(&self) -> &str {
+        match self {
+            Self::Missing { param }
+            | Self::Value { param, .. }
+            | Self::Unsupported { param, .. } => param,
+        }
+    }
+
+    pub(crate) fn value(
+        param: impl Into<String>,
+        expected: impl Into<String>,
+        found: &Value,
+    ) -> Self {
+        Self::Value { param: param.into(), expected: expected.into(), found: show(found) }
+    }
+
+    pub(crate) fn unsupported(param: impl Into<String>, what: impl Into<String>) -> Self {
+        Self::Unsupported { param: param.into(), what: what.into() }
+    }
+}
+
+/// A value as an error shows it: short values whole, others by their type.
+fn show(value: &Value) -> String {
+    match value {
+        Value::Array(_) => "an array".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+        Value::String(text) if text.len() > 64 => "a long string".to_owned(),
+        value => value.to_string(),
+    }
+}
+
+/// The fields of one object in a request. A null counts as absent.
+#[derive(Clone, Debug)]
+pub(crate) struct Fields<'a> {
+    map: &'a Map<String, Value>,
+    path: String,
+}
+
+impl<'a> Fields<'a> {
+    /// The fields of the whole request.
+    pub(crate) fn root(map: &'a Map<String, Value>) -> Self {
+        Self { map, path: String::new() }
+    }
+
+    /// The fields of the object at `path`.
+    pub(crate) fn of(value: &'a Value, path: String) -> Result<Self, InvalidRequest> {
+        match value {
+            Value::Object(map) => Ok(Self { map, path }),
+            value => Err(InvalidRequest::value(path, "an object", value)),
+        }
+    }
+
+    /// The path of the field `key`.
+    pub(crate) fn path(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<&'a Value> {
+        self.map.get(key).filter(|value| !value.is_null())
+    }
+
+    pub(crate) fn require(&self, key: &str) -> Result<&'a Value, InvalidRequest> {
+        self.get(key).ok_or_else(|| InvalidRequest::Missing { param: self.path(key) })
+    }
+
+    fn typed<T>(
+        &self,
+        key: &str,
+        expected: &str,
+        read: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, InvalidRequest> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(value) => match read(value) {
+                Some(read) => Ok(Some(read)),
+                None => Err(InvalidRequest::value(self.path(key), expected, value)),
+            },
+        }
+    }
+
+    pub(crate) fn str(&self, key: &str) -> Result<Option<&'a str>, InvalidRequest> {
+        self.typed(key, "a string", Value::as_str)
+    }
+
+    pub(crate) fn require_str(&self, key: &str) -> Result<&'a str, InvalidRequest> {
+        self.require(key)?;
+        Ok(self.str(key)?.unwrap_or_default())
+    }
+
+    pub(crate) fn bool(&self, key: &str) -> Result<Option<bool>, InvalidRequest> {
+        self.typed(key, "true or false", Value::as_bool)
+    }
+
+    pub(crate) fn count(&self, key: &str) -> Result<Option<usize>, InvalidRequest> {
+        let read = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok());
+        self.typed(key, "a whole number that is not negative", read)
+    }
+
+    pub(crate) fn number(&self, key: &str) -> Result<Option<f64>, InvalidRequest> {
+        self.typed(key, "a number", Value::as_f64)
+    }
+
+    pub(crate) fn array(&self, key: &str) -> Result<Option<&'a [Value]>, InvalidRequest> {
+        self.typed(key, "an array", |value| value.as_array().map(Vec::as_slice))
+    }
+
+    pub(crate) fn object(&self, key: &str) -> Result<Option<Fields<'a>>, InvalidRequest> {
+        self.get(key).map(|value| Fields::of(value, self.path(key))).transpose()
+    }
+
+    /// The objects of an array, each with its path; none if it is absent.
+    pub(crate) fn objects(&self, key: &str) -> Result<Vec<Fields<'a>>, InvalidRequest> {
+        objects(self.array(key)?.unwrap_or_default(), &self.path(key))
+    }
+
+    /// Fails if one of these fields is there: the request asks for what does not exist here.
+    pub(crate) fn refuse(&self, keys: &[&str]) -> Result<(), InvalidRequest> {
+        match keys.iter().find(|key| self.get(key).is_some()) {
+            Some(key) => Err(InvalidRequest::unsupported(self.path(key), *key)),
+            None => Ok(()),
+        }
+    }
+
+    /// Fails if a field is there and is none of these values.
+    pub(crate) fn only(&self, key: &str, allowed: &[Value]) -> Result<(), InvalidRequest> {
+        match self.get(key) {
+            Some(value) if !allowed.contains(value) => {
+                Err(InvalidRequest::unsupported(self.path(key), show(value)))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The objects of the array at `path`.
+pub(crate) fn objects<'a>(
+    values: &'a [Value],
+    path: &str,
+) -> Result<Vec<Fields<'a>>, InvalidRequest> {
+    let fields = values.iter().enumerate();
+    fields.map(|(idx, value)| Fields::of(value, format!("{path}[{idx}]"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn errors_name_the_path_and_what_was_found() {
+        let body = json!({"a": {"list": [{"n": -1}, 2], "s": 5, "nothing": null}});
+        let root = Fields::root(body.as_object().unwrap());
+        let a = root.object("a").unwrap().unwrap();
+        let check = |error: InvalidRequest, param: &str, want: &str| {
+            assert_eq!((error.param(), error.to_string().as_str()), (param, want));
+        };
+        check(a.str("s").unwrap_err(), "a.s", "a.s: expected a string, found 5");
+        check(a.require("nothing").unwrap_err(), "a.nothing", "a.nothing is required");
+        check(
+            a.objects("list").unwrap_err(),
+            "a.list[1]",
+            "a.list[1]: expected an object, found 2",
+        );
+        let first = Fields::of(&body["a"]["list"][0], "a.list[0]".to_owned()).unwrap();
+        check(
+            first.count("n").unwrap_err(),
+            "a.list[0].n",
+            "a.list[0].n: expected a whole number that is not negative, found -1",
+        );
+        check(root.refuse(&["b", "a"]).unwrap_err(), "a", "a: a is not supported");
+        check(a.only("s", &[json!(4)]).unwrap_err(), "a.s", "a.s: 5 is not supported");
+        assert_eq!(a.str("nothing"), Ok(None));
+        assert!(root.refuse(&["b"]).is_ok() && a.only("s", &[json!(5)]).is_ok());
+    }
+}

@@ -1,0 +1,306 @@
+//! Messages as clients send them become messages as chat templates read them.
+//!
+//! Templates differ in what they can read: content in parts or only as a string, arguments as
+//! objects or as strings, the role `developer` or not. A template is asked by rendering small
+//! conversations with it, once, when it is loaded.
+
+use realizar_runtime::template::{ChatTemplate, Content, Message, RenderOptions};
+use serde_json::{Map, Value, json};
+
+use crate::fields::{Fields, InvalidRequest};
+
+/// What a chat template can read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TemplateTraits {
+    /// Content that is a string.
+    pub string_content: bool,
+    /// Content that is a list of parts.
+    pub parts_content: bool,
+    /// Null content beside tool calls.
+    pub null_content: bool,
+    /// Arguments of tool calls that are objects.
+    pub object_arguments: bool,
+    /// The role `developer`.
+    pub developer_role: bool,
+}
+
+const NEEDLE: &str = "zqneedlezq";
+
+impl TemplateTraits {
+    /// Asks a template what it can read.
+    pub fn of(template: &ChatTemplate) -> Self {
+        let shown = |messages: Value, needle: &str| {
+            let text = render(template, messages)?;
+            // A list or a map that a template prints as it is shows its strings in quotes.
+            let raw = ['\'', '"'].iter().any(|quote| text.contains(&format!("{quote}{NEEDLE}")));
+            (text.contains(needle) && !raw).then_some(text)
+        };
+        let part = json!([{"type": "text", "text": NEEDLE}]);
+        let parts_content = shown(json!([{"role": "user", "content": part}]), NEEDLE).is_some();
+        let string_content =
+            !parts_content || shown(json!([{"role": "user", "content": NEEDLE}]), NEEDLE).is_some();
+        let developer = json!([
+            {"role": "developer", "content": if string_content { json!(NEEDLE) } else { part }},
+            {"role": "user", "content": if string_content { json!("x") } else { json!([]) }},
+        ]);
+        let developer_role =
+            template.source().contains("developer") && shown(developer, NEEDLE).is_some();
+
+        let called = |content: Value, arguments: Value| {
+            let function = json!({"name": "probe", "arguments": arguments});
+            render(
+                template,
+                json!([
+                    {"role": "user", "content": "x"},
+                    {
+                        "role": "assistant",
+                        "content": content,
+                        // Mistral's templates insist on ids of nine letters and digits.
+                        "tool_calls": [{"id": "call12345", "type": "function", "function": function}],
+                    },
+                    {"role": "tool", "tool_call_id": "call12345", "name": "probe", "content": "x"},
+                ]),
+            )
+        };
+        let object = || json!({"zqkey": "zqvalue"});
+        let string = || json!(object().to_string());
+        let reads = |text: &Option<String>| {
+            text.as_ref().is_some_and(|text| {
+                text.contains("zqvalue") && !text.contains("'zqkey'") && !text.contains("\\\"zqkey")
+            })
+        };
+        let object_arguments =
+            reads(&called(json!(""), object())) || !reads(&called(json!(""), string()));
+        let arguments = if object_arguments { object() } else { string() };
+        let null_content =
+            called(Value::Null, arguments).is_some_and(|text| !text.contains("None"));
+        Self { string_content, parts_content, null_content, object_arguments, developer_role }
+    }
+
+    /// The messages of a request as the template reads them.
+    ///
+    /// Fails, naming the parameter, if there are none, on parts that are not text, and on malformed
+    /// tool calls.
+    pub fn prepare(self, messages: &[Message]) -> Result<Vec<Message>, InvalidRequest> {
+        if messages.is_empty() {
+            let found = &Value::Array(Vec::new());
+            return Err(InvalidRequest::value("messages", "at least one message", found));
+        }
+        let messages = messages.iter().enumerate();
+        messages.map(|(idx, message)| self.message(message, &format!("messages[{idx}]"))).collect()
+    }
+
+    fn message(self, message: &Message, path: &str) -> Result<Message, InvalidRequest> {
+        let mut message = message.clone();
+        if message.role == "developer" && !self.developer_role {
+            "system".clone_into(&mut message.role);
+        }
+        message.content = match message.content {
+            Some(Content::Parts(parts)) => Some(self.parts(&parts, &format!("{path}.content"))?),
+            Some(Content::Text(text)) if !self.string_content => {
+                Some(Content::Parts(vec![json!({"type": "text", "text": text})]))
+            }
+            None | Some(Content::Null) if !self.null_content => Some(Content::Text(String::new())),
+            content => content,
+        };
+        if let Some(reasoning) = message.fields.get("reasoning").filter(|r| r.is_string()) {
+            let reasoning = reasoning.clone();
+            message.fields.entry("reasoning_content").or_insert(reasoning);
+        }
+        match message.fields.get_mut("tool_calls") {
+            None => {}
+            // Templates ask whether there are tool calls by asking for the field.
+            Some(Value::Null) => {
+                message.fields.shift_remove("tool_calls");
+            }
+            Some(Value::Array(calls)) if calls.is_empty() => {
+                message.fields.shift_remove("tool_calls");
+            }
+            Some(Value::Array(calls)) => {
+                for (idx, call) in calls.iter_mut().enumerate() {
+                    self.call(call, format!("{path}.tool_calls[{idx}]"))?;
+                }
+            }
+            Some(other) => {
+                let path = format!("{path}.tool_calls");
+                return Err(InvalidRequest::value(path, "an array", other));
+            }
+        }
+        Ok(message)
+    }
+
+    /// Content in parts, all of which must be text.
+    fn parts(self, parts: &[Value], path: &str) -> Result<Content, InvalidRequest> {
+        let mut texts = Vec::new();
+        for part in crate::fields::objects(parts, path)? {
+            let key = match part.require_str("type")? {
+                "text" => "text",
+                "refusal" => "refusal",
+                other => {
+                    let what = format!("content of the type {other:?}");
+                    return Err(InvalidRequest::unsupported(part.path("type"), what));
+                }
+            };
+            texts.push(part.require_str(key)?);
+        }
+        Ok(if self.parts_content {
+            let part = |text: &&str| json!({"type": "text", "text": text});
+            Content::Parts(texts.iter().map(part).collect())
+        } else {
+            Content::Text(texts.join("\n"))
+        })
+    }
+
+    /// A tool call of the assistant: its arguments come as a JSON string.
+    fn call(self, call: &mut Value, path: String) -> Result<(), InvalidRequest> {
+        let fields = Fields::of(call, path)?;
+        let function = Fields::of(fields.require("function")?, fields.path("function"))?;
+        function.require_str("name")?;
+        let arguments = match function.get("arguments") {
+            Some(Value::String(text)) if self.object_arguments => {
+                let text = if text.trim().is_empty() { "{}" } else { text };
+                serde_json::from_str::<Map<String, Value>>(text).ok().map(Value::Object)
+            }
+            Some(Value::Object(arguments)) if !self.object_arguments => {
+                Some(Value::String(json!(arguments).to_string()))
+            }
+            Some(Value::String(_) | Value::Object(_)) | None => None,
+            Some(other) => {
+                let path = function.path("arguments");
+                return Err(InvalidRequest::value(path, "a string with JSON", other));
+            }
+        };
+        if let Some(arguments) = arguments {
+            call["function"]["arguments"] = arguments;
+        }
+        Ok(())
+    }
+}
+
+/// What a template makes of a conversation; `None` if it refuses it.
+fn render(template: &ChatTemplate, messages: Value) -> Option<String> {
+    let messages: Vec<Message> = serde_json::from_value(messages).ok()?;
+    let parameters = json!({"type": "object", "properties": {"zqkey": {"type": "string"}}});
+    let function = json!({"name": "probe", "description": "x", "parameters": parameters});
+    let tools = [json!({"type": "function", "function": function})];
+    let options = RenderOptions { tools: Some(&tools), ..RenderOptions::default() };
+    template.render(&messages, &options).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STRINGS: TemplateTraits = TemplateTraits {
+        string_content: true,
+        parts_content: false,
+        null_content: false,
+        object_arguments: true,
+        developer_role: false,
+    };
+
+    #[test]
+    fn templates_are_asked_what_they_read() {
+        let check = |source: &str, want: TemplateTraits| {
+            let template = ChatTemplate::new(source, "", "").unwrap();
+            assert_eq!(TemplateTraits::of(&template), want, "{source}");
+        };
+        let calls = |arguments: &str| {
+            format!(
+                "{{% for m in messages %}}{{{{ m.role + m.content }}}}{{% if m.tool_calls %}}\
+                 {{{{ '<' + m.tool_calls[0].function.{arguments} }}}}{{% endif %}}{{% endfor %}}"
+            )
+        };
+        check(&calls("arguments|tojson"), STRINGS);
+        check(&calls("arguments"), TemplateTraits { object_arguments: false, ..STRINGS });
+        check(&calls("name"), STRINGS);
+        let prints = "{% for m in messages %}{{ m.content }}{% endfor %}";
+        check(prints, STRINGS);
+        let or = "{% for m in messages %}{{ m.content or '' }}{% endfor %}";
+        check(or, TemplateTraits { null_content: true, ..STRINGS });
+        let parts = "{% for m in messages %}{% if m.content is string %}{{ m.content }}\
+                     {% else %}{% for p in m.content or [] %}{{ p.text }}{% endfor %}{% endif %}\
+                     {% endfor %}";
+        let both = TemplateTraits { parts_content: true, null_content: true, ..STRINGS };
+        check(parts, both);
+        let only = "{% for m in messages %}{% for p in m.content or [] %}{{ p.text }}{% endfor %}\
+                    {% endfor %}";
+        check(only, TemplateTraits { string_content: false, ..both });
+        let developer =
+            "{# developer #}{% for m in messages %}{{ m.role + m.content }}{% endfor %}";
+        check(developer, TemplateTraits { developer_role: true, ..STRINGS });
+    }
+
+    fn prepare(traits: TemplateTraits, messages: &Value) -> Result<Value, InvalidRequest> {
+        let messages: Vec<Message> = serde_json::from_value(messages.clone()).unwrap();
+        traits.prepare(&messages).map(|messages| json!(messages))
+    }
+
+    #[test]
+    fn messages_take_the_form_that_the_template_reads() {
+        let check = |traits, message: Value, want: Value| {
+            assert_eq!(prepare(traits, &json!([message])).unwrap(), json!([want]));
+        };
+        let all = TemplateTraits { parts_content: true, null_content: true, ..STRINGS };
+        let all = TemplateTraits { developer_role: true, ..all };
+        let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
+        let sent = json!({"role": "developer", "content": parts});
+        check(STRINGS, sent.clone(), json!({"role": "system", "content": "a\nb"}));
+        check(all, sent.clone(), sent);
+        check(
+            TemplateTraits { string_content: false, ..all },
+            json!({"role": "user", "content": "a"}),
+            json!({"role": "user", "content": [{"type": "text", "text": "a"}]}),
+        );
+        let call = |arguments: Value| {
+            json!({"role": "assistant", "content": null, "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}},
+            ]})
+        };
+        let text = |arguments: Value| {
+            let mut message = call(arguments);
+            message["content"] = json!("");
+            message
+        };
+        check(STRINGS, call(json!("{\"b\": 1, \"a\": 2}")), text(json!({"b": 1, "a": 2})));
+        check(STRINGS, call(json!("")), text(json!({})));
+        check(STRINGS, call(json!("{\"a\": ")), text(json!("{\"a\": ")));
+        check(STRINGS, call(json!({"a": 1})), text(json!({"a": 1})));
+        check(all, call(json!("{}")), call(json!({})));
+        let strings = TemplateTraits { object_arguments: false, ..STRINGS };
+        check(strings, call(json!({"a": 1})), text(json!("{\"a\":1}")));
+        check(strings, call(json!("{}")), text(json!("{}")));
+        check(
+            STRINGS,
+            json!({"role": "assistant", "content": "a", "tool_calls": [], "reasoning": "r"}),
+            json!({"role": "assistant", "content": "a", "reasoning": "r", "reasoning_content": "r"}),
+        );
+    }
+
+    #[test]
+    fn errors_name_the_parameter() {
+        let check = |messages: Value, param: &str, problem: &str| {
+            let error = prepare(STRINGS, &messages).unwrap_err();
+            assert_eq!(error.param(), param, "{error}");
+            assert!(error.to_string().contains(problem), "{error}");
+        };
+        check(json!([]), "messages", "at least one");
+        let user = json!({"role": "user", "content": "a"});
+        let content = |part: Value| json!([user, {"role": "user", "content": [part]}]);
+        check(
+            content(json!({"type": "image_url", "image_url": {"url": "x"}})),
+            "messages[1].content[0].type",
+            "\"image_url\" is not supported",
+        );
+        check(content(json!({"type": "text"})), "messages[1].content[0].text", "required");
+        check(content(json!(1)), "messages[1].content[0]", "an object");
+        let calls = |calls: Value| json!([{"role": "assistant", "tool_calls": calls}]);
+        check(calls(json!({})), "messages[0].tool_calls", "an array");
+        check(calls(json!([{}])), "messages[0].tool_calls[0].function", "required");
+        check(
+            calls(json!([{"function": {"name": "f", "arguments": 1}}])),
+            "messages[0].tool_calls[0].function.arguments",
+            "a string with JSON",
+        );
+    }
+}
