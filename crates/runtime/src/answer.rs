@@ -69,8 +69,9 @@ impl Answer {
         sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(index as u64));
         let mut sampler = Sampler::with_tokenizer(sampling, vocab_size, &tokenizer)?;
         sampler.add_prompt(prompt);
+        let decoder = StreamDecoder::new(tokenizer.clone()).continuing();
         Ok(Self {
-            decoder: Some(StreamDecoder::new(tokenizer.clone()).continuing()),
+            decoder: Some(decoder.with_specials(&params.shown_tokens)),
             tokenizer,
             sampler,
             stops: StopMatcher::new(params.stop.clone())?,

@@ -29,12 +29,21 @@ pub struct GenerateParams {
     pub ignore_eos: bool,
     /// How many of the most likely tokens to report at each step.
     pub logprobs: Option<usize>,
+    /// Control tokens that are written as text; all others are left out.
+    pub shown_tokens: Vec<u32>,
 }
 
 impl Default for GenerateParams {
     fn default() -> Self {
         let sampling = SamplingParams::default();
-        Self { sampling, max_tokens: None, stop: Vec::new(), ignore_eos: false, logprobs: None }
+        Self {
+            sampling,
+            max_tokens: None,
+            stop: Vec::new(),
+            ignore_eos: false,
+            logprobs: None,
+            shown_tokens: Vec::new(),
+        }
     }
 }
 
