@@ -185,6 +185,7 @@ pub(crate) fn generate_params(args: &GenerateArgs, logprobs: Option<usize>) -> G
         stop: args.stop.clone(),
         ignore_eos: args.ignore_eos,
         logprobs,
+        constraint: None,
     }
 }
 

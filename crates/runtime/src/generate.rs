@@ -7,6 +7,7 @@
 
 use crate::Error;
 use crate::backend::Role;
+use crate::constrain::{Constraint, TokenMask};
 use crate::model::Model;
 use crate::runner::{Chunk, Outputs, Runner, SeqId};
 use crate::sampling::logprobs::LogSoftmax;
@@ -28,12 +29,23 @@ pub struct GenerateParams {
     pub ignore_eos: bool,
     /// How many of the most likely tokens to report at each step.
     pub logprobs: Option<usize>,
+    /// What the answer must look like: the beginning of an answer, which is cloned for each. The
+    /// answer ends where nothing can follow; short of that it may only be cut by `max_tokens`, a
+    /// stop text or the caller.
+    pub constraint: Option<Constraint>,
 }
 
 impl Default for GenerateParams {
     fn default() -> Self {
         let sampling = SamplingParams::default();
-        Self { sampling, max_tokens: None, stop: Vec::new(), ignore_eos: false, logprobs: None }
+        Self {
+            sampling,
+            max_tokens: None,
+            stop: Vec::new(),
+            ignore_eos: false,
+            logprobs: None,
+            constraint: None,
+        }
     }
 }
 
@@ -146,7 +158,8 @@ impl Session {
     ///
     /// # Errors
     /// If a parameter is out of range, the prompt is empty or does not fit the
-    /// context, or the device fails.
+    /// context, no token continues the answer as its constraint wants it, or the
+    /// device fails.
     pub fn generate(
         &mut self,
         model: &mut Model,
@@ -165,6 +178,15 @@ impl Session {
             let (n, max) = (ids.len(), runner.max_seq_len());
             Error::Request(format!("a prompt of {n} tokens does not fit the context of {max}"))
         })?;
+        let mut constraint = params.constraint.clone();
+        if let Some(found) = constraint.as_ref().map(Constraint::vocab_size)
+            && found != tokenizer.vocab_size()
+        {
+            let expected = tokenizer.vocab_size();
+            return Err(Error::Request(format!(
+                "the constraint is for a vocabulary of {found} tokens, the model's has {expected}"
+            )));
+        }
         sampler.add_prompt(ids);
         let mut logits = vec![0.0; runner.vocab_size()];
         // The logits before the sampler changes them, when they are reported.
@@ -192,7 +214,8 @@ impl Session {
         let mut stopped_by_text = false;
         // The last token's own row needs no room: its logits are not wanted.
         let max_tokens = params.max_tokens.unwrap_or(usize::MAX).min(room + 1);
-        while out.ids.len() < max_tokens {
+        let mut complete = constraint.as_ref().is_some_and(Constraint::is_stopped);
+        while !complete && out.ids.len() < max_tokens {
             let softmax = params.logprobs.map(|k| {
                 raw.copy_from_slice(&logits);
                 let (softmax, top) = LogSoftmax::with_top_k(&raw, k);
@@ -207,13 +230,22 @@ impl Session {
                 let eos_ids = tokenizer.eos_ids().iter().map(|&id| id as usize);
                 eos_ids.filter(|&id| id < n_tokens).for_each(|id| logits[id] = f32::NEG_INFINITY);
             }
-            let id = sampler.sample(&mut logits)?;
-            if tokenizer.is_eos(id) {
+            let mask = constraint.as_mut().map(Constraint::compute_mask).transpose()?;
+            let must_end = mask.as_ref().is_some_and(TokenMask::is_end);
+            if let Some(mask) = mask.filter(|_| !must_end) {
+                mask.apply(&mut logits)?;
+            }
+            let id = if must_end { None } else { Some(sampler.sample(&mut logits)?) };
+            let Some(id) = id.filter(|&id| !tokenizer.is_eos(id)) else {
                 out.top_logprobs.truncate(out.ids.len());
                 out.finish_reason = FinishReason::Stop;
                 break;
-            }
+            };
             sampler.accept(id);
+            if let Some(constraint) = &mut constraint {
+                constraint.accept(id)?;
+                complete = constraint.is_stopped();
+            }
             out.ids.push(id);
             let logprob = softmax.map(|softmax| softmax.of(raw[id as usize]));
             out.logprobs.extend(logprob);
@@ -231,12 +263,15 @@ impl Session {
                 out.finish_reason = FinishReason::Cancelled;
                 break;
             }
-            if out.ids.len() < max_tokens {
+            if !complete && out.ids.len() < max_tokens {
                 let tokens = [id];
                 let (role, outputs) = (Role::Generated, Outputs::Last);
                 let step = Chunk { seq: &self.seq, tokens: &tokens, role, outputs };
                 logits.copy_from_slice(runner.step(&[step])?.row(0, 0));
             }
+        }
+        if complete && out.finish_reason == FinishReason::Length {
+            out.finish_reason = FinishReason::Stop;
         }
         if !stopped_by_text {
             // Where the model ended the text, a character that it left incomplete

@@ -35,6 +35,7 @@ pub mod backend;
 mod bench;
 pub mod checkpoint;
 pub mod config;
+pub mod constrain;
 pub mod device;
 mod error;
 mod generate;
