@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use realizar_quant::BlockType;
 use realizar_runtime::backend::Arithmetic;
 use realizar_runtime::checkpoint::Checkpoint;
+use realizar_runtime::constrain::{Constrainer, Constraint, Grammar};
 use realizar_runtime::device;
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::template::{ChatTemplate, Message, RenderOptions};
@@ -28,6 +29,7 @@ pub(crate) struct Engine {
     pub(crate) n_threads: Option<usize>,
     session: Option<Session>,
     template: Option<ChatTemplate>, // of --template; the model has its own
+    constraint: Option<Constraint>, // the beginning of every answer
 }
 
 /// What a command needs beside the shared options.
@@ -92,7 +94,7 @@ impl Engine {
             ctx = model.max_seq_len(),
             "loaded"
         );
-        Ok(Self { model, n_threads, session: None, template: None })
+        Ok(Self { model, n_threads, session: None, template: None, constraint: None })
     }
 
     /// Uses the template of `--template`, if there is one, in place of the model's.
@@ -106,6 +108,14 @@ impl Engine {
         let template = ChatTemplate::new(&source, &bos, &eos)
             .with_context(|| format!("template {}", path.display()))?;
         self.template = Some(template);
+        Ok(())
+    }
+
+    /// Makes every answer follow the grammar, if there is one.
+    pub(crate) fn set_grammar(&mut self, grammar: Option<&Grammar>) -> Result<()> {
+        let Some(grammar) = grammar else { return Ok(()) };
+        let constrainer = Constrainer::new(self.model.tokenizer()?)?;
+        self.constraint = Some(constrainer.compile(grammar)?);
         Ok(())
     }
 
@@ -132,6 +142,30 @@ impl Engine {
 
     pub(crate) fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>> {
         Ok(self.model.tokenizer()?.encode(text, options)?)
+    }
+
+    /// The runtime's parameters for these arguments.
+    pub(crate) fn params(&self, args: &GenerateArgs, logprobs: Option<usize>) -> GenerateParams {
+        let sampling = SamplingParams {
+            temperature: args.temperature(),
+            top_k: args.top_k,
+            top_p: args.top_p,
+            min_p: args.min_p,
+            repetition_penalty: args.repeat_penalty,
+            repeat_last_n: args.repeat_last_n,
+            presence_penalty: args.presence_penalty,
+            frequency_penalty: args.frequency_penalty,
+            logit_bias: args.logit_bias.clone(),
+            seed: Some(args.seed()),
+        };
+        GenerateParams {
+            sampling,
+            max_tokens: Some(args.max_tokens),
+            stop: args.stop.clone(),
+            ignore_eos: args.ignore_eos,
+            logprobs,
+            constraint: self.constraint.clone(),
+        }
     }
 
     /// Generates after `ids`, in the session.
@@ -163,30 +197,6 @@ fn usage_of_device(error: Error) -> anyhow::Error {
 /// A value of an option as it is written on the command line.
 fn value_name(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-}
-
-/// The runtime's parameters for these arguments.
-pub(crate) fn generate_params(args: &GenerateArgs, logprobs: Option<usize>) -> GenerateParams {
-    let sampling = SamplingParams {
-        temperature: args.temperature(),
-        top_k: args.top_k,
-        top_p: args.top_p,
-        min_p: args.min_p,
-        repetition_penalty: args.repeat_penalty,
-        repeat_last_n: args.repeat_last_n,
-        presence_penalty: args.presence_penalty,
-        frequency_penalty: args.frequency_penalty,
-        logit_bias: args.logit_bias.clone(),
-        seed: Some(args.seed()),
-    };
-    GenerateParams {
-        sampling,
-        max_tokens: Some(args.max_tokens),
-        stop: args.stop.clone(),
-        ignore_eos: args.ignore_eos,
-        logprobs,
-        constraint: None,
-    }
 }
 
 /// The tokenizer at `path` alone; no weight is read.
