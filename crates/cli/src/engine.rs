@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use realizar_quant::BlockType;
 use realizar_runtime::backend::Arithmetic;
 use realizar_runtime::checkpoint::Checkpoint;
+use realizar_runtime::constrain::{Constrainer, Constraint, Grammar};
 use realizar_runtime::device;
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::template::{ChatTemplate, Message, RenderOptions};
@@ -28,6 +29,7 @@ pub(crate) struct Engine {
     pub(crate) n_threads: Option<usize>,
     session: Option<Session>,
     template: Option<ChatTemplate>, // of --template; the model has its own
+    constraint: Option<Constraint>, // the beginning of every answer
 }
 
 /// What a command needs beside the shared options.
@@ -97,7 +99,7 @@ impl Engine {
             ctx = model.max_seq_len(),
             "loaded"
         );
-        Ok(Self { model, n_threads, session: None, template: None })
+        Ok(Self { model, n_threads, session: None, template: None, constraint: None })
     }
 
     /// Uses the template of `--template`, if there is one, in place of the model's.
@@ -111,6 +113,14 @@ impl Engine {
         let template = ChatTemplate::new(&source, &bos, &eos)
             .with_context(|| format!("template {}", path.display()))?;
         self.template = Some(template);
+        Ok(())
+    }
+
+    /// Makes every answer follow the grammar, if there is one.
+    pub(crate) fn set_grammar(&mut self, grammar: Option<&Grammar>) -> Result<()> {
+        let Some(grammar) = grammar else { return Ok(()) };
+        let constrainer = Constrainer::new(self.model.tokenizer()?)?;
+        self.constraint = Some(constrainer.compile(grammar)?);
         Ok(())
     }
 
@@ -155,6 +165,43 @@ impl Engine {
         Ok(())
     }
 
+    /// The runtime's parameters for these arguments.
+    pub(crate) fn params(&self, args: &GenerateArgs, logprobs: Option<usize>) -> GenerateParams {
+        let sampling = SamplingParams {
+            temperature: args.temperature(),
+            top_k: args.top_k,
+            top_p: args.top_p,
+            min_p: args.min_p,
+            typical_p: args.typical,
+            top_n_sigma: args.top_nsigma,
+            xtc_probability: args.xtc_probability,
+            xtc_threshold: args.xtc_threshold,
+            repetition_penalty: args.repeat_penalty,
+            repeat_last_n: args.repeat_last_n,
+            presence_penalty: args.presence_penalty,
+            frequency_penalty: args.frequency_penalty,
+            dry_multiplier: args.dry_multiplier,
+            dry_base: args.dry_base,
+            dry_allowed_length: args.dry_allowed_length,
+            dry_penalty_last_n: args.dry_penalty_last_n,
+            dry_sequence_breakers: args.dry_breakers(),
+            mirostat: args.mirostat,
+            mirostat_tau: args.mirostat_ent,
+            mirostat_eta: args.mirostat_lr,
+            logit_bias: args.logit_bias.clone(),
+            seed: Some(args.seed()),
+        };
+        GenerateParams {
+            sampling,
+            max_tokens: Some(args.max_tokens),
+            stop: args.stop.clone(),
+            ignore_eos: args.ignore_eos,
+            logprobs,
+            constraint: self.constraint.clone(),
+            ..GenerateParams::default()
+        }
+    }
+
     /// Generates after `ids`, in the session.
     pub(crate) fn generate(
         &mut self,
@@ -186,42 +233,6 @@ fn usage_of_device(error: Error) -> anyhow::Error {
 /// A value of an option as it is written on the command line.
 fn value_name(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-}
-
-/// The runtime's parameters for these arguments.
-pub(crate) fn generate_params(args: &GenerateArgs, logprobs: Option<usize>) -> GenerateParams {
-    let sampling = SamplingParams {
-        temperature: args.temperature(),
-        top_k: args.top_k,
-        top_p: args.top_p,
-        min_p: args.min_p,
-        typical_p: args.typical,
-        top_n_sigma: args.top_nsigma,
-        xtc_probability: args.xtc_probability,
-        xtc_threshold: args.xtc_threshold,
-        repetition_penalty: args.repeat_penalty,
-        repeat_last_n: args.repeat_last_n,
-        presence_penalty: args.presence_penalty,
-        frequency_penalty: args.frequency_penalty,
-        dry_multiplier: args.dry_multiplier,
-        dry_base: args.dry_base,
-        dry_allowed_length: args.dry_allowed_length,
-        dry_penalty_last_n: args.dry_penalty_last_n,
-        dry_sequence_breakers: args.dry_breakers(),
-        mirostat: args.mirostat,
-        mirostat_tau: args.mirostat_ent,
-        mirostat_eta: args.mirostat_lr,
-        logit_bias: args.logit_bias.clone(),
-        seed: Some(args.seed()),
-    };
-    GenerateParams {
-        sampling,
-        max_tokens: Some(args.max_tokens),
-        stop: args.stop.clone(),
-        ignore_eos: args.ignore_eos,
-        logprobs,
-        ..GenerateParams::default()
-    }
 }
 
 /// The tokenizer at `path` alone; no weight is read.

@@ -6,6 +6,7 @@
 
 mod commands;
 mod engine;
+mod grammar;
 mod interrupt;
 mod options;
 mod source;

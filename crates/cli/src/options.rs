@@ -15,6 +15,7 @@ use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::{Error, PackedCache};
 
 use crate::commands::Command;
+use crate::grammar::GrammarArgs;
 use crate::source::Sources;
 use crate::source::cache::Cache;
 use crate::ui::{self, Color};
@@ -302,6 +303,8 @@ pub(crate) struct GenerateArgs {
     /// Seed of the sampler; the same seed gives the same text [default: drawn, and reported]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,
+    #[command(flatten)]
+    pub(crate) grammar: GrammarArgs,
 }
 
 impl GenerateArgs {

@@ -3,6 +3,7 @@
 //! Who runs the model is no concern here: a session does it for one sequence, the engine for many.
 
 use crate::Error;
+use crate::constrain::{Constraint, TokenMask};
 use crate::generate::{FinishReason, GenerateParams, TopLogprob};
 use crate::sampling::logprobs::LogSoftmax;
 use crate::sampling::{Sampler, StopMatcher};
@@ -45,6 +46,9 @@ pub(crate) struct Answer {
     max_tokens: usize,
     ignore_eos: bool,
     logprobs: Option<usize>,
+    constraint: Option<Constraint>,
+    /// What the constraint allows next, where that was computed ahead.
+    mask: Option<TokenMask>,
     /// The position in the list of the stop text that ended it.
     stopped_by: Option<usize>,
 }
@@ -65,6 +69,15 @@ impl Answer {
         (index, max_tokens): (usize, usize),
         vocab_size: usize,
     ) -> Result<Self, Error> {
+        let constraint = params.constraint.clone();
+        if let Some(found) = constraint.as_ref().map(Constraint::vocab_size)
+            && found != tokenizer.vocab_size()
+        {
+            let expected = tokenizer.vocab_size();
+            return Err(Error::Request(format!(
+                "the constraint is for a vocabulary of {found} tokens, the model's has {expected}"
+            )));
+        }
         let mut sampling = params.sampling.clone();
         sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(index as u64));
         let mut sampler = Sampler::with_tokenizer(sampling, vocab_size, &tokenizer)?;
@@ -79,6 +92,8 @@ impl Answer {
             max_tokens: params.max_tokens.unwrap_or(usize::MAX).min(max_tokens),
             ignore_eos: params.ignore_eos,
             logprobs: params.logprobs,
+            constraint,
+            mask: None,
             stopped_by: None,
         })
     }
@@ -93,6 +108,17 @@ impl Answer {
         self.max_tokens - self.ids.len()
     }
 
+    /// Takes the constraint out, so that it can be worked on while the model runs; it must come
+    /// back by [`Self::put_constraint`] before the next token is chosen.
+    pub(crate) fn take_constraint(&mut self) -> Option<Constraint> {
+        self.constraint.take()
+    }
+
+    /// Puts the constraint back, with what it allows next.
+    pub(crate) fn put_constraint(&mut self, constraint: Constraint, mask: Option<TokenMask>) {
+        (self.constraint, self.mask) = (Some(constraint), mask);
+    }
+
     /// The position in the list of the stop text that ended it.
     pub(crate) fn stopped_by(&self) -> Option<usize> {
         self.stopped_by
@@ -100,8 +126,12 @@ impl Answer {
 
     /// Chooses the token that follows, by its row of logits, `[vocab_size]`.
     pub(crate) fn next(&mut self, row: &[f32], scratch: &mut Scratch) -> Result<Next, Error> {
+        let end = |reason| Ok(Next { token: None, finished: Some(reason) });
+        if self.constraint.as_ref().is_some_and(Constraint::is_stopped) {
+            return end(FinishReason::Stop);
+        }
         if self.remaining() == 0 {
-            return Ok(Next { token: None, finished: Some(FinishReason::Length) });
+            return end(FinishReason::Length);
         }
         scratch.logits.clear();
         scratch.logits.extend_from_slice(row);
@@ -113,12 +143,27 @@ impl Answer {
             let eos_ids = self.tokenizer.eos_ids().iter().map(|&id| id as usize);
             eos_ids.filter(|&id| id < n_tokens).for_each(|id| logits[id] = f32::NEG_INFINITY);
         }
+        if let Some(constraint) = &mut self.constraint {
+            let mask = match self.mask.take() {
+                Some(mask) => mask,
+                None => constraint.compute_mask()?,
+            };
+            if mask.is_end() {
+                return end(FinishReason::Stop);
+            }
+            mask.apply(logits)?;
+        }
         let id = self.sampler.sample(logits)?;
         if self.tokenizer.is_eos(id) {
-            return Ok(Next { token: None, finished: Some(FinishReason::Stop) });
+            return end(FinishReason::Stop);
         }
         self.sampler.accept(id);
         self.ids.push(id);
+        let mut is_complete = false;
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(id)?;
+            is_complete = constraint.is_stopped();
+        }
         let (mut logprob, mut top_logprobs) = (None, Vec::new());
         if let Some(k) = self.logprobs {
             let (softmax, top) = LogSoftmax::with_top_k(row, k);
@@ -129,7 +174,7 @@ impl Answer {
         let decoder = self.decoder.as_mut().expect("an answer decodes until its tail is taken");
         let found = self.stops.push(decoder.push(id)?);
         self.stopped_by = found.stop;
-        let finished = if found.stop.is_some() {
+        let finished = if found.stop.is_some() || is_complete {
             Some(FinishReason::Stop)
         } else {
             (self.ids.len() == self.max_tokens).then_some(FinishReason::Length)

@@ -165,6 +165,9 @@ pub enum Error {
     /// A sampling parameter is out of range.
     #[error(transparent)]
     Sampling(#[from] crate::sampling::Error),
+    /// A grammar cannot be used, or cannot be followed.
+    #[error(transparent)]
+    Constrain(#[from] crate::constrain::Error),
     /// The key-value cache is full or cannot be laid out.
     #[error(transparent)]
     Kv(#[from] realizar_kvcache::Error),

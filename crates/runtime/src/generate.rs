@@ -9,6 +9,7 @@
 use crate::Error;
 use crate::answer::{Answer, Chosen, Next, Scratch};
 use crate::backend::Role;
+use crate::constrain::Constraint;
 use crate::model::Model;
 use crate::runner::{Chunk, Outputs, Runner, SeqId};
 use crate::sampling::SamplingParams;
@@ -31,6 +32,10 @@ pub struct GenerateParams {
     pub logprobs: Option<usize>,
     /// Control tokens that are written as text; all others are left out.
     pub shown_tokens: Vec<u32>,
+    /// What the answer must look like: the beginning of an answer, which is cloned for each. The
+    /// answer ends where nothing can follow; short of that it may only be cut by `max_tokens`, a
+    /// stop text or the caller.
+    pub constraint: Option<Constraint>,
 }
 
 impl Default for GenerateParams {
@@ -43,6 +48,7 @@ impl Default for GenerateParams {
             ignore_eos: false,
             logprobs: None,
             shown_tokens: Vec::new(),
+            constraint: None,
         }
     }
 }
@@ -166,7 +172,8 @@ impl Session {
     ///
     /// # Errors
     /// If a parameter is out of range, the prompt is empty or does not fit the
-    /// context, or the device fails.
+    /// context, no token continues the answer as its constraint wants it, or the
+    /// device fails.
     pub fn generate(
         &mut self,
         model: &mut Model,

@@ -36,6 +36,7 @@ pub mod backend;
 mod bench;
 pub mod checkpoint;
 pub mod config;
+pub mod constrain;
 pub mod device;
 pub mod engine;
 mod error;

@@ -6,6 +6,7 @@ mod common;
 use common::{gpus, tiny};
 use realizar_runtime::backend::Backend;
 use realizar_runtime::backend::cpu::CpuBackend;
+use realizar_runtime::constrain::{Constrainer, Grammar};
 use realizar_runtime::engine::{
     CacheEvent, CacheSink, Engine, EngineEvent, EngineOptions, EngineStats, Request, SubmitError,
     Ticket,
@@ -389,4 +390,55 @@ fn a_shutdown_finishes_what_it_has_time_for() {
     let last = events.iter().last();
     let Some(EngineEvent::Failed(Error::Request(text))) = last else { panic!("{last:?}") };
     assert_eq!(text, "the engine is shutting down");
+}
+
+#[test]
+fn grammars_are_followed_by_all_who_have_one() {
+    let mut model = load("llama", LoadOptions::default());
+    let constrainer = Constrainer::new(model.tokenizer().unwrap()).unwrap();
+    let schema = serde_json::json!({
+        "type": "object",
+        "properties": {"n": {"type": "integer"}, "on": {"type": "boolean"}},
+        "required": ["n", "on"],
+        "additionalProperties": false
+    });
+    let grammars = [
+        Grammar::JsonSchema(schema),
+        Grammar::Regex("[ab]{3,6}".to_owned()),
+        Grammar::Choice(vec!["yes".to_owned(), "no".to_owned(), "not now".to_owned()]),
+    ];
+    let requests: Vec<Request> = (0..12)
+        .map(|i| {
+            let mut request = request(i);
+            request.params.max_tokens = Some(60);
+            request.params.ignore_eos = false;
+            // Every fourth has none.
+            let grammar = grammars.get(i % 4);
+            request.params.constraint = grammar.map(|g| constrainer.compile(g).unwrap());
+            request
+        })
+        .collect();
+    let wanted: Vec<Answer> = requests.iter().map(|r| alone(&mut model, r, 0)).collect();
+    for lookup_tokens in [0, 3] {
+        let options = EngineOptions { lookup_tokens, ..EngineOptions::default() };
+        let engine = engine("llama", Some(500), options);
+        let pending: Vec<_> = requests.iter().map(|r| submit(&engine, r.clone())).collect();
+        for (i, (_ticket, events)) in pending.iter().enumerate() {
+            let answer = &collect(1, events).0[0];
+            assert_eq!(answer, &wanted[i], "request {i}");
+            let (text, is_whole) = (&answer.text, answer.reason == Some(FinishReason::Stop));
+            match i % 4 {
+                0 if is_whole => {
+                    let value: serde_json::Value = serde_json::from_str(text).unwrap();
+                    assert!(value["n"].is_i64() && value["on"].is_boolean(), "{text}");
+                }
+                1 => {
+                    assert!(is_whole && (3..=6).contains(&text.len()), "{text}");
+                    assert!(text.chars().all(|c| "ab".contains(c)), "{text}");
+                }
+                2 => assert!(["yes", "no", "not now"].contains(&text.as_str()), "{text}"),
+                _ => {}
+            }
+        }
+    }
 }

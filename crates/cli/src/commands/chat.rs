@@ -12,7 +12,7 @@ use realizar_runtime::template::Message;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
-use crate::engine::{Engine, Needs, generate_params};
+use crate::engine::{Engine, Needs};
 use crate::interrupt;
 use crate::options::{GenerateArgs, GlobalArgs, LoadArgs, TemplateArgs};
 use crate::source::cache::create_dir;
@@ -40,11 +40,13 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
+    let grammar = args.generate.grammar.read()?;
     let sources = global.sources()?;
     let path = sources.resolve(&args.model)?;
     let needs = Needs { ctx: args.generate.ctx, prefixes: true, ..Needs::default() };
     let mut engine = Engine::load(&path, &args.load, global, needs)?;
     engine.set_template(&args.template)?;
+    engine.set_grammar(grammar.as_ref())?;
     let mut chat = Chat { messages: Vec::new(), system: args.template.system.clone() };
     // A model without a template is reported before the first question is typed.
     engine.chat_prompt(&chat.with_user("hello"))?;
@@ -100,7 +102,7 @@ fn answer(engine: &mut Engine, messages: &[Message], args: &Args) -> Result<Stri
     let guard = interrupt::Guard::new();
     let mut out = std::io::stdout().lock();
     let mut failed = None;
-    let params = generate_params(&args.generate, None);
+    let params = engine.params(&args.generate, None);
     let generation = engine.generate(&ids, &params, &mut |event| {
         if let Event::Token(token) = event {
             let written = out.write_all(token.text.as_bytes()).and_then(|()| out.flush());

@@ -13,7 +13,7 @@ use realizar_runtime::tokenizer::EncodeOptions;
 use realizar_runtime::{Event, Generation, Model, Timings, TopLogprob};
 use serde_json::json;
 
-use crate::engine::{Engine, Needs, generate_params};
+use crate::engine::{Engine, Needs};
 use crate::interrupt;
 use crate::options::{GenerateArgs, GlobalArgs, LoadArgs, TemplateArgs, read_text};
 use crate::ui;
@@ -52,6 +52,7 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
     let prompt = read_text(args.prompt.as_deref(), args.file.as_ref(), "prompt")?;
+    let grammar = args.generate.grammar.read()?;
     let path = global.sources()?.resolve(&args.model)?;
     let start = Instant::now();
     let prefixes = args.prompt_cache.is_some();
@@ -60,6 +61,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
     if let Some(file) = &args.prompt_cache {
         engine.restore(file)?;
     }
+    engine.set_grammar(grammar.as_ref())?;
     let load = start.elapsed();
 
     let prompt_ids = if args.raw {
@@ -74,7 +76,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
         engine.chat_prompt(&messages)?
     };
 
-    let params = generate_params(&args.generate, args.logprobs);
+    let params = engine.params(&args.generate, args.logprobs);
     let p = &params.sampling;
     tracing::info!(
         prompt_tokens = prompt_ids.len(),

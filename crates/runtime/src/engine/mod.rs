@@ -31,6 +31,7 @@
 mod draft;
 mod job;
 mod lookup;
+mod masks;
 mod outcome;
 mod request;
 mod schedule;

@@ -3,6 +3,7 @@
 use super::draft::Draft;
 use super::job::{Job, Key, Run, Stage, Submission};
 use super::lookup::Lookup;
+use super::masks::Masks;
 use super::outcome::{Outcome, Reader};
 use super::schedule::{Planned, Wanted, plan};
 use super::{CacheSink, Message, Shared};
@@ -197,6 +198,7 @@ impl Worker {
         }
         plan(&mut self.running, &mut self.runner, self.max_drafts, &mut self.planned);
         self.start();
+        let mut masks = Masks::take(&mut self.running, &self.planned);
         let Self { running, runner, planned, scratch, jobs, shared, .. } = self;
         let chunk = |planned: &Planned| {
             let run = &running[planned.run];
@@ -211,7 +213,14 @@ impl Worker {
         let chunks: Vec<Chunk<'_>> = planned.iter().map(chunk).collect();
         let all = &chunks;
         // The braces move the runner in, so that the logits may outlive the closure.
-        let result = catch_unwind(AssertUnwindSafe(move || { runner }.step(all)));
+        let step = AssertUnwindSafe(move || { runner }.step(all));
+        let result = std::thread::scope(|scope| {
+            if !masks.is_empty() {
+                scope.spawn(|| masks.compute());
+            }
+            catch_unwind(step)
+        });
+        masks.put_back(running);
         let logits = match result {
             Ok(Ok(logits)) => logits,
             Ok(Err(Error::Kv(_))) if running.len() > 1 => return self.preempt(),

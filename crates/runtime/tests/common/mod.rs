@@ -31,6 +31,7 @@ pub(crate) fn gpus() -> Vec<Box<dyn Backend>> {
 }
 
 /// Name, type, shape and data.
+#[allow(dead_code, reason = "not every test makes models up")]
 type Tensor = (String, BlockType, Vec<usize>, Vec<u8>);
 
 /// The directory of a tiny model.
@@ -58,7 +59,7 @@ pub(crate) fn tiny_models() -> Vec<PathBuf> {
 
 /// Writes a llama of two layers whose matrices cycle through `types`, with made-up
 /// weights and no tokenizer.
-#[allow(dead_code, reason = "not every test needs quantized weights")]
+#[allow(dead_code, reason = "not every test makes models up")]
 pub(crate) fn write_quantized(path: &Path, types: &[BlockType]) {
     const DIM: usize = 256;
     const HIDDEN_DIM: usize = 512;

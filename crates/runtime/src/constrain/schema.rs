@@ -1,0 +1,365 @@
+//! What is checked of a JSON schema before the library compiles it, so that an error says where,
+//! and so that nothing is let through that the schema forbids.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value, json};
+
+use super::{Error, MAX_GRAMMAR_BYTES, MAX_INDENT, MAX_NESTING, MAX_REFS, regex};
+
+pub(super) const WHAT: &str = "JSON schema";
+
+/// Keywords of any draft that restrict values and are not supported. The library knows most of
+/// them by draft, and takes those of later drafts for annotations.
+const UNSUPPORTED: &[&str] = &[
+    "not",
+    "if",
+    "then",
+    "else",
+    "contains",
+    "minContains",
+    "maxContains",
+    "propertyNames",
+    "uniqueItems",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "$dynamicRef",
+    "$dynamicAnchor",
+    "$recursiveRef",
+    "$recursiveAnchor",
+    OPTIONS,
+];
+
+/// The keyword by which the library takes options; in a schema from outside it could turn the
+/// checks off.
+const OPTIONS: &str = "x-guidance";
+
+const TYPES: &[&str] = &["null", "boolean", "integer", "number", "string", "array", "object"];
+
+/// Formats of strings that the library knows.
+const FORMATS: &[&str] =
+    &["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
+
+/// The schema with the options that this crate wants, if it can be used.
+pub(super) fn prepare(schema: &Value) -> Result<Value, Error> {
+    let mut size = 0;
+    measure(schema, 0, &mut size)?;
+    if size > MAX_GRAMMAR_BYTES {
+        let limit = MAX_GRAMMAR_BYTES;
+        return Err(Error::TooLarge { what: WHAT, found: size, unit: "bytes", limit });
+    }
+    let mut checker = Checker { root: schema, seen: HashSet::new(), pending: Vec::new() };
+    checker.schema(schema, &mut String::new())?;
+    while let Some((target, pointer)) = checker.pending.pop() {
+        checker.schema(target, &mut pointer.to_owned())?;
+    }
+    let mut prepared = match schema {
+        Value::Bool(false) => return Err(fail("", "`false` allows nothing")),
+        Value::Object(members) => members.clone(),
+        _ => Map::new(),
+    };
+    let options = json!({
+        "whitespace_pattern": format!(r"[\x20\x09]|\r?\n[\x20\x09]{{0,{MAX_INDENT}}}"),
+        // With `u`, the name of a property could be spelled as that of another one.
+        "json_allowed_escapes": "nrbtf\\\"",
+    });
+    prepared.insert(OPTIONS.to_owned(), options);
+    Ok(Value::Object(prepared))
+}
+
+fn fail(at: &str, problem: impl Into<String>) -> Error {
+    Error::Grammar { what: WHAT, at: at.to_owned(), problem: problem.into() }
+}
+
+/// Adds up about how long the value is as text, and refuses what is nested too deeply.
+fn measure(value: &Value, depth: usize, size: &mut usize) -> Result<(), Error> {
+    if depth > MAX_NESTING {
+        let limit = MAX_NESTING;
+        return Err(Error::TooLarge { what: WHAT, found: depth, unit: "levels", limit });
+    }
+    match value {
+        Value::Array(items) => {
+            *size += 2 + items.len();
+            items.iter().try_for_each(|item| measure(item, depth + 1, size))
+        }
+        Value::Object(members) => {
+            *size += 2 + members.iter().map(|(name, _)| name.len() + 4).sum::<usize>();
+            members.values().try_for_each(|member| measure(member, depth + 1, size))
+        }
+        Value::String(text) => {
+            *size += text.len() + 2;
+            Ok(())
+        }
+        _ => {
+            *size += 4;
+            Ok(())
+        }
+    }
+}
+
+struct Checker<'a> {
+    root: &'a Value,
+    seen: HashSet<&'a str>,             // targets of references
+    pending: Vec<(&'a Value, &'a str)>, // those that are still to be checked
+}
+
+impl<'a> Checker<'a> {
+    /// Checks the schema `value` at the JSON pointer `at`.
+    fn schema(&mut self, value: &'a Value, at: &mut String) -> Result<(), Error> {
+        let members = match value {
+            Value::Bool(_) => return Ok(()),
+            Value::Object(members) => members,
+            _ => return Err(fail(at, "a schema must be an object, `true` or `false`")),
+        };
+        for (keyword, value) in members {
+            let len = at.len();
+            push_segment(at, keyword);
+            self.keyword(members, keyword, value, at)?;
+            at.truncate(len);
+        }
+        Ok(())
+    }
+
+    fn keyword(
+        &mut self,
+        members: &'a Map<String, Value>,
+        keyword: &str,
+        value: &'a Value,
+        at: &mut String,
+    ) -> Result<(), Error> {
+        if UNSUPPORTED.contains(&keyword) {
+            return Err(fail(at, format!("the keyword `{keyword}` is not supported")));
+        }
+        match (keyword, value) {
+            ("properties" | "patternProperties", Value::Object(schemas)) => {
+                for (name, schema) in schemas {
+                    let len = at.len();
+                    push_segment(at, name);
+                    if keyword == "patternProperties" {
+                        regex::check(name).map_err(|problem| fail(at, problem))?;
+                    }
+                    self.schema(schema, at)?;
+                    at.truncate(len);
+                }
+                Ok(())
+            }
+            ("properties" | "patternProperties", _) => Err(fail(at, "expected an object")),
+            ("anyOf" | "oneOf" | "allOf" | "prefixItems" | "items", Value::Array(schemas)) => {
+                for (i, schema) in schemas.iter().enumerate() {
+                    let len = at.len();
+                    push_segment(at, &i.to_string());
+                    self.schema(schema, at)?;
+                    at.truncate(len);
+                }
+                Ok(())
+            }
+            ("anyOf" | "oneOf" | "allOf" | "prefixItems", _) => Err(fail(at, "expected an array")),
+            ("items" | "additionalItems" | "additionalProperties", _) => self.schema(value, at),
+            ("$ref", _) => self.reference(value, at),
+            ("type", _) => check_type(value, at),
+            ("pattern", Value::String(pattern)) => {
+                regex::check(pattern).map_err(|problem| fail(at, problem))
+            }
+            ("format", Value::String(format)) => {
+                let known = FORMATS.contains(&format.as_str());
+                if known || !may_be(members, "string") {
+                    return Ok(());
+                }
+                let known = FORMATS.join(", ");
+                let problem =
+                    format!("the format `{format}` is not supported (supported: {known})");
+                Err(fail(at, problem))
+            }
+            ("const" | "enum", _) => check_exact(value, at),
+            ("minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum", _) => {
+                check_exact(value, at)
+            }
+            ("multipleOf", _) => match value.as_f64() {
+                Some(number) if number > 0.0 => check_exact(value, at),
+                _ => Err(fail(at, format!("expected a number above 0, found {value}"))),
+            },
+            ("minProperties", _) => {
+                // Names that are not listed may come twice in an answer, so at most one of them
+                // can be asked for.
+                let required = members.get("required").and_then(Value::as_array);
+                let names: HashSet<&str> =
+                    required.into_iter().flatten().filter_map(Value::as_str).collect();
+                match value.as_u64() {
+                    Some(n) if n > names.len() as u64 + 1 => {
+                        let max = names.len() + 1;
+                        let problem = format!(
+                            "{n} is not supported: at most {max}, one more than is `required`"
+                        );
+                        Err(fail(at, problem))
+                    }
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks where a reference leads; its target is checked later, once.
+    fn reference(&mut self, value: &'a Value, at: &str) -> Result<(), Error> {
+        let Value::String(reference) = value else {
+            return Err(fail(at, format!("expected a string, found {value}")));
+        };
+        let Some(pointer) = reference.strip_prefix('#') else {
+            let problem =
+                format!("`{reference}` leads outside the schema: only `#/...` can be read");
+            return Err(fail(at, problem));
+        };
+        if pointer.contains(['~', '%']) {
+            return Err(fail(at, format!("`{reference}` has an escape, which is not supported")));
+        }
+        if !pointer.is_empty() && (pointer == "/" || !pointer.starts_with('/')) {
+            let problem = format!("`{reference}` is not supported: only `#` and `#/...` are");
+            return Err(fail(at, problem));
+        }
+        let Some(target) = self.root.pointer(pointer) else {
+            return Err(fail(at, format!("`{reference}` leads to nothing in the schema")));
+        };
+        if self.seen.insert(reference) {
+            if self.seen.len() > MAX_REFS {
+                let (found, limit) = (self.seen.len(), MAX_REFS);
+                return Err(Error::TooLarge { what: WHAT, found, unit: "references", limit });
+            }
+            self.pending.push((target, pointer));
+        }
+        Ok(())
+    }
+}
+
+/// Appends a name to a JSON pointer.
+fn push_segment(at: &mut String, name: &str) {
+    at.push('/');
+    at.push_str(&name.replace('~', "~0").replace('/', "~1"));
+}
+
+fn check_type(value: &Value, at: &str) -> Result<(), Error> {
+    let names = match value {
+        Value::Array(names) => names.as_slice(),
+        name => std::slice::from_ref(name),
+    };
+    match names.iter().find(|name| !name.as_str().is_some_and(|name| TYPES.contains(&name))) {
+        Some(name) => Err(fail(at, format!("expected one of {}, found {name}", TYPES.join(", ")))),
+        None => Ok(()),
+    }
+}
+
+/// Whether the `type` beside a keyword leaves room for this type.
+fn may_be(members: &Map<String, Value>, name: &str) -> bool {
+    match members.get("type") {
+        None => true,
+        Some(Value::Array(names)) => names.iter().any(|it| it == name),
+        Some(only) => only == name,
+    }
+}
+
+/// Refuses whole numbers that the library would round.
+fn check_exact(value: &Value, at: &str) -> Result<(), Error> {
+    const MAX: u64 = 1 << 53;
+    match value {
+        Value::Number(number) => {
+            let magnitude = number.as_i64().map(i64::unsigned_abs).or(number.as_u64());
+            if magnitude.is_some_and(|magnitude| magnitude > MAX) {
+                let problem = format!("{number} is not supported: whole numbers go up to 2^53");
+                return Err(fail(at, problem));
+            }
+            Ok(())
+        }
+        Value::Array(items) => items.iter().try_for_each(|item| check_exact(item, at)),
+        Value::Object(members) => members.values().try_for_each(|item| check_exact(item, at)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_keyword_and_the_place() {
+        let check = |schema: Value, want: &str| {
+            let error = prepare(&schema).expect_err(want).to_string();
+            assert_eq!(error, format!("JSON schema{want}"));
+        };
+        check(json!({"not": {}}), " at /not: the keyword `not` is not supported");
+        let unique = json!({"properties": {"a/b": {"items": {"uniqueItems": true}}}});
+        let want =
+            "at /properties/a~1b/items/uniqueItems: the keyword `uniqueItems` is not supported";
+        check(unique, &format!(" {want}"));
+        // A draft that does not know a keyword does not turn it off.
+        let old = json!({"$schema": "http://json-schema.org/draft-04/schema#", "if": {}});
+        check(old, " at /if: the keyword `if` is not supported");
+        let lenient = json!({"x-guidance": {"lenient": true}});
+        check(lenient, " at /x-guidance: the keyword `x-guidance` is not supported");
+        let dangling = json!({"anyOf": [{"$ref": "#/$defs/a"}], "$defs": {}});
+        check(dangling, " at /anyOf/0/$ref: `#/$defs/a` leads to nothing in the schema");
+        let remote = json!({"$ref": "https://example.org/a"});
+        let want = "`https://example.org/a` leads outside the schema: only `#/...` can be read";
+        check(remote, &format!(" at /$ref: {want}"));
+        let anchor = json!({"$ref": "#a"});
+        check(anchor, " at /$ref: `#a` is not supported: only `#` and `#/...` are");
+        let behind =
+            json!({"$ref": "#/$defs/a", "$defs": {"a": {"contains": {}}, "b": {"not": 1}}});
+        check(behind, " at /$defs/a/contains: the keyword `contains` is not supported");
+        check(
+            json!({"pattern": "a\\"}),
+            " at /pattern: `a\\` ends with a backslash that escapes nothing",
+        );
+        check(json!({"items": 3}), " at /items: a schema must be an object, `true` or `false`");
+        check(json!([1]), ": a schema must be an object, `true` or `false`");
+        check(json!(false), ": `false` allows nothing");
+        check(
+            json!({"const": [9_007_199_254_740_993_u64]}),
+            " at /const: 9007199254740993 is not supported: whole numbers go up to 2^53",
+        );
+        check(json!({"multipleOf": 0}), " at /multipleOf: expected a number above 0, found 0");
+        check(
+            json!({"minProperties": 3, "required": ["a", "a"]}),
+            " at /minProperties: 3 is not supported: at most 2, one more than is `required`",
+        );
+        check(
+            json!({"type": ["null", "text"]}),
+            &format!(" at /type: expected one of {}, found \"text\"", TYPES.join(", ")),
+        );
+        check(
+            json!({"format": "phone"}),
+            &format!(
+                " at /format: the format `phone` is not supported (supported: {})",
+                FORMATS.join(", ")
+            ),
+        );
+    }
+
+    #[test]
+    fn names_of_properties_are_no_keywords() {
+        let schema = json!({
+            "type": "object",
+            "properties": {"not": {"type": "integer", "format": "int32"}, "if": true},
+            "$defs": {"unused": {"uniqueItems": true}},
+            "minProperties": 1,
+        });
+        let prepared = prepare(&schema).unwrap();
+        assert_eq!(prepared["properties"], schema["properties"]);
+        assert!(prepare(&json!(true)).unwrap()[OPTIONS].is_object());
+    }
+
+    #[test]
+    fn sizes_are_bounded() {
+        let deep = (0..=MAX_NESTING).fold(json!({}), |inner, _| json!({"items": inner}));
+        let error = prepare(&deep).unwrap_err().to_string();
+        assert_eq!(error, "JSON schema of 101 levels is too large: at most 100 are allowed");
+        let wide = json!({"enum": vec!["abcdefgh"; 30_000]});
+        assert!(matches!(prepare(&wide), Err(Error::TooLarge { unit: "bytes", .. })));
+        let defs: Map<String, Value> = (0..=MAX_REFS).map(|i| (i.to_string(), json!({}))).collect();
+        let refs: Vec<Value> =
+            (0..=MAX_REFS).map(|i| json!({"$ref": format!("#/$defs/{i}")})).collect();
+        let error = prepare(&json!({"anyOf": refs, "$defs": defs})).unwrap_err();
+        assert!(matches!(error, Error::TooLarge { unit: "references", .. }), "{error}");
+    }
+}
