@@ -41,10 +41,13 @@ pub(crate) struct Needs {
     pub(crate) outputs: Option<usize>,
     /// Sequences that run together; `None` leaves it to the runtime.
     pub(crate) seqs: Option<usize>,
+    /// Tokens that the key-value cache holds; `None` is room for all sequences at full length.
+    pub(crate) kv_tokens: Option<usize>,
+    /// Whether the pages of prompts are kept for those that begin alike, also where a window has
+    /// passed them.
+    pub(crate) prefix_cache: bool,
     /// Whether to time each operation on the device.
     pub(crate) profile: bool,
-    /// Whether to keep the pages of prompts, also where a window has passed them.
-    pub(crate) prefixes: bool,
 }
 
 impl Engine {
@@ -73,9 +76,10 @@ impl Engine {
             chunk: args.chunk,
             max_outputs: needs.outputs.unwrap_or(default.max_outputs),
             max_seqs: needs.seqs.unwrap_or(default.max_seqs),
+            prefix_cache: needs.prefix_cache,
+            kv_tokens: needs.kv_tokens,
             profile: needs.profile,
             packed_cache: args.packed_cache(global)?,
-            prefix_cache: needs.prefixes,
             ..default
         };
         let device = args.device.unwrap_or_default();
@@ -105,13 +109,7 @@ impl Engine {
     /// Uses the template of `--template`, if there is one, in place of the model's.
     pub(crate) fn set_template(&mut self, args: &TemplateArgs) -> Result<()> {
         let Some(path) = &args.template else { return Ok(()) };
-        let source =
-            fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let tokenizer = self.model.tokenizer()?;
-        let text = |id: Option<u32>| id.map_or(Ok(String::new()), |id| tokenizer.token_text(id));
-        let (bos, eos) = (text(tokenizer.bos())?, text(tokenizer.eos())?);
-        let template = ChatTemplate::new(&source, &bos, &eos)
-            .with_context(|| format!("template {}", path.display()))?;
+        let template = read_template(path, self.model.tokenizer()?)?;
         self.template = Some(template);
         Ok(())
     }
@@ -215,6 +213,15 @@ impl Engine {
         };
         Ok(session.generate(&mut self.model, ids, params, on_event)?)
     }
+}
+
+/// The chat template in a file, with the special tokens of `tokenizer`.
+pub(crate) fn read_template(path: &Path, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
+    let source =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = |id: Option<u32>| id.map_or(Ok(String::new()), |id| tokenizer.token_text(id));
+    let (bos, eos) = (text(tokenizer.bos())?, text(tokenizer.eos())?);
+    ChatTemplate::new(&source, &bos, &eos).with_context(|| format!("template {}", path.display()))
 }
 
 /// Options that name a device or configure one are usage errors when they cannot be met.

@@ -26,6 +26,7 @@ Examples:
   realizar chat smollm2                           talk, with line editing
   cat notes.txt | realizar run model.gguf -f -    read the prompt from a pipe
   realizar run hf:owner/repo/model-Q4_K_M.gguf Hi
+  realizar serve smollm2 --port 8080              OpenAI's API over HTTP
   realizar inspect model.gguf                     metadata, tensors, sizes by type
   realizar bench smollm2 -p 512 -n 128            measure prompt and generation speed
   realizar devices                                what --device can name on this machine
@@ -421,14 +422,17 @@ fn number(text: &str) -> Result<f32, String> {
 
 // The ranges are those of the runtime's sampling parameters.
 
-fn range(low: f32, high: f32) -> impl Fn(&str) -> Result<f32, String> + Clone + Send + Sync {
+pub(crate) fn range(
+    low: f32,
+    high: f32,
+) -> impl Fn(&str) -> Result<f32, String> + Clone + Send + Sync {
     move |text: &str| match number(text)? {
         x if (low..=high).contains(&x) => Ok(x),
         _ => Err(format!("must be from {low} to {high}")),
     }
 }
 
-fn above_zero(high: f32) -> impl Fn(&str) -> Result<f32, String> + Clone + Send + Sync {
+pub(crate) fn above_zero(high: f32) -> impl Fn(&str) -> Result<f32, String> + Clone + Send + Sync {
     move |text: &str| match number(text)? {
         x if x > 0.0 && x <= high => Ok(x),
         _ => Err(format!("must be above 0 and at most {high}")),

@@ -171,6 +171,14 @@ pub(crate) fn out() -> io::BufWriter<io::StdoutLock<'static>> {
     io::BufWriter::new(io::stdout().lock())
 }
 
+/// One line on standard output, at once.
+pub(crate) fn line(text: &str) -> Result<()> {
+    let mut out = out();
+    writeln!(out, "{text}")?;
+    out.flush()?;
+    Ok(())
+}
+
 /// One JSON value and a line feed on standard output.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     let mut out = out();

@@ -76,6 +76,7 @@ fn help_and_version() {
     let commands = [
         "run",
         "chat",
+        "serve",
         "pull",
         "list",
         "inspect",

@@ -43,7 +43,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let grammar = args.generate.grammar.read()?;
     let sources = global.sources()?;
     let path = sources.resolve(&args.model)?;
-    let needs = Needs { ctx: args.generate.ctx, prefixes: true, ..Needs::default() };
+    let needs = Needs { ctx: args.generate.ctx, prefix_cache: true, ..Needs::default() };
     let mut engine = Engine::load(&path, &args.load, global, needs)?;
     engine.set_template(&args.template)?;
     engine.set_grammar(grammar.as_ref())?;

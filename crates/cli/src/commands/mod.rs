@@ -12,6 +12,7 @@ mod logits;
 mod perplexity;
 mod pull;
 mod run;
+mod serve;
 mod tokenize;
 
 use std::process::ExitCode;
@@ -28,6 +29,8 @@ pub(crate) enum Command {
     Run(run::Args),
     /// Talk with a model
     Chat(chat::Args),
+    /// Serve models over HTTP, by OpenAI's API
+    Serve(serve::Args),
     /// Fetch a model into the cache
     Pull(pull::Args),
     /// List pulled models and aliases
@@ -57,6 +60,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Run(args) => run::execute(&args, global),
         Command::Chat(args) => chat::execute(&args, global).map(done),
+        Command::Serve(args) => serve::execute(&args, global).map(done),
         Command::Pull(args) => pull::execute(&args, global).map(done),
         Command::List(args) => list::execute(&args, global).map(done),
         Command::Inspect(args) => inspect::execute(&args, global).map(done),

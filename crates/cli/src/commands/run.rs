@@ -55,8 +55,8 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
     let grammar = args.generate.grammar.read()?;
     let path = global.sources()?.resolve(&args.model)?;
     let start = Instant::now();
-    let prefixes = args.prompt_cache.is_some();
-    let needs = Needs { ctx: args.generate.ctx, prefixes, ..Needs::default() };
+    let prefix_cache = args.prompt_cache.is_some();
+    let needs = Needs { ctx: args.generate.ctx, prefix_cache, ..Needs::default() };
     let mut engine = Engine::load(&path, &args.load, global, needs)?;
     if let Some(file) = &args.prompt_cache {
         engine.restore(file)?;

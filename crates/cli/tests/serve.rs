@@ -1,0 +1,76 @@
+//! `realizar serve` as a process: the line with its URL, an answer, and its end.
+
+#![cfg(unix)]
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+fn model() -> String {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs/llama");
+    folder.join("model-f32.gguf").display().to_string()
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_realizar"));
+    command.arg("serve").args(args).env("REALIZAR_DEVICE", "cpu").env_remove("REALIZAR_API_KEY");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A server that is killed if the test does not end it.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn serves_until_it_is_told_to_stop() {
+    for signal in ["-TERM", "-INT"] {
+        let args = [&model(), "--port", "0", "--alias", "tiny", "--api-key", "k", "--temp", "0"];
+        let mut server = Server(command(&args).spawn().expect("the binary starts"));
+        let mut out = BufReader::new(server.0.stdout.take().expect("standard output"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("a line");
+        let url = line.trim().strip_prefix("listening on ").expect("the URL").to_owned();
+        let get = |path: &str| {
+            let request = ureq::get(format!("{url}{path}")).header("authorization", "Bearer k");
+            let text = request.call().expect("an answer").body_mut().read_to_string();
+            serde_json::from_str::<Value>(&text.expect("a body")).expect("JSON")
+        };
+        assert_eq!(get("/health"), json!({"status": "ok"}));
+        let models = get("/v1/models");
+        assert_eq!(models["data"][0]["id"], "tiny");
+        assert_eq!(models["data"][0]["aliases"], json!(["model-f32"]));
+        let id = server.0.id().to_string();
+        let killed = Command::new("kill").args([signal, &id]).status().expect("kill is there");
+        assert!(killed.success());
+        assert_eq!(server.0.wait().expect("it ends").code(), Some(0), "{signal}");
+    }
+}
+
+#[test]
+fn what_cannot_be_served_is_one_line() {
+    let model = model();
+    for (args, code, want) in [
+        (&["no-such-model.gguf", "--port", "0"][..], 1, "no-such-model.gguf"),
+        (&[&model, "--host", "256.0.0.1"], 1, "256.0.0.1"),
+        (&[&model, "--port", "0", "--api-key-file", "no-such-file"], 1, "no-such-file"),
+        (&[&model, "--port", "0", "--cors-origin", "a\nb"], 1, "origin"),
+        (&[&model, "b", "--port", "0", "--alias", "x"], 2, "NAME=MODEL"),
+        (&[&model, "b", "--port", "0", "--template", "x"], 2, "--template"),
+        (&["--port", "0"], 2, "MODEL"),
+    ] {
+        let output = command(args).output().expect("the binary starts");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+        assert!(stderr.contains(want), "{args:?}: {stderr}");
+    }
+}

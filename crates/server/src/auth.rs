@@ -1,0 +1,70 @@
+//! API keys: a request shows one as a bearer token or in `x-api-key`.
+
+use crate::error::ApiError;
+use crate::state::AppState;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use subtle::{Choice, ConstantTimeEq};
+
+/// Lets requests with a key pass, and all of them where there are no keys.
+pub(crate) async fn require_key(
+    State(state): State<AppState>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    check(&state.config().api_keys, request.headers())?;
+    Ok(next.run(request).await)
+}
+
+fn check(keys: &[String], headers: &HeaderMap) -> Result<(), ApiError> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let Some(shown) = shown_key(headers) else {
+        let message = "this server asks for an API key, as `Authorization: Bearer KEY`";
+        return Err(ApiError::unauthorized(message));
+    };
+    // Every key is compared, and each in a time that depends on its length alone.
+    let equal = |key: &String| key.as_bytes().ct_eq(shown);
+    let found = keys.iter().map(equal).fold(Choice::from(0), |a, b| a | b);
+    if bool::from(found) { Ok(()) } else { Err(ApiError::unauthorized("the API key is not known")) }
+}
+
+fn shown_key(headers: &HeaderMap) -> Option<&[u8]> {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.as_bytes().split_at_checked(7)?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
+    });
+    bearer.or_else(|| headers.get("x-api-key").map(|value| value.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::{HeaderName, HeaderValue};
+
+    #[test]
+    fn keys() {
+        let keys = ["secret".to_owned(), "other".to_owned()];
+        let with = |keys: &[String], name: &'static str, value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+            check(keys, &headers).is_ok()
+        };
+        for (name, value, ok) in [
+            ("authorization", "Bearer secret", true),
+            ("authorization", "bearer  other", true),
+            ("authorization", "Bearer secre", false),
+            ("authorization", "Bearer", false),
+            ("authorization", "Basic secret", false),
+            ("x-api-key", "other", true),
+            ("x-api-key", "", false),
+            ("x-other", "secret", false),
+        ] {
+            assert_eq!(with(&keys, name, value), ok, "{name}: {value}");
+            assert!(with(&[], name, value), "no keys are asked for");
+        }
+    }
+}

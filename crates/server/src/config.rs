@@ -1,0 +1,76 @@
+//! How the server listens and what it lets a request ask for.
+
+use std::time::Duration;
+
+/// Settings of the server. Those of a model are in [`ServedModel`](crate::ServedModel).
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// The address or name to listen on.
+    pub host: String,
+    /// The port to listen on; 0 takes a free one.
+    pub port: u16,
+    /// Keys of which a request must show one; without any, none is asked for.
+    pub api_keys: Vec<String>,
+    /// Web origins whose pages may use the server; `*` stands for all. Without any, none may.
+    pub allowed_origins: Vec<String>,
+    /// What a request may ask for.
+    pub limits: Limits,
+    /// The longest time from a request's body to the end of its answer; `None` sets no end.
+    pub request_timeout: Option<Duration>,
+    /// The longest time in which the body of a request must arrive.
+    pub body_timeout: Duration,
+    /// How often a stream without news says that it is alive.
+    pub keep_alive: Duration,
+    /// How long running requests may go on once the server is told to stop.
+    pub shutdown_grace: Duration,
+}
+
+/// Limits of a single request.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Bytes of a body.
+    pub body_bytes: usize,
+    /// Tokens of a prompt, where that is less than the model's context.
+    pub prompt_tokens: Option<usize>,
+    /// Tokens of an answer. A request that asks for more is refused; one that asks for no number
+    /// gets this many.
+    pub output_tokens: Option<usize>,
+    /// Answers to one prompt.
+    pub answers: usize,
+    /// Prompts of one request.
+    pub prompts: usize,
+    /// Stop texts.
+    pub stops: usize,
+    /// The most likely tokens to report at a position.
+    pub logprobs: usize,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            host: "127.0.0.1".to_owned(),
+            port: 8080,
+            api_keys: Vec::new(),
+            allowed_origins: Vec::new(),
+            limits: Limits::default(),
+            request_timeout: None,
+            body_timeout: Duration::from_secs(60),
+            keep_alive: Duration::from_secs(10),
+            shutdown_grace: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body_bytes: 32 << 20,
+            prompt_tokens: None,
+            output_tokens: None,
+            answers: 128,
+            prompts: 1024,
+            stops: 64,
+            logprobs: 20,
+        }
+    }
+}

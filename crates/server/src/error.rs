@@ -1,0 +1,317 @@
+//! Errors: [`Error`] of the server itself, [`ApiError`] of one request.
+//!
+//! Every answer that is not a success has the shape of OpenAI's errors. Which status a failure has
+//! is decided in [`ApiError`] alone, in the table of its kinds.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use realizar_runtime::engine::SubmitError;
+use realizar_runtime::{sampling, tokenizer};
+use serde_json::{Value, json};
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+/// What keeps the server from running.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Bind {
+        /// Host and port.
+        address: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The listener failed.
+    #[error("the server stopped: {0}")]
+    Listen(#[source] io::Error),
+    /// A setting has a value that cannot be used.
+    #[error("{setting}: {reason}")]
+    Config {
+        /// The setting.
+        setting: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Two models have one name.
+    #[error("two models have the name `{name}`")]
+    Name {
+        /// The name or alias.
+        name: String,
+    },
+}
+
+/// Why a request is not answered as asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiError {
+    kind: Kind,
+    message: String,
+    param: Option<String>,
+    retry_after: Option<Duration>,
+}
+
+/// What kind of failure it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Invalid,
+    Unsupported,
+    ContextLength,
+    Unauthorized,
+    ModelNotFound,
+    UnknownUrl,
+    Method,
+    BodyTimeout,
+    TooLarge,
+    MediaType,
+    QueueFull,
+    Internal,
+    Unavailable,
+    Timeout,
+}
+
+impl Kind {
+    /// Status, type and code.
+    fn row(self) -> (StatusCode, &'static str, Option<&'static str>) {
+        use StatusCode as S;
+        const REQUEST: &str = "invalid_request_error";
+        const SERVER: &str = "server_error";
+        match self {
+            Self::Invalid => (S::BAD_REQUEST, REQUEST, None),
+            Self::Unsupported => (S::BAD_REQUEST, REQUEST, Some("unsupported_parameter")),
+            Self::ContextLength => (S::BAD_REQUEST, REQUEST, Some("context_length_exceeded")),
+            Self::Unauthorized => (S::UNAUTHORIZED, REQUEST, Some("invalid_api_key")),
+            Self::ModelNotFound => (S::NOT_FOUND, REQUEST, Some("model_not_found")),
+            Self::UnknownUrl => (S::NOT_FOUND, REQUEST, Some("unknown_url")),
+            Self::Method => (S::METHOD_NOT_ALLOWED, REQUEST, Some("method_not_allowed")),
+            Self::BodyTimeout => (S::REQUEST_TIMEOUT, REQUEST, Some("body_timeout")),
+            Self::TooLarge => (S::PAYLOAD_TOO_LARGE, REQUEST, Some("body_too_large")),
+            Self::MediaType => (S::UNSUPPORTED_MEDIA_TYPE, REQUEST, Some("unsupported_media_type")),
+            Self::QueueFull => {
+                (S::TOO_MANY_REQUESTS, "rate_limit_error", Some("rate_limit_exceeded"))
+            }
+            Self::Internal => (S::INTERNAL_SERVER_ERROR, SERVER, None),
+            Self::Unavailable => (S::SERVICE_UNAVAILABLE, SERVER, Some("unavailable")),
+            Self::Timeout => (S::GATEWAY_TIMEOUT, SERVER, Some("timeout")),
+        }
+    }
+}
+
+impl ApiError {
+    fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), param: None, retry_after: None }
+    }
+
+    fn of_param(kind: Kind, param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { param: Some(param.into()), ..Self::new(kind, message) }
+    }
+
+    /// A parameter has a value that it cannot have.
+    pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::of_param(Kind::Invalid, param, message)
+    }
+
+    /// The request as a whole is malformed.
+    pub fn malformed(message: impl Into<String>) -> Self {
+        Self::new(Kind::Invalid, message)
+    }
+
+    /// A parameter is known and cannot be honoured.
+    pub fn unsupported(param: impl Into<String>) -> Self {
+        let param = param.into();
+        let message = format!("`{param}` is not supported with this value by this server");
+        Self::of_param(Kind::Unsupported, param, message)
+    }
+
+    /// Prompt and answer do not fit into the context.
+    pub fn context_length(param: &str, message: impl Into<String>) -> Self {
+        Self::of_param(Kind::ContextLength, param, message)
+    }
+
+    /// No key, or a wrong one.
+    pub fn unauthorized(message: impl Into<String>) -> Self {
+        Self::new(Kind::Unauthorized, message)
+    }
+
+    /// No model has this name.
+    pub fn model_not_found(name: &str) -> Self {
+        Self::of_param(Kind::ModelNotFound, "model", format!("the model `{name}` does not exist"))
+    }
+
+    /// Nothing is at this place.
+    pub fn unknown_url(method: &str, path: &str) -> Self {
+        Self::new(Kind::UnknownUrl, format!("unknown URL ({method} {path})"))
+    }
+
+    /// There is something at this place, but not with this method.
+    pub fn method_not_allowed(method: &str, path: &str) -> Self {
+        Self::new(Kind::Method, format!("{path} does not take {method}"))
+    }
+
+    /// The body did not arrive in time.
+    pub fn body_timeout(limit: Duration) -> Self {
+        Self::new(Kind::BodyTimeout, format!("the body did not arrive within {limit:?}"))
+    }
+
+    /// The body is longer than allowed.
+    pub fn too_large(limit: usize) -> Self {
+        Self::new(Kind::TooLarge, format!("the body is larger than the {limit} bytes allowed"))
+    }
+
+    /// The body is said to be something other than JSON.
+    pub fn media_type(found: Option<&str>) -> Self {
+        let found = found.map_or("none".to_owned(), |found| format!("`{found}`"));
+        let message = format!("expected the content type `application/json`, found {found}");
+        Self::new(Kind::MediaType, message)
+    }
+
+    /// The server failed; the reason is logged and told.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(Kind::Internal, message)
+    }
+
+    /// The server takes no requests now.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(Kind::Unavailable, message)
+    }
+
+    /// The answer took too long.
+    pub fn timeout(limit: Duration) -> Self {
+        Self::new(Kind::Timeout, format!("the request was not done within {limit:?}"))
+    }
+
+    /// The status of the answer.
+    pub fn status(&self) -> StatusCode {
+        self.kind.row().0
+    }
+
+    /// The body of the answer, which is also what a stream that fails says.
+    pub fn body(&self) -> Value {
+        let (_, kind, code) = self.kind.row();
+        let Self { message, param, .. } = self;
+        json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
+    }
+}
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ApiError {}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        if self.status().is_server_error() {
+            tracing::error!(status = self.status().as_u16(), "{}", self.message);
+        }
+        let mut response = (self.status(), Json(self.body())).into_response();
+        let headers = response.headers_mut();
+        if let Some(after) = self.retry_after {
+            // Whole seconds, and never at once.
+            let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+        }
+        if self.kind == Kind::Unauthorized {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+impl From<SubmitError> for ApiError {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::QueueFull { retry_after, .. } => Self {
+                retry_after: Some(retry_after),
+                ..Self::new(Kind::QueueFull, error.to_string())
+            },
+            SubmitError::Closed => Self::unavailable(error.to_string()),
+            SubmitError::Invalid(error) => error.into(),
+        }
+    }
+}
+
+impl From<sampling::Error> for ApiError {
+    fn from(error: sampling::Error) -> Self {
+        let param = match &error {
+            sampling::Error::Parameter { name, .. } => name,
+            sampling::Error::BiasId { .. } => "logit_bias",
+            sampling::Error::EmptyStop { .. } => "stop",
+            sampling::Error::NoToken => return Self::malformed(error.to_string()),
+            _ => return Self::internal(error.to_string()),
+        };
+        Self::invalid(param, error.to_string())
+    }
+}
+
+impl From<tokenizer::Error> for ApiError {
+    fn from(error: tokenizer::Error) -> Self {
+        realizar_runtime::Error::from(error).into()
+    }
+}
+
+impl From<realizar_runtime::Error> for ApiError {
+    fn from(error: realizar_runtime::Error) -> Self {
+        use realizar_runtime::Error as E;
+        match error {
+            E::Sampling(error) => error.into(),
+            E::Text(_) | E::Request(_) => Self::malformed(error.to_string()),
+            E::PromptTooLong { .. } => Self::context_length("prompt", error.to_string()),
+            E::Render(_) => Self::invalid("messages", error.to_string()),
+            error => Self::internal(error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_status_and_shape() {
+        let check = |error: ApiError, status: u16, kind: &str, param: Value, code: Value| {
+            let body = error.body();
+            assert_eq!(body["error"]["message"], error.to_string());
+            assert_eq!(body["error"]["type"], kind, "{error}");
+            assert_eq!(body["error"]["param"], param, "{error}");
+            assert_eq!(body["error"]["code"], code, "{error}");
+            assert_eq!(error.into_response().status().as_u16(), status);
+        };
+        let null = Value::Null;
+        let request = "invalid_request_error";
+        check(ApiError::invalid("n", "x"), 400, request, json!("n"), null.clone());
+        check(ApiError::malformed("x"), 400, request, null.clone(), null.clone());
+        let code = json!("unsupported_parameter");
+        check(ApiError::unsupported("audio"), 400, request, json!("audio"), code);
+        let code = json!("context_length_exceeded");
+        check(ApiError::context_length("prompt", "x"), 400, request, json!("prompt"), code);
+        check(ApiError::unauthorized("x"), 401, request, null.clone(), json!("invalid_api_key"));
+        let code = json!("model_not_found");
+        check(ApiError::model_not_found("m"), 404, request, json!("model"), code);
+        check(ApiError::too_large(9), 413, request, null.clone(), json!("body_too_large"));
+        let code = json!("unsupported_media_type");
+        check(ApiError::media_type(None), 415, request, null.clone(), code);
+        check(ApiError::internal("x"), 500, "server_error", null.clone(), null.clone());
+        check(ApiError::unavailable("x"), 503, "server_error", null.clone(), json!("unavailable"));
+        let from = ApiError::from(sampling::Error::EmptyStop { idx: 0 });
+        check(from, 400, request, json!("stop"), null.clone());
+        let from = ApiError::from(realizar_runtime::Error::Request("no".to_owned()));
+        check(from, 400, request, null, Value::Null);
+    }
+
+    #[test]
+    fn a_full_queue_says_when_to_come_back() {
+        for (millis, want) in [(0, "1"), (900, "1"), (1500, "2"), (7000, "7")] {
+            let retry_after = Duration::from_millis(millis);
+            let error = ApiError::from(SubmitError::QueueFull { waiting: 3, retry_after });
+            let response = error.into_response();
+            assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+            assert_eq!(response.headers()[header::RETRY_AFTER], want);
+        }
+        let error = ApiError::from(SubmitError::Closed);
+        assert_eq!(error.status(), StatusCode::SERVICE_UNAVAILABLE);
+    }
+}

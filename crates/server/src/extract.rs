@@ -1,0 +1,114 @@
+//! The body of a request: its arrival, its size, its type, and its JSON.
+
+use crate::error::ApiError;
+use crate::state::AppState;
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::IntoResponse;
+use serde::de::DeserializeOwned;
+
+/// A JSON body that has arrived. It can be read as several types, each of which takes the fields
+/// that it knows.
+#[derive(Debug, Clone)]
+pub(crate) struct JsonBody(Bytes);
+
+impl JsonBody {
+    /// The body as a `T`; an error names the field.
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
+        let mut json = serde_json::Deserializer::from_slice(&self.0);
+        let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+            let path = error.path().to_string();
+            let message = error.into_inner().to_string();
+            // A dot is the whole body, and a question mark what is no field of it.
+            match path.as_str() {
+                "." | "?" => ApiError::malformed(message),
+                _ => ApiError::invalid(path.clone(), format!("`{path}`: {message}")),
+            }
+        })?;
+        json.end().map_err(|error| ApiError::malformed(error.to_string()))?;
+        Ok(value)
+    }
+
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl FromRequest<AppState> for JsonBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        check_type(request.headers())?;
+        let config = state.config();
+        let bytes = Bytes::from_request(request, state);
+        let Ok(bytes) = tokio::time::timeout(config.body_timeout, bytes).await else {
+            return Err(ApiError::body_timeout(config.body_timeout));
+        };
+        bytes.map(Self).map_err(|rejection| {
+            let message = rejection.body_text();
+            match rejection.into_response().status() {
+                StatusCode::PAYLOAD_TOO_LARGE => ApiError::too_large(config.limits.body_bytes),
+                _ => ApiError::malformed(message),
+            }
+        })
+    }
+}
+
+/// `application/json`, or a type that is built on JSON.
+fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let found = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = found.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    let essence = essence.to_ascii_lowercase();
+    let json = essence == "application/json"
+        || essence.starts_with("application/") && essence.ends_with("+json");
+    if json { Ok(()) } else { Err(ApiError::media_type(found)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize)]
+    #[expect(dead_code, reason = "only the errors are looked at")]
+    struct Body {
+        n: Option<usize>,
+        list: Option<Vec<u32>>,
+    }
+
+    #[test]
+    fn errors_name_the_field() {
+        let check = |json: &'static str, param: Option<&str>, want: &str| {
+            let error = JsonBody(Bytes::from_static(json.as_bytes())).read::<Body>().unwrap_err();
+            assert_eq!(error.body()["error"]["param"].as_str(), param, "{error}");
+            assert!(error.to_string().contains(want), "{error}");
+        };
+        check("", None, "EOF");
+        check("{", None, "EOF");
+        check("[1", None, "");
+        check(r#"{"n": 1} x"#, None, "trailing");
+        check(r#"{"n": -1}"#, Some("n"), "-1");
+        check(r#"{"n": 1, "n": 2}"#, None, "duplicate");
+        check(r#"{"list": [1, "a"]}"#, Some("list[1]"), "expected u32");
+    }
+
+    #[test]
+    fn content_types() {
+        let check = |value: Option<&'static str>, ok: bool| {
+            let mut headers = HeaderMap::new();
+            if let Some(value) = value {
+                headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(value));
+            }
+            assert_eq!(check_type(&headers).is_ok(), ok, "{value:?}");
+        };
+        check(Some("application/json"), true);
+        check(Some("Application/JSON; charset=utf-8"), true);
+        check(Some("application/problem+json"), true);
+        check(Some("text/plain"), false);
+        check(Some("application/x-www-form-urlencoded"), false);
+        check(None, false);
+    }
+}

@@ -1,0 +1,49 @@
+//! What SGLang's routers ask a worker: `/get_model_info` and `/get_server_info`.
+
+use crate::error::ApiError;
+use crate::state::AppState;
+use axum::Json;
+use axum::extract::State;
+use serde_json::{Value, json};
+
+/// The first model.
+pub(crate) async fn model_info(State(state): State<AppState>) -> Result<Json<Value>, ApiError> {
+    let model = state.model(None)?;
+    let info = model.engine.model();
+    Ok(Json(json!({
+        "model_path": info.path(),
+        "tokenizer_path": info.path(),
+        "served_model_name": model.name,
+        "is_generation": true,
+        "model_type": info.architecture(),
+        "max_context_length": info.max_seq_len(),
+        "vocab_size": info.vocab_size(),
+        "preferred_sampling_params": Value::Null,
+    })))
+}
+
+/// The first model and the load of each.
+pub(crate) async fn server_info(State(state): State<AppState>) -> Result<Json<Value>, ApiError> {
+    let first = state.model(None)?;
+    let info = first.engine.model();
+    let load = |model: &crate::ServedModel| {
+        let stats = model.engine.stats();
+        json!({
+            "model": model.name,
+            "num_running_reqs": stats.running,
+            "num_waiting_reqs": stats.waiting,
+            "kv_used_pages": stats.kv_used_pages,
+            "kv_total_pages": stats.kv_total_pages,
+        })
+    };
+    let models = state.models().all();
+    Ok(Json(json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "status": "ready",
+        "model_path": info.path(),
+        "tokenizer_path": info.path(),
+        "served_model_name": first.name,
+        "context_length": info.max_seq_len(),
+        "internal_states": models.iter().map(|model| load(model)).collect::<Vec<_>>(),
+    })))
+}

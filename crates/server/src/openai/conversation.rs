@@ -1,0 +1,242 @@
+//! Conversations: the messages of a request, checked and rendered by the model's chat template.
+
+use crate::error::ApiError;
+use crate::prompt::blocking;
+use crate::state::ServedModel;
+use realizar_runtime::template::{ChatTemplate, Content, Message, RenderOptions};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::sync::Arc;
+
+/// Roles that every template is taken to know in one way or another.
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+
+/// Variables of a template that are not for a request to set by `chat_template_kwargs`.
+const RESERVED: [&str; 7] = [
+    "add_generation_prompt",
+    "bos_token",
+    "documents",
+    "eos_token",
+    "messages",
+    "strftime_now",
+    "tools",
+];
+
+/// The fields that say how a conversation becomes a text.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(crate) struct ConversationFields {
+    messages: Option<Vec<Message>>,
+    chat_template_kwargs: Option<Map<String, Value>>,
+    documents: Option<Value>,
+    reasoning_effort: Option<Value>,
+    add_generation_prompt: Option<bool>,
+    continue_final_message: Option<bool>,
+}
+
+impl ConversationFields {
+    /// Whether there are messages at all.
+    pub(crate) fn has_messages(&self) -> bool {
+        self.messages.is_some()
+    }
+
+    /// The text of the conversation.
+    pub(crate) async fn render(self, model: &Arc<ServedModel>) -> Result<String, ApiError> {
+        let model = model.clone();
+        blocking(move || self.render_with(model.chat_template()?)).await
+    }
+
+    fn render_with(self, template: &ChatTemplate) -> Result<String, ApiError> {
+        let continues = self.continue_final_message.unwrap_or(false);
+        if continues && self.add_generation_prompt == Some(true) {
+            let message = "`continue_final_message` goes on with the last message, \
+                           `add_generation_prompt` begins a new one";
+            return Err(ApiError::invalid("continue_final_message", message));
+        }
+        let extra = self.variables(template)?;
+        let messages = self.messages.unwrap_or_default();
+        if messages.is_empty() {
+            return Err(ApiError::invalid("messages", "at least one message is needed"));
+        }
+        let messages = messages.into_iter().enumerate();
+        let messages = messages.map(|(i, message)| prepare(i, message, template));
+        let messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
+        let options = RenderOptions {
+            add_generation_prompt: self.add_generation_prompt.unwrap_or(!continues),
+            tools: None,
+            extra: Some(&extra),
+            now: None,
+        };
+        let text = template.render(&messages, &options).map_err(realizar_runtime::Error::from)?;
+        if continues { up_to_content(text, &messages) } else { Ok(text) }
+    }
+
+    /// The further variables of the template. Those that have a field of their own are refused
+    /// where the template does not look at them.
+    fn variables(&self, template: &ChatTemplate) -> Result<Map<String, Value>, ApiError> {
+        let mut extra = self.chat_template_kwargs.clone().unwrap_or_default();
+        if let Some(name) = RESERVED.iter().find(|name| extra.contains_key(**name)) {
+            let param = format!("chat_template_kwargs.{name}");
+            return Err(ApiError::invalid(param, format!("`{name}` is set by the server")));
+        }
+        for (name, value) in
+            [("documents", &self.documents), ("reasoning_effort", &self.reasoning_effort)]
+        {
+            let Some(value) = value else { continue };
+            if template.source().contains(name) {
+                extra.insert(name.to_owned(), value.clone());
+            } else if value != "none" {
+                return Err(ApiError::unsupported(name));
+            }
+        }
+        Ok(extra)
+    }
+}
+
+/// A message as templates expect it: its content is one text, arguments of tools are values, and
+/// its role is one that the template knows.
+fn prepare(i: usize, message: Message, template: &ChatTemplate) -> Result<Message, ApiError> {
+    let Message { mut role, content, mut fields } = message;
+    let known = |role: &str| template.source().contains(role);
+    if role.is_empty() || !ROLES.contains(&role.as_str()) && !known(&role) {
+        let roles = ROLES.join(", ");
+        let message = format!("`{role}` is not a role of this model; expected one of {roles}");
+        return Err(ApiError::invalid(format!("messages[{i}].role"), message));
+    }
+    // OpenAI's newer name for what models were trained on as the system's messages.
+    if role == "developer" && !known("developer") {
+        role = "system".to_owned();
+    }
+    let content = match content {
+        Some(Content::Parts(parts)) => Some(Content::Text(joined(i, &parts)?)),
+        None | Some(Content::Null) if role != "assistant" => {
+            let message = format!("a message of role `{role}` needs content");
+            return Err(ApiError::invalid(format!("messages[{i}].content"), message));
+        }
+        other => other,
+    };
+    for (c, call) in
+        fields.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten().enumerate()
+    {
+        let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
+        if let Some(text) = arguments.as_str() {
+            let text = if text.trim().is_empty() { "{}" } else { text };
+            *arguments = serde_json::from_str(text).map_err(|error| {
+                let param = format!("messages[{i}].tool_calls[{c}].function.arguments");
+                ApiError::invalid(param, format!("the arguments are not JSON: {error}"))
+            })?;
+        }
+    }
+    Ok(Message { role, content, fields })
+}
+
+/// The texts of the parts, one under the other.
+fn joined(i: usize, parts: &[Value]) -> Result<String, ApiError> {
+    let mut texts = Vec::with_capacity(parts.len());
+    for (p, part) in parts.iter().enumerate() {
+        let param = |field: &str| format!("messages[{i}].content[{p}].{field}");
+        let field = match part["type"].as_str() {
+            Some(field @ ("text" | "refusal")) => field,
+            Some(other) => {
+                let message = format!("content of type `{other}` is not supported by this model");
+                return Err(ApiError::invalid(param("type"), message));
+            }
+            None => return Err(ApiError::invalid(param("type"), "a part of content has a type")),
+        };
+        match part[field].as_str() {
+            Some(text) => texts.push(text),
+            None => return Err(ApiError::invalid(param(field), "expected a text")),
+        }
+    }
+    Ok(texts.join("\n"))
+}
+
+/// The text up to the end of the last message's content, without what the template puts after it.
+fn up_to_content(mut text: String, messages: &[Message]) -> Result<String, ApiError> {
+    let content = match messages.last().map(|message| &message.content) {
+        Some(Some(Content::Text(content))) if !content.trim().is_empty() => content,
+        _ => {
+            let message = "the last message has no content to go on with";
+            return Err(ApiError::invalid("continue_final_message", message));
+        }
+    };
+    // Templates may trim what they are given.
+    let end = match text.rfind(content.as_str()) {
+        Some(at) => Some(at + content.len()),
+        None => text.rfind(content.trim()).map(|at| at + content.trim().len()),
+    };
+    let Some(end) = end else {
+        let message = "the chat template does not show the last message as it is";
+        return Err(ApiError::invalid("continue_final_message", message));
+    };
+    text.truncate(end);
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}\
+                         {% if add_generation_prompt %}<assistant>{% endif %}";
+
+    fn render(template: &str, json: &str) -> Result<String, ApiError> {
+        let template = ChatTemplate::new(template, "", "").expect("a template");
+        let fields: ConversationFields = serde_json::from_str(json).expect("fields");
+        fields.render_with(&template)
+    }
+
+    #[test]
+    fn conversations_become_texts() {
+        let check = |template: &str, json: &str, want: &str| {
+            assert_eq!(render(template, json).expect(json), want, "{json}");
+        };
+        let user = r#"{"messages": [{"role": "user", "content": "Hi"}]}"#;
+        check(PLAIN, user, "<user>Hi</><assistant>");
+        let parts = r#"{"messages": [{"role": "developer", "content":
+            [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
+            "add_generation_prompt": false}"#;
+        check(PLAIN, parts, "<system>a\nb</>");
+        check("{{ messages[0].role }} developer", parts, "developer developer");
+        let prefill = r#"{"messages": [{"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Yes, "}], "continue_final_message": true}"#;
+        check(PLAIN, prefill, "<user>Hi</><assistant>Yes,");
+        let calls = r#"{"messages": [{"role": "assistant", "content": null, "tool_calls": [
+            {"function": {"name": "f", "arguments": "{\"a\": 1}"}}]}]}"#;
+        let template = "{{ messages[0].tool_calls[0].function.arguments.a + 1 }}";
+        check(template, calls, "2");
+        let kwargs = r#"{"messages": [{"role": "user", "content": "x"}],
+            "chat_template_kwargs": {"enable_thinking": false}, "reasoning_effort": "low"}"#;
+        check("{{ enable_thinking }} {{ reasoning_effort }}", kwargs, "False low");
+    }
+
+    #[test]
+    fn what_cannot_be_rendered_names_its_place() {
+        let check = |json: &str, param: &str| {
+            let error = render(PLAIN, json).expect_err(json);
+            assert_eq!(error.body()["error"]["param"], param, "{error}");
+        };
+        let with = |message: &str| format!(r#"{{"messages": [{message}]}}"#);
+        check("{}", "messages");
+        check(r#"{"messages": []}"#, "messages");
+        check(&with(r#"{"role": "wizard", "content": "x"}"#), "messages[0].role");
+        check(&with(r#"{"role": "", "content": "x"}"#), "messages[0].role");
+        check(&with(r#"{"role": "user"}"#), "messages[0].content");
+        check(&with(r#"{"role": "user", "content": null}"#), "messages[0].content");
+        let image = r#"{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}"#;
+        check(&with(image), "messages[0].content[0].type");
+        let text = r#"{"role": "user", "content": [{"type": "text"}]}"#;
+        check(&with(text), "messages[0].content[0].text");
+        let user = r#""messages": [{"role": "user", "content": "x"}]"#;
+        check(&format!(r#"{{{user}, "reasoning_effort": "high"}}"#), "reasoning_effort");
+        check(&format!(r#"{{{user}, "documents": []}}"#), "documents");
+        let kwargs = format!(r#"{{{user}, "chat_template_kwargs": {{"messages": []}}}}"#);
+        check(&kwargs, "chat_template_kwargs.messages");
+        let both =
+            format!(r#"{{{user}, "continue_final_message": true, "add_generation_prompt": true}}"#);
+        check(&both, "continue_final_message");
+        let calls = r#"{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}"#;
+        check(&with(calls), "messages[0].tool_calls[0].function.arguments");
+        let error = render("{{ raise_exception('no') }}", &format!("{{{user}}}")).unwrap_err();
+        assert_eq!(error.body()["error"]["param"], "messages");
+    }
+}

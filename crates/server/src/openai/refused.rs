@@ -1,0 +1,194 @@
+//! Parameters that are known and cannot be honoured. A request that sets one to a value that asks
+//! for something is refused with its name; a value that asks for nothing is accepted, as clients
+//! and routers send defaults.
+
+use crate::error::ApiError;
+use crate::extract::JsonBody;
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
+use std::borrow::Cow;
+use std::fmt;
+
+/// A name and whether a value of it asks for nothing.
+type Row = (&'static str, fn(&Value) -> bool);
+
+/// Of both kinds of completions.
+const COMMON: &[Row] = &[
+    ("allowed_token_ids", nothing),
+    ("bad_words", empty),
+    ("dynatemp_range", zero),
+    ("ebnf", empty),
+    ("grammar", empty),
+    ("guided_choice", empty),
+    ("guided_grammar", empty),
+    ("guided_json", nothing),
+    ("guided_regex", empty),
+    ("json_schema", nothing),
+    ("kv_transfer_params", nothing),
+    ("length_penalty", one),
+    ("logits_processors", empty),
+    ("lora_adapters", empty),
+    ("lora_path", empty),
+    ("min_tokens", zero),
+    ("prompt_logprobs", nothing),
+    ("regex", empty),
+    ("response_format", plain_text),
+    ("return_hidden_states", no),
+    ("skip_special_tokens", yes),
+    ("stop_token_ids", empty),
+    ("structural_tag", empty),
+    ("structured_outputs", nothing),
+    ("tfs_z", one),
+    ("truncate_prompt_tokens", nothing),
+    ("use_beam_search", no),
+];
+
+/// Of chat completions.
+const CHAT: &[Row] = &[
+    ("audio", nothing),
+    ("best_of", one),
+    ("chat_template", nothing),
+    ("echo", no),
+    ("function_call", choice_of_none),
+    ("functions", empty),
+    ("modalities", only_text),
+    ("store", no),
+    ("tool_choice", choice_of_none),
+    ("tools", empty),
+    ("verbosity", medium),
+    ("web_search_options", nothing),
+];
+
+/// Of plain completions.
+const COMPLETIONS: &[Row] = &[("prompt_embeds", nothing), ("suffix", empty)];
+
+/// Checks the body of a chat completion.
+pub(crate) fn check_chat(body: &JsonBody) -> Result<(), ApiError> {
+    check(body.bytes(), &[COMMON, CHAT])
+}
+
+/// Checks the body of a plain completion.
+pub(crate) fn check_completion(body: &JsonBody) -> Result<(), ApiError> {
+    check(body.bytes(), &[COMMON, COMPLETIONS])
+}
+
+fn nothing(_: &Value) -> bool {
+    false
+}
+
+fn empty(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    }
+}
+
+fn no(value: &Value) -> bool {
+    *value == Value::Bool(false)
+}
+
+fn yes(value: &Value) -> bool {
+    *value == Value::Bool(true)
+}
+
+fn zero(value: &Value) -> bool {
+    value.as_f64() == Some(0.0)
+}
+
+fn one(value: &Value) -> bool {
+    value.as_f64() == Some(1.0)
+}
+
+fn medium(value: &Value) -> bool {
+    value == "medium"
+}
+
+fn choice_of_none(value: &Value) -> bool {
+    value == "none"
+}
+
+fn plain_text(value: &Value) -> bool {
+    value["type"] == "text"
+}
+
+fn only_text(value: &Value) -> bool {
+    value.as_array().is_some_and(|list| list.iter().all(|kind| kind == "text"))
+}
+
+fn check(body: &[u8], tables: &[&[Row]]) -> Result<(), ApiError> {
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let found = Search { tables }.deserialize(&mut json);
+    match found.map_err(|error| ApiError::malformed(error.to_string()))? {
+        Some(name) => Err(ApiError::unsupported(name)),
+        None => Ok(()),
+    }
+}
+
+/// Looks for the first parameter that asks for something; other fields are skipped, not built.
+struct Search<'a> {
+    tables: &'a [&'a [Row]],
+}
+
+impl<'de> DeserializeSeed<'de> for Search<'_> {
+    type Value = Option<&'static str>;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
+        json.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Search<'_> {
+    type Value = Option<&'static str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut found = None;
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+            let rows = self.tables.iter().copied().flatten();
+            match rows.copied().find(|(name, _)| *name == key) {
+                None => drop(map.next_value::<IgnoredAny>()?),
+                Some((name, asks_for_nothing)) => {
+                    let value = map.next_value::<Value>()?;
+                    if found.is_none() && !value.is_null() && !asks_for_nothing(&value) {
+                        found = Some(name);
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_asks_for_something_is_named() {
+        let check = |json: &str, want: Option<&str>| {
+            let error = check(json.as_bytes(), &[COMMON, CHAT, COMPLETIONS]).err();
+            let param = error.map(|error| error.body()["error"]["param"].clone());
+            assert_eq!(param.as_ref().and_then(Value::as_str), want, "{json}");
+        };
+        check("{}", None);
+        check(r#"{"unknown": {"a": [1]}, "user": "u", "metadata": {}}"#, None);
+        check(r#"{"audio": null, "store": false, "modalities": ["text"]}"#, None);
+        check(r#"{"audio": {"voice": "x"}}"#, Some("audio"));
+        check(r#"{"modalities": ["text", "audio"]}"#, Some("modalities"));
+        check(r#"{"web_search_options": {}}"#, Some("web_search_options"));
+        check(r#"{"response_format": {"type": "text"}}"#, None);
+        check(r#"{"response_format": {"type": "json_object"}}"#, Some("response_format"));
+        check(r#"{"tools": [], "tool_choice": "none"}"#, None);
+        check(r#"{"tools": [{"type": "function"}]}"#, Some("tools"));
+        check(r#"{"suffix": ""}"#, None);
+        check(r#"{"suffix": "x"}"#, Some("suffix"));
+        check(r#"{"skip_special_tokens": true, "tfs_z": 1}"#, None);
+        check(r#"{"skip_special_tokens": false}"#, Some("skip_special_tokens"));
+        check(r#"{"tfs_z": 0.5, "suffix": "x"}"#, Some("tfs_z"));
+    }
+}

@@ -1,0 +1,339 @@
+//! The fields that chat and plain completions share: how tokens are chosen, when an answer ends,
+//! how many there are, and whether they are streamed.
+
+use crate::config::Limits;
+use crate::error::ApiError;
+use crate::state::ServedModel;
+use realizar_runtime::GenerateParams;
+use realizar_runtime::sampling::SamplingParams;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+
+/// Fields of a request for completions of either kind.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(crate) struct CommonFields {
+    pub(crate) model: Option<String>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<i64>,
+    min_p: Option<f32>,
+    typical_p: Option<f32>,
+    top_n_sigma: Option<f32>,
+    xtc_probability: Option<f32>,
+    xtc_threshold: Option<f32>,
+    #[serde(alias = "repeat_penalty")]
+    repetition_penalty: Option<f32>,
+    repeat_last_n: Option<i64>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    dry_multiplier: Option<f32>,
+    dry_base: Option<f32>,
+    dry_allowed_length: Option<usize>,
+    dry_penalty_last_n: Option<i32>,
+    dry_sequence_breakers: Option<Vec<String>>,
+    mirostat: Option<u8>,
+    mirostat_tau: Option<f32>,
+    mirostat_eta: Option<f32>,
+    logit_bias: Option<LogitBias>,
+    seed: Option<i64>,
+    stop: Option<OneOrMany>,
+    include_stop_str_in_output: Option<bool>,
+    ignore_eos: Option<bool>,
+    max_tokens: Option<usize>,
+    max_completion_tokens: Option<usize>,
+    n: Option<usize>,
+    priority: Option<i32>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    add_special_tokens: Option<bool>,
+}
+
+/// What a stream tells beside the answer.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+pub(crate) struct StreamOptions {
+    #[serde(default)]
+    pub(crate) include_usage: Option<bool>,
+    #[serde(default)]
+    pub(crate) continuous_usage_stats: Option<bool>,
+}
+
+/// When a stream tells the usage of tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamUsage {
+    Never,
+    AtEnd,
+    Always,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged, expecting = "expected a text or a list of texts")]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// A bias for each token, whose id is a key of a JSON object.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct LogitBias(Vec<(u32, f32)>);
+
+impl<'de> Deserialize<'de> for LogitBias {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Biases;
+        impl<'de> Visitor<'de> for Biases {
+            type Value = LogitBias;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of token ids and biases")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LogitBias, A::Error> {
+                let mut biases = Vec::new();
+                while let Some((id, bias)) = map.next_entry::<String, f32>()? {
+                    let id = id.parse().map_err(|_| {
+                        A::Error::custom(format!("expected a token id, found `{id}`"))
+                    })?;
+                    biases.push((id, bias));
+                }
+                Ok(LogitBias(biases))
+            }
+        }
+        deserializer.deserialize_map(Biases)
+    }
+}
+
+impl CommonFields {
+    /// The runtime's parameters, with the most tokens as asked for or `default_tokens`.
+    pub(crate) fn params(
+        &self,
+        model: &ServedModel,
+        limits: &Limits,
+        default_tokens: Option<usize>,
+        logprobs: Option<usize>,
+    ) -> Result<GenerateParams, ApiError> {
+        let base = &model.sampling;
+        // Clients write "all" as -1 and as 0.
+        let top_k = match self.top_k {
+            None => base.top_k,
+            Some(-1) => 0,
+            Some(k) => usize::try_from(k)
+                .map_err(|_| ApiError::invalid("top_k", "`top_k` must be at least -1"))?,
+        };
+        let repeat_last_n = match self.repeat_last_n {
+            None => base.repeat_last_n,
+            Some(-1) => usize::MAX,
+            Some(n) => usize::try_from(n).map_err(|_| {
+                ApiError::invalid("repeat_last_n", "`repeat_last_n` must be at least -1")
+            })?,
+        };
+        let sampling = SamplingParams {
+            temperature: self.temperature.unwrap_or(base.temperature),
+            top_k,
+            top_p: self.top_p.unwrap_or(base.top_p),
+            min_p: self.min_p.unwrap_or(base.min_p),
+            typical_p: self.typical_p.unwrap_or(base.typical_p),
+            top_n_sigma: self.top_n_sigma.unwrap_or(base.top_n_sigma),
+            xtc_probability: self.xtc_probability.unwrap_or(base.xtc_probability),
+            xtc_threshold: self.xtc_threshold.unwrap_or(base.xtc_threshold),
+            repetition_penalty: self.repetition_penalty.unwrap_or(base.repetition_penalty),
+            repeat_last_n,
+            presence_penalty: self.presence_penalty.unwrap_or(base.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(base.frequency_penalty),
+            dry_multiplier: self.dry_multiplier.unwrap_or(base.dry_multiplier),
+            dry_base: self.dry_base.unwrap_or(base.dry_base),
+            dry_allowed_length: self.dry_allowed_length.unwrap_or(base.dry_allowed_length),
+            dry_penalty_last_n: self.dry_penalty_last_n.unwrap_or(base.dry_penalty_last_n),
+            dry_sequence_breakers: match &self.dry_sequence_breakers {
+                Some(breakers) => breakers.clone(),
+                None => base.dry_sequence_breakers.clone(),
+            },
+            mirostat: self.mirostat.unwrap_or(base.mirostat),
+            mirostat_tau: self.mirostat_tau.unwrap_or(base.mirostat_tau),
+            mirostat_eta: self.mirostat_eta.unwrap_or(base.mirostat_eta),
+            logit_bias: match &self.logit_bias {
+                Some(biases) => biases.0.clone(),
+                None => base.logit_bias.clone(),
+            },
+            // -1 asks for a seed to be drawn, as in vLLM and llama.cpp.
+            seed: self.seed.filter(|&seed| seed != -1).map(i64::cast_unsigned).or(base.seed),
+        };
+        sampling.validate()?;
+        let stop = match &self.stop {
+            None => Vec::new(),
+            Some(OneOrMany::One(stop)) => vec![stop.clone()],
+            Some(OneOrMany::Many(stops)) => stops.clone(),
+        };
+        if stop.len() > limits.stops {
+            let message = format!("{} stop texts are more than {}", stop.len(), limits.stops);
+            return Err(ApiError::invalid("stop", message));
+        }
+        if stop.iter().any(String::is_empty) {
+            return Err(ApiError::invalid("stop", "a stop text is empty"));
+        }
+        Ok(GenerateParams {
+            sampling,
+            max_tokens: self.most_tokens(limits)?.or(default_tokens).or(limits.output_tokens),
+            stop,
+            ignore_eos: self.ignore_eos.unwrap_or(false),
+            logprobs,
+            ..GenerateParams::default()
+        })
+    }
+
+    /// The most tokens that were asked for.
+    fn most_tokens(&self, limits: &Limits) -> Result<Option<usize>, ApiError> {
+        let asked = [
+            ("max_completion_tokens", self.max_completion_tokens),
+            ("max_tokens", self.max_tokens),
+        ];
+        for (param, n) in asked {
+            if let (Some(n), Some(most)) = (n, limits.output_tokens)
+                && n > most
+            {
+                let message = format!("`{param}` is {n}; this server allows {most} tokens");
+                return Err(ApiError::invalid(param, message));
+            }
+        }
+        Ok(asked.into_iter().find_map(|(_, n)| n))
+    }
+
+    /// The name of the field that set the most tokens.
+    pub(crate) fn max_tokens_param(&self) -> &'static str {
+        match self.max_completion_tokens {
+            Some(_) => "max_completion_tokens",
+            None => "max_tokens",
+        }
+    }
+
+    /// Answers to each prompt.
+    pub(crate) fn answers(&self, model: &ServedModel, limits: &Limits) -> Result<usize, ApiError> {
+        check_count("n", self.n.unwrap_or(1), most_answers(model, limits))
+    }
+
+    pub(crate) fn priority(&self) -> i32 {
+        self.priority.unwrap_or(0)
+    }
+
+    pub(crate) fn include_stop(&self) -> bool {
+        self.include_stop_str_in_output.unwrap_or(false)
+    }
+
+    pub(crate) fn add_special_tokens(&self) -> Option<bool> {
+        self.add_special_tokens
+    }
+
+    /// Whether to stream, and with which usage.
+    pub(crate) fn stream(&self) -> Result<Option<StreamUsage>, ApiError> {
+        let streams = self.stream.unwrap_or(false);
+        match self.stream_options {
+            Some(_) if !streams => {
+                let message = "`stream_options` is only allowed when `stream` is true";
+                Err(ApiError::invalid("stream_options", message))
+            }
+            _ if !streams => Ok(None),
+            options => {
+                let options = options.unwrap_or_default();
+                let at_end = options.include_usage.unwrap_or(false);
+                let always = options.continuous_usage_stats.unwrap_or(false);
+                Ok(Some(match (at_end, always) {
+                    (false, _) => StreamUsage::Never,
+                    (true, false) => StreamUsage::AtEnd,
+                    (true, true) => StreamUsage::Always,
+                }))
+            }
+        }
+    }
+}
+
+/// The most answers to one prompt. They share its pages, so the engine runs them together.
+pub(crate) fn most_answers(model: &ServedModel, limits: &Limits) -> usize {
+    limits.answers.min(model.engine.max_seqs())
+}
+
+/// A number of answers within the limit.
+pub(crate) fn check_count(param: &str, n: usize, most: usize) -> Result<usize, ApiError> {
+    match n {
+        0 => Err(ApiError::invalid(param, format!("`{param}` must be at least 1"))),
+        n if n > most => {
+            Err(ApiError::invalid(param, format!("`{param}` is {n}; this server allows {most}")))
+        }
+        n => Ok(n),
+    }
+}
+
+/// The number of likely tokens to report, within the limit.
+pub(crate) fn check_logprobs(param: &str, k: usize, limits: &Limits) -> Result<usize, ApiError> {
+    if k <= limits.logprobs {
+        return Ok(k);
+    }
+    let message = format!("`{param}` is {k}; this server reports at most {}", limits.logprobs);
+    Err(ApiError::invalid(param, message))
+}
+
+/// That prompts and the answers asked for fit into the context.
+pub(crate) fn check_context(
+    model: &ServedModel,
+    limits: &Limits,
+    prompts: &[Vec<u32>],
+    max_tokens: Option<usize>,
+    (prompt_param, tokens_param): (&str, &str),
+) -> Result<(), ApiError> {
+    let context = model.engine.model().max_seq_len();
+    for prompt in prompts {
+        let n = prompt.len();
+        if let Some(most) = limits.prompt_tokens.filter(|&most| n > most) {
+            let message = format!("the prompt has {n} tokens; this server allows {most}");
+            return Err(ApiError::context_length(prompt_param, message));
+        }
+        // Without a number of tokens, there is room for one at least.
+        let total = n.saturating_add(max_tokens.unwrap_or(1));
+        if total > context {
+            let (param, asked) = match max_tokens {
+                Some(max) if n <= context => {
+                    (tokens_param, format!("{total} tokens: {n} of the prompt, {max} to generate"))
+                }
+                _ => (prompt_param, format!("a prompt of {n} tokens")),
+            };
+            let message =
+                format!("the model's context is {context} tokens, but you asked for {asked}");
+            return Err(ApiError::context_length(param, message));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_and_checked() {
+        let check = |json: &str, want: Result<Option<StreamUsage>, &str>| {
+            let got = serde_json::from_str::<CommonFields>(json)
+                .map_err(|error| error.to_string())
+                .and_then(|fields| fields.stream().map_err(|error| error.to_string()));
+            match (got, want) {
+                (Ok(got), Ok(want)) => assert_eq!(got, want, "{json}"),
+                (Err(got), Err(want)) => assert!(got.contains(want), "{json}: {got}"),
+                (got, want) => panic!("{json}: {got:?}, expected {want:?}"),
+            }
+        };
+        check("{}", Ok(None));
+        check(r#"{"stream": true, "stream_options": null}"#, Ok(Some(StreamUsage::Never)));
+        let options = r#"{"stream": true, "stream_options": {"include_usage": true}}"#;
+        check(options, Ok(Some(StreamUsage::AtEnd)));
+        check(r#"{"stream_options": {"include_usage": true}}"#, Err("only allowed"));
+        check(r#"{"stop": 7}"#, Err("a text or a list of texts"));
+        check(r#"{"logit_bias": {"x": 1}}"#, Err("found `x`"));
+        check(r#"{"logit_bias": {"5": -100, "7": 0.5}, "seed": -3, "user": "u"}"#, Ok(None));
+    }
+
+    #[test]
+    fn counts() {
+        assert_eq!(check_count("n", 3, 3), Ok(3));
+        for (n, want) in [(0, "at least 1"), (4, "allows 3")] {
+            let error = check_count("n", n, 3).unwrap_err();
+            assert!(error.to_string().contains(want), "{error}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What the answers of chat and plain completions have in common.
+
+use crate::generation::Usage;
+use crate::ids;
+use serde::Serialize;
+
+/// The fields that every answer and every chunk begins with.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Head {
+    pub(crate) id: String,
+    pub(crate) object: &'static str,
+    pub(crate) created: u64,
+    pub(crate) model: String,
+    pub(crate) system_fingerprint: &'static str,
+    pub(crate) service_tier: &'static str,
+}
+
+impl Head {
+    /// The head of a new answer by `model`, named as the request names it.
+    pub(crate) fn new(prefix: &str, object: &'static str, model: &str) -> Self {
+        Self {
+            id: ids::new(prefix),
+            object,
+            created: ids::unix_seconds(),
+            model: model.to_owned(),
+            system_fingerprint: concat!("realizar-", env!("CARGO_PKG_VERSION")),
+            service_tier: "default",
+        }
+    }
+}
+
+/// An answer, or a chunk of one.
+#[derive(Debug, Serialize)]
+pub(crate) struct Body<'a, C> {
+    #[serde(flatten)]
+    pub(crate) head: &'a Head,
+    pub(crate) choices: Vec<C>,
+    /// Absent where a stream was not asked for it; null in the chunks before the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) usage: Option<Option<UsageBody>>,
+}
+
+/// The tokens of a request.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct UsageBody {
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    total_tokens: usize,
+    prompt_tokens_details: PromptDetails,
+    completion_tokens_details: CompletionDetails,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct PromptDetails {
+    cached_tokens: usize,
+    audio_tokens: usize,
+}
+
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+struct CompletionDetails {
+    reasoning_tokens: usize,
+    audio_tokens: usize,
+    accepted_prediction_tokens: usize,
+    rejected_prediction_tokens: usize,
+}
+
+impl From<Usage> for UsageBody {
+    fn from(usage: Usage) -> Self {
+        let Usage { prompt_tokens, cached_tokens, completion_tokens } = usage;
+        Self {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+            prompt_tokens_details: PromptDetails { cached_tokens, audio_tokens: 0 },
+            completion_tokens_details: CompletionDetails::default(),
+        }
+    }
+}

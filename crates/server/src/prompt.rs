@@ -1,0 +1,169 @@
+//! Prompts: texts, token ids and conversations become the token ids that the engine is given.
+
+use crate::error::ApiError;
+use crate::state::ServedModel;
+use realizar_runtime::tokenizer::EncodeOptions;
+use serde::de::{Error as _, SeqAccess, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+use std::sync::Arc;
+
+/// One prompt, as a request gives it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Prompt {
+    Text(String),
+    Ids(Vec<u32>),
+}
+
+/// A text, a list of texts, a list of token ids, or a list of such lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Prompts(pub(crate) Vec<Prompt>);
+
+/// What stands in a list: the lists are read without a detour over JSON values, which would take
+/// many times the memory of the ids.
+enum Item {
+    Prompt(Prompt),
+    Id(u32),
+}
+
+struct ItemVisitor;
+
+impl<'de> Visitor<'de> for ItemVisitor {
+    type Value = Item;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text, a token id or a list of token ids")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Item, E> {
+        Ok(Item::Prompt(Prompt::Text(text.to_owned())))
+    }
+
+    fn visit_string<E: serde::de::Error>(self, text: String) -> Result<Item, E> {
+        Ok(Item::Prompt(Prompt::Text(text)))
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, id: u64) -> Result<Item, E> {
+        let id = u32::try_from(id).map_err(|_| E::invalid_value(Unexpected::Unsigned(id), &self));
+        id.map(Item::Id)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Item, A::Error> {
+        let mut ids = Vec::new();
+        while let Some(id) = list.next_element()? {
+            ids.push(id);
+        }
+        Ok(Item::Prompt(Prompt::Ids(ids)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Item {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ItemVisitor)
+    }
+}
+
+struct PromptsVisitor;
+
+impl<'de> Visitor<'de> for PromptsVisitor {
+    type Value = Prompts;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text, a list of texts, a list of token ids or a list of such lists")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Prompts, E> {
+        Ok(Prompts(vec![Prompt::Text(text.to_owned())]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Prompts, A::Error> {
+        let (mut prompts, mut ids) = (Vec::new(), Vec::new());
+        while let Some(item) = list.next_element()? {
+            match item {
+                Item::Prompt(prompt) => prompts.push(prompt),
+                Item::Id(id) => ids.push(id),
+            }
+        }
+        match (prompts.is_empty(), ids.is_empty()) {
+            (_, true) => Ok(Prompts(prompts)),
+            (true, false) => Ok(Prompts(vec![Prompt::Ids(ids)])),
+            (false, false) => Err(A::Error::custom("token ids and prompts are mixed in one list")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Prompts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PromptsVisitor)
+    }
+}
+
+impl Prompt {
+    /// Its token ids, which are at least one.
+    fn encode(&self, model: &ServedModel, options: EncodeOptions) -> Result<Vec<u32>, ApiError> {
+        let ids = match self {
+            Self::Text(text) => model.tokenizer().encode(text, options)?,
+            Self::Ids(ids) => ids.clone(),
+        };
+        let vocab_size = model.engine.model().vocab_size();
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
+            let message = format!("token {id} is not in the vocabulary of {vocab_size} tokens");
+            return Err(ApiError::invalid("prompt", message));
+        }
+        match ids.is_empty() {
+            true => Err(ApiError::invalid("prompt", "the prompt has no tokens")),
+            false => Ok(ids),
+        }
+    }
+}
+
+/// The token ids of each prompt.
+pub(crate) async fn encode(
+    model: &Arc<ServedModel>,
+    prompts: Vec<Prompt>,
+    options: EncodeOptions,
+) -> Result<Vec<Vec<u32>>, ApiError> {
+    let model = model.clone();
+    blocking(move || prompts.iter().map(|prompt| prompt.encode(&model, options)).collect()).await
+}
+
+/// Runs what may take long, as a long text does, where it holds up no other request.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(ApiError::unavailable("the server is shutting down")),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_in_every_form() {
+        let check = |json: &str, want: Option<Vec<Prompt>>| {
+            let got = serde_json::from_str::<Prompts>(json);
+            assert_eq!(got.as_ref().ok().map(|p| &p.0), want.as_ref(), "{json}: {got:?}");
+        };
+        let text = |text: &str| Prompt::Text(text.to_owned());
+        check(r#""a""#, Some(vec![text("a")]));
+        check(r#""a\n""#, Some(vec![text("a\n")]));
+        check(r#"["a", "b\t"]"#, Some(vec![text("a"), text("b\t")]));
+        check("[1, 2]", Some(vec![Prompt::Ids(vec![1, 2])]));
+        check("[[1], [2, 3]]", Some(vec![Prompt::Ids(vec![1]), Prompt::Ids(vec![2, 3])]));
+        check("[]", Some(vec![]));
+        check("[[]]", Some(vec![Prompt::Ids(vec![])]));
+        check("[1, \"a\"]", None);
+        check("[-1]", None);
+        check("[1.5]", None);
+        check("[5000000000]", None);
+        check("7", None);
+        check("[[[1]]]", None);
+        check("{}", None);
+    }
+}

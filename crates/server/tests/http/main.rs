@@ -1,0 +1,8 @@
+//! The server over HTTP, on a tiny model: what clients see of it.
+
+mod chat;
+mod common;
+mod completions;
+mod endpoints;
+mod errors;
+mod lifecycle;
