@@ -5,7 +5,7 @@ use crate::config::ServerConfig;
 use crate::error::{ApiError, Error};
 use crate::openai::{chat, completions, models};
 use crate::state::{AppState, Models};
-use crate::{auth, health, info, metrics, native, request_id};
+use crate::{auth, health, info, metrics, native, page, request_id};
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
@@ -31,6 +31,7 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 /// If an allowed origin cannot be a header's value.
 pub fn app(state: AppState) -> Result<Router, Error> {
     let open = Router::new()
+        .route("/", get(page::get))
         .route("/health", get(health::ready))
         .route("/live", get(health::live))
         .route("/ping", get(health::ready).post(health::ready))

@@ -3,6 +3,7 @@
 //! Every answer that is not a success has the shape of OpenAI's errors. Which status a failure has
 //! is decided in [`ApiError`] alone, in the table of its kinds.
 
+use crate::fields::InvalidRequest;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -244,6 +245,16 @@ impl From<sampling::Error> for ApiError {
             _ => return Self::internal(error.to_string()),
         };
         Self::invalid(param, error.to_string())
+    }
+}
+
+impl From<InvalidRequest> for ApiError {
+    fn from(error: InvalidRequest) -> Self {
+        let kind = match &error {
+            InvalidRequest::Unsupported { .. } => Kind::Unsupported,
+            InvalidRequest::Missing { .. } | InvalidRequest::Value { .. } => Kind::Invalid,
+        };
+        Self::of_param(kind, error.param(), error.to_string())
     }
 }
 

@@ -53,6 +53,7 @@ pub(crate) enum Progress {
 pub(crate) enum Finish {
     Stop,
     Length,
+    ToolCalls,
 }
 
 /// Tokens of a request.

@@ -38,6 +38,7 @@ mod messages;
 mod metrics;
 mod native;
 mod openai;
+mod page;
 mod prompt;
 mod reasoning;
 mod request_id;

@@ -6,6 +6,7 @@ use crate::extract::JsonBody;
 use crate::openai::conversation::ConversationFields;
 use crate::prompt::blocking;
 use crate::state::AppState;
+use crate::tools::ToolRequest;
 use axum::Json;
 use axum::extract::State;
 use realizar_runtime::tokenizer::EncodeOptions;
@@ -39,7 +40,7 @@ pub(crate) async fn tokenize(
         (Some(text), None) => (text, fields.add_special_tokens.unwrap_or(true)),
         (None, Some(text)) => (text, fields.add_special.unwrap_or(false)),
         (None, None) if conversation.has_messages() => {
-            let text = conversation.render(&model).await?;
+            let text = conversation.render(&model, tools_of(&body)?).await?;
             (text, fields.add_special_tokens.unwrap_or(false))
         }
         (Some(_), Some(_)) => {
@@ -108,6 +109,11 @@ struct ModelField {
     model: Option<String>,
 }
 
+/// The tools of a request, as its conversation tells of them.
+fn tools_of(body: &JsonBody) -> Result<Option<Vec<Value>>, ApiError> {
+    Ok(ToolRequest::from_chat(&body.read()?)?.for_template())
+}
+
 /// The text of a conversation.
 pub(crate) async fn apply_template(
     State(state): State<AppState>,
@@ -116,6 +122,6 @@ pub(crate) async fn apply_template(
     let ModelField { model } = body.read()?;
     let conversation: ConversationFields = body.read()?;
     let model = state.model(model.as_deref())?;
-    let text = conversation.render(&model).await?;
+    let text = conversation.render(&model, tools_of(&body)?).await?;
     Ok(Json(json!({"prompt": text})))
 }

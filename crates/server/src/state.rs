@@ -3,12 +3,16 @@
 use crate::config::ServerConfig;
 use crate::error::{ApiError, Error};
 use crate::ids;
+use crate::messages::TemplateTraits;
+use crate::reasoning::ReasoningFormat;
+use crate::tools::ToolFormat;
+use realizar_runtime::constrain::Constrainer;
 use realizar_runtime::engine::Engine;
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::template::ChatTemplate;
 use realizar_runtime::tokenizer::Tokenizer;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// A model under its names, with what requests to it begin from.
 #[derive(Debug)]
@@ -21,10 +25,27 @@ pub struct ServedModel {
     pub engine: Engine,
     /// The chat template in place of the model's own.
     pub template: Option<ChatTemplate>,
+    /// The format of its tool calls; where there is none, the one that its template shows.
+    pub tool_format: Option<ToolFormat>,
     /// The sampling of a request that asks for nothing else.
     pub sampling: SamplingParams,
     /// When it was loaded, in seconds since 1970.
     pub created: u64,
+    chat: OnceLock<ChatSide>,
+    constrainer: OnceLock<Result<Constrainer, String>>,
+}
+
+/// What a model's chat template shows of how it converses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChatSide {
+    /// What its messages may be made of.
+    pub(crate) traits: TemplateTraits,
+    /// The format of its tool calls, if it is a known one.
+    pub(crate) tools: Option<ToolFormat>,
+    /// How it marks reasoning, if it does.
+    pub(crate) reasoning: Option<ReasoningFormat>,
+    /// Whether the template tells the model of tools.
+    pub(crate) tells_of_tools: bool,
 }
 
 impl ServedModel {
@@ -35,8 +56,11 @@ impl ServedModel {
             aliases: Vec::new(),
             engine,
             template: None,
+            tool_format: None,
             sampling: openai_sampling(),
             created: ids::unix_seconds(),
+            chat: OnceLock::new(),
+            constrainer: OnceLock::new(),
         }
     }
 
@@ -59,6 +83,25 @@ impl ServedModel {
             let message = format!("the model `{name}` has no chat template; use /v1/completions");
             ApiError::invalid("messages", message)
         })
+    }
+
+    /// How it converses. The first call renders the template a few times.
+    pub(crate) fn chat_side(&self) -> Result<ChatSide, ApiError> {
+        let template = self.chat_template()?;
+        Ok(*self.chat.get_or_init(|| ChatSide {
+            traits: TemplateTraits::of(template),
+            tools: self.tool_format.or_else(|| ToolFormat::detect(template.source())),
+            reasoning: ReasoningFormat::detect(template.source()),
+            tells_of_tools: template.source().contains("tools"),
+        }))
+    }
+
+    /// What compiles grammars for it. The first call arranges the vocabulary.
+    pub(crate) fn constrainer(&self) -> Result<&Constrainer, ApiError> {
+        let made = self
+            .constrainer
+            .get_or_init(|| Constrainer::new(self.tokenizer()).map_err(|error| error.to_string()));
+        made.as_ref().map_err(|error| ApiError::internal(error.clone()))
     }
 
     fn names(&self) -> impl Iterator<Item = &str> {

@@ -3,19 +3,22 @@
 use super::chat_chunks::ChatChunks;
 use super::conversation::ConversationFields;
 use super::logprobs::{self, ChatLogprobs};
-use super::parser::{ChatDelta, ChatParser};
 use super::refused;
 use super::sampling::{CommonFields, StreamUsage, check_context, check_logprobs};
+use super::structured::{GrammarFields, Wanted};
 use super::types::{Body, Head};
+use crate::chat_parser::{ChatDelta, ChatParser, ChatParserOptions};
 use crate::error::ApiError;
 use crate::extract::JsonBody;
 use crate::generation::{Answer, Finish, Job};
 use crate::prompt::{self, Prompt};
 use crate::sse;
-use crate::state::AppState;
+use crate::state::{AppState, ServedModel};
+use crate::tools::{ToolFormat, ToolRequest, tool_schema};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use realizar_runtime::constrain::Grammar;
 use realizar_runtime::tokenizer::{EncodeOptions, Tokenizer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -33,6 +36,7 @@ struct Chat {
     head: Head,
     stream: Option<StreamUsage>,
     logprobs: bool,
+    parser: ChatParserOptions,
 }
 
 #[derive(Debug, Serialize)]
@@ -48,8 +52,25 @@ struct Choice {
 struct MessageBody {
     role: &'static str,
     content: Option<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reasoning_content: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ToolCall>,
     refusal: (),
     annotations: [(); 0],
+}
+
+#[derive(Debug, Serialize)]
+struct ToolCall {
+    id: String,
+    r#type: &'static str,
+    function: CalledFunction,
+}
+
+#[derive(Debug, Serialize)]
+struct CalledFunction {
+    name: String,
+    arguments: String,
 }
 
 /// Answers a request for chat completions.
@@ -57,18 +78,20 @@ pub(crate) async fn create(
     State(state): State<AppState>,
     body: JsonBody,
 ) -> Result<Response, ApiError> {
-    let Chat { job, mut head, stream, logprobs } = read(&state, &body).await?;
+    let Chat { job, mut head, stream, logprobs, parser } = read(&state, &body).await?;
     let (model, n) = (job.model.clone(), job.n);
     let generation = job.start(&state)?;
     if let Some(usage) = stream {
         head.object = "chat.completion.chunk";
-        let chunks = ChatChunks::new(model, head, usage, logprobs, n);
+        let chunks = ChatChunks::new(model, head, usage, logprobs, vec![parser; n]);
         return Ok(sse::respond(&state, generation, chunks));
     }
     let done = generation.collect().await?;
     let tokenizer = model.tokenizer();
     let choices = done.answers.into_iter().enumerate();
-    let choices = choices.map(|(index, answer)| choice(index, answer, logprobs, tokenizer));
+    let choices = choices.map(|(index, answer)| {
+        choice(index, answer, ChatParser::new(parser.clone()), logprobs, tokenizer)
+    });
     let (choices, usage) = (choices.collect(), Some(Some(done.usage.into())));
     Ok(Json(Body { head: &head, choices, usage }).into_response())
 }
@@ -94,6 +117,8 @@ async fn read(state: &AppState, body: &JsonBody) -> Result<Chat, ApiError> {
     let common: CommonFields = body.read()?;
     let fields: Fields = body.read()?;
     let conversation: ConversationFields = body.read()?;
+    let grammar = body.read::<GrammarFields>()?.read()?;
+    let tools = ToolRequest::from_chat(&body.read()?)?;
     refused::check_chat(body)?;
     let model = state.model(common.model.as_deref())?;
     let limits = &state.config().limits;
@@ -104,13 +129,19 @@ async fn read(state: &AppState, body: &JsonBody) -> Result<Chat, ApiError> {
         return Err(ApiError::invalid("top_logprobs", message));
     }
     let top = check_logprobs("top_logprobs", top, limits)?;
-    let params = common.params(&model, limits, None, logprobs.then_some(top))?;
+    let mut params = common.params(&model, limits, None, logprobs.then_some(top))?;
     if params.max_tokens == Some(0) {
         let param = common.max_tokens_param();
         return Err(ApiError::invalid(param, format!("`{param}` must be at least 1")));
     }
     let (n, stream) = (common.answers(&model, limits)?, common.stream()?);
-    let text = conversation.render(&model).await?;
+    let text = conversation.render(&model, tools.for_template()).await?;
+    let (parser, grammar) = form(&model, &tools, grammar, &text)?;
+    params.shown_tokens =
+        ChatParser::control_tokens(model.tokenizer(), parser.tools, parser.reasoning);
+    if let Some(wanted) = grammar {
+        params.constraint = Some(wanted.compile(&model).await?);
+    }
     // The template writes the special tokens itself.
     let add_special = common.add_special_tokens().unwrap_or(false);
     let options = EncodeOptions { add_special, parse_special: true };
@@ -122,6 +153,7 @@ async fn read(state: &AppState, body: &JsonBody) -> Result<Chat, ApiError> {
         head: Head::new("chatcmpl-", "chat.completion", name),
         stream,
         logprobs,
+        parser,
         job: Job {
             prompts,
             params,
@@ -134,24 +166,93 @@ async fn read(state: &AppState, body: &JsonBody) -> Result<Chat, ApiError> {
     })
 }
 
-fn choice(index: usize, answer: Answer, logprobs: bool, tokenizer: &Tokenizer) -> Choice {
-    let (mut content, mut deltas) = (String::new(), Vec::new());
-    ChatParser.push(&answer.text, &mut deltas);
+/// What is looked for in an answer to the prompt `text`, and the grammar that it must follow.
+fn form(
+    model: &ServedModel,
+    tools: &ToolRequest,
+    grammar: Option<Wanted>,
+    text: &str,
+) -> Result<(ChatParserOptions, Option<Wanted>), ApiError> {
+    let side = model.chat_side()?;
+    let forced = match (tool_schema(tools), grammar) {
+        (Some(_), Some(Wanted { param, .. })) => {
+            let message = format!("`{param}` cannot be followed where a tool must be called");
+            return Err(ApiError::invalid(param, message));
+        }
+        (Some(schema), None) => {
+            Some(Wanted { param: "tools", grammar: Grammar::JsonSchema(schema) })
+        }
+        (None, grammar) => grammar,
+    };
+    let is_open = side.reasoning.is_some_and(|format| format.is_open_in(text));
+    if let (true, Some(wanted)) = (is_open, &forced) {
+        let message = "the model's template begins its answers with reasoning, which a grammar \
+                       leaves no room for; turn it off by `chat_template_kwargs`";
+        return Err(ApiError::invalid(wanted.param, message));
+    }
+    let format = match (tools.may_call(), tools.must_call()) {
+        (false, _) => None,
+        // A forced call has the form of its grammar.
+        (true, true) => Some(ToolFormat::Json),
+        (true, false) => Some(side.tools.unwrap_or(ToolFormat::Json)),
+    };
+    let parser = ChatParserOptions {
+        tools: format,
+        tool_names: tools.names(),
+        single_call: !tools.parallel,
+        reasoning: side.reasoning.filter(|_| forced.is_none()),
+        reasoning_open: is_open,
+        id_seed: None,
+    };
+    Ok((parser, forced))
+}
+
+fn choice(
+    index: usize,
+    answer: Answer,
+    mut parser: ChatParser,
+    logprobs: bool,
+    tokenizer: &Tokenizer,
+) -> Choice {
+    let (mut content, mut reasoning_content) = (String::new(), String::new());
+    let (mut tool_calls, mut deltas) = (Vec::<ToolCall>::new(), Vec::new());
+    parser.push(&answer.text, &mut deltas);
+    parser.finish(&mut deltas);
     for delta in deltas {
         match delta {
             ChatDelta::Content(text) => content.push_str(&text),
+            ChatDelta::Reasoning(text) => reasoning_content.push_str(&text),
+            ChatDelta::ToolCallStart { id, name, .. } => {
+                let function = CalledFunction { name, arguments: String::new() };
+                tool_calls.push(ToolCall { id, r#type: "function", function });
+            }
+            ChatDelta::ToolCallArguments { index, text } => {
+                tool_calls[index].function.arguments.push_str(&text);
+            }
         }
     }
+    let calls_alone = content.is_empty() && !tool_calls.is_empty();
+    let finish_reason = finish(answer.reason, &parser);
     Choice {
         index,
         message: MessageBody {
             role: "assistant",
-            content: Some(content),
+            content: (!calls_alone).then_some(content),
+            reasoning_content,
+            tool_calls,
             refusal: (),
             annotations: [],
         },
         logprobs: logprobs.then(|| logprobs::chat(tokenizer, &answer.tokens)),
-        finish_reason: answer.reason,
+        finish_reason,
         stop_reason: answer.stop,
+    }
+}
+
+/// Why an answer ended, for who is to act on it: its tool calls, if it has any and is whole.
+pub(super) fn finish(reason: Finish, parser: &ChatParser) -> Finish {
+    match reason {
+        Finish::Stop if parser.has_tool_calls() => Finish::ToolCalls,
+        reason => reason,
     }
 }

@@ -1,9 +1,10 @@
 //! The chunks of a stream of chat completions: the role first, then deltas, then why it ended.
 
+use super::chat::finish;
 use super::logprobs::{self, ChatLogprobs};
-use super::parser::{ChatDelta, ChatParser};
 use super::sampling::StreamUsage;
 use super::types::{Body, Head};
+use crate::chat_parser::{ChatDelta, ChatParser, ChatParserOptions};
 use crate::error::ApiError;
 use crate::generation::{Finish, Progress, TokenLogprob, Usage};
 use crate::sse::{self, Chunks};
@@ -22,7 +23,6 @@ pub(crate) struct ChatChunks {
     answers: Vec<AnswerState>,
 }
 
-#[derive(Clone, Default)]
 struct AnswerState {
     parser: ChatParser,
     /// Tokens that have made no text certain yet.
@@ -44,7 +44,44 @@ struct Choice {
 enum Delta {
     Role { role: &'static str, content: &'static str, refusal: () },
     Content { content: String },
+    Reasoning { reasoning_content: String },
+    Tools { tool_calls: [ToolDelta; 1] },
     Nothing {},
+}
+
+#[derive(Debug, Default, Serialize)]
+struct ToolDelta {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<&'static str>,
+    function: FunctionDelta,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct FunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    arguments: String,
+}
+
+impl From<ChatDelta> for Delta {
+    fn from(delta: ChatDelta) -> Self {
+        match delta {
+            ChatDelta::Content(content) => Self::Content { content },
+            ChatDelta::Reasoning(reasoning_content) => Self::Reasoning { reasoning_content },
+            ChatDelta::ToolCallStart { index, id, name } => {
+                let function = FunctionDelta { name: Some(name), arguments: String::new() };
+                let (id, r#type) = (Some(id), Some("function"));
+                Self::Tools { tool_calls: [ToolDelta { index, id, r#type, function }] }
+            }
+            ChatDelta::ToolCallArguments { index, text } => {
+                let function = FunctionDelta { name: None, arguments: text };
+                Self::Tools { tool_calls: [ToolDelta { index, function, ..ToolDelta::default() }] }
+            }
+        }
+    }
 }
 
 impl ChatChunks {
@@ -53,9 +90,11 @@ impl ChatChunks {
         head: Head,
         usage: StreamUsage,
         logprobs: bool,
-        n: usize,
+        parsers: Vec<ChatParserOptions>,
     ) -> Self {
-        Self { model, head, usage, logprobs, answers: vec![AnswerState::default(); n] }
+        let answer = |options| AnswerState { parser: ChatParser::new(options), held: Vec::new() };
+        let answers = parsers.into_iter().map(answer).collect();
+        Self { model, head, usage, logprobs, answers }
     }
 
     fn chunk(&self, choice: Choice, usage: Usage) -> Event {
@@ -67,22 +106,17 @@ impl ChatChunks {
         sse::json(&Body { head: &self.head, choices: vec![choice], usage })
     }
 
-    /// Tells the parts of the message that `text` makes certain, with the tokens held so far.
-    fn text(
+    /// Tells parts of the message, the first with the tokens held so far.
+    fn deltas(
         &mut self,
         index: usize,
-        text: &str,
+        deltas: Vec<ChatDelta>,
         usage: Usage,
         out: &mut VecDeque<Event>,
     ) -> Result<(), ApiError> {
-        let mut deltas = Vec::new();
-        self.answers[index].parser.push(text, &mut deltas);
         for delta in deltas {
-            let delta = match delta {
-                ChatDelta::Content(content) => Delta::Content { content },
-            };
             let logprobs = self.take_logprobs(index)?;
-            let (finish_reason, stop_reason) = (None, None);
+            let (delta, finish_reason, stop_reason) = (delta.into(), None, None);
             let choice = Choice { index, delta, logprobs, finish_reason, stop_reason };
             out.push_back(self.chunk(choice, usage));
         }
@@ -117,13 +151,21 @@ impl Chunks for ChatChunks {
             }
             Progress::Token(mut token) => {
                 let (index, text) = (token.index, std::mem::take(&mut token.text));
-                self.answers[index].held.push(token.into());
-                self.text(index, &text, usage, out)
+                let answer = &mut self.answers[index];
+                answer.held.push(token.into());
+                let mut deltas = Vec::new();
+                answer.parser.push(&text, &mut deltas);
+                self.deltas(index, deltas, usage, out)
             }
             Progress::Finished { answer: index, reason, tail, stop } => {
-                self.text(index, &tail, usage, out)?;
+                let parser = &mut self.answers[index].parser;
+                let mut deltas = Vec::new();
+                parser.push(&tail, &mut deltas);
+                parser.finish(&mut deltas);
+                let finish_reason = Some(finish(reason, parser));
+                self.deltas(index, deltas, usage, out)?;
                 let logprobs = self.take_logprobs(index)?;
-                let (finish_reason, delta) = (Some(reason), Delta::Nothing {});
+                let delta = Delta::Nothing {};
                 let choice = Choice { index, delta, logprobs, finish_reason, stop_reason: stop };
                 out.push_back(self.chunk(choice, usage));
                 Ok(())

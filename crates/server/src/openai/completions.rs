@@ -5,6 +5,7 @@ use super::refused;
 use super::sampling::{
     CommonFields, StreamUsage, check_context, check_count, check_logprobs, most_answers,
 };
+use super::structured::GrammarFields;
 use super::types::{Body, Head};
 use crate::error::ApiError;
 use crate::extract::JsonBody;
@@ -122,6 +123,7 @@ pub(crate) async fn render(
 async fn read(state: &AppState, body: &JsonBody) -> Result<Completion, ApiError> {
     let common: CommonFields = body.read()?;
     let fields: Fields = body.read()?;
+    let grammar = body.read::<GrammarFields>()?.read()?;
     refused::check_completion(body)?;
     let model = state.model(common.model.as_deref())?;
     let limits = &state.config().limits;
@@ -143,7 +145,10 @@ async fn read(state: &AppState, body: &JsonBody) -> Result<Completion, ApiError>
     let asked = asked.map(|k| check_logprobs("logprobs", k, limits)).transpose()?;
     // The best answer is found by log-probabilities.
     let logprobs = asked.or((generated > n).then_some(0));
-    let params = common.params(&model, limits, Some(DEFAULT_TOKENS), logprobs)?;
+    let mut params = common.params(&model, limits, Some(DEFAULT_TOKENS), logprobs)?;
+    if let Some(wanted) = grammar {
+        params.constraint = Some(wanted.compile(&model).await?);
+    }
     let echo = fields.echo.unwrap_or(false);
     let prompts = fields.prompt.map(|prompts| prompts.0).unwrap_or_default();
     let prompts = match prompts.len() {

@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 use crate::prompt::blocking;
-use crate::state::ServedModel;
+use crate::state::{ChatSide, ServedModel};
 use realizar_runtime::template::{ChatTemplate, Content, Message, RenderOptions};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -39,13 +39,25 @@ impl ConversationFields {
         self.messages.is_some()
     }
 
-    /// The text of the conversation.
-    pub(crate) async fn render(self, model: &Arc<ServedModel>) -> Result<String, ApiError> {
+    /// The text of the conversation, in which the model may be told of tools.
+    pub(crate) async fn render(
+        self,
+        model: &Arc<ServedModel>,
+        tools: Option<Vec<Value>>,
+    ) -> Result<String, ApiError> {
         let model = model.clone();
-        blocking(move || self.render_with(model.chat_template()?)).await
+        blocking(move || {
+            self.render_with(model.chat_template()?, model.chat_side()?, tools.as_deref())
+        })
+        .await
     }
 
-    fn render_with(self, template: &ChatTemplate) -> Result<String, ApiError> {
+    fn render_with(
+        self,
+        template: &ChatTemplate,
+        side: ChatSide,
+        tools: Option<&[Value]>,
+    ) -> Result<String, ApiError> {
         let continues = self.continue_final_message.unwrap_or(false);
         if continues && self.add_generation_prompt == Some(true) {
             let message = "`continue_final_message` goes on with the last message, \
@@ -57,12 +69,16 @@ impl ConversationFields {
         if messages.is_empty() {
             return Err(ApiError::invalid("messages", "at least one message is needed"));
         }
-        let messages = messages.into_iter().enumerate();
-        let messages = messages.map(|(i, message)| prepare(i, message, template));
-        let messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
+        messages.iter().enumerate().try_for_each(|(i, message)| check(i, message, template))?;
+        let mut messages = side.traits.prepare(&messages)?;
+        let mut in_template = tools;
+        if let Some(tools) = tools.filter(|_| !side.tells_of_tools) {
+            tell_of_tools(&mut messages, tools);
+            in_template = None;
+        }
         let options = RenderOptions {
             add_generation_prompt: self.add_generation_prompt.unwrap_or(!continues),
-            tools: None,
+            tools: in_template,
             extra: Some(&extra),
             now: None,
         };
@@ -92,62 +108,38 @@ impl ConversationFields {
     }
 }
 
-/// A message as templates expect it: its content is one text, arguments of tools are values, and
-/// its role is one that the template knows.
-fn prepare(i: usize, message: Message, template: &ChatTemplate) -> Result<Message, ApiError> {
-    let Message { mut role, content, mut fields } = message;
+/// A message that has a role which the model may know, and content where that is needed.
+fn check(i: usize, message: &Message, template: &ChatTemplate) -> Result<(), ApiError> {
+    let Message { role, content, .. } = message;
     let known = |role: &str| template.source().contains(role);
-    if role.is_empty() || !ROLES.contains(&role.as_str()) && !known(&role) {
+    if role.is_empty() || !ROLES.contains(&role.as_str()) && !known(role) {
         let roles = ROLES.join(", ");
         let message = format!("`{role}` is not a role of this model; expected one of {roles}");
         return Err(ApiError::invalid(format!("messages[{i}].role"), message));
     }
-    // OpenAI's newer name for what models were trained on as the system's messages.
-    if role == "developer" && !known("developer") {
-        role = "system".to_owned();
+    if matches!(content, None | Some(Content::Null)) && role != "assistant" {
+        let message = format!("a message of role `{role}` needs content");
+        return Err(ApiError::invalid(format!("messages[{i}].content"), message));
     }
-    let content = match content {
-        Some(Content::Parts(parts)) => Some(Content::Text(joined(i, &parts)?)),
-        None | Some(Content::Null) if role != "assistant" => {
-            let message = format!("a message of role `{role}` needs content");
-            return Err(ApiError::invalid(format!("messages[{i}].content"), message));
-        }
-        other => other,
-    };
-    for (c, call) in
-        fields.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten().enumerate()
-    {
-        let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
-        if let Some(text) = arguments.as_str() {
-            let text = if text.trim().is_empty() { "{}" } else { text };
-            *arguments = serde_json::from_str(text).map_err(|error| {
-                let param = format!("messages[{i}].tool_calls[{c}].function.arguments");
-                ApiError::invalid(param, format!("the arguments are not JSON: {error}"))
-            })?;
-        }
-    }
-    Ok(Message { role, content, fields })
+    Ok(())
 }
 
-/// The texts of the parts, one under the other.
-fn joined(i: usize, parts: &[Value]) -> Result<String, ApiError> {
-    let mut texts = Vec::with_capacity(parts.len());
-    for (p, part) in parts.iter().enumerate() {
-        let param = |field: &str| format!("messages[{i}].content[{p}].{field}");
-        let field = match part["type"].as_str() {
-            Some(field @ ("text" | "refusal")) => field,
-            Some(other) => {
-                let message = format!("content of type `{other}` is not supported by this model");
-                return Err(ApiError::invalid(param("type"), message));
-            }
-            None => return Err(ApiError::invalid(param("type"), "a part of content has a type")),
-        };
-        match part[field].as_str() {
-            Some(text) => texts.push(text),
-            None => return Err(ApiError::invalid(param(field), "expected a text")),
+/// Tells a model of tools whose template has no place for them: in a message of the system, with
+/// the form in which it is to call one.
+fn tell_of_tools(messages: &mut Vec<Message>, tools: &[Value]) {
+    let list: Vec<String> = tools.iter().map(|tool| tool["function"].to_string()).collect();
+    let text = format!(
+        "You can call these functions:\n{}\nTo call one, answer with nothing but JSON of the form \
+         {{\"name\": the function, \"arguments\": {{its arguments}}}}.",
+        list.join("\n")
+    );
+    match messages.first_mut() {
+        Some(Message { role, content: Some(Content::Text(own)), .. }) if role == "system" => {
+            own.push_str("\n\n");
+            own.push_str(&text);
         }
+        _ => messages.insert(0, Message::new("system", text)),
     }
-    Ok(texts.join("\n"))
 }
 
 /// The text up to the end of the last message's content, without what the template puts after it.
@@ -175,6 +167,8 @@ fn up_to_content(mut text: String, messages: &[Message]) -> Result<String, ApiEr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::messages::TemplateTraits;
+    use serde_json::json;
 
     const PLAIN: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}\
                          {% if add_generation_prompt %}<assistant>{% endif %}";
@@ -182,7 +176,31 @@ mod tests {
     fn render(template: &str, json: &str) -> Result<String, ApiError> {
         let template = ChatTemplate::new(template, "", "").expect("a template");
         let fields: ConversationFields = serde_json::from_str(json).expect("fields");
-        fields.render_with(&template)
+        fields.render_with(&template, side(&template), None)
+    }
+
+    fn side(template: &ChatTemplate) -> ChatSide {
+        let (tools, reasoning) = (None, None);
+        let tells_of_tools = template.source().contains("tools");
+        ChatSide { traits: TemplateTraits::of(template), tools, reasoning, tells_of_tools }
+    }
+
+    #[test]
+    fn a_model_hears_of_tools_in_its_template_or_beside_it() {
+        let tools = [json!({"type": "function", "function": {"name": "f"}})];
+        let check = |template: &str, json: &str, want: &str| {
+            let template = ChatTemplate::new(template, "", "").expect("a template");
+            let fields: ConversationFields = serde_json::from_str(json).expect("fields");
+            let text = fields.render_with(&template, side(&template), Some(&tools)).expect(json);
+            assert!(text.starts_with(want), "{text}");
+        };
+        let user = r#"{"messages": [{"role": "user", "content": "Hi"}]}"#;
+        check("{{ tools | length }}{{ messages | length }}", user, "11");
+        let told = "<system>You can call these functions:\n{\"name\":\"f\"}\nTo call one, ";
+        check(PLAIN, user, told);
+        let system = r#"{"messages": [{"role": "system", "content": "Be kind."},
+            {"role": "user", "content": "Hi"}]}"#;
+        check(PLAIN, system, "<system>Be kind.\n\nYou can call these functions:");
     }
 
     #[test]

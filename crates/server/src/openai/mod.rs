@@ -6,7 +6,7 @@ pub(crate) mod completions;
 pub(crate) mod conversation;
 mod logprobs;
 pub(crate) mod models;
-mod parser;
 mod refused;
 mod sampling;
+mod structured;
 mod types;

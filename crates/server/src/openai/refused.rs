@@ -18,12 +18,6 @@ const COMMON: &[Row] = &[
     ("bad_words", empty),
     ("dynatemp_range", zero),
     ("ebnf", empty),
-    ("grammar", empty),
-    ("guided_choice", empty),
-    ("guided_grammar", empty),
-    ("guided_json", nothing),
-    ("guided_regex", empty),
-    ("json_schema", nothing),
     ("kv_transfer_params", nothing),
     ("length_penalty", one),
     ("logits_processors", empty),
@@ -32,12 +26,10 @@ const COMMON: &[Row] = &[
     ("min_tokens", zero),
     ("prompt_logprobs", nothing),
     ("regex", empty),
-    ("response_format", plain_text),
     ("return_hidden_states", no),
     ("skip_special_tokens", yes),
     ("stop_token_ids", empty),
     ("structural_tag", empty),
-    ("structured_outputs", nothing),
     ("tfs_z", one),
     ("truncate_prompt_tokens", nothing),
     ("use_beam_search", no),
@@ -53,8 +45,6 @@ const CHAT: &[Row] = &[
     ("functions", empty),
     ("modalities", only_text),
     ("store", no),
-    ("tool_choice", choice_of_none),
-    ("tools", empty),
     ("verbosity", medium),
     ("web_search_options", nothing),
 ];
@@ -107,10 +97,6 @@ fn medium(value: &Value) -> bool {
 
 fn choice_of_none(value: &Value) -> bool {
     value == "none"
-}
-
-fn plain_text(value: &Value) -> bool {
-    value["type"] == "text"
 }
 
 fn only_text(value: &Value) -> bool {
@@ -181,10 +167,6 @@ mod tests {
         check(r#"{"audio": {"voice": "x"}}"#, Some("audio"));
         check(r#"{"modalities": ["text", "audio"]}"#, Some("modalities"));
         check(r#"{"web_search_options": {}}"#, Some("web_search_options"));
-        check(r#"{"response_format": {"type": "text"}}"#, None);
-        check(r#"{"response_format": {"type": "json_object"}}"#, Some("response_format"));
-        check(r#"{"tools": [], "tool_choice": "none"}"#, None);
-        check(r#"{"tools": [{"type": "function"}]}"#, Some("tools"));
         check(r#"{"suffix": ""}"#, None);
         check(r#"{"suffix": "x"}"#, Some("suffix"));
         check(r#"{"skip_special_tokens": true, "tfs_z": 1}"#, None);
