@@ -11,6 +11,7 @@ mod bench;
 mod fixtures;
 mod kernels;
 mod lavapipe;
+mod machine;
 mod parity;
 mod setup;
 mod shell;
