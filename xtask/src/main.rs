@@ -11,6 +11,7 @@ mod bench;
 mod fixtures;
 mod kernels;
 mod lavapipe;
+mod load;
 mod machine;
 mod parity;
 mod setup;
@@ -44,6 +45,8 @@ enum Command {
     Fixtures(fixtures::Args),
     /// Measure the engine's speed, side by side with other engines, or the machine's limits.
     Bench(Box<bench::Args>),
+    /// Load the server: measure it beside peers, check answers, faults and memory.
+    Load(Box<load::Args>),
     /// Write a GGUF file of a published shape with made-up weights, to measure speed with.
     Synth(synth::Args),
 }
@@ -67,6 +70,7 @@ fn run() -> Result<ExitCode> {
         Command::Parity(args) => parity::run(&args)?.into_result()?,
         Command::Fixtures(args) => fixtures::run(&args)?,
         Command::Bench(args) => bench::run(&args)?,
+        Command::Load(args) => return load::run(&args),
         Command::Synth(args) => synth::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

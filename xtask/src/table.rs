@@ -33,11 +33,11 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Three digits or more; a dash for no value.
+/// Three digits or more, for whole zeros one; a dash for no value.
 pub(crate) fn shown(value: f64) -> String {
     let digits = match value {
         _ if value.is_nan() => return "-".to_owned(),
-        100.0.. => 0,
+        0.0 | 100.0.. => 0,
         10.0.. => 1,
         _ => 2,
     };
@@ -66,7 +66,8 @@ mod tests {
 
     #[test]
     fn values_have_three_digits() {
-        let cases = [(1234.5, "1234"), (99.96, "100.0"), (0.256, "0.26"), (f64::NAN, "-")];
+        let cases =
+            [(1234.5, "1234"), (99.96, "100.0"), (0.256, "0.26"), (0.0, "0"), (f64::NAN, "-")];
         for (value, text) in cases {
             assert_eq!(shown(value), text);
         }
