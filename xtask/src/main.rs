@@ -8,6 +8,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod clients;
 mod fixtures;
 mod kernels;
 mod lavapipe;
@@ -47,6 +48,8 @@ enum Command {
     Bench(Box<bench::Args>),
     /// Load the server: measure it beside peers, check answers, faults and memory.
     Load(Box<load::Args>),
+    /// Try stock clients, a schema tester and a router on the server (needs pip and npm).
+    Clients(clients::Args),
     /// Write a GGUF file of a published shape with made-up weights, to measure speed with.
     Synth(synth::Args),
 }
@@ -71,6 +74,7 @@ fn run() -> Result<ExitCode> {
         Command::Fixtures(args) => fixtures::run(&args)?,
         Command::Bench(args) => bench::run(&args)?,
         Command::Load(args) => return load::run(&args),
+        Command::Clients(args) => return clients::run(&args),
         Command::Synth(args) => synth::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -118,6 +118,11 @@ impl Client {
         Self { agent: config.into(), url, model: model.to_owned() }
     }
 
+    /// Where the server is, without a slash at the end.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// The body of a page; an error for another status than 200.
     pub(crate) fn get(&self, path: &str) -> Result<String> {
         let url = format!("{}{path}", self.url);

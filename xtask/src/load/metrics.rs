@@ -54,6 +54,15 @@ impl Gauges {
     }
 }
 
+/// How many requests the server has finished.
+pub(crate) fn finished(client: &Client) -> Result<f64> {
+    let text = client.get("/metrics")?;
+    let found = ["vllm:request_success_total", "vllm:request_success"]
+        .iter()
+        .find_map(|name| value(&text, name));
+    found.context("/metrics has no vllm:request_success")
+}
+
 /// The sum of a metric's values over all its labels.
 fn value(text: &str, name: &str) -> Option<f64> {
     let values = text.lines().filter_map(|line| {
