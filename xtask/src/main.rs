@@ -8,9 +8,12 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod clients;
 mod fixtures;
 mod kernels;
 mod lavapipe;
+mod load;
+mod machine;
 mod parity;
 mod setup;
 mod shell;
@@ -43,6 +46,10 @@ enum Command {
     Fixtures(fixtures::Args),
     /// Measure the engine's speed, side by side with other engines, or the machine's limits.
     Bench(Box<bench::Args>),
+    /// Load the server: measure it beside peers, check answers, faults and memory.
+    Load(Box<load::Args>),
+    /// Try stock clients, a schema tester and a router on the server (needs pip and npm).
+    Clients(clients::Args),
     /// Write a GGUF file of a published shape with made-up weights, to measure speed with.
     Synth(synth::Args),
 }
@@ -66,6 +73,8 @@ fn run() -> Result<ExitCode> {
         Command::Parity(args) => parity::run(&args)?.into_result()?,
         Command::Fixtures(args) => fixtures::run(&args)?,
         Command::Bench(args) => bench::run(&args)?,
+        Command::Load(args) => return load::run(&args),
+        Command::Clients(args) => return clients::run(&args),
         Command::Synth(args) => synth::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

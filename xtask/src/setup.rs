@@ -6,7 +6,7 @@
 //! configured. What is already there is not fetched again.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
@@ -138,4 +138,18 @@ fn models() -> Result<()> {
         shell::check(pull.args(["pull", model]).env("REALIZAR_CACHE", shell::model_dir()))?;
     }
     Ok(())
+}
+
+/// A file, or the path of a model that `xtask setup` pulled, as `realizar list --json` gives it.
+pub(crate) fn model_file(engine: &Path, model: &str) -> Result<PathBuf> {
+    if let Ok(path) = Path::new(model).canonicalize() {
+        return Ok(path);
+    }
+    let mut list = shell::command(engine);
+    let list =
+        shell::json(list.args(["list", "--json"]).env("REALIZAR_CACHE", shell::model_dir()))?;
+    let entries = list.as_array().or_else(|| list["models"].as_array());
+    let entry = entries.into_iter().flatten().find(|m| m["name"] == *model);
+    let path = entry.and_then(|m| m["path"].as_str());
+    path.map(PathBuf::from).with_context(|| format!("{model} is not cached; run `xtask setup`"))
 }

@@ -33,6 +33,17 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// Three digits or more, for whole zeros one; a dash for no value.
+pub(crate) fn shown(value: f64) -> String {
+    let digits = match value {
+        _ if value.is_nan() => return "-".to_owned(),
+        0.0 | 100.0.. => 0,
+        10.0.. => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,5 +62,14 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn values_have_three_digits() {
+        let cases =
+            [(1234.5, "1234"), (99.96, "100.0"), (0.256, "0.26"), (0.0, "0"), (f64::NAN, "-")];
+        for (value, text) in cases {
+            assert_eq!(shown(value), text);
+        }
     }
 }

@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let mut run = Run::new(&contenders, rounds, &args.note, out)?;
     for model in models {
-        let file = model_file(&engine, model)?;
+        let file = setup::model_file(&engine, model)?;
         let name = Path::new(model).file_name().unwrap_or_default().to_string_lossy();
         for &case in &cases {
             for &threads in &threads {
@@ -189,20 +189,6 @@ fn measure(
         }
     }
     Ok(outcomes)
-}
-
-/// A file, or the path of a model that `xtask setup` pulled, as `realizar list --json` gives it.
-fn model_file(engine: &Path, model: &str) -> Result<PathBuf> {
-    if let Ok(path) = Path::new(model).canonicalize() {
-        return Ok(path);
-    }
-    let mut list = shell::command(engine);
-    let list =
-        shell::json(list.args(["list", "--json"]).env("REALIZAR_CACHE", shell::model_dir()))?;
-    let entries = list.as_array().or_else(|| list["models"].as_array());
-    let entry = entries.into_iter().flatten().find(|m| m["name"] == *model);
-    let path = entry.and_then(|m| m["path"].as_str());
-    path.map(PathBuf::from).with_context(|| format!("{model} is not cached; run `xtask setup`"))
 }
 
 fn on_path(program: &str) -> Option<PathBuf> {

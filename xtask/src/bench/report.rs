@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use super::case::{BATCH_DEPTH, BATCH_TOKENS, Case, START_PROMPT};
 use super::contender::{Contender, Sample};
-use crate::{shell, table};
+use crate::machine::{self, Machine};
+use crate::table::{self, shown};
 
 /// The samples of all rounds, or why there are none.
 pub(super) type Outcome = Result<Vec<Sample>, String>;
@@ -35,34 +36,6 @@ pub(super) struct Run<'a> {
     cells: Vec<Cell>,
 }
 
-/// Where the run takes place.
-struct Machine {
-    cpu: String,
-    date: String,
-    /// Kernel, cores and memory, in words.
-    about: String,
-    /// The load averages before the run.
-    load: String,
-}
-
-impl Machine {
-    fn here() -> Result<Self> {
-        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let memory = read("/proc/meminfo");
-        let kib = memory.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-        let kib = kib.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-        let mut about = format!("{} cores", std::thread::available_parallelism()?);
-        if let Some(kib) = kib {
-            let _ = write!(about, ", {} GiB", (kib + (1 << 19)) >> 20);
-        }
-        if let Ok(kernel) = shell::output(shell::command("uname").arg("-sr")) {
-            let _ = write!(about, ", {}", kernel.trim());
-        }
-        let load = read("/proc/loadavg").split_whitespace().take(3).collect::<Vec<_>>().join(" ");
-        Ok(Self { cpu: cpu_name(), date: date()?, about, load })
-    }
-}
-
 impl<'a> Run<'a> {
     pub(super) fn new(
         contenders: &'a [Contender],
@@ -76,7 +49,7 @@ impl<'a> Run<'a> {
             machine: Machine::here()?,
             rounds,
             note,
-            folder: folder(out)?,
+            folder: machine::run_folder(out, "")?,
             cells: Vec::new(),
         })
     }
@@ -286,50 +259,10 @@ fn median(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> f64 {
     table::median(&samples.iter().map(value).collect::<Vec<_>>())
 }
 
-/// Three digits or more.
-fn shown(value: f64) -> String {
-    let digits = match value {
-        100.0.. => 0,
-        10.0.. => 1,
-        _ => 2,
-    };
-    format!("{value:.digits$}")
-}
-
-/// The folder of today's run, unless another is given.
-pub(super) fn folder(out: Option<PathBuf>) -> Result<PathBuf> {
-    let name = format!("{}-{}", date()?, slug(&cpu_name()));
-    Ok(out.unwrap_or_else(|| shell::root().join("benches/runs").join(name)))
-}
-
-fn date() -> Result<String> {
-    Ok(shell::output(shell::command("date").arg("+%F"))?.trim().to_owned())
-}
-
-/// The processor's name as the kernel gives it; the architecture where it gives none.
-pub(super) fn cpu_name() -> String {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = info.lines().find_map(|l| l.strip_prefix("model name"));
-    let name = line.and_then(|l| l.split_once(':')).map(|(_, name)| name.trim().to_owned());
-    name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
-}
-
-/// Lower-case letters and digits with single dashes, for a folder's name.
-fn slug(text: &str) -> String {
-    let lower = text.to_lowercase();
-    let words = lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty());
-    words.collect::<Vec<_>>().join("-")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::bench::contender::Kind;
-
-    #[test]
-    fn folder_names_are_plain() {
-        assert_eq!(slug("AMD EPYC 7B13 (Milan)"), "amd-epyc-7b13-milan");
-    }
 
     #[test]
     fn tables_have_medians_ratios_and_reasons() {

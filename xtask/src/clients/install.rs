@@ -1,0 +1,89 @@
+//! Scratch environments: a Python environment or a folder of Node modules per client, in
+//! `.cache/clients`. What is already there in the wanted versions is not installed again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::shell;
+
+/// What a client is installed with, and its packages with their versions.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Environment {
+    /// pip, in an environment of its own.
+    Python(&'static [&'static str]),
+    /// npm, in a folder of its own.
+    Node(&'static [&'static str]),
+}
+
+impl Environment {
+    /// Installs what is missing and returns the environment's folder.
+    pub(super) fn install(self, name: &str) -> Result<PathBuf> {
+        let folder = shell::cache_dir().join("clients").join(name);
+        let (Self::Python(packages) | Self::Node(packages)) = self;
+        let wanted = packages.join("\n");
+        let stamp = folder.join("installed");
+        if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+            return Ok(folder);
+        }
+        println!("clients: install {}", packages.join(" "));
+        if folder.exists() {
+            fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        }
+        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        match self {
+            Self::Python(_) => {
+                shell::check(shell::command("python3").args(["-m", "venv"]).arg(&folder))?;
+                let mut pip = shell::command(program(&folder, "python"));
+                pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+                shell::check(pip.args(packages))?;
+            }
+            Self::Node(_) => {
+                let mut npm = shell::command("npm");
+                npm.args(["install", "--silent", "--no-audit", "--no-fund", "--prefix"]);
+                shell::check(npm.arg(&folder).args(packages))?;
+            }
+        }
+        fs::write(stamp, wanted)?;
+        Ok(folder)
+    }
+
+    /// The command that runs a script of `xtask/clients` in the environment.
+    pub(super) fn script(self, name: &str, script: &str) -> Result<Command> {
+        let folder = self.install(name)?;
+        let path = shell::root().join("xtask/clients").join(script);
+        let mut command = match self {
+            Self::Python(_) => {
+                let mut command = shell::command(program(&folder, "python"));
+                // No compiled files among the sources.
+                command.env("PYTHONDONTWRITEBYTECODE", "1").arg(path);
+                command
+            }
+            Self::Node(_) => {
+                // Node looks for modules beside the script.
+                let copy = folder.join(script);
+                fs::copy(&path, &copy).with_context(|| path.display().to_string())?;
+                let mut command = shell::command("node");
+                command.arg(copy);
+                command
+            }
+        };
+        direct(&mut command);
+        Ok(command)
+    }
+}
+
+/// A program of a Python environment.
+pub(super) fn program(folder: &Path, name: &str) -> PathBuf {
+    let programs = if cfg!(windows) { "Scripts" } else { "bin" };
+    folder.join(programs).join(format!("{name}{}", std::env::consts::EXE_SUFFIX))
+}
+
+/// Connections to this machine go by no proxy.
+pub(super) fn direct(command: &mut Command) {
+    for name in ["NO_PROXY", "no_proxy"] {
+        command.env(name, "127.0.0.1,localhost");
+    }
+}

@@ -1,0 +1,275 @@
+//! `cargo xtask clients`: stock clients, a schema tester and a router against the server, each in a
+//! scratch environment in `.cache/clients`.
+//!
+//! A client is a script in `xtask/clients`, which tries the same abilities as the others and tells
+//! what came of each.
+
+mod install;
+mod router;
+mod schema;
+
+use std::path::PathBuf;
+use std::process::{ExitCode, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::load::server::{Contender, Kind, Server, Setup};
+use crate::{setup, shell, table};
+use install::Environment;
+
+/// What every script tries, in the order of the table's columns.
+const ABILITIES: &[&str] = &["chat", "stream", "tool", "schema", "embed", "cancel"];
+
+/// A client and its script in `xtask/clients`.
+struct Client {
+    name: &'static str,
+    environment: Environment,
+    script: &'static str,
+}
+
+const CLIENTS: &[Client] = &[
+    Client {
+        name: "openai",
+        environment: Environment::Python(&["openai==3.54.0"]),
+        script: "openai_python.py",
+    },
+    Client {
+        name: "anthropic",
+        environment: Environment::Python(&["anthropic==2.12.0"]),
+        script: "anthropic_python.py",
+    },
+    Client {
+        name: "langchain",
+        environment: Environment::Python(&["langchain-openai==1.7.3"]),
+        script: "langchain_python.py",
+    },
+    Client {
+        name: "instructor",
+        environment: Environment::Python(&["instructor==1.17.0"]),
+        script: "instructor_python.py",
+    },
+    Client {
+        name: "litellm",
+        environment: Environment::Python(&["litellm==1.106.2", "mcp==2.3.0"]),
+        script: "litellm_python.py",
+    },
+    Client {
+        name: "openai-node",
+        environment: Environment::Node(&["openai@7.57.0"]),
+        script: "openai_node.mjs",
+    },
+];
+
+/// `cargo xtask clients`
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// An engine to use instead of building one.
+    #[arg(long)]
+    bin: Option<PathBuf>,
+    /// A model: a file, or a name that `xtask setup` fetched.
+    #[arg(long, default_value = "smollm2")]
+    model: String,
+    /// More arguments for `realizar serve`, in one text.
+    #[arg(long, value_name = "ARGS", default_value = "", allow_hyphen_values = true)]
+    args: String,
+    /// Only these rows: names of clients, `schemathesis`, `vllm-router`.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Threads of each server; all cores by default.
+    #[arg(short = 't', long)]
+    threads: Option<usize>,
+    /// Cases that schemathesis makes for each operation.
+    #[arg(long, default_value_t = 20)]
+    examples: usize,
+}
+
+/// What came of trying something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    Skipped,
+    Failed,
+}
+
+impl Verdict {
+    fn shown(self) -> &'static str {
+        match self {
+            Self::Passed => "ok",
+            Self::Skipped => "skipped",
+            Self::Failed => "FAILED",
+        }
+    }
+}
+
+/// One cell of the table, and why it is not `ok`.
+struct Tried {
+    row: &'static str,
+    what: String,
+    verdict: Verdict,
+    note: String,
+}
+
+/// Run all rows, print the table and the reasons.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let names = || CLIENTS.iter().map(|c| c.name).chain([schema::NAME, router::NAME]);
+    for only in &args.only {
+        let known = names().collect::<Vec<_>>().join(", ");
+        ensure!(names().any(|name| name == only), "--only: `{only}` is none of {known}");
+    }
+    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
+    let engine = match &args.bin {
+        Some(bin) => bin.canonicalize().with_context(|| format!("open {}", bin.display()))?,
+        None => shell::build_engine()?,
+    };
+    let threads = match args.threads {
+        Some(threads) => threads,
+        None => std::thread::available_parallelism()?.get(),
+    };
+    let setup = Setup {
+        model: setup::model_file(&engine, &args.model)?,
+        threads,
+        parallel: 4,
+        request_len: 2048,
+        queue: Some(64),
+        prefix_cache: true,
+    };
+    let contender = Contender {
+        label: "realizar".to_owned(),
+        kind: Kind::Realizar,
+        program: engine,
+        extra: args.args.split_whitespace().map(str::to_owned).collect(),
+    };
+    let mut tried = Vec::new();
+    let clients: Vec<&Client> = CLIENTS.iter().filter(|client| wanted(client.name)).collect();
+    let server = contender.start(&setup)?;
+    for client in clients {
+        println!("clients: {}", client.name);
+        tried.extend(client.run(&server)?);
+    }
+    if wanted(schema::NAME) {
+        println!("clients: {}", schema::NAME);
+        tried.push(schema::run(&server, args.examples)?);
+    }
+    server.stop()?;
+    if wanted(router::NAME) {
+        println!("clients: {}", router::NAME);
+        tried.push(router::run(&contender, &setup)?);
+    }
+    println!("\n{}", render(&tried));
+    for Tried { row, what, verdict, note } in &tried {
+        if !note.is_empty() {
+            println!("{row}, {what}: {}: {note}", verdict.shown());
+        }
+    }
+    let failed = tried.iter().any(|t| t.verdict == Verdict::Failed);
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+impl Client {
+    /// Installs the client, runs its script and reads what it tells.
+    fn run(&self, server: &Server) -> Result<Vec<Tried>> {
+        let mut command = self.environment.script(self.name, self.script)?;
+        command.args([server.client.url(), &server.client.model]);
+        let out = command.stdin(Stdio::null()).output();
+        let out = out.with_context(|| format!("start {}", shell::show(&command)))?;
+        let stderr = String::from_utf8_lossy(&out.stderr);
+        let tried = read(self.name, &String::from_utf8_lossy(&out.stdout), &stderr);
+        if tried.iter().any(|t| t.verdict == Verdict::Failed) {
+            println!("{}", stderr.trim_end());
+        }
+        Ok(tried)
+    }
+}
+
+/// What a script printed: a line of JSON per ability. One that it does not tell of has failed.
+fn read(row: &'static str, stdout: &str, stderr: &str) -> Vec<Tried> {
+    let lines: Vec<Value> =
+        stdout.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let last = stderr.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("no message");
+    let one = |&ability: &&str| {
+        let line = lines.iter().find(|line| line["ability"] == ability);
+        let (verdict, note) = match line {
+            None => (Verdict::Failed, format!("the script told nothing of it: {last}")),
+            Some(line) => {
+                let verdict = match line["result"].as_str() {
+                    Some("ok") => Verdict::Passed,
+                    Some("skipped") => Verdict::Skipped,
+                    _ => Verdict::Failed,
+                };
+                (verdict, line["note"].as_str().unwrap_or_default().to_owned())
+            }
+        };
+        Tried { row, what: ability.to_owned(), verdict, note }
+    };
+    ABILITIES.iter().map(one).collect()
+}
+
+/// Clients and their abilities, then the rows that are one check each.
+fn render(tried: &[Tried]) -> String {
+    let mut header = vec!["client"];
+    header.extend(ABILITIES);
+    header.push("other");
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for Tried { row, what, verdict, .. } in tried {
+        if rows.last().is_none_or(|last| last[0] != *row) {
+            let mut cells = vec![String::new(); header.len()];
+            cells[0] = (*row).to_owned();
+            rows.push(cells);
+        }
+        let column = ABILITIES.iter().position(|ability| ability == what);
+        let column = column.map_or(header.len() - 1, |idx| idx + 1);
+        if let Some(cells) = rows.last_mut() {
+            cells[column] = match column {
+                n if n == header.len() - 1 => format!("{what}: {}", verdict.shown()),
+                _ => verdict.shown().to_owned(),
+            };
+        }
+    }
+    table::render(&header, &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_are_read_and_shown() {
+        let stdout = "noise\n\
+            {\"ability\": \"chat\", \"result\": \"ok\", \"note\": \"\"}\n\
+            {\"ability\": \"embed\", \"result\": \"skipped\", \"note\": \"no vectors\"}\n\
+            {\"ability\": \"tool\", \"result\": \"failed\", \"note\": \"why\"}\n";
+        let mut tried = read("x", stdout, "Traceback\nlast line\n\n");
+        let verdicts: Vec<Verdict> = tried.iter().map(|t| t.verdict).collect();
+        use Verdict::{Failed, Passed, Skipped};
+        assert_eq!(verdicts, [Passed, Failed, Failed, Failed, Skipped, Failed]);
+        assert_eq!(tried[1].note, "the script told nothing of it: last line");
+        assert_eq!((&*tried[2].note, &*tried[4].note), ("why", "no vectors"));
+        let (what, note) = ("answers".to_owned(), String::new());
+        tried.push(Tried { row: "y", what, verdict: Passed, note });
+        let table = render(&tried);
+        let rows: Vec<Vec<&str>> = table
+            .lines()
+            .skip(2)
+            .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+            .collect();
+        assert_eq!(rows[0], ["x", "ok", "FAILED", "FAILED", "FAILED", "skipped", "FAILED", ""]);
+        assert_eq!(rows[1], ["y", "", "", "", "", "", "", "answers: ok"]);
+    }
+
+    #[test]
+    fn every_script_is_there_and_every_version_is_fixed() {
+        for client in CLIENTS {
+            let script = shell::root().join("xtask/clients").join(client.script);
+            let text = std::fs::read_to_string(&script).unwrap();
+            for ability in ABILITIES {
+                assert!(text.contains(&format!("{ability}(")), "{}: {ability}", client.script);
+            }
+            let (packages, sign) = match client.environment {
+                Environment::Python(packages) => (packages, "=="),
+                Environment::Node(packages) => (packages, "@"),
+            };
+            assert!(packages.iter().all(|p| p.contains(sign)), "{packages:?}");
+        }
+    }
+}
