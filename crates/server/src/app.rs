@@ -5,7 +5,7 @@ use crate::config::ServerConfig;
 use crate::error::{ApiError, Error};
 use crate::openai::{chat, completions, models};
 use crate::state::{AppState, Models};
-use crate::{auth, health, info, metrics, native, page, request_id};
+use crate::{auth, dialects, health, info, metrics, native, page, request_id};
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
@@ -47,8 +47,11 @@ pub fn app(state: AppState) -> Result<Router, Error> {
         .route("/v1/chat/completions/render", post(chat::render))
         .route("/v1/completions", post(completions::create))
         .route("/v1/completions/render", post(completions::render))
+        .route("/v1/messages", post(dialects::messages))
+        .route("/v1/messages/count_tokens", post(dialects::count_tokens))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::get))
+        .route("/v1/responses", post(dialects::responses))
         .route("/version", get(health::version))
         .route_layer(middleware::from_fn_with_state(state.clone(), auth::require_key));
     let cors = cors(&state.config().allowed_origins)?;

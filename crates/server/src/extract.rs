@@ -30,6 +30,11 @@ impl JsonBody {
         Ok(value)
     }
 
+    /// A body with this content.
+    pub(crate) fn of(value: &serde_json::Value) -> Self {
+        Self(Bytes::from(value.to_string()))
+    }
+
     /// Its bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0

@@ -27,6 +27,7 @@ mod auth;
 mod chat_parser;
 mod config;
 pub mod conversation;
+mod dialects;
 mod error;
 mod extract;
 mod fields;

@@ -22,6 +22,10 @@ pub(crate) trait Chunks: Send + 'static {
     ) -> Result<(), ApiError>;
     /// Adds the end of a complete stream.
     fn end(&mut self, usage: Usage, out: &mut VecDeque<Event>);
+    /// Adds what is told of a failure, which is the last thing that is told.
+    fn fail(&mut self, error: &ApiError, out: &mut VecDeque<Event>) {
+        out.push_back(json(&error.body()));
+    }
 }
 
 /// An event that carries `value` as JSON.
@@ -80,7 +84,7 @@ impl<C: Chunks> Running<C> {
                     if let Err(error) = told {
                         tracing::error!("a stream ends early: {error}");
                         self.ended = true;
-                        self.out.push_back(json(&error.body()));
+                        self.chunks.fail(&error, &mut self.out);
                     }
                 }
             }

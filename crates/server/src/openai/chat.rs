@@ -31,12 +31,13 @@ struct Fields {
 }
 
 /// A request that was read and found right.
-struct Chat {
-    job: Job,
+pub(crate) struct Chat {
+    pub(crate) job: Job,
     head: Head,
     stream: Option<StreamUsage>,
     logprobs: bool,
-    parser: ChatParserOptions,
+    /// What is looked for in the answers.
+    pub(crate) parser: ChatParserOptions,
 }
 
 #[derive(Debug, Serialize)]
@@ -113,7 +114,8 @@ pub(crate) async fn render(
     })))
 }
 
-async fn read(state: &AppState, body: &JsonBody) -> Result<Chat, ApiError> {
+/// Reads a request and checks it.
+pub(crate) async fn read(state: &AppState, body: &JsonBody) -> Result<Chat, ApiError> {
     let common: CommonFields = body.read()?;
     let fields: Fields = body.read()?;
     let conversation: ConversationFields = body.read()?;

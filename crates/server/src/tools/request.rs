@@ -35,6 +35,18 @@ pub enum ToolChoice {
     Function(String),
 }
 
+impl ToolChoice {
+    /// The choice as the `tool_choice` of a chat request.
+    pub fn to_chat(&self) -> Value {
+        match self {
+            Self::None => json!("none"),
+            Self::Auto => json!("auto"),
+            Self::Required => json!("required"),
+            Self::Function(name) => json!({"type": "function", "function": {"name": name}}),
+        }
+    }
+}
+
 /// What a request says of tools.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolRequest {

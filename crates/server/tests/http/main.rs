@@ -6,3 +6,4 @@ mod completions;
 mod endpoints;
 mod errors;
 mod lifecycle;
+mod structured;

@@ -1,0 +1,280 @@
+//! `POST /v1/messages`, its token count, and `POST /v1/responses`: conversations in other words.
+//!
+//! A request becomes one for chat completions, is read and checked as such, and its answer is
+//! written in the words of its own API.
+
+use crate::anthropic::{self, MessageStream};
+use crate::chat_parser::{ChatDelta, ChatParser};
+use crate::conversation::{Answer, ConversationRequest, EndReason, StreamEvent, TokenUsage};
+use crate::error::ApiError;
+use crate::extract::JsonBody;
+use crate::generation::{Finish, Progress, Usage};
+use crate::ids;
+use crate::openai::chat::{self, Chat};
+use crate::responses::{self, ResponseHead, ResponseStream};
+use crate::sse::{self, Chunks};
+use crate::state::AppState;
+use axum::Json;
+use axum::extract::State;
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value, json};
+use std::collections::VecDeque;
+
+/// Answers a request of Anthropic's messages API.
+pub(crate) async fn messages(State(state): State<AppState>, body: JsonBody) -> Response {
+    let answer = async {
+        let request = anthropic::read_request(&body.read()?)?;
+        let (stream, name) = (request.stream, request.model.clone());
+        let chat = read(&state, request).await?;
+        let id = ids::new("msg_");
+        if stream {
+            return respond(&state, chat, MessageStream::new(id, name));
+        }
+        let (answer, end, usage) = collect(&state, chat).await?;
+        Ok(Json(anthropic::message(&id, &name, &answer, &end, usage)).into_response())
+    };
+    answer.await.unwrap_or_else(|error: ApiError| {
+        let mut response = error.clone().into_response();
+        let text = MessageStream::error(error_kind(&error), &error.to_string()).data.to_string();
+        *response.body_mut() = text.into();
+        response.headers_mut().remove(axum::http::header::CONTENT_LENGTH);
+        response
+    })
+}
+
+/// What Anthropic calls a failure.
+fn error_kind(error: &ApiError) -> &'static str {
+    match error.status().as_u16() {
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        503 => "overloaded_error",
+        500.. => "api_error",
+        _ => "invalid_request_error",
+    }
+}
+
+/// Answers with the number of tokens that a request's prompt has.
+pub(crate) async fn count_tokens(
+    State(state): State<AppState>,
+    body: JsonBody,
+) -> Result<Json<Value>, ApiError> {
+    let mut fields: Map<String, Value> = body.read()?;
+    // The count needs none, and a message does.
+    fields.insert("max_tokens".to_owned(), json!(1));
+    let chat = read(&state, anthropic::read_request(&fields)?).await?;
+    let n_tokens: usize = chat.job.prompts.iter().map(Vec::len).sum();
+    Ok(Json(json!({"input_tokens": n_tokens})))
+}
+
+/// Answers a request of OpenAI's responses API.
+pub(crate) async fn responses(
+    State(state): State<AppState>,
+    body: JsonBody,
+) -> Result<Response, ApiError> {
+    let request = responses::read_request(&body.read()?)?;
+    let stream = request.conversation.stream;
+    let chat = read(&state, request.conversation).await?;
+    let (id, created_at) = (ids::new("resp_"), ids::unix_seconds());
+    let head = ResponseHead { id, created_at, echo: request.echo };
+    if stream {
+        return respond(&state, chat, ResponseStream::new(head));
+    }
+    let (answer, end, usage) = collect(&state, chat).await?;
+    Ok(Json(responses::response(&head, &answer, &end, usage)).into_response())
+}
+
+/// Reads a conversation as a request for chat completions.
+async fn read(state: &AppState, request: ConversationRequest) -> Result<Chat, ApiError> {
+    let model = state.model(Some(&request.model))?;
+    if request.reasoning.budget_tokens.is_some() {
+        return Err(ApiError::unsupported("thinking.budget_tokens"));
+    }
+    let mut body = Map::new();
+    let mut set = |name: &str, value: Option<Value>| {
+        body.extend(value.map(|value| (name.to_owned(), value)));
+    };
+    set("model", Some(json!(request.model)));
+    set("messages", Some(json!(request.messages)));
+    if !request.tools.functions.is_empty() {
+        let tools: Vec<Value> = request.tools.functions.iter().map(|f| f.to_chat()).collect();
+        set("tools", Some(json!(tools)));
+        set("tool_choice", Some(request.tools.choice.to_chat()));
+        set("parallel_tool_calls", Some(json!(request.tools.parallel)));
+    }
+    set("max_completion_tokens", request.max_tokens.map(|n| json!(n)));
+    set("temperature", request.temperature.map(|x| json!(x)));
+    set("top_p", request.top_p.map(|x| json!(x)));
+    set("top_k", request.top_k.map(|n| json!(n)));
+    set("stop", (!request.stop.is_empty()).then(|| json!(request.stop)));
+    set("response_format", request.response_format);
+    set("reasoning_effort", request.reasoning.effort.map(|effort| json!(effort)));
+    if let Some(enabled) = request.reasoning.enabled {
+        let source = model.chat_template()?.source();
+        if source.contains("enable_thinking") {
+            set("chat_template_kwargs", Some(json!({"enable_thinking": enabled})));
+        } else if enabled != model.chat_side()?.reasoning.is_some() {
+            return Err(ApiError::unsupported("thinking"));
+        }
+    }
+    chat::read(state, &JsonBody::of(&Value::Object(body))).await
+}
+
+/// The reason and the text that ended an answer.
+fn end(reason: Finish, stop: Option<String>) -> EndReason {
+    match (reason, stop) {
+        (Finish::Length, _) => EndReason::Length,
+        (_, Some(text)) => EndReason::StopText(text),
+        (_, None) => EndReason::End,
+    }
+}
+
+fn tokens(usage: Usage, reasoning: usize) -> TokenUsage {
+    let Usage { prompt_tokens, cached_tokens, completion_tokens } = usage;
+    let (prompt, cached, generated) = (prompt_tokens, cached_tokens, completion_tokens);
+    TokenUsage { prompt, cached, generated, reasoning }
+}
+
+/// The whole answer.
+async fn collect(
+    state: &AppState,
+    chat: Chat,
+) -> Result<(Answer, EndReason, TokenUsage), ApiError> {
+    let mut parser = Parsed::new(ChatParser::new(chat.parser));
+    let mut generation = chat.job.start(state)?;
+    let (mut answer, mut ended) = (Answer::default(), EndReason::End);
+    while let Some(progress) = generation.next().await {
+        let (deltas, finished) = parser.read(progress?);
+        deltas.into_iter().for_each(|delta| answer.push(delta));
+        ended = finished.unwrap_or(ended);
+    }
+    Ok((answer, ended, tokens(generation.usage(), parser.n_reasoning)))
+}
+
+/// An answer's parser, and how many tokens were reasoning.
+struct Parsed {
+    parser: ChatParser,
+    n_reasoning: usize,
+}
+
+impl Parsed {
+    fn new(parser: ChatParser) -> Self {
+        Self { parser, n_reasoning: 0 }
+    }
+
+    /// The pieces that `progress` makes certain, and the end of the answer.
+    fn read(&mut self, progress: Progress) -> (Vec<ChatDelta>, Option<EndReason>) {
+        let mut deltas = Vec::new();
+        match progress {
+            Progress::Prompt { .. } => (deltas, None),
+            Progress::Token(token) => {
+                self.parser.push(&token.text, &mut deltas);
+                let reasons = deltas.iter().any(|d| matches!(d, ChatDelta::Reasoning(_)));
+                self.n_reasoning += usize::from(reasons);
+                (deltas, None)
+            }
+            Progress::Finished { reason, tail, stop, .. } => {
+                self.parser.push(&tail, &mut deltas);
+                self.parser.finish(&mut deltas);
+                (deltas, Some(end(reason, stop)))
+            }
+        }
+    }
+}
+
+/// The events of an API's streams.
+trait Dialect: Sized + Send + 'static {
+    fn start(&mut self, usage: TokenUsage) -> Vec<StreamEvent>;
+    fn delta(&mut self, delta: &ChatDelta) -> Vec<StreamEvent>;
+    fn finish(self, end: &EndReason, usage: TokenUsage) -> Vec<StreamEvent>;
+    fn fail(self, error: &ApiError) -> Vec<StreamEvent>;
+}
+
+impl Dialect for MessageStream {
+    fn start(&mut self, usage: TokenUsage) -> Vec<StreamEvent> {
+        vec![Self::start(self, usage)]
+    }
+
+    fn delta(&mut self, delta: &ChatDelta) -> Vec<StreamEvent> {
+        self.delta(delta)
+    }
+
+    fn finish(self, end: &EndReason, usage: TokenUsage) -> Vec<StreamEvent> {
+        self.finish(end, usage)
+    }
+
+    fn fail(self, error: &ApiError) -> Vec<StreamEvent> {
+        vec![Self::error(error_kind(error), &error.to_string())]
+    }
+}
+
+impl Dialect for ResponseStream {
+    fn start(&mut self, _: TokenUsage) -> Vec<StreamEvent> {
+        self.start()
+    }
+
+    fn delta(&mut self, delta: &ChatDelta) -> Vec<StreamEvent> {
+        self.delta(delta)
+    }
+
+    fn finish(self, end: &EndReason, usage: TokenUsage) -> Vec<StreamEvent> {
+        self.finish(end, usage)
+    }
+
+    fn fail(self, error: &ApiError) -> Vec<StreamEvent> {
+        self.fail("server_error", &error.to_string())
+    }
+}
+
+/// Answers with the events of a dialect.
+fn respond(state: &AppState, chat: Chat, dialect: impl Dialect) -> Result<Response, ApiError> {
+    let parsed = Parsed::new(ChatParser::new(chat.parser));
+    let generation = chat.job.start(state)?;
+    let told = Told { dialect: Some(dialect), parsed, ended: EndReason::End };
+    Ok(sse::respond(state, generation, told))
+}
+
+/// What of an answer was told in a dialect.
+struct Told<D> {
+    dialect: Option<D>,
+    parsed: Parsed,
+    ended: EndReason,
+}
+
+fn event(event: StreamEvent) -> Event {
+    Event::default().event(event.event).data(event.data.to_string())
+}
+
+impl<D: Dialect> Chunks for Told<D> {
+    fn progress(
+        &mut self,
+        progress: Progress,
+        usage: Usage,
+        out: &mut VecDeque<Event>,
+    ) -> Result<(), ApiError> {
+        let Some(dialect) = &mut self.dialect else { return Ok(()) };
+        if matches!(progress, Progress::Prompt { .. }) {
+            out.extend(dialect.start(tokens(usage, 0)).into_iter().map(event));
+        }
+        let (deltas, ended) = self.parsed.read(progress);
+        out.extend(deltas.iter().flat_map(|delta| dialect.delta(delta)).map(event));
+        if let Some(ended) = ended {
+            self.ended = ended;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, usage: Usage, out: &mut VecDeque<Event>) {
+        if let Some(dialect) = self.dialect.take() {
+            let usage = tokens(usage, self.parsed.n_reasoning);
+            out.extend(dialect.finish(&self.ended, usage).into_iter().map(event));
+        }
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut VecDeque<Event>) {
+        if let Some(dialect) = self.dialect.take() {
+            out.extend(dialect.fail(error).into_iter().map(event));
+        }
+    }
+}
