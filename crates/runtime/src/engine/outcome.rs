@@ -7,7 +7,7 @@ use super::stats::EngineStats;
 use crate::Error;
 use crate::answer::{Answer, Next, Scratch};
 use crate::generate::TopLogprob;
-use crate::runner::Logits;
+use crate::runner::OutputRows;
 use crate::sampling::logprobs::LogSoftmax;
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ pub(super) struct Outcome {
 
 /// What a chunk's logits are read with.
 pub(super) struct Reader<'a> {
-    pub(super) logits: Logits<'a>,
+    pub(super) logits: OutputRows<'a>,
     pub(super) scratch: &'a mut Scratch,
     pub(super) stats: &'a mut EngineStats,
     pub(super) now: Instant,
