@@ -6,6 +6,7 @@
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -16,7 +17,9 @@ use realizar_runtime::device;
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::template::{ChatTemplate, Message, RenderOptions};
 use realizar_runtime::tokenizer::{EncodeOptions, Tokenizer};
-use realizar_runtime::{Error, Event, GenerateParams, Generation, LoadOptions, Model, Session};
+use realizar_runtime::{
+    Error, Event, GenerateParams, Generation, LoadOptions, Model, ModelOutput, Session,
+};
 
 use crate::options::{ArithmeticArg, GenerateArgs, GlobalArgs, KvTypeArg, LoadArgs, TemplateArgs};
 use crate::ui;
@@ -37,6 +40,8 @@ pub(crate) struct Needs {
     pub(crate) ctx: Option<usize>,
     /// Rows of logits per step; `None` leaves it to the runtime.
     pub(crate) outputs: Option<usize>,
+    /// What the model is to compute.
+    pub(crate) output: ModelOutput,
     /// Sequences that run together; `None` leaves it to the runtime.
     pub(crate) seqs: Option<usize>,
     /// Whether to time each operation on the device.
@@ -53,6 +58,7 @@ impl Engine {
     ) -> Result<Self> {
         let default = LoadOptions::default();
         let options = LoadOptions {
+            output: needs.output,
             arithmetic: match args.arithmetic {
                 ArithmeticArg::Auto => Arithmetic::Auto,
                 ArithmeticArg::F32 => Arithmetic::F32,
@@ -70,6 +76,7 @@ impl Engine {
             max_seqs: needs.seqs.unwrap_or(default.max_seqs),
             profile: needs.profile,
             packed_cache: args.packed_cache(global)?,
+            ..default
         };
         let device = args.device.unwrap_or_default();
         tracing::info!(
@@ -113,7 +120,7 @@ impl Engine {
     pub(crate) fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<u32>> {
         let own = match &self.template {
             Some(template) => Some(template),
-            None => self.model.chat_template()?,
+            None => self.model.chat_template()?.map(Arc::as_ref),
         };
         let Some(template) = own else {
             // A missing tokenizer also means no template, and is the better message.

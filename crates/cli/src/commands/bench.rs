@@ -98,6 +98,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
         outputs: batch,
         seqs: batch,
         profile: args.profile,
+        ..Needs::default()
     };
     let mut engine = Engine::load(&path, &args.load, global, needs)?;
     let n_threads = engine.n_threads;

@@ -6,6 +6,7 @@ mod chat;
 mod completions;
 mod devices;
 mod doctor;
+mod embed;
 mod inspect;
 mod list;
 mod logits;
@@ -28,6 +29,8 @@ pub(crate) enum Command {
     Run(run::Args),
     /// Talk with a model
     Chat(chat::Args),
+    /// Print the embedding of each text
+    Embed(embed::Args),
     /// Fetch a model into the cache
     Pull(pull::Args),
     /// List pulled models and aliases
@@ -57,6 +60,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Run(args) => run::execute(&args, global),
         Command::Chat(args) => chat::execute(&args, global).map(done),
+        Command::Embed(args) => embed::execute(&args, global).map(done),
         Command::Pull(args) => pull::execute(&args, global).map(done),
         Command::List(args) => list::execute(&args, global).map(done),
         Command::Inspect(args) => inspect::execute(&args, global).map(done),
