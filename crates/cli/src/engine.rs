@@ -6,6 +6,7 @@
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -17,7 +18,9 @@ use realizar_runtime::device;
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::template::{ChatTemplate, Message, RenderOptions};
 use realizar_runtime::tokenizer::{EncodeOptions, Tokenizer};
-use realizar_runtime::{Error, Event, GenerateParams, Generation, LoadOptions, Model, Session};
+use realizar_runtime::{
+    Error, Event, GenerateParams, Generation, LoadOptions, Model, ModelOutput, Session,
+};
 
 use crate::options::{ArithmeticArg, GenerateArgs, GlobalArgs, KvTypeArg, LoadArgs, TemplateArgs};
 use crate::ui;
@@ -39,6 +42,8 @@ pub(crate) struct Needs {
     pub(crate) ctx: Option<usize>,
     /// Rows of logits per step; `None` leaves it to the runtime.
     pub(crate) outputs: Option<usize>,
+    /// What the model is to compute.
+    pub(crate) output: ModelOutput,
     /// Sequences that run together; `None` leaves it to the runtime.
     pub(crate) seqs: Option<usize>,
     /// Tokens that the key-value cache holds; `None` is room for all sequences at full length.
@@ -60,6 +65,7 @@ impl Engine {
     ) -> Result<Self> {
         let default = LoadOptions::default();
         let options = LoadOptions {
+            output: needs.output,
             arithmetic: match args.arithmetic {
                 ArithmeticArg::Auto => Arithmetic::Auto,
                 ArithmeticArg::F32 => Arithmetic::F32,

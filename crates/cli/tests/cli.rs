@@ -77,6 +77,7 @@ fn help_and_version() {
         "run",
         "chat",
         "serve",
+        "embed",
         "pull",
         "list",
         "inspect",
@@ -111,6 +112,9 @@ fn usage_errors_exit_with_2() {
         &["logits", "m", "--ids", "1", "--json", "--also-chunks", "0"],
         &["logits", "m", "--ids", "1", "--json", "--also-chunks", "8", "--chunk", "7"],
         &["run", "m", "hi", "--device", "gpu"],
+        &["embed", "m", "hi", "-f", "x"],
+        &["embed", "m", "hi", "--pooling", "max"],
+        &["embed", "m", "hi", "--dimensions", "0"],
     ] {
         assert_eq!(cli.run(args).status.code(), Some(2), "{args:?}");
     }

@@ -102,6 +102,46 @@ fn generation_streams_what_json_reports() {
 }
 
 #[test]
+fn embeddings_are_one_line_for_each_text() {
+    let model = model();
+    let rows = |args: &[&str], input: &str| -> Vec<Value> {
+        let text = stdout(&[&["embed", &model], args].concat(), input);
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    let numbers = |row: &Value| -> Vec<f64> {
+        row.as_array().expect("a row").iter().map(|x| x.as_f64().expect("a number")).collect()
+    };
+    let length = |row: &[f64]| row.iter().map(|x| x * x).sum::<f64>().sqrt();
+    let both = rows(&["abc", "a longer text"], "");
+    assert_eq!(both.len(), 2);
+    for row in &both {
+        assert_eq!(numbers(row).len(), 32);
+        assert!((length(&numbers(row)) - 1.0).abs() < 1e-5);
+    }
+    assert_ne!(both[0], both[1]);
+    // A text is the same from a pipe, with its pooling by name, and whatever the steps.
+    assert_eq!(rows(&["--pooling", "last"], "abc"), both[..1]);
+    assert_eq!(rows(&["-f", "-", "--chunk", "1"], "abc"), both[..1]);
+    assert_ne!(rows(&["--pooling", "mean", "abc"], ""), both[..1]);
+    let raw = numbers(&rows(&["--no-normalize", "abc"], "")[0]);
+    for (x, unit) in raw.iter().zip(numbers(&both[0])) {
+        assert!((x / length(&raw) - unit).abs() < 1e-6);
+    }
+    assert_eq!(numbers(&rows(&["--dimensions", "7", "abc"], "")[0]).len(), 7);
+    let object = &rows(&["--json", "abc"], "")[0];
+    assert_eq!(object["embedding"], both[0]);
+    assert!(object["n_tokens"].as_u64().is_some_and(|n| n >= 3));
+    for (args, want) in [
+        (["--ctx", "2"], "do not fit the context of 2"),
+        (["--dimensions", "33"], "an embedding of 33 elements is not from 1 to 32"),
+    ] {
+        let output = run(&[&["embed", &model, "abc"], &args[..]].concat(), "");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && error.contains(want), "{error}");
+    }
+}
+
+#[test]
 fn chat_with_a_template_reads_lines() {
     let template = tempfile::NamedTempFile::new().expect("temporary file");
     let source = "{% for m in messages %}{{ m.content }} {% endfor %}";

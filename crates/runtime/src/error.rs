@@ -157,7 +157,7 @@ pub enum Error {
     #[error("{}", one_line(&.0.to_string()))]
     Render(#[from] crate::template::Error),
     /// The weights or the settings of the model lead to no numbers.
-    #[error("{}: the logits are not finite: a weight or a setting cannot be right", path.display())]
+    #[error("{}: the output is not finite: a weight or a setting cannot be right", path.display())]
     NotFinite {
         /// The file or directory.
         path: PathBuf,

@@ -10,7 +10,7 @@ use crate::Error;
 use crate::answer::{Answer, Chosen, Next, Scratch};
 use crate::backend::Role;
 use crate::constrain::Constraint;
-use crate::model::Model;
+use crate::model::{Model, ModelOutput};
 use crate::runner::{Chunk, Outputs, Runner, SeqId};
 use crate::sampling::SamplingParams;
 use serde::Serialize;
@@ -172,8 +172,8 @@ impl Session {
     ///
     /// # Errors
     /// If a parameter is out of range, the prompt is empty or does not fit the
-    /// context, no token continues the answer as its constraint wants it, or the
-    /// device fails.
+    /// context, no token continues the answer as its constraint wants it, the model
+    /// was loaded for embeddings, or the device fails.
     pub fn generate(
         &mut self,
         model: &mut Model,
@@ -183,6 +183,7 @@ impl Session {
     ) -> Result<Generation, Error> {
         let started = Instant::now();
         let (tokenizer, runner) = model.parts()?;
+        runner.output().require(ModelOutput::Logits)?;
         if ids.is_empty() {
             return Err(Error::Request("the prompt has no tokens".to_owned()));
         }

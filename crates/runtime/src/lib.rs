@@ -38,6 +38,7 @@ pub mod checkpoint;
 pub mod config;
 pub mod constrain;
 pub mod device;
+mod embedding;
 pub mod engine;
 mod error;
 mod generate;
@@ -58,16 +59,17 @@ pub mod tokenizer;
 pub mod weights;
 
 pub use bench::BenchTest;
+pub use embedding::{EmbedParams, Pooling};
 pub use error::{DeviceFault, Error};
 pub use generate::{
     Event, FinishReason, GenerateParams, Generation, Session, Timings, TokenEvent, TopLogprob,
 };
-pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model};
+pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model, ModelOutput};
 pub use models::{supported_gguf, supported_hf};
 pub use packed_cache::{PackedCache, PackedFiles};
 pub use perplexity::Perplexity;
 pub use placement::{PlacedPart, Placement};
-pub use runner::{Chunk, Logits, Outputs, Runner, SeqId};
+pub use runner::{Chunk, OutputRows, Outputs, Runner, SeqId};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

@@ -6,6 +6,8 @@ use crate::backend::stages::Stages;
 use crate::backend::{Arithmetic, Backend, ExecutableOptions, Role};
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
+use crate::embedding::Pooling;
+use crate::graph;
 use crate::metrics::{DispatchMetrics, DispatchSnapshot};
 use crate::models;
 use crate::packed_cache::PackedCache;
@@ -22,9 +24,37 @@ use realizar_quant::BlockType;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// What a model is loaded to compute.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum ModelOutput {
+    /// Logits over the vocabulary, for text.
+    #[default]
+    Logits,
+    /// The hidden states behind the final norm, for embeddings. The head is not loaded.
+    Embeddings,
+}
+
+impl ModelOutput {
+    /// Refuses what a model with this output was not loaded for.
+    pub(crate) fn require(self, wanted: Self) -> Result<(), Error> {
+        let text = match (self, wanted) {
+            (Self::Logits, Self::Embeddings) => {
+                "the model was loaded for text and gives no embeddings"
+            }
+            (Self::Embeddings, Self::Logits) => {
+                "the model was loaded for embeddings and generates no text"
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::Request(text.to_owned()))
+    }
+}
+
 /// How a model is loaded.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
+    /// What the model is to compute.
+    pub output: ModelOutput,
     /// The arithmetic of matrix products.
     pub arithmetic: Arithmetic,
     /// The type of stored keys and values: F32, F16, BF16 or, on the CPU and for heads of
@@ -39,7 +69,8 @@ pub struct LoadOptions {
     pub rope_stretch: Option<RopeStretch>,
     /// The most tokens of a step; longer prompts are run in chunks of this size.
     pub chunk: usize,
-    /// The most rows of logits of a step.
+    /// The most rows of logits of a step. Hidden states are small: of these, a step gives as
+    /// many as it has tokens.
     pub max_outputs: usize,
     /// Sequences of full length that the key-value cache has room for.
     pub max_seqs: usize,
@@ -61,6 +92,7 @@ pub const DEFAULT_MAX_SEQ_LEN: usize = 8192;
 impl Default for LoadOptions {
     fn default() -> Self {
         Self {
+            output: ModelOutput::Logits,
             arithmetic: Arithmetic::Auto,
             kv_type: None,
             max_seq_len: None,
@@ -88,6 +120,8 @@ pub struct Model {
     tokenizer: Result<Arc<Tokenizer>, Arc<crate::tokenizer::Error>>,
     template: Result<Option<Arc<ChatTemplate>>, Arc<crate::template::Error>>,
     runner: Runner,
+    /// Of embeddings, when nothing else is asked for.
+    default_pooling: Pooling,
     backend: String,
     n_params: usize,
     weight_bytes: usize,
@@ -124,14 +158,25 @@ impl Model {
             stretch_context(&mut config, stretch)?;
         }
         let max_seq_len = context(&config, options)?;
-        let recorded = models::record(&checkpoint, config, max_seq_len)?;
-        let (config, weights) = (recorded.config, recorded.weights);
+        let recorded = models::record(&checkpoint, config, max_seq_len, options.output)?;
+        let (config, mut graph, mut weights) = (recorded.config, recorded.graph, recorded.weights);
+        let mut default_pooling = Pooling::Last;
+        if options.output == ModelOutput::Embeddings {
+            default_pooling = checkpoint.pooling()?.unwrap_or(default_pooling);
+            let body = graph::body(&graph).ok_or_else(|| Error::Unsupported {
+                path: checkpoint.path().to_owned(),
+                feature: format!("{} for embeddings", recorded.architecture),
+            })?;
+            weights = body.weights_of(&weights);
+            graph = body.graph;
+        }
         let limits = row_limits(options, max_seq_len)?;
         let pools = |groups: &[GroupSpec]| kv_pools(groups, options, max_seq_len, limits.tokens);
-        let kv = pools(&recorded.graph.kv_groups)?;
+        let kv = pools(&graph.kv_groups)?;
+        let output = (options.output, graph.output_width());
         let (n_params, weight_bytes) = sizes(&weights);
         let hash = model_hash(&checkpoint, &weights)?;
-        let to_load = place(recorded.graph, weights, config.n_layers, (first, last), last_layers)?;
+        let to_load = place(graph, weights, config.n_layers, (first, last), last_layers)?;
         let packed_files = options.packed_cache.files(&checkpoint)?;
         let (mut parts, mut executables) = (Vec::new(), Vec::new());
         // The text side needs one thread, and packing waits for memory: both at once.
@@ -163,11 +208,13 @@ impl Model {
             runner: Runner::new(
                 executable,
                 limits,
+                output,
                 config.vocab_size,
                 max_seq_len,
                 &kv,
                 options.prefix_cache,
             ),
+            default_pooling,
             backend: placement.backends(),
             config,
             placement,
@@ -222,6 +269,15 @@ impl Model {
     /// The most tokens of a sequence.
     pub fn max_seq_len(&self) -> usize {
         self.runner.max_seq_len()
+    }
+
+    /// What it was loaded to compute.
+    pub fn output(&self) -> ModelOutput {
+        self.runner.output()
+    }
+
+    pub(crate) fn default_pooling(&self) -> Pooling {
+        self.default_pooling
     }
 
     /// Its tokenizer.
@@ -283,13 +339,15 @@ impl Model {
     ///
     /// # Errors
     /// If a token is not in the vocabulary, a position is not in the prompt, the
-    /// prompt does not fit the context, or a logit is not finite.
+    /// prompt does not fit the context, the model was loaded for embeddings, or a logit is not
+    /// finite.
     pub fn logits(
         &mut self,
         ids: &[u32],
         positions: &[usize],
         chunk: usize,
     ) -> Result<Vec<Vec<f32>>, Error> {
+        self.runner.output().require(ModelOutput::Logits)?;
         if let Some(pos) = positions.iter().find(|&&pos| pos >= ids.len()) {
             let n = ids.len();
             return Err(Error::Request(format!("position {pos} is not in a prompt of {n}")));
@@ -395,7 +453,11 @@ fn row_limits(options: &LoadOptions, max_seq_len: usize) -> Result<RowLimits, Er
     // No step has more rows than all sequences have positions.
     let most = max_seq_len.saturating_mul(options.max_seqs);
     let tokens = options.chunk.max(options.max_seqs).min(most);
-    Ok(RowLimits { tokens, outputs: options.max_outputs.min(tokens) })
+    let outputs = match options.output {
+        ModelOutput::Logits => options.max_outputs.min(tokens),
+        ModelOutput::Embeddings => tokens,
+    };
+    Ok(RowLimits { tokens, outputs })
 }
 
 /// Of each key-value group, its layout and its pages.

@@ -4,7 +4,7 @@
 
 use crate::Error;
 use crate::backend::Role;
-use crate::model::Model;
+use crate::model::{Model, ModelOutput};
 use crate::runner::{Chunk, Outputs};
 use crate::sampling::logprobs::LogSoftmax;
 
@@ -64,6 +64,7 @@ impl Model {
             if tokenizer.add_bos() { tokenizer.bos() } else { None }
         };
         let runner = self.runner();
+        runner.output().require(ModelOutput::Logits)?;
         if ctx < 4 || ctx > runner.max_seq_len() {
             let max = runner.max_seq_len();
             return Err(Error::Request(format!("a chunk of {ctx} tokens is not from 4 to {max}")));

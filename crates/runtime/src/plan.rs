@@ -13,7 +13,7 @@ use crate::graph::{Graph, Op, RowDomain, ValueId};
 pub struct RowLimits {
     /// Tokens in a step.
     pub tokens: usize,
-    /// Rows of logits in a step.
+    /// Output rows in a step.
     pub outputs: usize,
 }
 

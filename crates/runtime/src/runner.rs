@@ -6,6 +6,7 @@
 use crate::Error;
 use crate::backend::{Batch, BatchSeq, Executable, Role, SeqTable};
 use crate::metrics::DispatchMetrics;
+use crate::model::ModelOutput;
 use crate::plan::RowLimits;
 use realizar_kvcache::{CacheEvent, KvCache, KvLayout, PageCopy, PoolStats, PrefixStats, SeqPages};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct SeqId(usize);
 
-/// The rows of a chunk whose logits are wanted.
+/// The rows of a chunk whose output is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outputs<'a> {
     /// None.
@@ -48,24 +49,24 @@ pub struct Chunk<'a> {
     pub tokens: &'a [u32],
     /// What they are to their request.
     pub role: Role,
-    /// Whose logits are wanted.
+    /// Whose output is wanted.
     pub outputs: Outputs<'a>,
 }
 
-/// The logits of a step.
+/// What a step has computed: logits, or hidden states of a model that was loaded for embeddings.
 #[derive(Debug, Clone, Copy)]
-pub struct Logits<'a> {
-    values: &'a [f32], // [n_rows, vocab_size]
-    vocab_size: usize,
+pub struct OutputRows<'a> {
+    values: &'a [f32], // [n_rows, width]
+    width: usize,
     /// Of each chunk, the index of its first row.
     first_rows: &'a [usize],
 }
 
-impl<'a> Logits<'a> {
-    /// Row `i` of the chunk's wanted rows: `[vocab_size]`.
+impl<'a> OutputRows<'a> {
+    /// Row `i` of the chunk's wanted rows: `[output_width]`.
     pub fn row(&self, chunk: usize, i: usize) -> &'a [f32] {
         let row = self.first_rows[chunk] + i;
-        &self.values[row * self.vocab_size..][..self.vocab_size]
+        &self.values[row * self.width..][..self.width]
     }
 }
 
@@ -83,6 +84,8 @@ pub(crate) struct Saved {
 pub struct Runner {
     executable: Box<dyn Executable>,
     limits: RowLimits,
+    output: ModelOutput,
+    output_width: usize,
     vocab_size: usize,
     max_seq_len: usize,
     /// What pages look like, in words.
@@ -96,11 +99,13 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// A runner without sequences, over pages of these layouts and numbers, which keeps the
-    /// pages of prompts for others when `prefixes` says so.
+    /// A runner without sequences for an executable with this output of so many columns, over
+    /// pages of these layouts and numbers, which keeps the pages of prompts for others when
+    /// `prefixes` says so.
     pub(crate) fn new(
         executable: Box<dyn Executable>,
         limits: RowLimits,
+        (output, output_width): (ModelOutput, usize),
         vocab_size: usize,
         max_seq_len: usize,
         kv: &[(KvLayout, usize)],
@@ -117,6 +122,8 @@ impl Runner {
         Self {
             executable,
             limits,
+            output,
+            output_width,
             vocab_size,
             max_seq_len,
             layout: kv.iter().map(|(layout, _)| layout.to_string()).collect::<Vec<_>>().join(", "),
@@ -139,7 +146,18 @@ impl Runner {
         self.max_seq_len
     }
 
-    /// Columns of the logits.
+    /// What the rows of a step's output are.
+    pub fn output(&self) -> ModelOutput {
+        self.output
+    }
+
+    /// Columns of a step's output: as many as the vocabulary has tokens, or as a hidden state
+    /// has elements.
+    pub fn output_width(&self) -> usize {
+        self.output_width
+    }
+
+    /// Tokens of the vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
@@ -301,14 +319,14 @@ impl Runner {
         self.cache.truncate(seq, len)
     }
 
-    /// Appends every chunk to its sequence, in one batch, and returns the logits
+    /// Appends every chunk to its sequence, in one batch, and returns the output rows
     /// that are wanted. A sequence has at most one chunk in a step.
     ///
     /// # Errors
     /// If a chunk is not as [`Chunk`] says, a token is not in the vocabulary, a
     /// sequence would outgrow the context, the chunks exceed the step's limits,
     /// pages run out, or the device fails. Nothing is appended then.
-    pub fn step(&mut self, chunks: &[Chunk<'_>]) -> Result<Logits<'_>, Error> {
+    pub fn step(&mut self, chunks: &[Chunk<'_>]) -> Result<OutputRows<'_>, Error> {
         self.check(chunks)?;
         self.grow(chunks)?;
         self.fill_batch(chunks);
@@ -324,7 +342,7 @@ impl Runner {
             let seq = seqs[chunk.seq.0].as_mut().expect("checked above");
             cache.written(seq, chunk.tokens, chunk.role == Role::Prompt);
         }
-        Ok(Logits { values, vocab_size: self.vocab_size, first_rows: &self.first_rows })
+        Ok(OutputRows { values, width: self.output_width, first_rows: &self.first_rows })
     }
 
     fn check(&mut self, chunks: &[Chunk<'_>]) -> Result<(), Error> {
@@ -359,7 +377,7 @@ impl Runner {
         let RowLimits { tokens, outputs } = self.limits;
         if n_tokens > tokens || n_outputs > outputs {
             return Err(Error::Request(format!(
-                "a step of {n_tokens} tokens and {n_outputs} rows of logits exceeds its limits of \
+                "a step of {n_tokens} tokens and {n_outputs} output rows exceeds its limits of \
                  {tokens} and {outputs}"
             )));
         }

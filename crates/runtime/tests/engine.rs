@@ -114,7 +114,7 @@ fn collect(n: usize, events: &Receiver<EngineEvent>) -> (Vec<Answer>, usize) {
                 answers[index].text.push_str(&tail);
                 answers[index].reason = Some(reason);
             }
-            EngineEvent::Failed(error) => panic!("{error}"),
+            event @ (EngineEvent::Embedding { .. } | EngineEvent::Failed(_)) => panic!("{event:?}"),
         }
     }
     (answers, cached.expect("a prompt is run before its answers are complete"))

@@ -3,7 +3,7 @@
 
 use crate::config::ServerConfig;
 use crate::error::{ApiError, Error};
-use crate::openai::{chat, completions, models};
+use crate::openai::{chat, completions, embeddings, models};
 use crate::state::{AppState, Models};
 use crate::{auth, dialects, health, info, metrics, native, page, request_id};
 use axum::extract::{DefaultBodyLimit, Request};
@@ -47,6 +47,7 @@ pub fn app(state: AppState) -> Result<Router, Error> {
         .route("/v1/chat/completions/render", post(chat::render))
         .route("/v1/completions", post(completions::create))
         .route("/v1/completions/render", post(completions::render))
+        .route("/v1/embeddings", post(embeddings::create))
         .route("/v1/messages", post(dialects::messages))
         .route("/v1/messages/count_tokens", post(dialects::count_tokens))
         .route("/v1/models", get(models::list))

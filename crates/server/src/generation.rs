@@ -172,6 +172,9 @@ impl Generation {
                 }
                 Ok(Progress::Finished { answer: prompt * self.n + index, reason, tail, stop })
             }
+            EngineEvent::Embedding { .. } => {
+                Err(ApiError::internal("an embedding came where text was asked for"))
+            }
             EngineEvent::Failed(error) => Err(error.into()),
         }
     }

@@ -6,6 +6,7 @@ mod chat;
 mod completions;
 mod devices;
 mod doctor;
+mod embed;
 mod inspect;
 mod list;
 mod logits;
@@ -31,6 +32,8 @@ pub(crate) enum Command {
     Chat(chat::Args),
     /// Serve models over HTTP, by OpenAI's API
     Serve(serve::Args),
+    /// Print the embedding of each text
+    Embed(embed::Args),
     /// Fetch a model into the cache
     Pull(pull::Args),
     /// List pulled models and aliases
@@ -61,6 +64,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Run(args) => run::execute(&args, global),
         Command::Chat(args) => chat::execute(&args, global).map(done),
         Command::Serve(args) => serve::execute(&args, global).map(done),
+        Command::Embed(args) => embed::execute(&args, global).map(done),
         Command::Pull(args) => pull::execute(&args, global).map(done),
         Command::List(args) => list::execute(&args, global).map(done),
         Command::Inspect(args) => inspect::execute(&args, global).map(done),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use realizar_runtime::ModelOutput;
 use realizar_runtime::engine::{Engine as EngineThread, EngineOptions};
 use realizar_runtime::sampling::SamplingParams;
 use realizar_server::{Limits, Models, ServedModel, Server, ServerConfig, openai_sampling};
@@ -19,8 +20,11 @@ use crate::ui;
 pub(crate) struct Args {
     /// Models: paths, aliases, or hf:, https:// or pip: sources. The first one answers requests
     /// that name none
-    #[arg(required = true, value_name = "MODEL")]
+    #[arg(required_unless_present = "embedding_model", value_name = "MODEL")]
     models: Vec<String>,
+    /// Model to serve embeddings with, as NAME=MODEL or MODEL (may be given several times)
+    #[arg(long, value_name = "MODEL")]
+    embedding_model: Vec<String>,
     /// Name of the model for requests; with several models NAME=MODEL. Several names are given
     /// with commas or by several flags; the first one is shown in answers
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
@@ -42,7 +46,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ORIGIN", visible_alias = "allowed-origins", value_delimiter = ',')]
     cors_origin: Vec<String>,
     /// Requests that run together
-    #[arg(long, value_name = "N", default_value = "4", value_parser = positive)]
+    #[arg(long, value_name = "N", default_value = "16", value_parser = positive)]
     #[arg(visible_alias = "max-seqs", alias = "max-num-seqs", allow_negative_numbers = true)]
     parallel: usize,
     /// Context length of each request: the most tokens of prompt and answer [default: the model's,
@@ -153,7 +157,16 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     })?;
     // The address is taken and says that it is not ready, and the models take their time.
     for (source, names) in args.models.iter().zip(names) {
-        state.models().add(load(source, names, args, global)?)?;
+        state.models().add(load(source, names, ModelOutput::Logits, args, global)?)?;
+    }
+    for given in &args.embedding_model {
+        let (name, source) = match given.split_once('=') {
+            Some((name, source)) => (name.to_owned(), source),
+            None => (own_name(given), given.as_str()),
+        };
+        let name = if state.models().get(&name).is_some() { name + "-embedding" } else { name };
+        let model = load(source, vec![name], ModelOutput::Embeddings, args, global)?;
+        state.models().add(model)?;
     }
     let guard = interrupt::Guard::new();
     ui::line(&format!("listening on http://{address}"))?;
@@ -224,6 +237,7 @@ fn config(args: &Args) -> Result<ServerConfig> {
 fn load(
     source: &str,
     mut names: Vec<String>,
+    output: ModelOutput,
     args: &Args,
     global: &GlobalArgs,
 ) -> Result<ServedModel> {
@@ -233,6 +247,7 @@ fn load(
         seqs: Some(args.parallel),
         // A row of logits for every answer, and more for guesses and for prompts to be scored.
         outputs: Some(args.parallel.saturating_mul(1 + args.lookup).max(16)),
+        output,
         kv_tokens: args.kv_tokens,
         prefix_cache: !args.no_prefix_cache,
         ..Needs::default()

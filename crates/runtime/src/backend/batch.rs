@@ -21,7 +21,7 @@ pub struct Batch {
     pub positions: Vec<u32>, // [n_rows]
     /// The first rows, of this number, are generated tokens.
     pub n_generated: usize,
-    /// The rows whose logits are wanted, in rising order.
+    /// The rows whose output is wanted, in rising order.
     pub outputs: Vec<u32>,
     /// The sequences, in the order of their rows.
     pub seqs: Vec<BatchSeq>,

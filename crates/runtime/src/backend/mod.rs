@@ -76,8 +76,8 @@ pub trait Executable: fmt::Debug + Send {
     /// Runs the plan for `batch` on `input`, `[n_rows, width of the plan's input]`
     /// and empty when the plan has none: stores the batch's keys and values, and
     /// returns the rows of the plan's output. These are the logits of the rows
-    /// that want them, `[batch.outputs.len(), vocab_size]`, or the hidden states
-    /// of all rows, `[n_rows, dim]`.
+    /// that want an output, `[batch.outputs.len(), vocab_size]`, their hidden states,
+    /// `[batch.outputs.len(), dim]`, or the hidden states of all rows, `[n_rows, dim]`.
     ///
     /// # Errors
     /// If the device fails.

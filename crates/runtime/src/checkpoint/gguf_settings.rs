@@ -100,6 +100,14 @@ impl<'a> GgufSettings<'a> {
         Ok(self.gguf.metadata().f32(&self.key(key)?)?)
     }
 
+    /// A truth value, `default` when missing.
+    ///
+    /// # Errors
+    /// If it is neither true nor false.
+    pub fn bool_or(&self, key: &str, default: bool) -> Result<bool, Error> {
+        Ok(self.gguf.metadata().bool(&self.key(key)?)?.unwrap_or(default))
+    }
+
     /// A string that may be missing.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 mod gguf_settings;
 mod hf_settings;
 pub(crate) mod names;
+mod pooling;
 
 pub use gguf_settings::GgufSettings;
 pub use hf_settings::HfSettings;

@@ -1,10 +1,12 @@
 //! Requests as the engine's thread holds them: the job, and the sequences that are run for it.
 
 use super::lookup::Lookup;
-use super::request::{AnswerToken, EngineEvent, PromptLogprob, Request, Sink};
+use super::request::{AnswerToken, EngineEvent, PromptLogprob, Sink};
+use super::schedule::Wanted;
 use super::stats::EngineStats;
 use crate::Error;
 use crate::answer::{Answer, Chosen};
+use crate::embedding::{Pooler, Pooling};
 use crate::generate::FinishReason;
 use crate::runner::SeqId;
 use std::sync::Arc;
@@ -13,11 +15,25 @@ use std::time::Instant;
 
 /// A request on its way to the engine's thread.
 pub(super) struct Submission {
-    pub(super) request: Request,
-    pub(super) answers: Vec<Answer>,
+    pub(super) prompt: Vec<u32>,
+    pub(super) priority: i32,
+    pub(super) work: Work,
     pub(super) sink: Sink,
     pub(super) cancelled: Arc<AtomicBool>,
     pub(super) arrived: Instant,
+}
+
+/// What is to be made of a prompt.
+pub(super) enum Work {
+    /// Answers, which these texts end.
+    Answers {
+        answers: Vec<Answer>,
+        stops: Vec<String>,
+        /// How many likely tokens are wanted at each position of the prompt.
+        prompt_logprobs: Option<usize>,
+    },
+    /// One vector.
+    Embedding(Pooler),
 }
 
 /// The place of a run in every queue: by priority, then arrival, then answer.
@@ -33,7 +49,7 @@ pub(super) struct Job {
     sink: Sink,
     cancelled: Arc<AtomicBool>,
     stops: Vec<String>,
-    /// Answers that are not complete.
+    /// Answers that are not complete; an embedding counts as one.
     n_open: usize,
     arrived: Instant,
     started: Option<Instant>,
@@ -106,6 +122,20 @@ impl Job {
         }
     }
 
+    /// Its embedding is complete.
+    pub(super) fn embedded(
+        &mut self,
+        values: Vec<f32>,
+        cached_tokens: usize,
+        (now, stats): (Instant, &mut EngineStats),
+    ) {
+        stats.finished.embedding += 1;
+        stats.prefill.record(now - self.started.unwrap_or(self.arrived));
+        stats.e2e.record(now - self.arrived);
+        self.emit(EngineEvent::Embedding { values, cached_tokens });
+        self.n_open -= 1;
+    }
+
     pub(super) fn fail(&mut self, error: Error, stats: &mut EngineStats) {
         stats.finished.failed += self.n_open as u64;
         self.emit(EngineEvent::Failed(error));
@@ -124,6 +154,8 @@ pub(super) enum Stage {
     Prompt { answers: Vec<Answer>, logprobs: Vec<PromptLogprob> },
     /// One answer, whose prompt was run at least once.
     Answer(Box<Answer>),
+    /// The prompt is run for its hidden states.
+    Embedding(Pooler),
 }
 
 /// A sequence that is run, or waits to be.
@@ -155,14 +187,14 @@ impl Run {
     pub(super) fn n_answers(&self) -> usize {
         match &self.stage {
             Stage::Prompt { answers, .. } => answers.len(),
-            Stage::Answer(_) => 1,
+            Stage::Answer(_) | Stage::Embedding(_) => 1,
         }
     }
 
     /// The tokens that were generated.
     pub(super) fn generated(&self) -> &[u32] {
         match &self.stage {
-            Stage::Prompt { .. } => &[],
+            Stage::Prompt { .. } | Stage::Embedding(_) => &[],
             Stage::Answer(answer) => answer.ids(),
         }
     }
@@ -170,6 +202,25 @@ impl Run {
     /// Tokens that are known: the prompt's and those that were generated.
     pub(super) fn n_known(&self) -> usize {
         self.prompt.len() + self.generated().len()
+    }
+
+    /// Whether it stands for all that its request wants.
+    pub(super) fn is_whole_request(&self) -> bool {
+        !matches!(self.stage, Stage::Answer(_))
+    }
+
+    /// Of its prompt, the rows whose output is wanted.
+    pub(super) fn prompt_rows(&self) -> Wanted {
+        match &self.stage {
+            Stage::Prompt { .. } if self.prompt_logprobs.is_some() => Wanted::All,
+            Stage::Prompt { .. } => Wanted::Last,
+            Stage::Answer(_) => Wanted::None,
+            Stage::Embedding(pooler) => match pooler.pooling() {
+                Pooling::Last => Wanted::Last,
+                Pooling::Mean => Wanted::All,
+                Pooling::Cls => Wanted::First,
+            },
+        }
     }
 
     /// Whether it is at its prompt.
@@ -181,21 +232,18 @@ impl Run {
 impl Submission {
     /// The job and the run that begins it.
     pub(super) fn split(self, id: u64) -> (Job, Run) {
-        let Self { request, answers, sink, cancelled, arrived } = self;
-        let job = Job {
-            sink,
-            cancelled,
-            stops: request.params.stop,
-            n_open: answers.len(),
-            arrived,
-            started: None,
-            first_token: None,
+        let Self { prompt, priority, work, sink, cancelled, arrived } = self;
+        let (stage, stops, prompt_logprobs) = match work {
+            Work::Answers { answers, stops, prompt_logprobs } => {
+                (Stage::Prompt { answers, logprobs: Vec::new() }, stops, prompt_logprobs)
+            }
+            Work::Embedding(pooler) => (Stage::Embedding(pooler), Vec::new(), None),
         };
         let run = Run {
-            key: Key { priority: request.priority, job: id, index: 0 },
-            prompt: request.prompt.into(),
-            stage: Stage::Prompt { answers, logprobs: Vec::new() },
-            prompt_logprobs: request.prompt_logprobs,
+            key: Key { priority, job: id, index: 0 },
+            prompt: prompt.into(),
+            stage,
+            prompt_logprobs,
             seq: None,
             done: 0,
             cached: 0,
@@ -204,6 +252,15 @@ impl Submission {
             guesses: Vec::new(),
             lookup: Lookup::default(),
             last_token: None,
+        };
+        let job = Job {
+            sink,
+            cancelled,
+            stops,
+            n_open: run.n_answers(),
+            arrived,
+            started: None,
+            first_token: None,
         };
         (job, run)
     }

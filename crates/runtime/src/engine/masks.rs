@@ -38,6 +38,7 @@ impl Masks {
             match &mut running[run].stage {
                 Stage::Prompt { answers, .. } => answers.iter_mut().enumerate().for_each(take),
                 Stage::Answer(answer) => take((0, &mut **answer)),
+                Stage::Embedding(_) => {}
             }
         }
         Self(tasks)
@@ -65,6 +66,7 @@ impl Masks {
             match &mut running[run].stage {
                 Stage::Prompt { answers, .. } => answers[answer].put_constraint(constraint, mask),
                 Stage::Answer(state) => state.put_constraint(constraint, mask),
+                Stage::Embedding(_) => unreachable!("a text that is embedded has no grammar"),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The engine: many requests at once on one model.
+//! The engine: many requests at once on one model, for text or for embeddings.
 //!
 //! One thread owns the model and repeats three things: it plans a step (`schedule`), runs it, and
 //! hands out what it led to. Requests reach it through a channel, and their events leave through
@@ -39,18 +39,21 @@ mod stats;
 mod worker;
 
 pub use realizar_kvcache::{CacheEvent, PAGE_LEN};
-pub use request::{AnswerToken, EngineEvent, PromptLogprob, Request, Sink, SubmitError, Ticket};
+pub use request::{
+    AnswerToken, EmbeddingRequest, EngineEvent, PromptLogprob, Request, Sink, SubmitError, Ticket,
+};
 pub use stats::{EngineStats, FinishCounts, Histogram};
 
 use crate::Error;
 use crate::answer::Answer;
 use crate::config::Config;
+use crate::embedding::{Pooler, Pooling};
 use crate::metrics::DispatchMetrics;
-use crate::model::Model;
+use crate::model::{Model, ModelOutput};
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 use draft::Draft;
-use job::Submission;
+use job::{Submission, Work};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -100,6 +103,9 @@ pub struct ModelInfo {
     backend: String,
     config: Config,
     max_seq_len: usize,
+    output: ModelOutput,
+    output_width: usize,
+    pooling: Pooling,
     vocab_size: usize,
     n_params: usize,
     weight_bytes: usize,
@@ -133,7 +139,18 @@ impl ModelInfo {
         self.max_seq_len
     }
 
-    /// Columns of the logits.
+    /// What it was loaded to compute: whether the engine gives text or embeddings.
+    pub fn output(&self) -> ModelOutput {
+        self.output
+    }
+
+    /// How embeddings are pooled unless a request says otherwise, and how many elements they
+    /// have; none if it was not loaded for them.
+    pub fn embedding(&self) -> Option<(Pooling, usize)> {
+        (self.output == ModelOutput::Embeddings).then_some((self.pooling, self.output_width))
+    }
+
+    /// Tokens of the vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
@@ -227,6 +244,9 @@ impl Engine {
             backend: model.backend().to_owned(),
             config: model.config().clone(),
             max_seq_len: model.max_seq_len(),
+            output: model.output(),
+            output_width: 0,
+            pooling: model.default_pooling(),
             vocab_size: 0,
             n_params: model.n_params(),
             weight_bytes: model.weight_bytes(),
@@ -237,7 +257,7 @@ impl Engine {
         if options.cache_sink.is_some() {
             runner.keep_cache_events();
         }
-        info.vocab_size = runner.vocab_size();
+        (info.vocab_size, info.output_width) = (runner.vocab_size(), runner.output_width());
         // What the cache cannot hold for one sequence alone is not promised to any.
         while info.max_seq_len > 0 && !runner.could_hold(info.max_seq_len) {
             info.max_seq_len -= 1;
@@ -246,7 +266,7 @@ impl Engine {
         let max_seqs = options.max_seqs.unwrap_or(limits.outputs).min(limits.tokens);
         if max_seqs == 0 || max_seqs > limits.outputs || info.max_seq_len == 0 {
             let reason = format!(
-                "{max_seqs} answers at once do not fit steps of {} tokens and {} rows of logits",
+                "{max_seqs} answers at once do not fit steps of {} tokens and {} output rows",
                 limits.tokens, limits.outputs
             );
             return Err(Error::Option { option: "parallel", reason });
@@ -304,6 +324,35 @@ impl Engine {
     /// the engine is shutting down.
     pub fn submit(&self, request: Request, sink: Sink) -> Result<Ticket, SubmitError> {
         let answers = self.check(&request)?;
+        let Request { prompt, params, priority, prompt_logprobs, n: _ } = request;
+        let work = Work::Answers { answers, stops: params.stop, prompt_logprobs };
+        self.enqueue((prompt, priority), work, sink)
+    }
+
+    /// Asks for an embedding. Its event goes to `sink` from the engine's thread, unless the ticket
+    /// is dropped before.
+    ///
+    /// # Errors
+    /// As for [`Self::submit`].
+    pub fn submit_embedding(
+        &self,
+        request: EmbeddingRequest,
+        sink: Sink,
+    ) -> Result<Ticket, SubmitError> {
+        let EmbeddingRequest { prompt, params, priority } = request;
+        let ModelInfo { output, output_width, pooling, .. } = self.model;
+        output.require(ModelOutput::Embeddings)?;
+        self.check_prompt(&prompt)?;
+        let pooler = Pooler::new(&params, pooling, output_width)?;
+        self.enqueue((prompt, priority), Work::Embedding(pooler), sink)
+    }
+
+    fn enqueue(
+        &self,
+        (prompt, priority): (Vec<u32>, i32),
+        work: Work,
+        sink: Sink,
+    ) -> Result<Ticket, SubmitError> {
         if self.shared.closed.load(Ordering::Relaxed) {
             return Err(SubmitError::Closed);
         }
@@ -315,8 +364,9 @@ impl Engine {
         }
         let cancelled = Arc::new(AtomicBool::new(false));
         let submission = Submission {
-            request,
-            answers,
+            prompt,
+            priority,
+            work,
             sink,
             cancelled: cancelled.clone(),
             arrived: Instant::now(),
@@ -328,10 +378,9 @@ impl Engine {
         Ok(Ticket { cancelled })
     }
 
-    /// Makes the answers' states, which finds what is wrong with the parameters.
-    fn check(&self, request: &Request) -> Result<Vec<Answer>, Error> {
+    fn check_prompt(&self, prompt: &[u32]) -> Result<(), Error> {
         let refuse = |text: String| Err(Error::Request(text));
-        let (n_tokens, max) = (request.prompt.len(), self.model.max_seq_len);
+        let (n_tokens, max) = (prompt.len(), self.model.max_seq_len);
         if n_tokens == 0 {
             return refuse("the prompt has no tokens".to_owned());
         }
@@ -339,15 +388,24 @@ impl Engine {
             return Err(Error::PromptTooLong { n_tokens, max });
         }
         let vocab_size = self.model.vocab_size;
-        if let Some(id) = request.prompt.iter().find(|&&id| id as usize >= vocab_size) {
+        if let Some(id) = prompt.iter().find(|&&id| id as usize >= vocab_size) {
             return refuse(format!("token {id} is not in the vocabulary of {vocab_size}"));
         }
+        Ok(())
+    }
+
+    /// Makes the answers' states, which finds what is wrong with the parameters.
+    fn check(&self, request: &Request) -> Result<Vec<Answer>, Error> {
+        self.model.output.require(ModelOutput::Logits)?;
+        self.check_prompt(&request.prompt)?;
+        let vocab_size = self.model.vocab_size;
         if request.n == 0 || request.n > self.max_seqs {
             let (n, most) = (request.n, self.max_seqs);
-            return refuse(format!("{n} answers are not from 1 to {most}, the most at once"));
+            let text = format!("{n} answers are not from 1 to {most}, the most at once");
+            return Err(Error::Request(text));
         }
         // The last token's own row needs no room: its logits are not wanted.
-        let max_tokens = max - n_tokens + 1;
+        let max_tokens = self.model.max_seq_len - request.prompt.len() + 1;
         let answer = |index| {
             let tokenizer = self.model.tokenizer.clone();
             let limits = (index, max_tokens);

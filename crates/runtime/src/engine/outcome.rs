@@ -1,4 +1,4 @@
-//! From the logits of a step to tokens, and to what follows for the sequences.
+//! From the output of a step to tokens and embeddings, and to what follows for the sequences.
 
 use super::job::{Job, Run, Stage};
 use super::request::{EngineEvent, PromptLogprob};
@@ -7,11 +7,11 @@ use super::stats::EngineStats;
 use crate::Error;
 use crate::answer::{Answer, Next, Scratch};
 use crate::generate::TopLogprob;
-use crate::runner::Logits;
+use crate::runner::OutputRows;
 use crate::sampling::logprobs::LogSoftmax;
 use std::time::Instant;
 
-/// What a step led to, to be done once its logits were read. Runs are named by their index.
+/// What a step led to, to be done once its output was read. Runs are named by their index.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// Runs whose prompt is done, with the answers that go on from there.
@@ -24,9 +24,9 @@ pub(super) struct Outcome {
     pub(super) failed: Vec<(u64, Error)>,
 }
 
-/// What a chunk's logits are read with.
+/// What a chunk's output is read with.
 pub(super) struct Reader<'a> {
-    pub(super) logits: Logits<'a>,
+    pub(super) rows: OutputRows<'a>,
     pub(super) scratch: &'a mut Scratch,
     pub(super) stats: &'a mut EngineStats,
     pub(super) now: Instant,
@@ -34,7 +34,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads the logits of chunk `chunk`, which were those of run number `idx`.
+    /// Reads the output of chunk `chunk`, which was that of run number `idx`.
     pub(super) fn read(
         &mut self,
         (chunk, idx): (usize, usize),
@@ -47,6 +47,7 @@ impl Reader<'_> {
         let read = match &run.stage {
             Stage::Prompt { .. } => self.read_prompt((chunk, idx), at, run, job, wanted),
             Stage::Answer(_) => self.read_answer((chunk, idx), at, run, job, wanted),
+            Stage::Embedding(_) => self.read_embedding((chunk, idx), run, job, wanted),
         };
         if let Err(error) = read {
             self.outcome.failed.push((run.key.job, error));
@@ -66,7 +67,7 @@ impl Reader<'_> {
         if let Some(k) = run.prompt_logprobs {
             let followers = run.prompt[at + 1..].iter().take(run.chunk.len());
             logprobs.extend(followers.enumerate().map(|(i, &id)| {
-                let row = self.logits.row(chunk, i);
+                let row = self.rows.row(chunk, i);
                 let (softmax, top) = LogSoftmax::with_top_k(row, k);
                 let top = top.into_iter().map(|(id, logprob)| TopLogprob { id, logprob });
                 let logprob = softmax.of(row[id as usize]);
@@ -77,7 +78,7 @@ impl Reader<'_> {
             return Ok(());
         }
         let last = if wanted == Wanted::All { run.chunk.len() - 1 } else { 0 };
-        let row = self.logits.row(chunk, last);
+        let row = self.rows.row(chunk, last);
         self.stats.prompt_tokens += run.prompt.len() as u64;
         let logprobs = std::mem::take(logprobs);
         job.emit(EngineEvent::Prompt { cached_tokens: run.cached, logprobs });
@@ -107,7 +108,7 @@ impl Reader<'_> {
         }
         let (mut n_right, mut is_over) = (0, false);
         for i in 0..=run.n_drafts {
-            let next = answer.next(self.logits.row(chunk, i), self.scratch)?;
+            let next = answer.next(self.rows.row(chunk, i), self.scratch)?;
             let id = next.token.as_ref().map(|token| token.id);
             is_over = self.tell(run.key.index, answer, next, &mut run.last_token, job);
             // A guess that the model would have chosen is the token whose logits come next.
@@ -125,6 +126,32 @@ impl Reader<'_> {
             self.outcome.ended.push(idx);
         } else if n_right < run.n_drafts {
             self.outcome.cut.push((idx, at + 1 + n_right));
+        }
+        Ok(())
+    }
+
+    fn read_embedding(
+        &mut self,
+        (chunk, idx): (usize, usize),
+        run: &mut Run,
+        job: &mut Job,
+        wanted: Wanted,
+    ) -> Result<(), Error> {
+        let Stage::Embedding(pooler) = &mut run.stage else { return Ok(()) };
+        let n_rows = match wanted {
+            Wanted::None => 0,
+            Wanted::First | Wanted::Last => 1,
+            Wanted::All => run.chunk.len(),
+        };
+        (0..n_rows).for_each(|i| pooler.add(self.rows.row(chunk, i)));
+        if run.done == run.prompt.len() {
+            let Some(values) = pooler.finish() else {
+                let text = "the embedding is not finite: a weight or a setting cannot be right";
+                return Err(Error::Request(text.to_owned()));
+            };
+            self.stats.prompt_tokens += run.prompt.len() as u64;
+            job.embedded(values, run.cached, (self.now, self.stats));
+            self.outcome.ended.push(idx);
         }
         Ok(())
     }

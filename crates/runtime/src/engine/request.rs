@@ -1,6 +1,7 @@
 //! What is asked of the engine and what it tells of its work.
 
 use crate::Error;
+use crate::embedding::EmbedParams;
 use crate::generate::{FinishReason, GenerateParams, TopLogprob};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,8 +29,26 @@ impl Request {
     }
 }
 
-/// What happens to a request. The last event is [`EngineEvent::Finished`] of its last answer, or
-/// [`EngineEvent::Failed`].
+/// A text whose embedding is wanted, of a model that was loaded for embeddings.
+#[derive(Debug, Clone)]
+pub struct EmbeddingRequest {
+    /// Tokens of the text; at least one.
+    pub prompt: Vec<u32>,
+    /// What the embedding is to be like.
+    pub params: EmbedParams,
+    /// Requests with a lower value are run first.
+    pub priority: i32,
+}
+
+impl EmbeddingRequest {
+    /// The embedding of `prompt`.
+    pub fn new(prompt: Vec<u32>, params: EmbedParams) -> Self {
+        Self { prompt, params, priority: 0 }
+    }
+}
+
+/// What happens to a request. The last event is [`EngineEvent::Finished`] of its last answer,
+/// [`EngineEvent::Embedding`], or [`EngineEvent::Failed`].
 #[derive(Debug)]
 pub enum EngineEvent {
     /// The prompt was run.
@@ -52,6 +71,13 @@ pub enum EngineEvent {
         tail: String,
         /// The stop text that ended it.
         stop: Option<String>,
+    },
+    /// The embedding that was asked for; nothing more will come.
+    Embedding {
+        /// Its elements.
+        values: Vec<f32>,
+        /// Tokens whose keys and values were in the cache.
+        cached_tokens: usize,
     },
     /// The request ended with an error; nothing more will come.
     Failed(Error),

@@ -3,8 +3,9 @@
 //!
 //! Generation is never put off by prompts. The prompt that is first in order gets at least half of
 //! the step's remaining tokens, and the shortest of the others share the rest, so that a short
-//! prompt need not wait for a long one. A prompt that begins like one that is being run waits until
-//! the common pages are in the prefix cache.
+//! prompt need not wait for a long one. What they leave is for further prompts that fit into it
+//! whole. A prompt that begins like one that is being run waits until the common pages are in the
+//! prefix cache.
 
 use super::job::{Run, Stage};
 use crate::backend::Role;
@@ -12,10 +13,11 @@ use crate::plan::RowLimits;
 use crate::runner::Runner;
 use realizar_kvcache::PAGE_LEN;
 
-/// The rows of a chunk whose logits are wanted.
+/// The rows of a chunk, or of a prompt, whose output is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     None,
+    First,
     Last,
     All,
 }
@@ -28,7 +30,7 @@ pub(super) struct Planned {
     pub(super) wanted: Wanted,
 }
 
-/// Prompts that get a share of a step beside the first.
+/// Prompts that get a share of a step beside the first, even if that is not all they need.
 const MAX_OTHERS: usize = 3;
 
 /// What of a step is not given away.
@@ -58,14 +60,16 @@ fn start_prompts(runs: &mut [Run], runner: &mut Runner) {
     for i in 0..runs.len() {
         let (before, rest) = runs.split_at_mut(i);
         let run = &mut rest[0];
-        let reuses = runner.keeps_prefixes() && run.prompt_logprobs.is_none();
+        // Rows that the cache had would give no output.
+        let reuses =
+            runner.keeps_prefixes() && matches!(run.prompt_rows(), Wanted::None | Wanted::Last);
         if run.seq.is_some() || (reuses && before.iter().any(|other| is_ahead(other, &run.prompt)))
         {
             continue;
         }
         let seq = runner.new_sequence();
         if reuses {
-            // The logits after the prompt are wanted, unless the answer has begun already.
+            // The output of the last token is wanted, unless the answer has begun already.
             let wants_last = usize::from(run.generated().is_empty());
             run.done = runner.adopt(&seq, &run.prompt, run.prompt.len() - wants_last);
             run.cached = run.done;
@@ -137,7 +141,7 @@ fn plan_prompts(runs: &mut [Run], left: &mut Left, planned: &mut Vec<Planned>) {
     }
     let first = prompts.remove(0);
     prompts.sort_by_key(|(_, todo)| *todo);
-    prompts.truncate(MAX_OTHERS);
+    let rest = prompts.split_off(prompts.len().min(MAX_OTHERS));
     // The first in order takes what the others leave.
     let mut for_others = left.tokens / 2;
     let n_others = prompts.len();
@@ -149,19 +153,34 @@ fn plan_prompts(runs: &mut [Run], left: &mut Left, planned: &mut Vec<Planned>) {
     }
     let given: usize = shares.iter().map(|(_, n)| n).sum();
     shares.insert(0, (first.0, first.1.min(left.tokens - given)));
+    // Whatever none of these has a use for goes to prompts that fit into it whole.
+    let mut unused = left.tokens - given - shares[0].1;
+    for (i, todo) in rest {
+        if todo > unused {
+            break;
+        }
+        unused -= todo;
+        shares.push((i, todo));
+    }
     for (i, mut n) in shares {
         let run = &mut runs[i];
         let todo = &run.prompt[run.done..];
-        let wants_last = matches!(run.stage, Stage::Prompt { .. });
-        let wanted = if run.prompt_logprobs.is_some() {
-            n = n.min(left.outputs);
-            Wanted::All
-        } else if wants_last && n == todo.len() {
-            // Where no row of logits is left, its last token is for the next step.
-            n -= usize::from(left.outputs == 0);
-            if left.outputs == 0 { Wanted::None } else { Wanted::Last }
-        } else {
-            Wanted::None
+        let wanted = match run.prompt_rows() {
+            Wanted::All => {
+                n = n.min(left.outputs);
+                Wanted::All
+            }
+            // Where no output row is left, its last token is for the next step.
+            Wanted::Last if n == todo.len() && left.outputs == 0 => {
+                n -= 1;
+                Wanted::None
+            }
+            Wanted::Last if n == todo.len() => Wanted::Last,
+            Wanted::First if run.done == 0 => {
+                n *= usize::from(left.outputs > 0);
+                Wanted::First
+            }
+            Wanted::None | Wanted::First | Wanted::Last => Wanted::None,
         };
         if n == 0 {
             continue;
@@ -172,7 +191,7 @@ fn plan_prompts(runs: &mut [Run], left: &mut Left, planned: &mut Vec<Planned>) {
         left.tokens -= n;
         left.outputs -= match wanted {
             Wanted::None => 0,
-            Wanted::Last => 1,
+            Wanted::First | Wanted::Last => 1,
             Wanted::All => n,
         };
         planned.push(Planned { run: i, role: Role::Prompt, wanted });

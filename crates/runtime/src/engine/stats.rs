@@ -50,13 +50,15 @@ impl Histogram {
     }
 }
 
-/// How answers ended.
+/// How answers and embeddings ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FinishCounts {
     /// The model ended them, or a stop text did.
     pub stop: u64,
     /// They reached their limit of tokens, or the end of the context.
     pub length: u64,
+    /// They were embeddings, and are complete.
+    pub embedding: u64,
     /// Whoever asked went away.
     pub cancelled: u64,
     /// An error ended them.
@@ -102,7 +104,7 @@ pub struct EngineStats {
     pub e2e: Histogram,
     /// From a request's arrival to its first step.
     pub queue: Histogram,
-    /// From a request's first step to its first token.
+    /// From a request's first step to its first token, or to its embedding.
     pub prefill: Histogram,
     /// From a request's first token to its end.
     pub decode: Histogram,

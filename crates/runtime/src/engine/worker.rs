@@ -133,7 +133,7 @@ impl Worker {
         let waiting: Vec<Key> = self.waiting.keys().filter(|key| key.job == id).copied().collect();
         for key in waiting {
             if let Some(run) = self.waiting.remove(&key)
-                && matches!(run.stage, Stage::Prompt { .. })
+                && run.is_whole_request()
             {
                 self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
             }
@@ -177,7 +177,7 @@ impl Worker {
                 break;
             }
             let run = first.remove();
-            if matches!(run.stage, Stage::Prompt { .. }) {
+            if run.is_whole_request() {
                 self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
             }
             let at = self.running.partition_point(|other| other.key < run.key);
@@ -204,6 +204,7 @@ impl Worker {
             let run = &running[planned.run];
             let outputs = match planned.wanted {
                 Wanted::None => Outputs::None,
+                Wanted::First => Outputs::At(&[0]),
                 Wanted::Last => Outputs::Last,
                 Wanted::All => Outputs::All,
             };
@@ -212,7 +213,7 @@ impl Worker {
         };
         let chunks: Vec<Chunk<'_>> = planned.iter().map(chunk).collect();
         let all = &chunks;
-        // The braces move the runner in, so that the logits may outlive the closure.
+        // The braces move the runner in, so that the output may outlive the closure.
         let step = AssertUnwindSafe(move || { runner }.step(all));
         let result = std::thread::scope(|scope| {
             if !masks.is_empty() {
@@ -221,8 +222,8 @@ impl Worker {
             catch_unwind(step)
         });
         masks.put_back(running);
-        let logits = match result {
-            Ok(Ok(logits)) => logits,
+        let rows = match result {
+            Ok(Ok(rows)) => rows,
             Ok(Err(Error::Kv(_))) if running.len() > 1 => return self.preempt(),
             Ok(Err(error)) => return self.fail_step(&error.to_string()),
             Err(panic) => {
@@ -233,7 +234,7 @@ impl Worker {
         };
         let mut stats = shared.stats();
         let (now, outcome) = (Instant::now(), Outcome::default());
-        let mut reader = Reader { logits, scratch, stats: &mut stats, now, outcome };
+        let mut reader = Reader { rows, scratch, stats: &mut stats, now, outcome };
         for (i, planned) in planned.iter().enumerate() {
             let run = &mut running[planned.run];
             if let Some(job) = jobs.get_mut(&run.key.job) {
@@ -266,8 +267,12 @@ impl Worker {
             self.runner.remove(seq);
         }
         (run.done, run.cached) = (0, 0);
-        if let Stage::Prompt { logprobs, .. } = &mut run.stage {
-            logprobs.clear();
+        match &mut run.stage {
+            Stage::Prompt { logprobs, .. } => logprobs.clear(),
+            Stage::Embedding(pooler) => pooler.clear(),
+            Stage::Answer(_) => {}
+        }
+        if run.is_whole_request() {
             self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         }
         tracing::debug!(job = run.key.job, index = run.key.index, "preempted");

@@ -4,13 +4,15 @@
 //! the fusions a backend asks for ([`fuse`]), laid out in memory by
 //! [`crate::plan`] and then run for every batch. Every value is a matrix of f32
 //! with a fixed number of columns; its rows are the tokens of the batch, or the
-//! rows whose logits are wanted.
+//! rows whose output is wanted.
 
+mod body;
 mod builder;
 mod fuse;
 mod print;
 mod split;
 
+pub use body::body;
 pub use builder::{AttentionSpec, GraphBuilder};
 pub use fuse::{Fusions, fuse};
 pub use split::{Part, split};
@@ -34,7 +36,7 @@ impl ValueId {
 pub enum RowDomain {
     /// One row per token of the batch.
     Tokens,
-    /// One row per token whose logits are wanted.
+    /// One row per token whose output is wanted: its logits or its hidden state.
     Outputs,
 }
 
@@ -225,7 +227,7 @@ pub enum Op {
         /// The most that comes out.
         max: f32,
     },
-    /// Input x, tokens; output: only the rows whose logits are wanted.
+    /// Input x, tokens; output: only the rows whose output is wanted.
     SelectRows,
 }
 
@@ -265,8 +267,9 @@ pub struct Graph {
     pub weights: Vec<WeightInfo>,
     /// The groups of layers that share key-value pages.
     pub kv_groups: Vec<GroupSpec>,
-    /// What the graph computes: the logits, `[outputs, vocab_size]`, or of a part
-    /// that another one follows the hidden states, `[tokens, dim]`.
+    /// What the graph computes: the logits, `[outputs, vocab_size]`, without the head the
+    /// normalized hidden states, `[outputs, dim]`, or of a part that another one follows
+    /// the hidden states, `[tokens, dim]`.
     pub output: Option<ValueId>,
 }
 
@@ -275,6 +278,14 @@ impl Graph {
     pub fn value_ids(&self) -> impl Iterator<Item = ValueId> + use<> {
         // The builder sees to it that ids fit.
         (0..self.values.len() as u32).map(ValueId)
+    }
+
+    /// Columns of what the graph computes.
+    ///
+    /// # Panics
+    /// If the graph was not finished.
+    pub fn output_width(&self) -> usize {
+        self.values[self.output.expect("a finished graph has an output").idx()].width
     }
 
     /// The value that holds the storage of `id`, and the column where `id` begins.

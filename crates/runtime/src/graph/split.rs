@@ -82,7 +82,7 @@ fn is_cheap(op: &Op) -> bool {
 
 /// Of each node, whether `output` depends on it; of those before `from`, only
 /// whether a node from there on reads it.
-fn needed(graph: &Graph, from: usize, output: ValueId) -> Vec<bool> {
+pub(super) fn needed(graph: &Graph, from: usize, output: ValueId) -> Vec<bool> {
     let mut read = vec![false; graph.values.len()];
     read[output.idx()] = true;
     let mut needed = vec![false; graph.nodes.len()];
@@ -96,7 +96,7 @@ fn needed(graph: &Graph, from: usize, output: ValueId) -> Vec<bool> {
 }
 
 /// A part that is being taken out of a graph.
-struct Extract<'a> {
+pub(super) struct Extract<'a> {
     whole: &'a Graph,
     part: Graph,
     values: Vec<Option<ValueId>>,   // [values of the whole]
@@ -105,7 +105,7 @@ struct Extract<'a> {
 }
 
 impl<'a> Extract<'a> {
-    fn new(whole: &'a Graph) -> Self {
+    pub(super) fn new(whole: &'a Graph) -> Self {
         let mut part = Graph { kv_groups: whole.kv_groups.clone(), ..Graph::default() };
         part.kv_groups.iter_mut().for_each(|group| group.n_layers = 0);
         Self {
@@ -131,7 +131,7 @@ impl<'a> Extract<'a> {
         self.part.nodes.push(Node { op: Op::Input, inputs: Vec::new(), output, layer: None });
     }
 
-    fn node(&mut self, node: &Node) {
+    pub(super) fn node(&mut self, node: &Node) {
         let mut op = node.op.clone();
         each_weight(&mut op, &mut |id| *id = self.weight(*id));
         if let Op::Attention(attention) = &mut op {
@@ -153,7 +153,7 @@ impl<'a> Extract<'a> {
         })
     }
 
-    fn finish(mut self, output: ValueId) -> Part {
+    pub(super) fn finish(mut self, output: ValueId) -> Part {
         self.part.output = self.values[output.idx()];
         Part { graph: self.part, weights: self.taken }
     }

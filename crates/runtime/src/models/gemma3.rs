@@ -29,9 +29,6 @@ const PATTERN: usize = 6;
 const LOCAL_THETA: f32 = 10_000.0;
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    if s.bool_or("use_bidirectional_attention", false)? {
-        return Err(s.unsupported("`use_bidirectional_attention`"));
-    }
     let s = &gemma::with_defaults(s)
         .with_defaults([("query_pre_attn_scalar", json!(256)), ("sliding_window", json!(4096))]);
     let mut c = gemma2::capped_from_hf(s)?;

@@ -24,6 +24,7 @@ use crate::checkpoint::names::NameTable;
 use crate::checkpoint::{Checkpoint, GgufSettings, HfSettings};
 use crate::config::Config;
 use crate::graph::{Graph, ValueId};
+use crate::model::ModelOutput;
 use crate::weights::Weights;
 
 /// One row of the registry.
@@ -108,6 +109,7 @@ pub(crate) fn config(checkpoint: &Checkpoint) -> Result<Config, Error> {
             (architecture.config_from_hf)(settings)?
         }
     };
+    check_causal(checkpoint)?;
     config.check_factors().map_err(|(key, expected, found)| Error::Setting {
         path: checkpoint.path().to_owned(),
         key: key.to_owned(),
@@ -117,18 +119,41 @@ pub(crate) fn config(checkpoint: &Checkpoint) -> Result<Config, Error> {
     Ok(config)
 }
 
-/// Records the graph of a checkpoint for contexts up to `context`.
+/// Refuses models that attend in both directions, as decoders that were made into encoders do.
+fn check_causal(checkpoint: &Checkpoint) -> Result<(), Error> {
+    match checkpoint {
+        Checkpoint::Gguf(gguf) => {
+            let settings = GgufSettings::new(gguf);
+            if !settings.bool_or("attention.causal", true)? {
+                return Err(settings.unsupported("attention in both directions"));
+            }
+        }
+        Checkpoint::Hf { settings, .. } => {
+            if settings.bool_or("use_bidirectional_attention", false)? {
+                return Err(settings.unsupported("`use_bidirectional_attention`"));
+            }
+            if !settings.bool_or("is_causal", true)? {
+                return Err(settings.unsupported("attention in both directions (`is_causal`)"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Records the graph of a checkpoint for contexts up to `context`. Where the head is of no use
+/// for `output`, the checkpoint may lack it.
 pub(crate) fn record(
     checkpoint: &Checkpoint,
     config: Config,
     context: usize,
+    output: ModelOutput,
 ) -> Result<Recorded, Error> {
     let architecture = Architecture::of(checkpoint)?;
     let names = match checkpoint {
         Checkpoint::Gguf(_) => architecture.gguf_names,
         Checkpoint::Hf { .. } => architecture.hf_names,
     };
-    let mut build = Build::new(checkpoint, &config, names, context);
+    let mut build = Build::new(checkpoint, &config, names, (context, output));
     let logits = (architecture.forward)(&mut build)?;
     let (graph, weights) = build.finish(logits, architecture.name, architecture.ignored)?;
     Ok(Recorded { architecture: architecture.name, config, graph, weights })

@@ -6,6 +6,7 @@ use crate::checkpoint::Checkpoint;
 use crate::checkpoint::names::NameTable;
 use crate::config::Config;
 use crate::graph::{Graph, GraphBuilder, NormKind, RopeStyle, RowDomain, ValueId};
+use crate::model::ModelOutput;
 use crate::rope::{Rope, RopeScaling};
 use crate::weights::{Bias, Name, Weight, WeightLoader, Weights};
 
@@ -17,6 +18,7 @@ pub(crate) struct Build<'a> {
     /// How rotated columns are paired; transformers' way unless changed.
     pub(crate) rope_style: RopeStyle,
     context: usize,
+    output: ModelOutput,
 }
 
 impl<'a> Build<'a> {
@@ -24,7 +26,7 @@ impl<'a> Build<'a> {
         checkpoint: &'a Checkpoint,
         config: &'a Config,
         names: NameTable,
-        context: usize,
+        (context, output): (usize, ModelOutput),
     ) -> Self {
         Self {
             config,
@@ -32,6 +34,7 @@ impl<'a> Build<'a> {
             weights: WeightLoader::new(checkpoint, names),
             rope_style: RopeStyle::Neox,
             context,
+            output,
         }
     }
 
@@ -187,7 +190,12 @@ impl<'a> Build<'a> {
         tok_embed: Weight,
         bias: Bias,
     ) -> Result<ValueId, Error> {
-        let head = self.weights.lm_head(tok_embed, self.config.tied_head, bias)?;
+        let (mut tied, mut bias) = (self.config.tied_head, bias);
+        if self.output == ModelOutput::Embeddings && !self.weights.has("lm_head") {
+            // Checkpoints of the bare model have none, and none of it is needed.
+            (tied, bias) = (Some(true), Bias::IfPresent);
+        }
+        let head = self.weights.lm_head(tok_embed, tied, bias)?;
         let logits = self.graph.linear(x, &head);
         Ok(self.graph.softcap(logits, self.config.logit_softcap))
     }

@@ -1,9 +1,10 @@
-//! OpenAI's API: completions, chat completions and models, each in its file.
+//! OpenAI's API: completions, chat completions, embeddings and models, each in its file.
 
 pub(crate) mod chat;
 mod chat_chunks;
 pub(crate) mod completions;
 pub(crate) mod conversation;
+pub(crate) mod embeddings;
 mod logprobs;
 pub(crate) mod models;
 mod refused;

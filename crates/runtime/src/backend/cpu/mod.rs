@@ -91,6 +91,7 @@ mod tests {
     use super::*;
     use crate::backend::{Arithmetic, Role};
     use crate::graph::{AttentionSpec, GraphBuilder, WeightInfo, fuse};
+    use crate::model::ModelOutput;
     use crate::plan::{RowLimits, plan};
     use crate::runner::{Chunk, Outputs, Runner};
     use crate::weights::{Linear, Weight, WeightData, WeightId};
@@ -102,8 +103,7 @@ mod tests {
     const N_KV_HEADS: usize = 2;
     const HEAD_DIM: usize = 8;
     const DIM: usize = N_HEADS * HEAD_DIM;
-    /// The output's columns stand where logits do, so there are as many tokens.
-    const VOCAB_SIZE: usize = DIM;
+    const VOCAB_SIZE: usize = 32;
     const KV_DIM: usize = N_KV_HEADS * HEAD_DIM;
     const SCALE: f32 = 0.35;
     const SINKS: [f32; N_HEADS] = [-1.5, 0.0, 1.25, 4.0];
@@ -171,7 +171,8 @@ mod tests {
             packed_files: None,
         };
         let executable = backend.load(plan(&graph, limits), weights, &options).unwrap();
-        (Runner::new(executable, limits, VOCAB_SIZE, 64, &kv, false), graph.to_string())
+        let output = (ModelOutput::Embeddings, DIM);
+        (Runner::new(executable, limits, output, VOCAB_SIZE, 64, &kv, false), graph.to_string())
     }
 
     /// The output at every position of a prompt that is run in chunks.
