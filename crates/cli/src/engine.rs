@@ -6,7 +6,6 @@
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;

@@ -139,31 +139,32 @@ fn devices(out: &mut Exposition, models: &[Arc<ServedModel>]) {
             snapshots.into_iter().map(|snapshot| (model.name.clone(), snapshot))
         })
         .collect();
-    let each = |write: &mut dyn FnMut(&[(&str, &str)], u64, Option<&LatencySnapshot>)| {
-        for (model, device) in &snapshots {
-            let kind = match device.kind {
-                DeviceKind::Cpu => "cpu",
-                DeviceKind::Gpu => "gpu",
-            };
-            for class in &device.op_classes {
-                let labels = [
-                    ("model_name", &**model),
-                    ("device", &device.device),
-                    ("kind", kind),
-                    ("op_class", class.op_class.name()),
-                ];
-                write(&labels, class.dispatches, class.latency.as_ref());
-            }
+    let mut classes = Vec::new(); // (labels, dispatches, latencies)
+    for (model, device) in &snapshots {
+        let kind = match device.kind {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Gpu => "gpu",
+        };
+        for class in &device.op_classes {
+            let labels = [
+                ("model_name", &**model),
+                ("device", &device.device),
+                ("kind", kind),
+                ("op_class", class.op_class.name()),
+            ];
+            classes.push((labels, class.dispatches, class.latency.as_ref()));
         }
-    };
+    }
     out.family(total, "counter", "Dispatches by device and class of operations.");
-    each(&mut |labels, n, _| out.sample(total, labels, n as f64));
+    for (labels, dispatches, _) in &classes {
+        out.sample(total, labels, *dispatches as f64);
+    }
     out.family(seconds, "histogram", "Time of a dispatch by device and class of operations.");
-    each(&mut |labels, _, latency| {
-        let Some(latency) = latency else { return };
-        let bounds = DISPATCH_BOUNDS_US.map(|us| us / 1e6);
+    let bounds = DISPATCH_BOUNDS_US.map(|us| us / 1e6);
+    for (labels, _, latency) in &classes {
+        let Some(latency) = latency else { continue };
         out.histogram(seconds, labels, &bounds, &dispatch_counts(latency), latency.sum_us / 1e6);
-    });
+    }
 }
 
 /// Counts of the fixed buckets; the last one is unbounded.

@@ -8,8 +8,9 @@ const PATH: &str = "/v1/chat/completions";
 fn ask(more: Value) -> Value {
     let mut ask = json!({"messages": [{"role": "user", "content": "abc"}], "temperature": 0,
                          "max_tokens": 12, "ignore_eos": true});
-    for (key, value) in more.as_object().expect("an object") {
-        ask[key] = value.clone();
+    let Value::Object(more) = more else { panic!("fields are an object") };
+    for (key, value) in more {
+        ask[key] = value;
     }
     ask
 }

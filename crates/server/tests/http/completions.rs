@@ -12,8 +12,9 @@ fn text(answer: &Value, choice: usize) -> String {
 /// `base` with the fields of `more`.
 fn with(base: &Value, more: Value) -> Value {
     let mut both = base.clone();
-    for (key, value) in more.as_object().expect("an object") {
-        both[key] = value.clone();
+    let Value::Object(more) = more else { panic!("fields are an object") };
+    for (key, value) in more {
+        both[key] = value;
     }
     both
 }
