@@ -132,7 +132,7 @@ fn embeddings_are_one_line_for_each_text() {
     assert_eq!(object["embedding"], both[0]);
     assert!(object["n_tokens"].as_u64().is_some_and(|n| n >= 3));
     for (args, want) in [
-        (["--ctx", "2"], "do not fit the context of 2"),
+        (["--ctx", "2"], "does not fit the context of 2"),
         (["--dimensions", "33"], "an embedding of 33 elements is not from 1 to 32"),
     ] {
         let output = run(&[&["embed", &model, "abc"], &args[..]].concat(), "");

@@ -214,7 +214,8 @@ mod tests {
             [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
             "add_generation_prompt": false}"#;
         check(PLAIN, parts, "<system>a\nb</>");
-        check("{{ messages[0].role }} developer", parts, "developer developer");
+        let knows = "{{ messages[0].role }} {{ messages[0].content }}{# developer #}";
+        check(knows, parts, "developer a\nb");
         let prefill = r#"{"messages": [{"role": "user", "content": "Hi"},
             {"role": "assistant", "content": "Yes, "}], "continue_final_message": true}"#;
         check(PLAIN, prefill, "<user>Hi</><assistant>Yes,");
@@ -253,7 +254,7 @@ mod tests {
             format!(r#"{{{user}, "continue_final_message": true, "add_generation_prompt": true}}"#);
         check(&both, "continue_final_message");
         let calls = r#"{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}"#;
-        check(&with(calls), "messages[0].tool_calls[0].function.arguments");
+        check(&with(calls), "messages[0].tool_calls[0].function.name");
         let error = render("{{ raise_exception('no') }}", &format!("{{{user}}}")).unwrap_err();
         assert_eq!(error.body()["error"]["param"], "messages");
     }
