@@ -118,6 +118,11 @@ impl Client {
         Self { agent: config.into(), url, model: model.to_owned() }
     }
 
+    /// The same client with another limit on the time of a request.
+    pub(crate) fn limited(&self, limit: Duration) -> Self {
+        Self::named(&self.url, &self.model, limit)
+    }
+
     /// Where the server is, without a slash at the end.
     pub(crate) fn url(&self) -> &str {
         &self.url

@@ -34,6 +34,8 @@ const IDLE: usize = 1000;
 const FLOOD_BYTES: usize = 100 << 20;
 /// How much more memory the server may take for it.
 const FLOOD_MEMORY: u64 = 64 << 20;
+/// How long a request may take: a server that is kept from answering must not keep this command.
+const REQUEST_LIMIT: Duration = Duration::from_secs(120);
 /// How soon a request must be refused.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(2);
 /// How long a server may take to finish its streams and end.
@@ -42,6 +44,7 @@ const EXIT_LIMIT: Duration = Duration::from_secs(120);
 /// A server and what it is compared with.
 struct Stage {
     server: Server,
+    client: Client,
     seed: u64,
     good: Ask,
     /// The well-behaved client's answer when it is alone.
@@ -108,9 +111,10 @@ impl Stage {
     fn new(server: Server, seed: u64) -> Result<Self> {
         let prompt = text(&mut Dice::new(seed, 0), 64);
         let good = Ask::greedy(Api::Completions, "", &prompt, GOOD_TOKENS);
-        let alone = server.client.ask(&good)?.text;
-        let idle = Gauges::wait_idle(&server.client)?.0;
-        Ok(Self { server, seed, good, alone, idle })
+        let client = server.client.limited(REQUEST_LIMIT);
+        let alone = client.ask(&good)?.text;
+        let idle = Gauges::wait_idle(&client)?.0;
+        Ok(Self { server, client, seed, good, alone, idle })
     }
 
     /// Runs a fault while the well-behaved client sends its request again and again, and looks at
@@ -130,7 +134,7 @@ impl Stage {
         });
         let found = found?;
         let n_good = good.context("the well-behaved client")?;
-        let (after, took) = Gauges::wait_idle(&self.server.client)?;
+        let (after, took) = Gauges::wait_idle(&self.client)?;
         ensure!(
             after.kv_usage == self.idle.kv_usage,
             "{:?} of the cache is in use, {:?} before",
@@ -145,7 +149,7 @@ impl Stage {
         let mut begun = Some(begun);
         let mut n_good = 0;
         loop {
-            let reply = self.server.client.ask_while(&self.good, |_| {
+            let reply = self.client.ask_while(&self.good, |_| {
                 if let Some(begun) = begun.take() {
                     // Nobody waits for it any more when the fault has failed.
                     let _ = begun.send(());
@@ -169,7 +173,7 @@ impl Stage {
     }
 
     fn bytes(&self, ask: &Ask) -> Vec<u8> {
-        ask.bytes(&self.server.client.model)
+        ask.bytes(&self.client.model)
     }
 }
 
@@ -177,7 +181,7 @@ fn vanish_mid_stream(stage: &Stage) -> Found {
     let n_clients = 8;
     let one = |idx: usize| {
         let ask = stage.long(1, idx, 16);
-        let left = stage.server.client.ask_while(&ask, |reply| {
+        let left = stage.client.ask_while(&ask, |reply| {
             if reply.arrivals.len() > idx {
                 ControlFlow::Break(())
             } else {
@@ -251,7 +255,7 @@ fn half_sent(stage: &Stage) -> Found {
         streams.push(stream);
     }
     thread::sleep(Duration::from_secs(2));
-    let gauges = Gauges::of(&stage.server.client)?;
+    let gauges = Gauges::of(&stage.client)?;
     // One is the well-behaved client's.
     ensure!(gauges.running + gauges.waiting <= 1.0, "half a request runs: {gauges:?}");
     Ok(format!("{} connections for two seconds", streams.len()))
@@ -275,7 +279,7 @@ fn malformed(stage: &Stage) -> Found {
         b"{\"model\": MODEL}",
     ];
     let nested = "[".repeat(100_000).into_bytes();
-    let model = Value::from(stage.server.client.model.clone()).to_string();
+    let model = Value::from(stage.client.model.clone()).to_string();
     let mut wrong = Vec::new();
     for body in bodies.iter().copied().chain([&nested[..]]) {
         let name: String = String::from_utf8_lossy(body).chars().take(60).collect();
@@ -295,14 +299,15 @@ fn malformed(stage: &Stage) -> Found {
             None => wrong.push(format!("{name}: closed")),
         }
     }
-    // What is no HTTP may also be met by silence.
+    // What is no HTTP may be met by anything but an error of the server, silence too.
     for garbage in [&b"\x16\x03\x01\x02\x00\x01\x00\x01"[..], b"GET\r\n\r\n", b"\r\n\r\n\r\n\0\0"] {
         let mut stream = raw::connect(stage.server.port)?;
         stream.write_all(garbage)?;
         stream.shutdown(std::net::Shutdown::Write)?;
-        match raw::answer(&mut stream)? {
-            Some(answer) if answer.status >= 500 => wrong.push(format!("garbage: {answer:?}")),
-            _ => {}
+        if let Ok(Some(answer)) = raw::answer(&mut stream)
+            && answer.status >= 500
+        {
+            wrong.push(format!("garbage: {answer:?}"));
         }
     }
     ensure!(wrong.is_empty(), "{}", wrong.join("; "));
@@ -329,7 +334,7 @@ fn idle_connections(stage: &Stage) -> Found {
     let streams: Vec<TcpStream> =
         (0..IDLE).map(|_| raw::connect(stage.server.port)).collect::<Result<_>>()?;
     thread::sleep(Duration::from_secs(2));
-    let reply = stage.server.client.ask(&stage.good)?;
+    let reply = stage.client.ask(&stage.good)?;
     ensure!(reply.text == stage.alone, "another answer beside idle connections");
     Ok(format!("{} connections, and one more request", streams.len()))
 }
@@ -367,7 +372,7 @@ fn too_many(contender: &Contender, setup: &Setup, seed: u64) -> Found {
             Ask::greedy(Api::Completions, "", &prompt, 2 * GOOD_TOKENS)
         })
         .collect();
-    let client = &server.client;
+    let client = &server.client.limited(REQUEST_LIMIT);
     let answers: Vec<_> = thread::scope(|scope| {
         let (threads, _) = streams(scope, client, &asks);
         threads.into_iter().map(joined).collect()
@@ -404,7 +409,7 @@ fn terminated(contender: &Contender, setup: &Setup, seed: u64) -> Found {
             Ask::greedy(Api::Completions, "", &prompt, 4 * GOOD_TOKENS)
         })
         .collect();
-    let client = server.client.clone();
+    let client = server.client.limited(REQUEST_LIMIT);
     let (answers, late) = thread::scope(|scope| -> Result<_> {
         let (threads, begins) = streams(scope, &client, &asks);
         for _ in &asks {

@@ -70,11 +70,8 @@ pub(super) fn run(
         println!("{label}: {} requests failed, first: {failure}", failures.len());
     }
     let back = end.kv_usage == idle.kv_usage;
-    println!(
-        "{label}: cache in use before {:?}, afterwards {:?}",
-        idle.kv_usage.unwrap_or(f64::NAN),
-        end.kv_usage.unwrap_or(f64::NAN)
-    );
+    let told = |gauges: Gauges| gauges.kv_usage.map_or("not told".to_owned(), |u| u.to_string());
+    println!("{label}: cache in use before: {}, afterwards: {}", told(idle), told(end));
     Ok(flat && back && failures.is_empty())
 }
 
