@@ -85,7 +85,6 @@ impl Engine {
             kv_tokens: needs.kv_tokens,
             profile: needs.profile,
             packed_cache: args.packed_cache(global)?,
-            ..default
         };
         let device = args.device.unwrap_or_default();
         tracing::info!(

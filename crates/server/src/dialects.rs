@@ -242,8 +242,8 @@ struct Told<D> {
     ended: EndReason,
 }
 
-fn event(event: StreamEvent) -> Event {
-    Event::default().event(event.event).data(event.data.to_string())
+fn event(StreamEvent { event, data }: StreamEvent) -> Event {
+    Event::default().event(event).data(data.to_string())
 }
 
 impl<D: Dialect> Chunks for Told<D> {

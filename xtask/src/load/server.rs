@@ -74,7 +74,7 @@ impl Contender {
                 );
                 command.args(line.split_whitespace());
                 if let Some(queue) = queue {
-                    command.args(["--max-queue", &queue.to_string()]);
+                    command.args(["--queue", &queue.to_string()]);
                 }
                 if !prefix_cache {
                     command.arg("--no-prefix-cache");
@@ -301,7 +301,7 @@ mod tests {
             line(Kind::Realizar).as_deref(),
             Some(
                 "program serve m.gguf --host 127.0.0.1 --port 99 -t 2 --parallel 4 --ctx 300 \
-                 --max-queue 8 --no-prefix-cache --more"
+                 --queue 8 --no-prefix-cache --more"
             )
         );
         assert_eq!(

@@ -115,7 +115,7 @@ pub(crate) async fn create(
             }
         });
         let priority = fields.priority.unwrap_or(0);
-        let request = EmbeddingRequest { prompt, params: params.clone(), priority };
+        let request = EmbeddingRequest { prompt, params, priority };
         let ticket = model.engine.submit_embedding(request, sink)?;
         pending.push((ticket, receiver));
     }
