@@ -62,6 +62,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "256", value_parser = whole)]
     #[arg(allow_negative_numbers = true)]
     queue: usize,
+    /// Prompt tokens in a step that also generates: fewer shorten the wait between two tokens of an
+    /// answer, more the wait for the first one of others
+    #[arg(long, value_name = "N", default_value = "64", value_parser = positive)]
+    #[arg(allow_negative_numbers = true)]
+    prompt_step: usize,
     /// Tokens to guess ahead from what a text has said before; the answers do not depend on it
     #[arg(long, value_name = "N", default_value = "0", value_parser = whole)]
     #[arg(allow_negative_numbers = true)]
@@ -259,6 +264,7 @@ fn load(
         max_seqs: Some(args.parallel),
         max_queue: args.queue,
         lookup_tokens: args.lookup,
+        prompt_tokens: Some(args.prompt_step),
         ..EngineOptions::default()
     };
     let name = names.remove(0);

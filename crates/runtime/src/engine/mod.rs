@@ -80,6 +80,9 @@ pub struct EngineOptions {
     pub max_seqs: Option<usize>,
     /// The most requests that wait; further ones are refused at once.
     pub max_queue: usize,
+    /// The most tokens of prompts in a step that also generates: it bounds how long answers wait
+    /// between two tokens. `None` leaves it to the step's own limit.
+    pub prompt_tokens: Option<usize>,
     /// The most tokens that are guessed ahead from what the text has said before, for answers
     /// where that has been right often enough. 0 is off. Answers do not depend on it.
     pub lookup_tokens: usize,
@@ -91,7 +94,14 @@ pub struct EngineOptions {
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { max_seqs: None, max_queue: 256, lookup_tokens: 0, draft_tokens: 4, cache_sink: None }
+        Self {
+            max_seqs: None,
+            max_queue: 256,
+            prompt_tokens: Some(64),
+            lookup_tokens: 0,
+            draft_tokens: 4,
+            cache_sink: None,
+        }
     }
 }
 
@@ -280,6 +290,7 @@ impl Engine {
         let draft = draft.map(|model| Draft::new(model.into_runner(), options.draft_tokens));
         let mut worker = worker::Worker::new(runner, (max_seqs, max_drafts), draft, shared.clone());
         worker.cache_sink = options.cache_sink.clone();
+        worker.prompt_tokens = options.prompt_tokens.unwrap_or(usize::MAX).max(1);
         let thread = std::thread::Builder::new()
             .name("engine".to_owned())
             .spawn(move || worker.run(&receiver))

@@ -39,11 +39,12 @@ struct Left {
     outputs: usize,
 }
 
-/// Plans a step for `runs`, which are in the order of their keys.
+/// Plans a step for `runs`, which are in the order of their keys: of guesses up to `max_drafts` for
+/// each answer, of prompts up to `prompt_tokens` where answers wait for the step.
 pub(super) fn plan(
     runs: &mut [Run],
     runner: &mut Runner,
-    max_drafts: usize,
+    (max_drafts, prompt_tokens): (usize, usize),
     planned: &mut Vec<Planned>,
 ) {
     planned.clear();
@@ -51,6 +52,9 @@ pub(super) fn plan(
     let mut left = Left { tokens, outputs };
     start_prompts(runs, runner);
     plan_generation(runs, runner.max_seq_len(), max_drafts, &mut left, planned);
+    if !planned.is_empty() {
+        left.tokens = left.tokens.min(prompt_tokens);
+    }
     plan_prompts(runs, &mut left, planned);
 }
 

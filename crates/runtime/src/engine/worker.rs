@@ -35,6 +35,8 @@ pub(super) struct Worker {
     /// When what is not finished will be cancelled.
     deadline: Option<Instant>,
     pub(super) cache_sink: Option<CacheSink>,
+    /// The most tokens of prompts in a step that also generates.
+    pub(super) prompt_tokens: usize,
 }
 
 impl Worker {
@@ -58,6 +60,7 @@ impl Worker {
             scratch: Scratch::default(),
             deadline: None,
             cache_sink: None,
+            prompt_tokens: usize::MAX,
         }
     }
 
@@ -196,7 +199,8 @@ impl Worker {
             tracing::error!("the draft model failed, and is not used any more: {error}");
             self.draft = None;
         }
-        plan(&mut self.running, &mut self.runner, self.max_drafts, &mut self.planned);
+        let most = (self.max_drafts, self.prompt_tokens);
+        plan(&mut self.running, &mut self.runner, most, &mut self.planned);
         self.start();
         let mut masks = Masks::take(&mut self.running, &self.planned);
         let Self { running, runner, planned, scratch, jobs, shared, .. } = self;
