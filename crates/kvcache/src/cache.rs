@@ -49,7 +49,10 @@ impl SeqPages {
     }
 }
 
-/// See the [module](self).
+/// The pools of all layer groups, and the prefix cache over them.
+///
+/// A sequence begins with what the prefix cache has of its prompt, grows, and stores the pages of its
+/// prompt for others. Pages are shared until somebody writes to them.
 #[derive(Debug)]
 pub struct KvCache {
     windows: Vec<Option<usize>>, // [n_groups]
