@@ -55,8 +55,8 @@ fn wrong_values_name_their_parameter() {
         check(path, json!({"logit_bias": {"99999": 1}}), "logit_bias");
         check(path, json!({"logit_bias": {"5": 101}}), "logit_bias");
         check(path, json!({"stream_options": {"include_usage": true}}), "stream_options");
-        check(path, json!({"response_format": {"type": "json_object"}}), "response_format");
-        check(path, json!({"guided_regex": "a+"}), "guided_regex");
+        check(path, json!({"mirostat": 1}), "mirostat");
+        check(path, json!({"typical_p": 0}), "typical_p");
         check(path, json!({"skip_special_tokens": false}), "skip_special_tokens");
     }
     check(CHAT, json!({"messages": []}), "messages");
@@ -71,7 +71,7 @@ fn wrong_values_name_their_parameter() {
     check(CHAT, json!({"logprobs": 3}), "logprobs");
     check(CHAT, json!({"max_tokens": 0}), "max_tokens");
     check(CHAT, json!({"max_completion_tokens": 0}), "max_completion_tokens");
-    check(CHAT, json!({"tools": [{"type": "function"}]}), "tools");
+    check(CHAT, json!({"tools": [{"type": "function"}]}), "tools[0].function");
     check(CHAT, json!({"audio": {"voice": "x"}}), "audio");
     check(CHAT, json!({"modalities": ["audio"]}), "modalities");
     check(CHAT, json!({"web_search_options": {}}), "web_search_options");
@@ -122,7 +122,7 @@ fn requests_that_no_handler_takes() {
         error(&server.request(method, path, headers, body), status, &what).1
     };
     assert_eq!(check("GET", "/v1/nothing", &[], "", 404), "unknown_url");
-    assert_eq!(check("GET", "/", &[], "", 404), "unknown_url");
+    assert_eq!(check("GET", "/nothing", &[], "", 404), "unknown_url");
     assert_eq!(check("GET", CHAT, &[], "", 405), "method_not_allowed");
     assert_eq!(check("POST", "/v1/models", &[JSON], "{}", 405), "method_not_allowed");
     assert_eq!(check("GET", "/v1/models/other", &[], "", 404), "model_not_found");
