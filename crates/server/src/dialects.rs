@@ -35,11 +35,8 @@ pub(crate) async fn messages(State(state): State<AppState>, body: JsonBody) -> R
         Ok(Json(anthropic::message(&id, &name, &answer, &end, usage)).into_response())
     };
     answer.await.unwrap_or_else(|error: ApiError| {
-        let mut response = error.clone().into_response();
-        let text = MessageStream::error(error_kind(&error), &error.to_string()).data.to_string();
-        *response.body_mut() = text.into();
-        response.headers_mut().remove(axum::http::header::CONTENT_LENGTH);
-        response
+        let body = MessageStream::error(error_kind(&error), &error.to_string()).data;
+        error.respond_with(body)
     })
 }
 

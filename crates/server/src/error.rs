@@ -193,6 +193,24 @@ impl ApiError {
         let Self { message, param, .. } = self;
         json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
     }
+
+    /// The answer with a body that says the same in the shape of another API.
+    pub(crate) fn respond_with(&self, body: Value) -> Response {
+        if self.status().is_server_error() {
+            tracing::error!(status = self.status().as_u16(), "{}", self.message);
+        }
+        let mut response = (self.status(), Json(body)).into_response();
+        let headers = response.headers_mut();
+        if let Some(after) = self.retry_after {
+            // Whole seconds, and never at once.
+            let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+        }
+        if self.kind == Kind::Unauthorized {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
 }
 
 impl fmt::Display for ApiError {
@@ -205,20 +223,7 @@ impl std::error::Error for ApiError {}
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        if self.status().is_server_error() {
-            tracing::error!(status = self.status().as_u16(), "{}", self.message);
-        }
-        let mut response = (self.status(), Json(self.body())).into_response();
-        let headers = response.headers_mut();
-        if let Some(after) = self.retry_after {
-            // Whole seconds, and never at once.
-            let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
-        }
-        if self.kind == Kind::Unauthorized {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        response
+        self.respond_with(self.body())
     }
 }
 

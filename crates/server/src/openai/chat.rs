@@ -6,7 +6,7 @@ use super::logprobs::{self, ChatLogprobs};
 use super::refused;
 use super::sampling::{CommonFields, StreamUsage, check_context, check_logprobs};
 use super::structured::{GrammarFields, Wanted};
-use super::types::{Body, Head};
+use super::types::{Body, Head, StreamHead};
 use crate::chat_parser::{ChatDelta, ChatParser, ChatParserOptions};
 use crate::error::ApiError;
 use crate::extract::JsonBody;
@@ -84,7 +84,8 @@ pub(crate) async fn create(
     let generation = job.start(&state)?;
     if let Some(usage) = stream {
         head.object = "chat.completion.chunk";
-        let chunks = ChatChunks::new(model, head, usage, logprobs, vec![parser; n]);
+        let head = StreamHead { head, usage };
+        let chunks = ChatChunks::new(model, head, logprobs, vec![parser; n]);
         return Ok(sse::respond(&state, generation, chunks));
     }
     let done = generation.collect().await?;

@@ -2,12 +2,11 @@
 
 use super::chat::finish;
 use super::logprobs::{self, ChatLogprobs};
-use super::sampling::StreamUsage;
-use super::types::{Body, Head};
+use super::types::StreamHead;
 use crate::chat_parser::{ChatDelta, ChatParser, ChatParserOptions};
 use crate::error::ApiError;
 use crate::generation::{Finish, Progress, TokenLogprob, Usage};
-use crate::sse::{self, Chunks};
+use crate::sse::Chunks;
 use crate::state::ServedModel;
 use axum::response::sse::Event;
 use serde::Serialize;
@@ -17,8 +16,7 @@ use std::sync::Arc;
 /// Turns what happens to the answers into chunks.
 pub(crate) struct ChatChunks {
     model: Arc<ServedModel>,
-    head: Head,
-    usage: StreamUsage,
+    head: StreamHead,
     logprobs: bool,
     answers: Vec<AnswerState>,
 }
@@ -87,23 +85,13 @@ impl From<ChatDelta> for Delta {
 impl ChatChunks {
     pub(crate) fn new(
         model: Arc<ServedModel>,
-        head: Head,
-        usage: StreamUsage,
+        head: StreamHead,
         logprobs: bool,
         parsers: Vec<ChatParserOptions>,
     ) -> Self {
         let answer = |options| AnswerState { parser: ChatParser::new(options), held: Vec::new() };
         let answers = parsers.into_iter().map(answer).collect();
-        Self { model, head, usage, logprobs, answers }
-    }
-
-    fn chunk(&self, choice: Choice, usage: Usage) -> Event {
-        let usage = match self.usage {
-            StreamUsage::Never => None,
-            StreamUsage::AtEnd => Some(None),
-            StreamUsage::Always => Some(Some(usage.into())),
-        };
-        sse::json(&Body { head: &self.head, choices: vec![choice], usage })
+        Self { model, head, logprobs, answers }
     }
 
     /// Tells parts of the message, the first with the tokens held so far.
@@ -118,7 +106,7 @@ impl ChatChunks {
             let logprobs = self.take_logprobs(index)?;
             let (delta, finish_reason, stop_reason) = (delta.into(), None, None);
             let choice = Choice { index, delta, logprobs, finish_reason, stop_reason };
-            out.push_back(self.chunk(choice, usage));
+            out.push_back(self.head.chunk(choice, usage));
         }
         Ok(())
     }
@@ -145,7 +133,7 @@ impl Chunks for ChatChunks {
                     let delta = Delta::Role { role: "assistant", content: "", refusal: () };
                     let (logprobs, finish_reason, stop_reason) = (None, None, None);
                     let choice = Choice { index, delta, logprobs, finish_reason, stop_reason };
-                    out.push_back(self.chunk(choice, usage));
+                    out.push_back(self.head.chunk(choice, usage));
                 }
                 Ok(())
             }
@@ -167,18 +155,13 @@ impl Chunks for ChatChunks {
                 let logprobs = self.take_logprobs(index)?;
                 let delta = Delta::Nothing {};
                 let choice = Choice { index, delta, logprobs, finish_reason, stop_reason: stop };
-                out.push_back(self.chunk(choice, usage));
+                out.push_back(self.head.chunk(choice, usage));
                 Ok(())
             }
         }
     }
 
     fn end(&mut self, usage: Usage, out: &mut VecDeque<Event>) {
-        if self.usage != StreamUsage::Never {
-            let usage = Some(Some(usage.into()));
-            let body = Body::<Choice> { head: &self.head, choices: Vec::new(), usage };
-            out.push_back(sse::json(&body));
-        }
-        out.push_back(Event::default().data("[DONE]"));
+        self.head.end(usage, out);
     }
 }

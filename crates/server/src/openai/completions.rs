@@ -6,7 +6,7 @@ use super::sampling::{
     CommonFields, StreamUsage, check_context, check_count, check_logprobs, most_answers,
 };
 use super::structured::GrammarFields;
-use super::types::{Body, Head};
+use super::types::{Body, Head, StreamHead};
 use crate::error::ApiError;
 use crate::extract::JsonBody;
 use crate::generation::{Answer, Finish, Job, Progress, TokenLogprob, Usage};
@@ -70,7 +70,8 @@ pub(crate) async fn create(
     let generation = job.start(&state)?;
     if let Some(usage) = stream {
         let states = vec![AnswerState::default(); first_ids.len() * n];
-        let chunks = CompletionChunks { model, head, usage, echo, first_ids, logprobs, n, states };
+        let head = StreamHead { head, usage };
+        let chunks = CompletionChunks { model, head, echo, first_ids, logprobs, n, states };
         return Ok(sse::respond(&state, generation, chunks));
     }
     let done = generation.collect().await?;
@@ -223,8 +224,7 @@ impl EchoedPrompt {
 /// The chunks of a stream of completions.
 struct CompletionChunks {
     model: Arc<ServedModel>,
-    head: Head,
-    usage: StreamUsage,
+    head: StreamHead,
     echo: Option<Vec<String>>,
     first_ids: Vec<u32>,
     logprobs: bool,
@@ -257,13 +257,8 @@ impl CompletionChunks {
         };
         let (finish_reason, stop_reason) = finish.unzip();
         let stop_reason = stop_reason.flatten();
-        let choices = vec![Choice { index, text, logprobs, finish_reason, stop_reason }];
-        let usage = match self.usage {
-            StreamUsage::Never => None,
-            StreamUsage::AtEnd => Some(None),
-            StreamUsage::Always => Some(Some(usage.into())),
-        };
-        out.push_back(sse::json(&Body { head: &self.head, choices, usage }));
+        let choice = Choice { index, text, logprobs, finish_reason, stop_reason };
+        out.push_back(self.head.chunk(choice, usage));
         Ok(())
     }
 }
@@ -301,12 +296,7 @@ impl Chunks for CompletionChunks {
     }
 
     fn end(&mut self, usage: Usage, out: &mut VecDeque<Event>) {
-        if self.usage != StreamUsage::Never {
-            let usage = Some(Some(usage.into()));
-            let body = Body::<Choice> { head: &self.head, choices: Vec::new(), usage };
-            out.push_back(sse::json(&body));
-        }
-        out.push_back(Event::default().data("[DONE]"));
+        self.head.end(usage, out);
     }
 }
 

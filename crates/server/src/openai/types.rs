@@ -1,8 +1,11 @@
 //! What the answers of chat and plain completions have in common.
 
+use super::sampling::StreamUsage;
 use crate::generation::Usage;
-use crate::ids;
+use crate::{ids, sse};
+use axum::response::sse::Event;
 use serde::Serialize;
+use std::collections::VecDeque;
 
 /// The fields that every answer and every chunk begins with.
 #[derive(Debug, Clone, Serialize)]
@@ -26,6 +29,34 @@ impl Head {
             system_fingerprint: concat!("realizar-", env!("CARGO_PKG_VERSION")),
             service_tier: "default",
         }
+    }
+}
+
+/// What all chunks of a stream have in common.
+#[derive(Debug)]
+pub(crate) struct StreamHead {
+    pub(crate) head: Head,
+    pub(crate) usage: StreamUsage,
+}
+
+impl StreamHead {
+    /// A chunk of one answer; `usage` includes it.
+    pub(crate) fn chunk(&self, choice: impl Serialize, usage: Usage) -> Event {
+        let usage = match self.usage {
+            StreamUsage::Never => None,
+            StreamUsage::AtEnd => Some(None),
+            StreamUsage::Always => Some(Some(usage.into())),
+        };
+        sse::json(&Body { head: &self.head, choices: vec![choice], usage })
+    }
+
+    /// Adds the end of a stream: the usage, if it was asked for, and the mark that it is complete.
+    pub(crate) fn end(&self, usage: Usage, out: &mut VecDeque<Event>) {
+        if self.usage != StreamUsage::Never {
+            let usage = Some(Some(usage.into()));
+            out.push_back(sse::json(&Body::<()> { head: &self.head, choices: Vec::new(), usage }));
+        }
+        out.push_back(Event::default().data("[DONE]"));
     }
 }
 

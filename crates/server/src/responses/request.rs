@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::conversation::{ConversationRequest, ReasoningRequest};
 use crate::fields::{Fields, InvalidRequest, objects};
-use crate::tools::{Function, ToolChoice, ToolRequest};
+use crate::tools::{FunctionAt, ToolRequest};
 
 /// What a request asks for, and what the response repeats of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,7 +65,7 @@ pub fn read_request(body: &Map<String, Value>) -> Result<ResponsesRequest, Inval
         }
         value => return Err(InvalidRequest::value("input", "a string or an array", value)),
     }
-    let tools = tools(&fields)?;
+    let tools = ToolRequest::read(&fields, FunctionAt::Itself)?;
     let reasoning = reasoning(&fields)?;
     let conversation = ConversationRequest {
         model,
@@ -243,43 +243,6 @@ fn text(value: &Value, path: &str, types: &[&str]) -> Result<String, InvalidRequ
     Ok(texts.join("\n"))
 }
 
-fn tools(fields: &Fields<'_>) -> Result<ToolRequest, InvalidRequest> {
-    let mut functions = Vec::new();
-    for tool in fields.objects("tools")? {
-        match tool.require_str("type")? {
-            "function" => functions.push(Function::read(&tool, "parameters")?),
-            other => {
-                let what = format!("the tool type {other:?}");
-                return Err(InvalidRequest::unsupported(tool.path("type"), what));
-            }
-        }
-    }
-    let choice = match fields.get("tool_choice") {
-        None => ToolChoice::Auto,
-        Some(Value::String(choice)) => match choice.as_str() {
-            "none" => ToolChoice::None,
-            "auto" => ToolChoice::Auto,
-            "required" => ToolChoice::Required,
-            _ => {
-                let expected = "\"none\", \"auto\", \"required\" or a function";
-                return Err(InvalidRequest::value("tool_choice", expected, &json!(choice)));
-            }
-        },
-        Some(choice) => {
-            let choice = Fields::of(choice, "tool_choice".to_owned())?;
-            match choice.require_str("type")? {
-                "function" => ToolChoice::Function(choice.require_str("name")?.to_owned()),
-                other => {
-                    let what = format!("the choice {other:?}");
-                    return Err(InvalidRequest::unsupported("tool_choice.type", what));
-                }
-            }
-        }
-    };
-    let parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
-    ToolRequest::new(functions, choice, parallel, "tools", "tool_choice", "tool_choice.name")
-}
-
 /// `text.format` as the chat API's `response_format`.
 fn text_format(fields: &Fields<'_>) -> Result<Option<Value>, InvalidRequest> {
     let Some(text) = fields.object("text")? else { return Ok(None) };
@@ -322,6 +285,7 @@ fn reasoning(fields: &Fields<'_>) -> Result<ReasoningRequest, InvalidRequest> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tools::{Function, ToolChoice};
 
     /// A request with these members beside the required ones.
     fn read(members: &Value) -> Result<ResponsesRequest, InvalidRequest> {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::chat_parser::ChatDelta;
 use crate::conversation::{Answer, AnswerPart, EndReason, StreamEvent, TokenUsage};
-use crate::tools::random_id;
+use crate::ids;
 
 /// What is known of a response before its answer.
 #[derive(Clone, Debug)]
@@ -88,7 +88,7 @@ impl Item {
             AnswerPart::Content(_) => "msg_",
             AnswerPart::ToolCall { .. } => "fc_",
         };
-        Self { id: random_id(prefix, 32) }
+        Self { id: ids::new(prefix) }
     }
 
     /// The item as it is at its end.

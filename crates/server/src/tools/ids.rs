@@ -36,28 +36,20 @@ impl CallIds {
             IdStyle::OpenAi => ("call_".to_owned(), 24),
             IdStyle::Mistral => (String::new(), 9),
         };
-        push_random(&mut id, n_chars, &mut self.state);
+        id.extend((0..n_chars).map(|_| self.next_char()));
         id
     }
-}
 
-/// An id of `n_chars` random letters and digits behind `prefix`: `random_id("chatcmpl-", 24)`.
-pub fn random_id(prefix: &str, n_chars: usize) -> String {
-    let mut id = prefix.to_owned();
-    push_random(&mut id, n_chars, &mut RandomState::new().hash_one(0));
-    id
-}
-
-fn push_random(out: &mut String, n_chars: usize, state: &mut u64) {
-    const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-    for _ in 0..n_chars {
+    fn next_char(&mut self) -> char {
+        const ALPHABET: &[u8; 62] =
+            b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
         // SplitMix64 (Steele, Lea, Flood, 2014).
-        *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = *state;
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^= z >> 31;
-        out.push(char::from(ALPHABET[(z % 62) as usize]));
+        char::from(ALPHABET[(z % 62) as usize])
     }
 }
 
@@ -80,7 +72,5 @@ mod tests {
             assert_eq!(CallIds::seeded(style, 7).next_id(), CallIds::seeded(style, 7).next_id());
             assert_ne!(CallIds::random(style).next_id(), CallIds::random(style).next_id());
         }
-        assert_ne!(random_id("msg_", 24), random_id("msg_", 24));
-        assert_eq!(random_id("msg_", 24).len(), 28);
     }
 }

@@ -13,5 +13,6 @@ mod request;
 
 pub use format::{ToolFormat, UnknownParser};
 pub use grammar::tool_schema;
-pub use ids::{CallIds, IdStyle, random_id};
+pub use ids::{CallIds, IdStyle};
+pub(crate) use request::FunctionAt;
 pub use request::{Function, ToolChoice, ToolRequest};

@@ -47,6 +47,24 @@ impl ToolChoice {
     }
 }
 
+/// Where a tool, or the choice of one, tells of its function.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FunctionAt {
+    /// In its member `function`, as in chat completions.
+    Member,
+    /// In itself, as in responses.
+    Itself,
+}
+
+impl FunctionAt {
+    fn of<'a>(self, tool: Fields<'a>) -> Result<Fields<'a>, InvalidRequest> {
+        match self {
+            Self::Member => Fields::of(tool.require("function")?, tool.path("function")),
+            Self::Itself => Ok(tool),
+        }
+    }
+}
+
 /// What a request says of tools.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolRequest {
@@ -70,20 +88,21 @@ impl ToolRequest {
     /// Fails, naming the parameter, on a tool that is not a function, a name that is malformed or
     /// there twice, parameters that are no schema, and a choice that the tools do not offer.
     pub fn from_chat(body: &Map<String, Value>) -> Result<Self, InvalidRequest> {
-        let body = Fields::root(body);
+        Self::read(&Fields::root(body), FunctionAt::Member)
+    }
+
+    /// As [`Self::from_chat`], of a request whose functions lie elsewhere.
+    pub(crate) fn read(body: &Fields<'_>, place: FunctionAt) -> Result<Self, InvalidRequest> {
         let mut functions = Vec::new();
         for tool in body.objects("tools")? {
-            match tool.require_str("type")? {
-                "function" => {}
-                other => {
-                    let what = format!("the tool type {other:?}");
-                    return Err(InvalidRequest::unsupported(tool.path("type"), what));
-                }
+            let kind = tool.require_str("type")?;
+            if kind != "function" {
+                let what = format!("the tool type {kind:?}");
+                return Err(InvalidRequest::unsupported(tool.path("type"), what));
             }
-            let path = tool.path("function");
-            let function = Fields::of(tool.require("function")?, path)?;
-            functions.push(Function::read(&function, "parameters")?);
+            functions.push(Function::read(&place.of(tool)?, "parameters")?);
         }
+        let mut name_path = String::new();
         let choice = match body.get("tool_choice") {
             None => ToolChoice::Auto,
             Some(Value::String(choice)) => match choice.as_str() {
@@ -92,27 +111,23 @@ impl ToolRequest {
                 "required" => ToolChoice::Required,
                 _ => {
                     let expected = "\"none\", \"auto\", \"required\" or a function";
-                    let found = &json!(choice);
-                    return Err(InvalidRequest::value("tool_choice", expected, found));
+                    return Err(InvalidRequest::value("tool_choice", expected, &json!(choice)));
                 }
             },
             Some(choice) => {
                 let choice = Fields::of(choice, "tool_choice".to_owned())?;
-                match choice.require_str("type")? {
-                    "function" => {
-                        let path = choice.path("function");
-                        let function = Fields::of(choice.require("function")?, path)?;
-                        ToolChoice::Function(function.require_str("name")?.to_owned())
-                    }
-                    other => {
-                        let what = format!("the choice {other:?}");
-                        return Err(InvalidRequest::unsupported("tool_choice.type", what));
-                    }
+                let kind = choice.require_str("type")?;
+                if kind != "function" {
+                    let what = format!("the choice {kind:?}");
+                    return Err(InvalidRequest::unsupported(choice.path("type"), what));
                 }
+                let function = place.of(choice)?;
+                name_path = function.path("name");
+                ToolChoice::Function(function.require_str("name")?.to_owned())
             }
         };
         let parallel = body.bool("parallel_tool_calls")?.unwrap_or(true);
-        Self::new(functions, choice, parallel, "tools", "tool_choice", "tool_choice.function.name")
+        Self::new(functions, choice, parallel, "tools", "tool_choice", &name_path)
     }
 
     /// Checks functions that were read and a choice among them, with the paths of their parameters.
