@@ -59,12 +59,14 @@ def tool():
     call = choice.message.tool_calls[0]
     a.check_call(call.function.name, call.function.arguments)
 
-    name, arguments = "", ""
+    calls = {}
     for chunk in client.chat.completions.create(stream=True, **options):
         for part in (chunk.choices[0].delta.tool_calls or []) if chunk.choices else []:
-            name += part.function.name or ""
+            name, arguments = calls.get(part.index, ("", ""))
             arguments += part.function.arguments or ""
-    a.check((name, arguments) == (call.function.name, call.function.arguments), name, arguments)
+            calls[part.index] = name + (part.function.name or ""), arguments
+    whole = [(c.function.name, c.function.arguments) for c in choice.message.tool_calls]
+    a.check(list(calls.values()) == whole, calls, whole)
 
     answer = client.chat.completions.create(
         messages=a.WEATHER

@@ -177,10 +177,7 @@ impl KvCache {
         }
         for (group, &first) in first_pages.iter().enumerate() {
             let n = len.div_ceil(PAGE_LEN) - first;
-            let short = n.saturating_sub(self.pools[group].n_free());
-            if let (true, Some(tree)) = (short > 0, &mut self.tree) {
-                tree.evict(group, short, &mut self.pools);
-            }
+            self.make_room(group, n);
             let mut pages = Vec::with_capacity(self.max_pages);
             if let Err(error) = self.pools[group].allocate(n, &mut pages) {
                 self.clear(&mut seq);
@@ -190,6 +187,16 @@ impl KvCache {
         }
         seq.len = len;
         Ok(Some(seq))
+    }
+
+    /// Evicts prefixes until a group has `n` free pages, or nothing is left to evict.
+    fn make_room(&mut self, group: usize, n: usize) {
+        let short = n.saturating_sub(self.pools[group].n_free());
+        if short > 0
+            && let Some(tree) = &mut self.tree
+        {
+            tree.evict(group, short, &mut self.pools);
+        }
     }
 
     /// Whether there are pages for a sequence of `len` positions, beside `spare` more in each group.
@@ -229,12 +236,7 @@ impl KvCache {
             let written = (!seq.len.is_multiple_of(PAGE_LEN)).then(|| table.locate(seq.len - 1).0);
             let shared = written.filter(|&page| pool.is_shared(page));
             let needed = table.missing(len) + usize::from(shared.is_some());
-            let short = needed.saturating_sub(pool.n_free());
-            if short > 0
-                && let Some(tree) = &mut self.tree
-            {
-                tree.evict(group, short, &mut self.pools);
-            }
+            self.make_room(group, needed);
             let pool = &mut self.pools[group];
             if needed > pool.n_free() {
                 let (free, total) = (pool.n_free(), pool.stats().total);

@@ -5,6 +5,7 @@
 
 use crate::Error;
 use crate::backend::Role;
+use crate::generate::check_len;
 use crate::model::{Model, ModelOutput};
 use crate::runner::{Chunk, Outputs, Runner, SeqId};
 use std::fmt;
@@ -126,13 +127,7 @@ impl Model {
         let pooling = self.pooling()?;
         let runner = self.runner();
         let mut pooler = Pooler::new(params, pooling, runner.output_width())?;
-        if ids.is_empty() {
-            return Err(Error::Request("the text has no tokens".to_owned()));
-        }
-        let (n_tokens, max) = (ids.len(), runner.max_seq_len());
-        if n_tokens > max {
-            return Err(Error::PromptTooLong { n_tokens, max });
-        }
+        check_len(ids, runner.max_seq_len())?;
         let seq = runner.new_sequence();
         let result = pool(runner, &seq, ids, &mut pooler);
         runner.remove(seq);

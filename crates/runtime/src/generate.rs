@@ -151,6 +151,15 @@ impl Model {
     }
 }
 
+/// The positions that a prompt leaves of `max`.
+pub(crate) fn check_len(prompt: &[u32], max: usize) -> Result<usize, Error> {
+    let n_tokens = prompt.len();
+    if n_tokens == 0 {
+        return Err(Error::Request("the prompt has no tokens".to_owned()));
+    }
+    max.checked_sub(n_tokens).ok_or(Error::PromptTooLong { n_tokens, max })
+}
+
 impl Session {
     /// A session over a sequence whose tokens were run as a prompt.
     pub(crate) fn with_prompt(seq: SeqId, prompt: Vec<u32>) -> Self {
@@ -184,12 +193,7 @@ impl Session {
         let started = Instant::now();
         let (tokenizer, runner) = model.parts()?;
         runner.output().require(ModelOutput::Logits)?;
-        if ids.is_empty() {
-            return Err(Error::Request("the prompt has no tokens".to_owned()));
-        }
-        let room = runner.max_seq_len().checked_sub(ids.len()).ok_or_else(|| {
-            Error::PromptTooLong { n_tokens: ids.len(), max: runner.max_seq_len() }
-        })?;
+        let room = check_len(ids, runner.max_seq_len())?;
         // The last token's own row needs no room: its logits are not wanted.
         let limits = (0, room + 1);
         let mut answer = Answer::new(tokenizer.clone(), params, ids, limits, runner.vocab_size())?;

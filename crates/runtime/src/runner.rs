@@ -8,7 +8,9 @@ use crate::backend::{Batch, BatchSeq, Executable, Role, SeqTable};
 use crate::metrics::DispatchMetrics;
 use crate::model::ModelOutput;
 use crate::plan::RowLimits;
-use realizar_kvcache::{CacheEvent, KvCache, KvLayout, PageCopy, PoolStats, PrefixStats, SeqPages};
+use realizar_kvcache::{
+    BlockTable, CacheEvent, KvCache, KvLayout, PageCopy, PoolStats, PrefixStats, SeqPages,
+};
 use std::sync::Arc;
 
 /// A sequence of a [`Runner`].
@@ -265,37 +267,37 @@ impl Runner {
         Ok(saved)
     }
 
-    /// A new sequence of `len` tokens with the keys and values of another; `None` where they are
-    /// not those of so many tokens.
+    /// A new sequence of `len` tokens with the [saved](Saved) keys and values of another; `None`
+    /// where they are not those of so many tokens.
     ///
     /// # Errors
     /// If there are too few pages, or the device fails.
-    pub(crate) fn restore(&mut self, len: usize, saved: &Saved) -> Result<Option<SeqId>, Error> {
-        let Some(seq) = self.cache.place(len, &saved.first_pages)? else { return Ok(None) };
-        let sizes: Vec<usize> = (0..seq.tables().len())
-            .flat_map(|group| {
-                vec![self.executable.page_bytes(group); seq.tables()[group].pages().len()]
-            })
-            .collect();
-        let fits = sizes.iter().sum::<usize>() == saved.pages.len();
-        let pages = seq.tables().iter().enumerate();
-        let pages = pages.flat_map(|(group, t)| t.pages().iter().map(move |&page| (group, page)));
-        let pages: Vec<_> = pages.collect();
-        let id = self.insert(seq);
-        if !fits {
-            self.remove(id);
+    pub(crate) fn restore(
+        &mut self,
+        len: usize,
+        first_pages: &[usize],
+        mut saved: &[u8],
+    ) -> Result<Option<SeqId>, Error> {
+        let Some(mut seq) = self.cache.place(len, first_pages)? else { return Ok(None) };
+        let executable = &mut self.executable;
+        let n_bytes = |(group, table): (usize, &BlockTable)| {
+            table.pages().len() * executable.page_bytes(group)
+        };
+        if seq.tables().iter().enumerate().map(n_bytes).sum::<usize>() != saved.len() {
+            self.cache.clear(&mut seq);
             return Ok(None);
         }
-        let mut at = 0;
-        for ((group, page), n_bytes) in pages.into_iter().zip(sizes) {
-            let bytes = &saved.pages[at..at + n_bytes];
-            at += n_bytes;
-            if let Err(error) = self.executable.write_page(group, page, bytes) {
-                self.remove(id);
-                return Err(error);
+        for (group, table) in seq.tables().iter().enumerate() {
+            for &page in table.pages() {
+                let (bytes, rest) = saved.split_at(executable.page_bytes(group));
+                saved = rest;
+                if let Err(error) = executable.write_page(group, page, bytes) {
+                    self.cache.clear(&mut seq);
+                    return Err(error);
+                }
             }
         }
-        Ok(Some(id))
+        Ok(Some(self.insert(seq)))
     }
 
     /// Tokens of a sequence.

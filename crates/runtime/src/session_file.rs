@@ -131,8 +131,7 @@ impl Model {
         if let Some(id) = header.tokens.iter().find(|&&id| id as usize >= vocab_size) {
             return Err(refuse(format!("token {id} is not in the vocabulary of {vocab_size}")));
         }
-        let saved = Saved { first_pages: header.first_pages, pages: pages.to_vec() };
-        match runner.restore(n, &saved)? {
+        match runner.restore(n, &header.first_pages, pages)? {
             Some(seq) => Ok(Session::with_prompt(seq, header.tokens)),
             None => Err(refuse("its pages are not those of its tokens".to_owned())),
         }

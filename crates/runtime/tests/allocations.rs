@@ -1,9 +1,12 @@
 //! A step of the engine and the choice of a token allocate nothing once their sequence is under
 //! way.
 
-mod common;
+#[path = "common/quantized.rs"]
+mod quantized;
+#[path = "common/tiny.rs"]
+mod tiny;
 
-use common::{tiny, write_quantized};
+use quantized::write_quantized;
 use realizar_quant::BlockType;
 use realizar_runtime::backend::Role;
 use realizar_runtime::backend::cpu::CpuBackend;
@@ -11,6 +14,7 @@ use realizar_runtime::sampling::{Sampler, SamplingParams};
 use realizar_runtime::{Chunk, LoadOptions, Model, Outputs};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tiny::tiny;
 
 /// Counts the allocations of every thread.
 struct Counting;

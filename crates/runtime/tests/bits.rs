@@ -2,14 +2,21 @@
 //! else is in the batch, on how its prompt is cut, or on the number of threads.
 //! This holds on every device of this machine.
 
-mod common;
+#[path = "common/gpus.rs"]
+mod gpus;
+#[path = "common/quantized.rs"]
+mod quantized;
+#[path = "common/tiny.rs"]
+mod tiny;
 
-use common::{gpus, tiny, write_quantized};
+use gpus::gpus;
+use quantized::write_quantized;
 use realizar_quant::BlockType;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::backend::{Backend, Role};
 use realizar_runtime::{Chunk, LoadOptions, Model, Outputs, SeqId};
 use std::path::{Path, PathBuf};
+use tiny::tiny;
 
 const N_SEQS: usize = 8;
 

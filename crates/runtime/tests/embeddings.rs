@@ -1,9 +1,17 @@
 //! Embeddings: hidden states that the head turns into the reference's logits, pooled alike whatever
 //! else runs and however a text is cut.
 
-mod common;
+#[path = "common/gpus.rs"]
+mod gpus;
+#[path = "common/quantized.rs"]
+mod quantized;
+#[path = "common/tiny.rs"]
+mod tiny;
+#[path = "common/tiny_models.rs"]
+mod tiny_models;
 
-use common::{gpus, tiny, tiny_models, write_quantized};
+use gpus::gpus;
+use quantized::write_quantized;
 use realizar_formats::{SafeTensors, SafeTensorsWriter};
 use realizar_quant::{BlockType, dequantize};
 use realizar_runtime::backend::cpu::CpuBackend;
@@ -19,6 +27,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
+use tiny::tiny;
+use tiny_models::tiny_models;
 
 const CONTEXT: usize = 200;
 const POOLINGS: [Pooling; 3] = [Pooling::Last, Pooling::Mean, Pooling::Cls];
@@ -263,7 +273,7 @@ fn what_a_model_was_not_loaded_for_is_refused() {
     let mut go = |_: &realizar_runtime::Event<'_>| ControlFlow::Continue(());
     assert_eq!(of(session.generate(&mut model, &ids, &params, &mut go).unwrap_err()), NO_TEXT);
     for (ids, params, want) in [
-        (&[][..], EmbedParams::default(), "the text has no tokens"),
+        (&[][..], EmbedParams::default(), "the prompt has no tokens"),
         (
             &[5; 201],
             EmbedParams::default(),

@@ -1,9 +1,12 @@
 //! The engine gives every request the answer that it would get alone, whatever else it works on,
 //! and gives everything back that a request held.
 
-mod common;
+#[path = "common/gpus.rs"]
+mod gpus;
+#[path = "common/tiny.rs"]
+mod tiny;
 
-use common::{gpus, tiny};
+use gpus::gpus;
 use realizar_runtime::backend::Backend;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::constrain::{Constrainer, Grammar};
@@ -18,6 +21,7 @@ use std::slice::from_ref;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tiny::tiny;
 
 const CONTEXT: usize = 200;
 

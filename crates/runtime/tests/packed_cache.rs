@@ -1,15 +1,19 @@
 //! A model from a file of packed weights computes the same bits as one that packs
 //! them, and a file that does not belong to the model, or is damaged, is written anew.
 
-mod common;
+#[path = "common/quantized.rs"]
+mod quantized;
+#[path = "common/tiny.rs"]
+mod tiny;
 
-use common::write_quantized;
+use quantized::write_quantized;
 use realizar_quant::BlockType;
 use realizar_runtime::backend::Arithmetic;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::{LoadOptions, Model, PackedCache};
 use std::fs;
 use std::path::{Path, PathBuf};
+use tiny::tiny;
 
 const TYPES: [BlockType; 4] = [BlockType::Q4_K, BlockType::Q8_0, BlockType::Q6_K, BlockType::Q4_1];
 
@@ -100,7 +104,7 @@ fn damaged_files_are_written_anew() {
 fn nothing_is_kept_where_nothing_is_packed() {
     let dir = tempfile::tempdir().unwrap();
     let kept = dir.path().join("kept");
-    logits(&common::tiny("llama"), PackedCache::Dir(kept.clone()));
+    logits(&tiny("llama"), PackedCache::Dir(kept.clone()));
     let model = dir.path().join("m.gguf");
     write_quantized(&model, &TYPES);
     let backend = CpuBackend::new(Some(1), None).unwrap();

@@ -1,15 +1,19 @@
 //! Sessions that are saved and restored go on as if they had never ended, and files that do not fit
 //! are refused.
 
-mod common;
+#[path = "common/gpus.rs"]
+mod gpus;
+#[path = "common/tiny.rs"]
+mod tiny;
 
-use common::{gpus, tiny};
+use gpus::gpus;
 use realizar_runtime::backend::Backend;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::{GenerateParams, Generation, LoadOptions, Model, Session};
 use std::ops::ControlFlow;
 use std::path::Path;
+use tiny::tiny;
 
 fn cpu() -> Box<dyn Backend> {
     Box::new(CpuBackend::new(Some(2), None).unwrap())

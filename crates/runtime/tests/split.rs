@@ -1,15 +1,22 @@
 //! A model split by layer between two backends is the model: the same bits, for
 //! every architecture, wherever it is cut.
 
-mod common;
+#[path = "common/quantized.rs"]
+mod quantized;
+#[path = "common/tiny.rs"]
+mod tiny;
+#[path = "common/tiny_models.rs"]
+mod tiny_models;
 
-use common::{tiny, tiny_models, write_quantized};
+use quantized::write_quantized;
 use realizar_quant::BlockType;
 use realizar_runtime::backend::Role;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::{Chunk, LoadOptions, Model, Outputs};
 use std::ops::Range;
 use std::path::Path;
+use tiny::tiny;
+use tiny_models::tiny_models;
 
 /// The model with its last `last_layers` layers on a second backend, which has
 /// another number of threads.

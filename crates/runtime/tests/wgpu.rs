@@ -2,9 +2,17 @@
 //! happens when a GPU lacks something, runs out of memory or is lost.
 #![cfg(feature = "wgpu")]
 
-mod common;
+#[path = "common/gpus.rs"]
+mod gpus;
+#[path = "common/quantized.rs"]
+mod quantized;
+#[path = "common/tiny.rs"]
+mod tiny;
+#[path = "common/tiny_models.rs"]
+mod tiny_models;
 
-use common::{gpus, tiny, tiny_models, write_quantized};
+use gpus::gpus;
+use quantized::write_quantized;
 use realizar_kernels_wgpu::{Adapter, Gpu, GpuOptions};
 use realizar_quant::BlockType;
 use realizar_runtime::backend::cpu::CpuBackend;
@@ -14,6 +22,8 @@ use realizar_runtime::device::{self, DeviceChoice, DeviceOptions};
 use realizar_runtime::{Chunk, DeviceFault, Error, LoadOptions, Model, Outputs};
 use serde_json::Value;
 use std::path::Path;
+use tiny::tiny;
+use tiny_models::tiny_models;
 
 /// Largest allowed difference of a logit, relative to the largest of its row.
 const TOLERANCE: f32 = 2e-3;

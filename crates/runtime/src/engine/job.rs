@@ -183,6 +183,24 @@ pub(super) struct Run {
 }
 
 impl Run {
+    /// A run of a prompt of which nothing was run yet.
+    pub(super) fn new(key: Key, prompt: Arc<[u32]>, stage: Stage) -> Self {
+        Self {
+            key,
+            prompt,
+            stage,
+            prompt_logprobs: None,
+            seq: None,
+            done: 0,
+            cached: 0,
+            chunk: Vec::new(),
+            n_drafts: 0,
+            guesses: Vec::new(),
+            lookup: Lookup::default(),
+            last_token: None,
+        }
+    }
+
     /// Answers that it is for.
     pub(super) fn n_answers(&self) -> usize {
         match &self.stage {
@@ -239,20 +257,8 @@ impl Submission {
             }
             Work::Embedding(pooler) => (Stage::Embedding(pooler), Vec::new(), None),
         };
-        let run = Run {
-            key: Key { priority, job: id, index: 0 },
-            prompt: prompt.into(),
-            stage,
-            prompt_logprobs,
-            seq: None,
-            done: 0,
-            cached: 0,
-            chunk: Vec::new(),
-            n_drafts: 0,
-            guesses: Vec::new(),
-            lookup: Lookup::default(),
-            last_token: None,
-        };
+        let key = Key { priority, job: id, index: 0 };
+        let run = Run { prompt_logprobs, ..Run::new(key, prompt.into(), stage) };
         let job = Job {
             sink,
             cancelled,

@@ -48,6 +48,7 @@ use crate::Error;
 use crate::answer::Answer;
 use crate::config::Config;
 use crate::embedding::{Pooler, Pooling};
+use crate::generate::check_len;
 use crate::metrics::DispatchMetrics;
 use crate::model::{Model, ModelOutput};
 use crate::template::ChatTemplate;
@@ -60,6 +61,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use worker::{Settings, Worker};
 
 /// Where the changes of the prefix cache go, after the step that made them. It is called by the
 /// engine's thread and must not wait.
@@ -288,9 +290,13 @@ impl Engine {
             None => options.lookup_tokens,
         };
         let draft = draft.map(|model| Draft::new(model.into_runner(), options.draft_tokens));
-        let mut worker = worker::Worker::new(runner, (max_seqs, max_drafts), draft, shared.clone());
-        worker.cache_sink = options.cache_sink.clone();
-        worker.prompt_tokens = options.prompt_tokens.unwrap_or(usize::MAX).max(1);
+        let settings = Settings {
+            max_seqs,
+            max_drafts,
+            prompt_tokens: options.prompt_tokens.unwrap_or(usize::MAX).max(1),
+            cache_sink: options.cache_sink.clone(),
+        };
+        let worker = Worker::new(runner, settings, draft, shared.clone());
         let thread = std::thread::Builder::new()
             .name("engine".to_owned())
             .spawn(move || worker.run(&receiver))
@@ -390,19 +396,15 @@ impl Engine {
     }
 
     fn check_prompt(&self, prompt: &[u32]) -> Result<(), Error> {
-        let refuse = |text: String| Err(Error::Request(text));
-        let (n_tokens, max) = (prompt.len(), self.model.max_seq_len);
-        if n_tokens == 0 {
-            return refuse("the prompt has no tokens".to_owned());
-        }
-        if n_tokens > max {
-            return Err(Error::PromptTooLong { n_tokens, max });
-        }
+        check_len(prompt, self.model.max_seq_len)?;
         let vocab_size = self.model.vocab_size;
-        if let Some(id) = prompt.iter().find(|&&id| id as usize >= vocab_size) {
-            return refuse(format!("token {id} is not in the vocabulary of {vocab_size}"));
+        match prompt.iter().find(|&&id| id as usize >= vocab_size) {
+            None => Ok(()),
+            Some(id) => {
+                let text = format!("token {id} is not in the vocabulary of {vocab_size}");
+                Err(Error::Request(text))
+            }
         }
-        Ok(())
     }
 
     /// Makes the answers' states, which finds what is wrong with the parameters.

@@ -2,7 +2,7 @@
 
 use super::job::{Job, Run, Stage};
 use super::request::{EngineEvent, PromptLogprob};
-use super::schedule::Wanted;
+use super::schedule::{Planned, Wanted};
 use super::stats::EngineStats;
 use crate::Error;
 use crate::answer::{Answer, Next, Scratch};
@@ -24,6 +24,18 @@ pub(super) struct Outcome {
     pub(super) failed: Vec<(u64, Error)>,
 }
 
+/// A chunk that was run.
+#[derive(Debug, Clone, Copy)]
+struct Ran {
+    /// Its number in the step.
+    chunk: usize,
+    /// The index of its run.
+    idx: usize,
+    /// Tokens of the run's sequence before it.
+    at: usize,
+    wanted: Wanted,
+}
+
 /// What a chunk's output is read with.
 pub(super) struct Reader<'a> {
     pub(super) rows: OutputRows<'a>,
@@ -34,40 +46,28 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads the output of chunk `chunk`, which was that of run number `idx`.
-    pub(super) fn read(
-        &mut self,
-        (chunk, idx): (usize, usize),
-        run: &mut Run,
-        job: &mut Job,
-        wanted: Wanted,
-    ) {
-        let at = run.done;
+    /// Reads the output of the step's chunk number `chunk`.
+    pub(super) fn read(&mut self, chunk: usize, planned: &Planned, run: &mut Run, job: &mut Job) {
+        let &Planned { run: idx, wanted, .. } = planned;
+        let ran = Ran { chunk, idx, at: run.done, wanted };
         run.done += run.chunk.len();
         let read = match &run.stage {
-            Stage::Prompt { .. } => self.read_prompt((chunk, idx), at, run, job, wanted),
-            Stage::Answer(_) => self.read_answer((chunk, idx), at, run, job, wanted),
-            Stage::Embedding(_) => self.read_embedding((chunk, idx), run, job, wanted),
+            Stage::Prompt { .. } => self.read_prompt(ran, run, job),
+            Stage::Answer(_) => self.read_answer(ran, run, job),
+            Stage::Embedding(_) => self.read_embedding(ran, run, job),
         };
         if let Err(error) = read {
             self.outcome.failed.push((run.key.job, error));
         }
     }
 
-    fn read_prompt(
-        &mut self,
-        (chunk, idx): (usize, usize),
-        at: usize,
-        run: &mut Run,
-        job: &mut Job,
-        wanted: Wanted,
-    ) -> Result<(), Error> {
+    fn read_prompt(&mut self, ran: Ran, run: &mut Run, job: &mut Job) -> Result<(), Error> {
         let is_done = run.done == run.prompt.len();
         let Stage::Prompt { answers, logprobs } = &mut run.stage else { return Ok(()) };
         if let Some(k) = run.prompt_logprobs {
-            let followers = run.prompt[at + 1..].iter().take(run.chunk.len());
+            let followers = run.prompt[ran.at + 1..].iter().take(run.chunk.len());
             logprobs.extend(followers.enumerate().map(|(i, &id)| {
-                let row = self.rows.row(chunk, i);
+                let row = self.rows.row(ran.chunk, i);
                 let (softmax, top) = LogSoftmax::with_top_k(row, k);
                 let top = top.into_iter().map(|(id, logprob)| TopLogprob { id, logprob });
                 let logprob = softmax.of(row[id as usize]);
@@ -77,8 +77,8 @@ impl Reader<'_> {
         if !is_done {
             return Ok(());
         }
-        let last = if wanted == Wanted::All { run.chunk.len() - 1 } else { 0 };
-        let row = self.rows.row(chunk, last);
+        let last = if ran.wanted == Wanted::All { run.chunk.len() - 1 } else { 0 };
+        let row = self.rows.row(ran.chunk, last);
         self.stats.prompt_tokens += run.prompt.len() as u64;
         let logprobs = std::mem::take(logprobs);
         job.emit(EngineEvent::Prompt { cached_tokens: run.cached, logprobs });
@@ -90,25 +90,18 @@ impl Reader<'_> {
                 open.push((index, answer));
             }
         }
-        self.outcome.begun.push((idx, open));
+        self.outcome.begun.push((ran.idx, open));
         Ok(())
     }
 
-    fn read_answer(
-        &mut self,
-        (chunk, idx): (usize, usize),
-        at: usize,
-        run: &mut Run,
-        job: &mut Job,
-        wanted: Wanted,
-    ) -> Result<(), Error> {
+    fn read_answer(&mut self, ran: Ran, run: &mut Run, job: &mut Job) -> Result<(), Error> {
         let Stage::Answer(answer) = &mut run.stage else { return Ok(()) };
-        if wanted == Wanted::None {
+        if ran.wanted == Wanted::None {
             return Ok(());
         }
         let (mut n_right, mut is_over) = (0, false);
         for i in 0..=run.n_drafts {
-            let next = answer.next(self.rows.row(chunk, i), self.scratch)?;
+            let next = answer.next(self.rows.row(ran.chunk, i), self.scratch)?;
             let id = next.token.as_ref().map(|token| token.id);
             is_over = self.tell(run.key.index, answer, next, &mut run.last_token, job);
             // A guess that the model would have chosen is the token whose logits come next.
@@ -123,27 +116,21 @@ impl Reader<'_> {
             run.lookup.judge(run.n_drafts, n_right);
         }
         if is_over {
-            self.outcome.ended.push(idx);
+            self.outcome.ended.push(ran.idx);
         } else if n_right < run.n_drafts {
-            self.outcome.cut.push((idx, at + 1 + n_right));
+            self.outcome.cut.push((ran.idx, ran.at + 1 + n_right));
         }
         Ok(())
     }
 
-    fn read_embedding(
-        &mut self,
-        (chunk, idx): (usize, usize),
-        run: &mut Run,
-        job: &mut Job,
-        wanted: Wanted,
-    ) -> Result<(), Error> {
+    fn read_embedding(&mut self, ran: Ran, run: &mut Run, job: &mut Job) -> Result<(), Error> {
         let Stage::Embedding(pooler) = &mut run.stage else { return Ok(()) };
-        let n_rows = match wanted {
+        let n_rows = match ran.wanted {
             Wanted::None => 0,
             Wanted::First | Wanted::Last => 1,
             Wanted::All => run.chunk.len(),
         };
-        (0..n_rows).for_each(|i| pooler.add(self.rows.row(chunk, i)));
+        (0..n_rows).for_each(|i| pooler.add(self.rows.row(ran.chunk, i)));
         if run.done == run.prompt.len() {
             let Some(values) = pooler.finish() else {
                 let text = "the embedding is not finite: a weight or a setting cannot be right";
@@ -151,7 +138,7 @@ impl Reader<'_> {
             };
             self.stats.prompt_tokens += run.prompt.len() as u64;
             job.embedded(values, run.cached, (self.now, self.stats));
-            self.outcome.ended.push(idx);
+            self.outcome.ended.push(ran.idx);
         }
         Ok(())
     }

@@ -2,7 +2,6 @@
 
 use super::draft::Draft;
 use super::job::{Job, Key, Run, Stage, Submission};
-use super::lookup::Lookup;
 use super::masks::Masks;
 use super::outcome::{Outcome, Reader};
 use super::schedule::{Planned, Wanted, plan};
@@ -17,11 +16,22 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 
+/// How the engine's thread works.
+pub(super) struct Settings {
+    /// The most answers at once.
+    pub(super) max_seqs: usize,
+    /// The most tokens that are guessed ahead.
+    pub(super) max_drafts: usize,
+    /// The most tokens of prompts in a step that also generates.
+    pub(super) prompt_tokens: usize,
+    /// Who is told of the changes of the prefix cache.
+    pub(super) cache_sink: Option<CacheSink>,
+}
+
 /// The state of the engine's thread.
 pub(super) struct Worker {
     runner: Runner,
-    max_seqs: usize,
-    max_drafts: usize,
+    settings: Settings,
     draft: Option<Draft>,
     shared: Arc<Shared>,
     jobs: HashMap<u64, Job>,
@@ -34,22 +44,18 @@ pub(super) struct Worker {
     scratch: Scratch,
     /// When what is not finished will be cancelled.
     deadline: Option<Instant>,
-    pub(super) cache_sink: Option<CacheSink>,
-    /// The most tokens of prompts in a step that also generates.
-    pub(super) prompt_tokens: usize,
 }
 
 impl Worker {
     pub(super) fn new(
         runner: Runner,
-        (max_seqs, max_drafts): (usize, usize),
+        settings: Settings,
         draft: Option<Draft>,
         shared: Arc<Shared>,
     ) -> Self {
         Self {
             runner,
-            max_seqs,
-            max_drafts,
+            settings,
             draft,
             shared,
             jobs: HashMap::new(),
@@ -59,8 +65,6 @@ impl Worker {
             planned: Vec::new(),
             scratch: Scratch::default(),
             deadline: None,
-            cache_sink: None,
-            prompt_tokens: usize::MAX,
         }
     }
 
@@ -88,7 +92,10 @@ impl Worker {
                 match receiver.try_recv() {
                     Ok(message) => message,
                     Err(TryRecvError::Empty) => return true,
-                    Err(TryRecvError::Disconnected) => return self.close(Instant::now()),
+                    Err(TryRecvError::Disconnected) => {
+                        self.close(Instant::now());
+                        return true;
+                    }
                 }
             } else if self.deadline.is_some() {
                 return false;
@@ -100,16 +107,13 @@ impl Worker {
             };
             match message {
                 Message::Submit(submission) => self.take(*submission),
-                Message::Close(deadline) => {
-                    self.close(deadline);
-                }
+                Message::Close(deadline) => self.close(deadline),
             }
         }
     }
 
-    fn close(&mut self, deadline: Instant) -> bool {
+    fn close(&mut self, deadline: Instant) {
         self.deadline = Some(self.deadline.map_or(deadline, |before| before.min(deadline)));
-        true
     }
 
     fn take(&mut self, submission: Submission) {
@@ -176,7 +180,8 @@ impl Worker {
             // Each that runs may soon need a page more.
             let (len, spare) = (run.n_known() + 1, self.running.len());
             let is_alone = self.running.is_empty();
-            if n_answers > self.max_seqs || !(is_alone || self.runner.has_room(len, spare)) {
+            if n_answers > self.settings.max_seqs || !(is_alone || self.runner.has_room(len, spare))
+            {
                 break;
             }
             let run = first.remove();
@@ -199,7 +204,7 @@ impl Worker {
             tracing::error!("the draft model failed, and is not used any more: {error}");
             self.draft = None;
         }
-        let most = (self.max_drafts, self.prompt_tokens);
+        let most = (self.settings.max_drafts, self.settings.prompt_tokens);
         plan(&mut self.running, &mut self.runner, most, &mut self.planned);
         self.start();
         let mut masks = Masks::take(&mut self.running, &self.planned);
@@ -242,7 +247,7 @@ impl Worker {
         for (i, planned) in planned.iter().enumerate() {
             let run = &mut running[planned.run];
             if let Some(job) = jobs.get_mut(&run.key.job) {
-                reader.read((i, planned.run), run, job, planned.wanted);
+                reader.read(i, planned, run, job);
             }
         }
         let outcome = reader.outcome;
@@ -312,19 +317,14 @@ impl Worker {
             let run = &mut self.running[i];
             let seq = run.seq.as_ref().expect("it was just run");
             for (index, answer) in answers {
+                let key = Key { index, ..run.key };
+                let stage = Stage::Answer(Box::new(answer));
                 new_runs.push(Run {
-                    key: Key { index, ..run.key },
-                    prompt: run.prompt.clone(),
-                    stage: Stage::Answer(Box::new(answer)),
-                    prompt_logprobs: None,
                     seq: Some(self.runner.fork(seq)),
                     done: run.done,
                     cached: run.cached,
-                    chunk: Vec::new(),
-                    n_drafts: 0,
-                    guesses: Vec::new(),
-                    lookup: Lookup::default(),
                     last_token: run.last_token,
+                    ..Run::new(key, run.prompt.clone(), stage)
                 });
             }
             run.key.index = index;
@@ -349,7 +349,7 @@ impl Worker {
 
     /// Tells how things stand.
     fn publish(&mut self) {
-        if let Some(CacheSink(tell)) = &self.cache_sink {
+        if let Some(CacheSink(tell)) = &self.settings.cache_sink {
             let events = self.runner.take_cache_events();
             if !events.is_empty() {
                 tell(events);

@@ -10,9 +10,9 @@ use realizar_runtime::{FinishReason, GenerateParams, LoadOptions, Model};
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 
-#[path = "../common/mod.rs"]
-mod common;
 mod refused;
+#[path = "../common/tiny.rs"]
+mod tiny;
 
 /// Tokens of the vocabulary beyond the bytes: text of several bytes, some of it twice.
 const WORDS: &[&str] = &[
@@ -505,7 +505,7 @@ fn constraints_move_between_threads() {
 
 #[test]
 fn a_session_answers_as_its_constraint_says() {
-    let path = common::tiny("llama").join("model-f32.gguf");
+    let path = tiny::tiny("llama").join("model-f32.gguf");
     let backend = CpuBackend::new(Some(1), None).unwrap();
     let mut model = Model::load(&path, &backend, &LoadOptions::default()).unwrap();
     let constrainer = Constrainer::new(model.tokenizer().unwrap()).unwrap();

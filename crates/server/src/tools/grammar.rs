@@ -7,6 +7,10 @@ use super::request::{Function, ToolChoice, ToolRequest};
 /// Keywords whose values are data, not schemas.
 const DATA: [&str; 4] = ["const", "enum", "default", "examples"];
 
+/// Keywords that say nothing of properties beyond those that `properties` lists.
+const LISTING: [&str; 8] =
+    ["type", "title", "description", "properties", "required", "$defs", "definitions", "examples"];
+
 /// The JSON schema that an answer must meet to be what the request's `tool_choice` asks for:
 /// one `{"name": …, "arguments": {…}}` for a function that it names, one or a list of them where
 /// any function is required. `None` if no call is required.
@@ -41,6 +45,11 @@ fn call(function: &Function, pointer: &str) -> Value {
         schema.remove("$schema");
         schema.remove("$id");
         schema.entry("type").or_insert_with(|| json!("object"));
+        // A schema that lists its properties and says nothing of others means these: a function
+        // that is called with more arguments than it has fails.
+        if schema.keys().all(|key| LISTING.contains(&key.as_str())) {
+            schema.insert("additionalProperties".to_owned(), json!(false));
+        }
     }
     move_references(&mut arguments, &format!("{pointer}/properties/arguments"));
     json!({
@@ -132,6 +141,7 @@ mod tests {
                 "kind": {"enum": [{"$ref": "#/data"}]},
             },
             "$defs": {"node": {"anyOf": [{"$ref": pointer}, {"$ref": "other.json"}]}},
+            "additionalProperties": false,
         })
     }
 
@@ -140,7 +150,8 @@ mod tests {
         let check = |choice, parallel, want: Option<Value>| {
             assert_eq!(tool_schema(&request(choice, parallel)), want);
         };
-        let f = call("f", &json!({"properties": {}, "type": "object"}));
+        let f = &json!({"properties": {}, "type": "object", "additionalProperties": false});
+        let f = call("f", f);
         check(ToolChoice::None, true, None);
         check(ToolChoice::Auto, true, None);
         check(ToolChoice::Function("f".to_owned()), true, Some(f.clone()));
@@ -151,6 +162,26 @@ mod tests {
         let item = call("tree", &tree("#/items/anyOf/1/properties/arguments"));
         let list = json!({"type": "array", "items": {"anyOf": [f, item]}, "minItems": 1});
         check(ToolChoice::Required, true, Some(list));
+    }
+
+    #[test]
+    fn arguments_are_those_that_a_schema_lists_unless_it_says_more() {
+        let check = |more: Value, want: Value| {
+            let mut parameters = json!({"properties": {"a": {}}});
+            parameters.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let (name, description) = ("f".to_owned(), None);
+            let functions = vec![Function { name, description, parameters, strict: false }];
+            let choice = ToolChoice::Function("f".to_owned());
+            let schema = tool_schema(&ToolRequest { functions, choice, parallel: false }).unwrap();
+            let arguments = &schema["properties"]["arguments"];
+            assert_eq!(arguments["additionalProperties"], want, "{more}");
+        };
+        check(json!({}), json!(false));
+        check(json!({"required": ["a"], "title": "t"}), json!(false));
+        check(json!({"additionalProperties": true}), json!(true));
+        check(json!({"additionalProperties": {"type": "string"}}), json!({"type": "string"}));
+        check(json!({"patternProperties": {"^x": {}}}), Value::Null);
+        check(json!({"anyOf": [{"properties": {"b": {}}}]}), Value::Null);
     }
 
     #[test]

@@ -1,65 +1,14 @@
-//! Models for tests, the tiny ones of the repository and quantized ones made up
-//! on the spot, and the devices to run them on.
+//! Quantized models that are made up on the spot.
 
 use realizar_formats::GgufWriter;
 use realizar_quant::{BlockType, quantize};
-use realizar_runtime::backend::Backend;
-use std::path::{Path, PathBuf};
-
-/// The first GPU, with everything it has and with nothing that it could lack;
-/// none, with a message, where there is none.
-#[allow(dead_code, reason = "not every test runs on GPUs")]
-pub(crate) fn gpus() -> Vec<Box<dyn Backend>> {
-    #[cfg(feature = "wgpu")]
-    {
-        use realizar_kernels_wgpu::{Adapter, GpuOptions};
-        use realizar_runtime::backend::wgpu::WgpuBackend;
-        if Adapter::all().is_empty() {
-            println!("skipped: no GPU adapter on this machine");
-            return Vec::new();
-        }
-        let open = |options| -> Box<dyn Backend> {
-            Box::new(WgpuBackend::open(None, options).expect("the adapter opens"))
-        };
-        vec![open(GpuOptions::default()), open(GpuOptions::PLAIN)]
-    }
-    #[cfg(not(feature = "wgpu"))]
-    {
-        println!("skipped: built without GPUs");
-        Vec::new()
-    }
-}
+use std::path::Path;
 
 /// Name, type, shape and data.
-#[allow(dead_code, reason = "not every test makes models up")]
 type Tensor = (String, BlockType, Vec<usize>, Vec<u8>);
-
-/// The directory of a tiny model.
-pub(crate) fn tiny(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs").join(name)
-}
-
-/// Every tiny model, in both formats where there are two.
-#[allow(dead_code, reason = "not every test runs all of them")]
-pub(crate) fn tiny_models() -> Vec<PathBuf> {
-    let folders = std::fs::read_dir(tiny("")).expect("the repository has fixtures");
-    let both = folders.flat_map(|entry| {
-        let path = entry.expect("a readable folder").path();
-        [path.join("model-f32.gguf"), path]
-    });
-    let is_model = |path: &PathBuf| match path.extension() {
-        Some(extension) => extension == "gguf" && path.is_file(),
-        None => path.join("config.json").is_file(),
-    };
-    let mut models: Vec<PathBuf> = both.filter(is_model).collect();
-    models.sort();
-    assert!(models.len() >= 16, "{models:?}");
-    models
-}
 
 /// Writes a llama of two layers whose matrices cycle through `types`, with made-up
 /// weights and no tokenizer.
-#[allow(dead_code, reason = "not every test makes models up")]
 pub(crate) fn write_quantized(path: &Path, types: &[BlockType]) {
     const DIM: usize = 256;
     const HIDDEN_DIM: usize = 512;
