@@ -1,0 +1,133 @@
+//! What `realizar serve` is told on the command line.
+
+use std::path::PathBuf;
+
+use realizar_runtime::sampling::SamplingParams;
+use realizar_server::openai_sampling;
+
+use crate::options::{LoadArgs, above_zero, positive, range, whole};
+
+/// Prints one line with the URL once the models are loaded. Ctrl-C ends the server: it takes no
+/// new requests, and those that run get time to end.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Models: paths, aliases, or hf:, https:// or pip: sources. The first one answers requests
+    /// that name none
+    #[arg(required_unless_present = "embedding_model", value_name = "MODEL")]
+    pub(super) models: Vec<String>,
+    /// Model to serve embeddings with, as NAME=MODEL or MODEL (may be given several times)
+    #[arg(long, value_name = "MODEL")]
+    pub(super) embedding_model: Vec<String>,
+    /// Name of the model for requests; with several models NAME=MODEL. Several names are given
+    /// with commas or by several flags; the first one is shown in answers
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
+    pub(super) alias: Vec<String>,
+    /// Address or name to listen on; 0.0.0.0 is every address of the machine
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    pub(super) host: String,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value = "8080")]
+    pub(super) port: u16,
+    /// Ask every request for this key (may be given several times)
+    #[arg(long, value_name = "KEY", value_delimiter = ',')]
+    #[arg(env = "REALIZAR_API_KEY", hide_env_values = true)]
+    pub(super) api_key: Vec<String>,
+    /// File with one key per line
+    #[arg(long, value_name = "FILE")]
+    pub(super) api_key_file: Option<PathBuf>,
+    /// Let web pages of this origin use the server; * stands for all (may be given several times)
+    #[arg(long, value_name = "ORIGIN", visible_alias = "allowed-origins", value_delimiter = ',')]
+    pub(super) cors_origin: Vec<String>,
+    /// Requests that run together
+    #[arg(long, value_name = "N", default_value = "16", value_parser = positive)]
+    #[arg(visible_alias = "max-seqs", alias = "max-num-seqs", allow_negative_numbers = true)]
+    pub(super) parallel: usize,
+    /// Context length of each request: the most tokens of prompt and answer [default: the model's,
+    /// at most 8192]
+    #[arg(short, long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(visible_alias = "ctx-size", alias = "max-model-len")]
+    pub(super) ctx: Option<usize>,
+    /// Tokens that the key-value cache holds of all requests together [default: --parallel times
+    /// the context]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub(super) kv_tokens: Option<usize>,
+    /// Requests that may wait; more are refused with status 429
+    #[arg(long, value_name = "N", default_value = "256", value_parser = whole)]
+    #[arg(allow_negative_numbers = true)]
+    pub(super) queue: usize,
+    /// Prompt tokens in a step that also generates: fewer shorten the wait between two tokens of an
+    /// answer, more the wait for the first one of others
+    #[arg(long, value_name = "N", default_value = "64", value_parser = positive)]
+    #[arg(allow_negative_numbers = true)]
+    pub(super) prompt_step: usize,
+    /// Tokens to guess ahead from what a text has said before; the answers do not depend on it
+    #[arg(long, value_name = "N", default_value = "0", value_parser = whole)]
+    #[arg(allow_negative_numbers = true)]
+    pub(super) lookup: usize,
+    /// Keep no prompts for requests that begin alike
+    #[arg(long)]
+    pub(super) no_prefix_cache: bool,
+    /// Longest time of a request in seconds [default: no limit]
+    #[arg(long, value_name = "S", value_parser = positive, allow_negative_numbers = true)]
+    pub(super) timeout: Option<usize>,
+    /// Seconds that running requests may take to end once the server is told to stop
+    #[arg(long, value_name = "S", default_value = "30", value_parser = whole)]
+    #[arg(allow_negative_numbers = true)]
+    pub(super) grace: usize,
+    /// Most tokens of a prompt [default: the context]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub(super) max_prompt: Option<usize>,
+    /// Most tokens of an answer; requests that ask for more are refused [default: the context]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub(super) max_output: Option<usize>,
+    /// Largest body of a request in MiB
+    #[arg(long, value_name = "MIB", default_value = "32", value_parser = positive)]
+    #[arg(allow_negative_numbers = true)]
+    pub(super) max_body: usize,
+    /// Jinja chat template to use instead of the model's
+    #[arg(long, value_name = "FILE", visible_alias = "chat-template-file")]
+    pub(super) template: Option<PathBuf>,
+    /// Metrics are always served at /metrics; this says so as llama-server does
+    #[arg(long, hide = true)]
+    pub(super) metrics: bool,
+    #[command(flatten)]
+    pub(super) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(super) load: LoadArgs,
+}
+
+/// Sampling of requests that ask for nothing else.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Defaults of requests")]
+pub(super) struct SamplingArgs {
+    /// Temperature; 0 takes the most likely token [default: 1]
+    #[arg(long, visible_alias = "temperature", value_name = "T", value_parser = range(0.0, 100.0))]
+    #[arg(allow_negative_numbers = true)]
+    pub(super) temp: Option<f32>,
+    /// Keep the K most likely tokens; 0 keeps all [default: 0]
+    #[arg(long, value_name = "K", value_parser = whole, allow_negative_numbers = true)]
+    pub(super) top_k: Option<usize>,
+    /// Keep the most likely tokens up to this probability [default: 1]
+    #[arg(long, value_name = "P", value_parser = above_zero(1.0), allow_negative_numbers = true)]
+    pub(super) top_p: Option<f32>,
+    /// Drop tokens below P times the best probability; 0 keeps all [default: 0]
+    #[arg(long, value_name = "P", value_parser = range(0.0, 1.0), allow_negative_numbers = true)]
+    pub(super) min_p: Option<f32>,
+    /// Penalty of repeated tokens; 1 is none [default: 1]
+    #[arg(long, value_name = "X", value_parser = above_zero(100.0), allow_negative_numbers = true)]
+    pub(super) repeat_penalty: Option<f32>,
+}
+
+impl SamplingArgs {
+    pub(super) fn params(&self) -> SamplingParams {
+        let base = openai_sampling();
+        SamplingParams {
+            temperature: self.temp.unwrap_or(base.temperature),
+            top_k: self.top_k.unwrap_or(base.top_k),
+            top_p: self.top_p.unwrap_or(base.top_p),
+            min_p: self.min_p.unwrap_or(base.min_p),
+            repetition_penalty: self.repeat_penalty.unwrap_or(base.repetition_penalty),
+            ..base
+        }
+    }
+}

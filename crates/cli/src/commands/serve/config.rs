@@ -1,0 +1,42 @@
+//! From arguments to the settings of the server itself.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use realizar_server::{Limits, ServerConfig};
+
+use super::args::Args;
+use crate::ui;
+
+/// The settings; keys are read from their file.
+pub(super) fn config(args: &Args) -> Result<ServerConfig> {
+    let mut api_keys = args.api_key.clone();
+    if let Some(path) = &args.api_key_file {
+        let text = std::fs::read_to_string(path);
+        let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+        let keys = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let before = api_keys.len();
+        api_keys.extend(keys.map(str::to_owned));
+        // Without keys the server would be open, which is not what the flag asks for.
+        anyhow::ensure!(api_keys.len() > before, "{} has no keys", path.display());
+    }
+    if api_keys.iter().any(String::is_empty) {
+        return Err(ui::usage("an API key is empty"));
+    }
+    let seconds = |n: usize| Duration::from_secs(n as u64);
+    Ok(ServerConfig {
+        host: args.host.clone(),
+        port: args.port,
+        api_keys,
+        allowed_origins: args.cors_origin.clone(),
+        limits: Limits {
+            body_bytes: args.max_body.saturating_mul(1 << 20),
+            prompt_tokens: args.max_prompt,
+            output_tokens: args.max_output,
+            ..Limits::default()
+        },
+        request_timeout: args.timeout.map(seconds),
+        shutdown_grace: seconds(args.grace),
+        ..ServerConfig::default()
+    })
+}

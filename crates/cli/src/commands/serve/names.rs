@@ -1,0 +1,73 @@
+//! What the models of a server are called.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::ui;
+
+/// Of each model its names, the one to show first: aliases, then what it is called by itself.
+pub(super) fn names(models: &[String], aliases: &[String]) -> Result<Vec<Vec<String>>> {
+    let mut names: Vec<Vec<String>> = vec![Vec::new(); models.len()];
+    for alias in aliases {
+        let (name, of) = match alias.split_once('=') {
+            Some((name, model)) => (name, models.iter().position(|m| m == model)),
+            None if models.len() == 1 => (alias.as_str(), Some(0)),
+            None => {
+                let text = format!("--alias {alias}: with several models, write NAME=MODEL");
+                return Err(ui::usage(text));
+            }
+        };
+        let Some(of) = of else {
+            return Err(ui::usage(format!("--alias {alias}: no such model is served")));
+        };
+        if name.is_empty() {
+            return Err(ui::usage(format!("--alias {alias}: the name is empty")));
+        }
+        names[of].push(name.to_owned());
+    }
+    for (names, model) in names.iter_mut().zip(models) {
+        let own = own_name(model);
+        if !names.contains(&own) {
+            names.push(own);
+        }
+    }
+    Ok(names)
+}
+
+/// A file's name without its extension, a directory's name, or the source as it was written.
+pub(super) fn own_name(model: &str) -> String {
+    let path = Path::new(model);
+    let name = if path.is_dir() {
+        path.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_owned()))
+    } else if path.is_file() {
+        path.file_stem().map(ToOwned::to_owned)
+    } else {
+        None
+    };
+    name.map_or_else(|| model.to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_models() {
+        let check = |models: &[&str], aliases: &[&str], want: Result<&[&[&str]], &str>| {
+            let owned = |list: &[&str]| list.iter().map(|&s| s.to_owned()).collect::<Vec<_>>();
+            match (names(&owned(models), &owned(aliases)), want) {
+                (Ok(got), Ok(want)) => assert_eq!(got, want),
+                (Err(got), Err(want)) => assert!(got.to_string().contains(want), "{got}"),
+                (got, want) => panic!("{got:?}, expected {want:?}"),
+            }
+        };
+        check(&["smollm2"], &[], Ok(&[&["smollm2"]]));
+        check(&["a"], &["x", "y"], Ok(&[&["x", "y", "a"]]));
+        check(&["a", "b"], &["x=b"], Ok(&[&["a"], &["x", "b"]]));
+        check(&["a"], &["a"], Ok(&[&["a"]]));
+        check(&["a", "b"], &["x"], Err("NAME=MODEL"));
+        check(&["a"], &["x=c"], Err("no such model"));
+        check(&["a"], &["=a"], Err("empty"));
+    }
+}
