@@ -5,5 +5,6 @@ mod common;
 mod completions;
 mod endpoints;
 mod errors;
+mod kv_events;
 mod lifecycle;
 mod structured;
