@@ -1,7 +1,7 @@
 """What the scripts of `cargo xtask clients` have in common.
 
-Each script is called with the server's URL and the model's name, and prints a line of JSON for every
-ability that it tried.
+Each script is called with the server's URL, the model's name and that of a model for embeddings, and
+prints a line of JSON for every ability that it tried.
 """
 
 import json
@@ -10,7 +10,7 @@ import time
 import traceback
 import urllib.request
 
-URL, MODEL = sys.argv[1], sys.argv[2]
+URL, MODEL, EMBEDDING_MODEL = sys.argv[1:4]
 API = URL + "/v1"
 KEY = "none"
 TIMEOUT = 300
@@ -92,13 +92,6 @@ def check_cancel(leave):
             return
         time.sleep(0.05)
     raise AssertionError("the request still runs five seconds after its client left")
-
-
-def no_embeddings(error):
-    """The server's reason when the model has no embeddings; any other error goes on."""
-    if getattr(error, "status_code", None) in (400, 404, 501):
-        raise Skip(str(error)) from error
-    raise error
 
 
 def run(**abilities):

@@ -85,9 +85,10 @@ def cancel():
     # The API has no way to ask for more than the model wants to say.
     long = [{"role": "user", "content": "Tell a very long story about the sea, in many chapters."}]
     stream = client.messages.create(messages=long, max_tokens=1500, stream=True, **common)
-    for event in stream:
-        if event.type == "content_block_delta":
-            break
+    # A loop that is left would close the stream before it is seen to run.
+    events = iter(stream)
+    while next(events).type != "content_block_delta":
+        pass
     a.check_cancel(stream.close)
 
 

@@ -3,7 +3,6 @@
 from typing import Literal
 
 import abilities as a
-import openai
 from langchain_core.tools import tool as as_tool
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel
@@ -51,11 +50,9 @@ def schema():
 
 
 def embed():
-    embeddings = OpenAIEmbeddings(check_embedding_ctx_length=False, **options)
-    try:
-        one, other = embeddings.embed_documents(["one text", "another"])
-    except openai.APIStatusError as error:
-        a.no_embeddings(error)
+    embedding = {**options, "model": a.EMBEDDING_MODEL}
+    embeddings = OpenAIEmbeddings(check_embedding_ctx_length=False, **embedding)
+    one, other = embeddings.embed_documents(["one text", "another"])
     a.check_vectors(one, other)
 
 

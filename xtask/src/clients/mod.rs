@@ -21,6 +21,9 @@ use install::Environment;
 /// What every script tries, in the order of the table's columns.
 const ABILITIES: &[&str] = &["chat", "stream", "tool", "schema", "embed", "cancel"];
 
+/// The name under which the model also gives embeddings.
+const EMBEDDING_MODEL: &str = "embedding";
+
 /// A client and its script in `xtask/clients`.
 struct Client {
     name: &'static str,
@@ -140,9 +143,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         program: engine,
         extra: args.args.split_whitespace().map(str::to_owned).collect(),
     };
+    let mut with_embeddings = contender.clone();
+    let embedding_model = format!("{EMBEDDING_MODEL}={}", setup.model.display());
+    with_embeddings.extra.extend(["--embedding-model".to_owned(), embedding_model]);
     let mut tried = Vec::new();
     let clients: Vec<&Client> = CLIENTS.iter().filter(|client| wanted(client.name)).collect();
-    let server = contender.start(&setup)?;
+    let server = with_embeddings.start(&setup)?;
     for client in clients {
         println!("clients: {}", client.name);
         tried.extend(client.run(&server)?);
@@ -153,8 +159,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     server.stop()?;
     if wanted(router::NAME) {
-        println!("clients: {}", router::NAME);
-        tried.push(router::run(&contender, &setup)?);
+        for policy in router::Policy::ALL {
+            println!("clients: {}", router::NAME);
+            tried.push(router::run(&contender, &setup, policy)?);
+        }
     }
     println!("\n{}", render(&tried));
     for Tried { row, what, verdict, note } in &tried {
@@ -170,7 +178,7 @@ impl Client {
     /// Installs the client, runs its script and reads what it tells.
     fn run(&self, server: &Server) -> Result<Vec<Tried>> {
         let mut command = self.environment.script(self.name, self.script)?;
-        command.args([server.client.url(), &server.client.model]);
+        command.args([server.client.url(), &server.client.model, EMBEDDING_MODEL]);
         let out = command.stdin(Stdio::null()).output();
         let out = out.with_context(|| format!("start {}", shell::show(&command)))?;
         let stderr = String::from_utf8_lossy(&out.stderr);

@@ -1,5 +1,5 @@
-//! vllm-router in front of two replicas: requests with common prefixes come in, one replica is
-//! killed, and no client sees a failure.
+//! vllm-router in front of two replicas: requests with common prefixes come in and go to where their
+//! prefixes are, one replica is killed, and no client sees a failure.
 
 use std::fs::File;
 use std::process::{Child, Stdio};
@@ -8,12 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use realizar_kvcache::PAGE_LEN;
 
 use super::install::{Environment, direct, program};
 use super::{Tried, Verdict};
 use crate::load::client::{Client, joined};
 use crate::load::metrics;
-use crate::load::server::{Contender, Setup, free_port};
+use crate::load::server::{Contender, Server, Setup, free_port};
 use crate::load::workload::{Api, Ask, Workload};
 use crate::shell;
 
@@ -29,13 +30,48 @@ const KILL_AFTER: usize = 16;
 const START_LIMIT: Duration = Duration::from_secs(60);
 const REQUEST_LIMIT: Duration = Duration::from_secs(300);
 
+/// How the router chooses a replica.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Policy {
+    /// By the texts that it has sent to each.
+    CacheAware,
+    /// By the pages that each tells it of.
+    KvAware,
+}
+
+impl Policy {
+    pub(super) const ALL: [Self; 2] = [Self::CacheAware, Self::KvAware];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::CacheAware => "cache_aware",
+            Self::KvAware => "kv_aware",
+        }
+    }
+
+    fn row(self) -> &'static str {
+        match self {
+            Self::CacheAware => "vllm-router, cache_aware",
+            Self::KvAware => "vllm-router, kv_aware",
+        }
+    }
+}
+
 /// Routes, kills, and tells how the clients fared.
-pub(super) fn run(contender: &Contender, setup: &Setup) -> Result<Tried> {
-    let (verdict, note) = match routed(contender, setup) {
+pub(super) fn run(contender: &Contender, setup: &Setup, policy: Policy) -> Result<Tried> {
+    let (verdict, note) = match routed(contender, setup, policy) {
         Ok(note) => (Verdict::Passed, note),
         Err(error) => (Verdict::Failed, format!("{error:#}")),
     };
-    Ok(Tried { row: NAME, what: "a replica is killed".to_owned(), verdict, note })
+    Ok(Tried { row: policy.row(), what: "a replica is killed".to_owned(), verdict, note })
+}
+
+/// A replica that publishes the changes of its prefix cache, and where it does.
+fn replica(name: &str, contender: &Contender, setup: &Setup) -> Result<(Server, String)> {
+    let endpoint = format!("tcp://127.0.0.1:{}", free_port()?);
+    let mut contender = Contender { label: name.to_owned(), ..contender.clone() };
+    contender.extra.extend(["--kv-events".to_owned(), endpoint.clone()]);
+    Ok((contender.start(setup)?, endpoint))
 }
 
 /// The router's process, which is killed when this is dropped.
@@ -49,18 +85,23 @@ impl Drop for Router {
     }
 }
 
-fn routed(contender: &Contender, setup: &Setup) -> Result<String> {
+fn routed(contender: &Contender, setup: &Setup, policy: Policy) -> Result<String> {
     let folder = ENVIRONMENT.install(NAME)?;
-    let replica =
-        |name: &str| Contender { label: name.to_owned(), ..contender.clone() }.start(setup);
-    let first = replica("replica-1")?;
-    let second = replica("replica-2")?;
+    let (first, events) = replica("replica-1", contender, setup)?;
+    let (second, other_events) = replica("replica-2", contender, setup)?;
     let (port, prometheus) = (free_port()?, free_port()?);
     let mut command = shell::command(program(&folder, "vllm-router"));
     command.current_dir(&folder);
     command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
-    command.args(["--prometheus-port", &prometheus.to_string(), "--policy", "cache_aware"]);
+    command.args(["--prometheus-port", &prometheus.to_string(), "--policy", policy.name()]);
     command.args(["--worker-urls", first.client.url(), second.client.url()]);
+    if matches!(policy, Policy::KvAware) {
+        for (server, events) in [(&first, events), (&second, other_events)] {
+            command.args(["--kv-event-source", &format!("{}={events}", server.client.url())]);
+        }
+        command.args(["--kv-event-model", &first.client.model]);
+        command.args(["--kv-event-block-size", &PAGE_LEN.to_string()]);
+    }
     direct(&mut command);
     let log = folder.join("router.log");
     let file = File::create(&log).with_context(|| log.display().to_string())?;
@@ -96,13 +137,18 @@ fn routed(contender: &Contender, setup: &Setup) -> Result<String> {
     });
     let [one, other] = shares;
     let (one, other) = (one?, other?);
+    let found = metrics::found_prefixes(&first.client)?;
     drop(router);
     first.stop()?;
     if let Some(failure) = failures.first() {
         bail!("{} of {REQUESTS} requests failed, first: {failure}", failures.len());
     }
     ensure!(one > 0.0 && other > 0.0, "one replica got no request: {one} and {other} answers");
-    Ok(format!("{REQUESTS} answers; replicas had given {one} and {other} before the kill"))
+    Ok(format!(
+        "{REQUESTS} answers; replicas had given {one} and {other} before the kill; the other had \
+         {:.0} % of its prompts' tokens in the cache",
+        100.0 * found
+    ))
 }
 
 /// Waits until the router answers a request.

@@ -63,6 +63,15 @@ pub(crate) fn finished(client: &Client) -> Result<f64> {
     found.context("/metrics has no vllm:request_success")
 }
 
+/// The part of the prompts' tokens that the server had in its cache, from 0 to 1.
+pub(crate) fn found_prefixes(client: &Client) -> Result<f64> {
+    let text = client.get("/metrics")?;
+    let of = |name: &str| value(&text, name).with_context(|| format!("/metrics has no {name}"));
+    let (found, all) =
+        (of("vllm:prefix_cache_hits_total")?, of("vllm:prefix_cache_queries_total")?);
+    Ok(found / all.max(1.0))
+}
+
 /// The sum of a metric's values over all its labels.
 fn value(text: &str, name: &str) -> Option<f64> {
     let values = text.lines().filter_map(|line| {
