@@ -7,16 +7,15 @@ use super::types::{Body, Head};
 use crate::chat_parser::{ChatDelta, ChatParser, ChatParserOptions};
 use crate::error::ApiError;
 use crate::generation::{Finish, Progress, TokenLogprob, Usage};
+use crate::registry::ModelLease;
 use crate::sse::{self, Chunks};
-use crate::state::ServedModel;
 use axum::response::sse::Event;
 use serde::Serialize;
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 /// Turns what happens to the answers into chunks.
 pub(crate) struct ChatChunks {
-    model: Arc<ServedModel>,
+    model: ModelLease,
     head: Head,
     usage: StreamUsage,
     logprobs: bool,
@@ -86,7 +85,7 @@ impl From<ChatDelta> for Delta {
 
 impl ChatChunks {
     pub(crate) fn new(
-        model: Arc<ServedModel>,
+        model: ModelLease,
         head: Head,
         usage: StreamUsage,
         logprobs: bool,
