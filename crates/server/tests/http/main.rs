@@ -6,4 +6,6 @@ mod completions;
 mod endpoints;
 mod errors;
 mod lifecycle;
+mod registry;
+mod scores;
 mod structured;
