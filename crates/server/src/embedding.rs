@@ -6,7 +6,7 @@ use crate::registry::ModelLease;
 use crate::state::AppState;
 use realizar_runtime::engine::{EmbeddingRequest, EngineEvent, SubmitError, Ticket};
 use realizar_runtime::tokenizer::EncodeOptions;
-use realizar_runtime::{EmbedParams, ModelOutput};
+use realizar_runtime::{EmbedParams, Error, ModelOutput};
 use serde::Serialize;
 use std::collections::VecDeque;
 use tokio::sync::oneshot;
@@ -119,6 +119,11 @@ fn submit(model: &ModelLease, request: EmbeddingRequest) -> Result<Pending, Subm
     let sink = Box::new(move |event| {
         let result = match event {
             EngineEvent::Embedding { values, .. } => Ok(values),
+            // Without an answer, the receiver learns that the engine ended.
+            EngineEvent::Failed(Error::Closed) => {
+                sender.take();
+                return;
+            }
             EngineEvent::Failed(error) => Err(ApiError::from(error)),
             _ => return,
         };

@@ -372,6 +372,7 @@ impl From<realizar_runtime::Error> for ApiError {
             E::Sampling(error) => error.into(),
             E::Text(_) | E::Request(_) => Self::malformed(error.to_string()),
             E::PromptTooLong { .. } => Self::context_length("prompt", error.to_string()),
+            E::Closed => Self::unavailable(error.to_string()),
             E::Render(_) => Self::invalid("messages", error.to_string()),
             error => Self::internal(error.to_string()),
         }

@@ -178,6 +178,9 @@ impl Generation {
             EngineEvent::Embedding { .. } => {
                 Err(ApiError::internal("an embedding came where text was asked for"))
             }
+            EngineEvent::Failed(realizar_runtime::Error::Closed) => {
+                Err(ApiError::unavailable(self.model.why_ended()))
+            }
             EngineEvent::Failed(error) => Err(error.into()),
         }
     }

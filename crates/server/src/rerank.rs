@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn the_best_come_first() {
         let scores = || vec![0.5, -1.0, 0.75, 0.5];
-        let all = vec![(2, 0.75), (0, 0.5), (3, 0.5), (1, -1.0)];
+        let all = [(2, 0.75), (0, 0.5), (3, 0.5), (1, -1.0)];
         for (top_n, n) in [(None, 4), (Some(0), 4), (Some(9), 4), (Some(2), 2)] {
             assert_eq!(ranked(scores(), top_n), all[..n], "{top_n:?}");
         }

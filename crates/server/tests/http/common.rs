@@ -186,7 +186,7 @@ impl TestServer {
         let body = body.to_string();
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n\
-             content-length: {}\r\n\r\n",
+             connection: close\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
         connection.write_all(head.as_bytes()).expect("write");
