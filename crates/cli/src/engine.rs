@@ -18,7 +18,7 @@ use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::template::{ChatTemplate, Message, RenderOptions};
 use realizar_runtime::tokenizer::{EncodeOptions, Tokenizer};
 use realizar_runtime::{
-    Error, Event, GenerateParams, Generation, LoadOptions, Model, ModelOutput, Session,
+    Error, Event, GenerateParams, Generation, LoadOptions, MemoryUse, Model, ModelOutput, Session,
 };
 
 use crate::options::{ArithmeticArg, GenerateArgs, GlobalArgs, KvTypeArg, LoadArgs, TemplateArgs};
@@ -62,30 +62,7 @@ impl Engine {
         global: &GlobalArgs,
         needs: Needs,
     ) -> Result<Self> {
-        let default = LoadOptions::default();
-        let options = LoadOptions {
-            output: needs.output,
-            arithmetic: match args.arithmetic {
-                ArithmeticArg::Auto => Arithmetic::Auto,
-                ArithmeticArg::F32 => Arithmetic::F32,
-            },
-            kv_type: args.kv_type.map(|ty| match ty {
-                KvTypeArg::F32 => BlockType::F32,
-                KvTypeArg::F16 => BlockType::F16,
-                KvTypeArg::Bf16 => BlockType::BF16,
-                KvTypeArg::Q8_0 => BlockType::Q8_0,
-                KvTypeArg::Q4_0 => BlockType::Q4_0,
-            }),
-            max_seq_len: needs.ctx,
-            rope_stretch: args.rope_stretch(),
-            chunk: args.chunk,
-            max_outputs: needs.outputs.unwrap_or(default.max_outputs),
-            max_seqs: needs.seqs.unwrap_or(default.max_seqs),
-            prefix_cache: needs.prefix_cache,
-            kv_tokens: needs.kv_tokens,
-            profile: needs.profile,
-            packed_cache: args.packed_cache(global)?,
-        };
+        let options = load_options(args, global, needs)?;
         let device = args.device.unwrap_or_default();
         tracing::info!(
             model = %path.display(),
@@ -217,6 +194,48 @@ impl Engine {
         };
         Ok(session.generate(&mut self.model, ids, params, on_event)?)
     }
+}
+
+/// The memory that the model at `path` will take.
+pub(crate) fn memory_needed(
+    path: &Path,
+    args: &LoadArgs,
+    global: &GlobalArgs,
+    needs: Needs,
+) -> Result<MemoryUse> {
+    let options = load_options(args, global, needs)?;
+    let device = args.device.unwrap_or_default();
+    let device_options = args.device_options();
+    let needed = device::memory_needed(path, &device, args.gpu_layers, &device_options, &options);
+    needed.map_err(usage_of_device)
+}
+
+/// The runtime's options for these arguments.
+fn load_options(args: &LoadArgs, global: &GlobalArgs, needs: Needs) -> Result<LoadOptions> {
+    let default = LoadOptions::default();
+    Ok(LoadOptions {
+        output: needs.output,
+        arithmetic: match args.arithmetic {
+            ArithmeticArg::Auto => Arithmetic::Auto,
+            ArithmeticArg::F32 => Arithmetic::F32,
+        },
+        kv_type: args.kv_type.map(|ty| match ty {
+            KvTypeArg::F32 => BlockType::F32,
+            KvTypeArg::F16 => BlockType::F16,
+            KvTypeArg::Bf16 => BlockType::BF16,
+            KvTypeArg::Q8_0 => BlockType::Q8_0,
+            KvTypeArg::Q4_0 => BlockType::Q4_0,
+        }),
+        max_seq_len: needs.ctx,
+        rope_stretch: args.rope_stretch(),
+        chunk: args.chunk,
+        max_outputs: needs.outputs.unwrap_or(default.max_outputs),
+        max_seqs: needs.seqs.unwrap_or(default.max_seqs),
+        prefix_cache: needs.prefix_cache,
+        kv_tokens: needs.kv_tokens,
+        profile: needs.profile,
+        packed_cache: args.packed_cache(global)?,
+    })
 }
 
 /// The chat template in a file, with the special tokens of `tokenizer`.

@@ -355,6 +355,26 @@ pub(crate) fn whole(text: &str) -> Result<usize, String> {
     text.parse::<usize>().map_err(|e| format!("must be a whole number from 0: {e}"))
 }
 
+/// A size of memory in bytes: a number of GiB, or one with a unit, of which each is 1024 times the
+/// one before.
+pub(crate) fn memory_size(text: &str) -> Result<usize, String> {
+    let refuse = || "must be a size above 0 such as 8, 512M or 1.5GiB".to_owned();
+    let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let unit = unit.to_ascii_lowercase();
+    let power = match unit.strip_suffix("ib").or(unit.strip_suffix('b')).unwrap_or(&unit) {
+        "" if unit.is_empty() => 3,
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        "t" => 4,
+        _ => return Err(refuse()),
+    };
+    let bytes = number.trim().parse::<f64>().map_err(|_| refuse())? * 1024_f64.powi(power);
+    let in_range = bytes >= 1.0 && bytes < usize::MAX as f64;
+    if in_range { Ok(bytes as usize) } else { Err(refuse()) }
+}
+
 /// Values between commas or white space, in one argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct List<T>(pub(crate) Vec<T>);
@@ -553,6 +573,29 @@ mod tests {
         }
         for text in ["", " , ", "5,x", "-1"] {
             assert!(list::<u32>(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn sizes_of_memory() {
+        for (text, want) in [
+            ("8", Some(8 << 30)),
+            ("0.5", Some(512 << 20)),
+            ("1.5GiB", Some(3 << 29)),
+            ("1.5 g", Some(3 << 29)),
+            ("512M", Some(512 << 20)),
+            ("64kb", Some(64 << 10)),
+            ("1T", Some(1 << 40)),
+            ("0", None),
+            ("-1", None),
+            ("b", None),
+            ("7b", None),
+            ("G", None),
+            ("nan", None),
+            ("1e99", None),
+            ("8 Gigs", None),
+        ] {
+            assert_eq!(memory_size(text).ok(), want, "{text}");
         }
     }
 

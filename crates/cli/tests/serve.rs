@@ -57,6 +57,30 @@ fn serves_until_it_is_told_to_stop() {
 }
 
 #[test]
+fn models_of_a_directory_are_loaded_when_they_are_named() {
+    let folder = PathBuf::from(model()).parent().expect("a folder").display().to_string();
+    let args = ["--models-dir", &folder, "--memory-limit", "4G", "--port", "0", "--ctx", "64"];
+    let mut server = Server(command(&args).spawn().expect("the binary starts"));
+    let mut out = BufReader::new(server.0.stdout.take().expect("standard output"));
+    let mut line = String::new();
+    out.read_line(&mut line).expect("a line");
+    let url = line.trim().strip_prefix("listening on ").expect("the URL").to_owned();
+    let state = || {
+        let text = ureq::get(format!("{url}/models")).call().expect("an answer");
+        let text = text.into_body().read_to_string().expect("a body");
+        let list: Value = serde_json::from_str(&text).expect("JSON");
+        let model = &list["data"][0];
+        (model["id"].clone(), model["status"]["value"].clone())
+    };
+    assert_eq!(state(), (json!("model-f32"), json!("unloaded")));
+    let ask = json!({"model": "model-f32", "prompt": "a", "max_tokens": 1}).to_string();
+    let request = ureq::post(format!("{url}/v1/completions"));
+    let answer = request.header("content-type", "application/json").send(ask).expect("an answer");
+    assert_eq!(answer.status().as_u16(), 200);
+    assert_eq!(state(), (json!("model-f32"), json!("loaded")));
+}
+
+#[test]
 fn what_cannot_be_served_is_one_line() {
     let model = model();
     for (args, code, want) in [
@@ -67,6 +91,10 @@ fn what_cannot_be_served_is_one_line() {
         (&[&model, "b", "--port", "0", "--alias", "x"], 2, "NAME=MODEL"),
         (&[&model, "b", "--port", "0", "--template", "x"], 2, "--template"),
         (&["--port", "0"], 2, "MODEL"),
+        (&["--models-dir", "no-such-dir", "--port", "0"], 1, "no-such-dir"),
+        (&[&model, "--memory-limit", "8 apples"], 2, "--memory-limit"),
+        (&[&model, "--memory-limit", "1K", "--port", "0"], 1, "all models together may take 1024"),
+        (&[&model, "--admin-key", "", "--port", "0"], 2, "admin key"),
     ] {
         let output = command(args).output().expect("the binary starts");
         let stderr = String::from_utf8_lossy(&output.stderr);

@@ -112,6 +112,11 @@ impl QuantizedRows {
         Self { n_rows: 0, n_cols: 0, max_rows, max_cols: n_blocks * BLOCK_LEN, data, start }
     }
 
+    /// Bytes of that room.
+    pub const fn bytes_for(max_rows: usize, max_cols: usize) -> usize {
+        (max_rows * row_stride(max_cols.div_ceil(BLOCK_LEN)) + LINE_LEN) * size_of::<f32>()
+    }
+
     /// Number of rows.
     pub const fn n_rows(&self) -> usize {
         self.n_rows

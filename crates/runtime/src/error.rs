@@ -221,6 +221,9 @@ pub enum Error {
         /// The context.
         max: usize,
     },
+    /// The engine ended before the request was complete.
+    #[error("the engine is shutting down")]
+    Closed,
     /// A request asks for something that the model cannot do.
     #[error("{0}")]
     Request(String),

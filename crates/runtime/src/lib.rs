@@ -43,6 +43,7 @@ pub mod engine;
 mod error;
 mod generate;
 pub mod graph;
+mod memory;
 pub mod metrics;
 mod model;
 mod models;
@@ -64,6 +65,7 @@ pub use error::{DeviceFault, Error};
 pub use generate::{
     Event, FinishReason, GenerateParams, Generation, Session, Timings, TokenEvent, TopLogprob,
 };
+pub use memory::MemoryUse;
 pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model, ModelOutput};
 pub use models::{supported_gguf, supported_hf};
 pub use packed_cache::{PackedCache, PackedFiles};

@@ -7,11 +7,12 @@ use crate::backend::{Arithmetic, Backend, ExecutableOptions, Role};
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::embedding::Pooling;
-use crate::graph;
+use crate::graph::{self, Graph};
+use crate::memory::MemoryUse;
 use crate::metrics::{DispatchMetrics, DispatchSnapshot};
 use crate::models;
 use crate::packed_cache::PackedCache;
-use crate::placement::{Placement, place};
+use crate::placement::{Placement, ToLoad, place};
 use crate::plan::{RowLimits, plan};
 use crate::rope::RopeStretch;
 use crate::runner::{Chunk, Outputs, Runner};
@@ -125,7 +126,43 @@ pub struct Model {
     backend: String,
     n_params: usize,
     weight_bytes: usize,
+    memory: MemoryUse,
     hash: String,
+}
+
+/// A model's graph and weights before they have a place.
+struct Recorded {
+    checkpoint: Checkpoint,
+    architecture: &'static str,
+    config: Config,
+    graph: Graph,
+    weights: Weights,
+    max_seq_len: usize,
+    limits: RowLimits,
+}
+
+impl Recorded {
+    fn open(path: &Path, options: &LoadOptions) -> Result<Self, Error> {
+        let checkpoint = Checkpoint::open(path)?;
+        let mut config = models::config(&checkpoint)?;
+        if let Some(stretch) = options.rope_stretch {
+            stretch_context(&mut config, stretch)?;
+        }
+        let max_seq_len = context(&config, options)?;
+        let recorded = models::record(&checkpoint, config, max_seq_len, options.output)?;
+        let (config, mut graph, mut weights) = (recorded.config, recorded.graph, recorded.weights);
+        let architecture = recorded.architecture;
+        if options.output == ModelOutput::Embeddings {
+            let body = graph::body(&graph).ok_or_else(|| Error::Unsupported {
+                path: checkpoint.path().to_owned(),
+                feature: format!("{architecture} for embeddings"),
+            })?;
+            weights = body.weights_of(&weights);
+            graph = body.graph;
+        }
+        let limits = row_limits(options, max_seq_len)?;
+        Ok(Self { checkpoint, architecture, config, graph, weights, max_seq_len, limits })
+    }
 }
 
 impl Model {
@@ -152,45 +189,29 @@ impl Model {
         last_layers: usize,
         options: &LoadOptions,
     ) -> Result<Self, Error> {
-        let checkpoint = Checkpoint::open(path)?;
-        let mut config = models::config(&checkpoint)?;
-        if let Some(stretch) = options.rope_stretch {
-            stretch_context(&mut config, stretch)?;
-        }
-        let max_seq_len = context(&config, options)?;
-        let recorded = models::record(&checkpoint, config, max_seq_len, options.output)?;
-        let (config, mut graph, mut weights) = (recorded.config, recorded.graph, recorded.weights);
-        let mut default_pooling = Pooling::Last;
-        if options.output == ModelOutput::Embeddings {
-            default_pooling = checkpoint.pooling()?.unwrap_or(default_pooling);
-            let body = graph::body(&graph).ok_or_else(|| Error::Unsupported {
-                path: checkpoint.path().to_owned(),
-                feature: format!("{} for embeddings", recorded.architecture),
-            })?;
-            weights = body.weights_of(&weights);
-            graph = body.graph;
-        }
-        let limits = row_limits(options, max_seq_len)?;
-        let pools = |groups: &[GroupSpec]| kv_pools(groups, options, max_seq_len, limits.tokens);
-        let kv = pools(&graph.kv_groups)?;
+        let Recorded { checkpoint, architecture, config, graph, weights, max_seq_len, limits } =
+            Recorded::open(path, options)?;
+        let default_pooling = match options.output {
+            ModelOutput::Logits => Pooling::Last,
+            ModelOutput::Embeddings => checkpoint.pooling()?.unwrap_or(Pooling::Last),
+        };
+        let kv = kv_pools(&graph.kv_groups, options, max_seq_len, limits.tokens)?;
         let output = (options.output, graph.output_width());
         let (n_params, weight_bytes) = sizes(&weights);
         let hash = model_hash(&checkpoint, &weights)?;
         let to_load = place(graph, weights, config.n_layers, (first, last), last_layers)?;
         let packed_files = options.packed_cache.files(&checkpoint)?;
+        let mut memory = MemoryUse::default();
         let (mut parts, mut executables) = (Vec::new(), Vec::new());
         // The text side needs one thread, and packing waits for memory: both at once.
         let (tokenizer, template) = std::thread::scope(|scope| {
             let text = scope.spawn(|| text_side(&checkpoint, path));
             for (backend, part, weights) in to_load {
-                let for_part = ExecutableOptions {
-                    arithmetic: options.arithmetic,
-                    kv: pools(&part.graph.kv_groups)?,
-                    max_seq_len,
-                    profile: options.profile,
-                    packed_files: packed_files.clone(),
-                };
-                executables.push(backend.load(plan(&part.graph, limits), weights, &for_part)?);
+                let mut for_part = part_options(&part.graph, options, max_seq_len, limits)?;
+                for_part.packed_files = packed_files.clone();
+                let plan = plan(&part.graph, limits);
+                memory = memory + backend.memory(&plan, &weights, &for_part);
+                executables.push(backend.load(plan, weights, &for_part)?);
                 parts.push(part);
             }
             Ok::<_, Error>(text.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -204,7 +225,7 @@ impl Model {
         Ok(Self {
             path: path.to_owned(),
             text_path,
-            architecture: recorded.architecture,
+            architecture,
             runner: Runner::new(
                 executable,
                 limits,
@@ -222,8 +243,30 @@ impl Model {
             template: template.map(|t| t.map(Arc::new)).map_err(Arc::new),
             n_params,
             weight_bytes,
+            memory,
             hash,
         })
+    }
+
+    /// The memory that [`Self::load_split`] would take for the same. No weight is read.
+    ///
+    /// # Errors
+    /// As for [`Self::load_split`], as far as the files and the options tell.
+    pub fn memory_needed(
+        path: &Path,
+        first: &dyn Backend,
+        last: &dyn Backend,
+        last_layers: usize,
+        options: &LoadOptions,
+    ) -> Result<MemoryUse, Error> {
+        let Recorded { config, graph, weights, max_seq_len, limits, .. } =
+            Recorded::open(path, options)?;
+        let to_load = place(graph, weights, config.n_layers, (first, last), last_layers)?;
+        let needed = |(backend, part, weights): &ToLoad<'_>| {
+            let for_part = part_options(&part.graph, options, max_seq_len, limits)?;
+            Ok(backend.memory(&plan(&part.graph, limits), weights, &for_part))
+        };
+        to_load.iter().map(needed).sum()
     }
 
     /// The path that it was loaded from.
@@ -264,6 +307,11 @@ impl Model {
     /// Bytes of all weights as they are stored.
     pub fn weight_bytes(&self) -> usize {
         self.weight_bytes
+    }
+
+    /// The memory that it takes on its devices.
+    pub fn memory(&self) -> MemoryUse {
+        self.memory
     }
 
     /// The most tokens of a sequence.
@@ -458,6 +506,22 @@ fn row_limits(options: &LoadOptions, max_seq_len: usize) -> Result<RowLimits, Er
         ModelOutput::Embeddings => tokens,
     };
     Ok(RowLimits { tokens, outputs })
+}
+
+/// What a part of a model is made for; without files of packed weights.
+fn part_options(
+    graph: &Graph,
+    options: &LoadOptions,
+    max_seq_len: usize,
+    limits: RowLimits,
+) -> Result<ExecutableOptions, Error> {
+    Ok(ExecutableOptions {
+        arithmetic: options.arithmetic,
+        kv: kv_pools(&graph.kv_groups, options, max_seq_len, limits.tokens)?,
+        max_seq_len,
+        profile: options.profile,
+        packed_files: None,
+    })
 }
 
 /// Of each key-value group, its layout and its pages.

@@ -154,11 +154,11 @@ fn each_part_has_its_weights_and_its_layers_of_the_cache() {
 
 #[test]
 fn a_device_that_refuses_its_part_is_an_error() {
-    use realizar_runtime::Error;
     use realizar_runtime::backend::{Backend, Executable, ExecutableOptions};
     use realizar_runtime::graph::Fusions;
     use realizar_runtime::plan::Plan;
     use realizar_runtime::weights::Weights;
+    use realizar_runtime::{Error, MemoryUse};
 
     /// A device that runs nothing.
     #[derive(Debug)]
@@ -171,6 +171,10 @@ fn a_device_that_refuses_its_part_is_an_error() {
 
         fn fusions(&self) -> Fusions {
             Fusions::NONE
+        }
+
+        fn memory(&self, _: &Plan, _: &Weights, _: &ExecutableOptions) -> MemoryUse {
+            MemoryUse::default()
         }
 
         fn load(

@@ -4,8 +4,11 @@
 use crate::config::ServerConfig;
 use crate::error::{ApiError, Error};
 use crate::openai::{chat, completions, embeddings, models};
-use crate::state::{AppState, Models};
-use crate::{auth, dialects, health, info, metrics, native, page, request_id};
+use crate::registry::Models;
+use crate::state::AppState;
+use crate::{
+    admin, auth, dialects, health, info, metrics, native, page, request_id, rerank, score,
+};
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
@@ -42,6 +45,9 @@ pub fn app(state: AppState) -> Result<Router, Error> {
         .route("/get_model_info", get(info::model_info))
         .route("/get_server_info", get(info::server_info))
         .route("/metrics", get(metrics::get))
+        .route("/models", get(models::list))
+        .route("/rerank", post(rerank::create))
+        .route("/score", post(score::create))
         .route("/tokenize", post(native::tokenize))
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/chat/completions/render", post(chat::render))
@@ -52,12 +58,19 @@ pub fn app(state: AppState) -> Result<Router, Error> {
         .route("/v1/messages/count_tokens", post(dialects::count_tokens))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::get))
+        .route("/v1/rerank", post(rerank::create))
         .route("/v1/responses", post(dialects::responses))
+        .route("/v1/score", post(score::create))
         .route("/version", get(health::version))
         .route_layer(middleware::from_fn_with_state(state.clone(), auth::require_key));
+    let administered = Router::new()
+        .route("/models/load", post(admin::load))
+        .route("/models/unload", post(admin::unload))
+        .route_layer(middleware::from_fn_with_state(state.clone(), auth::require_admin));
     let cors = cors(&state.config().allowed_origins)?;
     Ok(open
         .merge(guarded)
+        .merge(administered)
         .fallback(unknown_url)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(state.config().limits.body_bytes))
@@ -127,7 +140,7 @@ impl Server {
         let failed = |source| Error::Bind { address: format!("{host}:{port}"), source };
         let listener = TcpListener::bind((host, port)).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let state = AppState::new(config, models);
+        let state = AppState::reachable(config, models, address.ip().is_loopback());
         Ok(Self { listener, address, app: app(state.clone())?, state })
     }
 
@@ -185,7 +198,8 @@ fn ended(result: Result<io::Result<()>, JoinError>) -> Result<(), Error> {
     result.map_err(io::Error::other).flatten().map_err(Error::Listen)
 }
 
-/// Ends all engines at once, and waits for the last one.
+/// Ends all engines at once, and waits for the last one; for loads, which cannot be ended, only
+/// for a while.
 async fn end_engines(state: &AppState) {
     let grace = state.config().shutdown_grace;
     let models = state.models().all().into_iter();
@@ -196,6 +210,11 @@ async fn end_engines(state: &AppState) {
         if let Err(error) = end.await {
             tracing::error!("an engine did not end well: {error}");
         }
+    }
+    let models = state.models().clone();
+    let settled = tokio::task::spawn_blocking(move || models.wait_settled(LAST_WORDS)).await;
+    if !settled.unwrap_or(true) {
+        tracing::warn!("a model is still being loaded or unloaded; nobody waits for it");
     }
 }
 

@@ -14,7 +14,32 @@ pub(crate) async fn require_key(
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    check(&state.config().api_keys, request.headers())?;
+    let config = state.config();
+    if !config.api_keys.is_empty() {
+        // Who may load models may also use them.
+        check(&[&*config.api_keys, &*config.admin_keys].concat(), request.headers())?;
+    }
+    Ok(next.run(request).await)
+}
+
+/// Lets requests pass that may load and unload models: with an admin key; where there are none,
+/// with an API key; and where there are none either, if only this machine reaches the server.
+pub(crate) async fn require_admin(
+    State(state): State<AppState>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let config = state.config();
+    let keys = match config.admin_keys.is_empty() {
+        true => &config.api_keys,
+        false => &config.admin_keys,
+    };
+    if keys.is_empty() && !state.is_local() {
+        let message = "models are loaded and unloaded by who shows a key; this server has none \
+                       and can be reached from other machines";
+        return Err(ApiError::forbidden(message));
+    }
+    check(keys, request.headers())?;
     Ok(next.run(request).await)
 }
 

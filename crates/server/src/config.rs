@@ -11,6 +11,9 @@ pub struct ServerConfig {
     pub port: u16,
     /// Keys of which a request must show one; without any, none is asked for.
     pub api_keys: Vec<String>,
+    /// Keys of which a request must show one to load and unload models. Without any, API keys do;
+    /// without these either, only a server that listens to this machine alone lets requests do it.
+    pub admin_keys: Vec<String>,
     /// Web origins whose pages may use the server; `*` stands for all. Without any, none may.
     pub allowed_origins: Vec<String>,
     /// What a request may ask for.
@@ -51,6 +54,7 @@ impl Default for ServerConfig {
             host: "127.0.0.1".to_owned(),
             port: 8080,
             api_keys: Vec::new(),
+            admin_keys: Vec::new(),
             allowed_origins: Vec::new(),
             limits: Limits::default(),
             request_timeout: None,

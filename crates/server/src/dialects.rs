@@ -84,7 +84,7 @@ pub(crate) async fn responses(
 
 /// Reads a conversation as a request for chat completions.
 async fn read(state: &AppState, request: ConversationRequest) -> Result<Chat, ApiError> {
-    let model = state.model(Some(&request.model))?;
+    let model = state.model(Some(&request.model)).await?;
     if request.reasoning.budget_tokens.is_some() {
         return Err(ApiError::unsupported("thinking.budget_tokens"));
     }

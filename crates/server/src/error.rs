@@ -12,6 +12,7 @@ use realizar_runtime::{sampling, tokenizer};
 use serde_json::{Value, json};
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What keeps the server from running.
@@ -44,6 +45,78 @@ pub enum Error {
     },
 }
 
+/// Why there is no model for who wants one, or why its state cannot be changed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum LoadError {
+    /// No model has this name.
+    #[error("the model `{name}` does not exist")]
+    NotFound {
+        /// The name that was asked for.
+        name: String,
+    },
+    /// There are no models at all.
+    #[error("no model is loaded")]
+    NoModels,
+    /// The model is not loaded, and not by a request.
+    #[error("the model `{name}` is not loaded")]
+    NotLoaded {
+        /// The model.
+        name: String,
+    },
+    /// The model is loaded already.
+    #[error("the model `{name}` is already loaded")]
+    Loaded {
+        /// The model.
+        name: String,
+    },
+    /// The model came loaded, and nothing could load it again.
+    #[error("the model `{name}` cannot be loaded again, so it stays")]
+    NoSource {
+        /// The model.
+        name: String,
+    },
+    /// The model takes more memory than all models may.
+    #[error(
+        "the model `{name}` takes {needed} bytes of memory; all models together may take {limit}"
+    )]
+    TooLarge {
+        /// The model.
+        name: String,
+        /// Bytes that it takes.
+        needed: usize,
+        /// Bytes that models may take.
+        limit: usize,
+    },
+    /// There was no room beside models that are in use.
+    #[error("there is no room for the model `{name}` beside those that are in use")]
+    Busy {
+        /// The model.
+        name: String,
+    },
+    /// The loader failed.
+    #[error("the model `{name}` cannot be loaded: {reason}")]
+    Failed {
+        /// The model.
+        name: String,
+        /// The loader's error with its causes.
+        reason: String,
+        /// The loader's error.
+        error: Arc<dyn std::error::Error + Send + Sync>,
+    },
+    /// The model was unloaded while it was being loaded.
+    #[error("the model `{name}` was unloaded while it was being loaded")]
+    Cancelled {
+        /// The model.
+        name: String,
+    },
+    /// The server is about to end.
+    #[error("the server is shutting down")]
+    Closed,
+}
+
+/// When to come back if models in use leave no room.
+const RETRY_ROOM: Duration = Duration::from_secs(5);
+
 /// Why a request is not answered as asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiError {
@@ -60,7 +133,9 @@ enum Kind {
     Unsupported,
     ContextLength,
     Unauthorized,
+    Forbidden,
     ModelNotFound,
+    ModelNotLoaded,
     UnknownUrl,
     Method,
     BodyTimeout,
@@ -68,6 +143,7 @@ enum Kind {
     MediaType,
     QueueFull,
     Internal,
+    LoadFailed,
     Unavailable,
     Timeout,
 }
@@ -83,6 +159,8 @@ impl Kind {
             Self::Unsupported => (S::BAD_REQUEST, REQUEST, Some("unsupported_parameter")),
             Self::ContextLength => (S::BAD_REQUEST, REQUEST, Some("context_length_exceeded")),
             Self::Unauthorized => (S::UNAUTHORIZED, REQUEST, Some("invalid_api_key")),
+            Self::Forbidden => (S::FORBIDDEN, REQUEST, Some("forbidden")),
+            Self::ModelNotLoaded => (S::BAD_REQUEST, REQUEST, Some("model_not_loaded")),
             Self::ModelNotFound => (S::NOT_FOUND, REQUEST, Some("model_not_found")),
             Self::UnknownUrl => (S::NOT_FOUND, REQUEST, Some("unknown_url")),
             Self::Method => (S::METHOD_NOT_ALLOWED, REQUEST, Some("method_not_allowed")),
@@ -93,6 +171,7 @@ impl Kind {
                 (S::TOO_MANY_REQUESTS, "rate_limit_error", Some("rate_limit_exceeded"))
             }
             Self::Internal => (S::INTERNAL_SERVER_ERROR, SERVER, None),
+            Self::LoadFailed => (S::INTERNAL_SERVER_ERROR, SERVER, Some("model_load_failed")),
             Self::Unavailable => (S::SERVICE_UNAVAILABLE, SERVER, Some("unavailable")),
             Self::Timeout => (S::GATEWAY_TIMEOUT, SERVER, Some("timeout")),
         }
@@ -133,6 +212,11 @@ impl ApiError {
     /// No key, or a wrong one.
     pub fn unauthorized(message: impl Into<String>) -> Self {
         Self::new(Kind::Unauthorized, message)
+    }
+
+    /// The request may not do this, whatever key it shows.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(Kind::Forbidden, message)
     }
 
     /// No model has this name.
@@ -240,6 +324,23 @@ impl From<SubmitError> for ApiError {
     }
 }
 
+impl From<LoadError> for ApiError {
+    fn from(error: LoadError) -> Self {
+        use LoadError as E;
+        let text = error.to_string();
+        match error {
+            E::NotFound { name } => Self::model_not_found(&name),
+            E::NotLoaded { .. } => Self::of_param(Kind::ModelNotLoaded, "model", text),
+            E::Loaded { .. } | E::NoSource { .. } => Self::invalid("model", text),
+            E::TooLarge { .. } | E::Failed { .. } => {
+                Self::of_param(Kind::LoadFailed, "model", text)
+            }
+            E::Busy { .. } => Self { retry_after: Some(RETRY_ROOM), ..Self::unavailable(text) },
+            E::NoModels | E::Cancelled { .. } | E::Closed => Self::unavailable(text),
+        }
+    }
+}
+
 impl From<sampling::Error> for ApiError {
     fn from(error: sampling::Error) -> Self {
         let param = match &error {
@@ -276,6 +377,7 @@ impl From<realizar_runtime::Error> for ApiError {
             E::Sampling(error) => error.into(),
             E::Text(_) | E::Request(_) => Self::malformed(error.to_string()),
             E::PromptTooLong { .. } => Self::context_length("prompt", error.to_string()),
+            E::Closed => Self::unavailable(error.to_string()),
             E::Render(_) => Self::invalid("messages", error.to_string()),
             error => Self::internal(error.to_string()),
         }
@@ -316,6 +418,28 @@ mod tests {
         check(from, 400, request, json!("stop"), null.clone());
         let from = ApiError::from(realizar_runtime::Error::Request("no".to_owned()));
         check(from, 400, request, null, Value::Null);
+    }
+
+    #[test]
+    fn loads_that_fail_say_whose_fault_it_is() {
+        let name = || "m".to_owned();
+        let check = |error: LoadError, status: u16, code: Value| {
+            let text = error.to_string();
+            let error = ApiError::from(error);
+            assert_eq!((error.status().as_u16(), &error.body()["error"]["code"]), (status, &code));
+            assert_eq!(error.to_string(), text);
+        };
+        check(LoadError::NotFound { name: name() }, 404, json!("model_not_found"));
+        check(LoadError::NotLoaded { name: name() }, 400, json!("model_not_loaded"));
+        check(LoadError::Loaded { name: name() }, 400, Value::Null);
+        let too_large = LoadError::TooLarge { name: name(), needed: 2, limit: 1 };
+        check(too_large, 500, json!("model_load_failed"));
+        check(LoadError::Closed, 503, json!("unavailable"));
+        let busy = ApiError::from(LoadError::Busy { name: name() }).into_response();
+        assert_eq!(
+            (busy.status().as_u16(), &busy.headers()[header::RETRY_AFTER]),
+            (503, &"5".parse().unwrap())
+        );
     }
 
     #[test]

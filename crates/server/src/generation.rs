@@ -2,11 +2,11 @@
 //! stream, and dropping it cancels what is not finished.
 
 use crate::error::ApiError;
-use crate::state::{AppState, ServedModel};
+use crate::registry::ModelLease;
+use crate::state::AppState;
 use realizar_runtime::engine::{AnswerToken, EngineEvent, PromptLogprob, Request, Ticket};
 use realizar_runtime::{FinishReason, GenerateParams, TopLogprob};
 use serde::Serialize;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 /// What is to be generated.
 #[derive(Debug)]
 pub(crate) struct Job {
-    pub(crate) model: Arc<ServedModel>,
+    pub(crate) model: ModelLease,
     pub(crate) prompts: Vec<Vec<u32>>,
     pub(crate) params: GenerateParams,
     /// Answers to each prompt.
@@ -29,6 +29,8 @@ pub(crate) struct Job {
 pub(crate) struct Generation {
     events: UnboundedReceiver<(usize, EngineEvent)>,
     tickets: Vec<Ticket>,
+    /// Kept until the answers are complete.
+    model: ModelLease,
     n: usize,
     unfinished: usize,
     include_stop: bool,
@@ -115,6 +117,7 @@ impl Job {
         Ok(Generation {
             events,
             tickets,
+            model: self.model,
             n,
             unfinished: n_prompts * n,
             include_stop: self.include_stop,
@@ -164,7 +167,7 @@ impl Generation {
                     FinishReason::Length => Finish::Length,
                     // The client is still there, so it was the server.
                     FinishReason::Cancelled => {
-                        return Err(ApiError::unavailable("the server is shutting down"));
+                        return Err(ApiError::unavailable(self.model.why_ended()));
                     }
                 };
                 if self.include_stop {
@@ -174,6 +177,9 @@ impl Generation {
             }
             EngineEvent::Embedding { .. } => {
                 Err(ApiError::internal("an embedding came where text was asked for"))
+            }
+            EngineEvent::Failed(realizar_runtime::Error::Closed) => {
+                Err(ApiError::unavailable(self.model.why_ended()))
             }
             EngineEvent::Failed(error) => Err(error.into()),
         }

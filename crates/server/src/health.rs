@@ -16,7 +16,11 @@ pub(crate) async fn ready(State(state): State<AppState>) -> Result<Json<Value>, 
     if state.is_closing() {
         return Err(ApiError::unavailable("the server is shutting down"));
     }
-    match state.models().all().is_empty() {
+    let models = state.models();
+    if !models.is_started() {
+        return Err(ApiError::unavailable("models are being loaded"));
+    }
+    match models.statuses().is_empty() {
         true => Err(ApiError::unavailable("no model is loaded")),
         false => Ok(Json(json!({"status": "ok"}))),
     }

@@ -1,14 +1,22 @@
 //! What SGLang's routers ask a worker: `/get_model_info` and `/get_server_info`.
 
 use crate::error::ApiError;
+use crate::served::ServedModel;
 use crate::state::AppState;
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// The first model that is loaded; who only asks loads none.
+fn first(state: &AppState) -> Result<Arc<ServedModel>, ApiError> {
+    let first = state.models().all().into_iter().next().filter(|_| !state.is_closing());
+    first.ok_or_else(|| ApiError::unavailable("no model is loaded"))
+}
 
 /// The first model.
 pub(crate) async fn model_info(State(state): State<AppState>) -> Result<Json<Value>, ApiError> {
-    let model = state.model(None)?;
+    let model = first(&state)?;
     let info = model.engine.model();
     Ok(Json(json!({
         "model_path": info.path(),
@@ -24,9 +32,9 @@ pub(crate) async fn model_info(State(state): State<AppState>) -> Result<Json<Val
 
 /// The first model and the load of each.
 pub(crate) async fn server_info(State(state): State<AppState>) -> Result<Json<Value>, ApiError> {
-    let first = state.model(None)?;
+    let first = first(&state)?;
     let info = first.engine.model();
-    let load = |model: &crate::ServedModel| {
+    let load = |model: &ServedModel| {
         let stats = model.engine.stats();
         json!({
             "model": model.name,

@@ -21,6 +21,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod admin;
 pub mod anthropic;
 mod app;
 mod auth;
@@ -28,6 +29,7 @@ mod chat_parser;
 mod config;
 pub mod conversation;
 mod dialects;
+mod embedding;
 mod error;
 mod extract;
 mod fields;
@@ -43,8 +45,12 @@ mod openai;
 mod page;
 mod prompt;
 mod reasoning;
+mod registry;
 mod request_id;
+mod rerank;
 pub mod responses;
+mod score;
+mod served;
 mod sse;
 mod state;
 pub mod tools;
@@ -52,12 +58,14 @@ pub mod tools;
 pub use app::{Server, app, serve};
 pub use chat_parser::{ChatDelta, ChatParser, ChatParserOptions};
 pub use config::{Limits, ServerConfig};
-pub use error::{ApiError, Error};
+pub use error::{ApiError, Error, LoadError};
 pub use fields::InvalidRequest;
 pub use kv_events::{KvEvents, KvEventsConfig};
 pub use messages::TemplateTraits;
 pub use reasoning::ReasoningFormat;
-pub use state::{AppState, Models, ServedModel, openai_sampling};
+pub use registry::{ModelLoader, ModelSpec, Models, ModelsConfig};
+pub use served::{ServedModel, openai_sampling};
+pub use state::AppState;
 pub use tools::ToolFormat;
 
 /// Compiles the example of the README.

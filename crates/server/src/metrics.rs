@@ -3,10 +3,13 @@
 //! Engines and devices count by themselves and give snapshots; nothing is kept here. Names and
 //! labels of engine metrics are vLLM's, so that dashboards and routers made for it work.
 
-use crate::state::{AppState, ServedModel};
+use crate::registry::{LoadState, ModelStatus, ModelsConfig};
+use crate::served::ServedModel;
+use crate::state::AppState;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
+use realizar_runtime::MemoryUse;
 use realizar_runtime::engine::{EngineStats, Histogram, PAGE_LEN};
 use realizar_runtime::metrics::{DeviceKind, LatencySnapshot};
 use std::fmt::{Display, Write};
@@ -31,7 +34,8 @@ const DISPATCH_BOUNDS_US: [f64; 12] = [
 
 /// Answers with all metrics.
 pub(crate) async fn get(State(state): State<AppState>) -> impl IntoResponse {
-    let text = exposition(&state.models().all());
+    let models = state.models();
+    let text = exposition(&models.statuses(), models.config());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }
 
@@ -80,12 +84,59 @@ const HISTOGRAMS: [(&str, &str, Select); 6] = [
     ("vllm:request_decode_time_seconds", "From the first token to the end.", |s| &s.decode),
 ];
 
-fn exposition(models: &[Arc<ServedModel>]) -> String {
+fn exposition(models: &[ModelStatus], config: &ModelsConfig) -> String {
     let mut out = Exposition::default();
-    let stats = models.iter().map(|model| (model.name.clone(), model.engine.stats())).collect();
+    let loaded: Vec<_> = models.iter().filter_map(|status| status.model.clone()).collect();
+    let stats = loaded.iter().map(|model| (model.name.clone(), model.engine.stats())).collect();
+    loads(&mut out, models, config);
     engines(&mut out, &stats);
-    devices(&mut out, models);
+    devices(&mut out, &loaded);
     out.0
+}
+
+/// Which models are loaded, what they take, and what was done for it. The numbers of engines
+/// begin anew with each load; these do not.
+fn loads(out: &mut Exposition, models: &[ModelStatus], config: &ModelsConfig) {
+    type Row = (&'static str, &'static str, &'static str, fn(&ModelStatus) -> f64);
+    const ROWS: [Row; 5] = [
+        ("realizar:model_loaded", "gauge", "Whether the model is loaded.", |status| {
+            f64::from(u8::from(status.state == LoadState::Loaded))
+        }),
+        ("realizar:model_loads_total", "counter", "Loads that succeeded.", |status| {
+            status.counts.loads as f64
+        }),
+        ("realizar:model_load_failures_total", "counter", "Loads that failed.", |status| {
+            status.counts.failures as f64
+        }),
+        ("realizar:model_load_seconds_total", "counter", "Time of the loads.", |status| {
+            status.counts.load_seconds
+        }),
+        (
+            "realizar:model_unloads_total",
+            "counter",
+            "Times that the model was unloaded.",
+            |status| status.counts.unloads as f64,
+        ),
+    ];
+    for (name, kind, help, value) in ROWS {
+        out.family(name, kind, help);
+        for status in models {
+            out.sample(name, &[("model_name", &status.name)], value(status));
+        }
+    }
+    let name = "realizar:model_memory_bytes";
+    out.family(name, "gauge", "Memory of loaded models.");
+    for (status, memory) in models.iter().filter_map(|s| Some((s, s.memory()?))) {
+        let MemoryUse { weights, kv, scratch } = memory;
+        for (kind, bytes) in [("weights", weights), ("kv", kv), ("scratch", scratch)] {
+            out.sample(name, &[("model_name", &status.name), ("kind", kind)], bytes as f64);
+        }
+    }
+    if let Some(limit) = config.memory_limit {
+        let name = "realizar:model_memory_limit_bytes";
+        out.family(name, "gauge", "Memory that all loaded models may take together.");
+        out.sample(name, &[], limit as f64);
+    }
 }
 
 fn engines(out: &mut Exposition, stats: &Stats) {

@@ -35,7 +35,7 @@ pub(crate) async fn tokenize(
 ) -> Result<Json<Value>, ApiError> {
     let fields: TokenizeFields = body.read()?;
     let conversation: ConversationFields = body.read()?;
-    let model = state.model(fields.model.as_deref())?;
+    let model = state.model(fields.model.as_deref()).await?;
     let (text, add_special) = match (fields.prompt, fields.content) {
         (Some(text), None) => (text, fields.add_special_tokens.unwrap_or(true)),
         (None, Some(text)) => (text, fields.add_special.unwrap_or(false)),
@@ -92,7 +92,7 @@ pub(crate) async fn detokenize(
     body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
     let fields: DetokenizeFields = body.read()?;
-    let model = state.model(fields.model.as_deref())?;
+    let model = state.model(fields.model.as_deref()).await?;
     let Some(tokens) = fields.tokens else {
         return Err(ApiError::invalid("tokens", "`tokens` is needed"));
     };
@@ -121,7 +121,7 @@ pub(crate) async fn apply_template(
 ) -> Result<Json<Value>, ApiError> {
     let ModelField { model } = body.read()?;
     let conversation: ConversationFields = body.read()?;
-    let model = state.model(model.as_deref())?;
+    let model = state.model(model.as_deref()).await?;
     let text = conversation.render(&model, tools_of(&body)?).await?;
     Ok(Json(json!({"prompt": text})))
 }

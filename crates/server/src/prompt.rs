@@ -1,12 +1,12 @@
 //! Prompts: texts, token ids and conversations become the token ids that the engine is given.
 
 use crate::error::ApiError;
-use crate::state::ServedModel;
+use crate::registry::ModelLease;
+use crate::served::ServedModel;
 use realizar_runtime::tokenizer::EncodeOptions;
 use serde::de::{Error as _, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
-use std::sync::Arc;
 
 /// One prompt, as a request gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,7 +119,7 @@ impl Prompt {
 
 /// The token ids of each prompt.
 pub(crate) async fn encode(
-    model: &Arc<ServedModel>,
+    model: &ModelLease,
     prompts: Vec<Prompt>,
     options: EncodeOptions,
 ) -> Result<Vec<Vec<u32>>, ApiError> {

@@ -15,6 +15,7 @@ pub use batch::{Batch, BatchGroup, BatchSeq, Role, SeqTable};
 
 use crate::Error;
 use crate::graph::Fusions;
+use crate::memory::MemoryUse;
 use crate::metrics::DispatchMetrics;
 use crate::packed_cache::PackedFiles;
 use crate::plan::Plan;
@@ -58,6 +59,9 @@ pub trait Backend: fmt::Debug + Send {
 
     /// The fusions that it runs.
     fn fusions(&self) -> Fusions;
+
+    /// The memory that [`Self::load`] would take for these.
+    fn memory(&self, plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> MemoryUse;
 
     /// Makes a plan runnable: takes the weights, allocates arena and pages.
     ///

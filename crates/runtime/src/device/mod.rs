@@ -12,7 +12,7 @@ pub use machine::{CacheInfo, Cores, HugePagesInfo, Machine, Memory, NodeInfo, Ti
 
 use crate::backend::Backend;
 use crate::backend::cpu::{Affinity, CpuBackend};
-use crate::{Error, LoadOptions, Model};
+use crate::{Error, LoadOptions, MemoryUse, Model};
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
@@ -162,6 +162,37 @@ pub fn load(
             on_cpu()
         }
         loaded => loaded,
+    }
+}
+
+/// The memory that [`load`] would take for the same. Where `auto` chose a GPU, it is that of the
+/// GPU, and the processor's where the GPU cannot be opened.
+///
+/// # Errors
+/// As [`open`] and [`Model::memory_needed`].
+pub fn memory_needed(
+    path: &Path,
+    choice: &DeviceChoice,
+    gpu_layers: Option<usize>,
+    options: &DeviceOptions,
+    load_options: &LoadOptions,
+) -> Result<MemoryUse, Error> {
+    let cpu = cpu(options)?;
+    let device = match choice {
+        DeviceChoice::Auto => list::auto(),
+        named => *named,
+    };
+    let on_cpu = || Model::memory_needed(path, &cpu, &cpu, 0, load_options);
+    if device == DeviceChoice::Cpu {
+        return on_cpu();
+    }
+    match open(&device, options) {
+        Ok(gpu) => {
+            let on_gpu = gpu_layers.unwrap_or(usize::MAX);
+            Model::memory_needed(path, &cpu, &*gpu, on_gpu, load_options)
+        }
+        Err(error) if *choice == DeviceChoice::Auto && is_of_device(&error) => on_cpu(),
+        Err(error) => Err(error),
     }
 }
 

@@ -49,6 +49,7 @@ use crate::answer::Answer;
 use crate::config::Config;
 use crate::embedding::{Pooler, Pooling};
 use crate::generate::check_len;
+use crate::memory::MemoryUse;
 use crate::metrics::DispatchMetrics;
 use crate::model::{Model, ModelOutput};
 use crate::template::ChatTemplate;
@@ -121,6 +122,7 @@ pub struct ModelInfo {
     vocab_size: usize,
     n_params: usize,
     weight_bytes: usize,
+    memory: MemoryUse,
     tokenizer: Arc<Tokenizer>,
     template: Result<Option<Arc<ChatTemplate>>, Error>,
 }
@@ -175,6 +177,11 @@ impl ModelInfo {
     /// Bytes of all weights as they are stored.
     pub fn weight_bytes(&self) -> usize {
         self.weight_bytes
+    }
+
+    /// The memory that it takes on its devices, with its draft model's.
+    pub fn memory(&self) -> MemoryUse {
+        self.memory
     }
 
     /// Its tokenizer.
@@ -262,6 +269,7 @@ impl Engine {
             vocab_size: 0,
             n_params: model.n_params(),
             weight_bytes: model.weight_bytes(),
+            memory: model.memory() + draft.as_ref().map(Model::memory).unwrap_or_default(),
             tokenizer,
             template,
         };

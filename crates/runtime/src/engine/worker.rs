@@ -159,8 +159,7 @@ impl Worker {
     fn cancel_all(&mut self) {
         let ids: Vec<u64> = self.jobs.keys().copied().collect();
         for id in ids {
-            let error = Error::Request("the engine is shutting down".to_owned());
-            self.fail(id, error);
+            self.fail(id, Error::Closed);
         }
     }
 

@@ -6,16 +6,15 @@ use super::types::StreamHead;
 use crate::chat_parser::{ChatDelta, ChatParser, ChatParserOptions};
 use crate::error::ApiError;
 use crate::generation::{Finish, Progress, TokenLogprob, Usage};
+use crate::registry::ModelLease;
 use crate::sse::Chunks;
-use crate::state::ServedModel;
 use axum::response::sse::Event;
 use serde::Serialize;
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 /// Turns what happens to the answers into chunks.
 pub(crate) struct ChatChunks {
-    model: Arc<ServedModel>,
+    model: ModelLease,
     head: StreamHead,
     logprobs: bool,
     answers: Vec<AnswerState>,
@@ -84,7 +83,7 @@ impl From<ChatDelta> for Delta {
 
 impl ChatChunks {
     pub(crate) fn new(
-        model: Arc<ServedModel>,
+        model: ModelLease,
         head: StreamHead,
         logprobs: bool,
         parsers: Vec<ChatParserOptions>,

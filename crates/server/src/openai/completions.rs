@@ -11,8 +11,9 @@ use crate::error::ApiError;
 use crate::extract::JsonBody;
 use crate::generation::{Answer, Finish, Job, Progress, TokenLogprob, Usage};
 use crate::prompt::{self, Prompt, Prompts};
+use crate::registry::ModelLease;
 use crate::sse::{self, Chunks};
-use crate::state::{AppState, ServedModel};
+use crate::state::AppState;
 use axum::Json;
 use axum::extract::State;
 use axum::response::sse::Event;
@@ -21,7 +22,6 @@ use realizar_runtime::tokenizer::EncodeOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 /// Tokens of an answer unless the request says how many, as OpenAI defines it.
 const DEFAULT_TOKENS: usize = 16;
@@ -126,7 +126,7 @@ async fn read(state: &AppState, body: &JsonBody) -> Result<Completion, ApiError>
     let fields: Fields = body.read()?;
     let grammar = body.read::<GrammarFields>()?.read()?;
     refused::check_completion(body)?;
-    let model = state.model(common.model.as_deref())?;
+    let model = state.model(common.model.as_deref()).await?;
     let limits = &state.config().limits;
     let n = common.answers(&model, limits)?;
     let stream = common.stream()?;
@@ -223,7 +223,7 @@ impl EchoedPrompt {
 
 /// The chunks of a stream of completions.
 struct CompletionChunks {
-    model: Arc<ServedModel>,
+    model: ModelLease,
     head: StreamHead,
     echo: Option<Vec<String>>,
     first_ids: Vec<u32>,

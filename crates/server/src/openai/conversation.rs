@@ -2,11 +2,11 @@
 
 use crate::error::ApiError;
 use crate::prompt::blocking;
-use crate::state::{ChatSide, ServedModel};
+use crate::registry::ModelLease;
+use crate::served::ChatSide;
 use realizar_runtime::template::{ChatTemplate, Content, Message, RenderOptions};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use std::sync::Arc;
 
 /// Roles that every template is taken to know in one way or another.
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
@@ -42,7 +42,7 @@ impl ConversationFields {
     /// The text of the conversation, in which the model may be told of tools.
     pub(crate) async fn render(
         self,
-        model: &Arc<ServedModel>,
+        model: &ModelLease,
         tools: Option<Vec<Value>>,
     ) -> Result<String, ApiError> {
         let model = model.clone();

@@ -1,20 +1,16 @@
 //! `POST /v1/embeddings`: vectors of texts, by a model that was loaded for them.
 
-use super::types::EmbeddingUsage;
+use crate::embedding::{self, EmbeddingUsage};
 use crate::error::ApiError;
 use crate::extract::JsonBody;
-use crate::prompt::{self, Prompts};
-use crate::state::{AppState, ServedModel};
+use crate::prompt::Prompts;
+use crate::state::AppState;
 use axum::Json;
 use axum::extract::State;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use realizar_runtime::EmbedParams;
-use realizar_runtime::engine::{EmbeddingRequest, EngineEvent};
-use realizar_runtime::tokenizer::EncodeOptions;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
-use tokio::sync::oneshot;
 
 #[derive(Debug, Deserialize)]
 struct Fields {
@@ -76,74 +72,25 @@ pub(crate) async fn create(
     body: JsonBody,
 ) -> Result<Json<Body>, ApiError> {
     let fields: Fields = body.read()?;
-    let model = model(&state, fields.model.as_deref())?;
-    let limits = &state.config().limits;
-    let texts = fields.input.map(|prompts| prompts.0).unwrap_or_default();
-    if texts.is_empty() || texts.len() > limits.prompts {
-        let message = format!("{} texts are not from 1 to {}", texts.len(), limits.prompts);
-        return Err(ApiError::invalid("input", message));
-    }
+    let model = embedding::model(&state, fields.model.as_deref()).await?;
     if let (Some(n), Some((_, width))) = (fields.dimensions, model.engine.model().embedding())
         && !(1..=width).contains(&n)
     {
         let message = format!("`dimensions` is {n}; the model's embeddings have {width}");
         return Err(ApiError::invalid("dimensions", message));
     }
-    let options = EncodeOptions { add_special: true, parse_special: false };
-    let texts = prompt::encode(&model, texts, options).await?;
-    let context = model.engine.model().max_seq_len();
-    let most = limits.prompt_tokens.unwrap_or(context).min(context);
-    if let Some(long) = texts.iter().find(|ids| ids.len() > most) {
-        let message = format!("a text has {} tokens; this model takes {most}", long.len());
-        return Err(ApiError::context_length("input", message));
-    }
-    let usage = EmbeddingUsage::new(texts.iter().map(Vec::len).sum());
+    let texts = fields.input.map(|prompts| prompts.0).unwrap_or_default();
+    let texts = embedding::encode(&state, &model, texts, "input").await?;
+    let usage = EmbeddingUsage::of(&texts);
     let params = EmbedParams { dimensions: fields.dimensions, ..EmbedParams::default() };
-    let mut pending = Vec::with_capacity(texts.len());
-    for prompt in texts {
-        let (sender, receiver) = oneshot::channel();
-        let mut sender = Some(sender);
-        // Nobody listens to a request that was dropped.
-        let sink = Box::new(move |event| {
-            let result = match event {
-                EngineEvent::Embedding { values, .. } => Ok(values),
-                EngineEvent::Failed(error) => Err(ApiError::from(error)),
-                _ => return,
-            };
-            if let Some(sender) = sender.take() {
-                drop(sender.send(result));
-            }
-        });
-        let priority = fields.priority.unwrap_or(0);
-        let request = EmbeddingRequest { prompt, params, priority };
-        let ticket = model.engine.submit_embedding(request, sink)?;
-        pending.push((ticket, receiver));
-    }
-    let mut data = Vec::with_capacity(pending.len());
-    for (index, (_ticket, receiver)) in pending.into_iter().enumerate() {
-        let ended = || ApiError::unavailable("the engine ended before the embedding was complete");
-        let values = receiver.await.map_err(|_| ended())??;
-        let embedding = Embedding::new(values, fields.encoding_format);
-        data.push(Item { object: "embedding", index, embedding });
-    }
-    Ok(Json(Body { object: "list", data, model: model.name.clone(), usage }))
-}
-
-/// The model that is named; without a name, the first that was loaded for embeddings.
-fn model(state: &AppState, name: Option<&str>) -> Result<Arc<ServedModel>, ApiError> {
-    let embeds = |model: &Arc<ServedModel>| model.engine.model().embedding().is_some();
-    let found = match name.filter(|name| !name.is_empty()) {
-        Some(name) => state.model(Some(name))?,
-        None => {
-            let first = state.model(None)?;
-            state.models().all().into_iter().find(embeds).unwrap_or(first)
-        }
+    let vectors = embedding::embed(&state, &model, texts, params, fields.priority).await?;
+    let item = |(index, values)| Item {
+        object: "embedding",
+        index,
+        embedding: Embedding::new(values, fields.encoding_format),
     };
-    if embeds(&found) {
-        return Ok(found);
-    }
-    let message = format!("the model `{}` was loaded for text, not for embeddings", found.name);
-    Err(ApiError::invalid("model", message))
+    let data = vectors.into_iter().enumerate().map(item).collect();
+    Ok(Json(Body { object: "list", data, model: model.name.clone(), usage }))
 }
 
 #[cfg(test)]

@@ -1,9 +1,13 @@
-//! `GET /v1/models`: which models there are, in the shape that routers know from vLLM.
+//! `GET /v1/models` and `GET /models`: which models there are and which of them are loaded, in the
+//! shape that routers know from vLLM, with what llama-server tells beside it.
 
 use crate::error::ApiError;
-use crate::state::{AppState, ServedModel};
+use crate::registry::{LoadState, ModelStatus};
+use crate::state::AppState;
 use axum::Json;
 use axum::extract::{Path, State};
+use realizar_runtime::MemoryUse;
+use realizar_runtime::engine::ModelInfo;
 use serde::Serialize;
 
 /// The list of models.
@@ -13,7 +17,7 @@ pub(crate) struct ModelList {
     data: Vec<ModelBody>,
 }
 
-/// One model.
+/// One model. What only a loaded one tells is null of others.
 #[derive(Debug, Serialize)]
 pub(crate) struct ModelBody {
     id: String,
@@ -22,9 +26,32 @@ pub(crate) struct ModelBody {
     owned_by: &'static str,
     root: String,
     parent: (),
-    max_model_len: usize,
+    max_model_len: Option<usize>,
     aliases: Vec<String>,
-    meta: Meta,
+    path: String,
+    status: StatusBody,
+    memory: Option<MemoryBody>,
+    meta: Option<Meta>,
+}
+
+/// Whether it is loaded, as llama-server's router tells it.
+#[derive(Debug, Serialize)]
+struct StatusBody {
+    value: &'static str,
+    /// Whether the latest load failed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    failed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// The memory that it takes, in bytes.
+#[derive(Debug, Serialize)]
+struct MemoryBody {
+    weights: usize,
+    kv: usize,
+    scratch: usize,
+    total: usize,
 }
 
 /// What llama-server tells of a model.
@@ -37,33 +64,49 @@ struct Meta {
     size: usize,
 }
 
-impl From<&ServedModel> for ModelBody {
-    fn from(model: &ServedModel) -> Self {
-        let info = model.engine.model();
+impl From<ModelStatus> for ModelBody {
+    fn from(status: ModelStatus) -> Self {
+        let value = match status.state {
+            LoadState::Unloaded => "unloaded",
+            LoadState::Loading => "loading",
+            LoadState::Loaded => "loaded",
+            LoadState::Unloading => "unloading",
+        };
+        let memory = status.memory().map(|memory| {
+            let MemoryUse { weights, kv, scratch } = memory;
+            MemoryBody { weights, kv, scratch, total: memory.total() }
+        });
+        let ModelStatus { name, aliases, source, created, error, model, .. } = status;
+        let info = model.as_ref().map(|model| model.engine.model());
+        let path = info.map(|info| info.path().display().to_string()).or(source);
+        let path = path.unwrap_or_default();
         Self {
-            id: model.name.clone(),
+            id: name,
             object: "model",
-            created: model.created,
+            created: model.as_ref().map_or(created, |model| model.created),
             // Routers ask a worker for the dialect that it speaks by this name.
             owned_by: "vllm",
-            root: info.path().display().to_string(),
+            root: path.clone(),
             parent: (),
-            max_model_len: info.max_seq_len(),
-            aliases: model.aliases.clone(),
-            meta: Meta {
+            max_model_len: info.map(ModelInfo::max_seq_len),
+            aliases,
+            path,
+            status: StatusBody { value, failed: error.is_some(), error },
+            memory,
+            meta: info.map(|info| Meta {
                 architecture: info.architecture().to_owned(),
                 n_params: info.n_params(),
                 n_vocab: info.vocab_size(),
                 n_ctx: info.max_seq_len(),
                 size: info.weight_bytes(),
-            },
+            }),
         }
     }
 }
 
-/// All models.
+/// All models, loaded or not.
 pub(crate) async fn list(State(state): State<AppState>) -> Json<ModelList> {
-    let data = state.models().all().iter().map(|model| ModelBody::from(&**model)).collect();
+    let data = state.models().statuses().into_iter().map(ModelBody::from).collect();
     Json(ModelList { object: "list", data })
 }
 
@@ -72,6 +115,6 @@ pub(crate) async fn get(
     State(state): State<AppState>,
     Path(name): Path<String>,
 ) -> Result<Json<ModelBody>, ApiError> {
-    let model = state.models().get(&name).ok_or_else(|| ApiError::model_not_found(&name))?;
-    Ok(Json(ModelBody::from(&*model)))
+    let status = state.models().status(&name).ok_or_else(|| ApiError::model_not_found(&name))?;
+    Ok(Json(status.into()))
 }

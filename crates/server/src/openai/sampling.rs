@@ -3,7 +3,7 @@
 
 use crate::config::Limits;
 use crate::error::ApiError;
-use crate::state::ServedModel;
+use crate::served::ServedModel;
 use realizar_runtime::GenerateParams;
 use realizar_runtime::sampling::SamplingParams;
 use serde::de::{Error as _, MapAccess, Visitor};

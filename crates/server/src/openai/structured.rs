@@ -3,11 +3,10 @@
 
 use crate::error::ApiError;
 use crate::prompt::blocking;
-use crate::state::ServedModel;
+use crate::registry::ModelLease;
 use realizar_runtime::constrain::{Constraint, Grammar};
 use serde::Deserialize;
 use serde_json::Value;
-use std::sync::Arc;
 
 /// The fields, of which a request may set one.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -121,7 +120,7 @@ impl GrammarFields {
 
 impl Wanted {
     /// Compiles the grammar for a model.
-    pub(crate) async fn compile(self, model: &Arc<ServedModel>) -> Result<Constraint, ApiError> {
+    pub(crate) async fn compile(self, model: &ModelLease) -> Result<Constraint, ApiError> {
         let model = model.clone();
         let Self { param, grammar } = self;
         blocking(move || {

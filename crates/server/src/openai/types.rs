@@ -107,16 +107,3 @@ impl From<Usage> for UsageBody {
         }
     }
 }
-
-/// The tokens of a request for embeddings.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct EmbeddingUsage {
-    prompt_tokens: usize,
-    total_tokens: usize,
-}
-
-impl EmbeddingUsage {
-    pub(crate) fn new(prompt_tokens: usize) -> Self {
-        Self { prompt_tokens, total_tokens: prompt_tokens }
-    }
-}

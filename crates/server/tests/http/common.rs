@@ -7,7 +7,7 @@ use realizar_runtime::{LoadOptions, Model};
 use realizar_server::{AppState, Models, ServedModel, Server, ServerConfig};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% e
                         {% if add_generation_prompt %}<assistant>{% endif %}";
 
 /// The tiny llama of the repository with a chat template and a long context.
-fn write_model(path: &Path) {
+pub(crate) fn write_model(path: &Path) {
     let source =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs/llama/model-f32.gguf");
     let source = Gguf::open(source).expect("the repository's fixture");
@@ -44,13 +44,17 @@ fn write_model(path: &Path) {
     gguf.write_file(path).expect("write");
 }
 
+/// The processor, with one thread.
+pub(crate) fn cpu() -> CpuBackend {
+    CpuBackend::new(Some(1), None).expect("the CPU")
+}
+
 /// A running server. It ends when it is dropped.
 pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     pub(crate) state: AppState,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    _dir: tempfile::TempDir,
 }
 
 impl TestServer {
@@ -64,29 +68,36 @@ impl TestServer {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("tiny.gguf");
         write_model(&path);
-        let backend = CpuBackend::new(Some(1), None).expect("the CPU");
         let max_seq_len = Some(CONTEXT as usize);
         let options =
             LoadOptions { max_seq_len, max_seqs: 4, prefix_cache: true, ..LoadOptions::default() };
-        let model = Model::load(&path, &backend, &options).expect("the model loads");
+        let model = Model::load(&path, &cpu(), &options).expect("the model loads");
         let engine = Engine::start(model, engine).expect("the engine starts");
         let models = Models::new();
         let mut served = ServedModel::new("tiny", engine);
         served.aliases = vec!["small".to_owned(), "org/tiny".to_owned()];
         models.add(served).expect("the only model");
+        Self::of(models, change)
+    }
+
+    /// A server of these models.
+    pub(crate) fn of(models: Models, change: impl FnOnce(&mut ServerConfig)) -> Self {
         let grace = Duration::ZERO;
         let mut config = ServerConfig { port: 0, shutdown_grace: grace, ..ServerConfig::default() };
         change(&mut config);
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(2).enable_all().build().expect("threads");
         let server = runtime.block_on(Server::bind(config, models)).expect("a free port");
-        let (address, state) = (server.address(), server.state().clone());
+        let (mut address, state) = (server.address(), server.state().clone());
+        if address.ip().is_unspecified() {
+            address.set_ip(Ipv4Addr::LOCALHOST.into());
+        }
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
             let stopped = async move { drop(stopped.await) };
             runtime.block_on(server.run(stopped)).expect("the server ends well");
         });
-        Self { address, state, stop: Some(stop), thread: Some(thread), _dir: dir }
+        Self { address, state, stop: Some(stop), thread: Some(thread) }
     }
 
     /// Tells the server to end and does not wait for it.
@@ -175,7 +186,7 @@ impl TestServer {
         let body = body.to_string();
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n\
-             content-length: {}\r\n\r\n",
+             connection: close\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
         connection.write_all(head.as_bytes()).expect("write");

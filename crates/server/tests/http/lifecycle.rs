@@ -87,7 +87,8 @@ fn a_server_that_ends_tells_its_clients() {
     assert!(stream.next("data: ").is_some());
     server.wait();
     let rest = stream.rest();
-    assert!(rest.contains("shutting down") && !rest.contains("[DONE]"), "{rest}");
+    assert!(rest.contains("the server is shutting down") && !rest.contains("[DONE]"), "{rest}");
+    assert!(rest.contains("server_error"), "it is not the client's fault: {rest}");
 }
 
 #[test]

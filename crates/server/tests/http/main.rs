@@ -7,4 +7,6 @@ mod endpoints;
 mod errors;
 mod kv_events;
 mod lifecycle;
+mod registry;
+mod scores;
 mod structured;

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use realizar_runtime::sampling::SamplingParams;
 use realizar_server::openai_sampling;
 
-use crate::options::{LoadArgs, above_zero, positive, range, whole};
+use crate::options::{LoadArgs, above_zero, memory_size, positive, range, whole};
 
 /// Prints one line with the URL once the models are loaded. Ctrl-C ends the server: it takes no
 /// new requests, and those that run get time to end.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
     /// Models: paths, aliases, or hf:, https:// or pip: sources. The first one answers requests
     /// that name none
-    #[arg(required_unless_present = "embedding_model", value_name = "MODEL")]
+    #[arg(required_unless_present_any = ["embedding_model", "models_dir"], value_name = "MODEL")]
     pub(super) models: Vec<String>,
     /// Model to serve embeddings with, as NAME=MODEL or MODEL (may be given several times)
     #[arg(long, value_name = "MODEL")]
@@ -22,6 +22,29 @@ pub(crate) struct Args {
     /// with commas or by several flags; the first one is shown in answers
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
     pub(super) alias: Vec<String>,
+    /// Offer every model in this directory, GGUF files and folders with a model; each is loaded when
+    /// a request names it
+    #[arg(long, value_name = "DIR")]
+    pub(super) models_dir: Option<PathBuf>,
+    /// Memory that loaded models may take together, in GiB or with a unit (512M, 1.5G): weights, keys
+    /// and values, activations. Models that are not used make room for others [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
+    pub(super) memory_limit: Option<usize>,
+    /// Models that may be loaded together; 0 is any number
+    #[arg(long, value_name = "N", default_value = "0", value_parser = whole)]
+    #[arg(allow_negative_numbers = true)]
+    pub(super) models_max: usize,
+    /// Load each model when a request names it first, not at the start
+    #[arg(long)]
+    pub(super) lazy: bool,
+    /// Load no model because a request names it: only at the start, and by POST /models/load
+    #[arg(long)]
+    pub(super) no_models_autoload: bool,
+    /// Ask requests that load and unload models for this key (may be given several times) [default:
+    /// the API keys; without keys, only on a loopback address]
+    #[arg(long, value_name = "KEY", value_delimiter = ',')]
+    #[arg(env = "REALIZAR_ADMIN_KEY", hide_env_values = true)]
+    pub(super) admin_key: Vec<String>,
     /// Address or name to listen on; 0.0.0.0 is every address of the machine
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     pub(super) host: String,
@@ -97,7 +120,7 @@ pub(crate) struct Args {
 }
 
 /// Sampling of requests that ask for nothing else.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Defaults of requests")]
 pub(super) struct SamplingArgs {
     /// Temperature; 0 takes the most likely token [default: 1]

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use realizar_server::{Limits, ServerConfig};
+use realizar_server::{Limits, ModelsConfig, ServerConfig};
 
 use super::args::Args;
 use crate::ui;
 
 /// The settings; keys are read from their file.
-pub(super) fn config(args: &Args) -> Result<ServerConfig> {
+pub(super) fn server_config(args: &Args) -> Result<ServerConfig> {
     let mut api_keys = args.api_key.clone();
     if let Some(path) = &args.api_key_file {
         let text = std::fs::read_to_string(path);
@@ -20,6 +20,9 @@ pub(super) fn config(args: &Args) -> Result<ServerConfig> {
         // Without keys the server would be open, which is not what the flag asks for.
         anyhow::ensure!(api_keys.len() > before, "{} has no keys", path.display());
     }
+    if args.admin_key.iter().any(String::is_empty) {
+        return Err(ui::usage("an admin key is empty"));
+    }
     if api_keys.iter().any(String::is_empty) {
         return Err(ui::usage("an API key is empty"));
     }
@@ -28,6 +31,7 @@ pub(super) fn config(args: &Args) -> Result<ServerConfig> {
         host: args.host.clone(),
         port: args.port,
         api_keys,
+        admin_keys: args.admin_key.clone(),
         allowed_origins: args.cors_origin.clone(),
         limits: Limits {
             body_bytes: args.max_body.saturating_mul(1 << 20),
@@ -39,4 +43,15 @@ pub(super) fn config(args: &Args) -> Result<ServerConfig> {
         shutdown_grace: seconds(args.grace),
         ..ServerConfig::default()
     })
+}
+
+/// How many models are loaded, and when.
+pub(super) fn models_config(args: &Args) -> ModelsConfig {
+    ModelsConfig {
+        memory_limit: args.memory_limit,
+        max_loaded: Some(args.models_max).filter(|&n| n > 0),
+        autoload: !args.no_models_autoload,
+        unload_grace: Duration::from_secs(args.grace as u64),
+        ..ModelsConfig::default()
+    }
 }

@@ -3,55 +3,51 @@
 mod args;
 mod config;
 mod load;
+mod models;
 mod names;
 
 pub(crate) use args::Args;
 
 use anyhow::{Context, Result};
-use realizar_runtime::ModelOutput;
 use realizar_server::{Models, Server};
 
 use crate::interrupt;
 use crate::options::GlobalArgs;
 use crate::ui;
-use config::config;
-use load::load;
-use names::{names, own_name};
+use load::Loader;
+use models::Configured;
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
-    let names = names(&args.models, &args.alias)?;
-    if args.template.is_some() && args.models.len() > 1 {
-        return Err(ui::usage("--template is for one model, and there are several"));
+    let configured = models::configured(args)?;
+    let server_config = config::server_config(args)?;
+    let loader = Loader {
+        args: args.clone(),
+        global: global.clone(),
+        models: configured.iter().map(|model| model.spec.clone()).collect(),
+    };
+    let models = Models::with_loader(loader, config::models_config(args));
+    let mut at_start = Vec::new();
+    for Configured { spec, at_start: now } in configured {
+        at_start.extend(now.then(|| spec.name.clone()));
+        models.configure(spec)?;
     }
-    let config = config(args)?;
     // The engines' threads do the work; those of the server wait and copy.
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build();
     let runtime = runtime.context("cannot start the server's threads")?;
-    let (address, state, running) = runtime.block_on(async {
-        let server = Server::bind(config, Models::new()).await?;
-        let (address, state) = (server.address(), server.state().clone());
+    let (address, running) = runtime.block_on(async {
+        let server = Server::bind(server_config, models.clone()).await?;
+        let address = server.address();
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let stopped = async move {
             // The sender goes only with the program.
             let _: Result<(), _> = stopped.await;
         };
         let running = tokio::spawn(server.run(stopped));
-        Ok::<_, anyhow::Error>((address, state, (stop, running)))
+        Ok::<_, anyhow::Error>((address, (stop, running)))
     })?;
     // The address is taken and says that it is not ready, and the models take their time.
-    for (source, names) in args.models.iter().zip(names) {
-        state.models().add(load(source, names, ModelOutput::Logits, args, global)?)?;
-    }
-    for given in &args.embedding_model {
-        let (name, source) = match given.split_once('=') {
-            Some((name, source)) => (name.to_owned(), source),
-            None => (own_name(given), given.as_str()),
-        };
-        let name = if state.models().get(&name).is_some() { name + "-embedding" } else { name };
-        let model = load(source, vec![name], ModelOutput::Embeddings, args, global)?;
-        state.models().add(model)?;
-    }
+    models.preload(&at_start).map_err(load::start_error)?;
     let guard = interrupt::Guard::new();
     ui::line(&format!("listening on http://{address}"))?;
     let (stop, mut running) = running;

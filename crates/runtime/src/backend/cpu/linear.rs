@@ -48,18 +48,43 @@ pub(super) fn linears(plan: &Plan) -> impl Iterator<Item = (&Step, &Prologue, &[
     })
 }
 
-impl LinearScratch {
-    pub(super) fn new(plan: &Plan, arithmetic: Arithmetic, team: &Team) -> Self {
+/// The sizes of what linear steps work in.
+struct ScratchSizes {
+    /// Rows after the prologue, in elements.
+    input_len: usize,
+    /// Rows that are quantized.
+    max_quantized: usize,
+    /// Their columns.
+    max_in: usize,
+}
+
+impl ScratchSizes {
+    fn of(plan: &Plan, arithmetic: Arithmetic) -> Self {
         let max_rows = plan.limits.tokens.max(plan.limits.outputs);
         let widest = |keep: fn(&Prologue) -> bool| {
             let kept = linears(plan).filter(|(_, prologue, _)| keep(prologue));
             kept.map(|(step, ..)| step.inputs[0].width).max().unwrap_or(0)
         };
-        let max_in = widest(|_| true);
-        let max_prologue_in = widest(|prologue| *prologue != Prologue::None);
-        let max_quantized = if arithmetic == Arithmetic::Auto { max_rows } else { 0 };
         Self {
-            input: vec![0.0; max_rows * max_prologue_in],
+            input_len: max_rows * widest(|prologue| *prologue != Prologue::None),
+            max_quantized: if arithmetic == Arithmetic::Auto { max_rows } else { 0 },
+            max_in: widest(|_| true),
+        }
+    }
+}
+
+/// Bytes that linear steps work in, beside the arena; without the buffers of single threads.
+pub(super) fn scratch_bytes(plan: &Plan, arithmetic: Arithmetic) -> usize {
+    let ScratchSizes { input_len, max_quantized, max_in } = ScratchSizes::of(plan, arithmetic);
+    let quantized = QuantizedRows::bytes_for(max_quantized, max_in);
+    input_len.saturating_mul(size_of::<f32>()).saturating_add(quantized)
+}
+
+impl LinearScratch {
+    pub(super) fn new(plan: &Plan, arithmetic: Arithmetic, team: &Team) -> Self {
+        let ScratchSizes { input_len, max_quantized, max_in } = ScratchSizes::of(plan, arithmetic);
+        Self {
+            input: vec![0.0; input_len],
             products: ProductScratch {
                 quantized: QuantizedRows::with_capacity(max_quantized, max_in),
                 packed: PackedScratch::new(team, max_quantized),

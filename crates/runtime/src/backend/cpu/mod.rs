@@ -8,13 +8,15 @@ mod names;
 mod packed;
 
 use crate::Error;
-use crate::backend::{Backend, Executable, ExecutableOptions};
+use crate::backend::{Arithmetic, Backend, Executable, ExecutableOptions};
 use crate::graph::Fusions;
+use crate::memory::MemoryUse;
 use crate::metrics::{DeviceKind, DispatchMetrics};
 use crate::plan::Plan;
-use crate::weights::Weights;
+use crate::weights::{WeightData, Weights};
 use executable::CpuExecutable;
 use realizar_kernels_cpu::{Team, Tier, default_threads};
+use realizar_kvcache::KvLayout;
 use std::sync::Arc;
 
 pub use realizar_kernels_cpu::Affinity;
@@ -72,6 +74,21 @@ impl Backend for CpuBackend {
         Fusions::ALL
     }
 
+    fn memory(&self, plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> MemoryUse {
+        let weights = match options.arithmetic {
+            Arithmetic::Auto => packed::n_bytes(plan, weights),
+            Arithmetic::F32 => weights.0.iter().map(WeightData::n_bytes).sum(),
+        };
+        let pool =
+            |(layout, n_pages): &(KvLayout, usize)| layout.page_bytes().saturating_mul(*n_pages);
+        let scratch = plan.arena_len.saturating_mul(size_of::<f32>());
+        MemoryUse {
+            weights,
+            kv: options.kv.iter().map(pool).fold(0, usize::saturating_add),
+            scratch: scratch.saturating_add(linear::scratch_bytes(plan, options.arithmetic)),
+        }
+    }
+
     fn load(
         &self,
         plan: Plan,
@@ -89,14 +106,13 @@ impl Backend for CpuBackend {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{Arithmetic, Role};
+    use crate::backend::Role;
     use crate::graph::{AttentionSpec, GraphBuilder, WeightInfo, fuse};
     use crate::model::ModelOutput;
     use crate::plan::{RowLimits, plan};
     use crate::runner::{Chunk, Outputs, Runner};
-    use crate::weights::{Linear, Weight, WeightData, WeightId};
+    use crate::weights::{Linear, Weight, WeightId};
     use realizar_formats::Bytes;
-    use realizar_kvcache::KvLayout;
     use realizar_quant::BlockType;
 
     const N_HEADS: usize = 4;

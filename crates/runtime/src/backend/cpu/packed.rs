@@ -6,7 +6,7 @@ use super::linear::linears;
 use crate::Error;
 use crate::graph::Op;
 use crate::packed_cache::{Key, PackedFiles};
-use crate::plan::Plan;
+use crate::plan::{Plan, Step};
 use crate::weights::{WeightData, WeightId, Weights};
 use realizar_formats::Bytes;
 use realizar_kernels_cpu::{
@@ -78,8 +78,7 @@ impl PackedWeights {
                 Memory::Pages(packed)
             }
         };
-        let tables: Vec<WeightId> =
-            plan.steps.iter().filter_map(|step| table_of(&step.op)).collect();
+        let tables = tables(plan);
         for (idx, _) in places.iter().enumerate().filter(|(_, place)| place.is_some()) {
             if let WeightData::Matrix { data, .. } = &mut weights.0[idx]
                 && !tables.iter().any(|id| id.idx() == idx)
@@ -100,6 +99,16 @@ impl PackedWeights {
         let data = &all[place.start..][..place.len];
         Some(PackedRef::new(place.ty, place.rows, place.cols, data))
     }
+}
+
+/// Bytes of all weights once the plan's matrices are packed.
+pub(super) fn n_bytes(plan: &Plan, weights: &Weights) -> usize {
+    // What overflows here is refused when it is loaded.
+    let Ok((places, packed)) = places(plan, weights) else { return usize::MAX };
+    let tables = tables(plan);
+    let stay = |idx: usize| places[idx].is_none() || tables.iter().any(|id| id.idx() == idx);
+    let kept = weights.0.iter().enumerate().filter(|(idx, _)| stay(*idx));
+    kept.map(|(_, data)| data.n_bytes()).fold(packed, usize::saturating_add)
 }
 
 /// Where each matrix goes, and the bytes of all.
@@ -169,10 +178,11 @@ fn pack(
     Ok(memory)
 }
 
-/// The table that a step looks rows up in.
-fn table_of(op: &Op) -> Option<WeightId> {
-    match op {
+/// The tables that steps look rows up in.
+fn tables(plan: &Plan) -> Vec<WeightId> {
+    let table_of = |step: &Step| match &step.op {
         Op::Embed { table, .. } | Op::PosEmbed { table } => Some(*table),
         _ => None,
-    }
+    };
+    plan.steps.iter().filter_map(table_of).collect()
 }

@@ -70,6 +70,15 @@ fn max_linear_width(plan: &Plan) -> usize {
     linear.map(|step| step.inputs[0].width).max().unwrap_or(0)
 }
 
+/// The most numbers of a plan's output.
+pub(super) fn max_output(plan: &Plan) -> usize {
+    let rows = match plan.output.rows {
+        RowDomain::Tokens => plan.limits.tokens,
+        RowDomain::Outputs => plan.limits.outputs,
+    };
+    plan.output.width * rows
+}
+
 /// The key-value memory of a group.
 fn kv_group(gpu: &Gpu, (layout, n_pages): &(KvLayout, usize)) -> Result<KvGroup, kernels::Error> {
     let spec = kv_spec(layout, *n_pages);
@@ -131,11 +140,7 @@ impl WgpuExecutable {
         let words = Words::new(plan.limits, options.max_seq_len, &shapes);
         let batch = gpu.buffer("words of a step", f32_bytes(words.capacity()))?;
         let values = gpu.buffer("activations", f32_bytes(plan.arena_len))?;
-        let max_output = plan.output.width
-            * match plan.output.rows {
-                RowDomain::Tokens => plan.limits.tokens,
-                RowDomain::Outputs => plan.limits.outputs,
-            };
+        let max_output = max_output(&plan);
         let readback = gpu.readback_buffer("rows of the output", f32_bytes(max_output))?;
         // What can be too large comes before the weights, which take long.
         let kv: Vec<KvGroup> =

@@ -14,6 +14,7 @@ use crate::Error;
 use crate::backend::{Backend, Executable, ExecutableOptions};
 use crate::error::DeviceFault;
 use crate::graph::Fusions;
+use crate::memory::MemoryUse;
 use crate::plan::Plan;
 use crate::weights::Weights;
 use executable::WgpuExecutable;
@@ -76,6 +77,20 @@ impl Backend for WgpuBackend {
         // A norm or an activation is computed once for all workgroups of the
         // product that reads it, so it stays a kernel of its own.
         Fusions { parts: true, prologue: false, residual: true }
+    }
+
+    fn memory(&self, plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> MemoryUse {
+        let pool = |(layout, n_pages): &(KvLayout, usize)| {
+            let layers = 2 * layout.spec().n_layers as u64; // keys and values
+            kv_spec(layout, *n_pages).n_bytes().saturating_mul(layers)
+        };
+        let kv = options.kv.iter().map(pool).fold(0, u64::saturating_add);
+        MemoryUse {
+            weights: upload::n_bytes(plan, weights),
+            kv: usize::try_from(kv).unwrap_or(usize::MAX),
+            // The output's rows are also in a buffer that the host reads, and on the host.
+            scratch: (plan.arena_len + 2 * executable::max_output(plan)) * size_of::<f32>(),
+        }
     }
 
     fn load(

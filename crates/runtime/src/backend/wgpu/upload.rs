@@ -70,6 +70,19 @@ pub(super) fn matrix_type(weights: &Weights, id: WeightId) -> BlockType {
     matrix(weights, id).0
 }
 
+/// Bytes of the plan's weights on the device, where each matrix that is used is once.
+pub(super) fn n_bytes(plan: &Plan, weights: &Weights) -> usize {
+    let uses = matrix_uses(plan);
+    let one = |(idx, data): (usize, &WeightData)| match data {
+        WeightData::Vector(_) => data.n_bytes(),
+        WeightData::Matrix { ty, rows, cols, .. } => {
+            let is_used = uses.keys().any(|id| id.idx() == idx);
+            if is_used { packed_row_bytes(*ty, *cols).saturating_mul(*rows) } else { 0 }
+        }
+    };
+    weights.0.iter().enumerate().map(one).fold(0, usize::saturating_add)
+}
+
 /// Rows of one weight that are packed and copied together.
 struct Piece {
     matrix: usize,

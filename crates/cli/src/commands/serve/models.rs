@@ -1,0 +1,135 @@
+//! Which models a server has: those of the command line and those in a directory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use realizar_runtime::ModelOutput;
+use realizar_server::ModelSpec;
+
+use super::args::Args;
+use super::names::{names, own_name};
+use crate::ui;
+
+/// A model of the server.
+#[derive(Debug)]
+pub(super) struct Configured {
+    pub(super) spec: ModelSpec,
+    /// Whether it is loaded when the server starts.
+    pub(super) at_start: bool,
+}
+
+/// All models, the named ones first.
+pub(super) fn configured(args: &Args) -> Result<Vec<Configured>> {
+    if args.template.is_some() && (args.models.len() > 1 || args.models_dir.is_some()) {
+        return Err(ui::usage("--template is for one model, and there are several"));
+    }
+    let at_start = !args.lazy;
+    let mut all: Vec<Configured> = Vec::new();
+    for (source, mut names) in args.models.iter().zip(names(&args.models, &args.alias)?) {
+        let (name, output) = (names.remove(0), ModelOutput::Logits);
+        let spec = ModelSpec { name, aliases: names, source: source.clone(), output };
+        all.push(Configured { spec, at_start });
+    }
+    for given in &args.embedding_model {
+        let (name, source) = match given.split_once('=') {
+            Some((name, source)) => (name.to_owned(), source),
+            None => (own_name(given), given.as_str()),
+        };
+        let name = if is_taken(&all, &name) { name + "-embedding" } else { name };
+        let (source, output) = (source.to_owned(), ModelOutput::Embeddings);
+        let spec = ModelSpec { name, aliases: Vec::new(), source, output };
+        all.push(Configured { spec, at_start });
+    }
+    if let Some(dir) = &args.models_dir {
+        for path in models_in(dir)? {
+            let source = path.to_string_lossy().into_owned();
+            let name = own_name(&source);
+            // A model that is also named has the options of its name.
+            if is_taken(&all, &name) {
+                tracing::info!("{source} is not offered: another model is called {name}");
+                continue;
+            }
+            let output = ModelOutput::Logits;
+            let spec = ModelSpec { name, aliases: Vec::new(), source, output };
+            all.push(Configured { spec, at_start: false });
+        }
+    }
+    if all.is_empty() {
+        anyhow::bail!("there is no model to serve");
+    }
+    Ok(all)
+}
+
+fn is_taken(all: &[Configured], name: &str) -> bool {
+    all.iter().any(|c| c.spec.name == name || c.spec.aliases.iter().any(|alias| alias == name))
+}
+
+/// The models in a directory, by name: GGUF files, of which further shards and projectors are no
+/// models of their own, and directories with a model.
+fn models_in(dir: &Path) -> Result<Vec<PathBuf>> {
+    let context = || format!("cannot read the models' directory {}", dir.display());
+    let mut models = Vec::new();
+    for entry in fs::read_dir(dir).with_context(context)? {
+        let path = entry.with_context(context)?.path();
+        let is_model = match path.is_dir() {
+            false => is_gguf_model(&path),
+            true => {
+                path.join("config.json").is_file()
+                    || fs::read_dir(&path)
+                        .with_context(context)?
+                        .any(|entry| entry.is_ok_and(|entry| is_gguf_model(&entry.path())))
+            }
+        };
+        if is_model {
+            models.push(path);
+        }
+    }
+    models.sort();
+    Ok(models)
+}
+
+fn is_gguf_model(path: &Path) -> bool {
+    let is_gguf = path.extension().is_some_and(|extension| extension == "gguf");
+    let stem = path.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
+    is_gguf && path.is_file() && !stem.starts_with("mmproj") && !is_further_shard(&stem)
+}
+
+/// Whether a name ends in `-00002-of-00003` or another shard behind the first.
+fn is_further_shard(stem: &str) -> bool {
+    let is_number = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
+    let split = stem.rsplit_once("-of-").filter(|(_, of)| is_number(of));
+    let number = split.and_then(|(head, _)| head.rsplit_once('-')).map(|(_, number)| number);
+    number.is_some_and(|number| is_number(number) && number != "00001")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_offers_its_models() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for file in [
+            "b.gguf",
+            "notes.txt",
+            "mmproj-b.gguf",
+            "c-00001-of-00002.gguf",
+            "c-00002-of-00002.gguf",
+            "hf/config.json",
+            "shards/d-00001-of-00002.gguf",
+            "empty/readme",
+            "a-of-things.gguf",
+        ] {
+            let path = dir.path().join(file);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("created");
+            fs::write(path, "").expect("written");
+        }
+        let found = models_in(dir.path()).expect("readable");
+        let names: Vec<_> = found.iter().filter_map(|path| path.file_name()?.to_str()).collect();
+        let want = ["a-of-things.gguf", "b.gguf", "c-00001-of-00002.gguf", "hf", "shards"];
+        assert_eq!(names, want);
+        let error = models_in(&dir.path().join("none")).expect_err("it is not there").to_string();
+        assert!(error.contains("none"), "{error}");
+    }
+}

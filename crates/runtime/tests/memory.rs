@@ -1,0 +1,51 @@
+//! What a model takes is known before it is loaded, and is what it reports afterwards.
+
+use realizar_quant::BlockType;
+use realizar_runtime::backend::Arithmetic;
+use realizar_runtime::backend::cpu::CpuBackend;
+use realizar_runtime::engine::{Engine, EngineOptions};
+use realizar_runtime::{LoadOptions, MemoryUse, Model, ModelOutput};
+use std::path::PathBuf;
+
+fn memory(file: &str, options: &LoadOptions) -> (Model, MemoryUse) {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs");
+    let cpu = CpuBackend::new(Some(1), None).expect("the processor");
+    let path = root.join(file);
+    let needed = Model::memory_needed(&path, &cpu, &cpu, 0, options).expect("a sound file");
+    let model = Model::load(&path, &cpu, options).expect("the model loads");
+    assert_eq!(model.memory(), needed, "{file}");
+    (model, needed)
+}
+
+#[test]
+fn keys_and_values_take_their_pages() {
+    let options = |max_seqs, kv_type| LoadOptions {
+        max_seq_len: Some(64),
+        max_seqs,
+        kv_type: Some(kv_type),
+        arithmetic: Arithmetic::F32,
+        ..LoadOptions::default()
+    };
+    let (model, one) = memory("llama/model-f32.gguf", &options(1, BlockType::F32));
+    let config = model.config();
+    let per_token = 2 * config.n_layers * config.n_kv_heads * config.head_dim * size_of::<f32>();
+    assert_eq!(one.kv, 64 * per_token);
+    assert_eq!(one.weights, model.weight_bytes(), "what is not packed is as it was stored");
+    assert!(one.scratch > 0);
+    let (_, three) = memory("llama/model-f32.gguf", &options(3, BlockType::F32));
+    assert_eq!(three.kv, 3 * one.kv);
+    let (_, halves) = memory("llama/model-f32.gguf", &options(1, BlockType::F16));
+    assert_eq!(halves.kv * 2, one.kv);
+}
+
+#[test]
+fn an_engine_reports_its_models_memory() {
+    let options = LoadOptions { max_seq_len: Some(64), ..LoadOptions::default() };
+    let (text, needed) = memory("llama/model-f32.gguf", &options);
+    let engine = Engine::start(text, EngineOptions::default()).expect("the engine starts");
+    assert_eq!(engine.model().memory(), needed);
+    let embeddings = LoadOptions { output: ModelOutput::Embeddings, ..options };
+    let (model, less) = memory("llama/model-f32.gguf", &embeddings);
+    assert!(less.weights <= needed.weights, "the head is not there: {less:?}, {needed:?}");
+    assert_eq!(less.total(), model.memory().total());
+}

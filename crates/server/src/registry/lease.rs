@@ -1,0 +1,62 @@
+//! The use of a loaded model by a request: as long as there is one, the model stays.
+
+use super::Registry;
+use crate::served::ServedModel;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A loaded model that a request uses. The model is not unloaded to make room for another one
+/// before all leases are gone.
+#[derive(Clone)]
+pub(crate) struct ModelLease(Arc<Lease>);
+
+struct Lease {
+    model: Arc<ServedModel>,
+    uses: Arc<AtomicUsize>,
+    registry: Arc<Registry>,
+}
+
+impl ModelLease {
+    /// A further use; `uses` is counted up by the caller, who holds the lock.
+    pub(super) fn counted(
+        model: Arc<ServedModel>,
+        uses: Arc<AtomicUsize>,
+        registry: Arc<Registry>,
+    ) -> Self {
+        Self(Arc::new(Lease { model, uses, registry }))
+    }
+
+    /// Why the engine ends before an answer does.
+    pub(crate) fn why_ended(&self) -> &'static str {
+        match self.0.registry.lock().closed {
+            true => "the server is shutting down",
+            false => "the model is being unloaded",
+        }
+    }
+}
+
+impl Deref for ModelLease {
+    type Target = ServedModel;
+
+    fn deref(&self) -> &ServedModel {
+        &self.0.model
+    }
+}
+
+impl fmt::Debug for ModelLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ModelLease({})", self.name)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let mut inner = self.registry.lock();
+        self.uses.fetch_sub(1, Ordering::Relaxed);
+        inner.touch(&self.model.name);
+        drop(inner);
+        self.registry.changed.notify_all();
+    }
+}

@@ -1,0 +1,91 @@
+//! Unloading: requests end or are cancelled, then the engine ends and its memory is free.
+
+use super::entry::{Loaded, Slot};
+use super::{Inner, Models, Pick, Registry};
+use crate::error::LoadError;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// A model that is on its way out. It has to be given to [`Registry::end`].
+pub(super) struct Ending {
+    loaded: Loaded,
+    ended: watch::Sender<bool>,
+}
+
+impl Ending {
+    pub(super) fn name(&self) -> &str {
+        &self.loaded.model.name
+    }
+}
+
+impl Inner {
+    /// Takes a loaded model away from new requests.
+    pub(super) fn begin_unload(&mut self, name: &str) -> Option<Ending> {
+        let entry = self.entry(name)?;
+        let loaded = entry.loaded()?.clone();
+        let (sender, ended) = watch::channel(false);
+        entry.slot = Slot::Unloading { ended, memory: loaded.memory() };
+        Some(Ending { loaded, ended: sender })
+    }
+}
+
+impl Registry {
+    /// Waits for the model's requests, at most for `grace`, cancels the others and ends its
+    /// engine, which gives the memory back.
+    pub(super) fn end(&self, ending: Ending, grace: Duration) {
+        let Ending { loaded, ended } = ending;
+        let deadline = Instant::now() + grace;
+        let mut inner = self.lock();
+        while !loaded.is_idle() {
+            let in_time;
+            (inner, in_time) = self.wait(inner, deadline);
+            if !in_time {
+                break;
+            }
+        }
+        drop(inner);
+        let name = loaded.model.name.clone();
+        loaded.model.engine.shutdown(Duration::ZERO);
+        drop(loaded);
+        let mut inner = self.lock();
+        if let Some(entry) = inner.entry(&name) {
+            entry.slot = Slot::Unloaded;
+            entry.counts.unloads += 1;
+        }
+        drop(inner);
+        tracing::info!(model = name, "unloaded");
+        self.changed.notify_all();
+        // Nobody may wait for it.
+        let _ = ended.send(true);
+    }
+}
+
+impl Models {
+    /// Unloads the model with this name or alias: requests that run go on within the time that
+    /// the settings give them. With `wait`, returns when it is gone. A load is given up.
+    pub(crate) async fn unload(&self, name: &str, wait: bool) -> Result<(), LoadError> {
+        let (registry, grace) = (self.0.clone(), self.0.config.unload_grace);
+        let ending = {
+            let mut inner = registry.lock();
+            let idx = inner.find(Pick::Named(name));
+            let idx = idx.ok_or_else(|| LoadError::NotFound { name: name.to_owned() })?;
+            let entry = &mut inner.entries[idx];
+            let name = entry.name.clone();
+            if entry.source.is_none() {
+                return Err(LoadError::NoSource { name });
+            }
+            if let Slot::Loading { cancelled, .. } = &mut entry.slot {
+                *cancelled = true;
+                drop(inner);
+                registry.changed.notify_all();
+                return Ok(());
+            }
+            inner.begin_unload(&name).ok_or(LoadError::NotLoaded { name })?
+        };
+        let ended = tokio::task::spawn_blocking(move || registry.end(ending, grace));
+        if wait && ended.await.is_err() {
+            return Err(LoadError::Closed);
+        }
+        Ok(())
+    }
+}
