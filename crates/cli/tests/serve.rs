@@ -31,15 +31,21 @@ impl Drop for Server {
     }
 }
 
+/// A server that listens, and its URL.
+fn start(args: &[&str]) -> (Server, String) {
+    let mut server = Server(command(args).spawn().expect("the binary starts"));
+    let mut out = BufReader::new(server.0.stdout.take().expect("standard output"));
+    let mut line = String::new();
+    out.read_line(&mut line).expect("a line");
+    let url = line.trim().strip_prefix("listening on ").expect("the URL").to_owned();
+    (server, url)
+}
+
 #[test]
 fn serves_until_it_is_told_to_stop() {
     for signal in ["-TERM", "-INT"] {
         let args = [&model(), "--port", "0", "--alias", "tiny", "--api-key", "k", "--temp", "0"];
-        let mut server = Server(command(&args).spawn().expect("the binary starts"));
-        let mut out = BufReader::new(server.0.stdout.take().expect("standard output"));
-        let mut line = String::new();
-        out.read_line(&mut line).expect("a line");
-        let url = line.trim().strip_prefix("listening on ").expect("the URL").to_owned();
+        let (mut server, url) = start(&args);
         let get = |path: &str| {
             let request = ureq::get(format!("{url}{path}")).header("authorization", "Bearer k");
             let text = request.call().expect("an answer").body_mut().read_to_string();
@@ -60,11 +66,7 @@ fn serves_until_it_is_told_to_stop() {
 fn models_of_a_directory_are_loaded_when_they_are_named() {
     let folder = PathBuf::from(model()).parent().expect("a folder").display().to_string();
     let args = ["--models-dir", &folder, "--memory-limit", "4G", "--port", "0", "--ctx", "64"];
-    let mut server = Server(command(&args).spawn().expect("the binary starts"));
-    let mut out = BufReader::new(server.0.stdout.take().expect("standard output"));
-    let mut line = String::new();
-    out.read_line(&mut line).expect("a line");
-    let url = line.trim().strip_prefix("listening on ").expect("the URL").to_owned();
+    let (_server, url) = start(&args);
     let state = || {
         let text = ureq::get(format!("{url}/models")).call().expect("an answer");
         let text = text.into_body().read_to_string().expect("a body");
@@ -81,6 +83,33 @@ fn models_of_a_directory_are_loaded_when_they_are_named() {
 }
 
 #[test]
+fn a_draft_model_guesses_and_answers_stay_the_same() {
+    let model = model();
+    let ask = json!({"prompt": "abc", "max_tokens": 24, "temperature": 0, "ignore_eos": true});
+    let answer = |more: &[&str]| {
+        let args = [&[&model, "--port", "0", "--ctx", "64"], more].concat();
+        let (_server, url) = start(&args);
+        let request = ureq::post(format!("{url}/v1/completions"));
+        let request = request.header("content-type", "application/json");
+        let answer = request.send(ask.to_string()).expect("an answer").into_body();
+        let answer: Value = serde_json::from_reader(answer.into_reader()).expect("JSON");
+        let metrics = ureq::get(format!("{url}/metrics")).call().expect("an answer").into_body();
+        let metrics = metrics.into_reader();
+        let metrics = BufReader::new(metrics).lines().map_while(Result::ok);
+        let accepted = metrics
+            .filter(|line| line.starts_with("vllm:spec_decode_num_accepted_tokens_total{"))
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+            .sum::<f64>();
+        (answer["choices"][0]["text"].clone(), accepted)
+    };
+    let (alone, none) = answer(&[]);
+    let (guessed, accepted) = answer(&["--draft-model", &model, "--draft-max", "3"]);
+    assert_eq!(guessed, alone);
+    // A model that guesses for itself is right each time: 3 of 4 tokens behind the first.
+    assert_eq!((none, accepted), (0.0, 17.0));
+}
+
+#[test]
 fn what_cannot_be_served_is_one_line() {
     let model = model();
     for (args, code, want) in [
@@ -90,6 +119,10 @@ fn what_cannot_be_served_is_one_line() {
         (&[&model, "--port", "0", "--cors-origin", "a\nb"], 1, "origin"),
         (&[&model, "b", "--port", "0", "--alias", "x"], 2, "NAME=MODEL"),
         (&[&model, "b", "--port", "0", "--template", "x"], 2, "--template"),
+        (&[&model, "b", "--port", "0", "--draft-model", "x"], 2, "--draft-model"),
+        (&[&model, "--port", "0", "--draft-model", "no-such-model.gguf"], 1, "no-such-model.gguf"),
+        (&[&model, "--models-dir", "x", "--kv-events", "tcp://127.0.0.1:0"], 2, "--kv-events"),
+        (&[&model, "--port", "0", "--kv-events", "nowhere"], 1, "nowhere"),
         (&["--port", "0"], 2, "MODEL"),
         (&["--models-dir", "no-such-dir", "--port", "0"], 1, "no-such-dir"),
         (&[&model, "--memory-limit", "8 apples"], 2, "--memory-limit"),

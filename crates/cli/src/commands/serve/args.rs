@@ -87,6 +87,25 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "0", value_parser = whole)]
     #[arg(allow_negative_numbers = true)]
     pub(super) lookup: usize,
+    /// Smaller model that guesses ahead for the one that is served; it has the same vocabulary, and
+    /// the answers do not depend on it
+    #[arg(long, value_name = "MODEL", alias = "model-draft")]
+    pub(super) draft_model: Option<String>,
+    /// Tokens that the draft model guesses ahead
+    #[arg(long, value_name = "N", default_value = "4", value_parser = positive)]
+    #[arg(alias = "draft-n", requires = "draft_model", allow_negative_numbers = true)]
+    pub(super) draft_max: usize,
+    /// Publish what the prefix cache holds at this ZeroMQ endpoint, as vLLM's KV events, for routers
+    /// that choose by it: tcp://HOST:PORT
+    #[arg(long, value_name = "ENDPOINT")]
+    pub(super) kv_events: Option<String>,
+    /// Endpoint at which events can be asked for again
+    #[arg(long, value_name = "ENDPOINT", requires = "kv_events")]
+    pub(super) kv_events_replay: Option<String>,
+    /// Topic of the events, by which subscribers choose
+    #[arg(long, value_name = "TOPIC", default_value = "", requires = "kv_events")]
+    #[arg(hide_default_value = true)]
+    pub(super) kv_events_topic: String,
     /// Keep no prompts for requests that begin alike
     #[arg(long)]
     pub(super) no_prefix_cache: bool,

@@ -4,8 +4,8 @@ use std::error::Error;
 use std::fmt;
 
 use anyhow::{Context, Result};
-use realizar_runtime::MemoryUse;
-use realizar_runtime::engine::{Engine as EngineThread, EngineOptions};
+use realizar_runtime::engine::{CacheEvent, CacheSink, Engine as EngineThread, EngineOptions};
+use realizar_runtime::{MemoryUse, ModelOutput};
 use realizar_server::{LoadError, ModelLoader, ModelSpec, ServedModel};
 
 use super::args::Args;
@@ -18,6 +18,8 @@ pub(super) struct Loader {
     pub(super) args: Args,
     pub(super) global: GlobalArgs,
     pub(super) models: Vec<ModelSpec>,
+    /// Who is told of the changes of the prefix cache.
+    pub(super) cache_sink: Option<CacheSink>,
 }
 
 impl Loader {
@@ -32,7 +34,7 @@ impl Loader {
             ctx: args.ctx,
             seqs: Some(args.parallel),
             // A row of logits for every answer, and more for guesses and for prompts to be scored.
-            outputs: Some(args.parallel.saturating_mul(1 + args.lookup).max(16)),
+            outputs: Some(args.parallel.saturating_mul(1 + self.max_guesses()).max(16)),
             output: spec.output,
             kv_tokens: args.kv_tokens,
             prefix_cache: !args.no_prefix_cache,
@@ -40,27 +42,57 @@ impl Loader {
         }
     }
 
+    /// The most tokens that are guessed ahead of an answer.
+    fn max_guesses(&self) -> usize {
+        let Args { lookup, draft_model, draft_max, .. } = &self.args;
+        if draft_model.is_some() { *lookup.max(draft_max) } else { *lookup }
+    }
+
+    /// The draft model of a model, and what it needs.
+    fn draft(&self, spec: &ModelSpec) -> Option<(&str, Needs)> {
+        let source = self.args.draft_model.as_deref()?;
+        let needs = self.needs(spec);
+        let needs = Needs { outputs: Some(self.args.parallel), prefix_cache: false, ..needs };
+        (spec.output == ModelOutput::Logits).then_some((source, needs))
+    }
+
     fn memory_of(&self, name: &str) -> Result<MemoryUse> {
         let spec = self.find(name)?;
-        let path = self.global.sources()?.resolve(&spec.source)?;
-        memory_needed(&path, &self.args.load, &self.global, self.needs(spec))
+        let needed = |source: &str, needs| {
+            let path = self.global.sources()?.resolve(source)?;
+            memory_needed(&path, &self.args.load, &self.global, needs)
+        };
+        let own = needed(&spec.source, self.needs(spec))?;
+        let draft = self.draft(spec).map(|(source, needs)| needed(source, needs)).transpose()?;
+        Ok(own + draft.unwrap_or_default())
     }
 
     /// Loads a model and starts its engine.
     fn start(&self, name: &str) -> Result<ServedModel> {
         let (args, spec) = (&self.args, self.find(name)?);
-        let path = self.global.sources()?.resolve(&spec.source)?;
-        let model = Engine::load(&path, &args.load, &self.global, self.needs(spec))?.model;
+        let load = |source: &str, needs| {
+            let path = self.global.sources()?.resolve(source)?;
+            anyhow::Ok(Engine::load(&path, &args.load, &self.global, needs)?.model)
+        };
+        let model = load(&spec.source, self.needs(spec))?;
+        let draft = self.draft(spec).map(|(source, needs)| load(source, needs)).transpose()?;
         let template = args.template.as_ref().map(|path| read_template(path, model.tokenizer()?));
         let template = template.transpose()?;
+        let cache_sink = self.cache_sink.clone().filter(|_| spec.output == ModelOutput::Logits);
+        if let Some(CacheSink(tell)) = &cache_sink {
+            // Of a model that was loaded before, nothing is left.
+            tell(vec![CacheEvent::Cleared]);
+        }
         let options = EngineOptions {
             max_seqs: Some(args.parallel),
             max_queue: args.queue,
             lookup_tokens: args.lookup,
             prompt_tokens: Some(args.prompt_step),
-            ..EngineOptions::default()
+            draft_tokens: args.draft_max,
+            cache_sink,
         };
-        let mut served = ServedModel::new(name, EngineThread::start(model, options)?);
+        let engine = EngineThread::start_with_draft(model, draft, options)?;
+        let mut served = ServedModel::new(name, engine);
         served.template = template;
         served.sampling = args.sampling.params();
         Ok(served)

@@ -9,7 +9,7 @@ mod names;
 pub(crate) use args::Args;
 
 use anyhow::{Context, Result};
-use realizar_server::{Models, Server};
+use realizar_server::{KvEvents, Models, Server};
 
 use crate::interrupt;
 use crate::options::GlobalArgs;
@@ -20,10 +20,19 @@ use models::Configured;
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let configured = models::configured(args)?;
     let server_config = config::server_config(args)?;
+    // The engines' threads do the work; those of the server wait and copy.
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build();
+    let runtime = runtime.context("cannot start the server's threads")?;
+    let kv_events = match config::kv_events_config(args) {
+        Some(config) => Some(runtime.block_on(KvEvents::bind(config))?),
+        None => None,
+    };
     let loader = Loader {
         args: args.clone(),
         global: global.clone(),
         models: configured.iter().map(|model| model.spec.clone()).collect(),
+        cache_sink: kv_events.as_ref().map(KvEvents::sink),
     };
     let models = Models::with_loader(loader, config::models_config(args));
     let mut at_start = Vec::new();
@@ -31,10 +40,6 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
         at_start.extend(now.then(|| spec.name.clone()));
         models.configure(spec)?;
     }
-    // The engines' threads do the work; those of the server wait and copy.
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(2).enable_all().build();
-    let runtime = runtime.context("cannot start the server's threads")?;
     let (address, running) = runtime.block_on(async {
         let server = Server::bind(server_config, models.clone()).await?;
         let address = server.address();

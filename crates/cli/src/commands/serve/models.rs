@@ -21,8 +21,16 @@ pub(super) struct Configured {
 
 /// All models, the named ones first.
 pub(super) fn configured(args: &Args) -> Result<Vec<Configured>> {
-    if args.template.is_some() && (args.models.len() > 1 || args.models_dir.is_some()) {
-        return Err(ui::usage("--template is for one model, and there are several"));
+    if args.models.len() != 1 || args.models_dir.is_some() {
+        for (is_given, flag) in [
+            (args.template.is_some(), "--template"),
+            (args.draft_model.is_some(), "--draft-model"),
+            (args.kv_events.is_some(), "--kv-events"),
+        ] {
+            if is_given {
+                return Err(ui::usage(format!("{flag} is for one model that generates text")));
+            }
+        }
     }
     let at_start = !args.lazy;
     let mut all: Vec<Configured> = Vec::new();
