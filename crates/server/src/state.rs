@@ -5,6 +5,7 @@ use crate::error::{ApiError, Error};
 use crate::ids;
 use crate::messages::TemplateTraits;
 use crate::reasoning::ReasoningFormat;
+use crate::record;
 use crate::tools::ToolFormat;
 use realizar_runtime::constrain::Constrainer;
 use realizar_runtime::engine::Engine;
@@ -205,9 +206,13 @@ impl AppState {
         }
         let first = self.models().all().into_iter().next();
         let first = first.ok_or_else(|| ApiError::unavailable("no model is loaded"))?;
-        match name.filter(|name| !name.is_empty()) {
-            Some(name) => self.models().get(name).ok_or_else(|| ApiError::model_not_found(name)),
-            None => Ok(first),
+        let model = match name.filter(|name| !name.is_empty()) {
+            Some(name) => self.models().get(name).ok_or_else(|| ApiError::model_not_found(name))?,
+            None => first,
+        };
+        if let Some(recorder) = record::current() {
+            recorder.note(|record| record.model = Some(model.name.clone()));
         }
+        Ok(model)
     }
 }

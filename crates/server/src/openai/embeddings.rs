@@ -4,6 +4,7 @@ use super::types::EmbeddingUsage;
 use crate::error::ApiError;
 use crate::extract::JsonBody;
 use crate::prompt::{self, Prompts};
+use crate::record;
 use crate::state::{AppState, ServedModel};
 use axum::Json;
 use axum::extract::State;
@@ -97,7 +98,14 @@ pub(crate) async fn create(
         let message = format!("a text has {} tokens; this model takes {most}", long.len());
         return Err(ApiError::context_length("input", message));
     }
-    let usage = EmbeddingUsage::new(texts.iter().map(Vec::len).sum());
+    let n_tokens = texts.iter().map(Vec::len).sum();
+    if let Some(recorder) = record::current() {
+        recorder.note(|record| {
+            record.model = Some(model.name.clone());
+            record.input_tokens = n_tokens;
+        });
+    }
+    let usage = EmbeddingUsage::new(n_tokens);
     let params = EmbedParams { dimensions: fields.dimensions, ..EmbedParams::default() };
     let mut pending = Vec::with_capacity(texts.len());
     for prompt in texts {

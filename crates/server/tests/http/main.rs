@@ -3,7 +3,9 @@
 mod chat;
 mod common;
 mod completions;
+mod connections;
 mod endpoints;
 mod errors;
 mod lifecycle;
+mod records;
 mod structured;
