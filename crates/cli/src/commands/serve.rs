@@ -1,5 +1,6 @@
 //! `realizar serve`: models over HTTP, by OpenAI's API, until it is told to stop.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -7,11 +8,14 @@ use anyhow::{Context, Result};
 use realizar_runtime::ModelOutput;
 use realizar_runtime::engine::{Engine as EngineThread, EngineOptions};
 use realizar_runtime::sampling::SamplingParams;
-use realizar_server::{Limits, Models, ServedModel, Server, ServerConfig, openai_sampling};
+use realizar_server::{
+    ConnectionLimits, Limits, Models, ServedModel, Server, ServerConfig, TlsFiles, openai_sampling,
+};
 
 use crate::engine::{Engine, Needs, read_template};
 use crate::interrupt;
 use crate::options::{GlobalArgs, LoadArgs, above_zero, positive, range, whole};
+use crate::otel::Traces;
 use crate::ui;
 
 /// Prints one line with the URL once the models are loaded. Ctrl-C ends the server: it takes no
@@ -35,17 +39,34 @@ pub(crate) struct Args {
     /// Port to listen on; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value = "8080")]
     port: u16,
+    /// Speak TLS with this certificate, in PEM, and after it those that vouch for it
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(visible_alias = "ssl-cert-file", alias = "ssl-certfile")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, in PEM and without a password
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(visible_alias = "ssl-key-file", alias = "ssl-keyfile")]
+    tls_key: Option<PathBuf>,
     /// Ask every request for this key (may be given several times)
     #[arg(long, value_name = "KEY", value_delimiter = ',')]
     #[arg(env = "REALIZAR_API_KEY", hide_env_values = true)]
     api_key: Vec<String>,
-    /// File with one key per line
+    /// File with one key per line; lines that begin with # are comments
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Let web pages of this origin use the server; * stands for all (may be given several times)
     #[arg(long, value_name = "ORIGIN", visible_alias = "allowed-origins", value_delimiter = ',')]
     cors_origin: Vec<String>,
-    /// Requests that run together
+    /// Connections that may be open; requests on further ones are refused with status 503
+    #[arg(long, value_name = "N", default_value = "4096", value_parser = positive)]
+    #[arg(allow_negative_numbers = true)]
+    max_connections: usize,
+    /// Seconds after which a connection without a request is closed. What keeps connections for
+    /// later, such as a balancer, should give them up sooner
+    #[arg(long, value_name = "S", default_value = "75", value_parser = positive)]
+    #[arg(allow_negative_numbers = true)]
+    idle_timeout: usize,
+    /// Requests that run together; -np does the same
     #[arg(long, value_name = "N", default_value = "16", value_parser = positive)]
     #[arg(visible_alias = "max-seqs", alias = "max-num-seqs", allow_negative_numbers = true)]
     parallel: usize,
@@ -72,7 +93,7 @@ pub(crate) struct Args {
     #[arg(allow_negative_numbers = true)]
     lookup: usize,
     /// Keep no prompts for requests that begin alike
-    #[arg(long)]
+    #[arg(long, visible_alias = "no-cache-prompt")]
     no_prefix_cache: bool,
     /// Longest time of a request in seconds [default: no limit]
     #[arg(long, value_name = "S", value_parser = positive, allow_negative_numbers = true)]
@@ -97,10 +118,35 @@ pub(crate) struct Args {
     /// Metrics are always served at /metrics; this says so as llama-server does
     #[arg(long, hide = true)]
     metrics: bool,
+    /// Requests always join those that run; this says so as llama-server does
+    #[arg(long, hide = true)]
+    cont_batching: bool,
+    /// Templates are always Jinja; this says so as llama-server does
+    #[arg(long, hide = true)]
+    jinja: bool,
+    /// Send a trace of every request by OpenTelemetry, as the environment variables OTEL_… say; only
+    /// in builds with the feature `otel`
+    #[arg(long)]
+    otel: bool,
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
     load: LoadArgs,
+}
+
+/// llama-server's flags of two letters, which the parser does not know, as it knows them.
+const TWO_LETTERS: [(&str, &str); 2] = [("-cb", "--cont-batching"), ("-np", "--parallel")];
+
+/// Spells out llama-server's flags of two letters where they belong to `serve`.
+pub(crate) fn spell_out(mut args: Vec<OsString>) -> Vec<OsString> {
+    let end = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
+    let start = args[..end].iter().position(|arg| arg == "serve").unwrap_or(end);
+    for arg in &mut args[start..end] {
+        if let Some((_, long)) = TWO_LETTERS.iter().find(|(short, _)| arg == short) {
+            *arg = OsString::from(long);
+        }
+    }
+    args
 }
 
 /// Sampling of requests that ask for nothing else.
@@ -144,7 +190,23 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     if args.template.is_some() && args.models.len() > 1 {
         return Err(ui::usage("--template is for one model, and there are several"));
     }
-    let config = config(args)?;
+    let traces = args.otel.then(Traces::start).transpose()?;
+    let result = serve(args, global, names, traces.as_ref());
+    if let Some(traces) = traces {
+        traces.end();
+    }
+    result
+}
+
+fn serve(
+    args: &Args,
+    global: &GlobalArgs,
+    names: Vec<Vec<String>>,
+    traces: Option<&Traces>,
+) -> Result<()> {
+    let observer = traces.map(Traces::observer);
+    let config = ServerConfig { observer, ..config(args)? };
+    let scheme = if config.tls.is_some() { "https" } else { "http" };
     // The engines' threads do the work; those of the server wait and copy.
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build();
@@ -174,7 +236,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
         state.models().add(model)?;
     }
     let guard = interrupt::Guard::new();
-    ui::line(&format!("listening on http://{address}"))?;
+    ui::line(&format!("listening on {scheme}://{address}"))?;
     let (stop, mut running) = running;
     let result = runtime.block_on(async {
         tokio::select! {
@@ -211,7 +273,8 @@ fn config(args: &Args) -> Result<ServerConfig> {
     if let Some(path) = &args.api_key_file {
         let text = std::fs::read_to_string(path);
         let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-        let keys = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let keys = text.lines().map(str::trim);
+        let keys = keys.filter(|line| !line.is_empty() && !line.starts_with('#'));
         let before = api_keys.len();
         api_keys.extend(keys.map(str::to_owned));
         // Without keys the server would be open, which is not what the flag asks for.
@@ -224,6 +287,16 @@ fn config(args: &Args) -> Result<ServerConfig> {
     Ok(ServerConfig {
         host: args.host.clone(),
         port: args.port,
+        tls: args
+            .tls_cert
+            .clone()
+            .zip(args.tls_key.clone())
+            .map(|(cert, key)| TlsFiles { cert, key }),
+        connections: ConnectionLimits {
+            open: args.max_connections,
+            idle_timeout: seconds(args.idle_timeout),
+            ..ConnectionLimits::default()
+        },
         api_keys,
         allowed_origins: args.cors_origin.clone(),
         limits: Limits {
@@ -320,6 +393,19 @@ fn own_name(model: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn flags_of_two_letters() {
+        let check = |args: &[&str], want: &[&str]| {
+            let spelled = spell_out(args.iter().map(OsString::from).collect());
+            assert_eq!(spelled, want, "{args:?}");
+        };
+        check(&["r", "serve", "m", "-np", "4"], &["r", "serve", "m", "--parallel", "4"]);
+        check(&["r", "-v", "serve", "-cb", "m"], &["r", "-v", "serve", "--cont-batching", "m"]);
+        check(&["r", "run", "m", "-np"], &["r", "run", "m", "-np"]);
+        check(&["r", "serve", "--", "-np"], &["r", "serve", "--", "-np"]);
+        check(&["r"], &["r"]);
+    }
 
     #[test]
     fn names_of_models() {
