@@ -39,6 +39,8 @@ enum Step {
     Kernels,
     /// Unit, integration and doc tests; GPU tests on lavapipe where that is installed.
     Tests,
+    /// Traces of the server's requests, which the other steps build without.
+    Otel,
     /// Tiny models against transformers, and bit-identity; the former also on every tier.
     Parity,
     /// Real models against the F32 reference.
@@ -91,6 +93,20 @@ impl Step {
                 tests.args(["test", "--workspace", "--no-fail-fast"]);
                 tests.env("REALIZAR_VOCAB_DIR", shell::vocab_dir());
                 tests.env("REALIZAR_TEMPLATE_DIR", shell::template_dir());
+                return count_tests(&mut tests);
+            }
+            Self::Otel => {
+                // The whole workspace is named, so that what the other steps built serves here too.
+                let with_traces = ["--workspace", "--features", "realizar/otel"];
+                shell::check(shell::cargo().arg("clippy").args(with_traces).args([
+                    "--all-targets",
+                    "--quiet",
+                    "--",
+                    "-D",
+                    "warnings",
+                ]))?;
+                let mut tests = shell::cargo();
+                tests.arg("test").args(with_traces).args(["--test", "serve"]);
                 return count_tests(&mut tests);
             }
             Self::Parity => {

@@ -9,6 +9,7 @@ mod engine;
 mod grammar;
 mod interrupt;
 mod options;
+mod otel;
 mod source;
 mod ui;
 
@@ -19,9 +20,10 @@ use clap::{CommandFactory, FromArgMatches};
 use options::Cli;
 
 fn main() -> ExitCode {
-    let color = ui::requested_color(std::env::args_os().skip(1));
+    let args = commands::spell_out(std::env::args_os().collect());
+    let color = ui::requested_color(args.iter().skip(1).cloned());
     let command = Cli::command().color(color.for_clap());
-    let matches = command.get_matches();
+    let matches = command.get_matches_from(args);
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(error) => error.exit(),

@@ -6,7 +6,9 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 fn model() -> String {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs/llama");
@@ -31,21 +33,31 @@ impl Drop for Server {
     }
 }
 
-/// A server that listens, and its URL.
-fn start(args: &[&str]) -> (Server, String) {
-    let mut server = Server(command(args).spawn().expect("the binary starts"));
-    let mut out = BufReader::new(server.0.stdout.take().expect("standard output"));
-    let mut line = String::new();
-    out.read_line(&mut line).expect("a line");
-    let url = line.trim().strip_prefix("listening on ").expect("the URL").to_owned();
-    (server, url)
+impl Server {
+    /// A server that listens, and its URL.
+    fn start(command: &mut Command) -> (Self, String) {
+        let mut server = Self(command.spawn().expect("the binary starts"));
+        let mut out = BufReader::new(server.0.stdout.take().expect("standard output"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("a line");
+        let url = line.trim().strip_prefix("listening on ").expect("the URL").to_owned();
+        (server, url)
+    }
+
+    /// Tells it to end, and returns its exit code.
+    fn end(mut self, signal: &str) -> Option<i32> {
+        let id = self.0.id().to_string();
+        let killed = Command::new("kill").args([signal, &id]).status().expect("kill is there");
+        assert!(killed.success());
+        self.0.wait().expect("it ends").code()
+    }
 }
 
 #[test]
 fn serves_until_it_is_told_to_stop() {
     for signal in ["-TERM", "-INT"] {
         let args = [&model(), "--port", "0", "--alias", "tiny", "--api-key", "k", "--temp", "0"];
-        let (mut server, url) = start(&args);
+        let (server, url) = Server::start(&mut command(&args));
         let get = |path: &str| {
             let request = ureq::get(format!("{url}{path}")).header("authorization", "Bearer k");
             let text = request.call().expect("an answer").body_mut().read_to_string();
@@ -55,10 +67,7 @@ fn serves_until_it_is_told_to_stop() {
         let models = get("/v1/models");
         assert_eq!(models["data"][0]["id"], "tiny");
         assert_eq!(models["data"][0]["aliases"], json!(["model-f32"]));
-        let id = server.0.id().to_string();
-        let killed = Command::new("kill").args([signal, &id]).status().expect("kill is there");
-        assert!(killed.success());
-        assert_eq!(server.0.wait().expect("it ends").code(), Some(0), "{signal}");
+        assert_eq!(server.end(signal), Some(0), "{signal}");
     }
 }
 
@@ -66,7 +75,7 @@ fn serves_until_it_is_told_to_stop() {
 fn models_of_a_directory_are_loaded_when_they_are_named() {
     let folder = PathBuf::from(model()).parent().expect("a folder").display().to_string();
     let args = ["--models-dir", &folder, "--memory-limit", "4G", "--port", "0", "--ctx", "64"];
-    let (_server, url) = start(&args);
+    let (_server, url) = Server::start(&mut command(&args));
     let state = || {
         let text = ureq::get(format!("{url}/models")).call().expect("an answer");
         let text = text.into_body().read_to_string().expect("a body");
@@ -88,7 +97,7 @@ fn a_draft_model_guesses_and_answers_stay_the_same() {
     let ask = json!({"prompt": "abc", "max_tokens": 24, "temperature": 0, "ignore_eos": true});
     let answer = |more: &[&str]| {
         let args = [&[&model, "--port", "0", "--ctx", "64"], more].concat();
-        let (_server, url) = start(&args);
+        let (_server, url) = Server::start(&mut command(&args));
         let request = ureq::post(format!("{url}/v1/completions"));
         let request = request.header("content-type", "application/json");
         let answer = request.send(ask.to_string()).expect("an answer").into_body();
@@ -110,6 +119,141 @@ fn a_draft_model_guesses_and_answers_stay_the_same() {
 }
 
 #[test]
+fn speaks_tls_with_the_flags_of_llama_server() {
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).expect("write");
+        path.display().to_string()
+    };
+    let cert_path = write("cert.pem", &cert.pem());
+    let key_path = write("key.pem", &signing_key.serialize_pem());
+    let keys = write("keys", "# of the tests\nk\n");
+    let args = [&model(), "--port", "0", "-np", "2", "-cb", "--jinja", "--api-key-file", &keys];
+    let tls = ["--ssl-cert-file", &cert_path, "--ssl-key-file", &key_path];
+    let (server, url) = Server::start(command(&args).args(tls));
+    assert!(url.starts_with("https://127.0.0.1:"), "{url}");
+    let root = Certificate::from_der(cert.der()).to_owned();
+    let tls = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&[root])).build();
+    let config = ureq::Agent::config_builder().tls_config(tls).http_status_as_error(false);
+    let agent: ureq::Agent = config.build().into();
+    for (key, status) in [("k", 200), ("# of the tests", 401)] {
+        let request = agent.get(format!("{url}/v1/models"));
+        let request = request.header("authorization", format!("Bearer {key}"));
+        assert_eq!(request.call().expect("an answer").status(), status, "{key}");
+    }
+    assert_eq!(server.end("-TERM"), Some(0));
+}
+
+/// A collector that takes one request.
+#[cfg(feature = "otel")]
+fn collector() -> (String, std::thread::JoinHandle<Vec<u8>>) {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let taken = std::thread::spawn(move || {
+        let (mut connection, _) = listener.accept().expect("a connection");
+        let mut text = Vec::new();
+        let (head_len, body_len) = loop {
+            let mut part = [0; 4096];
+            let n = connection.read(&mut part).expect("a request");
+            assert!(n > 0, "half a request");
+            text.extend(&part[..n]);
+            let Some(end) = text.windows(4).position(|bytes| bytes == b"\r\n\r\n") else {
+                continue;
+            };
+            let head = String::from_utf8_lossy(&text[..end]).to_lowercase();
+            let len = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            let len: usize = len.expect("a length").parse().expect("a number");
+            assert!(head.starts_with("post /v1/traces http/1.1"), "{head}");
+            assert!(head.contains("content-type: application/x-protobuf"), "{head}");
+            if text.len() >= end + 4 + len {
+                break (end + 4, len);
+            }
+        };
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+        connection.write_all(answer).expect("an answer");
+        text[head_len..head_len + body_len].to_vec()
+    });
+    (url, taken)
+}
+
+#[cfg(feature = "otel")]
+#[test]
+fn sends_traces_before_it_ends() {
+    let (collector, taken) = collector();
+    let args = [&model(), "--port", "0", "--alias", "tiny", "--otel"];
+    let mut command = command(&args);
+    // Nothing is sent until the end.
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector).env("OTEL_BSP_SCHEDULE_DELAY", "600000");
+    let (server, url) = Server::start(&mut command);
+    let agent: ureq::Agent =
+        ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    agent.get(format!("{url}/health")).call().expect("an answer");
+    let ask = json!({"prompt": "abc", "max_tokens": 3, "ignore_eos": true, "stream": true});
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let request = agent.post(format!("{url}/v1/completions"));
+    let request = request.header("traceparent", parent);
+    let request = request.header("content-type", "application/json").header("x-request-id", "mine");
+    let answer = request.send(ask.to_string()).expect("an answer").body_mut().read_to_string();
+    assert!(answer.expect("a body").ends_with("data: [DONE]\n\n"));
+    let missing = agent.get(format!("{url}/v1/models/other"));
+    assert_eq!(missing.call().expect("an answer").status(), 404);
+    assert_eq!(server.end("-TERM"), Some(0));
+    let body = taken.join().expect("a request");
+    // Of OTLP's messages: a field of bytes is its tag, its length and itself, a number its tag and
+    // its digits; an attribute is a key and a value, which has tag 10 for a text and 24 for a number.
+    let field = |tag: u8, bytes: &[u8]| [&[tag, bytes.len() as u8], bytes].concat();
+    let text = |value: &str| field(10, value.as_bytes());
+    let attribute = |name: &str, value: Vec<u8>| [text(name), field(18, &value)].concat();
+    let times = |want: &[u8]| body.windows(want.len()).filter(|bytes| *bytes == want).count();
+    let trace_id = 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c_u128;
+    let span_id = 0xb7ad_6b71_6920_3331_u64;
+    for (what, want, count) in [
+        ("the service", attribute("service.name", text("realizar")), 1),
+        ("a trace that goes on", field(10, &trace_id.to_be_bytes()), 1),
+        ("the caller's span", field(34, &span_id.to_be_bytes()), 1),
+        ("a span", field(42, b"POST /v1/completions"), 1),
+        ("a span", field(42, b"GET /v1/models/{*name}"), 1),
+        ("no span", field(42, b"GET /health"), 0),
+        ("method", attribute("http.request.method", text("POST")), 1),
+        ("route", attribute("http.route", text("/v1/completions")), 1),
+        ("status", attribute("http.response.status_code", vec![24, 200, 1]), 1),
+        ("status", attribute("http.response.status_code", vec![24, 148, 3]), 1),
+        ("operation", attribute("gen_ai.operation.name", text("text_completion")), 1),
+        ("id", attribute("gen_ai.request.id", text("mine")), 1),
+        ("model", attribute("gen_ai.request.model", text("tiny")), 1),
+        ("prompt", attribute("gen_ai.usage.input_tokens", vec![24, 4]), 1),
+        ("answer", attribute("gen_ai.usage.output_tokens", vec![24, 3]), 1),
+        ("first token", text("gen_ai.latency.time_to_first_token"), 1),
+        ("ends", text("gen_ai.response.finish_reasons"), 1),
+    ] {
+        assert_eq!(times(&want), count, "{what}: {}", String::from_utf8_lossy(&body));
+    }
+}
+
+#[cfg(feature = "otel")]
+#[test]
+fn traces_are_not_sent_by_other_protocols() {
+    let mut command = command(&[&model(), "--port", "0", "--otel"]);
+    let output = command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc").output().expect("it starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("OTEL_EXPORTER_OTLP_PROTOCOL is `grpc`"), "{stderr}");
+}
+
+#[cfg(not(feature = "otel"))]
+#[test]
+fn builds_without_traces_say_so() {
+    let output = command(&[&model(), "--port", "0", "--otel"]).output().expect("it starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("--features otel"), "{stderr}");
+}
+
+#[test]
 fn what_cannot_be_served_is_one_line() {
     let model = model();
     for (args, code, want) in [
@@ -128,6 +272,9 @@ fn what_cannot_be_served_is_one_line() {
         (&[&model, "--memory-limit", "8 apples"], 2, "--memory-limit"),
         (&[&model, "--memory-limit", "1K", "--port", "0"], 1, "all models together may take 1024"),
         (&[&model, "--admin-key", "", "--port", "0"], 2, "admin key"),
+        (&[&model, "--tls-cert", "a.pem"], 2, "--tls-key"),
+        (&[&model, "--tls-cert", "no-cert.pem", "--tls-key", "b.pem"], 1, "no-cert.pem"),
+        (&[&model, "--max-connections", "0"], 2, "--max-connections"),
     ] {
         let output = command(args).output().expect("the binary starts");
         let stderr = String::from_utf8_lossy(&output.stderr);

@@ -221,12 +221,15 @@ pub enum Error {
         /// The context.
         max: usize,
     },
-    /// The engine ended before the request was complete.
-    #[error("the engine is shutting down")]
-    Closed,
     /// A request asks for something that the model cannot do.
     #[error("{0}")]
     Request(String),
+    /// A step of the engine failed, and with it the requests that were in it.
+    #[error("{0}")]
+    Step(String),
+    /// The engine ends before the request is complete.
+    #[error("the engine is shutting down")]
+    Ended,
 }
 
 /// The most characters of a text from a file in a message.

@@ -1,32 +1,20 @@
-//! The routes, what lies around them, and the loop that serves them. An endpoint is one file and
-//! one line here.
+//! The routes and what lies around them. An endpoint is one file and one line here.
 
-use crate::config::ServerConfig;
 use crate::error::{ApiError, Error};
 use crate::openai::{chat, completions, embeddings, models};
-use crate::registry::Models;
 use crate::state::AppState;
 use crate::{
-    admin, auth, dialects, health, info, metrics, native, page, request_id, rerank, score,
+    admin, auth, dialects, health, info, metrics, native, page, record, request_id, rerank, score,
 };
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::serve::ListenerExt;
 use axum::{Router, middleware};
+use futures_util::StreamExt as _;
 use std::any::Any;
-use std::io;
-use std::net::SocketAddr;
-use std::time::Duration;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
-use tokio::task::JoinError;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
-
-/// How long connections may take to hear the end of their answers once the engines have ended.
-const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The server as a service, for tests and for other programs to put into theirs.
 ///
@@ -42,6 +30,7 @@ pub fn app(state: AppState) -> Result<Router, Error> {
     let guarded = Router::new()
         .route("/apply-template", post(native::apply_template))
         .route("/detokenize", post(native::detokenize))
+        .route("/get_load", get(info::load))
         .route("/get_model_info", get(info::model_info))
         .route("/get_server_info", get(info::server_info))
         .route("/metrics", get(metrics::get))
@@ -68,16 +57,32 @@ pub fn app(state: AppState) -> Result<Router, Error> {
         .route("/models/unload", post(admin::unload))
         .route_layer(middleware::from_fn_with_state(state.clone(), auth::require_admin));
     let cors = cors(&state.config().allowed_origins)?;
-    Ok(open
+    let mut routes = open
         .merge(guarded)
         .merge(administered)
         .fallback(unknown_url)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(state.config().limits.body_bytes))
-        .layer(CatchPanicLayer::custom(panicked))
+        .layer(CatchPanicLayer::custom(panicked));
+    if let Some(observer) = &state.config().observer {
+        routes = routes.layer(middleware::from_fn_with_state(observer.clone(), record::observe));
+    }
+    Ok(routes.layer(middleware::from_fn(request_id::with_request_id)).layer(cors).with_state(state))
+}
+
+/// What connections beyond the limit are told: that the process lives, and that it is full.
+pub(crate) fn full() -> Router {
+    Router::new()
+        .route("/live", get(health::live))
+        .fallback(too_many_connections)
         .layer(middleware::from_fn(request_id::with_request_id))
-        .layer(cors)
-        .with_state(state))
+}
+
+async fn too_many_connections(request: Request) -> ApiError {
+    // A client that still writes would not read an answer.
+    let mut body = request.into_body().into_data_stream();
+    while let Some(Ok(_)) = body.next().await {}
+    ApiError::too_many_connections()
 }
 
 async fn unknown_url(request: Request) -> ApiError {
@@ -118,116 +123,6 @@ fn cors(origins: &[String]) -> Result<CorsLayer, Error> {
         .allow_methods([Method::GET, Method::POST])
         .allow_headers(names.map(HeaderName::from_static))
         .expose_headers([HeaderName::from_static("x-request-id"), header::RETRY_AFTER]))
-}
-
-/// A server that listens and does not answer yet.
-#[derive(Debug)]
-pub struct Server {
-    listener: TcpListener,
-    address: SocketAddr,
-    app: Router,
-    state: AppState,
-}
-
-impl Server {
-    /// Begins to listen; connections wait until [`Self::run`]. Models may also be added later,
-    /// through [`AppState::models`]; until there is one, the server is not ready.
-    ///
-    /// # Errors
-    /// If a setting cannot be used, or the address cannot be listened on.
-    pub async fn bind(config: ServerConfig, models: Models) -> Result<Self, Error> {
-        let (host, port) = (config.host.as_str(), config.port);
-        let failed = |source| Error::Bind { address: format!("{host}:{port}"), source };
-        let listener = TcpListener::bind((host, port)).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
-        let state = AppState::reachable(config, models, address.ip().is_loopback());
-        Ok(Self { listener, address, app: app(state.clone())?, state })
-    }
-
-    /// Where it listens; the port is the real one where the settings left it open.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// The state that handlers are given.
-    pub fn state(&self) -> &AppState {
-        &self.state
-    }
-
-    /// Answers until `shutdown` is ready. Then it takes no new requests, lets those that run end
-    /// within the time that the settings give them, cancels the others, and returns.
-    ///
-    /// # Errors
-    /// If the listener fails.
-    pub async fn run(
-        self,
-        shutdown: impl Future<Output = ()> + Send + 'static,
-    ) -> Result<(), Error> {
-        let (stop, mut stopped) = watch::channel(false);
-        // Small packets of streams are not held back.
-        let listener = self.listener.tap_io(|connection| {
-            if let Err(error) = connection.set_nodelay(true) {
-                tracing::debug!("a connection is slower than it could be: {error}");
-            }
-        });
-        let server = axum::serve(listener, self.app).with_graceful_shutdown(async move {
-            // An error means that the sender is gone, which is the end as well.
-            let _ = stopped.wait_for(|&stop| stop).await;
-        });
-        let mut server = tokio::spawn(server.into_future());
-        tokio::select! {
-            result = &mut server => return ended(result),
-            () = shutdown => {}
-        }
-        self.state.close();
-        let _ = stop.send(true);
-        end_engines(&self.state).await;
-        match tokio::time::timeout(LAST_WORDS, &mut server).await {
-            Ok(result) => ended(result),
-            Err(_) => {
-                tracing::warn!("connections that do not read their answers are dropped");
-                server.abort();
-                Ok(())
-            }
-        }
-    }
-}
-
-/// How the task that accepts connections ended.
-fn ended(result: Result<io::Result<()>, JoinError>) -> Result<(), Error> {
-    result.map_err(io::Error::other).flatten().map_err(Error::Listen)
-}
-
-/// Ends all engines at once, and waits for the last one; for loads, which cannot be ended, only
-/// for a while.
-async fn end_engines(state: &AppState) {
-    let grace = state.config().shutdown_grace;
-    let models = state.models().all().into_iter();
-    let ends: Vec<_> = models
-        .map(|model| tokio::task::spawn_blocking(move || model.engine.shutdown(grace)))
-        .collect();
-    for end in ends {
-        if let Err(error) = end.await {
-            tracing::error!("an engine did not end well: {error}");
-        }
-    }
-    let models = state.models().clone();
-    let settled = tokio::task::spawn_blocking(move || models.wait_settled(LAST_WORDS)).await;
-    if !settled.unwrap_or(true) {
-        tracing::warn!("a model is still being loaded or unloaded; nobody waits for it");
-    }
-}
-
-/// Listens and answers until `shutdown` is ready; see [`Server::run`].
-///
-/// # Errors
-/// As [`Server::bind`] and [`Server::run`].
-pub async fn serve(
-    config: ServerConfig,
-    models: Models,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-) -> Result<(), Error> {
-    Server::bind(config, models).await?.run(shutdown).await
 }
 
 #[cfg(test)]

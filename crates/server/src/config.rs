@@ -1,5 +1,8 @@
 //! How the server listens and what it lets a request ask for.
 
+use crate::record::RequestObserver;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Settings of the server. Those of a model are in [`ServedModel`](crate::ServedModel).
@@ -9,6 +12,10 @@ pub struct ServerConfig {
     pub host: String,
     /// The port to listen on; 0 takes a free one.
     pub port: u16,
+    /// Certificate and key to speak TLS with; `None` is plain HTTP.
+    pub tls: Option<TlsFiles>,
+    /// What connections may take.
+    pub connections: ConnectionLimits,
     /// Keys of which a request must show one; without any, none is asked for.
     pub api_keys: Vec<String>,
     /// Keys of which a request must show one to load and unload models. Without any, API keys do;
@@ -26,6 +33,35 @@ pub struct ServerConfig {
     pub keep_alive: Duration,
     /// How long running requests may go on once the server is told to stop.
     pub shutdown_grace: Duration,
+    /// Who is told of each request when it is over.
+    pub observer: Option<Arc<dyn RequestObserver>>,
+}
+
+/// The files that TLS needs, in PEM.
+#[derive(Debug, Clone)]
+pub struct TlsFiles {
+    /// The server's certificate, and after it those that vouch for it.
+    pub cert: PathBuf,
+    /// The private key of the certificate, without a password.
+    pub key: PathBuf,
+}
+
+/// Limits of connections.
+#[derive(Debug, Clone)]
+pub struct ConnectionLimits {
+    /// Connections that may be open. Requests on further ones are answered with status 503 and
+    /// closed: a router then tries another server, where waiting in the system's queue would hide
+    /// that this one is full.
+    pub open: usize,
+    /// The longest time from a connection's beginning, or from the end of an answer, until the
+    /// head of the next request has arrived. Those who keep connections for later should give them
+    /// up sooner; routers mostly do after 50 to 60 seconds.
+    pub idle_timeout: Duration,
+    /// The longest time in which a client may take nothing of what is sent to it.
+    pub stall_timeout: Duration,
+    /// Bytes of a stream's events that may wait for its client. One that falls further behind is
+    /// told so at the end of what waits, and its request is cancelled.
+    pub backlog_bytes: usize,
 }
 
 /// Limits of a single request.
@@ -53,6 +89,8 @@ impl Default for ServerConfig {
         Self {
             host: "127.0.0.1".to_owned(),
             port: 8080,
+            tls: None,
+            connections: ConnectionLimits::default(),
             api_keys: Vec::new(),
             admin_keys: Vec::new(),
             allowed_origins: Vec::new(),
@@ -61,6 +99,18 @@ impl Default for ServerConfig {
             body_timeout: Duration::from_secs(60),
             keep_alive: Duration::from_secs(10),
             shutdown_grace: Duration::from_secs(30),
+            observer: None,
+        }
+    }
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self {
+            open: 4096,
+            idle_timeout: Duration::from_secs(75),
+            stall_timeout: Duration::from_secs(60),
+            backlog_bytes: 16 << 20,
         }
     }
 }

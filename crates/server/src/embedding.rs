@@ -120,7 +120,7 @@ fn submit(model: &ModelLease, request: EmbeddingRequest) -> Result<Pending, Subm
         let result = match event {
             EngineEvent::Embedding { values, .. } => Ok(values),
             // Without an answer, the receiver learns that the engine ended.
-            EngineEvent::Failed(Error::Closed) => {
+            EngineEvent::Failed(Error::Ended) => {
                 sender.take();
                 return;
             }

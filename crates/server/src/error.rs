@@ -12,6 +12,7 @@ use realizar_runtime::{sampling, tokenizer};
 use serde_json::{Value, json};
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,9 +27,17 @@ pub enum Error {
         /// Why not.
         source: io::Error,
     },
-    /// The listener failed.
+    /// The loop that accepts connections failed.
     #[error("the server stopped: {0}")]
     Listen(#[source] io::Error),
+    /// A file for TLS cannot be used.
+    #[error("TLS: {}: {reason}", path.display())]
+    Tls {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A setting has a value that cannot be used.
     #[error("{setting}: {reason}")]
     Config {
@@ -142,9 +151,11 @@ enum Kind {
     TooLarge,
     MediaType,
     QueueFull,
+    SlowReader,
     Internal,
     LoadFailed,
     Unavailable,
+    Connections,
     Timeout,
 }
 
@@ -165,6 +176,7 @@ impl Kind {
             Self::UnknownUrl => (S::NOT_FOUND, REQUEST, Some("unknown_url")),
             Self::Method => (S::METHOD_NOT_ALLOWED, REQUEST, Some("method_not_allowed")),
             Self::BodyTimeout => (S::REQUEST_TIMEOUT, REQUEST, Some("body_timeout")),
+            Self::SlowReader => (S::REQUEST_TIMEOUT, REQUEST, Some("slow_reader")),
             Self::TooLarge => (S::PAYLOAD_TOO_LARGE, REQUEST, Some("body_too_large")),
             Self::MediaType => (S::UNSUPPORTED_MEDIA_TYPE, REQUEST, Some("unsupported_media_type")),
             Self::QueueFull => {
@@ -173,6 +185,7 @@ impl Kind {
             Self::Internal => (S::INTERNAL_SERVER_ERROR, SERVER, None),
             Self::LoadFailed => (S::INTERNAL_SERVER_ERROR, SERVER, Some("model_load_failed")),
             Self::Unavailable => (S::SERVICE_UNAVAILABLE, SERVER, Some("unavailable")),
+            Self::Connections => (S::SERVICE_UNAVAILABLE, SERVER, Some("too_many_connections")),
             Self::Timeout => (S::GATEWAY_TIMEOUT, SERVER, Some("timeout")),
         }
     }
@@ -261,6 +274,18 @@ impl ApiError {
         Self::new(Kind::Unavailable, message)
     }
 
+    /// As many connections are open as may be.
+    pub(crate) fn too_many_connections() -> Self {
+        let message = "as many connections are open as this server allows; try again";
+        Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::Connections, message) }
+    }
+
+    /// The client does not read its stream, of which more than `limit` bytes wait for it.
+    pub(crate) fn slow_reader(limit: usize) -> Self {
+        let message = format!("more than {limit} bytes of this stream waited to be read");
+        Self::new(Kind::SlowReader, message)
+    }
+
     /// The answer took too long.
     pub fn timeout(limit: Duration) -> Self {
         Self::new(Kind::Timeout, format!("the request was not done within {limit:?}"))
@@ -269,6 +294,12 @@ impl ApiError {
     /// The status of the answer.
     pub fn status(&self) -> StatusCode {
         self.kind.row().0
+    }
+
+    /// Its code, or its type where it has none.
+    pub(crate) fn code(&self) -> &'static str {
+        let (_, kind, code) = self.kind.row();
+        code.unwrap_or(kind)
     }
 
     /// The body of the answer, which is also what a stream that fails says.
@@ -280,7 +311,8 @@ impl ApiError {
 
     /// The answer with a body that says the same in the shape of another API.
     pub(crate) fn respond_with(&self, body: Value) -> Response {
-        if self.status().is_server_error() {
+        // That the server is full is logged once, where connections are counted.
+        if self.status().is_server_error() && self.kind != Kind::Connections {
             tracing::error!(status = self.status().as_u16(), "{}", self.message);
         }
         let mut response = (self.status(), Json(body)).into_response();
@@ -377,8 +409,8 @@ impl From<realizar_runtime::Error> for ApiError {
             E::Sampling(error) => error.into(),
             E::Text(_) | E::Request(_) => Self::malformed(error.to_string()),
             E::PromptTooLong { .. } => Self::context_length("prompt", error.to_string()),
-            E::Closed => Self::unavailable(error.to_string()),
             E::Render(_) => Self::invalid("messages", error.to_string()),
+            E::Ended => Self::unavailable(error.to_string()),
             error => Self::internal(error.to_string()),
         }
     }
@@ -414,8 +446,15 @@ mod tests {
         check(ApiError::media_type(None), 415, request, null.clone(), code);
         check(ApiError::internal("x"), 500, "server_error", null.clone(), null.clone());
         check(ApiError::unavailable("x"), 503, "server_error", null.clone(), json!("unavailable"));
+        let error = ApiError::too_many_connections();
+        check(error, 503, "server_error", null.clone(), json!("too_many_connections"));
+        check(ApiError::slow_reader(9), 408, request, null.clone(), json!("slow_reader"));
         let from = ApiError::from(sampling::Error::EmptyStop { idx: 0 });
         check(from, 400, request, json!("stop"), null.clone());
+        let from = ApiError::from(realizar_runtime::Error::Ended);
+        check(from, 503, "server_error", null.clone(), json!("unavailable"));
+        let from = ApiError::from(realizar_runtime::Error::Step("no".to_owned()));
+        check(from, 500, "server_error", null.clone(), null.clone());
         let from = ApiError::from(realizar_runtime::Error::Request("no".to_owned()));
         check(from, 400, request, null, Value::Null);
     }

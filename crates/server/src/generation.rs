@@ -1,14 +1,21 @@
 //! From prompts to answers: requests are submitted to the engine, their events come back in one
 //! stream, and dropping it cancels what is not finished.
+//!
+//! The engine's thread never waits for a client: it adds events to a queue, and counts their bytes.
+//! A stream whose queue has grown beyond its bound is not told more, and its requests are cancelled
+//! from there, because a connection that cannot be written to asks for no events.
 
 use crate::error::ApiError;
+use crate::record::{self, Recorder, RequestRecord};
 use crate::registry::ModelLease;
 use crate::state::AppState;
 use realizar_runtime::engine::{AnswerToken, EngineEvent, PromptLogprob, Request, Ticket};
 use realizar_runtime::{FinishReason, GenerateParams, TopLogprob};
 use serde::Serialize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
 /// What is to be generated.
@@ -28,7 +35,7 @@ pub(crate) struct Job {
 /// Answers on their way. Answer `i` of prompt `p` has the number `p * n + i`.
 pub(crate) struct Generation {
     events: UnboundedReceiver<(usize, EngineEvent)>,
-    tickets: Vec<Ticket>,
+    backlog: Arc<Backlog>,
     /// Kept until the answers are complete.
     model: ModelLease,
     n: usize,
@@ -36,6 +43,16 @@ pub(crate) struct Generation {
     include_stop: bool,
     deadline: Option<(Instant, Duration)>,
     usage: Usage,
+    recorder: Option<Recorder>,
+}
+
+/// What waits for whoever listens, and the tickets of the requests that it comes from.
+#[derive(Debug)]
+struct Backlog {
+    bytes: AtomicUsize,
+    limit: AtomicUsize,
+    overrun: AtomicBool,
+    tickets: Mutex<Vec<Ticket>>,
 }
 
 /// What happens to the answers.
@@ -100,7 +117,12 @@ impl Job {
         let timeout = state.config().request_timeout;
         let (n_prompts, n) = (self.prompts.len(), self.n);
         let prompt_tokens = self.prompts.iter().map(Vec::len).sum();
-        let mut tickets = Vec::with_capacity(n_prompts);
+        let backlog = Arc::new(Backlog {
+            bytes: AtomicUsize::new(0),
+            limit: AtomicUsize::new(usize::MAX),
+            overrun: AtomicBool::new(false),
+            tickets: Mutex::new(Vec::with_capacity(n_prompts)),
+        });
         for (p, prompt) in self.prompts.into_iter().enumerate() {
             let request = Request {
                 prompt,
@@ -109,25 +131,75 @@ impl Job {
                 priority: self.priority,
                 prompt_logprobs: self.prompt_logprobs,
             };
-            let sender = sender.clone();
-            // Nobody listens to a request that was dropped.
-            let sink = Box::new(move |event| drop(sender.send((p, event))));
-            tickets.push(self.model.engine.submit(request, sink)?);
+            // The sink does not keep the tickets, whose drop is what ends it.
+            let (sender, listener) = (sender.clone(), Arc::downgrade(&backlog));
+            let sink = Box::new(move |event| {
+                if let Some(backlog) = listener.upgrade() {
+                    backlog.push(&sender, p, event);
+                }
+            });
+            let ticket = self.model.engine.submit(request, sink)?;
+            backlog.tickets.lock().unwrap_or_else(PoisonError::into_inner).push(ticket);
         }
         Ok(Generation {
             events,
-            tickets,
+            backlog,
             model: self.model,
             n,
             unfinished: n_prompts * n,
             include_stop: self.include_stop,
             deadline: timeout.and_then(|limit| Some((Instant::now().checked_add(limit)?, limit))),
             usage: Usage { prompt_tokens, ..Usage::default() },
+            recorder: record::current(),
         })
     }
 }
 
+impl Backlog {
+    /// Adds an event, unless too much waits already. One event may be as large as it is.
+    fn push(
+        &self,
+        sender: &UnboundedSender<(usize, EngineEvent)>,
+        prompt: usize,
+        event: EngineEvent,
+    ) {
+        if self.bytes.load(Ordering::Relaxed) > self.limit.load(Ordering::Relaxed) {
+            self.overrun.store(true, Ordering::Relaxed);
+            self.cancel();
+            return;
+        }
+        self.bytes.fetch_add(size(&event), Ordering::Relaxed);
+        // Nobody listens to a request that was dropped.
+        drop(sender.send((prompt, event)));
+    }
+
+    fn cancel(&self) {
+        self.tickets.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// The bytes of an event that waits.
+fn size(event: &EngineEvent) -> usize {
+    let more = match event {
+        EngineEvent::Prompt { logprobs, .. } => {
+            let tops = logprobs.iter().map(|token| size_of_val(&*token.top_logprobs));
+            size_of_val(&**logprobs) + tops.sum::<usize>()
+        }
+        EngineEvent::Token(token) => token.text.len() + size_of_val(&*token.top_logprobs),
+        EngineEvent::Finished { tail, stop, .. } => {
+            tail.len() + stop.as_ref().map_or(0, String::len)
+        }
+        EngineEvent::Embedding { .. } | EngineEvent::Failed(_) => 0,
+    };
+    size_of::<EngineEvent>() + more
+}
+
 impl Generation {
+    /// Sets how many bytes may wait for who reads this slowly; without this call there is no bound.
+    pub(crate) fn bound_backlog(&self, bytes: usize) {
+        self.backlog.limit.store(bytes, Ordering::Relaxed);
+    }
+
     /// The next event; `None` once all answers are complete. After an error nothing comes any more.
     pub(crate) async fn next(&mut self) -> Option<Result<Progress, ApiError>> {
         if self.unfinished == 0 {
@@ -140,12 +212,19 @@ impl Generation {
                 .map_err(|_| ApiError::timeout(limit)),
         };
         let progress = next.and_then(|event| match event {
-            Some((prompt, event)) => self.progress(prompt, event),
+            Some((prompt, event)) => {
+                self.backlog.bytes.fetch_sub(size(&event), Ordering::Relaxed);
+                self.progress(prompt, event)
+            }
+            None if self.backlog.overrun.load(Ordering::Relaxed) => {
+                Err(ApiError::slow_reader(self.backlog.limit.load(Ordering::Relaxed)))
+            }
             None => Err(ApiError::unavailable("the engine ended before the answer was complete")),
         });
-        if progress.is_err() {
+        if let Err(error) = &progress {
             self.unfinished = 0;
-            self.tickets.clear();
+            self.backlog.cancel();
+            self.record(|record| record.error = Some(error.code().to_owned()));
         }
         Some(progress)
     }
@@ -157,6 +236,11 @@ impl Generation {
                 Ok(Progress::Prompt { prompt, logprobs })
             }
             EngineEvent::Token(token) => {
+                if self.usage.completion_tokens == 0
+                    && let Some(recorder) = &self.recorder
+                {
+                    recorder.first_token();
+                }
                 self.usage.completion_tokens += 1;
                 Ok(Progress::Token(AnswerToken { index: prompt * self.n + token.index, ..token }))
             }
@@ -170,6 +254,7 @@ impl Generation {
                         return Err(ApiError::unavailable(self.model.why_ended()));
                     }
                 };
+                self.record(|record| record.finish_reasons.push(reason.name()));
                 if self.include_stop {
                     tail.extend(stop.as_deref());
                 }
@@ -178,10 +263,16 @@ impl Generation {
             EngineEvent::Embedding { .. } => {
                 Err(ApiError::internal("an embedding came where text was asked for"))
             }
-            EngineEvent::Failed(realizar_runtime::Error::Closed) => {
+            EngineEvent::Failed(realizar_runtime::Error::Ended) => {
                 Err(ApiError::unavailable(self.model.why_ended()))
             }
             EngineEvent::Failed(error) => Err(error.into()),
+        }
+    }
+
+    fn record(&self, change: impl FnOnce(&mut RequestRecord)) {
+        if let Some(recorder) = &self.recorder {
+            recorder.note(change);
         }
     }
 
@@ -217,6 +308,28 @@ impl Generation {
             }
         }
         Ok(Answers { prompts, answers, usage: self.usage })
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        let Usage { prompt_tokens, cached_tokens, completion_tokens } = self.usage;
+        self.record(|record| {
+            record.input_tokens = prompt_tokens;
+            record.cached_tokens = cached_tokens;
+            record.output_tokens = completion_tokens;
+        });
+    }
+}
+
+impl Finish {
+    /// What answers call it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
+        }
     }
 }
 

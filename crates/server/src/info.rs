@@ -1,10 +1,11 @@
-//! What SGLang's routers ask a worker: `/get_model_info` and `/get_server_info`.
+//! What SGLang's routers ask a worker: `/get_load`, `/get_model_info` and `/get_server_info`.
 
 use crate::error::ApiError;
 use crate::served::ServedModel;
 use crate::state::AppState;
 use axum::Json;
 use axum::extract::State;
+use realizar_runtime::engine::PAGE_LEN;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -28,6 +29,26 @@ pub(crate) async fn model_info(State(state): State<AppState>) -> Result<Json<Val
         "vocab_size": info.vocab_size(),
         "preferred_sampling_params": Value::Null,
     })))
+}
+
+/// The load of all models together, as that of one rank: a router adds ranks up and compares
+/// servers by their tokens. Tokens are those that the key-value cache holds for requests, in whole
+/// pages, and those of requests that wait.
+pub(crate) async fn load(State(state): State<AppState>) -> Result<Json<Value>, ApiError> {
+    first(&state)?;
+    let (mut requests, mut waiting, mut tokens) = (0, 0, 0);
+    for model in state.models().all() {
+        let stats = model.engine.stats();
+        requests += stats.running + stats.waiting;
+        waiting += stats.waiting;
+        tokens += stats.kv_used_pages * PAGE_LEN + stats.waiting_tokens;
+    }
+    Ok(Json(json!([{
+        "dp_rank": 0,
+        "num_reqs": requests,
+        "num_waiting_reqs": waiting,
+        "num_tokens": tokens,
+    }])))
 }
 
 /// The first model and the load of each.

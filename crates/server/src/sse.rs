@@ -40,8 +40,9 @@ pub(crate) fn json(value: &impl Serialize) -> Event {
 
 /// Answers with the chunks of a generation. A failure is told by an event with the error, which is
 /// then the last one. Comments keep the connection alive while there is nothing to tell. A client
-/// that leaves drops the generation, which cancels it.
+/// that leaves drops the generation, which cancels it, and so does one that reads too slowly.
 pub(crate) fn respond(state: &AppState, generation: Generation, chunks: impl Chunks) -> Response {
+    generation.bound_backlog(state.config().connections.backlog_bytes);
     let running = Running { generation, chunks, out: VecDeque::new(), ended: false };
     let events = stream::unfold(running, |mut running| async move {
         let event = running.next().await?;

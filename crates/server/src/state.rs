@@ -2,6 +2,7 @@
 
 use crate::config::ServerConfig;
 use crate::error::ApiError;
+use crate::record;
 use crate::registry::{ModelLease, Models, Pick};
 use realizar_runtime::ModelOutput;
 use std::sync::Arc;
@@ -77,13 +78,17 @@ impl AppState {
 
     async fn lease(&self, pick: Pick<'_>) -> Result<ModelLease, ApiError> {
         let lease = self.models().acquire(pick);
-        match self.config().request_timeout {
-            None => Ok(lease.await?),
+        let model = match self.config().request_timeout {
+            None => lease.await?,
             Some(limit) => match tokio::time::timeout(limit, lease).await {
-                Ok(lease) => Ok(lease?),
+                Ok(lease) => lease?,
                 // A load that goes on serves later requests.
-                Err(_) => Err(ApiError::timeout(limit)),
+                Err(_) => return Err(ApiError::timeout(limit)),
             },
+        };
+        if let Some(recorder) = record::current() {
+            recorder.note(|record| record.model = Some(model.name.clone()));
         }
+        Ok(model)
     }
 }

@@ -72,6 +72,9 @@ pub struct EngineStats {
     pub running: usize,
     /// Requests that wait.
     pub waiting: usize,
+    /// Tokens of those that waited when the last step ended: of prompts, and of answers that lost
+    /// their pages.
+    pub waiting_tokens: usize,
     /// Pages of the key-value cache that requests hold, in the group of layers that is fullest.
     pub kv_used_pages: usize,
     /// Pages of that group that are kept for prompts to come, and given up when they are needed.
@@ -116,6 +119,7 @@ impl Default for EngineStats {
         Self {
             running: 0,
             waiting: 0,
+            waiting_tokens: 0,
             kv_used_pages: 0,
             kv_idle_pages: 0,
             kv_total_pages: 0,

@@ -159,7 +159,7 @@ impl Worker {
     fn cancel_all(&mut self) {
         let ids: Vec<u64> = self.jobs.keys().copied().collect();
         for id in ids {
-            self.fail(id, Error::Closed);
+            self.fail(id, Error::Ended);
         }
     }
 
@@ -294,7 +294,7 @@ impl Worker {
             self.planned.iter().map(|planned| self.running[planned.run].key.job).collect();
         ids.dedup();
         for id in ids {
-            self.fail(id, Error::Request(reason.to_owned()));
+            self.fail(id, Error::Step(reason.to_owned()));
         }
     }
 
@@ -364,6 +364,7 @@ impl Worker {
         let mut ids: Vec<u64> = self.running.iter().map(|run| run.key.job).collect();
         ids.dedup();
         stats.running = ids.len();
+        stats.waiting_tokens = self.waiting.values().map(Run::n_known).sum();
         if let Some(pool) = fullest {
             stats.kv_used_pages = pool.used - pool.idle;
             stats.kv_idle_pages = pool.idle;

@@ -126,6 +126,13 @@ impl TestServer {
         }
     }
 
+    /// A connection on which nothing was said.
+    pub(crate) fn connect(&self) -> TcpStream {
+        let connection = TcpStream::connect(self.address).expect("a connection");
+        connection.set_read_timeout(Some(Duration::from_secs(120))).expect("a timeout");
+        connection
+    }
+
     fn agent() -> ureq::Agent {
         let config = ureq::Agent::config_builder().http_status_as_error(false);
         config.timeout_global(Some(Duration::from_secs(120))).build().into()
@@ -181,8 +188,7 @@ impl TestServer {
 
     /// Begins a request whose answer the test reads, or does not.
     pub(crate) fn open(&self, path: &str, body: &Value) -> Stream {
-        let mut connection = TcpStream::connect(self.address).expect("a connection");
-        connection.set_read_timeout(Some(Duration::from_secs(120))).expect("a timeout");
+        let mut connection = self.connect();
         let body = body.to_string();
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n\

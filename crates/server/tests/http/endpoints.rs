@@ -23,6 +23,8 @@ fn models_are_listed() {
     );
     let info = server.get("/get_server_info").json();
     assert_eq!(info["internal_states"][0]["model"], "tiny");
+    let load = json!([{"dp_rank": 0, "num_reqs": 0, "num_waiting_reqs": 0, "num_tokens": 0}]);
+    assert_eq!(server.get("/get_load").json(), load);
     assert!(server.get("/version").json()["version"].is_string());
 }
 

@@ -40,7 +40,11 @@ fn a_full_queue_refuses() {
     let running = server.open(PATH, &long(false));
     server.wait_until("one runs", |stats| stats.running == 1);
     let waiting = server.open(PATH, &long(false));
-    server.wait_until("one waits", |stats| stats.waiting == 1);
+    server.wait_until("one waits", |stats| stats.waiting == 1 && stats.waiting_tokens == 4);
+    let load = server.get("/get_load").json();
+    assert_eq!((&load[0]["num_reqs"], &load[0]["num_waiting_reqs"]), (&json!(2), &json!(1)));
+    // A page of the one that runs, and the prompt of the one that waits.
+    assert!(load[0]["num_tokens"].as_u64().is_some_and(|n| n >= 32 + 4), "{load}");
     let answer = server.post(PATH, &json!({"prompt": "abc"}));
     assert_eq!(answer.status, 429, "{}", answer.body);
     assert_eq!(answer.json()["error"]["type"], "rate_limit_error");
@@ -50,6 +54,37 @@ fn a_full_queue_refuses() {
     assert_eq!(streamed.status, 429, "a stream is refused with a status, too");
     drop((running, waiting));
     server.wait_until("both are cancelled", |stats| stats.finished.cancelled == 2);
+}
+
+#[test]
+fn a_stream_that_nobody_reads_is_cancelled() {
+    let bound = |config: &mut realizar_server::ServerConfig| {
+        config.connections.backlog_bytes = 1000;
+    };
+    let server = TestServer::with(bound, EngineOptions::default());
+    // More than the system keeps of a connection.
+    let mut ask = long(true);
+    (ask["logprobs"], ask["n"]) = (json!(20), json!(4));
+    let mut stream = server.open(PATH, &ask);
+    server.wait_until("it is cancelled", |stats| stats.finished.cancelled == 4);
+    let is_error = |data: &String| data.contains("error");
+    let last = std::iter::from_fn(|| stream.next("data: ")).find(is_error).expect("an error");
+    let last: Value = serde_json::from_str(&last).expect("JSON");
+    assert_eq!(last["error"]["code"], "slow_reader");
+}
+
+#[test]
+fn a_connection_that_takes_nothing_is_closed() {
+    let stall = |config: &mut realizar_server::ServerConfig| {
+        config.connections.stall_timeout = Duration::from_millis(50);
+    };
+    let server = TestServer::with(stall, EngineOptions::default());
+    let mut ask = long(true);
+    (ask["logprobs"], ask["n"]) = (json!(20), json!(4));
+    let stream = server.open(PATH, &ask);
+    server.wait_until("it is cancelled", |stats| stats.finished.cancelled == 4);
+    let rest = stream.rest();
+    assert!(rest.contains("text_completion") && !rest.contains("[DONE]"));
 }
 
 #[test]
@@ -89,6 +124,16 @@ fn a_server_that_ends_tells_its_clients() {
     let rest = stream.rest();
     assert!(rest.contains("the server is shutting down") && !rest.contains("[DONE]"), "{rest}");
     assert!(rest.contains("server_error"), "it is not the client's fault: {rest}");
+}
+
+#[test]
+fn a_server_that_ends_refuses_with_a_status() {
+    let mut server = TestServer::start();
+    let open = server.open(PATH, &long(false));
+    server.wait_until("it runs", |stats| stats.running == 1);
+    server.wait();
+    let rest = open.rest();
+    assert!(rest.starts_with("HTTP/1.1 503 ") && rest.contains("shutting down"), "{rest}");
 }
 
 #[test]

@@ -3,10 +3,12 @@
 mod chat;
 mod common;
 mod completions;
+mod connections;
 mod endpoints;
 mod errors;
 mod kv_events;
 mod lifecycle;
+mod records;
 mod registry;
 mod scores;
 mod structured;

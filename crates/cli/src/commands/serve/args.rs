@@ -1,5 +1,6 @@
 //! What `realizar serve` is told on the command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use realizar_runtime::sampling::SamplingParams;
@@ -51,17 +52,34 @@ pub(crate) struct Args {
     /// Port to listen on; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value = "8080")]
     pub(super) port: u16,
+    /// Speak TLS with this certificate, in PEM, and after it those that vouch for it
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(visible_alias = "ssl-cert-file", alias = "ssl-certfile")]
+    pub(super) tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, in PEM and without a password
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(visible_alias = "ssl-key-file", alias = "ssl-keyfile")]
+    pub(super) tls_key: Option<PathBuf>,
     /// Ask every request for this key (may be given several times)
     #[arg(long, value_name = "KEY", value_delimiter = ',')]
     #[arg(env = "REALIZAR_API_KEY", hide_env_values = true)]
     pub(super) api_key: Vec<String>,
-    /// File with one key per line
+    /// File with one key per line; lines that begin with # are comments
     #[arg(long, value_name = "FILE")]
     pub(super) api_key_file: Option<PathBuf>,
     /// Let web pages of this origin use the server; * stands for all (may be given several times)
     #[arg(long, value_name = "ORIGIN", visible_alias = "allowed-origins", value_delimiter = ',')]
     pub(super) cors_origin: Vec<String>,
-    /// Requests that run together
+    /// Connections that may be open; requests on further ones are refused with status 503
+    #[arg(long, value_name = "N", default_value = "4096", value_parser = positive)]
+    #[arg(allow_negative_numbers = true)]
+    pub(super) max_connections: usize,
+    /// Seconds after which a connection without a request is closed. What keeps connections for
+    /// later, such as a balancer, should give them up sooner
+    #[arg(long, value_name = "S", default_value = "75", value_parser = positive)]
+    #[arg(allow_negative_numbers = true)]
+    pub(super) idle_timeout: usize,
+    /// Requests that run together; -np does the same
     #[arg(long, value_name = "N", default_value = "16", value_parser = positive)]
     #[arg(visible_alias = "max-seqs", alias = "max-num-seqs", allow_negative_numbers = true)]
     pub(super) parallel: usize,
@@ -107,7 +125,7 @@ pub(crate) struct Args {
     #[arg(hide_default_value = true)]
     pub(super) kv_events_topic: String,
     /// Keep no prompts for requests that begin alike
-    #[arg(long)]
+    #[arg(long, visible_alias = "no-cache-prompt")]
     pub(super) no_prefix_cache: bool,
     /// Longest time of a request in seconds [default: no limit]
     #[arg(long, value_name = "S", value_parser = positive, allow_negative_numbers = true)]
@@ -132,10 +150,35 @@ pub(crate) struct Args {
     /// Metrics are always served at /metrics; this says so as llama-server does
     #[arg(long, hide = true)]
     pub(super) metrics: bool,
+    /// Requests always join those that run; this says so as llama-server does
+    #[arg(long, hide = true)]
+    cont_batching: bool,
+    /// Templates are always Jinja; this says so as llama-server does
+    #[arg(long, hide = true)]
+    jinja: bool,
+    /// Send a trace of every request by OpenTelemetry, as the environment variables OTEL_… say; only
+    /// in builds with the feature `otel`
+    #[arg(long)]
+    pub(super) otel: bool,
     #[command(flatten)]
     pub(super) sampling: SamplingArgs,
     #[command(flatten)]
     pub(super) load: LoadArgs,
+}
+
+/// llama-server's flags of two letters, which the parser does not know, as it knows them.
+const TWO_LETTERS: [(&str, &str); 2] = [("-cb", "--cont-batching"), ("-np", "--parallel")];
+
+/// Spells out llama-server's flags of two letters where they belong to `serve`.
+pub(crate) fn spell_out(mut args: Vec<OsString>) -> Vec<OsString> {
+    let end = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
+    let start = args[..end].iter().position(|arg| arg == "serve").unwrap_or(end);
+    for arg in &mut args[start..end] {
+        if let Some((_, long)) = TWO_LETTERS.iter().find(|(short, _)| arg == short) {
+            *arg = OsString::from(long);
+        }
+    }
+    args
 }
 
 /// Sampling of requests that ask for nothing else.
@@ -171,5 +214,23 @@ impl SamplingArgs {
             repetition_penalty: self.repeat_penalty.unwrap_or(base.repetition_penalty),
             ..base
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_two_letters() {
+        let check = |args: &[&str], want: &[&str]| {
+            let spelled = spell_out(args.iter().map(OsString::from).collect());
+            assert_eq!(spelled, want, "{args:?}");
+        };
+        check(&["r", "serve", "m", "-np", "4"], &["r", "serve", "m", "--parallel", "4"]);
+        check(&["r", "-v", "serve", "-cb", "m"], &["r", "-v", "serve", "--cont-batching", "m"]);
+        check(&["r", "run", "m", "-np"], &["r", "run", "m", "-np"]);
+        check(&["r", "serve", "--", "-np"], &["r", "serve", "--", "-np"]);
+        check(&["r"], &["r"]);
     }
 }

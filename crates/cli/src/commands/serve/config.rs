@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use realizar_server::{KvEventsConfig, Limits, ModelsConfig, ServerConfig};
+use realizar_server::{
+    ConnectionLimits, KvEventsConfig, Limits, ModelsConfig, ServerConfig, TlsFiles,
+};
 
 use super::args::Args;
 use crate::ui;
@@ -14,7 +16,8 @@ pub(super) fn server_config(args: &Args) -> Result<ServerConfig> {
     if let Some(path) = &args.api_key_file {
         let text = std::fs::read_to_string(path);
         let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-        let keys = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let keys = text.lines().map(str::trim);
+        let keys = keys.filter(|line| !line.is_empty() && !line.starts_with('#'));
         let before = api_keys.len();
         api_keys.extend(keys.map(str::to_owned));
         // Without keys the server would be open, which is not what the flag asks for.
@@ -30,6 +33,16 @@ pub(super) fn server_config(args: &Args) -> Result<ServerConfig> {
     Ok(ServerConfig {
         host: args.host.clone(),
         port: args.port,
+        tls: args
+            .tls_cert
+            .clone()
+            .zip(args.tls_key.clone())
+            .map(|(cert, key)| TlsFiles { cert, key }),
+        connections: ConnectionLimits {
+            open: args.max_connections,
+            idle_timeout: seconds(args.idle_timeout),
+            ..ConnectionLimits::default()
+        },
         api_keys,
         admin_keys: args.admin_key.clone(),
         allowed_origins: args.cors_origin.clone(),

@@ -6,20 +6,32 @@ mod load;
 mod models;
 mod names;
 
-pub(crate) use args::Args;
+pub(crate) use args::{Args, spell_out};
 
 use anyhow::{Context, Result};
-use realizar_server::{KvEvents, Models, Server};
+use realizar_server::{KvEvents, Models, Server, ServerConfig};
 
 use crate::interrupt;
 use crate::options::GlobalArgs;
+use crate::otel::Traces;
 use crate::ui;
 use load::Loader;
 use models::Configured;
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
+    let traces = args.otel.then(Traces::start).transpose()?;
+    let result = serve(args, global, traces.as_ref());
+    if let Some(traces) = traces {
+        traces.end();
+    }
+    result
+}
+
+fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()> {
     let configured = models::configured(args)?;
-    let server_config = config::server_config(args)?;
+    let observer = traces.map(Traces::observer);
+    let server_config = ServerConfig { observer, ..config::server_config(args)? };
+    let scheme = if server_config.tls.is_some() { "https" } else { "http" };
     // The engines' threads do the work; those of the server wait and copy.
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build();
@@ -54,7 +66,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     // The address is taken and says that it is not ready, and the models take their time.
     models.preload(&at_start).map_err(load::start_error)?;
     let guard = interrupt::Guard::new();
-    ui::line(&format!("listening on http://{address}"))?;
+    ui::line(&format!("listening on {scheme}://{address}"))?;
     let (stop, mut running) = running;
     let result = runtime.block_on(async {
         tokio::select! {
