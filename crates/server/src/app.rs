@@ -1,15 +1,15 @@
-//! The routes, what lies around them, and the loop that serves them. An endpoint is one file and
-//! one line here.
+//! The routes, what lies around them, and the loop that serves them. An endpoint is one file,
+//! one line here, and its description in `openapi/`.
 
 use crate::config::ServerConfig;
 use crate::error::{ApiError, Error};
 use crate::openai::{chat, completions, embeddings, models};
 use crate::state::{AppState, Models};
-use crate::{auth, dialects, health, info, metrics, native, page, request_id};
+use crate::{auth, dialects, health, info, metrics, native, openapi, page, request_id};
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::serve::ListenerExt;
 use axum::{Router, middleware};
 use std::any::Any;
@@ -25,43 +25,63 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 /// How long connections may take to hear the end of their answers once the engines have ended.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
+/// Paths and what answers there. `openapi/` describes each of them.
+pub(crate) type Routes = Vec<(&'static str, MethodRouter<AppState>)>;
+
+/// What is open to everyone.
+pub(crate) fn open() -> Routes {
+    vec![
+        ("/", get(page::get)),
+        ("/health", get(health::ready)),
+        ("/live", get(health::live)),
+        ("/openapi.json", get(openapi::get)),
+        ("/ping", get(health::ready).post(health::ready)),
+        ("/ready", get(health::ready)),
+    ]
+}
+
+/// What asks for a key, if there are keys.
+pub(crate) fn guarded() -> Routes {
+    vec![
+        ("/apply-template", post(native::apply_template)),
+        ("/detokenize", post(native::detokenize)),
+        ("/get_model_info", get(info::model_info)),
+        ("/get_server_info", get(info::server_info)),
+        ("/metrics", get(metrics::get)),
+        ("/tokenize", post(native::tokenize)),
+        ("/v1/chat/completions", post(chat::create)),
+        ("/v1/chat/completions/render", post(chat::render)),
+        ("/v1/completions", post(completions::create)),
+        ("/v1/completions/render", post(completions::render)),
+        ("/v1/embeddings", post(embeddings::create)),
+        ("/v1/messages", post(dialects::messages)),
+        ("/v1/messages/count_tokens", post(dialects::count_tokens)),
+        ("/v1/models", get(models::list)),
+        ("/v1/models/{*name}", get(models::get)),
+        ("/v1/responses", post(dialects::responses)),
+        ("/version", get(health::version)),
+    ]
+}
+
+fn router(routes: Routes) -> Router<AppState> {
+    routes.into_iter().fold(Router::new(), |router, (path, route)| router.route(path, route))
+}
+
 /// The server as a service, for tests and for other programs to put into theirs.
 ///
 /// # Errors
 /// If an allowed origin cannot be a header's value.
 pub fn app(state: AppState) -> Result<Router, Error> {
-    let open = Router::new()
-        .route("/", get(page::get))
-        .route("/health", get(health::ready))
-        .route("/live", get(health::live))
-        .route("/ping", get(health::ready).post(health::ready))
-        .route("/ready", get(health::ready));
-    let guarded = Router::new()
-        .route("/apply-template", post(native::apply_template))
-        .route("/detokenize", post(native::detokenize))
-        .route("/get_model_info", get(info::model_info))
-        .route("/get_server_info", get(info::server_info))
-        .route("/metrics", get(metrics::get))
-        .route("/tokenize", post(native::tokenize))
-        .route("/v1/chat/completions", post(chat::create))
-        .route("/v1/chat/completions/render", post(chat::render))
-        .route("/v1/completions", post(completions::create))
-        .route("/v1/completions/render", post(completions::render))
-        .route("/v1/embeddings", post(embeddings::create))
-        .route("/v1/messages", post(dialects::messages))
-        .route("/v1/messages/count_tokens", post(dialects::count_tokens))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*name}", get(models::get))
-        .route("/v1/responses", post(dialects::responses))
-        .route("/version", get(health::version))
-        .route_layer(middleware::from_fn_with_state(state.clone(), auth::require_key));
+    let guard = middleware::from_fn_with_state(state.clone(), auth::require_key);
+    let guarded = router(guarded()).route_layer(guard);
     let cors = cors(&state.config().allowed_origins)?;
-    Ok(open
+    Ok(router(open())
         .merge(guarded)
         .fallback(unknown_url)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(state.config().limits.body_bytes))
         .layer(CatchPanicLayer::custom(panicked))
+        .layer(middleware::from_fn(dialects::with_own_errors))
         .layer(middleware::from_fn(request_id::with_request_id))
         .layer(cors)
         .with_state(state))

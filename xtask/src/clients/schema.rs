@@ -1,5 +1,5 @@
-//! Schemathesis: requests made from the server's OpenAPI document, whose answers must be as the
-//! document says and no errors of the server.
+//! Schemathesis: requests made from the server's OpenAPI document, valid and invalid ones. Answers
+//! must be as the document says and no errors of the server, and what is invalid must be refused.
 
 use std::process::Stdio;
 
@@ -15,15 +15,32 @@ pub(super) const NAME: &str = "schemathesis";
 
 const ENVIRONMENT: Environment = Environment::Python(&["schemathesis==4.32.5"]);
 
+/// What is looked at. That valid requests are answered as asked is not: what a request may ask for
+/// depends on the model, which the document does not know.
+const CHECKS: &[&str] = &[
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+    "negative_data_rejection",
+    "unsupported_method",
+    "allow_header_conformance",
+];
+
 /// Tries `examples` requests for each operation.
 pub(super) fn run(server: &Server, examples: usize) -> Result<Tried> {
     let folder = ENVIRONMENT.install(NAME)?;
     let mut command = shell::command(program(&folder, "schemathesis"));
     // It keeps a database of examples in its working folder.
     command.current_dir(&folder);
+    command.env("PYTHONDONTWRITEBYTECODE", "1").env("REALIZAR_MODEL", &server.client.model);
+    let hooks = shell::root().join("xtask/clients");
+    command.env("PYTHONPATH", hooks).env("SCHEMATHESIS_HOOKS", "schemathesis_hooks");
     command.arg("run").arg(format!("{}/openapi.json", server.client.url()));
-    command.args(["--mode", "positive", "--seed", "1", "--no-color", "--request-timeout", "300"]);
-    command.args(["--checks", "response_schema_conformance,not_a_server_error"]);
+    command.args(["--phases", "examples,coverage,fuzzing", "--mode", "all"]);
+    command.args(["--seed", "1", "--no-color", "--request-timeout", "300"]);
+    command.args(["--checks", &CHECKS.join(",")]);
     command.args(["--max-examples", &examples.to_string()]);
     direct(&mut command);
     let out = command.stdin(Stdio::null()).output();

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 /// The fields that only chat completions have, but for those of the conversation.
 #[derive(Debug, Deserialize)]
-struct Fields {
+pub(crate) struct Fields {
     logprobs: Option<bool>,
     top_logprobs: Option<usize>,
 }

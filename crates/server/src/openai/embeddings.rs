@@ -17,7 +17,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 #[derive(Debug, Deserialize)]
-struct Fields {
+pub(crate) struct Fields {
     model: Option<String>,
     input: Option<Prompts>,
     #[serde(default)]

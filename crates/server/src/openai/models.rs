@@ -3,6 +3,7 @@
 use crate::error::ApiError;
 use crate::state::{AppState, ServedModel};
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use serde::Serialize;
 
@@ -70,8 +71,9 @@ pub(crate) async fn list(State(state): State<AppState>) -> Json<ModelList> {
 /// The model with this name or alias.
 pub(crate) async fn get(
     State(state): State<AppState>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ModelBody>, ApiError> {
+    let Path(name) = name?;
     let model = state.models().get(&name).ok_or_else(|| ApiError::model_not_found(&name))?;
     Ok(Json(ModelBody::from(&*model)))
 }

@@ -43,6 +43,7 @@ pub fn read_request(body: &Map<String, Value>) -> Result<ResponsesRequest, Inval
     fields.only("truncation", &[json!("disabled")])?;
     fields.only("service_tier", &[json!("auto"), json!("default")])?;
     fields.only("top_logprobs", &[json!(0)])?;
+    fields.object("metadata")?;
     for (idx, value) in fields.array("include")?.unwrap_or_default().iter().enumerate() {
         if value != "reasoning.encrypted_content" {
             let path = format!("include[{idx}]");

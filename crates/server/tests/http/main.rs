@@ -3,7 +3,9 @@
 mod chat;
 mod common;
 mod completions;
+mod document;
 mod endpoints;
 mod errors;
 mod lifecycle;
+mod openapi;
 mod structured;
