@@ -13,6 +13,7 @@ ROLES = ["system", "developer", "user", "assistant", "tool", "function"]
 VOCABULARY = 200
 MOST_TOKENS = ["max_tokens", "max_completion_tokens", "max_output_tokens"]
 ANSWERS = ["n", "best_of"]
+ABOVE_ZERO = ["top_p", "typical_p", "repetition_penalty", "repeat_penalty"]
 FORMS = [
     "response_format",
     "structured_outputs",
@@ -31,6 +32,9 @@ def before_call(_context, case, _kwargs):
     is_valid = case.meta is not None and case.meta.generation.mode.is_positive
     if is_valid and isinstance(case.body, dict):
         case.body = answerable(case.body)
+        if case.operation.path == "/v1/embeddings":
+            # The first model that was loaded for them answers.
+            case.body.pop("model", None)
 
 
 def answerable(body):
@@ -56,8 +60,14 @@ def answerable(body):
         body.pop("repetition_penalty", None)
     if body.get("continue_final_message"):
         body.pop("add_generation_prompt", None)
-    for key in ["documents", "reasoning_effort", "dimensions"]:
+    for key in ["documents", "reasoning_effort", "reasoning", "thinking", "output_config", "dimensions"]:
         body.pop(key, None)
+    if not body.get("tools") or isinstance(body.get("tool_choice"), dict):
+        body.pop("tool_choice", None)
+    for key in ABOVE_ZERO:
+        if key in body:
+            # Above zero as a number of 32 bits, too.
+            body[key] = max(body[key], 1e-6)
     if "logit_bias" in body:
         body["logit_bias"] = {str(int(id) % VOCABULARY): bias for id, bias in body["logit_bias"].items()}
     for key in ["prompt", "input", "tokens"]:

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use super::install::{Environment, direct, program};
 use super::{Tried, Verdict};
-use crate::load::server::Server;
+use crate::load::server::{Contender, Setup};
 use crate::shell;
 
 /// The row's name.
@@ -28,9 +28,18 @@ const CHECKS: &[&str] = &[
     "allow_header_conformance",
 ];
 
-/// Tries `examples` requests for each operation.
-pub(super) fn run(server: &Server, examples: usize) -> Result<Tried> {
+/// The most tokens of an answer, so that thousands of them do not take long.
+const MAX_OUTPUT: usize = 8;
+const REQUEST_LEN: usize = 512;
+
+/// Tries `examples` requests for each operation, beside those that go to the edges of the schemas.
+pub(super) fn run(contender: &Contender, setup: &Setup, examples: usize) -> Result<Tried> {
     let folder = ENVIRONMENT.install(NAME)?;
+    let mut contender = Contender { label: NAME.to_owned(), ..contender.clone() };
+    let embedder = format!("vectors={}", setup.model.display());
+    let more = ["--max-output", &MAX_OUTPUT.to_string(), "--embedding-model", &embedder];
+    contender.extra.extend(more.map(str::to_owned));
+    let server = contender.start(&Setup { request_len: REQUEST_LEN, ..setup.clone() })?;
     let mut command = shell::command(program(&folder, "schemathesis"));
     // It keeps a database of examples in its working folder.
     command.current_dir(&folder);
@@ -45,6 +54,7 @@ pub(super) fn run(server: &Server, examples: usize) -> Result<Tried> {
     direct(&mut command);
     let out = command.stdin(Stdio::null()).output();
     let out = out.with_context(|| format!("start {}", shell::show(&command)))?;
+    server.stop()?;
     let text = [out.stdout, out.stderr].concat();
     let text = String::from_utf8_lossy(&text);
     let (verdict, note) = if out.status.success() {

@@ -132,10 +132,7 @@ pub(crate) async fn read(state: &AppState, body: &JsonBody) -> Result<Chat, ApiE
     }
     let top = check_logprobs("top_logprobs", top, limits)?;
     let mut params = common.params(&model, limits, None, logprobs.then_some(top))?;
-    if params.max_tokens == Some(0) {
-        let param = common.max_tokens_param();
-        return Err(ApiError::invalid(param, format!("`{param}` must be at least 1")));
-    }
+    common.require_tokens()?;
     let (n, stream) = (common.answers(&model, limits)?, common.stream()?);
     let text = conversation.render(&model, tools.for_template()).await?;
     let (parser, grammar) = form(&model, &tools, grammar, &text)?;

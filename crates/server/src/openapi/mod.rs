@@ -268,7 +268,7 @@ mod tests {
             |shape: Value| json!({"if": {"required": ["$ref"]}, "then": reference, "else": shape});
         let list = |of: &str| json!({"type": "array", "items": {"$ref": format!("#/$defs/{of}")}});
         let schema = json!({"$ref": "https://json-schema.org/draft/2020-12/schema"});
-        let media = closed(json!(["schema"]), json!({"schema": schema, "x-itemSchema": schema}));
+        let media = closed(json!(["schema"]), json!({"schema": schema}));
         let content = json!({"type": "object", "additionalProperties": media, "minProperties": 1});
         json!({
             "type": "object",

@@ -2,7 +2,7 @@
 
 use crate::common::Answer;
 use jsonschema::Validator;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -97,10 +97,15 @@ impl Document {
         match kind {
             "application/json" => self.validate(&media["schema"], &answer.json(), true, &what),
             "text/event-stream" => {
-                let data = answer.body.lines().filter_map(|line| line.strip_prefix("data: "));
-                for data in data.filter(|data| *data != "[DONE]") {
+                for event in answer.body.split("\n\n").filter_map(event) {
+                    self.validate(&media["schema"], &event, true, &what);
+                    let Some(data) = event["data"].as_str().filter(|data| *data != "[DONE]") else {
+                        continue;
+                    };
                     let data = serde_json::from_str(data).expect("an event with JSON");
-                    self.validate(&media["x-itemSchema"], &data, true, &what);
+                    let schema = self.target(&media["schema"]);
+                    let schema = content_schema(&schema["properties"]["data"]);
+                    self.validate(schema, &data, true, &what);
                 }
             }
             _ => {}
@@ -111,6 +116,22 @@ impl Document {
             self.validate(schema, &request, false, &what);
         }
     }
+}
+
+/// The fields of an event; none of a comment.
+fn event(text: &str) -> Option<Value> {
+    let fields = text.lines().filter_map(|line| line.split_once(": "));
+    let fields = fields.filter(|(name, _)| !name.is_empty());
+    let event: Map<String, Value> =
+        fields.map(|(name, value)| (name.to_owned(), json!(value))).collect();
+    (!event.is_empty()).then_some(Value::Object(event))
+}
+
+/// The schema of the JSON in a text, or in one of the texts that there may be.
+fn content_schema(schema: &Value) -> &Value {
+    let mut either = schema["anyOf"].as_array().into_iter().flatten();
+    let found = either.find_map(|schema| schema.get("contentSchema"));
+    found.unwrap_or_else(|| &schema["contentSchema"])
 }
 
 /// Takes the room for members that are not described.

@@ -71,6 +71,7 @@ fn wrong_values_name_their_parameter() {
     check(CHAT, json!({"logprobs": 3}), "logprobs");
     check(CHAT, json!({"max_tokens": 0}), "max_tokens");
     check(CHAT, json!({"max_completion_tokens": 0}), "max_completion_tokens");
+    check(CHAT, json!({"max_completion_tokens": 1, "max_tokens": 0}), "max_tokens");
     check(CHAT, json!({"tools": [{"type": "function"}]}), "tools[0].function");
     check(CHAT, json!({"audio": {"voice": "x"}}), "audio");
     check(CHAT, json!({"modalities": ["audio"]}), "modalities");
