@@ -37,15 +37,22 @@ pub(crate) async fn tokenize(
     let conversation: ConversationFields = body.read()?;
     let tools = tools_of(&body)?;
     let model = state.model(fields.model.as_deref())?;
+    let given = [
+        ("prompt", fields.prompt.is_some()),
+        ("content", fields.content.is_some()),
+        ("messages", conversation.has_messages()),
+    ];
+    let mut given = given.into_iter().filter(|(_, is_given)| *is_given);
+    if let (Some((one, _)), Some((other, _))) = (given.next(), given.next()) {
+        let message = format!("`{one}` and `{other}` exclude one another");
+        return Err(ApiError::invalid(other, message));
+    }
     let (text, add_special) = match (fields.prompt, fields.content) {
-        (Some(text), None) => (text, fields.add_special_tokens.unwrap_or(true)),
+        (Some(text), _) => (text, fields.add_special_tokens.unwrap_or(true)),
         (None, Some(text)) => (text, fields.add_special.unwrap_or(false)),
         (None, None) if conversation.has_messages() => {
             let text = conversation.render(&model, tools).await?;
             (text, fields.add_special_tokens.unwrap_or(false))
-        }
-        (Some(_), Some(_)) => {
-            return Err(ApiError::invalid("content", "`prompt` and `content` exclude one another"));
         }
         (None, None) => {
             let message = "one of `prompt`, `messages` and `content` is needed";

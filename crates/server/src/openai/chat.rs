@@ -144,7 +144,8 @@ pub(crate) async fn read(state: &AppState, body: &JsonBody) -> Result<Chat, ApiE
     // The template writes the special tokens itself.
     let add_special = common.add_special_tokens().unwrap_or(false);
     let options = EncodeOptions { add_special, parse_special: true };
-    let prompts = prompt::encode(&model, vec![Prompt::Text(text)], options).await?;
+    let prompts = prompt::encode(&model, vec![Prompt::Text(text)], options).await;
+    let prompts = prompts.map_err(|error| error.renamed(&[("prompt", "messages")]))?;
     let params_of = ("messages", common.max_tokens_param());
     check_context(&model, limits, &prompts, params.max_tokens, params_of)?;
     let name = common.model.as_deref().filter(|name| !name.is_empty()).unwrap_or(&model.name);

@@ -87,6 +87,8 @@ fn wrong_values_name_their_parameter() {
     check(TEXT, json!({"best_of": 2, "stream": true}), "best_of");
     check(TEXT, json!({"suffix": "x"}), "suffix");
     check("/tokenize", json!({"prompt": null, "content": null}), "prompt");
+    check("/tokenize", json!({"content": "a"}), "content");
+    check("/tokenize", json!({"messages": [{"role": "user", "content": "a"}]}), "messages");
     check("/detokenize", json!({}), "tokens");
     check("/detokenize", json!({"tokens": [99999]}), "tokens");
 }
