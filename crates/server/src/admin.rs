@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 #[derive(Debug, Deserialize)]
-struct Fields {
+pub(crate) struct Fields {
     model: Option<String>,
     /// Whether the answer comes when it is done, and not when it is begun.
     #[serde(default)]

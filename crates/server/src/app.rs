@@ -1,69 +1,94 @@
-//! The routes and what lies around them. An endpoint is one file and one line here.
+//! The routes and what lies around them. An endpoint is one file, one line here, and its description
+//! in `openapi/`.
 
 use crate::error::{ApiError, Error};
 use crate::openai::{chat, completions, embeddings, models};
 use crate::state::AppState;
 use crate::{
-    admin, auth, dialects, health, info, metrics, native, page, record, request_id, rerank, score,
+    admin, auth, dialects, health, info, metrics, native, openapi, page, record, request_id,
+    rerank, score,
 };
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Router, middleware};
 use futures_util::StreamExt as _;
 use std::any::Any;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
+/// Paths and what answers there. `openapi/` describes each of them.
+pub(crate) type Routes = Vec<(&'static str, MethodRouter<AppState>)>;
+
+/// What is open to everyone.
+pub(crate) fn open() -> Routes {
+    vec![
+        ("/", get(page::get)),
+        ("/health", get(health::ready)),
+        ("/live", get(health::live)),
+        ("/openapi.json", get(openapi::get)),
+        ("/ping", get(health::ready).post(health::ready)),
+        ("/ready", get(health::ready)),
+    ]
+}
+
+/// What asks for a key, if there are keys.
+pub(crate) fn guarded() -> Routes {
+    vec![
+        ("/apply-template", post(native::apply_template)),
+        ("/detokenize", post(native::detokenize)),
+        ("/get_load", get(info::load)),
+        ("/get_model_info", get(info::model_info)),
+        ("/get_server_info", get(info::server_info)),
+        ("/metrics", get(metrics::get)),
+        ("/models", get(models::list)),
+        ("/rerank", post(rerank::create)),
+        ("/score", post(score::create)),
+        ("/tokenize", post(native::tokenize)),
+        ("/v1/chat/completions", post(chat::create)),
+        ("/v1/chat/completions/render", post(chat::render)),
+        ("/v1/completions", post(completions::create)),
+        ("/v1/completions/render", post(completions::render)),
+        ("/v1/embeddings", post(embeddings::create)),
+        ("/v1/messages", post(dialects::messages)),
+        ("/v1/messages/count_tokens", post(dialects::count_tokens)),
+        ("/v1/models", get(models::list)),
+        ("/v1/models/{*name}", get(models::get)),
+        ("/v1/rerank", post(rerank::create)),
+        ("/v1/responses", post(dialects::responses)),
+        ("/v1/score", post(score::create)),
+        ("/version", get(health::version)),
+    ]
+}
+
+/// What asks for the right to load and unload models.
+pub(crate) fn administered() -> Routes {
+    vec![("/models/load", post(admin::load)), ("/models/unload", post(admin::unload))]
+}
+
+fn router(routes: Routes) -> Router<AppState> {
+    routes.into_iter().fold(Router::new(), |router, (path, route)| router.route(path, route))
+}
+
 /// The server as a service, for tests and for other programs to put into theirs.
 ///
 /// # Errors
 /// If an allowed origin cannot be a header's value.
 pub fn app(state: AppState) -> Result<Router, Error> {
-    let open = Router::new()
-        .route("/", get(page::get))
-        .route("/health", get(health::ready))
-        .route("/live", get(health::live))
-        .route("/ping", get(health::ready).post(health::ready))
-        .route("/ready", get(health::ready));
-    let guarded = Router::new()
-        .route("/apply-template", post(native::apply_template))
-        .route("/detokenize", post(native::detokenize))
-        .route("/get_load", get(info::load))
-        .route("/get_model_info", get(info::model_info))
-        .route("/get_server_info", get(info::server_info))
-        .route("/metrics", get(metrics::get))
-        .route("/models", get(models::list))
-        .route("/rerank", post(rerank::create))
-        .route("/score", post(score::create))
-        .route("/tokenize", post(native::tokenize))
-        .route("/v1/chat/completions", post(chat::create))
-        .route("/v1/chat/completions/render", post(chat::render))
-        .route("/v1/completions", post(completions::create))
-        .route("/v1/completions/render", post(completions::render))
-        .route("/v1/embeddings", post(embeddings::create))
-        .route("/v1/messages", post(dialects::messages))
-        .route("/v1/messages/count_tokens", post(dialects::count_tokens))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*name}", get(models::get))
-        .route("/v1/rerank", post(rerank::create))
-        .route("/v1/responses", post(dialects::responses))
-        .route("/v1/score", post(score::create))
-        .route("/version", get(health::version))
-        .route_layer(middleware::from_fn_with_state(state.clone(), auth::require_key));
-    let administered = Router::new()
-        .route("/models/load", post(admin::load))
-        .route("/models/unload", post(admin::unload))
-        .route_layer(middleware::from_fn_with_state(state.clone(), auth::require_admin));
+    let guard = middleware::from_fn_with_state(state.clone(), auth::require_key);
+    let guarded = router(guarded()).route_layer(guard);
+    let guard = middleware::from_fn_with_state(state.clone(), auth::require_admin);
+    let administered = router(administered()).route_layer(guard);
     let cors = cors(&state.config().allowed_origins)?;
-    let mut routes = open
+    let mut routes = router(open())
         .merge(guarded)
         .merge(administered)
         .fallback(unknown_url)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(state.config().limits.body_bytes))
-        .layer(CatchPanicLayer::custom(panicked));
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(middleware::from_fn(dialects::with_own_errors));
     if let Some(observer) = &state.config().observer {
         routes = routes.layer(middleware::from_fn_with_state(observer.clone(), record::observe));
     }

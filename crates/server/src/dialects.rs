@@ -15,38 +15,75 @@ use crate::responses::{self, ResponseHead, ResponseStream};
 use crate::sse::{self, Chunks};
 use crate::state::AppState;
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Request, State};
+use axum::http::header;
+use axum::middleware::Next;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 
+/// Parameters of chat completions, and what the messages API calls them.
+const MESSAGES_NAMES: &[(&str, &str)] = &[
+    ("max_completion_tokens", "max_tokens"),
+    ("reasoning_effort", "output_config.effort"),
+    ("response_format.json_schema.schema", "output_config.format.schema"),
+    ("stop", "stop_sequences"),
+];
+
+/// Parameters of chat completions, and what the responses API calls them.
+const RESPONSES_NAMES: &[(&str, &str)] = &[
+    ("max_completion_tokens", "max_output_tokens"),
+    ("messages", "input"),
+    ("reasoning_effort", "reasoning.effort"),
+    ("response_format", "text.format"),
+    ("response_format.json_schema.schema", "text.format.schema"),
+    ("thinking", "reasoning.effort"),
+];
+
+/// Whether a path belongs to Anthropic's API.
+pub(crate) fn is_anthropic(path: &str) -> bool {
+    path.strip_prefix("/v1/messages").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Writes the errors of Anthropic's API in its own shape, whoever found them.
+pub(crate) async fn with_own_errors(request: Request, next: Next) -> Response {
+    let is_own = is_anthropic(request.uri().path());
+    let mut response = next.run(request).await;
+    let error = response.extensions().get::<ApiError>().filter(|_| is_own);
+    if let Some(error) = error {
+        let event = MessageStream::error(error_kind(error), &error.to_string());
+        *response.body_mut() = event.data.to_string().into();
+        response.headers_mut().remove(header::CONTENT_LENGTH);
+    }
+    response
+}
+
 /// Answers a request of Anthropic's messages API.
-pub(crate) async fn messages(State(state): State<AppState>, body: JsonBody) -> Response {
-    let answer = async {
-        let request = anthropic::read_request(&body.read()?)?;
-        let (stream, name) = (request.stream, request.model.clone());
-        let chat = read(&state, request).await?;
-        let id = ids::new("msg_");
-        if stream {
-            return respond(&state, chat, MessageStream::new(id, name));
-        }
-        let (answer, end, usage) = collect(&state, chat).await?;
-        Ok(Json(anthropic::message(&id, &name, &answer, &end, usage)).into_response())
-    };
-    answer.await.unwrap_or_else(|error: ApiError| {
-        let body = MessageStream::error(error_kind(&error), &error.to_string()).data;
-        error.respond_with(body)
-    })
+pub(crate) async fn messages(
+    State(state): State<AppState>,
+    body: JsonBody,
+) -> Result<Response, ApiError> {
+    let request = anthropic::read_request(&body.read()?)?;
+    let (stream, name) = (request.stream, request.model.clone());
+    let chat = read(&state, request, MESSAGES_NAMES).await?;
+    let id = ids::new("msg_");
+    if stream {
+        return respond(&state, chat, MessageStream::new(id, name));
+    }
+    let (answer, end, usage) = collect(&state, chat).await?;
+    Ok(Json(anthropic::message(&id, &name, &answer, &end, usage)).into_response())
 }
 
 /// What Anthropic calls a failure.
 fn error_kind(error: &ApiError) -> &'static str {
     match error.status().as_u16() {
+        401 => "authentication_error",
         404 => "not_found_error",
         413 => "request_too_large",
         429 => "rate_limit_error",
         503 => "overloaded_error",
+        504 => "timeout_error",
         500.. => "api_error",
         _ => "invalid_request_error",
     }
@@ -60,7 +97,7 @@ pub(crate) async fn count_tokens(
     let mut fields: Map<String, Value> = body.read()?;
     // The count needs none, and a message does.
     fields.insert("max_tokens".to_owned(), json!(1));
-    let chat = read(&state, anthropic::read_request(&fields)?).await?;
+    let chat = read(&state, anthropic::read_request(&fields)?, MESSAGES_NAMES).await?;
     let n_tokens: usize = chat.job.prompts.iter().map(Vec::len).sum();
     Ok(Json(json!({"input_tokens": n_tokens})))
 }
@@ -72,7 +109,7 @@ pub(crate) async fn responses(
 ) -> Result<Response, ApiError> {
     let request = responses::read_request(&body.read()?)?;
     let stream = request.conversation.stream;
-    let chat = read(&state, request.conversation).await?;
+    let chat = read(&state, request.conversation, RESPONSES_NAMES).await?;
     let (id, created_at) = (ids::new("resp_"), ids::unix_seconds());
     let head = ResponseHead { id, created_at, echo: request.echo };
     if stream {
@@ -82,8 +119,17 @@ pub(crate) async fn responses(
     Ok(Json(responses::response(&head, &answer, &end, usage)).into_response())
 }
 
-/// Reads a conversation as a request for chat completions.
-async fn read(state: &AppState, request: ConversationRequest) -> Result<Chat, ApiError> {
+/// Reads a conversation as a request for chat completions. Errors name its parameters as its own
+/// API does.
+async fn read(
+    state: &AppState,
+    request: ConversationRequest,
+    names: &[(&str, &str)],
+) -> Result<Chat, ApiError> {
+    read_chat(state, request).await.map_err(|error| error.renamed(names))
+}
+
+async fn read_chat(state: &AppState, request: ConversationRequest) -> Result<Chat, ApiError> {
     let model = state.model(Some(&request.model)).await?;
     if request.reasoning.budget_tokens.is_some() {
         return Err(ApiError::unsupported("thinking.budget_tokens"));

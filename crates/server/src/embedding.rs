@@ -53,7 +53,8 @@ pub(crate) async fn encode(
         return Err(ApiError::invalid(param, message));
     }
     let options = EncodeOptions { add_special: true, parse_special: false };
-    let texts = prompt::encode(model, texts, options).await?;
+    let texts = prompt::encode(model, texts, options).await;
+    let texts = texts.map_err(|error| error.renamed(&[("prompt", param)]))?;
     let context = model.engine.model().max_seq_len();
     let most = limits.prompt_tokens.unwrap_or(context).min(context);
     if let Some(long) = texts.iter().find(|ids| ids.len() > most) {

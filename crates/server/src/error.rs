@@ -1,10 +1,12 @@
 //! Errors: [`Error`] of the server itself, [`ApiError`] of one request.
 //!
-//! Every answer that is not a success has the shape of OpenAI's errors. Which status a failure has
+//! Every answer that is not a success has the shape of OpenAI's errors; where Anthropic's is due,
+//! [`dialects`](crate::dialects) writes it from the [`ApiError`] that the answer carries. Which status a failure has
 //! is decided in [`ApiError`] alone, in the table of its kinds.
 
 use crate::fields::InvalidRequest;
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use realizar_runtime::engine::SubmitError;
@@ -291,6 +293,16 @@ impl ApiError {
         Self::new(Kind::Timeout, format!("the request was not done within {limit:?}"))
     }
 
+    /// The error in an API that has other names for parameters: pairs of this one's and its own.
+    pub(crate) fn renamed(mut self, names: &[(&str, &str)]) -> Self {
+        let name = names.iter().find(|(name, _)| self.param.as_deref() == Some(name));
+        if let Some((name, own)) = name {
+            self.message = self.message.replace(&format!("`{name}`"), &format!("`{own}`"));
+            self.param = Some((*own).to_owned());
+        }
+        self
+    }
+
     /// The status of the answer.
     pub fn status(&self) -> StatusCode {
         self.kind.row().0
@@ -308,25 +320,6 @@ impl ApiError {
         let Self { message, param, .. } = self;
         json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
     }
-
-    /// The answer with a body that says the same in the shape of another API.
-    pub(crate) fn respond_with(&self, body: Value) -> Response {
-        // That the server is full is logged once, where connections are counted.
-        if self.status().is_server_error() && self.kind != Kind::Connections {
-            tracing::error!(status = self.status().as_u16(), "{}", self.message);
-        }
-        let mut response = (self.status(), Json(body)).into_response();
-        let headers = response.headers_mut();
-        if let Some(after) = self.retry_after {
-            // Whole seconds, and never at once.
-            let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
-        }
-        if self.kind == Kind::Unauthorized {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        response
-    }
 }
 
 impl fmt::Display for ApiError {
@@ -339,7 +332,23 @@ impl std::error::Error for ApiError {}
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        self.respond_with(self.body())
+        // That the server is full is logged once, where connections are counted.
+        if self.status().is_server_error() && self.kind != Kind::Connections {
+            tracing::error!(status = self.status().as_u16(), "{}", self.message);
+        }
+        let mut response = (self.status(), Json(self.body())).into_response();
+        let headers = response.headers_mut();
+        if let Some(after) = self.retry_after {
+            // Whole seconds, and never at once.
+            let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+        }
+        if self.kind == Kind::Unauthorized {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        // An API with a shape of its own writes the error again.
+        response.extensions_mut().insert(self);
+        response
     }
 }
 
@@ -393,6 +402,12 @@ impl From<InvalidRequest> for ApiError {
             InvalidRequest::Missing { .. } | InvalidRequest::Value { .. } => Kind::Invalid,
         };
         Self::of_param(kind, error.param(), error.to_string())
+    }
+}
+
+impl From<PathRejection> for ApiError {
+    fn from(error: PathRejection) -> Self {
+        Self::malformed(error.body_text())
     }
 }
 
@@ -479,6 +494,15 @@ mod tests {
             (busy.status().as_u16(), &busy.headers()[header::RETRY_AFTER]),
             (503, &"5".parse().unwrap())
         );
+    }
+
+    #[test]
+    fn parameters_have_the_names_of_their_api() {
+        let names = [("stop", "stop_sequences")];
+        let own = ApiError::invalid("stop", "`stop` is wrong").renamed(&names);
+        assert_eq!(own, ApiError::invalid("stop_sequences", "`stop_sequences` is wrong"));
+        let other = ApiError::invalid("stops", "`stop` is wrong");
+        assert_eq!(other.clone().renamed(&names), other);
     }
 
     #[test]

@@ -91,6 +91,8 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<&'a Value> {
+        #[cfg(test)]
+        asked::note(&self.path(key));
         self.map.get(key).filter(|value| !value.is_null())
     }
 
@@ -174,6 +176,31 @@ pub(crate) fn objects<'a>(
 ) -> Result<Vec<Fields<'a>>, InvalidRequest> {
     let fields = values.iter().enumerate();
     fields.map(|(idx, value)| Fields::of(value, format!("{path}[{idx}]"))).collect()
+}
+
+/// Which fields are asked for, so that tests can hold the description of requests to it.
+#[cfg(test)]
+pub(crate) mod asked {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    thread_local! {
+        static PATHS: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+    }
+
+    /// Notes a path, without the numbers of items.
+    pub(super) fn note(path: &str) {
+        let parts: Vec<&str> = path.split(['[', ']']).collect();
+        let path = parts.chunks(2).map(|part| part[0]).collect::<Vec<_>>().join("[]");
+        PATHS.with_borrow_mut(|paths| paths.insert(path));
+    }
+
+    /// The paths that `read` asks for.
+    pub(crate) fn during(read: impl FnOnce()) -> BTreeSet<String> {
+        PATHS.take();
+        read();
+        PATHS.take()
+    }
 }
 
 #[cfg(test)]

@@ -43,6 +43,7 @@ mod messages;
 mod metrics;
 mod native;
 mod openai;
+mod openapi;
 mod page;
 mod prompt;
 mod reasoning;

@@ -24,6 +24,9 @@ pub struct TemplateTraits {
     pub developer_role: bool,
 }
 
+/// Fields of a message that templates read as text.
+const TEXT_FIELDS: [&str; 4] = ["name", "reasoning", "reasoning_content", "tool_call_id"];
+
 const NEEDLE: &str = "zqneedlezq";
 
 impl TemplateTraits {
@@ -103,6 +106,14 @@ impl TemplateTraits {
             None | Some(Content::Null) if !self.null_content => Some(Content::Text(String::new())),
             content => content,
         };
+        for name in TEXT_FIELDS {
+            match message.fields.get(name) {
+                None | Some(Value::Null | Value::String(_)) => {}
+                Some(other) => {
+                    return Err(InvalidRequest::value(format!("{path}.{name}"), "a string", other));
+                }
+            }
+        }
         if let Some(reasoning) = message.fields.get("reasoning").filter(|r| r.is_string()) {
             let reasoning = reasoning.clone();
             message.fields.entry("reasoning_content").or_insert(reasoning);
@@ -154,6 +165,8 @@ impl TemplateTraits {
     /// A tool call of the assistant: its arguments come as a JSON string.
     fn call(self, call: &mut Value, path: String) -> Result<(), InvalidRequest> {
         let fields = Fields::of(call, path)?;
+        fields.str("id")?;
+        fields.only("type", &[json!("function")])?;
         let function = Fields::of(fields.require("function")?, fields.path("function"))?;
         function.require_str("name")?;
         let arguments = match function.get("arguments") {
@@ -297,6 +310,18 @@ mod tests {
         let calls = |calls: Value| json!([{"role": "assistant", "tool_calls": calls}]);
         check(calls(json!({})), "messages[0].tool_calls", "an array");
         check(calls(json!([{}])), "messages[0].tool_calls[0].function", "required");
+        let call = |name: &str, value: Value| {
+            let mut call = json!({"function": {"name": "f"}});
+            call[name] = value;
+            calls(json!([call]))
+        };
+        check(call("id", json!(1)), "messages[0].tool_calls[0].id", "a string");
+        check(call("type", json!("x")), "messages[0].tool_calls[0].type", "\"x\" is not");
+        for name in TEXT_FIELDS {
+            let mut message = user.clone();
+            message[name] = json!({});
+            check(json!([message]), &format!("messages[0].{name}"), "a string");
+        }
         check(
             calls(json!([{"function": {"name": "f", "arguments": 1}}])),
             "messages[0].tool_calls[0].function.arguments",

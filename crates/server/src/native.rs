@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 #[derive(Debug, Deserialize)]
-struct TokenizeFields {
+pub(crate) struct TokenizeFields {
     model: Option<String>,
     prompt: Option<String>,  // vLLM
     content: Option<String>, // llama-server
@@ -35,16 +35,24 @@ pub(crate) async fn tokenize(
 ) -> Result<Json<Value>, ApiError> {
     let fields: TokenizeFields = body.read()?;
     let conversation: ConversationFields = body.read()?;
+    let tools = tools_of(&body)?;
     let model = state.model(fields.model.as_deref()).await?;
+    let given = [
+        ("prompt", fields.prompt.is_some()),
+        ("content", fields.content.is_some()),
+        ("messages", conversation.has_messages()),
+    ];
+    let mut given = given.into_iter().filter(|(_, is_given)| *is_given);
+    if let (Some((one, _)), Some((other, _))) = (given.next(), given.next()) {
+        let message = format!("`{one}` and `{other}` exclude one another");
+        return Err(ApiError::invalid(other, message));
+    }
     let (text, add_special) = match (fields.prompt, fields.content) {
-        (Some(text), None) => (text, fields.add_special_tokens.unwrap_or(true)),
+        (Some(text), _) => (text, fields.add_special_tokens.unwrap_or(true)),
         (None, Some(text)) => (text, fields.add_special.unwrap_or(false)),
         (None, None) if conversation.has_messages() => {
-            let text = conversation.render(&model, tools_of(&body)?).await?;
+            let text = conversation.render(&model, tools).await?;
             (text, fields.add_special_tokens.unwrap_or(false))
-        }
-        (Some(_), Some(_)) => {
-            return Err(ApiError::invalid("content", "`prompt` and `content` exclude one another"));
         }
         (None, None) => {
             let message = "one of `prompt`, `messages` and `content` is needed";
@@ -81,7 +89,7 @@ pub(crate) async fn tokenize(
 }
 
 #[derive(Debug, Deserialize)]
-struct DetokenizeFields {
+pub(crate) struct DetokenizeFields {
     model: Option<String>,
     tokens: Option<Vec<u32>>,
 }
@@ -105,7 +113,7 @@ pub(crate) async fn detokenize(
 }
 
 #[derive(Debug, Deserialize)]
-struct ModelField {
+pub(crate) struct ModelField {
     model: Option<String>,
 }
 

@@ -14,7 +14,7 @@ use realizar_runtime::EmbedParams;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Deserialize)]
-struct Fields {
+pub(crate) struct Fields {
     model: Option<String>,
     query: Option<Document>,
     documents: Option<Vec<Document>>,

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 /// The two sides, under each of the names that vLLM has for them.
 #[derive(Debug, Deserialize)]
-struct Fields {
+pub(crate) struct Fields {
     model: Option<String>,
     #[serde(alias = "queries", alias = "data_1")]
     text_1: Option<Texts>,

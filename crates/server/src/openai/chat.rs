@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 /// The fields that only chat completions have, but for those of the conversation.
 #[derive(Debug, Deserialize)]
-struct Fields {
+pub(crate) struct Fields {
     logprobs: Option<bool>,
     top_logprobs: Option<usize>,
 }
@@ -134,10 +134,7 @@ pub(crate) async fn read(state: &AppState, body: &JsonBody) -> Result<Chat, ApiE
     }
     let top = check_logprobs("top_logprobs", top, limits)?;
     let mut params = common.params(&model, limits, None, logprobs.then_some(top))?;
-    if params.max_tokens == Some(0) {
-        let param = common.max_tokens_param();
-        return Err(ApiError::invalid(param, format!("`{param}` must be at least 1")));
-    }
+    common.require_tokens()?;
     let (n, stream) = (common.answers(&model, limits)?, common.stream()?);
     let text = conversation.render(&model, tools.for_template()).await?;
     let (parser, grammar) = form(&model, &tools, grammar, &text)?;
@@ -149,7 +146,8 @@ pub(crate) async fn read(state: &AppState, body: &JsonBody) -> Result<Chat, ApiE
     // The template writes the special tokens itself.
     let add_special = common.add_special_tokens().unwrap_or(false);
     let options = EncodeOptions { add_special, parse_special: true };
-    let prompts = prompt::encode(&model, vec![Prompt::Text(text)], options).await?;
+    let prompts = prompt::encode(&model, vec![Prompt::Text(text)], options).await;
+    let prompts = prompts.map_err(|error| error.renamed(&[("prompt", "messages")]))?;
     let params_of = ("messages", common.max_tokens_param());
     check_context(&model, limits, &prompts, params.max_tokens, params_of)?;
     let name = common.model.as_deref().filter(|name| !name.is_empty()).unwrap_or(&model.name);

@@ -28,7 +28,7 @@ const DEFAULT_TOKENS: usize = 16;
 
 /// The fields that only plain completions have.
 #[derive(Debug, Deserialize)]
-struct Fields {
+pub(crate) struct Fields {
     prompt: Option<Prompts>,
     echo: Option<bool>,
     logprobs: Option<usize>,

@@ -13,7 +13,7 @@ use realizar_runtime::EmbedParams;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Deserialize)]
-struct Fields {
+pub(crate) struct Fields {
     model: Option<String>,
     input: Option<Prompts>,
     #[serde(default)]

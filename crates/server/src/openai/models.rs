@@ -5,6 +5,7 @@ use crate::error::ApiError;
 use crate::registry::{LoadState, ModelStatus};
 use crate::state::AppState;
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use realizar_runtime::MemoryUse;
 use realizar_runtime::engine::ModelInfo;
@@ -113,8 +114,9 @@ pub(crate) async fn list(State(state): State<AppState>) -> Json<ModelList> {
 /// The model with this name or alias.
 pub(crate) async fn get(
     State(state): State<AppState>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ModelBody>, ApiError> {
+    let Path(name) = name?;
     let status = state.models().status(&name).ok_or_else(|| ApiError::model_not_found(&name))?;
     Ok(Json(status.into()))
 }

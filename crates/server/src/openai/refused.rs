@@ -10,10 +10,10 @@ use std::borrow::Cow;
 use std::fmt;
 
 /// A name and whether a value of it asks for nothing.
-type Row = (&'static str, fn(&Value) -> bool);
+pub(crate) type Row = (&'static str, fn(&Value) -> bool);
 
 /// Of both kinds of completions.
-const COMMON: &[Row] = &[
+pub(crate) const COMMON: &[Row] = &[
     ("allowed_token_ids", nothing),
     ("bad_words", empty),
     ("dynatemp_range", zero),
@@ -36,7 +36,7 @@ const COMMON: &[Row] = &[
 ];
 
 /// Of chat completions.
-const CHAT: &[Row] = &[
+pub(crate) const CHAT: &[Row] = &[
     ("audio", nothing),
     ("best_of", one),
     ("chat_template", nothing),
@@ -50,7 +50,7 @@ const CHAT: &[Row] = &[
 ];
 
 /// Of plain completions.
-const COMPLETIONS: &[Row] = &[("prompt_embeds", nothing), ("suffix", empty)];
+pub(crate) const COMPLETIONS: &[Row] = &[("prompt_embeds", nothing), ("suffix", empty)];
 
 /// Checks the body of a chat completion.
 pub(crate) fn check_chat(body: &JsonBody) -> Result<(), ApiError> {

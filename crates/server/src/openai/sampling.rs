@@ -180,12 +180,24 @@ impl CommonFields {
         })
     }
 
+    /// The fields that may say how many tokens an answer has at most, by precedence.
+    fn asked_tokens(&self) -> [(&'static str, Option<usize>); 2] {
+        [("max_completion_tokens", self.max_completion_tokens), ("max_tokens", self.max_tokens)]
+    }
+
+    /// That an answer may have tokens at all.
+    pub(crate) fn require_tokens(&self) -> Result<(), ApiError> {
+        match self.asked_tokens().into_iter().find(|(_, n)| *n == Some(0)) {
+            Some((param, _)) => {
+                Err(ApiError::invalid(param, format!("`{param}` must be at least 1")))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The most tokens that were asked for.
     fn most_tokens(&self, limits: &Limits) -> Result<Option<usize>, ApiError> {
-        let asked = [
-            ("max_completion_tokens", self.max_completion_tokens),
-            ("max_tokens", self.max_tokens),
-        ];
+        let asked = self.asked_tokens();
         for (param, n) in asked {
             if let (Some(n), Some(most)) = (n, limits.output_tokens)
                 && n > most

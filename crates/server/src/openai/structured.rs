@@ -35,12 +35,12 @@ enum ResponseFormat {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct JsonSchema {
+pub(crate) struct JsonSchema {
     schema: Option<Value>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
-struct StructuredOutputs {
+pub(crate) struct StructuredOutputs {
     json: Option<Value>,
     regex: Option<String>,
     choice: Option<Vec<String>>,

@@ -43,6 +43,7 @@ pub fn read_request(body: &Map<String, Value>) -> Result<ResponsesRequest, Inval
     fields.only("truncation", &[json!("disabled")])?;
     fields.only("service_tier", &[json!("auto"), json!("default")])?;
     fields.only("top_logprobs", &[json!(0)])?;
+    fields.object("metadata")?;
     for (idx, value) in fields.array("include")?.unwrap_or_default().iter().enumerate() {
         if value != "reasoning.encrypted_content" {
             let path = format!("include[{idx}]");
@@ -254,6 +255,9 @@ fn text_format(fields: &Fields<'_>) -> Result<Option<Value>, InvalidRequest> {
         "json_schema" => {
             format.require("schema")?;
             format.object("schema")?;
+            format.str("name")?;
+            format.str("description")?;
+            format.bool("strict")?;
             let mut schema = Map::new();
             for key in ["name", "description", "schema", "strict"] {
                 if let Some(value) = format.get(key) {
@@ -423,6 +427,13 @@ mod tests {
             "text.format.schema",
             "required",
         );
+        for (name, want) in [("name", "a string"), ("description", "a string"), ("strict", "true")]
+        {
+            let mut format = json!({"type": "json_schema", "schema": {}});
+            format[name] = json!({});
+            check(json!({"text": {"format": format}}), &format!("text.format.{name}"), want);
+        }
+        check(json!({"metadata": 1}), "metadata", "an object");
         check(json!({"reasoning": {"summary": "detailed"}}), "reasoning.summary", "detailed");
         check(
             json!({"tools": [{"type": "web_search"}]}),

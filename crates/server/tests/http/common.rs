@@ -1,20 +1,25 @@
 //! A server on a free port of this machine with a tiny model, and a client for it.
 
+use crate::document::Document;
 use realizar_formats::{Gguf, GgufWriter};
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::engine::{Engine, EngineOptions, EngineStats};
-use realizar_runtime::{LoadOptions, Model};
+use realizar_runtime::{LoadOptions, Model, ModelOutput};
 use realizar_server::{AppState, Models, ServedModel, Server, ServerConfig};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// The tiny model's context: long enough that an answer of this length is not done at once.
 pub(crate) const CONTEXT: u32 = 1 << 16;
+
+/// The name of its file.
+const MODEL: &str = "tiny.gguf";
 
 const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}\
                         {% if add_generation_prompt %}<assistant>{% endif %}";
@@ -66,7 +71,7 @@ impl TestServer {
     /// A server with the settings that `change` makes.
     pub(crate) fn with(change: impl FnOnce(&mut ServerConfig), engine: EngineOptions) -> Self {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let path = dir.path().join("tiny.gguf");
+        let path = dir.path().join(MODEL);
         write_model(&path);
         let max_seq_len = Some(CONTEXT as usize);
         let options =
@@ -98,6 +103,18 @@ impl TestServer {
             runtime.block_on(server.run(stopped)).expect("the server ends well");
         });
         Self { address, state, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Serves the tiny model for embeddings as well, as `vectors`.
+    pub(crate) fn add_embedder(&self) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join(MODEL);
+        write_model(&path);
+        let output = ModelOutput::Embeddings;
+        let options = LoadOptions { output, max_seq_len: Some(64), ..LoadOptions::default() };
+        let model = Model::load(&path, &cpu(), &options).expect("the model loads");
+        let engine = Engine::start(model, EngineOptions::default()).expect("the engine starts");
+        self.state.models().add(ServedModel::new("vectors", engine)).expect("a name of its own");
     }
 
     /// Tells the server to end and does not wait for it.
@@ -142,7 +159,13 @@ impl TestServer {
         format!("http://{}{path}", self.address)
     }
 
-    /// Sends a request and reads the answer.
+    /// What the server says of itself.
+    pub(crate) fn document(&self) -> &'static Document {
+        static DOCUMENT: OnceLock<Document> = OnceLock::new();
+        DOCUMENT.get_or_init(|| Document::new(self.send("GET", "/openapi.json", &[], "").json()))
+    }
+
+    /// Sends a request, reads the answer and holds it to the server's document.
     pub(crate) fn request(
         &self,
         method: &str,
@@ -150,6 +173,12 @@ impl TestServer {
         headers: &[(&str, &str)],
         body: &str,
     ) -> Answer {
+        let answer = self.send(method, path, headers, body);
+        self.document().check(method, path, body, &answer);
+        answer
+    }
+
+    fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut request = ureq::http::Request::builder().method(method).uri(self.url(path));
         for (name, value) in headers {
             request = request.header(*name, *value);

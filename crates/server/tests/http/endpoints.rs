@@ -55,6 +55,40 @@ fn texts_become_tokens_and_come_back() {
 }
 
 #[test]
+fn texts_become_vectors() {
+    let server = TestServer::start();
+    let path = "/v1/embeddings";
+    assert_eq!(server.post(path, &json!({"input": "abc"})).json()["error"]["param"], "model");
+    server.add_embedder();
+    let answer = server.ok(path, &json!({"input": ["abc", [260, 261]]}));
+    assert_eq!(
+        (&answer["model"], &answer["usage"]["prompt_tokens"]),
+        (&json!("vectors"), &json!(6))
+    );
+    let vector = |answer: &Value, idx: usize| -> Vec<f64> {
+        let item = &answer["data"][idx];
+        assert_eq!(item["index"], idx);
+        let values = item["embedding"].as_array().expect("numbers");
+        values.iter().map(|value| value.as_f64().expect("a number")).collect()
+    };
+    let (first, second) = (vector(&answer, 0), vector(&answer, 1));
+    assert_ne!(first, second);
+    for vector in [&first, &second] {
+        let norm: f64 = vector.iter().map(|x| x * x).sum();
+        assert!((norm - 1.0).abs() < 1e-4, "{norm}");
+    }
+    let short = server.ok(path, &json!({"input": "abc", "model": "vectors", "dimensions": 2}));
+    assert_eq!(vector(&short, 0).len(), 2);
+    let text = server.ok(path, &json!({"input": "abc", "encoding_format": "base64"}));
+    let text = text["data"][0]["embedding"].as_str().expect("base64").len();
+    assert_eq!(text, (first.len() * 4).div_ceil(3) * 4);
+    let wrong = |body: Value| server.post(path, &body).json()["error"]["param"].clone();
+    assert_eq!(wrong(json!({"input": [[]]})), "input");
+    assert_eq!(wrong(json!({"input": []})), "input");
+    assert_eq!(wrong(json!({"input": "abc", "dimensions": 1_000_000})), "dimensions");
+}
+
+#[test]
 fn metrics_count_what_was_done() {
     let server = TestServer::start();
     let ask = json!({"prompt": "abc", "max_tokens": 5, "ignore_eos": true});

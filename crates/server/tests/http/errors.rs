@@ -71,6 +71,7 @@ fn wrong_values_name_their_parameter() {
     check(CHAT, json!({"logprobs": 3}), "logprobs");
     check(CHAT, json!({"max_tokens": 0}), "max_tokens");
     check(CHAT, json!({"max_completion_tokens": 0}), "max_completion_tokens");
+    check(CHAT, json!({"max_completion_tokens": 1, "max_tokens": 0}), "max_tokens");
     check(CHAT, json!({"tools": [{"type": "function"}]}), "tools[0].function");
     check(CHAT, json!({"audio": {"voice": "x"}}), "audio");
     check(CHAT, json!({"modalities": ["audio"]}), "modalities");
@@ -86,6 +87,8 @@ fn wrong_values_name_their_parameter() {
     check(TEXT, json!({"best_of": 2, "stream": true}), "best_of");
     check(TEXT, json!({"suffix": "x"}), "suffix");
     check("/tokenize", json!({"prompt": null, "content": null}), "prompt");
+    check("/tokenize", json!({"content": "a"}), "content");
+    check("/tokenize", json!({"messages": [{"role": "user", "content": "a"}]}), "messages");
     check("/detokenize", json!({}), "tokens");
     check("/detokenize", json!({"tokens": [99999]}), "tokens");
 }
@@ -126,6 +129,7 @@ fn requests_that_no_handler_takes() {
     assert_eq!(check("GET", CHAT, &[], "", 405), "method_not_allowed");
     assert_eq!(check("POST", "/v1/models", &[JSON], "{}", 405), "method_not_allowed");
     assert_eq!(check("GET", "/v1/models/other", &[], "", 404), "model_not_found");
+    check("GET", "/v1/models/%ff", &[], "", 400);
     let other = r#"{"model": "other", "prompt": "a"}"#;
     assert_eq!(check("POST", TEXT, &[JSON], other, 404), "model_not_found");
     assert_eq!(check("POST", TEXT, &[], other, 415), "unsupported_media_type");
@@ -162,6 +166,36 @@ fn keys_are_asked_for() {
     assert_eq!(get("/metrics", &[]).status, 401);
     let body = json!({"prompt": "a"}).to_string();
     assert_eq!(server.request("POST", TEXT, &[JSON], &body).status, 401);
+}
+
+#[test]
+fn anthropic_errors_have_their_own_shape() {
+    let keys = |config: &mut realizar_server::ServerConfig| {
+        config.api_keys = vec!["key".to_owned()];
+        config.limits.body_bytes = 1000;
+    };
+    let server = TestServer::with(keys, EngineOptions::default());
+    let key = ("x-api-key", "key");
+    let long = format!("\"{}\"", "a".repeat(1000));
+    let other = r#"{"model": "other", "max_tokens": 1, "messages": []}"#;
+    let check = |path: &str, headers: &[(&str, &str)], body: &str, status: u16, kind: &str| {
+        let answer = server.request("POST", path, headers, body);
+        assert_eq!(answer.status, status, "{path} {body}: {}", answer.body);
+        let body = answer.json();
+        assert_eq!((&body["type"], &body["error"]["type"]), (&json!("error"), &json!(kind)));
+        assert!(body["error"]["message"].as_str().is_some_and(|text| !text.is_empty()), "{body}");
+    };
+    for path in ["/v1/messages", "/v1/messages/count_tokens"] {
+        check(path, &[JSON], "{}", 401, "authentication_error");
+        check(path, &[key], "{}", 415, "invalid_request_error");
+        check(path, &[key, JSON], "{", 400, "invalid_request_error");
+        check(path, &[key, JSON], "{}", 400, "invalid_request_error");
+        check(path, &[key, JSON], other, 404, "not_found_error");
+        check(path, &[key, JSON], &long, 413, "request_too_large");
+    }
+    check("/v1/messages/batches", &[key, JSON], "{}", 404, "not_found_error");
+    let answer = server.request("GET", "/v1/messages", &[key], "");
+    assert_eq!((answer.status, &answer.json()["type"]), (405, &json!("error")));
 }
 
 #[test]

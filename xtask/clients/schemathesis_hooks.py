@@ -1,0 +1,88 @@
+"""What the OpenAPI document cannot say of a valid request, so that some of those that schemathesis
+makes are answered: the names of models and roles, the size of a vocabulary, and few tokens.
+
+Invalid requests are sent as they are."""
+
+import os
+
+import schemathesis
+
+MODEL = os.environ["REALIZAR_MODEL"]
+ROLES = ["system", "developer", "user", "assistant", "tool", "function"]
+# Every model has more tokens than this.
+VOCABULARY = 200
+MOST_TOKENS = ["max_tokens", "max_completion_tokens", "max_output_tokens"]
+ANSWERS = ["n", "best_of"]
+ABOVE_ZERO = ["top_p", "typical_p", "repetition_penalty", "repeat_penalty"]
+FORMS = [
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "grammar",
+    "json_schema",
+]
+
+
+@schemathesis.hook
+def before_call(_context, case, _kwargs):
+    """Changes a request that is valid by the document."""
+    is_valid = case.meta is not None and case.meta.generation.mode.is_positive
+    if is_valid and isinstance(case.body, dict):
+        case.body = answerable(case.body)
+        if case.operation.path == "/v1/embeddings":
+            # The first model that was loaded for them answers.
+            case.body.pop("model", None)
+
+
+def answerable(body):
+    """The request with values that the server can honour."""
+    body = {key: value for key, value in body.items() if value is not None}
+    if "model" in body:
+        body["model"] = MODEL
+    for key in MOST_TOKENS:
+        if key in body:
+            body[key] = 1 + body[key] % 4
+    for key in ANSWERS:
+        if key in body:
+            body[key] = 1
+    # A request has one form; most that are made at random are none.
+    forms = [key for key in FORMS if key in body]
+    for key in forms[len(body) % 2 :]:
+        del body[key]
+    if "stream_options" in body:
+        body["stream"] = True
+    if "top_logprobs" in body:
+        body["logprobs"] = True
+    if "repeat_penalty" in body:
+        body.pop("repetition_penalty", None)
+    if body.get("continue_final_message"):
+        body.pop("add_generation_prompt", None)
+    for key in ["documents", "reasoning_effort", "reasoning", "thinking", "output_config", "dimensions"]:
+        body.pop(key, None)
+    if not body.get("tools") or isinstance(body.get("tool_choice"), dict):
+        body.pop("tool_choice", None)
+    for key in ABOVE_ZERO:
+        if key in body:
+            # Above zero as a number of 32 bits, too.
+            body[key] = max(body[key], 1e-6)
+    if "logit_bias" in body:
+        body["logit_bias"] = {str(int(id) % VOCABULARY): bias for id, bias in body["logit_bias"].items()}
+    for key in ["prompt", "input", "tokens"]:
+        if key in body:
+            body[key] = known(body[key])
+    for message in body.get("messages", []):
+        if message["role"] not in ROLES:
+            message["role"] = "user"
+    return body
+
+
+def known(prompt):
+    """A prompt of tokens that every model has; one without tokens gets one."""
+    if isinstance(prompt, int):
+        return prompt % VOCABULARY
+    if isinstance(prompt, list):
+        return [known(part) for part in prompt] or [1]
+    return prompt
