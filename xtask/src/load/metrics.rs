@@ -63,6 +63,12 @@ pub(crate) fn finished(client: &Client) -> Result<f64> {
     found.context("/metrics has no vllm:request_success")
 }
 
+/// How often a request lost its place for others.
+pub(crate) fn preemptions(client: &Client) -> Result<f64> {
+    let text = client.get("/metrics")?;
+    value(&text, "vllm:num_preemptions_total").context("/metrics has no vllm:num_preemptions")
+}
+
 /// The part of the prompts' tokens that the server had in its cache, from 0 to 1.
 pub(crate) fn found_prefixes(client: &Client) -> Result<f64> {
     let text = client.get("/metrics")?;

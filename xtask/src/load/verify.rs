@@ -10,6 +10,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use super::client::{Client, Failure, Reply, drive, joined};
+use super::metrics;
 use super::server::{Contender, Setup};
 use super::workload::{Api, Ask, Dice, text};
 use super::{Args, MAX_STREAMS};
@@ -45,6 +46,9 @@ pub(super) fn run(
     let start = Instant::now();
     let busy = send(&server.client, &asks, &arrivals);
     println!("{label}: {n_requests} requests in bursts took {:.1?}", start.elapsed());
+    if contender.is_ours() {
+        println!("{label}: {} preemptions", metrics::preemptions(&server.client)?);
+    }
     server.stop()?;
 
     let server = contender.start(&Setup { prefix_cache: false, ..loaded })?;

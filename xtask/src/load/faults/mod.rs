@@ -1,6 +1,8 @@
 //! Clients that misbehave, beside one that does not and must get the answer it gets alone. After
 //! each fault the server must tell that nothing runs and that its cache is as free as before.
 
+mod alone;
+
 use std::io::Write;
 use std::net::TcpStream;
 use std::ops::ControlFlow;
@@ -8,13 +10,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::Args;
-use super::client::{Client, Failure, Reply, joined};
+use super::client::{Client, Failure, joined};
 use super::metrics::Gauges;
 use super::raw;
 use super::server::{Contender, Server, Setup};
@@ -36,8 +38,6 @@ const FLOOD_BYTES: usize = 100 << 20;
 const FLOOD_MEMORY: u64 = 64 << 20;
 /// How long a request may take: a server that is kept from answering must not keep this command.
 const REQUEST_LIMIT: Duration = Duration::from_secs(120);
-/// How soon a request must be refused.
-const REFUSAL_LIMIT: Duration = Duration::from_secs(2);
 /// How long a server may take to finish its streams and end.
 const EXIT_LIMIT: Duration = Duration::from_secs(120);
 
@@ -101,8 +101,12 @@ pub(super) fn run(args: &Args, contender: &Contender, model: &Path) -> Result<bo
     }
     stage.server.stop()?;
     let few = Setup { parallel: 2, queue: Some(4), ..setup };
-    tell("more requests than the queue", too_many(contender, &few, args.seed));
-    tell("SIGTERM under load", terminated(contender, &few, args.seed));
+    tell("more requests than the queue", alone::too_many(contender, &few, args.seed));
+    if contender.is_ours() {
+        tell("more tokens than the cache", alone::cache_exhausted(contender, &few, args.seed));
+    }
+    tell("the model's file is deleted", alone::file_deleted(contender, &few, args.seed));
+    tell("SIGTERM under load", alone::terminated(contender, &few, args.seed));
     println!("\n{}:\n{}", contender.label, table::render(&["fault", "", "found"], &rows));
     Ok(passed)
 }
@@ -337,108 +341,4 @@ fn idle_connections(stage: &Stage) -> Found {
     let reply = stage.client.ask(&stage.good)?;
     ensure!(reply.text == stage.alone, "another answer beside idle connections");
     Ok(format!("{} connections, and one more request", streams.len()))
-}
-
-/// Streams that run, each told when it begins.
-fn streams<'scope, 'env>(
-    scope: &'scope thread::Scope<'scope, 'env>,
-    client: &'env Client,
-    asks: &'env [Ask],
-) -> (Vec<thread::ScopedJoinHandle<'scope, Result<Reply, Failure>>>, mpsc::Receiver<()>) {
-    let (begun, begins) = mpsc::channel();
-    let threads = asks.iter().map(|ask| {
-        let mut begun = Some(begun.clone());
-        scope.spawn(move || {
-            client.ask_while(ask, |_| {
-                if let Some(begun) = begun.take() {
-                    // Nobody waits any more when another stream has failed.
-                    let _ = begun.send(());
-                }
-                ControlFlow::Continue(())
-            })
-        })
-    });
-    (threads.collect(), begins)
-}
-
-/// Fills the places and the queue, and sends more.
-fn too_many(contender: &Contender, setup: &Setup, seed: u64) -> Found {
-    let queue = setup.queue.context("a server with a queue")?;
-    let server = contender.start(setup)?;
-    let n_requests = setup.parallel + queue + 10;
-    let asks: Vec<Ask> = (0..n_requests)
-        .map(|idx| {
-            let prompt = text(&mut Dice::new(seed, idx as u64), 16);
-            Ask::greedy(Api::Completions, "", &prompt, 2 * GOOD_TOKENS)
-        })
-        .collect();
-    let client = &server.client.limited(REQUEST_LIMIT);
-    let answers: Vec<_> = thread::scope(|scope| {
-        let (threads, _) = streams(scope, client, &asks);
-        threads.into_iter().map(joined).collect()
-    });
-    let (mut whole, mut refused) = (0, 0);
-    let mut slowest = Duration::ZERO;
-    for answer in answers {
-        match answer {
-            Ok(_) => whole += 1,
-            Err(Failure::Status { status: 429, retry_after: Some(seconds), after, .. }) => {
-                ensure!(seconds.parse::<u32>().is_ok(), "Retry-After: {seconds}");
-                refused += 1;
-                slowest = slowest.max(after);
-            }
-            Err(Failure::Status { status: 429, .. }) => bail!("429 without Retry-After"),
-            Err(failure) => bail!("{failure}"),
-        }
-    }
-    ensure!(refused > 0, "none of {n_requests} requests was refused");
-    ensure!(whole >= setup.parallel, "only {whole} of {n_requests} requests were answered");
-    ensure!(slowest < REFUSAL_LIMIT, "a request was refused after {slowest:?} only");
-    Gauges::wait_idle(client)?;
-    server.stop()?;
-    Ok(format!("{whole} answered, {refused} refused within {} ms", slowest.as_millis()))
-}
-
-/// Ends the server while streams run: they are finished, new requests are not taken, and the exit
-/// status is zero.
-fn terminated(contender: &Contender, setup: &Setup, seed: u64) -> Found {
-    let mut server = contender.start(setup)?;
-    let asks: Vec<Ask> = (0..setup.parallel)
-        .map(|idx| {
-            let prompt = text(&mut Dice::new(seed, idx as u64), 16);
-            Ask::greedy(Api::Completions, "", &prompt, 4 * GOOD_TOKENS)
-        })
-        .collect();
-    let client = server.client.limited(REQUEST_LIMIT);
-    let (answers, late) = thread::scope(|scope| -> Result<_> {
-        let (threads, begins) = streams(scope, &client, &asks);
-        for _ in &asks {
-            begins.recv_timeout(EXIT_LIMIT).context("a stream did not begin")?;
-        }
-        server.terminate()?;
-        thread::sleep(Duration::from_millis(200));
-        let late = client.ask(&asks[0]);
-        Ok((threads.into_iter().map(joined).collect::<Vec<_>>(), late))
-    })?;
-    for answer in answers {
-        let reply = answer.map_err(|failure| anyhow::anyhow!("a running stream: {failure}"))?;
-        ensure!(reply.tokens() == 4 * GOOD_TOKENS, "a stream ended after {}", reply.tokens());
-    }
-    let late = match late {
-        Ok(_) => bail!("a request that came after the signal was answered"),
-        Err(Failure::Status { status, .. }) if status != 503 && status != 429 => {
-            bail!("a request that came after the signal got {status}")
-        }
-        Err(Failure::Status { status, .. }) => format!("met by {status}"),
-        Err(_) => "refused".to_owned(),
-    };
-    let start = Instant::now();
-    let status = server.wait(EXIT_LIMIT)?;
-    ensure!(status.success(), "the server ended with {status}: {}", server.last_line());
-    Ok(format!(
-        "{} streams finished, a later request was {late}, exit status 0 {:.1} s after the last \
-         answer",
-        asks.len(),
-        start.elapsed().as_secs_f64()
-    ))
 }
