@@ -290,6 +290,22 @@ fn a_dropped_ticket_frees_what_it_held() {
 }
 
 #[test]
+fn a_request_that_gave_a_token_is_told_to_run() {
+    let engine = engine("llama", None, EngineOptions::default());
+    let mut endless = request(0);
+    (endless.params.max_tokens, endless.params.ignore_eos) = (None, true);
+    for _ in 0..50 {
+        let (ticket, events) = submit(&engine, endless.clone());
+        while !matches!(events.recv(), Ok(EngineEvent::Token(_))) {}
+        assert_eq!(engine.stats().running, 1);
+        drop(ticket);
+        while engine.stats().running > 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_met_is_refused_at_once() {
     let options = EngineOptions { max_seqs: Some(2), max_queue: 3, ..EngineOptions::default() };
     let engine = engine("llama", Some(128), options);

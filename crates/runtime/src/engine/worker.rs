@@ -254,10 +254,17 @@ impl Worker {
         self.settle(outcome);
     }
 
+    /// Requests that are being worked on.
+    fn n_running(&self) -> usize {
+        self.running.chunk_by(|a, b| a.key.job == b.key.job).count()
+    }
+
     /// Notes when requests were started.
     fn start(&mut self) {
         let now = Instant::now();
         let mut stats = self.shared.stats();
+        // Who hears of a first token finds that its request runs.
+        stats.running = self.n_running();
         for planned in &self.planned {
             let key = self.running[planned.run].key;
             if let Some(job) = self.jobs.get_mut(&key.job) {
@@ -361,9 +368,7 @@ impl Worker {
         });
         let prefix = self.runner.prefix_stats();
         let mut stats = self.shared.stats();
-        let mut ids: Vec<u64> = self.running.iter().map(|run| run.key.job).collect();
-        ids.dedup();
-        stats.running = ids.len();
+        stats.running = self.n_running();
         stats.waiting_tokens = self.waiting.values().map(Run::n_known).sum();
         if let Some(pool) = fullest {
             stats.kv_used_pages = pool.used - pool.idle;
