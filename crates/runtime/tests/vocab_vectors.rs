@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use realizar_formats::Gguf;
-use realizar_runtime::tokenizer::{EncodeOptions, Tokenizer};
+use realizar_runtime::tokenizer::{EncodeOptions, Infill, Tokenizer};
 
 const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
 const SEPARATOR: &str = "\n__ggml_vocab_test__\n";
@@ -100,5 +100,19 @@ fn unsupported_vocabularies_are_named() {
         let gguf = Gguf::open(dir.join(format!("ggml-vocab-{name}.gguf"))).unwrap();
         let error = Tokenizer::from_gguf(gguf.metadata()).expect_err(name).to_string();
         assert!(error.contains(model), "{name}: {error}");
+    }
+}
+
+#[test]
+fn tokens_of_infilling_are_those_that_the_models_publish() {
+    let Some(dir) = vocab_dir() else { return };
+    for (name, want) in [
+        ("starcoder", Some([1, 3, 2])),
+        ("refact", Some([1, 3, 2])),
+        ("deepseek-coder", Some([32016, 32015, 32017])),
+        ("gpt-2", None),
+    ] {
+        let want = want.map(|[prefix, suffix, middle]| Infill { prefix, suffix, middle });
+        assert_eq!(load(&dir, name).infill(), want, "{name}");
     }
 }

@@ -3,7 +3,7 @@
 use crate::error::ApiError;
 use crate::registry::ModelLease;
 use crate::served::ServedModel;
-use realizar_runtime::tokenizer::EncodeOptions;
+use realizar_runtime::tokenizer::{EncodeOptions, Infill};
 use serde::de::{Error as _, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
@@ -125,6 +125,43 @@ pub(crate) async fn encode(
 ) -> Result<Vec<Vec<u32>>, ApiError> {
     let model = model.clone();
     blocking(move || prompts.iter().map(|prompt| prompt.encode(&model, options)).collect()).await
+}
+
+/// The token ids of prompts for infilling: of each, what is generated stands between it and
+/// `suffix`.
+pub(crate) async fn encode_gaps(
+    model: &ModelLease,
+    prompts: Vec<Prompt>,
+    suffix: String,
+    add_special: bool,
+) -> Result<Vec<Vec<u32>>, ApiError> {
+    let Some(Infill { prefix, suffix: before_suffix, middle }) = model.tokenizer().infill() else {
+        let message = format!("the model `{}` has no tokens for `suffix`", model.name);
+        return Err(ApiError::invalid("suffix", message));
+    };
+    let model = model.clone();
+    blocking(move || {
+        let tokenizer = model.tokenizer();
+        let bos = tokenizer.bos().filter(|_| add_special && tokenizer.add_bos());
+        let plain = EncodeOptions { add_special: false, parse_special: false };
+        let suffix = tokenizer.encode(&suffix, plain)?;
+        let gap = |prompt: Prompt| {
+            // The text before the gap may be empty.
+            let before = match prompt {
+                Prompt::Text(text) if text.is_empty() => Vec::new(),
+                prompt => prompt.encode(&model, plain)?,
+            };
+            let mut ids: Vec<u32> = bos.into_iter().collect();
+            ids.push(prefix);
+            ids.extend(before);
+            ids.push(before_suffix);
+            ids.extend(&suffix);
+            ids.push(middle);
+            Ok(ids)
+        };
+        prompts.into_iter().map(gap).collect()
+    })
+    .await
 }
 
 /// Runs what may take long, as a long text does, where it holds up no other request.

@@ -110,6 +110,7 @@ pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer, Error> {
     };
 
     let end_ids = end_ids(metadata, &mut vocab, ids)?;
+    let infill = infill_ids(metadata, vocab.len())?;
     let strips = rstrip_tokens(metadata, &vocab)?;
     let specials = SpecialTokens::new(&vocab, |id| strips.contains(&id))?;
     if add_bos && ids.bos.is_none() {
@@ -124,10 +125,20 @@ pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer, Error> {
         bos: ids.bos,
         eos: ids.eos,
         end_ids,
+        infill,
         add_bos,
         add_eos,
         strips_leading_space: add_space_prefix,
     })
+}
+
+/// The tokens of infilling that the file names: prefix, suffix, middle.
+fn infill_ids(metadata: &Metadata, vocab_size: usize) -> Result<[Option<u32>; 3], Error> {
+    let id = |role| {
+        let key = format!("tokenizer.ggml.fim_{role}_token_id");
+        special_id(metadata, &key, vocab_size)
+    };
+    Ok([id("pre")?, id("suf")?, id("mid")?])
 }
 
 /// Reads tokens and types. With `spm`, control tokens cannot come from joining pieces.

@@ -218,6 +218,7 @@ pub(super) fn load(dir: &Path) -> Result<Tokenizer, Error> {
         bos,
         eos,
         end_ids,
+        infill: [None; 3],
     })
 }
 

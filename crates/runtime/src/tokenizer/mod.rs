@@ -11,6 +11,7 @@ mod error;
 mod gguf;
 mod hf;
 mod index;
+mod infill;
 mod pretokenizer;
 mod special;
 mod spm;
@@ -24,6 +25,7 @@ use realizar_formats::Metadata;
 
 use bpe::{Bpe, Scratch};
 pub use error::Error;
+pub use infill::Infill;
 use special::{Fragment, SpecialTokens};
 use spm::Spm;
 pub use stream::StreamDecoder;
@@ -45,7 +47,8 @@ pub struct Tokenizer {
     encoder: Encoder,
     bos: Option<u32>,
     eos: Option<u32>,
-    end_ids: Vec<u32>, // sorted
+    end_ids: Vec<u32>,        // sorted
+    infill: [Option<u32>; 3], // that the file names: prefix, suffix, middle
     add_bos: bool,
     add_eos: bool,
     strips_leading_space: bool,

@@ -30,6 +30,7 @@ const DEFAULT_TOKENS: usize = 16;
 #[derive(Debug, Deserialize)]
 pub(crate) struct Fields {
     prompt: Option<Prompts>,
+    suffix: Option<String>,
     echo: Option<bool>,
     logprobs: Option<usize>,
     best_of: Option<usize>,
@@ -162,8 +163,17 @@ async fn read(state: &AppState, body: &JsonBody) -> Result<Completion, ApiError>
     };
     let given: Option<Vec<Prompt>> = echo.then(|| prompts.clone());
     let add_special = common.add_special_tokens().unwrap_or(true);
-    let options = EncodeOptions { add_special, parse_special: true };
-    let prompts = prompt::encode(&model, prompts, options).await?;
+    let prompts = match fields.suffix.filter(|suffix| !suffix.is_empty()) {
+        None => {
+            let options = EncodeOptions { add_special, parse_special: true };
+            prompt::encode(&model, prompts, options).await?
+        }
+        Some(_) if echo => {
+            let message = "`suffix` and `echo` exclude one another";
+            return Err(ApiError::invalid("suffix", message));
+        }
+        Some(suffix) => prompt::encode_gaps(&model, prompts, suffix, add_special).await?,
+    };
     let params_of = ("prompt", common.max_tokens_param());
     check_context(&model, limits, &prompts, params.max_tokens, params_of)?;
     let text = |prompt| match prompt {

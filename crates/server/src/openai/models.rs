@@ -7,8 +7,8 @@ use crate::state::AppState;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use realizar_runtime::MemoryUse;
 use realizar_runtime::engine::ModelInfo;
+use realizar_runtime::{MemoryUse, ModelOutput};
 use serde::Serialize;
 
 /// The list of models.
@@ -29,6 +29,7 @@ pub(crate) struct ModelBody {
     parent: (),
     max_model_len: Option<usize>,
     aliases: Vec<String>,
+    capabilities: [&'static str; 1],
     path: String,
     status: StatusBody,
     memory: Option<MemoryBody>,
@@ -77,7 +78,11 @@ impl From<ModelStatus> for ModelBody {
             let MemoryUse { weights, kv, scratch } = memory;
             MemoryBody { weights, kv, scratch, total: memory.total() }
         });
-        let ModelStatus { name, aliases, source, created, error, model, .. } = status;
+        let ModelStatus { name, aliases, source, output, created, error, model, .. } = status;
+        let capabilities = match output {
+            ModelOutput::Logits => ["completion"],
+            ModelOutput::Embeddings => ["embedding"],
+        };
         let info = model.as_ref().map(|model| model.engine.model());
         let path = info.map(|info| info.path().display().to_string()).or(source);
         let path = path.unwrap_or_default();
@@ -91,6 +96,7 @@ impl From<ModelStatus> for ModelBody {
             parent: (),
             max_model_len: info.map(ModelInfo::max_seq_len),
             aliases,
+            capabilities,
             path,
             status: StatusBody { value, failed: error.is_some(), error },
             memory,

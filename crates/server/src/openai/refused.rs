@@ -50,7 +50,7 @@ pub(crate) const CHAT: &[Row] = &[
 ];
 
 /// Of plain completions.
-pub(crate) const COMPLETIONS: &[Row] = &[("prompt_embeds", nothing), ("suffix", empty)];
+pub(crate) const COMPLETIONS: &[Row] = &[("prompt_embeds", nothing)];
 
 /// Checks the body of a chat completion.
 pub(crate) fn check_chat(body: &JsonBody) -> Result<(), ApiError> {
@@ -167,10 +167,9 @@ mod tests {
         check(r#"{"audio": {"voice": "x"}}"#, Some("audio"));
         check(r#"{"modalities": ["text", "audio"]}"#, Some("modalities"));
         check(r#"{"web_search_options": {}}"#, Some("web_search_options"));
-        check(r#"{"suffix": ""}"#, None);
-        check(r#"{"suffix": "x"}"#, Some("suffix"));
+        check(r#"{"prompt_embeds": "x"}"#, Some("prompt_embeds"));
         check(r#"{"skip_special_tokens": true, "tfs_z": 1}"#, None);
         check(r#"{"skip_special_tokens": false}"#, Some("skip_special_tokens"));
-        check(r#"{"tfs_z": 0.5, "suffix": "x"}"#, Some("tfs_z"));
+        check(r#"{"tfs_z": 0.5, "prompt_embeds": "x"}"#, Some("tfs_z"));
     }
 }

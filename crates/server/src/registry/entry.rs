@@ -93,6 +93,7 @@ pub(crate) struct ModelStatus {
     pub(crate) name: String,
     pub(crate) aliases: Vec<String>,
     pub(crate) source: Option<String>,
+    pub(crate) output: ModelOutput,
     pub(crate) created: u64,
     pub(crate) state: LoadState,
     /// Why the latest load failed.
@@ -154,6 +155,7 @@ impl Entry {
             name: self.name.clone(),
             aliases: self.aliases.clone(),
             source: self.source.clone(),
+            output: self.output,
             created: self.created,
             state: match &self.slot {
                 Slot::Unloaded => LoadState::Unloaded,

@@ -24,6 +24,10 @@ const MODEL: &str = "tiny.gguf";
 const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}\
                         {% if add_generation_prompt %}<assistant>{% endif %}";
 
+/// The tokens by which the tiny model is said to fill in the middle of a text: before what comes
+/// first, before what comes last, and before what it generates.
+pub(crate) const INFILL: [u32; 3] = [257, 258, 256];
+
 /// The tiny llama of the repository with a chat template and a long context.
 pub(crate) fn write_model(path: &Path) {
     let source =
@@ -43,6 +47,9 @@ pub(crate) fn write_model(path: &Path) {
         }
     }
     gguf.set("tokenizer.chat_template", TEMPLATE).expect("set");
+    for (role, id) in ["pre", "suf", "mid"].iter().zip(INFILL) {
+        gguf.set(&format!("tokenizer.ggml.fim_{role}_token_id"), id).expect("set");
+    }
     for tensor in &tensors {
         gguf.tensor(&tensor.name, tensor.ty, &tensor.shape, &tensor.data).expect("tensor");
     }

@@ -1,6 +1,6 @@
 //! `/v1/completions`: prompts in every form, echo, log-probabilities, stops, seeds, streams.
 
-use crate::common::TestServer;
+use crate::common::{INFILL, TestServer};
 use serde_json::{Value, json};
 
 const PATH: &str = "/v1/completions";
@@ -21,6 +21,33 @@ fn with(base: &Value, more: Value) -> Value {
 
 fn greedy() -> Value {
     json!({"prompt": "abc", "temperature": 0, "max_tokens": 8, "ignore_eos": true})
+}
+
+#[test]
+fn gaps_are_filled() {
+    let server = TestServer::start();
+    let ids_of = |text: &str| {
+        let body = json!({"prompt": text, "add_special_tokens": false});
+        server.ok("/tokenize", &body)["tokens"].as_array().expect("ids").clone()
+    };
+    let [prefix, suffix, middle] = INFILL.map(|id| json!(id));
+    let body = json!({"prompt": ["ab", ""], "suffix": "cd"});
+    let rendered = server.ok("/v1/completions/render", &body);
+    for (idx, before) in ["ab", ""].iter().enumerate() {
+        let before = if before.is_empty() { Vec::new() } else { ids_of(before) };
+        let want = [vec![prefix.clone()], before, vec![suffix.clone()], ids_of("cd")].concat();
+        let ids = rendered[idx]["token_ids"].as_array().expect("ids");
+        // The first token begins every text of this model.
+        assert_eq!(ids[1..], [want, vec![middle.clone()]].concat(), "{idx}");
+        assert_eq!(ids[0], server.ok("/tokenize", &json!({"prompt": "a"}))["tokens"][0]);
+    }
+    let plain = json!({"prompt": "ab", "suffix": "", "add_special_tokens": false});
+    let plain = server.ok("/v1/completions/render", &plain);
+    assert_eq!(plain[0]["token_ids"].as_array(), Some(&ids_of("ab")));
+    let body = json!({"prompt": "ab", "suffix": "cd", "max_tokens": 3, "ignore_eos": true});
+    assert_eq!(server.ok(PATH, &body)["usage"]["completion_tokens"], 3);
+    let error = server.post(PATH, &json!({"prompt": "ab", "suffix": "cd", "echo": true}));
+    assert_eq!((error.status, &error.json()["error"]["param"]), (400, &json!("suffix")));
 }
 
 #[test]

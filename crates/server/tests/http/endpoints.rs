@@ -60,6 +60,9 @@ fn texts_become_vectors() {
     let path = "/v1/embeddings";
     assert_eq!(server.post(path, &json!({"input": "abc"})).json()["error"]["param"], "model");
     server.add_embedder();
+    let models = server.get("/v1/models").json();
+    let capability = |idx: usize| models["data"][idx]["capabilities"].clone();
+    assert_eq!((capability(0), capability(1)), (json!(["completion"]), json!(["embedding"])));
     let answer = server.ok(path, &json!({"input": ["abc", [260, 261]]}));
     assert_eq!(
         (&answer["model"], &answer["usage"]["prompt_tokens"]),

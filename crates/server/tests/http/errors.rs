@@ -85,7 +85,7 @@ fn wrong_values_name_their_parameter() {
     check(TEXT, json!({"logprobs": 21}), "logprobs");
     check(TEXT, json!({"best_of": 1, "n": 2}), "best_of");
     check(TEXT, json!({"best_of": 2, "stream": true}), "best_of");
-    check(TEXT, json!({"suffix": "x"}), "suffix");
+    check(TEXT, json!({"suffix": 1}), "suffix");
     check("/tokenize", json!({"prompt": null, "content": null}), "prompt");
     check("/tokenize", json!({"content": "a"}), "content");
     check("/tokenize", json!({"messages": [{"role": "user", "content": "a"}]}), "messages");

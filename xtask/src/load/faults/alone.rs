@@ -88,7 +88,8 @@ pub(super) fn too_many(contender: &Contender, setup: &Setup, seed: u64) -> Found
 pub(super) fn cache_exhausted(contender: &Contender, setup: &Setup, seed: u64) -> Found {
     let mut contender = contender.clone();
     contender.extra.extend(["--kv-tokens".to_owned(), CROWD_CACHE.to_string()]);
-    let setup = Setup { parallel: CROWD, request_len: CROWD_CACHE, ..setup.clone() };
+    let (parallel, queue) = (CROWD, Some(2 * CROWD));
+    let setup = Setup { parallel, queue, request_len: CROWD_CACHE, ..setup.clone() };
     let server = contender.start(&setup)?;
     let asks: Vec<Ask> = (0..CROWD)
         .map(|idx| {
