@@ -23,6 +23,12 @@ const CROWD: usize = 6;
 const CROWD_PROMPT: usize = 100;
 const CROWD_CACHE: usize = 640;
 
+/// The `idx`-th request, with so many tokens of a prompt and of an answer.
+fn ask(seed: u64, idx: usize, prompt: usize, answer: usize) -> Ask {
+    let prompt = text(&mut Dice::new(seed, idx as u64), prompt);
+    Ask::greedy(Api::Completions, "", &prompt, answer)
+}
+
 /// Streams that run, each told when it begins.
 fn streams<'scope, 'env>(
     scope: &'scope thread::Scope<'scope, 'env>,
@@ -50,12 +56,7 @@ pub(super) fn too_many(contender: &Contender, setup: &Setup, seed: u64) -> Found
     let queue = setup.queue.context("a server with a queue")?;
     let server = contender.start(setup)?;
     let n_requests = setup.parallel + queue + 10;
-    let asks: Vec<Ask> = (0..n_requests)
-        .map(|idx| {
-            let prompt = text(&mut Dice::new(seed, idx as u64), 16);
-            Ask::greedy(Api::Completions, "", &prompt, 2 * GOOD_TOKENS)
-        })
-        .collect();
+    let asks: Vec<Ask> = (0..n_requests).map(|idx| ask(seed, idx, 16, 2 * GOOD_TOKENS)).collect();
     let client = &server.client.limited(REQUEST_LIMIT);
     let answers: Vec<_> = thread::scope(|scope| {
         let (threads, _) = streams(scope, client, &asks);
@@ -91,12 +92,8 @@ pub(super) fn cache_exhausted(contender: &Contender, setup: &Setup, seed: u64) -
     let (parallel, queue) = (CROWD, Some(2 * CROWD));
     let setup = Setup { parallel, queue, request_len: CROWD_CACHE, ..setup.clone() };
     let server = contender.start(&setup)?;
-    let asks: Vec<Ask> = (0..CROWD)
-        .map(|idx| {
-            let prompt = text(&mut Dice::new(seed, idx as u64), CROWD_PROMPT);
-            Ask::greedy(Api::Completions, "", &prompt, 2 * GOOD_TOKENS)
-        })
-        .collect();
+    let asks: Vec<Ask> =
+        (0..CROWD).map(|idx| ask(seed, idx, CROWD_PROMPT, 2 * GOOD_TOKENS)).collect();
     let client = &server.client.limited(REQUEST_LIMIT);
     let alone: Vec<Reply> = asks.iter().map(|ask| client.ask(ask)).collect::<Result<_, _>>()?;
     let together: Vec<Reply> = thread::scope(|scope| {
@@ -122,8 +119,7 @@ pub(super) fn file_deleted(contender: &Contender, setup: &Setup, seed: u64) -> F
     let model = dir.path().join(name);
     fs::copy(&setup.model, &model).with_context(|| model.display().to_string())?;
     let server = contender.start(&Setup { model: model.clone(), ..setup.clone() })?;
-    let prompt = text(&mut Dice::new(seed, 0), 64);
-    let ask = Ask::greedy(Api::Completions, "", &prompt, GOOD_TOKENS);
+    let ask = ask(seed, 0, 64, GOOD_TOKENS);
     let client = server.client.limited(REQUEST_LIMIT);
     let before = client.ask(&ask)?;
     fs::remove_file(&model).with_context(|| model.display().to_string())?;
@@ -141,12 +137,8 @@ pub(super) fn file_deleted(contender: &Contender, setup: &Setup, seed: u64) -> F
 /// status is zero.
 pub(super) fn terminated(contender: &Contender, setup: &Setup, seed: u64) -> Found {
     let mut server = contender.start(setup)?;
-    let asks: Vec<Ask> = (0..setup.parallel)
-        .map(|idx| {
-            let prompt = text(&mut Dice::new(seed, idx as u64), 16);
-            Ask::greedy(Api::Completions, "", &prompt, 4 * GOOD_TOKENS)
-        })
-        .collect();
+    let asks: Vec<Ask> =
+        (0..setup.parallel).map(|idx| ask(seed, idx, 16, 4 * GOOD_TOKENS)).collect();
     let client = server.client.limited(REQUEST_LIMIT);
     let (answers, late) = thread::scope(|scope| -> Result<_> {
         let (threads, begins) = streams(scope, &client, &asks);
