@@ -2,6 +2,7 @@
 
 use crate::error::ApiError;
 use crate::prompt::{self, Prompt};
+use crate::record;
 use crate::registry::ModelLease;
 use crate::state::AppState;
 use realizar_runtime::engine::{EmbeddingRequest, EngineEvent, SubmitError, Ticket};
@@ -24,7 +25,7 @@ pub(crate) struct EmbeddingUsage {
 
 impl EmbeddingUsage {
     /// The tokens of all texts.
-    pub(crate) fn of(texts: &[Vec<u32>]) -> Self {
+    fn of(texts: &[Vec<u32>]) -> Self {
         let prompt_tokens = texts.iter().map(Vec::len).sum();
         Self { prompt_tokens, total_tokens: prompt_tokens }
     }
@@ -41,7 +42,7 @@ pub(crate) async fn model(state: &AppState, name: Option<&str>) -> Result<ModelL
 }
 
 /// The token ids of texts, each of which the model takes whole; an error names `param`.
-pub(crate) async fn encode(
+async fn encode(
     state: &AppState,
     model: &ModelLease,
     texts: Vec<Prompt>,
@@ -64,14 +65,21 @@ pub(crate) async fn encode(
     Ok(texts)
 }
 
-/// The vectors of texts, in their order.
+/// The vectors of texts, in their order, and the tokens that they took. An error of a text names
+/// `param`.
 pub(crate) async fn embed(
     state: &AppState,
     model: &ModelLease,
-    texts: Vec<Vec<u32>>,
+    texts: Vec<Prompt>,
+    param: &str,
     params: EmbedParams,
     priority: Option<i32>,
-) -> Result<Vec<Vec<f32>>, ApiError> {
+) -> Result<(Vec<Vec<f32>>, EmbeddingUsage), ApiError> {
+    let texts = encode(state, model, texts, param).await?;
+    let usage = EmbeddingUsage::of(&texts);
+    if let Some(recorder) = record::current() {
+        recorder.note(|record| record.input_tokens = usage.prompt_tokens);
+    }
     let work = async {
         let mut vectors = Vec::with_capacity(texts.len());
         let mut pending: VecDeque<Pending> = VecDeque::new();
@@ -97,7 +105,7 @@ pub(crate) async fn embed(
         while !pending.is_empty() {
             vectors.extend(next(model, &mut pending).await?);
         }
-        Ok(vectors)
+        Ok((vectors, usage))
     };
     match state.config().request_timeout {
         None => work.await,
@@ -111,7 +119,7 @@ pub(crate) async fn embed(
 /// A text that the engine was given.
 struct Pending {
     _ticket: Ticket,
-    vector: oneshot::Receiver<Result<Vec<f32>, ApiError>>,
+    vector: oneshot::Receiver<Result<Vec<f32>, Error>>,
 }
 
 fn submit(model: &ModelLease, request: EmbeddingRequest) -> Result<Pending, SubmitError> {
@@ -120,12 +128,7 @@ fn submit(model: &ModelLease, request: EmbeddingRequest) -> Result<Pending, Subm
     let sink = Box::new(move |event| {
         let result = match event {
             EngineEvent::Embedding { values, .. } => Ok(values),
-            // Without an answer, the receiver learns that the engine ended.
-            EngineEvent::Failed(Error::Ended) => {
-                sender.take();
-                return;
-            }
-            EngineEvent::Failed(error) => Err(ApiError::from(error)),
+            EngineEvent::Failed(error) => Err(error),
             _ => return,
         };
         if let Some(sender) = sender.take() {
@@ -143,8 +146,9 @@ async fn next(
     pending: &mut VecDeque<Pending>,
 ) -> Result<Option<Vec<f32>>, ApiError> {
     let Some(first) = pending.pop_front() else { return Ok(None) };
-    let ended = |_| ApiError::unavailable(model.why_ended());
-    first.vector.await.map_err(ended)?.map(Some)
+    // A sender that is gone went with the engine.
+    let result = first.vector.await.unwrap_or(Err(Error::Ended));
+    result.map(Some).map_err(|error| model.failure(error))
 }
 
 /// The cosine of the angle between two vectors; 0 where one of them has no direction.

@@ -10,7 +10,7 @@ use crate::record::{self, Recorder, RequestRecord};
 use crate::registry::ModelLease;
 use crate::state::AppState;
 use realizar_runtime::engine::{AnswerToken, EngineEvent, PromptLogprob, Request, Ticket};
-use realizar_runtime::{FinishReason, GenerateParams, TopLogprob};
+use realizar_runtime::{Error, FinishReason, GenerateParams, TopLogprob};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -250,9 +250,7 @@ impl Generation {
                     FinishReason::Stop => Finish::Stop,
                     FinishReason::Length => Finish::Length,
                     // The client is still there, so it was the server.
-                    FinishReason::Cancelled => {
-                        return Err(ApiError::unavailable(self.model.why_ended()));
-                    }
+                    FinishReason::Cancelled => return Err(self.model.failure(Error::Ended)),
                 };
                 self.record(|record| record.finish_reasons.push(reason.name()));
                 if self.include_stop {
@@ -263,10 +261,7 @@ impl Generation {
             EngineEvent::Embedding { .. } => {
                 Err(ApiError::internal("an embedding came where text was asked for"))
             }
-            EngineEvent::Failed(realizar_runtime::Error::Ended) => {
-                Err(ApiError::unavailable(self.model.why_ended()))
-            }
-            EngineEvent::Failed(error) => Err(error.into()),
+            EngineEvent::Failed(error) => Err(self.model.failure(error)),
         }
     }
 

@@ -80,10 +80,9 @@ pub(crate) async fn create(
     let documents: Vec<String> = documents.into_iter().map(Document::into_text).collect();
     let texts = std::iter::once(query.into_text()).chain(documents.iter().cloned());
     let texts = texts.map(Prompt::Text).collect();
-    let texts = embedding::encode(&state, &model, texts, "documents").await?;
-    let usage = EmbeddingUsage::of(&texts);
     let params = EmbedParams::default();
-    let vectors = embedding::embed(&state, &model, texts, params, fields.priority).await?;
+    let embedded = embedding::embed(&state, &model, texts, "documents", params, fields.priority);
+    let (vectors, usage) = embedded.await?;
     let scores = vectors[1..].iter().map(|vector| cosine(&vectors[0], vector)).collect();
     let mut documents: Vec<Option<String>> = documents.into_iter().map(Some).collect();
     let with_text = fields.return_documents.unwrap_or(true);

@@ -93,10 +93,9 @@ pub(crate) async fn create(
     }
     let model = embedding::model(&state, fields.model.as_deref()).await?;
     let texts = first.into_iter().chain(second).map(Prompt::Text).collect();
-    let texts = embedding::encode(&state, &model, texts, "text_2").await?;
-    let usage = EmbeddingUsage::of(&texts);
     let params = EmbedParams::default();
-    let vectors = embedding::embed(&state, &model, texts, params, fields.priority).await?;
+    let embedded = embedding::embed(&state, &model, texts, "text_2", params, fields.priority);
+    let (vectors, usage) = embedded.await?;
     let (first, second) = vectors.split_at(n_first);
     let item = |(index, b): (usize, &Vec<f32>)| {
         let a = if n_first == 1 { &first[0] } else { &first[index] };

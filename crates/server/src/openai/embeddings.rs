@@ -80,10 +80,9 @@ pub(crate) async fn create(
         return Err(ApiError::invalid("dimensions", message));
     }
     let texts = fields.input.map(|prompts| prompts.0).unwrap_or_default();
-    let texts = embedding::encode(&state, &model, texts, "input").await?;
-    let usage = EmbeddingUsage::of(&texts);
     let params = EmbedParams { dimensions: fields.dimensions, ..EmbedParams::default() };
-    let vectors = embedding::embed(&state, &model, texts, params, fields.priority).await?;
+    let embedded = embedding::embed(&state, &model, texts, "input", params, fields.priority);
+    let (vectors, usage) = embedded.await?;
     let item = |(index, values)| Item {
         object: "embedding",
         index,

@@ -1,7 +1,9 @@
 //! The use of a loaded model by a request: as long as there is one, the model stays.
 
 use super::Registry;
+use crate::error::ApiError;
 use crate::served::ServedModel;
+use realizar_runtime::Error;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -28,11 +30,14 @@ impl ModelLease {
         Self(Arc::new(Lease { model, uses, registry }))
     }
 
-    /// Why the engine ends before an answer does.
-    pub(crate) fn why_ended(&self) -> &'static str {
-        match self.0.registry.lock().closed {
-            true => "the server is shutting down",
-            false => "the model is being unloaded",
+    /// A failure of its engine, as a request is told of it.
+    pub(crate) fn failure(&self, error: Error) -> ApiError {
+        match error {
+            Error::Ended if self.0.registry.lock().closed => {
+                ApiError::unavailable("the server is shutting down")
+            }
+            Error::Ended => ApiError::unavailable("the model is being unloaded"),
+            error => error.into(),
         }
     }
 }

@@ -55,6 +55,11 @@ fn requests_are_told_of_when_they_are_over() {
         assert_eq!(record.finish_reasons, ["length", "length"]);
         assert!(record.time_to_first_token.is_some_and(|time| time <= record.duration));
     }
+    server.add_embedder();
+    let texts = json!({"model": "vectors", "input": ["abc", "abc"]});
+    assert_eq!(server.ok("/v1/embeddings", &texts)["usage"]["prompt_tokens"], 8);
+    let record = next(&records);
+    assert_eq!((record.model.as_deref(), record.input_tokens), (Some("vectors"), 8));
     let answer = server.get("/v1/models/org/tiny");
     let record = next(&records);
     assert_eq!(answer.header("x-request-id"), Some(&*record.id));
