@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::{Context, Result};
+use tokio::sync::Notify;
 
 /// Exit code of an interrupted program, 128 + SIGINT.
 pub(crate) const EXIT_CODE: u8 = 130;
@@ -12,6 +13,7 @@ const GUARDED: u8 = 1; // Ctrl-C asks the generation to stop
 const ASKED: u8 = 2; // it was asked; the next Ctrl-C ends the program
 
 static STATE: AtomicU8 = AtomicU8::new(IDLE);
+static WAITING: Notify = Notify::const_new();
 
 /// Installs the handler; called once, from `main`.
 pub(crate) fn install() -> Result<()> {
@@ -20,6 +22,7 @@ pub(crate) fn install() -> Result<()> {
         if asked.is_err() {
             std::process::exit(i32::from(EXIT_CODE));
         }
+        WAITING.notify_one();
     })
     .context("cannot install the Ctrl-C handler")
 }
@@ -36,6 +39,13 @@ impl Guard {
     /// True once Ctrl-C was pressed.
     pub(crate) fn asked(&self) -> bool {
         STATE.load(Ordering::SeqCst) == ASKED
+    }
+
+    /// Waits for Ctrl-C.
+    pub(crate) async fn wait(&self) {
+        while !self.asked() {
+            WAITING.notified().await;
+        }
     }
 }
 

@@ -68,6 +68,9 @@ fn serves_until_it_is_told_to_stop() {
         assert_eq!(models["data"][0]["id"], "tiny");
         assert_eq!(models["data"][0]["aliases"], json!(["model-f32"]));
         assert_eq!(server.end(signal), Some(0), "{signal}");
+        // As soon as it says that it listens, it can be told.
+        let (server, _) = Server::start(&mut command(&args));
+        assert_eq!(server.end(signal), Some(0), "{signal} at once");
     }
 }
 

@@ -65,35 +65,51 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
     })?;
     // The address is taken and says that it is not ready, and the models take their time.
     models.preload(&at_start).map_err(load::start_error)?;
-    let guard = interrupt::Guard::new();
-    ui::line(&format!("listening on {scheme}://{address}"))?;
     let (stop, mut running) = running;
-    let result = runtime.block_on(async {
+    runtime.block_on(async {
+        // From before the line on that tells of the server, so that who reads it can end it.
+        let guard = interrupt::Guard::new();
+        let mut termination = Termination::new()?;
+        ui::line(&format!("listening on {scheme}://{address}"))?;
         tokio::select! {
             result = &mut running => return Ok(result??),
-            asked = asked_to_stop() => asked?,
+            () = guard.wait() => {}
+            () = termination.wait() => {}
         }
         tracing::info!("shutting down");
         // An error means that the server has ended already, which its result tells.
         let _ = stop.send(());
-        Ok::<_, anyhow::Error>(running.await??)
-    });
-    drop(guard);
-    result
+        Ok(running.await??)
+    })
 }
 
-/// Waits for Ctrl-C or the system's wish that the process ends.
-async fn asked_to_stop() -> Result<()> {
-    let interrupt = tokio::signal::ctrl_c();
-    #[cfg(unix)]
-    {
+/// The system's wish that the process ends.
+#[cfg(unix)]
+struct Termination(tokio::signal::unix::Signal);
+
+#[cfg(unix)]
+impl Termination {
+    fn new() -> Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
-        let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
-        tokio::select! {
-            result = interrupt => result.context("cannot wait for Ctrl-C"),
-            _ = terminate.recv() => Ok(()),
-        }
+        Ok(Self(signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?))
     }
-    #[cfg(not(unix))]
-    interrupt.await.context("cannot wait for Ctrl-C")
+
+    async fn wait(&mut self) {
+        self.0.recv().await;
+    }
+}
+
+/// Systems without SIGTERM have no such wish that a process could wait for.
+#[cfg(not(unix))]
+struct Termination;
+
+#[cfg(not(unix))]
+impl Termination {
+    fn new() -> Result<Self> {
+        Ok(Self)
+    }
+
+    async fn wait(&mut self) {
+        std::future::pending().await
+    }
 }
