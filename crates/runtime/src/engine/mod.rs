@@ -83,8 +83,9 @@ pub struct EngineOptions {
     pub max_seqs: Option<usize>,
     /// The most requests that wait; further ones are refused at once.
     pub max_queue: usize,
-    /// The most tokens of prompts in a step that also generates: it bounds how long answers wait
-    /// between two tokens. `None` leaves it to the step's own limit.
+    /// The most tokens of prompts in a step that also generates, unless it generates for more
+    /// answers than that: it bounds how long answers wait between two tokens, and prompts get half
+    /// of a large step all the same. `None` leaves it to the step's own limit.
     pub prompt_tokens: Option<usize>,
     /// The most tokens that are guessed ahead from what the text has said before, for answers
     /// where that has been right often enough. 0 is off. Answers do not depend on it.
@@ -100,7 +101,7 @@ impl Default for EngineOptions {
         Self {
             max_seqs: None,
             max_queue: 256,
-            prompt_tokens: Some(64),
+            prompt_tokens: Some(32),
             lookup_tokens: 0,
             draft_tokens: 4,
             cache_sink: None,

@@ -40,7 +40,8 @@ struct Left {
 }
 
 /// Plans a step for `runs`, which are in the order of their keys: of guesses up to `max_drafts` for
-/// each answer, of prompts up to `prompt_tokens` where answers wait for the step.
+/// each answer, of prompts up to `prompt_tokens`, or one token per answer if that is more, where
+/// answers wait for the step.
 pub(super) fn plan(
     runs: &mut [Run],
     runner: &mut Runner,
@@ -52,8 +53,9 @@ pub(super) fn plan(
     let mut left = Left { tokens, outputs };
     start_prompts(runs, runner);
     plan_generation(runs, runner.max_seq_len(), max_drafts, &mut left, planned);
-    if !planned.is_empty() {
-        left.tokens = left.tokens.min(prompt_tokens);
+    let n_answers = planned.len();
+    if n_answers > 0 {
+        left.tokens = left.tokens.min(prompt_tokens.max(n_answers));
     }
     plan_prompts(runs, &mut left, planned);
 }

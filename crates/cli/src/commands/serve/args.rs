@@ -96,9 +96,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "256", value_parser = whole)]
     #[arg(allow_negative_numbers = true)]
     pub(super) queue: usize,
-    /// Prompt tokens in a step that also generates: fewer shorten the wait between two tokens of an
-    /// answer, more the wait for the first one of others
-    #[arg(long, value_name = "N", default_value = "64", value_parser = positive)]
+    /// Prompt tokens in a step that also generates, or one per answer if that is more: fewer shorten
+    /// the wait between two tokens of an answer, more the wait for the first one of others
+    #[arg(long, value_name = "N", default_value = "32", value_parser = positive)]
     #[arg(allow_negative_numbers = true)]
     pub(super) prompt_step: usize,
     /// Tokens to guess ahead from what a text has said before; the answers do not depend on it
@@ -156,8 +156,7 @@ pub(crate) struct Args {
     /// Templates are always Jinja; this says so as llama-server does
     #[arg(long, hide = true)]
     jinja: bool,
-    /// Send a trace of every request by OpenTelemetry, as the environment variables OTEL_… say; only
-    /// in builds with the feature `otel`
+    /// Send a trace of every request by OpenTelemetry, as the environment variables OTEL_… say
     #[arg(long)]
     pub(super) otel: bool,
     #[command(flatten)]
