@@ -10,7 +10,6 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod clients;
 mod fixtures;
-mod kernels;
 mod lavapipe;
 mod load;
 mod machine;
@@ -69,7 +68,10 @@ fn run() -> Result<ExitCode> {
         Command::Tidy => tidy::run()?,
         Command::Test(args) => return test::run(&args),
         Command::Setup(args) => setup::run(&args)?,
-        Command::Kernels => kernels::run()?,
+        Command::Kernels => {
+            let shaders = ["--package", "realizar-kernels-wgpu", "--test", "shaders"];
+            shell::check(shell::cargo().arg("test").args(shaders).args(["--", "--nocapture"]))?;
+        }
         Command::Parity(args) => parity::run(&args)?.into_result()?,
         Command::Fixtures(args) => fixtures::run(&args)?,
         Command::Bench(args) => bench::run(&args)?,

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::lavapipe::{self, Width};
 use crate::parity::{self, Totals};
-use crate::{kernels, shell, table, tidy};
+use crate::{shell, table, tidy};
 
 /// `cargo xtask test`
 #[derive(clap::Args)]
@@ -35,12 +35,8 @@ enum Step {
     Tidy,
     /// Documentation builds without a warning.
     Doc,
-    /// GPU shaders are valid for Vulkan, Metal and DX12.
-    Kernels,
     /// Unit, integration and doc tests; GPU tests on lavapipe where that is installed.
     Tests,
-    /// Traces of the server's requests, which the other steps build without.
-    Otel,
     /// Tiny models against transformers, and bit-identity; the former also on every tier.
     Parity,
     /// Real models against the F32 reference.
@@ -71,7 +67,7 @@ impl Step {
                         .args(["clippy", "--workspace", "--all-targets", "--quiet", "--"])
                         .args(["-D", "warnings"]),
                 )?;
-                // The engine without any GPU code.
+                // The engine without GPUs and traces.
                 shell::check(
                     shell::cargo()
                         .args(["check", "--package", "realizar", "--no-default-features"])
@@ -84,7 +80,6 @@ impl Step {
                     .args(["doc", "--workspace", "--no-deps", "--quiet"])
                     .env("RUSTDOCFLAGS", "-D warnings"),
             )?,
-            Self::Kernels => kernels::run()?,
             Self::Tests => {
                 let mut tests = shell::cargo();
                 if cfg!(target_os = "linux") {
@@ -93,20 +88,6 @@ impl Step {
                 tests.args(["test", "--workspace", "--no-fail-fast"]);
                 tests.env("REALIZAR_VOCAB_DIR", shell::vocab_dir());
                 tests.env("REALIZAR_TEMPLATE_DIR", shell::template_dir());
-                return count_tests(&mut tests);
-            }
-            Self::Otel => {
-                // The whole workspace is named, so that what the other steps built serves here too.
-                let with_traces = ["--workspace", "--features", "realizar/otel"];
-                shell::check(shell::cargo().arg("clippy").args(with_traces).args([
-                    "--all-targets",
-                    "--quiet",
-                    "--",
-                    "-D",
-                    "warnings",
-                ]))?;
-                let mut tests = shell::cargo();
-                tests.arg("test").args(with_traces).args(["--test", "serve"]);
                 return count_tests(&mut tests);
             }
             Self::Parity => {

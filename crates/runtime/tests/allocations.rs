@@ -1,9 +1,9 @@
 //! A step of the engine and the choice of a token allocate nothing once their sequence is under
 //! way.
 
-#[path = "common/quantized.rs"]
+#[path = "it/common/quantized.rs"]
 mod quantized;
-#[path = "common/tiny.rs"]
+#[path = "it/common/tiny.rs"]
 mod tiny;
 
 use quantized::write_quantized;

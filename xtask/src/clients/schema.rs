@@ -58,7 +58,7 @@ pub(super) fn run(contender: &Contender, setup: &Setup, examples: usize) -> Resu
     let text = [out.stdout, out.stderr].concat();
     let text = String::from_utf8_lossy(&text);
     let (verdict, note) = if out.status.success() {
-        let cases = text.lines().find(|line| line.contains(" generated"));
+        let cases = text.lines().find(|line| line.contains(" generated,"));
         (Verdict::Passed, cases.unwrap_or_default().trim().to_owned())
     } else {
         println!("{}", text.trim_end());

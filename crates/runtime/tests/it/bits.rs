@@ -1,0 +1,273 @@
+//! A request's logits depend on the request alone, to the last bit: not on what
+//! else is in the batch, on how its prompt is cut, or on the number of threads.
+//! This holds on every device of this machine.
+
+use crate::common::gpus::gpus;
+use crate::common::quantized::write_quantized;
+use crate::common::tiny::tiny;
+use realizar_quant::BlockType;
+use realizar_runtime::backend::cpu::CpuBackend;
+use realizar_runtime::backend::{Backend, Role};
+use realizar_runtime::{Chunk, LoadOptions, Model, Outputs, SeqId};
+use std::path::{Path, PathBuf};
+
+const N_SEQS: usize = 8;
+
+/// Tiny models of different shapes, and one that mixes quantized types as files do.
+fn models(dir: &Path) -> Vec<PathBuf> {
+    use BlockType::{Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
+    let quantized = dir.join("quantized.gguf");
+    write_quantized(
+        &quantized,
+        &[Q8_0, Q4_K, Q5_0, Q6_K, Q4_1, Q3_K, Q4_0, Q5_K, Q2_K, Q5_1, Q6_K],
+    );
+    let names = ["llama", "qwen3", "gemma3_text", "phi", "gpt2"];
+    names.into_iter().map(tiny).chain([quantized]).collect()
+}
+
+fn cpu(n_threads: usize) -> Box<dyn Backend> {
+    Box::new(CpuBackend::new(Some(n_threads), None).unwrap())
+}
+
+/// The CPU with two threads, and the GPUs.
+fn devices() -> Vec<Box<dyn Backend>> {
+    std::iter::once(cpu(2)).chain(gpus()).collect()
+}
+
+fn load(path: &Path, backend: &dyn Backend, kv_type: BlockType) -> Model {
+    let options = LoadOptions {
+        kv_type: Some(kv_type),
+        max_seq_len: Some(96),
+        chunk: 128,
+        max_outputs: 128,
+        max_seqs: N_SEQS,
+        ..LoadOptions::default()
+    };
+    Model::load(path, backend, &options).unwrap()
+}
+
+/// The tokens of sequence `i`: a prompt, then what is "generated", the same in
+/// every run. Prompts differ in length, so batches are ragged.
+fn tokens(i: usize) -> (Vec<u32>, Vec<u32>) {
+    let token = |pos: usize| 3 + ((pos * 31 + i * 17 + pos * pos * 7) % 250) as u32;
+    let n_prompt = 20 + 5 * i;
+    ((0..n_prompt).map(token).collect(), (n_prompt..n_prompt + 6).map(token).collect())
+}
+
+fn bits(row: &[f32]) -> Vec<u32> {
+    row.iter().map(|x| x.to_bits()).collect()
+}
+
+/// The logits of the prompt's last token and of each generated one, the prompt
+/// run in chunks of `chunk`.
+fn alone(model: &mut Model, i: usize, chunk: usize) -> Vec<Vec<u32>> {
+    let (prompt, generated) = tokens(i);
+    let runner = model.runner();
+    let seq = runner.new_sequence();
+    let mut rows = Vec::new();
+    let cuts = prompt.chunks(chunk).map(|c| (c, Role::Prompt));
+    for (tokens, role) in cuts.chain(generated.chunks(1).map(|c| (c, Role::Generated))) {
+        let step = Chunk { seq: &seq, tokens, role, outputs: Outputs::Last };
+        rows.push(bits(runner.step(&[step]).unwrap().row(0, 0)));
+    }
+    runner.remove(seq);
+    rows.split_off(prompt.len().div_ceil(chunk) - 1)
+}
+
+/// The same for all sequences at once, sequence `i` one step behind `i - 1`, so
+/// that prompts and generated tokens share steps.
+fn together(model: &mut Model) -> Vec<Vec<Vec<u32>>> {
+    let runner = model.runner();
+    let seqs: Vec<SeqId> = (0..N_SEQS).map(|_| runner.new_sequence()).collect();
+    let all: Vec<_> = (0..N_SEQS).map(tokens).collect();
+    let mut rows = vec![Vec::new(); N_SEQS];
+    for step in 0..N_SEQS + 7 {
+        let mut running = Vec::new();
+        let mut chunks = Vec::new();
+        for i in 0..N_SEQS {
+            let (prompt, generated) = &all[i];
+            let (tokens, role) = match step.checked_sub(i) {
+                Some(0) => (&prompt[..], Role::Prompt),
+                Some(n) if n <= generated.len() => (&generated[n - 1..n], Role::Generated),
+                _ => continue,
+            };
+            running.push(i);
+            chunks.push(Chunk { seq: &seqs[i], tokens, role, outputs: Outputs::Last });
+        }
+        let logits = runner.step(&chunks).unwrap();
+        for (c, &i) in running.iter().enumerate() {
+            rows[i].push(bits(logits.row(c, 0)));
+        }
+    }
+    seqs.into_iter().for_each(|seq| runner.remove(seq));
+    assert!(runner.pool_stats().iter().all(|stats| stats.used == 0), "pages were kept");
+    rows
+}
+
+#[test]
+fn a_batch_of_eight_gives_the_bits_of_eight_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let devices = devices();
+    for path in models(dir.path()) {
+        for device in &devices {
+            let mut model = load(&path, &**device, BlockType::F16);
+            let batched = together(&mut model);
+            for (i, rows) in batched.iter().enumerate() {
+                let case = format!("{path:?} on {}: sequence {i}", device.name());
+                assert_eq!(rows.len(), 7, "{case}: rows");
+                assert!(rows == &alone(&mut model, i, 128), "{case} differs");
+            }
+        }
+    }
+}
+
+#[test]
+fn chunks_and_threads_change_no_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let cpus = [cpu(1), cpu(2), cpu(3)];
+    let gpus = gpus();
+    for path in models(dir.path()) {
+        use BlockType::{BF16, F16, F32, Q4_0, Q8_0};
+        for kv_type in [F32, F16, BF16, Q8_0, Q4_0] {
+            let options = LoadOptions { kv_type: Some(kv_type), ..LoadOptions::default() };
+            if let Err(error) = Model::load(&path, &*cpus[0], &options) {
+                // Most tiny models have heads of less than a block.
+                let text = error.to_string();
+                assert!(text.contains("are not whole blocks of 32"), "{path:?}: {text}");
+                continue;
+            }
+            let check = |devices: &[Box<dyn Backend>]| {
+                let whole = alone(&mut load(&path, &*devices[0], kv_type), 3, 128);
+                for (i, device) in devices.iter().enumerate() {
+                    let mut model = load(&path, &**device, kv_type);
+                    for chunk in [1, 7, 32, 128] {
+                        let name = device.name();
+                        let case = format!("{path:?}, {kv_type}, {name} {i}, chunks of {chunk}");
+                        assert!(alone(&mut model, 3, chunk) == whole, "{case}");
+                    }
+                }
+            };
+            check(&cpus);
+            // The kernels for the other floats differ in loads and stores alone.
+            let is_float = matches!(kv_type, F32 | F16 | BF16);
+            if kv_type == F16 || is_float && path.ends_with("gemma3_text") {
+                gpus.chunks(1).for_each(check);
+            }
+        }
+    }
+}
+
+#[test]
+fn all_rows_of_a_prompt_are_what_each_is_alone() {
+    let mut model = load(&tiny("gemma3_text"), &*cpu(2), BlockType::F16);
+    let (prompt, _) = tokens(2);
+    let positions: Vec<usize> = (0..prompt.len()).collect();
+    let all = model.logits(&prompt, &positions, 128).unwrap();
+    for pos in positions {
+        let one = model.logits(&prompt[..=pos], &[pos], 5).unwrap();
+        assert_eq!(bits(&all[pos]), bits(&one[0]), "position {pos}");
+    }
+}
+
+#[test]
+fn chunks_that_make_no_sense_are_refused_and_change_nothing() {
+    let mut model = load(&tiny("llama"), &*cpu(1), BlockType::F16);
+    let before = alone(&mut model, 0, 128);
+    let runner = model.runner();
+    let seq = runner.new_sequence();
+    let chunk =
+        |tokens: &'static [u32], outputs| Chunk { seq: &seq, tokens, role: Role::Prompt, outputs };
+    let whole = chunk(&[3, 4], Outputs::Last);
+    for (chunks, expected) in [
+        (vec![chunk(&[], Outputs::None)], "a chunk has no tokens"),
+        (vec![whole, whole], "a sequence has two chunks in one step"),
+        (
+            vec![chunk(&[3, 4], Outputs::At(&[2]))],
+            "the wanted rows of a chunk are not in it or not in rising order",
+        ),
+        (
+            vec![chunk(&[3, 4], Outputs::At(&[1, 0]))],
+            "the wanted rows of a chunk are not in it or not in rising order",
+        ),
+        (vec![chunk(&[9999], Outputs::Last)], "token 9999 is not in the vocabulary of 288"),
+        (vec![chunk(&[3; 97], Outputs::Last)], "97 tokens do not fit the context of 96"),
+    ] {
+        let error = runner.step(&chunks).map(|_| ()).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+        assert_eq!(runner.seq_len(&seq), 0);
+    }
+    runner.remove(seq);
+    assert!(runner.pool_stats().iter().all(|stats| stats.used == 0), "pages were kept");
+    assert!(alone(&mut model, 0, 128) == before);
+}
+
+#[test]
+fn a_prompt_can_be_cancelled_between_its_chunks() {
+    use realizar_runtime::{Event, FinishReason, GenerateParams};
+    use std::ops::ControlFlow;
+
+    let backend = CpuBackend::new(Some(1), None).unwrap();
+    let options = LoadOptions { chunk: 8, ..LoadOptions::default() };
+    let path = tiny("llama").join("model-f32.gguf");
+    let mut model = Model::load(&path, &backend, &options).unwrap();
+    let ids: Vec<u32> = (3..43).collect();
+    let mut session = model.new_session();
+    let params = GenerateParams { max_tokens: Some(1), ..GenerateParams::default() };
+    let mut seen = Vec::new();
+    let mut until = |limit: usize, session: &mut realizar_runtime::Session| {
+        let mut go = |event: &Event<'_>| {
+            if let Event::Prompt { done, total } = event {
+                seen.push((*done, *total));
+                if *done >= limit {
+                    return ControlFlow::Break(());
+                }
+            }
+            ControlFlow::Continue(())
+        };
+        session.generate(&mut model, &ids, &params, &mut go).unwrap()
+    };
+    assert_eq!(until(16, &mut session).finish_reason, FinishReason::Cancelled);
+    let rest = until(100, &mut session);
+    assert_eq!((rest.finish_reason, rest.timings.cached_tokens), (FinishReason::Length, 16));
+    assert_eq!(seen, [(8, 40), (16, 40), (24, 40), (32, 40), (40, 40)]);
+}
+
+#[test]
+fn what_a_session_keeps_changes_no_answer() {
+    use realizar_runtime::GenerateParams;
+    use realizar_runtime::sampling::SamplingParams;
+    use std::ops::ControlFlow;
+
+    let params = GenerateParams {
+        sampling: SamplingParams::greedy(),
+        max_tokens: Some(8),
+        ignore_eos: true,
+        logprobs: Some(4),
+        ..GenerateParams::default()
+    };
+    for name in ["llama", "gemma3_text"] {
+        let path = tiny(name).join("model-f32.gguf");
+        let options = LoadOptions { max_seqs: 2, chunk: 16, ..LoadOptions::default() };
+        let backend = CpuBackend::new(Some(2), None).unwrap();
+        let mut model = Model::load(&path, &backend, &options).unwrap();
+        let (first, more) = tokens(1);
+        let mut go = |_: &realizar_runtime::Event<'_>| ControlFlow::Continue(());
+
+        // A conversation: the second prompt holds the first, its answer and more.
+        let mut session = model.new_session();
+        let answer = session.generate(&mut model, &first, &params, &mut go).unwrap();
+        assert_eq!(answer.timings.cached_tokens, 0);
+        let second = [&first[..], &answer.ids, &more].concat();
+        let kept = session.generate(&mut model, &second, &params, &mut go).unwrap();
+        session.close(&mut model);
+
+        let mut fresh = model.new_session();
+        let expected = fresh.generate(&mut model, &second, &params, &mut go).unwrap();
+        assert_eq!(kept.ids, expected.ids, "{name}");
+        assert_eq!(kept.top_logprobs, expected.top_logprobs, "{name}");
+        if name == "llama" {
+            // What was written as a prompt is kept, what was generated is not.
+            assert_eq!(kept.timings.cached_tokens, first.len());
+        }
+    }
+}

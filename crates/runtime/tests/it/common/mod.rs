@@ -1,0 +1,6 @@
+//! What several tests need.
+
+pub(crate) mod gpus;
+pub(crate) mod quantized;
+pub(crate) mod tiny;
+pub(crate) mod tiny_models;

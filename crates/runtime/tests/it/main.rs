@@ -1,0 +1,22 @@
+//! Tests of the whole crate. One program, so that the crate is linked once for all of them; those
+//! that count allocations are programs of their own.
+
+mod bits;
+mod common;
+mod constrain;
+mod embeddings;
+mod engine;
+mod graphs;
+mod hf_vocab;
+mod memory;
+mod metrics;
+mod model_tokens;
+mod packed_cache;
+mod session_files;
+mod settings;
+mod split;
+mod synthetic_vocab;
+mod template_goldens;
+mod vocab_vectors;
+#[cfg(feature = "wgpu")]
+mod wgpu;

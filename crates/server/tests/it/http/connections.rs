@@ -1,0 +1,104 @@
+//! Connections themselves: TLS, how many there may be, and those that say nothing.
+
+use super::common::TestServer;
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use realizar_runtime::engine::EngineOptions;
+use realizar_server::{ServerConfig, TlsFiles};
+use serde_json::json;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+
+fn server(change: impl FnOnce(&mut ServerConfig)) -> TestServer {
+    TestServer::with(change, EngineOptions::default())
+}
+
+/// All that the server says before it closes the connection.
+fn until_closed(mut connection: TcpStream) -> String {
+    let mut text = String::new();
+    connection.read_to_string(&mut text).expect("the server closes it");
+    text
+}
+
+#[test]
+fn tls() {
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let (cert_path, key_path) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    std::fs::write(&cert_path, cert.pem()).expect("write");
+    std::fs::write(&key_path, signing_key.serialize_pem()).expect("write");
+    let files = TlsFiles { cert: cert_path, key: key_path };
+    let mut server = server(|config| {
+        config.tls = Some(files);
+        config.shutdown_grace = Duration::from_secs(60);
+    });
+    // Handshakes that do not go on, and one that is none, are in nobody's way.
+    let silent = server.connect();
+    let mut plain = server.connect();
+    plain.write_all(b"GET /health HTTP/1.1\r\nhost: test\r\n\r\n").expect("write");
+    let agent = |roots: RootCerts| -> ureq::Agent {
+        let tls = TlsConfig::builder().root_certs(roots).build();
+        ureq::Agent::config_builder().tls_config(tls).build().into()
+    };
+    let root = Certificate::from_der(cert.der()).to_owned();
+    let trusting = agent(RootCerts::new_with_certs(&[root]));
+    let url = format!("https://localhost:{}", server.address.port());
+    let mut answer = trusting.get(format!("{url}/health")).call().expect("an answer");
+    assert_eq!(answer.body_mut().read_to_string().expect("a body"), r#"{"status":"ok"}"#);
+    assert!(agent(RootCerts::WebPki).get(format!("{url}/health")).call().is_err());
+    assert!(!until_closed(plain).contains("HTTP"), "nothing is told without encryption");
+    let ask = json!({"prompt": "abc", "max_tokens": 50, "ignore_eos": true, "stream": true});
+    let mut answer = trusting
+        .post(format!("{url}/v1/completions"))
+        .header("content-type", "application/json")
+        .send(ask.to_string())
+        .expect("an answer");
+    server.begin_to_stop();
+    let text = answer.body_mut().read_to_string().expect("a body");
+    assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+    server.wait();
+    drop(silent);
+}
+
+#[test]
+fn connections_that_say_nothing_are_closed() {
+    let server = server(|config| config.connections.idle_timeout = Duration::from_millis(50));
+    assert_eq!(until_closed(server.connect()), "");
+    let mut half = server.connect();
+    half.write_all(b"GET /health HTTP/1.1\r\nhost: te").expect("write");
+    assert_eq!(until_closed(half), "");
+    let mut idle = server.connect();
+    idle.write_all(b"GET /live HTTP/1.1\r\nhost: test\r\n\r\n").expect("write");
+    let text = until_closed(idle);
+    assert!(
+        text.starts_with("HTTP/1.1 200 OK\r\n") && !text.contains("connection: close"),
+        "{text}"
+    );
+}
+
+#[test]
+fn connections_beyond_the_limit_are_refused() {
+    let server = server(|config| config.connections.open = 1);
+    let first = server.connect();
+    let answer = server.post("/v1/completions", &json!({"prompt": "a".repeat(1 << 20)}));
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{answer:?}");
+    assert_eq!(answer.header("connection"), Some("close"));
+    assert_eq!(answer.json()["error"]["code"], "too_many_connections");
+    assert_eq!(server.get("/health").status, 503);
+    assert_eq!(server.get("/live").json(), json!({"status": "ok"}));
+    drop(first);
+    let start = Instant::now();
+    while server.get("/health").status != 200 {
+        assert!(start.elapsed() < Duration::from_secs(60), "the connection that left still counts");
+    }
+}
+
+#[test]
+fn more_connections_than_can_be_refused_are_closed() {
+    let server = server(|config| config.connections.open = 0);
+    let refused: Vec<_> = (0..64).map(|_| server.connect()).collect();
+    assert_eq!(until_closed(server.connect()), "");
+    drop(refused);
+}

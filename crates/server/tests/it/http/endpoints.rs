@@ -1,0 +1,189 @@
+//! Everything beside completions: models, tokens, metrics, health, headers.
+
+use super::common::TestServer;
+use realizar_runtime::engine::EngineOptions;
+use serde_json::{Value, json};
+
+#[test]
+fn models_are_listed() {
+    let server = TestServer::start();
+    let list = server.get("/v1/models").json();
+    assert_eq!(list["object"], "list");
+    let model = &list["data"][0];
+    assert_eq!((&model["id"], &model["object"]), (&json!("tiny"), &json!("model")));
+    assert_eq!((&model["owned_by"], &model["max_model_len"]), (&json!("vllm"), &json!(65536)));
+    assert!(model["root"].as_str().is_some_and(|path| path.ends_with("tiny.gguf")));
+    for name in ["tiny", "small", "org/tiny"] {
+        assert_eq!(server.get(&format!("/v1/models/{name}")).json(), *model, "{name}");
+    }
+    let info = server.get("/get_model_info").json();
+    assert_eq!(
+        (&info["is_generation"], &info["served_model_name"]),
+        (&json!(true), &json!("tiny"))
+    );
+    let info = server.get("/get_server_info").json();
+    assert_eq!(info["internal_states"][0]["model"], "tiny");
+    let load = json!([{"dp_rank": 0, "num_reqs": 0, "num_waiting_reqs": 0, "num_tokens": 0}]);
+    assert_eq!(server.get("/get_load").json(), load);
+    assert!(server.get("/version").json()["version"].is_string());
+}
+
+#[test]
+fn texts_become_tokens_and_come_back() {
+    let server = TestServer::start();
+    let ids = json!([1, 260, 261, 262]);
+    let vllm = json!({"model": "tiny", "prompt": "abc", "return_token_strs": true});
+    let answer = server.ok("/tokenize", &vllm);
+    assert_eq!((&answer["count"], &answer["tokens"]), (&json!(4), &ids));
+    assert_eq!(answer["max_model_len"], 65536);
+    assert_eq!(answer["token_strs"].as_array().map(Vec::len), Some(4));
+    let llama = server.ok("/tokenize", &json!({"content": "abc"}));
+    assert_eq!(llama["tokens"], json!([260, 261, 262]));
+    let special = json!({"content": "abc", "add_special": true, "with_pieces": true});
+    let pieces = server.ok("/tokenize", &special);
+    assert_eq!(pieces["tokens"][1], json!({"id": 260, "piece": "a"}));
+    let text = server.ok("/detokenize", &json!({"tokens": [260, 261, 262]}));
+    assert_eq!(text, json!({"prompt": "abc", "content": "abc"}));
+    let chat = json!({"messages": [{"role": "user", "content": "abc"}]});
+    let answer = server.ok("/tokenize", &chat);
+    let plain = server.ok("/tokenize", &json!({"content": "<user>abc<assistant>"}));
+    assert_eq!(answer["tokens"], plain["tokens"]);
+    let rendered = server.ok("/v1/completions/render", &json!({"prompt": ["abc", "b"]}));
+    assert_eq!(rendered[0]["token_ids"], ids);
+    assert_eq!(rendered[1]["token_ids"].as_array().map(Vec::len), Some(2));
+    assert!(rendered[0]["request_id"].as_str().is_some_and(|id| id.starts_with("cmpl-")));
+}
+
+#[test]
+fn texts_become_vectors() {
+    let server = TestServer::start();
+    let path = "/v1/embeddings";
+    assert_eq!(server.post(path, &json!({"input": "abc"})).json()["error"]["param"], "model");
+    server.add_embedder();
+    let models = server.get("/v1/models").json();
+    let capability = |idx: usize| models["data"][idx]["capabilities"].clone();
+    assert_eq!((capability(0), capability(1)), (json!(["completion"]), json!(["embedding"])));
+    let answer = server.ok(path, &json!({"input": ["abc", [260, 261]]}));
+    assert_eq!(
+        (&answer["model"], &answer["usage"]["prompt_tokens"]),
+        (&json!("vectors"), &json!(6))
+    );
+    let vector = |answer: &Value, idx: usize| -> Vec<f64> {
+        let item = &answer["data"][idx];
+        assert_eq!(item["index"], idx);
+        let values = item["embedding"].as_array().expect("numbers");
+        values.iter().map(|value| value.as_f64().expect("a number")).collect()
+    };
+    let (first, second) = (vector(&answer, 0), vector(&answer, 1));
+    assert_ne!(first, second);
+    for vector in [&first, &second] {
+        let norm: f64 = vector.iter().map(|x| x * x).sum();
+        assert!((norm - 1.0).abs() < 1e-4, "{norm}");
+    }
+    let short = server.ok(path, &json!({"input": "abc", "model": "vectors", "dimensions": 2}));
+    assert_eq!(vector(&short, 0).len(), 2);
+    let text = server.ok(path, &json!({"input": "abc", "encoding_format": "base64"}));
+    let text = text["data"][0]["embedding"].as_str().expect("base64").len();
+    assert_eq!(text, (first.len() * 4).div_ceil(3) * 4);
+    let wrong = |body: Value| server.post(path, &body).json()["error"]["param"].clone();
+    assert_eq!(wrong(json!({"input": [[]]})), "input");
+    assert_eq!(wrong(json!({"input": []})), "input");
+    assert_eq!(wrong(json!({"input": "abc", "dimensions": 1_000_000})), "dimensions");
+}
+
+#[test]
+fn metrics_count_what_was_done() {
+    let server = TestServer::start();
+    let ask = json!({"prompt": "abc", "max_tokens": 5, "ignore_eos": true});
+    server.ok("/v1/completions", &ask);
+    let answer = server.get("/metrics");
+    assert!(answer.header("content-type").is_some_and(|ty| ty.starts_with("text/plain")));
+    let sample = |name: &str| {
+        let line = answer.body.lines().find(|line| line.starts_with(name));
+        let line = line.unwrap_or_else(|| panic!("{name} is missing in\n{}", answer.body));
+        line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok()).expect("a number")
+    };
+    let tiny = "{model_name=\"tiny\"";
+    assert_eq!(sample(&format!("vllm:prompt_tokens_total{tiny}")), 4.0);
+    assert_eq!(sample(&format!("vllm:generation_tokens_total{tiny}")), 5.0);
+    let length = format!("vllm:request_success_total{tiny},finished_reason=\"length\"");
+    assert_eq!(sample(&length), 1.0);
+    for name in ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"] {
+        assert!(sample(&format!("vllm:{name}{tiny}")) >= 0.0);
+    }
+    assert_eq!(sample(&format!("vllm:cache_config_info{tiny},block_size=\"32\"")), 1.0);
+    for name in [
+        "time_to_first_token_seconds",
+        "inter_token_latency_seconds",
+        "e2e_request_latency_seconds",
+        "request_queue_time_seconds",
+        "request_prefill_time_seconds",
+        "request_decode_time_seconds",
+    ] {
+        let bucket = format!("vllm:{name}_bucket{tiny},le=\"+Inf\"");
+        assert_eq!(sample(&bucket), sample(&format!("vllm:{name}_count{tiny}")), "{name}");
+    }
+    let steps = answer.body.lines().filter(|line| line.contains("op_class=\"linear\""));
+    assert!(steps.count() > 13, "a counter and a histogram");
+    // Every sample follows the type of its metric.
+    let mut family = String::new();
+    for line in answer.body.lines() {
+        match line.strip_prefix("# TYPE ").and_then(|rest| rest.split(' ').next()) {
+            Some(name) => family = name.to_owned(),
+            None => assert!(line.starts_with('#') || line.starts_with(&family), "{line}"),
+        }
+    }
+}
+
+#[test]
+fn request_ids_come_back() {
+    let server = TestServer::start();
+    let given = server.request("GET", "/live", &[("x-request-id", "mine")], "");
+    assert_eq!(given.header("x-request-id"), Some("mine"));
+    let long = "x".repeat(1000);
+    for headers in [&[][..], &[("x-request-id", long.as_str())], &[("x-request-id", "")]] {
+        let answer = server.request("GET", "/nothing", headers, "");
+        let id = answer.header("x-request-id").expect("an id");
+        assert!(id.starts_with("req-"), "{id}");
+    }
+}
+
+#[test]
+fn pages_of_other_origins_are_let_in_only_when_allowed() {
+    let origin = ("origin", "https://a.example");
+    let preflight = |server: &TestServer, origin| {
+        let headers = [origin, ("access-control-request-method", "POST")];
+        let answer = server.request("OPTIONS", "/v1/completions", &headers, "");
+        answer.header("access-control-allow-origin").map(str::to_owned)
+    };
+    let closed = TestServer::start();
+    assert_eq!(preflight(&closed, origin), None);
+    let allowed = vec!["https://a.example".to_owned()];
+    let open = TestServer::with(
+        |config| {
+            config.allowed_origins = allowed;
+            config.api_keys = vec!["key".to_owned()];
+        },
+        EngineOptions::default(),
+    );
+    assert_eq!(preflight(&open, origin).as_deref(), Some("https://a.example"));
+    assert_eq!(preflight(&open, ("origin", "https://b.example")), None);
+    let answer = open.request("GET", "/live", &[origin], "");
+    assert_eq!(answer.header("access-control-allow-origin"), Some("https://a.example"));
+}
+
+#[test]
+fn health_follows_the_models() {
+    let server = TestServer::start();
+    for path in ["/health", "/ready", "/ping", "/live"] {
+        assert_eq!(server.get(path).json(), json!({"status": "ok"}), "{path}");
+    }
+    let removed = server.state.models().remove("small").expect("the model by its alias");
+    for (path, status) in [("/health", 503), ("/ready", 503), ("/live", 200)] {
+        assert_eq!(server.get(path).status, status, "{path}");
+    }
+    let answer = server.post("/v1/completions", &json!({"prompt": "a"}));
+    assert_eq!((answer.status, &answer.json()["error"]["code"]), (503, &json!("unavailable")));
+    assert_eq!(server.get("/v1/models").json()["data"], Value::Array(Vec::new()));
+    removed.engine.shutdown(std::time::Duration::ZERO);
+}

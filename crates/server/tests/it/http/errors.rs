@@ -1,0 +1,215 @@
+//! What is wrong with a request is told in one shape, with a status and the parameter's name.
+
+use super::common::{self, TestServer};
+use realizar_runtime::engine::EngineOptions;
+use serde_json::{Value, json};
+
+const CHAT: &str = "/v1/chat/completions";
+const TEXT: &str = "/v1/completions";
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+/// Checks the shape of an error and returns parameter and code.
+fn error(answer: &common::Answer, status: u16, what: &str) -> (Value, Value) {
+    assert_eq!(answer.status, status, "{what}: {}", answer.body);
+    let body = answer.json();
+    let error = body["error"].as_object().unwrap_or_else(|| panic!("{what}: {body}"));
+    let keys: Vec<_> = error.keys().map(String::as_str).collect();
+    assert_eq!(keys, ["message", "type", "param", "code"], "{what}");
+    assert!(error["message"].as_str().is_some_and(|text| !text.is_empty()), "{what}: {body}");
+    let kind = if status >= 500 { "server_error" } else { "invalid_request_error" };
+    assert_eq!(error["type"], kind, "{what}");
+    (error["param"].clone(), error["code"].clone())
+}
+
+#[test]
+fn wrong_values_name_their_parameter() {
+    let server = TestServer::start();
+    let check = |path: &str, more: Value, param: &str| {
+        let mut body = match path {
+            CHAT => json!({"messages": [{"role": "user", "content": "abc"}], "max_tokens": 1}),
+            _ => json!({"prompt": "abc", "max_tokens": 1}),
+        };
+        for (key, value) in more.as_object().expect("an object") {
+            body[key] = value.clone();
+        }
+        let what = format!("{path} {more}");
+        let (found, _) = error(&server.post(path, &body), 400, &what);
+        assert_eq!(found, param, "{what}");
+    };
+    for path in [CHAT, TEXT] {
+        check(path, json!({"temperature": -0.5}), "temperature");
+        check(path, json!({"temperature": "hot"}), "temperature");
+        check(path, json!({"top_p": 0}), "top_p");
+        check(path, json!({"top_k": -2}), "top_k");
+        check(path, json!({"min_p": 2}), "min_p");
+        check(path, json!({"presence_penalty": 3}), "presence_penalty");
+        check(path, json!({"frequency_penalty": -3}), "frequency_penalty");
+        check(path, json!({"repetition_penalty": 0}), "repetition_penalty");
+        check(path, json!({"n": 0}), "n");
+        check(path, json!({"n": 1000}), "n");
+        check(path, json!({"n": -1}), "n");
+        check(path, json!({"max_tokens": -1}), "max_tokens");
+        check(path, json!({"max_tokens": 1.5}), "max_tokens");
+        check(path, json!({"stop": ""}), "stop");
+        check(path, json!({"stop": [1]}), "stop");
+        check(path, json!({"logit_bias": {"99999": 1}}), "logit_bias");
+        check(path, json!({"logit_bias": {"5": 101}}), "logit_bias");
+        check(path, json!({"stream_options": {"include_usage": true}}), "stream_options");
+        check(path, json!({"mirostat": 1}), "mirostat");
+        check(path, json!({"typical_p": 0}), "typical_p");
+        check(path, json!({"skip_special_tokens": false}), "skip_special_tokens");
+    }
+    check(CHAT, json!({"messages": []}), "messages");
+    check(CHAT, json!({"messages": null}), "messages");
+    check(CHAT, json!({"messages": [{"role": "user"}]}), "messages[0].content");
+    check(CHAT, json!({"messages": [{"role": "x", "content": ""}]}), "messages[0].role");
+    let image = json!([{"type": "image_url", "image_url": {"url": "data:"}}]);
+    let image = json!({"messages": [{"role": "user", "content": image}]});
+    check(CHAT, image, "messages[0].content[0].type");
+    check(CHAT, json!({"top_logprobs": 2}), "top_logprobs");
+    check(CHAT, json!({"logprobs": true, "top_logprobs": 21}), "top_logprobs");
+    check(CHAT, json!({"logprobs": 3}), "logprobs");
+    check(CHAT, json!({"max_tokens": 0}), "max_tokens");
+    check(CHAT, json!({"max_completion_tokens": 0}), "max_completion_tokens");
+    check(CHAT, json!({"max_completion_tokens": 1, "max_tokens": 0}), "max_tokens");
+    check(CHAT, json!({"tools": [{"type": "function"}]}), "tools[0].function");
+    check(CHAT, json!({"audio": {"voice": "x"}}), "audio");
+    check(CHAT, json!({"modalities": ["audio"]}), "modalities");
+    check(CHAT, json!({"web_search_options": {}}), "web_search_options");
+    check(CHAT, json!({"reasoning_effort": "high"}), "reasoning_effort");
+    check(TEXT, json!({"prompt": []}), "prompt");
+    check(TEXT, json!({"prompt": [[]]}), "prompt");
+    check(TEXT, json!({"prompt": null}), "prompt");
+    check(TEXT, json!({"prompt": [[1, 9999]]}), "prompt");
+    check(TEXT, json!({"prompt": [-1]}), "prompt[0]");
+    check(TEXT, json!({"logprobs": 21}), "logprobs");
+    check(TEXT, json!({"best_of": 1, "n": 2}), "best_of");
+    check(TEXT, json!({"best_of": 2, "stream": true}), "best_of");
+    check(TEXT, json!({"suffix": 1}), "suffix");
+    check("/tokenize", json!({"prompt": null, "content": null}), "prompt");
+    check("/tokenize", json!({"content": "a"}), "content");
+    check("/tokenize", json!({"messages": [{"role": "user", "content": "a"}]}), "messages");
+    check("/detokenize", json!({}), "tokens");
+    check("/detokenize", json!({"tokens": [99999]}), "tokens");
+}
+
+#[test]
+fn what_does_not_fit_the_context_has_its_code() {
+    let server = TestServer::start();
+    let context = common::CONTEXT as usize;
+    let check = |path: &str, body: Value, param: &str| {
+        let (found, code) = error(&server.post(path, &body), 400, path);
+        assert_eq!((found, code), (json!(param), json!("context_length_exceeded")));
+    };
+    let long = vec![5; context];
+    let ids = vec![5; context - 3];
+    check(TEXT, json!({"prompt": long}), "max_tokens");
+    check(TEXT, json!({"prompt": ids, "max_tokens": 4}), "max_tokens");
+    check(TEXT, json!({"prompt": [[5], vec![5; context + 1]], "max_tokens": 1}), "prompt");
+    let messages = json!([{"role": "user", "content": "abc"}]);
+    check(
+        CHAT,
+        json!({"messages": messages, "max_completion_tokens": context}),
+        "max_completion_tokens",
+    );
+    let messages = json!([{"role": "user", "content": "z".repeat(2 * context)}]);
+    check(CHAT, json!({"messages": messages}), "messages");
+}
+
+#[test]
+fn requests_that_no_handler_takes() {
+    let server =
+        TestServer::with(|config| config.limits.body_bytes = 1000, EngineOptions::default());
+    let check = |method: &str, path: &str, headers: &[(&str, &str)], body: &str, status: u16| {
+        let what = format!("{method} {path} {body}");
+        error(&server.request(method, path, headers, body), status, &what).1
+    };
+    assert_eq!(check("GET", "/v1/nothing", &[], "", 404), "unknown_url");
+    assert_eq!(check("GET", "/nothing", &[], "", 404), "unknown_url");
+    assert_eq!(check("GET", CHAT, &[], "", 405), "method_not_allowed");
+    assert_eq!(check("POST", "/v1/models", &[JSON], "{}", 405), "method_not_allowed");
+    assert_eq!(check("GET", "/v1/models/other", &[], "", 404), "model_not_found");
+    check("GET", "/v1/models/%ff", &[], "", 400);
+    let other = r#"{"model": "other", "prompt": "a"}"#;
+    assert_eq!(check("POST", TEXT, &[JSON], other, 404), "model_not_found");
+    assert_eq!(check("POST", TEXT, &[], other, 415), "unsupported_media_type");
+    let form = ("content-type", "application/x-www-form-urlencoded");
+    assert_eq!(check("POST", TEXT, &[form], "a=b", 415), "unsupported_media_type");
+    for malformed in ["{", "[]", "7", "null", r#"{"prompt": "a"} {}"#, "{\"prompt\": \"\\ud800\"}"]
+    {
+        check("POST", TEXT, &[JSON], malformed, 400);
+    }
+    let long = format!(r#"{{"prompt": "{}"}}"#, "a".repeat(1000));
+    assert_eq!(check("POST", TEXT, &[JSON], &long, 413), "body_too_large");
+}
+
+#[test]
+fn keys_are_asked_for() {
+    let keys = vec!["one".to_owned(), "two".to_owned()];
+    let server = TestServer::with(|config| config.api_keys = keys, EngineOptions::default());
+    let get = |path: &str, headers: &[(&str, &str)]| server.request("GET", path, headers, "");
+    for path in ["/health", "/live", "/ready", "/ping"] {
+        assert_eq!(get(path, &[]).status, 200, "{path}");
+    }
+    let (_, code) = error(&get("/v1/models", &[]), 401, "no key");
+    assert_eq!(code, "invalid_api_key");
+    assert_eq!(get("/v1/models", &[]).header("www-authenticate"), Some("Bearer"));
+    for (name, key, status) in [
+        ("authorization", "Bearer one", 200),
+        ("authorization", "Bearer two", 200),
+        ("authorization", "Bearer three", 401),
+        ("x-api-key", "two", 200),
+        ("x-api-key", "three", 401),
+    ] {
+        assert_eq!(get("/v1/models", &[(name, key)]).status, status, "{name}: {key}");
+    }
+    assert_eq!(get("/metrics", &[]).status, 401);
+    let body = json!({"prompt": "a"}).to_string();
+    assert_eq!(server.request("POST", TEXT, &[JSON], &body).status, 401);
+}
+
+#[test]
+fn anthropic_errors_have_their_own_shape() {
+    let keys = |config: &mut realizar_server::ServerConfig| {
+        config.api_keys = vec!["key".to_owned()];
+        config.limits.body_bytes = 1000;
+    };
+    let server = TestServer::with(keys, EngineOptions::default());
+    let key = ("x-api-key", "key");
+    let long = format!("\"{}\"", "a".repeat(1000));
+    let other = r#"{"model": "other", "max_tokens": 1, "messages": []}"#;
+    let check = |path: &str, headers: &[(&str, &str)], body: &str, status: u16, kind: &str| {
+        let answer = server.request("POST", path, headers, body);
+        assert_eq!(answer.status, status, "{path} {body}: {}", answer.body);
+        let body = answer.json();
+        assert_eq!((&body["type"], &body["error"]["type"]), (&json!("error"), &json!(kind)));
+        assert!(body["error"]["message"].as_str().is_some_and(|text| !text.is_empty()), "{body}");
+    };
+    for path in ["/v1/messages", "/v1/messages/count_tokens"] {
+        check(path, &[JSON], "{}", 401, "authentication_error");
+        check(path, &[key], "{}", 415, "invalid_request_error");
+        check(path, &[key, JSON], "{", 400, "invalid_request_error");
+        check(path, &[key, JSON], "{}", 400, "invalid_request_error");
+        check(path, &[key, JSON], other, 404, "not_found_error");
+        check(path, &[key, JSON], &long, 413, "request_too_large");
+    }
+    check("/v1/messages/batches", &[key, JSON], "{}", 404, "not_found_error");
+    let answer = server.request("GET", "/v1/messages", &[key], "");
+    assert_eq!((answer.status, &answer.json()["type"]), (405, &json!("error")));
+}
+
+#[test]
+fn limits_of_the_server() {
+    let server = TestServer::with(
+        |config| {
+            config.limits.output_tokens = Some(5);
+            config.limits.prompt_tokens = Some(8);
+        },
+        EngineOptions::default(),
+    );
+    let body = json!({"prompt": "abc", "max_tokens": 6});
+    assert_eq!(error(&server.post(TEXT, &body), 400, "output").0, "max_tokens");
+    let body = json!({"prompt": "abcabcabc", "max_tokens": 1});
+    let (param, code) = error(&server.post(TEXT, &body), 400, "prompt");
+    assert_eq!((param, code), (json!("prompt"), json!("context_length_exceeded")));
+}

@@ -1,0 +1,215 @@
+//! Answers with a form: grammars, tools, and the APIs that say the same in other words.
+
+use super::common::TestServer;
+use serde_json::{Value, json};
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn ask(more: &Value) -> Value {
+    let mut ask = json!({"messages": [{"role": "user", "content": "abc"}], "temperature": 0.7,
+                         "seed": 3, "max_tokens": 400});
+    for (key, value) in more.as_object().expect("an object") {
+        ask[key] = value.clone();
+    }
+    ask
+}
+
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {"n": {"enum": [1, 2, 3]}, "on": {"type": "boolean"}},
+        "required": ["n", "on"],
+        "additionalProperties": false
+    })
+}
+
+fn tools() -> Value {
+    let tool = |name: &str| {
+        let function = json!({"name": name, "description": "d", "parameters": schema()});
+        json!({"type": "function", "function": function})
+    };
+    json!([tool("first"), tool("second")])
+}
+
+/// That a text is JSON of the schema.
+fn check(text: &str) {
+    let value: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    assert!([1, 2, 3].iter().any(|n| value["n"] == *n) && value["on"].is_boolean(), "{text}");
+}
+
+#[test]
+fn answers_follow_a_schema_in_every_spelling() {
+    let server = TestServer::start();
+    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema()}});
+    for more in [
+        json!({"response_format": format}),
+        json!({"guided_json": schema()}),
+        json!({"structured_outputs": {"json": schema()}}),
+        json!({"json_schema": schema()}),
+    ] {
+        let answer = server.ok(CHAT, &ask(&more));
+        let choice = &answer["choices"][0];
+        check(choice["message"]["content"].as_str().expect("content"));
+        assert_eq!(choice["finish_reason"], "stop");
+    }
+    let chunks = server.chunks(CHAT, &ask(&json!({"response_format": format, "stream": true})));
+    let piece = |chunk: &Value| chunk["choices"][0]["delta"]["content"].as_str().map(str::to_owned);
+    check(&chunks.iter().filter_map(piece).collect::<String>());
+
+    let plain = |more: Value| {
+        let mut body = ask(&more);
+        body["prompt"] = json!("abc");
+        server.ok("/v1/completions", &body)["choices"][0]["text"].as_str().expect("text").to_owned()
+    };
+    assert!(["yes", "no"].contains(&plain(json!({"guided_choice": ["yes", "no"]})).as_str()));
+    assert_eq!(plain(json!({"guided_regex": "a{3}"})), "aaa");
+    assert_eq!(plain(json!({"grammar": "root ::= \"b\" \"c\"{2}"})), "bcc");
+}
+
+#[test]
+fn a_grammar_that_cannot_be_followed_is_refused_with_its_place() {
+    let server = TestServer::start();
+    for (more, param) in [
+        (json!({"guided_regex": "("}), "guided_regex"),
+        (json!({"guided_json": {"not": {}}}), "guided_json"),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {}}}),
+            "response_format.json_schema.schema",
+        ),
+        (json!({"response_format": {"type": "xml"}}), "response_format"),
+        (json!({"guided_regex": "a", "guided_choice": ["b"]}), "guided_choice"),
+        (json!({"tools": tools(), "tool_choice": "required", "guided_regex": "a"}), "guided_regex"),
+        (json!({"tools": [{"type": "function"}]}), "tools[0].function"),
+        (json!({"tools": tools(), "tool_choice": "third"}), "tool_choice"),
+    ] {
+        let answer = server.post(CHAT, &ask(&more));
+        assert_eq!(answer.status, 400, "{more}: {}", answer.body);
+        let found = answer.json()["error"]["param"].clone();
+        assert!(found.as_str().is_some_and(|found| found.starts_with(param)), "{more}: {found}");
+    }
+}
+
+#[test]
+fn a_tool_that_must_be_called_is_called() {
+    let server = TestServer::start();
+    let named = json!({"type": "function", "function": {"name": "second"}});
+    // Several calls in one answer may go on to its limit, so they are not asked for.
+    for (choice, parallel) in [(json!("required"), false), (named, true)] {
+        let more =
+            json!({"tools": tools(), "tool_choice": choice, "parallel_tool_calls": parallel});
+        let body = ask(&more);
+        let answer = server.ok(CHAT, &body);
+        let choice_of = &answer["choices"][0];
+        assert_eq!(choice_of["finish_reason"], "tool_calls", "{answer}");
+        assert_eq!(choice_of["message"]["content"], Value::Null);
+        let calls = choice_of["message"]["tool_calls"].as_array().expect("calls");
+        assert!(!calls.is_empty() && (parallel || calls.len() == 1));
+        for call in calls {
+            assert_eq!(call["type"], "function");
+            assert!(call["id"].as_str().is_some_and(|id| id.starts_with("call_")), "{call}");
+            let name = call["function"]["name"].as_str().expect("a name");
+            assert!(name == "second" || choice == "required" && name == "first", "{name}");
+            check(call["function"]["arguments"].as_str().expect("arguments"));
+        }
+
+        // The same in pieces.
+        let mut streamed = body;
+        streamed["stream"] = json!(true);
+        let chunks = server.chunks(CHAT, &streamed);
+        let mut pieces = vec![(String::new(), String::new()); calls.len()];
+        for delta in chunks.iter().filter_map(|c| c["choices"][0]["delta"]["tool_calls"].get(0)) {
+            let (name, arguments) = &mut pieces[delta["index"].as_u64().expect("index") as usize];
+            name.push_str(delta["function"]["name"].as_str().unwrap_or_default());
+            arguments.push_str(delta["function"]["arguments"].as_str().expect("arguments"));
+        }
+        let whole: Vec<(String, String)> = calls
+            .iter()
+            .map(|call| ["name", "arguments"].map(|key| call["function"][key].as_str().unwrap()))
+            .map(|[name, arguments]| (name.to_owned(), arguments.to_owned()))
+            .collect();
+        assert_eq!(pieces, whole);
+        assert_eq!(chunks.last().expect("chunks")["choices"][0]["finish_reason"], "tool_calls");
+    }
+    // Without a call, tools change the prompt alone.
+    let answer = server.ok(CHAT, &ask(&json!({"tools": tools(), "max_tokens": 5})));
+    assert!(answer["choices"][0]["message"]["content"].is_string(), "{answer}");
+    let text = server.ok("/apply-template", &ask(&json!({"tools": tools()})));
+    assert!(text["prompt"].as_str().is_some_and(|t| t.contains("\"name\":\"second\"")), "{text}");
+}
+
+#[test]
+fn anthropic_messages() {
+    let server = TestServer::start();
+    let tool = json!({"name": "first", "description": "d", "input_schema": schema()});
+    let body = json!({
+        "model": "tiny", "max_tokens": 300, "system": "s",
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "abc"}]}],
+        "tools": [tool], "tool_choice": {"type": "any", "disable_parallel_tool_use": true},
+    });
+    let answer = server.ok("/v1/messages", &body);
+    assert_eq!((&answer["type"], &answer["role"]), (&json!("message"), &json!("assistant")));
+    assert_eq!(answer["stop_reason"], "tool_use", "{answer}");
+    assert_eq!(answer["content"][0]["type"], "tool_use");
+    check(&answer["content"][0]["input"].to_string());
+    let usage = &answer["usage"];
+    let prompt = usage["input_tokens"].as_u64().unwrap()
+        + usage["cache_read_input_tokens"].as_u64().unwrap();
+    let count = server.ok("/v1/messages/count_tokens", &body);
+    assert_eq!(count["input_tokens"], prompt);
+
+    let mut plain = json!({"model": "tiny", "max_tokens": 8, "stream": true,
+                           "messages": [{"role": "user", "content": "abc"}]});
+    let answer = server.post("/v1/messages", &plain);
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let events: Vec<&str> =
+        answer.body.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+    assert_eq!(events[0], "message_start");
+    assert_eq!(events[events.len() - 2..], ["message_delta", "message_stop"]);
+    plain["messages"] = json!([]);
+    let answer = server.post("/v1/messages", &plain);
+    assert_eq!((answer.status, &answer.json()["type"]), (400, &json!("error")));
+    assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
+}
+
+#[test]
+fn openai_responses() {
+    let server = TestServer::start();
+    let format = json!({"type": "json_schema", "name": "x", "schema": schema(), "strict": true});
+    let body = json!({"model": "tiny", "input": "abc", "instructions": "s", "store": false,
+                      "max_output_tokens": 300, "text": {"format": format}});
+    let answer = server.ok("/v1/responses", &body);
+    assert_eq!((&answer["object"], &answer["status"]), (&json!("response"), &json!("completed")));
+    check(answer["output"][0]["content"][0]["text"].as_str().expect("text"));
+    assert!(answer["usage"]["total_tokens"].as_u64() > Some(10), "{answer}");
+
+    let mut streamed = body;
+    streamed["stream"] = json!(true);
+    let answer = server.post("/v1/responses", &streamed);
+    let data = answer.body.lines().filter_map(|line| line.strip_prefix("data: "));
+    let events: Vec<Value> = data.map(|data| serde_json::from_str(data).expect("JSON")).collect();
+    assert_eq!(events[0]["type"], "response.created");
+    let last = events.last().expect("events");
+    assert_eq!(last["type"], "response.completed");
+    check(last["response"]["output"][0]["content"][0]["text"].as_str().expect("text"));
+    let numbers: Vec<u64> =
+        events.iter().map(|e| e["sequence_number"].as_u64().expect("a number")).collect();
+    assert_eq!(numbers, (0..events.len() as u64).collect::<Vec<_>>());
+    streamed["previous_response_id"] = json!("resp_1");
+    let answer = server.post("/v1/responses", &streamed);
+    assert_eq!(
+        (answer.status, &answer.json()["error"]["param"]),
+        (400, &json!("previous_response_id"))
+    );
+}
+
+#[test]
+fn a_page_is_at_the_root() {
+    let server = TestServer::start();
+    let page = server.get("/");
+    assert_eq!(page.status, 200);
+    assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
+    assert!(
+        page.header("content-security-policy").is_some_and(|p| p.contains("default-src 'none'"))
+    );
+    assert!(page.body.contains("v1/chat/completions"));
+}

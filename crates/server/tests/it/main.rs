@@ -1,0 +1,6 @@
+//! Tests of the whole crate. One program, so that the crate is linked once for all of them.
+
+mod chat_parser;
+mod control_tokens;
+mod http;
+mod published_templates;
