@@ -11,6 +11,7 @@ MODEL = os.environ["REALIZAR_MODEL"]
 ROLES = ["system", "developer", "user", "assistant", "tool", "function"]
 # Every model has more tokens than this.
 VOCABULARY = 200
+OF_EMBEDDINGS = ["/v1/embeddings", "/rerank", "/v1/rerank", "/score", "/v1/score"]
 MOST_TOKENS = ["max_tokens", "max_completion_tokens", "max_output_tokens"]
 ANSWERS = ["n", "best_of"]
 ABOVE_ZERO = ["top_p", "typical_p", "repetition_penalty", "repeat_penalty"]
@@ -32,7 +33,7 @@ def before_call(_context, case, _kwargs):
     is_valid = case.meta is not None and case.meta.generation.mode.is_positive
     if is_valid and isinstance(case.body, dict):
         case.body = answerable(case.body)
-        if case.operation.path == "/v1/embeddings":
+        if case.operation.path in OF_EMBEDDINGS:
             # The first model that was loaded for them answers.
             case.body.pop("model", None)
 
@@ -60,7 +61,9 @@ def answerable(body):
         body.pop("repetition_penalty", None)
     if body.get("continue_final_message"):
         body.pop("add_generation_prompt", None)
-    for key in ["documents", "reasoning_effort", "reasoning", "thinking", "output_config", "dimensions"]:
+    if "messages" in body:
+        body.pop("documents", None)
+    for key in ["reasoning_effort", "reasoning", "thinking", "output_config", "dimensions"]:
         body.pop(key, None)
     if not body.get("tools") or isinstance(body.get("tool_choice"), dict):
         body.pop("tool_choice", None)
