@@ -2,7 +2,7 @@
 //!
 //! A shader is parsed, validated, and written as SPIR-V (Vulkan), MSL (Metal) and HLSL (DX12), so
 //! that a machine with one of them vouches for all three. The texts as they are put together from
-//! their parts are left in `kernels/` of Cargo's folder for such files, `target/tmp`, for reading.
+//! their parts are left for reading in `kernels/` of Cargo's folder for the files of tests.
 
 use naga::ShaderStage;
 use naga::back::pipeline_constants::process_overrides;

@@ -69,12 +69,12 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
     runtime.block_on(async {
         // From before the line on that tells of the server, so that who reads it can end it.
         let guard = interrupt::Guard::new();
-        let mut termination = Termination::new()?;
+        let terminated = termination()?;
         ui::line(&format!("listening on {scheme}://{address}"))?;
         tokio::select! {
             result = &mut running => return Ok(result??),
             () = guard.wait() => {}
-            () = termination.wait() => {}
+            () = terminated => {}
         }
         tracing::info!("shutting down");
         // An error means that the server has ended already, which its result tells.
@@ -83,33 +83,18 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
     })
 }
 
-/// The system's wish that the process ends.
+/// The system's wish that the process ends, which is noted from now on.
 #[cfg(unix)]
-struct Termination(tokio::signal::unix::Signal);
-
-#[cfg(unix)]
-impl Termination {
-    fn new() -> Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self(signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?))
-    }
-
-    async fn wait(&mut self) {
-        self.0.recv().await;
-    }
+fn termination() -> Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut wish = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+    Ok(async move {
+        wish.recv().await;
+    })
 }
 
 /// Systems without SIGTERM have no such wish that a process could wait for.
 #[cfg(not(unix))]
-struct Termination;
-
-#[cfg(not(unix))]
-impl Termination {
-    fn new() -> Result<Self> {
-        Ok(Self)
-    }
-
-    async fn wait(&mut self) {
-        std::future::pending().await
-    }
+fn termination() -> Result<impl Future<Output = ()>> {
+    Ok(std::future::pending())
 }

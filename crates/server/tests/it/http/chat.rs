@@ -1,6 +1,6 @@
 //! `/v1/chat/completions`: messages, log-probabilities, streams.
 
-use super::common::TestServer;
+use super::common::{TestServer, parts_of};
 use serde_json::{Value, json};
 
 const PATH: &str = "/v1/chat/completions";
@@ -110,11 +110,7 @@ fn a_stream_is_role_deltas_reason_usage_done() {
             assert_eq!(chunk.get("usage"), Some(&Value::Null));
         }
         for choice in answer["choices"].as_array().expect("choices") {
-            let own: Vec<_> = chunks
-                .iter()
-                .map(|chunk| &chunk["choices"][0])
-                .filter(|c| c["index"] == choice["index"])
-                .collect();
+            let own = parts_of(&chunks, choice);
             let role = json!({"role": "assistant", "content": "", "refusal": null});
             assert_eq!(own[0]["delta"], role);
             let (end, before) = own.split_last().expect("chunks");

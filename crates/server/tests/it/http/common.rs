@@ -253,6 +253,12 @@ impl TestServer {
     }
 }
 
+/// The parts of a streamed choice, in their order.
+pub(crate) fn parts_of<'a>(chunks: &'a [Value], choice: &Value) -> Vec<&'a Value> {
+    let parts = chunks.iter().map(|chunk| &chunk["choices"][0]);
+    parts.filter(|part| part["index"] == choice["index"]).collect()
+}
+
 impl Drop for TestServer {
     fn drop(&mut self) {
         self.begin_to_stop();

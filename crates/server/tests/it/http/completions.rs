@@ -1,6 +1,6 @@
 //! `/v1/completions`: prompts in every form, echo, log-probabilities, stops, seeds, streams.
 
-use super::common::{INFILL, TestServer};
+use super::common::{INFILL, TestServer, parts_of};
 use serde_json::{Value, json};
 
 const PATH: &str = "/v1/completions";
@@ -205,11 +205,7 @@ fn a_stream_says_what_an_answer_says() {
         assert!(chunks.iter().all(|chunk| chunk.get("usage") == Some(&Value::Null)));
         assert!(chunks.iter().all(|chunk| chunk["id"] == chunks[0]["id"]));
         for choice in answer["choices"].as_array().expect("choices") {
-            let own: Vec<_> = chunks
-                .iter()
-                .map(|chunk| &chunk["choices"][0])
-                .filter(|c| c["index"] == choice["index"])
-                .collect();
+            let own = parts_of(&chunks, choice);
             let text: String = own.iter().map(|c| c["text"].as_str().expect("text")).collect();
             assert_eq!(text, choice["text"].as_str().expect("text"), "{ask}");
             let reasons: Vec<_> = own.iter().map(|c| &c["finish_reason"]).collect();
