@@ -74,27 +74,3 @@ pub fn all() -> Vec<Shader> {
     ]
     .concat()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-
-    #[test]
-    fn every_variant_has_its_bindings_and_its_own_name() {
-        let mut names = HashSet::new();
-        for shader in all() {
-            let source = shader.source();
-            let module = naga::front::wgsl::parse_str(&source)
-                .unwrap_or_else(|e| panic!("{}: {}", shader.name, e.emit_to_string(&source)));
-            let n_storage = module
-                .global_variables
-                .iter()
-                .filter(|(_, v)| matches!(v.space, naga::AddressSpace::Storage { .. }))
-                .count();
-            assert_eq!(n_storage, shader.bindings.len(), "{}", shader.name);
-            let key = format!("{} {:?}", shader.name, shader.constants);
-            assert!(names.insert(key), "two shaders are named {}", shader.name);
-        }
-    }
-}

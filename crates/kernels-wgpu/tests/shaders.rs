@@ -1,7 +1,7 @@
 //! Every variant of every shader through naga, which wgpu uses too.
 //!
-//! A shader is parsed, validated, and written as SPIR-V (Vulkan), MSL (Metal) and HLSL (DX12), so
-//! that a machine with one of them vouches for all three. The texts as they are put together from
+//! A shader is parsed, validated, held against its list of bindings, and written as SPIR-V (Vulkan),
+//! MSL (Metal) and HLSL (DX12), so that a machine with one of them vouches for all three. The texts as they are put together from
 //! their parts are left for reading in `kernels/` of Cargo's folder for the files of tests.
 
 use naga::ShaderStage;
@@ -9,8 +9,9 @@ use naga::back::pipeline_constants::process_overrides;
 use naga::back::{PipelineConstants, hlsl, msl, spv};
 use naga::proc::BoundsCheckPolicies;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
-use realizar_kernels_wgpu::shader::{self, Shader};
-use std::collections::BTreeMap;
+use naga::{AddressSpace, Module, StorageAccess};
+use realizar_kernels_wgpu::shader::{self, Access, Shader};
+use std::collections::{BTreeMap, HashSet};
 use std::error::Error;
 use std::fs;
 use std::path::Path;
@@ -46,8 +47,11 @@ fn every_shader_is_valid_for_each_api() {
     assert!(!shaders.is_empty());
     let mut kernels: BTreeMap<String, Kernel> = BTreeMap::new();
     let mut files: BTreeMap<String, usize> = BTreeMap::new();
+    let mut names = HashSet::new();
     let mut errors = Vec::new();
     for shader in &shaders {
+        let name = format!("{} {:?}", shader.name, shader.constants);
+        assert!(names.insert(name), "two shaders are named {}", shader.name);
         // The same text may be there with other values of its constants.
         let stem = file_name(&shader.name);
         let n = files.entry(stem.clone()).or_default();
@@ -85,6 +89,10 @@ fn check(shader: &Shader) -> Result<Sizes, Box<dyn Error>> {
     let source = shader.source();
     let module =
         naga::front::wgsl::parse_str(&source).map_err(|error| error.emit_to_string(&source))?;
+    let bindings = storage(&module);
+    if bindings != shader.bindings {
+        return Err(format!("its bindings are {bindings:?}, not {:?}", shader.bindings).into());
+    }
     let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
     let info = validator.validate(&module).map_err(|error| error.emit_to_string(&source))?;
     let constants: PipelineConstants =
@@ -123,6 +131,20 @@ fn check(shader: &Shader) -> Result<Sizes, Box<dyn Error>> {
     Ok(Sizes { wgsl: source.len(), spirv: 4 * spirv.len(), msl: msl.len(), hlsl: hlsl.len() })
 }
 
+/// The storage buffers of a shader, in the order of their bindings.
+fn storage(module: &Module) -> Vec<Access> {
+    let buffers = module.global_variables.iter().filter_map(|(_, variable)| {
+        let AddressSpace::Storage { access } = variable.space else { return None };
+        let access = match access.contains(StorageAccess::STORE) {
+            true => Access::ReadWrite,
+            false => Access::Read,
+        };
+        variable.binding.map(|at| (at.binding, access))
+    });
+    let buffers: BTreeMap<u32, Access> = buffers.collect();
+    buffers.into_values().collect()
+}
+
 fn larger(a: Sizes, b: Sizes) -> Sizes {
     Sizes {
         wgsl: a.wgsl.max(b.wgsl),
@@ -144,7 +166,7 @@ fn file_name(name: &str) -> String {
 
 fn shader(text: &'static str) -> Shader {
     let constants = vec![("N", 3.0)];
-    Shader { name: "a b".into(), parts: vec![text], bindings: &[], constants }
+    Shader { name: "a b".into(), parts: vec![text], bindings: &[Access::ReadWrite], constants }
 }
 
 #[test]
@@ -158,12 +180,16 @@ fn a_shader_is_written_for_each_api() {
 
 #[test]
 fn what_is_wrong_is_said() {
+    let buffer =
+        "@group(0) @binding(1) var<storage, read_write> x: array<u32>;\noverride N: u32;\n";
     for (text, expected) in [
         ("fn main( {}", "expected"),
-        ("override N: u32;\n@compute @workgroup_size(1) fn main() { let a: f32 = N; }", "f32"),
-        ("override N: u32;\nfn other() {}", "entry point"),
+        ("@compute @workgroup_size(1) fn main() { let a: f32 = N; }", "f32"),
+        ("@group(0) @binding(2) var<storage, read> y: array<u32>;", "not [ReadWrite]"),
+        ("fn other() {}", "entry point"),
     ] {
-        let error = check(&shader(text)).unwrap_err().to_string();
+        let shader = Shader { parts: vec![buffer, text], ..shader("") };
+        let error = check(&shader).unwrap_err().to_string();
         assert!(error.contains(expected), "{text}: {error}");
     }
 }
