@@ -2,8 +2,9 @@
 //!
 //! A [`KvCache`] owns the pools of all layer groups and the prefix cache over them. A sequence
 //! begins with what the prefix cache has of its prompt, grows, and stores the pages of its prompt
-//! for others. Pages are shared until somebody writes to them: growing into a page that others
-//! hold takes a new page and asks for a copy.
+//! for others: full ones at once, and the last one, which it may still write to, when it ends. Pages
+//! are shared until somebody writes to them: growing into a page that others hold takes a new page
+//! and asks for a copy.
 
 use crate::prefix::{NodeId, PrefixTree};
 use crate::{BlockTable, CacheEvent, Error, PAGE_LEN, PageId, PagePool, PoolStats, PrefixStats};
@@ -180,7 +181,7 @@ impl KvCache {
             self.make_room(group, n);
             let mut pages = Vec::with_capacity(self.max_pages);
             if let Err(error) = self.pools[group].allocate(n, &mut pages) {
-                self.clear(&mut seq);
+                self.release(&mut seq);
                 return Err(error);
             }
             seq.tables[group] = BlockTable::of(first, pages, len, self.max_pages);
@@ -273,7 +274,7 @@ impl KvCache {
             return;
         }
         seq.prompt.extend_from_slice(tokens);
-        while let Some((page, _)) = seq.prompt[seq.n_nodes * PAGE_LEN..].split_first_chunk() {
+        while let Some(page) = seq.prompt[seq.n_nodes * PAGE_LEN..].get(..PAGE_LEN) {
             let idx = seq.n_nodes;
             let pages: Vec<_> = seq.tables.iter().map(|table| table.page(idx)).collect();
             let id = tree.insert(seq.node, page, &pages, &mut self.pools);
@@ -304,7 +305,7 @@ impl KvCache {
             kept = kept && table.truncate(len, *window, pool);
         }
         if !kept {
-            self.clear(seq);
+            self.release(seq);
             return 0;
         }
         seq.len = seq.len.min(len);
@@ -320,8 +321,24 @@ impl KvCache {
         seq.len
     }
 
-    /// Gives all pages of a sequence back.
+    /// Gives all pages of a sequence back, the last of its prompt to the prefix cache.
     pub fn clear(&mut self, seq: &mut SeqPages) {
+        let rest = &seq.prompt[seq.n_nodes * PAGE_LEN..];
+        if let Some(tree) = &mut self.tree
+            && !rest.is_empty()
+            && !tree.is_covered(seq.node, rest)
+        {
+            let pages: Vec<_> = seq.tables.iter().map(|table| table.page(seq.n_nodes)).collect();
+            // Without what a window has passed it would serve nobody.
+            if pages.iter().all(Option::is_some) {
+                tree.insert(seq.node, rest, &pages, &mut self.pools);
+            }
+        }
+        self.release(seq);
+    }
+
+    /// Gives all pages of a sequence back to the pools.
+    fn release(&mut self, seq: &mut SeqPages) {
         for (table, pool) in seq.tables.iter_mut().zip(&mut self.pools) {
             table.clear(pool);
         }

@@ -1,8 +1,9 @@
 //! The prefix cache: pages of prompts that were run before, found again by their tokens.
 //!
-//! A tree whose nodes are full pages: a node's tokens follow those of its parent, so the path from
-//! the root spells a prompt. A node holds one page of each layer group; of a group with a sliding
-//! window it may have let go of its page, which then is missing only to prompts that end near by.
+//! A tree whose nodes are pages: a node's tokens follow those of its parent, so the path from the
+//! root spells a prompt. All pages are full but the last of a prompt, which is a leaf. A node holds
+//! one page of each layer group; of a group with a sliding window it may have let go of its page,
+//! which then is missing only to prompts that end near by.
 //! Children are sorted by their tokens, so a lookup compares tokens themselves and also finds the
 //! page that agrees in its first few tokens. Leaves that nobody uses are evicted, the least
 //! recently used first.
@@ -69,12 +70,22 @@ struct Held {
 struct Node {
     parent: Option<NodeId>,
     children: Vec<NodeId>, // sorted by tokens
-    tokens: [u32; PAGE_LEN],
+    tokens: Box<[u32]>,    // [1..=PAGE_LEN]
     hash: u64,
     pages: Vec<Option<Held>>, // [n_groups]
     last_used: u64,
     /// Sequences that go on from this node.
     pins: u32,
+}
+
+impl Node {
+    fn is_full(&self) -> bool {
+        self.tokens.len() == PAGE_LEN
+    }
+
+    fn has_all_pages(&self) -> bool {
+        self.pages.iter().all(Option::is_some)
+    }
 }
 
 /// The pages that a prompt can begin with.
@@ -181,11 +192,14 @@ impl PrefixTree {
         while len < max_len {
             let wanted = &tokens[len..max_len.min(len + PAGE_LEN)];
             let children = self.children(parent);
-            let at = children.partition_point(|&id| self.node(id).tokens.as_slice() < wanted);
+            let at = self.position(parent, wanted);
             // The neighbours in order are those that agree the longest.
             let near = children[at.saturating_sub(1)..].iter().take(2);
-            let agrees = |id: &NodeId| (common_len(&self.node(*id).tokens, wanted), *id);
-            let Some((n, id)) = near.map(agrees).max().filter(|(n, _)| *n > 0) else { break };
+            let agrees = |id: &NodeId| {
+                let node = self.node(*id);
+                (common_len(&node.tokens, wanted), node.has_all_pages(), *id)
+            };
+            let Some((n, _, id)) = near.map(agrees).max().filter(|(n, ..)| *n > 0) else { break };
             path.push(id);
             len += n;
             if n < PAGE_LEN {
@@ -258,20 +272,38 @@ impl PrefixTree {
         }
     }
 
-    /// The node of `tokens` below `parent`, made if there is none. It takes hold of the `pages`
-    /// (one per group, as far as they are there) that it does not have yet.
+    /// Where `tokens` are or would be among the children of `parent`.
+    fn position(&self, parent: Option<NodeId>, tokens: &[u32]) -> usize {
+        self.children(parent).partition_point(|&id| *self.node(id).tokens < *tokens)
+    }
+
+    /// Whether a longer page below `parent` serves all that a page of `tokens` would.
+    pub(crate) fn is_covered(&self, parent: Option<NodeId>, tokens: &[u32]) -> bool {
+        let next = self.children(parent).get(self.position(parent, tokens));
+        next.map(|&id| self.node(id)).is_some_and(|node| {
+            node.tokens.len() > tokens.len()
+                && node.tokens.starts_with(tokens)
+                && node.has_all_pages()
+        })
+    }
+
+    /// The node of `tokens`, a page of them or less, below `parent`, made if there is none. It takes
+    /// hold of the `pages` (one per group, as far as they are there) that it does not have yet.
     pub(crate) fn insert(
         &mut self,
         parent: Option<NodeId>,
-        tokens: &[u32; PAGE_LEN],
+        tokens: &[u32],
         pages: &[Option<PageId>],
         pools: &mut [PagePool],
     ) -> NodeId {
-        let found = self.children(parent).binary_search_by(|&id| self.node(id).tokens.cmp(tokens));
         self.clock += 1;
-        let id = match found {
-            Ok(at) => self.children(parent)[at],
-            Err(at) => self.add(parent, at, tokens),
+        let at = self.position(parent, tokens);
+        let id = match self.children(parent).get(at).copied() {
+            Some(id) if *self.node(id).tokens == *tokens => id,
+            _ => {
+                let at = at - usize::from(self.replaces(parent, at, tokens, pools));
+                self.add(parent, at, tokens)
+            }
         };
         let node = self.nodes[id.0 as usize].as_mut().expect("found or just made");
         for (group, page) in pages.iter().enumerate() {
@@ -286,13 +318,28 @@ impl PrefixTree {
         id
     }
 
-    fn add(&mut self, parent: Option<NodeId>, at: usize, tokens: &[u32; PAGE_LEN]) -> NodeId {
+    /// Removes the child of `parent` before index `at` if `tokens` begin with its own; returns
+    /// whether they do.
+    fn replaces(
+        &mut self,
+        parent: Option<NodeId>,
+        at: usize,
+        tokens: &[u32],
+        pools: &mut [PagePool],
+    ) -> bool {
+        let before = at.checked_sub(1).map(|i| self.children(parent)[i]);
+        let begins = before.filter(|&id| tokens.starts_with(&self.node(id).tokens));
+        begins.into_iter().for_each(|id| self.remove(id, pools));
+        begins.is_some()
+    }
+
+    fn add(&mut self, parent: Option<NodeId>, at: usize, tokens: &[u32]) -> NodeId {
         let parent_hash = parent.map(|id| self.node(id).hash);
         let hash = chained_hash(parent_hash, tokens);
         let node = Node {
             parent,
             children: Vec::new(),
-            tokens: *tokens,
+            tokens: tokens.into(),
             hash,
             pages: vec![None; self.windows.len()],
             last_used: self.clock,
@@ -320,7 +367,9 @@ impl PrefixTree {
         self.leaves.insert((self.clock, id));
         self.stats.nodes += 1;
         self.stats.stored += 1;
-        self.tell(|| CacheEvent::Stored { hash, parent: parent_hash, tokens: tokens.to_vec() });
+        if self.node(id).is_full() {
+            self.tell(|| CacheEvent::Stored { hash, parent: parent_hash, tokens: tokens.to_vec() });
+        }
         id
     }
 
@@ -346,6 +395,7 @@ impl PrefixTree {
             let held = self.page(id, group);
             freed += usize::from(held.is_some_and(|page| pools[group].is_idle(page)));
             self.remove(id, pools);
+            self.stats.evicted += 1;
         }
         freed
     }
@@ -370,14 +420,16 @@ impl PrefixTree {
         }
         self.vacant.push(id);
         self.stats.nodes -= 1;
-        self.stats.evicted += 1;
-        self.tell(|| CacheEvent::Removed { hash: node.hash });
+        if node.is_full() {
+            self.tell(|| CacheEvent::Removed { hash: node.hash });
+        }
     }
 
     /// Evicts everything that is not pinned.
     pub(crate) fn clear(&mut self, pools: &mut [PagePool]) {
         while let Some((_, id)) = self.leaves.pop_first() {
             self.remove(id, pools);
+            self.stats.evicted += 1;
         }
         if self.stats.nodes == 0 {
             self.tell(|| CacheEvent::Cleared);

@@ -21,8 +21,15 @@ fn run(cache: &mut KvCache, tokens: &[u32]) -> Result<(SeqPages, usize), Error> 
     Ok((seq, cached))
 }
 
+/// Prompts of other salts are other from the beginning.
 fn prompt(n: usize, salt: u32) -> Vec<u32> {
     (0..n as u32).map(|i| i + 1000 * salt).collect()
+}
+
+/// A prompt that begins with `n_common` tokens of [`prompt`]'s.
+fn branch(n_common: usize, n: usize, salt: u32) -> Vec<u32> {
+    let other = prompt(n, salt + 10);
+    prompt(n, salt).into_iter().take(n_common).chain(other.into_iter().skip(n_common)).collect()
 }
 
 fn used(cache: &KvCache) -> Vec<(usize, usize)> {
@@ -36,27 +43,72 @@ fn a_prompt_finds_the_pages_of_one_before() {
     let (mut a, cached) = run(&mut cache, &first).unwrap();
     assert_eq!((cached, used(&cache)), (0, vec![(4, 0)]));
     cache.clear(&mut a);
-    assert_eq!(used(&cache), [(3, 3)], "full pages stay");
+    assert_eq!(used(&cache), [(4, 4)], "its pages stay");
 
-    // The same prompt: all full pages. One token more than two pages: two pages.
+    // The same prompt: all but the last token. One token more than two pages: two pages.
     let check = |cache: &mut KvCache, tokens: &[u32], want: usize| {
         let (mut seq, cached) = run(cache, tokens).unwrap();
         assert_eq!(cached, want, "{} tokens", tokens.len());
         cache.clear(&mut seq);
     };
-    check(&mut cache, &first, 3 * PAGE_LEN);
+    check(&mut cache, &first, 3 * PAGE_LEN + 4);
     check(&mut cache, &first[..2 * PAGE_LEN + 1], 2 * PAGE_LEN);
     // The last token is always run, so the last page is used in part.
     check(&mut cache, &first[..2 * PAGE_LEN], 2 * PAGE_LEN - 1);
     // Seven tokens of the second page agree.
-    let mut other = first[..PAGE_LEN + 7].to_vec();
-    other.extend([7; 40]);
-    check(&mut cache, &other, PAGE_LEN + 7);
+    check(&mut cache, &branch(PAGE_LEN + 7, 2 * PAGE_LEN + 9, 1), PAGE_LEN + 7);
     check(&mut cache, &prompt(40, 2), 0);
     let stats = cache.prefix_stats();
     assert_eq!((stats.hits, stats.misses), (4, 2));
-    let found = (3 + 2 + 2 + 1) * PAGE_LEN - 1 + 7;
+    let found = (3 + 2 + 2 + 1) * PAGE_LEN + 4 - 1 + 7;
     assert_eq!(stats.found_tokens, found as u64);
+}
+
+#[test]
+fn the_end_of_a_prompt_is_kept_until_a_longer_one_comes() {
+    let mut cache = cache(16, None);
+    cache.keep_events();
+    let check = |cache: &mut KvCache, tokens: &[u32], want_cached: usize, want_nodes: usize| {
+        let (mut seq, cached) = run(cache, tokens).unwrap();
+        // What is generated is written to the same page and is not part of it.
+        cache.grow(&mut seq, tokens.len() + 1, &mut Vec::new()).unwrap();
+        cache.written(&mut seq, &[77], false);
+        cache.clear(&mut seq);
+        assert_eq!(cached, want_cached, "{} tokens", tokens.len());
+        let stats = cache.prefix_stats();
+        assert_eq!((stats.nodes, stats.evicted), (want_nodes, 0), "{} tokens", tokens.len());
+        assert_eq!(used(cache), [(want_nodes, want_nodes)]);
+    };
+    check(&mut cache, &prompt(PAGE_LEN + 8, 1), 0, 2);
+    check(&mut cache, &prompt(PAGE_LEN + 8, 1), PAGE_LEN + 7, 2);
+    check(&mut cache, &prompt(PAGE_LEN + 18, 1), PAGE_LEN + 8, 2);
+    check(&mut cache, &prompt(PAGE_LEN + 4, 1), PAGE_LEN + 3, 2);
+    check(&mut cache, &branch(PAGE_LEN + 10, PAGE_LEN + 18, 1), PAGE_LEN + 10, 3);
+    check(&mut cache, &prompt(2 * PAGE_LEN + 1, 1), PAGE_LEN + 18, 4);
+    check(&mut cache, &branch(PAGE_LEN + 10, PAGE_LEN + 20, 1), PAGE_LEN + 18, 4);
+    // Only full pages are told of.
+    let told = cache.take_events();
+    assert_eq!(told.len(), 2, "{told:?}");
+    cache.clear_prefixes();
+    assert_eq!(used(&cache), [(0, 0)]);
+    assert_eq!(cache.prefix_stats().evicted, 4);
+}
+
+#[test]
+fn the_end_of_a_prompt_that_a_window_has_passed_is_not_kept() {
+    let mut cache = cache(16, Some(PAGE_LEN));
+    let tokens = prompt(PAGE_LEN + 8, 1);
+    let mut nodes = |n_generated: usize| {
+        cache.clear_prefixes();
+        let (mut seq, _) = run(&mut cache, &tokens).unwrap();
+        for len in tokens.len()..tokens.len() + n_generated {
+            cache.grow(&mut seq, len + 1, &mut Vec::new()).unwrap();
+            cache.written(&mut seq, &[77], false);
+        }
+        cache.clear(&mut seq);
+        cache.prefix_stats().nodes
+    };
+    assert_eq!((nodes(PAGE_LEN), nodes(3 * PAGE_LEN)), (2, 1));
 }
 
 #[test]
@@ -184,7 +236,8 @@ fn no_page_is_lost_and_none_is_written_by_two() {
         for _ in 0..6000 {
             match random(8) {
                 0 | 1 if live.len() < 5 => {
-                    let tokens = prompt(1 + random(5 * PAGE_LEN), random(3) as u32);
+                    let n_common = 20 + 25 * random(5);
+                    let tokens = branch(n_common, 1 + random(5 * PAGE_LEN), random(3) as u32);
                     let mut seq = cache.sequence();
                     let cached = cache.adopt(&mut seq, &tokens, tokens.len() - 1);
                     n_cached += cached;
@@ -208,7 +261,7 @@ fn no_page_is_lost_and_none_is_written_by_two() {
                 _ if !live.is_empty() => {
                     let idx = random(live.len());
                     let (seq, tokens) = &mut live[idx];
-                    let salt = tokens.first().map_or(random(3) as u32, |t| t / 1000);
+                    let salt = tokens.last().map_or(random(3) as u32, |t| t / 1000);
                     let is_prompt = random(3) > 0;
                     let n = 1 + random(PAGE_LEN + 9);
                     // What is generated differs from every prompt.
