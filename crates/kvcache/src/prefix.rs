@@ -301,7 +301,7 @@ impl PrefixTree {
         let id = match self.children(parent).get(at).copied() {
             Some(id) if *self.node(id).tokens == *tokens => id,
             _ => {
-                let at = at - usize::from(self.replaces(parent, at, tokens, pools));
+                let at = at - usize::from(self.removes_beginning(parent, at, tokens, pools));
                 self.add(parent, at, tokens)
             }
         };
@@ -320,7 +320,7 @@ impl PrefixTree {
 
     /// Removes the child of `parent` before index `at` if `tokens` begin with its own; returns
     /// whether they do.
-    fn replaces(
+    fn removes_beginning(
         &mut self,
         parent: Option<NodeId>,
         at: usize,
