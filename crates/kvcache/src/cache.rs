@@ -235,16 +235,19 @@ impl KvCache {
                 table.release_before((seq.len + 1).saturating_sub(window), pool);
             }
             let written = (!seq.len.is_multiple_of(PAGE_LEN)).then(|| table.locate(seq.len - 1).0);
-            let shared = written.filter(|&page| pool.is_shared(page));
-            let needed = table.missing(len) + usize::from(shared.is_some());
+            let shared = |pool: &PagePool| written.filter(|&page| pool.is_shared(page));
+            let missing = table.missing(len);
+            let needed = missing + usize::from(shared(pool).is_some());
             self.make_room(group, needed);
             let pool = &mut self.pools[group];
+            // An eviction may have left the page to this sequence alone.
+            let shared = shared(pool);
+            let needed = missing + usize::from(shared.is_some());
             if needed > pool.n_free() {
                 let (free, total) = (pool.n_free(), pool.stats().total);
                 return Err(Error::OutOfPages { needed, free, total });
             }
-            // An eviction may have left the page to this sequence alone.
-            if let Some(from) = shared.filter(|&page| pool.is_shared(page)) {
+            if let Some(from) = shared {
                 let mut page = Vec::with_capacity(1);
                 pool.allocate(1, &mut page)?;
                 table.replace(seq.len - 1, page[0]);

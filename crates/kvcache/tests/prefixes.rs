@@ -138,6 +138,19 @@ fn a_page_that_is_shared_is_copied_before_it_is_written() {
 }
 
 #[test]
+fn a_page_that_an_eviction_leaves_to_one_needs_no_copy() {
+    let mut cache = cache(2, None);
+    let tokens = prompt(PAGE_LEN + 5, 1);
+    let (mut seq, _) = run(&mut cache, &tokens).unwrap();
+    cache.clear(&mut seq);
+    // Nothing is free for a copy of the last page, which only the prefix cache has beside it.
+    assert_eq!(cache.adopt(&mut seq, &tokens, tokens.len()), tokens.len());
+    let mut copies = Vec::new();
+    cache.grow(&mut seq, 2 * PAGE_LEN, &mut copies).unwrap();
+    assert_eq!((copies, used(&cache)), (vec![], vec![(2, 0)]));
+}
+
+#[test]
 fn two_that_ran_the_same_prompt_keep_one_copy() {
     let mut cache = cache(16, None);
     let tokens = prompt(2 * PAGE_LEN + 1, 1);

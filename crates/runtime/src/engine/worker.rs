@@ -40,6 +40,8 @@ pub(super) struct Worker {
     waiting: BTreeMap<Key, Run>,
     /// In the order of their keys.
     running: Vec<Run>,
+    /// Pages ran out, and no step has succeeded since.
+    is_short: bool,
     planned: Vec<Planned>,
     scratch: Scratch,
     /// When what is not finished will be cancelled.
@@ -62,6 +64,7 @@ impl Worker {
             n_jobs: 0,
             waiting: BTreeMap::new(),
             running: Vec::new(),
+            is_short: false,
             planned: Vec::new(),
             scratch: Scratch::default(),
             deadline: None,
@@ -170,8 +173,12 @@ impl Worker {
         self.drop_runs(id);
     }
 
-    /// Moves those who wait to those who run, in their order, as far as there is room.
+    /// Moves those who wait to those who run, in their order, as far as there is room. Who has lost
+    /// its pages does not come back before the others have got on, or it would lose them again.
     fn admit(&mut self) {
+        if self.is_short && !self.running.is_empty() {
+            return;
+        }
         let mut n_answers: usize = self.running.iter().map(Run::n_answers).sum();
         while let Some(first) = self.waiting.first_entry() {
             let run = first.get();
@@ -230,6 +237,7 @@ impl Worker {
             catch_unwind(step)
         });
         masks.put_back(running);
+        self.is_short = matches!(result, Ok(Err(Error::Kv(_))));
         let rows = match result {
             Ok(Ok(rows)) => rows,
             Ok(Err(Error::Kv(_))) if running.len() > 1 => return self.preempt(),

@@ -161,6 +161,30 @@ fn answers_are_those_that_requests_get_alone() {
     }
 }
 
+/// Two whose prompts do not fit into one step's pages: the second loses its own until the first has
+/// got on, again and again.
+#[test]
+fn who_loses_its_pages_does_not_hold_up_the_others() {
+    let backend = CpuBackend::new(Some(2), None).unwrap();
+    let options =
+        LoadOptions { max_seq_len: Some(CONTEXT), chunk: 128, ..serving(Some(CONTEXT + 24)) };
+    let path = tiny("llama").join("model-f32.gguf");
+    let mut model = Model::load(&path, &backend, &options).unwrap();
+    let request = |len: usize, salt: u32| {
+        let prompt = (0..len as u32).map(|pos| 3 + (pos * 31 + salt * 17 + pos * pos * 7) % 200);
+        Request::new(prompt.collect(), request(0).params)
+    };
+    let requests = [request(180, 1), request(60, 2)];
+    let wanted = requests.each_ref().map(|request| alone(&mut model, request, 0));
+    let options = EngineOptions { prompt_tokens: Some(128), ..EngineOptions::default() };
+    let engine = Engine::start(model, options).unwrap();
+    let pending = requests.map(|request| submit(&engine, request));
+    for ((_ticket, events), wanted) in pending.iter().zip(wanted) {
+        assert_eq!(collect(1, events).0, [wanted]);
+    }
+    assert_eq!(idle_stats(&engine).kv_used_pages, 0);
+}
+
 #[test]
 fn a_draft_model_changes_no_answer() {
     let mut model = load("llama", LoadOptions::default());
