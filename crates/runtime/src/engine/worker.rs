@@ -281,10 +281,11 @@ impl Worker {
         }
     }
 
-    /// Takes the pages of the last run in order; it will be run again when there is room.
+    /// Takes the last in order out of the step, and its pages; it will be run again when there is
+    /// room. So the first in order always gets on.
     fn preempt(&mut self) {
-        let holds = |run: &Run| run.seq.as_ref().is_some_and(|_| run.done > 0);
-        let last = self.running.iter().rposition(holds).unwrap_or(self.running.len() - 1);
+        let in_step = |run: &Run| run.seq.is_some();
+        let last = self.running.iter().rposition(in_step).unwrap_or(self.running.len() - 1);
         let mut run = self.running.remove(last);
         if let Some(seq) = run.seq.take() {
             self.runner.remove(seq);
