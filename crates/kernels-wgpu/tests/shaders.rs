@@ -1,8 +1,9 @@
 //! Every variant of every shader through naga, which wgpu uses too.
 //!
 //! A shader is parsed, validated, held against its list of bindings, and written as SPIR-V (Vulkan),
-//! MSL (Metal) and HLSL (DX12), so that a machine with one of them vouches for all three. The texts as they are put together from
-//! their parts are left for reading in `kernels/` of Cargo's folder for the files of tests.
+//! MSL (Metal) and HLSL (DX12), so that a machine with one of them vouches for all three. The texts as
+//! they are put together from their parts are left for reading in `kernels/` of Cargo's folder for the
+//! files of tests.
 
 use naga::ShaderStage;
 use naga::back::pipeline_constants::process_overrides;

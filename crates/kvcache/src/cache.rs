@@ -48,6 +48,11 @@ impl SeqPages {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
+
+    /// Of each layer group page `idx`, unless a window has let go of it.
+    fn pages(&self, idx: usize) -> Vec<Option<PageId>> {
+        self.tables.iter().map(|table| table.page(idx)).collect()
+    }
 }
 
 /// The pools of all layer groups, and the prefix cache over them.
@@ -279,7 +284,7 @@ impl KvCache {
         seq.prompt.extend_from_slice(tokens);
         while let Some(page) = seq.prompt[seq.n_nodes * PAGE_LEN..].get(..PAGE_LEN) {
             let idx = seq.n_nodes;
-            let pages: Vec<_> = seq.tables.iter().map(|table| table.page(idx)).collect();
+            let pages = seq.pages(idx);
             let id = tree.insert(seq.node, page, &pages, &mut self.pools);
             // Where another sequence has stored the same page, one of both is enough.
             for (group, own) in pages.iter().enumerate() {
@@ -331,7 +336,7 @@ impl KvCache {
             && !rest.is_empty()
             && !tree.is_covered(seq.node, rest)
         {
-            let pages: Vec<_> = seq.tables.iter().map(|table| table.page(seq.n_nodes)).collect();
+            let pages = seq.pages(seq.n_nodes);
             // Without what a window has passed it would serve nobody.
             if pages.iter().all(Option::is_some) {
                 tree.insert(seq.node, rest, &pages, &mut self.pools);

@@ -165,11 +165,11 @@ fn answers_are_those_that_requests_get_alone() {
 /// got on, again and again.
 #[test]
 fn who_loses_its_pages_does_not_hold_up_the_others() {
-    let request = |len: usize, salt: u32| {
-        let prompt = (0..len as u32).map(|pos| 3 + (pos * 31 + salt * 17 + pos * pos * 7) % 200);
+    let of_length = |len: u32, salt: u32| {
+        let prompt = (0..len).map(|pos| 3 + (pos * 31 + salt * 17 + pos * pos * 7) % 200);
         Request::new(prompt.collect(), request(0).params)
     };
-    let requests = [request(180, 1), request(60, 2)];
+    let requests = [of_length(180, 1), of_length(60, 2)];
     let mut model = load("llama", LoadOptions::default());
     let wanted = requests.each_ref().map(|request| alone(&mut model, request, 0));
     let backend = CpuBackend::new(Some(2), None).unwrap();
