@@ -1,18 +1,16 @@
 //! `realizar serve` as a process: the line with its URL, an answer, and its end.
 
-#![cfg(unix)]
-
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use crate::fixture;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 fn model() -> String {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs/llama");
-    folder.join("model-f32.gguf").display().to_string()
+    fixture("model-f32.gguf").display().to_string()
 }
 
 fn command(args: &[&str]) -> Command {
@@ -247,13 +245,17 @@ fn traces_are_not_sent_by_other_protocols() {
     assert!(stderr.contains("OTEL_EXPORTER_OTLP_PROTOCOL is `grpc`"), "{stderr}");
 }
 
-#[cfg(not(feature = "otel"))]
+#[cfg(not(any(feature = "kv-events", feature = "otel")))]
 #[test]
-fn builds_without_traces_say_so() {
-    let output = command(&[&model(), "--port", "0", "--otel"]).output().expect("it starts");
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{stderr}");
-    assert!(stderr.contains("--features otel"), "{stderr}");
+fn builds_without_a_feature_name_it() {
+    for (option, feature) in
+        [(&["--otel"][..], "otel"), (&["--kv-events", "tcp://x:0"], "kv-events")]
+    {
+        let output = command(&[&model(), "--port", "0"]).args(option).output().expect("it starts");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(&format!("--features {feature}")), "{stderr}");
+    }
 }
 
 #[test]

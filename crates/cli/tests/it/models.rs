@@ -2,14 +2,10 @@
 //! measurements, and the errors of options that a model cannot meet.
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use crate::fixture;
 use serde_json::Value;
-
-fn fixture(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs/llama").join(name)
-}
 
 /// Runs the binary with `input` as standard input.
 fn run(args: &[&str], input: &str) -> Output {

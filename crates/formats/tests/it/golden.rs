@@ -2,14 +2,9 @@
 //!
 //! `fixtures/make.py` made the files and says what is in them.
 
-use std::path::{Path, PathBuf};
-
+use crate::fixture;
 use realizar_formats::{Array, Bytes, Error, Gguf, SafeTensors, TensorType, Value};
 use realizar_quant::BlockType;
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
-}
 
 fn f32s(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect()

@@ -1,17 +1,13 @@
 //! Writes models and reads them back: values, bytes and files.
 
 use std::io;
-use std::path::Path;
 
+use crate::fixture;
 use realizar_formats::{
     Array, Bytes, Error, Gguf, GgufWriter, SafeTensors, SafeTensorsWriter, SplitLimits, TensorType,
     Value,
 };
 use realizar_quant::BlockType;
-
-fn fixture(name: &str) -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
-}
 
 /// A writer with the metadata and tensors of `gguf`.
 fn copy_of<'a>(gguf: &Gguf, data: &'a [Bytes]) -> GgufWriter<'a> {

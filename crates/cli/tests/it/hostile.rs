@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::fixture;
 use realizar_formats::{Array, Gguf, GgufWriter, SplitLimits, TensorType, Value};
 use tempfile::TempDir;
 
@@ -15,10 +16,6 @@ struct Models {
     dir: TempDir,
     metadata: Vec<(String, Value)>,
     tensors: Vec<TensorSpec>,
-}
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs/llama").join(name)
 }
 
 impl Models {

@@ -1,0 +1,14 @@
+//! Tests of the built binary. One program, so that they are linked once.
+
+mod cli;
+mod hostile;
+mod models;
+#[cfg(unix)]
+mod serve;
+
+use std::path::{Path, PathBuf};
+
+/// A file of the tiny model.
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs/llama").join(name)
+}
