@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 
+use crate::shell;
+
 /// Where Vulkan drivers are registered.
 const DRIVER_FOLDERS: &[&str] =
     &["/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/etc/vulkan/icd.d"];
@@ -70,7 +72,11 @@ pub(crate) fn environment(width: Option<Width>) -> Result<Vec<(&'static str, OsS
             DRIVER_FOLDERS.join(", ")
         )
     })?;
-    let mut environment = vec![("VK_DRIVER_FILES", driver.into_os_string())];
+    let mut environment = vec![
+        ("VK_DRIVER_FILES", driver.into_os_string()),
+        // What it has compiled serves later programs, and later runs.
+        ("MESA_SHADER_CACHE_DIR", shell::cache_dir().join("shaders").into_os_string()),
+    ];
     if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
         // The driver looks for a display there and complains when the variable is not set.
         environment.push(("XDG_RUNTIME_DIR", std::env::temp_dir().into_os_string()));

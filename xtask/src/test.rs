@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::lavapipe::{self, Width};
 use crate::parity::{self, Totals};
+use crate::setup::Need;
 use crate::{shell, table, tidy};
 
 /// `cargo xtask test`
@@ -57,6 +58,23 @@ impl Step {
         self.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned())
     }
 
+    /// What the step needs beside the repository.
+    fn needs(self) -> &'static [Need] {
+        match self {
+            Self::Fmt | Self::Clippy | Self::Tidy | Self::Doc | Self::Parity => &[],
+            Self::Tests => &[Need::Vocabularies, Need::Driver],
+            Self::Real => &[Need::Models],
+            Self::GpuTests | Self::GpuParity => &[Need::Driver],
+            Self::GpuReal => &[Need::Driver, Need::Models],
+        }
+    }
+
+    /// Fetches the models, if the step needs them: late, as the engine that pulls them is built
+    /// by the steps before.
+    fn models(self) -> Result<()> {
+        if self.needs().contains(&Need::Models) { Need::Models.fetch() } else { Ok(()) }
+    }
+
     /// The step's work; only some steps count tests.
     fn run(self) -> Result<Totals> {
         match self {
@@ -64,20 +82,21 @@ impl Step {
             Self::Clippy => {
                 shell::check(
                     shell::cargo()
-                        .args(["clippy", "--workspace", "--all-targets", "--quiet", "--"])
-                        .args(["-D", "warnings"]),
+                        .args(["clippy", "--workspace", "--all-targets", "--all-features"])
+                        .args(["--quiet", "--", "-D", "warnings"]),
                 )?;
-                // The engine without GPUs and traces.
+                // The engine without its optional features; dependencies keep those that they have
+                // in the whole workspace, so that they are not built again.
                 shell::check(
                     shell::cargo()
-                        .args(["check", "--package", "realizar", "--no-default-features"])
-                        .arg("--quiet"),
+                        .args(["clippy", "--workspace", "--all-targets", "--no-default-features"])
+                        .args(["--quiet", "--", "-D", "warnings"]),
                 )?;
             }
             Self::Tidy => tidy::run()?,
             Self::Doc => shell::check(
                 shell::cargo()
-                    .args(["doc", "--workspace", "--no-deps", "--quiet"])
+                    .args(["doc", "--workspace", "--all-features", "--no-deps", "--quiet"])
                     .env("RUSTDOCFLAGS", "-D warnings"),
             )?,
             Self::Tests => {
@@ -85,22 +104,22 @@ impl Step {
                 if cfg!(target_os = "linux") {
                     tests.envs(lavapipe::environment(Some(Width::W256))?);
                 }
-                tests.args(["test", "--workspace", "--no-fail-fast"]);
+                tests.args(shell::TESTS).arg("--no-fail-fast");
                 tests.env("REALIZAR_VOCAB_DIR", shell::vocab_dir());
                 tests.env("REALIZAR_TEMPLATE_DIR", shell::template_dir());
                 return count_tests(&mut tests);
             }
             Self::Parity => {
-                let mut totals = parity::run(&parity::Args::tiny())?;
+                let mut totals = parity_of(parity::Args::tiny())?;
                 let tiers = parity::Args::archs().in_one_format().on_every_tier();
-                totals.add(parity::run(&tiers)?);
+                totals.add(parity_of(tiers)?);
                 return Ok(totals);
             }
-            Self::Real => return parity::run(&parity::Args::real()),
+            Self::Real => return parity_of(parity::Args::real()),
             Self::GpuTests => return gpu_tests(),
             Self::GpuParity => return gpu_parity(),
             Self::GpuReal => {
-                return parity::run(&if cfg!(target_os = "linux") {
+                return parity_of(if cfg!(target_os = "linux") {
                     parity::Args::first_prompts().on_lavapipe(Width::W256)
                 } else {
                     parity::Args::published().on_wgpu()
@@ -111,14 +130,23 @@ impl Step {
     }
 }
 
-/// Run the chosen steps up to the first that fails; the totals are the last line in any case.
+/// Fetch what the chosen steps need, and run them up to the first that fails; the totals are the
+/// last line in any case.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut rows = Vec::new();
     let mut totals = Totals::default();
     let mut failed = None;
+    let is_chosen = |step: &Step| {
+        (args.only.is_empty() || args.only.contains(step)) && !args.skip.contains(step)
+    };
+    let chosen = || Step::value_variants().iter().filter(|step| is_chosen(step));
+    for need in [Need::Driver, Need::Vocabularies] {
+        if chosen().any(|step| step.needs().contains(&need)) {
+            need.fetch()?;
+        }
+    }
     for &step in Step::value_variants() {
-        let chosen = args.only.is_empty() || args.only.contains(&step);
-        if !chosen || args.skip.contains(&step) {
+        if !is_chosen(&step) {
             rows.push(vec![step.name(), "skipped".to_owned(), String::new(), String::new()]);
             continue;
         }
@@ -128,7 +156,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         println!("== {} ==", step.name());
         let start = Instant::now();
-        let outcome = step.run();
+        let outcome = step.models().and_then(|()| step.run());
         let seconds = format!("{:.1} s", start.elapsed().as_secs_f64());
         let counted = outcome.as_ref().copied().unwrap_or_default();
         totals.add(counted);
@@ -153,6 +181,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if failed.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// Comparisons with the engine as the tests build it: what panics in a debug build alone is found
+/// here too, and nothing is built twice.
+fn parity_of(args: parity::Args) -> Result<Totals> {
+    parity::run(&args.with_engine(shell::build_tested_engine()?))
+}
+
 /// The GPU tests at the widths that the step `tests` leaves out.
 fn gpu_tests() -> Result<Totals> {
     let mut totals = Totals::default();
@@ -160,9 +194,8 @@ fn gpu_tests() -> Result<Totals> {
         println!("lavapipe is tested on Linux alone: skipped");
         return Ok(totals);
     }
-    // The step before built these programs; naming packages would build them with fewer features.
     let mut build = shell::cargo();
-    build.args(["test", "--workspace", "--no-run", "--quiet", "--message-format=json"]);
+    build.args(shell::TESTS).args(["--no-run", "--quiet", "--message-format=json"]);
     let messages = shell::output(&mut build)?;
     for &(package, target) in GPU_TESTS {
         let (program, folder) = messages
@@ -196,16 +229,16 @@ fn gpu_parity() -> Result<Totals> {
     let mut totals = Totals::default();
     if cfg!(target_os = "linux") {
         // Bits are compared at one width; the goldens compare them too, in F32.
-        totals.add(parity::run(&parity::Args::tiny().on_lavapipe(Width::W256))?);
+        totals.add(parity_of(parity::Args::tiny().on_lavapipe(Width::W256))?);
         let archs = parity::Args::archs;
         for width in [Width::W128, Width::W512] {
-            totals.add(parity::run(&archs().in_one_format().on_lavapipe(width))?);
+            totals.add(parity_of(archs().in_one_format().on_lavapipe(width))?);
         }
-        totals.add(parity::run(&archs().split().on_lavapipe(Width::W256))?);
+        totals.add(parity_of(archs().split().on_lavapipe(Width::W256))?);
     } else {
-        totals.add(parity::run(&parity::Args::tiny().on_wgpu())?);
-        totals.add(parity::run(&parity::Args::archs().on_wgpu().plainly())?);
-        totals.add(parity::run(&parity::Args::archs().split().on_wgpu())?);
+        totals.add(parity_of(parity::Args::tiny().on_wgpu())?);
+        totals.add(parity_of(parity::Args::archs().on_wgpu().plainly())?);
+        totals.add(parity_of(parity::Args::archs().split().on_wgpu())?);
     }
     Ok(totals)
 }

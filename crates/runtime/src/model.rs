@@ -204,8 +204,9 @@ impl Model {
         let mut memory = MemoryUse::default();
         let (mut parts, mut executables) = (Vec::new(), Vec::new());
         // The text side needs one thread, and packing waits for memory: both at once.
-        let (tokenizer, template) = std::thread::scope(|scope| {
-            let text = scope.spawn(|| text_side(&checkpoint, path));
+        let mut text = None;
+        rayon::in_place_scope(|scope| {
+            scope.spawn(|_| text = Some(text_side(&checkpoint, path)));
             for (backend, part, weights) in to_load {
                 let mut for_part = part_options(&part.graph, options, max_seq_len, limits)?;
                 for_part.packed_files = packed_files.clone();
@@ -214,8 +215,9 @@ impl Model {
                 executables.push(backend.load(plan, weights, &for_part)?);
                 parts.push(part);
             }
-            Ok::<_, Error>(text.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            Ok::<_, Error>(())
         })?;
+        let (tokenizer, template) = text.expect("the scope has waited for it");
         let executable = Stages::join(executables);
         let placement = Placement { parts };
         let text_path = match &checkpoint {

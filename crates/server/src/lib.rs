@@ -37,6 +37,7 @@ mod generation;
 mod health;
 mod ids;
 mod info;
+#[cfg(feature = "kv-events")]
 mod kv_events;
 mod listen;
 mod messages;
@@ -65,6 +66,7 @@ pub use chat_parser::{ChatDelta, ChatParser, ChatParserOptions};
 pub use config::{ConnectionLimits, Limits, ServerConfig, TlsFiles};
 pub use error::{ApiError, Error, LoadError};
 pub use fields::InvalidRequest;
+#[cfg(feature = "kv-events")]
 pub use kv_events::{KvEvents, KvEventsConfig};
 pub use messages::TemplateTraits;
 pub use reasoning::ReasoningFormat;

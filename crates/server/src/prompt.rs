@@ -3,6 +3,7 @@
 use crate::error::ApiError;
 use crate::registry::ModelLease;
 use crate::served::ServedModel;
+use rayon::prelude::*;
 use realizar_runtime::tokenizer::{EncodeOptions, Infill};
 use serde::de::{Error as _, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -124,7 +125,8 @@ pub(crate) async fn encode(
     options: EncodeOptions,
 ) -> Result<Vec<Vec<u32>>, ApiError> {
     let model = model.clone();
-    blocking(move || prompts.iter().map(|prompt| prompt.encode(&model, options)).collect()).await
+    blocking(move || prompts.par_iter().map(|prompt| prompt.encode(&model, options)).collect())
+        .await
 }
 
 /// The token ids of prompts for infilling: of each, what is generated stands between it and

@@ -123,7 +123,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
     let engine = match &args.bin {
         Some(bin) => bin.canonicalize().with_context(|| format!("open {}", bin.display()))?,
-        None => shell::build_engine()?,
+        None => shell::build_whole_engine()?,
     };
     let threads = match args.threads {
         Some(threads) => threads,

@@ -1,4 +1,4 @@
-//! `cargo xtask parity`: hold the release binary against reference outputs, as a user would.
+//! `cargo xtask parity`: hold the engine against reference outputs, by its command line.
 //!
 //! [`archs`] compares tiny models with transformers, [`bits`] compares the engine with itself bit
 //! by bit, [`real`] compares published models with an F32 reference, [`memory`] holds their peak
@@ -100,6 +100,11 @@ impl Args {
     /// What `cargo xtask test` runs on the published models.
     pub(crate) fn real() -> Self {
         Self { memory: true, ..Self::published() }
+    }
+
+    /// The same with this engine.
+    pub(crate) fn with_engine(self, bin: PathBuf) -> Self {
+        Self { bin: Some(bin), ..self }
     }
 
     /// The same on lavapipe with vectors of `width`.

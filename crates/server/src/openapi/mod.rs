@@ -353,12 +353,18 @@ mod tests {
         })
     }
 
+    /// What keeps `value` from being as a schema of draft 2020-12 says.
+    fn validate(schema: Value, value: &Value) -> Result<(), String> {
+        let (mut schemas, mut compiler) = (boon::Schemas::new(), boon::Compiler::new());
+        compiler.add_resource("schema.json", schema).expect("a name");
+        let idx = compiler.compile("schema.json", &mut schemas).expect("a schema");
+        schemas.validate(value, idx).map_err(|error| error.to_string())
+    }
+
     #[test]
     fn it_has_the_shape_of_openapi() {
         let document = loaded();
-        let validator = jsonschema::draft202012::new(&shape()).expect("the shape is a schema");
-        let errors: Vec<_> = validator.iter_errors(&document).map(|e| e.to_string()).collect();
-        assert!(errors.is_empty(), "{errors:#?}");
+        assert_eq!(validate(shape(), &document), Ok(()));
         assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
         let tags = document["tags"].as_array().expect("tags");
         for (path, item) in document["paths"].as_object().expect("paths") {
@@ -381,9 +387,7 @@ mod tests {
             for example in default.chain(examples) {
                 let mut schema = Value::Object(map.clone());
                 schema["components"] = document["components"].clone();
-                let valid = jsonschema::draft202012::new(&schema).expect("a schema");
-                let errors: Vec<_> = valid.iter_errors(example).map(|e| e.to_string()).collect();
-                assert!(errors.is_empty(), "{place}: {example}: {errors:?}");
+                assert_eq!(validate(schema, example), Ok(()), "{place}: {example}");
             }
         });
     }
@@ -526,7 +530,7 @@ mod tests {
                 let schema = &document["components"]["schemas"][schema]["properties"][name];
                 for probe in probes.as_array().expect("probes") {
                     let accepted = probe.is_null() || asks_for_nothing(probe);
-                    let described = jsonschema::draft202012::is_valid(schema, probe);
+                    let described = validate(schema.clone(), probe).is_ok();
                     assert_eq!(described, accepted, "{name}: {probe}");
                 }
             }

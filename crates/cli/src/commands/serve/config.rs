@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use realizar_server::{
-    ConnectionLimits, KvEventsConfig, Limits, ModelsConfig, ServerConfig, TlsFiles,
-};
+use realizar_server::{ConnectionLimits, Limits, ModelsConfig, ServerConfig, TlsFiles};
 
 use super::args::Args;
 use crate::ui;
@@ -55,16 +53,6 @@ pub(super) fn server_config(args: &Args) -> Result<ServerConfig> {
         request_timeout: args.timeout.map(seconds),
         shutdown_grace: seconds(args.grace),
         ..ServerConfig::default()
-    })
-}
-
-/// Where the changes of the prefix cache are published, if they are.
-pub(super) fn kv_events_config(args: &Args) -> Option<KvEventsConfig> {
-    let endpoint = args.kv_events.as_deref()?;
-    Some(KvEventsConfig {
-        replay_endpoint: args.kv_events_replay.clone(),
-        topic: args.kv_events_topic.clone(),
-        ..KvEventsConfig::new(endpoint)
     })
 }
 

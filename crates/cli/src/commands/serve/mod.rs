@@ -2,6 +2,7 @@
 
 mod args;
 mod config;
+mod kv_events;
 mod load;
 mod models;
 mod names;
@@ -9,7 +10,7 @@ mod names;
 pub(crate) use args::{Args, spell_out};
 
 use anyhow::{Context, Result};
-use realizar_server::{KvEvents, Models, Server, ServerConfig};
+use realizar_server::{Models, Server, ServerConfig};
 
 use crate::interrupt;
 use crate::options::GlobalArgs;
@@ -36,10 +37,7 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build();
     let runtime = runtime.context("cannot start the server's threads")?;
-    let kv_events = match config::kv_events_config(args) {
-        Some(config) => Some(runtime.block_on(KvEvents::bind(config))?),
-        None => None,
-    };
+    let kv_events = runtime.block_on(kv_events::bind(args))?;
     let loader = Loader {
         args: args.clone(),
         global: global.clone(),

@@ -1,5 +1,5 @@
-//! Weights on their way to the device: read and packed by several threads, copied
-//! by one, each once.
+//! Weights on their way to the device: read and packed on all threads, copied by
+//! one, each once.
 //!
 //! A linear's matrices of one type that follow one another become one matrix on
 //! the device, so that they are one multiplication. Vectors (norms, biases, the
@@ -8,20 +8,19 @@
 use crate::graph::{LinearPart, Op};
 use crate::plan::Plan;
 use crate::weights::{WeightData, WeightId, Weights};
+use rayon::prelude::*;
 use realizar_formats::Bytes;
 use realizar_kernels_wgpu::{Buffer, Error, Gpu, Matrix, pack_rows, packed_row_bytes};
 use realizar_quant::BlockType;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
 
-/// Bytes that a thread packs before it hands them over.
+/// Bytes of a piece that a thread packs.
 const PIECE_BYTES: usize = 4 << 20;
 /// Bytes that are copied before the device is waited for.
 const IN_FLIGHT_BYTES: usize = 64 << 20;
-/// Threads that read and pack.
-const MAX_THREADS: usize = 8;
+/// Pieces that are packed before they are copied.
+const BATCH_LEN: usize = 8;
 
 /// The weights that make up one matrix on the device: their rows, one below the
 /// other.
@@ -126,31 +125,21 @@ fn upload_matrices(
     Ok(made.into_iter().collect())
 }
 
+/// Packs and copies pieces; while one batch is copied, the next is packed.
 fn copy(
     gpu: &Gpu,
     weights: &Weights,
     made: &[(MatrixKey, Matrix)],
     pieces: &[Piece],
 ) -> Result<(), Error> {
-    let next = AtomicUsize::new(0);
-    let n_threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
-    let (sender, packed) = mpsc::sync_channel::<(&Piece, Vec<u8>)>(n_threads);
-    std::thread::scope(|scope| {
-        for _ in 0..n_threads {
-            let (sender, next) = (sender.clone(), &next);
-            scope.spawn(move || {
-                while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    // The receiver is gone when a copy failed.
-                    if sender.send((piece, pack(weights, piece))).is_err() {
-                        break;
-                    }
-                }
-            });
-        }
-        drop(sender);
-        let mut in_flight = 0;
-        // Dropping the receiver on an error ends the threads.
-        for (piece, bytes) in packed {
+    let mut batches = pieces.chunks(rayon::current_num_threads().min(BATCH_LEN));
+    let mut pack_next = || -> Vec<(&Piece, Vec<u8>)> {
+        let batch = batches.next().unwrap_or_default();
+        batch.par_iter().map(|piece| (piece, pack(weights, piece))).collect()
+    };
+    let mut in_flight = 0;
+    let mut write = |batch: Vec<(&Piece, Vec<u8>)>| -> Result<(), Error> {
+        for (piece, bytes) in batch {
             made[piece.matrix].1.write_rows(gpu, piece.to_row as u32, &bytes)?;
             in_flight += bytes.len();
             if in_flight >= IN_FLIGHT_BYTES {
@@ -158,8 +147,15 @@ fn copy(
                 in_flight = 0;
             }
         }
-        flush(gpu)
-    })
+        Ok(())
+    };
+    let mut packed = pack_next();
+    while !packed.is_empty() {
+        let (written, next) = rayon::join(|| write(packed), &mut pack_next);
+        written?;
+        packed = next;
+    }
+    flush(gpu)
 }
 
 /// Waits until what was copied has arrived, which frees the memory in between.

@@ -1,7 +1,7 @@
 //! The server's OpenAPI document, to which every answer that a test gets is held.
 
 use super::common::Answer;
-use jsonschema::Validator;
+use boon::{Compiler, SchemaIndex, Schemas, ValidationError};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -12,6 +12,36 @@ pub(crate) struct Document {
     /// The components, without room for members of objects that they do not describe.
     closed: Value,
     validators: Mutex<HashMap<String, Arc<Validator>>>,
+}
+
+/// A compiled schema of draft 2020-12.
+struct Validator {
+    schemas: Schemas,
+    idx: SchemaIndex,
+}
+
+impl Validator {
+    fn new(schema: Value) -> Self {
+        let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
+        compiler.add_resource("schema.json", schema).expect("a name");
+        let idx = compiler.compile("schema.json", &mut schemas).expect("a schema");
+        Self { schemas, idx }
+    }
+
+    /// Where and why `value` is not as the schema says.
+    fn errors(&self, value: &Value) -> Vec<String> {
+        fn leaves(error: &ValidationError<'_, '_>, out: &mut Vec<String>) {
+            if error.causes.is_empty() {
+                out.push(format!("{}: {}", error.instance_location, error.kind));
+            }
+            error.causes.iter().for_each(|cause| leaves(cause, out));
+        }
+        let mut out = Vec::new();
+        if let Err(error) = self.schemas.validate(value, self.idx) {
+            leaves(&error, &mut out);
+        }
+        out
+    }
 }
 
 impl Document {
@@ -65,11 +95,11 @@ impl Document {
             }
             let components = if is_answer { &self.closed } else { &self.root["components"] };
             schema["components"] = components.clone();
-            Arc::new(jsonschema::draft202012::new(&schema).expect("a schema"))
+            Arc::new(Validator::new(schema))
         });
         let validator = validator.clone();
         drop(validators);
-        validator.iter_errors(value).map(|e| format!("{}: {e}", e.instance_path())).collect()
+        validator.errors(value)
     }
 
     /// Holds an answer to the document, and the request where it was answered as asked.
