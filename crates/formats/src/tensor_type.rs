@@ -71,6 +71,34 @@ const PLAIN: [Row; 12] = [
     row(TensorType::F8E5M2, "F8_E5M2", 1, None),
 ];
 
+/// The block types of `ggml.h` that are not read, for messages; those of
+/// removed types stay reserved.
+const UNSUPPORTED: [(u32, &str); 23] = [
+    (4, "Q4_2"),
+    (5, "Q4_3"),
+    (16, "IQ2_XXS"),
+    (17, "IQ2_XS"),
+    (18, "IQ3_XXS"),
+    (19, "IQ1_S"),
+    (20, "IQ4_NL"),
+    (21, "IQ3_S"),
+    (22, "IQ2_S"),
+    (23, "IQ4_XS"),
+    (29, "IQ1_M"),
+    (31, "Q4_0_4_4"),
+    (32, "Q4_0_4_8"),
+    (33, "Q4_0_8_8"),
+    (34, "TQ1_0"),
+    (35, "TQ2_0"),
+    (36, "IQ4_NL_4_4"),
+    (37, "IQ4_NL_4_8"),
+    (38, "IQ4_NL_8_8"),
+    (39, "MXFP4"),
+    (40, "NVFP4"),
+    (41, "Q1_0"),
+    (42, "Q2_0"),
+];
+
 impl TensorType {
     /// 32-bit floats.
     pub const F32: Self = Self::Block(BlockType::F32);
@@ -152,6 +180,11 @@ impl TensorType {
         BlockType::from_ggml_id(id).map(Self::Block).or_else(plain)
     }
 
+    /// The name of the block type with that GGUF id, where it is one that is not read.
+    pub fn unsupported_name(id: u32) -> Option<&'static str> {
+        UNSUPPORTED.iter().find(|(known, _)| *known == id).map(|(_, name)| *name)
+    }
+
     /// The id that GGUF files store, for a type that they can hold.
     pub fn ggml_id(self) -> Option<u32> {
         match self {
@@ -206,6 +239,12 @@ mod tests {
         }
         assert_eq!(TensorType::from_ggml_id(26), Some(TensorType::I32));
         assert_eq!(TensorType::from_ggml_id(4), None);
+        for id in 0..64 {
+            let read = TensorType::from_ggml_id(id).is_some();
+            let named = TensorType::unsupported_name(id).is_some();
+            // ggml has ids up to 42.
+            assert_eq!((read ^ named, read && named), (id <= 42, false), "id {id}");
+        }
         assert_eq!(TensorType::Block(BlockType::Q4_K).dtype(), None);
         assert_eq!(TensorType::U16.ggml_id(), None);
     }

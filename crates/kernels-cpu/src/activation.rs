@@ -10,6 +10,8 @@ const GELU_SLOPE: f32 = 0.797_884_6;
 const GELU_CUBIC: f32 = 0.044_715;
 /// The slope of the quick form of GELU.
 const GELU_QUICK: f32 = 1.702;
+/// From here on `mish` is `x` to the last bit.
+const MISH_HI: f32 = 20.0;
 
 /// An activation function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,11 +32,13 @@ pub enum Activation {
     Tanh,
     /// The logistic function.
     Sigmoid,
+    /// `x * tanh(ln(1 + e^x))` (arXiv:1908.08681).
+    Mish,
 }
 
 impl Activation {
     /// Every activation.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Silu,
         Self::Gelu,
         Self::GeluTanh,
@@ -43,6 +47,7 @@ impl Activation {
         Self::ReluSquared,
         Self::Tanh,
         Self::Sigmoid,
+        Self::Mish,
     ];
 
     /// The function at one point.
@@ -58,6 +63,12 @@ impl Activation {
             Self::ReluSquared => x.max(0.0) * x.max(0.0),
             Self::Tanh => math::tanh(x),
             Self::Sigmoid => math::sigmoid(x),
+            Self::Mish => {
+                // tanh(ln(1 + e)) is e (e + 2) / (e (e + 2) + 2).
+                let e = math::exp(x.min(MISH_HI));
+                let n = e * (e + 2.0);
+                x * (n / (n + 2.0))
+            }
         }
     }
 }
@@ -181,13 +192,13 @@ pub fn gated_row(tier: Tier, activation: Activation, gate: &[f32], up: &[f32], o
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::{
-        __m256, _mm256_add_ps, _mm256_fmadd_ps, _mm256_max_ps, _mm256_mul_ps, _mm256_set1_ps,
-        _mm256_setzero_ps,
+        __m256, _mm256_add_ps, _mm256_div_ps, _mm256_fmadd_ps, _mm256_max_ps, _mm256_min_ps,
+        _mm256_mul_ps, _mm256_set1_ps, _mm256_setzero_ps,
     };
 
-    use super::{Activation, GELU_CUBIC, GELU_QUICK, GELU_SLOPE};
+    use super::{Activation, GELU_CUBIC, GELU_QUICK, GELU_SLOPE, MISH_HI};
     use crate::lanes;
-    use crate::math::avx2::{erf, sigmoid, tanh};
+    use crate::math::avx2::{erf, exp, sigmoid, tanh};
 
     /// Calls `$run!(f)` with the function of an activation on eight lanes, so that
     /// each activation has a loop of its own.
@@ -202,6 +213,7 @@ mod avx2 {
                 Activation::ReluSquared => $run!(relu_squared),
                 Activation::Tanh => $run!(tanh),
                 Activation::Sigmoid => $run!(sigmoid),
+                Activation::Mish => $run!(mish),
             }
         };
     }
@@ -265,6 +277,15 @@ mod avx2 {
     fn relu_squared(x: __m256) -> __m256 {
         _mm256_mul_ps(relu(x), relu(x))
     }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn mish(x: __m256) -> __m256 {
+        let two = _mm256_set1_ps(2.0);
+        let e = exp(_mm256_min_ps(x, _mm256_set1_ps(MISH_HI)));
+        let n = _mm256_mul_ps(e, _mm256_add_ps(e, two));
+        _mm256_mul_ps(x, _mm256_div_ps(n, _mm256_add_ps(n, two)))
+    }
 }
 
 #[cfg(test)]
@@ -294,6 +315,7 @@ mod tests {
             Activation::ReluSquared => x.max(0.0).powi(2),
             Activation::Tanh => x.tanh(),
             Activation::Sigmoid => sigmoid(x),
+            Activation::Mish => x * x.exp().ln_1p().tanh(),
         }
     }
 

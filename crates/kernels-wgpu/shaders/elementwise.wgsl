@@ -52,6 +52,13 @@ fn erf(x: f32) -> f32 {
     return sign(x) * (1.0 - p * t * exp(-z * z));
 }
 
+// tanh(ln(1 + e)) is e (e + 2) / (e (e + 2) + 2); beyond 20 it is 1 to the last bit.
+fn mish(x: f32) -> f32 {
+    let e = exp(clamp(x, -80.0, 20.0));
+    let n = e * (e + 2.0);
+    return x * (n / (n + 2.0));
+}
+
 fn activation(act: u32, x: f32) -> f32 {
     switch act {
         case 0u: { return x * sigmoid(x); }
@@ -61,7 +68,8 @@ fn activation(act: u32, x: f32) -> f32 {
         case 4u: { return max(x, 0.0); }
         case 5u: { return max(x, 0.0) * max(x, 0.0); }
         case 6u: { return safe_tanh(x); }
-        default: { return sigmoid(x); }
+        case 7u: { return sigmoid(x); }
+        default: { return mish(x); }
     }
 }
 

@@ -25,11 +25,13 @@ pub enum Activation {
     Tanh,
     /// The logistic function.
     Sigmoid,
+    /// `x * tanh(ln(1 + e^x))`.
+    Mish,
 }
 
 impl Activation {
     /// Every activation; a shader knows them by their index here.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Silu,
         Self::Gelu,
         Self::GeluTanh,
@@ -38,6 +40,7 @@ impl Activation {
         Self::ReluSquared,
         Self::Tanh,
         Self::Sigmoid,
+        Self::Mish,
     ];
 }
 
@@ -154,6 +157,7 @@ mod tests {
             Activation::ReluSquared => x.max(0.0).powi(2),
             Activation::Tanh => x.tanh(),
             Activation::Sigmoid => sigmoid(x),
+            Activation::Mish => x * x.exp().ln_1p().tanh(),
         };
         match op {
             Elementwise::Act(a) => act(a, x),

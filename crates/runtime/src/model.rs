@@ -5,8 +5,9 @@ use crate::Error;
 use crate::backend::stages::Stages;
 use crate::backend::{Arithmetic, Backend, ExecutableOptions, Role};
 use crate::checkpoint::Checkpoint;
-use crate::config::Config;
+use crate::config::{Config, MAX_POSITIONS};
 use crate::embedding::Pooling;
+use crate::fingerprint::Fingerprint;
 use crate::graph::{self, Graph};
 use crate::memory::MemoryUse;
 use crate::metrics::{DispatchMetrics, DispatchSnapshot};
@@ -16,7 +17,6 @@ use crate::placement::{Placement, ToLoad, place};
 use crate::plan::{RowLimits, plan};
 use crate::rope::RopeStretch;
 use crate::runner::{Chunk, Outputs, Runner};
-use crate::session_file::model_hash;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{WeightData, Weights};
@@ -63,8 +63,8 @@ pub struct LoadOptions {
     /// arithmetic.
     pub kv_type: Option<BlockType>,
     /// The most tokens of a sequence. `None` is what the model was made for, up
-    /// to [`DEFAULT_MAX_SEQ_LEN`] and, with LongRoPE, to the context before it was
-    /// stretched: a longer one changes the angles of every position.
+    /// to [`DEFAULT_MAX_SEQ_LEN`] and, with LongRoPE and dynamic NTK, to the context before it
+    /// was stretched: a longer one changes the angles of every position.
     pub max_seq_len: Option<usize>,
     /// A stretch of the rotary embedding, for contexts longer than the model was made for.
     pub rope_stretch: Option<RopeStretch>,
@@ -127,7 +127,7 @@ pub struct Model {
     n_params: usize,
     weight_bytes: usize,
     memory: MemoryUse,
-    hash: String,
+    fingerprint: Fingerprint,
 }
 
 /// A model's graph and weights before they have a place.
@@ -198,9 +198,9 @@ impl Model {
         let kv = kv_pools(&graph.kv_groups, options, max_seq_len, limits.tokens)?;
         let output = (options.output, graph.output_width());
         let (n_params, weight_bytes) = sizes(&weights);
-        let hash = model_hash(&checkpoint, &weights)?;
+        let fingerprint = Fingerprint::new(&graph, &weights, options.arithmetic);
         let to_load = place(graph, weights, config.n_layers, (first, last), last_layers)?;
-        let packed_files = options.packed_cache.files(&checkpoint)?;
+        let packed_files = options.packed_cache.files(&checkpoint, &fingerprint)?;
         let mut memory = MemoryUse::default();
         let (mut parts, mut executables) = (Vec::new(), Vec::new());
         // The text side needs one thread, and packing waits for memory: both at once.
@@ -220,6 +220,15 @@ impl Model {
         let (tokenizer, template) = text.expect("the scope has waited for it");
         let executable = Stages::join(executables);
         let placement = Placement { parts };
+        let runner = Runner::new(
+            executable,
+            limits,
+            output,
+            config.vocab_size,
+            max_seq_len,
+            &kv,
+            options.prefix_cache,
+        );
         let text_path = match &checkpoint {
             Checkpoint::Gguf(gguf) => gguf.path().to_owned(),
             Checkpoint::Hf { .. } => path.to_owned(),
@@ -228,15 +237,8 @@ impl Model {
             path: path.to_owned(),
             text_path,
             architecture,
-            runner: Runner::new(
-                executable,
-                limits,
-                output,
-                config.vocab_size,
-                max_seq_len,
-                &kv,
-                options.prefix_cache,
-            ),
+            fingerprint: fingerprint.placed(&placement.parts, runner.layout()),
+            runner,
             default_pooling,
             backend: placement.backends(),
             config,
@@ -246,11 +248,11 @@ impl Model {
             n_params,
             weight_bytes,
             memory,
-            hash,
         })
     }
 
-    /// The memory that [`Self::load_split`] would take for the same. No weight is read.
+    /// The memory that [`Self::load_split`] would take for the same. No weight is read, but for
+    /// a head that the file stores although the settings call it tied.
     ///
     /// # Errors
     /// As for [`Self::load_split`], as far as the files and the options tell.
@@ -296,9 +298,9 @@ impl Model {
         &self.backend
     }
 
-    /// What tells it from other models: a hash of its weights' shapes, types and first values.
-    pub fn hash(&self) -> &str {
-        &self.hash
+    /// What its keys and values depend on.
+    pub fn fingerprint(&self) -> &Fingerprint {
+        &self.fingerprint
     }
 
     /// Elements of all weights.
@@ -470,7 +472,10 @@ fn stretch_context(config: &mut Config, stretch: RopeStretch) -> Result<(), Erro
     }
     match config.rope.stretched(stretch, config.max_seq_len) {
         Some(rope) => config.rope = rope,
-        None => return refuse("the model's rotary embedding cannot be stretched".to_owned()),
+        None if config.rope.rotary_dim == 0 => {
+            return refuse("the model has no rotary embedding".to_owned());
+        }
+        None => return refuse("the model's rotary embedding has a scaling already".to_owned()),
     }
     config.max_seq_len = (config.max_seq_len as f64 * f64::from(factor)) as usize;
     Ok(())
@@ -479,7 +484,7 @@ fn stretch_context(config: &mut Config, stretch: RopeStretch) -> Result<(), Erro
 /// The context that the options and the model agree on.
 fn context(config: &Config, options: &LoadOptions) -> Result<usize, Error> {
     let refuse = |reason: String| Err(Error::Option { option: "ctx", reason });
-    let stretched = config.rope.stretched_context().unwrap_or(0).min(1 << 31);
+    let stretched = config.rope.stretched_context().unwrap_or(0).min(MAX_POSITIONS);
     let longest = config.max_seq_len.max(stretched);
     match options.max_seq_len {
         None => {
@@ -488,8 +493,12 @@ fn context(config: &Config, options: &LoadOptions) -> Result<usize, Error> {
         }
         Some(0) => refuse("a context has at least one token".to_owned()),
         Some(n) if n > longest => {
-            let advice = "a scaling of the rotary embedding can stretch it";
-            refuse(format!("{n} is more than the {longest} the model was made for; {advice}"))
+            let can_stretch = config.rope.stretched(RopeStretch::Linear(2.0), longest).is_some();
+            let advice = match can_stretch {
+                true => "; a scaling of the rotary embedding can stretch it",
+                false => "",
+            };
+            refuse(format!("{n} is more than the {longest} the model was made for{advice}"))
         }
         Some(n) => Ok(n),
     }

@@ -144,10 +144,12 @@ fn read_tensor(path: &Path, cursor: &mut Cursor<'_>, i: usize) -> Result<TensorI
     shape.reverse();
 
     let id = cursor.u32().map_err(in_tensor)?;
-    let ty = TensorType::from_ggml_id(id).ok_or_else(|| Error::UnknownType {
-        path: path.to_path_buf(),
-        tensor: one_line(name),
-        found: format!("type id {id}"),
+    let ty = TensorType::from_ggml_id(id).ok_or_else(|| {
+        let (path, tensor) = (path.to_path_buf(), one_line(name));
+        match TensorType::unsupported_name(id) {
+            Some(ty) => Error::UnsupportedType { path, tensor, ty },
+            None => Error::UnknownType { path, tensor, found: format!("type id {id}") },
+        }
     })?;
     let n_bytes = ty.size_of_shape(&shape).map_err(|_| {
         let expected = format_args!("rows of whole {ty} blocks of {}", ty.block_len());

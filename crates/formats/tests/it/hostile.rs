@@ -254,6 +254,8 @@ fn gguf_errors_name_what_is_wrong() {
     check("value type", 1, 13, "key 's': expected a value type id from 0 to 12, found 13");
     check("number of dimensions", 0, 5, "tensor 'a': expected at most 4 dimensions, found 5");
     check("tensor type", 1, 99, "tensor 'b': expected a known element type, found type id 99");
+    check("tensor type", 1, 20, "tensor 'b': unsupported block type IQ4_NL");
+    check("tensor type", 1, 39, "tensor 'b': unsupported block type MXFP4");
     check(
         "dimension",
         2,

@@ -27,9 +27,9 @@ use std::sync::Arc;
 /// The arithmetic of matrix products.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// By the row's role: F32 activations for prompts, where a matrix is read once
-    /// for many rows; 8-bit activations for generated tokens, where reading it is
-    /// all.
+    /// 8-bit activations for quantized weights: on the CPU in all rows, on a GPU in
+    /// generated rows, where reading the matrix is all. Prompt rows on a GPU, and float
+    /// weights everywhere, have F32 activations.
     #[default]
     Auto,
     /// F32 activations throughout.

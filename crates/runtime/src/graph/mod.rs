@@ -70,6 +70,8 @@ pub enum Activation {
     Tanh,
     /// The logistic function.
     Sigmoid,
+    /// `x * tanh(ln(1 + e^x))` (arXiv:1908.08681).
+    Mish,
 }
 
 /// Which columns of a head a rotary embedding takes for a pair.

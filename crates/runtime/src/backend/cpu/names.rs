@@ -14,6 +14,7 @@ pub(super) fn activation(act: Activation) -> kernels::Activation {
         Activation::ReluSquared => kernels::Activation::ReluSquared,
         Activation::Tanh => kernels::Activation::Tanh,
         Activation::Sigmoid => kernels::Activation::Sigmoid,
+        Activation::Mish => kernels::Activation::Mish,
     }
 }
 
