@@ -65,7 +65,7 @@ pub use error::{DeviceFault, Error};
 pub use generate::{
     Event, FinishReason, GenerateParams, Generation, Session, Timings, TokenEvent, TopLogprob,
 };
-pub use memory::MemoryUse;
+pub use memory::{ByteSize, MemoryUse};
 pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model, ModelOutput};
 pub use models::{supported_gguf, supported_hf};
 pub use packed_cache::{PackedCache, PackedFiles};
