@@ -115,8 +115,24 @@ fn usage_errors_exit_with_2() {
         &["embed", "m", "hi", "-f", "x"],
         &["embed", "m", "hi", "--pooling", "max"],
         &["embed", "m", "hi", "--dimensions", "0"],
+        &["serve", "-hx"],
+        &["serve", "-hf"],
     ] {
-        assert_eq!(cli.run(args).status.code(), Some(2), "{args:?}");
+        let output = cli.run(args);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{args:?}");
+        assert!(output.stderr.starts_with(b"error: "), "{args:?}");
+    }
+    for (args, want) in [
+        (&["run", "m", "hi", "-fa"][..], "`-fa`: "),
+        (&["run", "m", "hi", "-np", "2"], "--parallel, which `run` does not have"),
+        (&["run", "m", "-ngl", "x", "hi"], "--gpu-layers"),
+        (&["run", "m", "-ngl", "0", "hi"], "the device is `cpu`"),
+        (&["run", "m", "-p", "hi"], "realizar run MODEL PROMPT"),
+    ] {
+        let output = cli.run(args);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+        assert!(error.starts_with("error: ") && error.contains(want), "{args:?}: {error}");
     }
     let error = cli.fails(&["logits", "m", "--ids", "1,2", "--positions", "2"], 2);
     assert!(error.contains("the last position is 1"), "{error}");
