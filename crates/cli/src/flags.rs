@@ -124,6 +124,7 @@ pub(crate) fn spell_out(
                 }
                 Meaning::Model(scheme) => {
                     out.insert(model_at, format!("{scheme}{}", value()?).into());
+                    model_at += 1;
                 }
             }
             continue;
@@ -237,6 +238,7 @@ mod tests {
             &["--color", "never", "serve", "-hf", "x/y", "-np", "4", "-cb"],
             &["--color", "never", "serve", "hf:x/y", "--parallel", "4", "--cont-batching"],
         );
+        check(&["serve", "-m", "a", "-hf", "x/y"], &["serve", "a", "hf:x/y"]);
         check(&["serve", "m", "-hfd", "x/z"], &["serve", "m", "--draft-model", "hf:x/z"]);
         check(
             &["serve", "m", "-md", "d", "-ub", "8"],

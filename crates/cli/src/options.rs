@@ -478,7 +478,7 @@ fn logit_bias(text: &str) -> Result<(u32, f32), String> {
 }
 
 /// Reads the text of a command: an argument, `-f FILE` (`-` is standard input) or, when neither
-/// is given, standard input that is not a terminal.
+/// is given, standard input that is not a terminal and not empty.
 pub(crate) fn read_text(
     argument: Option<&str>,
     file: Option<&PathBuf>,
@@ -491,10 +491,12 @@ pub(crate) fn read_text(
             let text = std::fs::read_to_string(path);
             text.map(without_mark).with_context(|| format!("cannot read {}", path.display()))
         }
-        (None, None) if std::io::stdin().is_terminal() => {
-            Err(ui::usage(format!("no {what}: give it as an argument, with -f FILE or by a pipe")))
-        }
-        (None, None) => read_stdin(),
+        (None, None) => match read_pipe()? {
+            text if text.is_empty() => Err(ui::usage(format!(
+                "no {what}: give it as an argument, with -f FILE or by a pipe"
+            ))),
+            text => Ok(text),
+        },
     }
 }
 

@@ -383,7 +383,11 @@ fn an_alias_with_another_checksum_is_removed() {
 #[test]
 fn chat_and_prompts_need_input() {
     let cli = Cli::new();
-    // Standard input that holds no text is an empty prompt of a missing model: one error line.
+    for command in ["run", "embed", "tokenize"] {
+        let error = cli.fails(&[command, "nothing"], 2);
+        assert!(error.contains("by a pipe"), "{command}: {error}");
+    }
+    // Standard input that holds no text is a conversation without a message.
     let error = cli.fails(&["chat", "nothing"], 1);
     assert!(error.contains("no model `nothing`"), "{error}");
     let list = stdout(&cli.run(&["list"]));
