@@ -258,7 +258,9 @@ fn keep_end(mut messages: ChildStderr) -> Result<JoinHandle<Vec<u8>>> {
 fn reason(messages: &[u8]) -> String {
     let text = String::from_utf8_lossy(messages);
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let line = lines().rfind(|line| line.starts_with("ERROR:")).or_else(|| lines().next_back());
+    // Of what pip did not foresee it prints a traceback, whose last line is the reason.
+    let is_error = |line: &&str| line.starts_with("ERROR:") && *line != "ERROR: Exception:";
+    let line = lines().rfind(is_error).or_else(|| lines().next_back());
     match line {
         Some(line) if line.ends_with("No module named pip") => {
             format!("{line}; install pip for this Python")
@@ -432,6 +434,22 @@ mod tests {
             &["p/w/config.json", "p/w/model.safetensors", "p/w/x.py", "p/tokenizer.json"];
         let want = vec![(0, "p/w/config.json".to_owned()), (0, "p/w/model.safetensors".to_owned())];
         assert_eq!(choose("p==1", &[members]), Ok(Choice::Folder(want)));
+    }
+
+    #[test]
+    fn the_reason_is_one_line_of_pips_messages() {
+        let traceback = "ERROR: Exception:\nTraceback (most recent call last):\n  File \"a.py\"\n\
+                         OSError: [Errno 28] No space left on device\n\n";
+        for (messages, want) in [
+            ("", "it printed no message"),
+            ("WARNING: a\nERROR: b\nERROR: c\nd\n", "c"),
+            ("x\n\n y \n", "y"),
+            (traceback, "OSError: [Errno 28] No space left on device"),
+            ("python3: No module named pip\n", "python3: No module named pip; install pip"),
+        ] {
+            let found = reason(messages.as_bytes());
+            assert!(found.starts_with(want), "{messages:?}: {found}");
+        }
     }
 
     #[test]
