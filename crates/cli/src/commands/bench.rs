@@ -155,7 +155,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             out,
             "| {} {name} | {} | {} | {} | {} | {} | {mean:.2} ± {std:.2} |",
             model.architecture(),
-            ByteSize::from(model.weight_bytes()).to_string(),
+            ByteSize::from(model.weight_bytes()),
             ui::count(model.n_params() as u64),
             model.backend(),
             n_threads.map_or_else(|| "-".to_owned(), |n| n.to_string()),
