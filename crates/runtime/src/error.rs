@@ -157,7 +157,11 @@ pub enum Error {
     #[error("{}", one_line(&.0.to_string()))]
     Render(#[from] crate::template::Error),
     /// The weights or the settings of the model lead to no numbers.
-    #[error("{}: the output is not finite: a weight or a setting cannot be right", path.display())]
+    #[error(
+        "{}: the model's output is not finite: its weights or settings are corrupt; \
+         fetch or convert it again",
+        path.display()
+    )]
     NotFinite {
         /// The file or directory.
         path: PathBuf,
@@ -230,6 +234,18 @@ pub enum Error {
     /// The engine ends before the request is complete.
     #[error("the engine is shutting down")]
     Ended,
+}
+
+impl Error {
+    /// Names the model at `path` where its output is at fault, of which logits cannot tell.
+    pub(crate) fn of_model(self, path: &Path) -> Self {
+        match self {
+            Self::Sampling(crate::sampling::Error::Logit { .. }) => {
+                Self::NotFinite { path: path.to_owned() }
+            }
+            error => error,
+        }
+    }
 }
 
 /// The most characters of a text from a file in a message.

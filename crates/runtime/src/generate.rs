@@ -182,7 +182,7 @@ impl Session {
     /// # Errors
     /// If a parameter is out of range, the prompt is empty or does not fit the
     /// context, no token continues the answer as its constraint wants it, the model
-    /// was loaded for embeddings, or the device fails.
+    /// was loaded for embeddings or its output is not finite, or the device fails.
     pub fn generate(
         &mut self,
         model: &mut Model,
@@ -191,6 +191,7 @@ impl Session {
         on_event: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
     ) -> Result<Generation, Error> {
         let started = Instant::now();
+        let path = model.path().to_owned();
         let (tokenizer, runner) = model.parts()?;
         runner.output().require(ModelOutput::Logits)?;
         let room = check_len(ids, runner.max_seq_len())?;
@@ -219,7 +220,8 @@ impl Session {
         let prompt = started.elapsed();
 
         loop {
-            let Next { token, finished } = answer.next(&logits, &mut scratch)?;
+            let next = answer.next(&logits, &mut scratch);
+            let Next { token, finished } = next.map_err(|error| error.of_model(&path))?;
             let mut flow = ControlFlow::Continue(());
             if let Some(Chosen { id, text, logprob, top_logprobs }) = &token {
                 out.text.push_str(text);

@@ -67,7 +67,7 @@ pub use fingerprint::Fingerprint;
 pub use generate::{
     Event, FinishReason, GenerateParams, Generation, Session, Timings, TokenEvent, TopLogprob,
 };
-pub use memory::MemoryUse;
+pub use memory::{ByteSize, MemoryUse};
 pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model, ModelOutput};
 pub use models::{supported_gguf, supported_hf};
 pub use packed_cache::{PackedCache, PackedFiles};

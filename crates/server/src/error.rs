@@ -10,7 +10,7 @@ use axum::extract::rejection::PathRejection;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use realizar_runtime::engine::SubmitError;
-use realizar_runtime::{sampling, tokenizer};
+use realizar_runtime::{ByteSize, sampling, tokenizer};
 use serde_json::{Value, json};
 use std::fmt;
 use std::io;
@@ -88,7 +88,9 @@ pub enum LoadError {
     },
     /// The model takes more memory than all models may.
     #[error(
-        "the model `{name}` takes {needed} bytes of memory; all models together may take {limit}"
+        "the model `{name}` takes {} of memory; all models together may take {}",
+        ByteSize::from(*needed),
+        ByteSize::from(*limit)
     )]
     TooLarge {
         /// The model.
@@ -123,6 +125,13 @@ pub enum LoadError {
     /// The server is about to end.
     #[error("the server is shutting down")]
     Closed,
+}
+
+impl LoadError {
+    /// Whether the model itself is the reason, and not what the server does meanwhile.
+    pub(crate) fn is_failure(&self) -> bool {
+        matches!(self, Self::Failed { .. } | Self::TooLarge { .. })
+    }
 }
 
 /// When to come back if models in use leave no room.
@@ -256,7 +265,8 @@ impl ApiError {
 
     /// The body is longer than allowed.
     pub fn too_large(limit: usize) -> Self {
-        Self::new(Kind::TooLarge, format!("the body is larger than the {limit} bytes allowed"))
+        let limit = ByteSize::from(limit);
+        Self::new(Kind::TooLarge, format!("the body is larger than the {limit} allowed"))
     }
 
     /// The body is said to be something other than JSON.
@@ -284,7 +294,8 @@ impl ApiError {
 
     /// The client does not read its stream, of which more than `limit` bytes wait for it.
     pub(crate) fn slow_reader(limit: usize) -> Self {
-        let message = format!("more than {limit} bytes of this stream waited to be read");
+        let limit = ByteSize::from(limit);
+        let message = format!("more than {limit} of this stream waited to be read");
         Self::new(Kind::SlowReader, message)
     }
 
@@ -487,6 +498,8 @@ mod tests {
         check(LoadError::NotLoaded { name: name() }, 400, json!("model_not_loaded"));
         check(LoadError::Loaded { name: name() }, 400, Value::Null);
         let too_large = LoadError::TooLarge { name: name(), needed: 2, limit: 1 };
+        let text = "the model `m` takes 2 B of memory; all models together may take 1 B";
+        assert_eq!(too_large.to_string(), text);
         check(too_large, 500, json!("model_load_failed"));
         check(LoadError::Closed, 503, json!("unavailable"));
         let busy = ApiError::from(LoadError::Busy { name: name() }).into_response();

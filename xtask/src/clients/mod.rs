@@ -1,10 +1,11 @@
-//! `cargo xtask clients`: stock clients, a schema tester and a router against the server, each in a
-//! scratch environment in `.cache/clients`.
+//! `cargo xtask clients`: stock clients, the chat page in a browser, a schema tester and a router
+//! against the server, each in a scratch environment in `.cache/clients`.
 //!
 //! A client is a script in `xtask/clients`, which tries the same abilities as the others and tells
 //! what came of each.
 
 mod install;
+mod page;
 mod router;
 mod schema;
 
@@ -76,7 +77,7 @@ pub(crate) struct Args {
     /// More arguments for `realizar serve`, in one text.
     #[arg(long, value_name = "ARGS", default_value = "", allow_hyphen_values = true)]
     args: String,
-    /// Only these rows: names of clients, `schemathesis`, `vllm-router`.
+    /// Only these rows: names of clients, `page`, `schemathesis`, `vllm-router`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Threads of each server; all cores by default.
@@ -115,7 +116,7 @@ struct Tried {
 
 /// Run all rows, print the table and the reasons.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let names = || CLIENTS.iter().map(|c| c.name).chain([schema::NAME, router::NAME]);
+    let names = || CLIENTS.iter().map(|c| c.name).chain([page::NAME, schema::NAME, router::NAME]);
     for only in &args.only {
         let known = names().collect::<Vec<_>>().join(", ");
         ensure!(names().any(|name| name == only), "--only: `{only}` is none of {known}");
@@ -155,6 +156,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             tried.extend(client.run(&server)?);
         }
         server.stop()?;
+    }
+    if wanted(page::NAME) {
+        println!("clients: {}", page::NAME);
+        tried.push(page::run(&contender, &setup)?);
     }
     if wanted(schema::NAME) {
         println!("clients: {}", schema::NAME);

@@ -88,7 +88,8 @@ fn measure(engine: &Engine, alias: &str) -> Result<Measured> {
     let mut command = engine.command(&["run", alias, "--raw", "--ignore-eos", "-n", "32"]);
     command.args(["--temp", "0", "--ctx", &ctx, "--json", "The capital of France is"]);
     // The answer is short, so the process never waits for a reader.
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
     let status = format!("/proc/{}/status", child.id());
     let mut peak = 0;
     while child.try_wait()?.is_none() {

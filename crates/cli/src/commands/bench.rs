@@ -5,9 +5,9 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::Result;
-use realizar_runtime::BenchTest;
 use realizar_runtime::backend::Role;
 use realizar_runtime::metrics::{DispatchSnapshot, LatencySnapshot};
+use realizar_runtime::{BenchTest, ByteSize};
 use serde_json::json;
 
 use crate::engine::{Engine, Needs};
@@ -155,7 +155,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             out,
             "| {} {name} | {} | {} | {} | {} | {} | {mean:.2} ± {std:.2} |",
             model.architecture(),
-            ui::size(model.weight_bytes() as u64),
+            ByteSize::from(model.weight_bytes()),
             ui::count(model.n_params() as u64),
             model.backend(),
             n_threads.map_or_else(|| "-".to_owned(), |n| n.to_string()),

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
+use realizar_runtime::ByteSize;
 use realizar_runtime::device::{DeviceInfo, devices};
 
 use crate::ui;
@@ -40,7 +41,7 @@ fn row(device: &DeviceInfo) -> Vec<String> {
         device.title.clone(),
         device.kind.to_owned(),
         device.api.to_owned(),
-        device.memory_bytes.map_or_else(|| "-".to_owned(), ui::size),
+        device.memory_bytes.map_or_else(|| "-".to_owned(), |n| ByteSize(n).to_string()),
         or_dash(&device.driver),
         or_dash(&device.features.join(", ")),
     ]

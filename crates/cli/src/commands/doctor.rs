@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
+use realizar_runtime::ByteSize;
 use realizar_runtime::device::{Cores, Devices, Machine, devices_in_hardware, machine};
 use serde::Serialize;
 
@@ -52,9 +53,11 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
             1 => String::new(),
             n => format!(" for {n} hardware threads"),
         };
-        format!("{} {}{shared}", name.trim_end(), ui::size(cache.bytes as u64))
+        format!("{} {}{shared}", name.trim_end(), ByteSize::from(cache.bytes))
     });
-    let size = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), ui::size);
+    let size = |bytes: Option<u64>| {
+        bytes.map_or_else(|| "unknown".to_owned(), |n| ByteSize(n).to_string())
+    };
     let huge_pages = match (huge_pages.mode, huge_pages.used) {
         (None, _) => "none".to_owned(),
         (Some(mode), true) => format!("{mode}; used for large memory, not for mapped files"),
@@ -87,7 +90,7 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
     ];
     // The first device is the processor.
     for gpu in report.devices.devices.iter().skip(1) {
-        let memory = gpu.memory_bytes.map_or_else(String::new, |n| format!(", {}", ui::size(n)));
+        let memory = gpu.memory_bytes.map_or_else(String::new, |n| format!(", {}", ByteSize(n)));
         let text = format!("{}: {} ({}, {}{memory})", gpu.name, gpu.title, gpu.kind, gpu.api);
         rows.push(("gpu", text));
     }

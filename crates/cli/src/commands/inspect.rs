@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use realizar_formats::{Array, Gguf, SafeTensors, TensorInfo, Value};
+use realizar_runtime::ByteSize;
 use realizar_runtime::device::DeviceChoice;
 use serde_json::{Map, json};
 
@@ -208,7 +209,7 @@ fn print_text(report: &Report, full: bool) -> Result<()> {
         report.format,
         total.tensors,
         ui::count(total.elements),
-        ui::size(total.bytes)
+        ByteSize(total.bytes)
     )?;
 
     writeln!(out, "\nMetadata")?;
@@ -229,7 +230,7 @@ fn print_text(report: &Report, full: bool) -> Result<()> {
                 format!("  {}", shorten(&tensor.name, full)),
                 tensor.ty.name().to_owned(),
                 format!("[{}]", shape.join(", ")),
-                ui::size(tensor.n_bytes as u64),
+                ByteSize::from(tensor.n_bytes).to_string(),
             ]
         })
         .collect();
@@ -242,7 +243,7 @@ fn print_text(report: &Report, full: bool) -> Result<()> {
             format!("  {name}"),
             format!("{} tensors", sum.tensors),
             ui::count(sum.elements),
-            ui::size(sum.bytes),
+            ByteSize(sum.bytes).to_string(),
             format!("{share:.1} %"),
         ]
     };

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
+use realizar_runtime::ByteSize;
 use serde_json::json;
 
 use crate::options::GlobalArgs;
@@ -63,11 +64,11 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             || entry.path.display().to_string(),
             |alias| format!("{} ({})", alias.description, alias.licence),
         );
-        rows.push(row([&m.name, &ui::size(m.bytes), "pulled", &about]));
+        rows.push(row([&m.name, &ByteSize(m.bytes).to_string(), "pulled", &about]));
     }
     for alias in ALIASES.iter().filter(|alias| !pulled(alias.name)) {
         let about = format!("{} ({})", alias.description, alias.licence);
-        rows.push(row([alias.name, &ui::size(alias.bytes), "-", &about]));
+        rows.push(row([alias.name, &ByteSize(alias.bytes).to_string(), "-", &about]));
     }
     let mut out = ui::out();
     ui::table(&mut out, &rows, &[1])?;

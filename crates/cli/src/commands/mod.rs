@@ -23,8 +23,6 @@ use clap::Subcommand;
 
 use crate::options::Cli;
 
-pub(crate) use serve::spell_out;
-
 /// The subcommands, in the order in which help lists them: use, models, measure, machine, shell.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::engine::{Engine, Needs};
 use crate::interrupt;
-use crate::options::{GenerateArgs, GlobalArgs, LoadArgs, TemplateArgs, read_text};
+use crate::options::{GenerateArgs, GlobalArgs, LoadArgs, TemplateArgs, read_pipe, read_text};
 use crate::ui;
 
 /// The answer streams to standard output, a line with timings goes to standard error.
@@ -23,8 +23,8 @@ use crate::ui;
 pub(crate) struct Args {
     /// Model: a path, an alias, or hf:, https:// or pip: source
     model: String,
-    /// The prompt; without it, -f FILE or standard input is read. Write -- before one that begins
-    /// with a hyphen
+    /// The prompt; text from a pipe comes before it. Without it, -f FILE or standard input is
+    /// read. Write -- before one that begins with a hyphen
     #[arg(allow_negative_numbers = true)]
     prompt: Option<String>,
     /// Read the prompt from FILE; - is standard input
@@ -51,7 +51,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
-    let prompt = read_text(args.prompt.as_deref(), args.file.as_ref(), "prompt")?;
+    let prompt = match &args.prompt {
+        Some(prompt) => joined(&read_pipe()?, prompt),
+        None => read_text(None, args.file.as_ref(), "prompt")?,
+    };
     let grammar = args.generate.grammar.read()?;
     let path = global.sources()?.resolve(&args.model)?;
     let start = Instant::now();
@@ -139,6 +142,12 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
         ui::dim(&format!("{device} | load {ms:.0} ms | {timings}"));
     }
     Ok(if guard.asked() { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
+}
+
+/// The prompt of a command line behind the text that was piped to it, on a line of its own.
+fn joined(piped: &str, prompt: &str) -> String {
+    let end = if piped.is_empty() || piped.ends_with('\n') { "" } else { "\n" };
+    format!("{piped}{end}{prompt}")
 }
 
 /// `prompt 9 tokens, 88.1 tok/s | generated 32 tokens, 40.2 tok/s | seed 7 | stop`; without the
@@ -237,6 +246,15 @@ fn top_logprobs(model: &Model, generation: &Generation) -> Result<serde_json::Va
 mod tests {
     use super::*;
     use realizar_runtime::FinishReason;
+
+    #[test]
+    fn a_prompt_follows_what_is_piped() {
+        for (piped, prompt, want) in
+            [("", "p", "p"), ("a\nb\n", "p", "a\nb\np"), ("a", "p", "a\np"), ("\n", "p", "\np")]
+        {
+            assert_eq!(joined(piped, prompt), want, "{piped:?}");
+        }
+    }
 
     #[test]
     fn timing_lines() {

@@ -1,4 +1,4 @@
-//! Models of the Hugging Face hub: `hf:owner/repo[/file][@revision]`.
+//! Models of the Hugging Face hub: `hf:owner/repo[:quantization | /file][@revision]`.
 //!
 //! `hf-hub` downloads (resumable, in the hub's own cache layout below `<cache>/hf`); what lives
 //! here is the argument, the choice of files from a repository's listing, and the token, which is
@@ -24,8 +24,21 @@ const PREFERRED: &[&str] = &["Q4_K_M", "Q8_0"];
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct HfSource {
     repo: String, // owner/name
+    /// Part of the name of the file, such as `Q8_0`.
+    quantization: Option<String>,
     file: Option<String>,
     revision: Option<String>,
+}
+
+/// What a source asks for in its repository.
+#[derive(Debug, Clone, Copy)]
+enum Wanted<'a> {
+    /// The file of this name.
+    File(&'a str),
+    /// The GGUF file with this in its name.
+    Quantization(&'a str),
+    /// What suits best.
+    Any,
 }
 
 /// The files to fetch.
@@ -40,7 +53,8 @@ enum Selection {
 impl HfSource {
     /// Reads what follows `hf:`.
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        let wrong = || anyhow!("`hf:{text}`: expected hf:owner/repo[/file][@revision]");
+        let wrong =
+            || anyhow!("`hf:{text}`: expected hf:owner/repo[:quantization | /file][@revision]");
         let (path, revision) = match text.split_once('@') {
             Some((path, revision)) => (path, Some(revision.to_owned())),
             None => (text, None),
@@ -49,14 +63,18 @@ impl HfSource {
         let owner = parts.next().unwrap_or_default();
         let name = parts.next().unwrap_or_default();
         let file = parts.next().map(str::to_owned);
-        if !is_safe(owner) || !is_safe(name) {
+        let (name, quantization) = match name.split_once(':') {
+            Some((name, quantization)) => (name, Some(quantization.to_owned())),
+            None => (name, None),
+        };
+        if !is_safe(owner) || !is_safe(name) || (file.is_some() && quantization.is_some()) {
             return Err(wrong());
         }
         let ok = |text: &Option<String>| text.as_deref().is_none_or(is_safe);
-        if !ok(&file) || !ok(&revision) {
+        if !ok(&file) || !ok(&revision) || !ok(&quantization) {
             return Err(wrong());
         }
-        Ok(Self { repo: format!("{owner}/{name}"), file, revision })
+        Ok(Self { repo: format!("{owner}/{name}"), quantization, file, revision })
     }
 
     pub(crate) fn key(&self) -> String {
@@ -84,7 +102,12 @@ impl HfSource {
         let repo =
             api.repo(Repo::with_revision(self.repo.clone(), RepoType::Model, info.sha.clone()));
         let listing: Vec<String> = info.siblings.into_iter().map(|s| s.rfilename).collect();
-        let selection = select(&self.repo, self.file.as_deref(), &listing)?;
+        let wanted = match (&self.file, &self.quantization) {
+            (Some(file), _) => Wanted::File(file),
+            (None, Some(quantization)) => Wanted::Quantization(quantization),
+            (None, None) => Wanted::Any,
+        };
+        let selection = select(&self.repo, wanted, &listing)?;
         let (Selection::Files(files) | Selection::Directory(files)) = &selection;
         let mut paths = Vec::new();
         let mut total = 0;
@@ -140,6 +163,9 @@ impl HfSource {
 impl fmt::Display for HfSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "hf:{}", self.repo)?;
+        if let Some(quantization) = &self.quantization {
+            write!(f, ":{quantization}")?;
+        }
         if let Some(file) = &self.file {
             write!(f, "/{file}")?;
         }
@@ -202,17 +228,18 @@ fn token(var: impl Fn(&str) -> Option<String>) -> Option<String> {
 }
 
 /// Chooses what to fetch from a repository that holds the files `listing`.
-fn select(repo: &str, file: Option<&str>, listing: &[String]) -> Result<Selection> {
+fn select(repo: &str, wanted: Wanted<'_>, listing: &[String]) -> Result<Selection> {
     let listing: Vec<&str> =
         listing.iter().map(String::as_str).filter(|name| is_safe(name)).collect();
-    if let Some(file) = file {
+    if let Wanted::File(file) = wanted {
         if !listing.contains(&file) {
             let models: Vec<&str> = listing.iter().copied().filter(|n| is_model(n)).collect();
             bail!("{repo} has no file {file}; its model files: {}", join(&models));
         }
         return Ok(Selection::Files(shards_of(file, &listing)));
     }
-    if listing.contains(&"config.json") && listing.iter().any(|n| is_weight_file(n)) {
+    let is_any = matches!(wanted, Wanted::Any);
+    if is_any && listing.contains(&"config.json") && listing.iter().any(|n| is_weight_file(n)) {
         let files = listing
             .iter()
             .filter(|n| is_weight_file(n) || (!n.contains('/') && belongs_to_directory_model(n)));
@@ -226,15 +253,25 @@ fn select(repo: &str, file: Option<&str>, listing: &[String]) -> Result<Selectio
         .filter(|n| n.ends_with(".gguf") && !n.contains("mmproj") && !n.contains("imatrix"))
         .filter(|n| shard(n).is_none_or(|(_, index, _)| index == 1))
         .collect();
+    let matching = |part: &str| -> Vec<&str> {
+        let part = part.to_ascii_uppercase();
+        candidates.iter().copied().filter(|n| n.to_ascii_uppercase().contains(&part)).collect()
+    };
+    if let Wanted::Quantization(quantization) = wanted {
+        return match matching(quantization).as_slice() {
+            [one] => Ok(Selection::Files(shards_of(one, &listing))),
+            [] => bail!("{repo} has no .gguf file of {quantization}: {}", join(&candidates)),
+            several => bail!(
+                "{repo} has several files of {quantization}, name one as hf:{repo}/FILE: {}",
+                join(several)
+            ),
+        };
+    }
     if let [only] = candidates.as_slice() {
         return Ok(Selection::Files(shards_of(only, &listing)));
     }
     for preferred in PREFERRED {
-        let matching: Vec<&str> = candidates
-            .iter()
-            .copied()
-            .filter(|n| n.to_ascii_uppercase().contains(preferred))
-            .collect();
+        let matching = matching(preferred);
         if let [one] = matching.as_slice() {
             return Ok(Selection::Files(shards_of(one, &listing)));
         }
@@ -297,21 +334,40 @@ mod tests {
             parse("o/r/d/f.gguf@refs/pr/1"),
             some("o/r", Some("d/f.gguf"), Some("refs/pr/1"))
         );
-        for wrong in ["", "o", "o/", "/r", "o/r/", "o/r@", "o/../x", "o/r/../../x", "../r"] {
+        let source = HfSource::parse("o/r:Q8_0@v2").expect("a quantization");
+        assert_eq!((source.repo.as_str(), source.quantization.as_deref()), ("o/r", Some("Q8_0")));
+        assert_eq!(source.to_string(), "hf:o/r:Q8_0@v2");
+        for wrong in [
+            "o/r:",
+            "o/:Q8_0",
+            "o/r:Q8_0/f.gguf",
+            "",
+            "o",
+            "o/",
+            "/r",
+            "o/r/",
+            "o/r@",
+            "o/../x",
+            "o/r/../../x",
+            "../r",
+        ] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }
     }
 
     #[test]
     fn selection() {
-        let check = |file: Option<&str>, listing: &[&str], want: &str| {
+        let check_wanted = |wanted: Wanted<'_>, listing: &[&str], want: &str| {
             let listing: Vec<String> = listing.iter().map(|n| (*n).to_owned()).collect();
-            let got = match select("o/r", file, &listing) {
+            let got = match select("o/r", wanted, &listing) {
                 Ok(Selection::Files(files)) => format!("files {}", files.join(" ")),
                 Ok(Selection::Directory(files)) => format!("dir {}", files.join(" ")),
                 Err(error) => format!("error {error:#}"),
             };
             assert!(got.starts_with(want), "{listing:?}: {got}");
+        };
+        let check = |file: Option<&str>, listing: &[&str], want: &str| {
+            check_wanted(file.map_or(Wanted::Any, Wanted::File), listing, want);
         };
         let quants = ["README.md", "m.Q2_K.gguf", "m.Q4_K_M.gguf", "m.Q8_0.gguf"];
         check(None, &quants, "files m.Q4_K_M.gguf");
@@ -321,6 +377,15 @@ mod tests {
             &quants,
             "error o/r has no file x; its model files: m.Q2_K.gguf, m.Q4_K_M",
         );
+        for (quantization, want) in [
+            ("q2_k", "files m.Q2_K.gguf"),
+            ("Q6_K", "error o/r has no .gguf file of Q6_K: m.Q2_K.gguf, m.Q4_K_M.gguf"),
+            ("Q", "error o/r has several files of Q, name one as hf:o/r/FILE: m.Q2_K.gguf"),
+        ] {
+            check_wanted(Wanted::Quantization(quantization), &quants, want);
+        }
+        let both = ["config.json", "model.safetensors", "m-F16.gguf"];
+        check_wanted(Wanted::Quantization("F16"), &both, "files m-F16.gguf");
         check(None, &["m-q2_k.gguf", "m-q8_0.gguf"], "files m-q8_0.gguf");
         check(None, &["m-f16.gguf", "mmproj-m.gguf"], "files m-f16.gguf");
         check(None, &["a.Q2_K.gguf", "b.Q6_K.gguf"], "error o/r has several models");

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use realizar_runtime::ByteSize;
 use ureq::http::{HeaderMap, StatusCode, header};
 
 use super::cache::{Staging, create_dir, hash_file, hex, safe_name};
@@ -109,15 +110,16 @@ impl HttpsSource {
         let progress = Progress::bytes(&format!("pulling {}", self.file), total);
         progress.set(offset);
         let mut reader = response.into_body().into_with_config().limit(u64::MAX).reader();
-        let got = copy(&mut reader, &mut out, &self.url, &progress)?;
+        let got = copy(&mut reader, (&mut out, partial), &self.url, &progress)?;
         out.sync_all().with_context(|| format!("cannot write {}", partial.display()))?;
         if let Some(total) = total
             && offset + got != total
         {
             bail!(
-                "{}: the connection ended after {} of {total} bytes; pull again to resume",
+                "{}: the connection ended after {} of {}; pull again to resume",
                 self.url,
-                offset + got
+                ByteSize(offset + got),
+                ByteSize(total)
             );
         }
         progress.done();
@@ -183,7 +185,12 @@ fn open_partial(partial: &Path, offset: u64, headers: &HeaderMap) -> Result<File
     Ok(file)
 }
 
-fn copy(reader: &mut dyn Read, out: &mut File, url: &str, progress: &Progress) -> Result<u64> {
+fn copy(
+    reader: &mut dyn Read,
+    (out, path): (&mut File, &Path),
+    url: &str,
+    progress: &Progress,
+) -> Result<u64> {
     let mut buffer = vec![0u8; 1 << 18];
     let mut total = 0;
     loop {
@@ -195,7 +202,7 @@ fn copy(reader: &mut dyn Read, out: &mut File, url: &str, progress: &Progress) -
                 return Err(e).with_context(|| format!("{url}: interrupted; pull again to resume"));
             }
         };
-        out.write_all(&buffer[..n]).context("cannot write the download")?;
+        out.write_all(&buffer[..n]).with_context(|| format!("cannot write {}", path.display()))?;
         total += n as u64;
         progress.add(n as u64);
     }

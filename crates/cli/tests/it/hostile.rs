@@ -171,6 +171,12 @@ fn broken_models_name_the_file_and_what_is_wrong() {
         t.3.fill(0xff);
     });
     logits("nan.gguf", &["not finite"]);
+    let error = m.fails(&["run", "nan.gguf", "--raw", "hi"], 1);
+    assert!(error.contains("nan.gguf: the model's output is not finite"), "{error}");
+    assert!(
+        error.contains("weights or settings are corrupt; fetch or convert it again"),
+        "{error}"
+    );
 
     let run = |name: &str, wants: &[&str]| {
         m.succeeds(&["logits", name, "--ids", "1,2"]);

@@ -98,6 +98,20 @@ fn generation_streams_what_json_reports() {
 }
 
 #[test]
+fn piped_text_comes_before_the_prompt() {
+    let ids = |args: &[&str], input: &str| {
+        let base = ["run", &model(), "--raw", "-n", "1", "--json"];
+        let object = stdout(&[&base[..], args].concat(), input);
+        let object: Value = serde_json::from_str(&object).expect("JSON");
+        object["prompt_ids"].clone()
+    };
+    let both = ids(&[], "ab\ncd");
+    assert_ne!(ids(&["cd"], ""), both);
+    assert_eq!(ids(&["cd"], "ab"), both);
+    assert_eq!(ids(&["cd"], "ab\n"), both);
+}
+
+#[test]
 fn embeddings_are_one_line_for_each_text() {
     let model = model();
     let rows = |args: &[&str], input: &str| -> Vec<Value> {
@@ -221,6 +235,7 @@ fn what_a_model_cannot_do_is_one_line() {
         (&["chat", &model], "no chat template"),
         (&["run", &model, "abc", "--raw", "--ctx", "100000"], "100000"),
         (&["run", &model, "abc", "--template", "no-such-file"], "no-such-file"),
+        (&["run", &model, "abc", "--raw", "--regex", "(("], "regex parse error: unclosed group"),
         (&["logits", &model, "--ids", "1,99999"], "99999"),
         (&["tokenize", &model, "--decode", "99999"], "99999"),
         (&["perplexity", &model, "-f", "-", "--ctx", "16"], "too few"),

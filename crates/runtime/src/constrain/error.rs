@@ -77,9 +77,14 @@ pub(super) fn message(error: &impl std::fmt::Display) -> String {
     let text = error.to_string();
     let mut lines = text.lines().map(str::trim);
     let mut message = lines.next().unwrap_or_default().to_owned();
-    for place in lines.filter(|line| line.starts_with("while processing")) {
-        message.push(' ');
-        message.push_str(place);
+    let is_of_regex = message.ends_with("regex parse error:");
+    for line in lines {
+        // What is wrong with a regular expression stands under a drawing of it.
+        let cause = line.strip_prefix("error: ").filter(|_| is_of_regex);
+        if let Some(part) = cause.or(Some(line).filter(|l| l.starts_with("while processing"))) {
+            message.push(' ');
+            message.push_str(part);
+        }
     }
     clip(&message)
 }
@@ -101,5 +106,7 @@ mod tests {
         assert_eq!(message(&"too big\n<non-verbose/>"), "too big");
         assert_eq!(message(&"at 1(2): no\n   1 | x\n"), "at 1(2): no");
         assert_eq!(message(&"no\n  while processing #/a"), "no while processing #/a");
+        let regex = "regex parse error:\n    ((\n     ^\nerror: unclosed group\n 1 | start";
+        assert_eq!(message(&regex), "regex parse error: unclosed group");
     }
 }

@@ -30,7 +30,7 @@ pub enum Error {
         found: usize,
     },
     /// The model produced a logit that is not a number or is plus infinity.
-    #[error("the logit of token {id} is {value}; the model's arithmetic has failed")]
+    #[error("the logit of token {id} is {value}: the model's weights or settings are corrupt")]
     Logit {
         /// The token id.
         id: usize,

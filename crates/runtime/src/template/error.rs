@@ -30,7 +30,7 @@ pub enum Error {
         limit: u64,
     },
     /// The template wrote too much.
-    #[error("the chat template wrote more than {limit} bytes")]
+    #[error("the chat template wrote more than {}", crate::ByteSize::from(*limit))]
     Output {
         /// The limit in bytes.
         limit: usize,

@@ -69,6 +69,12 @@ impl Registry {
         let thread = std::thread::Builder::new().name("load".to_owned());
         let spawned = thread.spawn(move || {
             let result = registry.load(&of_thread, Room::Make);
+            // A load at the start is reported by who asked for it.
+            if let Err(error) = &result
+                && error.is_failure()
+            {
+                tracing::error!(model = of_thread, "{error}");
+            }
             // Everyone who waited may have left.
             let _ = sender.send(Some(result));
         });
@@ -106,13 +112,10 @@ impl Registry {
             }
             Err(error) => {
                 entry.slot = Slot::Unloaded;
-                let is_failure =
-                    matches!(error, LoadError::Failed { .. } | LoadError::TooLarge { .. });
-                if is_failure {
+                if error.is_failure() {
                     entry.counts.failures += 1;
-                    tracing::error!(model = name, "{error}");
                 }
-                entry.error = is_failure.then(|| error.clone());
+                entry.error = error.is_failure().then(|| error.clone());
                 Err(error)
             }
         };

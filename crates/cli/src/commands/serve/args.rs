@@ -1,6 +1,5 @@
 //! What `realizar serve` is told on the command line.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use realizar_runtime::sampling::SamplingParams;
@@ -79,7 +78,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "S", default_value = "75", value_parser = positive)]
     #[arg(allow_negative_numbers = true)]
     pub(super) idle_timeout: usize,
-    /// Requests that run together; -np does the same
+    /// Requests that run together; also -np
     #[arg(long, value_name = "N", default_value = "16", value_parser = positive)]
     #[arg(visible_alias = "max-seqs", alias = "max-num-seqs", allow_negative_numbers = true)]
     pub(super) parallel: usize,
@@ -165,21 +164,6 @@ pub(crate) struct Args {
     pub(super) load: LoadArgs,
 }
 
-/// llama-server's flags of two letters, which the parser does not know, as it knows them.
-const TWO_LETTERS: [(&str, &str); 2] = [("-cb", "--cont-batching"), ("-np", "--parallel")];
-
-/// Spells out llama-server's flags of two letters where they belong to `serve`.
-pub(crate) fn spell_out(mut args: Vec<OsString>) -> Vec<OsString> {
-    let end = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
-    let start = args[..end].iter().position(|arg| arg == "serve").unwrap_or(end);
-    for arg in &mut args[start..end] {
-        if let Some((_, long)) = TWO_LETTERS.iter().find(|(short, _)| arg == short) {
-            *arg = OsString::from(long);
-        }
-    }
-    args
-}
-
 /// Sampling of requests that ask for nothing else.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Defaults of requests")]
@@ -213,23 +197,5 @@ impl SamplingArgs {
             repetition_penalty: self.repeat_penalty.unwrap_or(base.repetition_penalty),
             ..base
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flags_of_two_letters() {
-        let check = |args: &[&str], want: &[&str]| {
-            let spelled = spell_out(args.iter().map(OsString::from).collect());
-            assert_eq!(spelled, want, "{args:?}");
-        };
-        check(&["r", "serve", "m", "-np", "4"], &["r", "serve", "m", "--parallel", "4"]);
-        check(&["r", "-v", "serve", "-cb", "m"], &["r", "-v", "serve", "--cont-batching", "m"]);
-        check(&["r", "run", "m", "-np"], &["r", "run", "m", "-np"]);
-        check(&["r", "serve", "--", "-np"], &["r", "serve", "--", "-np"]);
-        check(&["r"], &["r"]);
     }
 }

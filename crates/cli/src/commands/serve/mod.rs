@@ -7,7 +7,7 @@ mod load;
 mod models;
 mod names;
 
-pub(crate) use args::{Args, spell_out};
+pub(crate) use args::Args;
 
 use anyhow::{Context, Result};
 use realizar_server::{Models, Server, ServerConfig};

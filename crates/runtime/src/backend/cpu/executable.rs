@@ -7,6 +7,7 @@ use super::packed::PackedWeights;
 use crate::Error;
 use crate::backend::{Arithmetic, Batch, Executable, ExecutableOptions};
 use crate::graph::{Attention, Op, RowDomain};
+use crate::memory::ByteSize;
 use crate::metrics::{DispatchMetrics, OpClass};
 use crate::plan::{Place, Plan, Step};
 use crate::weights::{WeightData, WeightId, Weights};
@@ -51,7 +52,7 @@ pub(super) struct CpuExecutable {
 }
 
 fn out_of_memory(option: &'static str, what: &str, n_bytes: usize) -> Error {
-    let reason = format!("{what} of {n_bytes} bytes does not fit in memory");
+    let reason = format!("{what} of {} does not fit in memory", ByteSize::from(n_bytes));
     Error::Option { option, reason }
 }
 

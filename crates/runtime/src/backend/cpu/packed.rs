@@ -5,6 +5,7 @@
 use super::linear::linears;
 use crate::Error;
 use crate::graph::Op;
+use crate::memory::ByteSize;
 use crate::packed_cache::{Key, PackedFiles};
 use crate::plan::{Plan, Step};
 use crate::weights::{WeightData, WeightId, Weights};
@@ -128,7 +129,7 @@ fn places(plan: &Plan, weights: &Weights) -> Result<(Vec<Option<Place>>, usize),
 }
 
 fn too_large(n_bytes: usize) -> Error {
-    let reason = format!("packed weights of {n_bytes} bytes do not fit in memory");
+    let reason = format!("packed weights of {} do not fit in memory", ByteSize::from(n_bytes));
     Error::Option { option: "model", reason }
 }
 

@@ -14,7 +14,7 @@ use crate::Error;
 use crate::backend::{Backend, Executable, ExecutableOptions};
 use crate::error::DeviceFault;
 use crate::graph::Fusions;
-use crate::memory::MemoryUse;
+use crate::memory::{ByteSize, MemoryUse};
 use crate::plan::Plan;
 use crate::weights::Weights;
 use executable::WgpuExecutable;
@@ -65,7 +65,13 @@ fn device_error(device: &str, error: &kernels::Error) -> Error {
         kernels::Error::Lost(_) => DeviceFault::Lost,
         _ => DeviceFault::Other,
     };
-    Error::Device { device: device.to_owned(), fault, reason: error.to_string() }
+    let reason = match error {
+        kernels::Error::OutOfMemory { what, n_bytes } => {
+            format!("the GPU has no memory left for {what} of {}", ByteSize(*n_bytes))
+        }
+        error => error.to_string(),
+    };
+    Error::Device { device: device.to_owned(), fault, reason }
 }
 
 impl Backend for WgpuBackend {

@@ -4,6 +4,7 @@
 use super::kv_spec;
 use crate::backend::ExecutableOptions;
 use crate::graph::{Op, Prologue};
+use crate::memory::ByteSize;
 use crate::plan::Plan;
 use crate::weights::{WeightData, WeightId, Weights};
 use realizar_kernels_wgpu::{Gpu, KvLayer, Matrix};
@@ -67,9 +68,10 @@ pub(super) fn refusals(
     let available = caps.max_binding_bytes.min(caps.max_buffer_bytes);
     if arena_bytes > available {
         reasons.add(format!(
-            "activations of {} tokens take {arena_bytes} bytes, and a kernel sees {available} \
-             (a smaller chunk needs less)",
-            plan.limits.tokens
+            "activations of {} tokens take {}, and a kernel sees {} (a smaller chunk needs less)",
+            plan.limits.tokens,
+            ByteSize(arena_bytes),
+            ByteSize(available)
         ));
     }
     reasons.0
