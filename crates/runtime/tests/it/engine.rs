@@ -390,6 +390,10 @@ fn prompts_are_told_how_likely_they_were() {
             assert_eq!(got.id, request.prompt[i + 1]);
             assert!((f64::from(got.logprob) - want).abs() < 1e-4, "{got:?} instead of {want}");
             assert_eq!(got.top_logprobs.len(), 2);
+            let logit = row[got.id as usize];
+            let n_better = row.iter().filter(|&&other| other > logit).count();
+            let n_equal = row.iter().filter(|&&other| other == logit).count();
+            assert_eq!(got.rank, n_better + n_equal, "{got:?}");
             assert!(got.top_logprobs[0].logprob >= got.logprob);
         }
         let EngineEvent::Finished { reason: FinishReason::Length, .. } = events.recv().unwrap()
@@ -397,6 +401,78 @@ fn prompts_are_told_how_likely_they_were() {
             panic!("no token was asked for");
         };
     }
+}
+
+#[test]
+fn tokens_and_texts_end_answers_but_none_before_its_time() {
+    const LEN: usize = 30;
+    let engine = engine("llama", None, EngineOptions::default());
+    let prompt = request(3).prompt;
+    let ask = |change: &dyn Fn(&mut GenerateParams)| {
+        let mut params = GenerateParams {
+            sampling: SamplingParams::greedy(),
+            max_tokens: Some(LEN),
+            ignore_eos: true,
+            ..GenerateParams::default()
+        };
+        change(&mut params);
+        let (_ticket, events) = submit(&engine, Request::new(prompt.clone(), params));
+        let (mut ids, mut text) = (Vec::new(), String::new());
+        loop {
+            match events.recv().unwrap() {
+                EngineEvent::Prompt { .. } => {}
+                EngineEvent::Token(token) => {
+                    ids.push(token.id);
+                    text.push_str(&token.text);
+                }
+                EngineEvent::Finished { reason, tail, stop, .. } => {
+                    text.push_str(&tail);
+                    return (ids, text, reason, stop);
+                }
+                event => panic!("{event:?}"),
+            }
+        }
+    };
+    let (ids, text, reason, stop) = ask(&|_| {});
+    assert_eq!((ids.len(), reason, stop), (LEN, FinishReason::Length, None));
+
+    // The last token to come up for the first time.
+    let at = (0..LEN).rev().find(|&i| !ids[..i].contains(&ids[i])).unwrap();
+    let (end, id) = (at + 4, ids[at]);
+    assert!(at > 0 && end < LEN, "{ids:?}");
+    let (got, _, reason, stop) = ask(&|params| params.stop_tokens = vec![id]);
+    assert_eq!(
+        (got, reason, stop),
+        (ids[..at].to_vec(), FinishReason::Stop, Some(StopCause::Token(id)))
+    );
+    // Before that many tokens it is as if it were banned.
+    let (banned, ..) = ask(&|params| params.sampling.logit_bias = vec![(id, f32::NEG_INFINITY)]);
+    let (got, ..) = ask(&|params| {
+        (params.stop_tokens, params.min_tokens) = (vec![id], end);
+    });
+    assert!(got.len() >= end);
+    assert_eq!(got[..end], banned[..end]);
+
+    // A text that is complete before that is not looked for, and one after it is.
+    let first = text.chars().next().unwrap().to_string();
+    let (got, _, _, stop) = ask(&|params| params.stop = vec![first.clone()]);
+    assert!(got.len() < LEN);
+    assert_eq!(stop, Some(StopCause::Text(first)));
+    let (got, whole, reason, stop) = ask(&|params| {
+        (params.stop, params.min_tokens) = (vec![text.clone()], 1);
+    });
+    assert_eq!(
+        (got, whole, reason, stop),
+        (ids.clone(), String::new(), FinishReason::Stop, Some(StopCause::Text(text.clone())))
+    );
+    let (got, whole, reason, stop) = ask(&|params| {
+        (params.stop, params.min_tokens) = (vec![text.clone()], 2);
+    });
+    assert_eq!((got, whole, reason, stop), (ids.clone(), text.clone(), FinishReason::Length, None));
+
+    let params = GenerateParams { stop_tokens: vec![u32::MAX], ..GenerateParams::default() };
+    let refused = engine.submit(Request::new(prompt.clone(), params), Box::new(|_| {}));
+    assert!(refused.unwrap_err().to_string().contains("4294967295"));
 }
 
 #[test]
