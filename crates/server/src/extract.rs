@@ -85,8 +85,9 @@ fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
 /// own structures.
 fn in_json_words(message: &str) -> String {
     const EXPECTED: &str = "expected ";
+    let message = message.replace("unknown variant `", "unknown value `");
     let Some(start) = message.rfind(EXPECTED).map(|at| at + EXPECTED.len()) else {
-        return message.to_owned();
+        return message;
     };
     let (before, rest) = message.split_at(start);
     let (expected, place) = rest.split_at(rest.find(" at line ").unwrap_or(rest.len()));
@@ -180,7 +181,7 @@ mod tests {
         check(r#"{"text": 1}"#, "expected a string");
         check(r#"{"list": "a"}"#, "expected an array");
         check(r#"{"nested": 1}"#, "expected an object");
-        check(r#"{"kind": "three"}"#, "unknown variant `three`, expected `one` or `two`");
+        check(r#"{"kind": "three"}"#, "unknown value `three`, expected `one` or `two`");
         check(r#"{"tagged": 1}"#, "expected an object");
         check(r#"{"number": "a, expected struct"}"#, "\"a, expected struct\", expected a number");
     }

@@ -40,8 +40,12 @@ impl TextOffsets {
     pub(crate) fn next(&mut self, id: u32) -> Result<usize, Error> {
         let offset = self.n_chars;
         if self.n_prompt == 0 {
-            self.n_chars += self.decoder.push(id)?.chars().count();
-            return Ok(offset);
+            let n_new = self.decoder.push(id)?.chars().count();
+            self.n_chars += n_new;
+            // Bytes before it that turn out to be no character become one, which is not its own.
+            let own = std::str::from_utf8(self.tokenizer.token_bytes(id).unwrap_or_default());
+            let n_own = own.map_or(n_new, |text| text.chars().count());
+            return Ok(offset + n_new.saturating_sub(n_own));
         }
         let rest = &self.prompt[self.at..];
         // A control token may be a part of the text, or have been put before it.

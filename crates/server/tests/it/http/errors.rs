@@ -185,11 +185,12 @@ fn an_answer_of_no_given_length_takes_the_room_that_there_is() {
         let some = json!({"prompt": ids, name: 3, "ignore_eos": true});
         assert_eq!(generated(TEXT, some), 3);
     }
+    let server = TestServer::with_context(40);
     let messages = json!([{"role": "user", "content": "a"}]);
-    let n_prompt = server.ok("/tokenize", &json!({"messages": messages}))["count"].clone();
-    let room = 17 - n_prompt.as_u64().expect("a number");
     let body = json!({"messages": messages, "max_tokens": -1, "ignore_eos": true});
-    assert_eq!(generated(CHAT, body), room);
+    let answer = server.ok(CHAT, &body);
+    let usage = ["prompt_tokens", "completion_tokens"].map(|key| answer["usage"][key].as_u64());
+    assert_eq!(usage[0].zip(usage[1]).map(|(prompt, answer)| prompt + answer), Some(41));
 }
 
 #[test]
