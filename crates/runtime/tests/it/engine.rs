@@ -11,7 +11,7 @@ use realizar_runtime::engine::{
     Ticket,
 };
 use realizar_runtime::sampling::SamplingParams;
-use realizar_runtime::{Error, FinishReason, GenerateParams, LoadOptions, Model};
+use realizar_runtime::{Error, FinishReason, GenerateParams, LoadOptions, Model, StopCause};
 use std::ops::ControlFlow;
 use std::slice::from_ref;
 use std::sync::mpsc::{Receiver, channel};
@@ -436,15 +436,12 @@ fn tokens_and_texts_end_answers_but_none_before_its_time() {
     let (ids, text, reason, stop) = ask(&|_| {});
     assert_eq!((ids.len(), reason, stop), (LEN, FinishReason::Length, None));
 
-    // The last token to come up for the first time.
-    let at = (0..LEN).rev().find(|&i| !ids[..i].contains(&ids[i])).unwrap();
+    // The last token to come up for the first time, but for the end.
+    let at = (1..LEN - 4).rev().find(|&i| !ids[..i].contains(&ids[i])).unwrap();
     let (end, id) = (at + 4, ids[at]);
-    assert!(at > 0 && end < LEN, "{ids:?}");
     let (got, _, reason, stop) = ask(&|params| params.stop_tokens = vec![id]);
-    assert_eq!(
-        (got, reason, stop),
-        (ids[..at].to_vec(), FinishReason::Stop, Some(StopCause::Token(id)))
-    );
+    assert_eq!((got, reason), (ids[..at].to_vec(), FinishReason::Stop));
+    assert_eq!(stop, Some(StopCause::Token(id)));
     // Before that many tokens it is as if it were banned.
     let (banned, ..) = ask(&|params| params.sampling.logit_bias = vec![(id, f32::NEG_INFINITY)]);
     let (got, ..) = ask(&|params| {
@@ -453,22 +450,19 @@ fn tokens_and_texts_end_answers_but_none_before_its_time() {
     assert!(got.len() >= end);
     assert_eq!(got[..end], banned[..end]);
 
-    // A text that is complete before that is not looked for, and one after it is.
-    let first = text.chars().next().unwrap().to_string();
-    let (got, _, _, stop) = ask(&|params| params.stop = vec![first.clone()]);
-    assert!(got.len() < LEN);
-    assert_eq!(stop, Some(StopCause::Text(first)));
-    let (got, whole, reason, stop) = ask(&|params| {
-        (params.stop, params.min_tokens) = (vec![text.clone()], 1);
-    });
-    assert_eq!(
-        (got, whole, reason, stop),
-        (ids.clone(), String::new(), FinishReason::Stop, Some(StopCause::Text(text.clone())))
-    );
-    let (got, whole, reason, stop) = ask(&|params| {
-        (params.stop, params.min_tokens) = (vec![text.clone()], 2);
-    });
-    assert_eq!((got, whole, reason, stop), (ids.clone(), text.clone(), FinishReason::Length, None));
+    // A text is looked for in what comes with the last of these tokens and after it.
+    let found = Some(StopCause::Text(text.clone()));
+    for (min_tokens, want) in [(0, &found), (1, &found), (LEN / 2, &None)] {
+        let (got, whole, reason, stop) = ask(&|params| {
+            (params.stop, params.min_tokens) = (vec![text.clone()], min_tokens);
+        });
+        assert_eq!(stop, *want, "{min_tokens}");
+        assert_eq!(got, ids[..got.len()]);
+        match want {
+            Some(_) => assert_eq!((whole.as_str(), reason), ("", FinishReason::Stop)),
+            None => assert_eq!((whole.as_str(), reason), (text.as_str(), FinishReason::Length)),
+        }
+    }
 
     let params = GenerateParams { stop_tokens: vec![u32::MAX], ..GenerateParams::default() };
     let refused = engine.submit(Request::new(prompt.clone(), params), Box::new(|_| {}));
