@@ -12,7 +12,7 @@ ROLES = ["system", "developer", "user", "assistant", "tool", "function"]
 # Every model has more tokens than this.
 VOCABULARY = 200
 OF_EMBEDDINGS = ["/v1/embeddings", "/rerank", "/v1/rerank", "/score", "/v1/score"]
-MOST_TOKENS = ["max_tokens", "max_completion_tokens", "max_output_tokens"]
+MOST_TOKENS = ["max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"]
 ANSWERS = ["n", "best_of"]
 ABOVE_ZERO = ["top_p", "typical_p", "repetition_penalty", "repeat_penalty"]
 FORMS = [
@@ -72,7 +72,19 @@ def answerable(body):
             # Above zero as a number of 32 bits, too.
             body[key] = max(body[key], 1e-6)
     if "logit_bias" in body:
-        body["logit_bias"] = {str(int(id) % VOCABULARY): bias for id, bias in body["logit_bias"].items()}
+        biases = body["logit_bias"]
+        pairs = biases.items() if isinstance(biases, dict) else biases
+        body["logit_bias"] = [[known_token(token), bias] for token, bias in pairs]
+    if "stop_token_ids" in body:
+        body["stop_token_ids"] = [known_token(token) for token in body["stop_token_ids"]]
+    if "min_tokens" in body:
+        body["min_tokens"] %= 2
+    if "logprobs" in body or "top_logprobs" in body:
+        body.pop("n_probs", None)
+    if body.get("stream"):
+        body.pop("prompt_logprobs", None)
+    # Most orders are not this server's.
+    body.pop("samplers", None)
     for key in ["prompt", "input", "tokens"]:
         if key in body:
             body[key] = known(body[key])
@@ -80,6 +92,13 @@ def answerable(body):
         if message["role"] not in ROLES:
             message["role"] = "user"
     return body
+
+
+def known_token(token):
+    """A token that every model has, by its id; or a text."""
+    if isinstance(token, int) or token.isdecimal():
+        return int(token) % VOCABULARY
+    return token
 
 
 def known(prompt):

@@ -4,7 +4,7 @@
 
 use crate::Error;
 use crate::constrain::{Constraint, TokenMask};
-use crate::generate::{FinishReason, GenerateParams, TopLogprob};
+use crate::generate::{FinishReason, GenerateParams, StopCause, TopLogprob};
 use crate::sampling::logprobs::LogSoftmax;
 use crate::sampling::{Sampler, StopMatcher};
 use crate::tokenizer::{StreamDecoder, Tokenizer};
@@ -41,6 +41,8 @@ pub(crate) struct Answer {
     tokenizer: Arc<Tokenizer>,
     sampler: Sampler,
     stops: StopMatcher,
+    stop_tokens: Vec<u32>,
+    min_tokens: usize,
     decoder: Option<StreamDecoder<Arc<Tokenizer>>>,
     ids: Vec<u32>,
     max_tokens: usize,
@@ -49,8 +51,8 @@ pub(crate) struct Answer {
     constraint: Option<Constraint>,
     /// What the constraint allows next, where that was computed ahead.
     mask: Option<TokenMask>,
-    /// The position in the list of the stop text that ended it.
-    stopped_by: Option<usize>,
+    /// What of the request ended it.
+    stopped_by: Option<StopCause>,
 }
 
 impl fmt::Debug for Answer {
@@ -78,6 +80,11 @@ impl Answer {
                 "the constraint is for a vocabulary of {found} tokens, the model's has {expected}"
             )));
         }
+        if let Some(id) = params.stop_tokens.iter().find(|&&id| id as usize >= vocab_size) {
+            return Err(Error::Request(format!(
+                "the stop token {id} is not in the vocabulary of {vocab_size} tokens"
+            )));
+        }
         let mut sampling = params.sampling.clone();
         sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(index as u64));
         let mut sampler = Sampler::with_tokenizer(sampling, vocab_size, &tokenizer)?;
@@ -88,6 +95,8 @@ impl Answer {
             tokenizer,
             sampler,
             stops: StopMatcher::new(params.stop.clone())?,
+            stop_tokens: params.stop_tokens.clone(),
+            min_tokens: params.min_tokens,
             ids: Vec::new(),
             max_tokens: params.max_tokens.unwrap_or(usize::MAX).min(max_tokens),
             ignore_eos: params.ignore_eos,
@@ -119,9 +128,9 @@ impl Answer {
         (self.constraint, self.mask) = (Some(constraint), mask);
     }
 
-    /// The position in the list of the stop text that ended it.
-    pub(crate) fn stopped_by(&self) -> Option<usize> {
-        self.stopped_by
+    /// What of the request ended it.
+    pub(crate) fn stopped_by(&self) -> Option<&StopCause> {
+        self.stopped_by.as_ref()
     }
 
     /// Chooses the token that follows, by its row of logits, `[vocab_size]`.
@@ -139,9 +148,12 @@ impl Answer {
         // Rows that pad the embedding stand for no token.
         let n_tokens = self.tokenizer.vocab_size().min(logits.len());
         logits[n_tokens..].fill(f32::NEG_INFINITY);
-        if self.ignore_eos {
-            let eos_ids = self.tokenizer.eos_ids().iter().map(|&id| id as usize);
-            eos_ids.filter(|&id| id < n_tokens).for_each(|id| logits[id] = f32::NEG_INFINITY);
+        let may_end = self.ids.len() >= self.min_tokens;
+        let eos_ids = self.tokenizer.eos_ids().iter().filter(|_| self.ignore_eos || !may_end);
+        for &id in eos_ids.chain(self.stop_tokens.iter().filter(|_| !may_end)) {
+            if (id as usize) < n_tokens {
+                logits[id as usize] = f32::NEG_INFINITY;
+            }
         }
         if let Some(constraint) = &mut self.constraint {
             let mask = match self.mask.take() {
@@ -154,6 +166,10 @@ impl Answer {
             mask.apply(logits)?;
         }
         let id = self.sampler.sample(logits)?;
+        if self.stop_tokens.contains(&id) {
+            self.stopped_by = Some(StopCause::Token(id));
+            return end(FinishReason::Stop);
+        }
         if self.tokenizer.is_eos(id) {
             return end(FinishReason::Stop);
         }
@@ -172,21 +188,29 @@ impl Answer {
                 top.into_iter().map(|(id, logprob)| TopLogprob { id, logprob }).collect();
         }
         let decoder = self.decoder.as_mut().expect("an answer decodes until its tail is taken");
-        let found = self.stops.push(decoder.push(id)?);
-        self.stopped_by = found.stop;
-        let finished = if found.stop.is_some() || is_complete {
+        let text = decoder.push(id)?;
+        let text = if self.ids.len() < self.min_tokens {
+            text.to_owned()
+        } else {
+            let found = self.stops.push(text);
+            let (text, stop) = (found.text.to_owned(), found.stop);
+            self.stopped_by = stop.map(|idx| StopCause::Text(self.stops.stop(idx).to_owned()));
+            text
+        };
+        let finished = if self.stopped_by.is_some() || is_complete {
             Some(FinishReason::Stop)
         } else {
             (self.ids.len() == self.max_tokens).then_some(FinishReason::Length)
         };
-        let token = Chosen { id, text: found.text.to_owned(), logprob, top_logprobs };
+        let token = Chosen { id, text, logprob, top_logprobs };
         Ok(Next { token: Some(token), finished })
     }
 
     /// The end of the text that no token told of, when the answer ends for `reason`.
     pub(crate) fn tail(&mut self, reason: FinishReason) -> String {
         let mut tail = String::new();
-        if self.stopped_by.is_none() {
+        // What was held back before a stop text is known, and nothing after it.
+        if !matches!(self.stopped_by, Some(StopCause::Text(_))) {
             // Where the model ended the text, a character that it left incomplete is part of it;
             // where the text was cut, it is not.
             if reason == FinishReason::Stop

@@ -26,6 +26,13 @@ pub struct GenerateParams {
     pub max_tokens: Option<usize>,
     /// Texts that end the generation; they are not part of it.
     pub stop: Vec<String>,
+    /// Tokens that end the generation, as the end-of-generation token does, also with
+    /// `ignore_eos`; they are not part of it.
+    pub stop_tokens: Vec<u32>,
+    /// Tokens before which nothing ends the generation: no end-of-generation token and none of
+    /// `stop_tokens` is chosen, and `stop` is looked for only from the last of them on. An answer
+    /// that its constraint completes earlier ends there.
+    pub min_tokens: usize,
     /// Never chooses an end-of-generation token.
     pub ignore_eos: bool,
     /// How many of the most likely tokens to report at each step.
@@ -45,6 +52,8 @@ impl Default for GenerateParams {
             sampling,
             max_tokens: None,
             stop: Vec::new(),
+            stop_tokens: Vec::new(),
+            min_tokens: 0,
             ignore_eos: false,
             logprobs: None,
             shown_tokens: Vec::new(),
@@ -53,11 +62,21 @@ impl Default for GenerateParams {
     }
 }
 
+/// What of a request ended a generation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum StopCause {
+    /// One of the texts.
+    Text(String),
+    /// One of the tokens.
+    Token(u32),
+}
+
 /// Why a generation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// The model's end-of-generation token, or a stop text.
+    /// The model's end-of-generation token, a stop text or a stop token.
     Stop,
     /// The most tokens, or the end of the context.
     Length,

@@ -65,7 +65,8 @@ pub use embedding::{EmbedParams, Pooling};
 pub use error::{DeviceFault, Error};
 pub use fingerprint::Fingerprint;
 pub use generate::{
-    Event, FinishReason, GenerateParams, Generation, Session, Timings, TokenEvent, TopLogprob,
+    Event, FinishReason, GenerateParams, Generation, Session, StopCause, Timings, TokenEvent,
+    TopLogprob,
 };
 pub use memory::{ByteSize, MemoryUse};
 pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model, ModelOutput};

@@ -16,7 +16,7 @@ use axum::{Router, middleware};
 use futures_util::StreamExt as _;
 use std::any::Any;
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::cors::{AllowOrigin, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 /// Paths and what answers there. `openapi/` describes each of them.
 pub(crate) type Routes = Vec<(&'static str, MethodRouter<AppState>)>;
@@ -142,11 +142,12 @@ fn cors(origins: &[String]) -> Result<CorsLayer, Error> {
         });
         AllowOrigin::list(values.collect::<Result<Vec<_>, _>>()?)
     };
-    let names = ["authorization", "content-type", "x-api-key", "x-request-id"];
     Ok(CorsLayer::new()
         .allow_origin(allowed)
         .allow_methods([Method::GET, Method::POST])
-        .allow_headers(names.map(HeaderName::from_static))
+        // SDKs send headers of their own, and more with each version: `x-stainless-…`,
+        // `anthropic-version`, `openai-organization`.
+        .allow_headers(AllowHeaders::mirror_request())
         .expose_headers([HeaderName::from_static("x-request-id"), header::RETRY_AFTER]))
 }
 

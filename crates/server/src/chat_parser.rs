@@ -43,6 +43,9 @@ pub struct ChatParserOptions {
     /// The functions that the request offers. An object without a marker is a call only if it
     /// names one of them.
     pub tool_names: Vec<String>,
+    /// The answer is calls and nothing else, as its grammar has it: what is cut before it tells
+    /// which function it calls is no content, and is left out.
+    pub calls_alone: bool,
     /// Calls after the first are left out.
     pub single_call: bool,
     /// Reasoning in this format. There is none in an answer that a grammar constrains from its
@@ -73,6 +76,7 @@ pub struct ChatParserOptions {
 pub struct ChatParser {
     reasoning: Option<ReasoningParser>,
     tools: Option<ToolParser>,
+    calls_alone: bool,
     parts: Vec<Part>,
 }
 
@@ -92,26 +96,38 @@ impl ChatParser {
         });
         let open = options.reasoning_open;
         let reasoning = options.reasoning.map(|format| ReasoningParser::new(format, open));
-        Self { reasoning, tools, parts: Vec::new() }
+        Self { reasoning, tools, calls_alone: options.calls_alone, parts: Vec::new() }
     }
 
     /// Takes the next piece of the text and appends what it makes certain to `out`.
     pub fn push(&mut self, text: &str, out: &mut Vec<ChatDelta>) {
+        let start = out.len();
         match &mut self.reasoning {
             Some(reasoning) => reasoning.push(text, &mut self.parts),
             None => self.parts.push(Part::Answer(text.to_owned())),
         }
         self.take_parts(out);
+        self.leave_calls(start, out);
     }
 
     /// Ends the answer: what was held back is content.
     pub fn finish(&mut self, out: &mut Vec<ChatDelta>) {
+        let start = out.len();
         if let Some(reasoning) = &mut self.reasoning {
             reasoning.finish(&mut self.parts);
         }
         self.take_parts(out);
         if let Some(tools) = &mut self.tools {
             tools.finish(out);
+        }
+        self.leave_calls(start, out);
+    }
+
+    /// Takes the content out of what is new since `start`, if there is to be none.
+    fn leave_calls(&self, start: usize, out: &mut Vec<ChatDelta>) {
+        if self.calls_alone {
+            let new = out.split_off(start).into_iter();
+            out.extend(new.filter(|delta| !matches!(delta, ChatDelta::Content(_))));
         }
     }
 

@@ -78,6 +78,8 @@ pub struct Limits {
     pub answers: usize,
     /// Prompts of one request.
     pub prompts: usize,
+    /// Texts of one request for embeddings or scores.
+    pub texts: usize,
     /// Stop texts.
     pub stops: usize,
     /// The most likely tokens to report at a position.
@@ -123,6 +125,7 @@ impl Default for Limits {
             output_tokens: None,
             answers: 128,
             prompts: 1024,
+            texts: 2048,
             stops: 64,
             logprobs: 20,
         }

@@ -20,6 +20,7 @@ use axum::http::header;
 use axum::middleware::Next;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
+use realizar_runtime::StopCause;
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 
@@ -165,11 +166,11 @@ async fn read_chat(state: &AppState, request: ConversationRequest) -> Result<Cha
 }
 
 /// The reason and the text that ended an answer.
-fn end(reason: Finish, stop: Option<String>) -> EndReason {
+fn end(reason: Finish, stop: Option<StopCause>) -> EndReason {
     match (reason, stop) {
         (Finish::Length, _) => EndReason::Length,
-        (_, Some(text)) => EndReason::StopText(text),
-        (_, None) => EndReason::End,
+        (_, Some(StopCause::Text(text))) => EndReason::StopText(text),
+        (_, Some(StopCause::Token(_)) | None) => EndReason::End,
     }
 }
 

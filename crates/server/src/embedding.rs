@@ -49,8 +49,8 @@ async fn encode(
     param: &str,
 ) -> Result<Vec<Vec<u32>>, ApiError> {
     let limits = &state.config().limits;
-    if texts.is_empty() || texts.len() > limits.prompts {
-        let message = format!("{} texts are not from 1 to {}", texts.len(), limits.prompts);
+    if texts.is_empty() || texts.len() > limits.texts {
+        let message = format!("{} texts are not from 1 to {}", texts.len(), limits.texts);
         return Err(ApiError::invalid(param, message));
     }
     let options = EncodeOptions { add_special: true, parse_special: false };
@@ -59,8 +59,14 @@ async fn encode(
     let context = model.engine.model().max_seq_len();
     let most = limits.prompt_tokens.unwrap_or(context).min(context);
     if let Some(long) = texts.iter().find(|ids| ids.len() > most) {
-        let message = format!("a text has {} tokens; this model takes {most}", long.len());
-        return Err(ApiError::context_length(param, message));
+        let error = ApiError::context_length(param, long.len(), context);
+        return Err(match most < context {
+            true => error.because(format!(
+                "of which this server allows {most} for a text; one has {}",
+                long.len()
+            )),
+            false => error.because(format!("but a text has {}", long.len())),
+        });
     }
     Ok(texts)
 }

@@ -144,6 +144,15 @@ pub struct ApiError {
     message: String,
     param: Option<String>,
     retry_after: Option<Duration>,
+    /// Of a prompt that does not fit.
+    context: Option<Context>,
+}
+
+/// A prompt and the context that it should fit into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Context {
+    n_prompt_tokens: usize,
+    n_ctx: usize,
 }
 
 /// What kind of failure it is.
@@ -161,6 +170,7 @@ enum Kind {
     BodyTimeout,
     TooLarge,
     MediaType,
+    Encoding,
     QueueFull,
     SlowReader,
     Internal,
@@ -190,6 +200,9 @@ impl Kind {
             Self::SlowReader => (S::REQUEST_TIMEOUT, REQUEST, Some("slow_reader")),
             Self::TooLarge => (S::PAYLOAD_TOO_LARGE, REQUEST, Some("body_too_large")),
             Self::MediaType => (S::UNSUPPORTED_MEDIA_TYPE, REQUEST, Some("unsupported_media_type")),
+            Self::Encoding => {
+                (S::UNSUPPORTED_MEDIA_TYPE, REQUEST, Some("unsupported_content_encoding"))
+            }
             Self::QueueFull => {
                 (S::TOO_MANY_REQUESTS, "rate_limit_error", Some("rate_limit_exceeded"))
             }
@@ -204,7 +217,7 @@ impl Kind {
 
 impl ApiError {
     fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), param: None, retry_after: None }
+        Self { kind, message: message.into(), param: None, retry_after: None, context: None }
     }
 
     fn of_param(kind: Kind, param: impl Into<String>, message: impl Into<String>) -> Self {
@@ -228,9 +241,24 @@ impl ApiError {
         Self::of_param(Kind::Unsupported, param, message)
     }
 
-    /// Prompt and answer do not fit into the context.
-    pub fn context_length(param: &str, message: impl Into<String>) -> Self {
-        Self::of_param(Kind::ContextLength, param, message)
+    /// A prompt, or it and its answer, do not fit into the context.
+    ///
+    /// The message begins as OpenAI's does, by which LiteLLM and others know this error; the
+    /// numbers have llama-server's names.
+    pub fn context_length(param: &str, n_prompt_tokens: usize, n_ctx: usize) -> Self {
+        let context = Some(Context { n_prompt_tokens, n_ctx });
+        let error = Self { context, ..Self::of_param(Kind::ContextLength, param, "") };
+        error.because(format!("but the prompt has {n_prompt_tokens}"))
+    }
+
+    /// Tells in other words why something does not fit into the context.
+    #[must_use]
+    pub(crate) fn because(mut self, reason: impl fmt::Display) -> Self {
+        if let Some(Context { n_ctx, .. }) = self.context {
+            self.message =
+                format!("This model's maximum context length is {n_ctx} tokens, {reason}");
+        }
+        self
     }
 
     /// No key, or a wrong one.
@@ -274,6 +302,12 @@ impl ApiError {
         let found = found.map_or("none".to_owned(), |found| format!("`{found}`"));
         let message = format!("expected the content type `application/json`, found {found}");
         Self::new(Kind::MediaType, message)
+    }
+
+    /// The body is compressed.
+    pub fn content_encoding(found: &str) -> Self {
+        let message = format!("the body has the content encoding `{found}`; send it as it is");
+        Self::new(Kind::Encoding, message)
     }
 
     /// The server failed; the reason is logged and told.
@@ -329,7 +363,12 @@ impl ApiError {
     pub fn body(&self) -> Value {
         let (_, kind, code) = self.kind.row();
         let Self { message, param, .. } = self;
-        json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
+        let mut error = json!({"message": message, "type": kind, "param": param, "code": code});
+        if let Some(Context { n_prompt_tokens, n_ctx }) = self.context {
+            error["n_prompt_tokens"] = json!(n_prompt_tokens);
+            error["n_ctx"] = json!(n_ctx);
+        }
+        json!({"error": error})
     }
 }
 
@@ -353,6 +392,9 @@ impl IntoResponse for ApiError {
             // Whole seconds, and never at once.
             let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+        }
+        if self.kind == Kind::Encoding {
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
         if self.kind == Kind::Unauthorized {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -434,7 +476,7 @@ impl From<realizar_runtime::Error> for ApiError {
         match error {
             E::Sampling(error) => error.into(),
             E::Text(_) | E::Request(_) => Self::malformed(error.to_string()),
-            E::PromptTooLong { .. } => Self::context_length("prompt", error.to_string()),
+            E::PromptTooLong { n_tokens, max } => Self::context_length("prompt", n_tokens, max),
             E::Render(_) => Self::invalid("messages", error.to_string()),
             E::Ended => Self::unavailable(error.to_string()),
             error => Self::internal(error.to_string()),
@@ -463,13 +505,15 @@ mod tests {
         let code = json!("unsupported_parameter");
         check(ApiError::unsupported("audio"), 400, request, json!("audio"), code);
         let code = json!("context_length_exceeded");
-        check(ApiError::context_length("prompt", "x"), 400, request, json!("prompt"), code);
+        check(ApiError::context_length("prompt", 9, 8), 400, request, json!("prompt"), code);
         check(ApiError::unauthorized("x"), 401, request, null.clone(), json!("invalid_api_key"));
         let code = json!("model_not_found");
         check(ApiError::model_not_found("m"), 404, request, json!("model"), code);
         check(ApiError::too_large(9), 413, request, null.clone(), json!("body_too_large"));
         let code = json!("unsupported_media_type");
         check(ApiError::media_type(None), 415, request, null.clone(), code);
+        let code = json!("unsupported_content_encoding");
+        check(ApiError::content_encoding("gzip"), 415, request, null.clone(), code);
         check(ApiError::internal("x"), 500, "server_error", null.clone(), null.clone());
         check(ApiError::unavailable("x"), 503, "server_error", null.clone(), json!("unavailable"));
         let error = ApiError::too_many_connections();
@@ -483,6 +527,37 @@ mod tests {
         check(from, 500, "server_error", null.clone(), null.clone());
         let from = ApiError::from(realizar_runtime::Error::Request("no".to_owned()));
         check(from, 400, request, null, Value::Null);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_in_words_that_clients_know() {
+        let check = |error: ApiError, message: &str| {
+            let body = error.body();
+            assert_eq!(body["error"]["message"], message);
+            assert_eq!(
+                (&body["error"]["n_prompt_tokens"], &body["error"]["n_ctx"]),
+                (&json!(9), &json!(8))
+            );
+        };
+        let error = ApiError::context_length("prompt", 9, 8);
+        check(
+            error.clone(),
+            "This model's maximum context length is 8 tokens, but the prompt has 9",
+        );
+        check(error.because("x"), "This model's maximum context length is 8 tokens, x");
+        let error = realizar_runtime::Error::PromptTooLong { n_tokens: 9, max: 8 };
+        check(
+            error.into(),
+            "This model's maximum context length is 8 tokens, but the prompt has 9",
+        );
+    }
+
+    #[test]
+    fn a_body_is_wanted_as_it_is() {
+        let response = ApiError::content_encoding("gzip").into_response();
+        assert_eq!(response.headers()[header::ACCEPT_ENCODING], "identity");
+        let response = ApiError::media_type(None).into_response();
+        assert!(!response.headers().contains_key(header::ACCEPT_ENCODING));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::record::{self, Recorder, RequestRecord};
 use crate::registry::ModelLease;
 use crate::state::AppState;
 use realizar_runtime::engine::{AnswerToken, EngineEvent, PromptLogprob, Request, Ticket};
-use realizar_runtime::{Error, FinishReason, GenerateParams, TopLogprob};
+use realizar_runtime::{Error, FinishReason, GenerateParams, StopCause, TopLogprob};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,7 +28,7 @@ pub(crate) struct Job {
     pub(crate) n: usize,
     pub(crate) priority: i32,
     pub(crate) prompt_logprobs: Option<usize>,
-    /// A stop text that ends an answer is a part of it.
+    /// A stop text or a stop token that ends an answer is a part of its text.
     pub(crate) include_stop: bool,
 }
 
@@ -41,6 +41,7 @@ pub(crate) struct Generation {
     n: usize,
     unfinished: usize,
     include_stop: bool,
+    shown_tokens: Vec<u32>,
     deadline: Option<(Instant, Duration)>,
     usage: Usage,
     recorder: Option<Recorder>,
@@ -63,7 +64,7 @@ pub(crate) enum Progress {
     /// A token was generated; its index is the answer's number.
     Token(AnswerToken),
     /// An answer is complete.
-    Finished { answer: usize, reason: Finish, tail: String, stop: Option<String> },
+    Finished { answer: usize, reason: Finish, tail: String, stop: Option<StopCause> },
 }
 
 /// Why an answer is complete.
@@ -98,7 +99,7 @@ pub(crate) struct Answer {
     pub(crate) text: String,
     pub(crate) tokens: Vec<TokenLogprob>,
     pub(crate) reason: Finish,
-    pub(crate) stop: Option<String>,
+    pub(crate) stop: Option<StopCause>,
 }
 
 /// All answers of a request.
@@ -117,6 +118,7 @@ impl Job {
         let timeout = state.config().request_timeout;
         let (n_prompts, n) = (self.prompts.len(), self.n);
         let prompt_tokens = self.prompts.iter().map(Vec::len).sum();
+        let shown_tokens = self.params.shown_tokens.clone();
         let backlog = Arc::new(Backlog {
             bytes: AtomicUsize::new(0),
             limit: AtomicUsize::new(usize::MAX),
@@ -148,6 +150,7 @@ impl Job {
             n,
             unfinished: n_prompts * n,
             include_stop: self.include_stop,
+            shown_tokens,
             deadline: timeout.and_then(|limit| Some((Instant::now().checked_add(limit)?, limit))),
             usage: Usage { prompt_tokens, ..Usage::default() },
             recorder: record::current(),
@@ -187,7 +190,11 @@ fn size(event: &EngineEvent) -> usize {
         }
         EngineEvent::Token(token) => token.text.len() + size_of_val(&*token.top_logprobs),
         EngineEvent::Finished { tail, stop, .. } => {
-            tail.len() + stop.as_ref().map_or(0, String::len)
+            let stop = match stop {
+                Some(StopCause::Text(text)) => text.len(),
+                Some(StopCause::Token(_)) | None => 0,
+            };
+            tail.len() + stop
         }
         EngineEvent::Embedding { .. } | EngineEvent::Failed(_) => 0,
     };
@@ -253,8 +260,15 @@ impl Generation {
                     FinishReason::Cancelled => return Err(self.model.failure(Error::Ended)),
                 };
                 self.record(|record| record.finish_reasons.push(reason.name()));
-                if self.include_stop {
-                    tail.extend(stop.as_deref());
+                match &stop {
+                    Some(StopCause::Text(text)) if self.include_stop => tail.push_str(text),
+                    Some(StopCause::Token(id)) if self.include_stop => {
+                        let tokenizer = self.model.tokenizer();
+                        if !tokenizer.is_special(*id) || self.shown_tokens.contains(id) {
+                            tail.push_str(&tokenizer.token_text(*id)?);
+                        }
+                    }
+                    _ => {}
                 }
                 Ok(Progress::Finished { answer: prompt * self.n + index, reason, tail, stop })
             }

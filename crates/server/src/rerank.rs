@@ -71,7 +71,7 @@ pub(crate) async fn create(
     score::refuse(&body)?;
     let query = fields.query.ok_or_else(|| ApiError::invalid("query", "`query` is needed"))?;
     let documents = fields.documents.unwrap_or_default();
-    let most = state.config().limits.prompts;
+    let most = state.config().limits.texts;
     if documents.is_empty() || documents.len() >= most {
         let message = format!("{} documents are not from 1 to {}", documents.len(), most - 1);
         return Err(ApiError::invalid("documents", message));

@@ -19,7 +19,7 @@ use crate::load::server::{Contender, Kind, Server, Setup};
 use crate::{setup, shell, table};
 use install::Environment;
 
-/// What every script tries, in the order of the table's columns.
+/// What clients of a whole API try, in the order of the table's columns.
 const ABILITIES: &[&str] = &["chat", "stream", "tool", "schema", "embed", "cancel"];
 
 /// The name under which the model also gives embeddings.
@@ -30,6 +30,8 @@ struct Client {
     name: &'static str,
     environment: Environment,
     script: &'static str,
+    /// What the script tries.
+    abilities: &'static [&'static str],
 }
 
 const CLIENTS: &[Client] = &[
@@ -37,31 +39,43 @@ const CLIENTS: &[Client] = &[
         name: "openai",
         environment: Environment::Python(&["openai==3.54.0"]),
         script: "openai_python.py",
+        abilities: ABILITIES,
     },
     Client {
         name: "anthropic",
         environment: Environment::Python(&["anthropic==2.12.0"]),
         script: "anthropic_python.py",
+        abilities: ABILITIES,
     },
     Client {
         name: "langchain",
         environment: Environment::Python(&["langchain-openai==1.7.3"]),
         script: "langchain_python.py",
+        abilities: ABILITIES,
     },
     Client {
         name: "instructor",
         environment: Environment::Python(&["instructor==1.17.0"]),
         script: "instructor_python.py",
+        abilities: ABILITIES,
     },
     Client {
         name: "litellm",
         environment: Environment::Python(&["litellm==1.106.2", "mcp==2.3.0"]),
         script: "litellm_python.py",
+        abilities: ABILITIES,
     },
     Client {
         name: "openai-node",
         environment: Environment::Node(&["openai@7.57.0"]),
         script: "openai_node.mjs",
+        abilities: ABILITIES,
+    },
+    Client {
+        name: "lm-eval",
+        environment: Environment::Python(&["lm_eval[api]==0.4.13"]),
+        script: "lm_eval_python.py",
+        abilities: &["logprobs"],
     },
 ];
 
@@ -189,7 +203,8 @@ impl Client {
         let out = command.stdin(Stdio::null()).output();
         let out = out.with_context(|| format!("start {}", shell::show(&command)))?;
         let stderr = String::from_utf8_lossy(&out.stderr);
-        let tried = read(self.name, &String::from_utf8_lossy(&out.stdout), &stderr);
+        let stdout = String::from_utf8_lossy(&out.stdout);
+        let tried = read((self.name, self.abilities), &stdout, &stderr);
         if tried.iter().any(|t| t.verdict == Verdict::Failed) {
             println!("{}", stderr.trim_end());
         }
@@ -198,7 +213,11 @@ impl Client {
 }
 
 /// What a script printed: a line of JSON per ability. One that it does not tell of has failed.
-fn read(row: &'static str, stdout: &str, stderr: &str) -> Vec<Tried> {
+fn read(
+    (row, abilities): (&'static str, &[&'static str]),
+    stdout: &str,
+    stderr: &str,
+) -> Vec<Tried> {
     let lines: Vec<Value> =
         stdout.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let last = stderr.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("no message");
@@ -217,7 +236,7 @@ fn read(row: &'static str, stdout: &str, stderr: &str) -> Vec<Tried> {
         };
         Tried { row, what: ability.to_owned(), verdict, note }
     };
-    ABILITIES.iter().map(one).collect()
+    abilities.iter().map(one).collect()
 }
 
 /// Clients and their abilities, then the rows that are one check each.
@@ -254,7 +273,7 @@ mod tests {
             {\"ability\": \"chat\", \"result\": \"ok\", \"note\": \"\"}\n\
             {\"ability\": \"embed\", \"result\": \"skipped\", \"note\": \"no vectors\"}\n\
             {\"ability\": \"tool\", \"result\": \"failed\", \"note\": \"why\"}\n";
-        let mut tried = read("x", stdout, "Traceback\nlast line\n\n");
+        let mut tried = read(("x", ABILITIES), stdout, "Traceback\nlast line\n\n");
         let verdicts: Vec<Verdict> = tried.iter().map(|t| t.verdict).collect();
         use Verdict::{Failed, Passed, Skipped};
         assert_eq!(verdicts, [Passed, Failed, Failed, Failed, Skipped, Failed]);
@@ -277,7 +296,7 @@ mod tests {
         for client in CLIENTS {
             let script = shell::root().join("xtask/clients").join(client.script);
             let text = std::fs::read_to_string(&script).unwrap();
-            for ability in ABILITIES {
+            for ability in client.abilities {
                 assert!(text.contains(&format!("{ability}(")), "{}: {ability}", client.script);
             }
             let (packages, sign) = match client.environment {

@@ -25,10 +25,9 @@ pub(super) struct Submission {
 
 /// What is to be made of a prompt.
 pub(super) enum Work {
-    /// Answers, which these texts end.
+    /// Answers.
     Answers {
         answers: Vec<Answer>,
-        stops: Vec<String>,
         /// How many likely tokens are wanted at each position of the prompt.
         prompt_logprobs: Option<usize>,
     },
@@ -48,7 +47,6 @@ pub(super) struct Key {
 pub(super) struct Job {
     sink: Sink,
     cancelled: Arc<AtomicBool>,
-    stops: Vec<String>,
     /// Answers that are not complete; an embedding counts as one.
     n_open: usize,
     arrived: Instant,
@@ -113,7 +111,7 @@ impl Job {
             FinishReason::Cancelled => stats.finished.cancelled += 1,
         }
         let tail = answer.tail(reason);
-        let stop = answer.stopped_by().map(|idx| self.stops[idx].clone());
+        let stop = answer.stopped_by().cloned();
         self.emit(EngineEvent::Finished { index, reason, tail, stop });
         self.n_open -= 1;
         if self.is_done() {
@@ -251,18 +249,17 @@ impl Submission {
     /// The job and the run that begins it.
     pub(super) fn split(self, id: u64) -> (Job, Run) {
         let Self { prompt, priority, work, sink, cancelled, arrived } = self;
-        let (stage, stops, prompt_logprobs) = match work {
-            Work::Answers { answers, stops, prompt_logprobs } => {
-                (Stage::Prompt { answers, logprobs: Vec::new() }, stops, prompt_logprobs)
+        let (stage, prompt_logprobs) = match work {
+            Work::Answers { answers, prompt_logprobs } => {
+                (Stage::Prompt { answers, logprobs: Vec::new() }, prompt_logprobs)
             }
-            Work::Embedding(pooler) => (Stage::Embedding(pooler), Vec::new(), None),
+            Work::Embedding(pooler) => (Stage::Embedding(pooler), None),
         };
         let key = Key { priority, job: id, index: 0 };
         let run = Run { prompt_logprobs, ..Run::new(key, prompt.into(), stage) };
         let job = Job {
             sink,
             cancelled,
-            stops,
             n_open: run.n_answers(),
             arrived,
             started: None,

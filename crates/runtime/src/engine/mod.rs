@@ -350,8 +350,8 @@ impl Engine {
     /// the engine is shutting down.
     pub fn submit(&self, request: Request, sink: Sink) -> Result<Ticket, SubmitError> {
         let answers = self.check(&request)?;
-        let Request { prompt, params, priority, prompt_logprobs, n: _ } = request;
-        let work = Work::Answers { answers, stops: params.stop, prompt_logprobs };
+        let Request { prompt, priority, prompt_logprobs, .. } = request;
+        let work = Work::Answers { answers, prompt_logprobs };
         self.enqueue((prompt, priority), work, sink)
     }
 

@@ -70,8 +70,10 @@ impl Reader<'_> {
                 let row = self.rows.row(ran.chunk, i);
                 let (softmax, top) = LogSoftmax::with_top_k(row, k);
                 let top = top.into_iter().map(|(id, logprob)| TopLogprob { id, logprob });
-                let logprob = softmax.of(row[id as usize]);
-                PromptLogprob { id, logprob, top_logprobs: top.collect() }
+                let logit = row[id as usize];
+                let rank = row.iter().filter(|&&other| other >= logit).count();
+                let (logprob, top_logprobs) = (softmax.of(logit), top.collect());
+                PromptLogprob { id, logprob, rank, top_logprobs }
             }));
         }
         if !is_done {

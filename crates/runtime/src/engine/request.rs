@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::embedding::EmbedParams;
-use crate::generate::{FinishReason, GenerateParams, TopLogprob};
+use crate::generate::{FinishReason, GenerateParams, StopCause, TopLogprob};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -69,8 +69,8 @@ pub enum EngineEvent {
         /// The end of its text that no token told of: it was held back as the possible beginning
         /// of a stop text or of a character.
         tail: String,
-        /// The stop text that ended it.
-        stop: Option<String>,
+        /// What of the request ended it.
+        stop: Option<StopCause>,
     },
     /// The embedding that was asked for; nothing more will come.
     Embedding {
@@ -105,6 +105,9 @@ pub struct PromptLogprob {
     pub id: u32,
     /// Its log-probability.
     pub logprob: f32,
+    /// Its place among all tokens by their log-probabilities, from 1. Equally likely tokens all
+    /// have the last of their places.
+    pub rank: usize,
     /// The most likely tokens at its place, best first.
     pub top_logprobs: Vec<TopLogprob>,
 }

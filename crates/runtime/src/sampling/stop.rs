@@ -31,6 +31,11 @@ impl StopMatcher {
         }
     }
 
+    /// The stop string at a position in the list.
+    pub fn stop(&self, idx: usize) -> &str {
+        &self.stops[idx]
+    }
+
     /// Adds a piece of text. After a stop string was found, nothing more should be added.
     pub fn push(&mut self, text: &str) -> StopOutcome<'_> {
         self.held.push_str(text);

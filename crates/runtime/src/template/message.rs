@@ -18,7 +18,7 @@ pub struct Message {
 
 /// The content of a message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a text or a list of parts")]
 pub enum Content {
     /// Nothing, as beside tool calls.
     Null,

@@ -11,7 +11,7 @@ use realizar_runtime::engine::{
     Ticket,
 };
 use realizar_runtime::sampling::SamplingParams;
-use realizar_runtime::{Error, FinishReason, GenerateParams, LoadOptions, Model};
+use realizar_runtime::{Error, FinishReason, GenerateParams, LoadOptions, Model, StopCause};
 use std::ops::ControlFlow;
 use std::slice::from_ref;
 use std::sync::mpsc::{Receiver, channel};
@@ -390,6 +390,10 @@ fn prompts_are_told_how_likely_they_were() {
             assert_eq!(got.id, request.prompt[i + 1]);
             assert!((f64::from(got.logprob) - want).abs() < 1e-4, "{got:?} instead of {want}");
             assert_eq!(got.top_logprobs.len(), 2);
+            let logit = row[got.id as usize];
+            let n_better = row.iter().filter(|&&other| other > logit).count();
+            let n_equal = row.iter().filter(|&&other| other == logit).count();
+            assert_eq!(got.rank, n_better + n_equal, "{got:?}");
             assert!(got.top_logprobs[0].logprob >= got.logprob);
         }
         let EngineEvent::Finished { reason: FinishReason::Length, .. } = events.recv().unwrap()
@@ -397,6 +401,72 @@ fn prompts_are_told_how_likely_they_were() {
             panic!("no token was asked for");
         };
     }
+}
+
+#[test]
+fn tokens_and_texts_end_answers_but_none_before_its_time() {
+    const LEN: usize = 30;
+    let engine = engine("llama", None, EngineOptions::default());
+    let prompt = request(3).prompt;
+    let ask = |change: &dyn Fn(&mut GenerateParams)| {
+        let mut params = GenerateParams {
+            sampling: SamplingParams::greedy(),
+            max_tokens: Some(LEN),
+            ignore_eos: true,
+            ..GenerateParams::default()
+        };
+        change(&mut params);
+        let (_ticket, events) = submit(&engine, Request::new(prompt.clone(), params));
+        let (mut ids, mut text) = (Vec::new(), String::new());
+        loop {
+            match events.recv().unwrap() {
+                EngineEvent::Prompt { .. } => {}
+                EngineEvent::Token(token) => {
+                    ids.push(token.id);
+                    text.push_str(&token.text);
+                }
+                EngineEvent::Finished { reason, tail, stop, .. } => {
+                    text.push_str(&tail);
+                    return (ids, text, reason, stop);
+                }
+                event => panic!("{event:?}"),
+            }
+        }
+    };
+    let (ids, text, reason, stop) = ask(&|_| {});
+    assert_eq!((ids.len(), reason, stop), (LEN, FinishReason::Length, None));
+
+    // The last token to come up for the first time, but for the end.
+    let at = (1..LEN - 4).rev().find(|&i| !ids[..i].contains(&ids[i])).unwrap();
+    let (end, id) = (at + 4, ids[at]);
+    let (got, _, reason, stop) = ask(&|params| params.stop_tokens = vec![id]);
+    assert_eq!((got, reason), (ids[..at].to_vec(), FinishReason::Stop));
+    assert_eq!(stop, Some(StopCause::Token(id)));
+    // Before that many tokens it is as if it were banned.
+    let (banned, ..) = ask(&|params| params.sampling.logit_bias = vec![(id, f32::NEG_INFINITY)]);
+    let (got, ..) = ask(&|params| {
+        (params.stop_tokens, params.min_tokens) = (vec![id], end);
+    });
+    assert!(got.len() >= end);
+    assert_eq!(got[..end], banned[..end]);
+
+    // A text is looked for in what comes with the last of these tokens and after it.
+    let found = Some(StopCause::Text(text.clone()));
+    for (min_tokens, want) in [(0, &found), (1, &found), (LEN / 2, &None)] {
+        let (got, whole, reason, stop) = ask(&|params| {
+            (params.stop, params.min_tokens) = (vec![text.clone()], min_tokens);
+        });
+        assert_eq!(stop, *want, "{min_tokens}");
+        assert_eq!(got, ids[..got.len()]);
+        match want {
+            Some(_) => assert_eq!((whole.as_str(), reason), ("", FinishReason::Stop)),
+            None => assert_eq!((whole.as_str(), reason), (text.as_str(), FinishReason::Length)),
+        }
+    }
+
+    let params = GenerateParams { stop_tokens: vec![u32::MAX], ..GenerateParams::default() };
+    let refused = engine.submit(Request::new(prompt.clone(), params), Box::new(|_| {}));
+    assert!(refused.unwrap_err().to_string().contains("4294967295"));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use super::sampling::{CommonFields, StreamUsage, check_context, check_logprobs};
 use super::structured::{GrammarFields, Wanted};
 use super::types::{Body, Head, StreamHead};
 use crate::chat_parser::{ChatDelta, ChatParser, ChatParserOptions};
+use crate::config::Limits;
 use crate::error::ApiError;
 use crate::extract::JsonBody;
 use crate::generation::{Answer, Finish, Job};
@@ -15,10 +16,11 @@ use crate::prompt::{self, Prompt};
 use crate::served::ServedModel;
 use crate::sse;
 use crate::state::AppState;
-use crate::tools::{ToolFormat, ToolRequest, tool_schema};
+use crate::tools::{ToolChoice, ToolFormat, ToolRequest, tool_schema};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use realizar_runtime::StopCause;
 use realizar_runtime::constrain::Grammar;
 use realizar_runtime::tokenizer::{EncodeOptions, Tokenizer};
 use serde::{Deserialize, Serialize};
@@ -29,6 +31,18 @@ use serde_json::{Value, json};
 pub(crate) struct Fields {
     logprobs: Option<bool>,
     top_logprobs: Option<usize>,
+    reasoning_format: Option<ReasoningStyle>,
+}
+
+/// llama-server's ways to tell of reasoning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ReasoningStyle {
+    /// In `reasoning_content`.
+    Auto,
+    Deepseek,
+    /// In `content`, with its marks.
+    None,
 }
 
 /// A request that was read and found right.
@@ -36,9 +50,23 @@ pub(crate) struct Chat {
     pub(crate) job: Job,
     head: Head,
     stream: Option<StreamUsage>,
-    logprobs: bool,
+    shown: Shown,
     /// What is looked for in the answers.
     pub(crate) parser: ChatParserOptions,
+}
+
+/// What a request wants to see of its answers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shown {
+    /// Log-probabilities of their tokens.
+    pub(super) logprobs: bool,
+    /// The ids of their tokens.
+    pub(super) ids: bool,
+    /// How many likely tokens at each position of the prompt.
+    prompt_logprobs: Option<usize>,
+    /// The function was named, so that a call of it is no choice of the model: as OpenAI has it,
+    /// the answer then ends with `stop`.
+    pub(super) named_call: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -47,7 +75,9 @@ struct Choice {
     message: MessageBody,
     logprobs: Option<ChatLogprobs>,
     finish_reason: Finish,
-    stop_reason: Option<String>,
+    stop_reason: Option<StopCause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<Vec<u32>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -80,23 +110,25 @@ pub(crate) async fn create(
     State(state): State<AppState>,
     body: JsonBody,
 ) -> Result<Response, ApiError> {
-    let Chat { job, mut head, stream, logprobs, parser } = read(&state, &body).await?;
+    let Chat { job, mut head, stream, shown, parser } = read(&state, &body).await?;
     let (model, n) = (job.model.clone(), job.n);
     let generation = job.start(&state)?;
     if let Some(usage) = stream {
         head.object = "chat.completion.chunk";
         let head = StreamHead { head, usage };
-        let chunks = ChatChunks::new(model, head, logprobs, vec![parser; n]);
+        let chunks = ChatChunks::new(model, head, shown, vec![parser; n]);
         return Ok(sse::respond(&state, generation, chunks));
     }
     let done = generation.collect().await?;
     let tokenizer = model.tokenizer();
     let choices = done.answers.into_iter().enumerate();
     let choices = choices.map(|(index, answer)| {
-        choice(index, answer, ChatParser::new(parser.clone()), logprobs, tokenizer)
+        choice(index, answer, ChatParser::new(parser.clone()), shown, tokenizer)
     });
     let (choices, usage) = (choices.collect(), Some(Some(done.usage.into())));
-    Ok(Json(Body { head: &head, choices, usage }).into_response())
+    let of_prompt = shown.prompt_logprobs.zip(done.prompts.first());
+    let prompt_logprobs = of_prompt.map(|(k, own)| logprobs::of_prompt(tokenizer, own, k));
+    Ok(Json(Body { head: &head, choices, usage, prompt_logprobs }).into_response())
 }
 
 /// Answers with the token ids that a request for chat completions would give the engine.
@@ -126,20 +158,24 @@ pub(crate) async fn read(state: &AppState, body: &JsonBody) -> Result<Chat, ApiE
     refused::check_chat(body)?;
     let model = state.model(common.model.as_deref()).await?;
     let limits = &state.config().limits;
-    let logprobs = fields.logprobs.unwrap_or(false);
-    let top = fields.top_logprobs.unwrap_or(0);
-    if top > 0 && !logprobs {
-        let message = "`top_logprobs` is only allowed when `logprobs` is true";
-        return Err(ApiError::invalid("top_logprobs", message));
-    }
-    let top = check_logprobs("top_logprobs", top, limits)?;
-    let mut params = common.params(&model, limits, None, logprobs.then_some(top))?;
+    let logprobs = logprobs_of(&fields, &common, limits)?;
+    let mut params = common.params(&model, limits, None, logprobs).await?;
     common.require_tokens()?;
     let (n, stream) = (common.answers(&model, limits)?, common.stream()?);
     let text = conversation.render(&model, tools.for_template()).await?;
-    let (parser, grammar) = form(&model, &tools, grammar, &text)?;
-    params.shown_tokens =
-        ChatParser::control_tokens(model.tokenizer(), parser.tools, parser.reasoning);
+    let (mut parser, grammar) = form(&model, &tools, grammar, &text)?;
+    params.shown_tokens.extend(ChatParser::control_tokens(
+        model.tokenizer(),
+        parser.tools,
+        parser.reasoning,
+    ));
+    if fields.reasoning_format == Some(ReasoningStyle::None) {
+        if parser.calls_alone && parser.reasoning.is_some() {
+            let message = "`reasoning_format` must not be `none` where a tool must be called";
+            return Err(ApiError::invalid("reasoning_format", message));
+        }
+        parser.reasoning = None;
+    }
     if let Some(wanted) = grammar {
         params.constraint = Some(wanted.compile(&model).await?);
     }
@@ -148,24 +184,52 @@ pub(crate) async fn read(state: &AppState, body: &JsonBody) -> Result<Chat, ApiE
     let options = EncodeOptions { add_special, parse_special: true };
     let prompts = prompt::encode(&model, vec![Prompt::Text(text)], options).await;
     let prompts = prompts.map_err(|error| error.renamed(&[("prompt", "messages")]))?;
-    let params_of = ("messages", common.max_tokens_param());
-    check_context(&model, limits, &prompts, params.max_tokens, params_of)?;
+    check_context(&model, limits, &prompts, "messages", common.asked_most())?;
+    let prompt_logprobs = common.prompt_logprobs(limits)?;
     let name = common.model.as_deref().filter(|name| !name.is_empty()).unwrap_or(&model.name);
     Ok(Chat {
         head: Head::new("chatcmpl-", "chat.completion", name),
         stream,
-        logprobs,
+        shown: Shown {
+            logprobs: logprobs.is_some(),
+            ids: common.return_tokens(),
+            prompt_logprobs,
+            named_call: matches!(tools.choice, ToolChoice::Function(_)),
+        },
         parser,
         job: Job {
             prompts,
             params,
             n,
             priority: common.priority(),
-            prompt_logprobs: None,
+            prompt_logprobs,
             include_stop: common.include_stop(),
             model: model.clone(),
         },
     })
+}
+
+/// How many likely tokens to tell at each position, if answers have log-probabilities.
+fn logprobs_of(
+    fields: &Fields,
+    common: &CommonFields,
+    limits: &Limits,
+) -> Result<Option<usize>, ApiError> {
+    match (common.n_probs(), fields.top_logprobs) {
+        (Some(n), Some(top)) if n != top => {
+            let message = format!("`n_probs` is {n}, and `top_logprobs` is {top}");
+            Err(ApiError::invalid("n_probs", message))
+        }
+        (Some(n), _) => check_logprobs("n_probs", n, limits).map(Some),
+        (None, top) if fields.logprobs == Some(true) => {
+            check_logprobs("top_logprobs", top.unwrap_or(0), limits).map(Some)
+        }
+        (None, None | Some(0)) => Ok(None),
+        (None, Some(_)) => {
+            let message = "`top_logprobs` is only allowed when `logprobs` is true";
+            Err(ApiError::invalid("top_logprobs", message))
+        }
+    }
 }
 
 /// What is looked for in an answer to the prompt `text`, and the grammar that it must follow.
@@ -201,6 +265,7 @@ fn form(
     let parser = ChatParserOptions {
         tools: format,
         tool_names: tools.names(),
+        calls_alone: tools.must_call(),
         single_call: !tools.parallel,
         reasoning: side.reasoning.filter(|_| forced.is_none()),
         reasoning_open: is_open,
@@ -213,7 +278,7 @@ fn choice(
     index: usize,
     answer: Answer,
     mut parser: ChatParser,
-    logprobs: bool,
+    shown: Shown,
     tokenizer: &Tokenizer,
 ) -> Choice {
     let (mut content, mut reasoning_content) = (String::new(), String::new());
@@ -234,7 +299,7 @@ fn choice(
         }
     }
     let calls_alone = content.is_empty() && !tool_calls.is_empty();
-    let finish_reason = finish(answer.reason, &parser);
+    let finish_reason = finish(answer.reason, &parser, shown);
     Choice {
         index,
         message: MessageBody {
@@ -245,16 +310,17 @@ fn choice(
             refusal: (),
             annotations: [],
         },
-        logprobs: logprobs.then(|| logprobs::chat(tokenizer, &answer.tokens)),
+        logprobs: shown.logprobs.then(|| logprobs::chat(tokenizer, &answer.tokens)),
         finish_reason,
         stop_reason: answer.stop,
+        tokens: shown.ids.then(|| answer.tokens.iter().map(|token| token.id).collect()),
     }
 }
 
 /// Why an answer ended, for who is to act on it: its tool calls, if it has any and is whole.
-pub(super) fn finish(reason: Finish, parser: &ChatParser) -> Finish {
+pub(super) fn finish(reason: Finish, parser: &ChatParser, shown: Shown) -> Finish {
     match reason {
-        Finish::Stop if parser.has_tool_calls() => Finish::ToolCalls,
+        Finish::Stop if parser.has_tool_calls() && !shown.named_call => Finish::ToolCalls,
         reason => reason,
     }
 }

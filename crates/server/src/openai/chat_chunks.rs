@@ -1,6 +1,6 @@
 //! The chunks of a stream of chat completions: the role first, then deltas, then why it ended.
 
-use super::chat::finish;
+use super::chat::{Shown, finish};
 use super::logprobs::{self, ChatLogprobs};
 use super::types::StreamHead;
 use crate::chat_parser::{ChatDelta, ChatParser, ChatParserOptions};
@@ -9,6 +9,7 @@ use crate::generation::{Finish, Progress, TokenLogprob, Usage};
 use crate::registry::ModelLease;
 use crate::sse::Chunks;
 use axum::response::sse::Event;
+use realizar_runtime::StopCause;
 use serde::Serialize;
 use std::collections::VecDeque;
 
@@ -16,7 +17,7 @@ use std::collections::VecDeque;
 pub(crate) struct ChatChunks {
     model: ModelLease,
     head: StreamHead,
-    logprobs: bool,
+    shown: Shown,
     answers: Vec<AnswerState>,
 }
 
@@ -33,7 +34,9 @@ struct Choice {
     logprobs: Option<ChatLogprobs>,
     finish_reason: Option<Finish>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    stop_reason: Option<String>,
+    stop_reason: Option<StopCause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<Vec<u32>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -85,12 +88,12 @@ impl ChatChunks {
     pub(crate) fn new(
         model: ModelLease,
         head: StreamHead,
-        logprobs: bool,
+        shown: Shown,
         parsers: Vec<ChatParserOptions>,
     ) -> Self {
         let answer = |options| AnswerState { parser: ChatParser::new(options), held: Vec::new() };
         let answers = parsers.into_iter().map(answer).collect();
-        Self { model, head, logprobs, answers }
+        Self { model, head, shown, answers }
     }
 
     /// Tells parts of the message, the first with the tokens held so far.
@@ -100,22 +103,31 @@ impl ChatChunks {
         deltas: Vec<ChatDelta>,
         usage: Usage,
         out: &mut VecDeque<Event>,
-    ) -> Result<(), ApiError> {
+    ) {
         for delta in deltas {
-            let logprobs = self.take_logprobs(index)?;
-            let (delta, finish_reason, stop_reason) = (delta.into(), None, None);
-            let choice = Choice { index, delta, logprobs, finish_reason, stop_reason };
-            out.push_back(self.head.chunk(choice, usage));
+            self.chunk(index, delta.into(), None, usage, out);
         }
-        Ok(())
     }
 
-    fn take_logprobs(&mut self, index: usize) -> Result<Option<ChatLogprobs>, ApiError> {
+    /// Tells a part of the message or its end, with the tokens held so far.
+    fn chunk(
+        &mut self,
+        index: usize,
+        delta: Delta,
+        finish: Option<(Finish, Option<StopCause>)>,
+        usage: Usage,
+        out: &mut VecDeque<Event>,
+    ) {
         let held = std::mem::take(&mut self.answers[index].held);
-        if !self.logprobs || held.is_empty() {
-            return Ok(None);
-        }
-        Ok(Some(logprobs::chat(self.model.tokenizer(), &held)))
+        let has_tokens = !held.is_empty();
+        let logprobs = (self.shown.logprobs && has_tokens)
+            .then(|| logprobs::chat(self.model.tokenizer(), &held));
+        let tokens =
+            (self.shown.ids && has_tokens).then(|| held.iter().map(|token| token.id).collect());
+        let (finish_reason, stop_reason) = finish.unzip();
+        let stop_reason = stop_reason.flatten();
+        let choice = Choice { index, delta, logprobs, finish_reason, stop_reason, tokens };
+        out.push_back(self.head.chunk(choice, usage));
     }
 }
 
@@ -130,9 +142,7 @@ impl Chunks for ChatChunks {
             Progress::Prompt { .. } => {
                 for index in 0..self.answers.len() {
                     let delta = Delta::Role { role: "assistant", content: "", refusal: () };
-                    let (logprobs, finish_reason, stop_reason) = (None, None, None);
-                    let choice = Choice { index, delta, logprobs, finish_reason, stop_reason };
-                    out.push_back(self.head.chunk(choice, usage));
+                    self.chunk(index, delta, None, usage, out);
                 }
                 Ok(())
             }
@@ -142,19 +152,17 @@ impl Chunks for ChatChunks {
                 answer.held.push(token.into());
                 let mut deltas = Vec::new();
                 answer.parser.push(&text, &mut deltas);
-                self.deltas(index, deltas, usage, out)
+                self.deltas(index, deltas, usage, out);
+                Ok(())
             }
             Progress::Finished { answer: index, reason, tail, stop } => {
                 let parser = &mut self.answers[index].parser;
                 let mut deltas = Vec::new();
                 parser.push(&tail, &mut deltas);
                 parser.finish(&mut deltas);
-                let finish_reason = Some(finish(reason, parser));
-                self.deltas(index, deltas, usage, out)?;
-                let logprobs = self.take_logprobs(index)?;
-                let delta = Delta::Nothing {};
-                let choice = Choice { index, delta, logprobs, finish_reason, stop_reason: stop };
-                out.push_back(self.head.chunk(choice, usage));
+                let reason = finish(reason, parser, self.shown);
+                self.deltas(index, deltas, usage, out);
+                self.chunk(index, Delta::Nothing {}, Some((reason, stop)), usage, out);
                 Ok(())
             }
         }

@@ -1,11 +1,12 @@
 //! `POST /v1/completions`: goes on from a text or from token ids.
 
-use super::logprobs::{self, ListLogprobs};
+use super::logprobs::{self, ListLogprobs, PromptLogprobs};
 use super::refused;
 use super::sampling::{
     CommonFields, StreamUsage, check_context, check_count, check_logprobs, most_answers,
 };
 use super::structured::GrammarFields;
+use super::text_offset::TextOffsets;
 use super::types::{Body, Head, StreamHead};
 use crate::error::ApiError;
 use crate::extract::JsonBody;
@@ -18,6 +19,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
+use realizar_runtime::StopCause;
 use realizar_runtime::tokenizer::EncodeOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -43,8 +45,12 @@ struct Completion {
     stream: Option<StreamUsage>,
     /// Of each prompt the text, if answers begin with it.
     echo: Option<Vec<String>>,
-    /// Whether answers have log-probabilities.
-    logprobs: bool,
+    /// How many likely tokens are told at each position, if answers have log-probabilities.
+    logprobs: Option<usize>,
+    /// How many likely tokens are told at each position of the prompt.
+    prompt_logprobs: Option<usize>,
+    /// Whether answers have the ids of their tokens.
+    ids: bool,
     /// Answers to tell of each prompt, at most as many as are generated.
     n: usize,
 }
@@ -55,7 +61,11 @@ struct Choice {
     text: String,
     logprobs: Option<ListLogprobs>,
     finish_reason: Option<Finish>,
-    stop_reason: Option<String>,
+    stop_reason: Option<StopCause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<PromptLogprobs>,
 }
 
 /// Answers a request for completions.
@@ -64,15 +74,18 @@ pub(crate) async fn create(
     body: JsonBody,
 ) -> Result<Response, ApiError> {
     let completion = read(&state, &body).await?;
-    let Completion { job, head, stream, echo, logprobs, n } = completion;
+    let Completion { job, head, stream, echo, logprobs, prompt_logprobs: of_prompt, ids, n } =
+        completion;
     let model = job.model.clone();
     let first_ids: Vec<u32> = job.prompts.iter().map(|prompt| prompt[0]).collect();
+    let mut offsets = offsets(&job, echo.as_deref(), n, logprobs.is_some());
     let generated = job.n;
     let generation = job.start(&state)?;
     if let Some(usage) = stream {
-        let states = vec![AnswerState::default(); first_ids.len() * n];
-        let head = StreamHead { head, usage };
-        let chunks = CompletionChunks { model, head, echo, first_ids, logprobs, n, states };
+        let (head, logprobs) = (StreamHead { head, usage }, logprobs.unwrap_or(0));
+        let begin = |offsets| AnswerState { echoed: Vec::new(), held: Vec::new(), offsets };
+        let states = offsets.map(begin).collect();
+        let chunks = CompletionChunks { model, head, echo, first_ids, logprobs, ids, n, states };
         return Ok(sse::respond(&state, generation, chunks));
     }
     let done = generation.collect().await?;
@@ -83,23 +96,47 @@ pub(crate) async fn create(
         let echoed = EchoedPrompt { first_id, logprobs: prompt_logprobs };
         for answer in best(answers.by_ref().take(generated).collect(), n) {
             let mut text = echo.as_ref().map_or_else(String::new, |echo| echo[p].clone());
-            let mut offset = 0;
             text.push_str(&answer.text);
-            let logprobs = logprobs.then(|| {
-                let mut tokens = Vec::new();
-                if echo.is_some() {
-                    tokens.extend(echoed.tokens());
+            let tokens = ids.then(|| answer.tokens.iter().map(|token| token.id).collect());
+            let logprobs = match (logprobs, offsets.next().flatten()) {
+                (Some(k), Some(mut offsets)) => {
+                    let echoed = echo.iter().flat_map(|_| echoed.tokens(k));
+                    let tokens: Vec<TokenLogprob> = echoed.chain(answer.tokens).collect();
+                    Some(logprobs::lists(tokenizer, &tokens, &mut offsets)?)
                 }
-                tokens.extend(answer.tokens);
-                logprobs::lists(tokenizer, &tokens, &mut offset)
+                _ => None,
+            };
+            choices.push(Choice {
+                index: choices.len(),
+                text,
+                logprobs,
+                finish_reason: Some(answer.reason),
+                stop_reason: answer.stop,
+                tokens,
+                prompt_logprobs: of_prompt
+                    .map(|k| logprobs::of_prompt(tokenizer, &echoed.logprobs, k)),
             });
-            let (finish_reason, stop_reason) = (Some(answer.reason), answer.stop);
-            let index = choices.len();
-            choices.push(Choice { index, text, logprobs, finish_reason, stop_reason });
         }
     }
-    let usage = Some(Some(done.usage.into()));
-    Ok(Json(Body { head: &head, choices, usage }).into_response())
+    let (usage, prompt_logprobs) = (Some(Some(done.usage.into())), None);
+    Ok(Json(Body { head: &head, choices, usage, prompt_logprobs }).into_response())
+}
+
+/// Of each answer that is told, in their order, where its tokens begin; none if that is not
+/// `wanted`.
+fn offsets(
+    job: &Job,
+    echo: Option<&[String]>,
+    n: usize,
+    wanted: bool,
+) -> impl Iterator<Item = Option<TextOffsets>> + use<> {
+    let (tokenizer, shown) = (job.model.engine.model().tokenizer(), &job.params.shown_tokens);
+    let of = |(p, prompt): (usize, &Vec<u32>)| {
+        let echo = echo.map(|echo| (echo[p].as_str(), prompt.len()));
+        (0..n).map(move |_| wanted.then(|| TextOffsets::new(tokenizer, shown, echo)))
+    };
+    let all: Vec<Option<TextOffsets>> = job.prompts.iter().enumerate().flat_map(of).collect();
+    all.into_iter()
 }
 
 /// Answers with the token ids that a request for completions would give the engine.
@@ -143,11 +180,18 @@ async fn read(state: &AppState, body: &JsonBody) -> Result<Completion, ApiError>
         let message = "`best_of` above `n` cannot be streamed: the best is known at the end";
         return Err(ApiError::invalid("best_of", message));
     }
-    let asked = fields.logprobs;
-    let asked = asked.map(|k| check_logprobs("logprobs", k, limits)).transpose()?;
+    let asked = match (fields.logprobs, common.n_probs()) {
+        (Some(k), Some(n)) if k != n => {
+            let message = format!("`n_probs` is {n}, and `logprobs` is {k}");
+            return Err(ApiError::invalid("n_probs", message));
+        }
+        (None, Some(n)) => Some(check_logprobs("n_probs", n, limits)?),
+        (k, _) => k.map(|k| check_logprobs("logprobs", k, limits)).transpose()?,
+    };
+    let prompt_logprobs = common.prompt_logprobs(limits)?;
     // The best answer is found by log-probabilities.
     let logprobs = asked.or((generated > n).then_some(0));
-    let mut params = common.params(&model, limits, Some(DEFAULT_TOKENS), logprobs)?;
+    let mut params = common.params(&model, limits, Some(DEFAULT_TOKENS), logprobs).await?;
     if let Some(wanted) = grammar {
         params.constraint = Some(wanted.compile(&model).await?);
     }
@@ -174,8 +218,7 @@ async fn read(state: &AppState, body: &JsonBody) -> Result<Completion, ApiError>
         }
         Some(suffix) => prompt::encode_gaps(&model, prompts, suffix, add_special).await?,
     };
-    let params_of = ("prompt", common.max_tokens_param());
-    check_context(&model, limits, &prompts, params.max_tokens, params_of)?;
+    check_context(&model, limits, &prompts, "prompt", common.asked_most())?;
     let text = |prompt| match prompt {
         Prompt::Text(text) => Ok(text),
         Prompt::Ids(ids) => model.tokenizer().decode(&ids, true),
@@ -186,10 +229,12 @@ async fn read(state: &AppState, body: &JsonBody) -> Result<Completion, ApiError>
     Ok(Completion {
         head: Head::new("cmpl-", "text_completion", name),
         stream,
-        logprobs: asked.is_some(),
+        logprobs: asked,
+        prompt_logprobs,
+        ids: common.return_tokens(),
         n,
         job: Job {
-            prompt_logprobs: asked.filter(|_| echo.is_some()),
+            prompt_logprobs: asked.filter(|_| echo.is_some()).max(prompt_logprobs),
             prompts,
             n: generated,
             priority: common.priority(),
@@ -224,10 +269,15 @@ struct EchoedPrompt {
 }
 
 impl EchoedPrompt {
-    /// Its tokens. Nothing is known of how likely the first one was.
-    fn tokens(&self) -> impl Iterator<Item = TokenLogprob> {
+    /// Its tokens, each with the `k` most likely ones at its place. Nothing is known of how likely
+    /// the first one was.
+    fn tokens(&self, k: usize) -> impl Iterator<Item = TokenLogprob> {
         let first = TokenLogprob { id: self.first_id, logprob: None, top: Vec::new() };
-        std::iter::once(first).chain(self.logprobs.iter().cloned().map(TokenLogprob::from))
+        std::iter::once(first).chain(self.logprobs.iter().cloned().map(move |token| {
+            let mut token = TokenLogprob::from(token);
+            token.top.truncate(k);
+            token
+        }))
     }
 }
 
@@ -237,17 +287,20 @@ struct CompletionChunks {
     head: StreamHead,
     echo: Option<Vec<String>>,
     first_ids: Vec<u32>,
-    logprobs: bool,
+    /// How many likely tokens are told at each position of a prompt that answers begin with.
+    logprobs: usize,
+    ids: bool,
     n: usize,
     states: Vec<AnswerState>,
 }
 
-#[derive(Clone, Default)]
 struct AnswerState {
+    /// Tokens of the prompt that were not told yet.
+    echoed: Vec<TokenLogprob>,
     /// Tokens that have made no text certain yet.
     held: Vec<TokenLogprob>,
-    /// Characters of the tokens that were told.
-    offset: usize,
+    /// Where tokens begin, if answers have log-probabilities.
+    offsets: Option<TextOffsets>,
 }
 
 impl CompletionChunks {
@@ -255,19 +308,27 @@ impl CompletionChunks {
         &mut self,
         index: usize,
         text: String,
-        finish: Option<(Finish, Option<String>)>,
+        finish: Option<(Finish, Option<StopCause>)>,
         usage: Usage,
         out: &mut VecDeque<Event>,
     ) -> Result<(), ApiError> {
         let state = &mut self.states[index];
         let held = std::mem::take(&mut state.held);
-        let logprobs = match self.logprobs {
-            true => Some(logprobs::lists(self.model.tokenizer(), &held, &mut state.offset)),
-            false => None,
-        };
+        let tokens = self.ids.then(|| held.iter().map(|token| token.id).collect());
+        let mut told = std::mem::take(&mut state.echoed);
+        told.extend(held);
+        let lists = |offsets| logprobs::lists(self.model.tokenizer(), &told, offsets);
+        let logprobs = state.offsets.as_mut().map(lists).transpose()?;
         let (finish_reason, stop_reason) = finish.unzip();
-        let stop_reason = stop_reason.flatten();
-        let choice = Choice { index, text, logprobs, finish_reason, stop_reason };
+        let choice = Choice {
+            index,
+            text,
+            logprobs,
+            finish_reason,
+            stop_reason: stop_reason.flatten(),
+            tokens,
+            prompt_logprobs: None,
+        };
         out.push_back(self.head.chunk(choice, usage));
         Ok(())
     }
@@ -286,7 +347,7 @@ impl Chunks for CompletionChunks {
                 let text = echo[prompt].clone();
                 let echoed = EchoedPrompt { first_id: self.first_ids[prompt], logprobs };
                 for answer in prompt * self.n..(prompt + 1) * self.n {
-                    self.states[answer].held.extend(echoed.tokens());
+                    self.states[answer].echoed.extend(echoed.tokens(self.logprobs));
                     self.chunk(answer, text.clone(), None, usage, out)?;
                 }
                 Ok(())

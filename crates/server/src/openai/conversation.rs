@@ -110,7 +110,7 @@ impl ConversationFields {
 
 /// A message that has a role which the model may know, and content where that is needed.
 fn check(i: usize, message: &Message, template: &ChatTemplate) -> Result<(), ApiError> {
-    let Message { role, content, .. } = message;
+    let Message { role, content, fields } = message;
     let known = |role: &str| template.source().contains(role);
     if role.is_empty() || !ROLES.contains(&role.as_str()) && !known(role) {
         let roles = ROLES.join(", ");
@@ -120,6 +120,10 @@ fn check(i: usize, message: &Message, template: &ChatTemplate) -> Result<(), Api
     if matches!(content, None | Some(Content::Null)) && role != "assistant" {
         let message = format!("a message of role `{role}` needs content");
         return Err(ApiError::invalid(format!("messages[{i}].content"), message));
+    }
+    if role == "tool" && !fields.get("tool_call_id").is_some_and(Value::is_string) {
+        let message = "a message of role `tool` needs the `tool_call_id` of the call it answers";
+        return Err(ApiError::invalid(format!("messages[{i}].tool_call_id"), message));
     }
     Ok(())
 }
@@ -241,6 +245,9 @@ mod tests {
         check(&with(r#"{"role": "", "content": "x"}"#), "messages[0].role");
         check(&with(r#"{"role": "user"}"#), "messages[0].content");
         check(&with(r#"{"role": "user", "content": null}"#), "messages[0].content");
+        check(&with(r#"{"role": "tool", "content": "x"}"#), "messages[0].tool_call_id");
+        let number = r#"{"role": "tool", "content": "x", "tool_call_id": 1}"#;
+        check(&with(number), "messages[0].tool_call_id");
         let image = r#"{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}"#;
         check(&with(image), "messages[0].content[0].type");
         let text = r#"{"role": "user", "content": [{"type": "text"}]}"#;

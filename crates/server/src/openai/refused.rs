@@ -18,18 +18,21 @@ pub(crate) const COMMON: &[Row] = &[
     ("bad_words", empty),
     ("dynatemp_range", zero),
     ("ebnf", empty),
+    ("id_slot", any_slot),
     ("kv_transfer_params", nothing),
     ("length_penalty", one),
     ("logits_processors", empty),
+    ("lora", empty),
     ("lora_adapters", empty),
     ("lora_path", empty),
-    ("min_tokens", zero),
-    ("prompt_logprobs", nothing),
+    ("min_keep", zero),
+    ("n_indent", zero),
+    ("post_sampling_probs", no),
     ("regex", empty),
+    ("response_fields", empty),
     ("return_hidden_states", no),
-    ("skip_special_tokens", yes),
-    ("stop_token_ids", empty),
     ("structural_tag", empty),
+    ("t_max_predict_ms", no_time),
     ("tfs_z", one),
     ("truncate_prompt_tokens", nothing),
     ("use_beam_search", no),
@@ -50,7 +53,8 @@ pub(crate) const CHAT: &[Row] = &[
 ];
 
 /// Of plain completions.
-pub(crate) const COMPLETIONS: &[Row] = &[("prompt_embeds", nothing)];
+pub(crate) const COMPLETIONS: &[Row] =
+    &[("prompt_embeds", nothing), ("reasoning_format", as_it_is)];
 
 /// Checks the body of a chat completion.
 pub(crate) fn check_chat(body: &JsonBody) -> Result<(), ApiError> {
@@ -79,12 +83,22 @@ fn no(value: &Value) -> bool {
     *value == Value::Bool(false)
 }
 
-fn yes(value: &Value) -> bool {
-    *value == Value::Bool(true)
-}
-
 fn zero(value: &Value) -> bool {
     value.as_f64() == Some(0.0)
+}
+
+fn any_slot(value: &Value) -> bool {
+    value.as_f64() == Some(-1.0)
+}
+
+/// llama-server sets no limit for a time that is not positive.
+fn no_time(value: &Value) -> bool {
+    value.as_f64().is_some_and(|millis| millis <= 0.0)
+}
+
+/// The text of an answer is not parsed.
+fn as_it_is(value: &Value) -> bool {
+    value == "none" || value == "auto"
 }
 
 fn one(value: &Value) -> bool {
@@ -168,8 +182,10 @@ mod tests {
         check(r#"{"modalities": ["text", "audio"]}"#, Some("modalities"));
         check(r#"{"web_search_options": {}}"#, Some("web_search_options"));
         check(r#"{"prompt_embeds": "x"}"#, Some("prompt_embeds"));
-        check(r#"{"skip_special_tokens": true, "tfs_z": 1}"#, None);
-        check(r#"{"skip_special_tokens": false}"#, Some("skip_special_tokens"));
+        check(r#"{"id_slot": -1, "lora": [], "t_max_predict_ms": 0, "tfs_z": 1}"#, None);
+        check(r#"{"id_slot": 0}"#, Some("id_slot"));
+        check(r#"{"lora": [{"id": 0, "scale": 1}]}"#, Some("lora"));
+        check(r#"{"t_max_predict_ms": 5}"#, Some("t_max_predict_ms"));
         check(r#"{"tfs_z": 0.5, "prompt_embeds": "x"}"#, Some("tfs_z"));
     }
 }

@@ -1,14 +1,15 @@
 //! The fields that chat and plain completions share: how tokens are chosen, when an answer ends,
 //! how many there are, and whether they are streamed.
 
+use super::logit_bias::LogitBias;
+use super::samplers::Samplers;
 use crate::config::Limits;
 use crate::error::ApiError;
+use crate::registry::ModelLease;
 use crate::served::ServedModel;
 use realizar_runtime::GenerateParams;
 use realizar_runtime::sampling::SamplingParams;
-use serde::de::{Error as _, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
-use std::fmt;
+use serde::Deserialize;
 
 /// Fields of a request for completions of either kind.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -35,13 +36,21 @@ pub(crate) struct CommonFields {
     mirostat: Option<u8>,
     mirostat_tau: Option<f32>,
     mirostat_eta: Option<f32>,
+    samplers: Option<Samplers>,
     logit_bias: Option<LogitBias>,
     seed: Option<i64>,
     stop: Option<OneOrMany>,
+    stop_token_ids: Option<Vec<u32>>,
     include_stop_str_in_output: Option<bool>,
+    skip_special_tokens: Option<bool>,
     ignore_eos: Option<bool>,
-    max_tokens: Option<usize>,
-    max_completion_tokens: Option<usize>,
+    min_tokens: Option<usize>,
+    max_tokens: Option<i64>,
+    max_completion_tokens: Option<i64>,
+    n_predict: Option<i64>,
+    n_probs: Option<usize>,
+    prompt_logprobs: Option<usize>,
+    return_tokens: Option<bool>,
     n: Option<usize>,
     priority: Option<i32>,
     stream: Option<bool>,
@@ -73,45 +82,28 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
-/// A bias for each token, whose id is a key of a JSON object.
-#[derive(Debug, Clone, Default, PartialEq)]
-struct LogitBias(Vec<(u32, f32)>);
-
-impl<'de> Deserialize<'de> for LogitBias {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Biases;
-        impl<'de> Visitor<'de> for Biases {
-            type Value = LogitBias;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of token ids and biases")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LogitBias, A::Error> {
-                let mut biases = Vec::new();
-                while let Some((id, bias)) = map.next_entry::<String, f32>()? {
-                    let id = id.parse().map_err(|_| {
-                        A::Error::custom(format!("expected a token id, found `{id}`"))
-                    })?;
-                    biases.push((id, bias));
-                }
-                Ok(LogitBias(biases))
-            }
-        }
-        deserializer.deserialize_map(Biases)
-    }
+/// What an answer has at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum MostTokens {
+    Tokens(usize),
+    /// As many as the context has room for.
+    Room,
 }
 
 impl CommonFields {
     /// The runtime's parameters, with the most tokens as asked for or `default_tokens`.
-    pub(crate) fn params(
+    pub(crate) async fn params(
         &self,
-        model: &ServedModel,
+        model: &ModelLease,
         limits: &Limits,
         default_tokens: Option<usize>,
         logprobs: Option<usize>,
     ) -> Result<GenerateParams, ApiError> {
         let base = &model.sampling;
+        let logit_bias = match self.logit_bias.clone() {
+            Some(biases) => biases.resolve(model).await?,
+            None => base.logit_bias.clone(),
+        };
         // Clients write "all" as -1 and as 0.
         let top_k = match self.top_k {
             None => base.top_k,
@@ -126,7 +118,7 @@ impl CommonFields {
                 ApiError::invalid("repeat_last_n", "`repeat_last_n` must be at least -1")
             })?,
         };
-        let sampling = SamplingParams {
+        let mut sampling = SamplingParams {
             temperature: self.temperature.unwrap_or(base.temperature),
             top_k,
             top_p: self.top_p.unwrap_or(base.top_p),
@@ -150,14 +142,14 @@ impl CommonFields {
             mirostat: self.mirostat.unwrap_or(base.mirostat),
             mirostat_tau: self.mirostat_tau.unwrap_or(base.mirostat_tau),
             mirostat_eta: self.mirostat_eta.unwrap_or(base.mirostat_eta),
-            logit_bias: match &self.logit_bias {
-                Some(biases) => biases.0.clone(),
-                None => base.logit_bias.clone(),
-            },
+            logit_bias,
             // -1 asks for a seed to be drawn, as in vLLM and llama.cpp.
             seed: self.seed.filter(|&seed| seed != -1).map(i64::cast_unsigned).or(base.seed),
         };
         sampling.validate()?;
+        if let Some(samplers) = &self.samplers {
+            samplers.apply(&mut sampling)?;
+        }
         let stop = match &self.stop {
             None => Vec::new(),
             Some(OneOrMany::One(stop)) => vec![stop.clone()],
@@ -170,19 +162,53 @@ impl CommonFields {
         if stop.iter().any(String::is_empty) {
             return Err(ApiError::invalid("stop", "a stop text is empty"));
         }
+        let stop_tokens = self.stop_token_ids.clone().unwrap_or_default();
+        let vocab_size = model.engine.model().vocab_size();
+        if let Some(id) = stop_tokens.iter().find(|&&id| id as usize >= vocab_size) {
+            let message = format!("token {id} is not in the vocabulary of {vocab_size} tokens");
+            return Err(ApiError::invalid("stop_token_ids", message));
+        }
+        let max_tokens = match self.most_tokens(limits)? {
+            Some(MostTokens::Tokens(n)) => Some(n),
+            Some(MostTokens::Room) => limits.output_tokens,
+            None => default_tokens.or(limits.output_tokens),
+        };
+        let min_tokens = self.min_tokens.unwrap_or(0);
+        if let Some(most) = max_tokens.filter(|&most| min_tokens > most) {
+            let message =
+                format!("`min_tokens` is {min_tokens}, and the answer has at most {most}");
+            return Err(ApiError::invalid("min_tokens", message));
+        }
         Ok(GenerateParams {
             sampling,
-            max_tokens: self.most_tokens(limits)?.or(default_tokens).or(limits.output_tokens),
+            max_tokens,
             stop,
+            stop_tokens,
+            min_tokens,
             ignore_eos: self.ignore_eos.unwrap_or(false),
             logprobs,
+            shown_tokens: self.special_tokens(model),
             ..GenerateParams::default()
         })
     }
 
+    /// All control tokens, if they are to be written as text.
+    pub(crate) fn special_tokens(&self, model: &ServedModel) -> Vec<u32> {
+        let tokenizer = model.tokenizer();
+        let all = match self.skip_special_tokens {
+            None | Some(true) => 0,
+            Some(false) => tokenizer.vocab_size() as u32,
+        };
+        (0..all).filter(|&id| tokenizer.is_special(id)).collect()
+    }
+
     /// The fields that may say how many tokens an answer has at most, by precedence.
-    fn asked_tokens(&self) -> [(&'static str, Option<usize>); 2] {
-        [("max_completion_tokens", self.max_completion_tokens), ("max_tokens", self.max_tokens)]
+    fn asked_tokens(&self) -> [(&'static str, Option<i64>); 3] {
+        [
+            ("max_completion_tokens", self.max_completion_tokens),
+            ("max_tokens", self.max_tokens),
+            ("n_predict", self.n_predict),
+        ]
     }
 
     /// That an answer may have tokens at all.
@@ -195,26 +221,54 @@ impl CommonFields {
         }
     }
 
-    /// The most tokens that were asked for.
-    fn most_tokens(&self, limits: &Limits) -> Result<Option<usize>, ApiError> {
-        let asked = self.asked_tokens();
-        for (param, n) in asked {
-            if let (Some(n), Some(most)) = (n, limits.output_tokens)
-                && n > most
-            {
-                let message = format!("`{param}` is {n}; this server allows {most} tokens");
-                return Err(ApiError::invalid(param, message));
-            }
+    /// The most tokens that were asked for; -1 is llama-server's way to ask for as many as fit.
+    fn most_tokens(&self, limits: &Limits) -> Result<Option<MostTokens>, ApiError> {
+        let mut most = None;
+        for (param, n) in self.asked_tokens() {
+            let asked = match n {
+                None => continue,
+                Some(-1) => MostTokens::Room,
+                Some(n) => {
+                    let n = usize::try_from(n).map_err(|_| {
+                        ApiError::invalid(param, format!("`{param}` must be at least -1"))
+                    })?;
+                    if let Some(allowed) = limits.output_tokens.filter(|&allowed| n > allowed) {
+                        let message =
+                            format!("`{param}` is {n}; this server allows {allowed} tokens");
+                        return Err(ApiError::invalid(param, message));
+                    }
+                    MostTokens::Tokens(n)
+                }
+            };
+            most = most.or(Some(asked));
         }
-        Ok(asked.into_iter().find_map(|(_, n)| n))
+        Ok(most)
     }
 
-    /// The name of the field that set the most tokens.
-    pub(crate) fn max_tokens_param(&self) -> &'static str {
-        match self.max_completion_tokens {
-            Some(_) => "max_completion_tokens",
-            None => "max_tokens",
+    /// The field that set the most tokens, and how many; none if the answer has as many as fit.
+    pub(crate) fn asked_most(&self) -> Option<(&'static str, usize)> {
+        let (param, n) = self.asked_tokens().into_iter().find(|(_, n)| n.is_some())?;
+        Some((param, usize::try_from(n?).ok()?))
+    }
+
+    /// How many likely tokens `n_probs` asks for.
+    pub(crate) fn n_probs(&self) -> Option<usize> {
+        self.n_probs.filter(|&n| n > 0)
+    }
+
+    /// How many likely tokens to report at each position of the prompt.
+    pub(crate) fn prompt_logprobs(&self, limits: &Limits) -> Result<Option<usize>, ApiError> {
+        let Some(k) = self.prompt_logprobs else { return Ok(None) };
+        if self.stream == Some(true) {
+            let message = "`prompt_logprobs` cannot be streamed";
+            return Err(ApiError::invalid("prompt_logprobs", message));
         }
+        check_logprobs("prompt_logprobs", k, limits).map(Some)
+    }
+
+    /// Whether answers come with their token ids.
+    pub(crate) fn return_tokens(&self) -> bool {
+        self.return_tokens.unwrap_or(false)
     }
 
     /// Answers to each prompt.
@@ -282,33 +336,35 @@ pub(crate) fn check_logprobs(param: &str, k: usize, limits: &Limits) -> Result<u
     Err(ApiError::invalid(param, message))
 }
 
-/// That prompts and the answers asked for fit into the context.
+/// That prompts and the answers asked for fit into the context. An answer whose length was not
+/// asked for has room for one token at least.
 pub(crate) fn check_context(
     model: &ServedModel,
     limits: &Limits,
     prompts: &[Vec<u32>],
-    max_tokens: Option<usize>,
-    (prompt_param, tokens_param): (&str, &str),
+    prompt_param: &str,
+    asked: Option<(&str, usize)>,
 ) -> Result<(), ApiError> {
     let context = model.engine.model().max_seq_len();
     for prompt in prompts {
         let n = prompt.len();
         if let Some(most) = limits.prompt_tokens.filter(|&most| n > most) {
-            let message = format!("the prompt has {n} tokens; this server allows {most}");
-            return Err(ApiError::context_length(prompt_param, message));
+            let error = ApiError::context_length(prompt_param, n, context);
+            return Err(error.because(format!(
+                "of which this server allows {most} for a prompt; the prompt has {n}"
+            )));
         }
-        // Without a number of tokens, there is room for one at least.
-        let total = n.saturating_add(max_tokens.unwrap_or(1));
+        let (param, max_tokens) = asked.filter(|_| n <= context).unwrap_or((prompt_param, 1));
+        let total = n.saturating_add(max_tokens);
         if total > context {
-            let (param, asked) = match max_tokens {
-                Some(max) if n <= context => {
-                    (tokens_param, format!("{total} tokens: {n} of the prompt, {max} to generate"))
-                }
-                _ => (prompt_param, format!("a prompt of {n} tokens")),
-            };
-            let message =
-                format!("the model's context is {context} tokens, but you asked for {asked}");
-            return Err(ApiError::context_length(param, message));
+            let error = ApiError::context_length(param, n, context);
+            return Err(match param == prompt_param {
+                true if n > context => error,
+                true => error.because("and the prompt has them all: none is left for an answer"),
+                false => error.because(format!(
+                    "but {total} were asked for: {n} of the prompt and {max_tokens} to generate"
+                )),
+            });
         }
     }
     Ok(())
@@ -336,7 +392,7 @@ mod tests {
         check(options, Ok(Some(StreamUsage::AtEnd)));
         check(r#"{"stream_options": {"include_usage": true}}"#, Err("only allowed"));
         check(r#"{"stop": 7}"#, Err("a text or a list of texts"));
-        check(r#"{"logit_bias": {"x": 1}}"#, Err("found `x`"));
+        check(r#"{"logit_bias": 1}"#, Err("an object of tokens and biases"));
         check(r#"{"logit_bias": {"5": -100, "7": 0.5}, "seed": -3, "user": "u"}"#, Ok(None));
     }
 

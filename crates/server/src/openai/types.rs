@@ -1,5 +1,6 @@
 //! What the answers of chat and plain completions have in common.
 
+use super::logprobs::PromptLogprobs;
 use super::sampling::StreamUsage;
 use crate::generation::Usage;
 use crate::{ids, sse};
@@ -47,14 +48,16 @@ impl StreamHead {
             StreamUsage::AtEnd => Some(None),
             StreamUsage::Always => Some(Some(usage.into())),
         };
-        sse::json(&Body { head: &self.head, choices: vec![choice], usage })
+        let (head, choices, prompt_logprobs) = (&self.head, vec![choice], None);
+        sse::json(&Body { head, choices, usage, prompt_logprobs })
     }
 
     /// Adds the end of a stream: the usage, if it was asked for, and the mark that it is complete.
     pub(crate) fn end(&self, usage: Usage, out: &mut VecDeque<Event>) {
         if self.usage != StreamUsage::Never {
             let usage = Some(Some(usage.into()));
-            out.push_back(sse::json(&Body::<()> { head: &self.head, choices: Vec::new(), usage }));
+            let (head, choices, prompt_logprobs) = (&self.head, Vec::new(), None);
+            out.push_back(sse::json(&Body::<()> { head, choices, usage, prompt_logprobs }));
         }
         out.push_back(Event::default().data("[DONE]"));
     }
@@ -69,6 +72,9 @@ pub(crate) struct Body<'a, C> {
     /// Absent where a stream was not asked for it; null in the chunks before the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) usage: Option<Option<UsageBody>>,
+    /// Of a chat's prompt, where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_logprobs: Option<PromptLogprobs>,
 }
 
 /// The tokens of a request.

@@ -109,9 +109,12 @@ fn echo(fields: &Fields<'_>, conversation: &ConversationRequest) -> Map<String, 
         ("top_logprobs", json!(0)),
         ("top_p", or("top_p", Value::Null)),
         ("truncation", json!("disabled")),
-        ("user", or("user", Value::Null)),
     ];
-    members.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    let mut echo: Map<String, Value> =
+        members.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    // OpenAI's own shape has no null for it.
+    echo.extend(fields.get("user").map(|user| ("user".to_owned(), user.clone())));
+    echo
 }
 
 /// Turns items into messages. What the assistant did between two other messages is one message:

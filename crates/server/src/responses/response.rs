@@ -68,7 +68,11 @@ fn status(end: &EndReason) -> &'static str {
 fn usage_json(usage: TokenUsage) -> Value {
     json!({
         "input_tokens": usage.prompt,
-        "input_tokens_details": {"cached_tokens": usage.cached},
+        "input_tokens_details": {
+            "cached_tokens": usage.cached,
+            // Writing to the prefix cache is no work of its own, and is not counted.
+            "cache_write_tokens": 0,
+        },
         "output_tokens": usage.generated,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning},
         "total_tokens": usage.prompt + usage.generated,
@@ -368,7 +372,7 @@ mod tests {
 
     fn usage() -> Value {
         json!({
-            "input_tokens": 10, "input_tokens_details": {"cached_tokens": 4},
+            "input_tokens": 10, "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
             "output_tokens": 7, "output_tokens_details": {"reasoning_tokens": 2},
             "total_tokens": 17,
         })

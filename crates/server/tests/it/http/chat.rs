@@ -93,6 +93,42 @@ fn tokens_come_with_their_likelihood() {
 }
 
 #[test]
+fn llama_servers_names_mean_the_same() {
+    let server = TestServer::start();
+    let ours = server.ok(PATH, &ask(json!({"logprobs": true, "top_logprobs": 2})));
+    let theirs =
+        ask(json!({"max_tokens": null, "n_predict": 12, "n_probs": 2, "return_tokens": true}));
+    let answer = server.ok(PATH, &theirs)["choices"][0].clone();
+    assert_eq!(answer["logprobs"], ours["choices"][0]["logprobs"]);
+    let ids = answer["tokens"].as_array().expect("ids");
+    assert_eq!(ids.len(), 12);
+    let mut streamed = theirs;
+    streamed["stream"] = json!(true);
+    let chunks = server.chunks(PATH, &streamed);
+    let parts = chunks.iter().filter_map(|chunk| chunk["choices"][0]["tokens"].as_array());
+    assert_eq!(parts.flatten().cloned().collect::<Vec<_>>(), *ids);
+}
+
+#[test]
+fn reasoning_is_told_apart_or_left_in_the_text() {
+    // The template opens the reasoning, which the tiny model never closes.
+    let server = TestServer::with_template(
+        "{% for m in messages %}{{ m.content }}{% endfor %}{# </think> #}<think>",
+    );
+    let message = |more: Value| server.ok(PATH, &ask(more))["choices"][0]["message"].clone();
+    let apart = message(json!({}));
+    assert_eq!(apart["content"], "");
+    let reasoning = apart["reasoning_content"].as_str().expect("reasoning").to_owned();
+    assert!(!reasoning.is_empty());
+    for format in ["auto", "deepseek"] {
+        assert_eq!(message(json!({"reasoning_format": format})), apart);
+    }
+    let inside = message(json!({"reasoning_format": "none"}));
+    assert!(inside.get("reasoning_content").is_none());
+    assert_eq!(inside["content"].as_str().map(str::trim), Some(reasoning.trim()));
+}
+
+#[test]
 fn a_stream_is_role_deltas_reason_usage_done() {
     let server = TestServer::start();
     for more in [json!({}), json!({"logprobs": true, "top_logprobs": 1}), json!({"n": 2})] {

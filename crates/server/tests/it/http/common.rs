@@ -4,6 +4,7 @@ use super::document::Document;
 use realizar_formats::{Gguf, GgufWriter};
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::engine::{Engine, EngineOptions, EngineStats};
+use realizar_runtime::template::ChatTemplate;
 use realizar_runtime::{LoadOptions, Model, ModelOutput};
 use realizar_server::{AppState, Models, ServedModel, Server, ServerConfig};
 use serde_json::Value;
@@ -61,6 +62,27 @@ pub(crate) fn cpu() -> CpuBackend {
     CpuBackend::new(Some(1), None).expect("the CPU")
 }
 
+/// The tiny model under its names.
+fn tiny_model(context: usize, engine: EngineOptions) -> ServedModel {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().join(MODEL);
+    write_model(&path);
+    let max_seq_len = Some(context);
+    let options =
+        LoadOptions { max_seq_len, max_seqs: 4, prefix_cache: true, ..LoadOptions::default() };
+    let model = Model::load(&path, &cpu(), &options).expect("the model loads");
+    let engine = Engine::start(model, engine).expect("the engine starts");
+    let mut served = ServedModel::new("tiny", engine);
+    served.aliases = vec!["small".to_owned(), "org/tiny".to_owned()];
+    served
+}
+
+fn models_of(model: ServedModel) -> Models {
+    let models = Models::new();
+    models.add(model).expect("the only model");
+    models
+}
+
 /// A running server. It ends when it is dropped.
 pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
@@ -77,19 +99,19 @@ impl TestServer {
 
     /// A server with the settings that `change` makes.
     pub(crate) fn with(change: impl FnOnce(&mut ServerConfig), engine: EngineOptions) -> Self {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let path = dir.path().join(MODEL);
-        write_model(&path);
-        let max_seq_len = Some(CONTEXT as usize);
-        let options =
-            LoadOptions { max_seq_len, max_seqs: 4, prefix_cache: true, ..LoadOptions::default() };
-        let model = Model::load(&path, &cpu(), &options).expect("the model loads");
-        let engine = Engine::start(model, engine).expect("the engine starts");
-        let models = Models::new();
-        let mut served = ServedModel::new("tiny", engine);
-        served.aliases = vec!["small".to_owned(), "org/tiny".to_owned()];
-        models.add(served).expect("the only model");
-        Self::of(models, change)
+        Self::of(models_of(tiny_model(CONTEXT as usize, engine)), change)
+    }
+
+    /// A server whose model has this context.
+    pub(crate) fn with_context(context: usize) -> Self {
+        Self::of(models_of(tiny_model(context, EngineOptions::default())), |_| {})
+    }
+
+    /// A server whose model has this chat template.
+    pub(crate) fn with_template(template: &str) -> Self {
+        let mut served = tiny_model(CONTEXT as usize, EngineOptions::default());
+        served.template = Some(ChatTemplate::new(template, "", "").expect("a template"));
+        Self::of(models_of(served), |_| {})
     }
 
     /// A server of these models.

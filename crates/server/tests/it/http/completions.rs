@@ -145,6 +145,243 @@ fn echo_tells_how_likely_the_prompt_was() {
     assert_eq!((text(&plain, 0).as_str(), &plain["choices"][0]["logprobs"]), ("abc", &Value::Null));
 }
 
+/// The text of a list in JSON text, up to the end of the list.
+fn list<'a>(body: &'a str, name: &str) -> &'a str {
+    let start = body.find(&format!("\"{name}\":[")).expect(name) + name.len() + 4;
+    &body[start..start + body[start..].find(']').expect("its end")]
+}
+
+#[test]
+fn greedy_tokens_are_the_most_likely_ones_to_the_last_digit() {
+    let server = TestServer::start();
+    let generated =
+        server.ok(PATH, &with(&greedy(), json!({"max_tokens": 24, "return_tokens": true})));
+    let mut ids = json!([1, 260, 261, 262]);
+    let tokens = generated["choices"][0]["tokens"].as_array().expect("tokens").clone();
+    ids.as_array_mut().expect("ids").extend(tokens);
+    // As they are generated, and as a prompt that is scored, which is how lm-eval asks.
+    let scored = json!({"prompt": [ids], "echo": true, "max_tokens": 1});
+    for (more, n_first) in [(json!({"max_tokens": 24}), 0), (scored, 4)] {
+        let body = with(&with(&greedy(), json!({"logprobs": 1})), more);
+        let answer = server.post(PATH, &body);
+        let lists = answer.json()["choices"][0]["logprobs"].clone();
+        let chosen = lists["token_logprobs"].as_array().expect("numbers");
+        let top = lists["top_logprobs"].as_array().expect("maps");
+        assert!(chosen.len() >= 24);
+        for (chosen, top) in chosen.iter().zip(top).skip(n_first) {
+            let values =
+                top.as_object().expect("a map").values().map(|p| p.as_f64().expect("a number"));
+            assert_eq!(chosen.as_f64(), values.reduce(f64::max), "{chosen} {top}");
+        }
+        // The same digits stand in both lists.
+        let digits: Vec<&str> =
+            list(&answer.body, "token_logprobs").split(',').skip(n_first).collect();
+        let mut tops = &answer.body[answer.body.find("\"top_logprobs\":[").expect("a list")..];
+        for digits in digits {
+            assert!(digits.parse::<f64>().is_ok(), "{digits}");
+            let entry = [format!("\":{digits},"), format!("\":{digits}}}")];
+            let at = entry.iter().filter_map(|entry| tops.find(entry.as_str())).min();
+            tops = &tops[at.unwrap_or_else(|| panic!("{digits} is not in {tops}")) + 1..];
+        }
+    }
+}
+
+#[test]
+fn offsets_are_places_in_the_text() {
+    let server = TestServer::start();
+    // Characters of one, two, three and four bytes; the tiny model has tokens of single bytes.
+    let prompt = "aé世😀b c";
+    for more in [
+        json!({}),
+        json!({"echo": true}),
+        json!({"echo": true, "prompt": "a"}),
+        json!({"echo": true, "prompt": [1, 260, 261]}),
+    ] {
+        let body = with(
+            &json!({"prompt": prompt, "logprobs": 0, "max_tokens": 20, "temperature": 1.5,
+                                "seed": 5, "ignore_eos": true}),
+            more,
+        );
+        let choice = server.ok(PATH, &body)["choices"][0].clone();
+        let (text, lists) = (choice["text"].as_str().expect("text"), &choice["logprobs"]);
+        let offsets: Vec<usize> = lists["text_offset"]
+            .as_array()
+            .expect("offsets")
+            .iter()
+            .map(|offset| offset.as_u64().expect("a number") as usize)
+            .collect();
+        assert!(offsets.is_sorted() && offsets[0] == 0, "{offsets:?}");
+        if body["echo"] == true {
+            // The token that begins a text is no part of it.
+            assert_eq!(offsets[1], 0, "{offsets:?}");
+        }
+        let chars: Vec<char> = text.chars().collect();
+        let mut n_whole = 0;
+        for (token, &offset) in lists["tokens"].as_array().expect("tokens").iter().zip(&offsets) {
+            let token = token.as_str().expect("a token");
+            if token.starts_with("bytes:") || token.contains(['\u{fffd}', '<']) {
+                continue;
+            }
+            let found: String =
+                chars[offset.min(chars.len())..].iter().take(token.chars().count()).collect();
+            assert_eq!(found, token, "{text:?} {offsets:?}");
+            n_whole += 1;
+        }
+        assert!(n_whole > 2, "{text:?}");
+    }
+    // Four bytes of one character begin at one place.
+    let ids = server.ok("/tokenize", &json!({"content": "😀"}))["tokens"].clone();
+    let n_bytes = ids.as_array().expect("ids").len();
+    assert!(n_bytes > 1, "{ids}");
+    let body = json!({"prompt": "a😀b", "echo": true, "logprobs": 0, "max_tokens": 0});
+    let lists = server.ok(PATH, &body)["choices"][0]["logprobs"].clone();
+    let want = [vec![0, 0], vec![1; n_bytes], vec![2]].concat();
+    assert_eq!(lists["text_offset"], json!(want), "{lists}");
+}
+
+#[test]
+fn prompts_are_scored_in_the_shape_of_vllm() {
+    let server = TestServer::start();
+    let body = json!({"prompt": "abc", "max_tokens": 1, "prompt_logprobs": 2});
+    let choice = server.ok(PATH, &body)["choices"][0].clone();
+    let echo = json!({"prompt": "abc", "max_tokens": 0, "echo": true, "logprobs": 2});
+    let echo = server.ok(PATH, &echo)["choices"][0]["logprobs"].clone();
+    let scored = choice["prompt_logprobs"].as_array().expect("a list");
+    assert_eq!(scored.len(), 4);
+    assert_eq!(scored[0], Value::Null);
+    for (i, (id, text)) in [("260", "a"), ("261", "b"), ("262", "c")].into_iter().enumerate() {
+        let own = &scored[i + 1][id];
+        assert_eq!(own["decoded_token"], text);
+        assert_eq!(own["logprob"], echo["token_logprobs"][i + 1]);
+        let rank = own["rank"].as_u64().expect("a number");
+        let all = scored[i + 1].as_object().expect("a map");
+        assert_eq!(all.keys().next().map(String::as_str), Some(id));
+        assert_eq!(all.len(), if rank <= 2 { 2 } else { 3 });
+        let by_rank = |rank: u64| all.values().find(|token| token["rank"] == rank).expect("a rank");
+        for rank in 1..=2 {
+            let top = by_rank(rank);
+            assert!(top["logprob"].as_f64() >= own["logprob"].as_f64() || rank > 1, "{all:?}");
+        }
+        assert!(by_rank(1)["logprob"].as_f64() >= by_rank(2)["logprob"].as_f64());
+    }
+    assert_eq!(choice.get("logprobs"), Some(&Value::Null));
+    // With others for the echo: each list has as many as were asked for.
+    let body = json!({"prompt": "abc", "max_tokens": 0, "prompt_logprobs": 5, "echo": true, "logprobs": 0});
+    let both = server.ok(PATH, &body)["choices"][0].clone();
+    assert_eq!(both["logprobs"]["top_logprobs"][1].as_object().map(|top| top.len()), Some(1));
+    assert!(both["prompt_logprobs"][1].as_object().is_some_and(|top| top.len() >= 5));
+    let chat = json!({"messages": [{"role": "user", "content": "abc"}], "max_tokens": 1, "prompt_logprobs": 0});
+    let chat = server.ok("/v1/chat/completions", &chat);
+    let n_prompt = chat["usage"]["prompt_tokens"].as_u64().expect("a number") as usize;
+    let scored = chat["prompt_logprobs"].as_array().expect("a list");
+    assert_eq!(scored.len(), n_prompt);
+    assert!(scored[1..].iter().all(|token| token.as_object().is_some_and(|own| own.len() == 1)));
+}
+
+#[test]
+fn ids_come_where_they_are_asked_for() {
+    let server = TestServer::start();
+    let ask = with(&greedy(), json!({"return_tokens": true, "echo": true, "logprobs": 0}));
+    let choice = server.ok(PATH, &ask)["choices"][0].clone();
+    let ids = choice["tokens"].as_array().expect("ids").clone();
+    assert_eq!(ids.len(), 8);
+    let text = server.ok("/detokenize", &json!({"tokens": ids}))["content"].clone();
+    let answer = choice["text"].as_str().expect("text").strip_prefix("abc").expect("the prompt");
+    assert_eq!(text.as_str().map(str::trim_start), Some(answer.trim_start()));
+    let chunks = server.chunks(PATH, &with(&ask, json!({"stream": true})));
+    let streamed: Vec<Value> = parts_of(&chunks, &choice)
+        .iter()
+        .flat_map(|part| part["tokens"].as_array().expect("ids").clone())
+        .collect();
+    assert_eq!(streamed, ids);
+    let plain = server.ok(PATH, &greedy());
+    assert!(plain["choices"][0].get("tokens").is_none());
+}
+
+#[test]
+fn tokens_end_answers_but_none_before_its_time() {
+    let server = TestServer::start();
+    let ask = with(&greedy(), json!({"max_tokens": 24, "return_tokens": true}));
+    let whole = server.ok(PATH, &ask)["choices"][0].clone();
+    let ids = whole["tokens"].as_array().expect("ids").clone();
+    let at = (1..20).rev().find(|&i| !ids[..i].contains(&ids[i])).expect("a token of its own");
+    let stop = json!({"stop_token_ids": [ids[at]]});
+    let choice = server.ok(PATH, &with(&ask, stop.clone()))["choices"][0].clone();
+    assert_eq!(choice["tokens"], json!(ids[..at]));
+    assert_eq!((&choice["finish_reason"], &choice["stop_reason"]), (&json!("stop"), &ids[at]));
+    let included = json!({"include_stop_str_in_output": true});
+    let longer = server.ok(PATH, &with(&with(&ask, stop.clone()), included))["choices"][0].clone();
+    let spelled = server.ok(PATH, &with(&ask, json!({"max_tokens": at + 1, "logprobs": 0})));
+    let spelled = &spelled["choices"][0]["logprobs"]["tokens"][at];
+    if let Some(token) = spelled.as_str().filter(|token| !token.starts_with("bytes:")) {
+        assert_eq!(text_of(&longer), format!("{}{token}", text_of(&choice)));
+    }
+    let later = with(&with(&ask, stop), json!({"min_tokens": at + 2}));
+    let later = server.ok(PATH, &later)["choices"][0]["tokens"].clone();
+    let later = later.as_array().expect("ids");
+    assert!(later.len() >= at + 2);
+    assert!(!later[..at + 2].contains(&ids[at]));
+    // Without a reason of the request, none is told.
+    assert_eq!(whole.get("stop_reason"), Some(&Value::Null));
+}
+
+fn text_of(choice: &Value) -> String {
+    choice["text"].as_str().expect("a text").to_owned()
+}
+
+#[test]
+fn biases_are_given_by_ids_and_by_texts() {
+    let server = TestServer::start();
+    let tokens = |bias: Value| {
+        let body = with(&greedy(), json!({"logit_bias": bias, "return_tokens": true}));
+        server.ok(PATH, &body)["choices"][0]["tokens"].clone()
+    };
+    let free = tokens(json!({}));
+    let id = free[0].as_u64().expect("an id");
+    let banned = tokens(json!({id.to_string(): false}));
+    assert!(!banned.as_array().expect("ids").contains(&json!(id)));
+    for same in [json!([[id, false]]), json!([[id.to_string(), false]])] {
+        assert_eq!(tokens(same), banned);
+    }
+    // The letters are tokens of their own.
+    let forced = tokens(json!({"b": 100}));
+    assert_eq!(forced, json!([261, 261, 261, 261, 261, 261, 261, 261]));
+    assert_eq!(tokens(json!([["b", 100]])), forced);
+    assert_eq!(tokens(json!([[261, 50], [261, 50]])), forced);
+}
+
+#[test]
+fn control_tokens_are_shown_on_demand() {
+    let server = TestServer::start();
+    // The token that begins a text, forced.
+    let ask = with(&greedy(), json!({"logit_bias": [[1, 100]], "max_tokens": 2}));
+    let hidden = server.ok(PATH, &ask)["choices"][0].clone();
+    assert_eq!(text_of(&hidden), "");
+    let shown = server.ok(PATH, &with(&ask, json!({"skip_special_tokens": false})));
+    assert_eq!(text(&shown, 0), "<s><s>");
+}
+
+#[test]
+fn llama_servers_names_mean_the_same() {
+    let server = TestServer::start();
+    let ask = json!({"prompt": "abc", "temperature": 0, "ignore_eos": true});
+    let ours = server.ok(PATH, &with(&ask, json!({"max_tokens": 5, "logprobs": 3})));
+    let theirs = server.ok(PATH, &with(&ask, json!({"n_predict": 5, "n_probs": 3})));
+    assert_eq!(ours["choices"], theirs["choices"]);
+    assert_eq!(ours["usage"]["completion_tokens"], 5);
+    let none = json!({"max_tokens": 5, "n_probs": 0, "id_slot": -1, "lora": [], "t_max_predict_ms": 0,
+                      "reasoning_format": "none", "return_tokens": false});
+    let plain = server.ok(PATH, &with(&ask, none))["choices"][0].clone();
+    assert_eq!(plain["text"], ours["choices"][0]["text"]);
+    assert_eq!(plain.get("logprobs"), Some(&Value::Null));
+    // Without the step that applies it, a temperature changes nothing.
+    let draw = json!({"prompt": "abc", "seed": 3, "max_tokens": 24, "ignore_eos": true});
+    let hot = json!({"temperature": 30, "top_k": 5, "samplers": ["top_k"]});
+    let cold = json!({"temperature": 1, "top_k": 5});
+    let text = |more: Value| text(&server.ok(PATH, &with(&draw, more)), 0);
+    assert_eq!(text(hot), text(cold));
+}
+
 #[test]
 fn answers_end_where_they_are_told_to() {
     let server = TestServer::start();

@@ -168,6 +168,14 @@ fn pages_of_other_origins_are_let_in_only_when_allowed() {
     );
     assert_eq!(preflight(&open, origin).as_deref(), Some("https://a.example"));
     assert_eq!(preflight(&open, ("origin", "https://b.example")), None);
+    // SDKs in browsers send headers of their own.
+    let sent = "authorization,anthropic-version,openai-organization,x-stainless-retry-count";
+    let asked = ("access-control-request-headers", sent);
+    let headers = [origin, ("access-control-request-method", "POST"), asked];
+    let answer = open.request("OPTIONS", "/v1/messages", &headers, "");
+    assert_eq!(answer.header("access-control-allow-headers"), Some(sent));
+    let closed = closed.request("OPTIONS", "/v1/messages", &headers, "");
+    assert_eq!(closed.header("access-control-allow-headers"), None);
     let answer = open.request("GET", "/live", &[origin], "");
     assert_eq!(answer.header("access-control-allow-origin"), Some("https://a.example"));
 }

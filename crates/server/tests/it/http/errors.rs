@@ -14,7 +14,10 @@ fn error(answer: &common::Answer, status: u16, what: &str) -> (Value, Value) {
     let body = answer.json();
     let error = body["error"].as_object().unwrap_or_else(|| panic!("{what}: {body}"));
     let keys: Vec<_> = error.keys().map(String::as_str).collect();
-    assert_eq!(keys, ["message", "type", "param", "code"], "{what}");
+    assert_eq!(keys[..4], ["message", "type", "param", "code"], "{what}");
+    let of_context = ["n_prompt_tokens", "n_ctx"];
+    let more = if error["code"] == "context_length_exceeded" { &of_context[..] } else { &[] };
+    assert_eq!(keys[4..], *more, "{what}");
     assert!(error["message"].as_str().is_some_and(|text| !text.is_empty()), "{what}: {body}");
     let kind = if status >= 500 { "server_error" } else { "invalid_request_error" };
     assert_eq!(error["type"], kind, "{what}");
@@ -48,27 +51,51 @@ fn wrong_values_name_their_parameter() {
         check(path, json!({"n": 0}), "n");
         check(path, json!({"n": 1000}), "n");
         check(path, json!({"n": -1}), "n");
-        check(path, json!({"max_tokens": -1}), "max_tokens");
+        check(path, json!({"max_tokens": -2}), "max_tokens");
+        check(path, json!({"n_predict": -2}), "n_predict");
         check(path, json!({"max_tokens": 1.5}), "max_tokens");
         check(path, json!({"stop": ""}), "stop");
         check(path, json!({"stop": [1]}), "stop");
         check(path, json!({"logit_bias": {"99999": 1}}), "logit_bias");
         check(path, json!({"logit_bias": {"5": 101}}), "logit_bias");
+        check(path, json!({"logit_bias": [["", 1]]}), "logit_bias");
+        check(path, json!({"logit_bias": [[99999, false]]}), "logit_bias");
+        check(path, json!({"stop_token_ids": [99999]}), "stop_token_ids");
+        check(path, json!({"min_tokens": 2}), "min_tokens");
+        check(path, json!({"samplers": ["infill"]}), "samplers");
+        check(
+            path,
+            json!({"samplers": ["min_p", "top_p"], "min_p": 0.1, "top_p": 0.5}),
+            "samplers",
+        );
+        check(path, json!({"id_slot": 1}), "id_slot");
+        check(path, json!({"lora": [{"id": 0, "scale": 0.5}]}), "lora");
+        check(path, json!({"t_max_predict_ms": 100}), "t_max_predict_ms");
+        check(path, json!({"n_probs": 21}), "n_probs");
+        check(path, json!({"prompt_logprobs": 21}), "prompt_logprobs");
+        check(path, json!({"prompt_logprobs": 1, "stream": true}), "prompt_logprobs");
+        check(path, json!({"reasoning_format": "deepseek-legacy"}), "reasoning_format");
         check(path, json!({"stream_options": {"include_usage": true}}), "stream_options");
         check(path, json!({"mirostat": 1}), "mirostat");
         check(path, json!({"typical_p": 0}), "typical_p");
-        check(path, json!({"skip_special_tokens": false}), "skip_special_tokens");
+        check(path, json!({"skip_special_tokens": 0}), "skip_special_tokens");
     }
     check(CHAT, json!({"messages": []}), "messages");
     check(CHAT, json!({"messages": null}), "messages");
     check(CHAT, json!({"messages": [{"role": "user"}]}), "messages[0].content");
     check(CHAT, json!({"messages": [{"role": "x", "content": ""}]}), "messages[0].role");
+    let tool = json!({"messages": [{"role": "tool", "content": "21 degrees"}]});
+    check(CHAT, tool, "messages[0].tool_call_id");
     let image = json!([{"type": "image_url", "image_url": {"url": "data:"}}]);
     let image = json!({"messages": [{"role": "user", "content": image}]});
     check(CHAT, image, "messages[0].content[0].type");
     check(CHAT, json!({"top_logprobs": 2}), "top_logprobs");
     check(CHAT, json!({"logprobs": true, "top_logprobs": 21}), "top_logprobs");
     check(CHAT, json!({"logprobs": 3}), "logprobs");
+    check(CHAT, json!({"logprobs": true, "top_logprobs": 2, "n_probs": 3}), "n_probs");
+    check(CHAT, json!({"max_tokens": null, "n_predict": 0}), "n_predict");
+    check(TEXT, json!({"logprobs": 2, "n_probs": 3}), "n_probs");
+    check(TEXT, json!({"reasoning_format": "deepseek"}), "reasoning_format");
     check(CHAT, json!({"max_tokens": 0}), "max_tokens");
     check(CHAT, json!({"max_completion_tokens": 0}), "max_completion_tokens");
     check(CHAT, json!({"max_completion_tokens": 1, "max_tokens": 0}), "max_tokens");
@@ -94,26 +121,89 @@ fn wrong_values_name_their_parameter() {
 }
 
 #[test]
-fn what_does_not_fit_the_context_has_its_code() {
+fn what_does_not_fit_the_context_is_told_as_clients_expect() {
     let server = TestServer::start();
     let context = common::CONTEXT as usize;
-    let check = |path: &str, body: Value, param: &str| {
-        let (found, code) = error(&server.post(path, &body), 400, path);
+    let check = |path: &str, body: Value, param: &str, n_prompt: usize, reason: &str| {
+        let answer = server.post(path, &body);
+        let (found, code) = error(&answer, 400, path);
         assert_eq!((found, code), (json!(param), json!("context_length_exceeded")));
+        let error = &answer.json()["error"];
+        assert_eq!(
+            (&error["n_prompt_tokens"], &error["n_ctx"]),
+            (&json!(n_prompt), &json!(context))
+        );
+        // LiteLLM and others look for these words.
+        let words = format!("This model's maximum context length is {context} tokens, {reason}");
+        assert_eq!(error["message"], words);
     };
-    let long = vec![5; context];
-    let ids = vec![5; context - 3];
-    check(TEXT, json!({"prompt": long}), "max_tokens");
-    check(TEXT, json!({"prompt": ids, "max_tokens": 4}), "max_tokens");
-    check(TEXT, json!({"prompt": [[5], vec![5; context + 1]], "max_tokens": 1}), "prompt");
-    let messages = json!([{"role": "user", "content": "abc"}]);
-    check(
-        CHAT,
-        json!({"messages": messages, "max_completion_tokens": context}),
-        "max_completion_tokens",
+    let (long, longer) = (vec![5; context], vec![5; context + 1]);
+    let full = "and the prompt has them all: none is left for an answer";
+    check(TEXT, json!({"prompt": long}), "prompt", context, full);
+    let reason = format!(
+        "but {} were asked for: {} of the prompt and 4 to generate",
+        context + 1,
+        context - 3
     );
+    let ids = vec![5; context - 3];
+    check(TEXT, json!({"prompt": ids, "max_tokens": 4}), "max_tokens", context - 3, &reason);
+    check(TEXT, json!({"prompt": ids, "n_predict": 4}), "n_predict", context - 3, &reason);
+    let reason = format!("but the prompt has {}", context + 1);
+    let body = json!({"prompt": [[5], longer], "max_tokens": 1});
+    check(TEXT, body, "prompt", context + 1, &reason);
+    let messages = json!([{"role": "user", "content": "abc"}]);
+    let n_prompt = server.ok("/tokenize", &json!({"messages": messages}))["count"].as_u64();
+    let n_prompt = n_prompt.expect("a number") as usize;
+    let reason = format!(
+        "but {} were asked for: {n_prompt} of the prompt and {context} to generate",
+        n_prompt + context
+    );
+    let body = json!({"messages": messages, "max_completion_tokens": context});
+    check(CHAT, body, "max_completion_tokens", n_prompt, &reason);
     let messages = json!([{"role": "user", "content": "z".repeat(2 * context)}]);
-    check(CHAT, json!({"messages": messages}), "messages");
+    let n_prompt = server.ok("/tokenize", &json!({"messages": messages}))["count"].as_u64();
+    let n_prompt = n_prompt.expect("a number") as usize;
+    let reason = format!("but the prompt has {n_prompt}");
+    check(CHAT, json!({"messages": messages}), "messages", n_prompt, &reason);
+}
+
+#[test]
+fn an_answer_of_no_given_length_takes_the_room_that_there_is() {
+    let server = TestServer::with_context(16);
+    let generated = |path: &str, body: Value| {
+        let answer = server.ok(path, &body);
+        assert_eq!(answer["choices"][0]["finish_reason"], "length");
+        answer["usage"]["completion_tokens"].clone()
+    };
+    // The last token needs no room.
+    let ids = json!([vec![5; 10]]);
+    assert_eq!(generated(TEXT, json!({"prompt": ids, "ignore_eos": true})), 7);
+    for name in ["max_tokens", "n_predict"] {
+        assert_eq!(generated(TEXT, json!({"prompt": ids, name: -1, "ignore_eos": true})), 7);
+        let few = json!({"prompt": [[5, 6]], name: -1, "ignore_eos": true});
+        assert_eq!(generated(TEXT, few), 15);
+        let some = json!({"prompt": ids, name: 3, "ignore_eos": true});
+        assert_eq!(generated(TEXT, some), 3);
+    }
+    let server = TestServer::with_context(40);
+    let messages = json!([{"role": "user", "content": "a"}]);
+    let body = json!({"messages": messages, "max_tokens": -1, "ignore_eos": true});
+    let answer = server.ok(CHAT, &body);
+    let usage = ["prompt_tokens", "completion_tokens"].map(|key| answer["usage"][key].as_u64());
+    assert_eq!(usage[0].zip(usage[1]).map(|(prompt, answer)| prompt + answer), Some(41));
+}
+
+#[test]
+fn a_compressed_body_is_not_taken() {
+    let server = TestServer::start();
+    let encoding = ("content-encoding", "gzip");
+    let body = r#"{"prompt": "a"}"#;
+    let answer = server.request("POST", TEXT, &[JSON, encoding], body);
+    assert_eq!(error(&answer, 415, "gzip").1, "unsupported_content_encoding");
+    assert_eq!(answer.header("accept-encoding"), Some("identity"));
+    assert!(answer.body.contains("`gzip`"), "{}", answer.body);
+    let plain = ("content-encoding", "identity");
+    assert_eq!(server.request("POST", TEXT, &[JSON, plain], body).status, 200);
 }
 
 #[test]
@@ -212,4 +302,7 @@ fn limits_of_the_server() {
     let body = json!({"prompt": "abcabcabc", "max_tokens": 1});
     let (param, code) = error(&server.post(TEXT, &body), 400, "prompt");
     assert_eq!((param, code), (json!("prompt"), json!("context_length_exceeded")));
+    // As many as fit are at most as many as are allowed.
+    let body = json!({"prompt": "abc", "max_tokens": -1, "ignore_eos": true});
+    assert_eq!(server.ok(TEXT, &body)["usage"]["completion_tokens"], 5);
 }

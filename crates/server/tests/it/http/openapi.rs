@@ -105,6 +105,18 @@ fn send(
     name: &str,
     value: &Value,
 ) -> (u16, Value) {
+    let (status, body) = answer(server, path, example, name, value);
+    (status, body["error"]["param"].clone())
+}
+
+/// As [`send`], with all that is answered.
+fn answer(
+    server: &TestServer,
+    path: &str,
+    example: &Value,
+    name: &str,
+    value: &Value,
+) -> (u16, Value) {
     let mut body = example.clone();
     match name {
         "top_logprobs" if path != "/v1/responses" => body["logprobs"] = json!(true),
@@ -113,7 +125,15 @@ fn send(
     }
     body[name] = value.clone();
     let answer = server.post(path, &body);
-    (answer.status, answer.json()["error"]["param"].clone())
+    (answer.status, answer.json())
+}
+
+/// Whether a message names a type of this server's source in place of one of JSON.
+fn names_rust(message: &str) -> bool {
+    let word = |c: char| !c.is_alphanumeric();
+    let types =
+        ["f32", "f64", "i32", "i64", "u8", "u32", "u64", "usize", "struct", "enum", "variant"];
+    message.split(word).any(|word| types.contains(&word))
 }
 
 /// Whether an error names a parameter. Those of Anthropic's API name none apart.
@@ -133,11 +153,27 @@ fn values_that_the_document_refuses_are_refused() {
                 if server.document().errors(&property, value, false).is_empty() {
                     continue;
                 }
-                let (status, found) = send(&server, path, example, &name, value);
+                let (status, found) = answer(&server, path, example, &name, value);
                 let what = format!("{path}: {name}: {value}: {status} {found}");
                 assert_eq!(status, 400, "{what}");
-                assert!(names(&found, &name), "{what}");
+                assert!(names(&found["error"]["param"], &name), "{what}");
+                let message = found["error"]["message"].as_str().expect("a message");
+                assert!(!names_rust(message), "{what}");
             }
+        }
+    }
+}
+
+#[test]
+fn bodies_that_are_no_objects_are_refused_in_words_of_json() {
+    let server = server();
+    let json = [("content-type", "application/json")];
+    for (path, ..) in operations(&server) {
+        for body in ["[]", "7", "null", "\"a\""] {
+            let answer = server.request("POST", path, &json, body);
+            assert_eq!(answer.status, 400, "{path} {body}");
+            let message = answer.json()["error"]["message"].to_string();
+            assert!(!names_rust(&message), "{path} {body}: {message}");
         }
     }
 }

@@ -75,7 +75,7 @@ fn requests_are_told_of_when_they_are_over() {
 #[test]
 fn failures_and_clients_that_leave_are_told_of() {
     let (server, records) = server();
-    let body = json!({"prompt": "abc", "max_tokens": -1});
+    let body = json!({"prompt": "abc", "max_tokens": -2});
     assert_eq!(server.post("/v1/completions", &body).status, 400);
     assert_eq!(next(&records).status, Some(400));
     let ask = json!({"prompt": "abc", "max_tokens": common::CONTEXT - 100, "ignore_eos": true,

@@ -40,6 +40,18 @@ fn assert_near(got: &Value, want: f64) {
 }
 
 #[test]
+fn as_many_texts_are_embedded_as_openai_takes() {
+    let server = start();
+    let ids = |n: usize| json!({"input": vec![vec![5]; n]});
+    let data = server.ok("/v1/embeddings", &ids(2048))["data"].clone();
+    assert_eq!(data.as_array().map(Vec::len), Some(2048));
+    assert_eq!(data[2047]["index"], 2047);
+    assert_eq!(data[2047]["embedding"], data[0]["embedding"]);
+    let answer = server.post("/v1/embeddings", &ids(2049));
+    assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!("input")));
+}
+
+#[test]
 fn documents_are_ranked_by_their_cosines() {
     let server = start();
     let (query, documents) = ("abc", ["xyz", "abc", "hello there", "abd"]);

@@ -100,7 +100,9 @@ fn a_tool_that_must_be_called_is_called() {
         let body = ask(&more);
         let answer = server.ok(CHAT, &body);
         let choice_of = &answer["choices"][0];
-        assert_eq!(choice_of["finish_reason"], "tool_calls", "{answer}");
+        // To call what the request names is no choice of the model.
+        let reason = if parallel { "stop" } else { "tool_calls" };
+        assert_eq!(choice_of["finish_reason"], reason, "{answer}");
         assert_eq!(choice_of["message"]["content"], Value::Null);
         let calls = choice_of["message"]["tool_calls"].as_array().expect("calls");
         assert!(!calls.is_empty() && (parallel || calls.len() == 1));
@@ -128,13 +130,36 @@ fn a_tool_that_must_be_called_is_called() {
             .map(|[name, arguments]| (name.to_owned(), arguments.to_owned()))
             .collect();
         assert_eq!(pieces, whole);
-        assert_eq!(chunks.last().expect("chunks")["choices"][0]["finish_reason"], "tool_calls");
+        assert_eq!(chunks.last().expect("chunks")["choices"][0]["finish_reason"], reason);
     }
     // Without a call, tools change the prompt alone.
     let answer = server.ok(CHAT, &ask(&json!({"tools": tools(), "max_tokens": 5})));
     assert!(answer["choices"][0]["message"]["content"].is_string(), "{answer}");
     let text = server.ok("/apply-template", &ask(&json!({"tools": tools()})));
     assert!(text["prompt"].as_str().is_some_and(|t| t.contains("\"name\":\"second\"")), "{text}");
+}
+
+#[test]
+fn a_call_that_is_cut_is_no_content() {
+    let server = TestServer::start();
+    let named = json!({"type": "function", "function": {"name": "second"}});
+    for choice in [json!("required"), named] {
+        // Cut before it is certain which function is called, and after it.
+        let mut n_calls = 0;
+        for n in 1..46 {
+            let mut body = ask(&json!({"tools": tools(), "tool_choice": choice, "max_tokens": n}));
+            let answer = server.ok(CHAT, &body)["choices"][0].clone();
+            let content = &answer["message"]["content"];
+            assert!(content.is_null() || content == "", "{n}: {answer}");
+            n_calls += usize::from(answer["message"].get("tool_calls").is_some());
+            assert!(n > 1 || (n_calls, &answer["finish_reason"]) == (0, &json!("length")));
+            body["stream"] = json!(true);
+            let chunks = server.chunks(CHAT, &body);
+            let pieces = chunks.iter().filter_map(|c| c["choices"][0]["delta"]["content"].as_str());
+            assert_eq!(pieces.collect::<String>(), "", "{chunks:?}");
+        }
+        assert!(n_calls > 0, "no call was long enough");
+    }
 }
 
 #[test]
@@ -181,6 +206,14 @@ fn openai_responses() {
     assert_eq!((&answer["object"], &answer["status"]), (&json!("response"), &json!("completed")));
     check(answer["output"][0]["content"][0]["text"].as_str().expect("text"));
     assert!(answer["usage"]["total_tokens"].as_u64() > Some(10), "{answer}");
+    assert_eq!(answer["usage"]["input_tokens_details"]["cache_write_tokens"], 0);
+    // OpenAI's shape has no null here.
+    assert!(answer.get("user").is_none());
+    let mut named = body.clone();
+    named["user"] = json!("u");
+    assert_eq!(server.ok("/v1/responses", &named)["user"], "u");
+    named["user"] = Value::Null;
+    assert!(server.ok("/v1/responses", &named).get("user").is_none());
 
     let mut streamed = body;
     streamed["stream"] = json!(true);
