@@ -146,13 +146,16 @@ fn a_call_that_is_cut_is_no_content() {
     for choice in [json!("required"), named] {
         // Cut before it is certain which function is called, and after it.
         let mut n_calls = 0;
-        for n in 1..46 {
+        for n in (1..400).step_by(7) {
             let mut body = ask(&json!({"tools": tools(), "tool_choice": choice, "max_tokens": n}));
             let answer = server.ok(CHAT, &body)["choices"][0].clone();
             let content = &answer["message"]["content"];
             assert!(content.is_null() || content == "", "{n}: {answer}");
+            if answer["finish_reason"] != "length" {
+                break;
+            }
             n_calls += usize::from(answer["message"].get("tool_calls").is_some());
-            assert!(n > 1 || (n_calls, &answer["finish_reason"]) == (0, &json!("length")));
+            assert!(n > 1 || n_calls == 0, "{answer}");
             body["stream"] = json!(true);
             let chunks = server.chunks(CHAT, &body);
             let pieces = chunks.iter().filter_map(|c| c["choices"][0]["delta"]["content"].as_str());
