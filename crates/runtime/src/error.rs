@@ -227,6 +227,14 @@ pub enum Error {
     /// A step of the engine failed, and with it the requests that were in it.
     #[error("{0}")]
     Step(String),
+    /// The system gives no thread.
+    #[error("the thread `{name}` cannot be started: {source}")]
+    Thread {
+        /// The thread's name.
+        name: &'static str,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// The engine ends before the request is complete.
     #[error("the engine is shutting down")]
     Ended,
