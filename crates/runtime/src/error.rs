@@ -295,6 +295,13 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_is_named() {
+        let source = std::io::Error::other("no more");
+        let error = Error::Thread { name: "engine", source };
+        assert_eq!(error.to_string(), "the thread `engine` cannot be started: no more");
+    }
+
+    #[test]
     fn a_file_is_named_once() {
         assert_eq!(in_file(Path::new("m.gguf"), "no\ntokens"), "m.gguf: no\\ntokens");
         assert_eq!(in_file(Path::new("dir"), "dir/tokenizer.json: cut"), "dir/tokenizer.json: cut");

@@ -308,6 +308,25 @@ fn an_embedding_that_is_not_finite_is_the_models_fault() {
     }
 }
 
+#[test]
+fn a_limit_of_zero_is_named() {
+    let path = tiny("llama").join("model-f32.gguf");
+    for (want, options) in [
+        ("chunk", LoadOptions { chunk: 0, ..serving() }),
+        ("max_outputs", LoadOptions { max_outputs: 0, ..serving() }),
+        ("max_seqs", LoadOptions { max_seqs: 0, ..serving() }),
+    ] {
+        let error = Model::load(&path, &cpu(), &options).unwrap_err();
+        assert!(matches!(error, Error::Option { option, .. } if option == want), "{error:?}");
+    }
+    let empty = Faulty::new().load(&LoadOptions { kv_tokens: Some(0), ..serving() });
+    let error = Engine::start(empty, EngineOptions::default()).unwrap_err();
+    assert!(matches!(error, Error::Option { option: "kv-tokens", .. }), "{error:?}");
+    let none = EngineOptions { max_seqs: Some(0), ..EngineOptions::default() };
+    let error = Engine::start(Faulty::new().load(&serving()), none).unwrap_err();
+    assert!(matches!(error, Error::Option { option: "parallel", .. }), "{error:?}");
+}
+
 /// The logits of the last of `tokens`, which are appended to a sequence.
 fn last_row(model: &mut Model, seq: &realizar_runtime::SeqId, tokens: &[u32]) -> Vec<u32> {
     let step = Chunk { seq, tokens, role: Role::Prompt, outputs: Outputs::Last };
