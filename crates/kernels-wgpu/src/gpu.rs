@@ -447,7 +447,11 @@ impl Gpu {
         match waited {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(lost(error.to_string())),
-            Err(_) => Err(lost("waiting for it failed".to_owned())),
+            Err(panic) => {
+                let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+                let text = text.or_else(|| panic.downcast_ref().cloned());
+                Err(lost(text.unwrap_or_else(|| "waiting for it failed".to_owned())))
+            }
         }
     }
 

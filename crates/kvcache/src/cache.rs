@@ -9,7 +9,8 @@
 use crate::prefix::{NodeId, PrefixTree};
 use crate::{BlockTable, CacheEvent, Error, PAGE_LEN, PageId, PagePool, PoolStats, PrefixStats};
 
-/// The contents of a page that must be copied before the next step writes to it.
+/// The contents of a page that must be copied before the next step writes to it. The page that is
+/// read stays held until [`KvCache::copied`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageCopy {
     /// The layer group.
@@ -50,8 +51,8 @@ impl SeqPages {
     }
 
     /// Of each layer group page `idx`, unless a window has let go of it.
-    fn pages(&self, idx: usize) -> Vec<Option<PageId>> {
-        self.tables.iter().map(|table| table.page(idx)).collect()
+    fn pages(&self, idx: usize) -> impl Iterator<Item = Option<PageId>> {
+        self.tables.iter().map(move |table| table.page(idx))
     }
 }
 
@@ -223,8 +224,9 @@ impl KvCache {
 
     /// Gets the pages for the positions up to `len`, and evicts prefixes for them where it must.
     /// Pages that a window has passed are given back. What must be copied before these positions
-    /// are written is added to `copies`, also when there are too few pages; the sequence's own
-    /// positions stay as they were then.
+    /// are written is added to `copies`, to which the growth of all sequences of a step adds. When
+    /// the copies are made, [`Self::copied`] follows; where they are not, or where this fails,
+    /// [`Self::shrink`] of each of these sequences takes everything back.
     ///
     /// # Errors
     /// [`Error::OutOfPages`] when other sequences hold too many pages.
@@ -240,7 +242,14 @@ impl KvCache {
                 table.release_before((seq.len + 1).saturating_sub(window), pool);
             }
             let written = (!seq.len.is_multiple_of(PAGE_LEN)).then(|| table.locate(seq.len - 1).0);
-            let shared = |pool: &PagePool| written.filter(|&page| pool.is_shared(page));
+            let shared = |pool: &PagePool| {
+                written.filter(|&page| {
+                    // Whoever got a copy of it has let go of it.
+                    let is_left = |c: &&PageCopy| c.group == group && c.from == page;
+                    let n_holds = pool.n_holds(page);
+                    n_holds > 1 && n_holds - copies.iter().filter(is_left).count() > 1
+                })
+            };
             let missing = table.missing(len);
             let needed = missing + usize::from(shared(pool).is_some());
             self.make_room(group, needed);
@@ -253,23 +262,41 @@ impl KvCache {
                 return Err(Error::OutOfPages { needed, free, total });
             }
             if let Some(from) = shared {
-                let mut page = Vec::with_capacity(1);
-                pool.allocate(1, &mut page)?;
-                table.replace(seq.len - 1, page[0]);
-                pool.release(from);
-                copies.push(PageCopy { group, from, to: page[0] });
+                let to = pool.take()?;
+                table.replace(seq.len - 1, to);
+                copies.push(PageCopy { group, from, to });
             }
             table.grow(len, pool)?;
         }
         Ok(())
     }
 
-    /// Takes the pages back that [`Self::grow`] added beyond the sequence's positions.
-    pub fn shrink(&mut self, seq: &mut SeqPages) {
-        for (table, pool) in seq.tables.iter_mut().zip(&mut self.pools) {
+    /// The copies that [`Self::grow`] asked for were made: the pages that they were read from go
+    /// back.
+    pub fn copied(&mut self, copies: &mut Vec<PageCopy>) {
+        copies.drain(..).for_each(|copy| self.pools[copy.group].release(copy.from));
+    }
+
+    /// Takes back what [`Self::grow`] did beyond the sequence's positions. Of `copies`, which were
+    /// not made, those for this sequence are undone: it has the shared page again.
+    pub fn shrink(&mut self, seq: &mut SeqPages, copies: &[PageCopy]) {
+        for (group, (table, pool)) in seq.tables.iter_mut().zip(&mut self.pools).enumerate() {
             // What was added holds nothing yet, so no window misses it.
             table.truncate(seq.len, Some(1), pool);
+            let last = seq.len.checked_sub(1).and_then(|pos| table.page(pos / PAGE_LEN));
+            let own = |copy: &&PageCopy| copy.group == group && Some(copy.to) == last;
+            if let Some(copy) = copies.iter().find(own) {
+                table.replace(seq.len - 1, copy.from);
+                pool.release(copy.to);
+            }
         }
+    }
+
+    /// Takes all pages back, whoever holds them, and forgets all prefixes. Sequences from before
+    /// must not be used any more.
+    pub fn reset(&mut self) {
+        self.pools.iter_mut().for_each(PagePool::reset);
+        self.tree.iter_mut().for_each(PrefixTree::reset);
     }
 
     /// Notes that keys and values were written for `tokens` after the sequence's positions, as
@@ -284,16 +311,15 @@ impl KvCache {
         seq.prompt.extend_from_slice(tokens);
         while let Some(page) = seq.prompt[seq.n_nodes * PAGE_LEN..].get(..PAGE_LEN) {
             let idx = seq.n_nodes;
-            let pages = seq.pages(idx);
-            let id = tree.insert(seq.node, page, &pages, &mut self.pools);
+            let id = tree.insert(seq.node, page, seq.pages(idx), &mut self.pools);
             // Where another sequence has stored the same page, one of both is enough.
-            for (group, own) in pages.iter().enumerate() {
-                if let (Some(own), Some(stored)) = (*own, tree.page(id, group))
+            for (group, (table, pool)) in seq.tables.iter_mut().zip(&mut self.pools).enumerate() {
+                if let (Some(own), Some(stored)) = (table.page(idx), tree.page(id, group))
                     && own != stored
                 {
-                    self.pools[group].retain(stored);
-                    seq.tables[group].replace(idx * PAGE_LEN, stored);
-                    self.pools[group].release(own);
+                    pool.retain(stored);
+                    table.replace(idx * PAGE_LEN, stored);
+                    pool.release(own);
                 }
             }
             tree.pin(id);
@@ -336,10 +362,9 @@ impl KvCache {
             && !rest.is_empty()
             && !tree.is_covered(seq.node, rest)
         {
-            let pages = seq.pages(seq.n_nodes);
             // Without what a window has passed it would serve nobody.
-            if pages.iter().all(Option::is_some) {
-                tree.insert(seq.node, rest, &pages, &mut self.pools);
+            if seq.pages(seq.n_nodes).all(|page| page.is_some()) {
+                tree.insert(seq.node, rest, seq.pages(seq.n_nodes), &mut self.pools);
             }
         }
         self.release(seq);

@@ -60,9 +60,9 @@ impl PagePool {
         self.free.len() + self.stats.idle
     }
 
-    /// Whether more than one holds `page`.
-    pub fn is_shared(&self, page: PageId) -> bool {
-        self.refs[page.0 as usize] > 1
+    /// How many hold `page`.
+    pub fn n_holds(&self, page: PageId) -> usize {
+        self.refs[page.0 as usize] as usize
     }
 
     /// Whether the prefix cache alone holds `page`.
@@ -94,6 +94,30 @@ impl PagePool {
         self.stats.used += n;
         self.stats.peak_used = self.stats.peak_used.max(self.stats.used);
         Ok(())
+    }
+
+    /// Takes one page, held once.
+    ///
+    /// # Errors
+    /// [`Error::OutOfPages`] when none is free.
+    pub fn take(&mut self) -> Result<PageId, Error> {
+        let Some(page) = self.free.pop() else {
+            return Err(Error::OutOfPages { needed: 1, free: 0, total: self.refs.len() });
+        };
+        debug_assert_eq!(self.refs[page.0 as usize], 0);
+        self.refs[page.0 as usize] = 1;
+        self.stats.allocated += 1;
+        self.stats.used += 1;
+        self.stats.peak_used = self.stats.peak_used.max(self.stats.used);
+        Ok(page)
+    }
+
+    /// Takes every page back, whoever holds it. The counts of what happened so far stay.
+    pub(crate) fn reset(&mut self) {
+        let PoolStats { total, used, peak_used, allocated, released, .. } = self.stats;
+        let released = released + used as u64;
+        *self = Self::new(total);
+        self.stats = PoolStats { peak_used, allocated, released, ..self.stats };
     }
 
     /// Holds `page` once more.
@@ -160,6 +184,9 @@ mod tests {
         let err = pool.allocate(2, &mut pages).unwrap_err();
         assert_eq!(err, Error::OutOfPages { needed: 2, free: 1, total: 3 });
         assert_eq!(pages.len(), 2, "nothing is taken on failure");
+        assert_eq!(pool.take(), Ok(PageId(2)));
+        assert_eq!(pool.take(), Err(Error::OutOfPages { needed: 1, free: 0, total: 3 }));
+        pool.release(PageId(2));
 
         pool.retain(PageId(1));
         pool.release(PageId(1));
@@ -167,7 +194,12 @@ mod tests {
         pool.release(PageId(1));
         assert_eq!(pool.n_free(), 2);
         let stats = pool.stats();
-        assert_eq!((stats.used, stats.peak_used, stats.allocated, stats.released), (1, 2, 2, 1));
+        assert_eq!((stats.used, stats.peak_used, stats.allocated, stats.released), (1, 3, 3, 2));
+
+        pool.reset();
+        let stats = pool.stats();
+        assert_eq!((stats.used, stats.peak_used, stats.allocated, stats.released), (0, 3, 3, 3));
+        assert_eq!((pool.n_free(), pool.n_holds(PageId(0))), (3, 0));
     }
 
     #[test]

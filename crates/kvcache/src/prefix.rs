@@ -293,7 +293,7 @@ impl PrefixTree {
         &mut self,
         parent: Option<NodeId>,
         tokens: &[u32],
-        pages: &[Option<PageId>],
+        pages: impl Iterator<Item = Option<PageId>>,
         pools: &mut [PagePool],
     ) -> NodeId {
         self.clock += 1;
@@ -306,10 +306,10 @@ impl PrefixTree {
             }
         };
         let node = self.nodes[id.0 as usize].as_mut().expect("found or just made");
-        for (group, page) in pages.iter().enumerate() {
+        for (group, page) in pages.enumerate() {
             if let (None, Some(page)) = (node.pages[group], page) {
-                pools[group].hold_cached(*page);
-                node.pages[group] = Some(Held { page: *page, last_used: self.clock });
+                pools[group].hold_cached(page);
+                node.pages[group] = Some(Held { page, last_used: self.clock });
                 if self.windows[group].is_some() {
                     self.windowed[group].insert((self.clock, id));
                 }
@@ -423,6 +423,15 @@ impl PrefixTree {
         if node.is_full() {
             self.tell(|| CacheEvent::Removed { hash: node.hash });
         }
+    }
+
+    /// Forgets everything, pinned or not. The pools are reset with it.
+    pub(crate) fn reset(&mut self) {
+        let PrefixStats { nodes, evicted, .. } = self.stats;
+        let stats = PrefixStats { nodes: 0, evicted: evicted + nodes as u64, ..self.stats };
+        let events = self.events.take();
+        *self = Self { stats, events, ..Self::new(std::mem::take(&mut self.windows)) };
+        self.tell(|| CacheEvent::Cleared);
     }
 
     /// Evicts everything that is not pinned.

@@ -12,13 +12,25 @@ fn cache(n_pages: usize, window: Option<usize>) -> KvCache {
 fn run(cache: &mut KvCache, tokens: &[u32]) -> Result<(SeqPages, usize), Error> {
     let mut seq = cache.sequence();
     let cached = cache.adopt(&mut seq, tokens, tokens.len() - 1);
-    let mut copies = Vec::new();
-    if let Err(error) = cache.grow(&mut seq, tokens.len(), &mut copies) {
+    if let Err(error) = grow(cache, &mut seq, tokens.len()) {
         cache.clear(&mut seq);
         return Err(error);
     }
     cache.written(&mut seq, &tokens[cached..], true);
     Ok((seq, cached))
+}
+
+/// Grows a sequence, and returns the copies that were made for it.
+fn grow(cache: &mut KvCache, seq: &mut SeqPages, len: usize) -> Result<Vec<PageCopy>, Error> {
+    let mut copies = Vec::new();
+    match cache.grow(seq, len, &mut copies) {
+        Ok(()) => cache.copied(&mut copies.clone()),
+        Err(error) => {
+            cache.shrink(seq, &copies);
+            return Err(error);
+        }
+    }
+    Ok(copies)
 }
 
 /// Prompts of other salts are other from the beginning.
@@ -71,7 +83,7 @@ fn the_end_of_a_prompt_is_kept_until_a_longer_one_comes() {
     let check = |cache: &mut KvCache, tokens: &[u32], want_cached: usize, want_nodes: usize| {
         let (mut seq, cached) = run(cache, tokens).unwrap();
         // What is generated is written to the same page and is not part of it.
-        cache.grow(&mut seq, tokens.len() + 1, &mut Vec::new()).unwrap();
+        grow(cache, &mut seq, tokens.len() + 1).unwrap();
         cache.written(&mut seq, &[77], false);
         cache.clear(&mut seq);
         assert_eq!(cached, want_cached, "{} tokens", tokens.len());
@@ -102,7 +114,7 @@ fn the_end_of_a_prompt_that_a_window_has_passed_is_not_kept() {
         cache.clear_prefixes();
         let (mut seq, _) = run(&mut cache, &tokens).unwrap();
         for len in tokens.len()..tokens.len() + n_generated {
-            cache.grow(&mut seq, len + 1, &mut Vec::new()).unwrap();
+            grow(&mut cache, &mut seq, len + 1).unwrap();
             cache.written(&mut seq, &[77], false);
         }
         cache.clear(&mut seq);
@@ -119,22 +131,65 @@ fn a_page_that_is_shared_is_copied_before_it_is_written() {
     let mut b = cache.sequence();
     assert_eq!(cache.adopt(&mut b, &first, first.len() - 1), 2 * PAGE_LEN - 1);
     assert_eq!(b.tables()[0].pages(), a.tables()[0].pages());
-    let mut copies = Vec::new();
-    cache.grow(&mut b, 2 * PAGE_LEN, &mut copies).unwrap();
+    let copies = grow(&mut cache, &mut b, 2 * PAGE_LEN).unwrap();
     let (from, to) = (a.tables()[0].pages()[1], b.tables()[0].pages()[1]);
     assert_eq!(copies, [PageCopy { group: 0, from, to }]);
     assert_ne!(from, to);
     // Nobody else has the new page, so growing again copies nothing.
-    copies.clear();
-    cache.grow(&mut b, 2 * PAGE_LEN, &mut copies).unwrap();
-    assert_eq!(copies, []);
+    assert_eq!(grow(&mut cache, &mut b, 2 * PAGE_LEN), Ok(vec![]));
 
     // A fork shares even what no prefix cache knows.
     let mut c = cache.fork(&b);
     cache.written(&mut c, &[], false);
-    cache.grow(&mut c, 2 * PAGE_LEN, &mut copies).unwrap();
+    let copies = grow(&mut cache, &mut c, 2 * PAGE_LEN).unwrap();
     assert_eq!(copies.len(), 1);
     assert_eq!(copies[0].from, to);
+}
+
+#[test]
+fn copies_that_are_not_made_leave_the_pages_as_they_were() {
+    let mut cache = cache(16, None);
+    let tokens = prompt(PAGE_LEN + 5, 1);
+    let (mut a, _) = run(&mut cache, &tokens).unwrap();
+    let mut b = cache.fork(&a);
+    let before = used(&cache);
+    let shared = a.tables()[0].pages().to_vec();
+    let mut copies = Vec::new();
+    // The first gets a copy of the last page, so the second is alone with it.
+    cache.grow(&mut a, 2 * PAGE_LEN + 1, &mut copies).unwrap();
+    cache.grow(&mut b, 2 * PAGE_LEN + 1, &mut copies).unwrap();
+    assert_eq!((copies.len(), copies[0].from), (1, shared[1]));
+    for seq in [&mut a, &mut b] {
+        cache.shrink(seq, &copies);
+        assert_eq!(seq.tables()[0].pages(), shared);
+    }
+    assert_eq!(used(&cache), before);
+    // It is shared again: both write only after a copy.
+    assert_eq!(grow(&mut cache, &mut b, 2 * PAGE_LEN).unwrap().len(), 1);
+    cache.clear(&mut b);
+    cache.clear(&mut a);
+    cache.clear_prefixes();
+    assert_eq!(used(&cache), [(0, 0)]);
+}
+
+#[test]
+fn a_reset_takes_every_page_back() {
+    let mut cache = cache(16, Some(PAGE_LEN));
+    cache.keep_events();
+    let tokens = prompt(3 * PAGE_LEN + 5, 1);
+    let (held, _) = run(&mut cache, &tokens).unwrap();
+    assert!(matches!(cache.take_events()[..], [CacheEvent::Stored { .. }, _, _]));
+    cache.reset();
+    drop(held);
+    assert_eq!(used(&cache), [(0, 0), (0, 0)]);
+    assert_eq!(cache.take_events(), [CacheEvent::Cleared]);
+    let stats = cache.prefix_stats();
+    assert_eq!((stats.nodes, stats.stored, stats.evicted), (0, 3, 3));
+    // It works as a new one does.
+    let (mut seq, cached) = run(&mut cache, &tokens).unwrap();
+    assert_eq!(cached, 0);
+    cache.clear(&mut seq);
+    assert_eq!(run(&mut cache, &tokens).unwrap().1, tokens.len() - 1);
 }
 
 #[test]
@@ -145,8 +200,7 @@ fn a_page_that_an_eviction_leaves_to_one_needs_no_copy() {
     cache.clear(&mut seq);
     // Nothing is free for a copy of the last page, which only the prefix cache has beside it.
     assert_eq!(cache.adopt(&mut seq, &tokens, tokens.len()), tokens.len());
-    let mut copies = Vec::new();
-    cache.grow(&mut seq, 2 * PAGE_LEN, &mut copies).unwrap();
+    let copies = grow(&mut cache, &mut seq, 2 * PAGE_LEN).unwrap();
     assert_eq!((copies, used(&cache)), (vec![], vec![(2, 0)]));
 }
 
@@ -156,7 +210,7 @@ fn two_that_ran_the_same_prompt_keep_one_copy() {
     let tokens = prompt(2 * PAGE_LEN + 1, 1);
     let mut seqs = [cache.sequence(), cache.sequence()];
     for seq in &mut seqs {
-        cache.grow(seq, tokens.len(), &mut Vec::new()).unwrap();
+        grow(&mut cache, seq, tokens.len()).unwrap();
     }
     assert_eq!(used(&cache), [(6, 0)]);
     for seq in &mut seqs {
@@ -283,13 +337,18 @@ fn no_page_is_lost_and_none_is_written_by_two() {
                         .collect();
                     let mut copies = Vec::new();
                     let grown = cache.grow(seq, tokens.len() + n, &mut copies);
-                    for PageCopy { group, from, to } in copies {
-                        memory[group][to.0 as usize] = memory[group][from.0 as usize];
+                    // Copies that fail may have written to some of the new pages.
+                    let fails = random(8) == 0;
+                    for &PageCopy { group, from, to } in &copies {
+                        let page = memory[group][from.0 as usize];
+                        memory[group][to.0 as usize] =
+                            if fails { [u32::MAX; PAGE_LEN] } else { page };
                     }
-                    if grown.is_err() {
-                        cache.shrink(seq);
+                    if grown.is_err() || fails {
+                        cache.shrink(seq, &copies);
                         continue;
                     }
+                    cache.copied(&mut copies);
                     for (pos, &token) in (tokens.len()..).zip(&more) {
                         for (memory, table) in memory.iter_mut().zip(seq.tables()) {
                             let (PageId(page), idx) = table.locate(pos);

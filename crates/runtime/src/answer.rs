@@ -5,16 +5,26 @@
 use crate::Error;
 use crate::constrain::{Constraint, TokenMask};
 use crate::generate::{FinishReason, GenerateParams, StopCause, TopLogprob};
-use crate::sampling::logprobs::LogSoftmax;
+use crate::sampling::logprobs::{LogSoftmax, TopK};
 use crate::sampling::{Sampler, StopMatcher};
 use crate::tokenizer::{StreamDecoder, Tokenizer};
 use std::fmt;
 use std::sync::Arc;
 
-/// Logits that the sampler may change, and as they came. One serves any number of answers.
+/// Logits that the sampler may change, and room to find the most likely ones. One serves any
+/// number of answers.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     logits: Vec<f32>,
+    top_k: TopK,
+}
+
+impl Scratch {
+    /// The distribution of a row of logits, `[vocab_size]`, and its `k` most likely tokens.
+    pub(crate) fn logprobs(&mut self, row: &[f32], k: usize) -> (LogSoftmax, Vec<TopLogprob>) {
+        let (softmax, top) = self.top_k.read(row, k);
+        (softmax, top.map(|(id, logprob)| TopLogprob { id, logprob }).collect())
+    }
 }
 
 /// A token that was chosen.
@@ -89,6 +99,8 @@ impl Answer {
         sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(index as u64));
         let mut sampler = Sampler::with_tokenizer(sampling, vocab_size, &tokenizer)?;
         sampler.add_prompt(prompt);
+        let max_tokens = params.max_tokens.unwrap_or(usize::MAX).min(max_tokens);
+        sampler.reserve(max_tokens);
         let decoder = StreamDecoder::new(tokenizer.clone()).continuing();
         Ok(Self {
             decoder: Some(decoder.with_specials(&params.shown_tokens)),
@@ -97,8 +109,8 @@ impl Answer {
             stops: StopMatcher::new(params.stop.clone())?,
             stop_tokens: params.stop_tokens.clone(),
             min_tokens: params.min_tokens,
-            ids: Vec::new(),
-            max_tokens: params.max_tokens.unwrap_or(usize::MAX).min(max_tokens),
+            ids: Vec::with_capacity(max_tokens),
+            max_tokens,
             ignore_eos: params.ignore_eos,
             logprobs: params.logprobs,
             constraint,
@@ -182,10 +194,9 @@ impl Answer {
         }
         let (mut logprob, mut top_logprobs) = (None, Vec::new());
         if let Some(k) = self.logprobs {
-            let (softmax, top) = LogSoftmax::with_top_k(row, k);
+            let softmax;
+            (softmax, top_logprobs) = scratch.logprobs(row, k);
             logprob = Some(softmax.of(row[id as usize]));
-            top_logprobs =
-                top.into_iter().map(|(id, logprob)| TopLogprob { id, logprob }).collect();
         }
         let decoder = self.decoder.as_mut().expect("an answer decodes until its tail is taken");
         let text = decoder.push(id)?;

@@ -231,6 +231,14 @@ pub enum Error {
     /// A step of the engine failed, and with it the requests that were in it.
     #[error("{0}")]
     Step(String),
+    /// The system gives no thread.
+    #[error("the thread `{name}` cannot be started: {source}")]
+    Thread {
+        /// The thread's name.
+        name: &'static str,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// The engine ends before the request is complete.
     #[error("the engine is shutting down")]
     Ended,
@@ -300,6 +308,13 @@ mod tests {
         };
         let text = "m.gguf: tensor `a\\nb` (1 in all) is not part of architecture llama as built";
         assert_eq!(error.to_string(), text);
+    }
+
+    #[test]
+    fn a_thread_is_named() {
+        let source = std::io::Error::other("no more");
+        let error = Error::Thread { name: "engine", source };
+        assert_eq!(error.to_string(), "the thread `engine` cannot be started: no more");
     }
 
     #[test]

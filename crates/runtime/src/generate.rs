@@ -155,7 +155,7 @@ pub struct Generation {
     pub timings: Timings,
 }
 
-/// A sequence that is kept between generations.
+/// A sequence that is kept between generations. Dropping it frees its part of the key-value cache.
 #[derive(Debug)]
 pub struct Session {
     seq: SeqId,
@@ -190,7 +190,7 @@ impl Session {
         (&self.seq, &mut self.prompt)
     }
 
-    /// Frees the session's part of the key-value cache.
+    /// Frees the session's part of the key-value cache at once, and not when the model is next used.
     pub fn close(self, model: &mut Model) {
         model.runner().remove(self.seq);
     }

@@ -49,6 +49,7 @@ pub mod metrics;
 mod model;
 mod models;
 mod packed_cache;
+pub mod panics;
 mod perplexity;
 mod placement;
 pub mod plan;

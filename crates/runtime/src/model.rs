@@ -505,9 +505,14 @@ fn context(config: &Config, options: &LoadOptions) -> Result<usize, Error> {
 }
 
 fn row_limits(options: &LoadOptions, max_seq_len: usize) -> Result<RowLimits, Error> {
-    if options.chunk == 0 || options.max_outputs == 0 || options.max_seqs == 0 {
-        let reason = "a step has at least one token and one row of logits".to_owned();
-        return Err(Error::Option { option: "chunk", reason });
+    for (option, n, what) in [
+        ("chunk", options.chunk, "a step has at least one token"),
+        ("max_outputs", options.max_outputs, "a step has at least one row of output"),
+        ("max_seqs", options.max_seqs, "the key-value cache holds at least one sequence"),
+    ] {
+        if n == 0 {
+            return Err(Error::Option { option, reason: format!("{what}, not 0") });
+        }
     }
     // No step has more rows than all sequences have positions.
     let most = max_seq_len.saturating_mul(options.max_seqs);

@@ -11,11 +11,31 @@ use crate::plan::RowLimits;
 use realizar_kvcache::{
     BlockTable, CacheEvent, KvCache, KvLayout, PageCopy, PoolStats, PrefixStats, SeqPages,
 };
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A sequence of a [`Runner`].
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub struct SeqId(usize);
+/// A sequence of a [`Runner`]. Dropping it ends the sequence: the runner frees its pages before it
+/// next counts or hands out any.
+#[derive(Debug)]
+pub struct SeqId {
+    idx: usize,
+    ended: Ended,
+}
+
+impl Drop for SeqId {
+    fn drop(&mut self) {
+        self.ended.lock().push(self.idx);
+    }
+}
+
+/// Sequences whose ids were dropped, for their runner to free.
+#[derive(Debug, Clone, Default)]
+struct Ended(Arc<Mutex<Vec<usize>>>);
+
+impl Ended {
+    fn lock(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// The rows of a chunk whose output is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +46,7 @@ pub enum Outputs<'a> {
     Last,
     /// All.
     All,
-    /// Those at these indices of the chunk, in rising order.
+    /// Those at these indices of the chunk, ascending.
     At(&'a [usize]),
 }
 
@@ -94,11 +114,16 @@ pub struct Runner {
     layout: String,
     cache: KvCache,
     seqs: Vec<Option<SeqPages>>,
+    /// Of each sequence, the last step that it had a chunk in.
+    last_steps: Vec<u64>, // [n_seqs]
+    n_steps: u64,
+    ended: Ended,
     copies: Vec<PageCopy>,
     batch: Batch,
-    order: Vec<usize>,
     first_rows: Vec<usize>,
 }
+
+const LIVES: &str = "a sequence lives as long as its id";
 
 impl Runner {
     /// A runner without sequences for an executable with this output of so many columns, over
@@ -114,8 +139,10 @@ impl Runner {
         prefixes: bool,
     ) -> Self {
         let mut batch = Batch::with_capacity(limits.tokens, kv.len());
-        for (group, (_, n_pages)) in batch.groups.iter_mut().zip(kv) {
-            group.pages.reserve(*n_pages);
+        for (group, (layout, n_pages)) in batch.groups.iter_mut().zip(kv) {
+            // A shared page is listed for each of its sequences, which are at most as many as rows.
+            let per_seq = layout.pages_for(max_seq_len, limits.tokens).min(*n_pages);
+            group.pages.reserve(per_seq.saturating_mul(limits.tokens));
             group.slots.reserve(limits.tokens);
             group.tables.reserve(limits.tokens);
         }
@@ -131,10 +158,12 @@ impl Runner {
             layout: kv.iter().map(|(layout, _)| layout.to_string()).collect::<Vec<_>>().join(", "),
             cache: KvCache::new(&groups, max_seq_len, prefixes),
             seqs: Vec::new(),
+            last_steps: Vec::new(),
+            n_steps: 0,
+            ended: Ended::default(),
             copies: Vec::with_capacity(limits.tokens * kv.len()),
             batch,
-            order: Vec::new(),
-            first_rows: Vec::new(),
+            first_rows: Vec::with_capacity(limits.tokens),
         }
     }
 
@@ -165,8 +194,14 @@ impl Runner {
     }
 
     /// Of each key-value group, what its pool has seen.
-    pub fn pool_stats(&self) -> Vec<PoolStats> {
-        self.cache.pool_stats().collect()
+    pub fn pool_stats(&mut self) -> Vec<PoolStats> {
+        self.pools().collect()
+    }
+
+    /// As [`Self::pool_stats`], in no list.
+    pub(crate) fn pools(&mut self) -> impl Iterator<Item = PoolStats> {
+        self.free_ended();
+        self.cache.pool_stats()
     }
 
     /// Whether the pages of prompts are kept for others.
@@ -186,16 +221,19 @@ impl Runner {
 
     /// The changes of the prefix cache since the last call.
     pub fn take_cache_events(&mut self) -> Vec<CacheEvent> {
+        self.free_ended();
         self.cache.take_events()
     }
 
     /// Forgets all prefixes that no sequence goes on from.
     pub fn clear_prefixes(&mut self) {
+        self.free_ended();
         self.cache.clear_prefixes();
     }
 
     /// Whether there are pages for a further sequence of `len` tokens, beside `spare` pages.
-    pub fn has_room(&self, len: usize, spare: usize) -> bool {
+    pub fn has_room(&mut self, len: usize, spare: usize) -> bool {
+        self.free_ended();
         self.cache.has_room(len, spare)
     }
 
@@ -211,6 +249,7 @@ impl Runner {
 
     /// A new, empty sequence.
     pub fn new_sequence(&mut self) -> SeqId {
+        self.free_ended();
         let seq = self.cache.sequence();
         self.insert(seq)
     }
@@ -218,22 +257,54 @@ impl Runner {
     /// A new sequence with the tokens of another, whose pages they share as long as neither
     /// writes to them.
     pub fn fork(&mut self, id: &SeqId) -> SeqId {
-        let seq = self.seqs[id.0].as_ref().expect("a sequence lives until its id is given up");
+        self.free_ended();
+        let seq = self.seqs[id.idx].as_ref().expect(LIVES);
         let seq = self.cache.fork(seq);
         self.insert(seq)
     }
 
     fn insert(&mut self, seq: SeqPages) -> SeqId {
-        if let Some(free) = self.seqs.iter().position(Option::is_none) {
-            self.seqs[free] = Some(seq);
-            return SeqId(free);
-        }
-        self.seqs.push(Some(seq));
-        SeqId(self.seqs.len() - 1)
+        let idx = match self.seqs.iter().position(Option::is_none) {
+            Some(free) => free,
+            None => {
+                self.seqs.push(None);
+                self.last_steps.push(0);
+                self.seqs.len() - 1
+            }
+        };
+        self.seqs[idx] = Some(seq);
+        // So that no drop has to allocate.
+        self.ended.lock().reserve(self.seqs.len());
+        SeqId { idx, ended: self.ended.clone() }
     }
 
     fn seq(&mut self, id: &SeqId) -> &mut SeqPages {
-        self.seqs[id.0].as_mut().expect("a sequence lives until its id is given up")
+        self.seqs[id.idx].as_mut().expect(LIVES)
+    }
+
+    /// Frees the pages of sequences whose ids were dropped.
+    fn free_ended(&mut self) {
+        let Self { ended, seqs, cache, .. } = self;
+        for idx in ended.lock().drain(..) {
+            cache.clear(&mut seqs[idx].take().expect("a sequence ends once"));
+        }
+    }
+
+    /// How many sequences there are.
+    pub(crate) fn n_seqs(&mut self) -> usize {
+        self.free_ended();
+        self.seqs.iter().flatten().count()
+    }
+
+    /// Ends every sequence, frees every page and forgets every prefix, whatever state a panic has
+    /// left them in. Ids from before must not be used any more, only dropped.
+    pub(crate) fn reset(&mut self) {
+        // Ids of before are dropped into a list that nobody reads.
+        self.ended = Ended::default();
+        self.seqs.clear();
+        self.last_steps.clear();
+        self.copies.clear();
+        self.cache.reset();
     }
 
     /// Gives an empty sequence what the prefix cache has of the beginning of `prompt`, up to
@@ -242,7 +313,7 @@ impl Runner {
     /// # Panics
     /// If the sequence is not empty.
     pub fn adopt(&mut self, id: &SeqId, prompt: &[u32], max_len: usize) -> usize {
-        let seq = self.seqs[id.0].as_mut().expect("a sequence lives until its id is given up");
+        let seq = self.seqs[id.idx].as_mut().expect(LIVES);
         self.cache.adopt(seq, prompt, max_len)
     }
 
@@ -256,7 +327,7 @@ impl Runner {
     /// # Errors
     /// If the device fails.
     pub(crate) fn save(&mut self, id: &SeqId) -> Result<Saved, Error> {
-        let seq = self.seqs[id.0].as_ref().expect("a sequence lives until its id is given up");
+        let seq = self.seqs[id.idx].as_ref().expect(LIVES);
         let mut saved = Saved { first_pages: Vec::new(), pages: Vec::new() };
         for (group, table) in seq.tables().iter().enumerate() {
             saved.first_pages.push(table.first_page());
@@ -278,6 +349,7 @@ impl Runner {
         first_pages: &[usize],
         mut saved: &[u8],
     ) -> Result<Option<SeqId>, Error> {
+        self.free_ended();
         let Some(mut seq) = self.cache.place(len, first_pages)? else { return Ok(None) };
         let executable = &mut self.executable;
         let n_bytes = |(group, table): (usize, &BlockTable)| {
@@ -302,22 +374,20 @@ impl Runner {
 
     /// Tokens of a sequence.
     pub fn seq_len(&self, id: &SeqId) -> usize {
-        self.seqs[id.0].as_ref().map_or(0, SeqPages::len)
+        self.seqs[id.idx].as_ref().map_or(0, SeqPages::len)
     }
 
-    /// Ends a sequence and frees its pages.
-    #[expect(clippy::needless_pass_by_value, reason = "the id is given up")]
+    /// Ends a sequence and frees its pages, as dropping its id does.
     pub fn remove(&mut self, id: SeqId) {
-        if let Some(mut seq) = self.seqs[id.0].take() {
-            self.cache.clear(&mut seq);
-        }
+        drop(id);
+        self.free_ended();
     }
 
     /// Forgets the tokens of a sequence from `len` on. Where a window has let go
     /// of positions that would be seen again, it forgets all of them. Returns the
     /// tokens that are left.
     pub fn truncate(&mut self, id: &SeqId, len: usize) -> usize {
-        let seq = self.seqs[id.0].as_mut().expect("a sequence lives until its id is given up");
+        let seq = self.seqs[id.idx].as_mut().expect(LIVES);
         self.cache.truncate(seq, len)
     }
 
@@ -329,39 +399,50 @@ impl Runner {
     /// sequence would outgrow the context, the chunks exceed the step's limits,
     /// pages run out, or the device fails. Nothing is appended then.
     pub fn step(&mut self, chunks: &[Chunk<'_>]) -> Result<OutputRows<'_>, Error> {
-        self.check(chunks)?;
-        self.grow(chunks)?;
-        self.fill_batch(chunks);
+        self.step_of(chunks.iter().copied())
+    }
+
+    /// As [`Self::step`], for chunks that lie in no list.
+    pub(crate) fn step_of<'c>(
+        &mut self,
+        chunks: impl Iterator<Item = Chunk<'c>> + Clone,
+    ) -> Result<OutputRows<'_>, Error> {
+        self.free_ended();
+        self.check(chunks.clone())?;
+        self.grow(chunks.clone())?;
+        self.fill_batch(chunks.clone());
         let Self { executable, batch, seqs, cache, .. } = self;
         let values = match executable.run(batch, &[]) {
             Ok(values) => values,
             Err(error) => {
-                shrink(seqs, cache, chunks);
+                shrink(seqs, cache, chunks, &[]);
                 return Err(error);
             }
         };
         for chunk in chunks {
-            let seq = seqs[chunk.seq.0].as_mut().expect("checked above");
+            let seq = seqs[chunk.seq.idx].as_mut().expect(LIVES);
             cache.written(seq, chunk.tokens, chunk.role == Role::Prompt);
         }
         Ok(OutputRows { values, width: self.output_width, first_rows: &self.first_rows })
     }
 
-    fn check(&mut self, chunks: &[Chunk<'_>]) -> Result<(), Error> {
+    fn check<'c>(&mut self, chunks: impl Iterator<Item = Chunk<'c>>) -> Result<(), Error> {
         let (mut n_tokens, mut n_outputs) = (0, 0);
         let request = |text: &str| Err(Error::Request(text.to_owned()));
-        for (i, chunk) in chunks.iter().enumerate() {
+        self.n_steps += 1;
+        for chunk in chunks {
             if chunk.tokens.is_empty() {
                 return request("a chunk has no tokens");
             }
-            if chunks[..i].iter().any(|other| other.seq == chunk.seq) {
+            if std::mem::replace(&mut self.last_steps[chunk.seq.idx], self.n_steps) == self.n_steps
+            {
                 return request("a sequence has two chunks in one step");
             }
             if let Outputs::At(idx) = chunk.outputs
                 && !(idx.is_sorted_by(|a, b| a < b)
                     && idx.last().is_none_or(|&last| last < chunk.tokens.len()))
             {
-                return request("the wanted rows of a chunk are not in it or not in rising order");
+                return request("the wanted rows of a chunk are not in it or not ascending");
             }
             if let Some(id) = chunk.tokens.iter().find(|&&id| id as usize >= self.vocab_size) {
                 let n = self.vocab_size;
@@ -387,37 +468,40 @@ impl Runner {
     }
 
     /// Gets the pages that the chunks need, or leaves everything as it was.
-    fn grow(&mut self, chunks: &[Chunk<'_>]) -> Result<(), Error> {
+    fn grow<'c>(&mut self, chunks: impl Iterator<Item = Chunk<'c>> + Clone) -> Result<(), Error> {
         let Self { seqs, cache, copies, executable, .. } = self;
         copies.clear();
-        let mut grown = Ok(());
-        for (i, chunk) in chunks.iter().enumerate() {
-            let seq = seqs[chunk.seq.0].as_mut().expect("checked before");
-            grown = cache.grow(seq, seq.len() + chunk.tokens.len(), copies);
+        let (mut n_grown, mut grown) = (0, Ok(()));
+        for chunk in chunks.clone() {
+            let seq = seqs[chunk.seq.idx].as_mut().expect(LIVES);
+            n_grown += 1;
+            grown = cache.grow(seq, seq.len() + chunk.tokens.len(), copies).map_err(Error::from);
             if grown.is_err() {
-                shrink(seqs, cache, &chunks[..=i]);
                 break;
             }
         }
-        // Sequences that got a page of their own have it now, whether the step is run or not.
-        if !copies.is_empty() {
-            executable.copy_pages(copies)?;
+        if grown.is_ok() && !copies.is_empty() {
+            grown = executable.copy_pages(copies);
         }
-        Ok(grown?)
+        match grown {
+            Ok(()) => cache.copied(copies),
+            Err(_) => shrink(seqs, cache, chunks.take(n_grown), copies),
+        }
+        grown
     }
 
     /// Lays the chunks out as rows: generated tokens first, then prompts.
-    fn fill_batch(&mut self, chunks: &[Chunk<'_>]) {
-        let Self { batch, order, first_rows, seqs, .. } = self;
+    fn fill_batch<'c>(&mut self, chunks: impl Iterator<Item = Chunk<'c>> + Clone) {
+        let Self { batch, first_rows, seqs, .. } = self;
         batch.clear();
-        order.clear();
-        order.extend((0..chunks.len()).filter(|&i| chunks[i].role == Role::Generated));
-        order.extend((0..chunks.len()).filter(|&i| chunks[i].role == Role::Prompt));
         first_rows.clear();
-        first_rows.resize(chunks.len(), 0);
-        for &i in order.iter() {
-            let chunk = &chunks[i];
-            let seq = seqs[chunk.seq.0].as_ref().expect("checked before");
+        first_rows.extend(chunks.clone().map(|_| 0));
+        let of_role = |role| {
+            let chunks = chunks.clone().enumerate();
+            chunks.filter(move |(_, chunk)| chunk.role == role)
+        };
+        for (i, chunk) in of_role(Role::Generated).chain(of_role(Role::Prompt)) {
+            let seq = seqs[chunk.seq.idx].as_ref().expect(LIVES);
             let (first_row, n_rows) = (batch.tokens.len(), chunk.tokens.len());
             batch.tokens.extend_from_slice(chunk.tokens);
             // A context has at most 2^31 positions.
@@ -448,9 +532,14 @@ impl Runner {
     }
 }
 
-/// Takes back what [`Runner::grow`] added for `chunks`.
-fn shrink(seqs: &mut [Option<SeqPages>], cache: &mut KvCache, chunks: &[Chunk<'_>]) {
+/// Takes back what [`Runner::grow`] did for `chunks`, of whose copies these were not made.
+fn shrink<'c>(
+    seqs: &mut [Option<SeqPages>],
+    cache: &mut KvCache,
+    chunks: impl Iterator<Item = Chunk<'c>>,
+    copies: &[PageCopy],
+) {
     for chunk in chunks {
-        cache.shrink(seqs[chunk.seq.0].as_mut().expect("a chunk's sequence lives"));
+        cache.shrink(seqs[chunk.seq.idx].as_mut().expect(LIVES), copies);
     }
 }

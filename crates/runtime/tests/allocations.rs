@@ -1,5 +1,5 @@
-//! A step of the engine and the choice of a token allocate nothing once their sequence is under
-//! way.
+//! A step of a runner and of the engine, and the choice of a token, allocate nothing once their
+//! sequences are under way; the engine but for what it hands out.
 
 #[path = "it/common/quantized.rs"]
 mod quantized;
@@ -10,10 +10,14 @@ use quantized::write_quantized;
 use realizar_quant::BlockType;
 use realizar_runtime::backend::Role;
 use realizar_runtime::backend::cpu::CpuBackend;
+use realizar_runtime::engine::{Engine, EngineEvent, EngineOptions, PAGE_LEN, Request, Sink};
 use realizar_runtime::sampling::{Sampler, SamplingParams};
-use realizar_runtime::{Chunk, LoadOptions, Model, Outputs};
+use realizar_runtime::{Chunk, GenerateParams, LoadOptions, Model, Outputs};
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use tiny::tiny;
 
 /// Counts the allocations of every thread.
@@ -21,10 +25,14 @@ struct Counting;
 
 static N_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
+fn count() {
+    N_ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+}
+
 // SAFETY: every call is passed on to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        N_ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        count();
         // SAFETY: the caller's promises are those of the system's allocator.
         unsafe { System.alloc(layout) }
     }
@@ -35,7 +43,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        N_ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        count();
         // SAFETY: as above; `ptr` came from `alloc`.
         unsafe { System.realloc(ptr, layout, new_size) }
     }
@@ -49,6 +57,7 @@ static ALLOCATOR: Counting = Counting;
 fn tokens_allocate_nothing() {
     steps_allocate_nothing();
     samplers_allocate_nothing();
+    engines_allocate_what_they_hand_out();
 }
 
 fn steps_allocate_nothing() {
@@ -116,5 +125,115 @@ fn samplers_allocate_nothing() {
         };
         sample(300);
         assert_eq!(sample(100), 0, "{params:?}: allocations of 100 tokens");
+    }
+}
+
+/// What is counted of an engine's steps between two tokens of its first request.
+#[derive(Default)]
+struct Counted {
+    n_tokens: AtomicUsize,
+    /// Allocations before the first step that counts, and after the last.
+    bounds: [AtomicUsize; 2],
+    /// Texts and lists of likely tokens that sinks were given so far, and in between.
+    handed: AtomicUsize,
+    handed_in_between: AtomicUsize,
+}
+
+/// Tokens of the first request before counting begins, and when it ends.
+const WARM: usize = 120;
+const END: usize = WARM + 50;
+
+impl Counted {
+    fn sink(self: &Arc<Self>, is_first: bool, mut at_end: impl FnMut() + Send + 'static) -> Sink {
+        let counted = self.clone();
+        let n_allocations = || N_ALLOCATIONS.load(Ordering::Relaxed);
+        Box::new(move |event| match event {
+            EngineEvent::Token(token) => {
+                let handed = usize::from(!token.text.is_empty())
+                    + usize::from(!token.top_logprobs.is_empty());
+                counted.handed.fetch_add(handed, Ordering::Relaxed);
+                let n = if is_first { counted.n_tokens.fetch_add(1, Ordering::Relaxed) } else { 0 };
+                if n == WARM {
+                    counted.handed.store(0, Ordering::Relaxed);
+                    counted.bounds[0].store(n_allocations(), Ordering::Relaxed);
+                } else if n == END {
+                    counted.bounds[1].store(n_allocations(), Ordering::Relaxed);
+                    let handed = counted.handed.load(Ordering::Relaxed);
+                    counted.handed_in_between.store(handed, Ordering::Relaxed);
+                }
+            }
+            EngineEvent::Finished { .. } => at_end(),
+            EngineEvent::Prompt { .. } => {}
+            event => panic!("{event:?}"),
+        })
+    }
+}
+
+/// Four sequences at once that share a beginning and its pages, over the borders of pages, with
+/// draft tokens and log-probabilities. With a grammar the library behind it allocates as it takes
+/// a token and computes a mask.
+fn engines_allocate_what_they_hand_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let quantized = dir.path().join("quantized.gguf");
+    write_quantized(&quantized, &[BlockType::Q8_0, BlockType::Q4_K]);
+    let tiny = tiny("llama").join("model-f32.gguf");
+    let load = |path: &Path| {
+        let options = LoadOptions {
+            max_seq_len: Some(256),
+            chunk: 64,
+            max_seqs: 4,
+            max_outputs: 16,
+            prefix_cache: true,
+            // Fewer pages than four lists of them add up to, and enough for all.
+            kv_tokens: Some(28 * PAGE_LEN),
+            ..LoadOptions::default()
+        };
+        Model::load(path, &CpuBackend::new(Some(2), None).unwrap(), &options).unwrap()
+    };
+    let greedy = SamplingParams::greedy();
+    let params = GenerateParams {
+        sampling: SamplingParams { seed: Some(5), repetition_penalty: 1.1, ..Default::default() },
+        max_tokens: Some(END + 10),
+        ignore_eos: true,
+        ..GenerateParams::default()
+    };
+    let likely = GenerateParams { logprobs: Some(3), ..params.clone() };
+    let repeating = GenerateParams { sampling: greedy, ..params.clone() };
+    let plain = EngineOptions::default();
+    let lookup = EngineOptions { lookup_tokens: 3, ..EngineOptions::default() };
+    let drafted = EngineOptions { draft_tokens: 2, ..EngineOptions::default() };
+    for (case, path, params, options) in [
+        ("plain", &tiny, &params, &plain),
+        ("quantized", &quantized, &params, &plain),
+        ("log-probabilities", &tiny, &likely, &plain),
+        ("prompt lookup", &tiny, &repeating, &lookup),
+        ("draft model", &tiny, &repeating, &drafted),
+    ] {
+        let is_drafted = case == "draft model";
+        let draft = is_drafted.then(|| load(&tiny));
+        let engine = Engine::start_with_draft(load(path), draft, options.clone()).unwrap();
+        let counted = Arc::new(Counted::default());
+        let (sender, ended) = channel();
+        let tickets: Vec<_> = (0..4)
+            .map(|i| {
+                // With draft tokens all have one text, so that none ends before the first.
+                let salt = if options.lookup_tokens + usize::from(is_drafted) > 0 { 0 } else { i };
+                let prompt = (0..70).map(|pos| 3 + (pos * 7 + pos / 66 * salt) % 200).collect();
+                let request = Request::new(prompt, params.clone());
+                let sender = sender.clone();
+                let at_end = move || sender.send(()).unwrap();
+                engine.submit(request, counted.sink(i == 0, at_end)).unwrap()
+            })
+            .collect();
+        ended.iter().take(4).for_each(drop);
+        drop(tickets);
+        let [before, after] = counted.bounds.each_ref().map(|n| n.load(Ordering::Relaxed));
+        let handed = counted.handed_in_between.load(Ordering::Relaxed);
+        let stats = engine.stats();
+        assert!(before > 0 && after >= before, "{case}: {before}, {after}");
+        assert!(stats.prefix_hits >= 3 * 64, "{case}: {stats:?}");
+        assert_eq!(stats.preemptions, 0, "{case}: {stats:?}");
+        assert_eq!(stats.draft_tokens > 0, is_drafted || options.lookup_tokens > 0, "{case}");
+        assert_eq!(after - before, handed, "{case}: allocations of 50 steps, and what was told");
     }
 }

@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Router, middleware};
 use futures_util::StreamExt as _;
+use realizar_runtime::panics;
 use std::any::Any;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
@@ -95,12 +96,13 @@ pub fn app(state: AppState) -> Result<Router, Error> {
     Ok(routes.layer(middleware::from_fn(request_id::with_request_id)).layer(cors).with_state(state))
 }
 
-/// What connections beyond the limit are told: that the process lives, and that it is full.
-pub(crate) fn full() -> Router {
+/// What connections beyond the limit are told: whether the process lives, and that it is full.
+pub(crate) fn full(state: AppState) -> Router {
     Router::new()
         .route("/live", get(health::live))
         .fallback(too_many_connections)
         .layer(middleware::from_fn(request_id::with_request_id))
+        .with_state(state)
 }
 
 async fn too_many_connections(request: Request) -> ApiError {
@@ -120,9 +122,7 @@ async fn method_not_allowed(request: Request) -> ApiError {
 
 #[expect(clippy::needless_pass_by_value, reason = "the layer hands the panic over")]
 fn panicked(panic: Box<dyn Any + Send>) -> Response {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    tracing::error!("a handler panicked: {}", text.unwrap_or("without a message"));
+    tracing::error!("a handler panicked: {}", panics::text(&*panic));
     ApiError::internal("the server failed on this request").into_response()
 }
 

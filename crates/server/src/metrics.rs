@@ -52,7 +52,7 @@ const GAUGES: [Row; 3] = [
     }),
 ];
 
-const COUNTERS: [Row; 8] = [
+const COUNTERS: [Row; 9] = [
     ("vllm:prompt_tokens_total", "Tokens of prompts.", |s| s.prompt_tokens as f64),
     ("vllm:generation_tokens_total", "Tokens generated.", |s| s.generated_tokens as f64),
     ("vllm:prefix_cache_queries_total", "Tokens looked up in the prefix cache.", |s| {
@@ -70,6 +70,9 @@ const COUNTERS: [Row; 8] = [
     }),
     ("realizar:prefix_cache_evictions_total", "Pages that the prefix cache gave up.", |s| {
         s.prefix_evictions as f64
+    }),
+    ("realizar:engine_panics_total", "Steps that panicked, and ended their requests.", |s| {
+        s.panics as f64
     }),
 ];
 
@@ -131,6 +134,12 @@ fn loads(out: &mut Exposition, models: &[ModelStatus], config: &ModelsConfig) {
         for (kind, bytes) in [("weights", weights), ("kv", kv), ("scratch", scratch)] {
             out.sample(name, &[("model_name", &status.name), ("kind", kind)], bytes as f64);
         }
+    }
+    let name = "realizar:engine_up";
+    out.family(name, "gauge", "Whether the engine of the loaded model runs; if not, it has ended.");
+    for model in models.iter().filter_map(|status| status.model.as_ref()) {
+        let is_up = f64::from(u8::from(model.engine.is_alive()));
+        out.sample(name, &[("model_name", &model.name)], is_up);
     }
     if let Some(limit) = config.memory_limit {
         let name = "realizar:model_memory_limit_bytes";

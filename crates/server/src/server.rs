@@ -56,7 +56,7 @@ impl Server {
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
         let (stop, stopped) = watch::channel(false);
-        let serving = self.listener.serve(self.app, app::full(), stopped);
+        let serving = self.listener.serve(self.app, app::full(self.state.clone()), stopped);
         let mut serving = tokio::spawn(serving);
         tokio::select! {
             result = &mut serving => return ended(result),

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::{Matcher, ParserFactory};
 
+use crate::panics;
 use crate::tokenizer::Tokenizer;
 pub use error::Error;
 use error::message;
@@ -127,7 +128,9 @@ impl Constrainer {
                 .name("grammar".to_owned())
                 .stack_size(COMPILE_STACK)
                 .spawn_scoped(scope, compile)?;
-            Ok::<_, Error>(thread.join().unwrap_or_else(|_| Err("the compiler failed".to_owned())))
+            Ok::<_, Error>(thread.join().unwrap_or_else(|panic| {
+                Err(format!("the compiler panicked: {}", panics::text(&*panic)))
+            }))
         })?;
         let fail = |problem| Error::Grammar { what, at: String::new(), problem };
         let matcher = compiled.map_err(|problem| fail(message(&problem)))?;

@@ -15,6 +15,9 @@ pub(super) struct Draft {
     runner: Runner,
     n_guesses: usize,
     texts: HashMap<Key, Text>,
+    /// The runs that tokens are drafted for, and the tokens of a round.
+    ready: Vec<usize>,
+    guesses: Vec<u32>,
 }
 
 /// What the draft model has read of an answer's text.
@@ -36,45 +39,56 @@ fn best(row: &[f32]) -> u32 {
 
 impl Draft {
     pub(super) fn new(runner: Runner, n_guesses: usize) -> Self {
-        Self { runner, n_guesses, texts: HashMap::new() }
+        let (texts, ready, guesses) = (HashMap::new(), Vec::new(), Vec::new());
+        Self { runner, n_guesses, texts, ready, guesses }
     }
 
     /// Fills the guesses of the runs that are at their last token. Where the draft model has no
     /// room for a text, there are none.
     pub(super) fn guess(&mut self, runs: &mut [Run]) -> Result<(), Error> {
-        self.forget(runs);
+        // Texts whose answers are over, or wait.
+        let is_run = |key: &Key| runs.iter().any(|run| run.key == *key && run.seq.is_some());
+        self.texts.retain(|key, _| is_run(key));
         let limit = self.runner.limits().outputs.min(self.runner.limits().tokens);
-        let mut ready = Vec::new();
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.clear();
         for (i, run) in runs.iter_mut().enumerate() {
             run.guesses.clear();
             if run.seq.is_some() && run.done + 1 == run.n_known() && ready.len() < limit {
+                run.guesses.reserve(self.n_guesses.min(limit));
                 ready.push(i);
             }
         }
-        for &i in &ready {
+        let result = self.guess_for(&mut ready, runs);
+        self.ready = ready;
+        result
+    }
+
+    /// Drafts tokens for the runs that are `ready`, which become those that still get one.
+    fn guess_for(&mut self, ready: &mut Vec<usize>, runs: &mut [Run]) -> Result<(), Error> {
+        for &i in ready.iter() {
             self.follow(&runs[i]);
         }
+        #[cfg(test)]
+        super::faults::reach(super::faults::Place::Draft);
         // First what is new of every text, in chunks; its last row gives the first guess.
-        let mut guessing = Vec::new();
-        for &i in &ready {
-            if self.read_up(&runs[i].key)? {
-                guessing.push(i);
+        let mut n_ready = 0;
+        for at in 0..ready.len() {
+            if self.read_up(&runs[ready[at]].key)? {
+                ready[n_ready] = ready[at];
+                n_ready += 1;
             }
         }
+        ready.truncate(n_ready);
         for round in 0..self.n_guesses {
-            guessing.retain(|&i| {
+            ready.retain(|&i| {
                 let text = &self.texts[&runs[i].key];
                 text.read.len() + text.todo.len() <= self.runner.max_seq_len()
             });
-            if guessing.is_empty() {
+            if ready.is_empty() || !self.step(ready, runs)? {
                 break;
             }
-            let keys: Vec<Key> = guessing.iter().map(|&i| runs[i].key).collect();
-            let guesses = self.step(&keys)?;
-            if guesses.is_empty() {
-                break;
-            }
-            for (&i, guess) in guessing.iter().zip(guesses) {
+            for (&i, &guess) in ready.iter().zip(&self.guesses) {
                 runs[i].guesses.push(guess);
                 if round + 1 < self.n_guesses
                     && let Some(text) = self.texts.get_mut(&runs[i].key)
@@ -86,28 +100,14 @@ impl Draft {
         Ok(())
     }
 
-    /// Lets go of texts whose answers are over, or wait.
-    fn forget(&mut self, runs: &[Run]) {
-        let gone: Vec<Key> = self
-            .texts
-            .keys()
-            .filter(|key| !runs.iter().any(|run| run.key == **key && run.seq.is_some()))
-            .copied()
-            .collect();
-        for key in gone {
-            if let Some(text) = self.texts.remove(&key) {
-                self.runner.remove(text.seq);
-            }
-        }
-    }
-
     /// Sees to it that what was read of a run's text is right, and lists what is not read yet.
     fn follow(&mut self, run: &Run) {
         let runner = &mut self.runner;
+        let room = runner.max_seq_len();
         let text = self.texts.entry(run.key).or_insert_with(|| Text {
             seq: runner.new_sequence(),
-            read: Vec::new(),
-            todo: Vec::new(),
+            read: Vec::with_capacity(room),
+            todo: Vec::with_capacity(room),
         });
         let known = || run.prompt.iter().chain(run.generated());
         let common = text.read.iter().zip(known()).take_while(|(a, b)| a == b).count();
@@ -137,27 +137,26 @@ impl Draft {
         Ok(true)
     }
 
-    /// Runs what is to be read of the texts, and guesses a token for each. There are no guesses
-    /// where the cache is full.
-    fn step(&mut self, keys: &[Key]) -> Result<Vec<u32>, Error> {
-        let Self { runner, texts, .. } = self;
-        let chunks: Vec<Chunk<'_>> = keys
-            .iter()
-            .map(|key| {
-                let Text { seq, todo, .. } = &texts[key];
-                Chunk { seq, tokens: todo, role: Role::Generated, outputs: Outputs::Last }
-            })
-            .collect();
-        let guesses = match runner.step(&chunks) {
-            Ok(logits) => (0..keys.len()).map(|i| best(logits.row(i, 0))).collect(),
-            Err(Error::Kv(_)) => return Ok(Vec::new()),
-            Err(error) => return Err(error),
+    /// Runs what is to be read of the texts of the runs that are `ready`, and drafts a token for
+    /// each. Returns false, without any, where the cache is full.
+    fn step(&mut self, ready: &[usize], runs: &[Run]) -> Result<bool, Error> {
+        let Self { runner, texts, guesses, .. } = self;
+        let of_texts = &*texts;
+        let chunk = |&i: &usize| {
+            let Text { seq, todo, .. } = &of_texts[&runs[i].key];
+            Chunk { seq, tokens: todo, role: Role::Generated, outputs: Outputs::Last }
         };
-        for key in keys {
-            if let Some(Text { read, todo, .. }) = texts.get_mut(key) {
+        guesses.clear();
+        match runner.step_of(ready.iter().map(chunk)) {
+            Ok(logits) => guesses.extend((0..ready.len()).map(|i| best(logits.row(i, 0)))),
+            Err(Error::Kv(_)) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        for i in ready {
+            if let Some(Text { read, todo, .. }) = texts.get_mut(&runs[*i].key) {
                 read.append(todo);
             }
         }
-        Ok(guesses)
+        Ok(true)
     }
 }

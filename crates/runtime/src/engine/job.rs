@@ -3,7 +3,7 @@
 use super::lookup::Lookup;
 use super::request::{AnswerToken, EngineEvent, PromptLogprob, Sink};
 use super::schedule::Wanted;
-use super::stats::EngineStats;
+use super::stats::Counters;
 use crate::Error;
 use crate::answer::{Answer, Chosen};
 use crate::embedding::{Pooler, Pooling};
@@ -71,30 +71,34 @@ impl Job {
     }
 
     /// Its first step begins.
-    pub(super) fn start(&mut self, now: Instant, stats: &mut EngineStats) {
+    pub(super) fn start(&mut self, now: Instant, stats: &Counters) {
         if self.started.is_none() {
             self.started = Some(now);
-            stats.queue.record(now - self.arrived);
+            stats.update(|stats| stats.queue.record(now - self.arrived));
         }
     }
 
-    /// A token of answer `index` was generated.
+    /// A token of answer `index` was generated. Who is told of it finds it counted.
     pub(super) fn token(
         &mut self,
         index: usize,
         token: Chosen,
         last: &mut Option<Instant>,
-        (now, stats): (Instant, &mut EngineStats),
+        (now, stats): (Instant, &Counters),
     ) {
-        stats.generated_tokens += 1;
-        if self.first_token.is_none() {
-            self.first_token = Some(now);
-            stats.ttft.record(now - self.arrived);
-            stats.prefill.record(now - self.started.unwrap_or(self.arrived));
-        }
-        if let Some(last) = last.replace(now) {
-            stats.inter_token.record(now - last);
-        }
+        let is_first = self.first_token.is_none();
+        self.first_token.get_or_insert(now);
+        let last = last.replace(now);
+        stats.update(|stats| {
+            stats.generated_tokens += 1;
+            if is_first {
+                stats.ttft.record(now - self.arrived);
+                stats.prefill.record(now - self.started.unwrap_or(self.arrived));
+            }
+            if let Some(last) = last {
+                stats.inter_token.record(now - last);
+            }
+        });
         let Chosen { id, text, logprob, top_logprobs } = token;
         self.emit(EngineEvent::Token(AnswerToken { index, id, text, logprob, top_logprobs }));
     }
@@ -103,21 +107,23 @@ impl Job {
     pub(super) fn finish(
         &mut self,
         (index, answer, reason): (usize, &mut Answer, FinishReason),
-        (now, stats): (Instant, &mut EngineStats),
+        (now, stats): (Instant, &Counters),
     ) {
-        match reason {
-            FinishReason::Stop => stats.finished.stop += 1,
-            FinishReason::Length => stats.finished.length += 1,
-            FinishReason::Cancelled => stats.finished.cancelled += 1,
-        }
+        self.n_open -= 1;
+        stats.update(|stats| {
+            match reason {
+                FinishReason::Stop => stats.finished.stop += 1,
+                FinishReason::Length => stats.finished.length += 1,
+                FinishReason::Cancelled => stats.finished.cancelled += 1,
+            }
+            if self.is_done() {
+                stats.e2e.record(now - self.arrived);
+                stats.decode.record(now - self.first_token.unwrap_or(now));
+            }
+        });
         let tail = answer.tail(reason);
         let stop = answer.stopped_by().cloned();
         self.emit(EngineEvent::Finished { index, reason, tail, stop });
-        self.n_open -= 1;
-        if self.is_done() {
-            stats.e2e.record(now - self.arrived);
-            stats.decode.record(now - self.first_token.unwrap_or(now));
-        }
     }
 
     /// Its embedding is complete.
@@ -125,23 +131,28 @@ impl Job {
         &mut self,
         values: Vec<f32>,
         cached_tokens: usize,
-        (now, stats): (Instant, &mut EngineStats),
+        (now, stats): (Instant, &Counters),
     ) {
-        stats.finished.embedding += 1;
-        stats.prefill.record(now - self.started.unwrap_or(self.arrived));
-        stats.e2e.record(now - self.arrived);
-        self.emit(EngineEvent::Embedding { values, cached_tokens });
         self.n_open -= 1;
+        stats.update(|stats| {
+            stats.finished.embedding += 1;
+            stats.prefill.record(now - self.started.unwrap_or(self.arrived));
+            stats.e2e.record(now - self.arrived);
+        });
+        self.emit(EngineEvent::Embedding { values, cached_tokens });
     }
 
-    pub(super) fn fail(&mut self, error: Error, stats: &mut EngineStats) {
-        stats.finished.failed += self.n_open as u64;
-        self.emit(EngineEvent::Failed(error));
+    /// It ends with an error, unless it has ended already.
+    pub(super) fn fail(&mut self, error: Error, stats: &Counters) {
+        if !self.is_done() {
+            stats.update(|stats| stats.finished.failed += self.n_open as u64);
+            self.emit(EngineEvent::Failed(error));
+        }
     }
 
     /// Nobody waits for it any more.
-    pub(super) fn abandon(&self, stats: &mut EngineStats) {
-        stats.finished.cancelled += self.n_open as u64;
+    pub(super) fn abandon(&self, stats: &Counters) {
+        stats.update(|stats| stats.finished.cancelled += self.n_open as u64);
     }
 }
 
@@ -239,6 +250,17 @@ impl Run {
         }
     }
 
+    /// Gives up its pages; it will be run again from the beginning of its prompt.
+    pub(super) fn rewind(&mut self) {
+        self.seq = None;
+        (self.done, self.cached) = (0, 0);
+        match &mut self.stage {
+            Stage::Prompt { logprobs, .. } => logprobs.clear(),
+            Stage::Embedding(pooler) => pooler.clear(),
+            Stage::Answer(_) => {}
+        }
+    }
+
     /// Whether it is at its prompt.
     pub(super) fn in_prompt(&self) -> bool {
         self.done < self.prompt.len()
@@ -246,6 +268,14 @@ impl Run {
 }
 
 impl Submission {
+    /// Tells that it is not taken up any more.
+    pub(super) fn refuse(self, error: Error) {
+        let Self { mut sink, cancelled, .. } = self;
+        if !cancelled.load(Ordering::Relaxed) {
+            sink(EngineEvent::Failed(error));
+        }
+    }
+
     /// The job and the run that begins it.
     pub(super) fn split(self, id: u64) -> (Job, Run) {
         let Self { prompt, priority, work, sink, cancelled, arrived } = self;

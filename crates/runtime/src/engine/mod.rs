@@ -29,6 +29,8 @@
 //! ```
 
 mod draft;
+#[cfg(test)]
+mod faults;
 mod job;
 mod lookup;
 mod masks;
@@ -44,7 +46,6 @@ pub use request::{
 };
 pub use stats::{EngineStats, FinishCounts, Histogram};
 
-use crate::Error;
 use crate::answer::Answer;
 use crate::config::Config;
 use crate::embedding::{Pooler, Pooling};
@@ -54,8 +55,11 @@ use crate::metrics::DispatchMetrics;
 use crate::model::{Model, ModelOutput};
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
+use crate::{Error, panics};
 use draft::Draft;
 use job::{Submission, Work};
+use masks::Masks;
+use stats::Counters;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -202,17 +206,10 @@ impl ModelInfo {
 /// What the engine's thread and those who talk to it share.
 #[derive(Debug, Default)]
 struct Shared {
-    stats: Mutex<EngineStats>,
+    stats: Counters,
     /// Requests that were taken and are not being worked on yet.
     waiting: AtomicUsize,
     closed: AtomicBool,
-}
-
-impl Shared {
-    fn stats(&self) -> MutexGuard<'_, EngineStats> {
-        // Counters stay good whoever panicked beside them.
-        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// What reaches the engine's thread.
@@ -252,6 +249,20 @@ impl Engine {
         draft: Option<Model>,
         options: EngineOptions,
     ) -> Result<Self, Error> {
+        let (engine, worker, receiver) = Self::make(model, draft, options)?;
+        let thread = std::thread::Builder::new().name("engine".to_owned());
+        let thread = thread.spawn(move || worker.run(&receiver));
+        let thread = thread.map_err(|source| Error::Thread { name: "engine", source })?;
+        *engine.lock_thread() = Some(thread);
+        Ok(engine)
+    }
+
+    /// An engine whose thread is still to be started, with what that thread does.
+    fn make(
+        model: Model,
+        draft: Option<Model>,
+        options: EngineOptions,
+    ) -> Result<(Self, Worker, mpsc::Receiver<Message>), Error> {
         if let Some(draft) = &draft {
             check_draft(&model, draft)?;
         }
@@ -285,7 +296,11 @@ impl Engine {
         }
         let limits = runner.limits();
         let max_seqs = options.max_seqs.unwrap_or(limits.outputs).min(limits.tokens);
-        if max_seqs == 0 || max_seqs > limits.outputs || info.max_seq_len == 0 {
+        if info.max_seq_len == 0 {
+            let reason = "the key-value cache has no room for a single token".to_owned();
+            return Err(Error::Option { option: "kv-tokens", reason });
+        }
+        if max_seqs == 0 || max_seqs > limits.outputs {
             let reason = format!(
                 "{max_seqs} answers at once do not fit steps of {} tokens and {} output rows",
                 limits.tokens, limits.outputs
@@ -304,21 +319,22 @@ impl Engine {
             max_drafts,
             prompt_tokens: options.prompt_tokens.unwrap_or(usize::MAX).max(1),
             cache_sink: options.cache_sink.clone(),
+            path: info.path.clone(),
         };
-        let worker = Worker::new(runner, settings, draft, shared.clone());
-        let thread = std::thread::Builder::new()
-            .name("engine".to_owned())
-            .spawn(move || worker.run(&receiver))
-            .map_err(|source| Error::Io { path: info.path.clone(), source })?;
-        Ok(Self {
-            model: info,
-            options,
-            max_seqs,
-            shared,
-            dispatch,
-            sender,
-            thread: Mutex::new(Some(thread)),
-        })
+        let worker = Worker::new(runner, settings, draft, Masks::start()?, shared.clone());
+        let thread = Mutex::new(None);
+        let engine = Self { model: info, options, max_seqs, shared, dispatch, sender, thread };
+        Ok((engine, worker, receiver))
+    }
+
+    fn lock_thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether its thread runs. A step that panics does not end it; when it has ended without a
+    /// [`Self::shutdown`], the engine has to be made anew.
+    pub fn is_alive(&self) -> bool {
+        self.lock_thread().as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
     /// The model.
@@ -334,7 +350,7 @@ impl Engine {
     /// The state of the engine and what it did so far.
     pub fn stats(&self) -> EngineStats {
         let waiting = self.shared.waiting.load(Ordering::Relaxed);
-        EngineStats { waiting, ..self.shared.stats().clone() }
+        EngineStats { waiting, ..self.shared.stats.read() }
     }
 
     /// The counters of the devices that it runs on.
@@ -438,8 +454,7 @@ impl Engine {
 
     /// When there may be room in a queue that is full: after what the mean request takes.
     fn retry_after(&self, waiting: usize) -> Duration {
-        let stats = self.shared.stats();
-        let mean = stats.e2e.sum / stats.e2e.count().max(1) as f64;
+        let mean = self.shared.stats.update(|s| s.e2e.sum / s.e2e.count().max(1) as f64);
         let seconds = mean * waiting as f64 / self.max_seqs as f64 / 2.0;
         Duration::from_secs_f64(seconds.clamp(1.0, 60.0))
     }
@@ -455,11 +470,11 @@ impl Engine {
         self.close();
         // A thread that has ended needs no message.
         let _ = self.sender.send(Message::Close(Instant::now() + grace));
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.lock_thread().take();
         if let Some(thread) = thread
-            && thread.join().is_err()
+            && let Err(panic) = thread.join()
         {
-            tracing::error!("the engine's thread panicked");
+            tracing::error!("the engine's thread panicked: {}", panics::text(&*panic));
         }
     }
 }

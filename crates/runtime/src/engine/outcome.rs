@@ -3,12 +3,11 @@
 use super::job::{Job, Run, Stage};
 use super::request::{EngineEvent, PromptLogprob};
 use super::schedule::{Planned, Wanted};
-use super::stats::EngineStats;
+use super::stats::Counters;
 use crate::Error;
 use crate::answer::{Answer, Next, Scratch};
-use crate::generate::TopLogprob;
 use crate::runner::OutputRows;
-use crate::sampling::logprobs::LogSoftmax;
+use std::path::Path;
 use std::time::Instant;
 
 /// What a step led to, to be done once its output was read. Runs are named by their index.
@@ -22,6 +21,16 @@ pub(super) struct Outcome {
     pub(super) cut: Vec<(usize, usize)>,
     /// Jobs that an error ends.
     pub(super) failed: Vec<(u64, Error)>,
+}
+
+impl Outcome {
+    /// Empties it and keeps its room.
+    pub(super) fn clear(&mut self) {
+        self.begun.clear();
+        self.ended.clear();
+        self.cut.clear();
+        self.failed.clear();
+    }
 }
 
 /// A chunk that was run.
@@ -40,9 +49,11 @@ struct Ran {
 pub(super) struct Reader<'a> {
     pub(super) rows: OutputRows<'a>,
     pub(super) scratch: &'a mut Scratch,
-    pub(super) stats: &'a mut EngineStats,
+    pub(super) stats: &'a Counters,
     pub(super) now: Instant,
-    pub(super) outcome: Outcome,
+    /// The model's path, for errors.
+    pub(super) path: &'a Path,
+    pub(super) outcome: &'a mut Outcome,
 }
 
 impl Reader<'_> {
@@ -51,6 +62,8 @@ impl Reader<'_> {
         let &Planned { run: idx, wanted, .. } = planned;
         let ran = Ran { chunk, idx, at: run.done, wanted };
         run.done += run.chunk.len();
+        #[cfg(test)]
+        super::faults::reach(super::faults::Place::Rows);
         let read = match &run.stage {
             Stage::Prompt { .. } => self.read_prompt(ran, run, job),
             Stage::Answer(_) => self.read_answer(ran, run, job),
@@ -68,12 +81,10 @@ impl Reader<'_> {
             let followers = run.prompt[ran.at + 1..].iter().take(run.chunk.len());
             logprobs.extend(followers.enumerate().map(|(i, &id)| {
                 let row = self.rows.row(ran.chunk, i);
-                let (softmax, top) = LogSoftmax::with_top_k(row, k);
-                let top = top.into_iter().map(|(id, logprob)| TopLogprob { id, logprob });
+                let (softmax, top_logprobs) = self.scratch.logprobs(row, k);
                 let logit = row[id as usize];
                 let rank = row.iter().filter(|&&other| other >= logit).count();
-                let (logprob, top_logprobs) = (softmax.of(logit), top.collect());
-                PromptLogprob { id, logprob, rank, top_logprobs }
+                PromptLogprob { id, logprob: softmax.of(logit), rank, top_logprobs }
             }));
         }
         if !is_done {
@@ -81,7 +92,7 @@ impl Reader<'_> {
         }
         let last = if ran.wanted == Wanted::All { run.chunk.len() - 1 } else { 0 };
         let row = self.rows.row(ran.chunk, last);
-        self.stats.prompt_tokens += run.prompt.len() as u64;
+        self.stats.update(|stats| stats.prompt_tokens += run.prompt.len() as u64);
         let logprobs = std::mem::take(logprobs);
         job.emit(EngineEvent::Prompt { cached_tokens: run.cached, logprobs });
         let mut open = Vec::new();
@@ -102,19 +113,25 @@ impl Reader<'_> {
             return Ok(());
         }
         let (mut n_right, mut is_over) = (0, false);
+        if run.n_drafts > 0 {
+            self.stats.update(|stats| stats.draft_tokens += run.n_drafts as u64);
+        }
         for i in 0..=run.n_drafts {
             let next = answer.next(self.rows.row(ran.chunk, i), self.scratch)?;
-            let id = next.token.as_ref().map(|token| token.id);
+            // A draft token that the model would have chosen is the token whose logits come next.
+            let is_right = next.finished.is_none()
+                && i < run.n_drafts
+                && next.token.as_ref().is_some_and(|token| token.id == run.chunk[i + 1]);
+            if is_right {
+                n_right += 1;
+                self.stats.update(|stats| stats.accepted_tokens += 1);
+            }
             is_over = self.tell(run.key.index, answer, next, &mut run.last_token, job);
-            // A guess that the model would have chosen is the token whose logits come next.
-            if is_over || i == run.n_drafts || id != Some(run.chunk[i + 1]) {
+            if !is_right {
                 break;
             }
-            n_right += 1;
         }
         if run.n_drafts > 0 {
-            self.stats.draft_tokens += run.n_drafts as u64;
-            self.stats.accepted_tokens += n_right as u64;
             run.lookup.judge(run.n_drafts, n_right);
         }
         if is_over {
@@ -134,11 +151,9 @@ impl Reader<'_> {
         };
         (0..n_rows).for_each(|i| pooler.add(self.rows.row(ran.chunk, i)));
         if run.done == run.prompt.len() {
-            let Some(values) = pooler.finish() else {
-                let text = "the embedding is not finite: a weight or a setting cannot be right";
-                return Err(Error::Request(text.to_owned()));
-            };
-            self.stats.prompt_tokens += run.prompt.len() as u64;
+            let values = pooler.finish();
+            let values = values.ok_or_else(|| Error::NotFinite { path: self.path.to_owned() })?;
+            self.stats.update(|stats| stats.prompt_tokens += run.prompt.len() as u64);
             job.embedded(values, run.cached, (self.now, self.stats));
             self.outcome.ended.push(ran.idx);
         }
@@ -154,6 +169,8 @@ impl Reader<'_> {
         last: &mut Option<Instant>,
         job: &mut Job,
     ) -> bool {
+        #[cfg(test)]
+        super::faults::reach(super::faults::Place::Token);
         if let Some(token) = token {
             job.token(index, token, last, (self.now, self.stats));
         }

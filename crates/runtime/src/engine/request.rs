@@ -112,7 +112,8 @@ pub struct PromptLogprob {
     pub top_logprobs: Vec<TopLogprob>,
 }
 
-/// Where a request's events go. It is called by the engine's thread and must not wait.
+/// Where a request's events go. It is called by the engine's thread and must not wait. If it panics,
+/// the requests of the step end with [`EngineEvent::Failed`].
 pub type Sink = Box<dyn FnMut(EngineEvent) + Send>;
 
 /// A request that was taken. Dropping the ticket cancels what is not finished: its pages are free

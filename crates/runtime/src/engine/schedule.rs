@@ -39,25 +39,71 @@ struct Left {
     outputs: usize,
 }
 
-/// Plans a step for `runs`, which are in the order of their keys: of guesses up to `max_drafts` for
-/// each answer, of prompts up to `prompt_tokens`, or one token per answer if that is more, where
-/// answers wait for the step.
-pub(super) fn plan(
-    runs: &mut [Run],
-    runner: &mut Runner,
-    (max_drafts, prompt_tokens): (usize, usize),
-    planned: &mut Vec<Planned>,
-) {
-    planned.clear();
-    let RowLimits { tokens, outputs } = runner.limits();
-    let mut left = Left { tokens, outputs };
-    start_prompts(runs, runner);
-    plan_generation(runs, runner.max_seq_len(), max_drafts, &mut left, planned);
-    let n_answers = planned.len();
-    if n_answers > 0 {
-        left.tokens = left.tokens.min(prompt_tokens.max(n_answers));
+/// A step as it is planned, and room for the next.
+#[derive(Debug, Default)]
+pub(super) struct StepPlan {
+    /// What is run, in no order that matters.
+    pub(super) planned: Vec<Planned>,
+    /// Runs that are at their prompts, with the tokens that they still need.
+    prompts: Vec<(usize, usize)>,
+    /// Of prompts, the tokens that they get.
+    shares: Vec<(usize, usize)>,
+}
+
+impl StepPlan {
+    /// Plans a step for `runs`, which are in the order of their keys: of draft tokens up to
+    /// `max_drafts` for each answer, of prompts up to `prompt_tokens`, or one token per answer if
+    /// that is more, where answers wait for the step.
+    pub(super) fn fill(
+        &mut self,
+        runs: &mut [Run],
+        runner: &mut Runner,
+        (max_drafts, prompt_tokens): (usize, usize),
+    ) {
+        self.planned.clear();
+        let RowLimits { tokens, outputs } = runner.limits();
+        let mut left = Left { tokens, outputs };
+        start_prompts(runs, runner);
+        plan_generation(runs, runner.max_seq_len(), max_drafts, &mut left, &mut self.planned);
+        let n_answers = self.planned.len();
+        if n_answers > 0 {
+            left.tokens = left.tokens.min(prompt_tokens.max(n_answers));
+        }
+        self.share_out(runs, left.tokens);
+        plan_prompts(runs, &self.shares, &mut left, &mut self.planned);
     }
-    plan_prompts(runs, &mut left, planned);
+
+    /// Shares `n_tokens` out to the runs that are at their prompts.
+    fn share_out(&mut self, runs: &[Run], n_tokens: usize) {
+        let Self { prompts, shares, .. } = self;
+        shares.clear();
+        prompts.clear();
+        let at_prompt = |(_, run): &(usize, &Run)| run.seq.is_some() && run.in_prompt();
+        let todo = |(i, run): (usize, &Run)| (i, run.prompt.len() - run.done);
+        prompts.extend(runs.iter().enumerate().filter(at_prompt).map(todo));
+        let Some((&mut first, others)) = prompts.split_first_mut() else { return };
+        others.sort_unstable_by_key(|&(i, todo)| (todo, i));
+        let (others, rest) = others.split_at(others.len().min(MAX_OTHERS));
+        // The first in order takes what the others leave.
+        let mut for_others = n_tokens / 2;
+        shares.push(first);
+        for (k, &(i, todo)) in others.iter().enumerate() {
+            let n = todo.min(for_others / (others.len() - k));
+            for_others -= n;
+            shares.push((i, n));
+        }
+        let given: usize = shares[1..].iter().map(|(_, n)| n).sum();
+        shares[0].1 = first.1.min(n_tokens - given);
+        // Whatever none of these has a use for goes to prompts that fit into it whole.
+        let mut unused = n_tokens - given - shares[0].1;
+        for &(i, todo) in rest {
+            if todo > unused {
+                break;
+            }
+            unused -= todo;
+            shares.push((i, todo));
+        }
+    }
 }
 
 /// Gives every run that has none a sequence with what the prefix cache has of its prompt, unless
@@ -111,6 +157,7 @@ fn plan_generation(
         let todo = &answer.ids()[at..];
         let n = todo.len().min(left.tokens - n_after);
         run.chunk.clear();
+        run.chunk.reserve(1 + max_drafts.min(left.tokens));
         run.chunk.extend_from_slice(&todo[..n]);
         let reaches_end = n == todo.len();
         run.n_drafts = 0;
@@ -138,37 +185,14 @@ fn plan_generation(
     }
 }
 
-fn plan_prompts(runs: &mut [Run], left: &mut Left, planned: &mut Vec<Planned>) {
-    let prompts = runs.iter().enumerate().filter(|(_, run)| run.seq.is_some() && run.in_prompt());
-    let mut prompts: Vec<(usize, usize)> =
-        prompts.map(|(i, run)| (i, run.prompt.len() - run.done)).collect();
-    if prompts.is_empty() || left.tokens == 0 {
-        return;
-    }
-    let first = prompts.remove(0);
-    prompts.sort_by_key(|(_, todo)| *todo);
-    let rest = prompts.split_off(prompts.len().min(MAX_OTHERS));
-    // The first in order takes what the others leave.
-    let mut for_others = left.tokens / 2;
-    let n_others = prompts.len();
-    let mut shares = Vec::with_capacity(n_others + 1);
-    for (k, (i, todo)) in prompts.into_iter().enumerate() {
-        let n = todo.min(for_others / (n_others - k));
-        for_others -= n;
-        shares.push((i, n));
-    }
-    let given: usize = shares.iter().map(|(_, n)| n).sum();
-    shares.insert(0, (first.0, first.1.min(left.tokens - given)));
-    // Whatever none of these has a use for goes to prompts that fit into it whole.
-    let mut unused = left.tokens - given - shares[0].1;
-    for (i, todo) in rest {
-        if todo > unused {
-            break;
-        }
-        unused -= todo;
-        shares.push((i, todo));
-    }
-    for (i, mut n) in shares {
+/// Plans the prompts' shares, as far as there are rows of output for them.
+fn plan_prompts(
+    runs: &mut [Run],
+    shares: &[(usize, usize)],
+    left: &mut Left,
+    planned: &mut Vec<Planned>,
+) {
+    for &(i, mut n) in shares {
         let run = &mut runs[i];
         let todo = &run.prompt[run.done..];
         let wanted = match run.prompt_rows() {

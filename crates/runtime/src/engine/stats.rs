@@ -1,7 +1,8 @@
-//! What the engine counts, for whoever watches it.
+//! What the engine counts, for whoever watches it. The lock is held for single changes alone.
 //!
 //! The bounds of the histograms are those that dashboards for inference servers are made for.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Bounds of times to the first token, in seconds.
@@ -93,6 +94,8 @@ pub struct EngineStats {
     pub prefix_evictions: u64,
     /// Answers that lost their pages to others and were run again.
     pub preemptions: u64,
+    /// Steps that panicked; each ended the requests that were in it.
+    pub panics: u64,
     /// How answers ended.
     pub finished: FinishCounts,
     /// Tokens that were guessed and run ahead.
@@ -129,6 +132,7 @@ impl Default for EngineStats {
             prefix_hits: 0,
             prefix_evictions: 0,
             preemptions: 0,
+            panics: 0,
             finished: FinishCounts::default(),
             draft_tokens: 0,
             accepted_tokens: 0,
@@ -139,6 +143,24 @@ impl Default for EngineStats {
             prefill: request(),
             decode: request(),
         }
+    }
+}
+
+/// The statistics of a running engine. Nobody gets hold of the lock, so nobody can keep it while a
+/// row is sampled or a sink is called.
+#[derive(Debug, Default)]
+pub(super) struct Counters(Mutex<EngineStats>);
+
+impl Counters {
+    /// Changes the statistics; `change` does nothing else.
+    pub(super) fn update<T>(&self, change: impl FnOnce(&mut EngineStats) -> T) -> T {
+        // Counters stay good whoever panicked beside them.
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The statistics as they are now.
+    pub(super) fn read(&self) -> EngineStats {
+        self.update(|stats| stats.clone())
     }
 }
 

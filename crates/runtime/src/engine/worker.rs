@@ -1,16 +1,21 @@
 //! The engine's thread: schedule, run, hand out.
+//!
+//! Whatever panics in a turn of this loop is caught around the whole turn. Nothing that may be half
+//! changed is used after that: the requests of the step end, all pages are taken back, and the other
+//! requests are run again from their prompts, as if they had been preempted.
 
 use super::draft::Draft;
 use super::job::{Job, Key, Run, Stage, Submission};
 use super::masks::Masks;
 use super::outcome::{Outcome, Reader};
-use super::schedule::{Planned, Wanted, plan};
+use super::schedule::{Planned, StepPlan, Wanted};
+use super::stats::Counters;
 use super::{CacheSink, Message, Shared};
-use crate::Error;
 use crate::answer::Scratch;
 use crate::runner::{Chunk, Outputs, Runner};
+use crate::{Error, panics};
 use std::collections::{BTreeMap, HashMap};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -26,6 +31,8 @@ pub(super) struct Settings {
     pub(super) prompt_tokens: usize,
     /// Who is told of the changes of the prefix cache.
     pub(super) cache_sink: Option<CacheSink>,
+    /// The model's path, for errors.
+    pub(super) path: PathBuf,
 }
 
 /// The state of the engine's thread.
@@ -42,8 +49,14 @@ pub(super) struct Worker {
     running: Vec<Run>,
     /// Pages ran out, and no step has succeeded since.
     is_short: bool,
-    planned: Vec<Planned>,
+    /// The jobs that a panic ends: of all that run while a step is planned, then of the step.
+    in_step: Vec<u64>,
+    plan: StepPlan,
+    masks: Masks,
+    outcome: Outcome,
     scratch: Scratch,
+    /// Room for a list of jobs.
+    ids: Vec<u64>,
     /// When what is not finished will be cancelled.
     deadline: Option<Instant>,
 }
@@ -53,6 +66,7 @@ impl Worker {
         runner: Runner,
         settings: Settings,
         draft: Option<Draft>,
+        masks: Masks,
         shared: Arc<Shared>,
     ) -> Self {
         Self {
@@ -65,26 +79,106 @@ impl Worker {
             waiting: BTreeMap::new(),
             running: Vec::new(),
             is_short: false,
-            planned: Vec::new(),
+            in_step: Vec::new(),
+            plan: StepPlan::default(),
+            masks,
+            outcome: Outcome::default(),
             scratch: Scratch::default(),
+            ids: Vec::new(),
             deadline: None,
         }
     }
 
-    /// Works until it is told to end.
+    /// Works until it is told to end. No request is left without its last event.
     pub(super) fn run(mut self, receiver: &Receiver<Message>) {
+        if let Err(panic) = panics::caught(|| self.work(receiver)) {
+            tracing::error!("the engine has ended: {panic}");
+            // Nothing else of the state can be trusted.
+            for mut job in std::mem::take(&mut self.jobs).into_values() {
+                let error = Error::Step(format!("the engine has ended: {panic}"));
+                self.close_job(move |stats| job.fail(error, stats));
+            }
+        }
+        self.shared.closed.store(true, Ordering::Relaxed);
+        while let Ok(message) = receiver.try_recv() {
+            if let Message::Submit(submission) = message {
+                self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.close_job(|_| submission.refuse(Error::Ended));
+            }
+        }
+    }
+
+    /// Tells a request of its end, whatever its sink does.
+    fn close_job(&self, last: impl FnOnce(&Counters)) {
+        if let Err(panic) = panics::caught(|| last(&self.shared.stats)) {
+            tracing::error!("the sink of a request panicked at its end: {panic}");
+        }
+    }
+
+    fn work(&mut self, receiver: &Receiver<Message>) {
         self.publish();
         while self.receive(receiver) {
             if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 self.cancel_all();
                 break;
             }
-            self.drop_cancelled();
-            self.admit();
-            self.step();
-            self.publish();
+            if let Err(panic) = panics::caught(|| self.turn()) {
+                self.recover(&panic);
+            }
+            if cfg!(debug_assertions) {
+                self.check();
+            }
         }
         self.publish();
+    }
+
+    /// One turn of the loop, with at most one step.
+    fn turn(&mut self) {
+        self.in_step.clear();
+        self.drop_cancelled();
+        self.admit();
+        if !self.running.is_empty() {
+            self.step();
+        }
+        self.publish();
+    }
+
+    /// Goes on after a panic: ends the requests of the step, and begins anew with the others.
+    fn recover(&mut self, panic: &str) {
+        tracing::error!("a step panicked: {panic}");
+        self.shared.stats.update(|stats| stats.panics += 1);
+        self.masks.discard();
+        self.running.iter_mut().for_each(Run::rewind);
+        self.runner.reset();
+        let mut ended = std::mem::take(&mut self.in_step);
+        if ended.is_empty() {
+            // There is nobody to whom it could be put down, and without an end it would come again.
+            ended.extend(self.jobs.keys());
+        }
+        for id in ended {
+            let text = format!("the step panicked, which is a defect of the engine: {panic}");
+            self.fail(id, Error::Step(text));
+        }
+        while let Some(run) = self.running.pop() {
+            self.put_back(run);
+        }
+        self.is_short = false;
+        self.check();
+    }
+
+    /// Asserts what holds between two turns: each run is of a job and each job has a run, lists are
+    /// in order, who waits has no pages, and no page is held by a sequence that nobody has.
+    fn check(&mut self) {
+        assert!(self.running.is_sorted_by(|a, b| a.key < b.key), "runs are in order, each once");
+        assert!(self.waiting.iter().all(|(key, run)| *key == run.key && run.seq.is_none()));
+        let runs = || self.running.iter().chain(self.waiting.values());
+        assert!(runs().all(|run| self.jobs.contains_key(&run.key.job)), "a run is of a job");
+        let has_run = |id: &u64| runs().any(|run| run.key.job == *id);
+        assert!(self.jobs.keys().all(has_run), "a job that is not complete has a run");
+        let n_whole = self.waiting.values().filter(|run| run.is_whole_request()).count();
+        assert!(self.shared.waiting.load(Ordering::Relaxed) >= n_whole, "who waits is counted");
+        let n_seqs = self.running.iter().filter(|run| run.seq.is_some()).count();
+        assert_eq!(self.runner.n_seqs(), n_seqs, "a sequence is of a run");
     }
 
     /// Takes what has arrived; waits when there is nothing to do. Returns false at the end.
@@ -128,49 +222,42 @@ impl Worker {
 
     /// Lets go of requests that nobody waits for.
     fn drop_cancelled(&mut self) {
-        let cancelled: Vec<u64> =
-            self.jobs.iter().filter(|(_, job)| job.is_cancelled()).map(|(id, _)| *id).collect();
-        for id in cancelled {
-            if let Some(job) = self.jobs.remove(&id) {
-                job.abandon(&mut self.shared.stats());
-            }
-            self.drop_runs(id);
-        }
-    }
-
-    /// Drops a job's runs and frees their pages.
-    fn drop_runs(&mut self, id: u64) {
-        let waiting: Vec<Key> = self.waiting.keys().filter(|key| key.job == id).copied().collect();
-        for key in waiting {
-            if let Some(run) = self.waiting.remove(&key)
-                && run.is_whole_request()
-            {
-                self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-            }
-        }
-        let runner = &mut self.runner;
-        self.running.retain_mut(|run| {
-            let stays = run.key.job != id;
-            if !stays && let Some(seq) = run.seq.take() {
-                runner.remove(seq);
-            }
-            stays
-        });
+        self.end_all(|job| job.is_cancelled(), |job, shared| job.abandon(&shared.stats));
     }
 
     /// Ends every request, for want of time.
     fn cancel_all(&mut self) {
-        let ids: Vec<u64> = self.jobs.keys().copied().collect();
-        for id in ids {
-            self.fail(id, Error::Ended);
-        }
+        self.end_all(|_| true, |job, shared| job.fail(Error::Ended, &shared.stats));
+    }
+
+    fn end_all(&mut self, which: impl Fn(&Job) -> bool, last: impl Fn(&mut Job, &Shared)) {
+        let mut ids = std::mem::take(&mut self.ids);
+        ids.extend(self.jobs.iter().filter(|(_, job)| which(job)).map(|(id, _)| *id));
+        ids.drain(..).for_each(|id| self.end(id, &last));
+        self.ids = ids;
     }
 
     fn fail(&mut self, id: u64, error: Error) {
-        if let Some(mut job) = self.jobs.remove(&id) {
-            job.fail(error, &mut self.shared.stats());
+        self.end(id, |job, shared| job.fail(error, &shared.stats));
+    }
+
+    /// Ends a job, `last` of all by telling of it, and drops its runs, which frees their pages. What
+    /// panics in the sink of a job that has ended concerns no other.
+    fn end(&mut self, id: u64, last: impl FnOnce(&mut Job, &Shared)) {
+        let Some(mut job) = self.jobs.remove(&id) else { return };
+        let shared = &*self.shared;
+        let told = panics::caught(|| last(&mut job, shared));
+        if let Err(panic) = told.and(panics::caught(|| drop(job))) {
+            tracing::error!("the sink of a request panicked at its end: {panic}");
         }
-        self.drop_runs(id);
+        self.running.retain(|run| run.key.job != id);
+        self.waiting.retain(|key, run| {
+            let stays = key.job != id;
+            if !stays && run.is_whole_request() {
+                shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            }
+            stays
+        });
     }
 
     /// Moves those who wait to those who run, in their order, as far as there is room. Who has lost
@@ -201,22 +288,22 @@ impl Worker {
 
     /// Runs one step. Where pages run out, the last in order loses its own and waits.
     fn step(&mut self) {
-        if self.running.is_empty() {
-            return;
-        }
-        if let Some(draft) = &mut self.draft
-            && let Err(error) = draft.guess(&mut self.running)
-        {
-            tracing::error!("the draft model failed, and is not used any more: {error}");
-            self.draft = None;
-        }
+        self.in_step.extend(self.running.iter().map(|run| run.key.job));
+        self.in_step.dedup();
+        self.draft();
         let most = (self.settings.max_drafts, self.settings.prompt_tokens);
-        plan(&mut self.running, &mut self.runner, most, &mut self.planned);
+        self.plan.fill(&mut self.running, &mut self.runner, most);
+        #[cfg(test)]
+        super::faults::reach(super::faults::Place::Plan);
+        self.in_step.clear();
+        let Self { plan, running, in_step, .. } = self;
+        in_step.extend(plan.planned.iter().map(|planned| running[planned.run].key.job));
         self.start();
-        let mut masks = Masks::take(&mut self.running, &self.planned);
-        let Self { running, runner, planned, scratch, jobs, shared, .. } = self;
+        self.masks.begin(&mut self.running, &self.plan.planned);
+        let Self { running, runner, plan, scratch, jobs, shared, .. } = self;
+        let of_runs = &**running;
         let chunk = |planned: &Planned| {
-            let run = &running[planned.run];
+            let run = &of_runs[planned.run];
             let outputs = match planned.wanted {
                 Wanted::None => Outputs::None,
                 Wanted::First => Outputs::At(&[0]),
@@ -226,40 +313,40 @@ impl Worker {
             let seq = run.seq.as_ref().expect("a run that is planned has a sequence");
             Chunk { seq, tokens: &run.chunk, role: planned.role, outputs }
         };
-        let chunks: Vec<Chunk<'_>> = planned.iter().map(chunk).collect();
-        let all = &chunks;
-        // The braces move the runner in, so that the output may outlive the closure.
-        let step = AssertUnwindSafe(move || { runner }.step(all));
-        let result = std::thread::scope(|scope| {
-            if !masks.is_empty() {
-                scope.spawn(|| masks.compute());
-            }
-            catch_unwind(step)
-        });
-        masks.put_back(running);
-        self.is_short = matches!(result, Ok(Err(Error::Kv(_))));
+        let result = runner.step_of(plan.planned.iter().map(chunk));
+        #[cfg(test)]
+        super::faults::reach(super::faults::Place::Run);
+        self.masks.finish(running);
+        self.is_short = matches!(result, Err(Error::Kv(_)));
         let rows = match result {
-            Ok(Ok(rows)) => rows,
-            Ok(Err(Error::Kv(_))) if running.len() > 1 => return self.preempt(),
-            Ok(Err(error)) => return self.fail_step(&error.to_string()),
-            Err(panic) => {
-                let what = panic.downcast_ref::<String>().map_or("a panic", String::as_str);
-                tracing::error!("a step panicked: {what}");
-                return self.fail_step("the step panicked; this is a defect of the engine");
-            }
+            Ok(rows) => rows,
+            Err(Error::Kv(_)) if running.len() > 1 => return self.preempt(),
+            Err(error) => return self.fail_step(&error.to_string()),
         };
-        let mut stats = shared.stats();
-        let (now, outcome) = (Instant::now(), Outcome::default());
-        let mut reader = Reader { rows, scratch, stats: &mut stats, now, outcome };
-        for (i, planned) in planned.iter().enumerate() {
+        self.outcome.clear();
+        let (now, outcome) = (Instant::now(), &mut self.outcome);
+        let (stats, path) = (&shared.stats, &*self.settings.path);
+        let mut reader = Reader { rows, scratch, stats, now, path, outcome };
+        for (i, planned) in plan.planned.iter().enumerate() {
             let run = &mut running[planned.run];
             if let Some(job) = jobs.get_mut(&run.key.job) {
                 reader.read(i, planned, run, job);
             }
         }
-        let outcome = reader.outcome;
-        drop(stats);
-        self.settle(outcome);
+        self.settle();
+    }
+
+    /// Drafts tokens. No answer depends on them, so a draft model that fails costs only time.
+    fn draft(&mut self) {
+        let Some(draft) = &mut self.draft else { return };
+        let failed = match panics::caught(|| draft.guess(&mut self.running)) {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(panic) => panic,
+        };
+        tracing::error!("the draft model failed, and is not used any more: {failed}");
+        self.draft = None;
+        self.running.iter_mut().for_each(|run| run.guesses.clear());
     }
 
     /// Requests that are being worked on.
@@ -270,13 +357,13 @@ impl Worker {
     /// Notes when requests were started.
     fn start(&mut self) {
         let now = Instant::now();
-        let mut stats = self.shared.stats();
+        let (n_running, stats) = (self.n_running(), &self.shared.stats);
         // Who hears of a first token finds that its request runs.
-        stats.running = self.n_running();
-        for planned in &self.planned {
+        stats.update(|stats| stats.running = n_running);
+        for planned in &self.plan.planned {
             let key = self.running[planned.run].key;
             if let Some(job) = self.jobs.get_mut(&key.job) {
-                job.start(now, &mut stats);
+                job.start(now, stats);
             }
         }
     }
@@ -287,51 +374,49 @@ impl Worker {
         let in_step = |run: &Run| run.seq.is_some();
         let last = self.running.iter().rposition(in_step).unwrap_or(self.running.len() - 1);
         let mut run = self.running.remove(last);
-        if let Some(seq) = run.seq.take() {
-            self.runner.remove(seq);
-        }
-        (run.done, run.cached) = (0, 0);
-        match &mut run.stage {
-            Stage::Prompt { logprobs, .. } => logprobs.clear(),
-            Stage::Embedding(pooler) => pooler.clear(),
-            Stage::Answer(_) => {}
-        }
+        run.rewind();
+        tracing::debug!(job = run.key.job, index = run.key.index, "preempted");
+        self.shared.stats.update(|stats| stats.preemptions += 1);
+        self.put_back(run);
+    }
+
+    /// Lets a run that has no pages wait.
+    fn put_back(&mut self, run: Run) {
         if run.is_whole_request() {
             self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         }
-        tracing::debug!(job = run.key.job, index = run.key.index, "preempted");
-        self.shared.stats().preemptions += 1;
         self.waiting.insert(run.key, run);
     }
 
     /// Ends the requests of the step that failed.
     fn fail_step(&mut self, reason: &str) {
-        let mut ids: Vec<u64> =
-            self.planned.iter().map(|planned| self.running[planned.run].key.job).collect();
-        ids.dedup();
-        for id in ids {
-            self.fail(id, Error::Step(reason.to_owned()));
-        }
+        let mut ids = std::mem::take(&mut self.in_step);
+        ids.drain(..).for_each(|id| self.fail(id, Error::Step(reason.to_owned())));
+        self.in_step = ids;
     }
 
     /// Does what the step led to.
-    fn settle(&mut self, outcome: Outcome) {
-        let Outcome { begun, mut ended, failed, cut } = outcome;
-        for (i, len) in cut {
+    fn settle(&mut self) {
+        #[cfg(test)]
+        super::faults::reach(super::faults::Place::Settle);
+        let mut outcome = std::mem::take(&mut self.outcome);
+        for (i, len) in outcome.cut.drain(..) {
             let run = &mut self.running[i];
             let seq = run.seq.as_ref().expect("it was just run");
             run.done = self.runner.truncate(seq, len);
         }
         let mut new_runs = Vec::new();
-        for (i, answers) in begun {
+        for (i, answers) in outcome.begun.drain(..) {
             let mut answers = answers.into_iter();
             let Some((index, first)) = answers.next() else {
-                ended.push(i);
+                outcome.ended.push(i);
                 continue;
             };
             let run = &mut self.running[i];
             let seq = run.seq.as_ref().expect("it was just run");
             for (index, answer) in answers {
+                #[cfg(test)]
+                super::faults::reach(super::faults::Place::Fork);
                 let key = Key { index, ..run.key };
                 let stage = Stage::Answer(Box::new(answer));
                 new_runs.push(Run {
@@ -346,46 +431,51 @@ impl Worker {
             run.prompt_logprobs = None;
             run.stage = Stage::Answer(Box::new(first));
         }
-        ended.sort_unstable();
-        for i in ended.into_iter().rev() {
-            if let Some(seq) = self.running.remove(i).seq {
-                self.runner.remove(seq);
-            }
+        outcome.ended.sort_unstable();
+        for i in outcome.ended.drain(..).rev() {
+            self.running.remove(i);
+            #[cfg(test)]
+            super::faults::reach(super::faults::Place::Ended);
         }
         self.running.extend(new_runs);
-        self.running.sort_by_key(|run| run.key);
-        for (id, error) in failed {
+        self.running.sort_unstable_by_key(|run| run.key);
+        for (id, error) in outcome.failed.drain(..) {
             self.fail(id, error);
         }
-        let done: Vec<u64> =
-            self.jobs.iter().filter(|(_, job)| job.is_done()).map(|(id, _)| *id).collect();
-        done.iter().for_each(|id| drop(self.jobs.remove(id)));
+        self.end_all(Job::is_done, |_, _| ());
+        self.outcome = outcome;
     }
 
     /// Tells how things stand.
     fn publish(&mut self) {
+        #[cfg(test)]
+        super::faults::reach(super::faults::Place::Publish);
         if let Some(CacheSink(tell)) = &self.settings.cache_sink {
             let events = self.runner.take_cache_events();
             if !events.is_empty() {
                 tell(events);
             }
         }
-        let pools = self.runner.pool_stats();
-        let fullest = pools.iter().max_by(|a, b| {
+        let fullest = self.runner.pools().max_by(|a, b| {
             let share = |p: &realizar_kvcache::PoolStats| (p.used - p.idle) as f64 / p.total as f64;
             share(a).total_cmp(&share(b))
         });
         let prefix = self.runner.prefix_stats();
-        let mut stats = self.shared.stats();
-        stats.running = self.n_running();
-        stats.waiting_tokens = self.waiting.values().map(Run::n_known).sum();
-        if let Some(pool) = fullest {
-            stats.kv_used_pages = pool.used - pool.idle;
-            stats.kv_idle_pages = pool.idle;
-            stats.kv_total_pages = pool.total;
-        }
-        stats.prefix_queries = prefix.queried_tokens;
-        stats.prefix_hits = prefix.found_tokens;
-        stats.prefix_evictions = prefix.evicted;
+        let running = self.n_running();
+        let waiting_tokens = self.waiting.values().map(Run::n_known).sum();
+        self.shared.stats.update(|stats| {
+            (stats.running, stats.waiting_tokens) = (running, waiting_tokens);
+            if let Some(pool) = fullest {
+                stats.kv_used_pages = pool.used - pool.idle;
+                stats.kv_idle_pages = pool.idle;
+                stats.kv_total_pages = pool.total;
+            }
+            stats.prefix_queries = prefix.queried_tokens;
+            stats.prefix_hits = prefix.found_tokens;
+            stats.prefix_evictions = prefix.evicted;
+        });
     }
 }
+
+#[cfg(test)]
+mod tests;

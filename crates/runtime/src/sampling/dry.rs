@@ -56,6 +56,12 @@ impl Dry {
         }))
     }
 
+    /// Makes room for `n_tokens` more tokens.
+    pub(super) fn reserve(&mut self, n_tokens: usize) {
+        self.tokens.reserve(n_tokens.min(self.last_n.saturating_mul(2)));
+        self.repeats.reserve(self.last_n.min(self.tokens.len() + n_tokens));
+    }
+
     /// Adds a token of the prompt or the answer.
     pub(super) fn push(&mut self, id: u32) {
         // Old tokens go when there are as many as new ones, so that each is moved once.

@@ -17,23 +17,46 @@ impl LogSoftmax {
 
     /// Reads a row of logits and finds its [`top_k`].
     pub fn with_top_k(logits: &[f32], k: usize) -> (Self, Vec<(u32, f32)>) {
-        let mut blocks = Blocks::default();
-        let max = match blocks.read(logits) {
-            Ok(Some((_, max))) => max,
-            Ok(None) => return (Self { log_sum: 0.0 }, Vec::new()),
-            // No probability is a number.
-            Err(_) => return (Self { log_sum: f64::NAN }, Vec::new()),
-        };
-        let sum = blocks.sum(logits, Weight::new(max, 1.0));
-        let softmax = Self { log_sum: f64::from(max) + sum.ln() };
-        let mut kept = Vec::new();
-        blocks.top_k(logits, k, &mut kept);
-        (softmax, kept.into_iter().map(|(logit, id)| (id, softmax.of(logit))).collect())
+        let mut room = TopK::default();
+        let (softmax, top) = room.read(logits, k);
+        (softmax, top.collect())
     }
 
     /// The log-probability of the token with this logit in the row.
     pub fn of(&self, logit: f32) -> f32 {
         (f64::from(logit) - self.log_sum) as f32
+    }
+}
+
+/// Room to find the most likely tokens of a row. One value serves many rows, so that none
+/// allocates once the room has grown.
+#[derive(Debug, Default)]
+pub(crate) struct TopK {
+    blocks: Blocks,
+    kept: Vec<(f32, u32)>,
+}
+
+impl TopK {
+    /// The distribution of a row of logits, `[vocab_size]`, and its [`top_k`].
+    pub(crate) fn read(
+        &mut self,
+        logits: &[f32],
+        k: usize,
+    ) -> (LogSoftmax, impl ExactSizeIterator<Item = (u32, f32)>) {
+        let Self { blocks, kept } = self;
+        kept.clear();
+        let log_sum = match blocks.read(logits) {
+            Ok(Some((_, max))) => {
+                let sum = blocks.sum(logits, Weight::new(max, 1.0));
+                blocks.top_k(logits, k, kept);
+                f64::from(max) + sum.ln()
+            }
+            Ok(None) => 0.0,
+            // No probability is a number.
+            Err(_) => f64::NAN,
+        };
+        let softmax = LogSoftmax { log_sum };
+        (softmax, kept.iter().map(move |&(logit, id)| (id, softmax.of(logit))))
     }
 }
 

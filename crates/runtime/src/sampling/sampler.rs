@@ -103,6 +103,19 @@ impl Sampler {
         }
     }
 
+    /// Makes room for `n_tokens` tokens, so that to remember them allocates nothing.
+    pub(crate) fn reserve(&mut self, n_tokens: usize) {
+        if self.params.repetition_penalty != 1.0 {
+            self.recent.reserve(n_tokens.min(self.params.repeat_last_n));
+        }
+        if self.params.presence_penalty != 0.0 || self.params.frequency_penalty != 0.0 {
+            self.generated.reserve(n_tokens.min(self.vocab_size));
+        }
+        if let Some(dry) = &mut self.dry {
+            dry.reserve(n_tokens);
+        }
+    }
+
     /// Tells the sampler that a token was generated.
     pub fn accept(&mut self, id: u32) {
         self.remember(id);

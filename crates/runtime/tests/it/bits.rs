@@ -61,7 +61,15 @@ fn bits(row: &[f32]) -> Vec<u32> {
 /// The logits of the prompt's last token and of each generated one, the prompt
 /// run in chunks of `chunk`.
 fn alone(model: &mut Model, i: usize, chunk: usize) -> Vec<Vec<u32>> {
-    let (prompt, generated) = tokens(i);
+    alone_with(model, &tokens(i), chunk)
+}
+
+/// As [`alone`], for any prompt and what is generated after it.
+fn alone_with(
+    model: &mut Model,
+    (prompt, generated): &(Vec<u32>, Vec<u32>),
+    chunk: usize,
+) -> Vec<Vec<u32>> {
     let runner = model.runner();
     let seq = runner.new_sequence();
     let mut rows = Vec::new();
@@ -77,14 +85,19 @@ fn alone(model: &mut Model, i: usize, chunk: usize) -> Vec<Vec<u32>> {
 /// The same for all sequences at once, sequence `i` one step behind `i - 1`, so
 /// that prompts and generated tokens share steps.
 fn together(model: &mut Model) -> Vec<Vec<Vec<u32>>> {
-    let runner = model.runner();
-    let seqs: Vec<SeqId> = (0..N_SEQS).map(|_| runner.new_sequence()).collect();
-    let all: Vec<_> = (0..N_SEQS).map(tokens).collect();
-    let mut rows = vec![Vec::new(); N_SEQS];
-    for step in 0..N_SEQS + 7 {
+    together_with(model, &(0..N_SEQS).map(tokens).collect::<Vec<_>>())
+}
+
+/// As [`together`], for any prompts and what is generated after them.
+fn together_with(model: &mut Model, all: &[(Vec<u32>, Vec<u32>)]) -> Vec<Vec<Vec<u32>>> {
+    let (runner, n_seqs) = (model.runner(), all.len());
+    let seqs: Vec<SeqId> = all.iter().map(|_| runner.new_sequence()).collect();
+    let n_generated = all.iter().map(|(_, generated)| generated.len()).max().unwrap();
+    let mut rows = vec![Vec::new(); n_seqs];
+    for step in 0..n_seqs + n_generated {
         let mut running = Vec::new();
         let mut chunks = Vec::new();
-        for i in 0..N_SEQS {
+        for i in 0..n_seqs {
             let (prompt, generated) = &all[i];
             let (tokens, role) = match step.checked_sub(i) {
                 Some(0) => (&prompt[..], Role::Prompt),
@@ -157,6 +170,48 @@ fn chunks_and_threads_change_no_bit() {
     }
 }
 
+/// Attention of generated rows is cut at multiples of 256 positions, and merged.
+#[test]
+fn contexts_beyond_the_split_of_attention_change_no_bit() {
+    use BlockType::{F16, Q4_0, Q4_K, Q6_K, Q8_0};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("quantized.gguf");
+    write_quantized(&path, &[Q8_0, Q4_K, Q6_K, Q4_0]);
+    // Generated rows go from the first part of a context to the second, and on to the third.
+    let token = |salt: usize, pos: usize| 3 + ((pos * 31 + salt * 17 + pos * pos * 7) % 250) as u32;
+    let text = |(salt, n): (usize, usize)| {
+        let tokens = |range: std::ops::Range<usize>| range.map(|pos| token(salt, pos)).collect();
+        (tokens(0..n), tokens(n..n + 10))
+    };
+    let all: Vec<_> = [250, 300, 508].into_iter().enumerate().map(text).collect();
+    let check = |devices: &[&dyn Backend], kv_type: BlockType| {
+        let load = |device: &dyn Backend| {
+            let options = LoadOptions {
+                kv_type: Some(kv_type),
+                max_seq_len: Some(640),
+                chunk: 512,
+                max_seqs: all.len(),
+                ..LoadOptions::default()
+            };
+            Model::load(&path, device, &options).unwrap()
+        };
+        let batched = together_with(&mut load(devices[0]), &all);
+        let mut models: Vec<_> = devices.iter().map(|device| load(*device)).collect();
+        for (i, (text, rows)) in all.iter().zip(&batched).enumerate() {
+            assert_eq!(rows.len(), 11, "rows");
+            for (model, chunk) in models.iter_mut().zip([512, 100, 37]) {
+                let case = format!("{kv_type}, sequence {i} alone in chunks of {chunk}");
+                assert!(alone_with(model, text, chunk) == *rows, "{}: {case}", model.backend());
+            }
+        }
+    };
+    let cpus = [cpu(3), cpu(2), cpu(1)];
+    for kv_type in [F16, Q8_0] {
+        check(&[&*cpus[0], &*cpus[1], &*cpus[2]], kv_type);
+    }
+    gpus().iter().take(1).for_each(|gpu| check(&[&**gpu], F16));
+}
+
 #[test]
 fn all_rows_of_a_prompt_are_what_each_is_alone() {
     let mut model = load(&tiny("gemma3_text"), &*cpu(2), BlockType::F16);
@@ -183,11 +238,11 @@ fn chunks_that_make_no_sense_are_refused_and_change_nothing() {
         (vec![whole, whole], "a sequence has two chunks in one step"),
         (
             vec![chunk(&[3, 4], Outputs::At(&[2]))],
-            "the wanted rows of a chunk are not in it or not in rising order",
+            "the wanted rows of a chunk are not in it or not ascending",
         ),
         (
             vec![chunk(&[3, 4], Outputs::At(&[1, 0]))],
-            "the wanted rows of a chunk are not in it or not in rising order",
+            "the wanted rows of a chunk are not in it or not ascending",
         ),
         (vec![chunk(&[9999], Outputs::Last)], "token 9999 is not in the vocabulary of 288"),
         (vec![chunk(&[3; 97], Outputs::Last)], "97 tokens do not fit the context of 96"),

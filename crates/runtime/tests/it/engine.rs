@@ -2,6 +2,7 @@
 //! and gives everything back that a request held.
 
 use crate::common::gpus::gpus;
+use crate::common::quantized::write_quantized;
 use crate::common::tiny::tiny;
 use realizar_runtime::backend::Backend;
 use realizar_runtime::backend::cpu::CpuBackend;
@@ -161,6 +162,45 @@ fn answers_are_those_that_requests_get_alone() {
     }
 }
 
+/// Contexts that attention cuts into parts, on quantized weights, with answers that lose their pages.
+#[test]
+fn long_contexts_of_a_quantized_model_have_the_bits_of_being_alone() {
+    use realizar_quant::BlockType::{Q4_0, Q4_K, Q6_K, Q8_0};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("quantized.gguf");
+    write_quantized(&path, &[Q4_K, Q8_0, Q6_K, Q4_0]);
+    let backend = CpuBackend::new(Some(2), None).unwrap();
+    let load = |options| {
+        let options = LoadOptions { max_seq_len: Some(640), chunk: 128, ..options };
+        Model::load(&path, &backend, &options).unwrap()
+    };
+    // Some begin alike, for more or less than a part.
+    let requests: Vec<Request> = [(245, 0), (270, 200), (500, 270), (505, 500), (30, 0)]
+        .into_iter()
+        .enumerate()
+        .map(|(i, (len, shared))| {
+            let salt = |pos: usize| if pos < shared { 2 } else { 3 * i };
+            let token = |pos: usize| 3 + ((pos * 31 + salt(pos) * 17 + pos * pos * 7) % 200) as u32;
+            let mut request = request(i);
+            request.prompt = (0..len).map(token).collect();
+            (request.params.max_tokens, request.params.ignore_eos) = (Some(20), true);
+            request
+        })
+        .collect();
+    let mut model = load(LoadOptions::default());
+    let wanted: Vec<Answer> = requests.iter().map(|r| alone(&mut model, r, 0)).collect();
+    let options = EngineOptions { lookup_tokens: 3, ..EngineOptions::default() };
+    let engine = Engine::start(load(serving(Some(1024))), options).unwrap();
+    for _ in 0..2 {
+        let pending: Vec<_> = requests.iter().map(|r| submit(&engine, r.clone())).collect();
+        for (i, (_ticket, events)) in pending.iter().enumerate() {
+            assert_eq!(collect(1, events).0, wanted[i..=i], "request {i}");
+        }
+    }
+    let stats = idle_stats(&engine);
+    assert!(stats.prefix_hits > 500 && stats.kv_used_pages == 0, "{stats:?}");
+}
+
 /// Two whose prompts do not fit into one step's pages: the second loses its own until the first has
 /// got on, again and again.
 #[test]
@@ -192,7 +232,7 @@ fn a_draft_model_changes_no_answer() {
     let wanted: Vec<Answer> = (0..12).map(|i| alone(&mut model, &request(i), 0)).collect();
     // The model itself guesses right wherever the answer is greedy. Another one seldom does, and
     // one with a small cache has no room for some texts.
-    for (name, kv_tokens, least) in [("llama", None, 40), ("gemma3_text", Some(128), 0)] {
+    for (name, kv_tokens, is_right) in [("llama", None, true), ("gemma3_text", Some(128), false)] {
         let draft = load(name, serving(kv_tokens));
         let options = EngineOptions { draft_tokens: 3, ..EngineOptions::default() };
         let model = load("llama", serving(Some(400)));
@@ -202,7 +242,10 @@ fn a_draft_model_changes_no_answer() {
             assert_eq!(collect(1, events).0, wanted[i..=i], "request {i}, drafted by {name}");
         }
         let stats = idle_stats(&engine);
-        assert!(stats.draft_tokens > 50 && stats.accepted_tokens >= least, "{stats:?}");
+        let (drafted, accepted) = (stats.draft_tokens, stats.accepted_tokens);
+        assert!(drafted > 50, "{name}: {stats:?}");
+        let share = if is_right { 40..=drafted } else { 0..=drafted / 4 };
+        assert!(share.contains(&accepted), "{name}: {accepted} of {drafted}");
         assert_eq!(stats.kv_used_pages, 0);
     }
 }
@@ -475,7 +518,8 @@ fn a_shutdown_finishes_what_it_has_time_for() {
     let requests: Vec<_> = (0..12).map(|i| (i, submit(&engine, request(i)))).collect();
     engine.shutdown(Duration::from_secs(600));
     for (_, (_ticket, events)) in &requests {
-        assert!(collect(1, events).0[0].reason.is_some());
+        let reason = collect(1, events).0[0].reason;
+        assert!(matches!(reason, Some(FinishReason::Stop | FinishReason::Length)), "{reason:?}");
     }
 
     // An answer that would go on for long is held at its first event until the engine closes.

@@ -6,6 +6,7 @@ mod common;
 mod constrain;
 mod embeddings;
 mod engine;
+mod faults;
 mod graphs;
 mod hf_settings;
 mod hf_vocab;

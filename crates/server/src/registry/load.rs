@@ -6,9 +6,8 @@ use super::room::Room;
 use super::{Inner, Models, Pick, Registry, Seized};
 use crate::error::LoadError;
 use crate::served::ServedModel;
-use std::any::Any;
+use realizar_runtime::panics;
 use std::error::Error;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 use tokio::sync::watch;
@@ -39,11 +38,8 @@ fn failed(name: &str, error: Box<dyn Error + Send + Sync>) -> LoadError {
     LoadError::Failed { name: name.to_owned(), reason, error: Arc::from(error) }
 }
 
-fn panicked(name: &str, panic: &(dyn Any + Send)) -> LoadError {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let text = text.unwrap_or("without a message");
-    failed(name, format!("the loader panicked: {text}").into())
+fn panicked(name: &str, panic: &str) -> LoadError {
+    failed(name, format!("the loader panicked: {panic}").into())
 }
 
 impl Inner {
@@ -90,8 +86,8 @@ impl Registry {
     /// Loads a model that is marked as being loaded, and ends that state.
     fn load(self: &Arc<Self>, name: &str, room: Room) -> Result<ModelLease, LoadError> {
         let start = Instant::now();
-        let result = catch_unwind(AssertUnwindSafe(|| self.run_loader(name, room)));
-        let result = result.unwrap_or_else(|panic| Err(panicked(name, &*panic)));
+        let result = panics::caught(|| self.run_loader(name, room));
+        let result = result.unwrap_or_else(|panic| Err(panicked(name, &panic)));
         let mut dropped = None; // not under the lock: an engine's end takes time
         let mut inner = self.lock();
         let result = inner.settle(name, result, self.config.memory_limit, &mut dropped);

@@ -1,6 +1,7 @@
 //! Quantized models that are made up on the spot.
 
-use realizar_formats::GgufWriter;
+use super::tiny::tiny;
+use realizar_formats::{Gguf, GgufWriter};
 use realizar_quant::{BlockType, quantize};
 use std::path::Path;
 
@@ -8,7 +9,7 @@ use std::path::Path;
 type Tensor = (String, BlockType, Vec<usize>, Vec<u8>);
 
 /// Writes a llama of two layers whose matrices cycle through `types`, with made-up
-/// weights and no tokenizer.
+/// weights and the tokenizer of the tiny llama.
 pub(crate) fn write_quantized(path: &Path, types: &[BlockType]) {
     const DIM: usize = 256;
     const HIDDEN_DIM: usize = 512;
@@ -53,7 +54,7 @@ pub(crate) fn write_quantized(path: &Path, types: &[BlockType]) {
     gguf.set("general.architecture", "llama").unwrap();
     for (key, value) in [
         ("block_count", 2_u32),
-        ("context_length", 256),
+        ("context_length", 768),
         ("embedding_length", DIM as u32),
         ("feed_forward_length", HIDDEN_DIM as u32),
         ("attention.head_count", 4),
@@ -62,6 +63,10 @@ pub(crate) fn write_quantized(path: &Path, types: &[BlockType]) {
         gguf.set(&format!("llama.{key}"), value).unwrap();
     }
     gguf.set("llama.attention.layer_norm_rms_epsilon", 1e-5_f32).unwrap();
+    let source = Gguf::open(tiny("llama").join("model-f32.gguf")).unwrap();
+    for (key, value) in source.metadata().iter().filter(|(key, _)| key.starts_with("tokenizer.")) {
+        gguf.set(key, value.clone()).unwrap();
+    }
     for (name, ty, shape, data) in &tensors {
         gguf.tensor(name, *ty, shape, data).unwrap();
     }

@@ -108,10 +108,22 @@ fn metrics_count_what_was_done() {
     assert_eq!(sample(&format!("vllm:generation_tokens_total{tiny}")), 5.0);
     let length = format!("vllm:request_success_total{tiny},finished_reason=\"length\"");
     assert_eq!(sample(&length), 1.0);
-    for name in ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"] {
-        assert!(sample(&format!("vllm:{name}{tiny}")) >= 0.0);
-    }
+    assert_eq!(sample(&format!("vllm:num_requests_waiting{tiny}")), 0.0);
+    assert_eq!(sample(&format!("realizar:engine_up{tiny}")), 1.0);
+    assert_eq!(sample(&format!("realizar:engine_panics_total{tiny}")), 0.0);
     assert_eq!(sample(&format!("vllm:cache_config_info{tiny},block_size=\"32\"")), 1.0);
+    // The state is published after the step that gave the last token.
+    let gauges = || {
+        let text = server.get("/metrics").body;
+        let value = |name: &str| {
+            let line = text.lines().find(|line| line.starts_with(&format!("vllm:{name}{tiny}")));
+            line.and_then(|line| line.rsplit(' ').next()).map(str::to_owned)
+        };
+        ["num_requests_running", "kv_cache_usage_perc"].map(value)
+    };
+    while gauges() != [Some("0".to_owned()), Some("0".to_owned())] {
+        std::thread::yield_now();
+    }
     for name in [
         "time_to_first_token_seconds",
         "inter_token_latency_seconds",
@@ -186,6 +198,16 @@ fn health_follows_the_models() {
     for path in ["/health", "/ready", "/ping", "/live"] {
         assert_eq!(server.get(path).json(), json!({"status": "ok"}), "{path}");
     }
+    let model = server.state.models().get("small").expect("the model by its alias");
+    model.engine.shutdown(std::time::Duration::ZERO);
+    for path in ["/health", "/ready", "/ping", "/live"] {
+        let answer = server.get(path);
+        assert_eq!(answer.status, 503, "{path}");
+        let error = &answer.json()["error"];
+        assert_eq!(error["message"], "the engine of the model `tiny` has ended", "{path}");
+    }
+    let metrics = server.get("/metrics").body;
+    assert!(metrics.contains("realizar:engine_up{model_name=\"tiny\"} 0"), "{metrics}");
     let removed = server.state.models().remove("small").expect("the model by its alias");
     for (path, status) in [("/health", 503), ("/ready", 503), ("/live", 200)] {
         assert_eq!(server.get(path).status, status, "{path}");
