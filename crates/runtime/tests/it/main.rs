@@ -6,6 +6,8 @@ mod common;
 mod constrain;
 mod embeddings;
 mod engine;
+#[cfg(feature = "wgpu")]
+mod gpu_waves;
 mod graphs;
 mod hf_vocab;
 mod memory;

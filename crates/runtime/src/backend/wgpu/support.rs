@@ -2,6 +2,7 @@
 //! said operation by operation.
 
 use super::kv_spec;
+use super::room::{Room, f32_bytes};
 use crate::backend::ExecutableOptions;
 use crate::graph::{Op, Prologue};
 use crate::plan::Plan;
@@ -25,6 +26,7 @@ pub(super) fn refusals(
     gpu: &Gpu,
     plan: &Plan,
     weights: &Weights,
+    room: &Room,
     options: &ExecutableOptions,
 ) -> Vec<String> {
     let mut reasons = Reasons::default();
@@ -62,15 +64,18 @@ pub(super) fn refusals(
              {available} (a smaller chunk needs less)"
         ));
     }
-    let arena_bytes = plan.arena_len as u64 * size_of::<f32>() as u64;
     let caps = gpu.caps();
     let available = caps.max_binding_bytes.min(caps.max_buffer_bytes);
-    if arena_bytes > available {
-        reasons.add(format!(
-            "activations of {} tokens take {arena_bytes} bytes, and a kernel sees {available} \
-             (a smaller chunk needs less)",
-            plan.limits.tokens
-        ));
+    for (what, n) in
+        [("activations", plan.arena_len), ("positions and block tables", room.places.n_words)]
+    {
+        let n_bytes = f32_bytes(n);
+        if n_bytes > available {
+            reasons.add(format!(
+                "{what} of {max_rows} tokens take {n_bytes} bytes, and a kernel sees {available} \
+                 (a smaller chunk needs less)"
+            ));
+        }
     }
     reasons.0
 }
