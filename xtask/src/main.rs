@@ -12,6 +12,7 @@ mod clients;
 mod fixtures;
 mod lavapipe;
 mod load;
+mod loom;
 mod machine;
 mod parity;
 mod setup;
@@ -47,6 +48,8 @@ enum Command {
     Bench(Box<bench::Args>),
     /// Load the server: measure it beside peers, check answers, faults and memory.
     Load(Box<load::Args>),
+    /// Run the thread team's models in every order of its threads' accesses.
+    Loom,
     /// Try stock clients, the chat page, a schema tester and a router on the server (needs pip and
     /// npm, and for the page a Chromium).
     Clients(clients::Args),
@@ -77,6 +80,7 @@ fn run() -> Result<ExitCode> {
         Command::Fixtures(args) => fixtures::run(&args)?,
         Command::Bench(args) => bench::run(&args)?,
         Command::Load(args) => return load::run(&args),
+        Command::Loom => loom::run()?,
         Command::Clients(args) => return clients::run(&args),
         Command::Synth(args) => synth::run(&args)?,
     }

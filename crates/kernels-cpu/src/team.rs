@@ -8,14 +8,18 @@
 //! agree is the matter of `crew.rs`.
 
 mod crew;
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod model;
+mod spin;
+mod sync;
+#[cfg(all(test, not(loom)))]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, PoisonError, mpsc};
 
 use crate::{RowsMut, topology};
-use crew::{Crew, InTask, Job, MAX_UNITS, Task, lock};
+use crew::{Crew, Job, MAX_UNITS, Task, lock};
+use sync::{Builder, InTask, JoinHandle, Mutex, MutexGuard};
 
 /// A value on cache lines of its own (two, as the prefetcher fetches pairs).
 #[derive(Debug, Default)]
@@ -86,7 +90,7 @@ impl Team {
         let start = |thread: usize| {
             let (crew, started) = (Arc::clone(&crew), started.clone());
             let cpu = cpus.get(thread).copied();
-            let builder = thread::Builder::new().name(format!("realizar-{thread}"));
+            let builder = Builder::new().name(format!("realizar-{thread}"));
             let serve = move || {
                 if let Some(cpu) = cpu {
                     topology::stay_on(cpu);

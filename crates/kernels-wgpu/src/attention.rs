@@ -80,8 +80,29 @@ pub struct Attention<'a> {
     pub tables: Tables,
 }
 
-/// What the splits of generated rows come to before they are merged. The layers
-/// of a model can share it.
+/// Where in `batch` the work of generated rows is: their splits, and the waves that
+/// these run in where there are more than the [scratch](AttentionScratch) holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Splits {
+    /// `batch[items_at + 2 * i]` is the row of item `i` and the next word its split,
+    /// a position over [`SPLIT`]. The items of a row follow one another, from the
+    /// split of the first position that the row sees to that of its own.
+    pub items_at: u32,
+    /// `batch[first_item_at + row]` is the first item of a row.
+    pub first_item_at: u32,
+    /// From `batch[waves_at]` on: the first item and the first row of the wave that
+    /// runs, its index, the number of waves, and the first row of each.
+    /// [`attention_next_wave`] alone changes these while a step runs.
+    pub waves_at: u32,
+}
+
+impl Splits {
+    /// Words at `waves_at` before the first rows of the waves.
+    pub const WAVE_WORDS: u32 = 4;
+}
+
+/// What the splits of a wave of generated rows come to before they are merged. The
+/// layers of a model can share it.
 #[derive(Debug, Clone)]
 pub struct AttentionScratch {
     buffer: Buffer, // [max_items, n_heads, 2 + head_dim]: maximum, sum, values
@@ -89,8 +110,14 @@ pub struct AttentionScratch {
 }
 
 impl AttentionScratch {
+    /// Bytes of `max_items` items of `n_heads` heads of `head_dim` columns.
+    pub fn bytes(max_items: u32, n_heads: u32, head_dim: u32) -> u64 {
+        let head_bytes = (u64::from(head_dim) + 2) * 4;
+        (u64::from(max_items) * u64::from(n_heads)).saturating_mul(head_bytes)
+    }
+
     /// Room for `max_items` items of `n_heads` heads of `head_dim` columns, each
-    /// the most that any layer has.
+    /// the maximum of all layers.
     ///
     /// # Errors
     /// If it is larger than the device allows or there is no memory left.
@@ -105,8 +132,7 @@ impl AttentionScratch {
                 available,
             });
         }
-        let head_bytes = (u64::from(head_dim) + 2) * 4;
-        let n_bytes = (u64::from(max_items) * u64::from(n_heads)).saturating_mul(head_bytes);
+        let n_bytes = Self::bytes(max_items, n_heads, head_dim);
         Ok(Self { buffer: gpu.buffer(what, n_bytes)?, max_items })
     }
 
@@ -131,16 +157,27 @@ struct Params {
     bases_at: u32,
     work_at: u32,
     first_item_at: u32,
+    waves_at: u32,
     has_sinks: u32,
     sinks: u32,
     scale: f32,
     softcap: f32,
+    _pad: u32,
     q: [u32; 2], // start, stride
     out: [u32; 2],
+    _end: [u32; 2],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct NextWave {
+    waves_at: u32,
+    first_item_at: u32,
+    _pad: [u32; 2],
 }
 
 impl Attention<'_> {
-    fn params(&self, work_at: u32, first_item_at: u32) -> Result<Params, Error> {
+    fn params(&self, work_at: u32, splits: Option<Splits>) -> Result<Params, Error> {
         let (spec, kv) = (&self.spec, &self.kv);
         let width = spec.n_heads * spec.head_dim;
         assert!(self.q.width == width && self.out.width == width, "widths {self:?}");
@@ -163,13 +200,16 @@ impl Attention<'_> {
             seq_of_row_at: self.tables.seq_of_row_at,
             bases_at: self.tables.bases_at,
             work_at,
-            first_item_at,
+            first_item_at: splits.map_or(0, |splits| splits.first_item_at),
+            waves_at: splits.map_or(0, |splits| splits.waves_at),
             has_sinks: u32::from(spec.sinks.is_some()),
             sinks: spec.sinks.unwrap_or(0),
             scale: spec.scale,
             softcap: spec.softcap.unwrap_or(0.0),
+            _pad: 0,
             q: [self.q.start, self.q.stride],
             out: [self.out.start, self.out.stride],
+            _end: [0; 2],
         })
     }
 }
@@ -252,8 +292,17 @@ fn combine_shader() -> Shader {
     }
 }
 
+fn next_wave_shader() -> Shader {
+    Shader {
+        name: "attention_next_wave".into(),
+        parts: vec![include_str!("../shaders/attention/next_wave.wgsl")],
+        bindings: &[Access::ReadWrite],
+        constants: Vec::new(),
+    }
+}
+
 pub(crate) fn shaders() -> Vec<Shader> {
-    let mut all = vec![combine_shader()];
+    let mut all = vec![combine_shader(), next_wave_shader()];
     for ty in kv::TYPES {
         let Some(part) = kv::part(ty) else { continue };
         for head_dim in HEAD_DIMS {
@@ -265,13 +314,10 @@ pub(crate) fn shaders() -> Vec<Shader> {
     all
 }
 
-/// Attention of generated rows: a kernel to be run with the number of items, and
-/// one after it with the number of rows.
-///
-/// `batch[items_at + 2 * i]` is the row of item `i` and the next word its split,
-/// a position over [`SPLIT`]. The items of a row follow one another, from the
-/// split of the first position that the row sees to that of its own, and
-/// `batch[first_item_at + row]` is the index of the first.
+/// Attention of generated rows: a kernel to be run with the number of a wave's
+/// items, and one after it with the number of the wave's rows. A step with one wave
+/// runs both once; one with more runs [`attention_next_wave`] after each of them.
+/// What a row gets does not depend on its wave.
 ///
 /// # Errors
 /// If the kernels have no such type, page or head, or the device refuses them.
@@ -279,21 +325,20 @@ pub fn attention_decode(
     gpu: &Gpu,
     attention: &Attention<'_>,
     scratch: &AttentionScratch,
-    items_at: u32,
-    first_item_at: u32,
+    splits: Splits,
 ) -> Result<[Kernel; 2], Error> {
-    let params = attention.params(items_at, first_item_at)?;
+    let params = attention.params(splits.items_at, Some(splits))?;
     let Attention { rows, spec, kv, layer, vectors, .. } = attention;
-    let item_bytes = u64::from(spec.n_heads) * (u64::from(spec.head_dim) + 2) * 4;
+    let needed = AttentionScratch::bytes(scratch.max_items, spec.n_heads, spec.head_dim);
     assert!(
-        u64::from(scratch.max_items) * item_bytes <= scratch.buffer.n_bytes(),
+        needed <= scratch.buffer.n_bytes(),
         "a scratch of {} items of {spec:?}",
         scratch.max_items
     );
     let head_dim = rounded_head_dim(spec.head_dim)?;
     let group = spec.n_heads / spec.n_kv_heads;
     let heads = heads_of_workgroup(group, head_dim);
-    let splits = gpu.kernel(
+    let partial = gpu.kernel(
         &decode_shader(kv.ty, kv.part()?, head_dim, heads),
         &params,
         &[rows.batch, rows.values, &layer.k, &layer.v, &scratch.buffer],
@@ -305,7 +350,18 @@ pub fn attention_decode(
         &[rows.batch, rows.values, &scratch.buffer, vectors],
         Grid { x: spec.n_heads, rows: 1, z: 1 },
     )?;
-    Ok([splits, combine])
+    Ok([partial, combine])
+}
+
+/// Goes on to the next wave of generated rows, from the last to the first: a kernel
+/// to be run once, with one row.
+///
+/// # Errors
+/// If the device refuses it.
+pub fn attention_next_wave(gpu: &Gpu, batch: &Buffer, splits: Splits) -> Result<Kernel, Error> {
+    let Splits { first_item_at, waves_at, .. } = splits;
+    let params = NextWave { waves_at, first_item_at, _pad: [0; 2] };
+    gpu.kernel(&next_wave_shader(), &params, &[batch], Grid { x: 1, rows: 1, z: 1 })
 }
 
 /// Attention of prompt rows: a kernel to be run with the number of tiles.
@@ -321,7 +377,7 @@ pub fn attention_prefill(
     attention: &Attention<'_>,
     tiles_at: u32,
 ) -> Result<Kernel, Error> {
-    let params = attention.params(tiles_at, 0)?;
+    let params = attention.params(tiles_at, None)?;
     let Attention { rows, spec, kv, layer, vectors, .. } = attention;
     let head_dim = rounded_head_dim(spec.head_dim)?;
     gpu.kernel(

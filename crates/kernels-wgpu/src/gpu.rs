@@ -367,10 +367,10 @@ impl Gpu {
         self.raw_buffer(what, n_bytes, usage)
     }
 
-    /// A small buffer of constants.
-    pub(crate) fn uniform(&self, what: &str, bytes: &[u8]) -> Result<Buffer, Error> {
+    /// The constants of a kernel, in [`Kernel::N_BYTES`](crate::Kernel::N_BYTES).
+    pub(crate) fn constants(&self, what: &str, bytes: &[u8]) -> Result<Buffer, Error> {
         let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
-        let buffer = self.raw_buffer(what, bytes.len() as u64, usage)?;
+        let buffer = self.raw_buffer(what, crate::Kernel::N_BYTES, usage)?;
         self.write(&buffer, 0, bytes)?;
         Ok(buffer)
     }

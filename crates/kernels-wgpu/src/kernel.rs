@@ -36,6 +36,10 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// Bytes that a bound kernel takes on the device, beside its pipeline and the buffers
+    /// that it is bound to: its constants, whose places are aligned to so many.
+    pub const N_BYTES: u64 = 256;
+
     /// The name of its shader.
     pub fn name(&self) -> &str {
         &self.pipeline.name
@@ -147,7 +151,7 @@ impl Gpu {
             }
         }
         let pipeline = self.pipeline(shader)?;
-        let params = self.uniform(&shader.name, bytemuck::bytes_of(params))?;
+        let params = self.constants(&shader.name, bytemuck::bytes_of(params))?;
         let held: Arc<[Buffer]> =
             std::iter::once(params).chain(buffers.iter().map(|&buffer| buffer.clone())).collect();
         let entries: Vec<wgpu::BindGroupEntry<'_>> = held

@@ -77,8 +77,8 @@ mod timer;
 
 pub use adapter::{Adapter, AdapterKind};
 pub use attention::{
-    Attention, AttentionScratch, AttentionSpec, SPLIT, TILE_ROWS, Tables, attention_decode,
-    attention_prefill,
+    Attention, AttentionScratch, AttentionSpec, SPLIT, Splits, TILE_ROWS, Tables, attention_decode,
+    attention_next_wave, attention_prefill,
 };
 pub use elementwise::{Activation, Elementwise, elementwise};
 pub use embed::embed;

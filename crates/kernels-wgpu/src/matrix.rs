@@ -108,6 +108,16 @@ impl Matrix {
         rows_per_piece(gpu, what, ty, n_cols, u64::MAX).map(|_| ())
     }
 
+    /// The number of kernels that an operation on a matrix is bound to: one for each of
+    /// its pieces.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn n_kernels(gpu: &Gpu, ty: BlockType, n_rows: u32, n_cols: u32) -> Result<u32, Error> {
+        let (rows_per_piece, _) = rows_per_piece(gpu, "a matrix", ty, n_cols, u64::MAX)?;
+        Ok(n_rows.div_ceil(rows_per_piece))
+    }
+
     /// A matrix of these rows as files have them, `[n_rows, ty.row_bytes(n_cols)]`
     /// bytes. They are packed and copied a few at a time.
     ///

@@ -30,6 +30,12 @@ pub struct QuantizedRows {
 }
 
 impl QuantizedRows {
+    /// Bytes of the rows of index 0 to `max_rows - 1`, each of up to `max_cols` values.
+    pub fn bytes(max_rows: u32, max_cols: u32) -> u64 {
+        let n_blocks = u64::from(max_rows) * u64::from(max_cols.div_ceil(BLOCK_LEN));
+        n_blocks * (u64::from(BLOCK_LEN) + 8)
+    }
+
     /// Room for the rows of index 0 to `max_rows - 1`, each of up to `max_cols`
     /// values.
     ///

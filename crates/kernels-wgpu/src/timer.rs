@@ -44,26 +44,43 @@ fn make_set(gpu: &Gpu) -> wgpu::QuerySet {
 }
 
 fn make_buffers(gpu: &Gpu, n_sets: usize) -> Result<(Buffer, Buffer), Error> {
-    let n_bytes = (2 * RUNS_PER_SET * n_sets) as u64 * TIMESTAMP_BYTES;
+    let n_bytes = set_bytes(n_sets);
     let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
     let resolved = gpu.raw_buffer("the timestamps", n_bytes, usage)?;
     Ok((resolved, gpu.readback_buffer("the timestamps", n_bytes)?))
 }
 
+/// Query sets for so many runs.
+fn n_sets(n_runs: usize) -> usize {
+    n_runs.max(1).div_ceil(RUNS_PER_SET)
+}
+
+/// Bytes of the timestamps of so many sets.
+fn set_bytes(n_sets: usize) -> u64 {
+    (2 * RUNS_PER_SET * n_sets) as u64 * TIMESTAMP_BYTES
+}
+
+/// Nanoseconds of a tick, if the device takes timestamps.
+fn period(gpu: &Gpu) -> Option<f64> {
+    let period = f64::from(gpu.queue().get_timestamp_period());
+    (gpu.caps().timestamps && period > 0.0).then_some(period)
+}
+
 impl Timer {
+    /// Bytes of the buffers of a timer with room for `capacity` runs.
+    pub fn bytes(gpu: &Gpu, capacity: usize) -> u64 {
+        period(gpu).map_or(0, |_| 2 * set_bytes(n_sets(capacity)))
+    }
+
     /// A timer with room for `capacity` runs; it grows when a recording has more.
     /// `None` if the device takes no timestamps.
     ///
     /// # Errors
     /// If memory runs out or the device was lost.
     pub fn new(gpu: &Gpu, capacity: usize) -> Result<Option<Self>, Error> {
-        let period = f64::from(gpu.queue().get_timestamp_period());
-        if !gpu.caps().timestamps || period <= 0.0 {
-            return Ok(None);
-        }
+        let Some(period) = period(gpu) else { return Ok(None) };
         gpu.alive()?;
-        let sets: Vec<_> =
-            (0..capacity.max(1).div_ceil(RUNS_PER_SET)).map(|_| make_set(gpu)).collect();
+        let sets: Vec<_> = (0..n_sets(capacity)).map(|_| make_set(gpu)).collect();
         gpu.check("the timestamps", 0)?;
         let (resolved, readback) = make_buffers(gpu, sets.len())?;
         Ok(Some(Self { sets, resolved, readback, period, n_runs: 0 }))

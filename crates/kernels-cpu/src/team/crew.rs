@@ -8,28 +8,18 @@
 //! anybody: a part whose word is of an older generation is whole.
 
 use std::any::Any;
-use std::cell::{Cell, UnsafeCell};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::sync::PoisonError;
 
 use super::Padded;
-
-/// How long a thread spins for another before it sleeps, when nobody else wants its
-/// processor: longer than the serial gaps of a step, and than it takes to choose a token
-/// between two steps. To sleep and be woken takes tens of microseconds.
-const LONG_SPIN: u32 = 500_000; // ns
-
-/// The same where others do: what a thread spins away is taken from its share.
-const SHORT_SPIN: u32 = 20_000; // ns
-
-/// A spinning thread that sees no time pass for so long was kept from running.
-const KEPT_FROM_RUNNING: Duration = Duration::from_micros(100);
-
-/// Spins between two looks at the clock.
-const SPINS_PER_LOOK: u32 = 32;
+use super::spin::{LONG_SPIN, SHORT_SPIN, spin_until};
+use super::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+    fence,
+};
+use super::sync::{Condvar, InTask, Mutex, MutexGuard, Thread, UnsafeCell, park};
 
 /// Bits of a number of units in a word; the generation has the others.
 const UNIT_BITS: u32 = 12;
@@ -42,7 +32,7 @@ const GENERATION_BITS: u32 = u64::BITS - 2 * UNIT_BITS;
 
 /// Parts are brought up to date every so many generations, so that none looks newer
 /// than it is once the count goes around.
-const REFRESH: u64 = 1 << (GENERATION_BITS - 2);
+pub(super) const REFRESH: u64 = 1 << (GENERATION_BITS - 2);
 
 pub(super) type Task = dyn Fn(usize, usize) + Sync;
 
@@ -96,66 +86,8 @@ unsafe impl Sync for Crew {}
 // SAFETY: the pointer in `job` is used only as described above, from any thread.
 unsafe impl Send for Crew {}
 
-thread_local! {
-    /// Whether this thread is inside a task of a team.
-    static IN_TASK: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Marks this thread as inside a task until it is dropped.
-pub(super) struct InTask;
-
-impl InTask {
-    pub(super) fn enter() -> Self {
-        IN_TASK.set(true);
-        Self
-    }
-
-    pub(super) fn is_entered() -> bool {
-        IN_TASK.get()
-    }
-}
-
-impl Drop for InTask {
-    fn drop(&mut self) {
-        IN_TASK.set(false);
-    }
-}
-
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// How long a thread spins, in nanoseconds. Less once a processor turns out to be shared,
-/// then slowly more with every wait that ends well.
-fn longer(spin: u32) -> u32 {
-    LONG_SPIN.min(spin + spin / 256)
-}
-
-/// Spins until `ready`, for up to `spin` nanoseconds; says whether it is, and changes
-/// `spin` by what it learned.
-#[inline]
-fn spin_until(spin: &mut u32, ready: impl Fn() -> bool) -> bool {
-    let limit = Duration::from_nanos(u64::from(*spin));
-    let mut clock: Option<(Instant, Instant)> = None; // start and last look
-    loop {
-        for _ in 0..SPINS_PER_LOOK {
-            if ready() {
-                *spin = longer(*spin);
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        let now = Instant::now();
-        let (start, last) = clock.unwrap_or((now, now));
-        if now - last > KEPT_FROM_RUNNING {
-            *spin = SHORT_SPIN;
-            return ready();
-        }
-        if now - start > limit {
-            return false;
-        }
-        clock = Some((start, now));
-    }
 }
 
 /// A part's word.
@@ -200,7 +132,24 @@ impl Crew {
 
     /// Says how many threads there are in the end. To be called before the first loop.
     pub(super) fn set_n_threads(&self, n_threads: usize) {
-        self.call.0.n_threads.store(n_threads, Ordering::Relaxed);
+        self.call.0.n_threads.store(n_threads, Relaxed);
+    }
+
+    /// Goes on from a generation. To be called before the first loop.
+    #[cfg(test)]
+    pub(super) fn begin_at(&self, generation: u64) {
+        // The parts were last touched when they were brought up to date.
+        let refreshed = generation / REFRESH * REFRESH;
+        for member in &self.members {
+            member.0.part.store(pack(refreshed, 0, 0), Relaxed);
+        }
+        self.call.0.word.store(pack(generation, 0, 0), Relaxed);
+    }
+
+    /// How many workers sleep or are about to.
+    #[cfg(all(test, loom))]
+    pub(super) fn n_asleep(&self) -> usize {
+        self.sleepers.0.load(Relaxed) as usize
     }
 
     /// Runs a loop of at least 2 and at most [`MAX_UNITS`] units and returns when it is
@@ -212,21 +161,23 @@ impl Crew {
     pub(super) unsafe fn run<'a>(&self, job: Job, workers: impl Iterator<Item = &'a Thread>) {
         let n_units = job.n_tasks.div_ceil(job.unit) as u64;
         let call = &self.call.0;
-        let n_threads = call.n_threads.load(Ordering::Relaxed);
+        let n_threads = call.n_threads.load(Relaxed);
         // SAFETY: the last loop was joined and no other runs, so nobody has taken a unit
         // that is not done.
-        unsafe { *call.job.get() = job };
-        self.pending.0.store(n_units as u32, Ordering::Relaxed);
-        let (last, _, _) = unpack(call.word.load(Ordering::Relaxed));
+        call.job.with_mut(|place| unsafe { *place = job });
+        self.pending.0.store(n_units as u32, Relaxed);
+        let (last, _, _) = unpack(call.word.load(Relaxed));
         let generation = (last + 1) & ((1 << GENERATION_BITS) - 1);
         if generation.is_multiple_of(REFRESH) {
             for member in &self.members {
-                member.0.part.store(pack(last, 0, 0), Ordering::Relaxed);
+                member.0.part.store(pack(last, 0, 0), Relaxed);
             }
         }
-        // SeqCst with `sleepers`: either a worker sees the loop or we see it asleep.
-        call.word.store(pack(generation, 0, n_units), Ordering::SeqCst);
-        let n_asleep = self.sleepers.0.load(Ordering::SeqCst);
+        // Release: who sees the word sees the job and what is pending.
+        call.word.store(pack(generation, 0, n_units), Release);
+        // With the fence in `sleep`: either a worker sees the loop or we see it asleep.
+        fence(SeqCst);
+        let n_asleep = self.sleepers.0.load(Relaxed);
         if n_asleep > 0 {
             let n_awake = n_threads - n_asleep as usize;
             self.wake((n_units as usize).saturating_sub(n_awake), workers);
@@ -251,7 +202,7 @@ impl Crew {
     ) -> Option<usize> {
         let part = &self.members[member].0.part;
         let bound = |i: usize| n_units * i as u64 / n_threads as u64;
-        let mut word = part.load(Ordering::Relaxed);
+        let mut word = part.load(Relaxed);
         loop {
             let (of, mut first, mut end) = unpack(word);
             if of != generation {
@@ -273,7 +224,7 @@ impl Crew {
             };
             // The loop's word, which the caller of this function read, orders the job before
             // this, so no order is needed here.
-            match part.compare_exchange_weak(word, next, Ordering::Relaxed, Ordering::Relaxed) {
+            match part.compare_exchange_weak(word, next, Relaxed, Relaxed) {
                 Ok(_) => return Some(unit as usize),
                 Err(now) => word = now,
             }
@@ -294,7 +245,7 @@ impl Crew {
                     done.set(done.get() + 1);
                     // SAFETY: a unit is taken and not done, so the caller does not write
                     // `job`, which it wrote before the word.
-                    let job = unsafe { *self.call.0.job.get() };
+                    let job = self.call.0.job.with(|job| unsafe { *job });
                     // SAFETY: the caller keeps the task borrowed until all units are done.
                     let task = unsafe { &*job.task };
                     let first = unit * job.unit;
@@ -314,88 +265,92 @@ impl Crew {
     pub(super) fn serve(&self, thread: usize) {
         let (mut last, mut spin) = (0, LONG_SPIN);
         loop {
-            let called = || {
-                self.call.0.word.load(Ordering::SeqCst) != last || self.quit.load(Ordering::SeqCst)
-            };
+            let called = || self.call.0.word.load(Acquire) != last || self.quit.load(Acquire);
             if !spin_until(&mut spin, called) {
                 self.sleep(thread, called);
             }
-            if self.quit.load(Ordering::Relaxed) {
+            if self.quit.load(Relaxed) {
                 return;
             }
-            last = self.call.0.word.load(Ordering::Acquire);
+            last = self.call.0.word.load(Acquire);
             let (generation, _, n_units) = unpack(last);
-            let n_threads = self.call.0.n_threads.load(Ordering::Relaxed);
+            let n_threads = self.call.0.n_threads.load(Relaxed);
             let done = self.work(thread, n_threads, generation, n_units);
-            // SeqCst with `caller_sleeps`: either the caller sees 0 or we see it asleep.
-            if done > 0
-                && self.pending.0.fetch_sub(done, Ordering::SeqCst) == done
-                && self.caller_sleeps.load(Ordering::SeqCst)
-            {
-                drop(lock(&self.sleep));
-                self.wake_caller.notify_one();
+            // Release: what the tasks wrote is seen by who sees them done.
+            if done > 0 && self.pending.0.fetch_sub(done, AcqRel) == done {
+                // With the fence in `join`: either the caller sees 0 or we see it asleep.
+                fence(SeqCst);
+                if self.caller_sleeps.load(Relaxed) {
+                    drop(lock(&self.sleep));
+                    self.wake_caller.notify_one();
+                }
             }
         }
     }
 
     /// Sleeps until `called`.
-    fn sleep(&self, thread: usize, called: impl Fn() -> bool) {
+    pub(super) fn sleep(&self, thread: usize, called: impl Fn() -> bool) {
         let sleeps = &self.members[thread].0.sleeps;
-        sleeps.store(true, Ordering::Relaxed);
-        // SeqCst with the loop's word: either we see it or the caller sees us.
-        self.sleepers.0.fetch_add(1, Ordering::SeqCst);
-        while sleeps.load(Ordering::Acquire) && !called() {
-            thread::park();
+        self.sleepers.0.fetch_add(1, Relaxed);
+        // Counted first, and released by what follows: who counts us as awake has us in the
+        // count.
+        sleeps.store(true, Release);
+        // With the fence in `run`: either we see the loop or the caller sees us.
+        fence(SeqCst);
+        while sleeps.load(Acquire) && !called() {
+            park();
         }
         self.rise(thread);
     }
 
     /// Counts a worker as awake; says whether it was not already.
     fn rise(&self, thread: usize) -> bool {
-        let sleeps = self.members[thread].0.sleeps.swap(false, Ordering::SeqCst);
+        let sleeps = self.members[thread].0.sleeps.swap(false, AcqRel);
         if sleeps {
-            self.sleepers.0.fetch_sub(1, Ordering::SeqCst);
+            self.sleepers.0.fetch_sub(1, Relaxed);
         }
         sleeps
     }
 
     /// Wakes up to `n` of the workers that sleep.
-    fn wake<'a>(&self, n: usize, workers: impl Iterator<Item = &'a Thread>) {
+    pub(super) fn wake<'a>(&self, n: usize, workers: impl Iterator<Item = &'a Thread>) {
         let asleep = (1..).zip(workers).filter(|&(thread, _)| self.rise(thread));
         asleep.take(n).for_each(|(_, worker)| worker.unpark());
     }
 
     /// Lets the workers end.
     pub(super) fn quit<'a>(&self, workers: impl Iterator<Item = &'a Thread>) {
-        self.quit.store(true, Ordering::SeqCst);
+        self.quit.store(true, Release);
         workers.for_each(Thread::unpark);
     }
 
     /// Waits until every unit is done, of which the caller has done `done`.
     fn join(&self, done: u32) {
         let pending = &self.pending.0;
-        let mut spin = self.caller_spin.load(Ordering::Relaxed);
-        let is_done = spin_until(&mut spin, || pending.load(Ordering::Acquire) == done);
+        let mut spin = self.caller_spin.load(Relaxed);
+        let is_done = spin_until(&mut spin, || pending.load(Acquire) == done);
         // A task that takes longer is likely to be on a processor that others have now.
         let spin = if is_done { spin } else { SHORT_SPIN };
-        self.caller_spin.store(spin, Ordering::Relaxed);
+        self.caller_spin.store(spin, Relaxed);
         if is_done {
             return;
         }
-        if pending.fetch_sub(done, Ordering::SeqCst) == done {
+        if pending.fetch_sub(done, AcqRel) == done {
             return;
         }
-        self.caller_sleeps.store(true, Ordering::SeqCst);
+        self.caller_sleeps.store(true, Relaxed);
+        // With the fence in `serve`: either we see 0 or the last worker sees us asleep.
+        fence(SeqCst);
         let mut guard = lock(&self.sleep);
-        while pending.load(Ordering::SeqCst) > 0 {
+        while pending.load(Acquire) > 0 {
             guard = self.wake_caller.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
         drop(guard);
-        self.caller_sleeps.store(false, Ordering::SeqCst);
+        self.caller_sleeps.store(false, Relaxed);
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -426,15 +381,11 @@ mod tests {
         }
         for k in [1, 2, 4] {
             let crew = Crew::new(2);
-            // The parts were last touched when they were brought up to date.
-            for member in &crew.members {
-                member.0.part.store(pack((k - 1) * REFRESH, 0, 0), Ordering::Relaxed);
-            }
-            crew.call.0.word.store(pack(k * REFRESH - 3, 0, 0), Ordering::Relaxed);
+            crew.begin_at(k * REFRESH - 3);
             for _ in 0..6 {
                 let count = AtomicU32::new(0);
                 let task = |_, _| {
-                    count.fetch_add(1, Ordering::Relaxed);
+                    count.fetch_add(1, Relaxed);
                 };
                 let task: &(dyn Fn(usize, usize) + Sync) = &task;
                 // SAFETY: only the lifetime is forgotten; the borrow outlives the call below.
@@ -444,15 +395,5 @@ mod tests {
                 assert_eq!(count.into_inner(), 5);
             }
         }
-    }
-
-    #[test]
-    fn waits_grow_slowly_and_have_a_limit() {
-        assert_eq!(longer(LONG_SPIN), LONG_SPIN);
-        assert!(longer(SHORT_SPIN) > SHORT_SPIN);
-        let n_waits = std::iter::successors(Some(SHORT_SPIN), |&spin| Some(longer(spin)))
-            .take_while(|&spin| spin < LONG_SPIN)
-            .count();
-        assert!((500..2000).contains(&n_waits), "{n_waits}");
     }
 }

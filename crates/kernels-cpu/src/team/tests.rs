@@ -3,6 +3,7 @@
 use super::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -10,7 +11,8 @@ fn every_task_runs_once_on_a_thread_of_the_team() {
     for n_threads in [1, 2, 3, 7] {
         let team = Team::new(n_threads);
         assert_eq!(team.n_threads(), n_threads);
-        for n_tasks in [0, 1, 2, 5, 64, 1000, 10_001] {
+        let many: &[usize] = if cfg!(miri) { &[130] } else { &[64, 1000, 10_001] };
+        for &n_tasks in [0, 1, 2, 5].iter().chain(many) {
             let counts: Vec<AtomicUsize> = (0..n_tasks).map(|_| AtomicUsize::new(0)).collect();
             team.parallel_for(n_tasks, &|task, thread| {
                 assert!(thread < n_threads);
@@ -23,11 +25,12 @@ fn every_task_runs_once_on_a_thread_of_the_team() {
 
 #[test]
 fn thousands_of_short_loops_and_sleeps_lose_nothing() {
+    let (n_rounds, between) = if cfg!(miri) { (60, 20) } else { (5000_usize, 500) };
     let team = Team::new(3);
     let sums = PerThread::new(3, |_| 0_usize);
-    for round in 0..5000_usize {
+    for round in 0..n_rounds {
         team.parallel_for(4, &|task, thread| *sums.get(thread) += task + 1);
-        if round.is_multiple_of(500) {
+        if round.is_multiple_of(between) {
             // Long enough for the workers to fall asleep.
             let start = Instant::now();
             while start.elapsed() < Duration::from_millis(2) {
@@ -36,17 +39,18 @@ fn thousands_of_short_loops_and_sleeps_lose_nothing() {
         }
     }
     let mut sums = sums;
-    assert_eq!(sums.iter_mut().map(|s| *s).sum::<usize>(), 50_000);
+    assert_eq!(sums.iter_mut().map(|s| *s).sum::<usize>(), 10 * n_rounds);
 }
 
 #[test]
 fn callers_on_two_threads_take_turns() {
+    let n_loops = if cfg!(miri) { 20 } else { 200 };
     let team = Team::new(2);
     let count = AtomicUsize::new(0);
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                for _ in 0..200 {
+                for _ in 0..n_loops {
                     team.parallel_for(3, &|_, _| {
                         count.fetch_add(1, Ordering::Relaxed);
                     });
@@ -54,7 +58,7 @@ fn callers_on_two_threads_take_turns() {
             });
         }
     });
-    assert_eq!(count.into_inner(), 1200);
+    assert_eq!(count.into_inner(), 6 * n_loops);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 // Attention of generated rows, second part: a workgroup merges the splits of a row
-// and a query head in rising order, and adds the sink.
+// of the wave and a query head in ascending order, and adds the sink.
 //
 // Comes after common.wgsl.
 
@@ -13,15 +13,16 @@ fn main(
     @builtin(local_invocation_index) lane: u32,
 ) {
     let head = group.x;
-    if group.y >= batch[params.rows_at + 1u] {
+    let row = batch[params.waves_at + 1u] + group.y;
+    if row >= batch[params.rows_at] + batch[params.rows_at + 1u] {
         return;
     }
-    let row = batch[params.rows_at] + group.y;
     let position = batch[params.positions_at + row];
     let n = position / SPLIT - first_visible(position) / SPLIT + 1u;
     // Maximum, sum and values of the head in the row's first split, and words
     // from one split to the next.
-    let at = (batch[params.first_item_at + row] * params.n_heads + head) * (params.head_dim + 2u);
+    let item = batch[params.first_item_at + row] - batch[params.waves_at];
+    let at = (item * params.n_heads + head) * (params.head_dim + 2u);
     let stride = params.n_heads * (params.head_dim + 2u);
 
     var sink = LOWEST;

@@ -14,12 +14,15 @@ struct Params {
     bases_at: u32,
     work_at: u32,    // items or tiles, two words each
     first_item_at: u32,
+    waves_at: u32,   // first item and first row of the wave that runs
     has_sinks: u32,
     sinks: u32,      // the first in `vectors`
     scale: f32,
     softcap: f32,    // 0 for none
+    pad: u32,
     q: vec2<u32>,    // start, stride
     out: vec2<u32>,
+    end: vec2<u32>,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

@@ -35,13 +35,14 @@ fn main(
     @builtin(local_invocation_index) lane: u32,
 ) {
     let kv_head = group.x;
-    let item = group.y;
+    let item = group.y; // of the wave
+    let work = params.work_at + 2u * (batch[params.waves_at] + item);
     let group_heads = params.n_heads / params.n_kv_heads;
     // The workgroup's heads; a group may need several workgroups.
     let first_head = kv_head * group_heads + group.z * HEADS;
     let n_heads = min(HEADS, group_heads - group.z * HEADS);
-    let row = batch[params.work_at + 2u * item];
-    let split = batch[params.work_at + 2u * item + 1u];
+    let row = batch[work];
+    let split = batch[work + 1u];
     let position = batch[params.positions_at + row];
     let base = batch[params.bases_at + batch[params.seq_of_row_at + row]];
     let first = max(first_visible(position), split * SPLIT);

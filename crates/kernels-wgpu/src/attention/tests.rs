@@ -20,7 +20,8 @@ const SLOTS_AT: u32 = SEQ_OF_ROW_AT + MAX_ROWS;
 const FIRST_ITEM_AT: u32 = SLOTS_AT + MAX_ROWS;
 const ITEMS_AT: u32 = FIRST_ITEM_AT + MAX_ROWS;
 const TILES_AT: u32 = ITEMS_AT + 4 * MAX_ROWS;
-const BASES_AT: u32 = TILES_AT + 2 * MAX_ROWS;
+const WAVES_AT: u32 = TILES_AT + 2 * MAX_ROWS;
+const BASES_AT: u32 = WAVES_AT + Splits::WAVE_WORDS + MAX_ROWS;
 const PAGES_AT: u32 = BASES_AT + 16;
 
 /// A sequence's queries, keys and values, row after row.
@@ -38,6 +39,8 @@ struct Case {
     sinks: Vec<f32>, // [n_heads]
     /// Makes other pages of the same sequences.
     shuffle: u32,
+    /// Items of a wave of generated rows at most.
+    max_items: u32,
 }
 
 /// Rows `from .. from + n` of a sequence; generated ones are stored and attended
@@ -88,7 +91,7 @@ fn case(ty: BlockType, heads: [u32; 3], lens: &[u32]) -> Case {
     };
     let sequences = (1..).zip(lens).map(sequence).collect();
     let sinks = noise(n_heads as usize, 77).iter().map(|x| 4.0 * x).collect();
-    Case { spec, ty, sequences, sinks, shuffle: 7 }
+    Case { spec, ty, sequences, sinks, shuffle: 7, max_items: 2 * MAX_ROWS }
 }
 
 impl Case {
@@ -209,7 +212,7 @@ impl Case {
         let rows = |at| Rows { values: &values_buffer, batch: &batch_buffer, at: RowsAt(at) };
         let vectors = testing::filled(gpu, &[&[9.0; 3], &*self.sinks].concat());
         let scratch =
-            AttentionScratch::new(gpu, 2 * MAX_ROWS, spec.n_heads, spec.head_dim).unwrap();
+            AttentionScratch::new(gpu, self.max_items, spec.n_heads, spec.head_dim).unwrap();
 
         let store = kv_store(gpu, rows(ALL_ROWS_AT), &kv, &layer, k, v, SLOTS_AT).unwrap();
         let tables =
@@ -224,8 +227,10 @@ impl Case {
             out,
             tables,
         };
-        let [splits, combine] =
-            attention_decode(gpu, &attention, &scratch, ITEMS_AT, FIRST_ITEM_AT).unwrap();
+        let splits =
+            Splits { items_at: ITEMS_AT, first_item_at: FIRST_ITEM_AT, waves_at: WAVES_AT };
+        let [partial, combine] = attention_decode(gpu, &attention, &scratch, splits).unwrap();
+        let next_wave = attention_next_wave(gpu, &batch_buffer, splits).unwrap();
         let prefill = attention_prefill(gpu, &attention, TILES_AT).unwrap();
 
         for step in steps {
@@ -233,6 +238,7 @@ impl Case {
             let mut words = vec![u32::MAX; (PAGES_AT + self.n_pages()) as usize];
             let (mut n_rows, mut n_generated, mut n_items, mut n_tiles) = (0u32, 0u32, 0u32, 0u32);
             let mut first_seen = vec![u32::MAX; self.sequences.len()];
+            let mut waves = Vec::<(u32, u32, u32)>::new(); // first row, rows, items
             for part in step {
                 let sequence = &self.sequences[part.seq as usize];
                 let seen = &mut first_seen[part.seq as usize];
@@ -246,7 +252,15 @@ impl Case {
                         self.page(part.seq, position / PAGE_LEN) * PAGE_LEN + position % PAGE_LEN;
                     if part.generated {
                         words[at(FIRST_ITEM_AT)] = n_items;
-                        for split in self.first_visible(position) / SPLIT..=position / SPLIT {
+                        let splits = self.first_visible(position) / SPLIT..=position / SPLIT;
+                        let n = splits.clone().count() as u32;
+                        match waves.last_mut() {
+                            Some((_, rows, items)) if *items + n <= self.max_items => {
+                                (*rows, *items) = (*rows + 1, *items + n);
+                            }
+                            _ => waves.push((row, 1, n)),
+                        }
+                        for split in splits {
                             let item = (ITEMS_AT + 2 * n_items) as usize;
                             words[item..item + 2].copy_from_slice(&[row, split]);
                             n_items += 1;
@@ -267,6 +281,10 @@ impl Case {
                 n_generated += if part.generated { part.n } else { 0 };
             }
             words[..4].copy_from_slice(&[0, n_rows, 0, n_generated]);
+            words[WAVES_AT as usize..][..4].copy_from_slice(&[0, 0, 0, waves.len() as u32]);
+            for (wave, (first_row, ..)) in waves.iter().enumerate() {
+                words[(WAVES_AT + Splits::WAVE_WORDS) as usize + wave] = *first_row;
+            }
             // Pages in a row, of each sequence only those that are still seen.
             let mut at = PAGES_AT;
             for (seq, first) in (0..).zip(first_seen) {
@@ -281,8 +299,11 @@ impl Case {
             gpu.write(&batch_buffer, 0, bytemuck::cast_slice(&words)).unwrap();
             let mut recorder = gpu.record();
             recorder.run(&store, n_rows);
-            recorder.run(&splits, n_items);
-            recorder.run(&combine, n_generated);
+            for (_, n_rows, n_items) in &waves {
+                recorder.run(&partial, *n_items);
+                recorder.run(&combine, *n_rows);
+                recorder.run(&next_wave, u32::from(waves.len() > 1));
+            }
             recorder.run(&prefill, n_tiles);
             recorder.submit().unwrap();
             let results: Vec<f32> = testing::contents(gpu, &values_buffer, values.len());
@@ -423,6 +444,21 @@ fn a_generated_row_has_the_same_bits_alone_and_in_a_batch() {
         let steps: Vec<Vec<Part>> = prompts.iter().cloned().chain(batch).collect();
         assert!(wanted == case.results(&gpu, &steps, 1), "{:?}", case.spec);
         assert!(wanted.iter().flatten().all(|x| x.is_finite()));
+    }
+}
+
+#[test]
+fn a_generated_row_has_the_same_bits_in_one_wave_and_in_many() {
+    let Some(gpu) = testing::gpu() else { return };
+    for mut case in bit_cases() {
+        let again = [240, 3, 289, 255, 256, 1, 257, 100].map(|position| generated(1, position));
+        let steps = [vec![prompt(0, 0, 50), prompt(1, 0, 290)], again.to_vec()];
+        let wanted = case.results(&gpu, &steps, 1);
+        // A row of two splits fits a wave of two.
+        for max_items in [2, 3, 5, 8] {
+            case.max_items = max_items;
+            assert!(wanted == case.results(&gpu, &steps, 1), "{max_items} {:?}", case.spec);
+        }
     }
 }
 

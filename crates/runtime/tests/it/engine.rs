@@ -68,7 +68,7 @@ fn request(i: usize) -> Request {
 
 /// What an answer is compared by.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Answer {
+pub(crate) struct Answer {
     ids: Vec<u32>,
     text: String,
     logprob_bits: Vec<u32>,
@@ -76,7 +76,7 @@ struct Answer {
 }
 
 /// The answer of a session that has the model for itself.
-fn alone(model: &mut Model, request: &Request, index: u64) -> Answer {
+pub(crate) fn alone(model: &mut Model, request: &Request, index: u64) -> Answer {
     let mut params = request.params.clone();
     params.sampling.seed = params.sampling.seed.map(|seed| seed + index);
     let mut session = model.new_session();
@@ -92,14 +92,14 @@ fn alone(model: &mut Model, request: &Request, index: u64) -> Answer {
     }
 }
 
-fn submit(engine: &Engine, request: Request) -> (Ticket, Receiver<EngineEvent>) {
+pub(crate) fn submit(engine: &Engine, request: Request) -> (Ticket, Receiver<EngineEvent>) {
     let (sender, receiver) = channel();
     let sink = Box::new(move |event| drop(sender.send(event)));
     (engine.submit(request, sink).unwrap(), receiver)
 }
 
 /// The answers of a request, once it is complete, and the tokens that were cached.
-fn collect(n: usize, events: &Receiver<EngineEvent>) -> (Vec<Answer>, usize) {
+pub(crate) fn collect(n: usize, events: &Receiver<EngineEvent>) -> (Vec<Answer>, usize) {
     let (mut answers, mut cached) = (vec![Answer::default(); n], None);
     while answers.iter().any(|answer| answer.reason.is_none()) {
         match events.recv().expect("the request is not complete") {
@@ -121,7 +121,7 @@ fn collect(n: usize, events: &Receiver<EngineEvent>) -> (Vec<Answer>, usize) {
 }
 
 /// The statistics once nothing is running any more.
-fn idle_stats(engine: &Engine) -> EngineStats {
+pub(crate) fn idle_stats(engine: &Engine) -> EngineStats {
     engine.shutdown(Duration::from_secs(600));
     engine.stats()
 }

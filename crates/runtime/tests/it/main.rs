@@ -7,6 +7,8 @@ mod constrain;
 mod embeddings;
 mod engine;
 mod faults;
+#[cfg(feature = "wgpu")]
+mod gpu_waves;
 mod graphs;
 mod hf_settings;
 mod hf_vocab;

@@ -1,18 +1,19 @@
 //! Binding: one arm per operation, each making the kernels that run it on the
 //! device's buffers.
 
-use super::upload::{DeviceWeights, VectorKey};
-use super::words::{RowCounts, Rows, Words, rows_at};
+use super::upload::{DeviceWeights, VectorKey, WeightLayout, matrix};
+use super::words::{Places, RowCounts, Rows, Words, rows_at};
 use crate::backend::Arithmetic;
 use crate::graph::{Activation, Attention, Norm, NormKind, Op, Prologue, RopeStyle, RowDomain};
 use crate::plan::{Place, Plan, Step};
-use crate::weights::WeightId;
+use crate::weights::{WeightId, Weights};
 use realizar_kernels_wgpu as kernels;
 use realizar_kernels_wgpu::{
     AttentionScratch, Buffer, Elementwise, Error, Gpu, Kernel, KvLayer, KvSpec, Linear,
-    MatmulOptions, QuantizedRows, RowsAt, Tables, View,
+    MatmulOptions, Matrix, QuantizedRows, RowsAt, Tables, View,
 };
 use realizar_quant::BlockType;
+use std::collections::HashSet;
 
 /// Rows of prompts up to which their product takes the smaller tiles.
 const FEW_ROWS: u32 = 16;
@@ -28,28 +29,60 @@ pub(super) enum Count {
     ManyRows(RowsAt),
     /// Once for each tile of prompt rows.
     Tiles,
-    /// Once for each work item of generated rows, of a key-value group.
-    Items(usize),
 }
 
 impl Count {
-    /// How often the kernel runs for `batch`, of which `counts` are the rows.
-    pub(super) fn of(self, counts: &RowCounts, words: &Words) -> u32 {
+    /// How often the kernel runs for a batch of which `counts` are the rows.
+    fn of(self, counts: &RowCounts, words: &Words) -> u32 {
         match self {
             Self::Rows(at) => counts.n(at),
             Self::FewRows(at) => Some(counts.n(at)).filter(|&n| n <= FEW_ROWS).unwrap_or(0),
             Self::ManyRows(at) => Some(counts.n(at)).filter(|&n| n > FEW_ROWS).unwrap_or(0),
             Self::Tiles => words.n_tiles(),
-            Self::Items(group) => words.n_items(group),
         }
     }
 }
 
-/// A kernel of a step.
+/// What a step runs.
 #[derive(Debug)]
-pub(super) struct Run {
-    pub(super) kernel: Kernel,
-    pub(super) count: Count,
+pub(super) enum Run {
+    /// A kernel.
+    One(Kernel, Count),
+    /// The attention of generated rows, wave by wave.
+    Waves {
+        /// The key-value group.
+        group: usize,
+        /// The splits of a wave.
+        partial: Kernel,
+        /// Its rows.
+        combine: Kernel,
+        /// Goes on to the next.
+        next: Kernel,
+    },
+}
+
+impl Run {
+    /// Calls `run` with each kernel and how often it runs, in order, for the batch of
+    /// `words`, of which `counts` are the rows.
+    pub(super) fn each(
+        &self,
+        counts: &RowCounts,
+        words: &Words,
+        mut run: impl FnMut(&Kernel, u32),
+    ) {
+        match self {
+            Self::One(kernel, count) => run(kernel, count.of(counts, words)),
+            Self::Waves { group, partial, combine, next } => {
+                let waves = words.waves(*group);
+                for wave in waves {
+                    run(partial, wave.n_items);
+                    run(combine, wave.n_rows);
+                    // After the last comes the first, for the next layer.
+                    run(next, u32::from(waves.len() > 1));
+                }
+            }
+        }
+    }
 }
 
 /// The key-value memory of one group.
@@ -66,9 +99,11 @@ pub(super) struct Binder<'a> {
     pub(super) weights: &'a DeviceWeights,
     pub(super) values: &'a Buffer,
     pub(super) batch: &'a Buffer,
-    pub(super) words: &'a Words,
+    pub(super) places: &'a Places,
     pub(super) kv: &'a [KvGroup],
     pub(super) scratch: &'a AttentionScratch,
+    /// Of each group, the kernel that goes on to the next wave.
+    pub(super) next_waves: &'a [Kernel],
     /// Activations as 8-bit integers; none when no step wants them.
     pub(super) quantized: Option<&'a QuantizedRows>,
 }
@@ -103,6 +138,46 @@ fn rope_style(style: RopeStyle) -> kernels::RopeStyle {
     }
 }
 
+/// The number of kernels that [`Binder::bind`] makes of all steps of a plan, and of those that
+/// go on to the next wave in a key-value group.
+pub(super) fn n_kernels(
+    gpu: &Gpu,
+    plan: &Plan,
+    (weights, layout): (&Weights, &WeightLayout),
+    arithmetic: Arithmetic,
+) -> usize {
+    // What has no kernels is refused when it is loaded.
+    let of_matrix = |ty, rows: usize, cols: usize| {
+        Matrix::n_kernels(gpu, ty, rows as u32, cols as u32).unwrap_or(0) as usize
+    };
+    let of_step = |(idx, step): (usize, &Step)| match &step.op {
+        Op::Embed { table, .. } | Op::PosEmbed { table } => {
+            let (ty, rows, cols, _) = matrix(weights, *table);
+            of_matrix(ty, rows, cols)
+        }
+        // For generated rows, and for few and many rows of prompts.
+        Op::Linear { .. } => {
+            let products = layout.linear(idx, weights);
+            let bound = products.map(|(ty, rows, cols)| 3 * of_matrix(ty, rows, cols));
+            let quantizes = layout.linear(idx, weights).any(|(ty, ..)| is_int8(arithmetic, ty));
+            bound.sum::<usize>() + usize::from(quantizes)
+        }
+        Op::Attention(_) => 4,
+        _ => 1,
+    };
+    let group = |step: &Step| match &step.op {
+        Op::Attention(attention) => Some(attention.kv.group),
+        _ => None,
+    };
+    let groups: HashSet<usize> = plan.steps.iter().filter_map(group).collect();
+    plan.steps.iter().enumerate().map(of_step).sum::<usize>() + groups.len()
+}
+
+/// Whether generated rows are quantized for products with matrices of a type.
+fn is_int8(arithmetic: Arithmetic, ty: BlockType) -> bool {
+    arithmetic != Arithmetic::F32 && kernels::takes_quantized(ty)
+}
+
 impl Binder<'_> {
     fn rows(&self, at: RowsAt) -> kernels::Rows<'_> {
         kernels::Rows { values: self.values, batch: self.batch, at }
@@ -122,19 +197,19 @@ impl Binder<'_> {
         let at = rows_at(step.output.rows, Rows::All);
         let rows = self.rows(at);
         let x = step.inputs.first().map_or(out, view);
-        let one = |kernel| vec![Run { kernel, count: Count::Rows(at) }];
+        let one = |kernel| vec![Run::One(kernel, Count::Rows(at))];
         let all = |kernels: Vec<Kernel>| {
-            kernels.into_iter().map(|kernel| Run { kernel, count: Count::Rows(at) }).collect()
+            kernels.into_iter().map(|kernel| Run::One(kernel, Count::Rows(at))).collect()
         };
         let elementwise = |op, x, y| kernels::elementwise(self.gpu, rows, op, x, y, out).map(one);
         match &step.op {
             Op::Input => unreachable!("a plan has no step for its input"),
             Op::Embed { table, scale } => {
-                let (table, ids_at) = (self.weights.table(*table), self.words.tokens_at);
+                let (table, ids_at) = (self.weights.table(*table), self.places.tokens_at);
                 kernels::embed(self.gpu, rows, table, ids_at, *scale, out).map(all)
             }
             Op::PosEmbed { table } => {
-                let (table, ids_at) = (self.weights.table(*table), self.words.positions_at);
+                let (table, ids_at) = (self.weights.table(*table), self.places.positions_at);
                 kernels::embed(self.gpu, rows, table, ids_at, 1.0, out).map(all)
             }
             Op::RopeTable(angles) => {
@@ -143,7 +218,7 @@ impl Binder<'_> {
                     n_pairs: angles.inv_freq.len() as u32,
                     inv_freq: start.expect("frequencies were uploaded"),
                     mscale: angles.mscale,
-                    positions_at: self.words.positions_at,
+                    positions_at: self.places.positions_at,
                 };
                 kernels::rope_table(self.gpu, rows, &self.weights.vectors, &angles, out).map(one)
             }
@@ -170,7 +245,7 @@ impl Binder<'_> {
                 elementwise(Elementwise::Clamp { min: *min, max: *max }, x, x)
             }
             Op::SelectRows => {
-                kernels::select_rows(self.gpu, rows, x, out, self.words.outputs_at).map(one)
+                kernels::select_rows(self.gpu, rows, x, out, self.places.outputs_at).map(one)
             }
         }
     }
@@ -200,12 +275,11 @@ impl Binder<'_> {
         let prompt = rows_at(domain, Rows::Prompt);
         let (x, out) = (view(&step.inputs[0]), view(&step.output));
         let residual = residual.then(|| view(&step.inputs[1]));
-        let exact = self.arithmetic == Arithmetic::F32;
-        let int8 = |matrix: &kernels::Matrix| !exact && kernels::takes_quantized(matrix.ty());
+        let int8 = |matrix: &Matrix| is_int8(self.arithmetic, matrix.ty());
 
         let mut runs = Vec::new();
         let push = |runs: &mut Vec<Run>, kernels: Vec<Kernel>, count| {
-            runs.extend(kernels.into_iter().map(|kernel| Run { kernel, count }));
+            runs.extend(kernels.into_iter().map(|kernel| Run::One(kernel, count)));
         };
         if let Some(to) = self.quantized
             && self.weights.linear(idx).any(|(matrix, _)| int8(matrix))
@@ -250,7 +324,7 @@ impl Binder<'_> {
     fn attention(&self, step: &Step, attention: &Attention) -> Result<Vec<Run>, Error> {
         let group = attention.kv.group;
         let KvGroup { spec, layers } = &self.kv[group];
-        let (places, layer) = (&self.words.groups[group], &layers[attention.kv.layer]);
+        let (places, layer) = (&self.places.groups[group], &layers[attention.kv.layer]);
         let [q, k, v] = [0, 1, 2].map(|i| view(&step.inputs[i]));
         let all = rows_at(RowDomain::Tokens, Rows::All);
         let generated = rows_at(RowDomain::Tokens, Rows::Generated);
@@ -273,20 +347,18 @@ impl Binder<'_> {
             q,
             out: view(&step.output),
             tables: Tables {
-                positions_at: self.words.positions_at,
-                seq_of_row_at: self.words.seq_of_row_at,
+                positions_at: self.places.positions_at,
+                seq_of_row_at: self.places.seq_of_row_at,
                 bases_at: places.bases_at,
             },
         };
-        let (items_at, first_item_at) = (places.items_at, places.first_item_at);
         let [partial, combine] =
-            kernels::attention_decode(self.gpu, &args, self.scratch, items_at, first_item_at)?;
-        let prefill = kernels::attention_prefill(self.gpu, &args, self.words.tiles_at)?;
+            kernels::attention_decode(self.gpu, &args, self.scratch, places.splits)?;
+        let prefill = kernels::attention_prefill(self.gpu, &args, self.places.tiles_at)?;
         Ok(vec![
-            Run { kernel: store, count: Count::Rows(all) },
-            Run { kernel: partial, count: Count::Items(group) },
-            Run { kernel: combine, count: Count::Rows(generated) },
-            Run { kernel: prefill, count: Count::Tiles },
+            Run::One(store, Count::Rows(all)),
+            Run::Waves { group, partial, combine, next: self.next_waves[group].clone() },
+            Run::One(prefill, Count::Tiles),
         ])
     }
 }

@@ -3,16 +3,17 @@
 use super::bind::{Binder, KvGroup, Run};
 use super::device_error;
 use super::kv_spec;
-use super::upload::{DeviceWeights, matrix_type};
-use super::words::{GroupShape, RowCounts, Rows, TooLong, Words, rows_at};
-use crate::backend::{Arithmetic, Batch, Executable, ExecutableOptions};
+use super::room::{Room, ScratchRoom, f32_bytes};
+use super::upload::{DeviceWeights, WeightLayout};
+use super::words::{GroupPlaces, RowCounts, Rows, Words, rows_at};
+use crate::Error;
+use crate::backend::{Batch, Executable, ExecutableOptions};
 use crate::graph::{Op, RowDomain};
 use crate::metrics::{DeviceKind, DispatchMetrics, OpClass};
 use crate::plan::{Place, Plan, Step};
 use crate::weights::Weights;
-use crate::{DeviceFault, Error};
 use realizar_kernels_wgpu as kernels;
-use realizar_kernels_wgpu::{AttentionScratch, Buffer, Gpu, KvLayer, QuantizedRows, Timer};
+use realizar_kernels_wgpu::{AttentionScratch, Buffer, Gpu, Kernel, KvLayer, QuantizedRows, Timer};
 use realizar_kvcache::{KvLayout, PageCopy, PageId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,35 +49,21 @@ struct Profile {
     durations: Vec<Duration>,
 }
 
-/// Bytes of `n` numbers.
-fn f32_bytes(n: usize) -> u64 {
-    n as u64 * size_of::<f32>() as u64
-}
-
 /// Products of numbers after which a step's commands are submitted: about a second
 /// on a small GPU.
 const MAX_PRODUCTS: u64 = 1 << 37;
 
-/// Products of numbers that a linear step takes.
-fn products(step: &Step, counts: &RowCounts) -> u64 {
-    let Op::Linear { .. } = &step.op else { return 0 };
-    let n_rows = counts.n(rows_at(step.output.rows, Rows::All));
-    u64::from(n_rows) * (step.inputs[0].width * step.output.width) as u64
-}
-
-/// The widest input of a linear step.
-fn max_linear_width(plan: &Plan) -> usize {
-    let linear = plan.steps.iter().filter(|step| matches!(step.op, Op::Linear { .. }));
-    linear.map(|step| step.inputs[0].width).max().unwrap_or(0)
-}
-
-/// The most numbers of a plan's output.
-pub(super) fn max_output(plan: &Plan) -> usize {
-    let rows = match plan.output.rows {
-        RowDomain::Tokens => plan.limits.tokens,
-        RowDomain::Outputs => plan.limits.outputs,
-    };
-    plan.output.width * rows
+/// Products of numbers that a linear step or an attention takes.
+fn products(step: &Step, counts: &RowCounts, words: &Words) -> u64 {
+    match &step.op {
+        Op::Linear { .. } => {
+            let n_rows = counts.n(rows_at(step.output.rows, Rows::All));
+            u64::from(n_rows) * (step.inputs[0].width * step.output.width) as u64
+        }
+        // Scores and values.
+        Op::Attention(a) => 2 * words.n_seen(a.kv.group) * (a.n_heads * a.head_dim) as u64,
+        _ => 0,
+    }
 }
 
 /// The key-value memory of a group.
@@ -87,91 +74,60 @@ fn kv_group(gpu: &Gpu, (layout, n_pages): &(KvLayout, usize)) -> Result<KvGroup,
     Ok(KvGroup { spec, layers })
 }
 
-/// Room for the partial results of any layer's attention.
-fn attention_scratch(
-    gpu: &Gpu,
-    plan: &Plan,
-    words: &Words,
-) -> Result<AttentionScratch, kernels::Error> {
-    let (mut max_items, mut n_heads, mut head_dim) = (1, 1, 1);
-    for step in &plan.steps {
-        if let Op::Attention(a) = &step.op {
-            max_items = max_items.max(words.groups[a.kv.group].max_items);
-            n_heads = n_heads.max(a.n_heads);
-            head_dim = head_dim.max(a.head_dim);
-        }
-    }
-    AttentionScratch::new(gpu, max_items as u32, n_heads as u32, head_dim as u32)
-}
-
-/// Whether generated rows of some product take quantized activations.
-fn any_quantized(plan: &Plan, weights: &Weights) -> bool {
-    plan.steps.iter().any(|step| match &step.op {
-        Op::Linear { parts, .. } => {
-            parts.iter().any(|part| kernels::takes_quantized(matrix_type(weights, part.weight)))
-        }
-        _ => false,
-    })
-}
-
 impl WgpuExecutable {
     pub(super) fn new(
         gpu: &Gpu,
         name: &str,
         plan: Plan,
-        weights: &Weights,
+        weights: (&Weights, WeightLayout),
+        room: Room,
         options: &ExecutableOptions,
     ) -> Result<Self, Error> {
-        Self::make(gpu, name, plan, weights, options).map_err(|e| device_error(name, &e))
+        Self::make(gpu, name, plan, weights, room, options).map_err(|e| device_error(name, &e))
     }
 
     fn make(
         gpu: &Gpu,
         name: &str,
         plan: Plan,
-        weights: &Weights,
+        (weights, layout): (&Weights, WeightLayout),
+        room: Room,
         options: &ExecutableOptions,
     ) -> Result<Self, kernels::Error> {
-        let shape = |(layout, n_pages): &(KvLayout, usize)| GroupShape {
-            window: layout.spec().window,
-            n_pages: *n_pages,
-        };
-        let shapes: Vec<GroupShape> = options.kv.iter().map(shape).collect();
-        let words = Words::new(plan.limits, options.max_seq_len, &shapes);
-        let batch = gpu.buffer("words of a step", f32_bytes(words.capacity()))?;
-        let values = gpu.buffer("activations", f32_bytes(plan.arena_len))?;
-        let max_output = max_output(&plan);
-        let readback = gpu.readback_buffer("rows of the output", f32_bytes(max_output))?;
+        let Room { places, n_values, n_outputs, page_bytes, scratch, quantized, n_kernels, .. } =
+            room;
+        let batch = gpu.buffer("words of a step", f32_bytes(places.n_words))?;
+        let values = gpu.buffer("activations", f32_bytes(n_values))?;
+        let readback = gpu.readback_buffer("rows of the output", f32_bytes(n_outputs))?;
         // What can be too large comes before the weights, which take long.
         let kv: Vec<KvGroup> =
             options.kv.iter().map(|pool| kv_group(gpu, pool)).collect::<Result<_, _>>()?;
-        let page_bytes = kv.iter().map(|group| group.spec.page_bytes()).max().unwrap_or(0);
-        let page = gpu.buffer("a page that is copied", page_bytes.max(4))?;
-        let scratch = attention_scratch(gpu, &plan, &words)?;
-        let quantized = match options.arithmetic {
-            Arithmetic::Auto if any_quantized(&plan, weights) => {
-                let (rows, cols) = (plan.limits.tokens, max_linear_width(&plan));
-                Some(QuantizedRows::new(gpu, rows as u32, cols as u32)?)
-            }
-            _ => None,
-        };
-        let device_weights = DeviceWeights::upload(gpu, &plan, weights)?;
+        let page = gpu.buffer("a page that is copied", page_bytes)?;
+        let ScratchRoom { max_items, n_heads, head_dim } = scratch;
+        let scratch = AttentionScratch::new(gpu, max_items, n_heads, head_dim)?;
+        let quantized = quantized.map(|(rows, cols)| QuantizedRows::new(gpu, rows, cols));
+        let quantized = quantized.transpose()?;
+        let device_weights = DeviceWeights::upload(gpu, layout, weights)?;
+        let next_wave =
+            |group: &GroupPlaces| kernels::attention_next_wave(gpu, &batch, group.splits);
+        let next_waves: Vec<Kernel> =
+            places.groups.iter().map(next_wave).collect::<Result<_, _>>()?;
         let binder = Binder {
             gpu,
             arithmetic: options.arithmetic,
             weights: &device_weights,
             values: &values,
             batch: &batch,
-            words: &words,
+            places: &places,
             kv: &kv,
             scratch: &scratch,
+            next_waves: &next_waves,
             quantized: quantized.as_ref(),
         };
         let bound = (0..plan.steps.len()).map(|i| binder.bind(&plan, i));
         let steps: Vec<Vec<Run>> = bound.collect::<Result<_, _>>()?;
-        let n_runs = steps.iter().map(Vec::len).sum();
         let profile = match options.profile {
-            true => Timer::new(gpu, n_runs)?,
+            true => Timer::new(gpu, n_kernels)?,
             false => None,
         };
         if options.profile && profile.is_none() {
@@ -179,8 +135,8 @@ impl WgpuExecutable {
         }
         let profile = profile.map(|timer| Profile {
             timer,
-            classes: Vec::with_capacity(n_runs),
-            durations: Vec::with_capacity(n_runs),
+            classes: Vec::with_capacity(n_kernels),
+            durations: Vec::with_capacity(n_kernels),
         });
         tracing::debug!(device = name, bytes = device_weights.n_bytes(), "weights are uploaded");
         Ok(Self {
@@ -188,9 +144,9 @@ impl WgpuExecutable {
             metrics: Arc::new(DispatchMetrics::new(name.to_owned(), DeviceKind::Gpu)),
             profile,
             gpu: gpu.clone(),
-            output: vec![0.0; max_output],
+            output: vec![0.0; n_outputs],
             steps,
-            words,
+            words: Words::new(places),
             batch,
             values,
             readback,
@@ -198,6 +154,12 @@ impl WgpuExecutable {
             page,
             plan,
         })
+    }
+
+    /// Bytes of the lists on the host.
+    #[cfg(test)]
+    pub(super) fn host_bytes(&self) -> u64 {
+        f32_bytes(self.output.len() + self.words.capacity())
     }
 
     /// Records and submits the step, and reads the rows of its output; returns how
@@ -226,20 +188,22 @@ impl WgpuExecutable {
                 continue;
             }
             // A driver resets a device that is busy for seconds with one submission.
-            if n_products > MAX_PRODUCTS && classes.is_none() {
+            let of_step = products(step, &counts, &self.words);
+            if n_products > 0 && n_products + of_step > MAX_PRODUCTS && classes.is_none() {
                 recorder.submit()?;
                 recorder = self.gpu.record();
                 n_products = 0;
             }
-            n_products += products(step, &counts);
+            n_products += of_step;
             let class = OpClass::of(&step.op);
             for run in runs {
-                let n = run.count.of(&counts, &self.words);
-                recorder.run(&run.kernel, n);
-                if n > 0 {
-                    self.metrics.count(class, 1);
-                    classes.iter_mut().for_each(|classes| classes.push(class));
-                }
+                run.each(&counts, &self.words, |kernel, n| {
+                    recorder.run(kernel, n);
+                    if n > 0 {
+                        self.metrics.count(class, 1);
+                        classes.iter_mut().for_each(|classes| classes.push(class));
+                    }
+                });
             }
         }
         let Place { start, stride, width, rows } = self.plan.output;
@@ -265,11 +229,7 @@ impl WgpuExecutable {
 impl Executable for WgpuExecutable {
     fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error> {
         let started = Instant::now();
-        self.words.fill(batch).map_err(|TooLong(what)| Error::Device {
-            device: self.name.clone(),
-            fault: DeviceFault::Limit,
-            reason: format!("the {what} of a step are longer than was planned for"),
-        })?;
+        self.words.fill(batch);
         let n = self.step(batch, input).map_err(|e| device_error(&self.name, &e))?;
         self.metrics.record(OpClass::Step, started.elapsed());
         Ok(&self.output[..n])

@@ -6,7 +6,10 @@
 
 mod bind;
 mod executable;
+mod room;
 mod support;
+#[cfg(test)]
+mod tests;
 mod upload;
 mod words;
 
@@ -21,11 +24,18 @@ use executable::WgpuExecutable;
 use realizar_kernels_wgpu as kernels;
 use realizar_kernels_wgpu::{Gpu, GpuOptions, KvSpec};
 use realizar_kvcache::{KvLayout, PAGE_LEN};
+use room::Room;
+use upload::WeightLayout;
+
+/// Bytes for the partial results of attention: so many that a wave of generated rows
+/// occupies a large GPU for longer than the start of the next one takes.
+const ATTENTION_BYTES: u64 = 32 << 20;
 
 /// A GPU that is reached by Vulkan, Metal or DX12.
 #[derive(Debug, Clone)]
 pub struct WgpuBackend {
     gpu: Gpu,
+    attention_bytes: u64,
 }
 
 impl WgpuBackend {
@@ -36,12 +46,37 @@ impl WgpuBackend {
     /// If there is none, or its driver gives no device.
     pub fn open(index: Option<usize>, options: GpuOptions) -> Result<Self, Error> {
         let gpu = Gpu::open(index.unwrap_or(0), options).map_err(|e| device_error("wgpu", &e))?;
-        Ok(Self { gpu })
+        Ok(Self::new(gpu))
     }
 
     /// A backend on a device that is open.
     pub fn new(gpu: Gpu) -> Self {
-        Self { gpu }
+        Self { gpu, attention_bytes: ATTENTION_BYTES }
+    }
+
+    /// The same with up to `n_bytes` for the partial results of attention (32 MiB unless
+    /// it is said), or as many as a single row of full length needs. Generated rows whose
+    /// results need more are attended to in waves. What they get stays the same.
+    #[must_use]
+    pub fn with_attention_bytes(mut self, n_bytes: u64) -> Self {
+        self.attention_bytes = n_bytes;
+        self
+    }
+
+    fn load_executable(
+        &self,
+        plan: Plan,
+        weights: &Weights,
+        options: &ExecutableOptions,
+    ) -> Result<WgpuExecutable, Error> {
+        let name = self.name();
+        let layout = WeightLayout::new(&plan, weights);
+        let room = Room::new(&self.gpu, &plan, (weights, &layout), options, self.attention_bytes);
+        let reasons = support::refusals(&self.gpu, &plan, weights, &room, options);
+        if !reasons.is_empty() {
+            return Err(Error::Refused { backend: name, reasons });
+        }
+        WgpuExecutable::new(&self.gpu, &name, plan, (weights, layout), room, options)
     }
 }
 
@@ -91,12 +126,11 @@ impl Backend for WgpuBackend {
             kv_spec(layout, *n_pages).n_bytes().saturating_mul(layers)
         };
         let kv = options.kv.iter().map(pool).fold(0, u64::saturating_add);
-        MemoryUse {
-            weights: upload::n_bytes(plan, weights),
-            kv: usize::try_from(kv).unwrap_or(usize::MAX),
-            // The output's rows are also in a buffer that the host reads, and on the host.
-            scratch: (plan.arena_len + 2 * executable::max_output(plan)) * size_of::<f32>(),
-        }
+        let layout = WeightLayout::new(plan, weights);
+        let room = Room::new(&self.gpu, plan, (weights, &layout), options, self.attention_bytes);
+        let scratch = room.device_bytes(&self.gpu).saturating_add(room.host_bytes());
+        let bytes = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        MemoryUse { weights: layout.n_bytes(weights), kv: bytes(kv), scratch: bytes(scratch) }
     }
 
     fn load(
@@ -105,12 +139,7 @@ impl Backend for WgpuBackend {
         weights: Weights,
         options: &ExecutableOptions,
     ) -> Result<Box<dyn Executable>, Error> {
-        let name = self.name();
-        let reasons = support::refusals(&self.gpu, &plan, &weights, options);
-        if !reasons.is_empty() {
-            return Err(Error::Refused { backend: name, reasons });
-        }
-        let executable = WgpuExecutable::new(&self.gpu, &name, plan, &weights, options)?;
+        let executable = self.load_executable(plan, &weights, options)?;
         // The device has its own copy now.
         drop(weights);
         Ok(Box::new(executable))

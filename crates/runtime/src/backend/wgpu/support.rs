@@ -2,6 +2,7 @@
 //! said operation by operation.
 
 use super::kv_spec;
+use super::room::{Room, f32_bytes};
 use crate::backend::ExecutableOptions;
 use crate::graph::{Op, Prologue};
 use crate::memory::ByteSize;
@@ -26,6 +27,7 @@ pub(super) fn refusals(
     gpu: &Gpu,
     plan: &Plan,
     weights: &Weights,
+    room: &Room,
     options: &ExecutableOptions,
 ) -> Vec<String> {
     let mut reasons = Reasons::default();
@@ -63,16 +65,19 @@ pub(super) fn refusals(
              {available} (a smaller chunk needs less)"
         ));
     }
-    let arena_bytes = plan.arena_len as u64 * size_of::<f32>() as u64;
     let caps = gpu.caps();
     let available = caps.max_binding_bytes.min(caps.max_buffer_bytes);
-    if arena_bytes > available {
-        reasons.add(format!(
-            "activations of {} tokens take {}, and a kernel sees {} (a smaller chunk needs less)",
-            plan.limits.tokens,
-            ByteSize(arena_bytes),
-            ByteSize(available)
-        ));
+    for (what, n) in
+        [("activations", plan.arena_len), ("positions and block tables", room.places.n_words)]
+    {
+        let n_bytes = f32_bytes(n);
+        if n_bytes > available {
+            let (taken, seen) = (ByteSize(n_bytes), ByteSize(available));
+            reasons.add(format!(
+                "{what} of {max_rows} tokens take {taken}, and a kernel sees {seen} (a smaller \
+                 chunk needs less)"
+            ));
+        }
     }
     reasons.0
 }

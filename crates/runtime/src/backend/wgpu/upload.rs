@@ -57,7 +57,7 @@ fn matrix_uses(plan: &Plan) -> HashMap<WeightId, usize> {
 }
 
 /// The type, rows and columns of a matrix, and its bytes.
-fn matrix(weights: &Weights, id: WeightId) -> (BlockType, usize, usize, &Bytes) {
+pub(super) fn matrix(weights: &Weights, id: WeightId) -> (BlockType, usize, usize, &Bytes) {
     match weights.get(id) {
         WeightData::Matrix { ty, rows, cols, data } => (*ty, *rows, *cols, data),
         WeightData::Vector(_) => panic!("weight {} is no matrix", id.idx()),
@@ -67,19 +67,6 @@ fn matrix(weights: &Weights, id: WeightId) -> (BlockType, usize, usize, &Bytes) 
 /// The block type of a matrix.
 pub(super) fn matrix_type(weights: &Weights, id: WeightId) -> BlockType {
     matrix(weights, id).0
-}
-
-/// Bytes of the plan's weights on the device, where each matrix that is used is once.
-pub(super) fn n_bytes(plan: &Plan, weights: &Weights) -> usize {
-    let uses = matrix_uses(plan);
-    let one = |(idx, data): (usize, &WeightData)| match data {
-        WeightData::Vector(_) => data.n_bytes(),
-        WeightData::Matrix { ty, rows, cols, .. } => {
-            let is_used = uses.keys().any(|id| id.idx() == idx);
-            if is_used { packed_row_bytes(*ty, *cols).saturating_mul(*rows) } else { 0 }
-        }
-    };
-    weights.0.iter().enumerate().map(one).fold(0, usize::saturating_add)
 }
 
 /// Rows of one weight that are packed and copied together.
@@ -100,7 +87,7 @@ struct Piece {
 fn upload_matrices(
     gpu: &Gpu,
     weights: &Weights,
-    keys: Vec<MatrixKey>,
+    keys: &[MatrixKey],
 ) -> Result<HashMap<MatrixKey, Matrix>, Error> {
     let mut made = Vec::with_capacity(keys.len());
     let mut pieces = Vec::new();
@@ -109,7 +96,7 @@ fn upload_matrices(
         let row_bytes = packed_row_bytes(ty, n_cols).max(1);
         let rows_per_piece = (PIECE_BYTES / row_bytes).max(1);
         let mut n_rows = 0;
-        for &weight in &key {
+        for &weight in key {
             let (_, rows, ..) = matrix(weights, weight);
             for first_row in (0..rows).step_by(rows_per_piece) {
                 let in_piece = rows_per_piece.min(rows - first_row);
@@ -119,7 +106,7 @@ fn upload_matrices(
             }
             n_rows += rows;
         }
-        made.push((key, Matrix::new(gpu, "weights", ty, n_rows as u32, n_cols as u32)?));
+        made.push((key.clone(), Matrix::new(gpu, "weights", ty, n_rows as u32, n_cols as u32)?));
     }
     copy(gpu, weights, &made, &pieces)?;
     Ok(made.into_iter().collect())
@@ -232,6 +219,75 @@ impl Vectors {
     }
 }
 
+/// How a plan's weights are put together on the device.
+#[derive(Debug)]
+pub(super) struct WeightLayout {
+    keys: Vec<MatrixKey>, // each matrix once
+    /// The runs of each linear step's parts.
+    runs: HashMap<usize, Vec<Vec<LinearPart>>>, // by step
+    vectors: Vectors,
+}
+
+impl WeightLayout {
+    pub(super) fn new(plan: &Plan, weights: &Weights) -> Self {
+        let n_uses = matrix_uses(plan);
+        let mut keys: Vec<MatrixKey> = Vec::new();
+        let mut all_runs = HashMap::new();
+        let mut vectors = Vectors::default();
+        for (i, step) in plan.steps.iter().enumerate() {
+            match &step.op {
+                Op::Embed { table, .. } | Op::PosEmbed { table } => keys.push(vec![*table]),
+                Op::RopeTable(angles) => {
+                    let frequencies = angles.inv_freq.iter().copied();
+                    vectors.add(VectorKey::Frequencies(i), frequencies);
+                }
+                Op::Attention(attention) => vectors.add_weight(weights, attention.sinks),
+                Op::Norm(norm) => {
+                    vectors.add_weight(weights, norm.weight);
+                    vectors.add_weight(weights, norm.bias);
+                }
+                Op::Linear { parts, .. } => {
+                    let of_step = runs(parts, weights, &n_uses);
+                    for run in &of_step {
+                        keys.push(key_of(run));
+                        vectors.add_biases(weights, run);
+                    }
+                    all_runs.insert(i, of_step.into_iter().map(<[_]>::to_vec).collect());
+                }
+                _ => {}
+            }
+        }
+        keys.sort();
+        keys.dedup();
+        Self { keys, runs: all_runs, vectors }
+    }
+
+    /// Bytes on the device.
+    pub(super) fn n_bytes(&self, weights: &Weights) -> usize {
+        let of_matrix = |&id: &WeightId| {
+            let (ty, rows, cols, _) = matrix(weights, id);
+            packed_row_bytes(ty, cols).saturating_mul(rows)
+        };
+        let matrices = self.keys.iter().flatten().map(of_matrix).fold(0, usize::saturating_add);
+        // A buffer has at least one number.
+        let vectors = size_of::<f32>() * self.vectors.values.len().max(1);
+        matrices.saturating_add(vectors)
+    }
+
+    /// Type, rows and columns of the matrices of a linear step.
+    pub(super) fn linear(
+        &self,
+        step: usize,
+        weights: &Weights,
+    ) -> impl Iterator<Item = (BlockType, usize, usize)> {
+        self.runs[&step].iter().map(|run| {
+            let (ty, _, cols, _) = matrix(weights, run[0].weight);
+            let rows = run.iter().map(|part| matrix(weights, part.weight).1).sum();
+            (ty, rows, cols)
+        })
+    }
+}
+
 /// A plan's weights on the device.
 #[derive(Debug)]
 pub(super) struct DeviceWeights {
@@ -243,44 +299,20 @@ pub(super) struct DeviceWeights {
 }
 
 impl DeviceWeights {
-    /// Copies the weights of `plan` to the device.
+    /// Copies the weights of a plan to the device.
     ///
     /// # Errors
     /// If memory runs out, a type or a size is not one the device takes, or it is
     /// lost.
-    pub(super) fn upload(gpu: &Gpu, plan: &Plan, weights: &Weights) -> Result<Self, Error> {
-        let n_uses = matrix_uses(plan);
-        let mut keys: Vec<MatrixKey> = Vec::new();
-        let mut all_runs = HashMap::new();
-        let mut places = Vectors::default();
-        for (i, step) in plan.steps.iter().enumerate() {
-            match &step.op {
-                Op::Embed { table, .. } | Op::PosEmbed { table } => keys.push(vec![*table]),
-                Op::RopeTable(angles) => {
-                    let frequencies = angles.inv_freq.iter().copied();
-                    places.add(VectorKey::Frequencies(i), frequencies);
-                }
-                Op::Attention(attention) => places.add_weight(weights, attention.sinks),
-                Op::Norm(norm) => {
-                    places.add_weight(weights, norm.weight);
-                    places.add_weight(weights, norm.bias);
-                }
-                Op::Linear { parts, .. } => {
-                    let of_step = runs(parts, weights, &n_uses);
-                    for run in &of_step {
-                        keys.push(key_of(run));
-                        places.add_biases(weights, run);
-                    }
-                    all_runs.insert(i, of_step.into_iter().map(<[_]>::to_vec).collect());
-                }
-                _ => {}
-            }
-        }
-        keys.sort();
-        keys.dedup();
-        let matrices = upload_matrices(gpu, weights, keys)?;
+    pub(super) fn upload(
+        gpu: &Gpu,
+        layout: WeightLayout,
+        weights: &Weights,
+    ) -> Result<Self, Error> {
+        let WeightLayout { keys, runs, vectors: mut places } = layout;
+        let matrices = upload_matrices(gpu, weights, &keys)?;
         let vectors = places.upload(gpu)?;
-        Ok(Self { matrices, runs: all_runs, places, vectors })
+        Ok(Self { matrices, runs, places, vectors })
     }
 
     /// The matrix of a table.

@@ -2,18 +2,17 @@
 //! 32-bit numbers.
 //!
 //! The list begins with ranges of rows, at fixed places; then come lists at
-//! places that depend on the row limits, one behind the other; at the end, of
-//! varying length, the block tables. Kernels are bound to the places once.
+//! places that depend on the row limits and the context, one behind the other; at
+//! the end, of varying length, the block tables. Kernels are bound to the places
+//! once. Every list has room for the largest step that there can be. What they
+//! describe may still be too much for the scratch memory of attention, so generated
+//! rows are attended to in waves.
 
 use crate::backend::{Batch, BatchGroup};
 use crate::graph::RowDomain;
 use crate::plan::RowLimits;
-use realizar_kernels_wgpu::{RowsAt, SPLIT, TILE_ROWS};
+use realizar_kernels_wgpu::{RowsAt, SPLIT, Splits, TILE_ROWS};
 use realizar_kvcache::PAGE_LEN;
-
-/// A list of a step is longer than there is room for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TooLong(pub(super) &'static str);
 
 /// Which rows of a domain a kernel works on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +73,25 @@ pub(super) struct GroupShape {
     pub(super) n_pages: usize,
 }
 
+impl GroupShape {
+    /// The maximum number of work items of a generated row.
+    fn items_of_row(&self, max_seq_len: usize) -> usize {
+        let split = SPLIT as usize;
+        match self.window {
+            // A window need not begin with a split.
+            Some(window) if window < max_seq_len => window.div_ceil(split) + 1,
+            _ => max_seq_len.div_ceil(split),
+        }
+    }
+
+    /// The maximum number of pages of all block tables of a step.
+    fn table_pages(&self, max_seq_len: usize, max_rows: usize) -> usize {
+        // Each sequence of a step writes to a page that no other has.
+        let n_seqs = max_rows.min(self.n_pages);
+        n_seqs.saturating_mul(max_seq_len.div_ceil(PAGE_LEN).min(self.n_pages))
+    }
+}
+
 /// The places of a group's lists.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GroupPlaces {
@@ -81,18 +99,16 @@ pub(super) struct GroupPlaces {
     pub(super) slots_at: u32, // [n_rows]
     /// What is added to an absolute page number to find the page's word.
     pub(super) bases_at: u32, // [n_seqs]
-    /// Each row's first work item.
-    pub(super) first_item_at: u32, // [n_generated]
-    /// Row and split of each work item.
-    pub(super) items_at: u32, // [n_items, 2]
+    /// The work items of generated rows, and their waves.
+    pub(super) splits: Splits,
     window: Option<usize>,
-    /// Work items that there is room for.
-    pub(super) max_items: usize,
+    /// The maximum number of work items of a wave.
+    pub(super) wave_items: usize,
 }
 
-/// The list and its places.
-#[derive(Debug)]
-pub(super) struct Words {
+/// The places of all lists.
+#[derive(Debug, Clone)]
+pub(super) struct Places {
     /// The token of each row.
     pub(super) tokens_at: u32, // [n_rows]
     /// Its position.
@@ -105,39 +121,25 @@ pub(super) struct Words {
     pub(super) tiles_at: u32, // [n_tiles, 2]
     pub(super) groups: Vec<GroupPlaces>,
     tables_at: usize,
-    /// Words that there is room for.
-    capacity: usize,
-    words: Vec<u32>,
-    n_tiles: u32,
-    n_items: Vec<u32>, // [n_groups]
+    /// Words of the largest step.
+    pub(super) n_words: usize,
+    max_rows: usize,
 }
 
-/// Rows of sequences of full length that can generate in one step, where
-/// sequences share pages or one generates several tokens.
-const FULL_ROWS: usize = 16;
-
-/// The most work items of a step in a group: of a row for each sequence when the
-/// pool is full, or of a few rows of full length.
-fn max_items(group: &GroupShape, max_seq_len: usize, max_rows: usize) -> usize {
-    let split = SPLIT as usize;
-    // A row sees its context or its window, which need not begin with a split.
-    let seen = group.window.map_or(max_seq_len, |window| window.min(max_seq_len));
-    let of_row = seen.div_ceil(split) + 1;
-    let of_pool = (group.n_pages * PAGE_LEN).div_ceil(split) + 2 * max_rows;
-    (of_row * max_rows).min(of_pool.max(of_row * FULL_ROWS))
-}
-
-/// Words for block tables, per page of the pools: sequences may share pages.
-const TABLE_WORDS: usize = 8;
-
-impl Words {
+impl Places {
     /// Places for batches up to `limits` of sequences up to `max_seq_len` over these
-    /// groups.
-    pub(super) fn new(limits: RowLimits, max_seq_len: usize, groups: &[GroupShape]) -> Self {
+    /// groups. A wave of generated rows has up to `wave_items` work items, or as many
+    /// as a single row may have where that is more.
+    pub(super) fn new(
+        limits: RowLimits,
+        max_seq_len: usize,
+        groups: &[GroupShape],
+        wave_items: usize,
+    ) -> Self {
         let mut end = RANGES;
         let mut place = |n: usize| {
             let at = end as u32;
-            end += n;
+            end = end.saturating_add(n);
             at
         };
         let n = limits.tokens;
@@ -145,39 +147,73 @@ impl Words {
         let (outputs_at, seq_of_row_at) = (place(limits.outputs), place(n));
         let tiles_at = place(2 * n);
         let places = |group: &GroupShape| {
-            let max_items = max_items(group, max_seq_len, n);
+            let of_row = group.items_of_row(max_seq_len);
+            let max_items = of_row.saturating_mul(n);
             GroupPlaces {
                 slots_at: place(n),
                 bases_at: place(n),
-                first_item_at: place(n),
-                items_at: place(2 * max_items),
+                splits: Splits {
+                    items_at: place(max_items.saturating_mul(2)),
+                    first_item_at: place(n),
+                    waves_at: place(Splits::WAVE_WORDS as usize + n),
+                },
                 window: group.window,
-                max_items,
+                wave_items: wave_items.max(of_row).min(max_items),
             }
         };
         let places: Vec<GroupPlaces> = groups.iter().map(places).collect();
-        let table_words: usize = groups.iter().map(|group| TABLE_WORDS * group.n_pages).sum();
-        let capacity = end + table_words;
-        let mut words = Vec::with_capacity(capacity);
-        words.resize(end, 0);
+        let tables = groups.iter().map(|group| group.table_pages(max_seq_len, n));
         Self {
             tokens_at,
             positions_at,
             outputs_at,
             seq_of_row_at,
             tiles_at,
-            n_items: vec![0; places.len()],
             groups: places,
             tables_at: end,
-            capacity,
-            words,
-            n_tiles: 0,
+            n_words: tables.fold(end, usize::saturating_add),
+            max_rows: n,
         }
+    }
+}
+
+/// Generated rows that are attended to together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wave {
+    /// Their work items.
+    pub(super) n_items: u32,
+    pub(super) n_rows: u32,
+}
+
+/// The work of attention in a group's layers.
+#[derive(Debug, Default)]
+struct Work {
+    waves: Vec<Wave>,
+    /// Positions that all rows see, added up.
+    n_seen: u64,
+}
+
+/// The list of a step.
+#[derive(Debug)]
+pub(super) struct Words {
+    places: Places,
+    words: Vec<u32>,
+    n_tiles: u32,
+    work: Vec<Work>, // [n_groups]
+}
+
+impl Words {
+    pub(super) fn new(places: Places) -> Self {
+        let mut words = Vec::with_capacity(places.n_words);
+        words.resize(places.tables_at, 0);
+        let work = |_: &_| Work { waves: Vec::with_capacity(places.max_rows), n_seen: 0 };
+        Self { words, n_tiles: 0, work: places.groups.iter().map(work).collect(), places }
     }
 
     /// Words that there is room for.
+    #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
-        self.capacity
+        self.words.capacity()
     }
 
     /// The words of the step that was filled in last.
@@ -190,29 +226,35 @@ impl Words {
         self.n_tiles
     }
 
-    /// Work items of generated rows in that step, of a group.
-    pub(super) fn n_items(&self, group: usize) -> u32 {
-        self.n_items[group]
+    /// The waves of generated rows in that step, in a group.
+    pub(super) fn waves(&self, group: usize) -> &[Wave] {
+        &self.work[group].waves
+    }
+
+    /// Positions that the rows of that step see in a group, added up.
+    pub(super) fn n_seen(&self, group: usize) -> u64 {
+        self.work[group].n_seen
     }
 
     /// Fills in the words of `batch`.
     ///
-    /// # Errors
-    /// If its block tables or its generated rows are too long for the lists.
-    pub(super) fn fill(&mut self, batch: &Batch) -> Result<(), TooLong> {
-        self.words.truncate(self.tables_at);
+    /// # Panics
+    /// If the batch is larger than the places were made for.
+    pub(super) fn fill(&mut self, batch: &Batch) {
+        assert!(batch.n_rows() <= self.places.max_rows, "{} rows", batch.n_rows());
+        self.words.truncate(self.places.tables_at);
         let counts = RowCounts::of(batch);
         self.words[..RANGES].copy_from_slice(&counts.0);
         for (at, list) in [
-            (self.tokens_at, &batch.tokens),
-            (self.positions_at, &batch.positions),
-            (self.outputs_at, &batch.outputs),
+            (self.places.tokens_at, &batch.tokens),
+            (self.places.positions_at, &batch.positions),
+            (self.places.outputs_at, &batch.outputs),
         ] {
             self.words[at as usize..][..list.len()].copy_from_slice(list);
         }
         let mut n_tiles = 0;
         for (i, seq) in batch.seqs.iter().enumerate() {
-            let rows = self.seq_of_row_at as usize + seq.first_row;
+            let rows = self.places.seq_of_row_at as usize + seq.first_row;
             self.words[rows..rows + seq.n_rows].fill(i as u32);
             if seq.first_row < batch.n_generated {
                 continue;
@@ -220,30 +262,29 @@ impl Words {
             for first in (0..seq.n_rows).step_by(TILE_ROWS as usize) {
                 let n_rows = (seq.n_rows - first).min(TILE_ROWS as usize);
                 let tile = [(seq.first_row + first) as u32, n_rows as u32];
-                self.words[self.tiles_at as usize + 2 * n_tiles..][..2].copy_from_slice(&tile);
+                let at = self.places.tiles_at as usize + 2 * n_tiles;
+                self.words[at..at + 2].copy_from_slice(&tile);
                 n_tiles += 1;
             }
         }
         self.n_tiles = n_tiles as u32;
         for (i, group) in batch.groups.iter().enumerate() {
-            self.fill_tables(i, batch, group)?;
-            self.fill_items(i, batch)?;
+            self.fill_tables(i, batch, group);
+            self.fill_work(i, batch);
         }
-        Ok(())
     }
 
     /// Slots and block tables of group `i`.
-    fn fill_tables(&mut self, i: usize, batch: &Batch, group: &BatchGroup) -> Result<(), TooLong> {
-        let places = self.groups[i];
+    fn fill_tables(&mut self, i: usize, batch: &Batch, group: &BatchGroup) {
+        let places = self.places.groups[i];
         for (word, (page, idx)) in
             self.words[places.slots_at as usize..].iter_mut().zip(&group.slots)
         {
             *word = page * PAGE_LEN as u32 + idx;
         }
         let first = self.words.len();
-        if first + group.pages.len() > self.capacity {
-            return Err(TooLong("block tables"));
-        }
+        let n_pages = group.pages.len();
+        assert!(first + n_pages <= self.places.n_words, "block tables of {n_pages} pages");
         self.words.extend_from_slice(&group.pages);
         for (seq, table) in group.tables.iter().enumerate().take(batch.seqs.len()) {
             let base = (first + table.start) as u32;
@@ -252,27 +293,42 @@ impl Words {
             let base = base.wrapping_sub(table.first_page as u32);
             self.words[places.bases_at as usize + seq] = base;
         }
-        Ok(())
     }
 
-    /// Work items of the generated rows for group `i`.
-    fn fill_items(&mut self, i: usize, batch: &Batch) -> Result<(), TooLong> {
-        let places = self.groups[i];
+    /// Work items and waves of the generated rows for group `i`.
+    fn fill_work(&mut self, i: usize, batch: &Batch) {
+        let GroupPlaces { splits, window, wave_items, .. } = self.places.groups[i];
+        let Work { waves, n_seen } = &mut self.work[i];
+        let first_seen = |pos: u32| window.map_or(0, |w| (pos as usize + 1).saturating_sub(w));
+        let seen = |&pos: &u32| u64::from(pos) + 1 - first_seen(pos) as u64;
+        *n_seen = batch.positions.iter().map(seen).sum();
+        waves.clear();
+        let (items_at, first_item_at) = (splits.items_at as usize, splits.first_item_at as usize);
+        let waves_at = splits.waves_at as usize;
         let mut n_items = 0;
         for (row, &pos) in batch.positions[..batch.n_generated].iter().enumerate() {
-            self.words[places.first_item_at as usize + row] = n_items as u32;
-            let first_pos = places.window.map_or(0, |w| (pos as usize + 1).saturating_sub(w));
-            for split in first_pos as u32 / SPLIT..=pos / SPLIT {
-                if n_items == places.max_items {
-                    return Err(TooLong("contexts of the generated rows"));
+            self.words[first_item_at + row] = n_items as u32;
+            let of_row = first_seen(pos) as u32 / SPLIT..=pos / SPLIT;
+            let n_of_row = of_row.clone().count() as u32;
+            match waves.last_mut() {
+                Some(wave) if (wave.n_items + n_of_row) as usize <= wave_items => {
+                    wave.n_items += n_of_row;
+                    wave.n_rows += 1;
                 }
+                _ => {
+                    let at = waves_at + Splits::WAVE_WORDS as usize + waves.len();
+                    self.words[at] = row as u32;
+                    waves.push(Wave { n_items: n_of_row, n_rows: 1 });
+                }
+            }
+            for split in of_row {
                 let item = [row as u32, split];
-                self.words[places.items_at as usize + 2 * n_items..][..2].copy_from_slice(&item);
+                self.words[items_at + 2 * n_items..][..2].copy_from_slice(&item);
                 n_items += 1;
             }
         }
-        self.n_items[i] = n_items as u32;
-        Ok(())
+        // The first wave begins with the first item and row.
+        self.words[waves_at..][..4].copy_from_slice(&[0, 0, 0, waves.len() as u32]);
     }
 }
 
@@ -309,26 +365,29 @@ mod tests {
     fn a_batch_in_words() {
         let limits = RowLimits { tokens: 32, outputs: 4 };
         let group = GroupShape { window: Some(300), n_pages: 40 };
-        let mut words = Words::new(limits, 1024, &[group]);
-        words.fill(&batch()).unwrap();
+        let places = Places::new(limits, 1024, &[group], 100);
+        let mut words = Words::new(places.clone());
+        words.fill(&batch());
         let list = |at: u32, n: usize| words.words()[at as usize..][..n].to_vec();
         assert_eq!(list(0, 12), [0, 22, 0, 2, 2, 20, 0, 3, 0, 2, 2, 1]);
-        assert_eq!(list(words.tokens_at, 3), [100, 101, 102]);
-        assert_eq!(list(words.outputs_at, 3), [0, 1, 21]);
-        assert_eq!(list(words.seq_of_row_at, 4), [0, 1, 2, 2]);
+        assert_eq!(list(places.tokens_at, 3), [100, 101, 102]);
+        assert_eq!(list(places.outputs_at, 3), [0, 1, 21]);
+        assert_eq!(list(places.seq_of_row_at, 4), [0, 1, 2, 2]);
         // A prompt's tiles begin with its first row.
         let mut tiles = Vec::new();
         for first in (0..20).step_by(TILE_ROWS as usize) {
             tiles.extend([2 + first, (20 - first).min(TILE_ROWS)]);
         }
-        assert_eq!(list(words.tiles_at, tiles.len()), tiles);
+        assert_eq!(list(places.tiles_at, tiles.len()), tiles);
         assert_eq!(words.n_tiles() as usize, tiles.len() / 2);
-        let places = words.groups[0];
+        let places = places.groups[0];
         assert_eq!(list(places.slots_at, 3), [9 * 32 + 5, 31 * 32 + 24, 9 * 32 + 8]);
         // Position 600 with a window of 300 sees from 301 on: splits 1 and 2.
-        assert_eq!(list(places.items_at, 6), [0, 0, 1, 1, 1, 2]);
-        assert_eq!(list(places.first_item_at, 2), [0, 1]);
-        assert_eq!(words.n_items(0), 3);
+        assert_eq!(list(places.splits.items_at, 6), [0, 0, 1, 1, 1, 2]);
+        assert_eq!(list(places.splits.first_item_at, 2), [0, 1]);
+        assert_eq!(words.waves(0), [Wave { n_items: 3, n_rows: 2 }]);
+        assert_eq!(list(places.splits.waves_at, 5), [0, 0, 0, 1, 0]);
+        assert_eq!(words.n_seen(0), 6 + 300 + (41..=60).sum::<u64>());
         // Position 600 is on page 18 of its sequence: the second that is kept.
         let base = list(places.bases_at, 3);
         let page = |seq: usize, p: u32| words.words()[base[seq].wrapping_add(p) as usize];
@@ -336,32 +395,77 @@ mod tests {
     }
 
     #[test]
-    fn room_grows_with_what_can_be_seen() {
-        let group = |window, n_pages| GroupShape { window, n_pages };
-        for (window, n_pages, max_seq_len, max_rows, expected) in [
-            // One sequence: its splits for each row, up to sixteen rows.
-            (None, 256, 8192, 8, 8 * 33),
-            (None, 256, 8192, 256, 32 + 512),
-            // Many sequences: those of the pool.
-            (None, 16_384, 8192, 256, 2048 + 512),
-            (Some(512), 64, 8192, 256, 8 + 512),
-            (Some(512), 64, 8192, 4, 12),
+    fn rows_run_in_waves_of_whole_rows() {
+        let limits = RowLimits { tokens: 32, outputs: 4 };
+        let group = GroupShape { window: None, n_pages: 40 };
+        // Contexts of 1, 4, 1, 2, 2 and 3 splits.
+        let mut batch = Batch::with_capacity(32, 1);
+        batch.positions = vec![0, 1023, 255, 256, 511, 767];
+        batch.tokens = vec![3; 6];
+        batch.n_generated = 6;
+        let waves = |all: &[(u32, u32)]| -> Vec<Wave> {
+            all.iter().map(|&(n_items, n_rows)| Wave { n_items, n_rows }).collect()
+        };
+        for (wave_items, expected, first_rows) in [
+            // A row of full length fits any wave.
+            (1, waves(&[(1, 1), (4, 1), (3, 2), (2, 1), (3, 1)]), vec![0, 1, 2, 4, 5]),
+            (5, waves(&[(5, 2), (5, 3), (3, 1)]), vec![0, 2, 5]),
+            (12, waves(&[(10, 5), (3, 1)]), vec![0, 5]),
+            (13, waves(&[(13, 6)]), vec![0]),
         ] {
-            let found = max_items(&group(window, n_pages), max_seq_len, max_rows);
-            assert_eq!(found, expected, "{window:?} {n_pages} {max_seq_len} {max_rows}");
+            let places = Places::new(limits, 1024, &[group], wave_items);
+            let mut words = Words::new(places.clone());
+            words.fill(&batch);
+            assert_eq!(words.waves(0), expected, "{wave_items}");
+            let Splits { waves_at, first_item_at, .. } = places.groups[0].splits;
+            let list = |at: u32, n: usize| words.words()[at as usize..][..n].to_vec();
+            assert_eq!(list(first_item_at, 6), [0, 1, 5, 6, 8, 10]);
+            assert_eq!(list(waves_at, 4), [0, 0, 0, expected.len() as u32]);
+            assert_eq!(list(waves_at + Splits::WAVE_WORDS, expected.len()), first_rows);
         }
     }
 
     #[test]
-    fn what_does_not_fit_is_an_error() {
-        let limits = RowLimits { tokens: 32, outputs: 4 };
-        let mut words = Words::new(limits, 1024, &[GroupShape { window: None, n_pages: 1 }]);
-        let mut long = batch();
-        long.groups[0].pages = vec![0; 9];
-        assert_eq!(words.fill(&long), Err(TooLong("block tables")));
-        let mut words = Words::new(limits, 1024, &[GroupShape { window: None, n_pages: 40 }]);
-        let mut many = batch();
-        many.positions = vec![100_000; 22];
-        assert_eq!(words.fill(&many), Err(TooLong("contexts of the generated rows")));
+    fn there_is_room_for_the_largest_step() {
+        let group = |window, n_pages| GroupShape { window, n_pages };
+        // As many rows as there may be, each of a sequence of its own where there are
+        // pages for it, at the end of the context.
+        for (window, n_pages, max_seq_len, max_rows) in [
+            (None, 256, 8192, 80),
+            (None, 3, 8192, 80),
+            (None, 1024, 1000, 16),
+            (Some(512), 64, 8192, 80),
+            (Some(1), 64, 257, 7),
+            (Some(4096), 64, 300, 7),
+        ] {
+            let limits = RowLimits { tokens: max_rows, outputs: max_rows };
+            let groups = [group(window, n_pages), group(None, n_pages)];
+            let mut words = Words::new(Places::new(limits, max_seq_len, &groups, 20));
+            let mut batch = Batch::with_capacity(max_rows, 2);
+            let n_seqs = max_rows.min(n_pages);
+            let first_rows = (0..n_seqs).map(|seq| seq * max_rows / n_seqs);
+            let ends = first_rows.clone().skip(1).chain([max_rows]);
+            let seqs = first_rows.zip(ends).map(|(first_row, end)| BatchSeq {
+                first_row,
+                n_rows: end - first_row,
+                first_pos: max_seq_len - 1,
+            });
+            batch.seqs = seqs.collect();
+            batch.tokens = vec![3; max_rows];
+            batch.positions = vec![max_seq_len as u32 - 1; max_rows];
+            batch.n_generated = max_rows;
+            let len = max_seq_len.div_ceil(PAGE_LEN).min(n_pages);
+            for group in &mut batch.groups {
+                let table = |seq| SeqTable { start: seq * len, len, first_page: 0 };
+                group.tables = (0..n_seqs).map(table).collect();
+                group.pages = vec![0; n_seqs * len];
+                group.slots = vec![(0, 0); max_rows];
+            }
+            words.fill(&batch);
+            for group in 0..2 {
+                let n_rows: u32 = words.waves(group).iter().map(|wave| wave.n_rows).sum();
+                assert_eq!(n_rows as usize, max_rows, "{window:?} {max_seq_len}");
+            }
+        }
     }
 }

@@ -1,0 +1,110 @@
+//! What loading takes is what [`Backend::memory`] says.
+
+#[path = "../../../tests/it/common/quantized.rs"]
+mod quantized;
+#[path = "../../../tests/it/common/tiny.rs"]
+mod tiny;
+
+use super::*;
+use crate::backend::Arithmetic;
+use crate::backend::cpu::CpuBackend;
+use crate::{LoadOptions, Model, ModelOutput};
+use realizar_kernels_wgpu::Adapter;
+use realizar_quant::BlockType;
+use std::path::Path;
+use std::sync::Mutex;
+
+/// A model's memory: what was told, and what loading took.
+#[derive(Debug, Clone, Copy)]
+struct Loaded {
+    told: MemoryUse,
+    device_bytes: u64,
+    host_bytes: u64,
+}
+
+/// A backend that notes what loading takes.
+#[derive(Debug)]
+struct Spy {
+    backend: WgpuBackend,
+    loaded: Mutex<Vec<Loaded>>,
+}
+
+impl Backend for Spy {
+    fn name(&self) -> String {
+        self.backend.name()
+    }
+
+    fn fusions(&self) -> Fusions {
+        self.backend.fusions()
+    }
+
+    fn memory(&self, plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> MemoryUse {
+        self.backend.memory(plan, weights, options)
+    }
+
+    fn load(
+        &self,
+        plan: Plan,
+        weights: Weights,
+        options: &ExecutableOptions,
+    ) -> Result<Box<dyn Executable>, Error> {
+        let told = self.memory(&plan, &weights, options);
+        let before = self.backend.gpu.allocated_bytes();
+        let executable = self.backend.load_executable(plan, &weights, options)?;
+        let device_bytes = self.backend.gpu.allocated_bytes() - before;
+        let host_bytes = executable.host_bytes();
+        self.loaded.lock().unwrap().push(Loaded { told, device_bytes, host_bytes });
+        Ok(Box::new(executable))
+    }
+}
+
+#[test]
+fn memory_is_what_loading_takes() {
+    if Adapter::all().is_empty() {
+        println!("skipped: no GPU adapter on this machine");
+        return;
+    }
+    use BlockType::{F16, F32, Q4_K, Q6_K, Q8_0};
+    let dir = tempfile::tempdir().unwrap();
+    let mixed = dir.path().join("quantized.gguf");
+    quantized::write_quantized(&mixed, &[Q8_0, Q4_K, F16, Q6_K, F32]);
+    let names = ["llama", "gemma3_text", "gpt2", "phi", "qwen3"];
+    let paths: Vec<_> = names.into_iter().map(tiny::tiny).chain([mixed]).collect();
+    let usual = LoadOptions { max_seq_len: Some(96), ..LoadOptions::default() };
+    let all_options = [
+        usual.clone(),
+        LoadOptions { chunk: 1, max_outputs: 1, profile: true, ..usual.clone() },
+        LoadOptions { arithmetic: Arithmetic::F32, max_seqs: 3, ..usual.clone() },
+        LoadOptions {
+            kv_type: Some(F32),
+            kv_tokens: Some(70),
+            prefix_cache: true,
+            ..usual.clone()
+        },
+        LoadOptions { output: ModelOutput::Embeddings, ..usual },
+    ];
+    let gpu = Gpu::open(0, GpuOptions::default()).unwrap();
+    let cpu = CpuBackend::new(Some(1), None).unwrap();
+    for attention_bytes in [ATTENTION_BYTES, 0] {
+        let backend = WgpuBackend::new(gpu.clone()).with_attention_bytes(attention_bytes);
+        let spy = Spy { backend, loaded: Mutex::new(Vec::new()) };
+        let check = |path: &Path, options: &LoadOptions, loaded: Result<Model, Error>| {
+            let model = loaded.unwrap();
+            let Loaded { told, device_bytes, host_bytes } =
+                spy.loaded.lock().unwrap().pop().unwrap();
+            let total = told.total() as u64;
+            assert_eq!(total, device_bytes + host_bytes, "{path:?} {options:?}: {told:?}");
+            drop(model);
+            assert_eq!(gpu.allocated_bytes(), 0);
+        };
+        for path in &paths {
+            for options in &all_options {
+                check(path, options, Model::load(path, &spy, options));
+            }
+            // A layer on the GPU, the rest on the CPU, and the other way around.
+            let options = &all_options[0];
+            check(path, options, Model::load_split(path, &cpu, &spy, 1, options));
+            check(path, options, Model::load_split(path, &spy, &cpu, 1, options));
+        }
+    }
+}
