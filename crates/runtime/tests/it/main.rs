@@ -7,6 +7,7 @@ mod constrain;
 mod embeddings;
 mod engine;
 mod graphs;
+mod guarded_prompts;
 mod hf_vocab;
 mod memory;
 mod metrics;
