@@ -2,13 +2,16 @@
 //! context-free grammars.
 //!
 //! A [`Constrainer`] compiles a [`Grammar`] for a tokenizer. The [`Constraint`] that comes out
-//! says for each token of an answer which ones may come next. The parsing of text by tokens is
-//! the library llguidance's; what is around it here makes sure that nothing is let through that
-//! the grammar does not say.
+//! says for each token of an answer which ones may come next; with
+//! [`Constraint::after_reasoning`] the grammar begins behind a model's reasoning.
+//!
+//! The parsing of text by tokens is the library llguidance's; what is around it here makes sure
+//! that nothing is let through that the grammar does not say.
 
 mod error;
 mod gbnf;
 mod lark;
+mod reasoning;
 mod regex;
 mod schema;
 mod state;
@@ -22,6 +25,7 @@ use llguidance::{Matcher, ParserFactory};
 use crate::tokenizer::Tokenizer;
 pub use error::Error;
 use error::message;
+pub use reasoning::Reasoning;
 use state::Tokens;
 pub use state::{Constraint, TokenMask};
 

@@ -11,6 +11,7 @@ use realizar_runtime::{FinishReason, GenerateParams, LoadOptions, Model};
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 
+mod reasoning;
 mod refused;
 
 /// Tokens of the vocabulary beyond the bytes: text of several bytes, some of it twice.
@@ -24,6 +25,11 @@ const EOT: u32 = 258;
 
 /// A byte-level vocabulary: id = byte value, three control tokens, then [`WORDS`].
 fn tokenizer() -> Tokenizer {
+    tokenizer_of(WORDS)
+}
+
+/// The same with other words.
+fn tokenizer_of(words: &[&str]) -> Tokenizer {
     let printable = |b: &u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     let byte_char = |byte: u8| {
         let n_before = (0..byte).filter(|b| !printable(b)).count() as u32;
@@ -36,7 +42,7 @@ fn tokenizer() -> Tokenizer {
         tokens.push(control.to_owned());
         types.push(3);
     }
-    for word in WORDS {
+    for word in words {
         tokens.push(spelled(word));
         types.push(1);
     }
