@@ -4,6 +4,7 @@ use super::document::Document;
 use realizar_formats::{Gguf, GgufWriter};
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::engine::{Engine, EngineOptions, EngineStats};
+use realizar_runtime::template::ChatTemplate;
 use realizar_runtime::{LoadOptions, Model, ModelOutput};
 use realizar_server::{AppState, Models, ServedModel, Server, ServerConfig};
 use serde_json::Value;
@@ -75,8 +76,22 @@ impl TestServer {
         Self::with(|_| {}, EngineOptions::default())
     }
 
+    /// A server with another chat template.
+    pub(crate) fn with_template(template: &str) -> Self {
+        let template = ChatTemplate::new(template, "<s>", "</s>").expect("a template");
+        Self::serve(Some(template), |_| {}, EngineOptions::default())
+    }
+
     /// A server with the settings that `change` makes.
     pub(crate) fn with(change: impl FnOnce(&mut ServerConfig), engine: EngineOptions) -> Self {
+        Self::serve(None, change, engine)
+    }
+
+    fn serve(
+        template: Option<ChatTemplate>,
+        change: impl FnOnce(&mut ServerConfig),
+        engine: EngineOptions,
+    ) -> Self {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join(MODEL);
         write_model(&path);
@@ -88,6 +103,7 @@ impl TestServer {
         let models = Models::new();
         let mut served = ServedModel::new("tiny", engine);
         served.aliases = vec!["small".to_owned(), "org/tiny".to_owned()];
+        served.template = template;
         models.add(served).expect("the only model");
         Self::of(models, change)
     }
