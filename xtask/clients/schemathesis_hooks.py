@@ -63,7 +63,7 @@ def answerable(body):
         body.pop("add_generation_prompt", None)
     if "messages" in body:
         body.pop("documents", None)
-    for key in ["reasoning_effort", "reasoning", "thinking", "output_config", "dimensions"]:
+    for key in ["reasoning_effort", "reasoning", "thinking", "thinking_budget_tokens", "output_config", "dimensions"]:
         body.pop(key, None)
     if not body.get("tools") or isinstance(body.get("tool_choice"), dict):
         body.pop("tool_choice", None)

@@ -118,10 +118,12 @@ impl Engine {
             );
         };
         let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
-        let text = template.render(messages, &options)?;
-        tracing::debug!("prompt {text:?}");
+        let tokenizer = self.model.tokenizer()?;
+        let text = template.render_prompt(messages, &options, tokenizer)?;
+        tracing::debug!("prompt {:?}", text.text());
         // The template writes the special tokens itself.
-        self.encode(&text, EncodeOptions { add_special: false, parse_special: true })
+        let options = EncodeOptions { add_special: false, parse_special: true };
+        Ok(tokenizer.encode_guarded(&text, options)?)
     }
 
     pub(crate) fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>> {

@@ -15,6 +15,8 @@ pub struct ConversationRequest {
     pub model: String,
     /// The conversation, as OpenAI's chat API has it.
     pub messages: Vec<Message>,
+    /// The answer goes on with the last message.
+    pub continues: bool,
     /// The tools.
     pub tools: ToolRequest,
     /// The most tokens to generate.

@@ -30,6 +30,7 @@ const MESSAGES_NAMES: &[(&str, &str)] = &[
     ("reasoning_effort", "output_config.effort"),
     ("response_format.json_schema.schema", "output_config.format.schema"),
     ("stop", "stop_sequences"),
+    ("thinking_budget_tokens", "thinking.budget_tokens"),
 ];
 
 /// Parameters of chat completions, and what the responses API calls them.
@@ -132,9 +133,6 @@ async fn read(
 
 async fn read_chat(state: &AppState, request: ConversationRequest) -> Result<Chat, ApiError> {
     let model = state.model(Some(&request.model)).await?;
-    if request.reasoning.budget_tokens.is_some() {
-        return Err(ApiError::unsupported("thinking.budget_tokens"));
-    }
     let mut body = Map::new();
     let mut set = |name: &str, value: Option<Value>| {
         body.extend(value.map(|value| (name.to_owned(), value)));
@@ -153,15 +151,24 @@ async fn read_chat(state: &AppState, request: ConversationRequest) -> Result<Cha
     set("top_k", request.top_k.map(|n| json!(n)));
     set("stop", (!request.stop.is_empty()).then(|| json!(request.stop)));
     set("response_format", request.response_format);
+    set("continue_final_message", request.continues.then(|| json!(true)));
     set("reasoning_effort", request.reasoning.effort.map(|effort| json!(effort)));
+    let mut budget = request.reasoning.budget_tokens;
     if let Some(enabled) = request.reasoning.enabled {
-        let source = model.chat_template()?.source();
-        if source.contains("enable_thinking") {
-            set("chat_template_kwargs", Some(json!({"enable_thinking": enabled})));
-        } else if enabled != model.chat_side()?.reasoning.is_some() {
-            return Err(ApiError::unsupported("thinking"));
+        let side = model.chat_side()?;
+        match side.traits.thinking_variable {
+            Some(name) => set("chat_template_kwargs", Some(json!({name: enabled}))),
+            None if enabled && side.reasoning.is_none() => {
+                let message =
+                    "the model's chat template shows no reasoning that could be turned on";
+                return Err(ApiError::invalid("thinking", message));
+            }
+            // A model that always reasons is stopped before it begins.
+            None if !enabled && side.reasoning.is_some() => budget = Some(0),
+            None => {}
         }
     }
+    set("thinking_budget_tokens", budget.map(|n| json!(n)));
     chat::read(state, &JsonBody::of(&Value::Object(body))).await
 }
 

@@ -6,6 +6,7 @@
 
 use realizar_runtime::template::{ChatTemplate, Content, Message, RenderOptions};
 use serde_json::{Map, Value, json};
+use std::time::SystemTime;
 
 use crate::fields::{Fields, InvalidRequest};
 
@@ -22,10 +23,20 @@ pub struct TemplateTraits {
     pub object_arguments: bool,
     /// The role `developer`.
     pub developer_role: bool,
+    /// The variable by which it is told of tools.
+    pub tools_variable: Option<&'static str>,
+    /// The variable, true or false, that turns reasoning on and off.
+    pub thinking_variable: Option<&'static str>,
 }
 
 /// Fields of a message that templates read as text.
 const TEXT_FIELDS: [&str; 4] = ["name", "reasoning", "reasoning_content", "tool_call_id"];
+
+/// Names of the variable by which templates are told of tools.
+const TOOLS_VARIABLES: [&str; 2] = ["tools", "xml_tools"];
+
+/// Names of the variable by which templates turn reasoning on and off.
+const THINKING_VARIABLES: [&str; 2] = ["enable_thinking", "thinking"];
 
 const NEEDLE: &str = "zqneedlezq";
 
@@ -77,7 +88,26 @@ impl TemplateTraits {
         let arguments = if object_arguments { object() } else { string() };
         let null_content =
             called(Value::Null, arguments).is_some_and(|text| !text.contains("None"));
-        Self { string_content, parts_content, null_content, object_arguments, developer_role }
+        let user = if string_content { json!("x") } else { json!([{"type": "text", "text": "x"}]) };
+        Self {
+            string_content,
+            parts_content,
+            null_content,
+            object_arguments,
+            developer_role,
+            tools_variable: variable(
+                template,
+                &user,
+                TOOLS_VARIABLES,
+                &[json!([tool()]), json!(null)],
+            ),
+            thinking_variable: variable(
+                template,
+                &user,
+                THINKING_VARIABLES,
+                &[json!(true), json!(false)],
+            ),
+        }
     }
 
     /// The messages of a request as the template reads them.
@@ -190,12 +220,57 @@ impl TemplateTraits {
     }
 }
 
+/// Which of these variables makes a difference between two values to what the template writes. One
+/// that it names is taken to, where it refuses to write anything.
+fn variable(
+    template: &ChatTemplate,
+    user: &Value,
+    names: [&'static str; 2],
+    values: &[Value; 2],
+) -> Option<&'static str> {
+    let turn = |role: &str| json!({"role": role, "content": user});
+    let conversations = [json!([turn("user")]), json!([turn("system"), turn("user")])];
+    let differs = |name: &str| {
+        let mut all_refused = true;
+        for messages in &conversations {
+            let [one, other] = [&values[0], &values[1]].map(|value| {
+                let messages: Vec<Message> = serde_json::from_value(messages.clone()).ok()?;
+                let extra = json!({name: value});
+                let options = RenderOptions {
+                    add_generation_prompt: true,
+                    tools: value.as_array().filter(|_| name == "tools").map(Vec::as_slice),
+                    extra: extra.as_object().filter(|_| name != "tools"),
+                    now: Some(SystemTime::UNIX_EPOCH),
+                };
+                template.render(&messages, &options).ok()
+            });
+            all_refused &= one.is_none() && other.is_none();
+            if one != other {
+                return true;
+            }
+        }
+        all_refused
+    };
+    names.into_iter().find(|name| has_word(template.source(), name) && differs(name))
+}
+
+/// Whether a text has a word that is not a part of a longer one.
+fn has_word(text: &str, word: &str) -> bool {
+    let in_word = |c: char| c.is_alphanumeric() || c == '_';
+    text.match_indices(word).any(|(at, _)| {
+        !text[..at].ends_with(in_word) && !text[at + word.len()..].starts_with(in_word)
+    })
+}
+
+fn tool() -> Value {
+    let parameters = json!({"type": "object", "properties": {"zqkey": {"type": "string"}}});
+    json!({"type": "function", "function": {"name": "probe", "description": "x", "parameters": parameters}})
+}
+
 /// What a template makes of a conversation; `None` if it refuses it.
 fn render(template: &ChatTemplate, messages: Value) -> Option<String> {
     let messages: Vec<Message> = serde_json::from_value(messages).ok()?;
-    let parameters = json!({"type": "object", "properties": {"zqkey": {"type": "string"}}});
-    let function = json!({"name": "probe", "description": "x", "parameters": parameters});
-    let tools = [json!({"type": "function", "function": function})];
+    let tools = [tool()];
     let options = RenderOptions { tools: Some(&tools), ..RenderOptions::default() };
     template.render(&messages, &options).ok()
 }
@@ -210,6 +285,8 @@ mod tests {
         null_content: false,
         object_arguments: true,
         developer_role: false,
+        tools_variable: None,
+        thinking_variable: None,
     };
 
     #[test]
@@ -242,6 +319,25 @@ mod tests {
         let developer =
             "{# developer #}{% for m in messages %}{{ m.role + m.content }}{% endfor %}";
         check(developer, TemplateTraits { developer_role: true, ..STRINGS });
+        let more = |more: &str| format!("{prints}{more}");
+        let traits = |tools_variable, thinking_variable| TemplateTraits {
+            tools_variable,
+            thinking_variable,
+            ..STRINGS
+        };
+        check(&more("{% if tools %}T{% endif %}"), traits(Some("tools"), None));
+        check(&more("{{ xml_tools }}{# tools #}"), traits(Some("xml_tools"), None));
+        let needs = ChatTemplate::new("{{ xml_tools | length }}", "", "").unwrap();
+        assert_eq!(TemplateTraits::of(&needs).tools_variable, Some("xml_tools"));
+        check(&more("no tools, no thinking"), STRINGS);
+        let thinks = "{% if enable_thinking is defined and not enable_thinking %}N{% endif %}";
+        check(&more(thinks), traits(None, Some("enable_thinking")));
+        check(&more("{{ thinking | default(false) }}"), traits(None, Some("thinking")));
+        let refuses = "{{ raise_exception('no') }}{{ tools }}";
+        assert_eq!(
+            TemplateTraits::of(&ChatTemplate::new(refuses, "", "").unwrap()).tools_variable,
+            Some("tools")
+        );
     }
 
     fn prepare(traits: TemplateTraits, messages: &Value) -> Result<Value, InvalidRequest> {

@@ -9,7 +9,7 @@ use crate::state::AppState;
 use crate::tools::ToolRequest;
 use axum::Json;
 use axum::extract::State;
-use realizar_runtime::tokenizer::EncodeOptions;
+use realizar_runtime::tokenizer::{EncodeOptions, GuardedText};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -48,10 +48,12 @@ pub(crate) async fn tokenize(
         return Err(ApiError::invalid(other, message));
     }
     let (text, add_special) = match (fields.prompt, fields.content) {
-        (Some(text), _) => (text, fields.add_special_tokens.unwrap_or(true)),
-        (None, Some(text)) => (text, fields.add_special.unwrap_or(false)),
+        (Some(text), _) => {
+            (GuardedText::unguarded(text), fields.add_special_tokens.unwrap_or(true))
+        }
+        (None, Some(text)) => (GuardedText::unguarded(text), fields.add_special.unwrap_or(false)),
         (None, None) if conversation.has_messages() => {
-            let text = conversation.render(&model, tools).await?;
+            let text = conversation.render(&model, tools).await?.text;
             (text, fields.add_special_tokens.unwrap_or(false))
         }
         (None, None) => {
@@ -65,7 +67,7 @@ pub(crate) async fn tokenize(
         (fields.return_token_strs.unwrap_or(false), fields.with_pieces.unwrap_or(false));
     let body = blocking(move || {
         let tokenizer = model.tokenizer();
-        let ids = tokenizer.encode(&text, options)?;
+        let ids = tokenizer.encode_guarded(&text, options)?;
         let piece = |id: u32| tokenizer.token_text(id);
         let tokens = match pieces {
             false => json!(ids),
@@ -130,6 +132,6 @@ pub(crate) async fn apply_template(
     let ModelField { model } = body.read()?;
     let conversation: ConversationFields = body.read()?;
     let model = state.model(model.as_deref()).await?;
-    let text = conversation.render(&model, tools_of(&body)?).await?;
-    Ok(Json(json!({"prompt": text})))
+    let rendered = conversation.render(&model, tools_of(&body)?).await?;
+    Ok(Json(json!({"prompt": rendered.text.text()})))
 }

@@ -4,7 +4,7 @@ use crate::error::ApiError;
 use crate::registry::ModelLease;
 use crate::served::ServedModel;
 use rayon::prelude::*;
-use realizar_runtime::tokenizer::{EncodeOptions, Infill};
+use realizar_runtime::tokenizer::{EncodeOptions, GuardedText, Infill};
 use serde::de::{Error as _, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
@@ -106,16 +106,35 @@ impl Prompt {
             Self::Text(text) => model.tokenizer().encode(text, options)?,
             Self::Ids(ids) => ids.clone(),
         };
-        let vocab_size = model.engine.model().vocab_size();
-        if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
-            let message = format!("token {id} is not in the vocabulary of {vocab_size} tokens");
-            return Err(ApiError::invalid("prompt", message));
-        }
-        match ids.is_empty() {
-            true => Err(ApiError::invalid("prompt", "the prompt has no tokens")),
-            false => Ok(ids),
-        }
+        check(model, ids)
     }
+}
+
+/// Token ids that the model has, at least one.
+fn check(model: &ServedModel, ids: Vec<u32>) -> Result<Vec<u32>, ApiError> {
+    let vocab_size = model.engine.model().vocab_size();
+    if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
+        let message = format!("token {id} is not in the vocabulary of {vocab_size} tokens");
+        return Err(ApiError::invalid("prompt", message));
+    }
+    match ids.is_empty() {
+        true => Err(ApiError::invalid("prompt", "the prompt has no tokens")),
+        false => Ok(ids),
+    }
+}
+
+/// The token ids of a conversation that was rendered; errors are those of `messages`.
+pub(crate) async fn encode_conversation(
+    model: &ModelLease,
+    text: GuardedText,
+    add_special: bool,
+) -> Result<Vec<u32>, ApiError> {
+    let model = model.clone();
+    let ids = blocking(move || {
+        let options = EncodeOptions { add_special, parse_special: true };
+        check(&model, model.tokenizer().encode_guarded(&text, options)?)
+    });
+    ids.await.map_err(|error| error.renamed(&[("prompt", "messages")]))
 }
 
 /// The token ids of each prompt.

@@ -4,6 +4,7 @@
 //! White space around the reasoning, and between it and the answer, is left out. The channels of
 //! gpt-oss are not known here.
 
+use realizar_runtime::constrain::Reasoning;
 use std::str::FromStr;
 
 use crate::tools::UnknownParser;
@@ -27,6 +28,18 @@ impl ReasoningFormat {
     /// Whether a prompt ends inside reasoning, because the template has begun it for the model.
     pub fn is_open_in(self, prompt: &str) -> bool {
         prompt.trim_end().ends_with(self.open())
+    }
+
+    /// Whether a prompt ends behind reasoning, because the template has left it out for the model.
+    pub fn is_closed_in(self, prompt: &str) -> bool {
+        prompt.trim_end().ends_with(self.close())
+    }
+
+    /// The reasoning as a constraint knows it: begun by the prompt or not, and of at most `budget`
+    /// tokens.
+    pub(crate) fn limited(self, is_open: bool, budget: Option<usize>) -> Reasoning {
+        let (open, close) = (self.open().to_owned(), self.close().to_owned());
+        Reasoning { open, close, is_open, budget }
     }
 
     /// The markers that the parser must see. Where one of them is a control token, its text must
@@ -204,6 +217,7 @@ mod tests {
             ("<|im_start|>assistant\n", false),
         ] {
             assert_eq!(Think.is_open_in(prompt), open, "{prompt:?}");
+            assert_eq!(Think.is_closed_in(prompt), prompt.contains("</think>"), "{prompt:?}");
         }
     }
 

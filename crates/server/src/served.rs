@@ -42,8 +42,6 @@ pub(crate) struct ChatSide {
     pub(crate) tools: Option<ToolFormat>,
     /// How it marks reasoning, if it does.
     pub(crate) reasoning: Option<ReasoningFormat>,
-    /// Whether the template tells the model of tools.
-    pub(crate) tells_of_tools: bool,
 }
 
 impl ServedModel {
@@ -90,7 +88,6 @@ impl ServedModel {
             traits: TemplateTraits::of(template),
             tools: self.tool_format.or_else(|| ToolFormat::detect(template.source())),
             reasoning: ReasoningFormat::detect(template.source()),
-            tells_of_tools: template.source().contains("tools"),
         }))
     }
 

@@ -75,6 +75,12 @@ fn clip(text: &str) -> String {
 /// The message of an error of the library in one line, without the excerpts and dumps that follow.
 pub(super) fn message(error: &impl std::fmt::Display) -> String {
     let text = error.to_string();
+    // The library's words name an option of its own.
+    if text.contains("coerce_one_of") {
+        return "`oneOf` is not supported where its members may overlap: use `anyOf`, or give each \
+                a required property with another `const`"
+            .to_owned();
+    }
     let mut lines = text.lines().map(str::trim);
     let mut message = lines.next().unwrap_or_default().to_owned();
     let is_of_regex = message.ends_with("regex parse error:");
@@ -103,6 +109,9 @@ mod tests {
         assert_eq!(error("").to_string(), "JSON schema: no");
         assert_eq!(error("/a").to_string(), "JSON schema at /a: no");
         assert_eq!(error(&"a\n".repeat(999)).to_string().chars().count(), 620);
+        let overlap =
+            message(&"oneOf constraints are not supported. Enable 'coerce_one_of' option");
+        assert!(overlap.starts_with("`oneOf` is not supported where"), "{overlap}");
         assert_eq!(message(&"too big\n<non-verbose/>"), "too big");
         assert_eq!(message(&"at 1(2): no\n   1 | x\n"), "at 1(2): no");
         assert_eq!(message(&"no\n  while processing #/a"), "no while processing #/a");

@@ -2,13 +2,16 @@
 //! context-free grammars.
 //!
 //! A [`Constrainer`] compiles a [`Grammar`] for a tokenizer. The [`Constraint`] that comes out
-//! says for each token of an answer which ones may come next. The parsing of text by tokens is
-//! the library llguidance's; what is around it here makes sure that nothing is let through that
-//! the grammar does not say.
+//! says for each token of an answer which ones may come next; with
+//! [`Constraint::after_reasoning`] the grammar begins behind a model's reasoning.
+//!
+//! The parsing of text by tokens is the library llguidance's; what is around it here makes sure
+//! that nothing is let through that the grammar does not say.
 
 mod error;
 mod gbnf;
 mod lark;
+mod reasoning;
 mod regex;
 mod schema;
 mod state;
@@ -23,6 +26,7 @@ use crate::panics;
 use crate::tokenizer::Tokenizer;
 pub use error::Error;
 use error::message;
+pub use reasoning::Reasoning;
 use state::Tokens;
 pub use state::{Constraint, TokenMask};
 
@@ -32,10 +36,15 @@ pub const MAX_GRAMMAR_BYTES: usize = 256 << 10;
 pub const MAX_NESTING: usize = 100;
 /// The most different targets of the references in a JSON schema.
 pub const MAX_REFS: usize = 1000;
+/// The most properties of an object in a JSON schema that may be left out.
+pub const MAX_OPTIONAL: usize = 500;
 /// The most states of its text that a compiled grammar keeps.
 pub const MAX_LEXER_STATES: usize = 50_000;
 /// The most blanks at the beginning of a line of JSON.
 pub const MAX_INDENT: usize = 64;
+
+/// The most parser items at one place of an answer. Each property that may come next takes four.
+const MAX_ROW_ITEMS: usize = 10_000;
 
 /// The stack of the thread that compiles: the library's depth of calls follows the grammar.
 const COMPILE_STACK: usize = 256 << 20;
@@ -54,7 +63,8 @@ pub enum Grammar {
     /// JSON that is valid by this schema.
     ///
     /// A keyword that is not supported is an error that names it: `not`, `if`, `contains`,
-    /// `uniqueItems`, `propertyNames`, the `unevaluated` and `dependent` families, `oneOf` whose
+    /// `uniqueItems`, `propertyNames` other than any, the `unevaluated` and `dependent` families,
+    /// more than [`MAX_OPTIONAL`] properties of an object that may be left out, `oneOf` whose
     /// members may overlap, references outside the schema.
     JsonSchema(serde_json::Value),
     /// A text that matches this expression as a whole, in the syntax of the `regex` crate.
@@ -101,6 +111,7 @@ impl Constrainer {
         factory.quiet();
         *factory.limits_mut() = ParserLimits {
             max_lexer_states: MAX_LEXER_STATES,
+            max_items_in_row: MAX_ROW_ITEMS,
             verbose_errors: false,
             ..ParserLimits::default()
         };

@@ -1,11 +1,11 @@
 //! What is checked of a JSON schema before the library compiles it, so that an error says where,
 //! and so that nothing is let through that the schema forbids.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
-use super::{Error, MAX_GRAMMAR_BYTES, MAX_INDENT, MAX_NESTING, MAX_REFS, regex};
+use super::{Error, MAX_GRAMMAR_BYTES, MAX_INDENT, MAX_NESTING, MAX_OPTIONAL, MAX_REFS, regex};
 
 pub(super) const WHAT: &str = "JSON schema";
 
@@ -19,8 +19,6 @@ const UNSUPPORTED: &[&str] = &[
     "contains",
     "minContains",
     "maxContains",
-    "propertyNames",
-    "uniqueItems",
     "dependencies",
     "dependentRequired",
     "dependentSchemas",
@@ -31,17 +29,24 @@ const UNSUPPORTED: &[&str] = &[
     "$recursiveRef",
     "$recursiveAnchor",
     OPTIONS,
+    COPIES,
 ];
 
 /// The keyword by which the library takes options; in a schema from outside it could turn the
 /// checks off.
 const OPTIONS: &str = "x-guidance";
 
+/// The keyword below which copies of targets stand.
+const COPIES: &str = "x-targets";
+
 const TYPES: &[&str] = &["null", "boolean", "integer", "number", "string", "array", "object"];
 
 /// Formats of strings that the library knows.
 const FORMATS: &[&str] =
     &["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
+
+/// Formats that say how a string is used and not what it looks like.
+const ANNOTATIONS: &[&str] = &["binary", "password", "path", "file-path", "directory-path"];
 
 /// The schema with the options that this crate wants, if it can be used.
 pub(super) fn prepare(schema: &Value) -> Result<Value, Error> {
@@ -58,7 +63,7 @@ pub(super) fn prepare(schema: &Value) -> Result<Value, Error> {
     }
     let mut prepared = match schema {
         Value::Bool(false) => return Err(fail("", "`false` allows nothing")),
-        Value::Object(members) => members.clone(),
+        Value::Object(_) => Cleaner::clean(schema)?,
         _ => Map::new(),
     };
     let options = json!({
@@ -134,6 +139,24 @@ impl<'a> Checker<'a> {
             return Err(fail(at, format!("the keyword `{keyword}` is not supported")));
         }
         match (keyword, value) {
+            ("propertyNames", _) if !is_any_name(value) => {
+                let problem =
+                    "the keyword `propertyNames` is only supported where it allows any name";
+                Err(fail(at, problem))
+            }
+            ("uniqueItems", Value::Bool(true)) => {
+                Err(fail(at, "the keyword `uniqueItems` is not supported"))
+            }
+            ("properties", Value::Object(schemas))
+                if n_optional(members, schemas) > MAX_OPTIONAL =>
+            {
+                let n = n_optional(members, schemas);
+                let problem = format!(
+                    "{n} properties that are not `required` are too many: at most {MAX_OPTIONAL} of \
+                     an object are supported"
+                );
+                Err(fail(at, problem))
+            }
             ("properties" | "patternProperties", Value::Object(schemas)) => {
                 for (name, schema) in schemas {
                     let len = at.len();
@@ -164,7 +187,8 @@ impl<'a> Checker<'a> {
                 regex::check(pattern).map_err(|problem| fail(at, problem))
             }
             ("format", Value::String(format)) => {
-                let known = FORMATS.contains(&format.as_str());
+                let known =
+                    [FORMATS, ANNOTATIONS].iter().any(|list| list.contains(&format.as_str()));
                 if known || !may_be(members, "string") {
                     return Ok(());
                 }
@@ -212,7 +236,7 @@ impl<'a> Checker<'a> {
                 format!("`{reference}` leads outside the schema: only `#/...` can be read");
             return Err(fail(at, problem));
         };
-        if pointer.contains(['~', '%']) {
+        if pointer.contains('%') {
             return Err(fail(at, format!("`{reference}` has an escape, which is not supported")));
         }
         if !pointer.is_empty() && (pointer == "/" || !pointer.starts_with('/')) {
@@ -231,6 +255,113 @@ impl<'a> Checker<'a> {
         }
         Ok(())
     }
+}
+
+/// Makes of a checked schema one that the library can read: what asks for nothing is left out, and
+/// references with escapes, which it takes literally, lead to copies of their targets.
+struct Cleaner<'a> {
+    root: &'a Value,
+    copied: HashMap<&'a str, usize>, // pointers with escapes, by the number of their copy
+    pending: Vec<(&'a Value, usize)>, // targets that are still to be copied
+    size: usize,
+}
+
+impl<'a> Cleaner<'a> {
+    fn clean(root: &'a Value) -> Result<Map<String, Value>, Error> {
+        let mut cleaner = Self { root, copied: HashMap::new(), pending: Vec::new(), size: 0 };
+        let mut cleaned = match cleaner.value(root)? {
+            Value::Object(members) => members,
+            _ => Map::new(),
+        };
+        let mut copies = Map::new();
+        while let Some((target, n)) = cleaner.pending.pop() {
+            let copy = cleaner.value(target)?;
+            copies.insert(n.to_string(), copy);
+        }
+        if !copies.is_empty() {
+            cleaned.insert(COPIES.to_owned(), Value::Object(copies));
+        }
+        Ok(cleaned)
+    }
+
+    fn value(&mut self, value: &'a Value) -> Result<Value, Error> {
+        match value {
+            Value::Array(items) => items.iter().map(|item| self.value(item)).collect(),
+            Value::Object(members) => self.members(members).map(Value::Object),
+            other => Ok(other.clone()),
+        }
+    }
+
+    fn members(&mut self, members: &'a Map<String, Value>) -> Result<Map<String, Value>, Error> {
+        let mut cleaned = Map::new();
+        for (keyword, value) in members {
+            let value = match (keyword.as_str(), value) {
+                ("uniqueItems", Value::Bool(false)) => continue,
+                ("propertyNames", names) if is_any_name(names) => continue,
+                ("format", Value::String(format)) if ANNOTATIONS.contains(&format.as_str()) => {
+                    continue;
+                }
+                ("const" | "enum" | "default" | "examples", _) => value.clone(),
+                // Below these the keys are names.
+                (
+                    "properties" | "patternProperties" | "$defs" | "definitions",
+                    Value::Object(named),
+                ) => {
+                    let named =
+                        named.iter().map(|(name, schema)| Ok((name.clone(), self.value(schema)?)));
+                    Value::Object(named.collect::<Result<_, Error>>()?)
+                }
+                ("$ref", Value::String(reference)) if reference.contains('~') => {
+                    Value::from(self.copy(reference)?)
+                }
+                _ => self.value(value)?,
+            };
+            cleaned.insert(keyword.clone(), value);
+        }
+        Ok(cleaned)
+    }
+
+    /// A reference to the copy of the target of one with escapes.
+    fn copy(&mut self, reference: &'a str) -> Result<String, Error> {
+        let next = self.copied.len();
+        let n = *self.copied.entry(reference).or_insert(next);
+        if n == next {
+            let target = self.root.pointer(reference.trim_start_matches('#'));
+            let target =
+                target.ok_or_else(|| fail("", format!("`{reference}` leads to nothing")))?;
+            measure(target, 0, &mut self.size)?;
+            if self.size > MAX_GRAMMAR_BYTES {
+                let (found, limit) = (self.size, MAX_GRAMMAR_BYTES);
+                return Err(Error::TooLarge { what: WHAT, found, unit: "bytes", limit });
+            }
+            self.pending.push((target, n));
+        }
+        Ok(format!("#/{COPIES}/{n}"))
+    }
+}
+
+/// Whether a schema of names allows all names.
+fn is_any_name(schema: &Value) -> bool {
+    match schema {
+        Value::Bool(allows) => *allows,
+        Value::Object(members) => {
+            let says_nothing = |(keyword, value): (&String, &Value)| match keyword.as_str() {
+                "type" => value == "string",
+                "title" | "description" | "$comment" => true,
+                _ => false,
+            };
+            members.iter().all(says_nothing)
+        }
+        _ => false,
+    }
+}
+
+/// How many of an object's properties may be left out.
+fn n_optional(members: &Map<String, Value>, properties: &Map<String, Value>) -> usize {
+    let required = members.get("required").and_then(Value::as_array);
+    let required: HashSet<&str> =
+        required.into_iter().flatten().filter_map(Value::as_str).collect();
+    properties.keys().filter(|name| !required.contains(name.as_str())).count()
 }
 
 /// Appends a name to a JSON pointer.
@@ -292,6 +423,20 @@ mod tests {
         let want =
             "at /properties/a~1b/items/uniqueItems: the keyword `uniqueItems` is not supported";
         check(unique, &format!(" {want}"));
+        check(
+            json!({"propertyNames": {"pattern": "^a"}}),
+            " at /propertyNames: the keyword `propertyNames` is only supported where it allows any name",
+        );
+        let many: Map<String, Value> = (0..=501).map(|i| (i.to_string(), json!(true))).collect();
+        check(
+            json!({"items": {"properties": many, "required": ["0", "x"]}}),
+            " at /items/properties: 501 properties that are not `required` are too many: at most 500 \
+             of an object are supported",
+        );
+        check(
+            json!({"$ref": "#/a%20b"}),
+            " at /$ref: `#/a%20b` has an escape, which is not supported",
+        );
         // A draft that does not know a keyword does not turn it off.
         let old = json!({"$schema": "http://json-schema.org/draft-04/schema#", "if": {}});
         check(old, " at /if: the keyword `if` is not supported");
@@ -347,6 +492,56 @@ mod tests {
         let prepared = prepare(&schema).unwrap();
         assert_eq!(prepared["properties"], schema["properties"]);
         assert!(prepare(&json!(true)).unwrap()[OPTIONS].is_object());
+    }
+
+    #[test]
+    fn what_asks_for_nothing_is_left_out() {
+        let schema = json!({
+            "type": "object",
+            "propertyNames": {"type": "string"},
+            "properties": {
+                "propertyNames": {"type": "string", "format": "password"},
+                "uniqueItems": {"type": "array", "uniqueItems": false, "items": {"format": "uri"}},
+            },
+            "additionalProperties": {"format": "binary", "const": {"uniqueItems": false}},
+        });
+        let mut prepared = prepare(&schema).unwrap();
+        prepared.as_object_mut().unwrap().remove(OPTIONS);
+        let want = json!({
+            "type": "object",
+            "properties": {
+                "propertyNames": {"type": "string"},
+                "uniqueItems": {"type": "array", "items": {"format": "uri"}},
+            },
+            "additionalProperties": {"const": {"uniqueItems": false}},
+        });
+        assert_eq!(prepared, want);
+    }
+
+    #[test]
+    fn references_with_escapes_lead_to_copies() {
+        let schema = json!({
+            "$ref": "#/$defs/a~1b",
+            "$defs": {"a/b": {"items": {"$ref": "#/$defs/c~0"}, "format": "path"},
+                      "c~": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/a~1b"}]}},
+        });
+        let prepared = prepare(&schema).unwrap();
+        assert_eq!(prepared["$ref"], "#/x-targets/0");
+        let copies = json!({
+            "0": {"items": {"$ref": "#/x-targets/1"}},
+            "1": {"anyOf": [{"type": "null"}, {"$ref": "#/x-targets/0"}]},
+        });
+        assert_eq!(prepared[COPIES], copies);
+        let dangling = prepare(&json!({"$ref": "#/$defs/a~1b", "$defs": {"a": {"b": {}}}}));
+        let error = dangling.unwrap_err().to_string();
+        assert!(error.contains("leads to nothing"), "{error}");
+        // Copies of one another's parts do not add up to more than a schema may have.
+        let big = json!({"enum": vec!["abcdefgh"; 2_000]});
+        let parts: Map<String, Value> = (0..20).map(|i| (format!("/{i}"), big.clone())).collect();
+        let refs: Vec<Value> =
+            (0..20).map(|i| json!({"$ref": format!("#/$defs/all/~1{i}")})).collect();
+        let error = prepare(&json!({"anyOf": refs, "$defs": {"all": parts}})).unwrap_err();
+        assert!(matches!(error, Error::TooLarge { unit: "bytes", .. }), "{error}");
     }
 
     #[test]

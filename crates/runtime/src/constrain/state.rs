@@ -7,6 +7,8 @@ use toktrie::SimpleVob;
 
 use super::Error;
 use super::error::message;
+use super::reasoning::{Next, Prelude, Reasoning};
+use crate::tokenizer::Tokenizer;
 
 /// What one tokenizer's constraints share.
 #[derive(Debug)]
@@ -15,7 +17,7 @@ pub(super) struct Tokens {
     pub(super) eos_ids: Vec<u32>,
 }
 
-/// The state of one answer under a grammar.
+/// The state of one answer: under a grammar, behind reasoning that is free, or both.
 ///
 /// A clone follows another answer from the same point on. Clones share what they learn of the
 /// grammar, behind a lock that is held while a mask is computed: the first answers of a grammar
@@ -23,7 +25,9 @@ pub(super) struct Tokens {
 /// them, compile the grammar anew for the next.
 #[derive(Clone)]
 pub struct Constraint {
-    matcher: Matcher,
+    matcher: Option<Matcher>, // none: the answer is free
+    prelude: Option<Prelude>,
+    n_answer: usize, // tokens since the prelude was over
     tokens: Arc<Tokens>,
 }
 
@@ -37,7 +41,23 @@ pub struct TokenMask {
 
 impl Constraint {
     pub(super) fn new(matcher: Matcher, tokens: Arc<Tokens>) -> Self {
-        Self { matcher, tokens }
+        Self { matcher: Some(matcher), prelude: None, n_answer: 0, tokens }
+    }
+
+    /// The beginning of an answer that may have reasoning in front of it; what comes behind must
+    /// follow the grammar of `answer`, or is free. `tokenizer` is the one that it was compiled for.
+    pub fn after_reasoning(
+        answer: Option<Self>,
+        reasoning: &Reasoning,
+        tokenizer: &Tokenizer,
+    ) -> Self {
+        let prelude = Prelude::new(reasoning, tokenizer, answer.is_some());
+        let answer = answer.unwrap_or_else(|| {
+            let (vocab_size, eos_ids) = (tokenizer.vocab_size(), tokenizer.eos_ids().to_vec());
+            let tokens = Arc::new(Tokens { vocab_size, eos_ids });
+            Self { matcher: None, prelude: None, n_answer: 0, tokens }
+        });
+        Self { prelude: Some(prelude), ..answer }
     }
 
     /// The size of the vocabulary that the grammar was compiled for.
@@ -64,19 +84,52 @@ impl Constraint {
     /// # Errors
     /// If no token may come next, or the grammar exceeds its limits.
     pub fn compute_mask(&mut self) -> Result<TokenMask, Error> {
+        let vocab_size = self.tokens.vocab_size;
+        let allowed = match self.prelude.as_ref().map_or(Next::Answer, Prelude::next) {
+            Next::Answer => return self.answer_mask(),
+            Next::AnswerOr(ids) => {
+                let mut mask = self.answer_mask()?;
+                ids.into_iter().for_each(|id| mask.allowed.allow_token(id));
+                mask.allowed
+            }
+            Next::Only(id) => {
+                let mut allowed = SimpleVob::alloc(vocab_size);
+                allowed.allow_token(id);
+                allowed
+            }
+            Next::Reasoning(forbidden) => {
+                let mut allowed = SimpleVob::alloc_ones(vocab_size);
+                forbidden.into_iter().for_each(|id| allowed.disallow_token(id));
+                if self.matcher.is_some() {
+                    self.tokens.eos_ids.iter().for_each(|&id| allowed.disallow_token(id));
+                }
+                allowed
+            }
+        };
+        let n_ends = self.tokens.eos_ids.iter().filter(|&&id| allowed.is_allowed(id)).count();
+        Ok(TokenMask { is_end: allowed.num_set() == n_ends, allowed, vocab_size })
+    }
+
+    /// What may come next of the answer.
+    fn answer_mask(&mut self) -> Result<TokenMask, Error> {
+        let vocab_size = self.tokens.vocab_size;
         let ended = self.is_stopped();
-        let mut allowed = self.matcher.compute_mask_or_eos().map_err(|error| follow(&error))?;
+        let Some(matcher) = &mut self.matcher else {
+            let allowed = SimpleVob::alloc_ones(vocab_size);
+            return Ok(TokenMask { allowed, vocab_size, is_end: false });
+        };
+        let mut allowed = matcher.compute_mask_or_eos().map_err(|error| follow(&error))?;
         // A grammar may name a token that ends the answer; such a token would cut it short.
-        if !ended && !self.may_end()? {
+        if !ended && !self.answer_may_end()? {
             self.tokens.eos_ids.iter().for_each(|&id| allowed.disallow_token(id));
         }
         let n_ends = self.tokens.eos_ids.iter().filter(|&&id| allowed.is_allowed(id)).count();
         let is_end = allowed.num_set() == n_ends;
         // A model may have no token that ends an answer.
-        if is_end && n_ends == 0 && !self.may_end()? {
+        if is_end && n_ends == 0 && !self.answer_may_end()? {
             return Err(Error::NoToken);
         }
-        Ok(TokenMask { allowed, vocab_size: self.tokens.vocab_size, is_end })
+        Ok(TokenMask { allowed, vocab_size, is_end })
     }
 
     /// Takes the token that was chosen.
@@ -84,11 +137,38 @@ impl Constraint {
     /// # Errors
     /// If the grammar does not allow it; the constraint cannot be used after that.
     pub fn accept(&mut self, id: u32) -> Result<(), Error> {
-        let refused = |problem: String| Error::Token { id, problem };
+        let refused = |problem: &str| Error::Token { id, problem: problem.to_owned() };
         if self.tokens.eos_ids.contains(&id) && !self.may_end()? {
-            return Err(refused("the answer is not complete".to_owned()));
+            return Err(refused("the answer is not complete"));
         }
-        self.matcher.consume_token(id).map_err(|error| refused(message(&error)))
+        if let Some(prelude) = &mut self.prelude
+            && !prelude.is_over()
+        {
+            let allowed = match (prelude.next(), &mut self.matcher) {
+                (Next::Answer | Next::AnswerOr(_), Some(matcher)) => {
+                    matcher.validate_tokens(&[id]).map_err(|error| follow(&error))? == 1
+                }
+                _ => false,
+            };
+            let fits = match prelude.next() {
+                Next::Answer => true,
+                Next::AnswerOr(ids) => allowed || ids.contains(&id),
+                Next::Only(only) => only == id,
+                Next::Reasoning(forbidden) => !forbidden.contains(&id),
+            };
+            if !fits {
+                return Err(refused("it is not allowed between reasoning and answer"));
+            }
+            if !prelude.accept(id, allowed) {
+                return Ok(());
+            }
+        } else {
+            self.n_answer += 1;
+        }
+        match &mut self.matcher {
+            Some(matcher) => matcher.consume_token(id).map_err(|error| refused(&message(&error))),
+            None => Ok(()),
+        }
     }
 
     /// How many of `ids`, one after another, the grammar allows from here; none is taken.
@@ -96,7 +176,20 @@ impl Constraint {
     /// # Errors
     /// If the grammar exceeds its limits.
     pub fn count_allowed(&mut self, ids: &[u32]) -> Result<usize, Error> {
-        self.matcher.validate_tokens(ids).map_err(|error| follow(&error))
+        if self.prelude.as_ref().is_none_or(Prelude::is_over) {
+            return match &mut self.matcher {
+                Some(matcher) => matcher.validate_tokens(ids).map_err(|error| follow(&error)),
+                None => Ok(ids.len()),
+            };
+        }
+        let mut probe = self.clone();
+        for (n, &id) in ids.iter().enumerate() {
+            if probe.is_stopped() || !probe.compute_mask()?.allows(id) {
+                return Ok(n);
+            }
+            probe.accept(id)?;
+        }
+        Ok(ids.len())
     }
 
     /// Takes back the last `n` tokens.
@@ -104,29 +197,60 @@ impl Constraint {
     /// # Errors
     /// If fewer were accepted, or the grammar counts tokens by `max_tokens`.
     pub fn rollback(&mut self, n: usize) -> Result<(), Error> {
+        let of_answer = match &self.prelude {
+            Some(_) => n.min(self.n_answer),
+            None => n,
+        };
+        let mut of_grammar = of_answer;
+        if let Some(prelude) = &mut self.prelude {
+            let n_before = n - of_answer;
+            let problem = || format!("only {} were taken", prelude.n_tokens() + self.n_answer);
+            if n_before > prelude.n_tokens() {
+                return Err(Error::Rollback { n, problem: problem() });
+            }
+            of_grammar += prelude.rollback(n_before).unwrap_or(0);
+            self.n_answer -= of_answer;
+        }
         let problem = |error| Error::Rollback { n, problem: message(&error) };
-        self.matcher.rollback(n).map_err(problem)
+        match &mut self.matcher {
+            Some(matcher) => matcher.rollback(of_grammar).map_err(problem),
+            None => Ok(()),
+        }
     }
 
     /// The bytes that must follow, whatever the tokens that spell them; often none.
     pub fn forced_bytes(&mut self) -> Vec<u8> {
-        self.matcher.compute_ff_bytes()
+        match &mut self.matcher {
+            Some(matcher) if self.prelude.as_ref().is_none_or(Prelude::is_over) => {
+                matcher.compute_ff_bytes()
+            }
+            _ => Vec::new(),
+        }
     }
 
-    /// Whether the grammar may end here.
+    /// Whether the answer may end here.
     ///
     /// # Errors
     /// If the grammar exceeds its limits.
     pub fn may_end(&mut self) -> Result<bool, Error> {
+        Ok(self.prelude.as_ref().is_none_or(Prelude::may_end) && self.answer_may_end()?)
+    }
+
+    fn answer_may_end(&mut self) -> Result<bool, Error> {
         if self.is_stopped() {
             return Ok(true);
         }
-        self.matcher.is_accepting().map_err(|error| follow(&error))
+        match &mut self.matcher {
+            Some(matcher) => matcher.is_accepting().map_err(|error| follow(&error)),
+            None => Ok(true),
+        }
     }
 
     /// Whether the answer is complete and nothing can follow but its end.
     pub fn is_stopped(&self) -> bool {
-        self.matcher.is_stopped() && !self.matcher.is_error()
+        let begun = self.prelude.as_ref().is_none_or(Prelude::is_over);
+        let matcher = self.matcher.as_ref().filter(|_| begun);
+        matcher.is_some_and(|matcher| matcher.is_stopped() && !matcher.is_error())
     }
 }
 
@@ -143,7 +267,8 @@ impl std::fmt::Debug for Constraint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Constraint")
             .field("tokens", &self.tokens)
-            .field("stop_reason", &self.matcher.stop_reason())
+            .field("stop_reason", &self.matcher.as_ref().map(Matcher::stop_reason))
+            .field("prelude", &self.prelude)
             .finish_non_exhaustive()
     }
 }

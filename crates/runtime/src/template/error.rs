@@ -35,6 +35,11 @@ pub enum Error {
         /// The limit in bytes.
         limit: usize,
     },
+    /// There is no character left to mark what may not become a control token.
+    #[error(
+        "the conversation has all of the noncharacters from U+FDD0 to U+FDEF, of which one is needed"
+    )]
+    NoMark,
     /// The model has several templates but none of them is the default.
     #[error("the model has the chat templates {names}, but no `default`")]
     NoDefault {

@@ -9,6 +9,7 @@
 
 mod clock;
 mod error;
+mod guard;
 mod message;
 mod python;
 mod source;
@@ -82,6 +83,9 @@ impl ChatTemplate {
 
     /// Renders a conversation.
     ///
+    /// The text does not tell what the template wrote and what the conversation; for a prompt, use
+    /// [`Self::render_prompt`].
+    ///
     /// Fails if the template refuses the conversation, if it does something that Jinja does not
     /// allow, or if it exceeds its limits of steps or output.
     pub fn render(
@@ -89,10 +93,7 @@ impl ChatTemplate {
         messages: &[Message],
         options: &RenderOptions<'_>,
     ) -> Result<String, Error> {
-        let environment = match &self.tool_use {
-            Some(tool_use) if options.tools.is_some() => tool_use,
-            _ => &self.default,
-        };
+        let environment = self.environment(options);
         let mut variables: Vec<(String, Value)> = vec![
             ("messages".to_owned(), Value::from(Serde(messages))),
             ("tools".to_owned(), Value::from(Serde(options.tools))),
@@ -124,6 +125,14 @@ impl ChatTemplate {
         }
         result.map_err(|error| failed(&error))?;
         Ok(String::from_utf8_lossy(&output.bytes).into_owned())
+    }
+
+    /// The environment of the template that such a render takes.
+    fn environment(&self, options: &RenderOptions<'_>) -> &Environment<'static> {
+        match &self.tool_use {
+            Some(tool_use) if options.tools.is_some() => tool_use,
+            _ => &self.default,
+        }
     }
 }
 

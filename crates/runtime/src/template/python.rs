@@ -8,6 +8,8 @@ use std::fmt::Write;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
+use crate::tokenizer::MARKS;
+
 /// Nesting deeper than this is an error, as it is in Python.
 const MAX_DEPTH: usize = 200;
 
@@ -293,6 +295,8 @@ impl Style {
                 '\t' => out.push_str("\\t"),
                 '\x08' => out.push_str("\\b"),
                 '\x0C' => out.push_str("\\f"),
+                // A mark is no part of the text.
+                c if MARKS.contains(&c) => out.push(c),
                 c if c < ' ' || self.ascii && !c.is_ascii() => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         out.push_str(&format!("\\u{unit:04x}"));

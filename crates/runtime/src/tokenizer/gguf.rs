@@ -12,6 +12,7 @@ use std::sync::Arc;
 use realizar_formats::Metadata;
 
 use super::bpe::{Bpe, Merges, fallback_bytes};
+use super::guard::Guard;
 use super::pretokenizer::PreTokenizer;
 use super::special::{END_OF_GENERATION, END_OF_INFILL, SpecialTokens};
 use super::spm::Spm;
@@ -120,6 +121,7 @@ pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer, Error> {
         return Err(Error::UndefinedSpecial { name: "eos" });
     }
     Ok(Tokenizer {
+        guard: Guard::new(&vocab)?,
         vocab: Arc::new(vocab),
         encoder: Encoder::Native { specials, native: Box::new(encoder), add_space_prefix },
         bos: ids.bos,

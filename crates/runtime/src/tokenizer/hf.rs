@@ -10,7 +10,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use serde::Deserialize;
 use serde_json::Value;
+use tokenizers::{Model as _, OffsetType, PreTokenizer as _};
 
+use super::guard::Guard;
 use super::special::{END_OF_GENERATION, END_OF_INFILL};
 use super::vocab::{TokenKind, Vocab};
 use super::{EncodeOptions, Encoder, Error, Tokenizer, byte_level};
@@ -41,6 +43,36 @@ impl HfEncoder {
             encoding
         };
         let encoding = encoding.map_err(|error| Error::Encode { problem: error.to_string() })?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The ids of a text without the character `mark`; an added token with a mark inside is not
+    /// found.
+    ///
+    /// These are the steps of `encode_fast`, and between the first two the marks are taken out.
+    pub(super) fn encode_marked(
+        &self,
+        text: &str,
+        mark: char,
+        add_special: bool,
+    ) -> Result<Vec<u32>, Error> {
+        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
+        let encode = || {
+            let mut parts =
+                inner.get_added_vocabulary().extract_and_normalize(inner.get_normalizer(), text);
+            parts.split(|_, mut part| {
+                part.filter(|c| c != mark);
+                Ok(Some(part))
+            })?;
+            if let Some(pre_tokenizer) = inner.get_pre_tokenizer() {
+                pre_tokenizer.pre_tokenize(&mut parts)?;
+            }
+            parts.tokenize(|part| inner.get_model().tokenize(part.get()))?;
+            let encoding = parts.into_encoding(None, 0, OffsetType::None)?;
+            inner.post_process(encoding, None, add_special)
+        };
+        let encoding = encode()
+            .map_err(|error: tokenizers::Error| Error::Encode { problem: error.to_string() })?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -207,6 +239,7 @@ pub(super) fn load(dir: &Path) -> Result<Tokenizer, Error> {
     end_ids.sort_unstable();
     end_ids.dedup();
 
+    let guard = Guard::new(&vocab)?;
     let encoder = HfEncoder { inner: RwLock::new(inner) };
     let around = encoder.encode("", EncodeOptions { add_special: true, parse_special: true })?;
     Ok(Tokenizer {
@@ -214,6 +247,7 @@ pub(super) fn load(dir: &Path) -> Result<Tokenizer, Error> {
         add_eos: eos.is_some() && around.len() > 1 && around.last() == eos.as_ref(),
         strips_leading_space: decoder.strips_leading_space,
         encoder: Encoder::HuggingFace(Box::new(encoder)),
+        guard,
         vocab: Arc::new(vocab),
         bos,
         eos,

@@ -9,6 +9,7 @@ mod bpe;
 mod byte_level;
 mod error;
 mod gguf;
+mod guard;
 mod hf;
 mod index;
 mod infill;
@@ -25,6 +26,9 @@ use realizar_formats::Metadata;
 
 use bpe::{Bpe, Scratch};
 pub use error::Error;
+use guard::Guard;
+pub use guard::GuardedText;
+pub(crate) use guard::MARKS;
 pub use infill::Infill;
 use special::{Fragment, SpecialTokens};
 use spm::Spm;
@@ -45,6 +49,7 @@ pub struct EncodeOptions {
 pub struct Tokenizer {
     vocab: Arc<Vocab>,
     encoder: Encoder,
+    guard: Guard,
     bos: Option<u32>,
     eos: Option<u32>,
     end_ids: Vec<u32>,        // sorted
@@ -86,8 +91,24 @@ impl Tokenizer {
     /// Fails if the text has a byte that the vocabulary cannot express, or if a pre-tokenizer
     /// expression exceeds its limit of steps.
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, Error> {
+        self.encode_marked(text, None, options)
+    }
+
+    /// The token ids of `text` without the character `mark`, which no special token has: those
+    /// with a mark inside are not found.
+    fn encode_marked(
+        &self,
+        text: &str,
+        mark: Option<char>,
+        options: EncodeOptions,
+    ) -> Result<Vec<u32>, Error> {
         let (specials, native, add_space_prefix) = match &self.encoder {
-            Encoder::HuggingFace(encoder) => return encoder.encode(text, options),
+            Encoder::HuggingFace(encoder) => {
+                return match mark {
+                    Some(mark) => encoder.encode_marked(text, mark, options.add_special),
+                    None => encoder.encode(text, options),
+                };
+            }
             Encoder::Native { specials, native, add_space_prefix } => {
                 (specials, &**native, *add_space_prefix)
             }
@@ -107,7 +128,10 @@ impl Tokenizer {
                 }
                 Fragment::Text(range) => range,
             };
-            let fragment = &text[range];
+            let fragment = &*guard::without(&text[range], mark);
+            if fragment.is_empty() {
+                continue;
+            }
             match native {
                 Native::Bpe(bpe) if bpe.pre.characters => {
                     let text = fragment.replace('\u{2581}', " ");

@@ -10,6 +10,7 @@ mod faults;
 #[cfg(feature = "wgpu")]
 mod gpu_waves;
 mod graphs;
+mod guarded_prompts;
 mod hf_settings;
 mod hf_vocab;
 mod memory;

@@ -1,7 +1,8 @@
 //! Requests of `/v1/messages`.
 //!
 //! Hints that ask for nothing are taken without effect: `cache_control`, since equal beginnings of
-//! prompts are always cached, and signatures of earlier thinking, which is not verified.
+//! prompts are always cached, and signatures of earlier thinking, which is not verified. Thinking
+//! that was redacted can be read by nobody here and is left out.
 
 use std::collections::HashMap;
 
@@ -18,7 +19,11 @@ use crate::tools::{Function, ToolChoice, ToolRequest};
 /// not text, tools that run on Anthropic's side, containers and the like.
 pub fn read_request(body: &Map<String, Value>) -> Result<ConversationRequest, InvalidRequest> {
     let body = Fields::root(body);
-    body.refuse(&["container", "mcp_servers", "context_management", "inference_geo"])?;
+    body.refuse(&["container", "inference_geo"])?;
+    body.only("mcp_servers", &[json!([])])?;
+    if let Some(management) = body.object("context_management")? {
+        management.only("edits", &[json!([])])?;
+    }
     body.only("service_tier", &[json!("auto"), json!("standard_only")])?;
     let model = body.require_str("model")?.to_owned();
     body.require("max_tokens")?;
@@ -51,9 +56,21 @@ pub fn read_request(body: &Map<String, Value>) -> Result<ConversationRequest, In
             }
         }
     }
+    // An assistant's message at the end is the beginning of the answer.
+    let continues = reader.messages.last().is_some_and(|last| {
+        let has_text =
+            matches!(&last.content, Some(Content::Text(text)) if !text.trim().is_empty());
+        last.role == "assistant" && has_text && !last.fields.contains_key("tool_calls")
+    });
+    let reasoning = reasoning(&body, output.as_ref())?;
+    if continues && reasoning.enabled == Some(true) {
+        let what = "thinking before an answer that the last message has begun";
+        return Err(InvalidRequest::unsupported("thinking", what));
+    }
     Ok(ConversationRequest {
         model,
         messages: reader.messages,
+        continues,
         tools: tools(&body)?,
         max_tokens: body.count("max_tokens")?,
         temperature: body.number("temperature")?,
@@ -62,7 +79,7 @@ pub fn read_request(body: &Map<String, Value>) -> Result<ConversationRequest, In
         stop,
         stream: body.bool("stream")?.unwrap_or(false),
         response_format: response_format.as_ref().map(schema_format).transpose()?,
-        reasoning: reasoning(&body, output.as_ref())?,
+        reasoning,
         user: match metadata {
             Some(metadata) => metadata.str("user_id")?.map(str::to_owned),
             None => None,
@@ -168,6 +185,9 @@ impl MessageReader {
             match block.require_str("type")? {
                 "text" => texts.push(block.require_str("text")?),
                 "thinking" => thoughts.push(block.require_str("thinking")?),
+                "redacted_thinking" => {
+                    block.require_str("data")?;
+                }
                 "tool_use" => {
                     let (id, name) = (block.require_str("id")?, block.require_str("name")?);
                     block.require("input")?;
@@ -298,6 +318,7 @@ mod tests {
         let want = ConversationRequest {
             model: "m".to_owned(),
             messages: vec![Message::new("system", "a\nb"), Message::new("user", "hi")],
+            continues: false,
             max_tokens: Some(5),
             temperature: Some(0.5),
             top_p: Some(0.9),
@@ -361,6 +382,41 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_was_begun_is_gone_on_with() {
+        let begun = |content: Value| {
+            let messages = json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": content}]);
+            read(&json!({"messages": messages})).unwrap().continues
+        };
+        assert!(begun(json!("Yes")));
+        assert!(begun(json!([{"type": "redacted_thinking", "data": "x"},
+                             {"type": "text", "text": "Yes"}])));
+        assert!(!begun(json!(" \n")));
+        let call = json!({"type": "tool_use", "id": "1", "name": "f", "input": {}});
+        assert!(!begun(json!([{"type": "text", "text": "Yes"}, call])));
+        assert!(!read(&json!({})).unwrap().continues);
+        let messages = json!([{"role": "assistant", "content": "Yes"}]);
+        let thinking = json!({"type": "enabled", "budget_tokens": 1024});
+        let error = read(&json!({"messages": messages, "thinking": thinking})).unwrap_err();
+        assert_eq!(error.param(), "thinking");
+    }
+
+    #[test]
+    fn what_asks_for_nothing_is_taken() {
+        for members in [
+            json!({"mcp_servers": [], "context_management": {"edits": []}, "container": null}),
+            json!({"context_management": {}}),
+        ] {
+            assert!(read(&members).is_ok(), "{members}");
+        }
+        for (members, param) in [
+            (json!({"mcp_servers": [{"type": "url"}]}), "mcp_servers"),
+            (json!({"context_management": {"edits": [{"type": "x"}]}}), "context_management.edits"),
+        ] {
+            assert_eq!(read(&members).unwrap_err().param(), param);
+        }
+    }
+
+    #[test]
     fn tools_become_functions() {
         let tool = json!({"name": "f", "description": "d", "input_schema": {"type": "object"}});
         let check = |choice: Value, want: ToolChoice, parallel: bool| {
@@ -403,7 +459,7 @@ mod tests {
         );
         check(json!({"system": 1}), "system", "a string");
         check(json!({"container": "c"}), "container", "not supported");
-        check(json!({"mcp_servers": []}), "mcp_servers", "not supported");
+        check(json!({"mcp_servers": [{}]}), "mcp_servers", "not supported");
         check(json!({"stop_sequences": ["a", ""]}), "stop_sequences[1]", "not empty");
         check(json!({"thinking": {"type": "maybe"}}), "thinking.type", "adaptive");
         let block = |role: &str, block: Value| {

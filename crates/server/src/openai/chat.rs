@@ -1,18 +1,18 @@
 //! `POST /v1/chat/completions`: the next message of a conversation.
 
 use super::chat_chunks::ChatChunks;
-use super::conversation::ConversationFields;
+use super::conversation::{ConversationFields, Rendered};
 use super::logprobs::{self, ChatLogprobs};
 use super::refused;
 use super::sampling::{CommonFields, StreamUsage, check_context, check_logprobs};
-use super::structured::{GrammarFields, Wanted};
+use super::structured::{GrammarFields, Wanted, constraint};
 use super::types::{Body, Head, StreamHead};
 use crate::chat_parser::{ChatDelta, ChatParser, ChatParserOptions};
 use crate::config::Limits;
 use crate::error::ApiError;
 use crate::extract::JsonBody;
 use crate::generation::{Answer, Finish, Job};
-use crate::prompt::{self, Prompt};
+use crate::prompt;
 use crate::served::ServedModel;
 use crate::sse;
 use crate::state::AppState;
@@ -22,7 +22,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use realizar_runtime::StopCause;
 use realizar_runtime::constrain::Grammar;
-use realizar_runtime::tokenizer::{EncodeOptions, Tokenizer};
+use realizar_runtime::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -162,13 +162,14 @@ pub(crate) async fn read(state: &AppState, body: &JsonBody) -> Result<Chat, ApiE
     let mut params = common.params(&model, limits, None, logprobs).await?;
     common.require_tokens()?;
     let (n, stream) = (common.answers(&model, limits)?, common.stream()?);
-    let text = conversation.render(&model, tools.for_template()).await?;
-    let (mut parser, grammar) = form(&model, &tools, grammar, &text)?;
+    let conversation = conversation.render(&model, tools.for_template()).await?;
+    let (mut parser, grammar) = form(&model, &tools, grammar, &conversation)?;
     params.shown_tokens.extend(ChatParser::control_tokens(
         model.tokenizer(),
         parser.tools,
         parser.reasoning,
     ));
+    params.constraint = constraint(&model, grammar, &parser, &conversation).await?;
     if fields.reasoning_format == Some(ReasoningStyle::None) {
         if parser.calls_alone && parser.reasoning.is_some() {
             let message = "`reasoning_format` must not be `none` where a tool must be called";
@@ -176,14 +177,10 @@ pub(crate) async fn read(state: &AppState, body: &JsonBody) -> Result<Chat, ApiE
         }
         parser.reasoning = None;
     }
-    if let Some(wanted) = grammar {
-        params.constraint = Some(wanted.compile(&model).await?);
-    }
     // The template writes the special tokens itself.
     let add_special = common.add_special_tokens().unwrap_or(false);
-    let options = EncodeOptions { add_special, parse_special: true };
-    let prompts = prompt::encode(&model, vec![Prompt::Text(text)], options).await;
-    let prompts = prompts.map_err(|error| error.renamed(&[("prompt", "messages")]))?;
+    let text = conversation.text;
+    let prompts = vec![prompt::encode_conversation(&model, text, add_special).await?];
     check_context(&model, limits, &prompts, "messages", common.asked_most())?;
     let prompt_logprobs = common.prompt_logprobs(limits)?;
     let name = common.model.as_deref().filter(|name| !name.is_empty()).unwrap_or(&model.name);
@@ -232,12 +229,12 @@ fn logprobs_of(
     }
 }
 
-/// What is looked for in an answer to the prompt `text`, and the grammar that it must follow.
+/// What is looked for in an answer to a conversation, and the grammar that it must follow.
 fn form(
     model: &ServedModel,
     tools: &ToolRequest,
     grammar: Option<Wanted>,
-    text: &str,
+    conversation: &Rendered,
 ) -> Result<(ChatParserOptions, Option<Wanted>), ApiError> {
     let side = model.chat_side()?;
     let forced = match (tool_schema(tools), grammar) {
@@ -250,12 +247,6 @@ fn form(
         }
         (None, grammar) => grammar,
     };
-    let is_open = side.reasoning.is_some_and(|format| format.is_open_in(text));
-    if let (true, Some(wanted)) = (is_open, &forced) {
-        let message = "the model's template begins its answers with reasoning, which a grammar \
-                       leaves no room for; turn it off by `chat_template_kwargs`";
-        return Err(ApiError::invalid(wanted.param, message));
-    }
     let format = match (tools.may_call(), tools.must_call()) {
         (false, _) => None,
         // A forced call has the form of its grammar.
@@ -267,8 +258,8 @@ fn form(
         tool_names: tools.names(),
         calls_alone: tools.must_call(),
         single_call: !tools.parallel,
-        reasoning: side.reasoning.filter(|_| forced.is_none()),
-        reasoning_open: is_open,
+        reasoning: side.reasoning.filter(|_| forced.is_none() || conversation.may_reason),
+        reasoning_open: conversation.is_reasoning,
         id_seed: None,
     };
     Ok((parser, forced))

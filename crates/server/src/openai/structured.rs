@@ -1,6 +1,8 @@
 //! The fields that say what an answer must look like: OpenAI's `response_format`, vLLM's
 //! `structured_outputs` and `guided_*`, llama-server's `grammar` and `json_schema`.
 
+use super::conversation::Rendered;
+use crate::chat_parser::ChatParserOptions;
 use crate::error::ApiError;
 use crate::prompt::blocking;
 use crate::registry::ModelLease;
@@ -130,6 +132,30 @@ impl Wanted {
         })
         .await
     }
+}
+
+/// What an answer to a conversation must follow: the grammar behind the reasoning, and the limit of
+/// the reasoning itself.
+pub(crate) async fn constraint(
+    model: &ModelLease,
+    wanted: Option<Wanted>,
+    parser: &ChatParserOptions,
+    conversation: &Rendered,
+) -> Result<Option<Constraint>, ApiError> {
+    let grammar = match wanted {
+        Some(wanted) => Some(wanted.compile(model).await?),
+        None => None,
+    };
+    let budget = conversation.thinking_budget;
+    let format = parser.reasoning.filter(|_| conversation.may_reason);
+    let Some(format) = format.filter(|_| grammar.is_some() || budget.is_some()) else {
+        return Ok(grammar);
+    };
+    let reasoning = format.limited(conversation.is_reasoning, budget);
+    let model = model.clone();
+    let made =
+        blocking(move || Ok(Constraint::after_reasoning(grammar, &reasoning, model.tokenizer())));
+    made.await.map(Some)
 }
 
 #[cfg(test)]

@@ -71,6 +71,7 @@ pub fn read_request(body: &Map<String, Value>) -> Result<ResponsesRequest, Inval
     let conversation = ConversationRequest {
         model,
         messages,
+        continues: false,
         tools,
         max_tokens: fields.count("max_output_tokens")?,
         temperature: fields.number("temperature")?,
@@ -327,6 +328,7 @@ mod tests {
         let want = ConversationRequest {
             model: "m".to_owned(),
             messages: vec![Message::new("system", "i"), Message::new("user", "hi")],
+            continues: false,
             tools: ToolRequest {
                 functions: vec![function],
                 choice: ToolChoice::Function("f".to_owned()),

@@ -21,7 +21,8 @@ pub enum ToolFormat {
     /// `[{"name": …, "arguments": {…}}]` between `<tool_calls>` and `</tool_calls>`: Apriel.
     Apriel,
     /// One `{"name": …, "arguments": {…}}` or a list of them, and nothing else: what the schema of
-    /// [`tool_schema`](super::tool_schema) makes any model write.
+    /// [`tool_schema`](super::tool_schema) makes any model write. Of itself a model whose template
+    /// has no place for tools may also write Hermes' markers around it, as SmolLM3 does.
     Json,
 }
 
@@ -64,7 +65,13 @@ static NEMOTRON: Syntax =
     Syntax { open: Some("<TOOLCALL>"), close: Some("</TOOLCALL>"), list: true, ..NONE };
 static APRIEL: Syntax =
     Syntax { open: Some("<tool_calls>"), close: Some("</tool_calls>"), list: true, ..NONE };
-static JSON: Syntax = Syntax { bare: true, list: true, ..NONE };
+static JSON: Syntax = Syntax {
+    open: Some("<tool_call>"),
+    close: Some("</tool_call>"),
+    bare: true,
+    list: true,
+    ..NONE
+};
 
 /// A name that no parser has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -190,6 +197,6 @@ mod tests {
         assert!(error.to_string().starts_with("no tool call parser is called \"pythonic\""));
         assert_eq!(Mistral.markers(), ["[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"]);
         assert_eq!(Hermes.markers(), ["<tool_call>", "</tool_call>"]);
-        assert!(Json.markers().is_empty());
+        assert_eq!(Json.markers(), Hermes.markers());
     }
 }

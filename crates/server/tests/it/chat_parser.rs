@@ -224,6 +224,9 @@ fn constrained_json() {
     for text in ["[]", "[{\"name\": \"g\", \"arguments\": {}}]", "{}", "text", "["] {
         check(text, &format!("C {text}"));
     }
+    // As a model may write it of itself.
+    let marked = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+    check(&format!("Well.\n{marked}"), "C Well.|T f {\"a\": 1}");
 }
 
 #[test]

@@ -132,3 +132,54 @@ fn calls_are_read_as_templates_write_them() {
     assert!(n_templates > 0, "no known template is in {dirs:?}");
     println!("{n_templates} templates");
 }
+
+/// Templates with the variables by which they are told of tools and of reasoning, and whether they
+/// begin reasoning for the model.
+const VARIABLES: &[(&str, Option<&str>, Option<&str>, bool)] = &[
+    ("HuggingFaceTB-SmolLM3-3B", None, Some("enable_thinking"), false),
+    ("Kimi-K3", Some("tools"), Some("thinking"), false),
+    ("MiniMax-M2", Some("tools"), None, true),
+    ("NVIDIA-Nemotron-Nano-v2", Some("tools"), None, true),
+    ("Qwen-QwQ-32B", Some("tools"), Some("enable_thinking"), false),
+    ("Qwen-Qwen2.5-7B-Instruct", Some("tools"), None, false),
+    ("Qwen-Qwen3-0.6B", Some("tools"), Some("enable_thinking"), false),
+    ("Qwen3.5-4B", Some("tools"), Some("enable_thinking"), true),
+    ("deepseek-ai-DeepSeek-R1-Distill-Llama-8B", None, None, true),
+    ("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", None, Some("enable_thinking"), false),
+    ("deepseek-ai-DeepSeek-V3.1", None, Some("enable_thinking"), false),
+    ("google-gemma-2-2b-it", None, None, false),
+    ("google-gemma-4-31B-it", Some("tools"), Some("enable_thinking"), false),
+    ("meta-llama-Llama-3.2-3B-Instruct", Some("tools"), None, false),
+    ("microsoft-Phi-3.5-mini-instruct", None, None, false),
+    ("openai-gpt-oss-120b", Some("tools"), None, false),
+];
+
+#[test]
+fn variables_of_tools_and_reasoning_are_found() {
+    let Some(dirs) = std::env::var_os("REALIZAR_TEMPLATE_DIR") else {
+        println!("skipped: REALIZAR_TEMPLATE_DIR is not set");
+        return;
+    };
+    let dirs: Vec<PathBuf> = std::env::split_paths(&dirs).collect();
+    let mut wrong = Vec::new();
+    for row @ (name, ..) in VARIABLES {
+        let paths = dirs.iter().map(|dir| dir.join(format!("{name}.jinja")));
+        let source = paths.filter_map(|path| std::fs::read_to_string(path).ok()).next();
+        let Some(source) = source else { continue };
+        let template = ChatTemplate::new(&source, "<s>", "</s>").unwrap();
+        let TemplateTraits { tools_variable, thinking_variable, string_content, .. } =
+            TemplateTraits::of(&template);
+        let content = json!("x");
+        let content = if string_content { content } else { json!([{"type": "text", "text": "x"}]) };
+        let messages = json!([{"role": "user", "content": content}]);
+        let messages: Vec<Message> = serde_json::from_value(messages).unwrap();
+        let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+        let prompt = template.render(&messages, &options).unwrap();
+        let begins = R::Think.is_open_in(&prompt);
+        let found = (*name, tools_variable, thinking_variable, begins);
+        if found != *row {
+            wrong.push(found);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

@@ -11,6 +11,7 @@ use realizar_runtime::{FinishReason, GenerateParams, LoadOptions, Model};
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 
+mod reasoning;
 mod refused;
 
 /// Tokens of the vocabulary beyond the bytes: text of several bytes, some of it twice.
@@ -24,6 +25,11 @@ const EOT: u32 = 258;
 
 /// A byte-level vocabulary: id = byte value, three control tokens, then [`WORDS`].
 fn tokenizer() -> Tokenizer {
+    tokenizer_of(WORDS)
+}
+
+/// The same with other words.
+fn tokenizer_of(words: &[&str]) -> Tokenizer {
     let printable = |b: &u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     let byte_char = |byte: u8| {
         let n_before = (0..byte).filter(|b| !printable(b)).count() as u32;
@@ -36,7 +42,7 @@ fn tokenizer() -> Tokenizer {
         tokens.push(control.to_owned());
         types.push(3);
     }
-    for word in WORDS {
+    for word in words {
         tokens.push(spelled(word));
         types.push(1);
     }
@@ -329,6 +335,14 @@ fn json_texts_that_a_schema_takes_or_refuses() {
         &["1", "6"],
     );
     check(json!({"oneOf": [{"type": "string"}, {"type": "null"}]}), &["null", "\"\""], &["true"]);
+    let names =
+        json!({"propertyNames": {"type": "string"}, "additionalProperties": {"type": "null"}});
+    check(json!({"type": "object", "allOf": [names]}), &["{}", "{\"a\":null}"], &["{\"a\":1}"]);
+    let list = json!({"items": {"type": "string", "format": "binary"}, "uniqueItems": false});
+    check(json!({"type": "array", "allOf": [list]}), &["[\"a\",\"a\"]"], &["[1]"]);
+    let escaped = json!({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {
+        "type": "array", "items": {"$ref": "#/$defs/a~1b"}, "maxItems": 1}}});
+    check(escaped, &["[]", "[[[]]]"], &["[1]", "[[],[]]"]);
     check(
         json!({
             "type": "object",
@@ -563,4 +577,20 @@ fn a_session_answers_as_its_constraint_says() {
     let error = generate(&yes, &|params| params.constraint = Some(other.clone())).unwrap_err();
     let want = "the constraint is for a vocabulary of 286 tokens, the model's has 288";
     assert_eq!(error.to_string(), want);
+}
+
+#[test]
+fn an_object_may_leave_out_five_hundred_properties() {
+    let names: Vec<String> = (0..500).map(|i| format!("p{i}")).collect();
+    let properties: serde_json::Map<String, Value> =
+        names.iter().map(|name| (name.clone(), json!({"type": "boolean"}))).collect();
+    let object = json!({"type": "object", "properties": properties, "additionalProperties": false});
+    let all: Vec<String> = names.iter().map(|name| format!("\"{name}\":true")).collect();
+    let all = format!("{{{}}}", all.join(","));
+    let grammar = Grammar::JsonSchema(object.clone());
+    check_texts(&grammar, &["{}", "{\"p499\":false}", &all], &["{\"p1\":true,\"p0\":true}"]);
+    // Several of them may begin at one place.
+    let either =
+        Grammar::JsonSchema(json!({"anyOf": [{"type": "array", "items": object}, object]}));
+    check_texts(&either, &["{\"p499\":false}", "[{\"p499\":false}]"], &["{\"p500\":true}"]);
 }

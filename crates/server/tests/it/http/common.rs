@@ -110,7 +110,7 @@ impl TestServer {
     /// A server whose model has this chat template.
     pub(crate) fn with_template(template: &str) -> Self {
         let mut served = tiny_model(CONTEXT as usize, EngineOptions::default());
-        served.template = Some(ChatTemplate::new(template, "", "").expect("a template"));
+        served.template = Some(ChatTemplate::new(template, "<s>", "</s>").expect("a template"));
         Self::of(models_of(served), |_| {})
     }
 

@@ -103,7 +103,8 @@ fn wrong_values_name_their_parameter() {
     check(CHAT, json!({"audio": {"voice": "x"}}), "audio");
     check(CHAT, json!({"modalities": ["audio"]}), "modalities");
     check(CHAT, json!({"web_search_options": {}}), "web_search_options");
-    check(CHAT, json!({"reasoning_effort": "high"}), "reasoning_effort");
+    check(CHAT, json!({"reasoning_effort": "much"}), "reasoning_effort");
+    check(CHAT, json!({"thinking_budget_tokens": 5}), "thinking_budget_tokens");
     check(TEXT, json!({"prompt": []}), "prompt");
     check(TEXT, json!({"prompt": [[]]}), "prompt");
     check(TEXT, json!({"prompt": null}), "prompt");

@@ -11,6 +11,7 @@ mod errors;
 mod kv_events;
 mod lifecycle;
 mod openapi;
+mod reasoning;
 mod records;
 mod registry;
 mod scores;

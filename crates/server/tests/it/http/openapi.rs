@@ -33,7 +33,10 @@ fn paths_take_the_methods_that_are_described() {
 
 /// A server that answers all of them.
 fn server() -> TestServer {
-    let server = TestServer::start();
+    // Its model reasons, so that no field is refused for want of reasoning.
+    let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}\
+                    {% if add_generation_prompt %}<assistant>{% endif %}{# </think> #}";
+    let server = TestServer::with_template(template);
     server.add_embedder();
     server
 }

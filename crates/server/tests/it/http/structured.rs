@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
 
-fn ask(more: &Value) -> Value {
+pub(crate) fn ask(more: &Value) -> Value {
     let mut ask = json!({"messages": [{"role": "user", "content": "abc"}], "temperature": 0.7,
                          "seed": 3, "max_tokens": 400});
     for (key, value) in more.as_object().expect("an object") {
@@ -14,7 +14,7 @@ fn ask(more: &Value) -> Value {
     ask
 }
 
-fn schema() -> Value {
+pub(crate) fn schema() -> Value {
     json!({
         "type": "object",
         "properties": {"n": {"enum": [1, 2, 3]}, "on": {"type": "boolean"}},
@@ -23,7 +23,7 @@ fn schema() -> Value {
     })
 }
 
-fn tools() -> Value {
+pub(crate) fn tools() -> Value {
     let tool = |name: &str| {
         let function = json!({"name": name, "description": "d", "parameters": schema()});
         json!({"type": "function", "function": function})
@@ -32,7 +32,7 @@ fn tools() -> Value {
 }
 
 /// That a text is JSON of the schema.
-fn check(text: &str) {
+pub(crate) fn check(text: &str) {
     let value: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
     assert!([1, 2, 3].iter().any(|n| value["n"] == *n) && value["on"].is_boolean(), "{text}");
 }
