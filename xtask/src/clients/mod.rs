@@ -1,5 +1,5 @@
-//! `cargo xtask clients`: stock clients, the chat page in a browser, a schema tester and a router
-//! against the server, each in a scratch environment in `.cache/clients`.
+//! `cargo xtask clients`: stock clients, the chat page in a browser, a schema tester, llama.cpp's
+//! server tests and a router against the server, each in a scratch environment in `.cache/clients`.
 //!
 //! A client is a script in `xtask/clients`, which tries the same abilities as the others and tells
 //! what came of each.
@@ -8,6 +8,7 @@ mod install;
 mod page;
 mod router;
 mod schema;
+mod suite;
 
 use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
@@ -91,7 +92,8 @@ pub(crate) struct Args {
     /// More arguments for `realizar serve`, in one text.
     #[arg(long, value_name = "ARGS", default_value = "", allow_hyphen_values = true)]
     args: String,
-    /// Only these rows: names of clients, `page`, `schemathesis`, `vllm-router`.
+    /// Only these rows: names of clients, `page`, `schemathesis`, `llama-server-suite`,
+    /// `vllm-router`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Threads of each server; all cores by default.
@@ -100,6 +102,8 @@ pub(crate) struct Args {
     /// Cases that schemathesis makes for each operation.
     #[arg(long, default_value_t = 20)]
     examples: usize,
+    #[command(flatten)]
+    suite: suite::SuiteArgs,
 }
 
 /// What came of trying something.
@@ -130,7 +134,8 @@ struct Tried {
 
 /// Run all rows, print the table and the reasons.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let names = || CLIENTS.iter().map(|c| c.name).chain([page::NAME, schema::NAME, router::NAME]);
+    let rows = [page::NAME, schema::NAME, suite::NAME, router::NAME];
+    let names = || CLIENTS.iter().map(|c| c.name).chain(rows);
     for only in &args.only {
         let known = names().collect::<Vec<_>>().join(", ");
         ensure!(names().any(|name| name == only), "--only: `{only}` is none of {known}");
@@ -140,6 +145,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Some(bin) => bin.canonicalize().with_context(|| format!("open {}", bin.display()))?,
         None => shell::build_whole_engine()?,
     };
+    let mut tried = Vec::new();
+    if wanted(suite::NAME) {
+        println!("clients: {}", suite::NAME);
+        tried.push(suite::run(&engine, &args.suite)?);
+    }
+    // The suite brings its own model.
+    if !names().any(|name| name != suite::NAME && wanted(name)) {
+        return Ok(report(&tried));
+    }
     let threads = match args.threads {
         Some(threads) => threads,
         None => std::thread::available_parallelism()?.get(),
@@ -161,7 +175,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut with_embeddings = contender.clone();
     let embedding_model = format!("{EMBEDDING_MODEL}={}", setup.model.display());
     with_embeddings.extra.extend(["--embedding-model".to_owned(), embedding_model]);
-    let mut tried = Vec::new();
     let clients: Vec<&Client> = CLIENTS.iter().filter(|client| wanted(client.name)).collect();
     if !clients.is_empty() {
         let server = with_embeddings.start(&setup)?;
@@ -185,14 +198,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             tried.push(router::run(&contender, &setup, policy)?);
         }
     }
-    println!("\n{}", render(&tried));
-    for Tried { row, what, verdict, note } in &tried {
+    Ok(report(&tried))
+}
+
+/// Prints the table and the reasons.
+fn report(tried: &[Tried]) -> ExitCode {
+    println!("\n{}", render(tried));
+    for Tried { row, what, verdict, note } in tried {
         if !note.is_empty() {
             println!("{row}, {what}: {}: {note}", verdict.shown());
         }
     }
     let failed = tried.iter().any(|t| t.verdict == Verdict::Failed);
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 impl Client {
