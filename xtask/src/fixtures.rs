@@ -37,5 +37,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         None => println!("fixtures: no --llama-cpp, so the GGUF twins were not made"),
     }
+    let mut settings = shell::command(&args.python);
+    settings.arg("fixtures/settings/make_settings.py");
+    shell::check(settings.args(["fixtures/archs", "fixtures/settings/expected.json"]))?;
     Ok(())
 }

@@ -2,8 +2,9 @@
 
 use crate::Error;
 use crate::checkpoint::{GgufSettings, HfSettings};
-use crate::graph::{Activation, AttentionSpec};
-use crate::rope::Rope;
+use crate::graph::{Activation, AttentionSpec, NormKind};
+use crate::rope::{HfRopeKeys, Rope};
+use crate::weights::Bias;
 
 /// What an architecture needs to know to record its graph.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,8 +47,26 @@ pub struct Config {
     pub logit_softcap: Option<f32>,
     /// Activation of the feed-forward network.
     pub activation: Activation,
+    /// Biases of the projections of attention, where models of the architecture differ.
+    pub attn_bias: Bias,
+    /// Biases of the feed-forward network, where models of the architecture differ.
+    pub ffn_bias: Bias,
     /// Whether the head is the embedding, when the file says.
     pub tied_head: Option<bool>,
+}
+
+/// Which keys of config.json a family's class in transformers reads, where classes differ.
+#[derive(Debug, Clone, Copy)]
+pub struct HfKeys {
+    /// The name of the activation.
+    pub activation: &'static str,
+    /// The rotary embedding.
+    pub rope: HfRopeKeys,
+}
+
+impl HfKeys {
+    /// What most families read.
+    pub const COMMON: Self = Self { activation: "hidden_act", rope: HfRopeKeys::COMMON };
 }
 
 impl Config {
@@ -78,11 +97,12 @@ impl Config {
         }
     }
 
-    /// The settings that transformers' decoders share, under their usual keys.
+    /// The settings that transformers' decoders share, without biases and windows. `s` has the
+    /// defaults of the family's class, and at least that of `max_position_embeddings`.
     ///
     /// # Errors
     /// If a setting is missing or cannot be right.
-    pub fn from_hf(s: &HfSettings) -> Result<Self, Error> {
+    pub fn from_hf(s: &HfSettings, keys: &HfKeys) -> Result<Self, Error> {
         let n_heads = s.usize("num_attention_heads")?;
         let dim = s.usize("hidden_size")?;
         let head_dim = match s.opt_usize("head_dim")? {
@@ -90,7 +110,6 @@ impl Config {
             None => dim.checked_div(n_heads).unwrap_or(0),
         };
         let max_seq_len = s.usize("max_position_embeddings")?;
-        let activation = s.opt_str("hidden_activation")?.or(s.opt_str("hidden_act")?);
         let config = Self {
             dim,
             hidden_dim: s.usize("intermediate_size")?,
@@ -101,7 +120,7 @@ impl Config {
             vocab_size: s.usize("vocab_size")?,
             max_seq_len,
             norm_eps: s.opt_f32("rms_norm_eps")?.unwrap_or(1e-6),
-            rope: Rope::from_hf(s, None, head_dim, max_seq_len)?,
+            rope: Rope::from_hf(s, &keys.rope, head_dim, max_seq_len)?,
             local_rope: None,
             windows: Vec::new(),
             attn_scale: 1.0 / (head_dim as f32).sqrt(),
@@ -110,10 +129,9 @@ impl Config {
             attn_softcap: None,
             qkv_limit: None,
             logit_softcap: None,
-            activation: match activation {
-                Some(name) => activation_from_hf(s, name)?,
-                None => Activation::Silu,
-            },
+            activation: activation_from_hf(s, s.opt_str(keys.activation)?.unwrap_or("silu"))?,
+            attn_bias: Bias::None,
+            ffn_bias: Bias::None,
             tied_head: Some(s.bool_or("tie_word_embeddings", false)?),
         };
         config.checked_hf(s)
@@ -125,11 +143,12 @@ impl Config {
         Ok(self.with_windows(|_| None))
     }
 
-    /// The settings that llama.cpp's converter writes for every decoder.
+    /// The settings that llama.cpp's converter writes for every decoder, with norms of this
+    /// kind, without windows, and with the biases of attention that the file holds.
     ///
     /// # Errors
     /// If a setting is missing or cannot be right.
-    pub fn from_gguf(s: GgufSettings<'_>) -> Result<Self, Error> {
+    pub fn from_gguf(s: GgufSettings<'_>, norm: NormKind) -> Result<Self, Error> {
         let uniform = |key: &str| {
             s.opt_uniform(key)?.ok_or_else(|| s.wrong(key, "a whole number", "nothing"))
         };
@@ -143,9 +162,9 @@ impl Config {
             return Err(s.unsupported("a value length other than the key length"));
         }
         let max_seq_len = s.usize("context_length")?;
-        let norm_eps = match s.opt_f32("attention.layer_norm_rms_epsilon")? {
-            Some(eps) => eps,
-            None => s.f32("attention.layer_norm_epsilon")?,
+        let eps_key = match norm {
+            NormKind::Rms => "attention.layer_norm_rms_epsilon",
+            NormKind::Layer => "attention.layer_norm_epsilon",
         };
         let config = Self {
             dim,
@@ -156,7 +175,7 @@ impl Config {
             head_dim,
             vocab_size: s.vocab_size()?,
             max_seq_len,
-            norm_eps,
+            norm_eps: s.f32(eps_key)?,
             rope: Rope::from_gguf(s, head_dim, max_seq_len)?,
             local_rope: None,
             windows: Vec::new(),
@@ -167,9 +186,14 @@ impl Config {
             qkv_limit: None,
             logit_softcap: None,
             activation: Activation::Silu,
+            attn_bias: Bias::IfPresent,
+            ffn_bias: Bias::None,
             tied_head: None,
         };
-        config.check().map_err(|(key, expected, found)| s.wrong(key.0, expected, found))?;
+        config.check().map_err(|(key, expected, found)| {
+            let key = if key.1 == "rms_norm_eps" { eps_key } else { key.0 };
+            s.wrong(key, expected, found)
+        })?;
         Ok(config.with_windows(|_| None))
     }
 
@@ -193,7 +217,7 @@ impl Config {
                 return Err((key, "a size of a model".to_owned(), size.to_string()));
             }
         }
-        if self.max_seq_len == 0 || self.max_seq_len > 1 << 31 {
+        if self.max_seq_len == 0 || self.max_seq_len > MAX_POSITIONS {
             let key = ("context_length", "max_position_embeddings");
             return Err((key, "a number of positions".to_owned(), self.max_seq_len.to_string()));
         }
@@ -229,25 +253,26 @@ impl Config {
     /// Sets the window of every layer.
     #[must_use]
     pub fn with_windows(mut self, window: impl FnMut(usize) -> Option<usize>) -> Self {
-        // A window as long as the longest sequence shows all of it.
-        let max = self.max_seq_len;
-        self.windows = (0..self.n_layers).map(window).map(|w| w.map(|w| w.min(max))).collect();
+        // A window as long as the longest sequence of any model shows all of it.
+        self.windows =
+            (0..self.n_layers).map(window).map(|w| w.map(|w| w.min(MAX_POSITIONS))).collect();
         self
     }
 
     /// Sets a window for the layers that transformers' `layer_types` calls
-    /// sliding; without the list, for those that `sliding` picks.
+    /// sliding; without the list, for those that `sliding` picks. Where there is no
+    /// window, `window` says why.
     ///
     /// # Errors
-    /// If the list does not fit the layers, or names a type that is not built.
+    /// If the list does not fit the layers or the window, or names a type that is not built.
     pub fn with_hf_layer_types(
         self,
         s: &HfSettings,
-        window: Option<usize>,
+        window: Result<usize, &str>,
         sliding: impl Fn(usize) -> bool,
     ) -> Result<Self, Error> {
         let Some(types) = s.opt_strs("layer_types")? else {
-            return Ok(self.with_windows(|l| window.filter(|_| sliding(l))));
+            return Ok(self.with_windows(|l| window.ok().filter(|_| sliding(l))));
         };
         if types.len() != self.n_layers {
             return Err(s.wrong("layer_types", format!("{} layers", self.n_layers)));
@@ -255,10 +280,10 @@ impl Config {
         let mut windows = Vec::with_capacity(types.len());
         for ty in types {
             windows.push(match ty {
-                "full_attention" => None,
-                "sliding_attention" => {
-                    Some(window.ok_or_else(|| s.wrong("sliding_window", "a number of positions"))?)
-                }
+                "full_attention" | "attention" => None,
+                "sliding_attention" => Some(window.map_err(|reason| {
+                    s.wrong("layer_types", format!("only `full_attention`, as {reason}"))
+                })?),
                 other => return Err(s.unsupported(format!("layer type `{other}`"))),
             });
         }
@@ -266,9 +291,29 @@ impl Config {
     }
 }
 
+/// No context is longer.
+pub(crate) const MAX_POSITIONS: usize = 1 << 31;
+
 /// A window as files give it, where zero stands for none.
 pub(crate) fn window_or_none(window: Option<usize>) -> Option<usize> {
     window.filter(|&w| w > 0)
+}
+
+/// The window of config.json, or why there is none.
+///
+/// # Errors
+/// If it is no whole number.
+pub(crate) fn hf_window(s: &HfSettings) -> Result<Result<usize, &'static str>, Error> {
+    let window = window_or_none(s.opt_usize("sliding_window")?);
+    Ok(window.ok_or("`sliding_window` is null or zero"))
+}
+
+/// The biases that a setting of config.json turns on, off when it is missing.
+///
+/// # Errors
+/// If it is neither true nor false.
+pub(crate) fn hf_bias(s: &HfSettings, key: &'static str) -> Result<Bias, Error> {
+    Ok(if s.bool_or(key, false)? { Bias::IfPresent } else { Bias::Denied(key) })
 }
 
 /// The activation of that name in transformers.
@@ -278,11 +323,16 @@ pub(crate) fn window_or_none(window: Option<usize>) -> Option<usize> {
 pub fn activation_from_hf(s: &HfSettings, name: &str) -> Result<Activation, Error> {
     Ok(match name {
         "silu" | "swish" => Activation::Silu,
-        "gelu" => Activation::Gelu,
-        "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Activation::GeluTanh,
+        "gelu" | "gelu_python" => Activation::Gelu,
+        "gelu_new" | "gelu_pytorch_tanh" | "gelu_python_tanh" | "gelu_fast" | "gelu_accurate" => {
+            Activation::GeluTanh
+        }
         "quick_gelu" => Activation::GeluQuick,
         "relu" => Activation::Relu,
         "relu2" => Activation::ReluSquared,
+        "tanh" => Activation::Tanh,
+        "sigmoid" => Activation::Sigmoid,
+        "mish" => Activation::Mish,
         other => return Err(s.unsupported(format!("activation `{other}`"))),
     })
 }

@@ -5,7 +5,7 @@ use crate::Error;
 use crate::backend::stages::Stages;
 use crate::backend::{Arithmetic, Backend, ExecutableOptions, Role};
 use crate::checkpoint::Checkpoint;
-use crate::config::Config;
+use crate::config::{Config, MAX_POSITIONS};
 use crate::embedding::Pooling;
 use crate::graph::{self, Graph};
 use crate::memory::MemoryUse;
@@ -63,8 +63,8 @@ pub struct LoadOptions {
     /// arithmetic.
     pub kv_type: Option<BlockType>,
     /// The most tokens of a sequence. `None` is what the model was made for, up
-    /// to [`DEFAULT_MAX_SEQ_LEN`] and, with LongRoPE, to the context before it was
-    /// stretched: a longer one changes the angles of every position.
+    /// to [`DEFAULT_MAX_SEQ_LEN`] and, with LongRoPE and dynamic NTK, to the context before it
+    /// was stretched: a longer one changes the angles of every position.
     pub max_seq_len: Option<usize>,
     /// A stretch of the rotary embedding, for contexts longer than the model was made for.
     pub rope_stretch: Option<RopeStretch>,
@@ -248,7 +248,8 @@ impl Model {
         })
     }
 
-    /// The memory that [`Self::load_split`] would take for the same. No weight is read.
+    /// The memory that [`Self::load_split`] would take for the same. No weight is read, but for
+    /// a head that the file stores although the settings call it tied.
     ///
     /// # Errors
     /// As for [`Self::load_split`], as far as the files and the options tell.
@@ -468,7 +469,10 @@ fn stretch_context(config: &mut Config, stretch: RopeStretch) -> Result<(), Erro
     }
     match config.rope.stretched(stretch, config.max_seq_len) {
         Some(rope) => config.rope = rope,
-        None => return refuse("the model's rotary embedding cannot be stretched".to_owned()),
+        None if config.rope.rotary_dim == 0 => {
+            return refuse("the model has no rotary embedding".to_owned());
+        }
+        None => return refuse("the model's rotary embedding has a scaling already".to_owned()),
     }
     config.max_seq_len = (config.max_seq_len as f64 * f64::from(factor)) as usize;
     Ok(())
@@ -477,7 +481,7 @@ fn stretch_context(config: &mut Config, stretch: RopeStretch) -> Result<(), Erro
 /// The context that the options and the model agree on.
 fn context(config: &Config, options: &LoadOptions) -> Result<usize, Error> {
     let refuse = |reason: String| Err(Error::Option { option: "ctx", reason });
-    let stretched = config.rope.stretched_context().unwrap_or(0).min(1 << 31);
+    let stretched = config.rope.stretched_context().unwrap_or(0).min(MAX_POSITIONS);
     let longest = config.max_seq_len.max(stretched);
     match options.max_seq_len {
         None => {
@@ -486,8 +490,12 @@ fn context(config: &Config, options: &LoadOptions) -> Result<usize, Error> {
         }
         Some(0) => refuse("a context has at least one token".to_owned()),
         Some(n) if n > longest => {
-            let advice = "a scaling of the rotary embedding can stretch it";
-            refuse(format!("{n} is more than the {longest} the model was made for; {advice}"))
+            let can_stretch = config.rope.stretched(RopeStretch::Linear(2.0), longest).is_some();
+            let advice = match can_stretch {
+                true => "; a scaling of the rotary embedding can stretch it",
+                false => "",
+            };
+            refuse(format!("{n} is more than the {longest} the model was made for{advice}"))
         }
         Some(n) => Ok(n),
     }

@@ -2,11 +2,16 @@
 //! context a model was trained on.
 //!
 //! Su et al., 2021 (RoPE); linear scaling (position interpolation, Chen et al.,
-//! 2023); NTK-by-parts and attention factor (YaRN, Peng et al., 2023); Llama
-//! 3.1's frequency bands; LongRoPE's factors per pair (Ding et al., 2024).
+//! 2023); NTK-by-parts and attention factor (YaRN, Peng et al., 2023); dynamic
+//! NTK, which moves the base; Llama 3.1's frequency bands; LongRoPE's factors per
+//! pair (Ding et al., 2024).
+
+mod hf;
+
+pub use hf::HfRopeKeys;
 
 use crate::Error;
-use crate::checkpoint::{GgufSettings, HfSettings};
+use crate::checkpoint::GgufSettings;
 use crate::graph::RopeAngles;
 
 /// How the angles are stretched.
@@ -18,6 +23,16 @@ pub enum RopeScaling {
     Linear {
         /// The factor.
         factor: f32,
+        /// Context before the stretch.
+        original_max_seq_len: usize,
+    },
+    /// Dynamic NTK: contexts longer than the original get a larger base. As with
+    /// LongRoPE, the context the model is loaded with decides.
+    Dynamic {
+        /// By how much the base grows with the context.
+        factor: f32,
+        /// Context of the training.
+        original_max_seq_len: usize,
     },
     /// Llama 3.1: low frequencies are divided, high ones kept, between blended.
     Llama3 {
@@ -92,47 +107,6 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// The rope of config.json: `rope_parameters` (for `layer_type`, where they
-    /// are given by type) or the older `rope_theta` with `rope_scaling`.
-    ///
-    /// # Errors
-    /// If a value is missing, cannot be right, or names a scaling not built.
-    pub fn from_hf(
-        s: &HfSettings,
-        layer_type: Option<&str>,
-        head_dim: usize,
-        max_seq_len: usize,
-    ) -> Result<Self, Error> {
-        let parameters = s.opt_object("rope_parameters")?;
-        let of_type = match (&parameters, layer_type) {
-            (Some(all), Some(layer_type)) => all.opt_object(layer_type)?,
-            _ => None,
-        };
-        // When all layers share one rope, its parameters are not nested.
-        let parameters = of_type.or(parameters);
-        let scaling = parameters.clone().or(s.opt_object("rope_scaling")?);
-        let number = |key: &str| -> Result<Option<f32>, Error> {
-            match parameters.as_ref().map(|p| p.opt_f32(key)).transpose()?.flatten() {
-                Some(x) => Ok(Some(x)),
-                None => s.opt_f32(key),
-            }
-        };
-        let theta = number("rope_theta")?.unwrap_or(10_000.0);
-        if !is_base(theta) {
-            return Err(parameters.as_ref().unwrap_or(s).wrong("rope_theta", BASE));
-        }
-        let fraction = number("partial_rotary_factor")?.unwrap_or(1.0);
-        let rotary_dim = (head_dim as f32 * fraction) as usize;
-        if rotary_dim == 0 || rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
-            return Err(s.wrong("partial_rotary_factor", "an even part of a head"));
-        }
-        let scaling = match scaling {
-            Some(p) => scaling_from_hf(s, &p, rotary_dim / 2, max_seq_len)?,
-            None => RopeScaling::None,
-        };
-        Ok(Self { theta, rotary_dim, scaling })
-    }
-
     /// The rope of a GGUF file's metadata. Factors that the file stores as
     /// tensors are added when the weights are loaded.
     ///
@@ -162,7 +136,7 @@ impl Rope {
         };
         let scaling = match ty {
             "none" => RopeScaling::None,
-            "linear" => RopeScaling::Linear { factor },
+            "linear" => RopeScaling::Linear { factor, original_max_seq_len: original },
             "yarn" => {
                 let own = s.opt_f32("rope.scaling.attn_factor")?.unwrap_or(1.0);
                 RopeScaling::Yarn {
@@ -206,7 +180,9 @@ impl Rope {
             return None;
         }
         let scaling = match stretch {
-            RopeStretch::Linear(factor) => RopeScaling::Linear { factor },
+            RopeStretch::Linear(factor) => {
+                RopeScaling::Linear { factor, original_max_seq_len: max_seq_len }
+            }
             RopeStretch::Yarn(factor) => RopeScaling::Yarn {
                 factor,
                 attention_factor: yarn_attention_factor(factor, 1.0),
@@ -223,7 +199,8 @@ impl Rope {
     /// is the same at any.
     pub fn unscaled_context(&self) -> Option<usize> {
         match self.scaling {
-            RopeScaling::LongRope { original_max_seq_len, .. } => Some(original_max_seq_len),
+            RopeScaling::LongRope { original_max_seq_len, .. }
+            | RopeScaling::Dynamic { original_max_seq_len, .. } => Some(original_max_seq_len),
             _ => None,
         }
     }
@@ -231,7 +208,9 @@ impl Rope {
     /// The longest context that the scaling is made for, where it says so.
     pub fn stretched_context(&self) -> Option<usize> {
         match self.scaling {
-            RopeScaling::Yarn { factor, original_max_seq_len, .. } => {
+            RopeScaling::Linear { factor, original_max_seq_len }
+            | RopeScaling::Dynamic { factor, original_max_seq_len }
+            | RopeScaling::Yarn { factor, original_max_seq_len, .. } => {
                 Some((original_max_seq_len as f64 * f64::from(factor)) as usize)
             }
             _ => None,
@@ -240,13 +219,20 @@ impl Rope {
 
     /// The angles of a model that is loaded for contexts up to `context`.
     pub fn angles(&self, context: usize) -> RopeAngles {
-        let n = self.rotary_dim / 2;
-        let base = (0..n)
-            .map(|i| 1.0 / f64::from(self.theta).powf(2.0 * i as f64 / self.rotary_dim as f64));
+        let (n, dim) = (self.rotary_dim / 2, self.rotary_dim as f64);
+        let theta = match self.scaling {
+            RopeScaling::Dynamic { factor, original_max_seq_len } => {
+                let (factor, original) = (f64::from(factor), original_max_seq_len as f64);
+                let stretch = factor * original.max(context as f64) / original - (factor - 1.0);
+                f64::from(self.theta) * stretch.powf(dim / (dim - 2.0))
+            }
+            _ => f64::from(self.theta),
+        };
+        let base = (0..n).map(|i| 1.0 / theta.powf(2.0 * i as f64 / dim));
         let (mut mscale, tau) = (1.0, std::f64::consts::TAU);
         let inv_freq: Vec<f64> = match &self.scaling {
-            RopeScaling::None => base.collect(),
-            RopeScaling::Linear { factor } => base.map(|f| f / f64::from(*factor)).collect(),
+            RopeScaling::None | RopeScaling::Dynamic { .. } => base.collect(),
+            RopeScaling::Linear { factor, .. } => base.map(|f| f / f64::from(*factor)).collect(),
             RopeScaling::Factors(factors) => divide(base, factors),
             RopeScaling::LongRope { short, long, attention_factor, original_max_seq_len } => {
                 mscale = *attention_factor;
@@ -342,78 +328,6 @@ fn longrope_attention_factor(max_seq_len: usize, original: usize) -> f32 {
     if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (original as f32).ln()).sqrt() }
 }
 
-fn scaling_from_hf(
-    s: &HfSettings,
-    p: &HfSettings,
-    n_pairs: usize,
-    max_seq_len: usize,
-) -> Result<RopeScaling, Error> {
-    let ty = p.opt_str("rope_type")?.or(p.opt_str("type")?).unwrap_or("default");
-    let positive = |key: &str| match p.f32(key)? {
-        x if x > 0.0 && x.is_finite() => Ok(x),
-        _ => Err(p.wrong(key, "a positive number")),
-    };
-    let original = || {
-        let own = p.opt_usize("original_max_position_embeddings")?;
-        let outer = s.opt_usize("original_max_position_embeddings")?;
-        match own.or(outer).unwrap_or(max_seq_len) {
-            0 => Err(p.wrong("original_max_position_embeddings", "a number of positions")),
-            n => Ok(n),
-        }
-    };
-    Ok(match ty {
-        "default" => RopeScaling::None,
-        "linear" => RopeScaling::Linear { factor: positive("factor")? },
-        "llama3" => RopeScaling::Llama3 {
-            factor: positive("factor")?,
-            low_freq_factor: positive("low_freq_factor")?,
-            high_freq_factor: positive("high_freq_factor")?,
-            original_max_seq_len: original()?,
-        },
-        "yarn" => {
-            let factor = positive("factor")?;
-            let (mscale, all_dim) = (p.opt_f32("mscale")?, p.opt_f32("mscale_all_dim")?);
-            let attention_factor = match (p.opt_f32("attention_factor")?, mscale, all_dim) {
-                (Some(own), ..) => own,
-                (None, Some(m), Some(all)) if m != 0.0 && all != 0.0 => {
-                    yarn_attention_factor(factor, m) / yarn_attention_factor(factor, all)
-                }
-                _ => yarn_attention_factor(factor, 1.0),
-            };
-            RopeScaling::Yarn {
-                factor,
-                attention_factor,
-                beta_fast: p.opt_f32("beta_fast")?.unwrap_or(32.0),
-                beta_slow: p.opt_f32("beta_slow")?.unwrap_or(1.0),
-                truncate: p.bool_or("truncate", true)?,
-                original_max_seq_len: original()?,
-            }
-        }
-        "longrope" | "su" => {
-            let factors = |key: &str| match p.opt_f32s(key)? {
-                Some(list) if list.len() == n_pairs && list.iter().all(|&f| f > 0.0) => Ok(list),
-                _ => Err(p.wrong(key, format!("{n_pairs} positive numbers"))),
-            };
-            let original_max_seq_len = original()?;
-            let attention_factor = match (p.opt_f32("attention_factor")?, p.opt_f32("factor")?) {
-                (Some(own), _) => own,
-                (None, Some(factor)) if factor > 1.0 => {
-                    (1.0 + factor.ln() / (original_max_seq_len as f32).ln()).sqrt()
-                }
-                (None, Some(_)) => 1.0,
-                (None, None) => longrope_attention_factor(max_seq_len, original_max_seq_len),
-            };
-            RopeScaling::LongRope {
-                short: factors("short_factor")?,
-                long: factors("long_factor")?,
-                attention_factor,
-                original_max_seq_len,
-            }
-        }
-        other => return Err(s.unsupported(format!("rope scaling `{other}`"))),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -436,7 +350,22 @@ mod tests {
     #[test]
     fn plain_and_linear() {
         check(&RopeScaling::None, 64, PLAIN, 1.0);
-        check(&RopeScaling::Linear { factor: 4.0 }, 64, PLAIN.map(|f| f / 4.0), 1.0);
+        let linear = RopeScaling::Linear { factor: 4.0, original_max_seq_len: 64 };
+        check(&linear, 64, PLAIN.map(|f| f / 4.0), 1.0);
+        assert_eq!(rope(linear).stretched_context(), Some(256));
+    }
+
+    #[test]
+    fn dynamic_goes_by_the_context() {
+        let scaling = RopeScaling::Dynamic { factor: 2.0, original_max_seq_len: 64 };
+        check(&scaling, 64, PLAIN, 1.0);
+        check(&scaling, 10, PLAIN, 1.0);
+        // Twice the context triples the base, to the power of 16 / 14.
+        let base = 10_000.0 * 3.0_f64.powf(16.0 / 14.0);
+        let expected = std::array::from_fn(|i| base.powf(-(i as f64) / 8.0) as f32);
+        check(&scaling, 128, expected, 1.0);
+        assert_eq!(rope(scaling.clone()).unscaled_context(), Some(64));
+        assert_eq!(rope(scaling).stretched_context(), Some(128));
     }
 
     #[test]

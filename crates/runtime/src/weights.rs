@@ -63,6 +63,9 @@ pub enum Bias {
     None,
     /// It has one when the file does.
     IfPresent,
+    /// The setting of this name says that it has none; one in the file is an error that
+    /// names both.
+    Denied(&'static str),
     /// It must have one.
     Required,
 }
@@ -246,6 +249,16 @@ impl<'a> WeightLoader<'a> {
         Error::Unsupported { path, feature: feature.into() }
     }
 
+    /// The error for a bias in the file that a setting says is not there.
+    fn denied(&self, key: &str, bias: &Tensor) -> Error {
+        Error::Setting {
+            path: self.checkpoint.path().to_owned(),
+            key: key.to_owned(),
+            expected: format!("true, as the file holds `{}`", bias.name),
+            found: "false".to_owned(),
+        }
+    }
+
     fn missing_tensor(&self, name: Name, suffix: &str) -> Error {
         Error::MissingTensor {
             path: self.checkpoint.path().to_owned(),
@@ -376,6 +389,10 @@ impl<'a> WeightLoader<'a> {
     fn bias_tensor(&mut self, name: Name, bias: Bias, len: usize) -> Result<Option<Tensor>, Error> {
         let tensor = match bias {
             Bias::None => None,
+            Bias::Denied(key) => match self.look_up(name, "bias") {
+                Some(tensor) => return Err(self.denied(key, &tensor)),
+                None => None,
+            },
             Bias::IfPresent => self.find(name, "bias"),
             Bias::Required => Some(self.require(name, "bias")?),
         };
@@ -484,7 +501,8 @@ impl<'a> WeightLoader<'a> {
     /// The head: its own matrix, or the embedding when the two are tied.
     ///
     /// `tied` is what the settings say; when they are silent, a missing head is
-    /// the embedding.
+    /// the embedding. A head in the file that is not equal to the embedding is the
+    /// head even where the settings call the two tied, as in transformers.
     ///
     /// # Errors
     /// If the head is missing and not tied, or its tensors do not fit.
@@ -494,8 +512,12 @@ impl<'a> WeightLoader<'a> {
         tied: Option<bool>,
         bias: Bias,
     ) -> Result<Linear, Error> {
-        let own = self.has("lm_head");
-        if tied == Some(true) || (tied.is_none() && !own) {
+        let own = self.look_up("lm_head".into(), "weight");
+        let is_embedding = match &own {
+            Some(head) => tied == Some(true) && self.is_embedding(head),
+            None => tied != Some(false),
+        };
+        if is_embedding {
             // Some files store the tied head a second time.
             self.find("lm_head".into(), "weight");
             let bias = match self.bias_tensor("lm_head".into(), bias, tok_embed.rows)? {
@@ -508,6 +530,14 @@ impl<'a> WeightLoader<'a> {
         let head = self.linear("lm_head", tok_embed.rows, tok_embed.cols, bias);
         self.transposed = transposed;
         head
+    }
+
+    /// Whether the file's embedding is the same as `head`, or is not there beside it.
+    fn is_embedding(&self, head: &Tensor) -> bool {
+        self.look_up("tok_embed".into(), "weight").is_none_or(|embedding| {
+            (embedding.ty, &embedding.shape) == (head.ty, &head.shape)
+                && embedding.data[..] == head.data[..]
+        })
     }
 
     /// The weights, once every tensor of the file is accounted for: used, or

@@ -54,6 +54,16 @@ impl HfSettings {
         self.raw(key).is_some()
     }
 
+    /// Whether the key is there with the value null.
+    pub fn is_null(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(Value::is_null)
+    }
+
+    /// Whether there is no key at all.
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
     /// The error for a key whose value is not as expected.
     pub fn wrong(&self, key: &str, expected: impl Into<String>) -> Error {
         let found = self.raw(key).map_or_else(|| "nothing".to_owned(), ToString::to_string);

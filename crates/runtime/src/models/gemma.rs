@@ -7,9 +7,9 @@ use super::llama::{Shape, decoder};
 use super::{Architecture, Build};
 use crate::Error;
 use crate::checkpoint::{GgufSettings, HfSettings};
-use crate::config::Config;
-use crate::graph::{Activation, ValueId};
-use crate::weights::{Bias, Weight};
+use crate::config::{Config, HfKeys, activation_from_hf, hf_bias};
+use crate::graph::{Activation, NormKind, ValueId};
+use crate::weights::Weight;
 use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
@@ -23,23 +23,43 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
     forward,
 };
 
-/// The settings. The gate is the tanh form of GELU whatever the file says: the
-/// `gelu` of early files was a mistake that transformers corrects too.
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    Ok(Config { activation: Activation::GeluTanh, ..Config::from_hf(&with_defaults(s))? })
+    let s = &with_defaults(s).with_defaults([
+        ("hidden_act", json!(GELU)),
+        ("max_position_embeddings", json!(8192)),
+        ("num_key_value_heads", json!(16)),
+    ]);
+    let (activation, attn_bias) = (activation_of(s)?, hf_bias(s, "attention_bias")?);
+    Ok(Config { activation, attn_bias, ..Config::from_hf(s, &HfKeys::COMMON)? })
+}
+
+/// The gate of files that do not say.
+pub(super) const GELU: &str = "gelu_pytorch_tanh";
+
+/// The gate. The `gelu` of early files was a mistake that transformers corrects too. Its
+/// releases disagree on which of two keys to read, so these must not contradict each other.
+fn activation_of(s: &HfSettings) -> Result<Activation, Error> {
+    let read = |key| match s.opt_str(key)? {
+        None => Ok(None),
+        Some("gelu") => Ok(Some(Activation::GeluTanh)),
+        Some(name) => activation_from_hf(s, name).map(Some),
+    };
+    let (own, other) = (read("hidden_act")?, read("hidden_activation")?);
+    let own = own.unwrap_or(Activation::GeluTanh);
+    if other.is_some_and(|other| other != own) {
+        return Err(s.wrong("hidden_activation", "the same as `hidden_act`"));
+    }
+    Ok(own)
 }
 
 /// The defaults that all Gemmas share.
 pub(super) fn with_defaults(s: &HfSettings) -> HfSettings {
-    s.with_defaults([
-        ("tie_word_embeddings", json!(true)),
-        ("head_dim", json!(256)),
-        ("hidden_activation", json!("gelu_pytorch_tanh")),
-    ])
+    s.with_defaults([("tie_word_embeddings", json!(true)), ("head_dim", json!(256))])
 }
 
 pub(super) fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
-    Ok(Config { activation: Activation::GeluTanh, ..Config::from_gguf(s)? })
+    let config = Config::from_gguf(s, NormKind::Rms)?;
+    Ok(Config { activation: Activation::GeluTanh, ..config })
 }
 
 /// The scaled embedding of the tokens, with its table.
@@ -54,6 +74,6 @@ pub(super) fn embed(m: &mut Build<'_>) -> Result<(Weight, ValueId), Error> {
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let (tok_embed, x) = embed(m)?;
-    let shape = Shape { qkv_bias: Bias::IfPresent, bias: Bias::IfPresent, qk_norm: false };
+    let shape = Shape::of(m.config);
     decoder(m, tok_embed, x, shape)
 }

@@ -7,8 +7,9 @@ use super::{Architecture, Build, gemma};
 use crate::Error;
 use crate::checkpoint::names::NameTable;
 use crate::checkpoint::{GgufSettings, HfSettings};
-use crate::config::{Config, window_or_none};
+use crate::config::{Config, HfKeys, hf_bias, hf_window, window_or_none};
 use crate::graph::ValueId;
+use crate::rope::HfRopeKeys;
 use crate::weights::Bias;
 use serde_json::json;
 
@@ -33,25 +34,35 @@ pub(super) const HF_NAMES: NameTable = &[
 /// The window of files that do not give one.
 const DEFAULT_WINDOW: usize = 4096;
 
-/// The settings of Gemma 2 and 3: soft caps and the scale of the scores.
-pub(super) fn capped_from_hf(s: &HfSettings) -> Result<Config, Error> {
+/// The defaults that Gemma 2 and 3 share.
+pub(super) fn with_defaults(s: &HfSettings) -> HfSettings {
+    gemma::with_defaults(s).with_defaults([
+        ("hidden_activation", json!(gemma::GELU)),
+        ("num_key_value_heads", json!(4)),
+        ("query_pre_attn_scalar", json!(256)),
+        ("sliding_window", json!(DEFAULT_WINDOW)),
+    ])
+}
+
+/// The settings that Gemma 2 and 3 share: the scale of the scores and the cap on logits.
+pub(super) fn scaled_from_hf(s: &HfSettings, rope: HfRopeKeys) -> Result<Config, Error> {
     Ok(Config {
         attn_scale: 1.0 / s.f32("query_pre_attn_scalar")?.sqrt(),
-        attn_softcap: s.opt_f32("attn_logit_softcapping")?,
         logit_softcap: s.opt_f32("final_logit_softcapping")?,
-        ..Config::from_hf(s)?
+        attn_bias: hf_bias(s, "attention_bias")?,
+        ..Config::from_hf(s, &HfKeys { activation: "hidden_activation", rope })?
     })
 }
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &gemma::with_defaults(s).with_defaults([
-        ("query_pre_attn_scalar", json!(256)),
+    let s = &with_defaults(s).with_defaults([
+        ("max_position_embeddings", json!(8192)),
         ("attn_logit_softcapping", json!(50.0)),
         ("final_logit_softcapping", json!(30.0)),
-        ("sliding_window", json!(DEFAULT_WINDOW)),
     ]);
-    let window = window_or_none(s.opt_usize("sliding_window")?);
-    capped_from_hf(s)?.with_hf_layer_types(s, window, |l| l % 2 == 0)
+    let mut c = scaled_from_hf(s, HfRopeKeys::COMMON)?;
+    c.attn_softcap = s.opt_f32("attn_logit_softcapping")?;
+    c.with_hf_layer_types(s, hf_window(s)?, |l| l % 2 == 0)
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
@@ -84,19 +95,19 @@ pub(super) fn decoder(m: &mut Build<'_>, qk_norm: bool) -> Result<ValueId, Error
     for l in 0..c.n_layers {
         m.graph.begin_layer(l);
         let h = m.rms_norm(x, (l, "attn_norm"))?;
-        let [mut q, mut k, v] = m.qkv(h, l, Bias::IfPresent)?;
+        let [mut q, mut k, v] = m.qkv(h, l, c.attn_bias)?;
         if qk_norm {
             (q, k) = (m.head_norm(q, (l, "q_norm"))?, m.head_norm(k, (l, "k_norm"))?);
         }
         let rope = if c.windows[l].is_some() { local } else { global };
         let (q, k) = (m.rope(q, rope), m.rope(k, rope));
         let a = m.graph.attention(q, k, v, &c.attention(l));
-        let o = m.wo(a, l, Bias::IfPresent)?;
+        let o = m.wo(a, l, c.attn_bias)?;
         let o = m.rms_norm(o, (l, "post_attn_norm"))?;
         x = m.graph.add(x, o);
 
         let h = m.rms_norm(x, (l, "ffn_norm"))?;
-        let f = m.gated_ffn(h, l, Bias::None)?;
+        let f = m.gated_ffn(h, l, c.ffn_bias)?;
         let f = m.rms_norm(f, (l, "post_ffn_norm"))?;
         x = m.graph.add(x, f);
     }

@@ -6,9 +6,9 @@
 use super::{Architecture, Build, gemma, gemma2};
 use crate::Error;
 use crate::checkpoint::{GgufSettings, HfSettings};
-use crate::config::{Config, window_or_none};
+use crate::config::{Config, hf_window, window_or_none};
 use crate::graph::ValueId;
-use crate::rope::{Rope, RopeScaling};
+use crate::rope::{HfRopeKeys, Rope, RopeScaling};
 use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
@@ -28,25 +28,33 @@ const PATTERN: usize = 6;
 /// Base of the angles in layers with a window.
 const LOCAL_THETA: f32 = 10_000.0;
 
+/// Base of the angles in layers that see everything, where the file does not say it.
+const GLOBAL_THETA: f32 = 1_000_000.0;
+
+/// The rope of layers that see everything.
+const GLOBAL_ROPE: HfRopeKeys = HfRopeKeys {
+    layer_type: Some("full_attention"),
+    theta: ("rope_theta", GLOBAL_THETA),
+    ..HfRopeKeys::COMMON
+};
+
+/// The rope of layers with a window.
+const LOCAL_ROPE: HfRopeKeys = HfRopeKeys {
+    layer_type: Some("sliding_attention"),
+    theta: ("rope_local_base_freq", LOCAL_THETA),
+    ..HfRopeKeys::COMMON
+};
+
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &gemma::with_defaults(s)
-        .with_defaults([("query_pre_attn_scalar", json!(256)), ("sliding_window", json!(4096))]);
-    let mut c = gemma2::capped_from_hf(s)?;
-    let rope = |layer_type| Rope::from_hf(s, Some(layer_type), c.head_dim, c.max_seq_len);
-    let (global, mut local) = (rope("full_attention")?, rope("sliding_attention")?);
-    // The older spelling has the local base apart, and never scales it.
-    let nested = s.opt_object("rope_parameters")?.is_some_and(|p| p.has("sliding_attention"));
-    if !nested {
-        local.theta = s.opt_f32("rope_local_base_freq")?.unwrap_or(LOCAL_THETA);
-        local.scaling = RopeScaling::None;
-    }
-    (c.rope, c.local_rope) = (global, Some(local));
+    let s = &gemma2::with_defaults(s).with_defaults([("max_position_embeddings", json!(131_072))]);
+    // The soft cap on scores that the file may give is not applied by Gemma 3.
+    let mut c = gemma2::scaled_from_hf(s, GLOBAL_ROPE)?;
+    c.local_rope = Some(Rope::from_hf(s, &LOCAL_ROPE, c.head_dim, c.max_seq_len)?);
     let pattern = match s.opt_usize("sliding_window_pattern")?.unwrap_or(PATTERN) {
         0 => return Err(s.wrong("sliding_window_pattern", "a number of layers")),
         n => n,
     };
-    let window = window_or_none(s.opt_usize("sliding_window")?);
-    c.with_hf_layer_types(s, window, |l| (l + 1) % pattern != 0)
+    c.with_hf_layer_types(s, hf_window(s)?, |l| (l + 1) % pattern != 0)
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
@@ -61,7 +69,7 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     if c.n_layers == 62 {
         c.attn_scale = 1.0 / (c.dim as f32 / c.n_heads as f32).sqrt();
     }
-    let window = window_or_none(Some(s.usize("attention.sliding_window")?));
+    let window = window_or_none(s.opt_usize("attention.sliding_window")?);
     let pattern = match s.opt_uniform("attention.sliding_window_pattern")?.unwrap_or(PATTERN) {
         0 => return Err(s.wrong("attention.sliding_window_pattern", "a number of layers", "0")),
         n => n,

@@ -6,7 +6,7 @@ use super::{Architecture, Build};
 use crate::Error;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::config::{Config, activation_from_hf};
-use crate::graph::{Activation, ValueId};
+use crate::graph::{Activation, NormKind, ValueId};
 use crate::rope::{Rope, RopeScaling};
 use crate::weights::Bias;
 
@@ -35,7 +35,7 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let (dim, n_heads) = (s.usize("n_embd")?, s.usize("n_head")?);
     let head_dim = dim.checked_div(n_heads).unwrap_or(0);
-    let max_seq_len = s.usize("n_positions")?;
+    let max_seq_len = s.opt_usize("n_positions")?.unwrap_or(1024);
     let scaled = s.bool_or("scale_attn_weights", true)?;
     let config = Config {
         dim,
@@ -57,13 +57,16 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         qkv_limit: None,
         logit_softcap: None,
         activation: activation_from_hf(s, s.opt_str("activation_function")?.unwrap_or("gelu_new"))?,
+        attn_bias: Bias::Required,
+        ffn_bias: Bias::Required,
         tied_head: Some(s.bool_or("tie_word_embeddings", true)?),
     };
     config.checked_hf(s)
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
-    Ok(Config { activation: Activation::GeluTanh, ..Config::from_gguf(s)? })
+    let config = Config::from_gguf(s, NormKind::Layer)?;
+    Ok(Config { activation: Activation::GeluTanh, ..config })
 }
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {

@@ -6,8 +6,8 @@
 use super::{Architecture, Build};
 use crate::Error;
 use crate::checkpoint::{GgufSettings, HfSettings};
-use crate::config::{Config, window_or_none};
-use crate::graph::{RopeStyle, ValueId};
+use crate::config::{Config, HfKeys, hf_bias, hf_window, window_or_none};
+use crate::graph::{NormKind, RopeStyle, ValueId};
 use crate::weights::{Bias, Weight};
 use serde_json::json;
 
@@ -23,15 +23,23 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    // Only Mistral has a window, on every layer.
-    let window = match s.str("model_type")? {
-        "mistral" => {
-            s.with_defaults([("sliding_window", json!(4096))]).opt_usize("sliding_window")?
-        }
-        _ => None,
-    };
-    let window = window_or_none(window);
-    Config::from_hf(s)?.with_hf_layer_types(s, window, |_| true)
+    if s.str("model_type")? == "mistral" {
+        return mistral_from_hf(s);
+    }
+    let s = &s.with_defaults([("max_position_embeddings", json!(2048))]);
+    let (attn_bias, ffn_bias) = (hf_bias(s, "attention_bias")?, hf_bias(s, "mlp_bias")?);
+    Ok(Config { attn_bias, ffn_bias, ..Config::from_hf(s, &HfKeys::COMMON)? })
+}
+
+/// Mistral has no biases, and a window on every layer but those that `layer_types` takes out:
+/// transformers runs a file that has that list as its sibling Ministral.
+fn mistral_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let s = &s.with_defaults([
+        ("max_position_embeddings", json!(131_072)),
+        ("num_key_value_heads", json!(8)),
+        ("sliding_window", json!(4096)),
+    ]);
+    Config::from_hf(s, &HfKeys::COMMON)?.with_hf_layer_types(s, hf_window(s)?, |_| true)
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
@@ -39,7 +47,8 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
         return Err(s.unsupported("a mixture of experts (`llama.expert_count`)"));
     }
     let window = window_or_none(s.opt_usize("attention.sliding_window")?);
-    Ok(Config::from_gguf(s)?.with_windows(|_| window))
+    let config = Config { ffn_bias: Bias::IfPresent, ..Config::from_gguf(s, NormKind::Rms)? };
+    Ok(config.with_windows(|_| window))
 }
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
@@ -48,7 +57,7 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     }
     let tok_embed = m.tok_embed()?;
     let x = m.graph.embed(&tok_embed, 1.0);
-    let shape = Shape { qkv_bias: Bias::IfPresent, bias: Bias::IfPresent, qk_norm: false };
+    let shape = Shape::of(m.config);
     decoder(m, tok_embed, x, shape)
 }
 
@@ -57,10 +66,20 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
 pub(super) struct Shape {
     /// Whether Q, K and V have biases.
     pub(super) qkv_bias: Bias,
-    /// Whether the other matrices have.
-    pub(super) bias: Bias,
+    /// Whether the output projection of attention has one.
+    pub(super) wo_bias: Bias,
+    /// Whether the feed-forward network has biases.
+    pub(super) ffn_bias: Bias,
     /// Whether every head of Q and K is normalized.
     pub(super) qk_norm: bool,
+}
+
+impl Shape {
+    /// Biases as the settings say, and no norms of heads.
+    pub(super) fn of(c: &Config) -> Self {
+        let (attn_bias, ffn_bias) = (c.attn_bias, c.ffn_bias);
+        Self { qkv_bias: attn_bias, wo_bias: attn_bias, ffn_bias, qk_norm: false }
+    }
 }
 
 /// The decoder from embedded tokens to logits.
@@ -81,11 +100,11 @@ pub(super) fn decoder(
         }
         let (q, k) = (m.rope(q, rope), m.rope(k, rope));
         let a = m.graph.attention(q, k, v, &c.attention(l));
-        let o = m.wo(a, l, shape.bias)?;
+        let o = m.wo(a, l, shape.wo_bias)?;
         x = m.graph.add(x, o);
 
         let h = m.rms_norm(x, (l, "ffn_norm"))?;
-        let f = m.gated_ffn(h, l, shape.bias)?;
+        let f = m.gated_ffn(h, l, shape.ffn_bias)?;
         x = m.graph.add(x, f);
     }
     m.graph.end_layers();

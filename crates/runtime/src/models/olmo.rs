@@ -7,9 +7,10 @@
 use super::{Architecture, Build};
 use crate::Error;
 use crate::checkpoint::{GgufSettings, HfSettings};
-use crate::config::Config;
+use crate::config::{Config, HfKeys, hf_bias};
 use crate::graph::{NormKind, RopeStyle, ValueId};
 use crate::weights::{Bias, NormWeights};
+use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "olmo",
@@ -23,14 +24,20 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    // config.json has no key for what is added to the variance.
-    Ok(Config { norm_eps: 1e-5, qkv_limit: s.opt_f32("clip_qkv")?, ..Config::from_hf(s)? })
+    let s = &s.with_defaults([("max_position_embeddings", json!(2048))]);
+    Ok(Config {
+        // config.json has no key for what is added to the variance.
+        norm_eps: 1e-5,
+        qkv_limit: s.opt_f32("clip_qkv")?,
+        attn_bias: hf_bias(s, "attention_bias")?,
+        ..Config::from_hf(s, &HfKeys::COMMON)?
+    })
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     // Zero stands for no limit.
     let limit = s.opt_f32("attention.clamp_kqv")?.filter(|&limit| limit != 0.0);
-    Ok(Config { qkv_limit: limit, ..Config::from_gguf(s)? })
+    Ok(Config { qkv_limit: limit, ..Config::from_gguf(s, NormKind::Layer)? })
 }
 
 /// LayerNorm over `dim` columns, with nothing learned.
@@ -50,15 +57,15 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     for l in 0..c.n_layers {
         m.graph.begin_layer(l);
         let h = plain_norm(m, x);
-        let qkv = m.qkv(h, l, Bias::IfPresent)?;
+        let qkv = m.qkv(h, l, c.attn_bias)?;
         let [q, k, v] = qkv.map(|part| m.graph.clamp(part, c.qkv_limit));
         let (q, k) = (m.rope(q, rope), m.rope(k, rope));
         let a = m.graph.attention(q, k, v, &c.attention(l));
-        let o = m.wo(a, l, Bias::IfPresent)?;
+        let o = m.wo(a, l, c.attn_bias)?;
         x = m.graph.add(x, o);
 
         let h = plain_norm(m, x);
-        let f = m.gated_ffn(h, l, Bias::None)?;
+        let f = m.gated_ffn(h, l, c.ffn_bias)?;
         x = m.graph.add(x, f);
     }
     m.graph.end_layers();

@@ -6,7 +6,7 @@
 use super::{Architecture, Build, qwen2};
 use crate::Error;
 use crate::checkpoint::HfSettings;
-use crate::config::Config;
+use crate::config::{Config, HfKeys, hf_bias};
 use crate::graph::{NormKind, ValueId};
 use crate::weights::Bias;
 use serde_json::json;
@@ -27,7 +27,10 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    Config::from_hf(&s.with_defaults([("rms_norm_eps", json!(1e-5))]))
+    let s =
+        &s.with_defaults([("rms_norm_eps", json!(1e-5)), ("max_position_embeddings", json!(2048))]);
+    let attn_bias = hf_bias(s, "attention_bias")?;
+    Ok(Config { attn_bias, ..Config::from_hf(s, &HfKeys::COMMON)? })
 }
 
 /// RMSNorm over all columns of the queries or the keys, not head by head.
@@ -49,15 +52,15 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let rope = m.rope_table(&c.rope)?;
     for l in 0..c.n_layers {
         m.graph.begin_layer(l);
-        let [q, k, v] = m.qkv(x, l, Bias::IfPresent)?;
+        let [q, k, v] = m.qkv(x, l, c.attn_bias)?;
         let (q, k) = (whole_norm(m, q, l, "q_norm")?, whole_norm(m, k, l, "k_norm")?);
         let (q, k) = (m.rope(q, rope), m.rope(k, rope));
         let a = m.graph.attention(q, k, v, &c.attention(l));
-        let o = m.wo(a, l, Bias::IfPresent)?;
+        let o = m.wo(a, l, c.attn_bias)?;
         let o = m.rms_norm(o, (l, "post_attn_norm"))?;
         x = m.graph.add(x, o);
 
-        let f = m.gated_ffn(x, l, Bias::None)?;
+        let f = m.gated_ffn(x, l, c.ffn_bias)?;
         let f = m.rms_norm(f, (l, "post_ffn_norm"))?;
         x = m.graph.add(x, f);
     }

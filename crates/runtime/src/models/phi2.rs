@@ -6,8 +6,9 @@
 use super::{Architecture, Build};
 use crate::Error;
 use crate::checkpoint::{GgufSettings, HfSettings};
-use crate::config::Config;
-use crate::graph::{Activation, ValueId};
+use crate::config::{Config, HfKeys};
+use crate::graph::{Activation, NormKind, ValueId};
+use crate::rope::HfRopeKeys;
 use crate::weights::Bias;
 use serde_json::json;
 
@@ -30,15 +31,19 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s
-        .with_defaults([("partial_rotary_factor", json!(0.5)), ("hidden_act", json!("gelu_new"))]);
+    let s = &s.with_defaults([
+        ("hidden_act", json!("gelu_new")),
+        ("max_position_embeddings", json!(2048)),
+    ]);
+    let rope = HfRopeKeys { partial: Some(0.5), ..HfRopeKeys::COMMON };
     let qk_norm = s.bool_or("qk_layernorm", false)?;
     let norm_eps = s.opt_f32("layer_norm_eps")?.unwrap_or(1e-5);
-    Ok(Config { norm_eps, qk_norm, ..Config::from_hf(s)? })
+    Ok(Config { norm_eps, qk_norm, ..Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })? })
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
-    Ok(Config { activation: Activation::GeluTanh, ..Config::from_gguf(s)? })
+    let config = Config::from_gguf(s, NormKind::Layer)?;
+    Ok(Config { activation: Activation::GeluTanh, ..config })
 }
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {

@@ -7,8 +7,9 @@ use super::llama::{Shape, decoder};
 use super::{Architecture, Build};
 use crate::Error;
 use crate::checkpoint::{GgufSettings, HfSettings};
-use crate::config::{Config, window_or_none};
-use crate::graph::ValueId;
+use crate::config::{Config, HfKeys, window_or_none};
+use crate::graph::{NormKind, ValueId};
+use crate::rope::HfRopeKeys;
 use crate::weights::Bias;
 use serde_json::json;
 
@@ -24,19 +25,26 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([("rms_norm_eps", json!(1e-5))]);
+    let s = &s.with_defaults([
+        ("rms_norm_eps", json!(1e-5)),
+        ("max_position_embeddings", json!(4096)),
+        ("original_max_position_embeddings", json!(4096)),
+    ]);
     let window = window_or_none(s.opt_usize("sliding_window")?);
-    Config::from_hf(s)?.with_hf_layer_types(s, window, |_| true)
+    let rope = HfRopeKeys { partial: Some(1.0), longrope_only: true, ..HfRopeKeys::COMMON };
+    let config = Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?;
+    Ok(config.with_windows(|_| window))
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     let window = window_or_none(s.opt_usize("attention.sliding_window")?);
-    Ok(Config::from_gguf(s)?.with_windows(|_| window))
+    Ok(Config::from_gguf(s, NormKind::Rms)?.with_windows(|_| window))
 }
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let tok_embed = m.tok_embed()?;
     let x = m.graph.embed(&tok_embed, 1.0);
-    let shape = Shape { qkv_bias: Bias::None, bias: Bias::None, qk_norm: false };
+    let shape =
+        Shape { qkv_bias: Bias::None, wo_bias: Bias::None, ffn_bias: Bias::None, qk_norm: false };
     decoder(m, tok_embed, x, shape)
 }

@@ -52,9 +52,12 @@ impl<'a> Build<'a> {
         Ok((graph, weights))
     }
 
-    /// The token embedding's table.
+    /// The token embedding's table. Where it is the head too, the file may hold it as either.
     pub(crate) fn tok_embed(&mut self) -> Result<Weight, Error> {
-        self.weights.matrix("tok_embed", self.config.vocab_size, self.config.dim)
+        let tied = self.config.tied_head == Some(true);
+        let only_head = !self.weights.has("tok_embed") && self.weights.has("lm_head");
+        let name = if tied && only_head { "lm_head" } else { "tok_embed" };
+        self.weights.matrix(name, self.config.vocab_size, self.config.dim)
     }
 
     /// RMSNorm over `dim` columns.
@@ -132,7 +135,9 @@ impl<'a> Build<'a> {
             } else if let Some(mut factors) = self.weights.opt_factors("rope_freqs", n_pairs)? {
                 match rope.scaling {
                     RopeScaling::None => {}
-                    RopeScaling::Linear { factor } => factors.iter_mut().for_each(|f| *f *= factor),
+                    RopeScaling::Linear { factor, .. } => {
+                        factors.iter_mut().for_each(|f| *f *= factor);
+                    }
                     _ => return Err(self.weights.unsupported("`rope_freqs` with rope scaling")),
                 }
                 rope.scaling = RopeScaling::Factors(factors);

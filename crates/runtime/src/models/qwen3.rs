@@ -7,9 +7,8 @@ use super::llama::{Shape, decoder};
 use super::{Architecture, Build, qwen2};
 use crate::Error;
 use crate::checkpoint::HfSettings;
-use crate::config::Config;
+use crate::config::{Config, hf_bias};
 use crate::graph::ValueId;
-use crate::weights::Bias;
 use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
@@ -24,12 +23,14 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    qwen2::config_from_hf(&s.with_defaults([("head_dim", json!(128))]))
+    let attn_bias = hf_bias(s, "attention_bias")?;
+    let config = qwen2::config_from_hf(&s.with_defaults([("head_dim", json!(128))]))?;
+    Ok(Config { attn_bias, ..config })
 }
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let tok_embed = m.tok_embed()?;
     let x = m.graph.embed(&tok_embed, 1.0);
-    let shape = Shape { qkv_bias: Bias::IfPresent, bias: Bias::IfPresent, qk_norm: true };
+    let shape = Shape { qk_norm: true, ..Shape::of(m.config) };
     decoder(m, tok_embed, x, shape)
 }

@@ -7,6 +7,7 @@ mod constrain;
 mod embeddings;
 mod engine;
 mod graphs;
+mod hf_settings;
 mod hf_vocab;
 mod memory;
 mod metrics;

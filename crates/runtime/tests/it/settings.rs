@@ -1,8 +1,12 @@
 //! Settings that files leave out or spell in more than one way.
 
+use crate::common::tiny::tiny;
 use realizar_formats::{Bytes, Gguf, GgufWriter, Value};
+use realizar_runtime::backend::Arithmetic;
+use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::checkpoint::{GgufSettings, HfSettings};
 use realizar_runtime::rope::{Rope, RopeScaling};
+use realizar_runtime::{LoadOptions, Model};
 use serde_json::json;
 
 /// The rope of a GGUF file with these settings, heads of 16 and a context of 64.
@@ -23,7 +27,7 @@ fn rope_scaling_of_gguf_files() {
     let check = |settings: &[(&str, Value)], expected: RopeScaling| {
         assert_eq!(gguf_rope(settings).unwrap().scaling, expected, "{settings:?}");
     };
-    let linear = RopeScaling::Linear { factor: 4.0 };
+    let linear = RopeScaling::Linear { factor: 4.0, original_max_seq_len: 64 };
     let (factor, ty) = ("rope.scaling.factor", "rope.scaling.type");
     check(&[], RopeScaling::None);
     check(&[(factor, 4.0_f32.into()), (ty, "linear".into())], linear.clone());
@@ -61,43 +65,8 @@ fn a_default_fills_what_is_missing_and_not_what_is_null() {
 }
 
 #[test]
-fn both_spellings_of_rope_settings_are_read() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("config.json");
-    let check = |config: serde_json::Value, layer_type: Option<&str>, expected: &Rope| {
-        std::fs::write(&path, config.to_string()).unwrap();
-        let settings = HfSettings::open(&path).unwrap();
-        let rope = Rope::from_hf(&settings, layer_type, 16, 64).unwrap();
-        assert_eq!(rope, *expected, "{config}");
-    };
-    let plain = Rope { theta: 5000.0, rotary_dim: 8, scaling: RopeScaling::None };
-    let linear = Rope { scaling: RopeScaling::Linear { factor: 2.0 }, ..plain.clone() };
-    check(json!({"rope_theta": 5000.0, "partial_rotary_factor": 0.5}), None, &plain);
-    check(
-        json!({"rope_parameters": {"rope_theta": 5000.0, "partial_rotary_factor": 0.5}}),
-        None,
-        &plain,
-    );
-    check(
-        json!({"rope_theta": 5000.0, "partial_rotary_factor": 0.5,
-               "rope_scaling": {"type": "linear", "factor": 2.0}}),
-        None,
-        &linear,
-    );
-    check(
-        json!({"rope_parameters": {"full_attention": {"rope_theta": 5000.0, "factor": 2.0,
-               "rope_type": "linear", "partial_rotary_factor": 0.5},
-               "sliding_attention": {"rope_theta": 1.5, "rope_type": "default"}}}),
-        Some("full_attention"),
-        &linear,
-    );
-}
-
-#[test]
 fn a_context_can_be_stretched_as_a_file_would_ask_for() {
-    use realizar_runtime::backend::cpu::CpuBackend;
     use realizar_runtime::rope::RopeStretch;
-    use realizar_runtime::{LoadOptions, Model};
     let backend = CpuBackend::new(Some(1), None).unwrap();
     let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs");
     let yarn = fixture.join("llama_yarn");
@@ -129,8 +98,73 @@ fn a_context_can_be_stretched_as_a_file_would_ask_for() {
     let advice = "a scaling of the rotary embedding can stretch it";
     let text = format!("ctx: 128 is more than the 32 the model was made for; {advice}");
     check(dir.path(), None, &text);
-    let text = "rope-scaling: the model's rotary embedding cannot be stretched";
+    let text = "rope-scaling: the model's rotary embedding has a scaling already";
     check(&yarn, Some(RopeStretch::Yarn(4.0)), text);
+    // What has a scaling is not advised to take another.
+    let options = LoadOptions { max_seq_len: Some(300), ..LoadOptions::default() };
+    let error = logits(&yarn, &options).unwrap_err().to_string();
+    assert_eq!(error, "ctx: 300 is more than the 256 the model was made for");
     let text = "rope-scaling: a factor is above 1 and at most 1024, not 0.5";
     check(dir.path(), Some(RopeStretch::Linear(0.5)), text);
+}
+
+/// The logits of the tiny model's ids at position 43, from its GGUF file with changed metadata:
+/// keys with another value, or with none.
+fn gguf_logits(model: &str, changes: &[(&str, Option<Value>)]) -> Vec<f32> {
+    let file = Gguf::open(tiny(model).join("model-f32.gguf")).unwrap();
+    let tensors: Vec<_> =
+        file.tensors().iter().map(|info| file.tensor(&info.name).unwrap()).collect();
+    let mut writer = GgufWriter::new();
+    for (key, value) in file.metadata().iter() {
+        if !changes.iter().any(|(changed, _)| key == *changed) {
+            writer.set(key, value.clone()).unwrap();
+        }
+    }
+    for (key, value) in changes {
+        if let Some(value) = value {
+            writer.set(key, value.clone()).unwrap();
+        }
+    }
+    for t in &tensors {
+        writer.tensor(&t.name, t.ty, &t.shape, &t.data).unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.gguf");
+    writer.write_file(&path).unwrap();
+    let ids = std::fs::read_to_string(tiny(model).join("expected.json")).unwrap();
+    let ids: serde_json::Value = serde_json::from_str(&ids).unwrap();
+    let ids: Vec<u32> = serde_json::from_value(ids["ids"].clone()).unwrap();
+    let backend = CpuBackend::new(Some(1), None).unwrap();
+    let options = LoadOptions { arithmetic: Arithmetic::F32, ..LoadOptions::default() };
+    let mut model = Model::load(&path, &backend, &options).unwrap();
+    model.logits(&ids, &[43], 256).unwrap().remove(0)
+}
+
+#[test]
+fn a_norm_takes_the_epsilon_of_its_kind() {
+    let wanted = gguf_logits("olmo", &[]);
+    let other = ("olmo.attention.layer_norm_rms_epsilon", Some(0.1_f32.into()));
+    assert_eq!(gguf_logits("olmo", &[other]), wanted);
+    let own = ("olmo.attention.layer_norm_epsilon", Some(0.1_f32.into()));
+    assert_ne!(gguf_logits("olmo", &[own]), wanted);
+    let other = ("llama.attention.layer_norm_epsilon", Some(0.1_f32.into()));
+    assert_eq!(gguf_logits("llama", &[other]), gguf_logits("llama", &[]));
+}
+
+#[test]
+fn a_gemma3_file_without_a_window_sees_everything() {
+    // transformers' logits with `full_attention` in every layer, every sixth token.
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/settings");
+    let file = std::fs::read_to_string(file.join("expected.json")).unwrap();
+    let file: serde_json::Value = serde_json::from_str(&file).unwrap();
+    let variants = file["variants"].as_array().unwrap();
+    let variant = variants.iter().find(|v| v["name"] == "no_windows").unwrap();
+    let wanted: Vec<f32> = serde_json::from_value(variant["logits"]["43"].clone()).unwrap();
+    let found = gguf_logits("gemma3_text", &[("gemma3.attention.sliding_window", None)]);
+    let found: Vec<f32> = found.into_iter().step_by(6).collect();
+    let largest = wanted.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+    assert_eq!(found.len(), wanted.len());
+    for (a, b) in found.iter().zip(&wanted) {
+        assert!((a - b).abs() < 1e-5 * largest, "{a} is not {b}");
+    }
 }

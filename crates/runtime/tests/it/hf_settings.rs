@@ -1,0 +1,210 @@
+//! config.json is read as transformers reads it: variants of the tiny models' settings against the
+//! logits that transformers computes for them, and what is refused instead.
+
+use crate::common::tiny::tiny;
+use realizar_formats::{SafeTensors, SafeTensorsWriter, Tensor, TensorType};
+use realizar_runtime::backend::Arithmetic;
+use realizar_runtime::backend::cpu::CpuBackend;
+use realizar_runtime::{LoadOptions, Model};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The variants that are refused: model, variant, and what the error says after the file's name.
+const REFUSED: [(&str, &str, &str); 17] = [
+    ("llama", "both_spellings", TWO_ROPES),
+    ("llama", "both_spellings_lose_theta", TWO_ROPES),
+    (
+        "llama",
+        "by_layer_type",
+        "rope_parameters.full_attention: expected nothing, as all layers have one rotary embedding",
+    ),
+    (
+        "llama",
+        "partial_scaled",
+        "rope_parameters.partial_rotary_factor: expected 1, as the architecture rotates whole heads, \
+         found 0.5",
+    ),
+    ("llama", "attn_bias_denied", ATTN_BIAS),
+    (
+        "llama",
+        "mlp_bias_denied",
+        "mlp_bias: expected true, as the file holds `model.layers.0.mlp.gate_proj.bias`, found false",
+    ),
+    ("qwen3", "attn_bias_denied", ATTN_BIAS),
+    (
+        "mistral",
+        "attn_bias",
+        "tensor `model.layers.0.self_attn.k_proj.bias` (16 in all) is not part of architecture llama \
+         as built",
+    ),
+    ("gemma3_text", "nested_and_old_scaling", TWO_ROPES),
+    (
+        "gemma3_text",
+        "nested_yarn_not_truncated",
+        "`truncate` of one layer type's rotary embedding is not supported",
+    ),
+    (
+        "gemma3_text",
+        "old_scaling_type",
+        "rope_scaling.rope_type: expected the name of the scaling (`type` is not read here), found \
+         nothing",
+    ),
+    (
+        "gemma3_text",
+        "flat",
+        "rope_parameters: expected `full_attention` and `sliding_attention`, found {",
+    ),
+    ("phi3", "linear", "rope scaling `linear` is not supported"),
+    (
+        "qwen2",
+        "layer_types_without_window",
+        "layer_types: expected only `full_attention`, as `use_sliding_window` is false, found [",
+    ),
+    (
+        "qwen2",
+        "layer_types_null_window",
+        "layer_types: expected only `full_attention`, as `sliding_window` is null or zero, found [",
+    ),
+    ("qwen2", "layer_types_short", "layer_types: expected 4 layers, found ["),
+    (
+        "gemma",
+        "act_two_meanings",
+        "hidden_activation: expected the same as `hidden_act`, found \"relu\"",
+    ),
+];
+
+const TWO_ROPES: &str =
+    "rope_scaling: expected the same as `rope_parameters`, or only one of the two, found {";
+
+const ATTN_BIAS: &str = "attention_bias: expected true, as the file holds \
+                         `model.layers.0.self_attn.q_proj.bias`, found false";
+
+/// The vector of a bias, by the formula of the script.
+fn bias(len: usize) -> Vec<u8> {
+    let value = |i: usize| (((37 * i + 11) % 101) as f32 - 50.0) / 64.0;
+    (0..len).flat_map(|i| value(i).to_le_bytes()).collect()
+}
+
+/// Type, shape and data by name.
+type Tensors = BTreeMap<String, (TensorType, Vec<usize>, Vec<u8>)>;
+
+/// One of the changes that the script lists.
+fn change(tensors: &mut Tensors, what: &str) {
+    const EMBEDS: [&str; 2] = ["model.embed_tokens.weight", "transformer.wte.weight"];
+    let embed = EMBEDS.into_iter().find(|name| tensors.contains_key(*name)).unwrap();
+    let leaves: &[&str] = match what {
+        "head" => {
+            let (ty, shape, mut data) = tensors[embed].clone();
+            let row = data.len() / shape[0];
+            data.rotate_right(row);
+            tensors.insert("lm_head.weight".to_owned(), (ty, shape, data));
+            return;
+        }
+        "same_head" => {
+            tensors.insert("lm_head.weight".to_owned(), tensors[embed].clone());
+            return;
+        }
+        "only_head" => {
+            let table = tensors.remove(embed).unwrap();
+            tensors.insert("lm_head.weight".to_owned(), table);
+            return;
+        }
+        "attn_bias" => &["q_proj", "k_proj", "v_proj", "o_proj"],
+        "mlp_bias" => &["gate_proj", "up_proj", "down_proj"],
+        other => panic!("unknown change {other}"),
+    };
+    let of = |name: &str| leaves.iter().any(|leaf| name.ends_with(&format!(".{leaf}.weight")));
+    let found: Vec<(String, usize)> =
+        tensors.iter().filter(|(name, _)| of(name)).map(|(n, t)| (n.clone(), t.1[0])).collect();
+    for (name, len) in found {
+        let name = name.replace(".weight", ".bias");
+        tensors.insert(name, (TensorType::F32, vec![len], bias(len)));
+    }
+}
+
+/// Writes the directory of a variant.
+fn write(dir: &Path, variant: &Value) {
+    let source = tiny(variant["model"].as_str().unwrap());
+    let text = std::fs::read_to_string(source.join("config.json")).unwrap();
+    let mut config: Map<String, Value> = serde_json::from_str(&text).unwrap();
+    config.extend(variant["set"].as_object().unwrap().clone());
+    for key in variant["drop"].as_array().unwrap() {
+        config.remove(key.as_str().unwrap());
+    }
+    std::fs::write(dir.join("config.json"), Value::Object(config).to_string()).unwrap();
+
+    let file = SafeTensors::open(source).unwrap();
+    let of = |tensor: Tensor| (tensor.name, (tensor.ty, tensor.shape, tensor.data.to_vec()));
+    let mut tensors: Tensors =
+        file.tensors().iter().map(|info| of(file.tensor(&info.name).unwrap())).collect();
+    for what in variant["tensors"].as_array().unwrap() {
+        change(&mut tensors, what.as_str().unwrap());
+    }
+    let mut writer = SafeTensorsWriter::new();
+    for (name, (ty, shape, data)) in &tensors {
+        writer.tensor(name, *ty, shape, data).unwrap();
+    }
+    writer.write_file(dir.join("model.safetensors")).unwrap();
+}
+
+#[test]
+fn settings_are_read_as_transformers_reads_them() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/settings");
+    let text = std::fs::read_to_string(fixtures.join("expected.json")).unwrap();
+    let file: Value = serde_json::from_str(&text).unwrap();
+    let step = file["step"].as_u64().unwrap() as usize;
+    let backend = CpuBackend::new(Some(1), None).unwrap();
+    let (mut n_refused, mut failed) = (0, Vec::new());
+    for variant in file["variants"].as_array().unwrap() {
+        let (model, name) = (&variant["model"], &variant["name"]);
+        let case = format!("{model} {name}");
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), variant);
+        let options = LoadOptions {
+            arithmetic: Arithmetic::F32,
+            max_seq_len: variant["context"].as_u64().map(|n| n as usize),
+            ..LoadOptions::default()
+        };
+        let loaded = Model::load(dir.path(), &backend, &options);
+        let refused = REFUSED.iter().find(|row| model == row.0 && name == row.1);
+        let error = match (loaded, refused) {
+            (Ok(_), Some(row)) => format!("runs, not refused with {}", row.2),
+            (Err(error), Some(row)) => {
+                n_refused += 1;
+                match error.to_string() {
+                    text if text.contains(&format!(": {}", row.2)) => continue,
+                    text => format!("{text}, not {}", row.2),
+                }
+            }
+            (Err(error), None) => error.to_string(),
+            (Ok(mut model), None) => {
+                let Some(wanted) = variant["logits"].as_object() else {
+                    panic!("{case} runs, and transformers refuses it: {}", variant["error"]);
+                };
+                let source = tiny(variant["model"].as_str().unwrap());
+                let ids = std::fs::read_to_string(source.join("expected.json")).unwrap();
+                let ids: Value = serde_json::from_str(&ids).unwrap();
+                let ids: Vec<u32> = serde_json::from_value(ids["ids"].clone()).unwrap();
+                let positions: Vec<usize> = wanted.keys().map(|p| p.parse().unwrap()).collect();
+                let rows = model.logits(&ids, &positions, 256).unwrap();
+                let (mut largest, mut error) = (0.0_f64, 0.0_f64);
+                for (row, wanted) in rows.iter().zip(wanted.values()) {
+                    let wanted: Vec<f64> = serde_json::from_value(wanted.clone()).unwrap();
+                    assert_eq!(wanted.len(), row.len().div_ceil(step), "{case}");
+                    for (x, wanted) in row.iter().step_by(step).zip(wanted) {
+                        largest = largest.max(wanted.abs());
+                        error = error.max((f64::from(*x) - wanted).abs());
+                    }
+                }
+                match error / largest {
+                    relative if relative < 1e-5 => continue,
+                    relative => format!("differs by {relative:.2e}"),
+                }
+            }
+        };
+        failed.push(format!("{case}: {error}"));
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    assert_eq!(n_refused, REFUSED.len());
+}
