@@ -41,6 +41,7 @@ pub mod device;
 mod embedding;
 pub mod engine;
 mod error;
+mod fingerprint;
 mod generate;
 pub mod graph;
 mod memory;
@@ -62,6 +63,7 @@ pub mod weights;
 pub use bench::BenchTest;
 pub use embedding::{EmbedParams, Pooling};
 pub use error::{DeviceFault, Error};
+pub use fingerprint::Fingerprint;
 pub use generate::{
     Event, FinishReason, GenerateParams, Generation, Session, Timings, TokenEvent, TopLogprob,
 };

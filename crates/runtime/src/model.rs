@@ -7,6 +7,7 @@ use crate::backend::{Arithmetic, Backend, ExecutableOptions, Role};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Config, MAX_POSITIONS};
 use crate::embedding::Pooling;
+use crate::fingerprint::Fingerprint;
 use crate::graph::{self, Graph};
 use crate::memory::MemoryUse;
 use crate::metrics::{DispatchMetrics, DispatchSnapshot};
@@ -16,7 +17,6 @@ use crate::placement::{Placement, ToLoad, place};
 use crate::plan::{RowLimits, plan};
 use crate::rope::RopeStretch;
 use crate::runner::{Chunk, Outputs, Runner};
-use crate::session_file::model_hash;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{WeightData, Weights};
@@ -127,7 +127,7 @@ pub struct Model {
     n_params: usize,
     weight_bytes: usize,
     memory: MemoryUse,
-    hash: String,
+    fingerprint: Fingerprint,
 }
 
 /// A model's graph and weights before they have a place.
@@ -198,9 +198,9 @@ impl Model {
         let kv = kv_pools(&graph.kv_groups, options, max_seq_len, limits.tokens)?;
         let output = (options.output, graph.output_width());
         let (n_params, weight_bytes) = sizes(&weights);
-        let hash = model_hash(&checkpoint, &weights)?;
+        let fingerprint = Fingerprint::new(&graph, &weights, options.arithmetic);
         let to_load = place(graph, weights, config.n_layers, (first, last), last_layers)?;
-        let packed_files = options.packed_cache.files(&checkpoint)?;
+        let packed_files = options.packed_cache.files(&checkpoint, &fingerprint)?;
         let mut memory = MemoryUse::default();
         let (mut parts, mut executables) = (Vec::new(), Vec::new());
         // The text side needs one thread, and packing waits for memory: both at once.
@@ -218,6 +218,15 @@ impl Model {
         })?;
         let executable = Stages::join(executables);
         let placement = Placement { parts };
+        let runner = Runner::new(
+            executable,
+            limits,
+            output,
+            config.vocab_size,
+            max_seq_len,
+            &kv,
+            options.prefix_cache,
+        );
         let text_path = match &checkpoint {
             Checkpoint::Gguf(gguf) => gguf.path().to_owned(),
             Checkpoint::Hf { .. } => path.to_owned(),
@@ -226,15 +235,8 @@ impl Model {
             path: path.to_owned(),
             text_path,
             architecture,
-            runner: Runner::new(
-                executable,
-                limits,
-                output,
-                config.vocab_size,
-                max_seq_len,
-                &kv,
-                options.prefix_cache,
-            ),
+            fingerprint: fingerprint.placed(&placement.parts, runner.layout()),
+            runner,
             default_pooling,
             backend: placement.backends(),
             config,
@@ -244,7 +246,6 @@ impl Model {
             n_params,
             weight_bytes,
             memory,
-            hash,
         })
     }
 
@@ -295,9 +296,9 @@ impl Model {
         &self.backend
     }
 
-    /// What tells it from other models: a hash of its weights' shapes, types and first values.
-    pub fn hash(&self) -> &str {
-        &self.hash
+    /// What its keys and values depend on.
+    pub fn fingerprint(&self) -> &Fingerprint {
+        &self.fingerprint
     }
 
     /// Elements of all weights.

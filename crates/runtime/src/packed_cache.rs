@@ -1,8 +1,9 @@
 //! The file that keeps packed weights from one start to the next.
 //!
 //! It holds a header and the packed memory exactly as it is used, so that a later start
-//! maps it and packs nothing. The header names the layout and a key of the model: its
-//! files' sizes and times, and of every matrix its place and a page of its bytes. A
+//! maps it and packs nothing. The header has a key of the layout and the model: its
+//! files' sizes and times, the weights of its fingerprint, and of every matrix its place
+//! and a page of its bytes. No other setting of the model changes what is packed. A
 //! file that does not fit to the byte is never used, but written anew; like a model
 //! file it is not read as a whole, so single bits that flip on the disk are not noticed.
 //!
@@ -10,6 +11,7 @@
 
 use crate::Error;
 use crate::checkpoint::Checkpoint;
+use crate::fingerprint::Fingerprint;
 use realizar_formats::Bytes;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
@@ -36,7 +38,7 @@ pub enum PackedCache {
 #[derive(Debug, Clone)]
 pub struct PackedFiles {
     paths: Vec<PathBuf>, // in the order in which they are tried
-    /// Of the model's files.
+    /// Of the model's files and weights.
     identity: Sha256,
 }
 
@@ -59,12 +61,16 @@ impl PackedCache {
     ///
     /// # Errors
     /// If a file of the model cannot be looked at.
-    pub(crate) fn files(&self, checkpoint: &Checkpoint) -> Result<Option<PackedFiles>, Error> {
-        let model = checkpoint.path();
+    pub(crate) fn files(
+        &self,
+        checkpoint: &Checkpoint,
+        model: &Fingerprint,
+    ) -> Result<Option<PackedFiles>, Error> {
+        let path = checkpoint.path();
         let dirs: [Option<&Path>; 2] = match self {
             Self::Off => return Ok(None),
             Self::Dir(dir) => [None, Some(dir)],
-            Self::Auto { fallback } => [model.parent(), Some(fallback)],
+            Self::Auto { fallback } => [path.parent(), Some(fallback)],
         };
         let mut identity = Sha256::new();
         for path in checkpoint.file_paths() {
@@ -75,9 +81,10 @@ impl PackedCache {
             identity.update(info.len().to_le_bytes());
             identity.update(changed.map_or(0, |time| time.as_nanos()).to_le_bytes());
         }
-        let name = model.file_name().unwrap_or_default().to_string_lossy();
+        identity.update(&model.weights);
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
         // Elsewhere, models of one name from two directories must not meet.
-        let whole = fs::canonicalize(model).unwrap_or_else(|_| model.to_owned());
+        let whole = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let hash = Sha256::digest(whole.as_os_str().as_encoded_bytes());
         let hash: String = hash[..6].iter().map(|byte| format!("{byte:02x}")).collect();
         let names = [format!("{name}.packed"), format!("{name}-{hash}.packed")];

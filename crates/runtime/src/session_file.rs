@@ -2,17 +2,16 @@
 //!
 //! A file begins with 16 bytes that name the format, the length of the header in 8 bytes
 //! (little-endian) and the header in JSON; then come the pages of each key-value group in order of
-//! position, as the backend has them, and the SHA-256 of everything before. The header names the
-//! model by a hash, the backend and the layout of the pages. Another model, another backend or another
-//! layout is an error, and so is a file that is damaged: keys and values that do not fit give
+//! position, as the backend has them, and the SHA-256 of everything before. The header has the
+//! [fingerprint](Fingerprint) of the model that computed them. A file with another one is an error
+//! that says what differs, and so is a file that is damaged: keys and values that do not fit give
 //! answers that look right and are not.
 
 use crate::Error;
-use crate::checkpoint::Checkpoint;
+use crate::fingerprint::Fingerprint;
 use crate::generate::Session;
 use crate::model::Model;
 use crate::runner::Saved;
-use crate::weights::{WeightData, Weights};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -21,42 +20,24 @@ use std::path::Path;
 
 /// The first bytes of a file: the format and its version.
 const MAGIC: [u8; 16] = *b"realizar session";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// A header of a context of millions of tokens is shorter.
 const MAX_HEADER_LEN: u64 = 256 << 20;
 const HASH_LEN: usize = 32;
 
-/// Bytes of a weight that its model's hash is made of.
-const SAMPLE_LEN: usize = 256;
-
 #[derive(Debug, Serialize, Deserialize)]
 struct Header {
     version: u32,
-    model: String,
-    backend: String,
-    /// The layouts of the pages of all groups.
-    layout: String,
+    model: Fingerprint,
     tokens: Vec<u32>,
     /// Of each group, the pages at the front that a window has let go of.
     first_pages: Vec<usize>,
 }
 
-/// The hash of a model: of its architecture, and of every weight's shape, type and first values.
-pub(crate) fn model_hash(checkpoint: &Checkpoint, weights: &Weights) -> Result<String, Error> {
-    let mut hash = Sha256::new();
-    hash.update(checkpoint.architecture()?);
-    for weight in &weights.0 {
-        match weight {
-            WeightData::Matrix { ty, rows, cols, data } => {
-                hash.update(format!("{ty} {rows} {cols}"));
-                hash.update(&data[..data.len().min(SAMPLE_LEN)]);
-            }
-            WeightData::Vector(values) => {
-                values.iter().take(SAMPLE_LEN / 4).for_each(|x| hash.update(x.to_le_bytes()));
-            }
-        }
-    }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+/// What every version of the header has.
+#[derive(Deserialize)]
+struct OfVersion {
+    version: u32,
 }
 
 impl Session {
@@ -67,9 +48,8 @@ impl Session {
     /// If the file cannot be written or the device fails.
     pub fn save(&mut self, model: &mut Model, path: &Path) -> Result<(), Error> {
         let io = |source| Error::Io { path: path.to_owned(), source };
-        let header_of = (model.hash().to_owned(), model.backend().to_owned());
+        let fingerprint = model.fingerprint().clone();
         let runner = model.runner();
-        let layout = runner.layout().to_owned();
         let (seq, prompt) = self.parts();
         let mut len = runner.truncate(seq, prompt.len());
         if len == 0 {
@@ -77,9 +57,8 @@ impl Session {
         }
         prompt.truncate(len);
         let Saved { first_pages, pages } = runner.save(seq)?;
-        let (hash, backend) = header_of;
         let tokens = prompt.clone();
-        let header = Header { version: VERSION, model: hash, backend, layout, tokens, first_pages };
+        let header = Header { version: VERSION, model: fingerprint, tokens, first_pages };
         let header = serde_json::to_vec(&header).map_err(|e| io(e.into()))?;
         let mut bytes = Vec::with_capacity(24 + header.len() + pages.len() + HASH_LEN);
         bytes.extend_from_slice(&MAGIC);
@@ -109,20 +88,17 @@ impl Model {
     /// The session that a file holds; it goes on as if it had never ended.
     ///
     /// # Errors
-    /// If the file cannot be read, is no session or is damaged, if it is of another model, backend
-    /// or layout of keys and values, or if it does not fit the context or the cache.
+    /// If the file cannot be read, is no session or is damaged, if its keys and values are not
+    /// those that this model would compute, or if it does not fit the context or the cache.
     pub fn restore_session(&mut self, path: &Path) -> Result<Session, Error> {
         let refuse = |reason: String| Error::SessionFile { path: path.to_owned(), reason };
         let bytes = fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
         let (header, pages) = parse(&bytes).map_err(refuse)?;
-        let same = |what: &str, found: &str, expected: &str| match found == expected {
-            true => Ok(()),
-            false => Err(refuse(format!("it is of {what} {found}, and this is {expected}"))),
-        };
-        same("model", &header.model, self.hash())?;
-        same("backend", &header.backend, self.backend())?;
+        if let Some([what, kept, here]) = self.fingerprint().difference(&header.model) {
+            let reason = format!("its {what} differ: {kept}, and the model here has {here}");
+            return Err(refuse(reason));
+        }
         let runner = self.runner();
-        same("keys and values", &header.layout, runner.layout())?;
         let (n, max) = (header.tokens.len(), runner.max_seq_len());
         if n > max {
             return Err(refuse(format!("its {n} tokens do not fit the context of {max}")));
@@ -155,10 +131,10 @@ fn parse(bytes: &[u8]) -> Result<(Header, &[u8]), String> {
         return Err(cut());
     }
     let (header, pages) = rest.split_at(len as usize);
-    let header: Header =
-        serde_json::from_slice(header).map_err(|error| format!("its header: {error}"))?;
-    if header.version != VERSION {
-        return Err(format!("its version is {}, and this one is {VERSION}", header.version));
+    let malformed = |error: serde_json::Error| format!("its header: {error}");
+    let OfVersion { version } = serde_json::from_slice(header).map_err(malformed)?;
+    if version != VERSION {
+        return Err(format!("its version is {version}, and this one is {VERSION}"));
     }
-    Ok((header, pages))
+    Ok((serde_json::from_slice(header).map_err(malformed)?, pages))
 }

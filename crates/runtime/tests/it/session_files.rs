@@ -77,10 +77,10 @@ fn files_that_do_not_fit_are_refused() {
         assert!(model.runner().pool_stats().iter().all(|stats| stats.used == 0));
     };
     let mut other = load("qwen2", &*backend, LoadOptions::default());
-    check(&mut other, &file, "it is of model ");
+    check(&mut other, &file, "its weights differ: ");
     let f32_kv =
         LoadOptions { kv_type: Some(realizar_quant::BlockType::F32), ..LoadOptions::default() };
-    check(&mut load("llama", &*backend, f32_kv), &file, "it is of keys and values 4 layers");
+    check(&mut load("llama", &*backend, f32_kv), &file, "its keys and values differ: ");
     let options = LoadOptions { max_seq_len: Some(64), ..LoadOptions::default() };
     let path = tiny("llama").join("model-f32.gguf");
     let mut short = Model::load(&path, &*backend, &options).unwrap();
@@ -107,4 +107,89 @@ fn files_that_do_not_fit_are_refused() {
     }
     let missing = dir.path().join("missing");
     assert!(model.restore_session(&missing).unwrap_err().to_string().contains("missing"));
+}
+
+#[test]
+fn what_changes_keys_and_values_is_refused() {
+    use realizar_quant::BlockType;
+    use realizar_runtime::backend::Arithmetic;
+    use realizar_runtime::rope::RopeStretch;
+
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("session");
+    let backend = cpu();
+    let kv_type = Some(BlockType::F32);
+    let plain = || LoadOptions { kv_type, max_seq_len: Some(200), ..LoadOptions::default() };
+    let open = |dir: &Path, options: LoadOptions| Model::load(dir, &*backend, &options).unwrap();
+    let keep = |model: &mut Model| {
+        let mut session = model.new_session();
+        generate(model, &mut session, &prompt(20));
+        session.save(model, &file).unwrap();
+    };
+    let refused = |model: &mut Model, expected: &str| {
+        let error = model.restore_session(&file).unwrap_err().to_string();
+        let name = file.display();
+        assert!(error.starts_with(&format!("{name}: its {expected}")), "{error}");
+    };
+
+    // A directory, whose settings are easily changed, with a vocabulary of its own.
+    let source = tiny("llama");
+    let llama = dir.path().join("llama");
+    let changed = dir.path().join("changed");
+    let vocab: serde_json::Map<String, serde_json::Value> =
+        (0..288).map(|id| (format!("token{id}"), id.into())).collect();
+    let tokenizer = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+        "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
+        "model": {"type": "BPE", "dropout": null, "unk_token": null,
+            "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
+            "byte_fallback": false, "ignore_merges": false, "vocab": vocab, "merges": []},
+    });
+    for dir in [&llama, &changed] {
+        std::fs::create_dir(dir).unwrap();
+        std::fs::write(dir.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+        for file in ["config.json", "model.safetensors"] {
+            std::fs::copy(source.join(file), dir.join(file)).unwrap();
+        }
+    }
+
+    // Options of the load.
+    keep(&mut open(&llama, plain()));
+    open(&llama, plain()).restore_session(&file).unwrap();
+    let stretch = |rope_stretch| LoadOptions { rope_stretch: Some(rope_stretch), ..plain() };
+    refused(&mut open(&llama, stretch(RopeStretch::Linear(2.0))), "rotary embedding differ");
+    refused(&mut open(&llama, stretch(RopeStretch::Yarn(2.0))), "rotary embedding differ");
+    let exact = LoadOptions { arithmetic: Arithmetic::F32, ..plain() };
+    refused(&mut open(&llama, exact), "arithmetic differ: Auto, and the model here has F32");
+    let f16 = LoadOptions { kv_type: Some(BlockType::F16), ..plain() };
+    refused(&mut open(&llama, f16), "keys and values differ");
+    // A context that chooses nothing may be another.
+    let longer = LoadOptions { max_seq_len: Some(256), ..plain() };
+    open(&llama, longer).restore_session(&file).unwrap();
+
+    // Settings of the file.
+    let config = std::fs::read_to_string(llama.join("config.json")).unwrap();
+    let write = |key: &str, value: serde_json::Value| {
+        let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+        config[key] = value;
+        std::fs::write(changed.join("config.json"), config.to_string()).unwrap();
+    };
+    write("rms_norm_eps", serde_json::json!(1e-5));
+    refused(&mut open(&changed, plain()), "settings differ");
+    write("hidden_act", serde_json::json!("relu"));
+    refused(&mut open(&changed, plain()), "settings differ");
+    write("rope_parameters", serde_json::json!({"rope_theta": 9999.0}));
+    refused(&mut open(&changed, plain()), "rotary embedding differ");
+
+    // The context, where it chooses factors.
+    let factors = |last| vec![1.0, 1.0, 1.0, last];
+    let long = serde_json::json!({
+        "rope_type": "longrope", "original_max_position_embeddings": 100,
+        "short_factor": factors(1.0), "long_factor": factors(4.0), "attention_factor": 1.0,
+    });
+    write("rope_parameters", long);
+    let short = |n| LoadOptions { max_seq_len: Some(n), ..plain() };
+    keep(&mut open(&changed, short(100)));
+    open(&changed, short(90)).restore_session(&file).unwrap();
+    refused(&mut open(&changed, short(101)), "rotary embedding differ");
 }
