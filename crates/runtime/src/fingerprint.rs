@@ -78,6 +78,7 @@ impl Fingerprint {
     /// The first thing in which `kept`, the fingerprint of an artefact, differs: what it is, what
     /// it was then and what it is here.
     pub(crate) fn difference<'a>(&'a self, kept: &'a Self) -> Option<[&'a str; 3]> {
+<<<<<<< HEAD
         let parts: [(&str, fn(&Self) -> &str); 6] = [
             ("weights", |f| &f.weights),
             ("rotary embedding", |f| &f.rope),
@@ -88,6 +89,17 @@ impl Fingerprint {
         ];
         let differs = parts.iter().find(|(_, of)| of(self) != of(kept));
         differs.map(|(what, of)| [*what, of(kept), of(self)])
+=======
+        let parts: [[&'a str; 3]; 6] = [
+            ["weights", &kept.weights, &self.weights],
+            ["rotary embedding", &kept.rope, &self.rope],
+            ["settings", &kept.settings, &self.settings],
+            ["arithmetic", &kept.arithmetic, &self.arithmetic],
+            ["keys and values", &kept.kv, &self.kv],
+            ["backend", &kept.backend, &self.backend],
+        ];
+        parts.into_iter().find(|[_, kept, here]| kept != here)
+>>>>>>> settings
     }
 }
 

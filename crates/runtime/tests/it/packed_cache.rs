@@ -3,6 +3,7 @@
 
 use crate::common::quantized::write_quantized;
 use crate::common::tiny::tiny;
+use realizar_formats::Gguf;
 use realizar_quant::BlockType;
 use realizar_runtime::backend::Arithmetic;
 use realizar_runtime::backend::cpu::CpuBackend;
@@ -77,6 +78,28 @@ fn another_state_of_the_model_writes_it_anew() {
     file.set_modified(time + std::time::Duration::from_secs(1)).unwrap();
     assert_eq!(logits(&model, cache()), expected);
     assert_ne!(fs::read(packed_file(&kept)).unwrap()[..100], before[..100]);
+}
+
+#[test]
+fn another_vector_writes_it_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let (model, kept) = (dir.path().join("m.gguf"), dir.path().join("kept"));
+    write_quantized(&model, &TYPES);
+    let cache = || PackedCache::Dir(kept.clone());
+    logits(&model, cache());
+    let header = || fs::read(packed_file(&kept)).unwrap()[..48].to_vec();
+    let (before, time) = (header(), fs::metadata(&model).unwrap().modified().unwrap());
+
+    // A norm's weight, in a file of the same size and time.
+    let at = Gguf::open(&model).unwrap().tensor_info("output_norm.weight").unwrap().offset();
+    let mut bytes = fs::read(&model).unwrap();
+    bytes[at..at + 4].copy_from_slice(&2.0_f32.to_le_bytes());
+    fs::write(&model, bytes).unwrap();
+    let file = fs::File::options().write(true).open(&model).unwrap();
+    file.set_modified(time).unwrap();
+    let expected = logits(&model, PackedCache::Off);
+    assert_eq!(logits(&model, cache()), expected);
+    assert_ne!(header(), before);
 }
 
 #[test]

@@ -132,8 +132,33 @@ fn what_changes_keys_and_values_is_refused() {
         assert!(error.starts_with(&format!("{name}: its {expected}")), "{error}");
     };
 
+<<<<<<< HEAD
     // Options of the load.
     let llama = tiny("llama");
+=======
+    // A directory, whose settings are easily changed, with a vocabulary of its own.
+    let source = tiny("llama");
+    let llama = dir.path().join("llama");
+    let changed = dir.path().join("changed");
+    let vocab: serde_json::Map<String, serde_json::Value> =
+        (0..288).map(|id| (format!("token{id}"), id.into())).collect();
+    let tokenizer = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+        "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
+        "model": {"type": "BPE", "dropout": null, "unk_token": null,
+            "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
+            "byte_fallback": false, "ignore_merges": false, "vocab": vocab, "merges": []},
+    });
+    for dir in [&llama, &changed] {
+        std::fs::create_dir(dir).unwrap();
+        std::fs::write(dir.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+        for file in ["config.json", "model.safetensors"] {
+            std::fs::copy(source.join(file), dir.join(file)).unwrap();
+        }
+    }
+
+    // Options of the load.
+>>>>>>> settings
     keep(&mut open(&llama, plain()));
     open(&llama, plain()).restore_session(&file).unwrap();
     let stretch = |rope_stretch| LoadOptions { rope_stretch: Some(rope_stretch), ..plain() };
@@ -148,9 +173,12 @@ fn what_changes_keys_and_values_is_refused() {
     open(&llama, longer).restore_session(&file).unwrap();
 
     // Settings of the file.
+<<<<<<< HEAD
     let changed = dir.path().join("changed");
     std::fs::create_dir(&changed).unwrap();
     std::fs::copy(llama.join("model.safetensors"), changed.join("model.safetensors")).unwrap();
+=======
+>>>>>>> settings
     let config = std::fs::read_to_string(llama.join("config.json")).unwrap();
     let write = |key: &str, value: serde_json::Value| {
         let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();

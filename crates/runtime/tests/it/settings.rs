@@ -112,6 +112,8 @@ fn a_context_can_be_stretched_as_a_file_would_ask_for() {
 /// keys with another value, or with none.
 fn gguf_logits(model: &str, changes: &[(&str, Option<Value>)]) -> Vec<f32> {
     let file = Gguf::open(tiny(model).join("model-f32.gguf")).unwrap();
+    let tensors: Vec<_> =
+        file.tensors().iter().map(|info| file.tensor(&info.name).unwrap()).collect();
     let mut writer = GgufWriter::new();
     for (key, value) in file.metadata().iter() {
         if !changes.iter().any(|(changed, _)| key == *changed) {
@@ -123,8 +125,6 @@ fn gguf_logits(model: &str, changes: &[(&str, Option<Value>)]) -> Vec<f32> {
             writer.set(key, value.clone()).unwrap();
         }
     }
-    let tensors: Vec<_> =
-        file.tensors().iter().map(|info| file.tensor(&info.name).unwrap()).collect();
     for t in &tensors {
         writer.tensor(&t.name, t.ty, &t.shape, &t.data).unwrap();
     }
