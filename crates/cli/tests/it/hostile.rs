@@ -2,7 +2,7 @@
 //! names what is wrong, nothing on standard output, and no panic.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::fixture;

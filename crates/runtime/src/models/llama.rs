@@ -6,11 +6,7 @@
 use super::{Architecture, Build};
 use crate::Error;
 use crate::checkpoint::{GgufSettings, HfSettings};
-<<<<<<< HEAD
-use crate::config::{Config, HfKeys, hf_bias, window_or_none};
-=======
 use crate::config::{Config, HfKeys, hf_bias, hf_window, window_or_none};
->>>>>>> settings
 use crate::graph::{NormKind, RopeStyle, ValueId};
 use crate::weights::{Bias, Weight};
 use serde_json::json;
@@ -35,24 +31,15 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     Ok(Config { attn_bias, ffn_bias, ..Config::from_hf(s, &HfKeys::COMMON)? })
 }
 
-<<<<<<< HEAD
-/// Mistral has a window on every layer, and no biases.
-=======
 /// Mistral has no biases, and a window on every layer but those that `layer_types` takes out:
 /// transformers runs a file that has that list as its sibling Ministral.
->>>>>>> settings
 fn mistral_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let s = &s.with_defaults([
         ("max_position_embeddings", json!(131_072)),
         ("num_key_value_heads", json!(8)),
         ("sliding_window", json!(4096)),
     ]);
-<<<<<<< HEAD
-    let window = window_or_none(s.opt_usize("sliding_window")?);
-    Ok(Config::from_hf(s, &HfKeys::COMMON)?.with_windows(|_| window))
-=======
     Config::from_hf(s, &HfKeys::COMMON)?.with_hf_layer_types(s, hf_window(s)?, |_| true)
->>>>>>> settings
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {

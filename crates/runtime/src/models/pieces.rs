@@ -136,11 +136,7 @@ impl<'a> Build<'a> {
                 match rope.scaling {
                     RopeScaling::None => {}
                     RopeScaling::Linear { factor, .. } => {
-<<<<<<< HEAD
-                        factors.iter_mut().for_each(|f| *f *= factor)
-=======
                         factors.iter_mut().for_each(|f| *f *= factor);
->>>>>>> settings
                     }
                     _ => return Err(self.weights.unsupported("`rope_freqs` with rope scaling")),
                 }

@@ -10,10 +10,7 @@ mod faults;
 #[cfg(feature = "wgpu")]
 mod gpu_waves;
 mod graphs;
-<<<<<<< HEAD
 mod guarded_prompts;
-=======
->>>>>>> settings
 mod hf_settings;
 mod hf_vocab;
 mod memory;

@@ -42,7 +42,7 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
         args: args.clone(),
         global: global.clone(),
         models: configured.iter().map(|model| model.spec.clone()).collect(),
-        cache_sink: kv_events.as_ref().map(KvEvents::sink),
+        cache_sink: kv_events.as_ref().map(kv_events::KvEvents::sink),
     };
     let models = Models::with_loader(loader, config::models_config(args));
     let mut at_start = Vec::new();
