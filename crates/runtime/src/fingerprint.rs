@@ -79,12 +79,12 @@ impl Fingerprint {
     /// it was then and what it is here.
     pub(crate) fn difference<'a>(&'a self, kept: &'a Self) -> Option<[&'a str; 3]> {
         let parts: [[&'a str; 3]; 6] = [
-            ["weights", &kept.weights, &self.weights],
-            ["rotary embedding", &kept.rope, &self.rope],
-            ["settings", &kept.settings, &self.settings],
-            ["arithmetic", &kept.arithmetic, &self.arithmetic],
-            ["keys and values", &kept.kv, &self.kv],
-            ["backend", &kept.backend, &self.backend],
+            ["other weights", &kept.weights, &self.weights],
+            ["another rotary embedding", &kept.rope, &self.rope],
+            ["other settings", &kept.settings, &self.settings],
+            ["another arithmetic", &kept.arithmetic, &self.arithmetic],
+            ["another layout of keys and values", &kept.kv, &self.kv],
+            ["another backend", &kept.backend, &self.backend],
         ];
         parts.into_iter().find(|[_, kept, here]| kept != here)
     }
@@ -143,14 +143,17 @@ mod tests {
         let plain = of("norm", &[2], 1.0, 0.1, 1.0);
         assert_eq!(plain.difference(&of("norm", &[2], 1.0, 0.1, 1.0)), None);
         for (other, what) in [
-            (of("other", &[2], 1.0, 0.1, 1.0), "weights"),
-            (of("norm", &[1, 2], 1.0, 0.1, 1.0), "weights"),
-            (of("norm", &[2], 1.5, 0.1, 1.0), "weights"),
-            (of("norm", &[2], 1.0, 0.100_000_01, 1.0), "rotary embedding"),
-            (of("norm", &[2], 1.0, 0.1, 1.5), "settings"),
-            (Fingerprint { arithmetic: "F32".to_owned(), ..plain.clone() }, "arithmetic"),
-            (Fingerprint { kv: "F16".to_owned(), ..plain.clone() }, "keys and values"),
-            (Fingerprint { backend: "gpu".to_owned(), ..plain.clone() }, "backend"),
+            (of("other", &[2], 1.0, 0.1, 1.0), "other weights"),
+            (of("norm", &[1, 2], 1.0, 0.1, 1.0), "other weights"),
+            (of("norm", &[2], 1.5, 0.1, 1.0), "other weights"),
+            (of("norm", &[2], 1.0, 0.100_000_01, 1.0), "another rotary embedding"),
+            (of("norm", &[2], 1.0, 0.1, 1.5), "other settings"),
+            (Fingerprint { arithmetic: "F32".to_owned(), ..plain.clone() }, "another arithmetic"),
+            (
+                Fingerprint { kv: "F16".to_owned(), ..plain.clone() },
+                "another layout of keys and values",
+            ),
+            (Fingerprint { backend: "gpu".to_owned(), ..plain.clone() }, "another backend"),
         ] {
             let found = plain.difference(&other).unwrap();
             assert_eq!(found[0], what);

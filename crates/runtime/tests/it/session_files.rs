@@ -77,10 +77,14 @@ fn files_that_do_not_fit_are_refused() {
         assert!(model.runner().pool_stats().iter().all(|stats| stats.used == 0));
     };
     let mut other = load("qwen2", &*backend, LoadOptions::default());
-    check(&mut other, &file, "its weights differ: ");
+    check(&mut other, &file, "it is of other weights: ");
     let f32_kv =
         LoadOptions { kv_type: Some(realizar_quant::BlockType::F32), ..LoadOptions::default() };
-    check(&mut load("llama", &*backend, f32_kv), &file, "its keys and values differ: ");
+    check(
+        &mut load("llama", &*backend, f32_kv),
+        &file,
+        "it is of another layout of keys and values: 4 layers",
+    );
     let options = LoadOptions { max_seq_len: Some(64), ..LoadOptions::default() };
     let path = tiny("llama").join("model-f32.gguf");
     let mut short = Model::load(&path, &*backend, &options).unwrap();
@@ -129,7 +133,7 @@ fn what_changes_keys_and_values_is_refused() {
     let refused = |model: &mut Model, expected: &str| {
         let error = model.restore_session(&file).unwrap_err().to_string();
         let name = file.display();
-        assert!(error.starts_with(&format!("{name}: its {expected}")), "{error}");
+        assert!(error.starts_with(&format!("{name}: it is of {expected}")), "{error}");
     };
 
     // A directory, whose settings are easily changed, with a vocabulary of its own.
@@ -138,9 +142,12 @@ fn what_changes_keys_and_values_is_refused() {
     let changed = dir.path().join("changed");
     let vocab: serde_json::Map<String, serde_json::Value> =
         (0..288).map(|id| (format!("token{id}"), id.into())).collect();
+    let byte_level = serde_json::json!({"type": "ByteLevel", "add_prefix_space": false,
+        "trim_offsets": true, "use_regex": true});
     let tokenizer = serde_json::json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
-        "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
+        "normalizer": null, "pre_tokenizer": byte_level, "post_processor": null,
+        "decoder": byte_level,
         "model": {"type": "BPE", "dropout": null, "unk_token": null,
             "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
             "byte_fallback": false, "ignore_merges": false, "vocab": vocab, "merges": []},
@@ -157,12 +164,12 @@ fn what_changes_keys_and_values_is_refused() {
     keep(&mut open(&llama, plain()));
     open(&llama, plain()).restore_session(&file).unwrap();
     let stretch = |rope_stretch| LoadOptions { rope_stretch: Some(rope_stretch), ..plain() };
-    refused(&mut open(&llama, stretch(RopeStretch::Linear(2.0))), "rotary embedding differ");
-    refused(&mut open(&llama, stretch(RopeStretch::Yarn(2.0))), "rotary embedding differ");
+    refused(&mut open(&llama, stretch(RopeStretch::Linear(2.0))), "another rotary embedding: ");
+    refused(&mut open(&llama, stretch(RopeStretch::Yarn(2.0))), "another rotary embedding: ");
     let exact = LoadOptions { arithmetic: Arithmetic::F32, ..plain() };
-    refused(&mut open(&llama, exact), "arithmetic differ: Auto, and the model here has F32");
+    refused(&mut open(&llama, exact), "another arithmetic: Auto, and the model here has F32");
     let f16 = LoadOptions { kv_type: Some(BlockType::F16), ..plain() };
-    refused(&mut open(&llama, f16), "keys and values differ");
+    refused(&mut open(&llama, f16), "another layout of keys and values: ");
     // A context that chooses nothing may be another.
     let longer = LoadOptions { max_seq_len: Some(256), ..plain() };
     open(&llama, longer).restore_session(&file).unwrap();
@@ -175,11 +182,11 @@ fn what_changes_keys_and_values_is_refused() {
         std::fs::write(changed.join("config.json"), config.to_string()).unwrap();
     };
     write("rms_norm_eps", serde_json::json!(1e-5));
-    refused(&mut open(&changed, plain()), "settings differ");
+    refused(&mut open(&changed, plain()), "other settings: ");
     write("hidden_act", serde_json::json!("relu"));
-    refused(&mut open(&changed, plain()), "settings differ");
+    refused(&mut open(&changed, plain()), "other settings: ");
     write("rope_parameters", serde_json::json!({"rope_theta": 9999.0}));
-    refused(&mut open(&changed, plain()), "rotary embedding differ");
+    refused(&mut open(&changed, plain()), "another rotary embedding: ");
 
     // The context, where it chooses factors.
     let factors = |last| vec![1.0, 1.0, 1.0, last];
@@ -191,5 +198,5 @@ fn what_changes_keys_and_values_is_refused() {
     let short = |n| LoadOptions { max_seq_len: Some(n), ..plain() };
     keep(&mut open(&changed, short(100)));
     open(&changed, short(90)).restore_session(&file).unwrap();
-    refused(&mut open(&changed, short(101)), "rotary embedding differ");
+    refused(&mut open(&changed, short(101)), "another rotary embedding: ");
 }
