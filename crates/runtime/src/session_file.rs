@@ -95,7 +95,7 @@ impl Model {
         let bytes = fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
         let (header, pages) = parse(&bytes).map_err(refuse)?;
         if let Some([what, kept, here]) = self.fingerprint().difference(&header.model) {
-            let reason = format!("its {what} differ: {kept}, and the model here has {here}");
+            let reason = format!("it is of {what}: {kept}, and the model here has {here}");
             return Err(refuse(reason));
         }
         let runner = self.runner();
