@@ -158,13 +158,10 @@ async fn read_chat(state: &AppState, request: ConversationRequest) -> Result<Cha
         let side = model.chat_side()?;
         match side.traits.thinking_variable {
             Some(name) => set("chat_template_kwargs", Some(json!({name: enabled}))),
-            None if enabled && side.reasoning.is_none() => {
-                let message =
-                    "the model's chat template shows no reasoning that could be turned on";
-                return Err(ApiError::invalid("thinking", message));
-            }
+            // As with an effort, a model without reasoning answers as it would without.
+            None if side.reasoning.is_none() => budget = None,
             // A model that always reasons is stopped before it begins.
-            None if !enabled && side.reasoning.is_some() => budget = Some(0),
+            None if !enabled => budget = Some(0),
             None => {}
         }
     }

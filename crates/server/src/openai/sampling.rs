@@ -245,10 +245,11 @@ impl CommonFields {
         Ok(most)
     }
 
-    /// The field that set the most tokens, and how many; none if the answer has as many as fit.
+    /// The field that set how many tokens must fit, and how many; none if the answer has as many as
+    /// fit. That is so with `n_predict` too, which llama-server cuts to the room that is left.
     pub(crate) fn asked_most(&self) -> Option<(&'static str, usize)> {
         let (param, n) = self.asked_tokens().into_iter().find(|(_, n)| n.is_some())?;
-        Some((param, usize::try_from(n?).ok()?))
+        Some((param, usize::try_from(n?).ok()?)).filter(|_| param != "n_predict")
     }
 
     /// How many likely tokens `n_probs` asks for.
