@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn what_is_not_listed_is_off() {
         let check = |json: &str, want: SamplingParams| {
-            assert_eq!(apply(json, params()), Ok(want), "{json}")
+            assert_eq!(apply(json, params()), Ok(want), "{json}");
         };
         let off = SamplingParams {
             temperature: 1.0,
