@@ -70,7 +70,7 @@ impl Reader<'_> {
             Stage::Embedding(_) => self.read_embedding(ran, run, job),
         };
         if let Err(error) = read {
-            self.outcome.failed.push((run.key.job, error));
+            self.outcome.failed.push((run.key.job, error.of_model(self.path)));
         }
     }
 

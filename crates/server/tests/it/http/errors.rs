@@ -148,7 +148,6 @@ fn what_does_not_fit_the_context_is_told_as_clients_expect() {
     );
     let ids = vec![5; context - 3];
     check(TEXT, json!({"prompt": ids, "max_tokens": 4}), "max_tokens", context - 3, &reason);
-    check(TEXT, json!({"prompt": ids, "n_predict": 4}), "n_predict", context - 3, &reason);
     let reason = format!("but the prompt has {}", context + 1);
     let body = json!({"prompt": [[5], longer], "max_tokens": 1});
     check(TEXT, body, "prompt", context + 1, &reason);
@@ -186,6 +185,8 @@ fn an_answer_of_no_given_length_takes_the_room_that_there_is() {
         let some = json!({"prompt": ids, name: 3, "ignore_eos": true});
         assert_eq!(generated(TEXT, some), 3);
     }
+    // As in llama-server, this one is cut to the room.
+    assert_eq!(generated(TEXT, json!({"prompt": ids, "n_predict": 99, "ignore_eos": true})), 7);
     let server = TestServer::with_context(40);
     let messages = json!([{"role": "user", "content": "a"}]);
     let body = json!({"messages": messages, "max_tokens": -1, "ignore_eos": true});
