@@ -272,5 +272,5 @@ fn a_prompt_cache_changes_no_answer() {
     let output = run(&args, "");
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.contains("prompt.cache: it is of keys and values"), "{error}");
+    assert!(error.contains("prompt.cache: it is of another layout of keys and values"), "{error}");
 }

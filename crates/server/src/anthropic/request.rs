@@ -469,7 +469,8 @@ mod tests {
         let path = "messages[0].content[1].type";
         check(block("user", json!({"type": "image", "source": {}})), path, "\"image\"");
         check(block("user", json!({"type": "document"})), path, "\"document\"");
-        check(block("assistant", json!({"type": "redacted_thinking"})), path, "not supported");
+        let data = "messages[0].content[1].data";
+        check(block("assistant", json!({"type": "redacted_thinking"})), data, "required");
         check(
             block(
                 "user",

@@ -2,7 +2,7 @@
 
 use super::common::{self, Answer, Stream, TestServer};
 use realizar_runtime::engine::{Engine, EngineOptions};
-use realizar_runtime::{LoadOptions, MemoryUse, Model, ModelOutput};
+use realizar_runtime::{ByteSize, LoadOptions, MemoryUse, Model, ModelOutput};
 use realizar_server::{ModelLoader, ModelSpec, Models, ModelsConfig, ServedModel, ServerConfig};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -323,7 +323,8 @@ fn a_model_above_the_limit_is_refused_unread() {
     let server = start(&stage, |config| config.memory_limit = Some(limit));
     let answer = server.post(PATH, &ask("a"));
     assert_eq!(code(&answer), (500, json!("model_load_failed")));
-    assert!(answer.body.contains(&limit.to_string()), "{}", answer.body);
+    let text = format!("all models together may take {}", ByteSize::from(limit));
+    assert!(answer.body.contains(&text), "{}", answer.body);
     assert_eq!(stage.begun("a"), 0);
 }
 
