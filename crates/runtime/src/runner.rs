@@ -410,7 +410,7 @@ impl Runner {
         self.free_ended();
         self.check(chunks.clone())?;
         self.grow(chunks.clone())?;
-        self.fill_batch(chunks.clone());
+        self.fill_batch(&chunks);
         let Self { executable, batch, seqs, cache, .. } = self;
         let values = match executable.run(batch, &[]) {
             Ok(values) => values,
@@ -491,7 +491,7 @@ impl Runner {
     }
 
     /// Lays the chunks out as rows: generated tokens first, then prompts.
-    fn fill_batch<'c>(&mut self, chunks: impl Iterator<Item = Chunk<'c>> + Clone) {
+    fn fill_batch<'c>(&mut self, chunks: &(impl Iterator<Item = Chunk<'c>> + Clone)) {
         let Self { batch, first_rows, seqs, .. } = self;
         batch.clear();
         first_rows.clear();
