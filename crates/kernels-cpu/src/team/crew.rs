@@ -173,7 +173,7 @@ impl Crew {
                 member.0.part.store(pack(last, 0, 0), Relaxed);
             }
         }
-        // Release: who sees the word sees the job and what is pending.
+        // Release: a thread that sees the word sees the job and what is pending.
         call.word.store(pack(generation, 0, n_units), Release);
         // With the fence in `sleep`: either a worker sees the loop or we see it asleep.
         fence(SeqCst);
@@ -276,7 +276,7 @@ impl Crew {
             let (generation, _, n_units) = unpack(last);
             let n_threads = self.call.0.n_threads.load(Relaxed);
             let done = self.work(thread, n_threads, generation, n_units);
-            // Release: what the tasks wrote is seen by who sees them done.
+            // Release: what the tasks wrote is seen by a thread that sees them done.
             if done > 0 && self.pending.0.fetch_sub(done, AcqRel) == done {
                 // With the fence in `join`: either the caller sees 0 or we see it asleep.
                 fence(SeqCst);
@@ -292,8 +292,8 @@ impl Crew {
     pub(super) fn sleep(&self, thread: usize, called: impl Fn() -> bool) {
         let sleeps = &self.members[thread].0.sleeps;
         self.sleepers.0.fetch_add(1, Relaxed);
-        // Counted first, and released by what follows: who counts us as awake has us in the
-        // count.
+        // Counted first, and released by what follows: a thread that counts this one as awake has
+        // it in the count.
         sleeps.store(true, Release);
         // With the fence in `run`: either we see the loop or the caller sees us.
         fence(SeqCst);

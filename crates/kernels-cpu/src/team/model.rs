@@ -138,7 +138,7 @@ fn sleepers_are_counted_and_woken() {
         }
         let n_asleep = crew.n_asleep();
         assert!(n_asleep <= 2, "{n_asleep}");
-        // Who was not woken sleeps on.
+        // A worker that was not woken sleeps on.
         workers.iter().map(JoinHandle::thread).for_each(Thread::unpark);
         workers.into_iter().for_each(|worker| worker.join().expect("a worker wakes"));
         assert_eq!(crew.n_asleep(), 0);

@@ -78,7 +78,7 @@ impl Job {
         }
     }
 
-    /// A token of answer `index` was generated. Who is told of it finds it counted.
+    /// A token of answer `index` was generated. It is counted before its event is sent.
     pub(super) fn token(
         &mut self,
         index: usize,

@@ -167,7 +167,7 @@ impl Worker {
     }
 
     /// Asserts what holds between two turns: each run is of a job and each job has a run, lists are
-    /// in order, who waits has no pages, and no page is held by a sequence that nobody has.
+    /// in order, a waiting run holds no pages, and every sequence belongs to a run.
     fn check(&mut self) {
         assert!(self.running.is_sorted_by(|a, b| a.key < b.key), "runs are in order, each once");
         assert!(self.waiting.iter().all(|(key, run)| *key == run.key && run.seq.is_none()));
@@ -176,7 +176,10 @@ impl Worker {
         let has_run = |id: &u64| runs().any(|run| run.key.job == *id);
         assert!(self.jobs.keys().all(has_run), "a job that is not complete has a run");
         let n_whole = self.waiting.values().filter(|run| run.is_whole_request()).count();
-        assert!(self.shared.waiting.load(Ordering::Relaxed) >= n_whole, "who waits is counted");
+        assert!(
+            self.shared.waiting.load(Ordering::Relaxed) >= n_whole,
+            "waiting requests are counted"
+        );
         let n_seqs = self.running.iter().filter(|run| run.seq.is_some()).count();
         assert_eq!(self.runner.n_seqs(), n_seqs, "a sequence is of a run");
     }

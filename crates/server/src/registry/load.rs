@@ -65,7 +65,7 @@ impl Registry {
         let thread = std::thread::Builder::new().name("load".to_owned());
         let spawned = thread.spawn(move || {
             let result = registry.load(&of_thread, Room::Make);
-            // A load at the start is reported by who asked for it.
+            // A load at the start is reported by its caller.
             if let Err(error) = &result
                 && error.is_failure()
             {
