@@ -131,7 +131,8 @@ fn cors(origins: &[String]) -> Result<CorsLayer, Error> {
     if origins.is_empty() {
         return Ok(CorsLayer::new());
     }
-    let allowed = if origins.iter().any(|origin| origin == "*") {
+    let has = |word: &str| origins.iter().any(|origin| origin == word);
+    let allowed = if has("*") {
         AllowOrigin::any()
     } else {
         let values = origins.iter().map(|origin| {
@@ -140,7 +141,10 @@ fn cors(origins: &[String]) -> Result<CorsLayer, Error> {
                 reason: format!("`{origin}` is not an origin"),
             })
         });
-        AllowOrigin::list(values.collect::<Result<Vec<_>, _>>()?)
+        let (values, local) = (values.collect::<Result<Vec<_>, _>>()?, has("localhost"));
+        AllowOrigin::predicate(move |origin, _| {
+            values.contains(origin) || local && origin.to_str().is_ok_and(is_local)
+        })
     };
     Ok(CorsLayer::new()
         .allow_origin(allowed)
@@ -151,9 +155,39 @@ fn cors(origins: &[String]) -> Result<CorsLayer, Error> {
         .expose_headers([HeaderName::from_static("x-request-id"), header::RETRY_AFTER]))
 }
 
+/// Whether an origin is a page of this machine, at any port.
+fn is_local(origin: &str) -> bool {
+    let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    let Some(host) = host else { return false };
+    let is_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    let host =
+        host.rsplit_once(':').filter(|(_, port)| is_port(port)).map_or(host, |(host, _)| host);
+    matches!(host, "localhost" | "127.0.0.1" | "[::1]")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_of_this_machine_are_known_by_their_host() {
+        for (origin, local) in [
+            ("http://localhost", true),
+            ("https://localhost:8443", true),
+            ("http://127.0.0.1:3000", true),
+            ("http://[::1]", true),
+            ("http://[::1]:80", true),
+            ("http://localhost.evil", false),
+            ("http://localhost:", false),
+            ("http://evil:80", false),
+            ("http://evil@localhost", false),
+            ("file://localhost", false),
+            ("localhost", false),
+            ("null", false),
+        ] {
+            assert_eq!(is_local(origin), local, "{origin}");
+        }
+    }
 
     #[test]
     fn a_panic_is_a_server_error() {

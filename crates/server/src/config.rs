@@ -21,7 +21,8 @@ pub struct ServerConfig {
     /// Keys of which a request must show one to load and unload models. Without any, API keys do;
     /// without these either, only a server that listens to this machine alone lets requests do it.
     pub admin_keys: Vec<String>,
-    /// Web origins whose pages may use the server; `*` stands for all. Without any, none may.
+    /// Web origins whose pages may use the server; `*` stands for all, `localhost` for those
+    /// of this machine at any port. Without any, none may.
     pub allowed_origins: Vec<String>,
     /// What a request may ask for.
     pub limits: Limits,

@@ -142,6 +142,10 @@ class Handler(BaseHTTPRequestHandler):
         results = json.loads(response.read())["results"]
         self.json([{"index": r["index"], "score": r["relevance_score"]} for r in results])
 
+    def piece(self, token):
+        """The text of a token."""
+        return self.ask("/detokenize", {"tokens": [token]})["content"]
+
     def upstream_request(self, path, body):
         connection = http.client.HTTPConnection(*self.upstream, timeout=600)
         headers = {k: v for k, v in self.headers.items() if k.lower() not in DROPPED}
@@ -254,6 +258,7 @@ class Handler(BaseHTTPRequestHandler):
         request["max_tokens"] = n_predict
         if fields.get("n_probs"):
             request["logprobs"] = fields["n_probs"]
+            request["return_tokens_as_token_ids"] = True
         self.defaults(request, GENERATES[0])
         request.update(stream=True, stream_options={"include_usage": True})
         clock = Clock()
@@ -265,7 +270,7 @@ class Handler(BaseHTTPRequestHandler):
         answers = {}
         wanted = fields.get("response_fields")
         shown = self.shown(GENERATES[0], request) if "prompt" in (wanted or []) else prompt
-        states = lambda idx: answers.setdefault(idx, Answer(idx, shown, settings))
+        states = lambda idx: answers.setdefault(idx, Answer(idx, shown, settings, self.piece))
         if fields.get("stream"):
 
             def change(event):
@@ -330,13 +335,13 @@ class Clock:
 class Answer:
     """One answer of `/completion`, out of the chunks of `/v1/completions`."""
 
-    def __init__(self, index, prompt, settings):
-        self.index, self.prompt, self.settings = index, prompt, settings
+    def __init__(self, index, prompt, settings, piece):
+        self.index, self.prompt, self.settings, self.piece = index, prompt, settings, piece
         self.content, self.tokens, self.probs = "", [], []
         self.finish, self.stop, self.usage = None, None, {}
 
     def add(self, choice):
-        probs = probabilities(choice.get("logprobs"))
+        probs = probabilities(choice.get("logprobs"), self.piece)
         tokens = choice.get("tokens") or []
         self.content += choice["text"]
         self.tokens += tokens
@@ -407,15 +412,18 @@ def error(body):
         return body
 
 
-def probabilities(logprobs):
-    """OpenAI's lists of log-probabilities, token by token."""
+def probabilities(logprobs, piece):
+    """Lists of log-probabilities of tokens that are written `token_id:N`, token by token."""
     if not logprobs:
         return []
-    if "content" in logprobs:
-        return logprobs["content"]
     tops = logprobs.get("top_logprobs") or []
     each = zip(logprobs["tokens"], logprobs["token_logprobs"], tops)
-    one = lambda token, logprob: {"token": token, "bytes": list(token.encode()), "logprob": logprob}
+
+    def one(token, logprob):
+        token = int(token.removeprefix("token_id:"))
+        text = piece(token)
+        return {"id": token, "token": text, "bytes": list(text.encode()), "logprob": logprob}
+
     return [{**one(t, p), "top_logprobs": [one(*i) for i in (top or {}).items()]} for t, p, top in each]
 
 

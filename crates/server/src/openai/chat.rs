@@ -2,7 +2,7 @@
 
 use super::chat_chunks::ChatChunks;
 use super::conversation::{ConversationFields, Rendered};
-use super::logprobs::{self, ChatLogprobs};
+use super::logprobs::{self, ChatLogprobs, Names};
 use super::refused;
 use super::sampling::{CommonFields, StreamUsage, check_context, check_logprobs};
 use super::structured::{GrammarFields, Wanted, constraint};
@@ -62,6 +62,8 @@ pub(super) struct Shown {
     pub(super) logprobs: bool,
     /// The ids of their tokens.
     pub(super) ids: bool,
+    /// Tokens as ids beside their log-probabilities.
+    pub(super) as_ids: bool,
     /// How many likely tokens at each position of the prompt.
     prompt_logprobs: Option<usize>,
     /// The function was named, so that a call of it is no choice of the model: as OpenAI has it,
@@ -190,6 +192,7 @@ pub(crate) async fn read(state: &AppState, body: &JsonBody) -> Result<Chat, ApiE
         shown: Shown {
             logprobs: logprobs.is_some(),
             ids: common.return_tokens(),
+            as_ids: common.tokens_as_ids(),
             prompt_logprobs,
             named_call: matches!(tools.choice, ToolChoice::Function(_)),
         },
@@ -301,7 +304,9 @@ fn choice(
             refusal: (),
             annotations: [],
         },
-        logprobs: shown.logprobs.then(|| logprobs::chat(tokenizer, &answer.tokens)),
+        logprobs: shown
+            .logprobs
+            .then(|| logprobs::chat(Names { tokenizer, as_ids: shown.as_ids }, &answer.tokens)),
         finish_reason,
         stop_reason: answer.stop,
         tokens: shown.ids.then(|| answer.tokens.iter().map(|token| token.id).collect()),

@@ -1,7 +1,7 @@
 //! The chunks of a stream of chat completions: the role first, then deltas, then why it ended.
 
 use super::chat::{Shown, finish};
-use super::logprobs::{self, ChatLogprobs};
+use super::logprobs::{self, ChatLogprobs, Names};
 use super::types::StreamHead;
 use crate::chat_parser::{ChatDelta, ChatParser, ChatParserOptions};
 use crate::error::ApiError;
@@ -120,8 +120,10 @@ impl ChatChunks {
     ) {
         let held = std::mem::take(&mut self.answers[index].held);
         let has_tokens = !held.is_empty();
-        let logprobs = (self.shown.logprobs && has_tokens)
-            .then(|| logprobs::chat(self.model.tokenizer(), &held));
+        let logprobs = (self.shown.logprobs && has_tokens).then(|| {
+            let (tokenizer, as_ids) = (self.model.tokenizer(), self.shown.as_ids);
+            logprobs::chat(Names { tokenizer, as_ids }, &held)
+        });
         let tokens =
             (self.shown.ids && has_tokens).then(|| held.iter().map(|token| token.id).collect());
         let (finish_reason, stop_reason) = finish.unzip();

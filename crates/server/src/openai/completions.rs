@@ -1,6 +1,6 @@
 //! `POST /v1/completions`: goes on from a text or from token ids.
 
-use super::logprobs::{self, ListLogprobs, PromptLogprobs};
+use super::logprobs::{self, ListLogprobs, Names, PromptLogprobs};
 use super::refused;
 use super::sampling::{
     CommonFields, StreamUsage, check_context, check_count, check_logprobs, most_answers,
@@ -51,6 +51,8 @@ struct Completion {
     prompt_logprobs: Option<usize>,
     /// Whether answers have the ids of their tokens.
     ids: bool,
+    /// Whether tokens are written as ids beside their log-probabilities.
+    as_ids: bool,
     /// Answers to tell of each prompt, at most as many as are generated.
     n: usize,
 }
@@ -74,8 +76,17 @@ pub(crate) async fn create(
     body: JsonBody,
 ) -> Result<Response, ApiError> {
     let completion = read(&state, &body).await?;
-    let Completion { job, head, stream, echo, logprobs, prompt_logprobs: of_prompt, ids, n } =
-        completion;
+    let Completion {
+        job,
+        head,
+        stream,
+        echo,
+        logprobs,
+        prompt_logprobs: of_prompt,
+        ids,
+        as_ids,
+        n,
+    } = completion;
     let model = job.model.clone();
     let first_ids: Vec<u32> = job.prompts.iter().map(|prompt| prompt[0]).collect();
     let mut offsets = offsets(&job, echo.as_deref(), n, logprobs.is_some());
@@ -85,7 +96,8 @@ pub(crate) async fn create(
         let (head, logprobs) = (StreamHead { head, usage }, logprobs.unwrap_or(0));
         let begin = |offsets| AnswerState { echoed: Vec::new(), held: Vec::new(), offsets };
         let states = offsets.map(begin).collect();
-        let chunks = CompletionChunks { model, head, echo, first_ids, logprobs, ids, n, states };
+        let chunks =
+            CompletionChunks { model, head, echo, first_ids, logprobs, ids, as_ids, n, states };
         return Ok(sse::respond(&state, generation, chunks));
     }
     let done = generation.collect().await?;
@@ -102,7 +114,7 @@ pub(crate) async fn create(
                 (Some(k), Some(mut offsets)) => {
                     let echoed = echo.iter().flat_map(|_| echoed.tokens(k));
                     let tokens: Vec<TokenLogprob> = echoed.chain(answer.tokens).collect();
-                    Some(logprobs::lists(tokenizer, &tokens, &mut offsets)?)
+                    Some(logprobs::lists(Names { tokenizer, as_ids }, &tokens, &mut offsets)?)
                 }
                 _ => None,
             };
@@ -232,6 +244,7 @@ async fn read(state: &AppState, body: &JsonBody) -> Result<Completion, ApiError>
         logprobs: asked,
         prompt_logprobs,
         ids: common.return_tokens(),
+        as_ids: common.tokens_as_ids(),
         n,
         job: Job {
             prompt_logprobs: asked.filter(|_| echo.is_some()).max(prompt_logprobs),
@@ -290,6 +303,7 @@ struct CompletionChunks {
     /// How many likely tokens are told at each position of a prompt that answers begin with.
     logprobs: usize,
     ids: bool,
+    as_ids: bool,
     n: usize,
     states: Vec<AnswerState>,
 }
@@ -317,7 +331,8 @@ impl CompletionChunks {
         let tokens = self.ids.then(|| held.iter().map(|token| token.id).collect());
         let mut told = std::mem::take(&mut state.echoed);
         told.extend(held);
-        let lists = |offsets| logprobs::lists(self.model.tokenizer(), &told, offsets);
+        let names = Names { tokenizer: self.model.tokenizer(), as_ids: self.as_ids };
+        let lists = |offsets| logprobs::lists(names, &told, offsets);
         let logprobs = state.offsets.as_mut().map(lists).transpose()?;
         let (finish_reason, stop_reason) = finish.unzip();
         let choice = Choice {

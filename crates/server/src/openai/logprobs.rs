@@ -74,17 +74,44 @@ impl Serialize for TopByText {
     }
 }
 
+/// How tokens are written beside their log-probabilities.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Names<'a> {
+    pub(crate) tokenizer: &'a Tokenizer,
+    /// As `token_id:N` instead of by their text.
+    pub(crate) as_ids: bool,
+}
+
+impl Names<'_> {
+    /// The text of a token, or its id.
+    fn text(self, id: u32) -> String {
+        if self.as_ids { format!("token_id:{id}") } else { text(self.tokenizer, id) }
+    }
+
+    /// The same, and of a token that is part of a character, `bytes:` and the bytes, so that two
+    /// tokens do not look the same.
+    fn unambiguous(self, id: u32) -> String {
+        let bytes = bytes(self.tokenizer, id);
+        if self.as_ids || std::str::from_utf8(bytes).is_ok() {
+            return self.text(id);
+        }
+        let escaped: String = bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+        format!("bytes:{escaped}")
+    }
+}
+
 /// Log-probabilities of a chat's answer.
-pub(crate) fn chat(tokenizer: &Tokenizer, tokens: &[TokenLogprob]) -> ChatLogprobs {
+pub(crate) fn chat(names: Names<'_>, tokens: &[TokenLogprob]) -> ChatLogprobs {
+    let tokenizer = names.tokenizer;
     let token = |token: &TokenLogprob| ChatToken {
-        token: text(tokenizer, token.id),
+        token: names.text(token.id),
         logprob: token.logprob.unwrap_or(f32::NEG_INFINITY).into(),
         bytes: bytes(tokenizer, token.id).to_owned(),
         top_logprobs: token
             .top
             .iter()
             .map(|top| TopToken {
-                token: text(tokenizer, top.id),
+                token: names.text(top.id),
                 logprob: top.logprob.into(),
                 bytes: bytes(tokenizer, top.id).to_owned(),
             })
@@ -95,18 +122,18 @@ pub(crate) fn chat(tokenizer: &Tokenizer, tokens: &[TokenLogprob]) -> ChatLogpro
 
 /// Log-probabilities of `tokens`, whose places in the text `offsets` tells.
 pub(crate) fn lists(
-    tokenizer: &Tokenizer,
+    names: Names<'_>,
     tokens: &[TokenLogprob],
     offsets: &mut TextOffsets,
 ) -> Result<ListLogprobs, ApiError> {
     let mut lists = ListLogprobs::default();
     for token in tokens {
         lists.text_offset.push(offsets.next(token.id)?);
-        let name = unambiguous(tokenizer, token.id);
+        let name = names.unambiguous(token.id);
         let top = token.logprob.map(|logprob| {
             let mut by_text = TopByText::default();
             for top in &token.top {
-                by_text.add(unambiguous(tokenizer, top.id), top.logprob.into());
+                by_text.add(names.unambiguous(top.id), top.logprob.into());
             }
             // The token that was chosen is told even if it is not among the most likely.
             by_text.add(name.clone(), logprob.into());
@@ -170,17 +197,4 @@ fn bytes(tokenizer: &Tokenizer, id: u32) -> &[u8] {
 
 fn text(tokenizer: &Tokenizer, id: u32) -> String {
     String::from_utf8_lossy(bytes(tokenizer, id)).into_owned()
-}
-
-/// The text of a token; of one that is part of a character, `bytes:` and the bytes, so that two
-/// tokens do not look the same.
-fn unambiguous(tokenizer: &Tokenizer, id: u32) -> String {
-    let bytes = bytes(tokenizer, id);
-    match std::str::from_utf8(bytes) {
-        Ok(text) => text.to_owned(),
-        Err(_) => {
-            let escaped: String = bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect();
-            format!("bytes:{escaped}")
-        }
-    }
 }

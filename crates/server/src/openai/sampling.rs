@@ -51,6 +51,7 @@ pub(crate) struct CommonFields {
     n_probs: Option<usize>,
     prompt_logprobs: Option<usize>,
     return_tokens: Option<bool>,
+    return_tokens_as_token_ids: Option<bool>,
     n: Option<usize>,
     priority: Option<i32>,
     stream: Option<bool>,
@@ -270,6 +271,11 @@ impl CommonFields {
     /// Whether answers come with their token ids.
     pub(crate) fn return_tokens(&self) -> bool {
         self.return_tokens.unwrap_or(false)
+    }
+
+    /// Whether tokens are written as ids beside their log-probabilities.
+    pub(crate) fn tokens_as_ids(&self) -> bool {
+        self.return_tokens_as_token_ids.unwrap_or(false)
     }
 
     /// Answers to each prompt.

@@ -66,7 +66,8 @@ pub(crate) struct Args {
     /// File with one key per line; lines that begin with # are comments
     #[arg(long, value_name = "FILE")]
     pub(super) api_key_file: Option<PathBuf>,
-    /// Let web pages of this origin use the server; * stands for all (may be given several times)
+    /// Let web pages of this origin use the server; * stands for all, localhost for those of this
+    /// machine at any port (may be given several times)
     #[arg(long, value_name = "ORIGIN", visible_alias = "allowed-origins", value_delimiter = ',')]
     pub(super) cors_origin: Vec<String>,
     /// Connections that may be open; requests on further ones are refused with status 503

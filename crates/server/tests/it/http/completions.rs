@@ -362,6 +362,24 @@ fn control_tokens_are_shown_on_demand() {
 }
 
 #[test]
+fn tokens_can_be_written_as_their_ids() {
+    let server = TestServer::start();
+    let more = json!({"logprobs": 2, "max_tokens": 4, "ignore_eos": true, "return_tokens": true,
+                      "return_tokens_as_token_ids": true});
+    let choice = server.ok(PATH, &with(&greedy(), more))["choices"][0].clone();
+    let ids = choice["tokens"].as_array().expect("ids");
+    assert_eq!(ids.len(), 4);
+    for (i, id) in ids.iter().enumerate() {
+        let name = format!("token_id:{id}");
+        assert_eq!(choice["logprobs"]["tokens"][i], name);
+        let top = choice["logprobs"]["top_logprobs"][i].as_object().expect("likely tokens");
+        // The chosen token is the most likely one.
+        assert_eq!(top.keys().next(), Some(&name));
+        assert_eq!(top.len(), 2);
+    }
+}
+
+#[test]
 fn llama_servers_names_mean_the_same() {
     let server = TestServer::start();
     let ask = json!({"prompt": "abc", "temperature": 0, "ignore_eos": true});

@@ -180,6 +180,13 @@ fn pages_of_other_origins_are_let_in_only_when_allowed() {
     );
     assert_eq!(preflight(&open, origin).as_deref(), Some("https://a.example"));
     assert_eq!(preflight(&open, ("origin", "https://b.example")), None);
+    let local = TestServer::with(
+        |config| config.allowed_origins = vec!["localhost".to_owned()],
+        EngineOptions::default(),
+    );
+    let page = "http://127.0.0.1:3000";
+    assert_eq!(preflight(&local, ("origin", page)).as_deref(), Some(page));
+    assert_eq!(preflight(&local, origin), None);
     // SDKs in browsers send headers of their own.
     let sent = "authorization,anthropic-version,openai-organization,x-stainless-retry-count";
     let asked = ("access-control-request-headers", sent);
