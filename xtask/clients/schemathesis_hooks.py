@@ -96,7 +96,7 @@ def answerable(body):
 
 def known_token(token):
     """A token that every model has, by its id; or a text."""
-    if isinstance(token, int) or token.isdecimal():
+    if not isinstance(token, str) or token.isdecimal():
         return int(token) % VOCABULARY
     return token
 
