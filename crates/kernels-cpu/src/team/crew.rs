@@ -146,12 +146,6 @@ impl Crew {
         self.call.0.word.store(pack(generation, 0, 0), Relaxed);
     }
 
-    /// How many workers sleep or are about to.
-    #[cfg(all(test, loom))]
-    pub(super) fn n_asleep(&self) -> usize {
-        self.sleepers.0.load(Relaxed) as usize
-    }
-
     /// Runs a loop of at least 2 and at most [`MAX_UNITS`] units and returns when it is
     /// done. `workers` are the threads of the members from the second on.
     ///
@@ -289,7 +283,7 @@ impl Crew {
     }
 
     /// Sleeps until `called`.
-    pub(super) fn sleep(&self, thread: usize, called: impl Fn() -> bool) {
+    fn sleep(&self, thread: usize, called: impl Fn() -> bool) {
         let sleeps = &self.members[thread].0.sleeps;
         self.sleepers.0.fetch_add(1, Relaxed);
         // Counted first, and released by what follows: a thread that counts this one as awake has
@@ -313,7 +307,7 @@ impl Crew {
     }
 
     /// Wakes up to `n` of the workers that sleep.
-    pub(super) fn wake<'a>(&self, n: usize, workers: impl Iterator<Item = &'a Thread>) {
+    fn wake<'a>(&self, n: usize, workers: impl Iterator<Item = &'a Thread>) {
         let asleep = (1..).zip(workers).filter(|&(thread, _)| self.rise(thread));
         asleep.take(n).for_each(|(_, worker)| worker.unpark());
     }
