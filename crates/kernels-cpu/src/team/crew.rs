@@ -171,9 +171,9 @@ impl Crew {
         call.word.store(pack(generation, 0, n_units), Release);
         // With the fence in `sleep`: either a worker sees the loop or we see it asleep.
         fence(SeqCst);
-        let n_asleep = self.sleepers.0.load(Relaxed);
+        let n_asleep = self.n_asleep();
         if n_asleep > 0 {
-            let n_awake = n_threads - n_asleep as usize;
+            let n_awake = n_threads - n_asleep;
             self.wake((n_units as usize).saturating_sub(n_awake), workers);
         }
         let done = self.work(0, n_threads, generation, n_units);
@@ -282,13 +282,19 @@ impl Crew {
         }
     }
 
+    /// Workers that sleep or are about to.
+    pub(super) fn n_asleep(&self) -> usize {
+        self.sleepers.0.load(Relaxed) as usize
+    }
+
     /// Sleeps until `called`.
-    fn sleep(&self, thread: usize, called: impl Fn() -> bool) {
+    pub(super) fn sleep(&self, thread: usize, called: impl Fn() -> bool) {
         let sleeps = &self.members[thread].0.sleeps;
         self.sleepers.0.fetch_add(1, Relaxed);
         // Counted first, and released by what follows: a thread that counts this one as awake has
-        // it in the count.
-        sleeps.store(true, Release);
+        // it in the count. A swap, as loom would let a store come between what the swap in `rise`
+        // reads and what it writes.
+        sleeps.swap(true, Release);
         // With the fence in `run`: either we see the loop or the caller sees us.
         fence(SeqCst);
         while sleeps.load(Acquire) && !called() {
@@ -307,7 +313,7 @@ impl Crew {
     }
 
     /// Wakes up to `n` of the workers that sleep.
-    fn wake<'a>(&self, n: usize, workers: impl Iterator<Item = &'a Thread>) {
+    pub(super) fn wake<'a>(&self, n: usize, workers: impl Iterator<Item = &'a Thread>) {
         let asleep = (1..).zip(workers).filter(|&(thread, _)| self.rise(thread));
         asleep.take(n).for_each(|(_, worker)| worker.unpark());
     }

@@ -6,7 +6,8 @@
 //! written while a thread reads it, a wake-up that gets lost, and a thread that never ends.
 
 use super::crew::{Crew, Job, MAX_UNITS, Task};
-use super::sync::{JoinHandle, UnsafeCell};
+use super::sync::atomic::{AtomicBool, Ordering, fence};
+use super::sync::{JoinHandle, Thread, UnsafeCell};
 use loom::model::Builder;
 use loom::thread;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -120,4 +121,31 @@ fn a_panic_ends_the_loop_and_nothing_else() {
 #[test]
 fn a_team_without_a_loop_ends() {
     check(3, 3, 0, &[]);
+}
+
+#[test]
+fn sleepers_are_counted_and_woken() {
+    let mut model = Builder::new();
+    model.preemption_bound = Some(4);
+    model.check(|| {
+        let (crew, called) = (Arc::new(Crew::new(3)), Arc::new(AtomicBool::new(false)));
+        let worker = |member: usize| {
+            let (crew, called) = (Arc::clone(&crew), Arc::clone(&called));
+            thread::spawn(move || crew.sleep(member, || called.load(Ordering::Acquire)))
+        };
+        let workers: Vec<JoinHandle<()>> = (1..3).map(worker).collect();
+        called.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        let n_asleep = crew.n_asleep();
+        assert!(n_asleep <= 2, "{n_asleep}");
+        if n_asleep > 0 {
+            crew.wake(1, workers.iter().map(JoinHandle::thread));
+        }
+        let n_asleep = crew.n_asleep();
+        assert!(n_asleep <= 2, "{n_asleep}");
+        // A worker that was not woken sleeps on.
+        workers.iter().map(JoinHandle::thread).for_each(Thread::unpark);
+        workers.into_iter().for_each(|worker| worker.join().expect("a worker wakes"));
+        assert_eq!(crew.n_asleep(), 0);
+    });
 }

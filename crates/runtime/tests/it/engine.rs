@@ -15,7 +15,7 @@ use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::{Error, FinishReason, GenerateParams, LoadOptions, Model, StopCause};
 use std::ops::ControlFlow;
 use std::slice::from_ref;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -358,10 +358,13 @@ fn a_request_that_gave_a_token_is_told_to_run() {
     let mut endless = request(0);
     (endless.params.max_tokens, endless.params.ignore_eos) = (None, true);
     for _ in 0..50 {
-        let (ticket, events) = submit(&engine, endless.clone());
+        // The engine waits for each event to be taken, so the request cannot end in between.
+        let (sender, events) = sync_channel(0);
+        let sink = Box::new(move |event| drop(sender.send(event)));
+        let ticket = engine.submit(endless.clone(), sink).unwrap();
         while !matches!(events.recv(), Ok(EngineEvent::Token(_))) {}
         assert_eq!(engine.stats().running, 1);
-        drop(ticket);
+        drop((ticket, events));
         while engine.stats().running > 0 {
             std::thread::yield_now();
         }
