@@ -276,7 +276,7 @@ fn malformed(stage: &Stage) -> Found {
         b"{\"prompt\": \"a\"}}",
         b"{\"model\": MODEL, \"prompt\": {}}",
         b"{\"model\": MODEL, \"prompt\": \"a\", \"max_tokens\": \"many\"}",
-        b"{\"model\": MODEL, \"prompt\": \"a\", \"max_tokens\": -1}",
+        b"{\"model\": MODEL, \"prompt\": \"a\", \"max_tokens\": -2}",
         b"{\"model\": MODEL, \"prompt\": \"a\", \"temperature\": -1}",
         b"{\"model\": MODEL, \"prompt\": \"a\", \"stream\": 3}",
         b"{\"model\": MODEL, \"prompt\": [1e99]}",
