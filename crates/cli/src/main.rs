@@ -16,6 +16,7 @@ mod ui;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches};
 
 use options::Cli;
@@ -38,9 +39,15 @@ fn main() -> ExitCode {
     };
     ui::init(color);
     ui::init_logging(cli.global.verbose);
-    let result = interrupt::install().and_then(|()| commands::execute(cli));
+    let result = install_handlers().and_then(|()| commands::execute(cli));
     match result {
         Ok(code) => code,
         Err(error) => ui::report(&error),
     }
+}
+
+/// Handles what the process is told by signals: an interrupt, and pages of a model file that are lost.
+fn install_handlers() -> anyhow::Result<()> {
+    realizar_formats::survive_lost_pages().context("the handler of bus errors")?;
+    interrupt::install()
 }

@@ -1,22 +1,17 @@
 //! A cheap handle to bytes that stay where they are: in a mapped file or in
 //! memory of the process.
-//!
-//! The only unsafe code of the crate is here: creating a map, and telling the
-//! kernel that pages of it are not needed any more.
 
 use std::fmt;
-use std::fs::{File, Metadata};
 use std::ops::{Bound, Deref, RangeBounds};
 use std::path::Path;
 use std::sync::Arc;
 
-use memmap2::Mmap;
-
-use crate::Error;
+use crate::map::FileMap;
+use crate::{Error, FileWatch};
 
 #[derive(Clone)]
 enum Owner {
-    Map(Arc<Mmap>),
+    Map(Arc<FileMap>),
     Memory(Arc<Vec<u8>>),
 }
 
@@ -24,9 +19,11 @@ enum Owner {
 ///
 /// Cloning and slicing copy no data; the map lives until its last handle is
 /// dropped. The file must not be changed in place while it is mapped: bytes
-/// would change under the reader, and reading past a new, shorter end kills
-/// the process with `SIGBUS`. Replacing a file by renaming another over it is
-/// fine.
+/// would change under the reader. Reading past a new, shorter end ends the
+/// process with `SIGBUS`, unless it has called
+/// [`survive_lost_pages`](crate::survive_lost_pages): then zeros are read, and
+/// [`check`](Self::check) fails. Replacing a file by renaming another over it
+/// is fine.
 #[derive(Clone)]
 pub struct Bytes {
     owner: Owner,
@@ -40,29 +37,13 @@ impl Bytes {
     /// # Errors
     /// If the file cannot be opened or mapped.
     pub fn map(path: &Path) -> Result<Self, Error> {
-        let check = |info: std::io::Result<Metadata>| match info {
-            Ok(info) if info.is_file() => Ok(info),
-            Ok(_) => {
-                let kind = std::io::Error::other("expected a file, found something else");
-                Err(Error::io(path, kind))
+        Ok(match FileMap::open(path)? {
+            Some(map) => {
+                let len = map.len();
+                Self { owner: Owner::Map(Arc::new(map)), start: 0, len }
             }
-            Err(error) => Err(Error::io(path, error)),
-        };
-        // Opening a pipe waits for its writer, so the kind is looked at before.
-        check(std::fs::metadata(path))?;
-        let file = File::open(path).map_err(|e| Error::io(path, e))?;
-        let info = check(file.metadata())?;
-        // An empty file cannot be mapped everywhere.
-        if info.len() == 0 {
-            return Ok(Self::from(Vec::new()));
-        }
-        #[expect(unsafe_code, reason = "a file map has no safe constructor")]
-        // SAFETY: the map is read-only and shared by reference only, and `Mmap` keeps it alive as
-        // long as any slice of it. That nobody changes the file in place meanwhile is the one
-        // condition that cannot be checked; the type's documentation hands it to the caller.
-        let map = unsafe { Mmap::map(&file) }.map_err(|e| Error::io(path, e))?;
-        let len = map.len();
-        Ok(Self { owner: Owner::Map(Arc::new(map)), start: 0, len })
+            None => Self::from(Vec::new()),
+        })
     }
 
     /// The part of these bytes in `range`, sharing their owner.
@@ -90,6 +71,32 @@ impl Bytes {
         matches!(self.owner, Owner::Map(_))
     }
 
+    /// Fails if pages of the mapped file were lost, so that some of its bytes
+    /// were read as zeros; see [`FileWatch::check`].
+    ///
+    /// # Errors
+    /// [`Error::Lost`], with the file's path.
+    pub fn check(&self) -> Result<(), Error> {
+        match &self.owner {
+            Owner::Map(map) => map.check(),
+            Owner::Memory(_) => Ok(()),
+        }
+    }
+
+    /// What was read of these bytes, unless pages were lost meanwhile.
+    pub(crate) fn whole<T>(&self, read: Result<T, Error>) -> Result<T, Error> {
+        self.check().and(read)
+    }
+
+    /// What tells whether the mapped file is whole, without keeping it mapped;
+    /// none of bytes in memory.
+    pub fn watch(&self) -> Option<FileWatch> {
+        match &self.owner {
+            Owner::Map(map) => Some(FileWatch::new(map)),
+            Owner::Memory(_) => None,
+        }
+    }
+
     /// The same bytes in memory of the process, with no tie to a file.
     #[must_use]
     pub fn to_owned_copy(&self) -> Self {
@@ -98,10 +105,8 @@ impl Bytes {
 
     /// Asks the kernel to read these bytes from disk ahead of use. Only a hint.
     pub fn prefetch(&self) {
-        #[cfg(unix)]
         if let Owner::Map(map) = &self.owner {
-            // A refused hint changes nothing that a reader can see.
-            let _ = map.advise_range(memmap2::Advice::WillNeed, self.start, self.len);
+            map.prefetch(self.start, self.len);
         }
     }
 
@@ -109,14 +114,8 @@ impl Bytes {
     /// longer count as resident memory of the process. Only a hint: the bytes
     /// stay valid and are read from the file again when touched.
     pub fn release(&self) {
-        #[cfg(target_os = "linux")]
         if let Owner::Map(map) = &self.owner {
-            let advice = memmap2::UncheckedAdvice::DontNeed;
-            #[expect(unsafe_code, reason = "memmap2 marks this advice unsafe for every map")]
-            // SAFETY: on Linux the advice drops the pages of a file map, and the next access reads
-            // them from the file. The map is read-only, so no written data is lost, and every
-            // reference to it keeps seeing the same bytes.
-            let _ = unsafe { map.unchecked_advise_range(advice, self.start, self.len) };
+            map.release(self.start, self.len);
         }
     }
 }
@@ -190,5 +189,44 @@ mod tests {
         std::fs::write(&path, []).expect("write");
         assert_eq!(Bytes::map(&path).expect("map").len(), 0);
         assert!(matches!(Bytes::map(dir.path()), Err(Error::Io { .. })));
+    }
+    #[cfg(unix)]
+    #[test]
+    fn pages_beyond_a_new_end_are_zeros_and_are_told_of() {
+        const LEN: usize = 1 << 20;
+        crate::survive_lost_pages().expect("the handler");
+        crate::survive_lost_pages().expect("it is there");
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let map = |name: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, vec![7; LEN]).expect("write");
+            Bytes::map(&path).expect("map")
+        };
+        for _ in 0..3 {
+            let (whole, cut) = (map("whole"), map("cut"));
+            let (part, watch) = (cut.slice(LEN / 2..), cut.watch().expect("it is mapped"));
+            assert!(watch.is_same(&part.watch().expect("it is mapped")));
+            assert!(!watch.is_same(&whole.watch().expect("it is mapped")));
+            let file = std::fs::File::options().write(true).open(dir.path().join("cut"));
+            file.and_then(|file| file.set_len(10)).expect("truncate");
+            assert!(part.check().is_ok(), "nothing was read");
+            let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u64::from(byte)).sum::<u64>();
+            let sums = std::thread::scope(|scope| {
+                let halves =
+                    [&cut[..LEN / 2], &part[..]].map(|half| scope.spawn(move || sum(half)));
+                halves.map(|half| half.join().expect("the process lives"))
+            });
+            // What is left of the first page is followed by zeros.
+            assert_eq!(sums, [70, 0]);
+            let error = watch.check().expect_err("pages were lost").to_string();
+            let path = dir.path().join("cut").display().to_string();
+            let text = "the file was truncated, or could not be read, while it was in use";
+            assert_eq!(error, format!("{path}: {text}"));
+            assert!(cut.check().is_err() && part.check().is_err());
+            assert_eq!(sum(&whole), 7 * LEN as u64);
+            assert!(whole.check().is_ok());
+            drop((cut, part));
+            assert!(watch.check().is_ok(), "it is not mapped any more");
+        }
     }
 }

@@ -23,6 +23,12 @@ pub enum Error {
         /// What the operating system said.
         source: io::Error,
     },
+    /// A mapped file has become shorter, or cannot be read any more.
+    #[error("{}: the file was truncated, or could not be read, while it was in use", show(.path))]
+    Lost {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file is not of the format at all.
     #[error("{}: not a {format} file: expected {expected}, found {found}", show(.path))]
     NotFormat {

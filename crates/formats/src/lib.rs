@@ -41,6 +41,8 @@
 mod bytes;
 mod error;
 mod gguf;
+mod lost_pages;
+mod map;
 mod output;
 mod safetensors;
 mod tensor;
@@ -53,6 +55,8 @@ pub use gguf::array::{Array, StrArray};
 pub use gguf::metadata::Metadata;
 pub use gguf::value::{Value, ValueType};
 pub use gguf::writer::{GgufWriter, SplitLimits};
+pub use lost_pages::survive_lost_pages;
+pub use map::FileWatch;
 pub use safetensors::SafeTensors;
 pub use safetensors::writer::SafeTensorsWriter;
 pub use tensor::{Tensor, TensorInfo};

@@ -245,6 +245,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether what failed has lost its model, which has to be loaded again: a file that it reads
+    /// from, or its device, is gone.
+    pub fn has_lost_model(&self) -> bool {
+        matches!(
+            self,
+            Self::Format(realizar_formats::Error::Lost { .. })
+                | Self::Device { fault: DeviceFault::Lost, .. }
+        )
+    }
+
     /// Names the model at `path` where its output is at fault, of which logits cannot tell.
     pub(crate) fn of_model(self, path: &Path) -> Self {
         match self {

@@ -132,7 +132,6 @@ pub struct Model {
 
 /// A model's graph and weights before they have a place.
 struct Recorded {
-    checkpoint: Checkpoint,
     architecture: &'static str,
     config: Config,
     graph: Graph,
@@ -142,14 +141,21 @@ struct Recorded {
 }
 
 impl Recorded {
-    fn open(path: &Path, options: &LoadOptions) -> Result<Self, Error> {
+    fn open(path: &Path, options: &LoadOptions) -> Result<(Checkpoint, Self), Error> {
         let checkpoint = Checkpoint::open(path)?;
-        let mut config = models::config(&checkpoint)?;
+        let recorded = Self::of(&checkpoint, options);
+        // What was made of pages that were lost means nothing, nor does what is said of it.
+        checkpoint.check_files()?;
+        Ok((checkpoint, recorded?))
+    }
+
+    fn of(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Self, Error> {
+        let mut config = models::config(checkpoint)?;
         if let Some(stretch) = options.rope_stretch {
             stretch_context(&mut config, stretch)?;
         }
         let max_seq_len = context(&config, options)?;
-        let recorded = models::record(&checkpoint, config, max_seq_len, options.output)?;
+        let recorded = models::record(checkpoint, config, max_seq_len, options.output)?;
         let (config, mut graph, mut weights) = (recorded.config, recorded.graph, recorded.weights);
         let architecture = recorded.architecture;
         if options.output == ModelOutput::Embeddings {
@@ -161,7 +167,7 @@ impl Recorded {
             graph = body.graph;
         }
         let limits = row_limits(options, max_seq_len)?;
-        Ok(Self { checkpoint, architecture, config, graph, weights, max_seq_len, limits })
+        Ok(Self { architecture, config, graph, weights, max_seq_len, limits })
     }
 }
 
@@ -189,8 +195,8 @@ impl Model {
         last_layers: usize,
         options: &LoadOptions,
     ) -> Result<Self, Error> {
-        let Recorded { checkpoint, architecture, config, graph, weights, max_seq_len, limits } =
-            Recorded::open(path, options)?;
+        let (checkpoint, recorded) = Recorded::open(path, options)?;
+        let Recorded { architecture, config, graph, weights, max_seq_len, limits } = recorded;
         let default_pooling = match options.output {
             ModelOutput::Logits => Pooling::Last,
             ModelOutput::Embeddings => checkpoint.pooling()?.unwrap_or(Pooling::Last),
@@ -202,11 +208,12 @@ impl Model {
         let to_load = place(graph, weights, config.n_layers, (first, last), last_layers)?;
         let packed_files = options.packed_cache.files(&checkpoint, &fingerprint)?;
         let mut memory = MemoryUse::default();
-        let (mut parts, mut executables) = (Vec::new(), Vec::new());
+        let mut parts = Vec::new();
         // The text side needs one thread, and packing waits for memory: both at once.
         let mut text = None;
-        rayon::in_place_scope(|scope| {
+        let loaded = rayon::in_place_scope(|scope| {
             scope.spawn(|_| text = Some(text_side(&checkpoint, path)));
+            let mut executables = Vec::new();
             for (backend, part, weights) in to_load {
                 let mut for_part = part_options(&part.graph, options, max_seq_len, limits)?;
                 for_part.packed_files = packed_files.clone();
@@ -215,10 +222,11 @@ impl Model {
                 executables.push(backend.load(plan, weights, &for_part)?);
                 parts.push(part);
             }
-            Ok::<_, Error>(())
-        })?;
+            Ok::<_, Error>(executables)
+        });
         let (tokenizer, template) = text.expect("the scope has waited for it");
-        let executable = Stages::join(executables);
+        checkpoint.check_files()?;
+        let executable = Stages::join(loaded?);
         let placement = Placement { parts };
         let runner = Runner::new(
             executable,
@@ -263,7 +271,7 @@ impl Model {
         last_layers: usize,
         options: &LoadOptions,
     ) -> Result<MemoryUse, Error> {
-        let Recorded { config, graph, weights, max_seq_len, limits, .. } =
+        let (_, Recorded { config, graph, weights, max_seq_len, limits, .. }) =
             Recorded::open(path, options)?;
         let to_load = place(graph, weights, config.n_layers, (first, last), last_layers)?;
         let needed = |(backend, part, weights): &ToLoad<'_>| {

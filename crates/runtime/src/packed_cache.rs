@@ -188,12 +188,14 @@ fn read(path: &Path, key: &Key, len: usize) -> Result<Bytes, String> {
         return Err("it was made from another model, or by another version".to_owned());
     }
     // The length comes from the model; what the file says is only compared with it.
-    let expected = DATA_AT.saturating_add(len);
-    if file.len() != expected {
-        return Err(format!("it is damaged: expected {expected} bytes, found {}", file.len()));
+    let n_bytes = DATA_AT.saturating_add(len);
+    if file.len() != n_bytes {
+        return Err(format!("it is damaged: expected {n_bytes} bytes, found {}", file.len()));
     }
     let data = file.slice(DATA_AT..);
-    if *header_found != header(key, &data) {
+    let expected = header(key, &data);
+    file.check().map_err(|error| error.to_string())?;
+    if *header_found != expected {
         return Err("it is damaged".to_owned());
     }
     Ok(data)

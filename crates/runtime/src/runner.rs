@@ -8,6 +8,7 @@ use crate::backend::{Batch, BatchSeq, Executable, Role, SeqTable};
 use crate::metrics::DispatchMetrics;
 use crate::model::ModelOutput;
 use crate::plan::RowLimits;
+use realizar_formats::FileWatch;
 use realizar_kvcache::{
     BlockTable, CacheEvent, KvCache, KvLayout, PageCopy, PoolStats, PrefixStats, SeqPages,
 };
@@ -121,6 +122,8 @@ pub struct Runner {
     copies: Vec<PageCopy>,
     batch: Batch,
     first_rows: Vec<usize>,
+    /// What steps read from.
+    files: Vec<FileWatch>,
 }
 
 const LIVES: &str = "a sequence lives as long as its id";
@@ -149,6 +152,7 @@ impl Runner {
         let groups: Vec<_> =
             kv.iter().map(|(layout, n_pages)| (layout.spec().window, *n_pages)).collect();
         Self {
+            files: executable.files(),
             executable,
             limits,
             output,
@@ -397,7 +401,8 @@ impl Runner {
     /// # Errors
     /// If a chunk is not as [`Chunk`] says, a token is not in the vocabulary, a
     /// sequence would outgrow the context, the chunks exceed the step's limits,
-    /// pages run out, or the device fails. Nothing is appended then.
+    /// pages run out, the device fails, or a file that it reads from was truncated. Nothing is
+    /// appended then.
     pub fn step(&mut self, chunks: &[Chunk<'_>]) -> Result<OutputRows<'_>, Error> {
         self.step_of(chunks.iter().copied())
     }
@@ -411,8 +416,12 @@ impl Runner {
         self.check(chunks.clone())?;
         self.grow(chunks.clone())?;
         self.fill_batch(&chunks);
-        let Self { executable, batch, seqs, cache, .. } = self;
-        let values = match executable.run(batch, &[]) {
+        let Self { executable, batch, seqs, cache, files, .. } = self;
+        let result = executable.run(batch, &[]).and_then(|values| {
+            files.iter().try_for_each(FileWatch::check)?;
+            Ok(values)
+        });
+        let values = match result {
             Ok(values) => values,
             Err(error) => {
                 shrink(seqs, cache, chunks, &[]);

@@ -10,7 +10,7 @@ use crate::Error;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::names::{self, NameTable};
 use crate::graph::{LinearPart, WeightInfo};
-use realizar_formats::{Bytes, Tensor};
+use realizar_formats::{Bytes, FileWatch, Tensor};
 use realizar_quant::BlockType;
 use std::collections::HashSet;
 use std::path::Path;
@@ -103,6 +103,19 @@ impl WeightData {
 pub struct Weights(pub Vec<WeightData>);
 
 impl Weights {
+    /// The mapped files that matrices lie in, one for each matrix.
+    pub(crate) fn files(&self) -> impl Iterator<Item = FileWatch> {
+        self.0.iter().filter_map(|data| match data {
+            WeightData::Matrix { data, .. } => data.watch(),
+            WeightData::Vector(_) => None,
+        })
+    }
+
+    /// Fails if pages of one of these files were lost.
+    pub(crate) fn check_files(&self) -> Result<(), Error> {
+        self.files().try_for_each(|file| Ok(file.check()?))
+    }
+
     /// The data of a weight.
     pub fn get(&self, id: WeightId) -> &WeightData {
         &self.0[id.idx()]

@@ -42,7 +42,7 @@ struct Shard {
 
 impl Shard {
     fn read(path: &Path, file: Bytes) -> Result<Self, Error> {
-        let header = parse(path, &file)?;
+        let header = file.whole(parse(path, &file))?;
         let split = Split::of(path, &header.metadata)?;
         Ok(Self { path: path.to_path_buf(), file, header, split })
     }
@@ -120,6 +120,15 @@ impl Gguf {
         }
         let path = path.to_path_buf();
         Ok(Self { path, version, alignment, metadata, tensors, by_name, shards: files })
+    }
+
+    /// Fails if pages of a file were lost since it was opened, so that some of its bytes were read
+    /// as zeros; see [`FileWatch::check`](crate::FileWatch::check).
+    ///
+    /// # Errors
+    /// [`Error::Lost`], with the path of the first such file.
+    pub fn check_files(&self) -> Result<(), Error> {
+        self.shards.iter().try_for_each(|(_, file)| file.check())
     }
 
     /// The path that was opened.

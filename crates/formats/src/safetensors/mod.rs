@@ -73,7 +73,7 @@ impl SafeTensors {
     /// If the bytes are malformed.
     pub fn from_bytes(name: impl AsRef<Path>, bytes: Bytes) -> Result<Self, Error> {
         let path = name.as_ref();
-        let header = parse(path, &bytes)?;
+        let header = bytes.whole(parse(path, &bytes))?;
         Self::join(path, vec![(path.to_path_buf(), bytes, header)])
     }
 
@@ -88,7 +88,7 @@ impl SafeTensors {
                 }
                 other => other?,
             };
-            let header = parse(&file, &bytes)?;
+            let header = bytes.whole(parse(&file, &bytes))?;
             shards.push((file, bytes, header));
         }
         Self::join(path, shards)
@@ -152,6 +152,15 @@ impl SafeTensors {
             files.push((file, bytes));
         }
         Ok(Self { path: path.to_path_buf(), metadata, tensors, by_name, shards: files })
+    }
+
+    /// Fails if pages of a file were lost since it was opened, so that some of its bytes were read
+    /// as zeros; see [`FileWatch::check`](crate::FileWatch::check).
+    ///
+    /// # Errors
+    /// [`Error::Lost`], with the path of the first such file.
+    pub fn check_files(&self) -> Result<(), Error> {
+        self.shards.iter().try_for_each(|(_, file)| file.check())
     }
 
     /// The path that was opened.

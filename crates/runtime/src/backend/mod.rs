@@ -20,6 +20,7 @@ use crate::metrics::DispatchMetrics;
 use crate::packed_cache::PackedFiles;
 use crate::plan::Plan;
 use crate::weights::Weights;
+use realizar_formats::FileWatch;
 use realizar_kvcache::{KvLayout, PageCopy, PageId};
 use std::fmt;
 use std::sync::Arc;
@@ -107,6 +108,9 @@ pub trait Executable: fmt::Debug + Send {
     /// # Errors
     /// If the device fails.
     fn write_page(&mut self, group: usize, page: PageId, bytes: &[u8]) -> Result<(), Error>;
+
+    /// The mapped files that it reads from while it runs, each once.
+    fn files(&self) -> Vec<FileWatch>;
 
     /// The counters of its devices: one, or one of each when it runs on several.
     fn metrics(&self) -> Vec<Arc<DispatchMetrics>>;

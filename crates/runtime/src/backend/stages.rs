@@ -8,6 +8,7 @@
 use crate::Error;
 use crate::backend::{Batch, Executable};
 use crate::metrics::DispatchMetrics;
+use realizar_formats::FileWatch;
 use realizar_kvcache::{PageCopy, PageId};
 use std::sync::Arc;
 
@@ -61,6 +62,13 @@ impl Executable for Stages {
             let (own, rest) = bytes.split_at(stage.page_bytes(group));
             bytes = rest;
             stage.write_page(group, page, own)
+        })
+    }
+
+    fn files(&self) -> Vec<FileWatch> {
+        self.rest.iter().fold(self.first.files(), |mut all, stage| {
+            all.extend(stage.files());
+            all
         })
     }
 

@@ -67,6 +67,15 @@ impl Checkpoint {
         }
     }
 
+    /// Fails if pages of a file that holds tensors were lost since it was opened.
+    pub(crate) fn check_files(&self) -> Result<(), Error> {
+        match self {
+            Self::Gguf(gguf) => gguf.check_files()?,
+            Self::Hf { tensors, .. } => tensors.check_files()?,
+        }
+        Ok(())
+    }
+
     /// What the file calls its architecture.
     ///
     /// # Errors

@@ -210,6 +210,42 @@ struct Shared {
     /// Requests that were taken and are not being worked on yet.
     waiting: AtomicUsize,
     closed: AtomicBool,
+    failure: Mutex<Failure>,
+}
+
+/// What is called with the reason of a failure.
+type Tell = Box<dyn FnOnce(&str) + Send>;
+
+/// That the engine has ended by itself.
+#[derive(Default)]
+struct Failure {
+    reason: Option<String>,
+    /// What is told of it.
+    tell: Option<Tell>,
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Failure").field("reason", &self.reason).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn lock_failure(&self) -> MutexGuard<'_, Failure> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The engine has ended by itself.
+    fn fail(&self, reason: &str) {
+        let tell = {
+            let mut failure = self.lock_failure();
+            failure.reason = Some(reason.to_owned());
+            failure.tell.take()
+        };
+        if let Some(tell) = tell {
+            tell(reason);
+        }
+    }
 }
 
 /// What reaches the engine's thread.
@@ -335,6 +371,20 @@ impl Engine {
     /// [`Self::shutdown`], the engine has to be made anew.
     pub fn is_alive(&self) -> bool {
         self.lock_thread().as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Has `tell` called with the reason when the engine ends by itself, on its thread: because a
+    /// file that the model reads from was truncated, its device is gone, or it panicked outside of a
+    /// step. At once, if it has ended. In place of what was to be called before.
+    pub fn on_failure(&self, tell: impl FnOnce(&str) + Send + 'static) {
+        let mut failure = self.shared.lock_failure();
+        match failure.reason.clone() {
+            None => failure.tell = Some(Box::new(tell)),
+            Some(reason) => {
+                drop(failure);
+                tell(&reason);
+            }
+        }
     }
 
     /// The model.

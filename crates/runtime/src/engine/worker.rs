@@ -59,6 +59,8 @@ pub(super) struct Worker {
     ids: Vec<u64>,
     /// When what is not finished will be cancelled.
     deadline: Option<Instant>,
+    /// Why no step can succeed any more.
+    lost: Option<String>,
 }
 
 impl Worker {
@@ -86,12 +88,14 @@ impl Worker {
             scratch: Scratch::default(),
             ids: Vec::new(),
             deadline: None,
+            lost: None,
         }
     }
 
     /// Works until it is told to end. No request is left without its last event.
     pub(super) fn run(mut self, receiver: &Receiver<Message>) {
-        if let Err(panic) = panics::caught(|| self.work(receiver)) {
+        let worked = panics::caught(|| self.work(receiver));
+        if let Err(panic) = &worked {
             tracing::error!("the engine has ended: {panic}");
             // Nothing else of the state can be trusted.
             for mut job in std::mem::take(&mut self.jobs).into_values() {
@@ -105,6 +109,11 @@ impl Worker {
                 self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
                 self.close_job(|_| submission.refuse(Error::Ended));
             }
+        }
+        if let Some(reason) = worked.err().or(self.lost.take())
+            && let Err(panic) = panics::caught(|| self.shared.fail(&reason))
+        {
+            tracing::error!("who is told of the engine's end panicked: {panic}");
         }
     }
 
@@ -127,6 +136,9 @@ impl Worker {
             }
             if cfg!(debug_assertions) {
                 self.check();
+            }
+            if self.lost.is_some() {
+                break;
             }
         }
         self.publish();
@@ -324,6 +336,7 @@ impl Worker {
         let rows = match result {
             Ok(rows) => rows,
             Err(Error::Kv(_)) if running.len() > 1 => return self.preempt(),
+            Err(error) if error.has_lost_model() => return self.lose(&error.to_string()),
             Err(error) => return self.fail_step(&error.to_string()),
         };
         self.outcome.clear();
@@ -396,6 +409,15 @@ impl Worker {
         let mut ids = std::mem::take(&mut self.in_step);
         ids.drain(..).for_each(|id| self.fail(id, Error::Step(reason.to_owned())));
         self.in_step = ids;
+    }
+
+    /// Ends every request, as no step can succeed any more, and then the engine.
+    fn lose(&mut self, reason: &str) {
+        tracing::error!("the engine has ended: {reason}");
+        self.shared.closed.store(true, Ordering::Relaxed);
+        let error = || Error::Step(reason.to_owned());
+        self.end_all(|_| true, |job, shared| job.fail(error(), &shared.stats));
+        self.lost = Some(reason.to_owned());
     }
 
     /// Does what the step led to.

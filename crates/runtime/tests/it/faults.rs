@@ -2,6 +2,7 @@
 //! with its text, and changes nothing for the others.
 
 use crate::common::tiny::tiny;
+use realizar_formats::FileWatch;
 use realizar_kvcache::{PageCopy, PageId};
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::backend::{Backend, Batch, Executable, ExecutableOptions, Role};
@@ -31,6 +32,8 @@ enum Fault {
     PanicString,
     PanicOther,
     Fails,
+    /// It is gone for good.
+    Lost,
     /// It gives one number where rows are wanted.
     ShortRows,
     /// Its output is not finite.
@@ -91,9 +94,9 @@ impl Backend for Faulty {
     }
 }
 
-fn failed() -> Error {
+fn failed(fault: DeviceFault) -> Error {
     let (device, reason) = ("faulty".to_owned(), "no more".to_owned());
-    Error::Device { device, fault: DeviceFault::Other, reason }
+    Error::Device { device, fault, reason }
 }
 
 impl FaultyExecutable {
@@ -110,7 +113,8 @@ impl Executable for FaultyExecutable {
             Fault::PanicText => panic!("the device trips"),
             Fault::PanicString => panic!("the device trips over {} rows", batch.n_rows().min(1)),
             Fault::PanicOther => panic_any(7),
-            Fault::Fails => return Err(failed()),
+            Fault::Fails => return Err(failed(DeviceFault::Other)),
+            Fault::Lost => return Err(failed(DeviceFault::Lost)),
             _ => {}
         }
         let rows = self.inner.run(batch, input)?;
@@ -127,7 +131,7 @@ impl Executable for FaultyExecutable {
 
     fn copy_pages(&mut self, copies: &[PageCopy]) -> Result<(), Error> {
         match self.take(|fault| fault == Fault::CopyFails) {
-            Fault::CopyFails => Err(failed()),
+            Fault::CopyFails => Err(failed(DeviceFault::Other)),
             _ => self.inner.copy_pages(copies),
         }
     }
@@ -142,6 +146,10 @@ impl Executable for FaultyExecutable {
 
     fn write_page(&mut self, group: usize, page: PageId, bytes: &[u8]) -> Result<(), Error> {
         self.inner.write_page(group, page, bytes)
+    }
+
+    fn files(&self) -> Vec<FileWatch> {
+        self.inner.files()
     }
 
     fn metrics(&self) -> Vec<Arc<DispatchMetrics>> {
@@ -220,6 +228,18 @@ fn a_device_that_fails_ends_the_requests_of_the_step() {
     assert!(!engine.is_alive());
     let stats = engine.stats();
     assert_eq!((stats.panics, stats.finished.failed, stats.kv_used_pages), (4, 5, 0));
+}
+
+#[test]
+fn a_device_that_is_lost_ends_the_engine() {
+    let device = Faulty::new();
+    let engine = Engine::start(device.load(&serving()), EngineOptions::default()).unwrap();
+    let (tell, reason) = channel();
+    engine.on_failure(move |reason| tell.send(reason.to_owned()).unwrap());
+    device.set(Fault::Lost);
+    assert_eq!(answer(&engine, 1).unwrap_err().to_string(), "faulty: no more");
+    assert_eq!(reason.recv().unwrap(), "faulty: no more");
+    assert!(engine.submit(request(1), Box::new(|_| ())).is_err());
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod graphs;
 mod guarded_prompts;
 mod hf_settings;
 mod hf_vocab;
+mod lost_files;
 mod memory;
 mod metrics;
 mod model_tokens;

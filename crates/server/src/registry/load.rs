@@ -25,7 +25,7 @@ pub(super) async fn finished(
 }
 
 /// That the loader failed, with all causes.
-fn failed(name: &str, error: Box<dyn Error + Send + Sync>) -> LoadError {
+pub(super) fn failed(name: &str, error: Box<dyn Error + Send + Sync>) -> LoadError {
     let mut reason = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -89,6 +89,7 @@ impl Registry {
         let result = panics::caught(|| self.run_loader(name, room));
         let result = result.unwrap_or_else(|panic| Err(panicked(name, &panic)));
         let mut dropped = None; // not under the lock: an engine's end takes time
+        let mut loaded_model = None;
         let mut inner = self.lock();
         let result = inner.settle(name, result, self.config.memory_limit, &mut dropped);
         let Some(entry) = inner.entry(name) else {
@@ -98,6 +99,7 @@ impl Registry {
         let result = match result {
             Ok(loaded) => {
                 let (lease, seconds) = (self.lease(&loaded), start.elapsed().as_secs_f64());
+                loaded_model = Some(loaded.model.clone());
                 entry.slot = Slot::Loaded(loaded);
                 entry.error = None;
                 entry.counts.loads += 1;
@@ -117,6 +119,9 @@ impl Registry {
         };
         drop(inner);
         drop(dropped);
+        if let Some(model) = &loaded_model {
+            self.unload_on_failure(model);
+        }
         self.changed.notify_all();
         result
     }

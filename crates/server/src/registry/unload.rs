@@ -1,8 +1,11 @@
 //! Unloading: requests end or are cancelled, then the engine ends and its memory is free.
 
 use super::entry::{Loaded, Slot};
+use super::load::failed;
 use super::{Inner, Models, Pick, Registry};
 use crate::error::LoadError;
+use crate::served::ServedModel;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -30,6 +33,35 @@ impl Inner {
 }
 
 impl Registry {
+    /// Unloads a model when its engine ends by itself, so that others have its memory and the next
+    /// request loads it anew.
+    pub(super) fn unload_on_failure(self: &Arc<Self>, model: &Arc<ServedModel>) {
+        let (registry, failed_model) = (Arc::downgrade(self), Arc::downgrade(model));
+        model.engine.on_failure(move |reason| {
+            let (Some(registry), Some(model)) = (registry.upgrade(), failed_model.upgrade()) else {
+                return;
+            };
+            let name = model.name.clone();
+            let mut inner = registry.lock();
+            let is_same = |loaded: &Loaded| Arc::ptr_eq(&loaded.model, &model);
+            let is_loaded = inner.entry(&name).and_then(|e| e.loaded()).is_some_and(is_same);
+            if inner.closed || !is_loaded {
+                return;
+            }
+            let Some(ending) = inner.begin_unload(&name) else { return };
+            if let Some(entry) = inner.entry(&name) {
+                entry.error = Some(failed(&name, reason.into()));
+            }
+            drop((inner, model));
+            // This is the engine's thread, whose end has to be waited for.
+            let thread = std::thread::Builder::new().name("unload".to_owned());
+            let spawned = thread.spawn(move || registry.end(ending, Duration::ZERO));
+            if let Err(error) = spawned {
+                tracing::error!(model = name, "it cannot be unloaded: {error}");
+            }
+        });
+    }
+
     /// Waits for the model's requests, at most for `grace`, cancels the others and ends its
     /// engine, which gives the memory back.
     pub(super) fn end(&self, ending: Ending, grace: Duration) {

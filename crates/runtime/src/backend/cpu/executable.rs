@@ -11,6 +11,7 @@ use crate::memory::ByteSize;
 use crate::metrics::{DispatchMetrics, OpClass};
 use crate::plan::{Place, Plan, Step};
 use crate::weights::{WeightData, WeightId, Weights};
+use realizar_formats::FileWatch;
 use realizar_kernels_cpu as kernels;
 use realizar_kernels_cpu::{
     AttnLimits, AttnParams, AttnScratch, AttnSeq, KvGeometry, KvSlot, Pages, Rows, RowsMut, Team,
@@ -312,6 +313,16 @@ impl Executable for CpuExecutable {
         let at = page.0 as usize * *page_bytes;
         memory.as_mut_slice()[at..at + *page_bytes].copy_from_slice(bytes);
         Ok(())
+    }
+
+    fn files(&self) -> Vec<FileWatch> {
+        let mut files: Vec<FileWatch> = Vec::new();
+        for file in self.weights.files().chain(self.packed.file()) {
+            if !files.iter().any(|other| other.is_same(&file)) {
+                files.push(file);
+            }
+        }
+        files
     }
 
     fn metrics(&self) -> Vec<Arc<DispatchMetrics>> {

@@ -9,7 +9,7 @@ use crate::memory::ByteSize;
 use crate::packed_cache::{Key, PackedFiles};
 use crate::plan::{Plan, Step};
 use crate::weights::{WeightData, WeightId, Weights};
-use realizar_formats::Bytes;
+use realizar_formats::{Bytes, FileWatch};
 use realizar_kernels_cpu::{
     MatrixRef, PACKED_LAYOUT, PACKED_ROWS, PackedRef, Pages, Team, Tier, pack_groups, packed_bytes,
 };
@@ -73,6 +73,8 @@ impl PackedWeights {
             }
             None => {
                 let packed = pack((team, tier), &places, n_bytes, weights)?;
+                // What was packed of pages that were lost is not kept.
+                weights.check_files()?;
                 if let Some((files, key)) = &files {
                     files.write(key, &packed);
                 }
@@ -88,6 +90,14 @@ impl PackedWeights {
             }
         }
         Ok(Self { memory, places })
+    }
+
+    /// The file that they lie in, if they are mapped.
+    pub(super) fn file(&self) -> Option<FileWatch> {
+        match &self.memory {
+            Memory::Pages(_) => None,
+            Memory::File(bytes) => bytes.watch(),
+        }
     }
 
     /// The packed form of a matrix, if it has one.

@@ -12,6 +12,7 @@ use crate::graph::{Op, RowDomain};
 use crate::metrics::{DeviceKind, DispatchMetrics, OpClass};
 use crate::plan::{Place, Plan, Step};
 use crate::weights::Weights;
+use realizar_formats::FileWatch;
 use realizar_kernels_wgpu as kernels;
 use realizar_kernels_wgpu::{AttentionScratch, Buffer, Gpu, Kernel, KvLayer, QuantizedRows, Timer};
 use realizar_kvcache::{KvLayout, PageCopy, PageId};
@@ -267,6 +268,10 @@ impl Executable for WgpuExecutable {
         layers
             .try_for_each(|(layer, bytes)| layer.write_page(&self.gpu, spec, page.0, bytes))
             .map_err(|e| device_error(&self.name, &e))
+    }
+
+    fn files(&self) -> Vec<FileWatch> {
+        Vec::new() // everything is on the device
     }
 
     fn metrics(&self) -> Vec<Arc<DispatchMetrics>> {

@@ -32,7 +32,7 @@ struct Script {
     begun: HashMap<String, usize>,
 }
 
-/// Loads the same tiny model under every name, as the test's script says.
+/// Loads the same tiny model under every name that has no file of its own, as the test's script says.
 #[derive(Debug)]
 struct Stage {
     dir: tempfile::TempDir,
@@ -92,7 +92,8 @@ impl Stage {
             Act::Panic => panic!("a defect of the loader"),
             Act::Load | Act::Hold => {}
         }
-        let path = self.dir.path().join("tiny.gguf");
+        let own = self.dir.path().join(format!("{name}.gguf"));
+        let path = if own.exists() { own } else { self.dir.path().join("tiny.gguf") };
         let model = Model::load(&path, &common::cpu(), &Self::options())?;
         // The registry gives it its name.
         Ok(ServedModel::new("any", Engine::start(model, EngineOptions::default())?))
@@ -391,6 +392,36 @@ fn unloading_cancels_what_runs_after_the_grace() {
     }
     server.complete("a");
     assert_eq!(stage.begun("a"), 2);
+}
+
+/// A file that is truncated ends the requests to its model, which is unloaded; once the file is
+/// whole again, the next request loads it.
+#[cfg(unix)]
+#[test]
+fn a_truncated_file_unloads_its_model_alone() {
+    realizar_formats::survive_lost_pages().expect("the handler");
+    let stage = Stage::new();
+    let own = stage.dir.path().join("a.gguf");
+    common::write_model(&own);
+    let server = start(&stage, |_| {});
+    server.complete("b");
+    let stream = server.begin("a");
+    let file = std::fs::File::options().write(true).open(&own);
+    file.and_then(|file| file.set_len(100)).expect("truncate");
+    let rest = stream.rest();
+    assert!(rest.contains("a.gguf: the file was truncated"), "{rest}");
+    assert!(!rest.contains("[DONE]"), "{rest}");
+    server.wait_for_states("a:unloaded b:loaded c:unloaded");
+    assert_eq!(server.get("/health").status, 200);
+    let status = server.state.models().get("a");
+    assert!(status.is_none(), "{status:?}");
+    let failed = server.post(PATH, &ask("a"));
+    assert_eq!(failed.status, 500, "{}", failed.body);
+    server.complete("b");
+    std::fs::remove_file(&own).expect("remove");
+    common::write_model(&own);
+    server.complete("a");
+    assert_eq!(stage.begun("a"), 3);
 }
 
 #[test]

@@ -1,0 +1,122 @@
+//! A file that is mapped for reading.
+//!
+//! Whatever may write to the file may also truncate it, or its disk may fail. The next access to
+//! what is not there any more raises `SIGBUS`, which ends the process unless `lost_pages` handles
+//! it.
+
+use std::fmt;
+use std::fs::{File, Metadata};
+use std::io;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use memmap2::Mmap;
+
+use crate::Error;
+use crate::lost_pages::Region;
+
+/// The map of a whole file.
+pub(crate) struct FileMap {
+    path: PathBuf,
+    // Declared before the map, so that it is dropped while the addresses are still the map's.
+    region: Region,
+    map: Mmap,
+}
+
+impl FileMap {
+    /// Maps a file; `None` for an empty one, which cannot be mapped everywhere.
+    pub(crate) fn open(path: &Path) -> Result<Option<Self>, Error> {
+        let check = |info: io::Result<Metadata>| match info {
+            Ok(info) if info.is_file() => Ok(info),
+            Ok(_) => {
+                let kind = io::Error::other("expected a file, found something else");
+                Err(Error::io(path, kind))
+            }
+            Err(error) => Err(Error::io(path, error)),
+        };
+        // Opening a pipe waits for its writer, so the kind is looked at before.
+        check(std::fs::metadata(path))?;
+        let file = File::open(path).map_err(|e| Error::io(path, e))?;
+        let info = check(file.metadata())?;
+        if info.len() == 0 {
+            return Ok(None);
+        }
+        #[expect(unsafe_code, reason = "a file map has no safe constructor")]
+        // SAFETY: the map is read-only and shared by reference only, and `Mmap` keeps it alive as
+        // long as any slice of it. That nobody changes the file in place meanwhile is the one
+        // condition that cannot be checked; the documentation of `Bytes` hands it to the caller.
+        let map = unsafe { Mmap::map(&file) }.map_err(|e| Error::io(path, e))?;
+        let region = Region::new(map.as_ptr_range());
+        Ok(Some(Self { path: path.to_path_buf(), region, map }))
+    }
+
+    /// Fails if a page of the map was lost.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.region.is_lost() { Err(Error::Lost { path: self.path.clone() }) } else { Ok(()) }
+    }
+
+    /// Asks the kernel to read a range from disk ahead of use. Only a hint.
+    pub(crate) fn prefetch(&self, start: usize, len: usize) {
+        #[cfg(unix)]
+        // A refused hint changes nothing that a reader can see.
+        let _ = self.map.advise_range(memmap2::Advice::WillNeed, start, len);
+        #[cfg(not(unix))]
+        let _ = (start, len);
+    }
+
+    /// Gives the pages of a range back to the kernel. Only a hint.
+    pub(crate) fn release(&self, start: usize, len: usize) {
+        #[cfg(target_os = "linux")]
+        {
+            let advice = memmap2::UncheckedAdvice::DontNeed;
+            #[expect(unsafe_code, reason = "memmap2 marks this advice unsafe for every map")]
+            // SAFETY: on Linux the advice drops the pages of a file map, and the next access reads
+            // them from the file. The map is read-only, so no written data is lost, and every
+            // reference to it keeps seeing the same bytes.
+            let _ = unsafe { self.map.unchecked_advise_range(advice, start, len) };
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (start, len);
+    }
+}
+
+impl Deref for FileMap {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.map
+    }
+}
+
+/// Tells whether a mapped file is still whole, without keeping it mapped.
+#[derive(Clone)]
+pub struct FileWatch(Weak<FileMap>);
+
+impl FileWatch {
+    pub(crate) fn new(map: &Arc<FileMap>) -> Self {
+        Self(Arc::downgrade(map))
+    }
+
+    /// Fails if the file was truncated or could not be read while it was mapped, so that some of
+    /// its bytes were read as zeros; see [`survive_lost_pages`](crate::survive_lost_pages). A file
+    /// that is not mapped any more is not looked at.
+    ///
+    /// # Errors
+    /// [`Error::Lost`], with the file's path.
+    pub fn check(&self) -> Result<(), Error> {
+        self.0.upgrade().map_or(Ok(()), |map| map.check())
+    }
+
+    /// Whether both watch the same map.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.0.ptr_eq(&other.0)
+    }
+}
+
+impl fmt::Debug for FileWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let map = self.0.upgrade();
+        f.debug_tuple("FileWatch").field(&map.as_ref().map(|map| &map.path)).finish()
+    }
+}
