@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod clients;
+mod deny;
 mod fixtures;
 mod lavapipe;
 mod load;
@@ -34,6 +35,8 @@ struct Args {
 enum Command {
     /// Check the house rules: layers, file headers and lengths, links, crate files.
     Tidy,
+    /// Check the licences and sources of the dependencies, and with cargo-deny their advisories.
+    Deny,
     /// Run every check and print the totals.
     Test(test::Args),
     /// Fetch what the tests need into `.cache/`.
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
 fn run() -> Result<ExitCode> {
     match Args::parse().command {
         Command::Tidy => tidy::run()?,
+        Command::Deny => deny::run()?,
         Command::Test(args) => return test::run(&args),
         Command::Setup(args) => setup::run(&args)?,
         Command::Kernels => {

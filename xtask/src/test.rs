@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::lavapipe::{self, Width};
 use crate::parity::{self, Totals};
 use crate::setup::Need;
-use crate::{shell, table, tidy};
+use crate::{deny, shell, table, tidy};
 
 /// `cargo xtask test`
 #[derive(clap::Args)]
@@ -34,6 +34,8 @@ enum Step {
     Clippy,
     /// House rules.
     Tidy,
+    /// Licences and sources of the dependencies, and their advisories where cargo-deny is installed.
+    Deny,
     /// Documentation builds without a warning.
     Doc,
     /// Unit, integration and doc tests; GPU tests on lavapipe where that is installed.
@@ -61,7 +63,7 @@ impl Step {
     /// What the step needs beside the repository.
     fn needs(self) -> &'static [Need] {
         match self {
-            Self::Fmt | Self::Clippy | Self::Tidy | Self::Doc | Self::Parity => &[],
+            Self::Fmt | Self::Clippy | Self::Tidy | Self::Deny | Self::Doc | Self::Parity => &[],
             Self::Tests => &[Need::Vocabularies, Need::Driver],
             Self::Real => &[Need::Models],
             Self::GpuTests | Self::GpuParity => &[Need::Driver],
@@ -94,6 +96,7 @@ impl Step {
                 )?;
             }
             Self::Tidy => tidy::run()?,
+            Self::Deny => deny::run()?,
             Self::Doc => shell::check(
                 shell::cargo()
                     .args(["doc", "--workspace", "--all-features", "--no-deps", "--quiet"])
