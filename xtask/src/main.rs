@@ -11,6 +11,7 @@ mod bench;
 mod clients;
 mod deny;
 mod fixtures;
+mod fuzz;
 mod lavapipe;
 mod load;
 mod loom;
@@ -53,6 +54,9 @@ enum Command {
     Load(Box<load::Args>),
     /// Run the thread team's models in every order of its threads' accesses.
     Loom,
+    /// Look for inputs that break a parser or a request handler, guided by coverage (needs a C++
+    /// compiler).
+    Fuzz(fuzz::Args),
     /// Try stock clients, the chat page, a schema tester and a router on the server (needs pip and
     /// npm, and for the page a Chromium).
     Clients(clients::Args),
@@ -85,6 +89,7 @@ fn run() -> Result<ExitCode> {
         Command::Bench(args) => bench::run(&args)?,
         Command::Load(args) => return load::run(&args),
         Command::Loom => loom::run()?,
+        Command::Fuzz(args) => fuzz::run(&args)?,
         Command::Clients(args) => return clients::run(&args),
         Command::Synth(args) => synth::run(&args)?,
     }

@@ -65,6 +65,13 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(out.stdout).with_context(|| format!("output of {}", show(command)))
 }
 
+/// The platform that this runs on, as rustc names it.
+pub(crate) fn host() -> Result<String> {
+    let text = output(command("rustc").arg("-vV"))?;
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).context("rustc names no host")
+}
+
 /// Run to the end and parse standard output as JSON.
 pub(crate) fn json(command: &mut Command) -> Result<Value> {
     let text = output(command)?;

@@ -1,0 +1,83 @@
+//! Bodies of requests, to a server with a tiny model.
+
+use crate::files;
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{Method, Request};
+use realizar_runtime::Model;
+use realizar_runtime::engine::{Engine, EngineOptions};
+use realizar_runtime::template::ChatTemplate;
+use realizar_server::{AppState, Models, ServedModel, ServerConfig, app};
+use std::sync::OnceLock;
+use tokio::runtime::Runtime;
+use tower::ServiceExt;
+
+/// What takes a body; the first byte of the data chooses.
+const PATHS: &[&str] = &[
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/messages",
+    "/v1/responses",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v1/score",
+    "/tokenize",
+    "/detokenize",
+    "/apply-template",
+    "/v1/messages/count_tokens",
+    "/v1/chat/completions/render",
+    "/v1/completions/render",
+    "/models/load",
+    "/models/unload",
+    "/completion",
+    "/infill",
+];
+
+const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}\
+                        {% if add_generation_prompt %}<assistant>{% endif %}";
+
+/// The most bytes of an answer: a context of text, with its log-probabilities.
+const MAX_ANSWER: usize = 16 << 20;
+
+struct Service {
+    runtime: Runtime,
+    app: Router,
+}
+
+fn service() -> &'static Service {
+    static SERVICE: OnceLock<Service> = OnceLock::new();
+    SERVICE.get_or_init(|| {
+        let model = Model::load(&files::tiny_gguf(), &files::cpu(), &files::small());
+        let engine = Engine::start(model.expect("a sound model"), EngineOptions::default());
+        let mut served = ServedModel::new("tiny", engine.expect("the engine starts"));
+        served.template = Some(ChatTemplate::new(TEMPLATE, "", "").expect("a sound template"));
+        let models = Models::new();
+        models.add(served).expect("the first model");
+        let state = AppState::new(ServerConfig::default(), models);
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build();
+        let app = app(state).expect("sound settings");
+        Service { runtime: runtime.expect("a runtime"), app }
+    })
+}
+
+/// A body: whatever it is, the answer is not the server's fault.
+pub(crate) fn request(data: &[u8]) {
+    let Some((path, body)) = data.split_first() else { return };
+    let path = PATHS[usize::from(*path) % PATHS.len()];
+    let Service { runtime, app } = service();
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(path)
+        .header("host", "localhost")
+        .header("content-type", "application/json")
+        .body(Body::from(body.to_vec()))
+        .expect("a sound request");
+    runtime.block_on(async {
+        let answer = app.clone().oneshot(request).await.expect("a service that cannot fail");
+        let status = answer.status();
+        let text = to_bytes(answer.into_body(), MAX_ANSWER).await.expect("the answer ends");
+        let text = String::from_utf8_lossy(&text);
+        assert!(!status.is_server_error(), "{path}: {status}: {text}");
+    });
+}
