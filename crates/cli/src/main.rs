@@ -11,6 +11,7 @@ mod grammar;
 mod interrupt;
 mod options;
 mod otel;
+mod program;
 mod source;
 mod ui;
 

@@ -2,6 +2,7 @@
 //! memory of the process.
 
 use std::fmt;
+use std::fs::File;
 use std::ops::{Bound, Deref, RangeBounds};
 use std::path::Path;
 use std::sync::Arc;
@@ -37,13 +38,15 @@ impl Bytes {
     /// # Errors
     /// If the file cannot be opened or mapped.
     pub fn map(path: &Path) -> Result<Self, Error> {
-        Ok(match FileMap::open(path)? {
-            Some(map) => {
-                let len = map.len();
-                Self { owner: Owner::Map(Arc::new(map)), start: 0, len }
-            }
-            None => Self::from(Vec::new()),
-        })
+        Ok(FileMap::open(path)?.into())
+    }
+
+    /// Maps a whole file that is open for reading; `path` is its name in errors.
+    ///
+    /// # Errors
+    /// If the file is no regular file or cannot be mapped.
+    pub fn map_file(file: &File, path: &Path) -> Result<Self, Error> {
+        Ok(FileMap::of(file, path)?.into())
     }
 
     /// The part of these bytes in `range`, sharing their owner.
@@ -117,6 +120,15 @@ impl Bytes {
         if let Owner::Map(map) = &self.owner {
             map.release(self.start, self.len);
         }
+    }
+}
+
+impl From<Option<FileMap>> for Bytes {
+    /// An empty file has no map.
+    fn from(map: Option<FileMap>) -> Self {
+        let Some(map) = map else { return Self::from(Vec::new()) };
+        let len = map.len();
+        Self { owner: Owner::Map(Arc::new(map)), start: 0, len }
     }
 }
 

@@ -27,26 +27,21 @@ pub(crate) struct FileMap {
 impl FileMap {
     /// Maps a file; `None` for an empty one, which cannot be mapped everywhere.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, Error> {
-        let check = |info: io::Result<Metadata>| match info {
-            Ok(info) if info.is_file() => Ok(info),
-            Ok(_) => {
-                let kind = io::Error::other("expected a file, found something else");
-                Err(Error::io(path, kind))
-            }
-            Err(error) => Err(Error::io(path, error)),
-        };
         // Opening a pipe waits for its writer, so the kind is looked at before.
-        check(std::fs::metadata(path))?;
-        let file = File::open(path).map_err(|e| Error::io(path, e))?;
-        let info = check(file.metadata())?;
-        if info.len() == 0 {
+        check(std::fs::metadata(path), path)?;
+        Self::of(&File::open(path).map_err(|e| Error::io(path, e))?, path)
+    }
+
+    /// The same of a file that is open for reading.
+    pub(crate) fn of(file: &File, path: &Path) -> Result<Option<Self>, Error> {
+        if check(file.metadata(), path)?.len() == 0 {
             return Ok(None);
         }
         #[expect(unsafe_code, reason = "a file map has no safe constructor")]
         // SAFETY: the map is read-only and shared by reference only, and `Mmap` keeps it alive as
         // long as any slice of it. That nobody changes the file in place meanwhile is the one
         // condition that cannot be checked; the documentation of `Bytes` hands it to the caller.
-        let map = unsafe { Mmap::map(&file) }.map_err(|e| Error::io(path, e))?;
+        let map = unsafe { Mmap::map(file) }.map_err(|e| Error::io(path, e))?;
         let region = Region::new(map.as_ptr_range());
         Ok(Some(Self { path: path.to_path_buf(), region, map }))
     }
@@ -78,6 +73,15 @@ impl FileMap {
         }
         #[cfg(not(target_os = "linux"))]
         let _ = (start, len);
+    }
+}
+
+/// Fails for what is no regular file.
+fn check(info: io::Result<Metadata>, path: &Path) -> Result<Metadata, Error> {
+    match info {
+        Ok(info) if info.is_file() => Ok(info),
+        Ok(_) => Err(Error::io(path, io::Error::other("expected a file, found something else"))),
+        Err(error) => Err(Error::io(path, error)),
     }
 }
 

@@ -109,7 +109,12 @@ pub(crate) fn write_file(
     let mut partial: OsString = path.into();
     partial.push(".partial");
     let partial = Path::new(&partial);
-    let file = File::create(partial).map_err(|e| Error::io(partial, e))?;
+    // What is left of an attempt that was cut off, or a link to another file.
+    match fs::remove_file(partial) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Error::io(partial, e)),
+        _ => {}
+    }
+    let file = File::create_new(partial).map_err(|e| Error::io(partial, e))?;
     let mut out = BufWriter::new(file);
     let written = write(&mut out)
         .and_then(|()| out.flush().map_err(|e| Error::io(partial, e)))

@@ -48,6 +48,7 @@ mod memory;
 pub mod metrics;
 mod model;
 mod models;
+mod own_file;
 mod packed_cache;
 pub mod panics;
 mod perplexity;

@@ -6,15 +6,18 @@
 //! and a page of its bytes. No other setting of the model changes what is packed. A
 //! file that does not fit to the byte is never used, but written anew; like a model
 //! file it is not read as a whole, so single bits that flip on the disk are not noticed.
+//! Who can write to the file decides what the model computes, so one that others may write
+//! to is not used either (see `own_file.rs`).
 //!
 //! What is in the memory is the backend's business; nothing here knows a layout.
 
 use crate::Error;
 use crate::checkpoint::Checkpoint;
 use crate::fingerprint::Fingerprint;
+use crate::own_file;
 use realizar_formats::Bytes;
 use sha2::{Digest, Sha256};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -180,7 +183,8 @@ impl KeyBuilder {
 
 /// The data of a file, if it is what the key says.
 fn read(path: &Path, key: &Key, len: usize) -> Result<Bytes, String> {
-    let file = Bytes::map(path).map_err(|error| error.to_string())?;
+    let file = own_file::open(path).map_err(|refusal| refusal.to_string())?;
+    let file = Bytes::map_file(&file, path).map_err(|error| error.to_string())?;
     let Some(header_found) = file.get(..HEADER_LEN).filter(|header| header[..16] == MAGIC) else {
         return Err("it is no file of packed weights".to_owned());
     };
@@ -218,7 +222,8 @@ fn write(path: &Path, key: &Key, data: &[u8]) -> io::Result<()> {
 }
 
 fn write_whole(path: &Path, key: &Key, data: &[u8]) -> io::Result<()> {
-    let mut file = File::create_new(path)?;
+    // The owner of the model's folder may serve it to others, who only read.
+    let mut file = own_file::create(path, 0o644)?;
     let mut first = vec![0; DATA_AT];
     first[..HEADER_LEN].copy_from_slice(&header(key, data));
     file.write_all(&first)?;
@@ -293,6 +298,26 @@ mod tests {
             files.write(&key, &data);
             assert!(files.open(&key, data.len()).unwrap()[..] == data);
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_others_may_write_is_refused_and_replaced() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let files = files(dir.path(), &["a.packed"]);
+        let (key, path) = (key_of(&files, 1), dir.path().join("a.packed"));
+        let mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        for open_mode in [0o664, 0o646, 0o666] {
+            files.write(&key, &[1, 2, 3]);
+            assert_eq!(files.open(&key, 3).unwrap()[..], [1, 2, 3]);
+            mode(open_mode);
+            let error = read(&path, &key, 3).unwrap_err();
+            assert!(error.contains(&format!("may write to it (mode 0{open_mode:o})")), "{error}");
+            assert!(files.open(&key, 3).is_none());
+        }
+        mode(0o640);
+        assert!(files.open(&key, 3).is_some());
     }
 
     #[test]

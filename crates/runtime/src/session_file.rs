@@ -5,17 +5,19 @@
 //! position, as the backend has them, and the SHA-256 of everything before. The header has the
 //! [fingerprint](Fingerprint) of the model that computed them. A file with another one is an error
 //! that says what differs, and so is a file that is damaged: keys and values that do not fit give
-//! answers that look right and are not.
+//! answers that look right and are not. The hash tells damage, not intent; a file that others may
+//! write to is refused (see `own_file.rs`).
 
 use crate::Error;
 use crate::fingerprint::Fingerprint;
 use crate::generate::Session;
 use crate::model::Model;
+use crate::own_file::{self, Refusal};
 use crate::runner::Saved;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 /// The first bytes of a file: the format and its version.
@@ -71,7 +73,7 @@ impl Session {
         name.push(".partial");
         let partial = path.with_file_name(name);
         let write = || -> io::Result<()> {
-            let mut file = fs::File::create(&partial)?;
+            let mut file = own_file::replace(&partial, 0o600)?;
             file.write_all(&bytes)?;
             file.sync_all()?;
             fs::rename(&partial, path)
@@ -92,7 +94,13 @@ impl Model {
     /// those that this model would compute, or if it does not fit the context or the cache.
     pub fn restore_session(&mut self, path: &Path) -> Result<Session, Error> {
         let refuse = |reason: String| Error::SessionFile { path: path.to_owned(), reason };
-        let bytes = fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+        let io = |source| Error::Io { path: path.to_owned(), source };
+        let mut file = own_file::open(path).map_err(|refusal| match refusal {
+            Refusal::Io(source) => io(source),
+            Refusal::Writable(reason) => refuse(reason),
+        })?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(io)?;
         let (header, pages) = parse(&bytes).map_err(refuse)?;
         if let Some([what, kept, here]) = self.fingerprint().difference(&header.model) {
             let reason = format!("it is of {what}: {kept}, and the model here has {here}");

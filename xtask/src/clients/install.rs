@@ -35,9 +35,9 @@ impl Environment {
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         match self {
             Self::Python(_) => {
-                shell::check(shell::command("python3").args(["-m", "venv"]).arg(&folder))?;
+                shell::check(shell::command("python3").args(["-I", "-m", "venv"]).arg(&folder))?;
                 let mut pip = shell::command(program(&folder, "python"));
-                pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+                pip.args(["-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
                 shell::check(pip.args(packages))?;
             }
             Self::Node(_) => {

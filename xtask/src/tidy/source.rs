@@ -17,6 +17,9 @@ const FORBIDDEN: &[(&str, &str)] = &[
     ("#![allow", "no lint is allowed for a whole crate or module"),
 ];
 
+/// The one file of the crates that starts programs.
+const STARTS_PROGRAMS: &str = "crates/cli/src/program.rs";
+
 /// Check one Rust file.
 pub(super) fn check(file: &Path, text: &str) -> Vec<Finding> {
     let code = code_only(text);
@@ -24,6 +27,7 @@ pub(super) fn check(file: &Path, text: &str) -> Vec<Finding> {
     findings.extend(length(file, text));
     findings.extend(forbidden(file, &code));
     findings.extend(reasons(file, &code));
+    findings.extend(programs(file, text, &code));
     findings
 }
 
@@ -77,6 +81,22 @@ fn reasons(file: &Path, code: &str) -> Vec<Finding> {
     findings
 }
 
+/// Programs are started in one place, which decides what they see of their surroundings.
+fn programs(file: &Path, text: &str, code: &str) -> Vec<Finding> {
+    let parts: Vec<_> = file.iter().collect();
+    let is_library = parts.first().is_some_and(|part| *part == "crates")
+        && parts.get(2).is_some_and(|part| *part == "src");
+    if !is_library || file == Path::new(STARTS_PROGRAMS) {
+        return Vec::new();
+    }
+    let lines = code.lines().take(code_lines(text)).enumerate();
+    let starts = lines.filter(|(_, line)| line.contains("Command::new("));
+    let finding = |idx| {
+        Finding::new(file, idx + 1, format!("a program is started outside of {STARTS_PROGRAMS}"))
+    };
+    starts.map(|(idx, _)| finding(idx)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,6 +128,22 @@ mod tests {
                     assert!(found[0].message.contains(expected), "{found:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn programs_are_started_in_one_place() {
+        let start = "//! A.\nfn f() { std::process::Command::new(\"sh\"); }\n";
+        let tested = format!("//! A.\n#[cfg(test)]\nmod tests {{\n{start}}}\n");
+        for (file, text, expected) in [
+            ("crates/cli/src/source/pip.rs", start, 1),
+            ("crates/cli/src/program.rs", start, 0),
+            ("crates/cli/src/source/pip.rs", &*tested, 0),
+            ("crates/cli/tests/it/cli.rs", start, 0),
+            ("xtask/src/shell.rs", start, 0),
+        ] {
+            let found = check(Path::new(file), text);
+            assert_eq!(found.len(), expected, "{file}: {found:?}");
         }
     }
 }

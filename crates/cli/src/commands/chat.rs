@@ -15,7 +15,7 @@ use rustyline::error::ReadlineError;
 use crate::engine::{Engine, Needs};
 use crate::interrupt;
 use crate::options::{GenerateArgs, GlobalArgs, LoadArgs, TemplateArgs};
-use crate::source::cache::create_dir;
+use crate::source::{cache::create_dir, shown};
 use crate::ui;
 
 const HELP: &str = "\
@@ -53,7 +53,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let mut input = Input::open(&sources.cache.history_file())?;
     if input.is_terminal() {
         let device = engine.model.backend();
-        ui::dim(&format!("{} on {device} | /help lists the commands", args.model));
+        ui::dim(&format!("{} on {device} | /help lists the commands", shown(&args.model)));
     }
     while let Some(line) = input.read()? {
         match command(&line) {

@@ -3,9 +3,9 @@
 //! ```text
 //! <cache>/models/<key>/<file>          one folder per pulled model
 //! <cache>/models/<key>/manifest.json   name, source, length, SHA-256, licence, time
-//! <cache>/hf/                          downloads from the model hub, in the hub's own layout
 //! <cache>/staging/<key>/               a pull in progress; moved into models/ by one rename
 //! <cache>/staging/<key>.partial        an interrupted download that the next pull resumes
+//! <cache>/staging/<key>.parts/         the same for a model of several files
 //! <cache>/locks/<key>.lock             held while a model is pulled
 //! <cache>/packed/                      packed weights of models in folders that cannot be written to
 //! <cache>/history.txt                  lines typed in `realizar chat`
@@ -20,18 +20,21 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::names::relative;
+use super::partial::open_lock;
+
 /// What is known about a pulled model; written once, when its checksum was verified.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     /// The argument that names the model, as `realizar run` takes it.
     pub(crate) name: String,
-    /// The source it was fetched from.
+    /// The source it was fetched from, without what may be a secret.
     pub(crate) source: String,
     /// File inside the folder; `None` when the folder itself is the model.
     pub(crate) file: Option<String>,
-    /// Where the model lies below the cache directory, when it is not in the manifest's folder.
+    /// All files of a folder, and of a file that may have come in parts.
     #[serde(default)]
-    pub(crate) hub_path: Option<PathBuf>,
+    pub(crate) files: Vec<FileOf>,
     /// Length of the file, or of all files of the folder.
     pub(crate) bytes: u64,
     /// SHA-256 of the file; `None` for a folder.
@@ -40,6 +43,14 @@ pub(crate) struct Manifest {
     pub(crate) licence: Option<String>,
     /// Seconds since the Unix epoch.
     pub(crate) pulled_at: u64,
+}
+
+/// One of several files of a model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FileOf {
+    /// Path inside the model's folder, with `/`.
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
 }
 
 /// A model in the cache: its manifest and where it lies.
@@ -81,6 +92,8 @@ impl Cache {
         } else {
             bail!("no cache directory: set --cache-dir, REALIZAR_CACHE or HOME");
         };
+        let absolute = std::path::absolute(&root);
+        let root = absolute.with_context(|| format!("cannot locate {}", root.display()))?;
         Ok(Self { root })
     }
 
@@ -90,10 +103,6 @@ impl Cache {
 
     pub(crate) fn packed_dir(&self) -> PathBuf {
         self.root.join("packed")
-    }
-
-    pub(crate) fn hub_dir(&self) -> PathBuf {
-        self.root.join("hf")
     }
 
     pub(crate) fn history_file(&self) -> PathBuf {
@@ -109,28 +118,31 @@ impl Cache {
         self.root.join("staging").join(format!("{key}.partial"))
     }
 
-    /// The model stored under `key`, if it is complete: its manifest can be read and the file has
-    /// the length that the manifest states. The checksum was verified when it was pulled.
+    /// Where the downloads of a model of several files are kept until all are complete.
+    pub(crate) fn partial_dir(&self, key: &str) -> PathBuf {
+        self.root.join("staging").join(format!("{key}.parts"))
+    }
+
+    /// The model stored under `key`, if it is complete: its manifest can be read and its files
+    /// have the lengths that the manifest states. The checksum was verified when it was pulled.
     pub(crate) fn get(&self, key: &str) -> Option<Entry> {
         let dir = self.model_dir(key);
         let text = fs::read(dir.join("manifest.json")).ok()?;
         let manifest: Manifest = serde_json::from_slice(&text).ok()?;
-        let path = match (&manifest.hub_path, &manifest.file) {
-            (Some(hub_path), _) => {
-                let path = self.root.join(hub_path);
-                if !path.exists() {
-                    return None;
-                }
-                path
+        let find = |name: &str, bytes: u64| {
+            let path = dir.join(relative(name).ok()?);
+            (fs::metadata(&path).ok()?.len() == bytes).then_some(path)
+        };
+        if !manifest.files.iter().all(|file| find(&file.name, file.bytes).is_some()) {
+            return None;
+        }
+        let path = match &manifest.file {
+            Some(file) => {
+                let listed = manifest.files.iter().find(|listed| listed.name == *file);
+                find(file, listed.map_or(manifest.bytes, |listed| listed.bytes))?
             }
-            (None, Some(file)) => {
-                let path = dir.join(file);
-                if fs::metadata(&path).ok()?.len() != manifest.bytes {
-                    return None;
-                }
-                path
-            }
-            (None, None) => dir,
+            None if manifest.files.is_empty() => return None,
+            None => dir,
         };
         Some(Entry { manifest, path })
     }
@@ -161,12 +173,7 @@ impl Cache {
         create_dir(&dir)?;
         let path = dir.join(format!("{key}.lock"));
         let context = || format!("cannot lock {}", path.display());
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .with_context(context)?;
+        let file = open_lock(&path).with_context(context)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -191,7 +198,9 @@ impl Cache {
         let from = staging.model_dir();
         let path = from.join("manifest.json");
         let text = serde_json::to_vec_pretty(manifest).context("cannot encode the manifest")?;
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        File::create_new(&path)
+            .and_then(|mut file| file.write_all(&text))
+            .with_context(|| format!("cannot write {}", path.display()))?;
         let to = self.model_dir(&staging.key);
         create_dir(&self.root.join("models"))?;
         remove_dir(&to)?;
@@ -239,7 +248,7 @@ pub(crate) struct HashedFile {
 impl HashedFile {
     pub(crate) fn create(path: &Path) -> Result<Self> {
         let file =
-            File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
+            File::create_new(path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self { path: path.to_owned(), file, hash: Sha256::new(), bytes: 0 })
     }
 
@@ -296,17 +305,6 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// A name that is safe as one path component: other characters than letters, digits, `.`, `_`
-/// and `-` become `-`, and it never starts with a dot.
-pub(crate) fn safe_name(text: &str) -> String {
-    let name: String = text
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' })
-        .collect();
-    let name = name.trim_start_matches('.');
-    if name.is_empty() { "model".to_owned() } else { name.to_owned() }
-}
-
 /// Seconds since the Unix epoch.
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
@@ -333,7 +331,7 @@ mod tests {
             name: "m".to_owned(),
             source: "pip:m==1".to_owned(),
             file: file.map(str::to_owned),
-            hub_path: None,
+            files: Vec::new(),
             bytes,
             sha256: None,
             licence: None,
@@ -385,6 +383,37 @@ mod tests {
     }
 
     #[test]
+    fn every_file_of_a_model_is_looked_for_inside_its_folder() {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let cache = Cache { root: temp.path().to_owned() };
+        fs::create_dir(temp.path().join("models")).expect("create");
+        fs::write(temp.path().join("models/x"), b"123").expect("write");
+        let check = |file: Option<&str>, files: &[(&str, u64)], want: Option<&str>| {
+            let staging = cache.stage("m").expect("stage");
+            let to = |name: &str| staging.model_dir().join(name);
+            fs::create_dir(to("d")).expect("create");
+            fs::write(to("d/a"), b"12345").expect("write");
+            fs::write(to("d/b"), b"123").expect("write");
+            let files = files.iter().map(|&(name, bytes)| FileOf { name: name.to_owned(), bytes });
+            let manifest = Manifest { files: files.collect(), ..manifest(file, 3) };
+            let path = cache.install(&staging, &manifest).ok().map(|entry| entry.path);
+            assert_eq!(path, want.map(|path| temp.path().join(path)), "{manifest:?}");
+        };
+        check(Some("d/b"), &[], Some("models/m/d/b"));
+        check(Some("d/a"), &[("d/a", 5), ("d/b", 3)], Some("models/m/d/a"));
+        check(None, &[("d/a", 5), ("d/b", 3)], Some("models/m"));
+        check(None, &[("d/a", 5), ("d/b", 4)], None);
+        check(Some("d/a"), &[("d/a", 5), ("d/c", 3)], None);
+        check(None, &[], None);
+        check(Some("../x"), &[], None);
+        check(Some("d/b"), &[("../x", 3)], None);
+        // A file that would take the place of the manifest.
+        let staging = cache.stage("m").expect("stage");
+        fs::write(staging.model_dir().join("manifest.json"), b"{}").expect("write");
+        assert!(cache.install(&staging, &manifest(Some("manifest.json"), 2)).is_err());
+    }
+
+    #[test]
     fn lock_excludes_a_second_pull() {
         let temp = tempfile::tempdir().expect("temporary directory");
         let cache = Cache { root: temp.path().to_owned() };
@@ -413,14 +442,5 @@ mod tests {
         assert_eq!((bytes, seen), (3, 3));
         assert_eq!(sha, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         assert_eq!(hash_file(&path).expect("hash"), (3, sha));
-    }
-
-    #[test]
-    fn names_stay_one_component() {
-        for (text, want) in
-            [("a/b", "a-b"), ("..", "model"), ("../x", "-x"), ("gemma3:270m", "gemma3-270m")]
-        {
-            assert_eq!(safe_name(text), want);
-        }
     }
 }

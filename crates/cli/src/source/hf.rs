@@ -1,20 +1,24 @@
 //! Models of the Hugging Face hub: `hf:owner/repo[:quantization | /file][@revision]`.
 //!
-//! `hf-hub` downloads (resumable, in the hub's own cache layout below `<cache>/hf`); what lives
-//! here is the argument, the choice of files from a repository's listing, and the token, which is
-//! found where the hub's own tools keep it. `HF_ENDPOINT` names a mirror.
+//! What lives here is the argument and the choice of files from a repository's listing; how the
+//! hub is asked is in `hub.rs`.
 
 use std::fmt;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use hf_hub::api::sync::{ApiBuilder, ApiError};
-use hf_hub::{Cache as HubCache, Repo, RepoType};
+use sha2::{Digest, Sha256};
 
-use super::cache::{Cache, hash_file, safe_name};
-use super::progress::Progress;
+use super::cache::{FileOf, Staging, create_dir, hex};
+use super::download::StatusError;
+use super::hub::{Hub, HubFile, Listing};
+use super::names::{is_relative, relative, unique_key};
+use super::partial::Partial;
 use super::{Fetched, belongs_to_directory_model};
+
+/// Files of one model.
+const MAX_FILES: usize = 1000;
 
 /// Quantizations taken from a repository of GGUF files when no file is named, the preferred one
 /// first: small with little loss, then nearly lossless.
@@ -67,10 +71,11 @@ impl HfSource {
             Some((name, quantization)) => (name, Some(quantization.to_owned())),
             None => (name, None),
         };
-        if !is_safe(owner) || !is_safe(name) || (file.is_some() && quantization.is_some()) {
+        let is_one = |text: &str| is_relative(text) && !text.contains('/');
+        if !is_one(owner) || !is_one(name) || (file.is_some() && quantization.is_some()) {
             return Err(wrong());
         }
-        let ok = |text: &Option<String>| text.as_deref().is_none_or(is_safe);
+        let ok = |text: &Option<String>| text.as_deref().is_none_or(is_relative);
         if !ok(&file) || !ok(&revision) || !ok(&quantization) {
             return Err(wrong());
         }
@@ -78,85 +83,77 @@ impl HfSource {
     }
 
     pub(crate) fn key(&self) -> String {
-        safe_name(&self.to_string())
+        let text = self.to_string();
+        unique_key(&text, &text)
     }
 
-    /// Downloads the chosen files into the hub's cache.
-    pub(super) fn fetch(&self, cache: &Cache) -> Result<Fetched> {
-        let hub = HubCache::new(cache.hub_dir());
-        let mut builder = ApiBuilder::from_cache(hub)
-            .with_progress(false)
-            .with_retries(3)
-            .with_token(token(|name| std::env::var(name).ok()));
-        if let Ok(endpoint) = std::env::var("HF_ENDPOINT") {
-            builder = builder.with_endpoint(endpoint);
-        }
-        let api = builder.build().context("cannot set up the hub client")?;
-        let revision = self.revision.clone().unwrap_or_else(|| "main".to_owned());
-        let repo = api.repo(Repo::with_revision(self.repo.clone(), RepoType::Model, revision));
-        let info = repo.info().map_err(|e| self.explain(e))?;
-        if !is_safe(&info.sha) {
-            bail!("hub repository {}: the hub named the revision `{}`", self.repo, info.sha);
-        }
-        // All files come from the one commit that was listed, even if the branch moves meanwhile.
-        let repo =
-            api.repo(Repo::with_revision(self.repo.clone(), RepoType::Model, info.sha.clone()));
-        let listing: Vec<String> = info.siblings.into_iter().map(|s| s.rfilename).collect();
+    /// Downloads the chosen files into the staging folder. Those that are complete stay in
+    /// `parts` until all are.
+    pub(super) fn fetch(&self, staging: &Staging, parts: &Path) -> Result<Fetched> {
+        let hub = Hub::from_environment(|name| std::env::var(name).ok())?;
+        let revision = self.revision.as_deref().unwrap_or("main");
+        let Listing { commit, files: listed } =
+            hub.list(&self.repo, revision).map_err(|e| self.explain(e))?;
+        let names: Vec<&str> = listed.iter().map(|file| file.name.as_str()).collect();
         let wanted = match (&self.file, &self.quantization) {
             (Some(file), _) => Wanted::File(file),
             (None, Some(quantization)) => Wanted::Quantization(quantization),
             (None, None) => Wanted::Any,
         };
-        let selection = select(&self.repo, wanted, &listing)?;
-        let (Selection::Files(files) | Selection::Directory(files)) = &selection;
-        let mut paths = Vec::new();
-        let mut total = 0;
-        for file in files {
-            let path = match hub_path(cache, &self.repo, &info.sha, file) {
-                Some(path) => path,
-                None => {
-                    let bar = Bar(Progress::bytes(&format!("pulling {file}"), None));
-                    repo.download_with_progress(file, bar)
-                        .map_err(|e| self.explain(e).context(format!("cannot fetch {file}")))?
-                }
-            };
-            total += fs::metadata(&path)
-                .with_context(|| format!("cannot read {}", path.display()))?
-                .len();
-            paths.push(path);
+        let selection = select(&self.repo, wanted, &names)?;
+        let (Selection::Files(names) | Selection::Directory(names)) = &selection;
+        if names.is_empty() || names.len() > MAX_FILES {
+            bail!("{}: expected 1 to {MAX_FILES} files, found {}", self.repo, names.len());
         }
-        let first = paths.first().ok_or_else(|| anyhow!("{} names no file", self.repo))?;
-        let (path, sha256) = match &selection {
-            Selection::Files(files) if files.len() == 1 => {
-                (first.clone(), Some(hash_file(first)?.1))
-            }
-            Selection::Files(_) => (first.clone(), None),
-            Selection::Directory(_) => {
-                (first.parent().map(Path::to_owned).unwrap_or_default(), None)
-            }
+        let chosen = names.iter().filter_map(|name| listed.iter().find(|file| file.name == *name));
+        // A download goes on only where the same file of the same commit was begun.
+        let id = |file: &HubFile| {
+            let text = format!("{}\n{commit}\n{}", self.repo, file.name);
+            format!("{}.partial", &hex(&Sha256::digest(text))[..32])
         };
-        let path = path
-            .strip_prefix(cache.root())
-            .with_context(|| format!("{} lies outside the cache", path.display()))?
-            .to_owned();
+        let chosen: Vec<(&HubFile, Partial)> =
+            chosen.map(|file| (file, Partial::new(parts.join(id(file))))).collect();
+        keep_only(parts, |path| {
+            chosen.iter().any(|(_, partial)| path.file_stem() == partial.path().file_stem())
+        })?;
+        let mut fetched = Vec::new();
+        for (file, partial) in &chosen {
+            let (bytes, sha256) =
+                hub.fetch(&self.repo, &commit, file, partial).map_err(|e| self.explain(e))?;
+            fetched.push((FileOf { name: file.name.clone(), bytes }, sha256));
+        }
+        for (file, partial) in &chosen {
+            let to = staging.model_dir().join(relative(&file.name)?);
+            if let Some(dir) = to.parent() {
+                create_dir(dir)?;
+            }
+            partial.finish(&to)?;
+        }
+        keep_only(parts, |_| false)?;
+        let bytes = fetched.iter().map(|(file, _)| file.bytes).sum();
+        let sha256 = match fetched.as_slice() {
+            [(_, sha256)] if matches!(selection, Selection::Files(_)) => Some(sha256.clone()),
+            _ => None,
+        };
         let file = match &selection {
             Selection::Files(files) => files.first().cloned(),
             Selection::Directory(_) => None,
         };
-        Ok(Fetched { file, hub_path: Some(path), bytes: total, sha256 })
+        let files = fetched.into_iter().map(|(file, _)| file).collect();
+        Ok(Fetched { file, files, bytes, sha256 })
     }
 
     /// Names the repository and says what an HTTP status means there.
-    fn explain(&self, error: ApiError) -> anyhow::Error {
-        let text = error.to_string();
-        let hint = if text.contains("401") || text.contains("403") {
-            ": the repository does not exist, or it needs a token (HF_TOKEN) that has access"
-        } else if text.contains("404") {
-            ": no such repository, revision or file"
-        } else {
-            ""
+    fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        let status = error.downcast_ref::<StatusError>().map(|error| error.status.as_u16());
+        let hint = match status {
+            Some(401 | 403) => {
+                ": the repository does not exist, or it needs a token (HF_TOKEN) that has access"
+            }
+            Some(404) => ": no such repository, revision or file",
+            _ => "",
         };
-        anyhow::Error::new(error).context(format!("hub repository {}{hint}", self.repo))
+        error.context(format!("hub repository {}{hint}", self.repo))
     }
 }
 
@@ -176,61 +173,29 @@ impl fmt::Display for HfSource {
     }
 }
 
-/// The progress bar as the hub client drives it.
-struct Bar(Progress);
-
-impl hf_hub::api::Progress for Bar {
-    fn init(&mut self, size: usize, filename: &str) {
-        self.0 = Progress::bytes(&format!("pulling {filename}"), Some(size as u64));
-    }
-
-    fn update(&mut self, size: usize) {
-        self.0.add(size as u64);
-    }
-
-    fn finish(&mut self) {
-        self.0.done();
-    }
-}
-
-/// Path components that stay inside the folder they are joined to.
-fn is_safe(text: &str) -> bool {
-    !text.is_empty()
-        && !text.contains('\\')
-        && text.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
-}
-
-/// A file of the revision `commit` that is already in the hub's cache.
-fn hub_path(cache: &Cache, repo: &str, commit: &str, file: &str) -> Option<PathBuf> {
-    let dir = cache.hub_dir().join(format!("models--{}", repo.replace('/', "--")));
-    let path = dir.join("snapshots").join(commit).join(file);
-    (is_safe(commit) && is_safe(file) && path.exists()).then_some(path)
-}
-
-/// The token from `HF_TOKEN`, the file `HF_TOKEN_PATH`, `$HF_HOME/token` or
-/// `~/.cache/huggingface/token`.
-fn token(var: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let clean = |text: String| {
-        let text = text.trim().to_owned();
-        (!text.is_empty()).then_some(text)
+/// Removes the files of `dir` that are not to be kept, and `dir` when none is left.
+fn keep_only(dir: &Path, keep: impl Fn(&Path) -> bool) -> Result<()> {
+    let context = || format!("cannot clear {}", dir.display());
+    let read = match fs::read_dir(dir) {
+        Ok(read) => read,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(e).with_context(context),
     };
-    if let Some(token) = var("HF_TOKEN").and_then(clean) {
-        return Some(token);
+    let mut is_empty = true;
+    for item in read {
+        let path = item.with_context(context)?.path();
+        if keep(&path) {
+            is_empty = false;
+        } else {
+            fs::remove_file(&path).with_context(context)?;
+        }
     }
-    let path = if let Some(path) = var("HF_TOKEN_PATH") {
-        PathBuf::from(path)
-    } else if let Some(home) = var("HF_HOME") {
-        Path::new(&home).join("token")
-    } else {
-        Path::new(&var("HOME")?).join(".cache/huggingface/token")
-    };
-    fs::read_to_string(path).ok().and_then(clean)
+    if is_empty { fs::remove_dir(dir).with_context(context) } else { Ok(()) }
 }
 
 /// Chooses what to fetch from a repository that holds the files `listing`.
-fn select(repo: &str, wanted: Wanted<'_>, listing: &[String]) -> Result<Selection> {
-    let listing: Vec<&str> =
-        listing.iter().map(String::as_str).filter(|name| is_safe(name)).collect();
+fn select(repo: &str, wanted: Wanted<'_>, listing: &[&str]) -> Result<Selection> {
+    let listing: Vec<&str> = listing.iter().copied().filter(|name| is_relative(name)).collect();
     if let Wanted::File(file) = wanted {
         if !listing.contains(&file) {
             let models: Vec<&str> = listing.iter().copied().filter(|n| is_model(n)).collect();
@@ -358,8 +323,7 @@ mod tests {
     #[test]
     fn selection() {
         let check_wanted = |wanted: Wanted<'_>, listing: &[&str], want: &str| {
-            let listing: Vec<String> = listing.iter().map(|n| (*n).to_owned()).collect();
-            let got = match select("o/r", wanted, &listing) {
+            let got = match select("o/r", wanted, listing) {
                 Ok(Selection::Files(files)) => format!("files {}", files.join(" ")),
                 Ok(Selection::Directory(files)) => format!("dir {}", files.join(" ")),
                 Err(error) => format!("error {error:#}"),
@@ -413,21 +377,5 @@ mod tests {
             "dir config.json model-00001-of-00002.safetensors model-00002-of-00002.safetensors \
              model.safetensors.index.json",
         );
-    }
-
-    #[test]
-    fn token_from_the_usual_places() {
-        let temp = tempfile::tempdir().expect("temporary directory");
-        fs::write(temp.path().join("token"), "from-file\n").expect("write");
-        let home = temp.path().display().to_string();
-        let check = |vars: &[(&str, &str)], want: Option<&str>| {
-            let found = token(|name| {
-                vars.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
-            });
-            assert_eq!(found.as_deref(), want);
-        };
-        check(&[("HF_TOKEN", " t "), ("HF_HOME", &home)], Some("t"));
-        check(&[("HF_TOKEN", ""), ("HF_HOME", &home)], Some("from-file"));
-        check(&[("HOME", &home)], None);
     }
 }

@@ -5,214 +5,63 @@
 //! has the same file. Plain `http://` is accepted for this machine only.
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
-use realizar_runtime::ByteSize;
-use ureq::http::{HeaderMap, StatusCode, header};
+use anyhow::{Result, bail};
 
-use super::cache::{Staging, create_dir, hash_file, hex, safe_name};
-use super::progress::Progress;
+use super::cache::Staging;
+use super::download::{Client, Known, Request};
+use super::names::{safe_name, unique_key};
+use super::partial::Partial;
+use super::url::Url;
 use super::{Expected, Fetched};
-use sha2::{Digest, Sha256};
 
 /// A URL, and the file name at its end.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct HttpsSource {
-    url: String,
+    url: Url,
     file: String,
 }
 
 impl HttpsSource {
-    pub(crate) fn parse(url: &str) -> Result<Self> {
-        let (scheme, rest) =
-            url.split_once("://").ok_or_else(|| anyhow!("`{url}` is not a URL"))?;
-        let rest = rest.split(['?', '#']).next().unwrap_or(rest);
-        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-        match scheme {
-            "https" => {}
-            "http" if is_local(host) => {}
-            "http" => bail!("`{url}`: plain http is not accepted, use https"),
-            _ => bail!("`{url}`: unknown scheme {scheme}, expected https, hf: or pip:"),
-        }
-        let file = path.rsplit('/').next().unwrap_or_default();
-        if host.is_empty() || file.is_empty() {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let url = Url::parse(text)?;
+        if url.file_name().is_empty() {
             bail!("`{url}`: expected https://host/…/file.gguf");
         }
-        Ok(Self { url: url.to_owned(), file: safe_name(file) })
+        let file = safe_name(url.file_name());
+        Ok(Self { url, file })
     }
 
     /// The file name, made unique by a hash of the URL.
     pub(crate) fn key(&self) -> String {
-        let hash = hex(&Sha256::digest(self.url.as_bytes()));
-        format!("url-{}-{}", &hash[..8], self.file)
+        unique_key(&format!("url-{}", self.file), &self.url.identity())
     }
 
     /// Downloads into `partial`, then moves the whole file into the staging folder.
     pub(super) fn fetch(
         &self,
         staging: &Staging,
-        partial: &Path,
+        partial: &Partial,
         expected: Option<Expected>,
     ) -> Result<Fetched> {
-        if let Some(dir) = partial.parent() {
-            create_dir(dir)?;
-        }
-        self.download(partial)?;
-        let (bytes, sha256) = hash_file(partial)?;
+        let known = expected.map_or_else(Known::default, |expected| Known {
+            bytes: Some(expected.bytes),
+            sha256: Some(expected.sha256.to_owned()),
+        });
+        let label = format!("pulling {}", self.file);
+        let request =
+            Request { url: &self.url, authorization: None, label: &label, known, attempts: 1 };
+        let (bytes, sha256) = Client::new().file(&request, partial)?;
         let file = expected.map_or_else(|| self.file.clone(), |e| e.file.to_owned());
-        let to = staging.model_dir().join(&file);
-        fs::rename(partial, &to)
-            .with_context(|| format!("cannot move {} to {}", partial.display(), to.display()))?;
-        remove(&validator_file(partial));
-        Ok(Fetched { file: Some(file), hub_path: None, bytes, sha256: Some(sha256) })
-    }
-
-    fn download(&self, partial: &Path) -> Result<()> {
-        let agent: ureq::Agent = ureq::Agent::config_builder()
-            .https_only(self.url.starts_with("https:"))
-            .http_status_as_error(false)
-            .timeout_connect(Some(Duration::from_secs(30)))
-            .timeout_recv_response(Some(Duration::from_secs(60)))
-            .user_agent(concat!("realizar/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .into();
-        let resume = resume_point(partial);
-        let mut request = agent.get(&self.url).header("Accept-Encoding", "identity");
-        if let Some((offset, validator)) = &resume {
-            request = request
-                .header("Range", format!("bytes={offset}-"))
-                .header("If-Range", validator.as_str());
-        }
-        let response = request.call().with_context(|| format!("cannot fetch {}", self.url))?;
-        let headers = response.headers().clone();
-        let offset = match (response.status(), &resume) {
-            (StatusCode::OK, _) => 0,
-            (StatusCode::PARTIAL_CONTENT, Some((offset, _))) => {
-                if range_start(&headers) != Some(*offset) {
-                    bail!("{}: the server sent another range than the one asked for", self.url);
-                }
-                *offset
-            }
-            (StatusCode::RANGE_NOT_SATISFIABLE, Some(_)) => {
-                remove(partial);
-                remove(&validator_file(partial));
-                bail!("{}: the partial download does not fit; pull again to start over", self.url);
-            }
-            (status, _) => bail!("{}: the server answered {status}", self.url),
-        };
-        let length = text(&headers, header::CONTENT_LENGTH).and_then(|s| s.parse::<u64>().ok());
-        let total = length.map(|length| length.saturating_add(offset));
-        let mut out = open_partial(partial, offset, &headers)?;
-        let progress = Progress::bytes(&format!("pulling {}", self.file), total);
-        progress.set(offset);
-        let mut reader = response.into_body().into_with_config().limit(u64::MAX).reader();
-        let got = copy(&mut reader, (&mut out, partial), &self.url, &progress)?;
-        out.sync_all().with_context(|| format!("cannot write {}", partial.display()))?;
-        if let Some(total) = total
-            && offset + got != total
-        {
-            bail!(
-                "{}: the connection ended after {} of {}; pull again to resume",
-                self.url,
-                ByteSize(offset + got),
-                ByteSize(total)
-            );
-        }
-        progress.done();
-        Ok(())
+        partial.finish(&staging.model_dir().join(&file))?;
+        Ok(Fetched { file: Some(file), files: Vec::new(), bytes, sha256: Some(sha256) })
     }
 }
 
 impl fmt::Display for HttpsSource {
+    /// Without what may be a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.url)
-    }
-}
-
-/// True for names of this machine, with or without a port.
-fn is_local(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
-    };
-    matches!(name, "localhost" | "127.0.0.1" | "::1")
-}
-
-/// The validator of a partial download lies beside it.
-fn validator_file(partial: &Path) -> PathBuf {
-    partial.with_extension("validator")
-}
-
-/// Length of the partial download and its validator, when it can be continued.
-fn resume_point(partial: &Path) -> Option<(u64, String)> {
-    let offset = fs::metadata(partial).ok()?.len();
-    let validator = fs::read_to_string(validator_file(partial)).ok()?;
-    (offset > 0 && !validator.is_empty()).then_some((offset, validator))
-}
-
-/// A strong ETag, else the time of the last change.
-fn validator(headers: &HeaderMap) -> Option<String> {
-    text(headers, header::ETAG)
-        .filter(|etag| !etag.starts_with("W/"))
-        .or_else(|| text(headers, header::LAST_MODIFIED))
-}
-
-fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<String> {
-    headers.get(name)?.to_str().ok().map(str::to_owned)
-}
-
-/// First byte of `Content-Range: bytes 5-9/10`.
-fn range_start(headers: &HeaderMap) -> Option<u64> {
-    let text = text(headers, header::CONTENT_RANGE)?;
-    text.strip_prefix("bytes ")?.split('-').next()?.trim().parse().ok()
-}
-
-/// Opens the partial file at `offset`; a new download notes its validator first.
-fn open_partial(partial: &Path, offset: u64, headers: &HeaderMap) -> Result<File> {
-    let context = || format!("cannot write {}", partial.display());
-    if offset > 0 {
-        return File::options().append(true).open(partial).with_context(context);
-    }
-    let file = File::create(partial).with_context(context)?;
-    match validator(headers) {
-        Some(text) => fs::write(validator_file(partial), text).with_context(context)?,
-        None => remove(&validator_file(partial)),
-    }
-    Ok(file)
-}
-
-fn copy(
-    reader: &mut dyn Read,
-    (out, path): (&mut File, &Path),
-    url: &str,
-    progress: &Progress,
-) -> Result<u64> {
-    let mut buffer = vec![0u8; 1 << 18];
-    let mut total = 0;
-    loop {
-        let n = match reader.read(&mut buffer) {
-            Ok(0) => return Ok(total),
-            Ok(n) => n,
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(e) => {
-                return Err(e).with_context(|| format!("{url}: interrupted; pull again to resume"));
-            }
-        };
-        out.write_all(&buffer[..n]).with_context(|| format!("cannot write {}", path.display()))?;
-        total += n as u64;
-        progress.add(n as u64);
-    }
-}
-
-fn remove(path: &Path) {
-    if let Err(e) = fs::remove_file(path)
-        && e.kind() != std::io::ErrorKind::NotFound
-    {
-        tracing::debug!("cannot remove {}: {e}", path.display());
+        write!(f, "{}", self.url)
     }
 }
 
@@ -220,7 +69,8 @@ fn remove(path: &Path) {
 mod tests {
     use super::*;
     use crate::source::{Source, Sources, cache::Cache};
-    use std::io::{BufRead, BufReader};
+    use std::fs;
+    use std::io::{BufRead, BufReader, Write};
     use std::net::TcpListener;
     use std::thread::JoinHandle;
 
@@ -240,8 +90,11 @@ mod tests {
             assert_eq!(file(url).as_deref(), want, "{url}");
         }
         let key = |url: &str| HttpsSource::parse(url).expect(url).key();
-        assert!(key("https://h/a/m.gguf").ends_with("-m.gguf"));
+        assert!(key("https://h/a/m.gguf").starts_with("url-m.gguf-"));
         assert_ne!(key("https://h/a/m.gguf"), key("https://h/b/m.gguf"));
+        // A query may choose the file, a password does not.
+        assert_ne!(key("https://h/m.gguf?a"), key("https://h/m.gguf?b"));
+        assert_eq!(key("https://u:p@h/m.gguf?a"), key("https://h/m.gguf?a"));
     }
 
     /// Answers one request after another with these texts and returns the request heads.

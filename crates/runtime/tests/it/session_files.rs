@@ -93,7 +93,9 @@ fn files_that_do_not_fit_are_refused() {
     // Bytes that are lost or changed anywhere.
     let mut model = load("llama", &*backend, LoadOptions::default());
     let bytes = std::fs::read(&file).unwrap();
+    // The writes that follow keep its mode.
     let damaged = dir.path().join("damaged");
+    std::fs::copy(&file, &damaged).unwrap();
     let no_session = "it is no session";
     for (len, expected) in [(0, no_session), (15, no_session), (17, "it ends too early")] {
         std::fs::write(&damaged, &bytes[..len]).unwrap();
@@ -111,6 +113,31 @@ fn files_that_do_not_fit_are_refused() {
     }
     let missing = dir.path().join("missing");
     assert!(model.restore_session(&missing).unwrap_err().to_string().contains("missing"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_session_is_its_users_own() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    let dir = tempfile::tempdir().unwrap();
+    let (file, target) = (dir.path().join("session"), dir.path().join("target"));
+    std::fs::write(&target, "precious").unwrap();
+    symlink(&target, dir.path().join("session.partial")).unwrap();
+    let mut model = load("llama", &*cpu(), LoadOptions::default());
+    let mut session = model.new_session();
+    generate(&mut model, &mut session, &prompt(20));
+    session.save(&mut model, &file).unwrap();
+    session.close(&mut model);
+    assert_eq!(std::fs::read(&target).unwrap(), b"precious");
+    let info = std::fs::symlink_metadata(&file).unwrap();
+    assert!(info.is_file() && info.mode() & 0o077 == 0, "{:o}", info.mode());
+    model.restore_session(&file).unwrap().close(&mut model);
+    for (mode, who) in [(0o620, "its group"), (0o602, "every user"), (0o666, "every user")] {
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        let error = model.restore_session(&file).unwrap_err().to_string();
+        let want = format!("{who} may write to it (mode 0{mode:o})");
+        assert!(error.contains(&want) && error.contains("session"), "{error}");
+    }
 }
 
 #[test]

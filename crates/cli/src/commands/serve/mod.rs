@@ -10,11 +10,12 @@ mod names;
 pub(crate) use args::Args;
 
 use anyhow::{Context, Result};
-use realizar_server::{Models, Server, ServerConfig};
+use realizar_server::{ModelSpec, Models, Server, ServerConfig};
 
 use crate::interrupt;
 use crate::options::GlobalArgs;
 use crate::otel::Traces;
+use crate::source::shown;
 use crate::ui;
 use load::Loader;
 use models::Configured;
@@ -48,7 +49,9 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
     let mut at_start = Vec::new();
     for Configured { spec, at_start: now } in configured {
         at_start.extend(now.then(|| spec.name.clone()));
-        models.configure(spec)?;
+        // The server shows the source to its clients.
+        let source = shown(&spec.source);
+        models.configure(ModelSpec { source, ..spec })?;
     }
     let (address, running) = runtime.block_on(async {
         let server = Server::bind(server_config, models.clone()).await?;

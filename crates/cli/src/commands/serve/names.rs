@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
+use crate::source::shown;
 use crate::ui;
 
 /// Of each model its names, the one to show first: aliases, then what it is called by itself.
@@ -35,7 +36,8 @@ pub(super) fn names(models: &[String], aliases: &[String]) -> Result<Vec<Vec<Str
     Ok(names)
 }
 
-/// A file's name without its extension, a directory's name, or the source as it was written.
+/// A file's name without its extension, a directory's name, or the source as it was written,
+/// without what may be a secret.
 pub(super) fn own_name(model: &str) -> String {
     let path = Path::new(model);
     let name = if path.is_dir() {
@@ -45,7 +47,7 @@ pub(super) fn own_name(model: &str) -> String {
     } else {
         None
     };
-    name.map_or_else(|| model.to_owned(), |name| name.to_string_lossy().into_owned())
+    name.map_or_else(|| shown(model), |name| name.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]
@@ -66,6 +68,7 @@ mod tests {
         check(&["a"], &["x", "y"], Ok(&[&["x", "y", "a"]]));
         check(&["a", "b"], &["x=b"], Ok(&[&["a"], &["x", "b"]]));
         check(&["a"], &["a"], Ok(&[&["a"]]));
+        check(&["https://u:p@h/m.gguf?token=s"], &[], Ok(&[&["https://h/m.gguf?…"]]));
         check(&["a", "b"], &["x"], Err("NAME=MODEL"));
         check(&["a"], &["x=c"], Err("no such model"));
         check(&["a"], &["=a"], Err("empty"));
