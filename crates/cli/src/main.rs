@@ -9,6 +9,7 @@ mod engine;
 mod flags;
 mod grammar;
 mod interrupt;
+mod log;
 mod options;
 mod otel;
 mod program;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
     ui::init(color);
     ui::init_logging(cli.global.verbose);
     let result = install_handlers().and_then(|()| commands::execute(cli));
+    log::flush();
     match result {
         Ok(code) => code,
         Err(error) => ui::report(&error),

@@ -13,6 +13,8 @@ use clap::ValueEnum;
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
+use crate::log;
+
 /// When to colour messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
@@ -89,7 +91,9 @@ pub(crate) fn init_logging(verbose: u8) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(log::Records)
+        // What a writer that fails would be told by is a line on standard error.
+        .log_internal_errors(false)
         .with_ansi(colored())
         .with_target(verbose > 1)
         .init();
@@ -151,10 +155,9 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// One line on standard error.
-#[expect(clippy::print_stderr, reason = "this is the program's channel for messages")]
+/// One line on standard error, if it can be written.
 pub(crate) fn note(text: &str) {
-    eprintln!("{text}");
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// A dim line on standard error, for timings.

@@ -3,6 +3,7 @@
 use crate::record::RequestObserver;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// Settings of the server. Those of a model are in [`ServedModel`](crate::ServedModel).
@@ -24,6 +25,11 @@ pub struct ServerConfig {
     /// Web origins whose pages may use the server; `*` stands for all, `localhost` for those
     /// of this machine at any port. Without any, none may.
     pub allowed_origins: Vec<String>,
+    /// Names by which the server is called, beside `localhost`, the host that it listens on and IP
+    /// addresses: `NAME`, `.DOMAIN` for all names below it, `*` for all. Where no API keys are asked
+    /// for, or where names are listed here, requests for other hosts are refused, and those of pages
+    /// of origins that are neither such a host nor allowed.
+    pub allowed_hosts: Vec<String>,
     /// What a request may ask for.
     pub limits: Limits,
     /// The longest time from a request's body to the end of its answer; `None` sets no end.
@@ -36,6 +42,8 @@ pub struct ServerConfig {
     pub shutdown_grace: Duration,
     /// Who is told of each request when it is over.
     pub observer: Option<Arc<dyn RequestObserver>>,
+    /// How many log records were lost, where the program counts that; `/metrics` tells it.
+    pub lost_log_records: Option<Arc<AtomicU64>>,
 }
 
 /// The files that TLS needs, in PEM.
@@ -97,12 +105,14 @@ impl Default for ServerConfig {
             api_keys: Vec::new(),
             admin_keys: Vec::new(),
             allowed_origins: Vec::new(),
+            allowed_hosts: Vec::new(),
             limits: Limits::default(),
             request_timeout: None,
             body_timeout: Duration::from_secs(60),
             keep_alive: Duration::from_secs(10),
             shutdown_grace: Duration::from_secs(30),
             observer: None,
+            lost_log_records: None,
         }
     }
 }

@@ -14,6 +14,7 @@ use realizar_runtime::engine::{EngineStats, Histogram, PAGE_LEN};
 use realizar_runtime::metrics::{DeviceKind, LatencySnapshot};
 use std::fmt::{Display, Write};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Upper bounds of the histograms of dispatches, in microseconds. They are powers of two
 /// nanoseconds, which are bounds of the buckets that devices count in, so no count is split.
@@ -35,7 +36,14 @@ const DISPATCH_BOUNDS_US: [f64; 12] = [
 /// Answers with all metrics.
 pub(crate) async fn get(State(state): State<AppState>) -> impl IntoResponse {
     let models = state.models();
-    let text = exposition(&models.statuses(), models.config());
+    let mut text = exposition(&models.statuses(), models.config());
+    if let Some(lost) = &state.config().lost_log_records {
+        let mut out = Exposition::default();
+        let name = "realizar:log_records_lost_total";
+        out.family(name, "counter", "Log records that could not be written.");
+        out.sample(name, &[], lost.load(Ordering::Relaxed) as f64);
+        text.push_str(&out.0);
+    }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }
 

@@ -258,6 +258,48 @@ fn builds_without_a_feature_name_it() {
     }
 }
 
+/// A server whose messages go to `log`, with all of its log, asked `n` times and then ended.
+#[cfg(unix)]
+fn serve_with_log(log: Stdio, n: usize, after: impl FnOnce(&str)) -> Option<i32> {
+    let args = ["-vv", &model(), "--port", "0", "--ctx", "64"];
+    let (server, url) = Server::start(command(&args).stderr(log));
+    for _ in 0..n {
+        let answer = ureq::get(format!("{url}/v1/models")).call().expect("an answer");
+        assert_eq!(answer.status().as_u16(), 200);
+    }
+    after(&url);
+    server.end("-TERM")
+}
+
+#[cfg(unix)]
+fn lost_records(url: &str) -> u64 {
+    let metrics = ureq::get(format!("{url}/metrics")).call().expect("an answer").into_body();
+    let lines = BufReader::new(metrics.into_reader()).lines().map_while(Result::ok);
+    let mut lost = lines.filter_map(|line| {
+        line.strip_prefix("realizar:log_records_lost_total{} ")?.parse::<u64>().ok()
+    });
+    lost.next().expect("the number of lost records")
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_log_that_cannot_be_written_stops_nothing() {
+    // A full disk.
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("the device");
+    let code = serve_with_log(full.into(), 20, |url| assert!(lost_records(url) >= 20));
+    assert_eq!(code, Some(0), "a full disk");
+    // A reader that is gone.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let code = serve_with_log(writer.into(), 20, |url| assert!(lost_records(url) >= 20));
+    assert_eq!(code, Some(0), "no reader");
+    // One that does not read: the pipe is full long before the last request.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let code = serve_with_log(writer.into(), 2000, |url| assert!(lost_records(url) > 0));
+    assert_eq!(code, Some(0), "a reader that does not read");
+    drop(reader);
+}
+
 #[test]
 fn what_cannot_be_served_is_one_line() {
     let model = model();

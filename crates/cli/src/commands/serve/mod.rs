@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use realizar_server::{ModelSpec, Models, Server, ServerConfig};
 
 use crate::interrupt;
+use crate::log;
 use crate::options::GlobalArgs;
 use crate::otel::Traces;
 use crate::source::shown;
@@ -21,6 +22,7 @@ use load::Loader;
 use models::Configured;
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
+    log::queue();
     let traces = args.otel.then(Traces::start).transpose()?;
     let result = serve(args, global, traces.as_ref());
     if let Some(traces) = traces {
@@ -32,7 +34,8 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
 fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()> {
     let configured = models::configured(args)?;
     let observer = traces.map(Traces::observer);
-    let server_config = ServerConfig { observer, ..config::server_config(args)? };
+    let config = config::server_config(args)?;
+    let server_config = ServerConfig { observer, lost_log_records: Some(log::lost()), ..config };
     let scheme = if server_config.tls.is_some() { "https" } else { "http" };
     // The engines' threads do the work; those of the server wait and copy.
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
@@ -71,7 +74,10 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
         // From before the line on that tells of the server, so that who reads it can end it.
         let guard = interrupt::Guard::new();
         let terminated = termination()?;
-        ui::line(&format!("listening on {scheme}://{address}"))?;
+        // Who does not read it is served all the same.
+        if let Err(error) = ui::line(&format!("listening on {scheme}://{address}")) {
+            tracing::warn!("cannot write the address to standard output: {error:#}");
+        }
         tokio::select! {
             result = &mut running => return Ok(result??),
             () = guard.wait() => {}
