@@ -2,6 +2,7 @@
 //! in `openapi/`.
 
 use crate::error::{ApiError, Error};
+use crate::hosts::{self, Hosts};
 use crate::openai::{chat, completions, embeddings, models};
 use crate::state::AppState;
 use crate::{
@@ -75,7 +76,7 @@ fn router(routes: Routes) -> Router<AppState> {
 /// The server as a service, for tests and for other programs to put into theirs.
 ///
 /// # Errors
-/// If an allowed origin cannot be a header's value.
+/// If an allowed origin cannot be a header's value, or an allowed host is not a name.
 pub fn app(state: AppState) -> Result<Router, Error> {
     let guard = middleware::from_fn_with_state(state.clone(), auth::require_key);
     let guarded = router(guarded()).route_layer(guard);
@@ -88,8 +89,11 @@ pub fn app(state: AppState) -> Result<Router, Error> {
         .fallback(unknown_url)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(state.config().limits.body_bytes))
-        .layer(CatchPanicLayer::custom(panicked))
-        .layer(middleware::from_fn(dialects::with_own_errors));
+        .layer(CatchPanicLayer::custom(panicked));
+    if let Some(hosts) = Hosts::of(state.config())? {
+        routes = routes.layer(middleware::from_fn_with_state(hosts, hosts::check));
+    }
+    routes = routes.layer(middleware::from_fn(dialects::with_own_errors));
     if let Some(observer) = &state.config().observer {
         routes = routes.layer(middleware::from_fn_with_state(observer.clone(), record::observe));
     }
@@ -156,7 +160,7 @@ fn cors(origins: &[String]) -> Result<CorsLayer, Error> {
 }
 
 /// Whether an origin is a page of this machine, at any port.
-fn is_local(origin: &str) -> bool {
+pub(crate) fn is_local(origin: &str) -> bool {
     let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
     let Some(host) = host else { return false };
     let is_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());

@@ -81,6 +81,7 @@ pub(crate) async fn messages(
 fn error_kind(error: &ApiError) -> &'static str {
     match error.status().as_u16() {
         401 => "authentication_error",
+        403 => "permission_error",
         404 => "not_found_error",
         413 => "request_too_large",
         429 => "rate_limit_error",

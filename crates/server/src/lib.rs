@@ -35,6 +35,7 @@ mod extract;
 mod fields;
 mod generation;
 mod health;
+mod hosts;
 mod ids;
 mod info;
 #[cfg(feature = "kv-events")]

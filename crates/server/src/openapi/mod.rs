@@ -8,6 +8,7 @@
 
 use crate::dialects;
 use crate::error::ApiError;
+use crate::hosts::PROBES;
 use axum::http::header;
 use axum::response::IntoResponse;
 use serde::Deserialize;
@@ -80,19 +81,21 @@ fn document() -> Result<Value, serde_json::Error> {
     members(responses).for_each(|(_, response)| name_request(response));
     for (path, item) in members(&mut document["paths"]) {
         let prefix = if dialects::is_anthropic(path) { "Anthropic" } else { "" };
-        members(item).for_each(|(_, operation)| complete(operation, prefix));
+        let is_probe = PROBES.contains(&path.as_str());
+        members(item).for_each(|(_, operation)| complete(operation, prefix, is_probe));
     }
     Ok(document)
 }
 
 /// Adds to an operation what all of its kind have.
-fn complete(operation: &mut Value, prefix: &str) {
+fn complete(operation: &mut Value, prefix: &str, is_probe: bool) {
     let parameters = operation["parameters"].take();
     let mut parameters = parameters.as_array().cloned().unwrap_or_default();
     parameters.push(json!({"$ref": "#/components/parameters/RequestId"}));
     let is_open = operation["security"].is_array();
     let mut errors = vec![500];
     errors.extend((!is_open).then_some(401));
+    errors.extend((!is_probe).then_some(403));
     if operation["requestBody"].is_object() {
         errors.extend(BODY_ERRORS);
     }
@@ -545,10 +548,12 @@ mod tests {
             let statuses: Vec<String> = keys(&operation["responses"]).into_iter().collect();
             assert_eq!(statuses, want, "{method} {path}");
         };
-        let all = ["200", "400", "401", "404", "408", "413", "415", "429", "500", "503", "504"];
+        let all =
+            ["200", "400", "401", "403", "404", "408", "413", "415", "429", "500", "503", "504"];
         check("/v1/chat/completions", "post", &all);
         check("/v1/messages", "post", &all);
-        check("/v1/models", "get", &["200", "401", "500"]);
+        check("/v1/models", "get", &["200", "401", "403", "500"]);
+        check("/", "get", &["200", "403", "500"]);
         check("/health", "get", &["200", "500", "503"]);
         let response = |path: &str| &document["paths"][path]["post"]["responses"]["401"]["$ref"];
         assert_eq!(*response("/v1/messages"), "#/components/responses/AnthropicError401");

@@ -70,6 +70,10 @@ pub(crate) struct Args {
     /// machine at any port (may be given several times)
     #[arg(long, value_name = "ORIGIN", visible_alias = "allowed-origins", value_delimiter = ',')]
     pub(super) cors_origin: Vec<String>,
+    /// Answer requests for this name too, and for all names below .DOMAIN; * stands for all. Without
+    /// API keys only localhost, IP addresses and --host are answered (may be given several times)
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(super) allowed_hosts: Vec<String>,
     /// Connections that may be open; requests on further ones are refused with status 503
     #[arg(long, value_name = "N", default_value = "4096", value_parser = positive)]
     #[arg(allow_negative_numbers = true)]

@@ -44,6 +44,7 @@ pub(super) fn server_config(args: &Args) -> Result<ServerConfig> {
         api_keys,
         admin_keys: args.admin_key.clone(),
         allowed_origins: args.cors_origin.clone(),
+        allowed_hosts: args.allowed_hosts.clone(),
         limits: Limits {
             body_bytes: args.max_body.saturating_mul(1 << 20),
             prompt_tokens: args.max_prompt,

@@ -249,7 +249,7 @@ impl TestServer {
         let mut connection = self.connect();
         let body = body.to_string();
         let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n\
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
              connection: close\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );

@@ -37,7 +37,7 @@ fn tls() {
     // Handshakes that do not go on, and one that is none, are in nobody's way.
     let silent = server.connect();
     let mut plain = server.connect();
-    plain.write_all(b"GET /health HTTP/1.1\r\nhost: test\r\n\r\n").expect("write");
+    plain.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").expect("write");
     let agent = |roots: RootCerts| -> ureq::Agent {
         let tls = TlsConfig::builder().root_certs(roots).build();
         ureq::Agent::config_builder().tls_config(tls).build().into()
@@ -70,7 +70,7 @@ fn connections_that_say_nothing_are_closed() {
     half.write_all(b"GET /health HTTP/1.1\r\nhost: te").expect("write");
     assert_eq!(until_closed(half), "");
     let mut idle = server.connect();
-    idle.write_all(b"GET /live HTTP/1.1\r\nhost: test\r\n\r\n").expect("write");
+    idle.write_all(b"GET /live HTTP/1.1\r\nhost: localhost\r\n\r\n").expect("write");
     let text = until_closed(idle);
     assert!(
         text.starts_with("HTTP/1.1 200 OK\r\n") && !text.contains("connection: close"),

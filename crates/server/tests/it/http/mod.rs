@@ -7,6 +7,7 @@ mod connections;
 mod document;
 mod endpoints;
 mod errors;
+mod hosts;
 #[cfg(feature = "kv-events")]
 mod kv_events;
 mod lifecycle;
