@@ -9,7 +9,7 @@ use crate::{
     admin, auth, dialects, health, info, metrics, native, openapi, page, record, request_id,
     rerank, score,
 };
-use axum::extract::{DefaultBodyLimit, Request};
+use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
@@ -88,7 +88,6 @@ pub fn app(state: AppState) -> Result<Router, Error> {
         .merge(administered)
         .fallback(unknown_url)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(DefaultBodyLimit::max(state.config().limits.body_bytes))
         .layer(CatchPanicLayer::custom(panicked));
     if let Some(hosts) = Hosts::of(state.config())? {
         routes = routes.layer(middleware::from_fn_with_state(hosts, hosts::check));

@@ -36,6 +36,8 @@ pub struct ServerConfig {
     pub request_timeout: Option<Duration>,
     /// The longest time in which the body of a request must arrive.
     pub body_timeout: Duration,
+    /// The longest time that a body waits for room beside others.
+    pub room_timeout: Duration,
     /// How often a stream without news says that it is alive.
     pub keep_alive: Duration,
     /// How long running requests may go on once the server is told to stop.
@@ -78,6 +80,13 @@ pub struct ConnectionLimits {
 pub struct Limits {
     /// Bytes of a body.
     pub body_bytes: usize,
+    /// Bytes of all bodies together that are received, parsed, rendered and encoded, those of at
+    /// most 32 KiB aside. A further one waits for [`ServerConfig::room_timeout`] and is then refused with status 503.
+    /// One body always has room.
+    pub bodies_bytes: usize,
+    /// Values of JSON in a body: objects, lists and what they hold. Numbers in lists of token ids
+    /// do not count.
+    pub values: usize,
     /// Tokens of a prompt, where that is less than the model's context.
     pub prompt_tokens: Option<usize>,
     /// Tokens of an answer. A request that asks for more is refused; one that asks for no number
@@ -91,6 +100,17 @@ pub struct Limits {
     pub texts: usize,
     /// Stop texts.
     pub stops: usize,
+    /// Bytes of a stop text.
+    pub stop_bytes: usize,
+    /// Tokens that end an answer, in `stop_token_ids`.
+    pub stop_tokens: usize,
+    /// Sequence breakers of DRY.
+    pub breakers: usize,
+    /// Bytes of a sequence breaker.
+    pub breaker_bytes: usize,
+    /// Bytes of a text whose tokens get a bias. There are at most as many biases as the model's
+    /// vocabulary has tokens.
+    pub bias_bytes: usize,
     /// The most likely tokens to report at a position.
     pub logprobs: usize,
 }
@@ -109,6 +129,7 @@ impl Default for ServerConfig {
             limits: Limits::default(),
             request_timeout: None,
             body_timeout: Duration::from_secs(60),
+            room_timeout: Duration::from_secs(5),
             keep_alive: Duration::from_secs(10),
             shutdown_grace: Duration::from_secs(30),
             observer: None,
@@ -132,12 +153,19 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             body_bytes: 32 << 20,
+            bodies_bytes: 128 << 20,
+            values: 100_000,
             prompt_tokens: None,
             output_tokens: None,
             answers: 128,
             prompts: 1024,
             texts: 2048,
             stops: 64,
+            stop_bytes: 1024,
+            stop_tokens: 1024,
+            breakers: 64,
+            breaker_bytes: 64,
+            bias_bytes: 256,
             logprobs: 20,
         }
     }

@@ -7,7 +7,7 @@ use crate::anthropic::{self, MessageStream};
 use crate::chat_parser::{ChatDelta, ChatParser};
 use crate::conversation::{Answer, ConversationRequest, EndReason, StreamEvent, TokenUsage};
 use crate::error::ApiError;
-use crate::extract::JsonBody;
+use crate::extract::{Held, JsonBody};
 use crate::generation::{Finish, Progress, Usage};
 use crate::ids;
 use crate::openai::chat::{self, Chat};
@@ -66,9 +66,10 @@ pub(crate) async fn messages(
     State(state): State<AppState>,
     body: JsonBody,
 ) -> Result<Response, ApiError> {
-    let request = anthropic::read_request(&body.read()?)?;
+    let read_body = |body: &JsonBody| Ok(anthropic::read_request(&body.read_all()?)?);
+    let (request, held) = body.parse(read_body).await?;
     let (stream, name) = (request.stream, request.model.clone());
-    let chat = read(&state, request, MESSAGES_NAMES).await?;
+    let chat = read(&state, request, held, MESSAGES_NAMES).await?;
     let id = ids::new("msg_");
     if stream {
         return respond(&state, chat, MessageStream::new(id, name));
@@ -97,10 +98,14 @@ pub(crate) async fn count_tokens(
     State(state): State<AppState>,
     body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
-    let mut fields: Map<String, Value> = body.read()?;
-    // The count needs none, and a message does.
-    fields.insert("max_tokens".to_owned(), json!(1));
-    let chat = read(&state, anthropic::read_request(&fields)?, MESSAGES_NAMES).await?;
+    let read_body = |body: &JsonBody| {
+        let mut fields = body.read_all()?;
+        // The count needs none, and a message does.
+        fields.insert("max_tokens".to_owned(), json!(1));
+        Ok(anthropic::read_request(&fields)?)
+    };
+    let (request, held) = body.parse(read_body).await?;
+    let chat = read(&state, request, held, MESSAGES_NAMES).await?;
     let n_tokens: usize = chat.job.prompts.iter().map(Vec::len).sum();
     Ok(Json(json!({"input_tokens": n_tokens})))
 }
@@ -110,9 +115,10 @@ pub(crate) async fn responses(
     State(state): State<AppState>,
     body: JsonBody,
 ) -> Result<Response, ApiError> {
-    let request = responses::read_request(&body.read()?)?;
+    let read_body = |body: &JsonBody| Ok(responses::read_request(&body.read_all()?)?);
+    let (request, held) = body.parse(read_body).await?;
     let stream = request.conversation.stream;
-    let chat = read(&state, request.conversation, RESPONSES_NAMES).await?;
+    let chat = read(&state, request.conversation, held, RESPONSES_NAMES).await?;
     let (id, created_at) = (ids::new("resp_"), ids::unix_seconds());
     let head = ResponseHead { id, created_at, echo: request.echo };
     if stream {
@@ -127,19 +133,26 @@ pub(crate) async fn responses(
 async fn read(
     state: &AppState,
     request: ConversationRequest,
+    held: Held,
     names: &[(&str, &str)],
 ) -> Result<Chat, ApiError> {
-    read_chat(state, request).await.map_err(|error| error.renamed(names))
+    read_chat(state, request, held).await.map_err(|error| error.renamed(names))
 }
 
-async fn read_chat(state: &AppState, request: ConversationRequest) -> Result<Chat, ApiError> {
+async fn read_chat(
+    state: &AppState,
+    request: ConversationRequest,
+    held: Held,
+) -> Result<Chat, ApiError> {
     let model = state.model(Some(&request.model)).await?;
     let mut body = Map::new();
     let mut set = |name: &str, value: Option<Value>| {
         body.extend(value.map(|value| (name.to_owned(), value)));
     };
     set("model", Some(json!(request.model)));
-    set("messages", Some(json!(request.messages)));
+    let messages = request.messages;
+    let messages = held.work(move || Ok(json!(messages))).await?;
+    set("messages", Some(messages));
     if !request.tools.functions.is_empty() {
         let tools: Vec<Value> = request.tools.functions.iter().map(|f| f.to_chat()).collect();
         set("tools", Some(json!(tools)));
@@ -167,7 +180,7 @@ async fn read_chat(state: &AppState, request: ConversationRequest) -> Result<Cha
         }
     }
     set("thinking_budget_tokens", budget.map(|n| json!(n)));
-    chat::read(state, &JsonBody::of(&Value::Object(body))).await
+    chat::read(state, JsonBody::of(body, held).await?).await
 }
 
 /// The reason and the text that ended an answer.

@@ -1,6 +1,7 @@
 //! Vectors of texts by the engine, for all endpoints that need some.
 
 use crate::error::ApiError;
+use crate::extract::Held;
 use crate::prompt::{self, Prompt};
 use crate::record;
 use crate::registry::ModelLease;
@@ -44,6 +45,7 @@ pub(crate) async fn model(state: &AppState, name: Option<&str>) -> Result<ModelL
 /// The token ids of texts, each of which the model takes whole; an error names `param`.
 async fn encode(
     state: &AppState,
+    held: &Held,
     model: &ModelLease,
     texts: Vec<Prompt>,
     param: &str,
@@ -54,7 +56,7 @@ async fn encode(
         return Err(ApiError::invalid(param, message));
     }
     let options = EncodeOptions { add_special: true, parse_special: false };
-    let texts = prompt::encode(model, texts, options).await;
+    let texts = prompt::encode(held, model, texts, options).await;
     let texts = texts.map_err(|error| error.renamed(&[("prompt", param)]))?;
     let context = model.engine.model().max_seq_len();
     let most = limits.prompt_tokens.unwrap_or(context).min(context);
@@ -75,13 +77,14 @@ async fn encode(
 /// `param`.
 pub(crate) async fn embed(
     state: &AppState,
+    held: &Held,
     model: &ModelLease,
     texts: Vec<Prompt>,
     param: &str,
     params: EmbedParams,
     priority: Option<i32>,
 ) -> Result<(Vec<Vec<f32>>, EmbeddingUsage), ApiError> {
-    let texts = encode(state, model, texts, param).await?;
+    let texts = encode(state, held, model, texts, param).await?;
     let usage = EmbeddingUsage::of(&texts);
     if let Some(recorder) = record::current() {
         recorder.note(|record| record.input_tokens = usage.prompt_tokens);

@@ -177,6 +177,7 @@ enum Kind {
     LoadFailed,
     Unavailable,
     Connections,
+    Bodies,
     Timeout,
 }
 
@@ -210,6 +211,7 @@ impl Kind {
             Self::LoadFailed => (S::INTERNAL_SERVER_ERROR, SERVER, Some("model_load_failed")),
             Self::Unavailable => (S::SERVICE_UNAVAILABLE, SERVER, Some("unavailable")),
             Self::Connections => (S::SERVICE_UNAVAILABLE, SERVER, Some("too_many_connections")),
+            Self::Bodies => (S::SERVICE_UNAVAILABLE, SERVER, Some("too_many_bytes")),
             Self::Timeout => (S::GATEWAY_TIMEOUT, SERVER, Some("timeout")),
         }
     }
@@ -324,6 +326,19 @@ impl ApiError {
     pub(crate) fn too_many_connections() -> Self {
         let message = "as many connections are open as this server allows; try again";
         Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::Connections, message) }
+    }
+
+    /// Bodies that are worked on take all the room that there is for them.
+    pub(crate) fn too_many_bytes() -> Self {
+        let message = "the bodies of other requests take all the room that this server has for \
+                       them; try again";
+        Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::Bodies, message) }
+    }
+
+    /// The body has more values than allowed.
+    pub(crate) fn too_many_values(limit: usize) -> Self {
+        let message = format!("the body has more than the {limit} values of JSON allowed");
+        Self::new(Kind::TooLarge, message)
     }
 
     /// The client does not read its stream, of which more than `limit` bytes wait for it.

@@ -1,43 +1,136 @@
 //! The body of a request: its arrival, its size, its type, and its JSON.
 
 use crate::error::ApiError;
+use crate::members::{Members, TooManyValues};
 use crate::state::AppState;
-use axum::body::Bytes;
+use crate::work;
 use axum::extract::{FromRequest, Request};
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::IntoResponse;
+use axum::http::{HeaderMap, header};
+use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use std::fmt;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// A JSON body that has arrived. It can be read as several types, each of which takes the fields
 /// that it knows.
-#[derive(Debug, Clone)]
-pub(crate) struct JsonBody(Bytes);
+#[derive(Debug)]
+pub(crate) struct JsonBody {
+    text: Vec<u8>,
+    /// None if the text is no object, which is an error that the parser words.
+    members: Option<Members>,
+    max_values: usize,
+    held: Held,
+}
+
+/// The room that a request takes among all that are worked on, from the arrival of its body until
+/// its prompts are with the engine.
+#[derive(Debug)]
+pub(crate) struct Held {
+    n_bytes: usize,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Held {
+    /// Runs what may take long, for the request that has this room.
+    pub(crate) async fn work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        work::sized(self.n_bytes, work).await
+    }
+
+    /// Takes room for a body of `n_bytes`. Small ones need none: their number is that of
+    /// connections.
+    async fn grow(&mut self, n_bytes: usize, state: &AppState) -> Result<(), ApiError> {
+        self.n_bytes = n_bytes;
+        let has = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        if n_bytes <= work::SMALL || n_bytes <= has {
+            return Ok(());
+        }
+        let more = u32::try_from(n_bytes - has).map_err(|_| ApiError::too_many_bytes())?;
+        let more = state.bodies().clone().acquire_many_owned(more);
+        match tokio::time::timeout(state.config().room_timeout, more).await {
+            Ok(Ok(more)) => match &mut self.permit {
+                None => self.permit = Some(more),
+                Some(permit) => permit.merge(more),
+            },
+            Ok(Err(_)) | Err(_) => return Err(ApiError::too_many_bytes()),
+        }
+        Ok(())
+    }
+}
 
 impl JsonBody {
+    /// A body that has arrived whole.
+    fn new(text: Vec<u8>, max_values: usize, held: Held) -> Result<Self, ApiError> {
+        let members = Members::split(&text, max_values);
+        let members = members.map_err(|TooManyValues| ApiError::too_many_values(max_values))?;
+        Ok(Self { text, members, max_values, held })
+    }
+
+    /// A body with this text, that of a test.
+    #[cfg(test)]
+    pub(crate) fn from_text(text: &str) -> Self {
+        let held = Held { n_bytes: 0, permit: None };
+        Self::new(text.as_bytes().to_vec(), 1000, held).expect("few values")
+    }
+
     /// The body as a `T`; an error names the field.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
-        let mut json = serde_json::Deserializer::from_slice(&self.0);
-        let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-            let path = error.path().to_string();
-            let message = in_json_words(&error.into_inner().to_string());
-            // A dot is the whole body, and a question mark what is no field of it.
-            match path.as_str() {
-                "." | "?" => ApiError::malformed(message),
-                _ => ApiError::invalid(path.clone(), format!("`{path}`: {message}")),
-            }
-        })?;
-        json.end().map_err(|error| ApiError::malformed(error.to_string()))?;
-        Ok(value)
+        let Some(members) = &self.members else {
+            let mut json = serde_json::Deserializer::from_slice(&self.text);
+            let value =
+                serde_path_to_error::deserialize(&mut json).map_err(|error| in_words(&error))?;
+            json.end().map_err(|error| ApiError::malformed(error.to_string()))?;
+            return Ok(value);
+        };
+        let value = serde_path_to_error::deserialize(members.of(&self.text));
+        value.map_err(|error| in_words(&error))
     }
 
-    /// A body with this content.
-    pub(crate) fn of(value: &serde_json::Value) -> Self {
-        Self(Bytes::from(value.to_string()))
+    /// The body as an object of values.
+    pub(crate) fn read_all(&self) -> Result<Map<String, Value>, ApiError> {
+        let n_values = self.members.as_ref().map_or(0, Members::n_values);
+        if n_values > self.max_values {
+            return Err(ApiError::too_many_values(self.max_values));
+        }
+        self.read()
     }
 
-    /// Its bytes.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.0
+    /// The fields with these names, as values.
+    pub(crate) fn pick(&self, names: &[&str]) -> Result<Map<String, Value>, ApiError> {
+        match &self.members {
+            Some(members) => members
+                .pick(&self.text, names)
+                .map_err(|error| ApiError::malformed(error.to_string())),
+            None => self.read(),
+        }
+    }
+
+    /// Reads the body by `read`, beside the threads that serve where it is large. The room of the
+    /// request is given on; the body is gone.
+    pub(crate) async fn parse<T: Send + 'static>(
+        self,
+        read: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<(T, Held), ApiError> {
+        let n_bytes = self.held.n_bytes;
+        let parse = move || {
+            let read = read(&self)?;
+            Ok((read, self.held))
+        };
+        if n_bytes <= work::SMALL { parse() } else { work::sized(n_bytes, parse).await }
+    }
+
+    /// A body of these fields, with the room of the request that they are from.
+    pub(crate) async fn of(body: Map<String, Value>, held: Held) -> Result<Self, ApiError> {
+        let n_bytes = held.n_bytes;
+        let write = move || {
+            let text = serde_json::to_vec(&body).map_err(|e| ApiError::internal(e.to_string()))?;
+            drop(body);
+            Self::new(text, usize::MAX, held)
+        };
+        if n_bytes <= work::SMALL { write() } else { work::sized(n_bytes, write).await }
     }
 }
 
@@ -48,18 +141,54 @@ impl FromRequest<AppState> for JsonBody {
         check_type(request.headers())?;
         check_encoding(request.headers())?;
         let config = state.config();
-        let bytes = Bytes::from_request(request, state);
-        let Ok(bytes) = tokio::time::timeout(config.body_timeout, bytes).await else {
+        let mut held = Held { n_bytes: 0, permit: None };
+        let text = arrival(request, state, &mut held);
+        let Ok(text) = tokio::time::timeout(config.body_timeout, text).await else {
             return Err(ApiError::body_timeout(config.body_timeout));
         };
-        bytes.map(Self).map_err(|rejection| {
-            let message = rejection.body_text();
-            match rejection.into_response().status() {
-                StatusCode::PAYLOAD_TOO_LARGE => ApiError::too_large(config.limits.body_bytes),
-                _ => ApiError::malformed(message),
-            }
-        })
+        let (text, max_values) = (text?, config.limits.values);
+        if text.len() <= work::SMALL {
+            return Self::new(text, max_values, held);
+        }
+        work::sized(text.len(), move || Self::new(text, max_values, held)).await
     }
+}
+
+/// The bytes of a body, for which there is room.
+async fn arrival(request: Request, state: &AppState, held: &mut Held) -> Result<Vec<u8>, ApiError> {
+    let limit = state.config().limits.body_bytes;
+    let declared = request.headers().get(header::CONTENT_LENGTH);
+    let declared = declared.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if declared.is_some_and(|length| length > limit) {
+        return Err(ApiError::too_large(limit));
+    }
+    let mut chunks = request.into_body().into_data_stream();
+    let mut text = Vec::new();
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|error| ApiError::malformed(error.to_string()))?;
+        let n_bytes = text.len() + chunk.len();
+        if n_bytes > limit {
+            return Err(ApiError::too_large(limit));
+        }
+        held.grow(n_bytes, state).await?;
+        text.extend_from_slice(&chunk);
+    }
+    Ok(text)
+}
+
+fn in_words<E: fmt::Display>(error: &serde_path_to_error::Error<E>) -> ApiError {
+    let path = error.path().to_string();
+    let message = in_json_words(&error.inner().to_string());
+    // A dot is the whole body, and a question mark what is no field of it.
+    match path.as_str() {
+        "." | "?" => ApiError::malformed(message),
+        _ => ApiError::invalid(path.clone(), format!("`{path}`: {}", without_place(&message))),
+    }
+}
+
+/// A message without the line and column, which are those in a field and not in the body.
+fn without_place(message: &str) -> &str {
+    message.rfind(" at line ").map_or(message, |at| &message[..at])
 }
 
 /// `application/json`, or a type that is built on JSON.
@@ -131,7 +260,7 @@ mod tests {
     #[test]
     fn errors_name_the_field() {
         let check = |json: &'static str, param: Option<&str>, want: &str| {
-            let error = JsonBody(Bytes::from_static(json.as_bytes())).read::<Body>().unwrap_err();
+            let error = JsonBody::from_text(json).read::<Body>().unwrap_err();
             assert_eq!(error.body()["error"]["param"].as_str(), param, "{error}");
             assert!(error.to_string().contains(want), "{error}");
         };
@@ -170,7 +299,7 @@ mod tests {
             Only,
         }
         let check = |json: &'static str, want: &str| {
-            let error = JsonBody(Bytes::from_static(json.as_bytes())).read::<Fields>().unwrap_err();
+            let error = JsonBody::from_text(json).read::<Fields>().unwrap_err();
             assert!(error.to_string().contains(want), "{json}: {error}");
         };
         check("7", "invalid type: integer `7`, expected an object");

@@ -118,7 +118,8 @@ impl Rules {
             Some(value) => {
                 let host = Authority::try_from(value.as_bytes());
                 let shown = || String::from_utf8_lossy(value.as_bytes()).into_owned();
-                Some(host.map_err(|_| unknown(&shown()))?)
+                let host = host.ok().filter(is_plain);
+                Some(host.ok_or_else(|| unknown(&shown()))?)
             }
         };
         for host in host.iter().chain(uri.authority()) {
@@ -137,6 +138,12 @@ impl Rules {
         }
         Ok(())
     }
+}
+
+/// Whether an authority is a host and a port and nothing else, as `user@host` and `[::1].name` are.
+fn is_plain(authority: &Authority) -> bool {
+    let port = authority.as_str().strip_prefix(authority.host());
+    port.is_some_and(|port| port.is_empty() || port.starts_with(':'))
 }
 
 fn is_localhost(name: &str) -> bool {

@@ -41,6 +41,7 @@ mod info;
 #[cfg(feature = "kv-events")]
 mod kv_events;
 mod listen;
+mod members;
 mod messages;
 mod metrics;
 mod native;
@@ -61,6 +62,7 @@ mod sse;
 mod state;
 mod tls;
 pub mod tools;
+mod work;
 
 pub use app::app;
 pub use chat_parser::{ChatDelta, ChatParser, ChatParserOptions};

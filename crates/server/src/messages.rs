@@ -114,17 +114,16 @@ impl TemplateTraits {
     ///
     /// Fails, naming the parameter, if there are none, on parts that are not text, and on malformed
     /// tool calls.
-    pub fn prepare(self, messages: &[Message]) -> Result<Vec<Message>, InvalidRequest> {
+    pub fn prepare(self, messages: Vec<Message>) -> Result<Vec<Message>, InvalidRequest> {
         if messages.is_empty() {
             let found = &Value::Array(Vec::new());
             return Err(InvalidRequest::value("messages", "at least one message", found));
         }
-        let messages = messages.iter().enumerate();
+        let messages = messages.into_iter().enumerate();
         messages.map(|(idx, message)| self.message(message, &format!("messages[{idx}]"))).collect()
     }
 
-    fn message(self, message: &Message, path: &str) -> Result<Message, InvalidRequest> {
-        let mut message = message.clone();
+    fn message(self, mut message: Message, path: &str) -> Result<Message, InvalidRequest> {
         if message.role == "developer" && !self.developer_role {
             "system".clone_into(&mut message.role);
         }
@@ -342,7 +341,7 @@ mod tests {
 
     fn prepare(traits: TemplateTraits, messages: &Value) -> Result<Value, InvalidRequest> {
         let messages: Vec<Message> = serde_json::from_value(messages.clone()).unwrap();
-        traits.prepare(&messages).map(|messages| json!(messages))
+        traits.prepare(messages).map(|messages| json!(messages))
     }
 
     #[test]

@@ -4,14 +4,24 @@
 use crate::error::ApiError;
 use crate::extract::JsonBody;
 use crate::openai::conversation::ConversationFields;
-use crate::prompt::blocking;
+use crate::registry::ModelLease;
 use crate::state::AppState;
 use crate::tools::ToolRequest;
 use axum::Json;
+use axum::body::Body;
 use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
 use realizar_runtime::tokenizer::{EncodeOptions, GuardedText};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// Tokens of an answer that are written at once.
+const CHUNK: usize = 1024;
 
 #[derive(Debug, Deserialize)]
 pub(crate) struct TokenizeFields {
@@ -32,10 +42,13 @@ pub(crate) struct TokenizeFields {
 pub(crate) async fn tokenize(
     State(state): State<AppState>,
     body: JsonBody,
-) -> Result<Json<Value>, ApiError> {
-    let fields: TokenizeFields = body.read()?;
-    let conversation: ConversationFields = body.read()?;
-    let tools = tools_of(&body)?;
+) -> Result<Response, ApiError> {
+    let read = |body: &JsonBody| {
+        let (fields, conversation) = (body.read::<TokenizeFields>()?, body.read()?);
+        let conversation: ConversationFields = conversation;
+        Ok((fields, conversation, tools_of(body)?))
+    };
+    let ((fields, conversation, tools), held) = body.parse(read).await?;
     let model = state.model(fields.model.as_deref()).await?;
     let given = [
         ("prompt", fields.prompt.is_some()),
@@ -53,7 +66,7 @@ pub(crate) async fn tokenize(
         }
         (None, Some(text)) => (GuardedText::unguarded(text), fields.add_special.unwrap_or(false)),
         (None, None) if conversation.has_messages() => {
-            let text = conversation.render(&model, tools).await?.text;
+            let text = conversation.render(&held, &model, tools).await?.text;
             (text, fields.add_special_tokens.unwrap_or(false))
         }
         (None, None) => {
@@ -65,29 +78,72 @@ pub(crate) async fn tokenize(
     let options = EncodeOptions { add_special, parse_special };
     let (strings, pieces) =
         (fields.return_token_strs.unwrap_or(false), fields.with_pieces.unwrap_or(false));
-    let body = blocking(move || {
-        let tokenizer = model.tokenizer();
-        let ids = tokenizer.encode_guarded(&text, options)?;
-        let piece = |id: u32| tokenizer.token_text(id);
-        let tokens = match pieces {
-            false => json!(ids),
-            true => ids
-                .iter()
-                .map(|&id| Ok(json!({"id": id, "piece": piece(id)?})))
-                .collect::<Result<Value, ApiError>>()?,
-        };
-        let token_strs = match strings {
-            false => None,
-            true => Some(ids.iter().map(|&id| piece(id)).collect::<Result<Vec<_>, _>>()?),
-        };
-        Ok(json!({
-            "count": ids.len(),
-            "max_model_len": model.engine.model().max_seq_len(),
-            "tokens": tokens,
-            "token_strs": token_strs,
-        }))
+    let tokens = held.work(move || {
+        let ids = model.tokenizer().encode_guarded(&text, options)?;
+        drop(text);
+        // An id that has no text is found before the answer begins.
+        if pieces || strings {
+            ids.iter().try_for_each(|&id| model.tokenizer().token_text(id).map(drop))?;
+        }
+        Ok(Tokens { ids, model, pieces, strings })
     });
-    Ok(Json(body.await?))
+    let tokens = tokens.await?;
+    // The answer is many times as long as the ids, and is written as it is read.
+    let chunks = tokens.into_chunks().map(move |chunk| {
+        let _ = &held;
+        Ok::<_, Infallible>(chunk)
+    });
+    let body = Body::from_stream(stream::iter(chunks));
+    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+/// The answer of `/tokenize`.
+struct Tokens {
+    ids: Vec<u32>,
+    model: ModelLease,
+    /// Whether each token is told with its text.
+    pieces: bool,
+    /// Whether there is a list of their texts.
+    strings: bool,
+}
+
+impl Tokens {
+    /// The JSON of the answer, piece by piece.
+    fn into_chunks(self) -> impl Iterator<Item = String> {
+        let (n, context) = (self.ids.len(), self.model.engine.model().max_seq_len());
+        let head = format!(r#"{{"count":{n},"max_model_len":{context},"tokens":["#);
+        let between = if self.strings { r#"],"token_strs":["# } else { r#"],"token_strs":null}"# };
+        let tokens = Arc::new(self);
+        let lists = [(tokens.pieces, true), (true, false)];
+        let lists = lists.into_iter().take(1 + usize::from(tokens.strings));
+        let of_list = move |(idx, (texts, ids)): (usize, (bool, bool))| {
+            let tokens = tokens.clone();
+            let starts = (0..n).step_by(CHUNK);
+            let chunks = starts.map(move |start| tokens.chunk(start, ids, texts));
+            let end = if idx == 0 { between } else { "]}" };
+            chunks.chain(std::iter::once(end.to_owned()))
+        };
+        std::iter::once(head).chain(lists.enumerate().flat_map(of_list))
+    }
+
+    /// Some tokens of a list: their ids, their texts, or both.
+    fn chunk(&self, start: usize, ids: bool, texts: bool) -> String {
+        let mut out = String::new();
+        let end = self.ids.len().min(start + CHUNK);
+        for (idx, &id) in self.ids[start..end].iter().enumerate() {
+            if start + idx > 0 {
+                out.push(',');
+            }
+            let text = || json!(self.model.tokenizer().token_text(id).unwrap_or_default());
+            // Writing to a string does not fail.
+            let _ = match (ids, texts) {
+                (true, true) => write!(out, r#"{{"id":{id},"piece":{}}}"#, text()),
+                (true, false) => write!(out, "{id}"),
+                (false, _) => write!(out, "{}", text()),
+            };
+        }
+        out
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -101,12 +157,12 @@ pub(crate) async fn detokenize(
     State(state): State<AppState>,
     body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
-    let fields: DetokenizeFields = body.read()?;
+    let (fields, held) = body.parse(JsonBody::read::<DetokenizeFields>).await?;
     let model = state.model(fields.model.as_deref()).await?;
     let Some(tokens) = fields.tokens else {
         return Err(ApiError::invalid("tokens", "`tokens` is needed"));
     };
-    let text = blocking(move || {
+    let text = held.work(move || {
         let text = model.tokenizer().decode(&tokens, false);
         text.map_err(|error| ApiError::invalid("tokens", error.to_string()))
     });
@@ -121,7 +177,7 @@ pub(crate) struct ModelField {
 
 /// The tools of a request, as its conversation tells of them.
 fn tools_of(body: &JsonBody) -> Result<Option<Vec<Value>>, ApiError> {
-    Ok(ToolRequest::from_chat(&body.read()?)?.for_template())
+    Ok(ToolRequest::from_chat(&body.pick(&ToolRequest::FIELDS)?)?.for_template())
 }
 
 /// The text of a conversation.
@@ -129,9 +185,12 @@ pub(crate) async fn apply_template(
     State(state): State<AppState>,
     body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
-    let ModelField { model } = body.read()?;
-    let conversation: ConversationFields = body.read()?;
+    let read = |body: &JsonBody| {
+        let conversation: ConversationFields = body.read()?;
+        Ok((body.read::<ModelField>()?, conversation, tools_of(body)?))
+    };
+    let ((ModelField { model }, conversation, tools), held) = body.parse(read).await?;
     let model = state.model(model.as_deref()).await?;
-    let rendered = conversation.render(&model, tools_of(&body)?).await?;
+    let rendered = conversation.render(&held, &model, tools).await?;
     Ok(Json(json!({"prompt": rendered.text.text()})))
 }

@@ -1,6 +1,7 @@
 //! Prompts: texts, token ids and conversations become the token ids that the engine is given.
 
 use crate::error::ApiError;
+use crate::extract::Held;
 use crate::registry::ModelLease;
 use crate::served::ServedModel;
 use rayon::prelude::*;
@@ -101,10 +102,10 @@ impl<'de> Deserialize<'de> for Prompts {
 
 impl Prompt {
     /// Its token ids, which are at least one.
-    fn encode(&self, model: &ServedModel, options: EncodeOptions) -> Result<Vec<u32>, ApiError> {
+    fn encode(self, model: &ServedModel, options: EncodeOptions) -> Result<Vec<u32>, ApiError> {
         let ids = match self {
-            Self::Text(text) => model.tokenizer().encode(text, options)?,
-            Self::Ids(ids) => ids.clone(),
+            Self::Text(text) => model.tokenizer().encode(&text, options)?,
+            Self::Ids(ids) => ids,
         };
         check(model, ids)
     }
@@ -125,12 +126,13 @@ fn check(model: &ServedModel, ids: Vec<u32>) -> Result<Vec<u32>, ApiError> {
 
 /// The token ids of a conversation that was rendered; errors are those of `messages`.
 pub(crate) async fn encode_conversation(
+    held: &Held,
     model: &ModelLease,
     text: GuardedText,
     add_special: bool,
 ) -> Result<Vec<u32>, ApiError> {
     let model = model.clone();
-    let ids = blocking(move || {
+    let ids = held.work(move || {
         let options = EncodeOptions { add_special, parse_special: true };
         check(&model, model.tokenizer().encode_guarded(&text, options)?)
     });
@@ -139,18 +141,20 @@ pub(crate) async fn encode_conversation(
 
 /// The token ids of each prompt.
 pub(crate) async fn encode(
+    held: &Held,
     model: &ModelLease,
     prompts: Vec<Prompt>,
     options: EncodeOptions,
 ) -> Result<Vec<Vec<u32>>, ApiError> {
     let model = model.clone();
-    blocking(move || prompts.par_iter().map(|prompt| prompt.encode(&model, options)).collect())
-        .await
+    let encode = move |prompt: Prompt| prompt.encode(&model, options);
+    held.work(move || prompts.into_par_iter().map(encode).collect()).await
 }
 
 /// The token ids of prompts for infilling: of each, what is generated stands between it and
 /// `suffix`.
 pub(crate) async fn encode_gaps(
+    held: &Held,
     model: &ModelLease,
     prompts: Vec<Prompt>,
     suffix: String,
@@ -161,7 +165,7 @@ pub(crate) async fn encode_gaps(
         return Err(ApiError::invalid("suffix", message));
     };
     let model = model.clone();
-    blocking(move || {
+    held.work(move || {
         let tokenizer = model.tokenizer();
         let bos = tokenizer.bos().filter(|_| add_special && tokenizer.add_bos());
         let plain = EncodeOptions { add_special: false, parse_special: false };
@@ -183,19 +187,6 @@ pub(crate) async fn encode_gaps(
         prompts.into_iter().map(gap).collect()
     })
     .await
-}
-
-/// Runs what may take long, as a long text does, where it holds up no other request.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(ApiError::unavailable("the server is shutting down")),
-        },
-    }
 }
 
 #[cfg(test)]

@@ -67,8 +67,11 @@ pub(crate) async fn create(
     State(state): State<AppState>,
     body: JsonBody,
 ) -> Result<Json<Body>, ApiError> {
-    let fields: Fields = body.read()?;
-    score::refuse(&body)?;
+    let read = |body: &JsonBody| {
+        score::refuse(body)?;
+        body.read::<Fields>()
+    };
+    let (fields, held) = body.parse(read).await?;
     let query = fields.query.ok_or_else(|| ApiError::invalid("query", "`query` is needed"))?;
     let documents = fields.documents.unwrap_or_default();
     let most = state.config().limits.texts;
@@ -81,7 +84,8 @@ pub(crate) async fn create(
     let texts = std::iter::once(query.into_text()).chain(documents.iter().cloned());
     let texts = texts.map(Prompt::Text).collect();
     let params = EmbedParams::default();
-    let embedded = embedding::embed(&state, &model, texts, "documents", params, fields.priority);
+    let embedded =
+        embedding::embed(&state, &held, &model, texts, "documents", params, fields.priority);
     let (vectors, usage) = embedded.await?;
     let scores = vectors[1..].iter().map(|vector| cosine(&vectors[0], vector)).collect();
     let mut documents: Vec<Option<String>> = documents.into_iter().map(Some).collect();

@@ -12,7 +12,7 @@ use axum::Json;
 use axum::extract::State;
 use realizar_runtime::EmbedParams;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 /// The two sides, under each of the names that vLLM has for them.
 #[derive(Debug, Deserialize)]
@@ -58,13 +58,17 @@ struct Item {
     score: f64,
 }
 
+const REFUSED: &[&str] =
+    &["chat_template_kwargs", "instruction", "rank_fields", "truncate_prompt_tokens"];
+const ONLY_ZERO: &[&str] = &["max_tokens_per_doc", "max_tokens_per_query"];
+
 /// Fails on parameters of scores and ranks that cannot be honoured: texts are neither cut nor put
 /// into a template.
 pub(crate) fn refuse(body: &JsonBody) -> Result<(), ApiError> {
-    let map: Map<String, Value> = body.read()?;
+    let map = body.pick(&[REFUSED, ONLY_ZERO].concat())?;
     let root = fields::Fields::root(&map);
-    root.refuse(&["chat_template_kwargs", "instruction", "rank_fields", "truncate_prompt_tokens"])?;
-    for key in ["max_tokens_per_doc", "max_tokens_per_query"] {
+    root.refuse(REFUSED)?;
+    for key in ONLY_ZERO {
         root.only(key, &[json!(0)])?;
     }
     Ok(())
@@ -75,8 +79,11 @@ pub(crate) async fn create(
     State(state): State<AppState>,
     body: JsonBody,
 ) -> Result<Json<Body>, ApiError> {
-    let fields: Fields = body.read()?;
-    refuse(&body)?;
+    let read = |body: &JsonBody| {
+        refuse(body)?;
+        body.read::<Fields>()
+    };
+    let (fields, held) = body.parse(read).await?;
     let need = |texts: Option<Texts>, param: &str| {
         let texts = texts.map(Texts::into_vec).unwrap_or_default();
         let missing =
@@ -94,7 +101,8 @@ pub(crate) async fn create(
     let model = embedding::model(&state, fields.model.as_deref()).await?;
     let texts = first.into_iter().chain(second).map(Prompt::Text).collect();
     let params = EmbedParams::default();
-    let embedded = embedding::embed(&state, &model, texts, "text_2", params, fields.priority);
+    let embedded =
+        embedding::embed(&state, &held, &model, texts, "text_2", params, fields.priority);
     let (vectors, usage) = embedded.await?;
     let (first, second) = vectors.split_at(n_first);
     let item = |(index, b): (usize, &Vec<f32>)| {

@@ -7,6 +7,7 @@ use crate::registry::{ModelLease, Models, Pick};
 use realizar_runtime::ModelOutput;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::Semaphore;
 
 /// What handlers are given; a handle on one shared value.
 #[derive(Debug, Clone)]
@@ -19,6 +20,8 @@ struct Shared {
     /// Whether only programs of this machine reach the server.
     is_local: bool,
     closing: AtomicBool,
+    /// Bytes of bodies that there is room for.
+    bodies: Arc<Semaphore>,
 }
 
 impl AppState {
@@ -29,7 +32,11 @@ impl AppState {
 
     /// The state of a server; `is_local` says that it listens to this machine alone.
     pub(crate) fn reachable(config: ServerConfig, models: Models, is_local: bool) -> Self {
-        Self(Arc::new(Shared { config, models, is_local, closing: AtomicBool::new(false) }))
+        // A single body always has room.
+        let room = config.limits.bodies_bytes.max(config.limits.body_bytes);
+        let bodies = Arc::new(Semaphore::new(room.min(Semaphore::MAX_PERMITS)));
+        let closing = AtomicBool::new(false);
+        Self(Arc::new(Shared { config, models, is_local, closing, bodies }))
     }
 
     /// The settings.
@@ -40,6 +47,11 @@ impl AppState {
     /// The models.
     pub fn models(&self) -> &Models {
         &self.0.models
+    }
+
+    /// Room for bodies that are worked on, in bytes.
+    pub(crate) fn bodies(&self) -> &Arc<Semaphore> {
+        &self.0.bodies
     }
 
     /// Whether only programs of this machine reach the server.

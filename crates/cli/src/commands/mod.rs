@@ -31,7 +31,7 @@ pub(crate) enum Command {
     /// Talk with a model
     Chat(chat::Args),
     /// Serve models over HTTP, by OpenAI's API
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     /// Print the embedding of each text
     Embed(embed::Args),
     /// Fetch a model into the cache

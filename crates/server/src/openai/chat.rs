@@ -112,7 +112,7 @@ pub(crate) async fn create(
     State(state): State<AppState>,
     body: JsonBody,
 ) -> Result<Response, ApiError> {
-    let Chat { job, mut head, stream, shown, parser } = read(&state, &body).await?;
+    let Chat { job, mut head, stream, shown, parser } = read(&state, body).await?;
     let (model, n) = (job.model.clone(), job.n);
     let generation = job.start(&state)?;
     if let Some(usage) = stream {
@@ -138,7 +138,7 @@ pub(crate) async fn render(
     State(state): State<AppState>,
     body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
-    let Chat { job, head, .. } = read(&state, &body).await?;
+    let Chat { job, head, .. } = read(&state, body).await?;
     let Job { prompts, params, .. } = job;
     let mut sampling_params = json!(params.sampling);
     sampling_params["max_tokens"] = json!(params.max_tokens);
@@ -150,21 +150,40 @@ pub(crate) async fn render(
     })))
 }
 
+/// All fields of a request.
+struct AllFields {
+    common: CommonFields,
+    own: Fields,
+    conversation: ConversationFields,
+    grammar: Option<Wanted>,
+    tools: ToolRequest,
+}
+
+impl AllFields {
+    fn read(body: &JsonBody) -> Result<Self, ApiError> {
+        let read = Self {
+            common: body.read()?,
+            own: body.read()?,
+            conversation: body.read()?,
+            grammar: body.read::<GrammarFields>()?.read()?,
+            tools: ToolRequest::from_chat(&body.pick(&ToolRequest::FIELDS)?)?,
+        };
+        refused::check_chat(body)?;
+        Ok(read)
+    }
+}
+
 /// Reads a request and checks it.
-pub(crate) async fn read(state: &AppState, body: &JsonBody) -> Result<Chat, ApiError> {
-    let common: CommonFields = body.read()?;
-    let fields: Fields = body.read()?;
-    let conversation: ConversationFields = body.read()?;
-    let grammar = body.read::<GrammarFields>()?.read()?;
-    let tools = ToolRequest::from_chat(&body.read()?)?;
-    refused::check_chat(body)?;
+pub(crate) async fn read(state: &AppState, body: JsonBody) -> Result<Chat, ApiError> {
+    let (fields, held) = body.parse(AllFields::read).await?;
+    let AllFields { common, own: fields, conversation, grammar, tools } = fields;
     let model = state.model(common.model.as_deref()).await?;
     let limits = &state.config().limits;
     let logprobs = logprobs_of(&fields, &common, limits)?;
     let mut params = common.params(&model, limits, None, logprobs).await?;
     common.require_tokens()?;
     let (n, stream) = (common.answers(&model, limits)?, common.stream()?);
-    let conversation = conversation.render(&model, tools.for_template()).await?;
+    let conversation = conversation.render(&held, &model, tools.for_template()).await?;
     let (mut parser, grammar) = form(&model, &tools, grammar, &conversation)?;
     params.shown_tokens.extend(ChatParser::control_tokens(
         model.tokenizer(),
@@ -182,7 +201,7 @@ pub(crate) async fn read(state: &AppState, body: &JsonBody) -> Result<Chat, ApiE
     // The template writes the special tokens itself.
     let add_special = common.add_special_tokens().unwrap_or(false);
     let text = conversation.text;
-    let prompts = vec![prompt::encode_conversation(&model, text, add_special).await?];
+    let prompts = vec![prompt::encode_conversation(&held, &model, text, add_special).await?];
     check_context(&model, limits, &prompts, "messages", common.asked_most())?;
     let prompt_logprobs = common.prompt_logprobs(limits)?;
     let name = common.model.as_deref().filter(|name| !name.is_empty()).unwrap_or(&model.name);

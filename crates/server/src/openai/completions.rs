@@ -75,7 +75,7 @@ pub(crate) async fn create(
     State(state): State<AppState>,
     body: JsonBody,
 ) -> Result<Response, ApiError> {
-    let completion = read(&state, &body).await?;
+    let completion = read(&state, body).await?;
     let Completion {
         job,
         head,
@@ -156,7 +156,7 @@ pub(crate) async fn render(
     State(state): State<AppState>,
     body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
-    let Completion { job, head, .. } = read(&state, &body).await?;
+    let Completion { job, head, .. } = read(&state, body).await?;
     let Job { prompts, params, .. } = job;
     let rendered = prompts.iter().map(|token_ids| {
         let mut sampling_params = json!(params.sampling);
@@ -171,11 +171,14 @@ pub(crate) async fn render(
     Ok(Json(rendered.collect()))
 }
 
-async fn read(state: &AppState, body: &JsonBody) -> Result<Completion, ApiError> {
-    let common: CommonFields = body.read()?;
-    let fields: Fields = body.read()?;
-    let grammar = body.read::<GrammarFields>()?.read()?;
-    refused::check_completion(body)?;
+async fn read(state: &AppState, body: JsonBody) -> Result<Completion, ApiError> {
+    let read = |body: &JsonBody| {
+        let (common, fields) = (body.read::<CommonFields>()?, body.read::<Fields>()?);
+        let grammar = body.read::<GrammarFields>()?.read()?;
+        refused::check_completion(body)?;
+        Ok((common, fields, grammar))
+    };
+    let ((common, fields, grammar), held) = body.parse(read).await?;
     let model = state.model(common.model.as_deref()).await?;
     let limits = &state.config().limits;
     let n = common.answers(&model, limits)?;
@@ -222,13 +225,13 @@ async fn read(state: &AppState, body: &JsonBody) -> Result<Completion, ApiError>
     let prompts = match fields.suffix.filter(|suffix| !suffix.is_empty()) {
         None => {
             let options = EncodeOptions { add_special, parse_special: true };
-            prompt::encode(&model, prompts, options).await?
+            prompt::encode(&held, &model, prompts, options).await?
         }
         Some(_) if echo => {
             let message = "`suffix` and `echo` exclude one another";
             return Err(ApiError::invalid("suffix", message));
         }
-        Some(suffix) => prompt::encode_gaps(&model, prompts, suffix, add_special).await?,
+        Some(suffix) => prompt::encode_gaps(&held, &model, prompts, suffix, add_special).await?,
     };
     check_context(&model, limits, &prompts, "prompt", common.asked_most())?;
     let text = |prompt| match prompt {

@@ -1,7 +1,7 @@
 //! Conversations: the messages of a request, checked and rendered by the model's chat template.
 
 use crate::error::ApiError;
-use crate::prompt::blocking;
+use crate::extract::Held;
 use crate::reasoning::ReasoningFormat;
 use crate::registry::ModelLease;
 use crate::served::ChatSide;
@@ -60,11 +60,12 @@ impl ConversationFields {
     /// The text of the conversation, in which the model may be told of tools.
     pub(crate) async fn render(
         self,
+        held: &Held,
         model: &ModelLease,
         tools: Option<Vec<Value>>,
     ) -> Result<Rendered, ApiError> {
         let model = model.clone();
-        blocking(move || {
+        held.work(move || {
             let (template, tokenizer) = (model.chat_template()?, model.tokenizer());
             self.render_with(template, tokenizer, model.chat_side()?, tools.as_deref())
         })
@@ -91,7 +92,7 @@ impl ConversationFields {
             return Err(ApiError::invalid("messages", "at least one message is needed"));
         }
         messages.iter().enumerate().try_for_each(|(i, message)| check(i, message, template))?;
-        let mut messages = side.traits.prepare(&messages)?;
+        let mut messages = side.traits.prepare(messages)?;
         let mut in_template = tools;
         if let Some(tools) = tools {
             match side.traits.tools_variable {

@@ -71,7 +71,7 @@ pub(crate) async fn create(
     State(state): State<AppState>,
     body: JsonBody,
 ) -> Result<Json<Body>, ApiError> {
-    let fields: Fields = body.read()?;
+    let (fields, held) = body.parse(JsonBody::read::<Fields>).await?;
     let model = embedding::model(&state, fields.model.as_deref()).await?;
     if let (Some(n), Some((_, width))) = (fields.dimensions, model.engine.model().embedding())
         && !(1..=width).contains(&n)
@@ -81,7 +81,7 @@ pub(crate) async fn create(
     }
     let texts = fields.input.map(|prompts| prompts.0).unwrap_or_default();
     let params = EmbedParams { dimensions: fields.dimensions, ..EmbedParams::default() };
-    let embedded = embedding::embed(&state, &model, texts, "input", params, fields.priority);
+    let embedded = embedding::embed(&state, &held, &model, texts, "input", params, fields.priority);
     let (vectors, usage) = embedded.await?;
     let item = |(index, values)| Item {
         object: "embedding",

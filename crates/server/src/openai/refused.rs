@@ -4,10 +4,7 @@
 
 use crate::error::ApiError;
 use crate::extract::JsonBody;
-use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
-use std::borrow::Cow;
-use std::fmt;
 
 /// A name and whether a value of it asks for nothing.
 pub(crate) type Row = (&'static str, fn(&Value) -> bool);
@@ -58,12 +55,12 @@ pub(crate) const COMPLETIONS: &[Row] =
 
 /// Checks the body of a chat completion.
 pub(crate) fn check_chat(body: &JsonBody) -> Result<(), ApiError> {
-    check(body.bytes(), &[COMMON, CHAT])
+    check(body, &[COMMON, CHAT])
 }
 
 /// Checks the body of a plain completion.
 pub(crate) fn check_completion(body: &JsonBody) -> Result<(), ApiError> {
-    check(body.bytes(), &[COMMON, COMPLETIONS])
+    check(body, &[COMMON, COMPLETIONS])
 }
 
 fn nothing(_: &Value) -> bool {
@@ -117,51 +114,20 @@ fn only_text(value: &Value) -> bool {
     value.as_array().is_some_and(|list| list.iter().all(|kind| kind == "text"))
 }
 
-fn check(body: &[u8], tables: &[&[Row]]) -> Result<(), ApiError> {
-    let mut json = serde_json::Deserializer::from_slice(body);
-    let found = Search { tables }.deserialize(&mut json);
-    match found.map_err(|error| ApiError::malformed(error.to_string()))? {
-        Some(name) => Err(ApiError::unsupported(name)),
-        None => Ok(()),
-    }
-}
-
-/// Looks for the first parameter that asks for something; other fields are skipped, not built.
-struct Search<'a> {
-    tables: &'a [&'a [Row]],
-}
-
-impl<'de> DeserializeSeed<'de> for Search<'_> {
-    type Value = Option<&'static str>;
-
-    fn deserialize<D: serde::Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
-        json.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Search<'_> {
-    type Value = Option<&'static str>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut found = None;
-        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
-            let rows = self.tables.iter().copied().flatten();
-            match rows.copied().find(|(name, _)| *name == key) {
-                None => drop(map.next_value::<IgnoredAny>()?),
-                Some((name, asks_for_nothing)) => {
-                    let value = map.next_value::<Value>()?;
-                    if found.is_none() && !value.is_null() && !asks_for_nothing(&value) {
-                        found = Some(name);
-                    }
-                }
+/// Looks for the first parameter that asks for something.
+fn check(body: &JsonBody, tables: &[&[Row]]) -> Result<(), ApiError> {
+    let rows = || tables.iter().copied().flatten();
+    let names: Vec<&str> = rows().map(|(name, _)| *name).collect();
+    for (found, value) in body.pick(&names)? {
+        let row = rows().find(|(name, _)| *name == found);
+        match row {
+            Some((name, asks_for_nothing)) if !value.is_null() && !asks_for_nothing(&value) => {
+                return Err(ApiError::unsupported(*name));
             }
+            _ => {}
         }
-        Ok(found)
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -171,7 +137,7 @@ mod tests {
     #[test]
     fn what_asks_for_something_is_named() {
         let check = |json: &str, want: Option<&str>| {
-            let error = check(json.as_bytes(), &[COMMON, CHAT, COMPLETIONS]).err();
+            let error = check(&JsonBody::from_text(json), &[COMMON, CHAT, COMPLETIONS]).err();
             let param = error.map(|error| error.body()["error"]["param"].clone());
             assert_eq!(param.as_ref().and_then(Value::as_str), want, "{json}");
         };

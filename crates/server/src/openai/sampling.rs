@@ -83,6 +83,15 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
+impl OneOrMany {
+    fn texts(&self) -> &[String] {
+        match self {
+            Self::One(text) => std::slice::from_ref(text),
+            Self::Many(texts) => texts,
+        }
+    }
+}
+
 /// What an answer has at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MostTokens {
@@ -101,8 +110,15 @@ impl CommonFields {
         logprobs: Option<usize>,
     ) -> Result<GenerateParams, ApiError> {
         let base = &model.sampling;
-        let logit_bias = match self.logit_bias.clone() {
-            Some(biases) => biases.resolve(model).await?,
+        let breakers = self.dry_sequence_breakers.as_deref().unwrap_or_default();
+        check_texts("dry_sequence_breakers", breakers, limits.breakers, limits.breaker_bytes)?;
+        let stop = self.stop.as_ref().map_or(&[][..], OneOrMany::texts);
+        check_texts("stop", stop, limits.stops, limits.stop_bytes)?;
+        let logit_bias = match &self.logit_bias {
+            Some(biases) => {
+                biases.check(model.engine.model().vocab_size(), limits.bias_bytes)?;
+                biases.clone().resolve(model).await?
+            }
             None => base.logit_bias.clone(),
         };
         // Clients write "all" as -1 and as 0.
@@ -151,19 +167,15 @@ impl CommonFields {
         if let Some(samplers) = &self.samplers {
             samplers.apply(&mut sampling)?;
         }
-        let stop = match &self.stop {
-            None => Vec::new(),
-            Some(OneOrMany::One(stop)) => vec![stop.clone()],
-            Some(OneOrMany::Many(stops)) => stops.clone(),
-        };
-        if stop.len() > limits.stops {
-            let message = format!("{} stop texts are more than {}", stop.len(), limits.stops);
-            return Err(ApiError::invalid("stop", message));
-        }
         if stop.iter().any(String::is_empty) {
             return Err(ApiError::invalid("stop", "a stop text is empty"));
         }
         let stop_tokens = self.stop_token_ids.clone().unwrap_or_default();
+        if stop_tokens.len() > limits.stop_tokens {
+            let message =
+                format!("{} tokens are more than {}", stop_tokens.len(), limits.stop_tokens);
+            return Err(ApiError::invalid("stop_token_ids", message));
+        }
         let vocab_size = model.engine.model().vocab_size();
         if let Some(id) = stop_tokens.iter().find(|&&id| id as usize >= vocab_size) {
             let message = format!("token {id} is not in the vocabulary of {vocab_size} tokens");
@@ -183,7 +195,7 @@ impl CommonFields {
         Ok(GenerateParams {
             sampling,
             max_tokens,
-            stop,
+            stop: stop.to_vec(),
             stop_tokens,
             min_tokens,
             ignore_eos: self.ignore_eos.unwrap_or(false),
@@ -321,6 +333,27 @@ impl CommonFields {
 /// The most answers to one prompt. They share its pages, so the engine runs them together.
 pub(crate) fn most_answers(model: &ServedModel, limits: &Limits) -> usize {
     limits.answers.min(model.engine.max_seqs())
+}
+
+/// Texts of which there are no more than `most`, none of them longer than `most_bytes`.
+fn check_texts(
+    param: &str,
+    texts: &[String],
+    most: usize,
+    most_bytes: usize,
+) -> Result<(), ApiError> {
+    let n = texts.len();
+    if n > most {
+        return Err(ApiError::invalid(param, format!("{n} texts are more than {most}")));
+    }
+    match texts.iter().position(|text| text.len() > most_bytes) {
+        None => Ok(()),
+        Some(idx) => {
+            let n = texts[idx].len();
+            let message = format!("a text of {n} bytes is longer than {most_bytes}");
+            Err(ApiError::invalid(format!("{param}[{idx}]"), message))
+        }
+    }
 }
 
 /// A number of answers within the limit.

@@ -34,7 +34,7 @@ const PARTS: [&str; 11] = [
 ];
 
 /// Errors of an operation that takes a body.
-const BODY_ERRORS: [u16; 4] = [400, 408, 413, 415];
+const BODY_ERRORS: [u16; 5] = [400, 408, 413, 415, 503];
 
 /// What one file adds to the document.
 #[derive(Debug, Deserialize)]

@@ -1,6 +1,7 @@
 //! The tools of a request: `tools`, `tool_choice` and `parallel_tool_calls`, checked.
 
 use serde_json::{Map, Value, json};
+use std::collections::HashSet;
 
 use crate::fields::{Fields, InvalidRequest};
 
@@ -83,6 +84,9 @@ impl Default for ToolRequest {
 }
 
 impl ToolRequest {
+    /// The fields of a chat request that [`Self::from_chat`] reads.
+    pub(crate) const FIELDS: [&str; 3] = ["parallel_tool_calls", "tool_choice", "tools"];
+
     /// Reads the three fields of a chat request.
     ///
     /// Fails, naming the parameter, on a tool that is not a function, a name that is malformed or
@@ -139,8 +143,9 @@ impl ToolRequest {
         choice_path: &str,
         name_path: &str,
     ) -> Result<Self, InvalidRequest> {
+        let mut names = HashSet::new();
         for (idx, function) in functions.iter().enumerate() {
-            if functions[..idx].iter().any(|other| other.name == function.name) {
+            if !names.insert(function.name.as_str()) {
                 let path = format!("{tools}[{idx}]");
                 let found = &json!(function.name);
                 return Err(InvalidRequest::value(path, "a name of its own", found));

@@ -57,7 +57,7 @@ fn answer(template: &ChatTemplate) -> Result<(String, String), String> {
         let messages: Vec<Message> = serde_json::from_value(messages).unwrap();
         let options =
             RenderOptions { add_generation_prompt, tools: Some(&tools), ..Default::default() };
-        let messages = traits.prepare(&messages).map_err(|error| error.to_string())?;
+        let messages = traits.prepare(messages).map_err(|error| error.to_string())?;
         template.render(&messages, &options).map_err(|error| error.to_string())
     };
     let user = json!({"role": "user", "content": "How is the weather in Zürich?"});

@@ -148,6 +148,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MIB", default_value = "32", value_parser = positive)]
     #[arg(allow_negative_numbers = true)]
     pub(super) max_body: usize,
+    /// Largest bodies of all requests together that are received, parsed, rendered and encoded, in
+    /// MiB; a further one waits a few seconds and is then refused with status 503
+    #[arg(long, value_name = "MIB", default_value = "128", value_parser = positive)]
+    #[arg(allow_negative_numbers = true)]
+    pub(super) max_bodies: usize,
+    /// Most values of JSON in a body, numbers in lists of token ids aside
+    #[arg(long, value_name = "N", default_value = "100000", value_parser = positive)]
+    #[arg(allow_negative_numbers = true)]
+    pub(super) max_values: usize,
     /// Jinja chat template to use instead of the model's
     #[arg(long, value_name = "FILE", visible_alias = "chat-template-file")]
     pub(super) template: Option<PathBuf>,

@@ -47,6 +47,8 @@ pub(super) fn server_config(args: &Args) -> Result<ServerConfig> {
         allowed_hosts: args.allowed_hosts.clone(),
         limits: Limits {
             body_bytes: args.max_body.saturating_mul(1 << 20),
+            bodies_bytes: args.max_bodies.saturating_mul(1 << 20),
+            values: args.max_values,
             prompt_tokens: args.max_prompt,
             output_tokens: args.max_output,
             ..Limits::default()

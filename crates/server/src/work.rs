@@ -1,0 +1,48 @@
+//! Work beside the threads that serve: what takes long, such as parsing, rendering and encoding a
+//! long text, so that it holds up no stream.
+
+use crate::error::ApiError;
+use std::sync::{Arc, LazyLock};
+use tokio::sync::Semaphore;
+
+/// Bytes of a body up to which it is parsed where it arrived, and beside any number of others: in
+/// a fraction of a millisecond for most.
+pub(crate) const SMALL: usize = 32 << 10;
+
+/// Lets so many works on large requests go on at once that the engines keep their processors.
+/// Those that wait hold their bodies, whose bytes are limited.
+static LARGE: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    Arc::new(Semaphore::new((processors / 4).max(1)))
+});
+
+/// Runs what may take long where it holds up no other request.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(ApiError::unavailable("the server is shutting down")),
+        },
+    }
+}
+
+/// As [`blocking`], for work on a request of so many bytes: that on large ones takes turns.
+pub(crate) async fn sized<T: Send + 'static>(
+    n_bytes: usize,
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    if n_bytes <= SMALL {
+        return blocking(work).await;
+    }
+    let turn = LARGE.clone().acquire_owned().await;
+    blocking(move || {
+        // The turn lasts as long as the work, even if nobody waits for it any more.
+        let result = work();
+        drop(turn);
+        result
+    })
+    .await
+}

@@ -1,0 +1,129 @@
+//! Bodies: how many bytes of them there is room for, and what may be in them.
+
+use super::common::{Answer, CONTEXT, TestServer};
+use realizar_runtime::engine::EngineOptions;
+use realizar_server::ServerConfig;
+use serde_json::{Value, json};
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+fn server(change: impl FnOnce(&mut ServerConfig)) -> TestServer {
+    TestServer::with(change, EngineOptions::default())
+}
+
+fn code(answer: &Answer) -> (u16, Value) {
+    (answer.status, answer.json()["error"]["code"].clone())
+}
+
+#[test]
+fn large_bodies_have_limited_room_together() {
+    const LIMIT: usize = 1 << 20;
+    let server = server(|config| {
+        config.limits.body_bytes = LIMIT;
+        config.limits.bodies_bytes = LIMIT;
+        config.room_timeout = Duration::ZERO;
+    });
+    let large = json!({"content": "a".repeat(LIMIT / 2)});
+    assert_eq!(server.post("/tokenize", &large).status, 200);
+    // A body of which all but the last byte came.
+    let mut slow = server.connect();
+    let head = format!(
+        "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         content-length: {LIMIT}\r\n\r\n"
+    );
+    slow.write_all(head.as_bytes()).expect("write");
+    slow.write_all(&vec![b' '; LIMIT - 1]).expect("write");
+    let start = Instant::now();
+    let refused = loop {
+        let answer = server.post("/tokenize", &large);
+        if answer.status != 200 {
+            break answer;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "there is room for both");
+    };
+    assert_eq!(code(&refused), (503, json!("too_many_bytes")));
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    // Small ones need no room.
+    assert_eq!(server.ok("/tokenize", &json!({"content": "ab"}))["count"], 2);
+    drop(slow);
+    let start = Instant::now();
+    while server.post("/tokenize", &large).status != 200 {
+        assert!(start.elapsed() < Duration::from_secs(60), "the room is not given back");
+    }
+}
+
+#[test]
+fn bodies_have_limited_numbers_of_values() {
+    let server = server(|config| config.limits.values = 100);
+    let messages = |n: usize| vec![json!({"role": "user", "content": "a"}); n];
+    let chat = |n| json!({"model": "tiny", "max_tokens": 1, "messages": messages(n)});
+    let input = |n| json!({"model": "tiny", "max_output_tokens": 1, "input": messages(n)});
+    for (path, few, many) in [
+        ("/v1/chat/completions", chat(20), chat(40)),
+        ("/v1/messages", chat(20), chat(40)),
+        ("/v1/responses", input(20), input(40)),
+        ("/apply-template", chat(20), chat(40)),
+    ] {
+        let answer = server.post(path, &few);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        let answer = server.post(path, &many);
+        assert_eq!(answer.status, 413, "{path}: {}", answer.body);
+        assert!(answer.body.contains("more than the 100 values"), "{}", answer.body);
+    }
+    // Fields that nobody reads count as well, and token ids do not where they are ids.
+    let ask = |more: &str, n: usize| json!({"prompt": [97], "max_tokens": 1, more: vec![97; n]});
+    assert_eq!(
+        code(&server.post("/v1/completions", &ask("x", 200))),
+        (413, json!("body_too_large"))
+    );
+    let ids = json!({"prompt": vec![97; 200], "max_tokens": 1});
+    assert_eq!(server.ok("/v1/completions", &ids)["usage"]["prompt_tokens"], 200);
+    assert_eq!(server.post("/v1/responses", &ask("input", 200)).status, 413);
+}
+
+#[test]
+fn lists_and_texts_of_a_request_are_limited() {
+    let server = server(|_| {});
+    let check = |field: &str, most: Value, more: Value, param: &str| {
+        let ask = |value| json!({"prompt": "a", "max_tokens": 1, field: value});
+        let answer = server.post("/v1/completions", &ask(most));
+        assert_eq!(answer.status, 200, "{field}: {}", answer.body);
+        let answer = server.post("/v1/completions", &ask(more));
+        assert_eq!(answer.status, 400, "{field}: {}", answer.body);
+        assert_eq!(answer.json()["error"]["param"], param, "{}", answer.body);
+    };
+    let texts = |n: usize, len: usize| {
+        json!((0..n).map(|i| format!("{i:\u{20}>len$}")).collect::<Vec<_>>())
+    };
+    check("stop", texts(64, 1024), texts(65, 1024), "stop");
+    check("stop", json!("a".repeat(1024)), json!("a".repeat(1025)), "stop[0]");
+    check("dry_sequence_breakers", texts(64, 64), texts(65, 64), "dry_sequence_breakers");
+    check("dry_sequence_breakers", texts(1, 64), texts(2, 65), "dry_sequence_breakers[0]");
+    check("stop_token_ids", json!(vec![5; 1024]), json!(vec![5; 1025]), "stop_token_ids");
+    let vocab = server.state.models().get("tiny").expect("the model").engine.model().vocab_size();
+    let biases = |n: usize| json!(vec![json!([5, 1]); n]);
+    check("logit_bias", biases(vocab), biases(vocab + 1), "logit_bias");
+    let bias = |len: usize| json!({"a".repeat(len): 1});
+    check("logit_bias", bias(256), bias(257), "logit_bias");
+}
+
+#[test]
+fn pieces_of_long_texts_come_whole() {
+    let server = server(|_| {});
+    let text = "ab\"\n".repeat(3000);
+    let body = json!({"content": text, "with_pieces": true, "return_token_strs": true});
+    let answer = server.ok("/tokenize", &body);
+    let tokens = answer["tokens"].as_array().expect("tokens");
+    let pieces: String = tokens.iter().map(|t| t["piece"].as_str().expect("a text")).collect();
+    let strings = answer["token_strs"].as_array().expect("texts");
+    let joined: String = strings.iter().map(|s| s.as_str().expect("a text")).collect();
+    assert_eq!((&pieces, &joined), (&text, &text));
+    assert_eq!((answer["count"].as_u64(), tokens.len()), (Some(12000), 12000));
+    assert_eq!(answer["max_model_len"], CONTEXT);
+    let plain = server.ok("/tokenize", &json!({"content": text}));
+    let ids: Vec<&Value> = tokens.iter().map(|token| &token["id"]).collect();
+    assert_eq!(json!(ids), plain["tokens"]);
+    assert_eq!(plain["token_strs"], Value::Null);
+    let empty = server.ok("/tokenize", &json!({"content": ""}));
+    assert_eq!((&empty["count"], &empty["tokens"]), (&json!(0), &json!([])));
+}
