@@ -55,6 +55,16 @@ pub struct TlsFiles {
     pub cert: PathBuf,
     /// The private key of the certificate, without a password.
     pub key: PathBuf,
+    /// How often it is looked whether the files are new ones. Those that can be used are taken for
+    /// connections that begin later; with others, those from before are used on.
+    pub renewal: Duration,
+}
+
+impl TlsFiles {
+    /// The files of a certificate and its key, which are looked at every ten seconds.
+    pub fn new(cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        Self { cert: cert.into(), key: key.into(), renewal: Duration::from_secs(10) }
+    }
 }
 
 /// Limits of connections.
@@ -64,10 +74,15 @@ pub struct ConnectionLimits {
     /// closed: a router then tries another server, where waiting in the system's queue would hide
     /// that this one is full.
     pub open: usize,
+    /// Of these, connections from one address, or from one network of IPv6 (`/64`). Further ones are
+    /// answered as those beyond `open`.
+    pub per_address: usize,
     /// The longest time from a connection's beginning, or from the end of an answer, until the
     /// head of the next request has arrived. Those who keep connections for later should give them
     /// up sooner; routers mostly do after 50 to 60 seconds.
     pub idle_timeout: Duration,
+    /// The longest time of a TLS handshake.
+    pub handshake_timeout: Duration,
     /// The longest time in which a client may take nothing of what is sent to it.
     pub stall_timeout: Duration,
     /// Bytes of a stream's events that may wait for its client. One that falls further behind is
@@ -142,7 +157,9 @@ impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             open: 4096,
+            per_address: 1024,
             idle_timeout: Duration::from_secs(75),
+            handshake_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(60),
             backlog_bytes: 16 << 20,
         }

@@ -3,23 +3,23 @@
 
 use crate::config::{ConnectionLimits, ServerConfig};
 use crate::error::Error;
-use crate::tls;
+use crate::tls::Tls;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Sleep, sleep, timeout};
-use tokio_rustls::TlsAcceptor;
+use tokio::time::{MissedTickBehavior, Sleep, interval, sleep, timeout};
 
 /// Connections beyond the limit that are told so; those beyond these are closed without a word.
 const REFUSALS: usize = 64;
@@ -27,6 +27,10 @@ const REFUSALS: usize = 64;
 const REFUSAL_TIME: Duration = Duration::from_secs(5);
 /// How long nothing is accepted after the system refused to, mostly for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+/// The longest head of a request in bytes; a longer one is answered with status 431.
+const HEAD_BYTES: usize = 64 << 10;
+/// The shortest time between two looks at the files of TLS.
+const MIN_RENEWAL: Duration = Duration::from_millis(1);
 /// Longer times are taken as this one, so that sums of times have no end that cannot be told.
 const MAX_TIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -39,22 +43,13 @@ pub(crate) struct Listener {
     tls: Option<Tls>,
 }
 
-#[derive(Clone)]
-struct Tls(TlsAcceptor);
-
-impl std::fmt::Debug for Tls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Tls")
-    }
-}
-
 impl Listener {
     /// Begins to listen.
     ///
     /// # Errors
     /// If a file for TLS cannot be used, or the address cannot be listened on.
     pub(crate) async fn bind(config: &ServerConfig) -> Result<Self, Error> {
-        let tls = config.tls.as_ref().map(|files| tls::acceptor(files).map(Tls)).transpose()?;
+        let tls = config.tls.as_ref().map(Tls::new).transpose()?;
         let (host, port) = (config.host.as_str(), config.port);
         let failed = |source| Error::Bind { address: format!("{host}:{port}"), source };
         let tcp = TcpListener::bind((host, port)).await.map_err(failed)?;
@@ -75,22 +70,34 @@ impl Listener {
         let idle_timeout = limits.idle_timeout.min(MAX_TIME);
         let stall_timeout = limits.stall_timeout.min(MAX_TIME);
         let stopped = stop.clone();
-        let of = |service: &Router, refused: bool, permit: OwnedSemaphorePermit| Connection {
+        let handshake_timeout = limits.handshake_timeout.min(MAX_TIME);
+        let renewal = tls.as_ref().map_or(MAX_TIME, Tls::renewal);
+        let mut renewal = interval(renewal.clamp(MIN_RENEWAL, MAX_TIME));
+        renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let of = |service: &Router, refused: bool, permit: Permit| Connection {
             service: service.clone(),
             tls: tls.clone(),
             refused,
             idle_timeout: if refused { REFUSAL_TIME } else { idle_timeout },
+            handshake_timeout: if refused { REFUSAL_TIME } else { handshake_timeout },
             stall_timeout,
             stop: stopped.clone(),
             _permit: permit,
         };
         let open = Arc::new(Semaphore::new(limits.open.min(Semaphore::MAX_PERMITS)));
+        let addresses = Addresses::default();
         let refusals = Arc::new(Semaphore::new(REFUSALS));
         let mut connections = JoinSet::new();
         let mut is_full = false;
         loop {
-            let stream = tokio::select! {
-                stream = accept(&tcp) => stream,
+            let (stream, address) = tokio::select! {
+                accepted = accept(&tcp) => accepted,
+                _ = renewal.tick(), if tls.is_some() => {
+                    if let Some(tls) = tls.clone() {
+                        tokio::task::spawn_blocking(move || tls.renew());
+                    }
+                    continue;
+                }
                 Some(ended) = connections.join_next() => {
                     if let Err(error) = ended {
                         tracing::error!("a connection failed: {error}");
@@ -101,14 +108,17 @@ impl Listener {
             };
             if let Ok(permit) = open.clone().try_acquire_owned() {
                 is_full = false;
-                connections.spawn(of(&app, false, permit).run(stream));
-                continue;
-            }
-            if !is_full {
+                if let Some(place) = addresses.enter(address.ip(), limits.per_address) {
+                    connections.spawn(of(&app, false, (permit, Some(place))).run(stream));
+                    continue;
+                }
+                tracing::debug!("{} has {} connections", address.ip(), limits.per_address);
+            } else if !is_full {
                 is_full = true;
                 tracing::warn!("{} connections are open; further ones are refused", limits.open);
             }
             if let Ok(permit) = refusals.clone().try_acquire_owned() {
+                let permit = (permit, None);
                 let connection = of(&full, true, permit).run(stream);
                 connections.spawn(async { drop(timeout(REFUSAL_TIME, connection).await) });
             }
@@ -125,11 +135,11 @@ async fn told_to_stop(stop: &mut watch::Receiver<bool>) {
 }
 
 /// The next connection. What goes wrong with a single one, or for a while, is no end.
-async fn accept(listener: &TcpListener) -> TcpStream {
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return stream,
+            Ok(accepted) => return accepted,
             Err(error)
                 if matches!(
                     error.kind(),
@@ -143,6 +153,50 @@ async fn accept(listener: &TcpListener) -> TcpStream {
     }
 }
 
+/// What a connection takes of the limits as long as it is open.
+type Permit = (OwnedSemaphorePermit, Option<Place>);
+
+/// How many connections there are from each address.
+#[derive(Debug, Clone, Default)]
+struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// One connection among those from its address.
+#[derive(Debug)]
+struct Place {
+    addresses: Addresses,
+    of: IpAddr,
+}
+
+impl Addresses {
+    /// Counts a connection, unless there are as many from its address as may be.
+    fn enter(&self, address: IpAddr, most: usize) -> Option<Place> {
+        let of = match address.to_canonical() {
+            // Who has one address of such a network mostly has all.
+            IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) >> 64 << 64).into()),
+            v4 => v4,
+        };
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.get(&of).copied().unwrap_or(0);
+        if count >= most {
+            return None;
+        }
+        counts.insert(of, count + 1);
+        Some(Place { addresses: self.clone(), of })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut counts = self.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.of) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.of);
+            }
+        }
+    }
+}
+
 /// What a connection is served with.
 struct Connection {
     service: Router,
@@ -150,9 +204,10 @@ struct Connection {
     /// It takes one request, to say no to it.
     refused: bool,
     idle_timeout: Duration,
+    handshake_timeout: Duration,
     stall_timeout: Duration,
     stop: watch::Receiver<bool>,
-    _permit: OwnedSemaphorePermit,
+    _permit: Permit,
 }
 
 impl Connection {
@@ -162,8 +217,8 @@ impl Connection {
             tracing::debug!("a connection is slower than it could be: {error}");
         }
         let stream = Patient { io: stream, limit: self.stall_timeout, stalled: None };
-        let Some(Tls(acceptor)) = self.tls.take() else { return self.converse(stream).await };
-        let handshake = timeout(self.idle_timeout, acceptor.accept(stream));
+        let Some(tls) = self.tls.take() else { return self.converse(stream).await };
+        let handshake = timeout(self.handshake_timeout, tls.acceptor.accept(stream));
         let stream = tokio::select! {
             stream = handshake => stream,
             () = told_to_stop(&mut self.stop) => return,
@@ -180,7 +235,7 @@ impl Connection {
         let mut http = http1::Builder::new();
         // The time for a head begins when the connection is idle.
         http.timer(TokioTimer::new()).header_read_timeout(self.idle_timeout);
-        http.keep_alive(!self.refused);
+        http.keep_alive(!self.refused).max_buf_size(HEAD_BYTES);
         let service = TowerToHyperService::new(self.service);
         let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
         let result = tokio::select! {
@@ -300,5 +355,23 @@ mod tests {
             let n = poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, b"abcd")).await;
             assert_eq!(n.map_err(|error| error.kind()), want);
         }
+    }
+
+    #[test]
+    fn connections_are_counted_by_address() {
+        let (addresses, ip) =
+            (Addresses::default(), |text: &str| text.parse().expect("an address"));
+        let enter = |text: &str| addresses.enter(ip(text), 2);
+        let (first, second) = (enter("10.0.0.1"), enter("::ffff:10.0.0.1"));
+        assert!(first.is_some() && second.is_some() && enter("10.0.0.1").is_none());
+        assert!(enter("10.0.0.2").is_some());
+        drop(second);
+        assert!(enter("10.0.0.1").is_some());
+        // A network of IPv6 counts as one.
+        let v6 = (enter("2001:db8::1"), enter("2001:db8::ffff:2"));
+        assert!(v6.0.is_some() && v6.1.is_some() && enter("2001:db8::3").is_none());
+        assert!(enter("2001:db8:0:1::1").is_some());
+        drop((first, v6));
+        assert!(addresses.0.lock().expect("the lock").is_empty());
     }
 }

@@ -78,6 +78,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "4096", value_parser = positive)]
     #[arg(allow_negative_numbers = true)]
     pub(super) max_connections: usize,
+    /// Of these, connections from one address, or from one network of IPv6 (/64)
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = positive)]
+    #[arg(allow_negative_numbers = true)]
+    pub(super) max_connections_per_address: usize,
     /// Seconds after which a connection without a request is closed. What keeps connections for
     /// later, such as a balancer, should give them up sooner
     #[arg(long, value_name = "S", default_value = "75", value_parser = positive)]

@@ -35,9 +35,10 @@ pub(super) fn server_config(args: &Args) -> Result<ServerConfig> {
             .tls_cert
             .clone()
             .zip(args.tls_key.clone())
-            .map(|(cert, key)| TlsFiles { cert, key }),
+            .map(|(cert, key)| TlsFiles::new(cert, key)),
         connections: ConnectionLimits {
             open: args.max_connections,
+            per_address: args.max_connections_per_address,
             idle_timeout: seconds(args.idle_timeout),
             ..ConnectionLimits::default()
         },

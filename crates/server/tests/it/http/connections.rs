@@ -29,7 +29,7 @@ fn tls() {
     let (cert_path, key_path) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
     std::fs::write(&cert_path, cert.pem()).expect("write");
     std::fs::write(&key_path, signing_key.serialize_pem()).expect("write");
-    let files = TlsFiles { cert: cert_path, key: key_path };
+    let files = TlsFiles::new(cert_path, key_path);
     let mut server = server(|config| {
         config.tls = Some(files);
         config.shutdown_grace = Duration::from_secs(60);
@@ -60,6 +60,84 @@ fn tls() {
     assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
     server.wait();
     drop(silent);
+}
+
+#[test]
+fn a_new_certificate_is_taken_while_the_server_runs() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let (cert_path, key_path) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    let write = |name: &str| {
+        let names = ["localhost".to_owned(), name.to_owned()];
+        let CertifiedKey { cert, signing_key } =
+            generate_simple_self_signed(names).expect("a certificate");
+        std::fs::write(&key_path, signing_key.serialize_pem()).expect("write");
+        std::fs::write(&cert_path, cert.pem()).expect("write");
+        let root = Certificate::from_der(cert.der()).to_owned();
+        let tls = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&[root])).build();
+        let agent: ureq::Agent = ureq::Agent::config_builder().tls_config(tls).build().into();
+        agent
+    };
+    let first = write("a.example");
+    let files = TlsFiles::new(cert_path.clone(), key_path.clone());
+    let server =
+        server(|config| config.tls = Some(TlsFiles { renewal: Duration::from_millis(5), ..files }));
+    let url = format!("https://localhost:{}/live", server.address.port());
+    assert!(first.get(&url).call().is_ok());
+    let second = write("a-longer-name.example");
+    let start = Instant::now();
+    while second.get(&url).call().is_err() {
+        assert!(start.elapsed() < Duration::from_secs(60), "the new certificate is not taken");
+    }
+    // Connections that are open stay, and new ones have the new certificate.
+    assert!(first.get(&url).call().is_ok());
+    // What is no certificate is not taken.
+    std::fs::write(&cert_path, "damaged").expect("write");
+    for _ in 0..20 {
+        let fresh = second.clone();
+        assert!(fresh.get(&url).header("connection", "close").call().is_ok());
+    }
+}
+
+#[test]
+fn handshakes_that_take_too_long_are_closed() {
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let (cert_path, key_path) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    std::fs::write(&cert_path, cert.pem()).expect("write");
+    std::fs::write(&key_path, signing_key.serialize_pem()).expect("write");
+    let server = server(|config| {
+        config.tls = Some(TlsFiles::new(cert_path, key_path));
+        config.connections.handshake_timeout = Duration::from_millis(50);
+    });
+    assert_eq!(until_closed(server.connect()), "");
+}
+
+#[test]
+fn connections_of_one_address_are_limited() {
+    let server = server(|config| config.connections.per_address = 1);
+    let first = server.connect();
+    let answer = server.post("/v1/completions", &json!({"prompt": "a"}));
+    assert_eq!(answer.status, 503, "{answer:?}");
+    assert_eq!(answer.json()["error"]["code"], "too_many_connections");
+    drop(first);
+    let start = Instant::now();
+    while server.get("/health").status != 200 {
+        assert!(start.elapsed() < Duration::from_secs(60), "the connection that left still counts");
+    }
+}
+
+#[test]
+fn a_head_that_is_too_long_is_refused() {
+    let server = server(|_| {});
+    let mut connection = server.connect();
+    let head =
+        format!("GET /live HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "a".repeat(1 << 17));
+    // The server may close before it has read all.
+    let _ = connection.write_all(head.as_bytes());
+    let mut answer = [0; 12];
+    connection.read_exact(&mut answer).expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.1 431");
 }
 
 #[test]
