@@ -123,8 +123,8 @@ pub struct Limits {
     pub breakers: usize,
     /// Bytes of a sequence breaker.
     pub breaker_bytes: usize,
-    /// Bytes of a text whose tokens get a bias. There are at most as many biases as the model's
-    /// vocabulary has tokens.
+    /// Bytes of all texts together whose tokens get a bias. There are at most as many biases as the
+    /// model's vocabulary has tokens.
     pub bias_bytes: usize,
     /// The most likely tokens to report at a position.
     pub logprobs: usize,
@@ -182,7 +182,7 @@ impl Default for Limits {
             stop_tokens: 1024,
             breakers: 64,
             breaker_bytes: 64,
-            bias_bytes: 256,
+            bias_bytes: 16 << 10,
             logprobs: 20,
         }
     }

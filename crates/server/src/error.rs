@@ -134,6 +134,9 @@ impl LoadError {
     }
 }
 
+/// Bytes of a message; a longer one is cut.
+const MAX_MESSAGE: usize = 2048;
+
 /// When to come back if models in use leave no room.
 const RETRY_ROOM: Duration = Duration::from_secs(5);
 
@@ -219,11 +222,12 @@ impl Kind {
 
 impl ApiError {
     fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), param: None, retry_after: None, context: None }
+        let message = shortened(message.into());
+        Self { kind, message, param: None, retry_after: None, context: None }
     }
 
     fn of_param(kind: Kind, param: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { param: Some(param.into()), ..Self::new(kind, message) }
+        Self { param: Some(shortened(param.into())), ..Self::new(kind, message) }
     }
 
     /// A parameter has a value that it cannot have.
@@ -385,6 +389,16 @@ impl ApiError {
         }
         json!({"error": error})
     }
+}
+
+/// A text of at most [`MAX_MESSAGE`] bytes: what it repeats of a request may be as long as that.
+fn shortened(mut text: String) -> String {
+    if text.len() > MAX_MESSAGE {
+        text.truncate(text.floor_char_boundary(MAX_MESSAGE));
+        text.shrink_to_fit();
+        text.push('…');
+    }
+    text
 }
 
 impl fmt::Display for ApiError {

@@ -189,6 +189,19 @@ pub(crate) async fn encode_gaps(
     .await
 }
 
+/// Runs what may take long where it holds up no other request.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(ApiError::unavailable("the server is shutting down")),
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,6 +2,7 @@
 //! long text, so that it holds up no stream.
 
 use crate::error::ApiError;
+use crate::prompt::blocking;
 use std::sync::{Arc, LazyLock};
 use tokio::sync::Semaphore;
 
@@ -15,19 +16,6 @@ static LARGE: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     Arc::new(Semaphore::new((processors / 4).max(1)))
 });
-
-/// Runs what may take long where it holds up no other request.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(ApiError::unavailable("the server is shutting down")),
-        },
-    }
-}
 
 /// As [`blocking`], for work on a request of so many bytes: that on large ones takes turns.
 pub(crate) async fn sized<T: Send + 'static>(

@@ -80,10 +80,7 @@ impl Bpe {
         scratch: &mut Scratch,
         out: &mut Vec<u32>,
     ) -> Result<(), Error> {
-        for word in self.pre.split(text)? {
-            self.encode_word(vocab, &text[word], scratch, out)?;
-        }
-        Ok(())
+        self.pre.each_word(text, |word| self.encode_word(vocab, &text[word], scratch, out))
     }
 
     fn encode_word(

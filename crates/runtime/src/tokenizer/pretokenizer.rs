@@ -136,31 +136,40 @@ impl PreTokenizer {
         })
     }
 
-    /// Cuts `text` into words, which cover it completely and in order.
-    pub(super) fn split(&self, text: &str) -> Result<Vec<Range<usize>>, Error> {
-        let mut words: Vec<Range<usize>> = std::iter::once(0..text.len()).collect();
-        for step in &self.steps {
-            let mut next = Vec::with_capacity(words.len() * 2);
-            for word in words {
-                let mut at = word.start;
-                for found in step.find_iter(&text[word.clone()]) {
-                    let found = found.map_err(|source| regex_error(&self.name, source))?;
-                    let (start, end) = (word.start + found.start(), word.start + found.end());
-                    if start > at {
-                        next.push(at..start);
-                    }
-                    if end > start {
-                        next.push(start..end);
-                    }
-                    at = end;
-                }
-                if at < word.end {
-                    next.push(at..word.end);
-                }
+    /// Cuts `text` into words, which cover it completely and in order, and gives `f` the place of
+    /// each. They are not collected: of a long text they would take many times its memory.
+    pub(super) fn each_word(
+        &self,
+        text: &str,
+        mut f: impl FnMut(Range<usize>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.cut(&self.steps, text, 0..text.len(), &mut f)
+    }
+
+    fn cut(
+        &self,
+        steps: &[Regex],
+        text: &str,
+        word: Range<usize>,
+        f: &mut dyn FnMut(Range<usize>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Some((step, rest)) = steps.split_first() else { return f(word) };
+        let mut at = word.start;
+        for found in step.find_iter(&text[word.clone()]) {
+            let found = found.map_err(|source| regex_error(&self.name, source))?;
+            let (start, end) = (word.start + found.start(), word.start + found.end());
+            if start > at {
+                self.cut(rest, text, at..start, f)?;
             }
-            words = next;
+            if end > start {
+                self.cut(rest, text, start..end, f)?;
+            }
+            at = end;
         }
-        Ok(words)
+        if at < word.end {
+            self.cut(rest, text, at..word.end, f)?;
+        }
+        Ok(())
     }
 }
 
@@ -175,8 +184,12 @@ mod tests {
     #[test]
     fn splits_as_the_models_do() {
         let check = |name: &str, text: &str, want: &[&str]| {
-            let words = PreTokenizer::new(name).unwrap().split(text).unwrap();
-            let words: Vec<&str> = words.into_iter().map(|range| &text[range]).collect();
+            let mut words = Vec::new();
+            let mut push = |word: Range<usize>| {
+                words.push(&text[word]);
+                Ok(())
+            };
+            PreTokenizer::new(name).unwrap().each_word(text, &mut push).unwrap();
             assert_eq!(words, want, "{name}: {text:?}");
         };
         check("gpt-2", "Hello  world's 123", &["Hello", " ", " world", "'s", " 123"]);

@@ -2,8 +2,8 @@
 //! of pairs, in which a token may also be given by a text and `false` bans it.
 
 use crate::error::ApiError;
+use crate::prompt::blocking;
 use crate::registry::ModelLease;
-use crate::work::blocking;
 use realizar_runtime::tokenizer::EncodeOptions;
 use serde::de::{Error as _, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -22,17 +22,21 @@ enum Tokens {
 }
 
 impl LogitBias {
-    /// That there are no more biases than `most`, and no text longer than `most_bytes`.
+    /// That there are no more biases than `most`, and no more than `most_bytes` of texts.
     pub(crate) fn check(&self, most: usize, most_bytes: usize) -> Result<(), ApiError> {
         let n = self.0.len();
         if n > most {
             let message = format!("{n} biases are more than the vocabulary's {most} tokens");
             return Err(ApiError::invalid("logit_bias", message));
         }
-        let is_long =
-            |tokens: &Tokens| matches!(tokens, Tokens::Text(text) if text.len() > most_bytes);
-        if self.0.iter().any(|(tokens, _)| is_long(tokens)) {
-            let message = format!("the text of a bias is longer than {most_bytes} bytes");
+        let len = |(tokens, _): &(Tokens, f32)| match tokens {
+            Tokens::Id(_) => 0,
+            Tokens::Text(text) => text.len(),
+        };
+        let n_bytes: usize = self.0.iter().map(len).sum();
+        if n_bytes > most_bytes {
+            let message =
+                format!("the texts of biases have {n_bytes} bytes, more than {most_bytes}");
             return Err(ApiError::invalid("logit_bias", message));
         }
         Ok(())

@@ -4,8 +4,8 @@
 use super::conversation::Rendered;
 use crate::chat_parser::ChatParserOptions;
 use crate::error::ApiError;
+use crate::prompt::blocking;
 use crate::registry::ModelLease;
-use crate::work::blocking;
 use realizar_runtime::constrain::{Constraint, Grammar};
 use serde::Deserialize;
 use serde_json::Value;

@@ -104,7 +104,7 @@ fn lists_and_texts_of_a_request_are_limited() {
     let biases = |n: usize| json!(vec![json!([5, 1]); n]);
     check("logit_bias", biases(vocab), biases(vocab + 1), "logit_bias");
     let bias = |len: usize| json!({"a".repeat(len): 1});
-    check("logit_bias", bias(256), bias(257), "logit_bias");
+    check("logit_bias", bias(1 << 14), bias((1 << 14) + 1), "logit_bias");
 }
 
 #[test]
@@ -126,4 +126,20 @@ fn pieces_of_long_texts_come_whole() {
     assert_eq!(plain["token_strs"], Value::Null);
     let empty = server.ok("/tokenize", &json!({"content": ""}));
     assert_eq!((&empty["count"], &empty["tokens"]), (&json!(0), &json!([])));
+}
+
+#[test]
+fn errors_do_not_repeat_what_is_long() {
+    let server = server(|_| {});
+    let long = "a\u{e9}".repeat(1 << 16);
+    for (path, body) in [
+        ("/v1/completions", json!({"prompt": "a", "model": long})),
+        ("/v1/completions", json!({"prompt": "a", "response_format": {"type": long}})),
+        ("/apply-template", json!({"messages": [{"role": long, "content": "a"}]})),
+        ("/v1/messages", json!({"model": long, "max_tokens": 1, "messages": []})),
+    ] {
+        let answer = server.post(path, &body);
+        assert!((400..500).contains(&answer.status), "{path}: {}", answer.status);
+        assert!(answer.body.len() < 1 << 13, "{path}: {} bytes", answer.body.len());
+    }
 }
