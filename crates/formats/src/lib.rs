@@ -40,6 +40,7 @@
 
 mod bytes;
 mod error;
+mod free_memory;
 mod gguf;
 mod lost_pages;
 mod map;
@@ -50,6 +51,7 @@ mod tensor_type;
 
 pub use bytes::Bytes;
 pub use error::Error;
+pub use free_memory::give_back_freed_memory;
 pub use gguf::Gguf;
 pub use gguf::array::{Array, StrArray};
 pub use gguf::metadata::Metadata;

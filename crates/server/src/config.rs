@@ -44,6 +44,9 @@ pub struct ServerConfig {
     pub shutdown_grace: Duration,
     /// Who is told of each request when it is over.
     pub observer: Option<Arc<dyn RequestObserver>>,
+    /// Gives memory that was freed back to the system, where the program has a way to. It is called
+    /// after work on large requests, at most once a second.
+    pub give_back_memory: Option<fn()>,
     /// How many log records were lost, where the program counts that; `/metrics` tells it.
     pub lost_log_records: Option<Arc<AtomicU64>>,
 }
@@ -148,6 +151,7 @@ impl Default for ServerConfig {
             keep_alive: Duration::from_secs(10),
             shutdown_grace: Duration::from_secs(30),
             observer: None,
+            give_back_memory: None,
             lost_log_records: None,
         }
     }

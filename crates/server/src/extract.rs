@@ -29,6 +29,15 @@ pub(crate) struct JsonBody {
 pub(crate) struct Held {
     n_bytes: usize,
     permit: Option<OwnedSemaphorePermit>,
+    give_back_memory: Option<fn()>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(give_back) = self.give_back_memory.filter(|_| self.n_bytes > work::SMALL) {
+            work::give_back_memory(give_back);
+        }
+    }
 }
 
 impl Held {
@@ -72,7 +81,7 @@ impl JsonBody {
     /// A body with this text, that of a test.
     #[cfg(test)]
     pub(crate) fn from_text(text: &str) -> Self {
-        let held = Held { n_bytes: 0, permit: None };
+        let held = Held { n_bytes: 0, permit: None, give_back_memory: None };
         Self::new(text.as_bytes().to_vec(), 1000, held).expect("few values")
     }
 
@@ -141,7 +150,8 @@ impl FromRequest<AppState> for JsonBody {
         check_type(request.headers())?;
         check_encoding(request.headers())?;
         let config = state.config();
-        let mut held = Held { n_bytes: 0, permit: None };
+        let give_back_memory = config.give_back_memory;
+        let mut held = Held { n_bytes: 0, permit: None, give_back_memory };
         let text = arrival(request, state, &mut held);
         let Ok(text) = tokio::time::timeout(config.body_timeout, text).await else {
             return Err(ApiError::body_timeout(config.body_timeout));

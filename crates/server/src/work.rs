@@ -3,7 +3,9 @@
 
 use crate::error::ApiError;
 use crate::prompt::blocking;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 use tokio::sync::Semaphore;
 
 /// Bytes of a body up to which it is parsed where it arrived, and beside any number of others: in
@@ -33,4 +35,23 @@ pub(crate) async fn sized<T: Send + 'static>(
         result
     })
     .await
+}
+
+/// How long freed memory is kept for the next large request.
+const KEPT: Duration = Duration::from_secs(1);
+/// Whether memory is about to be given back.
+static GIVING_BACK: AtomicBool = AtomicBool::new(false);
+
+/// Gives memory back when a large request is over, with what others have freed until then.
+pub(crate) fn give_back_memory(give_back: fn()) {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    if GIVING_BACK.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    runtime.spawn(async move {
+        tokio::time::sleep(KEPT).await;
+        GIVING_BACK.store(false, Ordering::Relaxed);
+        // The server may be ending.
+        let _ = tokio::task::spawn_blocking(give_back).await;
+    });
 }

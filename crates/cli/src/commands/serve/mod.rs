@@ -35,7 +35,12 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
     let configured = models::configured(args)?;
     let observer = traces.map(Traces::observer);
     let config = config::server_config(args)?;
-    let server_config = ServerConfig { observer, lost_log_records: Some(log::lost()), ..config };
+    let server_config = ServerConfig {
+        observer,
+        lost_log_records: Some(log::lost()),
+        give_back_memory: Some(realizar_formats::give_back_freed_memory),
+        ..config
+    };
     let scheme = if server_config.tls.is_some() { "https" } else { "http" };
     // The engines' threads do the work; those of the server wait and copy.
     let mut runtime = tokio::runtime::Builder::new_multi_thread();

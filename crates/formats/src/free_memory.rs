@@ -1,0 +1,42 @@
+//! Memory that was freed goes back to the system, where the allocator keeps it otherwise.
+
+/// Gives what the program has freed back to the system; what is in use stays.
+///
+/// glibc keeps what lies below a block in use, in a heap per thread: after a large request that is
+/// many times what the program needs. Other allocators are left to themselves.
+pub fn give_back_freed_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    trim();
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[expect(unsafe_code, reason = "a function of C")]
+fn trim() {
+    // SAFETY: it takes no pointers, locks each heap that it looks at, and may be called whenever
+    // memory may be allocated.
+    unsafe { libc::malloc_trim(0) };
+}
+
+#[cfg(all(test, target_os = "linux", target_env = "gnu"))]
+mod tests {
+    use super::*;
+
+    fn resident_bytes() -> usize {
+        let text = std::fs::read_to_string("/proc/self/statm").expect("the process's memory");
+        let pages = text.split(' ').nth(1).expect("a second number");
+        pages.parse::<usize>().expect("a number") * 4096
+    }
+
+    #[test]
+    fn freed_memory_is_given_back() {
+        // Small blocks, of which the last one stays in use.
+        let mut blocks: Vec<Vec<u8>> = (0..1 << 16).map(|_| vec![1; 1 << 10]).collect();
+        let last = blocks.pop();
+        drop(blocks);
+        let before = resident_bytes();
+        give_back_freed_memory();
+        let after = resident_bytes();
+        assert!(before.saturating_sub(after) > 32 << 20, "{before} and {after} bytes");
+        drop(last);
+    }
+}
