@@ -5,6 +5,7 @@ use realizar_runtime::engine::EngineOptions;
 use realizar_server::ServerConfig;
 use serde_json::{Value, json};
 use std::io::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 fn server(change: impl FnOnce(&mut ServerConfig)) -> TestServer {
@@ -142,4 +143,22 @@ fn errors_do_not_repeat_what_is_long() {
         assert!((400..500).contains(&answer.status), "{path}: {}", answer.status);
         assert!(answer.body.len() < 1 << 13, "{path}: {} bytes", answer.body.len());
     }
+}
+
+#[test]
+fn memory_is_given_back_after_large_requests() {
+    static GIVEN: AtomicUsize = AtomicUsize::new(0);
+    let server = server(|config| {
+        config.give_back_memory = Some(|| {
+            GIVEN.fetch_add(1, Ordering::Relaxed);
+        });
+    });
+    assert_eq!(server.ok("/tokenize", &json!({"content": "ab"}))["count"], 2);
+    server.ok("/tokenize", &json!({"content": "a".repeat(1 << 16)}));
+    let start = Instant::now();
+    while GIVEN.load(Ordering::Relaxed) == 0 {
+        assert!(start.elapsed() < Duration::from_secs(60), "no memory is given back");
+        std::thread::yield_now();
+    }
+    assert_eq!(GIVEN.load(Ordering::Relaxed), 1);
 }
