@@ -100,7 +100,7 @@ pub struct Limits {
     pub body_bytes: usize,
     /// Bytes of all bodies together that are received, parsed, rendered and encoded, those of at
     /// most 32 KiB aside. A further one waits for [`ServerConfig::room_timeout`] and is then refused with status 503.
-    /// One body always has room.
+    /// One body always has room. A body takes 256 bytes for each of its values, if that is more.
     pub bodies_bytes: usize,
     /// Values of JSON in a body: objects, lists and what they hold. Numbers in lists of token ids
     /// do not count.

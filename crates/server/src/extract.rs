@@ -12,6 +12,9 @@ use serde_json::{Map, Value};
 use std::fmt;
 use tokio::sync::OwnedSemaphorePermit;
 
+/// The room that a value takes: bytes of memory, beside those of its text.
+const VALUE_BYTES: usize = 256;
+
 /// A JSON body that has arrived. It can be read as several types, each of which takes the fields
 /// that it knows.
 #[derive(Debug)]
@@ -52,7 +55,7 @@ impl Held {
     /// Takes room for a body of `n_bytes`. Small ones need none: their number is that of
     /// connections.
     async fn grow(&mut self, n_bytes: usize, state: &AppState) -> Result<(), ApiError> {
-        self.n_bytes = n_bytes;
+        let n_bytes = n_bytes.min(state.room());
         let has = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         if n_bytes <= work::SMALL || n_bytes <= has {
             return Ok(());
@@ -157,10 +160,14 @@ impl FromRequest<AppState> for JsonBody {
             return Err(ApiError::body_timeout(config.body_timeout));
         };
         let (text, max_values) = (text?, config.limits.values);
-        if text.len() <= work::SMALL {
-            return Self::new(text, max_values, held);
-        }
-        work::sized(text.len(), move || Self::new(text, max_values, held)).await
+        let n_bytes = text.len();
+        let mut body = match n_bytes <= work::SMALL {
+            true => Self::new(text, max_values, held)?,
+            false => work::sized(n_bytes, move || Self::new(text, max_values, held)).await?,
+        };
+        let n_values = body.members.as_ref().map_or(0, Members::n_values).min(max_values);
+        body.held.grow(n_bytes.max(n_values * VALUE_BYTES), state).await?;
+        Ok(body)
     }
 }
 
@@ -180,6 +187,7 @@ async fn arrival(request: Request, state: &AppState, held: &mut Held) -> Result<
         if n_bytes > limit {
             return Err(ApiError::too_large(limit));
         }
+        held.n_bytes = n_bytes;
         held.grow(n_bytes, state).await?;
         text.extend_from_slice(&chunk);
     }

@@ -24,6 +24,12 @@ struct Shared {
     bodies: Arc<Semaphore>,
 }
 
+/// Bytes of room for bodies; a single one always has some.
+fn room(config: &ServerConfig) -> usize {
+    let room = config.limits.bodies_bytes.max(config.limits.body_bytes);
+    room.min(Semaphore::MAX_PERMITS)
+}
+
 impl AppState {
     /// The state of a server that others may reach.
     pub fn new(config: ServerConfig, models: Models) -> Self {
@@ -32,9 +38,7 @@ impl AppState {
 
     /// The state of a server; `is_local` says that it listens to this machine alone.
     pub(crate) fn reachable(config: ServerConfig, models: Models, is_local: bool) -> Self {
-        // A single body always has room.
-        let room = config.limits.bodies_bytes.max(config.limits.body_bytes);
-        let bodies = Arc::new(Semaphore::new(room.min(Semaphore::MAX_PERMITS)));
+        let bodies = Arc::new(Semaphore::new(room(&config)));
         let closing = AtomicBool::new(false);
         Self(Arc::new(Shared { config, models, is_local, closing, bodies }))
     }
@@ -47,6 +51,11 @@ impl AppState {
     /// The models.
     pub fn models(&self) -> &Models {
         &self.0.models
+    }
+
+    /// Bytes of all the room for bodies.
+    pub(crate) fn room(&self) -> usize {
+        room(self.config())
     }
 
     /// Room for bodies that are worked on, in bytes.

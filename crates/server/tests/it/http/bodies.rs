@@ -162,3 +162,29 @@ fn memory_is_given_back_after_large_requests() {
     }
     assert_eq!(GIVEN.load(Ordering::Relaxed), 1);
 }
+
+#[test]
+fn bodies_of_many_values_take_more_room() {
+    const LIMIT: usize = 1 << 20;
+    let server = server(|config| {
+        config.limits.body_bytes = LIMIT;
+        config.limits.bodies_bytes = LIMIT;
+        config.room_timeout = Duration::ZERO;
+    });
+    // Half of the room is taken by a body of which half came.
+    let mut slow = server.connect();
+    let head = format!(
+        "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         content-length: {LIMIT}\r\n\r\n"
+    );
+    slow.write_all(head.as_bytes()).expect("write");
+    slow.write_all(&vec![b' '; LIMIT / 2]).expect("write");
+    let few = json!({"content": "ab", "x": vec![0; 100]});
+    let many = json!({"content": "ab", "x": vec![0; 3000]});
+    let start = Instant::now();
+    while server.post("/tokenize", &many).status == 200 {
+        assert!(start.elapsed() < Duration::from_secs(60), "there is room for both");
+    }
+    assert_eq!(code(&server.post("/tokenize", &many)), (503, json!("too_many_bytes")));
+    assert_eq!(server.post("/tokenize", &few).status, 200);
+}
