@@ -326,6 +326,11 @@ impl ApiError {
         Self::new(Kind::Unavailable, message)
     }
 
+    /// As many requests wait for something as may.
+    pub(crate) fn queue_full(message: impl Into<String>) -> Self {
+        Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::QueueFull, message) }
+    }
+
     /// As many connections are open as may be.
     pub(crate) fn too_many_connections() -> Self {
         let message = "as many connections are open as this server allows; try again";
@@ -507,6 +512,7 @@ impl From<realizar_runtime::Error> for ApiError {
             E::Text(_) | E::Request(_) => Self::malformed(error.to_string()),
             E::PromptTooLong { n_tokens, max } => Self::context_length("prompt", n_tokens, max),
             E::Render(_) => Self::invalid("messages", error.to_string()),
+            E::Constrain(_) => Self::malformed(error.to_string()),
             E::Ended => Self::unavailable(error.to_string()),
             error => Self::internal(error.to_string()),
         }
@@ -555,7 +561,10 @@ mod tests {
         let from = ApiError::from(realizar_runtime::Error::Step("no".to_owned()));
         check(from, 500, "server_error", null.clone(), null.clone());
         let from = ApiError::from(realizar_runtime::Error::Request("no".to_owned()));
-        check(from, 400, request, null, Value::Null);
+        check(from, 400, request, null.clone(), Value::Null);
+        // A grammar that exceeds its limits in the middle of an answer is the request's fault.
+        let follow = realizar_runtime::constrain::Error::Follow("no".to_owned());
+        check(realizar_runtime::Error::from(follow).into(), 400, request, null, Value::Null);
     }
 
     #[test]

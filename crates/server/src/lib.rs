@@ -26,6 +26,7 @@ pub mod anthropic;
 mod app;
 mod auth;
 mod chat_parser;
+mod compile;
 mod config;
 pub mod conversation;
 mod dialects;

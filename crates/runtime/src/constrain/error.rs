@@ -30,6 +30,12 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
+    /// Compiling the grammar took too long.
+    #[error("the grammar was not compiled within {} s", limit.as_secs())]
+    Time {
+        /// How long was waited.
+        limit: std::time::Duration,
+    },
     /// The vocabulary cannot be arranged as a tree of bytes.
     #[error("the vocabulary cannot be constrained: {0}")]
     Vocabulary(String),

@@ -8,7 +8,9 @@
 //! The parsing of text by tokens is the library llguidance's; what is around it here makes sure
 //! that nothing is let through that the grammar does not say.
 
+mod compile;
 mod error;
+mod estimate;
 mod gbnf;
 mod lark;
 mod reasoning;
@@ -18,12 +20,15 @@ mod state;
 mod vocab;
 
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
 
+use llguidance::ParserFactory;
 use llguidance::api::{ParserLimits, TopLevelGrammar};
-use llguidance::{Matcher, ParserFactory};
 
 use crate::panics;
 use crate::tokenizer::Tokenizer;
+pub use compile::CompileHandle;
 pub use error::Error;
 use error::message;
 pub use reasoning::Reasoning;
@@ -38,8 +43,23 @@ pub const MAX_NESTING: usize = 100;
 pub const MAX_REFS: usize = 1000;
 /// The most properties of an object in a JSON schema that may be left out.
 pub const MAX_OPTIONAL: usize = 500;
+/// The largest `multipleOf` in a JSON schema without its decimal point, and the largest least
+/// common multiple of those that apply to one number: the lexer has a state for each remainder.
+pub const MAX_DIVISOR: u64 = 10_000;
 /// The most states of its text that a compiled grammar keeps.
 pub const MAX_LEXER_STATES: usize = 50_000;
+/// The most bytes of a grammar's lexer once it is compiled.
+pub const MAX_GRAMMAR_MEMORY: usize = 64 << 20;
+/// The most fuel of the lexer for compiling a grammar; about a tenth of a microsecond each.
+pub const MAX_COMPILE_FUEL: u64 = 1_000_000;
+/// The most fuel of the lexer for one mask.
+pub const MAX_MASK_FUEL: u64 = 200_000;
+/// The most parser items of one mask.
+pub const MAX_MASK_ITEMS: usize = 50_000;
+/// The most fuel of the lexer for all masks of one answer.
+pub const MAX_ANSWER_FUEL: u64 = 10_000_000;
+/// The longest time that [`Constrainer::compile`] waits.
+pub const MAX_COMPILE_TIME: Duration = Duration::from_secs(20);
 /// The most blanks at the beginning of a line of JSON.
 pub const MAX_INDENT: usize = 64;
 
@@ -89,10 +109,11 @@ pub enum Grammar {
 ///
 /// Grammars may come from anyone, so they are bounded: [`MAX_GRAMMAR_BYTES`] of text,
 /// [`MAX_NESTING`] levels of a JSON schema and [`MAX_REFS`] different targets of its references,
-/// half a million symbols and a million expressions after translation. A compiled grammar keeps
-/// at most [`MAX_LEXER_STATES`] states of its text, which the library puts at 1 to 2 kB each, and
-/// a mask creates at most 50,000 parser items and 200,000 expressions, which it puts at some
-/// 15 ms. Past a limit is an error, never an answer that was not checked.
+/// half a million symbols after translation, [`MAX_COMPILE_FUEL`] for compiling, and
+/// [`MAX_GRAMMAR_MEMORY`] of what comes out. A compiled grammar keeps at most
+/// [`MAX_LEXER_STATES`] states of its text, a mask takes at most [`MAX_MASK_ITEMS`] and
+/// [`MAX_MASK_FUEL`], which the library puts at some 15 ms, and all masks of an answer
+/// [`MAX_ANSWER_FUEL`]. Past a limit is an error, never an answer that was not checked.
 #[derive(Clone)]
 pub struct Constrainer {
     factory: Arc<ParserFactory>,
@@ -110,6 +131,9 @@ impl Constrainer {
             .map_err(|error| Error::Vocabulary(message(&error)))?;
         factory.quiet();
         *factory.limits_mut() = ParserLimits {
+            initial_lexer_fuel: MAX_COMPILE_FUEL,
+            step_lexer_fuel: MAX_MASK_FUEL,
+            step_max_items: MAX_MASK_ITEMS,
             max_lexer_states: MAX_LEXER_STATES,
             max_items_in_row: MAX_ROW_ITEMS,
             verbose_errors: false,
@@ -124,27 +148,56 @@ impl Constrainer {
     ///
     /// # Errors
     /// If the grammar is malformed, is too large or asks for something that is not supported; the
-    /// error says what and where.
+    /// error says what and where. Past [`MAX_COMPILE_TIME`], which no known grammar takes.
     pub fn compile(&self, grammar: &Grammar) -> Result<Constraint, Error> {
-        let (what, translated) = translate(grammar)?;
-        let compile = || {
-            let matcher = Matcher::new(self.factory.create_parser(translated));
-            match matcher.get_error() {
-                Some(problem) => Err(problem),
-                None => Ok(matcher),
-            }
-        };
-        let compiled = std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new()
-                .name("grammar".to_owned())
-                .stack_size(COMPILE_STACK)
-                .spawn_scoped(scope, compile)?;
-            Ok::<_, Error>(thread.join().unwrap_or_else(|panic| {
-                Err(format!("the compiler panicked: {}", panics::text(&*panic)))
-            }))
+        let (sender, receiver) = sync_channel(1);
+        let handle = CompileHandle::default();
+        self.start(grammar.clone(), &handle, move |compiled| {
+            // Who waited may have given up.
+            let _ = sender.send(compiled);
         })?;
+        match receiver.recv_timeout(MAX_COMPILE_TIME) {
+            Ok(compiled) => compiled,
+            Err(RecvTimeoutError::Timeout) => {
+                handle.cancel();
+                Err(Error::Time { limit: MAX_COMPILE_TIME })
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Error::Thread(std::io::Error::other("its thread ended")))
+            }
+        }
+    }
+
+    /// Compiles on a thread of its own, which ends the process no later, and calls `done` there
+    /// when it is over. It is given up, as far as that goes, by `handle`.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn start(
+        &self,
+        grammar: Grammar,
+        handle: &CompileHandle,
+        done: impl FnOnce(Result<Constraint, Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        let (this, handle) = (self.clone(), handle.clone());
+        let work = move || {
+            let compiled = panics::caught(|| this.compile_here(&grammar, &handle));
+            done(compiled.unwrap_or_else(|panic| {
+                tracing::error!("compiling a grammar panicked: {panic}");
+                Err(Error::Thread(std::io::Error::other("the compiler panicked")))
+            }));
+        };
+        std::thread::Builder::new()
+            .name("grammar".to_owned())
+            .stack_size(COMPILE_STACK)
+            .spawn(work)?;
+        Ok(())
+    }
+
+    fn compile_here(&self, grammar: &Grammar, handle: &CompileHandle) -> Result<Constraint, Error> {
+        let (what, translated) = translate(grammar)?;
         let fail = |problem| Error::Grammar { what, at: String::new(), problem };
-        let matcher = compiled.map_err(|problem| fail(message(&problem)))?;
+        let matcher = compile::compile(&self.factory, translated, handle).map_err(fail)?;
         let mut constraint = Constraint::new(matcher, Arc::clone(&self.tokens));
         // A grammar that no text satisfies is found here, and what the first mask of each answer
         // needs is learned.

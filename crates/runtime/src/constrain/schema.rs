@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
-use super::{Error, MAX_GRAMMAR_BYTES, MAX_INDENT, MAX_NESTING, MAX_OPTIONAL, MAX_REFS, regex};
+use super::{Error, MAX_GRAMMAR_BYTES, MAX_INDENT, MAX_NESTING, MAX_REFS, estimate, regex};
 
 pub(super) const WHAT: &str = "JSON schema";
 
@@ -61,6 +61,7 @@ pub(super) fn prepare(schema: &Value) -> Result<Value, Error> {
     while let Some((target, pointer)) = checker.pending.pop() {
         checker.schema(target, &mut pointer.to_owned())?;
     }
+    estimate::check(schema)?;
     let mut prepared = match schema {
         Value::Bool(false) => return Err(fail("", "`false` allows nothing")),
         Value::Object(_) => Cleaner::clean(schema)?,
@@ -75,7 +76,7 @@ pub(super) fn prepare(schema: &Value) -> Result<Value, Error> {
     Ok(Value::Object(prepared))
 }
 
-fn fail(at: &str, problem: impl Into<String>) -> Error {
+pub(super) fn fail(at: &str, problem: impl Into<String>) -> Error {
     Error::Grammar { what: WHAT, at: at.to_owned(), problem: problem.into() }
 }
 
@@ -146,16 +147,6 @@ impl<'a> Checker<'a> {
             }
             ("uniqueItems", Value::Bool(true)) => {
                 Err(fail(at, "the keyword `uniqueItems` is not supported"))
-            }
-            ("properties", Value::Object(schemas))
-                if n_optional(members, schemas) > MAX_OPTIONAL =>
-            {
-                let n = n_optional(members, schemas);
-                let problem = format!(
-                    "{n} properties that are not `required` are too many: at most {MAX_OPTIONAL} of \
-                     an object are supported"
-                );
-                Err(fail(at, problem))
             }
             ("properties" | "patternProperties", Value::Object(schemas)) => {
                 for (name, schema) in schemas {
@@ -356,16 +347,8 @@ fn is_any_name(schema: &Value) -> bool {
     }
 }
 
-/// How many of an object's properties may be left out.
-fn n_optional(members: &Map<String, Value>, properties: &Map<String, Value>) -> usize {
-    let required = members.get("required").and_then(Value::as_array);
-    let required: HashSet<&str> =
-        required.into_iter().flatten().filter_map(Value::as_str).collect();
-    properties.keys().filter(|name| !required.contains(name.as_str())).count()
-}
-
 /// Appends a name to a JSON pointer.
-fn push_segment(at: &mut String, name: &str) {
+pub(super) fn push_segment(at: &mut String, name: &str) {
     at.push('/');
     at.push_str(&name.replace('~', "~0").replace('/', "~1"));
 }

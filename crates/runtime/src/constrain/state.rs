@@ -5,9 +5,9 @@ use std::sync::Arc;
 use llguidance::Matcher;
 use toktrie::SimpleVob;
 
-use super::Error;
 use super::error::message;
 use super::reasoning::{Next, Prelude, Reasoning};
+use super::{Error, MAX_ANSWER_FUEL};
 use crate::tokenizer::Tokenizer;
 
 /// What one tokenizer's constraints share.
@@ -28,6 +28,7 @@ pub struct Constraint {
     matcher: Option<Matcher>, // none: the answer is free
     prelude: Option<Prelude>,
     n_answer: usize, // tokens since the prelude was over
+    fuel: u64,       // what the masks have taken, those of clones in between included
     tokens: Arc<Tokens>,
 }
 
@@ -41,7 +42,7 @@ pub struct TokenMask {
 
 impl Constraint {
     pub(super) fn new(matcher: Matcher, tokens: Arc<Tokens>) -> Self {
-        Self { matcher: Some(matcher), prelude: None, n_answer: 0, tokens }
+        Self { matcher: Some(matcher), prelude: None, n_answer: 0, fuel: 0, tokens }
     }
 
     /// The beginning of an answer that may have reasoning in front of it; what comes behind must
@@ -55,7 +56,7 @@ impl Constraint {
         let answer = answer.unwrap_or_else(|| {
             let (vocab_size, eos_ids) = (tokenizer.vocab_size(), tokenizer.eos_ids().to_vec());
             let tokens = Arc::new(Tokens { vocab_size, eos_ids });
-            Self { matcher: None, prelude: None, n_answer: 0, tokens }
+            Self { matcher: None, prelude: None, n_answer: 0, fuel: 0, tokens }
         });
         Self { prelude: Some(prelude), ..answer }
     }
@@ -118,7 +119,12 @@ impl Constraint {
             let allowed = SimpleVob::alloc_ones(vocab_size);
             return Ok(TokenMask { allowed, vocab_size, is_end: false });
         };
+        if self.fuel > MAX_ANSWER_FUEL {
+            let problem = format!("its masks took more than {MAX_ANSWER_FUEL} units of fuel");
+            return Err(Error::Follow(problem));
+        }
         let mut allowed = matcher.compute_mask_or_eos().map_err(|error| follow(&error))?;
+        self.fuel += matcher.last_step_stats().map_or(0, |stats| stats.lexer_cost);
         // A grammar may name a token that ends the answer; such a token would cut it short.
         if !ended && !self.answer_may_end()? {
             self.tokens.eos_ids.iter().for_each(|&id| allowed.disallow_token(id));

@@ -3,6 +3,7 @@
 
 use super::conversation::Rendered;
 use crate::chat_parser::ChatParserOptions;
+use crate::compile::compile;
 use crate::error::ApiError;
 use crate::prompt::blocking;
 use crate::registry::ModelLease;
@@ -123,14 +124,8 @@ impl GrammarFields {
 impl Wanted {
     /// Compiles the grammar for a model.
     pub(crate) async fn compile(self, model: &ModelLease) -> Result<Constraint, ApiError> {
-        let model = model.clone();
         let Self { param, grammar } = self;
-        blocking(move || {
-            let constrainer = model.constrainer()?;
-            let compiled = constrainer.compile(&grammar);
-            compiled.map_err(|error| ApiError::invalid(param, error.to_string()))
-        })
-        .await
+        compile(model, grammar, param).await
     }
 }
 

@@ -11,6 +11,7 @@ use realizar_runtime::{FinishReason, GenerateParams, LoadOptions, Model};
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 
+mod budget;
 mod reasoning;
 mod refused;
 

@@ -72,6 +72,7 @@ fn a_grammar_that_cannot_be_followed_is_refused_with_its_place() {
     for (more, param) in [
         (json!({"guided_regex": "("}), "guided_regex"),
         (json!({"guided_json": {"not": {}}}), "guided_json"),
+        (json!({"guided_json": {"type": "integer", "multipleOf": 99_999_989}}), "guided_json"),
         (
             json!({"response_format": {"type": "json_schema", "json_schema": {}}}),
             "response_format.json_schema.schema",
