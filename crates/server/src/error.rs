@@ -509,6 +509,7 @@ impl From<realizar_runtime::Error> for ApiError {
         use realizar_runtime::Error as E;
         match error {
             E::Sampling(error) => error.into(),
+            E::Text(tokenizer::Error::Broken { .. }) => Self::internal(error.to_string()),
             E::Text(_) | E::Request(_) => Self::malformed(error.to_string()),
             E::PromptTooLong { n_tokens, max } => Self::context_length("prompt", n_tokens, max),
             E::Render(_) => Self::invalid("messages", error.to_string()),

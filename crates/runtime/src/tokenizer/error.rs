@@ -56,6 +56,15 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
+    /// The encoder failed on a text, because the file that it was made from is damaged.
+    #[error(
+        "`tokenizer.json` is damaged: a text cannot be encoded with it: {}",
+        crate::error::one_line(problem)
+    )]
+    Broken {
+        /// The message of the encoder.
+        problem: String,
+    },
     /// A BPE merge is malformed.
     #[error("merge {rank} (`{text}`) is malformed: {problem}")]
     Merge {

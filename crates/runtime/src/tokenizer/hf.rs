@@ -2,6 +2,10 @@
 //!
 //! The `tokenizers` crate encodes. For decoding, the token texts are turned into bytes once, as
 //! the file's decoder spells them, so that streaming works as for every other tokenizer.
+//!
+//! The crate trusts its file: what is damaged there shows as a panic, at once or with some text.
+//! These are caught and become errors. What it would allocate without looking is checked before,
+//! because that cannot be caught.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -16,11 +20,17 @@ use super::guard::Guard;
 use super::special::{END_OF_GENERATION, END_OF_INFILL};
 use super::vocab::{TokenKind, Vocab};
 use super::{EncodeOptions, Encoder, Error, Tokenizer, byte_level};
+use crate::panics;
 
 /// Ids above this are taken for a damaged file rather than a vocabulary.
 const MAX_VOCAB: usize = 1 << 24;
 /// Holes that the numbering of a small vocabulary may have.
 const MAX_HOLES: usize = 1 << 16;
+
+/// Normalizers of a sequence.
+const MAX_NORMALIZERS: usize = 256;
+/// Bytes that a normalizer puts in for a match.
+const MAX_REPLACEMENT: usize = 64;
 
 /// Encodes through the `tokenizers` crate.
 ///
@@ -32,18 +42,16 @@ pub(super) struct HfEncoder {
 
 impl HfEncoder {
     pub(super) fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, Error> {
-        let encoding = if options.parse_special {
+        if options.parse_special {
             let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
-            inner.encode_fast(text, options.add_special)
+            ids(|| inner.encode_fast(text, options.add_special))
         } else {
             let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
             inner.set_encode_special_tokens(true);
-            let encoding = inner.encode_fast(text, options.add_special);
+            let encoded = ids(|| inner.encode_fast(text, options.add_special));
             inner.set_encode_special_tokens(false);
-            encoding
-        };
-        let encoding = encoding.map_err(|error| Error::Encode { problem: error.to_string() })?;
-        Ok(encoding.get_ids().to_vec())
+            encoded
+        }
     }
 
     /// The ids of a text without the character `mark`; an added token with a mark inside is not
@@ -71,13 +79,22 @@ impl HfEncoder {
             let encoding = parts.into_encoding(None, 0, OffsetType::None)?;
             inner.post_process(encoding, None, add_special)
         };
-        let encoding = encode()
-            .map_err(|error: tokenizers::Error| Error::Encode { problem: error.to_string() })?;
-        Ok(encoding.get_ids().to_vec())
+        ids(encode)
     }
 
     pub(super) fn id_of(&self, text: &str) -> Option<u32> {
         self.inner.read().unwrap_or_else(PoisonError::into_inner).token_to_id(text)
+    }
+}
+
+/// The ids of what is encoded; a panic is an error.
+fn ids(
+    encode: impl FnOnce() -> tokenizers::Result<tokenizers::Encoding>,
+) -> Result<Vec<u32>, Error> {
+    match panics::caught(encode) {
+        Ok(Ok(encoding)) => Ok(encoding.get_ids().to_vec()),
+        Ok(Err(error)) => Err(Error::Encode { problem: error.to_string() }),
+        Err(panic) => Err(Error::Broken { problem: panic }),
     }
 }
 
@@ -149,6 +166,8 @@ struct Document {
     decoder: Value,
     #[serde(default)]
     model: Model,
+    #[serde(default)]
+    normalizer: Value,
 }
 
 /// What is read of its model: the rest is for the `tokenizers` crate.
@@ -175,8 +194,65 @@ impl Model {
     }
 }
 
+/// Refuses normalizers that would allocate more than their text.
+fn check_normalizer(value: &Value) -> Result<(), String> {
+    let steps = value["normalizers"].as_array().map_or(&[][..], Vec::as_slice);
+    if steps.len() > MAX_NORMALIZERS {
+        return Err(format!("{} normalizers are more than {MAX_NORMALIZERS}", steps.len()));
+    }
+    steps.iter().try_for_each(check_normalizer)?;
+    for key in ["content", "prepend"] {
+        let len = value[key].as_str().map_or(0, str::len);
+        if len > MAX_REPLACEMENT {
+            return Err(format!(
+                "a normalizer inserts {len} bytes; at most {MAX_REPLACEMENT} are allowed"
+            ));
+        }
+    }
+    let pattern = &value["pattern"];
+    if [&pattern["String"], &pattern["Regex"]].iter().any(|it| it.as_str() == Some("")) {
+        return Err("a normalizer replaces the empty text".to_owned());
+    }
+    // The table of a character map begins with its length in bytes.
+    if let Some(map) = value["precompiled_charsmap"].as_str() {
+        let n_bytes = map.len() / 4 * 3;
+        let head = base64_u32(map).ok_or("the `precompiled_charsmap` is not in base64")?;
+        if head as usize > n_bytes.saturating_sub(4) {
+            return Err(format!(
+                "the `precompiled_charsmap` of {n_bytes} bytes has a table of {head}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The first four bytes of a text in base64, as a little-endian number.
+fn base64_u32(text: &str) -> Option<u32> {
+    let digit = |byte: u8| match byte {
+        b'A'..=b'Z' => Some(byte - b'A'),
+        b'a'..=b'z' => Some(byte - b'a' + 26),
+        b'0'..=b'9' => Some(byte - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    };
+    let bits = text
+        .as_bytes()
+        .get(..6)?
+        .iter()
+        .try_fold(0_u64, |bits, &byte| Some(bits << 6 | u64::from(digit(byte)?)))?;
+    Some(((bits >> 4) as u32).swap_bytes())
+}
+
 /// Reads the tokenizer of a model directory.
 pub(super) fn load(dir: &Path) -> Result<Tokenizer, Error> {
+    panics::caught(|| read(dir)).unwrap_or_else(|panic| {
+        let problem = format!("the `tokenizers` crate cannot use it: {panic}");
+        Err(json_error(&dir.join("tokenizer.json"), problem))
+    })
+}
+
+fn read(dir: &Path) -> Result<Tokenizer, Error> {
     let path = dir.join("tokenizer.json");
     let bytes = fs::read(&path).map_err(|source| match source.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => Error::Missing { dir: dir.to_owned() },
@@ -189,6 +265,7 @@ pub(super) fn load(dir: &Path) -> Result<Tokenizer, Error> {
         let problem = format!("a merge's second part does not begin with the prefix {prefix:?}");
         return Err(json_error(&path, problem));
     }
+    check_normalizer(&document.normalizer).map_err(|problem| json_error(&path, problem))?;
     let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)
         .map_err(|error| json_error(&path, error.to_string()))?;
     drop(bytes);

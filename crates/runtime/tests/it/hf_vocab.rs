@@ -8,6 +8,7 @@ use std::path::Path;
 
 use realizar_formats::Gguf;
 use realizar_runtime::tokenizer::{EncodeOptions, Tokenizer};
+use serde_json::{Value, json};
 
 const TEXTS: &[&str] = &[
     "",
@@ -44,4 +45,61 @@ fn both_sources_give_the_same_ids() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// A `tokenizer.json` of letters with these parts, and a text of it.
+fn load(name: &str, parts: &Value) -> Result<Vec<u32>, String> {
+    let dir = std::env::temp_dir().join(format!("realizar-hf-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let vocab: serde_json::Map<String, Value> =
+        ('a'..='z').enumerate().map(|(i, c)| (c.to_string(), json!(i))).collect();
+    let mut file = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+        "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+        "decoder": {"type": "Fuse"},
+        "model": {"type": "BPE", "vocab": vocab, "merges": []},
+    });
+    for (key, value) in parts.as_object().unwrap() {
+        file[key] = value.clone();
+    }
+    std::fs::write(dir.join("tokenizer.json"), file.to_string()).unwrap();
+    let options = EncodeOptions { add_special: false, parse_special: false };
+    let ids = Tokenizer::from_hf_dir(&dir).and_then(|tokenizer| {
+        let first = tokenizer.encode("abc", options);
+        // A text that fails leaves the tokenizer as it was.
+        assert_eq!(tokenizer.encode("abc", options).is_ok(), first.is_ok());
+        first
+    });
+    std::fs::remove_dir_all(&dir).unwrap();
+    ids.map_err(|error| error.to_string())
+}
+
+#[test]
+fn damaged_files_are_errors_that_name_them() {
+    assert_eq!(load("whole", &json!({})), Ok(vec![0, 1, 2]));
+    let check = |name: &str, parts: Value, want: &str| {
+        let error = load(name, &parts).unwrap_err();
+        assert!(error.contains("tokenizer.json") && error.contains(want), "{name}: {error}");
+        assert!(!error.contains('\n'), "{error}");
+    };
+    let replace = |pattern: Value, content: &str| {
+        json!({"normalizer": {"type": "Replace",
+        "pattern": pattern, "content": content}})
+    };
+    check("empty", replace(json!({"String": ""}), "x"), "replaces the empty text");
+    check("long", replace(json!({"String": "a"}), &"x".repeat(65)), "inserts 65 bytes");
+    let precompiled = |map: &str| {
+        json!({"normalizer": {"type": "Sequence", "normalizers": [
+        {"type": "Precompiled", "precompiled_charsmap": map}]}})
+    };
+    // Tables of 2^32 - 4, of no and of two entries.
+    check("large", precompiled("/P///w=="), "has a table of 4294967292");
+    check("none", precompiled("AAAAAA=="), "");
+    check("short", precompiled("CAAAAP8DAAD/AwAA"), "");
+    let split = json!({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": ""},
+        "behavior": "Isolated", "invert": false}});
+    assert_eq!(load("split", &split), Ok(vec![0, 1, 2]));
+    let split = json!({"pre_tokenizer": {"type": "Split", "pattern": {"String": ""},
+        "behavior": "MergedWithNext", "invert": true}});
+    assert_eq!(load("inverted", &split), Ok(vec![0, 1, 2]));
 }
