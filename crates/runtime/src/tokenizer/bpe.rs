@@ -8,9 +8,13 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::Error;
+use super::buckets::Buckets;
 use super::index::HashIndex;
 use super::pretokenizer::PreTokenizer;
 use super::vocab::{TokenKind, Vocab};
+
+/// Symbols of a word from which on its pairs are merged by [`Buckets`].
+const LONG_WORD: usize = 4096;
 
 /// Marks a byte without a token, a merged-away symbol, and the ends of the symbol list.
 const NONE: u32 = u32::MAX;
@@ -68,7 +72,35 @@ struct Symbol {
 #[derive(Default)]
 pub(super) struct Scratch {
     symbols: Vec<Symbol>,
-    queue: BinaryHeap<Reverse<(u32, u32, u32, u32)>>, // (rank, position, left id, right id)
+    queue: BinaryHeap<Reverse<(u32, u32)>>, // (rank, position)
+}
+
+/// Pairs that may be merged, by rank and position. A rank tells both tokens of its pair.
+trait Queue {
+    fn add(&mut self, rank: u32, at: u32);
+
+    /// The pair of lowest rank, leftmost first.
+    fn take(&mut self) -> Option<(u32, u32)>;
+}
+
+impl Queue for BinaryHeap<Reverse<(u32, u32)>> {
+    fn add(&mut self, rank: u32, at: u32) {
+        self.push(Reverse((rank, at)));
+    }
+
+    fn take(&mut self) -> Option<(u32, u32)> {
+        self.pop().map(|Reverse(pair)| pair)
+    }
+}
+
+impl Queue for Buckets {
+    fn add(&mut self, rank: u32, at: u32) {
+        self.push(rank, at);
+    }
+
+    fn take(&mut self) -> Option<(u32, u32)> {
+        self.pop()
+    }
 }
 
 impl Bpe {
@@ -155,14 +187,22 @@ impl Bpe {
     /// Merges the pair of lowest rank, leftmost first, until no pair can be merged.
     fn merge(&self, scratch: &mut Scratch) {
         let Scratch { symbols, queue } = scratch;
-        queue.clear();
+        if symbols.len() < LONG_WORD {
+            queue.clear();
+            self.merge_by(symbols, queue);
+        } else {
+            self.merge_by(symbols, &mut Buckets::default());
+        }
+    }
+
+    fn merge_by(&self, symbols: &mut [Symbol], queue: &mut impl Queue) {
         for left in 0..symbols.len().saturating_sub(1) {
             self.consider(symbols, queue, left as u32);
         }
-        while let Some(Reverse((rank, at, left_id, right_id))) = queue.pop() {
+        while let Some((rank, at)) = queue.take() {
             let left = symbols[at as usize];
             let Some(right) = symbols.get(left.next as usize).copied() else { continue };
-            if left.id != left_id || right.id != right_id {
+            if (left.id, right.id) != self.merges.pairs[rank as usize] {
                 continue; // one of the two was merged since
             }
             symbols[at as usize].id = self.merges.results[rank as usize];
@@ -179,19 +219,14 @@ impl Bpe {
     }
 
     /// Queues the merge of the symbol at `at` with the one after it, if there is such a merge.
-    fn consider(
-        &self,
-        symbols: &[Symbol],
-        queue: &mut BinaryHeap<Reverse<(u32, u32, u32, u32)>>,
-        at: u32,
-    ) {
+    fn consider(&self, symbols: &[Symbol], queue: &mut impl Queue, at: u32) {
         let left = symbols[at as usize];
         if let Some(right) = symbols.get(left.next as usize)
             && left.id != NONE
             && right.id != NONE
             && let Some(rank) = self.merges.rank(left.id, right.id)
         {
-            queue.push(Reverse((rank, at, left.id, right.id)));
+            queue.add(rank, at);
         }
     }
 }
@@ -262,5 +297,41 @@ mod tests {
         bpe.encode(&vocab, "a\u{1d}b\u{e9}ab", &mut Scratch::default(), &mut out).unwrap();
         let got: Vec<&[u8]> = out.iter().map(|&id| vocab.piece(id)).collect();
         assert_eq!(got, [b"a".as_slice(), b"b", b"\xc3", b"ab"]);
+    }
+
+    /// Merges as the definition says: the lowest rank, leftmost first, one pair after another.
+    fn plainly(bpe: &Bpe, text: &str) -> Vec<u32> {
+        let mut ids: Vec<u32> = text.bytes().map(u32::from).collect();
+        loop {
+            let pairs = ids.windows(2).enumerate();
+            let ranked = pairs.filter_map(|(at, it)| Some((bpe.merges.rank(it[0], it[1])?, at)));
+            let Some((rank, at)) = ranked.min() else { return ids };
+            ids[at] = bpe.merges.results[rank as usize];
+            ids.remove(at + 1);
+        }
+    }
+
+    #[test]
+    fn words_of_all_lengths_are_merged_as_the_definition_says() {
+        let merges = [("a", "b"), ("b", "c"), ("a", "a"), ("ab", "c"), ("aa", "a"), ("aa", "aa")];
+        let more = [("c", "a"), ("abc", "abc"), ("ca", "bc"), ("aaaa", "aaaa"), ("b", "ab")];
+        let (vocab, bpe) = bpe("gpt-2", &[&merges[..], &more[..]].concat());
+        let mut state = 7_u32;
+        let mut random = |n: usize, letters: u8| -> String {
+            let mut next = || {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                char::from(b'a' + (state >> 24) as u8 % letters)
+            };
+            (0..n).map(|_| next()).collect()
+        };
+        let mut texts = vec!["a".repeat(LONG_WORD + 7), "abc".repeat(LONG_WORD / 2)];
+        for letters in [1, 2, 3, 5] {
+            texts.extend([10, 300, LONG_WORD + 1000].map(|n| random(n, letters)));
+        }
+        for text in texts {
+            let mut out = Vec::new();
+            bpe.encode(&vocab, &text, &mut Scratch::default(), &mut out).unwrap();
+            assert!(out == plainly(&bpe, &text), "{} bytes", text.len());
+        }
     }
 }

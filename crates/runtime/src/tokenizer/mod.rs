@@ -6,6 +6,7 @@
 //! Decoding is the same for both: every token stands for some bytes, see [`StreamDecoder`].
 
 mod bpe;
+mod buckets;
 mod byte_level;
 mod error;
 mod gguf;
