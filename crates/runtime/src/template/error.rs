@@ -35,6 +35,15 @@ pub enum Error {
         /// The limit in bytes.
         limit: usize,
     },
+    /// The template made too much, in strings and lists.
+    #[error("the chat template made more than {}", crate::ByteSize::from(*limit))]
+    Memory {
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The thread for the template cannot be started.
+    #[error("the chat template cannot be run: {0}")]
+    Thread(#[source] std::io::Error),
     /// There is no character left to mark what may not become a control token.
     #[error(
         "the conversation has all of the noncharacters from U+FDD0 to U+FDEF, of which one is needed"

@@ -1,17 +1,18 @@
 //! Chat templates: a conversation becomes the text that the model was trained on.
 //!
 //! Templates are Jinja programs that come with the model and may be hostile. They run with the
-//! settings that transformers gives Jinja2, without access to anything outside, and with limits
-//! on steps, on output and on the repetition of strings and lists. Strings that a template joins to
-//! themselves over and over are not limited: the template machine has no bound on the size of a
-//! value, so such a template can use up the memory of the process. One thing differs: strings
+//! settings that transformers gives Jinja2, without access to anything outside, and with limits on
+//! their size and nesting, on steps, on output and on the bytes of all values that they make; they
+//! are compiled and rendered on threads whose stacks suffice for these. One thing differs: strings
 //! marked as safe for HTML do not make the strings that are joined to them escape, as Jinja2's do.
 
+mod budget;
 mod clock;
 mod error;
 mod guard;
 mod message;
 mod python;
+mod scan;
 mod source;
 
 use std::fmt;
@@ -19,14 +20,22 @@ use std::io;
 use std::time::SystemTime;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde, Value, ValueKind};
-use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
+use minijinja::value::{Kwargs, Rest, Serde, Value, ValueKind, ValueOrKwargs};
+use minijinja::{AutoEscape, Environment, ErrorKind, State, UndefinedBehavior, functions};
 
+use crate::panics;
 pub use error::Error;
 pub use message::{Content, Message};
 
 /// Steps of the template machine after which a render is given up.
-const MAX_STEPS: u64 = 50_000_000;
+const MAX_STEPS: u64 = 5_000_000;
+/// Steps that every template has.
+const MIN_STEPS: u64 = 200_000;
+/// Bytes of the text between tags that a template can write into values, at one step each: a
+/// template with long texts has fewer steps.
+const MAX_COPIED: u64 = 2 << 30;
+/// The stacks for compiling and for rendering. The system gives memory for what is used of them.
+const STACK: usize = 256 << 20;
 /// Bytes of output after which a render is given up.
 const MAX_OUTPUT: usize = 64 << 20;
 
@@ -87,12 +96,21 @@ impl ChatTemplate {
     /// [`Self::render_prompt`].
     ///
     /// Fails if the template refuses the conversation, if it does something that Jinja does not
-    /// allow, or if it exceeds its limits of steps or output.
+    /// allow, or if it exceeds its limits of steps, output or memory.
     pub fn render(
         &self,
         messages: &[Message],
         options: &RenderOptions<'_>,
     ) -> Result<String, Error> {
+        on_a_stack(|| self.render_here(messages, options))
+    }
+
+    fn render_here(
+        &self,
+        messages: &[Message],
+        options: &RenderOptions<'_>,
+    ) -> Result<String, Error> {
+        budget::begin();
         let environment = self.environment(options);
         let mut variables: Vec<(String, Value)> = vec![
             ("messages".to_owned(), Value::from(Serde(messages))),
@@ -109,6 +127,7 @@ impl ChatTemplate {
         variables.push((
             "strftime_now".to_owned(),
             Value::from_function(move |format: &str| {
+                budget::count(format.len().saturating_mul(16))?;
                 clock::strftime(now, format)
                     .map_err(|problem| minijinja::Error::new(ErrorKind::InvalidOperation, problem))
             }),
@@ -123,7 +142,13 @@ impl ChatTemplate {
         if output.full {
             return Err(Error::Output { limit: MAX_OUTPUT });
         }
-        result.map_err(|error| failed(&error))?;
+        if budget::is_exceeded() {
+            return Err(Error::Memory { limit: budget::MAX_MADE });
+        }
+        result.map_err(|error| match error.kind() {
+            ErrorKind::OutOfFuel => Error::Steps { limit: environment.fuel().unwrap_or(MAX_STEPS) },
+            _ => failed(&error),
+        })?;
         Ok(String::from_utf8_lossy(&output.bytes).into_owned())
     }
 
@@ -157,8 +182,27 @@ impl fmt::Display for Raised {
 
 impl std::error::Error for Raised {}
 
+/// Runs on a thread with a stack for what a template may nest.
+fn on_a_stack<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("template".to_owned()).stack_size(STACK);
+        let thread = thread.spawn_scoped(scope, work).map_err(Error::Thread)?;
+        thread.join().unwrap_or_else(|panic| {
+            let problem = format!("it panicked: {}", panics::text(&*panic));
+            Err(Error::Render { problem })
+        })
+    })
+}
+
 /// An environment set up as transformers sets up Jinja2, holding the one template.
 fn compile(text: &str) -> Result<Environment<'static>, Error> {
+    let text = source::without_generation_tags(text);
+    let checked = scan::check(&text).map_err(|problem| Error::Syntax { problem })?;
+    on_a_stack(|| compile_here(checked))
+}
+
+fn compile_here(checked: scan::Checked) -> Result<Environment<'static>, Error> {
+    let steps = MAX_COPIED / checked.longest_data.max(1) as u64;
     let syntax_error = |error: minijinja::Error| Error::Syntax { problem: describe(&error) };
     let mut environment = Environment::new();
     let mut syntax = SyntaxConfig::builder();
@@ -166,9 +210,10 @@ fn compile(text: &str) -> Result<Environment<'static>, Error> {
     environment.set_syntax(syntax.build().map_err(syntax_error)?);
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_fuel(Some(MAX_STEPS));
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_fuel(Some(steps.clamp(MIN_STEPS, MAX_STEPS)));
+    budget::wrap(&mut environment);
     environment.set_formatter(|out, _state, value| {
+        budget::count_text(value)?;
         let mut text = String::new();
         python::write_str(value, &mut text)?;
         out.write_str(&text).map_err(minijinja::Error::from)
@@ -176,11 +221,13 @@ fn compile(text: &str) -> Result<Environment<'static>, Error> {
     environment
         .add_filter("tojson", |value: &Value, kwargs: Kwargs| python::tojson(value, &kwargs));
     environment.add_filter("string", |value: &Value| {
+        budget::count_text(value)?;
         let mut text = String::new();
         python::write_str(value, &mut text).map(|()| text)
     });
     for name in ["escape", "e", "forceescape"] {
         environment.add_filter(name, |value: &Value| {
+            budget::count_text(value)?;
             let mut text = String::new();
             python::write_str(value, &mut text).map(|()| python::escape(&text))
         });
@@ -198,13 +245,24 @@ fn compile(text: &str) -> Result<Environment<'static>, Error> {
         use ValueKind::{Iterable, Map, Seq, String, Undefined};
         matches!(value.kind(), Undefined | String | Seq | Iterable | Map)
     });
+    for (name, original) in [
+        ("dict", Value::from_function(functions::dict)),
+        ("namespace", Value::from_function(functions::namespace)),
+    ] {
+        environment.add_function(
+            name,
+            move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+                let args = args.into_values();
+                args.iter().try_for_each(budget::count_text)?;
+                original.call(state, &args)
+            },
+        );
+    }
     environment.add_function("raise_exception", |message: &str| -> Result<Value, _> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, "raised")
             .with_source(Raised(message.to_owned())))
     });
-    environment
-        .add_template_owned(source::NAME, source::without_generation_tags(text))
-        .map_err(syntax_error)?;
+    environment.add_template_owned(source::NAME, checked.text).map_err(syntax_error)?;
     Ok(environment)
 }
 
@@ -220,9 +278,6 @@ fn describe(error: &minijinja::Error) -> String {
 }
 
 fn failed(error: &minijinja::Error) -> Error {
-    if error.kind() == ErrorKind::OutOfFuel {
-        return Error::Steps { limit: MAX_STEPS };
-    }
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
         if let Some(Raised(message)) = cause.downcast_ref() {
@@ -324,7 +379,7 @@ mod tests {
             "steps",
         );
         check("{% for a in range(9999) %}{{ 'abcdefgh' * 9999 }}{% endfor %}", "more than");
-        check("{{ 'a' * 99999999999 }}", "too large");
+        check("{{ 'a' * 99999999999 }}", "made more than 512.00 MiB");
         check("{% include 'file' %}", "file");
     }
 }

@@ -8,6 +8,7 @@ use std::fmt::Write;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
+use super::budget;
 use crate::tokenizer::MARKS;
 
 /// Nesting deeper than this is an error, as it is in Python.
@@ -141,6 +142,8 @@ pub(super) fn indent(
             " ".repeat(n)
         }
     };
+    let n_lines = text.matches('\n').count() + 1;
+    budget::count(text.len().saturating_add(n_lines.saturating_mul(space.len())))?;
     let mut out = String::with_capacity(text.len());
     for (i, line) in text.split('\n').enumerate() {
         if i > 0 {
@@ -205,6 +208,8 @@ pub(super) fn tojson(value: &Value, kwargs: &Kwargs) -> Result<Value, Error> {
         sort_keys: kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
     };
     kwargs.assert_all_used()?;
+    let indent = style.indent.as_ref().map_or(0, String::len);
+    budget::count_json(value, indent + style.item_separator.len() + style.key_separator.len())?;
     let mut out = String::new();
     style.write(value, &mut out, 0)?;
     Ok(Value::from(out))
