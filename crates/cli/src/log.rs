@@ -31,7 +31,7 @@ enum Entry {
     Flush(SyncSender<()>),
 }
 
-/// How many records were lost, for who reports it.
+/// The number of records that were lost, to be reported.
 pub(crate) fn lost() -> Arc<AtomicU64> {
     LOST.clone()
 }

@@ -6,7 +6,7 @@
 //! and a page of its bytes. No other setting of the model changes what is packed. A
 //! file that does not fit to the byte is never used, but written anew; like a model
 //! file it is not read as a whole, so single bits that flip on the disk are not noticed.
-//! Who can write to the file decides what the model computes, so one that others may write
+//! Whoever can write to the file decides what the model computes, so one that others may write
 //! to is not used either (see `own_file.rs`).
 //!
 //! What is in the memory is the backend's business; nothing here knows a layout.

@@ -171,7 +171,7 @@ impl Addresses {
     /// Counts a connection, unless there are as many from its address as may be.
     fn enter(&self, address: IpAddr, most: usize) -> Option<Place> {
         let of = match address.to_canonical() {
-            // Who has one address of such a network mostly has all.
+            // Whoever has one address of such a network mostly has all.
             IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) >> 64 << 64).into()),
             v4 => v4,
         };

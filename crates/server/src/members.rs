@@ -1,4 +1,4 @@
-//! The members of a JSON object as places in its text, so that each is built once, by who wants it,
+//! The members of a JSON object as places in its text, so that each is built once, by what reads it,
 //! and the others never.
 //!
 //! A structure that is built of JSON may take a hundred times the memory of the text: `[0],` is four

@@ -153,7 +153,7 @@ impl Constrainer {
         let (sender, receiver) = sync_channel(1);
         let handle = CompileHandle::default();
         self.start(grammar.clone(), &handle, move |compiled| {
-            // Who waited may have given up.
+            // The receiver may have given up.
             let _ = sender.send(compiled);
         })?;
         match receiver.recv_timeout(MAX_COMPILE_TIME) {

@@ -113,7 +113,7 @@ impl Worker {
         if let Some(reason) = worked.err().or(self.lost.take())
             && let Err(panic) = panics::caught(|| self.shared.fail(&reason))
         {
-            tracing::error!("who is told of the engine's end panicked: {panic}");
+            tracing::error!("the listener for the engine's end panicked: {panic}");
         }
     }
 

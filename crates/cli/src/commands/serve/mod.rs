@@ -79,7 +79,7 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
         // From before the line on that tells of the server, so that who reads it can end it.
         let guard = interrupt::Guard::new();
         let terminated = termination()?;
-        // Who does not read it is served all the same.
+        // The server runs whether it is read or not.
         if let Err(error) = ui::line(&format!("listening on {scheme}://{address}")) {
             tracing::warn!("cannot write the address to standard output: {error:#}");
         }
