@@ -111,7 +111,7 @@ fn a_model_of_the_hub_is_pulled_into_its_own_folder() {
 fn nothing_that_a_hub_says_becomes_a_path_outside() {
     for (commit, name, headers) in [
         ("../../../../../../evil", "m.gguf", vec![]),
-        ("/tmp/evil", "m.gguf", vec![]),
+        ("/evil", "m.gguf", vec![]),
         (COMMIT, "../../../evil.gguf", vec![]),
         (COMMIT, "/evil.gguf", vec![]),
         (COMMIT, "a/../../evil.gguf", vec![]),

@@ -242,7 +242,11 @@ impl Worker {
 
     /// Ends every request, for want of time.
     fn cancel_all(&mut self) {
-        self.end_all(|_| true, |job, shared| job.fail(Error::Ended, &shared.stats));
+        self.fail_all(|| Error::Ended);
+    }
+
+    fn fail_all(&mut self, error: impl Fn() -> Error) {
+        self.end_all(|_| true, |job, shared| job.fail(error(), &shared.stats));
     }
 
     fn end_all(&mut self, which: impl Fn(&Job) -> bool, last: impl Fn(&mut Job, &Shared)) {
@@ -415,8 +419,7 @@ impl Worker {
     fn lose(&mut self, reason: &str) {
         tracing::error!("the engine has ended: {reason}");
         self.shared.closed.store(true, Ordering::Relaxed);
-        let error = || Error::Step(reason.to_owned());
-        self.end_all(|_| true, |job, shared| job.fail(error(), &shared.stats));
+        self.fail_all(|| Error::Step(reason.to_owned()));
         self.lost = Some(reason.to_owned());
     }
 

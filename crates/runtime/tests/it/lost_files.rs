@@ -4,6 +4,7 @@
 
 use crate::common::quantized::write_quantized;
 use crate::common::tiny::tiny;
+use crate::packed_cache::packed_file;
 use realizar_formats::{Error as FormatError, survive_lost_pages};
 use realizar_quant::BlockType;
 use realizar_runtime::backend::cpu::CpuBackend;
@@ -121,8 +122,7 @@ fn a_truncated_file_of_packed_weights_is_an_error() {
     let packed_cache = PackedCache::Dir(dir.path().join("packed"));
     let options = LoadOptions { packed_cache, ..LoadOptions::default() };
     drop(Model::load(&path, &cpu(), &options).unwrap());
-    let packed = std::fs::read_dir(dir.path().join("packed")).unwrap().next().unwrap();
-    let packed = packed.unwrap().path();
+    let packed = packed_file(&dir.path().join("packed"));
     let model = Model::load(&path, &cpu(), &options).unwrap();
     let engine = Engine::start(model, EngineOptions::default()).unwrap();
     let (error, _) = truncate_below(&engine, &packed);
@@ -133,7 +133,7 @@ fn a_truncated_file_of_packed_weights_is_an_error() {
     assert_eq!(answer(&Engine::start(model, EngineOptions::default()).unwrap()).len(), 5);
 }
 
-/// The CPU, for whom a file is truncated before the weights are taken.
+/// The CPU, which truncates a file before it takes the weights.
 #[derive(Debug)]
 struct Cutting(PathBuf);
 

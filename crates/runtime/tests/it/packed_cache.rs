@@ -22,7 +22,7 @@ fn logits(path: &Path, packed_cache: PackedCache) -> Vec<u32> {
 }
 
 /// The one file of packed weights in a directory.
-fn packed_file(dir: &Path) -> PathBuf {
+pub(crate) fn packed_file(dir: &Path) -> PathBuf {
     let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let mut packed: Vec<_> =
         files.filter(|path| path.extension().is_some_and(|e| e == "packed")).collect();

@@ -1,7 +1,7 @@
 //! What compiling and following a grammar may take, whoever wrote it.
 
 use realizar_runtime::constrain::{
-    CompileHandle, Error, Grammar, MAX_ANSWER_FUEL, MAX_COMPILE_FUEL, MAX_DIVISOR,
+    CompileHandle, Constraint, Error, Grammar, MAX_ANSWER_FUEL, MAX_COMPILE_FUEL, MAX_DIVISOR,
 };
 use serde_json::{Map, Value, json};
 
@@ -74,21 +74,21 @@ fn many_properties_and_alternatives_are_refused_at_the_start() {
     check(json!({"allOf": [any("a"), any("b")]}), "multiply to");
 }
 
+/// Takes random letters `a` and `b` for as long as the grammar's limits allow.
+pub(super) fn follow_letters(mut constraint: Constraint) -> Result<(), Error> {
+    let mut random = Random(3);
+    for _ in 0..60_000 {
+        constraint.compute_mask()?;
+        constraint.accept(u32::from(b'a') + random.below(2) as u32)?;
+    }
+    Ok(())
+}
+
 #[test]
 fn an_answer_has_fuel_for_all_its_masks() {
     const { assert!(MAX_ANSWER_FUEL > MAX_COMPILE_FUEL) };
     // Each state has as many expressions as there were `a` in the last 2000 characters.
     let wide = Grammar::Regex("(a|b)*a(a|b){2000}".to_owned());
-    let start = constrainer().compile(&wide).unwrap();
-    let mut random = Random(3);
-    let mut follow = || -> Result<(), Error> {
-        let mut constraint = start.clone();
-        for _ in 0..60_000 {
-            constraint.compute_mask()?;
-            constraint.accept(u32::from(b'a') + random.below(2) as u32)?;
-        }
-        Ok(())
-    };
-    let error = follow().unwrap_err().to_string();
+    let error = follow_letters(constrainer().compile(&wide).unwrap()).unwrap_err().to_string();
     assert!(error.contains("its masks took more than 10000000 units of fuel"), "{error}");
 }

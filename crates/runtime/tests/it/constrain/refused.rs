@@ -1,9 +1,10 @@
 //! Grammars that are refused, and limits against hostile ones.
 
-use realizar_runtime::constrain::{Error, Grammar};
+use realizar_runtime::constrain::Grammar;
 use serde_json::{Value, json};
 
-use super::{Random, constrainer, gbnf, lark};
+use super::budget::follow_letters;
+use super::{constrainer, gbnf, lark};
 
 #[test]
 fn errors_say_what_and_where() {
@@ -100,16 +101,6 @@ fn hostile_grammars_end_in_an_error_or_in_a_bounded_constraint() {
 
     // An expression with 2^24 states: the answer fails when the memory for them is used up.
     let wide = Grammar::Regex("(a|b)*a(a|b){24}".to_owned());
-    let start = constrainer.compile(&wide).unwrap();
-    let mut random = Random(3);
-    let mut follow = || -> Result<(), Error> {
-        let mut constraint = start.clone();
-        for _ in 0..60_000 {
-            constraint.compute_mask()?;
-            constraint.accept(u32::from(b'a') + random.below(2) as u32)?;
-        }
-        Ok(())
-    };
-    let error = follow().unwrap_err().to_string();
+    let error = follow_letters(constrainer.compile(&wide).unwrap()).unwrap_err().to_string();
     assert!(error.contains("too many states: 50000"), "{error}");
 }

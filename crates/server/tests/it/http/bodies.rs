@@ -5,6 +5,7 @@ use realizar_runtime::engine::EngineOptions;
 use realizar_server::ServerConfig;
 use serde_json::{Value, json};
 use std::io::Write as _;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,24 +17,37 @@ fn code(answer: &Answer) -> (u16, Value) {
     (answer.status, answer.json()["error"]["code"].clone())
 }
 
-#[test]
-fn large_bodies_have_limited_room_together() {
-    const LIMIT: usize = 1 << 20;
-    let server = server(|config| {
+/// The room of the servers below, in bytes.
+const LIMIT: usize = 1 << 20;
+
+/// A server with room for one body of that size, for which nothing waits.
+fn server_with_room() -> TestServer {
+    server(|config| {
         config.limits.body_bytes = LIMIT;
         config.limits.bodies_bytes = LIMIT;
         config.room_timeout = Duration::ZERO;
-    });
-    let large = json!({"content": "a".repeat(LIMIT / 2)});
-    assert_eq!(server.post("/tokenize", &large).status, 200);
-    // A body of which all but the last byte came.
-    let mut slow = server.connect();
+    })
+}
+
+/// A connection on which `n_bytes` of a body of that size have been sent.
+fn begin_body(server: &TestServer, n_bytes: usize) -> TcpStream {
+    let mut connection = server.connect();
     let head = format!(
         "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          content-length: {LIMIT}\r\n\r\n"
     );
-    slow.write_all(head.as_bytes()).expect("write");
-    slow.write_all(&vec![b' '; LIMIT - 1]).expect("write");
+    connection.write_all(head.as_bytes()).expect("write");
+    connection.write_all(&vec![b' '; n_bytes]).expect("write");
+    connection
+}
+
+#[test]
+fn large_bodies_have_limited_room_together() {
+    let server = server_with_room();
+    let large = json!({"content": "a".repeat(LIMIT / 2)});
+    assert_eq!(server.post("/tokenize", &large).status, 200);
+    // A body of which all but the last byte came.
+    let slow = begin_body(&server, LIMIT - 1);
     let start = Instant::now();
     let refused = loop {
         let answer = server.post("/tokenize", &large);
@@ -165,20 +179,9 @@ fn memory_is_given_back_after_large_requests() {
 
 #[test]
 fn bodies_of_many_values_take_more_room() {
-    const LIMIT: usize = 1 << 20;
-    let server = server(|config| {
-        config.limits.body_bytes = LIMIT;
-        config.limits.bodies_bytes = LIMIT;
-        config.room_timeout = Duration::ZERO;
-    });
+    let server = server_with_room();
     // Half of the room is taken by a body of which half came.
-    let mut slow = server.connect();
-    let head = format!(
-        "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
-         content-length: {LIMIT}\r\n\r\n"
-    );
-    slow.write_all(head.as_bytes()).expect("write");
-    slow.write_all(&vec![b' '; LIMIT / 2]).expect("write");
+    let _slow = begin_body(&server, LIMIT / 2);
     let few = json!({"content": "ab", "x": vec![0; 100]});
     let many = json!({"content": "ab", "x": vec![0; 3000]});
     let start = Instant::now();

@@ -7,6 +7,7 @@ use realizar_server::{ServerConfig, TlsFiles};
 use serde_json::json;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
@@ -21,15 +22,29 @@ fn until_closed(mut connection: TcpStream) -> String {
     text
 }
 
+/// Waits until a connection that has left does not count any more.
+fn wait_for_room(server: &TestServer) {
+    let start = Instant::now();
+    while server.get("/health").status != 200 {
+        assert!(start.elapsed() < Duration::from_secs(60), "the connection that left still counts");
+    }
+}
+
+/// Writes a new certificate for these names, and its key; also the root that trusts it.
+fn certificate(dir: &Path, names: &[&str]) -> (TlsFiles, Certificate<'static>) {
+    let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(names).expect("a certificate");
+    let files = TlsFiles::new(dir.join("cert.pem"), dir.join("key.pem"));
+    std::fs::write(&files.key, signing_key.serialize_pem()).expect("write");
+    std::fs::write(&files.cert, cert.pem()).expect("write");
+    (files, Certificate::from_der(cert.der()).to_owned())
+}
+
 #[test]
 fn tls() {
-    let CertifiedKey { cert, signing_key } =
-        generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let dir = tempfile::tempdir().expect("temporary directory");
-    let (cert_path, key_path) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
-    std::fs::write(&cert_path, cert.pem()).expect("write");
-    std::fs::write(&key_path, signing_key.serialize_pem()).expect("write");
-    let files = TlsFiles::new(cert_path, key_path);
+    let (files, root) = certificate(dir.path(), &["localhost"]);
     let mut server = server(|config| {
         config.tls = Some(files);
         config.shutdown_grace = Duration::from_secs(60);
@@ -42,7 +57,6 @@ fn tls() {
         let tls = TlsConfig::builder().root_certs(roots).build();
         ureq::Agent::config_builder().tls_config(tls).build().into()
     };
-    let root = Certificate::from_der(cert.der()).to_owned();
     let trusting = agent(RootCerts::new_with_certs(&[root]));
     let url = format!("https://localhost:{}", server.address.port());
     let mut answer = trusting.get(format!("{url}/health")).call().expect("an answer");
@@ -65,25 +79,19 @@ fn tls() {
 #[test]
 fn a_new_certificate_is_taken_while_the_server_runs() {
     let dir = tempfile::tempdir().expect("temporary directory");
-    let (cert_path, key_path) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
     let write = |name: &str| {
-        let names = ["localhost".to_owned(), name.to_owned()];
-        let CertifiedKey { cert, signing_key } =
-            generate_simple_self_signed(names).expect("a certificate");
-        std::fs::write(&key_path, signing_key.serialize_pem()).expect("write");
-        std::fs::write(&cert_path, cert.pem()).expect("write");
-        let root = Certificate::from_der(cert.der()).to_owned();
+        let (files, root) = certificate(dir.path(), &["localhost", name]);
         let tls = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&[root])).build();
         let agent: ureq::Agent = ureq::Agent::config_builder().tls_config(tls).build().into();
-        agent
+        (files, agent)
     };
-    let first = write("a.example");
-    let files = TlsFiles::new(cert_path.clone(), key_path.clone());
+    let (files, first) = write("a.example");
+    let cert_path = files.cert.clone();
     let server =
         server(|config| config.tls = Some(TlsFiles { renewal: Duration::from_millis(5), ..files }));
     let url = format!("https://localhost:{}/live", server.address.port());
     assert!(first.get(&url).call().is_ok());
-    let second = write("a-longer-name.example");
+    let (_, second) = write("a-longer-name.example");
     let start = Instant::now();
     while second.get(&url).call().is_err() {
         assert!(start.elapsed() < Duration::from_secs(60), "the new certificate is not taken");
@@ -100,14 +108,10 @@ fn a_new_certificate_is_taken_while_the_server_runs() {
 
 #[test]
 fn handshakes_that_take_too_long_are_closed() {
-    let CertifiedKey { cert, signing_key } =
-        generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let dir = tempfile::tempdir().expect("temporary directory");
-    let (cert_path, key_path) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
-    std::fs::write(&cert_path, cert.pem()).expect("write");
-    std::fs::write(&key_path, signing_key.serialize_pem()).expect("write");
+    let (files, _) = certificate(dir.path(), &["localhost"]);
     let server = server(|config| {
-        config.tls = Some(TlsFiles::new(cert_path, key_path));
+        config.tls = Some(files);
         config.connections.handshake_timeout = Duration::from_millis(50);
     });
     assert_eq!(until_closed(server.connect()), "");
@@ -121,10 +125,7 @@ fn connections_of_one_address_are_limited() {
     assert_eq!(answer.status, 503, "{answer:?}");
     assert_eq!(answer.json()["error"]["code"], "too_many_connections");
     drop(first);
-    let start = Instant::now();
-    while server.get("/health").status != 200 {
-        assert!(start.elapsed() < Duration::from_secs(60), "the connection that left still counts");
-    }
+    wait_for_room(&server);
 }
 
 #[test]
@@ -167,10 +168,7 @@ fn connections_beyond_the_limit_are_refused() {
     assert_eq!(server.get("/health").status, 503);
     assert_eq!(server.get("/live").json(), json!({"status": "ok"}));
     drop(first);
-    let start = Instant::now();
-    while server.get("/health").status != 200 {
-        assert!(start.elapsed() < Duration::from_secs(60), "the connection that left still counts");
-    }
+    wait_for_room(&server);
 }
 
 #[test]
