@@ -1,5 +1,6 @@
 //! What can go wrong between a path and its logits.
 
+use crate::base::printable::{MAX_CHARS, one_line, shown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -140,7 +141,7 @@ pub enum Error {
         /// The file or directory that it was looked for in.
         path: PathBuf,
         /// What is wrong.
-        source: Arc<crate::tokenizer::Error>,
+        source: Arc<crate::text::tokenizer::Error>,
     },
     /// The chat template is malformed.
     #[error("{}", in_file(path, &source.to_string()))]
@@ -148,14 +149,14 @@ pub enum Error {
         /// The file or directory that it was found in.
         path: PathBuf,
         /// What is wrong.
-        source: Arc<crate::template::Error>,
+        source: Arc<crate::text::template::Error>,
     },
     /// A text cannot be encoded or an id cannot be decoded.
     #[error("{}", one_line(&.0.to_string()))]
-    Text(#[from] crate::tokenizer::Error),
+    Text(#[from] crate::text::tokenizer::Error),
     /// A conversation cannot be rendered.
     #[error("{}", one_line(&.0.to_string()))]
-    Render(#[from] crate::template::Error),
+    Render(#[from] crate::text::template::Error),
     /// The weights or the settings of the model lead to no numbers.
     #[error(
         "{}: the model's output is not finite: its weights or settings are corrupt; \
@@ -168,10 +169,10 @@ pub enum Error {
     },
     /// A sampling parameter is out of range.
     #[error(transparent)]
-    Sampling(#[from] crate::sampling::Error),
+    Sampling(#[from] crate::text::sampling::Error),
     /// A grammar cannot be used, or cannot be followed.
     #[error(transparent)]
-    Constrain(#[from] crate::constrain::Error),
+    Constrain(#[from] crate::text::constrain::Error),
     /// The key-value cache is full or cannot be laid out.
     #[error(transparent)]
     Kv(#[from] realizar_kvcache::Error),
@@ -258,35 +259,11 @@ impl Error {
     /// Names the model at `path` where its output is at fault, of which logits cannot tell.
     pub(crate) fn of_model(self, path: &Path) -> Self {
         match self {
-            Self::Sampling(crate::sampling::Error::Logit { .. }) => {
+            Self::Sampling(crate::text::sampling::Error::Logit { .. }) => {
                 Self::NotFinite { path: path.to_owned() }
             }
             error => error,
         }
-    }
-}
-
-/// The most characters of a text from a file in a message.
-const MAX_CHARS: usize = 160;
-
-/// A text that comes from a file as one line: control characters escaped.
-pub(crate) fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
-            line.extend(c.escape_default());
-        } else {
-            line.push(c);
-        }
-    }
-    line
-}
-
-/// As [`one_line`], and shortened.
-pub(crate) fn shown(text: &str) -> String {
-    match text.char_indices().nth(MAX_CHARS) {
-        Some((end, _)) => one_line(&text[..end]) + "…",
-        None => one_line(text),
     }
 }
 
@@ -307,9 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_of_files_become_short_lines() {
-        assert_eq!(shown("a\nb\u{1b}[0m"), "a\\nb\\u{1b}[0m");
-        assert_eq!(shown(&"x".repeat(1000)).chars().count(), MAX_CHARS + 1);
+    fn a_text_of_a_file_becomes_one_line() {
         let error = Error::UnusedTensor {
             path: "m.gguf".into(),
             tensor: "a\nb".to_owned(),

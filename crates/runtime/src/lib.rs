@@ -1,6 +1,23 @@
 //! Models as graphs, plans and backends; tokenizers, chat templates, sampling,
 //! generation.
 //!
+//! The modules are floors: the lowest comes first, and each uses only those before it.
+//!
+//! | floor | what it holds |
+//! |---|---|
+//! | [`text`] | tokenizers, chat templates, sampling and grammars: text and ids, no model |
+//! | [`checkpoint`] | model files: their settings, and their tensors by name |
+//! | [`graph`] | operations, what a weight is, fusions, the split in parts, the plan |
+//! | [`architectures`] | from a checkpoint's settings and weights to a graph, a file per family |
+//! | [`backend`] | from a plan to an executable on a device, and what it reports |
+//! | [`run`] | a loaded model: its parts on their devices, and steps of sequences |
+//! | [`generate`] | one request: an answer, an embedding, a saved session |
+//! | [`engine`] | many requests at once |
+//! | [`measure`] | speed, and how well a text is predicted |
+//!
+//! Below them all are sizes in messages and [panics as values](panics). [`Error`] is the error of all
+//! but [`text`], whose modules have their own.
+//!
 //! A [`Model`] is loaded from a GGUF file or a Hugging Face directory onto a
 //! [`backend::Backend`]. Its architecture records a [`graph::Graph`], which is
 //! fused, laid out as a [`plan::Plan`] and run for ragged batches over a paged
@@ -31,52 +48,39 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod answer;
-pub mod backend;
-mod bench;
-pub mod checkpoint;
-pub mod config;
-pub mod constrain;
-pub mod device;
-mod embedding;
-pub mod engine;
-mod error;
-mod fingerprint;
-mod generate;
-pub mod graph;
-mod memory;
-pub mod metrics;
-mod model;
-mod models;
-mod own_file;
-mod packed_cache;
-pub mod panics;
-mod perplexity;
-mod placement;
-pub mod plan;
-pub mod rope;
-mod runner;
-pub mod sampling;
-mod session_file;
-pub mod template;
-pub mod tokenizer;
-pub mod weights;
+mod base;
+pub use base::{ByteSize, panics};
 
-pub use bench::BenchTest;
-pub use embedding::{EmbedParams, Pooling};
+pub mod text;
+pub use text::{constrain, sampling, template, tokenizer};
+
+mod error;
 pub use error::{DeviceFault, Error};
-pub use fingerprint::Fingerprint;
-pub use generate::{
-    Event, FinishReason, GenerateParams, Generation, Session, StopCause, Timings, TokenEvent,
-    TopLogprob,
-};
-pub use memory::{ByteSize, MemoryUse};
-pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model, ModelOutput};
-pub use models::{supported_gguf, supported_hf};
-pub use packed_cache::{PackedCache, PackedFiles};
-pub use perplexity::Perplexity;
-pub use placement::{PlacedPart, Placement};
-pub use runner::{Chunk, OutputRows, Outputs, Runner, SeqId};
+
+pub mod checkpoint;
+pub use checkpoint::Pooling;
+
+pub mod graph;
+pub use graph::{plan, weights};
+
+pub mod architectures;
+pub use architectures::{ModelOutput, config, rope, supported_gguf, supported_hf};
+
+pub mod backend;
+pub use backend::{Fingerprint, MemoryUse, PackedCache, PackedFiles, metrics};
+
+pub mod run;
+pub use run::{Chunk, DEFAULT_MAX_SEQ_LEN, LayerSplit, LoadOptions, Model, OutputRows, Outputs};
+pub use run::{PlacedPart, Placement, Runner, SeqId, device};
+
+pub mod generate;
+pub use generate::{EmbedParams, Event, FinishReason, GenerateParams, Generation, Session};
+pub use generate::{StopCause, Timings, TokenEvent, TopLogprob};
+
+pub mod engine;
+
+pub mod measure;
+pub use measure::{BenchTest, Perplexity};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 use crate::shell;
 
 mod crates;
+mod floors;
 mod layers;
 mod lexer;
 mod links;
@@ -47,6 +48,13 @@ pub(crate) fn run() -> Result<()> {
     let root = shell::root();
     let files = files()?;
     let architectures = seam::architectures(&files);
+    let mut roots = floors::Roots::default();
+    for file in &files {
+        let Some("lib.rs" | "main.rs") = file.file_name().and_then(|name| name.to_str()) else {
+            continue;
+        };
+        roots.read(file, &std::fs::read_to_string(root.join(file))?);
+    }
     let mut findings = Vec::new();
     for file in &files {
         let Ok(bytes) = std::fs::read(root.join(file)) else { continue };
@@ -57,6 +65,7 @@ pub(crate) fn run() -> Result<()> {
             Some("rs") => {
                 findings.extend(source::check(file, &text));
                 findings.extend(seam::check(file, &text, &architectures));
+                findings.extend(floors::check(file, &text, &roots));
             }
             Some("wgsl") => findings.extend(seam::check_shader(file, &text, &architectures)),
             Some("md") => findings.extend(links::check(&root, file, &text)),

@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 use super::Finding;
 use super::lexer::code_only;
 
-const MODELS: &str = "crates/runtime/src/models";
+const ARCHITECTURES: &str = "crates/runtime/src/architectures";
 /// Where no model may be named.
 const DEVICES: &[&str] = &["crates/runtime/src/backend", "crates/kernels-"];
 /// Words that only code for a device has.
 const DEVICE_WORDS: &[&str] = &["backend", "cpu", "gpu", "cuda", "wgpu", "kernels"];
 /// How the names of the kernels' crates begin.
 const DEVICE_CRATES: &str = "realizar_kernels";
-/// Files of the models' folder that are no architecture.
-const SHARED: &[&str] = &["mod", "pieces"];
+/// Files of that folder that are no architecture.
+const SHARED: &[&str] = &["config", "hf", "loader", "mod", "output", "pieces", "rope"];
 
-/// The architectures: the files of the models' folder.
+/// The names of the architectures: the files of their folder.
 pub(super) fn architectures(files: &[PathBuf]) -> BTreeSet<String> {
-    let of_models = files.iter().filter(|file| file.starts_with(MODELS));
+    let of_models = files.iter().filter(|file| file.starts_with(ARCHITECTURES));
     let stems = of_models.filter_map(|file| file.file_stem()?.to_str());
     stems.filter(|stem| !SHARED.contains(stem)).map(str::to_owned).collect()
 }
@@ -47,7 +47,7 @@ pub(super) fn check_shader(
 /// Check one Rust file; `architectures` are the names that devices do not know.
 pub(super) fn check(file: &Path, text: &str, architectures: &BTreeSet<String>) -> Vec<Finding> {
     let path = file.to_string_lossy();
-    let is_model = file.starts_with(MODELS);
+    let is_model = file.starts_with(ARCHITECTURES);
     let is_device = DEVICES.iter().any(|prefix| path.starts_with(prefix));
     if !is_model && !is_device {
         return Vec::new();
@@ -60,7 +60,7 @@ pub(super) fn check(file: &Path, text: &str, architectures: &BTreeSet<String>) -
                 let message = format!("`{word}`: a model does not know devices");
                 findings.push(Finding::new(file, idx + 1, message));
             }
-            if is_device && (architectures.contains(&word) || word == "models") {
+            if is_device && (architectures.contains(&word) || word == "architectures") {
                 let message = format!("`{word}`: a device does not know models");
                 findings.push(Finding::new(file, idx + 1, message));
             }
@@ -81,20 +81,25 @@ mod tests {
 
     #[test]
     fn each_side_knows_only_its_own() {
-        let files = ["mod", "pieces", "llama", "gpt2"].map(|f| format!("{MODELS}/{f}.rs").into());
+        let files = ["mod", "pieces", "rope/hf", "llama", "gpt2"]
+            .map(|f| format!("{ARCHITECTURES}/{f}.rs").into());
         let names = architectures(&files);
         assert_eq!(names.iter().map(String::as_str).collect::<Vec<_>>(), ["gpt2", "llama"]);
         let backend = "crates/runtime/src/backend/cpu/mod.rs";
         let cases = [
-            ("crates/runtime/src/models/llama.rs", "use crate::backend::cpu;\n", 2),
-            ("crates/runtime/src/models/llama.rs", "use realizar_kernels_wgpu::Gpu;\n", 2),
-            ("crates/runtime/src/models/llama.rs", "use realizar_kernels_metal::X;\n", 1),
-            ("crates/runtime/src/models/llama.rs", "// Not for the cpu.\nfn llama() {}\n", 0),
-            (backend, "use crate::models::llama;\n", 2),
+            ("crates/runtime/src/architectures/llama.rs", "use crate::backend::cpu;\n", 2),
+            ("crates/runtime/src/architectures/llama.rs", "use realizar_kernels_wgpu::Gpu;\n", 2),
+            ("crates/runtime/src/architectures/llama.rs", "use realizar_kernels_metal::X;\n", 1),
+            (
+                "crates/runtime/src/architectures/llama.rs",
+                "// Not for the cpu.\nfn llama() {}\n",
+                0,
+            ),
+            (backend, "use crate::architectures::llama;\n", 2),
             (backend, "fn f(backend: Gpt2) {}\n", 1),
             (backend, "fn gpu(\"llama\": &str) {}\n", 0),
             ("crates/kernels-wgpu/src/rope.rs", "/// As in llama.\nenum Llama {}\n", 1),
-            ("crates/runtime/src/model.rs", "use crate::{backend, models};\n", 0),
+            ("crates/runtime/src/run/model.rs", "use crate::{architectures, backend};\n", 0),
         ];
         for (file, text, expected) in cases {
             assert_eq!(check(Path::new(file), text, &names).len(), expected, "{file} {text}");

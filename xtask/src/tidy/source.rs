@@ -31,11 +31,12 @@ pub(super) fn check(file: &Path, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// The number of lines before `#[cfg(test)] mod …` at the file's end; all lines without it.
+/// The number of lines before `#[cfg(test)] mod …`, or one for tests of one system, at the file's end; all lines without it.
 pub(super) fn code_lines(text: &str) -> usize {
     let lines: Vec<&str> = text.lines().collect();
     let tests = lines.windows(2).position(|pair| {
-        pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && !pair[1].ends_with(';')
+        let is_test = pair[0] == "#[cfg(test)]" || pair[0].starts_with("#[cfg(all(test,");
+        is_test && pair[1].starts_with("mod ") && !pair[1].ends_with(';')
     });
     tests.unwrap_or(lines.len())
 }

@@ -7,19 +7,24 @@
 
 mod batch;
 pub mod cpu;
+pub(crate) mod fingerprint;
+mod memory;
+pub mod metrics;
+pub(crate) mod packed_cache;
 pub(crate) mod stages;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 
 pub use batch::{Batch, BatchGroup, BatchSeq, Role, SeqTable};
+pub use fingerprint::Fingerprint;
+pub use memory::MemoryUse;
+pub use packed_cache::{PackedCache, PackedFiles};
 
 use crate::Error;
 use crate::graph::Fusions;
-use crate::memory::MemoryUse;
-use crate::metrics::DispatchMetrics;
-use crate::packed_cache::PackedFiles;
-use crate::plan::Plan;
-use crate::weights::Weights;
+use crate::graph::plan::Plan;
+use crate::graph::weights::Weights;
+use metrics::DispatchMetrics;
 use realizar_formats::FileWatch;
 use realizar_kvcache::{KvLayout, PageCopy, PageId};
 use std::fmt;

@@ -6,8 +6,8 @@
 //! its output in; nothing is copied here and nothing allocated.
 
 use crate::Error;
+use crate::backend::metrics::DispatchMetrics;
 use crate::backend::{Batch, Executable};
-use crate::metrics::DispatchMetrics;
 use realizar_formats::FileWatch;
 use realizar_kvcache::{PageCopy, PageId};
 use std::sync::Arc;

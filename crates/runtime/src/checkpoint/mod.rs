@@ -10,6 +10,7 @@ mod pooling;
 
 pub use gguf_settings::GgufSettings;
 pub use hf_settings::HfSettings;
+pub use pooling::Pooling;
 
 use crate::Error;
 use realizar_formats::{Gguf, SafeTensors, Tensor};

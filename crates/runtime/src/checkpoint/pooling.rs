@@ -1,11 +1,32 @@
-//! What a checkpoint says of how its embeddings are pooled: a key of the metadata in a GGUF file,
+//! How hidden states become an embedding, and what a checkpoint says of it: a key of the metadata in a GGUF file,
 //! the folders of sentence-transformers in a Hugging Face directory.
 
 use super::{Checkpoint, GgufSettings, HfSettings};
 use crate::Error;
-use crate::embedding::Pooling;
 use serde::Deserialize;
+use std::fmt;
 use std::path::{Component, Path, PathBuf};
+
+/// How the hidden states of a text become one vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Pooling {
+    /// That of the last token, which has seen all others.
+    Last,
+    /// The mean of all.
+    Mean,
+    /// That of the first token.
+    Cls,
+}
+
+impl fmt::Display for Pooling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Last => "last",
+            Self::Mean => "mean",
+            Self::Cls => "cls",
+        })
+    }
+}
 
 /// The list of what a model of sentence-transformers does, one after the other.
 const MODULES: &str = "modules.json";

@@ -7,7 +7,7 @@
 use super::job::{Key, Run};
 use crate::Error;
 use crate::backend::Role;
-use crate::runner::{Chunk, Outputs, Runner, SeqId};
+use crate::run::{Chunk, Outputs, Runner, SeqId};
 use std::collections::HashMap;
 
 /// A draft model with the texts that it follows.

@@ -6,8 +6,9 @@
 
 use super::job::{Run, Stage};
 use super::schedule::{Planned, Wanted};
-use crate::constrain::{Constraint, TokenMask};
-use crate::{Error, panics};
+use crate::Error;
+use crate::base::panics;
+use crate::text::constrain::{Constraint, TokenMask};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// A constraint that is worked on.
@@ -57,7 +58,7 @@ impl Masks {
         let tasks = &mut self.tasks;
         for planned in planned.iter().filter(|planned| planned.wanted != Wanted::None) {
             let run = planned.run;
-            let mut take = |(answer, state): (usize, &mut crate::answer::Answer)| {
+            let mut take = |(answer, state): (usize, &mut crate::generate::answer::Answer)| {
                 let constraint = state.take_constraint();
                 tasks.extend(constraint.map(|constraint| Task {
                     run,

@@ -46,16 +46,19 @@ pub use request::{
 };
 pub use stats::{EngineStats, FinishCounts, Histogram};
 
-use crate::answer::Answer;
-use crate::config::Config;
-use crate::embedding::{Pooler, Pooling};
+use crate::Error;
+use crate::architectures::ModelOutput;
+use crate::architectures::config::Config;
+use crate::backend::MemoryUse;
+use crate::backend::metrics::DispatchMetrics;
+use crate::base::panics;
+use crate::checkpoint::Pooling;
+use crate::generate::answer::Answer;
 use crate::generate::check_len;
-use crate::memory::MemoryUse;
-use crate::metrics::DispatchMetrics;
-use crate::model::{Model, ModelOutput};
-use crate::template::ChatTemplate;
-use crate::tokenizer::Tokenizer;
-use crate::{Error, panics};
+use crate::generate::embedding::Pooler;
+use crate::run::Model;
+use crate::text::template::ChatTemplate;
+use crate::text::tokenizer::Tokenizer;
 use draft::Draft;
 use job::{Submission, Work};
 use masks::Masks;

@@ -5,8 +5,8 @@ use super::request::{EngineEvent, PromptLogprob};
 use super::schedule::{Planned, Wanted};
 use super::stats::Counters;
 use crate::Error;
-use crate::answer::{Answer, Next, Scratch};
-use crate::runner::OutputRows;
+use crate::generate::answer::{Answer, Next, Scratch};
+use crate::run::OutputRows;
 use std::path::Path;
 use std::time::Instant;
 

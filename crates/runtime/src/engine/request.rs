@@ -1,7 +1,7 @@
 //! What is asked of the engine and what it tells of its work.
 
 use crate::Error;
-use crate::embedding::EmbedParams;
+use crate::generate::embedding::EmbedParams;
 use crate::generate::{FinishReason, GenerateParams, StopCause, TopLogprob};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -9,8 +9,8 @@
 
 use super::job::{Run, Stage};
 use crate::backend::Role;
-use crate::plan::RowLimits;
-use crate::runner::Runner;
+use crate::graph::plan::RowLimits;
+use crate::run::Runner;
 use realizar_kvcache::PAGE_LEN;
 
 /// The rows of a chunk, or of a prompt, whose output is wanted.

@@ -41,7 +41,7 @@ mod tests {
     use super::super::{GraphBuilder, NormKind, WeightInfo};
     use super::*;
     use crate::graph::ValueId;
-    use crate::weights::{Linear, NormWeights, Weight, WeightId};
+    use crate::graph::weights::{Linear, NormWeights, Weight, WeightId};
     use realizar_quant::BlockType;
 
     const DIM: usize = 8;

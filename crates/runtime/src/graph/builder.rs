@@ -8,7 +8,7 @@ use super::{
     Activation, Attention, Graph, KvLayer, LinearPart, Node, Norm, NormKind, Op, Prologue,
     RopeAngles, RopeStyle, RowDomain, Value, ValueId,
 };
-use crate::weights::{Linear, NormWeights, Weight, WeightId};
+use crate::graph::weights::{Linear, NormWeights, Weight, WeightId};
 use realizar_kvcache::GroupSpec;
 
 /// What a layer's attention looks like, apart from its place in the cache.

@@ -170,7 +170,7 @@ fn fold_residuals(graph: &mut Graph) {
 mod tests {
     use super::super::{Activation, GraphBuilder, NormKind};
     use super::*;
-    use crate::weights::{Linear, NormWeights, Weight, WeightId};
+    use crate::graph::weights::{Linear, NormWeights, Weight, WeightId};
 
     fn linear(id: u32, rows: usize, cols: usize) -> Linear {
         Linear { weight: Weight { id: WeightId(id), rows, cols }, bias: None }

@@ -2,24 +2,26 @@
 //!
 //! A graph is recorded once per loaded model by [`GraphBuilder`], rewritten by
 //! the fusions a backend asks for ([`fuse`]), laid out in memory by
-//! [`crate::plan`] and then run for every batch. Every value is a matrix of f32
+//! [`plan`] and then run for every batch. Every value is a matrix of f32
 //! with a fixed number of columns; its rows are the tokens of the batch, or the
 //! rows whose output is wanted.
 
 mod body;
 mod builder;
 mod fuse;
+pub mod plan;
 mod print;
 mod split;
+pub mod weights;
 
 pub use body::body;
 pub use builder::{AttentionSpec, GraphBuilder};
 pub use fuse::{Fusions, fuse};
 pub use split::{Part, split};
 
-use crate::weights::WeightId;
 use realizar_kvcache::GroupSpec;
 use std::sync::Arc;
+use weights::WeightId;
 
 /// A value of the graph: the output of a node, or some columns of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

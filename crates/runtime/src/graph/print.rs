@@ -1,7 +1,7 @@
 //! The graph as text: one line per operation, for `inspect --graph` and snapshots.
 
 use super::{Graph, Norm, NormKind, Op, Prologue, RowDomain, ValueId};
-use crate::weights::WeightId;
+use crate::graph::weights::WeightId;
 use std::fmt;
 
 impl Graph {

@@ -8,7 +8,7 @@
 
 use super::{Attention, Graph, LinearPart, Node, Norm, Op, Prologue, RowDomain, Value, ValueId};
 use crate::Error;
-use crate::weights::{WeightId, Weights};
+use crate::graph::weights::{WeightId, Weights};
 
 /// A part of a model: a graph of its own, over some of the model's weights.
 #[derive(Debug, Clone)]
@@ -204,7 +204,7 @@ fn each_weight(op: &mut Op, change: &mut dyn FnMut(&mut WeightId)) {
 mod tests {
     use super::super::{AttentionSpec, GraphBuilder, NormKind, RopeAngles, RopeStyle, WeightInfo};
     use super::*;
-    use crate::weights::{Linear, NormWeights, Weight, WeightData};
+    use crate::graph::weights::{Linear, NormWeights, Weight, WeightData};
     use realizar_quant::BlockType;
 
     const DIM: usize = 8;

@@ -7,7 +7,7 @@ use crate::common::tiny_models::tiny_models;
 use realizar_quant::BlockType;
 use realizar_runtime::backend::Role;
 use realizar_runtime::backend::cpu::CpuBackend;
-use realizar_runtime::{Chunk, LoadOptions, Model, Outputs};
+use realizar_runtime::{Chunk, LayerSplit, LoadOptions, Model, Outputs};
 use std::ops::Range;
 use std::path::Path;
 
@@ -23,7 +23,8 @@ fn load(path: &Path, last_layers: usize) -> Model {
     };
     let first = CpuBackend::new(Some(1), None).unwrap();
     let last = CpuBackend::new(Some(2), None).unwrap();
-    match Model::load_split(path, &first, &last, last_layers, &options) {
+    let split = LayerSplit { first: &first, last: &last, last_layers };
+    match Model::load_split(path, split, &options) {
         Ok(model) => model,
         Err(error) => panic!("{path:?}, {last_layers} layers on the second: {error}"),
     }
@@ -183,8 +184,8 @@ fn a_device_that_refuses_its_part_is_an_error() {
 
     let cpu = CpuBackend::new(Some(1), None).unwrap();
     let load = |last_layers| {
-        let model =
-            Model::load_split(&tiny("llama"), &cpu, &Refuses, last_layers, &LoadOptions::default());
+        let split = LayerSplit { first: &cpu, last: &Refuses, last_layers };
+        let model = Model::load_split(&tiny("llama"), split, &LoadOptions::default());
         model.map(|model| model.backend().to_owned()).map_err(|error| error.to_string())
     };
     assert!(load(0).unwrap().starts_with("cpu "));

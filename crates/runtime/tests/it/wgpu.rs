@@ -11,7 +11,7 @@ use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::backend::wgpu::WgpuBackend;
 use realizar_runtime::backend::{Arithmetic, Backend, Role};
 use realizar_runtime::device::{self, DeviceChoice, DeviceOptions};
-use realizar_runtime::{Chunk, DeviceFault, Error, LoadOptions, Model, Outputs};
+use realizar_runtime::{Chunk, DeviceFault, Error, LayerSplit, LoadOptions, Model, Outputs};
 use serde_json::Value;
 use std::path::Path;
 
@@ -80,7 +80,8 @@ fn a_model_runs_on_cpu_and_gpu_by_layer() {
         for name in ["llama", "gemma3_text", "gpt2", "olmo"] {
             let golden = Golden::read(&tiny(name));
             for (first, last) in [(&cpu as &dyn Backend, &*gpu), (&*gpu, &cpu)] {
-                let model = Model::load_split(&tiny(name), first, last, 1, &options);
+                let split = LayerSplit { first, last, last_layers: 1 };
+                let model = Model::load_split(&tiny(name), split, &options);
                 let mut model = model.unwrap();
                 assert_eq!(model.placement().parts.len(), 2, "{name}");
                 let case = format!("{name} on {}", model.backend());

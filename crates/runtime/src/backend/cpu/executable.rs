@@ -5,12 +5,12 @@ use super::memory::Arena;
 use super::names;
 use super::packed::PackedWeights;
 use crate::Error;
+use crate::backend::metrics::{DispatchMetrics, OpClass};
 use crate::backend::{Arithmetic, Batch, Executable, ExecutableOptions};
+use crate::base::ByteSize;
+use crate::graph::plan::{Place, Plan, Step};
+use crate::graph::weights::{WeightData, WeightId, Weights};
 use crate::graph::{Attention, Op, RowDomain};
-use crate::memory::ByteSize;
-use crate::metrics::{DispatchMetrics, OpClass};
-use crate::plan::{Place, Plan, Step};
-use crate::weights::{WeightData, WeightId, Weights};
 use realizar_formats::FileWatch;
 use realizar_kernels_cpu as kernels;
 use realizar_kernels_cpu::{
@@ -378,9 +378,9 @@ fn in_place<'a>(arena: &'a mut Arena, team: &Team, step: &Step, n_rows: usize) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::metrics::DeviceKind;
     use crate::graph::GraphBuilder;
-    use crate::metrics::DeviceKind;
-    use crate::plan::{RowLimits, plan};
+    use crate::graph::plan::{RowLimits, plan};
 
     /// A batch of one prompt, without a cache.
     fn batch(n_rows: usize, outputs: &[u32]) -> Batch {

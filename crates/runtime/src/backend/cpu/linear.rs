@@ -5,9 +5,9 @@ use super::memory::Arena;
 use super::names;
 use super::packed::PackedWeights;
 use crate::backend::Arithmetic;
+use crate::graph::plan::{Plan, Step};
+use crate::graph::weights::{WeightData, Weights};
 use crate::graph::{LinearPart, Op, Prologue};
-use crate::plan::{Plan, Step};
-use crate::weights::{WeightData, Weights};
 use realizar_kernels_cpu as kernels;
 use realizar_kernels_cpu::{
     Epilogue, MatrixRef, PackedRef, PackedScratch, PanelScratch, QuantizedRows, Rows, RowsMut,

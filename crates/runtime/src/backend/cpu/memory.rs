@@ -1,6 +1,6 @@
 //! The arena of the CPU backend: the borrowing of places that do not overlap.
 
-use crate::plan::Place;
+use crate::graph::plan::Place;
 use realizar_kernels_cpu::{Pages, Rows, RowsMut};
 
 /// The arena of a plan.

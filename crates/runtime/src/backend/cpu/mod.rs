@@ -8,12 +8,12 @@ mod names;
 mod packed;
 
 use crate::Error;
+use crate::backend::MemoryUse;
+use crate::backend::metrics::{DeviceKind, DispatchMetrics};
 use crate::backend::{Arithmetic, Backend, Executable, ExecutableOptions};
 use crate::graph::Fusions;
-use crate::memory::MemoryUse;
-use crate::metrics::{DeviceKind, DispatchMetrics};
-use crate::plan::Plan;
-use crate::weights::{WeightData, Weights};
+use crate::graph::plan::Plan;
+use crate::graph::weights::{WeightData, Weights};
 use executable::CpuExecutable;
 use realizar_kernels_cpu::{Team, Tier, default_threads};
 use realizar_kvcache::KvLayout;
@@ -106,12 +106,12 @@ impl Backend for CpuBackend {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ModelOutput;
     use crate::backend::Role;
+    use crate::graph::plan::{RowLimits, plan};
+    use crate::graph::weights::{Linear, Weight, WeightId};
     use crate::graph::{AttentionSpec, GraphBuilder, WeightInfo, fuse};
-    use crate::model::ModelOutput;
-    use crate::plan::{RowLimits, plan};
-    use crate::runner::{Chunk, Outputs, Runner};
-    use crate::weights::{Linear, Weight, WeightId};
+    use crate::run::{Chunk, Outputs, Runner};
     use realizar_formats::Bytes;
     use realizar_quant::BlockType;
 

@@ -1,7 +1,7 @@
 //! What the graph names, as the CPU's kernels name it.
 
+use crate::graph::weights::Weights;
 use crate::graph::{Activation, Norm, NormKind, RopeStyle};
-use crate::weights::Weights;
 use realizar_kernels_cpu as kernels;
 
 pub(super) fn activation(act: Activation) -> kernels::Activation {

@@ -4,11 +4,11 @@
 
 use super::linear::linears;
 use crate::Error;
+use crate::backend::packed_cache::{Key, PackedFiles};
+use crate::base::ByteSize;
 use crate::graph::Op;
-use crate::memory::ByteSize;
-use crate::packed_cache::{Key, PackedFiles};
-use crate::plan::{Plan, Step};
-use crate::weights::{WeightData, WeightId, Weights};
+use crate::graph::plan::{Plan, Step};
+use crate::graph::weights::{WeightData, WeightId, Weights};
 use realizar_formats::{Bytes, FileWatch};
 use realizar_kernels_cpu::{
     MatrixRef, PACKED_LAYOUT, PACKED_ROWS, PackedRef, Pages, Team, Tier, pack_groups, packed_bytes,

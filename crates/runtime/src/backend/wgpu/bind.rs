@@ -4,9 +4,9 @@
 use super::upload::{DeviceWeights, VectorKey, WeightLayout, matrix};
 use super::words::{Places, RowCounts, Rows, Words, rows_at};
 use crate::backend::Arithmetic;
+use crate::graph::plan::{Place, Plan, Step};
+use crate::graph::weights::{WeightId, Weights};
 use crate::graph::{Activation, Attention, Norm, NormKind, Op, Prologue, RopeStyle, RowDomain};
-use crate::plan::{Place, Plan, Step};
-use crate::weights::{WeightId, Weights};
 use realizar_kernels_wgpu as kernels;
 use realizar_kernels_wgpu::{
     AttentionScratch, Buffer, Elementwise, Error, Gpu, Kernel, KvLayer, KvSpec, Linear,

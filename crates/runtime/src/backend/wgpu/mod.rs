@@ -14,12 +14,13 @@ mod upload;
 mod words;
 
 use crate::Error;
+use crate::backend::MemoryUse;
 use crate::backend::{Backend, Executable, ExecutableOptions};
+use crate::base::ByteSize;
 use crate::error::DeviceFault;
 use crate::graph::Fusions;
-use crate::memory::{ByteSize, MemoryUse};
-use crate::plan::Plan;
-use crate::weights::Weights;
+use crate::graph::plan::Plan;
+use crate::graph::weights::Weights;
 use executable::WgpuExecutable;
 use realizar_kernels_wgpu as kernels;
 use realizar_kernels_wgpu::{Gpu, GpuOptions, KvSpec};

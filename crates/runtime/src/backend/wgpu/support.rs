@@ -4,10 +4,10 @@
 use super::kv_spec;
 use super::room::{Room, f32_bytes};
 use crate::backend::ExecutableOptions;
+use crate::base::ByteSize;
+use crate::graph::plan::Plan;
+use crate::graph::weights::{WeightData, WeightId, Weights};
 use crate::graph::{Op, Prologue};
-use crate::memory::ByteSize;
-use crate::plan::Plan;
-use crate::weights::{WeightData, WeightId, Weights};
 use realizar_kernels_wgpu::{Gpu, KvLayer, Matrix};
 
 /// Reasons, each once, in the order of the plan.

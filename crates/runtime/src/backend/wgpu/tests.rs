@@ -8,7 +8,7 @@ mod tiny;
 use super::*;
 use crate::backend::Arithmetic;
 use crate::backend::cpu::CpuBackend;
-use crate::{LoadOptions, Model, ModelOutput};
+use crate::{LayerSplit, LoadOptions, Model, ModelOutput};
 use realizar_kernels_wgpu::Adapter;
 use realizar_quant::BlockType;
 use std::path::Path;
@@ -103,8 +103,9 @@ fn memory_is_what_loading_takes() {
             }
             // A layer on the GPU, the rest on the CPU, and the other way around.
             let options = &all_options[0];
-            check(path, options, Model::load_split(path, &cpu, &spy, 1, options));
-            check(path, options, Model::load_split(path, &spy, &cpu, 1, options));
+            let split = |first, last| LayerSplit { first, last, last_layers: 1 };
+            check(path, options, Model::load_split(path, split(&cpu, &spy), options));
+            check(path, options, Model::load_split(path, split(&spy, &cpu), options));
         }
     }
 }

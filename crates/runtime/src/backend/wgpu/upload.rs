@@ -5,9 +5,9 @@
 //! the device, so that they are one multiplication. Vectors (norms, biases, the
 //! frequencies of rotary embeddings) share one buffer.
 
+use crate::graph::plan::Plan;
+use crate::graph::weights::{WeightData, WeightId, Weights};
 use crate::graph::{LinearPart, Op};
-use crate::plan::Plan;
-use crate::weights::{WeightData, WeightId, Weights};
 use rayon::prelude::*;
 use realizar_formats::Bytes;
 use realizar_kernels_wgpu::{Buffer, Error, Gpu, Matrix, pack_rows, packed_row_bytes};

@@ -10,7 +10,7 @@
 
 use crate::backend::{Batch, BatchGroup};
 use crate::graph::RowDomain;
-use crate::plan::RowLimits;
+use crate::graph::plan::RowLimits;
 use realizar_kernels_wgpu::{RowsAt, SPLIT, Splits, TILE_ROWS};
 use realizar_kvcache::PAGE_LEN;
 

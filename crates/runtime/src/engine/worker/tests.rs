@@ -3,10 +3,10 @@
 //! the test's own thread, so every step is the same each time.
 
 use crate::backend::cpu::CpuBackend;
-use crate::constrain::{Constrainer, Grammar};
 use crate::engine::faults::{self, Place};
 use crate::engine::{CacheSink, Engine, EngineEvent, EngineOptions, Message, Request, Ticket};
-use crate::sampling::SamplingParams;
+use crate::text::constrain::{Constrainer, Grammar};
+use crate::text::sampling::SamplingParams;
 use crate::{FinishReason, GenerateParams, LoadOptions, Model};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};

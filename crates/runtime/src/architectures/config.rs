@@ -1,0 +1,338 @@
+//! A model's dimensions and constants, the same whichever file they come from.
+
+use crate::Error;
+use crate::architectures::loader::Bias;
+use crate::architectures::rope::{HfRopeKeys, Rope};
+use crate::checkpoint::{GgufSettings, HfSettings};
+use crate::graph::{Activation, AttentionSpec, NormKind};
+
+/// What an architecture needs to know to record its graph.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Columns of the hidden state.
+    pub dim: usize,
+    /// Columns inside the feed-forward network.
+    pub hidden_dim: usize,
+    /// Layers.
+    pub n_layers: usize,
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key-value heads; `n_heads` is a multiple.
+    pub n_kv_heads: usize,
+    /// Columns of a head; `n_heads * head_dim` need not be `dim`.
+    pub head_dim: usize,
+    /// Rows of the embedding, padding included.
+    pub vocab_size: usize,
+    /// The longest sequence the model was made for.
+    pub max_seq_len: usize,
+    /// Added to a norm's variance.
+    pub norm_eps: f32,
+    /// Rotary embedding of the layers that see everything.
+    pub rope: Rope,
+    /// Rotary embedding of the layers with a window, where it differs.
+    pub local_rope: Option<Rope>,
+    /// Of each layer, the positions that a query sees, itself included.
+    pub windows: Vec<Option<usize>>, // [n_layers]
+    /// Factor on attention scores.
+    pub attn_scale: f32,
+    /// Whether the factor of layer `l` is also divided by `l + 1`.
+    pub attn_scale_by_layer: bool,
+    /// Whether the heads of Q and K are normalized, where models differ.
+    pub qk_norm: bool,
+    /// Soft cap on attention scores.
+    pub attn_softcap: Option<f32>,
+    /// Limit on the absolute values of queries, keys and values.
+    pub qkv_limit: Option<f32>,
+    /// Soft cap on logits.
+    pub logit_softcap: Option<f32>,
+    /// Activation of the feed-forward network.
+    pub activation: Activation,
+    /// Biases of the projections of attention, where models of the architecture differ.
+    pub attn_bias: Bias,
+    /// Biases of the feed-forward network, where models of the architecture differ.
+    pub ffn_bias: Bias,
+    /// Whether the head is the embedding, when the file says.
+    pub tied_head: Option<bool>,
+}
+
+/// Which keys of config.json a family's class in transformers reads, where classes differ.
+#[derive(Debug, Clone, Copy)]
+pub struct HfKeys {
+    /// The name of the activation.
+    pub activation: &'static str,
+    /// The rotary embedding.
+    pub rope: HfRopeKeys,
+}
+
+impl HfKeys {
+    /// What most families read.
+    pub const COMMON: Self = Self { activation: "hidden_act", rope: HfRopeKeys::COMMON };
+}
+
+impl Config {
+    /// Columns of the queries.
+    pub fn q_dim(&self) -> usize {
+        self.n_heads * self.head_dim
+    }
+
+    /// Columns of the keys, and of the values.
+    pub fn kv_dim(&self) -> usize {
+        self.n_kv_heads * self.head_dim
+    }
+
+    /// The attention of layer `l`.
+    pub fn attention(&self, l: usize) -> AttentionSpec {
+        AttentionSpec {
+            n_heads: self.n_heads,
+            n_kv_heads: self.n_kv_heads,
+            head_dim: self.head_dim,
+            scale: if self.attn_scale_by_layer {
+                self.attn_scale / (l + 1) as f32
+            } else {
+                self.attn_scale
+            },
+            softcap: self.attn_softcap,
+            window: self.windows[l],
+            sinks: None,
+        }
+    }
+
+    /// The settings that transformers' decoders share, without biases and windows. `s` has the
+    /// defaults of the family's class, and at least that of `max_position_embeddings`.
+    ///
+    /// # Errors
+    /// If a setting is missing or cannot be right.
+    pub fn from_hf(s: &HfSettings, keys: &HfKeys) -> Result<Self, Error> {
+        let n_heads = s.usize("num_attention_heads")?;
+        let dim = s.usize("hidden_size")?;
+        let head_dim = match s.opt_usize("head_dim")? {
+            Some(head_dim) => head_dim,
+            None => dim.checked_div(n_heads).unwrap_or(0),
+        };
+        let max_seq_len = s.usize("max_position_embeddings")?;
+        let config = Self {
+            dim,
+            hidden_dim: s.usize("intermediate_size")?,
+            n_layers: s.usize("num_hidden_layers")?,
+            n_heads,
+            n_kv_heads: s.opt_usize("num_key_value_heads")?.unwrap_or(n_heads),
+            head_dim,
+            vocab_size: s.usize("vocab_size")?,
+            max_seq_len,
+            norm_eps: s.opt_f32("rms_norm_eps")?.unwrap_or(1e-6),
+            rope: Rope::from_hf(s, &keys.rope, head_dim, max_seq_len)?,
+            local_rope: None,
+            windows: Vec::new(),
+            attn_scale: 1.0 / (head_dim as f32).sqrt(),
+            attn_scale_by_layer: false,
+            qk_norm: false,
+            attn_softcap: None,
+            qkv_limit: None,
+            logit_softcap: None,
+            activation: activation_from_hf(s, s.opt_str(keys.activation)?.unwrap_or("silu"))?,
+            attn_bias: Bias::None,
+            ffn_bias: Bias::None,
+            tied_head: Some(s.bool_or("tie_word_embeddings", false)?),
+        };
+        config.checked_hf(s)
+    }
+
+    /// The configuration without windows, if its sizes can be a model's.
+    pub(crate) fn checked_hf(self, s: &HfSettings) -> Result<Self, Error> {
+        self.check().map_err(|(key, expected, _)| s.wrong(key.1, expected))?;
+        Ok(self.with_windows(|_| None))
+    }
+
+    /// The settings that llama.cpp's converter writes for every decoder, with norms of this
+    /// kind, without windows, and with the biases of attention that the file holds.
+    ///
+    /// # Errors
+    /// If a setting is missing or cannot be right.
+    pub fn from_gguf(s: GgufSettings<'_>, norm: NormKind) -> Result<Self, Error> {
+        let uniform = |key: &str| {
+            s.opt_uniform(key)?.ok_or_else(|| s.wrong(key, "a whole number", "nothing"))
+        };
+        let n_heads = uniform("attention.head_count")?;
+        let dim = s.usize("embedding_length")?;
+        let head_dim = match s.opt_usize("attention.key_length")? {
+            Some(head_dim) => head_dim,
+            None => dim.checked_div(n_heads).unwrap_or(0),
+        };
+        if s.opt_usize("attention.value_length")?.is_some_and(|v| v != head_dim) {
+            return Err(s.unsupported("a value length other than the key length"));
+        }
+        let max_seq_len = s.usize("context_length")?;
+        let eps_key = match norm {
+            NormKind::Rms => "attention.layer_norm_rms_epsilon",
+            NormKind::Layer => "attention.layer_norm_epsilon",
+        };
+        let config = Self {
+            dim,
+            hidden_dim: uniform("feed_forward_length")?,
+            n_layers: s.usize("block_count")?,
+            n_heads,
+            n_kv_heads: s.opt_uniform("attention.head_count_kv")?.unwrap_or(n_heads),
+            head_dim,
+            vocab_size: s.vocab_size()?,
+            max_seq_len,
+            norm_eps: s.f32(eps_key)?,
+            rope: Rope::from_gguf(s, head_dim, max_seq_len)?,
+            local_rope: None,
+            windows: Vec::new(),
+            attn_scale: 1.0 / (head_dim as f32).sqrt(),
+            attn_scale_by_layer: false,
+            qk_norm: false,
+            attn_softcap: None,
+            qkv_limit: None,
+            logit_softcap: None,
+            activation: Activation::Silu,
+            attn_bias: Bias::IfPresent,
+            ffn_bias: Bias::None,
+            tied_head: None,
+        };
+        config.check().map_err(|(key, expected, found)| {
+            let key = if key.1 == "rms_norm_eps" { eps_key } else { key.0 };
+            s.wrong(key, expected, found)
+        })?;
+        Ok(config.with_windows(|_| None))
+    }
+
+    /// What cannot be right: the keys (GGUF's and transformers'), what was
+    /// expected and what was found.
+    fn check(&self) -> Result<(), ((&'static str, &'static str), String, String)> {
+        // No published model comes near these; a file that does is damaged.
+        const MAX: usize = 1 << 24;
+        let sizes = [
+            (("embedding_length", "hidden_size"), self.dim),
+            (("feed_forward_length", "intermediate_size"), self.hidden_dim),
+            (("block_count", "num_hidden_layers"), self.n_layers.saturating_mul(1 << 10)),
+            (("attention.head_count", "num_attention_heads"), self.n_heads),
+            (("attention.head_count_kv", "num_key_value_heads"), self.n_kv_heads),
+            (("attention.key_length", "head_dim"), self.head_dim),
+            (("vocab_size", "vocab_size"), self.vocab_size),
+            (("embedding_length", "hidden_size"), self.n_heads.saturating_mul(self.head_dim)),
+        ];
+        for (key, size) in sizes {
+            if size == 0 || size > MAX {
+                return Err((key, "a size of a model".to_owned(), size.to_string()));
+            }
+        }
+        if self.max_seq_len == 0 || self.max_seq_len > MAX_POSITIONS {
+            let key = ("context_length", "max_position_embeddings");
+            return Err((key, "a number of positions".to_owned(), self.max_seq_len.to_string()));
+        }
+        if !self.n_heads.is_multiple_of(self.n_kv_heads) {
+            let key = ("attention.head_count_kv", "num_key_value_heads");
+            let expected = format!("a divisor of the {} query heads", self.n_heads);
+            return Err((key, expected, self.n_kv_heads.to_string()));
+        }
+        if !(self.norm_eps >= 0.0 && self.norm_eps < 1.0) {
+            let key = ("attention.layer_norm_rms_epsilon", "rms_norm_eps");
+            return Err((key, "a small number".to_owned(), self.norm_eps.to_string()));
+        }
+        Ok(())
+    }
+
+    /// What cannot be right among the factors of a whole configuration: what it
+    /// is for, what was expected and what was found.
+    pub(crate) fn check_factors(&self) -> Result<(), (&'static str, &'static str, f32)> {
+        let caps = [
+            ("soft cap of attention scores", self.attn_softcap),
+            ("soft cap of logits", self.logit_softcap),
+            ("limit of queries, keys and values", self.qkv_limit),
+            ("factor of attention scores", Some(self.attn_scale)),
+        ];
+        for (what, x) in caps {
+            if let Some(x) = x.filter(|x| !(*x > 0.0 && x.is_finite())) {
+                return Err((what, "a positive number", x));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the window of every layer.
+    #[must_use]
+    pub fn with_windows(mut self, window: impl FnMut(usize) -> Option<usize>) -> Self {
+        // A window as long as the longest sequence of any model shows all of it.
+        self.windows =
+            (0..self.n_layers).map(window).map(|w| w.map(|w| w.min(MAX_POSITIONS))).collect();
+        self
+    }
+
+    /// Sets a window for the layers that transformers' `layer_types` calls
+    /// sliding; without the list, for those that `sliding` picks. Where there is no
+    /// window, `window` says why.
+    ///
+    /// # Errors
+    /// If the list does not fit the layers or the window, or names a type that is not built.
+    pub fn with_hf_layer_types(
+        self,
+        s: &HfSettings,
+        window: Result<usize, &str>,
+        sliding: impl Fn(usize) -> bool,
+    ) -> Result<Self, Error> {
+        let Some(types) = s.opt_strs("layer_types")? else {
+            return Ok(self.with_windows(|l| window.ok().filter(|_| sliding(l))));
+        };
+        if types.len() != self.n_layers {
+            return Err(s.wrong("layer_types", format!("{} layers", self.n_layers)));
+        }
+        let mut windows = Vec::with_capacity(types.len());
+        for ty in types {
+            windows.push(match ty {
+                "full_attention" | "attention" => None,
+                "sliding_attention" => Some(window.map_err(|reason| {
+                    s.wrong("layer_types", format!("only `full_attention`, as {reason}"))
+                })?),
+                other => return Err(s.unsupported(format!("layer type `{other}`"))),
+            });
+        }
+        Ok(self.with_windows(|l| windows[l]))
+    }
+}
+
+/// No context is longer.
+pub(crate) const MAX_POSITIONS: usize = 1 << 31;
+
+/// A window as files give it, where zero stands for none.
+pub(crate) fn window_or_none(window: Option<usize>) -> Option<usize> {
+    window.filter(|&w| w > 0)
+}
+
+/// The window of config.json, or why there is none.
+///
+/// # Errors
+/// If it is no whole number.
+pub(crate) fn hf_window(s: &HfSettings) -> Result<Result<usize, &'static str>, Error> {
+    let window = window_or_none(s.opt_usize("sliding_window")?);
+    Ok(window.ok_or("`sliding_window` is null or zero"))
+}
+
+/// The biases that a setting of config.json turns on, off when it is missing.
+///
+/// # Errors
+/// If it is neither true nor false.
+pub(crate) fn hf_bias(s: &HfSettings, key: &'static str) -> Result<Bias, Error> {
+    Ok(if s.bool_or(key, false)? { Bias::IfPresent } else { Bias::Denied(key) })
+}
+
+/// The activation of that name in transformers.
+///
+/// # Errors
+/// If it is not one of those that are built.
+pub fn activation_from_hf(s: &HfSettings, name: &str) -> Result<Activation, Error> {
+    Ok(match name {
+        "silu" | "swish" => Activation::Silu,
+        "gelu" | "gelu_python" => Activation::Gelu,
+        "gelu_new" | "gelu_pytorch_tanh" | "gelu_python_tanh" | "gelu_fast" | "gelu_accurate" => {
+            Activation::GeluTanh
+        }
+        "quick_gelu" => Activation::GeluQuick,
+        "relu" => Activation::Relu,
+        "relu2" => Activation::ReluSquared,
+        "tanh" => Activation::Tanh,
+        "sigmoid" => Activation::Sigmoid,
+        "mish" => Activation::Mish,
+        other => return Err(s.unsupported(format!("activation `{other}`"))),
+    })
+}

@@ -1,0 +1,118 @@
+//! gemma2: Gemma with norms after attention and feed-forward too, soft caps, and
+//! a window on every other layer.
+//!
+//! Gemma Team, 2024 (Gemma 2).
+
+use super::{Architecture, Build, gemma};
+use crate::Error;
+use crate::architectures::config::{Config, HfKeys, hf_bias, hf_window, window_or_none};
+use crate::architectures::loader::Bias;
+use crate::architectures::rope::HfRopeKeys;
+use crate::checkpoint::names::NameTable;
+use crate::checkpoint::{GgufSettings, HfSettings};
+use crate::graph::ValueId;
+use serde_json::json;
+
+pub(super) static ARCHITECTURE: Architecture = Architecture {
+    name: "gemma2",
+    hf_model_types: &["gemma2"],
+    hf_names: HF_NAMES,
+    gguf_names: &[],
+    ignored: &["rotary_emb.inv_freq"],
+    config_from_hf,
+    config_from_gguf,
+    forward,
+};
+
+/// The four norms of a layer, as Gemma 2 and 3 call them.
+pub(super) const HF_NAMES: NameTable = &[
+    ("post_attn_norm", "model.layers.{}.post_attention_layernorm"),
+    ("ffn_norm", "model.layers.{}.pre_feedforward_layernorm"),
+    ("post_ffn_norm", "model.layers.{}.post_feedforward_layernorm"),
+];
+
+/// The window of files that do not give one.
+const DEFAULT_WINDOW: usize = 4096;
+
+/// The defaults that Gemma 2 and 3 share.
+pub(super) fn with_defaults(s: &HfSettings) -> HfSettings {
+    gemma::with_defaults(s).with_defaults([
+        ("hidden_activation", json!(gemma::GELU)),
+        ("num_key_value_heads", json!(4)),
+        ("query_pre_attn_scalar", json!(256)),
+        ("sliding_window", json!(DEFAULT_WINDOW)),
+    ])
+}
+
+/// The settings that Gemma 2 and 3 share: the scale of the scores and the cap on logits.
+pub(super) fn scaled_from_hf(s: &HfSettings, rope: HfRopeKeys) -> Result<Config, Error> {
+    Ok(Config {
+        attn_scale: 1.0 / s.f32("query_pre_attn_scalar")?.sqrt(),
+        logit_softcap: s.opt_f32("final_logit_softcapping")?,
+        attn_bias: hf_bias(s, "attention_bias")?,
+        ..Config::from_hf(s, &HfKeys { activation: "hidden_activation", rope })?
+    })
+}
+
+fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let s = &with_defaults(s).with_defaults([
+        ("max_position_embeddings", json!(8192)),
+        ("attn_logit_softcapping", json!(50.0)),
+        ("final_logit_softcapping", json!(30.0)),
+    ]);
+    let mut c = scaled_from_hf(s, HfRopeKeys::COMMON)?;
+    c.attn_softcap = s.opt_f32("attn_logit_softcapping")?;
+    c.with_hf_layer_types(s, hf_window(s)?, |l| l % 2 == 0)
+}
+
+fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+    let mut c = gemma::config_from_gguf(s)?;
+    c.attn_softcap = s.opt_f32("attn_logit_softcapping")?.or(Some(50.0));
+    c.logit_softcap = s.opt_f32("final_logit_softcapping")?.or(Some(30.0));
+    // The file does not say it: the 27B model scales by the width of a head's
+    // share of the hidden state, the others by the head's own.
+    if c.n_layers == 46 {
+        c.attn_scale = 1.0 / (c.dim as f32 / c.n_heads as f32).sqrt();
+    }
+    let window = s.opt_usize("attention.sliding_window")?.unwrap_or(DEFAULT_WINDOW);
+    let window = window_or_none(Some(window));
+    Ok(c.with_windows(|l| window.filter(|_| l % 2 == 0)))
+}
+
+fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+    decoder(m, false)
+}
+
+/// The decoder of Gemma 2 and 3, with or without a norm on every head of Q and K.
+pub(super) fn decoder(m: &mut Build<'_>, qk_norm: bool) -> Result<ValueId, Error> {
+    let c = m.config;
+    let (tok_embed, mut x) = gemma::embed(m)?;
+    let global = m.rope_table(&c.rope)?;
+    let local = match &c.local_rope {
+        Some(rope) => m.rope_table(rope)?,
+        None => global,
+    };
+    for l in 0..c.n_layers {
+        m.graph.begin_layer(l);
+        let h = m.rms_norm(x, (l, "attn_norm"))?;
+        let [mut q, mut k, v] = m.qkv(h, l, c.attn_bias)?;
+        if qk_norm {
+            (q, k) = (m.head_norm(q, (l, "q_norm"))?, m.head_norm(k, (l, "k_norm"))?);
+        }
+        let rope = if c.windows[l].is_some() { local } else { global };
+        let (q, k) = (m.rope(q, rope), m.rope(k, rope));
+        let a = m.graph.attention(q, k, v, &c.attention(l));
+        let o = m.wo(a, l, c.attn_bias)?;
+        let o = m.rms_norm(o, (l, "post_attn_norm"))?;
+        x = m.graph.add(x, o);
+
+        let h = m.rms_norm(x, (l, "ffn_norm"))?;
+        let f = m.gated_ffn(h, l, c.ffn_bias)?;
+        let f = m.rms_norm(f, (l, "post_ffn_norm"))?;
+        x = m.graph.add(x, f);
+    }
+    m.graph.end_layers();
+    let x = m.graph.select_rows(x);
+    let h = m.rms_norm(x, "final_norm")?;
+    m.lm_head(h, tok_embed, Bias::None)
+}

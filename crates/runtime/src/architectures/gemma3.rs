@@ -1,0 +1,82 @@
+//! gemma3: Gemma 2 with a norm on every head of Q and K instead of the soft cap
+//! on scores, and a rotary base of its own for the layers with a window.
+//!
+//! Gemma Team, 2025 (Gemma 3). The text model; images are not built.
+
+use super::{Architecture, Build, gemma, gemma2};
+use crate::Error;
+use crate::architectures::config::{Config, hf_window, window_or_none};
+use crate::architectures::rope::{HfRopeKeys, Rope, RopeScaling};
+use crate::checkpoint::{GgufSettings, HfSettings};
+use crate::graph::ValueId;
+use serde_json::json;
+
+pub(super) static ARCHITECTURE: Architecture = Architecture {
+    name: "gemma3",
+    hf_model_types: &["gemma3_text"],
+    hf_names: gemma2::HF_NAMES,
+    gguf_names: &[],
+    ignored: &["rotary_emb.inv_freq"],
+    config_from_hf,
+    config_from_gguf,
+    forward,
+};
+
+/// Of so many layers, the last sees everything.
+const PATTERN: usize = 6;
+
+/// Base of the angles in layers with a window.
+const LOCAL_THETA: f32 = 10_000.0;
+
+/// Base of the angles in layers that see everything, where the file does not say it.
+const GLOBAL_THETA: f32 = 1_000_000.0;
+
+/// The rope of layers that see everything.
+const GLOBAL_ROPE: HfRopeKeys = HfRopeKeys {
+    layer_type: Some("full_attention"),
+    theta: ("rope_theta", GLOBAL_THETA),
+    ..HfRopeKeys::COMMON
+};
+
+/// The rope of layers with a window.
+const LOCAL_ROPE: HfRopeKeys = HfRopeKeys {
+    layer_type: Some("sliding_attention"),
+    theta: ("rope_local_base_freq", LOCAL_THETA),
+    ..HfRopeKeys::COMMON
+};
+
+fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let s = &gemma2::with_defaults(s).with_defaults([("max_position_embeddings", json!(131_072))]);
+    // The soft cap on scores that the file may give is not applied by Gemma 3.
+    let mut c = gemma2::scaled_from_hf(s, GLOBAL_ROPE)?;
+    c.local_rope = Some(Rope::from_hf(s, &LOCAL_ROPE, c.head_dim, c.max_seq_len)?);
+    let pattern = match s.opt_usize("sliding_window_pattern")?.unwrap_or(PATTERN) {
+        0 => return Err(s.wrong("sliding_window_pattern", "a number of layers")),
+        n => n,
+    };
+    c.with_hf_layer_types(s, hf_window(s)?, |l| (l + 1) % pattern != 0)
+}
+
+fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+    let mut c = gemma::config_from_gguf(s)?;
+    c.logit_softcap = s.opt_f32("final_logit_softcapping")?;
+    c.local_rope = Some(Rope {
+        theta: s.opt_f32("rope.freq_base_swa")?.unwrap_or(LOCAL_THETA),
+        scaling: RopeScaling::None,
+        ..c.rope.clone()
+    });
+    // The file does not say it: see gemma2.
+    if c.n_layers == 62 {
+        c.attn_scale = 1.0 / (c.dim as f32 / c.n_heads as f32).sqrt();
+    }
+    let window = window_or_none(s.opt_usize("attention.sliding_window")?);
+    let pattern = match s.opt_uniform("attention.sliding_window_pattern")?.unwrap_or(PATTERN) {
+        0 => return Err(s.wrong("attention.sliding_window_pattern", "a number of layers", "0")),
+        n => n,
+    };
+    Ok(c.with_windows(|l| window.filter(|_| (l + 1) % pattern != 0)))
+}
+
+fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+    gemma2::decoder(m, true)
+}

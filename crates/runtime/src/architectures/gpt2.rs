@@ -1,0 +1,97 @@
+//! gpt2: learned positions, LayerNorm, a plain GELU network, biases everywhere.
+//!
+//! Radford et al., 2019. Safetensors files store its matrices as `[in, out]`.
+
+use super::{Architecture, Build};
+use crate::Error;
+use crate::architectures::config::{Config, activation_from_hf};
+use crate::architectures::loader::Bias;
+use crate::architectures::rope::{Rope, RopeScaling};
+use crate::checkpoint::{GgufSettings, HfSettings};
+use crate::graph::{Activation, NormKind, ValueId};
+
+pub(super) static ARCHITECTURE: Architecture = Architecture {
+    name: "gpt2",
+    hf_model_types: &["gpt2"],
+    hf_names: &[
+        ("tok_embed", "transformer.wte"),
+        ("pos_embed", "transformer.wpe"),
+        ("final_norm", "transformer.ln_f"),
+        ("attn_norm", "transformer.h.{}.ln_1"),
+        ("wqkv", "transformer.h.{}.attn.c_attn"),
+        ("wo", "transformer.h.{}.attn.c_proj"),
+        ("ffn_norm", "transformer.h.{}.ln_2"),
+        ("w_up", "transformer.h.{}.mlp.c_fc"),
+        ("w_down", "transformer.h.{}.mlp.c_proj"),
+    ],
+    gguf_names: &[],
+    // Causal masks that early checkpoints carry.
+    ignored: &[".attn.bias", ".attn.masked_bias"],
+    config_from_hf,
+    config_from_gguf,
+    forward,
+};
+
+fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let (dim, n_heads) = (s.usize("n_embd")?, s.usize("n_head")?);
+    let head_dim = dim.checked_div(n_heads).unwrap_or(0);
+    let max_seq_len = s.opt_usize("n_positions")?.unwrap_or(1024);
+    let scaled = s.bool_or("scale_attn_weights", true)?;
+    let config = Config {
+        dim,
+        hidden_dim: s.opt_usize("n_inner")?.unwrap_or(dim.saturating_mul(4)),
+        n_layers: s.usize("n_layer")?,
+        n_heads,
+        n_kv_heads: n_heads,
+        head_dim,
+        vocab_size: s.usize("vocab_size")?,
+        max_seq_len,
+        norm_eps: s.opt_f32("layer_norm_epsilon")?.unwrap_or(1e-5),
+        rope: Rope { theta: 0.0, rotary_dim: 0, scaling: RopeScaling::None },
+        local_rope: None,
+        windows: Vec::new(),
+        attn_scale: if scaled { 1.0 / (head_dim as f32).sqrt() } else { 1.0 },
+        attn_scale_by_layer: s.bool_or("scale_attn_by_inverse_layer_idx", false)?,
+        qk_norm: false,
+        attn_softcap: None,
+        qkv_limit: None,
+        logit_softcap: None,
+        activation: activation_from_hf(s, s.opt_str("activation_function")?.unwrap_or("gelu_new"))?,
+        attn_bias: Bias::Required,
+        ffn_bias: Bias::Required,
+        tied_head: Some(s.bool_or("tie_word_embeddings", true)?),
+    };
+    config.checked_hf(s)
+}
+
+fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+    let config = Config::from_gguf(s, NormKind::Layer)?;
+    Ok(Config { activation: Activation::GeluTanh, ..config })
+}
+
+fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+    let c = m.config;
+    if m.weights.is_hf() {
+        m.weights.linears_are_transposed();
+    }
+    let tok_embed = m.tok_embed()?;
+    let pos_embed = m.weights.matrix("pos_embed", c.max_seq_len, c.dim)?;
+    let (tokens, positions) = (m.graph.embed(&tok_embed, 1.0), m.graph.pos_embed(&pos_embed));
+    let mut x = m.graph.add(tokens, positions);
+    for l in 0..c.n_layers {
+        m.graph.begin_layer(l);
+        let h = m.layer_norm(x, (l, "attn_norm"))?;
+        let [q, k, v] = m.qkv(h, l, Bias::Required)?;
+        let a = m.graph.attention(q, k, v, &c.attention(l));
+        let o = m.wo(a, l, Bias::Required)?;
+        x = m.graph.add(x, o);
+
+        let h = m.layer_norm(x, (l, "ffn_norm"))?;
+        let f = m.plain_ffn(h, l, Bias::Required)?;
+        x = m.graph.add(x, f);
+    }
+    m.graph.end_layers();
+    let x = m.graph.select_rows(x);
+    let h = m.layer_norm(x, "final_norm")?;
+    m.lm_head(h, tok_embed, Bias::None)
+}

@@ -1,0 +1,115 @@
+//! llama: Llama 1 to 3, TinyLlama, SmolLM2, Mistral and others of this shape.
+//!
+//! Touvron et al., 2023. GGUF files store Q and K with their rows permuted so
+//! that rotated columns are neighbours.
+
+use super::{Architecture, Build};
+use crate::Error;
+use crate::architectures::config::{Config, HfKeys, hf_bias, hf_window, window_or_none};
+use crate::architectures::loader::Bias;
+use crate::checkpoint::{GgufSettings, HfSettings};
+use crate::graph::weights::Weight;
+use crate::graph::{NormKind, RopeStyle, ValueId};
+use serde_json::json;
+
+pub(super) static ARCHITECTURE: Architecture = Architecture {
+    name: "llama",
+    hf_model_types: &["llama", "mistral"],
+    hf_names: &[],
+    gguf_names: &[],
+    ignored: &["rotary_emb.inv_freq"],
+    config_from_hf,
+    config_from_gguf,
+    forward,
+};
+
+fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    if s.str("model_type")? == "mistral" {
+        return mistral_from_hf(s);
+    }
+    let s = &s.with_defaults([("max_position_embeddings", json!(2048))]);
+    let (attn_bias, ffn_bias) = (hf_bias(s, "attention_bias")?, hf_bias(s, "mlp_bias")?);
+    Ok(Config { attn_bias, ffn_bias, ..Config::from_hf(s, &HfKeys::COMMON)? })
+}
+
+/// Mistral has no biases, and a window on every layer but those that `layer_types` takes out:
+/// transformers runs a file that has that list as its sibling Ministral.
+fn mistral_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let s = &s.with_defaults([
+        ("max_position_embeddings", json!(131_072)),
+        ("num_key_value_heads", json!(8)),
+        ("sliding_window", json!(4096)),
+    ]);
+    Config::from_hf(s, &HfKeys::COMMON)?.with_hf_layer_types(s, hf_window(s)?, |_| true)
+}
+
+fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+    if s.opt_usize("expert_count")?.is_some_and(|n| n > 0) {
+        return Err(s.unsupported("a mixture of experts (`llama.expert_count`)"));
+    }
+    let window = window_or_none(s.opt_usize("attention.sliding_window")?);
+    let config = Config { ffn_bias: Bias::IfPresent, ..Config::from_gguf(s, NormKind::Rms)? };
+    Ok(config.with_windows(|_| window))
+}
+
+fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+    if !m.weights.is_hf() {
+        m.rope_style = RopeStyle::Interleaved;
+    }
+    let tok_embed = m.tok_embed()?;
+    let x = m.graph.embed(&tok_embed, 1.0);
+    let shape = Shape::of(m.config);
+    decoder(m, tok_embed, x, shape)
+}
+
+/// What sets the decoders of this shape apart.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    /// Whether Q, K and V have biases.
+    pub(super) qkv_bias: Bias,
+    /// Whether the output projection of attention has one.
+    pub(super) wo_bias: Bias,
+    /// Whether the feed-forward network has biases.
+    pub(super) ffn_bias: Bias,
+    /// Whether every head of Q and K is normalized.
+    pub(super) qk_norm: bool,
+}
+
+impl Shape {
+    /// Biases as the settings say, and no norms of heads.
+    pub(super) fn of(c: &Config) -> Self {
+        let (attn_bias, ffn_bias) = (c.attn_bias, c.ffn_bias);
+        Self { qkv_bias: attn_bias, wo_bias: attn_bias, ffn_bias, qk_norm: false }
+    }
+}
+
+/// The decoder from embedded tokens to logits.
+pub(super) fn decoder(
+    m: &mut Build<'_>,
+    tok_embed: Weight,
+    mut x: ValueId,
+    shape: Shape,
+) -> Result<ValueId, Error> {
+    let c = m.config;
+    let rope = m.rope_table(&c.rope)?;
+    for l in 0..c.n_layers {
+        m.graph.begin_layer(l);
+        let h = m.rms_norm(x, (l, "attn_norm"))?;
+        let [mut q, mut k, v] = m.qkv(h, l, shape.qkv_bias)?;
+        if shape.qk_norm {
+            (q, k) = (m.head_norm(q, (l, "q_norm"))?, m.head_norm(k, (l, "k_norm"))?);
+        }
+        let (q, k) = (m.rope(q, rope), m.rope(k, rope));
+        let a = m.graph.attention(q, k, v, &c.attention(l));
+        let o = m.wo(a, l, shape.wo_bias)?;
+        x = m.graph.add(x, o);
+
+        let h = m.rms_norm(x, (l, "ffn_norm"))?;
+        let f = m.gated_ffn(h, l, shape.ffn_bias)?;
+        x = m.graph.add(x, f);
+    }
+    m.graph.end_layers();
+    let x = m.graph.select_rows(x);
+    let h = m.rms_norm(x, "final_norm")?;
+    m.lm_head(h, tok_embed, Bias::None)
+}

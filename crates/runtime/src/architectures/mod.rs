@@ -1,0 +1,164 @@
+//! The architectures: one short file each, over shared pieces, and the registry
+//! that finds them by name.
+//!
+//! An architecture maps settings to a [`Config`], says where its tensors' names
+//! deviate, and records its forward pass. It names no backend.
+
+pub mod config;
+mod gemma;
+mod gemma2;
+mod gemma3;
+mod gpt2;
+mod llama;
+pub mod loader;
+mod olmo;
+mod olmo2;
+mod output;
+mod phi2;
+mod phi3;
+mod pieces;
+mod qwen2;
+mod qwen3;
+pub mod rope;
+
+pub use output::ModelOutput;
+pub(crate) use pieces::Build;
+
+use crate::Error;
+use crate::checkpoint::names::NameTable;
+use crate::checkpoint::{Checkpoint, GgufSettings, HfSettings};
+use crate::graph::weights::Weights;
+use crate::graph::{Graph, ValueId};
+use config::Config;
+
+/// One row of the registry.
+pub(crate) struct Architecture {
+    /// The name in messages and in GGUF's `general.architecture`.
+    name: &'static str,
+    /// The values of `model_type` in config.json.
+    hf_model_types: &'static [&'static str],
+    /// Where the names in safetensors files deviate from the common table.
+    hf_names: NameTable,
+    /// Where the names in GGUF files deviate from the common table.
+    gguf_names: NameTable,
+    /// Endings of tensors that files carry and no computation needs.
+    ignored: &'static [&'static str],
+    config_from_hf: fn(&HfSettings) -> Result<Config, Error>,
+    config_from_gguf: fn(GgufSettings<'_>) -> Result<Config, Error>,
+    forward: fn(&mut Build<'_>) -> Result<ValueId, Error>,
+}
+
+static REGISTRY: [&Architecture; 11] = [
+    &llama::ARCHITECTURE,
+    &qwen2::ARCHITECTURE,
+    &qwen3::ARCHITECTURE,
+    &gemma::ARCHITECTURE,
+    &gemma2::ARCHITECTURE,
+    &gemma3::ARCHITECTURE,
+    &phi2::ARCHITECTURE,
+    &phi3::ARCHITECTURE,
+    &gpt2::ARCHITECTURE,
+    &olmo::ARCHITECTURE,
+    &olmo2::ARCHITECTURE,
+];
+
+/// The architectures of GGUF files, as `general.architecture` calls them.
+pub fn supported_gguf() -> Vec<&'static str> {
+    REGISTRY.iter().map(|a| a.name).collect()
+}
+
+/// The architectures of Hugging Face directories, as `model_type` calls them.
+pub fn supported_hf() -> Vec<&'static str> {
+    REGISTRY.iter().flat_map(|a| a.hf_model_types).copied().collect()
+}
+
+impl Architecture {
+    /// The architecture that the checkpoint names.
+    fn of(checkpoint: &Checkpoint) -> Result<&'static Self, Error> {
+        let name = checkpoint.architecture()?;
+        let found = REGISTRY.iter().find(|a| match checkpoint {
+            Checkpoint::Gguf(_) => a.name == name,
+            Checkpoint::Hf { .. } => a.hf_model_types.contains(&name),
+        });
+        found.copied().ok_or_else(|| Error::UnknownArchitecture {
+            path: checkpoint.path().to_owned(),
+            name: name.to_owned(),
+            known: match checkpoint {
+                Checkpoint::Gguf(_) => supported_gguf(),
+                Checkpoint::Hf { .. } => supported_hf(),
+            }
+            .join(", "),
+        })
+    }
+}
+
+/// A checkpoint, understood: its settings, its graph and its weights.
+pub(crate) struct Recorded {
+    pub(crate) architecture: &'static str,
+    pub(crate) config: Config,
+    pub(crate) graph: Graph,
+    pub(crate) weights: Weights,
+}
+
+/// Reads the settings of a checkpoint.
+pub(crate) fn config(checkpoint: &Checkpoint) -> Result<Config, Error> {
+    let architecture = Architecture::of(checkpoint)?;
+    let config = match checkpoint {
+        Checkpoint::Gguf(gguf) => (architecture.config_from_gguf)(GgufSettings::new(gguf))?,
+        Checkpoint::Hf { settings, .. } => {
+            if let Some(q) = settings.opt_object("quantization_config")? {
+                let method = q.opt_str("quant_method")?.unwrap_or("unnamed");
+                return Err(settings.unsupported(format!("quantization method `{method}`")));
+            }
+            (architecture.config_from_hf)(settings)?
+        }
+    };
+    check_causal(checkpoint)?;
+    config.check_factors().map_err(|(key, expected, found)| Error::Setting {
+        path: checkpoint.path().to_owned(),
+        key: key.to_owned(),
+        expected: expected.to_owned(),
+        found: found.to_string(),
+    })?;
+    Ok(config)
+}
+
+/// Refuses models that attend in both directions, as decoders that were made into encoders do.
+fn check_causal(checkpoint: &Checkpoint) -> Result<(), Error> {
+    match checkpoint {
+        Checkpoint::Gguf(gguf) => {
+            let settings = GgufSettings::new(gguf);
+            if !settings.bool_or("attention.causal", true)? {
+                return Err(settings.unsupported("attention in both directions"));
+            }
+        }
+        Checkpoint::Hf { settings, .. } => {
+            if settings.bool_or("use_bidirectional_attention", false)? {
+                return Err(settings.unsupported("`use_bidirectional_attention`"));
+            }
+            if !settings.bool_or("is_causal", true)? {
+                return Err(settings.unsupported("attention in both directions (`is_causal`)"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Records the graph of a checkpoint for contexts up to `context`. Where the head is of no use
+/// for `output`, the checkpoint may lack it.
+pub(crate) fn record(
+    checkpoint: &Checkpoint,
+    config: Config,
+    context: usize,
+    output: ModelOutput,
+) -> Result<Recorded, Error> {
+    let architecture = Architecture::of(checkpoint)?;
+    let names = match checkpoint {
+        Checkpoint::Gguf(_) => architecture.gguf_names,
+        Checkpoint::Hf { .. } => architecture.hf_names,
+    };
+    let mut build = Build::new(checkpoint, &config, names, (context, output));
+    let logits = (architecture.forward)(&mut build)?;
+    let (graph, weights) = build.finish(logits, architecture.name, architecture.ignored)?;
+    Ok(Recorded { architecture: architecture.name, config, graph, weights })
+}

@@ -1,0 +1,208 @@
+//! The pieces that architectures are written with: each declares its weights
+//! and records its nodes.
+
+use crate::Error;
+use crate::architectures::ModelOutput;
+use crate::architectures::config::Config;
+use crate::architectures::loader::{Bias, Name, WeightLoader};
+use crate::architectures::rope::{Rope, RopeScaling};
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::names::NameTable;
+use crate::graph::weights::{Weight, Weights};
+use crate::graph::{Graph, GraphBuilder, NormKind, RopeStyle, RowDomain, ValueId};
+
+/// A forward pass that is being recorded.
+pub(crate) struct Build<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) graph: GraphBuilder,
+    pub(crate) weights: WeightLoader<'a>,
+    /// How rotated columns are paired; transformers' way unless changed.
+    pub(crate) rope_style: RopeStyle,
+    context: usize,
+    output: ModelOutput,
+}
+
+impl<'a> Build<'a> {
+    pub(super) fn new(
+        checkpoint: &'a Checkpoint,
+        config: &'a Config,
+        names: NameTable,
+        (context, output): (usize, ModelOutput),
+    ) -> Self {
+        Self {
+            config,
+            graph: GraphBuilder::new(),
+            weights: WeightLoader::new(checkpoint, names),
+            rope_style: RopeStyle::Neox,
+            context,
+            output,
+        }
+    }
+
+    pub(super) fn finish(
+        self,
+        logits: ValueId,
+        architecture: &str,
+        ignored: &[&str],
+    ) -> Result<(Graph, Weights), Error> {
+        let (infos, weights) = self.weights.finish(architecture, ignored)?;
+        let mut graph = self.graph.finish(logits);
+        let rows = graph.values[logits.idx()].rows;
+        assert_eq!(rows, RowDomain::Outputs, "logits are of selected rows");
+        graph.weights = infos;
+        Ok((graph, weights))
+    }
+
+    /// The token embedding's table. Where it is the head too, the file may hold it as either.
+    pub(crate) fn tok_embed(&mut self) -> Result<Weight, Error> {
+        let tied = self.config.tied_head == Some(true);
+        let only_head = !self.weights.has("tok_embed") && self.weights.has("lm_head");
+        let name = if tied && only_head { "lm_head" } else { "tok_embed" };
+        self.weights.matrix(name, self.config.vocab_size, self.config.dim)
+    }
+
+    /// RMSNorm over `dim` columns.
+    pub(crate) fn rms_norm(&mut self, x: ValueId, name: impl Into<Name>) -> Result<ValueId, Error> {
+        let weights = self.weights.norm(name, self.config.dim, Bias::None)?;
+        Ok(self.graph.norm(x, NormKind::Rms, &weights, self.config.norm_eps))
+    }
+
+    /// LayerNorm with bias over `dim` columns.
+    pub(crate) fn layer_norm(
+        &mut self,
+        x: ValueId,
+        name: impl Into<Name>,
+    ) -> Result<ValueId, Error> {
+        let weights = self.weights.norm(name, self.config.dim, Bias::Required)?;
+        Ok(self.graph.norm(x, NormKind::Layer, &weights, self.config.norm_eps))
+    }
+
+    /// RMSNorm of every head of `x`.
+    pub(crate) fn head_norm(
+        &mut self,
+        x: ValueId,
+        name: impl Into<Name>,
+    ) -> Result<ValueId, Error> {
+        let weights = self.weights.norm(name, self.config.head_dim, Bias::None)?;
+        Ok(self.graph.norm(x, NormKind::Rms, &weights, self.config.norm_eps))
+    }
+
+    /// LayerNorm with bias of every head of `x`.
+    pub(crate) fn head_layer_norm(
+        &mut self,
+        x: ValueId,
+        name: impl Into<Name>,
+    ) -> Result<ValueId, Error> {
+        let weights = self.weights.norm(name, self.config.head_dim, Bias::Required)?;
+        Ok(self.graph.norm(x, NormKind::Layer, &weights, self.config.norm_eps))
+    }
+
+    /// A linear layer from the columns of `x` to `n_out`.
+    pub(crate) fn linear(
+        &mut self,
+        x: ValueId,
+        name: impl Into<Name>,
+        shape: (usize, usize), // (out, in)
+        bias: Bias,
+    ) -> Result<ValueId, Error> {
+        let linear = self.weights.linear(name, shape.0, shape.1, bias)?;
+        Ok(self.graph.linear(x, &linear))
+    }
+
+    /// Queries, keys and values, from one stacked matrix or from three.
+    pub(crate) fn qkv(&mut self, x: ValueId, l: usize, bias: Bias) -> Result<[ValueId; 3], Error> {
+        let c = self.config;
+        let parts = [("wq", c.q_dim()), ("wk", c.kv_dim()), ("wv", c.kv_dim())];
+        let linears = if self.weights.has((l, "wqkv")) {
+            self.weights.stacked_linears((l, "wqkv"), parts, c.dim, bias)?
+        } else {
+            let mut one = |i: usize| self.weights.linear((l, parts[i].0), parts[i].1, c.dim, bias);
+            [one(0)?, one(1)?, one(2)?]
+        };
+        Ok(linears.map(|linear| self.graph.linear(x, &linear)))
+    }
+
+    /// The angles of `rope`, with the factors that GGUF files store as tensors.
+    pub(crate) fn rope_table(&mut self, rope: &Rope) -> Result<ValueId, Error> {
+        let mut rope = rope.clone();
+        if !self.weights.is_hf() {
+            let n_pairs = rope.rotary_dim / 2;
+            if let RopeScaling::LongRope { short, long, .. } = &mut rope.scaling {
+                let mut factors = |leaf| match self.weights.opt_factors(leaf, n_pairs)? {
+                    Some(factors) => Ok(factors),
+                    None => Err(self.weights.missing(leaf)),
+                };
+                (*short, *long) = (factors("rope_factors_short")?, factors("rope_factors_long")?);
+            } else if let Some(mut factors) = self.weights.opt_factors("rope_freqs", n_pairs)? {
+                match rope.scaling {
+                    RopeScaling::None => {}
+                    RopeScaling::Linear { factor, .. } => {
+                        factors.iter_mut().for_each(|f| *f *= factor);
+                    }
+                    _ => return Err(self.weights.unsupported("`rope_freqs` with rope scaling")),
+                }
+                rope.scaling = RopeScaling::Factors(factors);
+            }
+        }
+        let angles = rope.angles(self.context);
+        angles.check().map_err(|(expected, found)| Error::Setting {
+            path: self.weights.path().to_owned(),
+            key: "rope".to_owned(),
+            expected: expected.to_owned(),
+            found,
+        })?;
+        Ok(self.graph.rope_table(angles))
+    }
+
+    /// Rotates every head of `x`.
+    pub(crate) fn rope(&mut self, x: ValueId, table: ValueId) -> ValueId {
+        self.graph.rope(x, table, self.config.head_dim, self.rope_style)
+    }
+
+    /// The output projection of attention.
+    pub(crate) fn wo(&mut self, x: ValueId, l: usize, bias: Bias) -> Result<ValueId, Error> {
+        self.linear(x, (l, "wo"), (self.config.dim, self.config.q_dim()), bias)
+    }
+
+    /// `w_down(act(w_gate x) * w_up x)`, gate and up from two matrices or, when
+    /// there is no gate by itself, from one that stacks them.
+    pub(crate) fn gated_ffn(&mut self, x: ValueId, l: usize, bias: Bias) -> Result<ValueId, Error> {
+        let (dim, hidden_dim) = (self.config.dim, self.config.hidden_dim);
+        let [gate, up] = if self.weights.has((l, "w_gate")) {
+            let gate = self.weights.linear((l, "w_gate"), hidden_dim, dim, bias)?;
+            [gate, self.weights.linear((l, "w_up"), hidden_dim, dim, bias)?]
+        } else {
+            let parts = [("w_gate", hidden_dim), ("w_up", hidden_dim)];
+            self.weights.stacked_linears((l, "w_gate_up"), parts, dim, bias)?
+        };
+        let gate = self.graph.linear(x, &gate);
+        let up = self.graph.linear(x, &up);
+        let hidden = self.graph.gated_act(gate, up, self.config.activation);
+        self.linear(hidden, (l, "w_down"), (dim, hidden_dim), bias)
+    }
+
+    /// `w_down(act(w_up x))`.
+    pub(crate) fn plain_ffn(&mut self, x: ValueId, l: usize, bias: Bias) -> Result<ValueId, Error> {
+        let (dim, hidden_dim) = (self.config.dim, self.config.hidden_dim);
+        let up = self.linear(x, (l, "w_up"), (hidden_dim, dim), bias)?;
+        let hidden = self.graph.act(up, self.config.activation);
+        self.linear(hidden, (l, "w_down"), (dim, hidden_dim), bias)
+    }
+
+    /// Logits of normalized rows.
+    pub(crate) fn lm_head(
+        &mut self,
+        x: ValueId,
+        tok_embed: Weight,
+        bias: Bias,
+    ) -> Result<ValueId, Error> {
+        let (mut tied, mut bias) = (self.config.tied_head, bias);
+        if self.output == ModelOutput::Embeddings && !self.weights.has("lm_head") {
+            // Checkpoints of the bare model have none, and none of it is needed.
+            (tied, bias) = (Some(true), Bias::IfPresent);
+        }
+        let head = self.weights.lm_head(tok_embed, tied, bias)?;
+        let logits = self.graph.linear(x, &head);
+        Ok(self.graph.softcap(logits, self.config.logit_softcap))
+    }
+}

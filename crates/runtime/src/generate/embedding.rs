@@ -1,0 +1,190 @@
+//! Embeddings: one vector for a text, from the hidden states behind the final norm.
+//!
+//! A model is loaded for them with [`ModelOutput::Embeddings`]. Its rows are pooled in `f32` in the
+//! order of their positions, so the vector does not depend on how the text was cut into steps.
+
+use super::check_len;
+use crate::Error;
+use crate::architectures::ModelOutput;
+use crate::backend::Role;
+use crate::checkpoint::Pooling;
+use crate::run::{Chunk, Model, Outputs, Runner, SeqId};
+
+/// What is wanted of an embedding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EmbedParams {
+    /// How it is pooled; `None` is as the model's files say, see [`Model::pooling`].
+    pub pooling: Option<Pooling>,
+    /// How many elements are kept, the first ones, for models that were trained so that these are
+    /// an embedding by themselves (Kusupati et al., 2022, "Matryoshka Representation Learning").
+    /// `None` is all.
+    pub dimensions: Option<usize>,
+    /// Whether it is scaled to length 1, after elements were left out.
+    pub normalize: bool,
+}
+
+impl Default for EmbedParams {
+    fn default() -> Self {
+        Self { pooling: None, dimensions: None, normalize: true }
+    }
+}
+
+/// Collects the hidden states of one text.
+#[derive(Debug)]
+pub(crate) struct Pooler {
+    pooling: Pooling,
+    dimensions: usize,
+    normalize: bool,
+    sum: Vec<f32>, // [dim], empty before the first row
+    n_rows: usize,
+}
+
+impl Pooler {
+    /// A pooler of rows of `dim` columns, for `pooling` where `params` ask for none.
+    pub(crate) fn new(params: &EmbedParams, pooling: Pooling, dim: usize) -> Result<Self, Error> {
+        let dimensions = params.dimensions.unwrap_or(dim);
+        if dimensions == 0 || dimensions > dim {
+            let text = format!("an embedding of {dimensions} elements is not from 1 to {dim}");
+            return Err(Error::Request(text));
+        }
+        Ok(Self {
+            pooling: params.pooling.unwrap_or(pooling),
+            dimensions,
+            normalize: params.normalize,
+            sum: Vec::new(),
+            n_rows: 0,
+        })
+    }
+
+    pub(crate) fn pooling(&self) -> Pooling {
+        self.pooling
+    }
+
+    /// Forgets the rows that it was given.
+    pub(crate) fn clear(&mut self) {
+        self.sum.clear();
+        self.n_rows = 0;
+    }
+
+    /// Adds a row that is wanted, in the order of positions.
+    pub(crate) fn add(&mut self, row: &[f32] /* [dim] */) {
+        self.n_rows += 1;
+        if self.sum.is_empty() {
+            self.sum.extend_from_slice(row);
+        } else {
+            self.sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+        }
+    }
+
+    /// The embedding; none if it is not finite.
+    pub(crate) fn finish(&mut self) -> Option<Vec<f32>> {
+        let mut values = std::mem::take(&mut self.sum);
+        values.truncate(self.dimensions);
+        let n_rows = self.n_rows as f32;
+        values.iter_mut().for_each(|x| *x /= n_rows);
+        if self.normalize {
+            // In f64, where the square of no f32 is too large.
+            let squares: f64 = values.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+            let length = squares.sqrt();
+            if length > 0.0 {
+                values.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+            }
+        }
+        values.iter().all(|x| x.is_finite()).then_some(values)
+    }
+}
+
+impl Model {
+    /// The embedding of a text's tokens, of as many elements as a hidden state has or as
+    /// `params` ask for. Longer texts than a step are run in chunks.
+    ///
+    /// # Errors
+    /// If the model was not loaded for embeddings, there are no tokens, a token is not in the
+    /// vocabulary, the text does not fit the context, more elements are asked for than there are,
+    /// or a hidden state is not finite.
+    pub fn embed(&mut self, ids: &[u32], params: &EmbedParams) -> Result<Vec<f32>, Error> {
+        let pooling = self.pooling()?;
+        let runner = self.runner();
+        let mut pooler = Pooler::new(params, pooling, runner.output_width())?;
+        check_len(ids, runner.max_seq_len())?;
+        let seq = runner.new_sequence();
+        let result = pool(runner, &seq, ids, &mut pooler);
+        runner.remove(seq);
+        result?;
+        pooler.finish().ok_or_else(|| Error::NotFinite { path: self.path().to_owned() })
+    }
+
+    /// How its embeddings are pooled unless another way is asked for: as its files say, and by the
+    /// last token where they do not.
+    ///
+    /// # Errors
+    /// If it was not loaded for embeddings.
+    pub fn pooling(&self) -> Result<Pooling, Error> {
+        self.output().require(ModelOutput::Embeddings)?;
+        Ok(self.default_pooling())
+    }
+}
+
+/// Runs a text and gives the rows that are wanted to its pooler.
+fn pool(runner: &mut Runner, seq: &SeqId, ids: &[u32], pooler: &mut Pooler) -> Result<(), Error> {
+    let mut at = 0;
+    for tokens in ids.chunks(runner.limits().tokens) {
+        let (outputs, n_rows) = match pooler.pooling() {
+            Pooling::Mean => (Outputs::All, tokens.len()),
+            Pooling::Last if at + tokens.len() == ids.len() => (Outputs::Last, 1),
+            Pooling::Cls if at == 0 => (Outputs::At(&[0]), 1),
+            Pooling::Last | Pooling::Cls => (Outputs::None, 0),
+        };
+        let rows = runner.step(&[Chunk { seq, tokens, role: Role::Prompt, outputs }])?;
+        (0..n_rows).for_each(|i| pooler.add(rows.row(0, i)));
+        at += tokens.len();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_become_one_vector() {
+        let check = |params: EmbedParams, rows: &[[f32; 3]], want: &[f32]| {
+            let mut pooler = Pooler::new(&params, Pooling::Last, 3).unwrap();
+            // What was forgotten leaves no trace.
+            pooler.add(&[9.0; 3]);
+            pooler.clear();
+            rows.iter().for_each(|row| pooler.add(row));
+            assert_eq!(pooler.finish().unwrap(), want, "{params:?}");
+        };
+        let plain = EmbedParams { normalize: false, ..EmbedParams::default() };
+        let unit = EmbedParams::default();
+        check(plain, &[[3.0, 4.0, 0.0]], &[3.0, 4.0, 0.0]);
+        check(plain, &[[3.0, 4.0, 0.0], [1.0, 0.0, 1.0]], &[2.0, 2.0, 0.5]);
+        check(unit, &[[3.0, 4.0, 0.0]], &[0.6, 0.8, 0.0]);
+        let large = 2.0_f32.powi(100);
+        check(unit, &[[3.0 * large, 4.0 * large, 0.0]], &[0.6, 0.8, 0.0]);
+        check(unit, &[[0.0; 3]], &[0.0; 3]);
+        // Elements are left out before the length is taken.
+        let two = EmbedParams { dimensions: Some(2), ..unit };
+        check(two, &[[3.0, 4.0, 12.0]], &[0.6, 0.8]);
+        for value in [f32::NAN, f32::INFINITY] {
+            for params in [plain, unit] {
+                let mut pooler = Pooler::new(&params, Pooling::Mean, 2).unwrap();
+                pooler.add(&[value, 1.0]);
+                assert_eq!(pooler.finish(), None);
+            }
+        }
+    }
+
+    #[test]
+    fn elements_that_are_not_there_are_refused() {
+        for n in [0, 4] {
+            let params = EmbedParams { dimensions: Some(n), ..EmbedParams::default() };
+            let error = Pooler::new(&params, Pooling::Last, 3).map(|_| ()).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("an embedding of {n} elements is not from 1 to 3")
+            );
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! One request on a loaded model: a text that goes on, or its embedding.
+//!
+//! A [`Session`] runs one sequence and keeps it between calls. How logits become an answer is
+//! apart from that, as the engine does the same for many sequences at once.
+
+pub(crate) mod answer;
+pub(crate) mod embedding;
+mod params;
+mod session;
+mod session_file;
+
+pub use embedding::EmbedParams;
+pub use params::{FinishReason, GenerateParams, StopCause, TopLogprob};
+pub(crate) use session::check_len;
+pub use session::{Event, Generation, Session, Timings, TokenEvent};

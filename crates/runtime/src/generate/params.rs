@@ -1,0 +1,81 @@
+//! What a generation is asked for, and what it may end with.
+
+use crate::text::constrain::Constraint;
+use crate::text::sampling::SamplingParams;
+use serde::Serialize;
+
+/// What is wanted of a generation.
+#[derive(Debug, Clone)]
+pub struct GenerateParams {
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// The most tokens to generate; `None` goes on to the end of the context.
+    pub max_tokens: Option<usize>,
+    /// Texts that end the generation; they are not part of it.
+    pub stop: Vec<String>,
+    /// Tokens that end the generation, as the end-of-generation token does, also with
+    /// `ignore_eos`; they are not part of it.
+    pub stop_tokens: Vec<u32>,
+    /// Tokens before which nothing ends the generation: no end-of-generation token and none of
+    /// `stop_tokens` is chosen, and `stop` is looked for only from the last of them on. An answer
+    /// that its constraint completes earlier ends there.
+    pub min_tokens: usize,
+    /// Never chooses an end-of-generation token.
+    pub ignore_eos: bool,
+    /// How many of the most likely tokens to report at each step.
+    pub logprobs: Option<usize>,
+    /// Control tokens that are written as text; all others are left out.
+    pub shown_tokens: Vec<u32>,
+    /// What the answer must look like: the beginning of an answer, which is cloned for each. The
+    /// answer ends where nothing can follow; short of that it may only be cut by `max_tokens`, a
+    /// stop text or the caller.
+    pub constraint: Option<Constraint>,
+}
+
+impl Default for GenerateParams {
+    fn default() -> Self {
+        let sampling = SamplingParams::default();
+        Self {
+            sampling,
+            max_tokens: None,
+            stop: Vec::new(),
+            stop_tokens: Vec::new(),
+            min_tokens: 0,
+            ignore_eos: false,
+            logprobs: None,
+            shown_tokens: Vec::new(),
+            constraint: None,
+        }
+    }
+}
+
+/// What of a request ended a generation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum StopCause {
+    /// One of the texts.
+    Text(String),
+    /// One of the tokens.
+    Token(u32),
+}
+
+/// Why a generation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// The model's end-of-generation token, a stop text or a stop token.
+    Stop,
+    /// The most tokens, or the end of the context.
+    Length,
+    /// The caller.
+    Cancelled,
+}
+
+/// A likely token at one step.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct TopLogprob {
+    /// The token.
+    pub id: u32,
+    /// Its log-probability before any sampling parameter.
+    pub logprob: f32,
+}

@@ -1,0 +1,147 @@
+//! Sessions on disk: the tokens that a session has run as a prompt, with their keys and values.
+//!
+//! A file begins with 16 bytes that name the format, the length of the header in 8 bytes
+//! (little-endian) and the header in JSON; then come the pages of each key-value group in order of
+//! position, as the backend has them, and the SHA-256 of everything before. The header has the
+//! [fingerprint](Fingerprint) of the model that computed them. A file with another one is an error
+//! that says what differs, and so is a file that is damaged: keys and values that do not fit give
+//! answers that look right and are not. The hash tells damage, not intent; a file that others may
+//! write to is refused (see `own_file.rs`).
+
+use super::Session;
+use crate::Error;
+use crate::backend::Fingerprint;
+use crate::base::own_file::{self, Refusal};
+use crate::run::{Model, Saved};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+/// The first bytes of a file: the format and its version.
+const MAGIC: [u8; 16] = *b"realizar session";
+const VERSION: u32 = 2;
+/// A header of a context of millions of tokens is shorter.
+const MAX_HEADER_LEN: u64 = 256 << 20;
+const HASH_LEN: usize = 32;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    version: u32,
+    model: Fingerprint,
+    tokens: Vec<u32>,
+    /// Of each group, the pages at the front that a window has let go of.
+    first_pages: Vec<usize>,
+}
+
+/// What every version of the header has.
+#[derive(Deserialize)]
+struct OfVersion {
+    version: u32,
+}
+
+impl Session {
+    /// Writes what the session has read as a prompt to a file, which appears when it is whole.
+    /// Generated tokens are not part of it: they are run again when they come back in a prompt.
+    ///
+    /// # Errors
+    /// If the file cannot be written or the device fails.
+    pub fn save(&mut self, model: &mut Model, path: &Path) -> Result<(), Error> {
+        let io = |source| Error::Io { path: path.to_owned(), source };
+        let fingerprint = model.fingerprint().clone();
+        let runner = model.runner();
+        let (seq, prompt) = self.parts();
+        let mut len = runner.truncate(seq, prompt.len());
+        if len == 0 {
+            len = runner.adopt(seq, prompt, prompt.len());
+        }
+        prompt.truncate(len);
+        let Saved { first_pages, pages } = runner.save(seq)?;
+        let tokens = prompt.clone();
+        let header = Header { version: VERSION, model: fingerprint, tokens, first_pages };
+        let header = serde_json::to_vec(&header).map_err(|e| io(e.into()))?;
+        let mut bytes = Vec::with_capacity(24 + header.len() + pages.len() + HASH_LEN);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&(header.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(&header);
+        bytes.extend_from_slice(&pages);
+        let hash = Sha256::digest(&bytes);
+        bytes.extend_from_slice(&hash);
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(".partial");
+        let partial = path.with_file_name(name);
+        let write = || -> io::Result<()> {
+            let mut file = own_file::replace(&partial, 0o600)?;
+            file.write_all(&bytes)?;
+            file.sync_all()?;
+            fs::rename(&partial, path)
+        };
+        write().map_err(|source| {
+            // What is left of a file that could not be written is of no use.
+            let _ = fs::remove_file(&partial);
+            io(source)
+        })
+    }
+}
+
+impl Model {
+    /// The session that a file holds; it goes on as if it had never ended.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is no session or is damaged, if its keys and values are not
+    /// those that this model would compute, or if it does not fit the context or the cache.
+    pub fn restore_session(&mut self, path: &Path) -> Result<Session, Error> {
+        let refuse = |reason: String| Error::SessionFile { path: path.to_owned(), reason };
+        let io = |source| Error::Io { path: path.to_owned(), source };
+        let mut file = own_file::open(path).map_err(|refusal| match refusal {
+            Refusal::Io(source) => io(source),
+            Refusal::Writable(reason) => refuse(reason),
+        })?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(io)?;
+        let (header, pages) = parse(&bytes).map_err(refuse)?;
+        if let Some([what, kept, here]) = self.fingerprint().difference(&header.model) {
+            let reason = format!("it is of {what}: {kept}, and the model here has {here}");
+            return Err(refuse(reason));
+        }
+        let runner = self.runner();
+        let (n, max) = (header.tokens.len(), runner.max_seq_len());
+        if n > max {
+            return Err(refuse(format!("its {n} tokens do not fit the context of {max}")));
+        }
+        let vocab_size = runner.vocab_size();
+        if let Some(id) = header.tokens.iter().find(|&&id| id as usize >= vocab_size) {
+            return Err(refuse(format!("token {id} is not in the vocabulary of {vocab_size}")));
+        }
+        match runner.restore(n, &header.first_pages, pages)? {
+            Some(seq) => Ok(Session::with_prompt(seq, header.tokens)),
+            None => Err(refuse("its pages are not those of its tokens".to_owned())),
+        }
+    }
+}
+
+/// The header and the pages of a file, or what is wrong with it.
+fn parse(bytes: &[u8]) -> Result<(Header, &[u8]), String> {
+    let Some(rest) = bytes.strip_prefix(&MAGIC) else {
+        return Err("it is no session".to_owned());
+    };
+    let cut = || "it ends too early".to_owned();
+    let (body, hash) = bytes.split_last_chunk::<HASH_LEN>().ok_or_else(cut)?;
+    if Sha256::digest(body).as_slice() != hash {
+        return Err("it is damaged: its hash is not that of its contents".to_owned());
+    }
+    let rest = &rest[..rest.len() - HASH_LEN];
+    let (len, rest) = rest.split_first_chunk::<8>().ok_or_else(cut)?;
+    let len = u64::from_le_bytes(*len);
+    if len > MAX_HEADER_LEN || len > rest.len() as u64 {
+        return Err(cut());
+    }
+    let (header, pages) = rest.split_at(len as usize);
+    let malformed = |error: serde_json::Error| format!("its header: {error}");
+    let OfVersion { version } = serde_json::from_slice(header).map_err(malformed)?;
+    if version != VERSION {
+        return Err(format!("its version is {version}, and this one is {VERSION}"));
+    }
+    Ok((serde_json::from_slice(header).map_err(malformed)?, pages))
+}

@@ -1,0 +1,125 @@
+//! What weights are to a graph: matrices as their file has them, vectors as F32, and the handles
+//! by which operations name them.
+//!
+//! How they are found in a checkpoint is the matter of the architectures' loader.
+
+use super::LinearPart;
+use crate::Error;
+use realizar_formats::{Bytes, FileWatch};
+use realizar_quant::BlockType;
+
+/// The index of a weight in its graph and in [`Weights`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WeightId(pub(crate) u32);
+
+impl WeightId {
+    pub(crate) fn idx(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A matrix as an architecture handles it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Weight {
+    /// Its index.
+    pub id: WeightId,
+    /// Rows, the outputs of a linear.
+    pub rows: usize,
+    /// Columns, the inputs of a linear.
+    pub cols: usize,
+}
+
+/// A matrix with its bias.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Linear {
+    /// The matrix.
+    pub weight: Weight,
+    /// The bias, as long as the matrix has rows.
+    pub bias: Option<WeightId>,
+}
+
+/// The vectors of a normalization.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NormWeights {
+    /// Scale.
+    pub weight: Option<WeightId>,
+    /// Offset.
+    pub bias: Option<WeightId>,
+    /// Columns that are normalized together.
+    pub len: usize,
+}
+
+/// The data of one weight.
+#[derive(Debug, Clone)]
+pub enum WeightData {
+    /// Row-major blocks, `[rows, cols]`.
+    Matrix {
+        /// The block type.
+        ty: BlockType,
+        /// Rows.
+        rows: usize,
+        /// Columns.
+        cols: usize,
+        /// The blocks, in the file's map unless they had to be rearranged.
+        data: Bytes,
+    },
+    /// Plain numbers.
+    Vector(Vec<f32>),
+}
+
+impl WeightData {
+    /// Bytes of the data.
+    pub fn n_bytes(&self) -> usize {
+        match self {
+            Self::Matrix { data, .. } => data.len(),
+            Self::Vector(values) => size_of_val(values.as_slice()),
+        }
+    }
+}
+
+/// The weights of a model, indexed by [`WeightId`].
+#[derive(Debug, Clone, Default)]
+pub struct Weights(pub Vec<WeightData>);
+
+impl Weights {
+    /// The mapped files that matrices lie in, one for each matrix.
+    pub(crate) fn files(&self) -> impl Iterator<Item = FileWatch> {
+        self.0.iter().filter_map(|data| match data {
+            WeightData::Matrix { data, .. } => data.watch(),
+            WeightData::Vector(_) => None,
+        })
+    }
+
+    /// Fails if pages of one of these files were lost.
+    pub(crate) fn check_files(&self) -> Result<(), Error> {
+        self.files().try_for_each(|file| Ok(file.check()?))
+    }
+
+    /// The data of a weight.
+    pub fn get(&self, id: WeightId) -> &WeightData {
+        &self.0[id.idx()]
+    }
+
+    /// The numbers of a vector.
+    ///
+    /// # Panics
+    /// If the weight is a matrix.
+    pub fn vector(&self, id: WeightId) -> &[f32] {
+        match self.get(id) {
+            WeightData::Vector(values) => values,
+            WeightData::Matrix { .. } => panic!("weight {} is a matrix", id.0),
+        }
+    }
+
+    /// The biases of a linear's parts side by side, zero where a part has none;
+    /// `None` when no part has one.
+    pub(crate) fn stacked_bias(&self, parts: &[LinearPart]) -> Option<Vec<f32>> {
+        parts.iter().any(|part| part.bias.is_some()).then(|| {
+            let of_part = |part: &LinearPart| match part.bias {
+                Some(id) => self.vector(id).to_vec(),
+                None => vec![0.0; part.out],
+            };
+            parts.iter().flat_map(of_part).collect()
+        })
+    }
+}

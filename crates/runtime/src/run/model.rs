@@ -1,0 +1,549 @@
+//! A loaded model: from a path to something that computes logits, with its
+//! tokenizer and chat template beside it.
+
+use crate::Error;
+use crate::architectures::config::{Config, MAX_POSITIONS};
+use crate::architectures::rope::RopeStretch;
+use crate::architectures::{self, ModelOutput};
+use crate::backend::metrics::{DispatchMetrics, DispatchSnapshot};
+use crate::backend::stages::Stages;
+use crate::backend::{
+    Arithmetic, Backend, ExecutableOptions, Fingerprint, MemoryUse, PackedCache, Role,
+};
+use crate::checkpoint::{Checkpoint, Pooling};
+use crate::graph::plan::{RowLimits, plan};
+use crate::graph::weights::{WeightData, Weights};
+use crate::graph::{self, Graph};
+use crate::run::placement::{LayerSplit, Placement, ToLoad, place};
+use crate::run::runner::{Chunk, Outputs, Runner};
+use crate::text::template::ChatTemplate;
+use crate::text::tokenizer::Tokenizer;
+use realizar_kvcache::{GroupSpec, KvLayout, PAGE_LEN};
+use realizar_quant::BlockType;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How a model is loaded.
+#[derive(Debug, Clone)]
+pub struct LoadOptions {
+    /// What the model is to compute.
+    pub output: ModelOutput,
+    /// The arithmetic of matrix products.
+    pub arithmetic: Arithmetic,
+    /// The type of stored keys and values: F32, F16, BF16 or, on the CPU and for heads of
+    /// whole blocks of 32 elements, Q8_0 or Q4_0. `None` is F16, or F32 with F32
+    /// arithmetic.
+    pub kv_type: Option<BlockType>,
+    /// The most tokens of a sequence. `None` is what the model was made for, up
+    /// to [`DEFAULT_MAX_SEQ_LEN`] and, with LongRoPE and dynamic NTK, to the context before it
+    /// was stretched: a longer one changes the angles of every position.
+    pub max_seq_len: Option<usize>,
+    /// A stretch of the rotary embedding, for contexts longer than the model was made for.
+    pub rope_stretch: Option<RopeStretch>,
+    /// The most tokens of a step; longer prompts are run in chunks of this size.
+    pub chunk: usize,
+    /// The most rows of logits of a step. Hidden states are small: of these, a step gives as
+    /// many as it has tokens.
+    pub max_outputs: usize,
+    /// Sequences of full length that the key-value cache has room for.
+    pub max_seqs: usize,
+    /// Whether the pages of prompts are kept for requests that begin alike.
+    pub prefix_cache: bool,
+    /// The most tokens that the key-value cache holds, of all sequences together. `None` is room
+    /// for `max_seqs` sequences of full length.
+    pub kv_tokens: Option<usize>,
+    /// Whether to time each operation on devices where that slows the model down;
+    /// see [`ExecutableOptions::profile`].
+    pub profile: bool,
+    /// Where packed weights are kept for the next start.
+    pub packed_cache: PackedCache,
+}
+
+/// The context of a model made for more, unless one is asked for.
+pub const DEFAULT_MAX_SEQ_LEN: usize = 8192;
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            output: ModelOutput::Logits,
+            arithmetic: Arithmetic::Auto,
+            kv_type: None,
+            max_seq_len: None,
+            rope_stretch: None,
+            chunk: 256,
+            max_outputs: 16,
+            max_seqs: 1,
+            prefix_cache: false,
+            kv_tokens: None,
+            profile: false,
+            packed_cache: PackedCache::Off,
+        }
+    }
+}
+
+/// A model that is ready to run.
+#[derive(Debug)]
+pub struct Model {
+    path: PathBuf,
+    /// The file or directory of the tokenizer, for messages.
+    text_path: PathBuf,
+    architecture: &'static str,
+    config: Config,
+    placement: Placement,
+    tokenizer: Result<Arc<Tokenizer>, Arc<crate::text::tokenizer::Error>>,
+    template: Result<Option<Arc<ChatTemplate>>, Arc<crate::text::template::Error>>,
+    runner: Runner,
+    /// Of embeddings, when nothing else is asked for.
+    default_pooling: Pooling,
+    backend: String,
+    n_params: usize,
+    weight_bytes: usize,
+    memory: MemoryUse,
+    fingerprint: Fingerprint,
+}
+
+/// A model's graph and weights before they have a place.
+struct Recorded {
+    architecture: &'static str,
+    config: Config,
+    graph: Graph,
+    weights: Weights,
+    max_seq_len: usize,
+    limits: RowLimits,
+}
+
+impl Recorded {
+    fn open(path: &Path, options: &LoadOptions) -> Result<(Checkpoint, Self), Error> {
+        let checkpoint = Checkpoint::open(path)?;
+        let recorded = Self::of(&checkpoint, options);
+        // What was made of pages that were lost means nothing, nor does what is said of it.
+        checkpoint.check_files()?;
+        Ok((checkpoint, recorded?))
+    }
+
+    fn of(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Self, Error> {
+        let mut config = architectures::config(checkpoint)?;
+        if let Some(stretch) = options.rope_stretch {
+            stretch_context(&mut config, stretch)?;
+        }
+        let max_seq_len = context(&config, options)?;
+        let recorded = architectures::record(checkpoint, config, max_seq_len, options.output)?;
+        let (config, mut graph, mut weights) = (recorded.config, recorded.graph, recorded.weights);
+        let architecture = recorded.architecture;
+        if options.output == ModelOutput::Embeddings {
+            let body = graph::body(&graph).ok_or_else(|| Error::Unsupported {
+                path: checkpoint.path().to_owned(),
+                feature: format!("{architecture} for embeddings"),
+            })?;
+            weights = body.weights_of(&weights);
+            graph = body.graph;
+        }
+        let limits = row_limits(options, max_seq_len)?;
+        Ok(Self { architecture, config, graph, weights, max_seq_len, limits })
+    }
+}
+
+impl Model {
+    /// Loads a GGUF file or a Hugging Face directory onto `backend`.
+    ///
+    /// # Errors
+    /// If a file is malformed, the model is of a kind that is not built, an
+    /// option cannot be met, or the backend cannot run the model.
+    pub fn load(path: &Path, backend: &dyn Backend, options: &LoadOptions) -> Result<Self, Error> {
+        Self::load_split(path, LayerSplit::whole(backend), options)
+    }
+
+    /// As [`Self::load`], onto two backends.
+    ///
+    /// # Errors
+    /// As for [`Self::load`], of either backend.
+    pub fn load_split(
+        path: &Path,
+        split: LayerSplit<'_>,
+        options: &LoadOptions,
+    ) -> Result<Self, Error> {
+        let (checkpoint, recorded) = Recorded::open(path, options)?;
+        let Recorded { architecture, config, graph, weights, max_seq_len, limits } = recorded;
+        let default_pooling = match options.output {
+            ModelOutput::Logits => Pooling::Last,
+            ModelOutput::Embeddings => checkpoint.pooling()?.unwrap_or(Pooling::Last),
+        };
+        let kv = kv_pools(&graph.kv_groups, options, max_seq_len, limits.tokens)?;
+        let output = (options.output, graph.output_width());
+        let (n_params, weight_bytes) = sizes(&weights);
+        let fingerprint = Fingerprint::new(&graph, &weights, options.arithmetic);
+        let to_load = place(graph, weights, config.n_layers, split)?;
+        let packed_files = options.packed_cache.files(&checkpoint, &fingerprint)?;
+        let mut memory = MemoryUse::default();
+        let mut parts = Vec::new();
+        // The text side needs one thread, and packing waits for memory: both at once.
+        let mut text = None;
+        let loaded = rayon::in_place_scope(|scope| {
+            scope.spawn(|_| text = Some(text_side(&checkpoint, path)));
+            let mut executables = Vec::new();
+            for (backend, part, weights) in to_load {
+                let mut for_part = part_options(&part.graph, options, max_seq_len, limits)?;
+                for_part.packed_files = packed_files.clone();
+                let plan = plan(&part.graph, limits);
+                memory = memory + backend.memory(&plan, &weights, &for_part);
+                executables.push(backend.load(plan, weights, &for_part)?);
+                parts.push(part);
+            }
+            Ok::<_, Error>(executables)
+        });
+        let (tokenizer, template) = text.expect("the scope has waited for it");
+        checkpoint.check_files()?;
+        let executable = Stages::join(loaded?);
+        let placement = Placement { parts };
+        let runner = Runner::new(
+            executable,
+            limits,
+            output,
+            config.vocab_size,
+            max_seq_len,
+            &kv,
+            options.prefix_cache,
+        );
+        let text_path = match &checkpoint {
+            Checkpoint::Gguf(gguf) => gguf.path().to_owned(),
+            Checkpoint::Hf { .. } => path.to_owned(),
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            text_path,
+            architecture,
+            fingerprint: fingerprint.placed(placement.backends_with_layers(), runner.layout()),
+            runner,
+            default_pooling,
+            backend: placement.backends(),
+            config,
+            placement,
+            tokenizer: tokenizer.map(Arc::new).map_err(Arc::new),
+            template: template.map(|t| t.map(Arc::new)).map_err(Arc::new),
+            n_params,
+            weight_bytes,
+            memory,
+        })
+    }
+
+    /// The memory that [`Self::load_split`] would take for the same. No weight is read, but for
+    /// a head that the file stores although the settings call it tied.
+    ///
+    /// # Errors
+    /// As for [`Self::load_split`], as far as the files and the options tell.
+    pub fn memory_needed(
+        path: &Path,
+        split: LayerSplit<'_>,
+        options: &LoadOptions,
+    ) -> Result<MemoryUse, Error> {
+        let (_, Recorded { config, graph, weights, max_seq_len, limits, .. }) =
+            Recorded::open(path, options)?;
+        let to_load = place(graph, weights, config.n_layers, split)?;
+        let needed = |(backend, part, weights): &ToLoad<'_>| {
+            let for_part = part_options(&part.graph, options, max_seq_len, limits)?;
+            Ok(backend.memory(&plan(&part.graph, limits), weights, &for_part))
+        };
+        to_load.iter().map(needed).sum()
+    }
+
+    /// The path that it was loaded from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The name of its architecture, as GGUF files spell it.
+    pub fn architecture(&self) -> &'static str {
+        self.architecture
+    }
+
+    /// Its dimensions and constants.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Its graph in parts, each with the backend that it runs on.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// The backend that it runs on, or `first + last`.
+    pub fn backend(&self) -> &str {
+        &self.backend
+    }
+
+    /// What its keys and values depend on.
+    pub fn fingerprint(&self) -> &Fingerprint {
+        &self.fingerprint
+    }
+
+    /// Elements of all weights.
+    pub fn n_params(&self) -> usize {
+        self.n_params
+    }
+
+    /// Bytes of all weights as they are stored.
+    pub fn weight_bytes(&self) -> usize {
+        self.weight_bytes
+    }
+
+    /// The memory that it takes on its devices.
+    pub fn memory(&self) -> MemoryUse {
+        self.memory
+    }
+
+    /// The most tokens of a sequence.
+    pub fn max_seq_len(&self) -> usize {
+        self.runner.max_seq_len()
+    }
+
+    /// What it was loaded to compute.
+    pub fn output(&self) -> ModelOutput {
+        self.runner.output()
+    }
+
+    pub(crate) fn default_pooling(&self) -> Pooling {
+        self.default_pooling
+    }
+
+    /// Its tokenizer.
+    ///
+    /// # Errors
+    /// If the model came without one, or with one that cannot be read.
+    pub fn tokenizer(&self) -> Result<&Arc<Tokenizer>, Error> {
+        self.tokenizer.as_ref().map_err(|error| no_tokenizer(&self.text_path, error))
+    }
+
+    /// Its chat template, if it came with one.
+    ///
+    /// # Errors
+    /// If the template cannot be read.
+    pub fn chat_template(&self) -> Result<Option<&Arc<ChatTemplate>>, Error> {
+        self.template.as_ref().map(Option::as_ref).map_err(|error| Error::Template {
+            path: self.text_path.clone(),
+            source: error.clone(),
+        })
+    }
+
+    /// The runner, for batches of sequences.
+    pub fn runner(&mut self) -> &mut Runner {
+        &mut self.runner
+    }
+
+    /// What its devices have run since it was loaded, or since [`Self::reset_metrics`].
+    pub fn metrics(&self) -> DispatchSnapshot {
+        let metrics = self.dispatch_metrics();
+        DispatchSnapshot::new(metrics.iter().map(|device| device.snapshot()).collect())
+    }
+
+    /// The counters of its devices, for a thread that does not hold the model.
+    pub fn dispatch_metrics(&self) -> Vec<Arc<DispatchMetrics>> {
+        self.runner.dispatch_metrics()
+    }
+
+    /// Begins to count anew.
+    pub fn reset_metrics(&mut self) {
+        for device in self.dispatch_metrics() {
+            device.reset();
+        }
+    }
+
+    /// The runner alone, for who has taken everything else that it needs.
+    pub(crate) fn into_runner(self) -> Runner {
+        self.runner
+    }
+
+    /// Tokenizer and runner together, for generation.
+    pub(crate) fn parts(&mut self) -> Result<(&Arc<Tokenizer>, &mut Runner), Error> {
+        let text_path = &self.text_path;
+        let tokenizer = self.tokenizer.as_ref().map_err(|error| no_tokenizer(text_path, error))?;
+        Ok((tokenizer, &mut self.runner))
+    }
+
+    /// The logits of a prompt at `positions`, in their order, each `[vocab_size]`.
+    /// The prompt is run in chunks of at most `chunk` tokens.
+    ///
+    /// # Errors
+    /// If a token is not in the vocabulary, a position is not in the prompt, the
+    /// prompt does not fit the context, the model was loaded for embeddings, or a logit is not
+    /// finite.
+    pub fn logits(
+        &mut self,
+        ids: &[u32],
+        positions: &[usize],
+        chunk: usize,
+    ) -> Result<Vec<Vec<f32>>, Error> {
+        self.runner.output().require(ModelOutput::Logits)?;
+        if let Some(pos) = positions.iter().find(|&&pos| pos >= ids.len()) {
+            let n = ids.len();
+            return Err(Error::Request(format!("position {pos} is not in a prompt of {n}")));
+        }
+        let RowLimits { tokens, outputs } = self.runner.limits();
+        let chunk = chunk.clamp(1, tokens);
+        let mut wanted: Vec<usize> = positions.to_vec();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut rows = Vec::with_capacity(wanted.len());
+        let seq = self.runner.new_sequence();
+        let mut result = Ok(());
+        let mut first = 0;
+        while first < ids.len() && result.is_ok() {
+            // A chunk also ends where it would want more rows than a step gives.
+            let mut end = (first + chunk).min(ids.len());
+            let from = wanted.partition_point(|&pos| pos < first);
+            if let Some(&beyond) = wanted.get(from + outputs) {
+                end = end.min(beyond);
+            }
+            let to = wanted.partition_point(|&pos| pos < end);
+            let at: Vec<usize> = wanted[from..to].iter().map(|pos| pos - first).collect();
+            let tokens = &ids[first..end];
+            let outputs = Outputs::At(&at);
+            let step = Chunk { seq: &seq, tokens, role: Role::Prompt, outputs };
+            result = self.runner.step(&[step]).map(|logits| {
+                rows.extend((0..at.len()).map(|i| logits.row(0, i).to_vec()));
+            });
+            first = end;
+        }
+        self.runner.remove(seq);
+        result?;
+        if !rows.iter().flatten().all(|x: &f32| x.is_finite()) {
+            return Err(Error::NotFinite { path: self.path.clone() });
+        }
+        let row = |pos: &usize| rows[wanted.partition_point(|w| w < pos)].clone();
+        Ok(positions.iter().map(row).collect())
+    }
+}
+
+/// What reads and writes text: a tokenizer and a chat template, or why there is none.
+type TextSide = (
+    Result<Tokenizer, crate::text::tokenizer::Error>,
+    Result<Option<ChatTemplate>, crate::text::template::Error>,
+);
+
+fn text_side(checkpoint: &Checkpoint, path: &Path) -> TextSide {
+    let tokenizer = match checkpoint {
+        Checkpoint::Gguf(gguf) => Tokenizer::from_gguf(gguf.metadata()),
+        Checkpoint::Hf { .. } => Tokenizer::from_hf_dir(path),
+    };
+    let template = match (checkpoint, &tokenizer) {
+        (_, Err(_)) => Ok(None),
+        (Checkpoint::Gguf(gguf), Ok(t)) => ChatTemplate::from_gguf(gguf.metadata(), t),
+        (Checkpoint::Hf { .. }, Ok(t)) => ChatTemplate::from_hf_dir(path, t),
+    };
+    (tokenizer, template)
+}
+
+fn no_tokenizer(path: &Path, source: &Arc<crate::text::tokenizer::Error>) -> Error {
+    Error::Tokenizer { path: path.to_owned(), source: source.clone() }
+}
+
+/// Stretches a model's rotary embedding and its context.
+fn stretch_context(config: &mut Config, stretch: RopeStretch) -> Result<(), Error> {
+    let refuse = |reason: String| Err(Error::Option { option: "rope-scaling", reason });
+    let factor = stretch.factor();
+    if !(factor > 1.0 && factor <= 1024.0) {
+        return refuse(format!("a factor is above 1 and at most 1024, not {factor}"));
+    }
+    match config.rope.stretched(stretch, config.max_seq_len) {
+        Some(rope) => config.rope = rope,
+        None if config.rope.rotary_dim == 0 => {
+            return refuse("the model has no rotary embedding".to_owned());
+        }
+        None => return refuse("the model's rotary embedding has a scaling already".to_owned()),
+    }
+    config.max_seq_len = (config.max_seq_len as f64 * f64::from(factor)) as usize;
+    Ok(())
+}
+
+/// The context that the options and the model agree on.
+fn context(config: &Config, options: &LoadOptions) -> Result<usize, Error> {
+    let refuse = |reason: String| Err(Error::Option { option: "ctx", reason });
+    let stretched = config.rope.stretched_context().unwrap_or(0).min(MAX_POSITIONS);
+    let longest = config.max_seq_len.max(stretched);
+    match options.max_seq_len {
+        None => {
+            let unscaled = config.rope.unscaled_context().unwrap_or(usize::MAX);
+            Ok(config.max_seq_len.min(DEFAULT_MAX_SEQ_LEN).min(unscaled))
+        }
+        Some(0) => refuse("a context has at least one token".to_owned()),
+        Some(n) if n > longest => {
+            let can_stretch = config.rope.stretched(RopeStretch::Linear(2.0), longest).is_some();
+            let advice = match can_stretch {
+                true => "; a scaling of the rotary embedding can stretch it",
+                false => "",
+            };
+            refuse(format!("{n} is more than the {longest} the model was made for{advice}"))
+        }
+        Some(n) => Ok(n),
+    }
+}
+
+fn row_limits(options: &LoadOptions, max_seq_len: usize) -> Result<RowLimits, Error> {
+    for (option, n, what) in [
+        ("chunk", options.chunk, "a step has at least one token"),
+        ("max_outputs", options.max_outputs, "a step has at least one row of output"),
+        ("max_seqs", options.max_seqs, "the key-value cache holds at least one sequence"),
+    ] {
+        if n == 0 {
+            return Err(Error::Option { option, reason: format!("{what}, not 0") });
+        }
+    }
+    // No step has more rows than all sequences have positions.
+    let most = max_seq_len.saturating_mul(options.max_seqs);
+    let tokens = options.chunk.max(options.max_seqs).min(most);
+    let outputs = match options.output {
+        ModelOutput::Logits => options.max_outputs.min(tokens),
+        ModelOutput::Embeddings => tokens,
+    };
+    Ok(RowLimits { tokens, outputs })
+}
+
+/// What a part of a model is made for; without files of packed weights.
+fn part_options(
+    graph: &Graph,
+    options: &LoadOptions,
+    max_seq_len: usize,
+    limits: RowLimits,
+) -> Result<ExecutableOptions, Error> {
+    Ok(ExecutableOptions {
+        arithmetic: options.arithmetic,
+        kv: kv_pools(&graph.kv_groups, options, max_seq_len, limits.tokens)?,
+        max_seq_len,
+        profile: options.profile,
+        packed_files: None,
+    })
+}
+
+/// Of each key-value group, its layout and its pages.
+fn kv_pools(
+    groups: &[GroupSpec],
+    options: &LoadOptions,
+    max_seq_len: usize,
+    max_step: usize,
+) -> Result<Vec<(KvLayout, usize)>, Error> {
+    let ty = options.kv_type.unwrap_or(match options.arithmetic {
+        Arithmetic::Auto => BlockType::F16,
+        Arithmetic::F32 => BlockType::F32,
+    });
+    let pool = |spec: &GroupSpec| {
+        let layout = KvLayout::new(ty, spec.clone())?;
+        // Of a window, prefixes keep pages that their sequences have passed.
+        let per_seq = match options.prefix_cache {
+            true => max_seq_len.div_ceil(PAGE_LEN),
+            false => layout.pages_for(max_seq_len, max_step),
+        };
+        let wanted = per_seq.saturating_mul(options.max_seqs);
+        let n_pages = options.kv_tokens.map_or(wanted, |n| n.div_ceil(PAGE_LEN));
+        Ok((layout, n_pages))
+    };
+    groups.iter().map(pool).collect()
+}
+
+/// Elements and bytes of the weights.
+fn sizes(weights: &Weights) -> (usize, usize) {
+    let n_elements = |data: &WeightData| match data {
+        WeightData::Matrix { rows, cols, .. } => rows * cols,
+        WeightData::Vector(values) => values.len(),
+    };
+    let all = &weights.0;
+    (all.iter().map(n_elements).sum(), all.iter().map(WeightData::n_bytes).sum())
+}

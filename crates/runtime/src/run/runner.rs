@@ -1,0 +1,554 @@
+//! Sequences over an executable: who holds which pages, and the making of ragged
+//! batches.
+//!
+//! A runner knows tokens, positions and pages; it knows no text and no sampling.
+
+use crate::Error;
+use crate::architectures::ModelOutput;
+use crate::backend::metrics::DispatchMetrics;
+use crate::backend::{Batch, BatchSeq, Executable, Role, SeqTable};
+use crate::graph::plan::RowLimits;
+use realizar_formats::FileWatch;
+use realizar_kvcache::{
+    BlockTable, CacheEvent, KvCache, KvLayout, PageCopy, PoolStats, PrefixStats, SeqPages,
+};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A sequence of a [`Runner`]. Dropping it ends the sequence: the runner frees its pages before it
+/// next counts or hands out any.
+#[derive(Debug)]
+pub struct SeqId {
+    idx: usize,
+    ended: Ended,
+}
+
+impl Drop for SeqId {
+    fn drop(&mut self) {
+        self.ended.lock().push(self.idx);
+    }
+}
+
+/// Sequences whose ids were dropped, for their runner to free.
+#[derive(Debug, Clone, Default)]
+struct Ended(Arc<Mutex<Vec<usize>>>);
+
+impl Ended {
+    fn lock(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The rows of a chunk whose output is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outputs<'a> {
+    /// None.
+    None,
+    /// The last.
+    Last,
+    /// All.
+    All,
+    /// Those at these indices of the chunk, ascending.
+    At(&'a [usize]),
+}
+
+impl Outputs<'_> {
+    /// How many there are in a chunk of `n_tokens`.
+    fn count(&self, n_tokens: usize) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Last => 1,
+            Self::All => n_tokens,
+            Self::At(idx) => idx.len(),
+        }
+    }
+}
+
+/// Tokens to append to a sequence.
+#[derive(Debug, Clone, Copy)]
+pub struct Chunk<'a> {
+    /// The sequence.
+    pub seq: &'a SeqId,
+    /// The tokens; at least one.
+    pub tokens: &'a [u32],
+    /// What they are to their request.
+    pub role: Role,
+    /// Whose output is wanted.
+    pub outputs: Outputs<'a>,
+}
+
+/// What a step has computed: logits, or hidden states of a model that was loaded for embeddings.
+#[derive(Debug, Clone, Copy)]
+pub struct OutputRows<'a> {
+    values: &'a [f32], // [n_rows, width]
+    width: usize,
+    /// Of each chunk, the index of its first row.
+    first_rows: &'a [usize],
+}
+
+impl<'a> OutputRows<'a> {
+    /// Row `i` of the chunk's wanted rows: `[output_width]`.
+    pub fn row(&self, chunk: usize, i: usize) -> &'a [f32] {
+        let row = self.first_rows[chunk] + i;
+        &self.values[row * self.width..][..self.width]
+    }
+}
+
+/// The keys and values of a sequence, as bytes.
+#[derive(Debug)]
+pub(crate) struct Saved {
+    /// Of each group, the pages at the front that were given back.
+    pub(crate) first_pages: Vec<usize>,
+    /// The pages of all groups, in order of position.
+    pub(crate) pages: Vec<u8>,
+}
+
+/// An executable with the sequences that run on it.
+#[derive(Debug)]
+pub struct Runner {
+    executable: Box<dyn Executable>,
+    limits: RowLimits,
+    output: ModelOutput,
+    output_width: usize,
+    vocab_size: usize,
+    max_seq_len: usize,
+    /// What pages look like, in words.
+    layout: String,
+    cache: KvCache,
+    seqs: Vec<Option<SeqPages>>,
+    /// Of each sequence, the last step that it had a chunk in.
+    last_steps: Vec<u64>, // [n_seqs]
+    n_steps: u64,
+    ended: Ended,
+    copies: Vec<PageCopy>,
+    batch: Batch,
+    first_rows: Vec<usize>,
+    /// What steps read from.
+    files: Vec<FileWatch>,
+}
+
+const LIVES: &str = "a sequence lives as long as its id";
+
+impl Runner {
+    /// A runner without sequences for an executable with this output of so many columns, over
+    /// pages of these layouts and numbers, which keeps the pages of prompts for others when
+    /// `prefixes` says so.
+    pub(crate) fn new(
+        executable: Box<dyn Executable>,
+        limits: RowLimits,
+        (output, output_width): (ModelOutput, usize),
+        vocab_size: usize,
+        max_seq_len: usize,
+        kv: &[(KvLayout, usize)],
+        prefixes: bool,
+    ) -> Self {
+        let mut batch = Batch::with_capacity(limits.tokens, kv.len());
+        for (group, (layout, n_pages)) in batch.groups.iter_mut().zip(kv) {
+            // A shared page is listed for each of its sequences, which are at most as many as rows.
+            let per_seq = layout.pages_for(max_seq_len, limits.tokens).min(*n_pages);
+            group.pages.reserve(per_seq.saturating_mul(limits.tokens));
+            group.slots.reserve(limits.tokens);
+            group.tables.reserve(limits.tokens);
+        }
+        let groups: Vec<_> =
+            kv.iter().map(|(layout, n_pages)| (layout.spec().window, *n_pages)).collect();
+        Self {
+            files: executable.files(),
+            executable,
+            limits,
+            output,
+            output_width,
+            vocab_size,
+            max_seq_len,
+            layout: kv.iter().map(|(layout, _)| layout.to_string()).collect::<Vec<_>>().join(", "),
+            cache: KvCache::new(&groups, max_seq_len, prefixes),
+            seqs: Vec::new(),
+            last_steps: Vec::new(),
+            n_steps: 0,
+            ended: Ended::default(),
+            copies: Vec::with_capacity(limits.tokens * kv.len()),
+            batch,
+            first_rows: Vec::with_capacity(limits.tokens),
+        }
+    }
+
+    /// The most tokens and output rows of a step.
+    pub fn limits(&self) -> RowLimits {
+        self.limits
+    }
+
+    /// The most tokens of a sequence.
+    pub fn max_seq_len(&self) -> usize {
+        self.max_seq_len
+    }
+
+    /// What the rows of a step's output are.
+    pub fn output(&self) -> ModelOutput {
+        self.output
+    }
+
+    /// Columns of a step's output: as many as the vocabulary has tokens, or as a hidden state
+    /// has elements.
+    pub fn output_width(&self) -> usize {
+        self.output_width
+    }
+
+    /// Tokens of the vocabulary.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// Of each key-value group, what its pool has seen.
+    pub fn pool_stats(&mut self) -> Vec<PoolStats> {
+        self.pools().collect()
+    }
+
+    /// As [`Self::pool_stats`], in no list.
+    pub(crate) fn pools(&mut self) -> impl Iterator<Item = PoolStats> {
+        self.free_ended();
+        self.cache.pool_stats()
+    }
+
+    /// Whether the pages of prompts are kept for others.
+    pub fn keeps_prefixes(&self) -> bool {
+        self.cache.keeps_prefixes()
+    }
+
+    /// What the prefix cache did; all zero without one.
+    pub fn prefix_stats(&self) -> PrefixStats {
+        self.cache.prefix_stats()
+    }
+
+    /// Begins to keep the changes of the prefix cache for [`Self::take_cache_events`].
+    pub fn keep_cache_events(&mut self) {
+        self.cache.keep_events();
+    }
+
+    /// The changes of the prefix cache since the last call.
+    pub fn take_cache_events(&mut self) -> Vec<CacheEvent> {
+        self.free_ended();
+        self.cache.take_events()
+    }
+
+    /// Forgets all prefixes that no sequence goes on from.
+    pub fn clear_prefixes(&mut self) {
+        self.free_ended();
+        self.cache.clear_prefixes();
+    }
+
+    /// Whether there are pages for a further sequence of `len` tokens, beside `spare` pages.
+    pub fn has_room(&mut self, len: usize, spare: usize) -> bool {
+        self.free_ended();
+        self.cache.has_room(len, spare)
+    }
+
+    /// Whether the cache is large enough for a sequence of `len` tokens that is alone in it.
+    pub fn could_hold(&self, len: usize) -> bool {
+        self.cache.could_hold(len, self.limits.tokens)
+    }
+
+    /// The counters of the devices that it runs on, to be read from any thread.
+    pub fn dispatch_metrics(&self) -> Vec<Arc<DispatchMetrics>> {
+        self.executable.metrics()
+    }
+
+    /// A new, empty sequence.
+    pub fn new_sequence(&mut self) -> SeqId {
+        self.free_ended();
+        let seq = self.cache.sequence();
+        self.insert(seq)
+    }
+
+    /// A new sequence with the tokens of another, whose pages they share as long as neither
+    /// writes to them.
+    pub fn fork(&mut self, id: &SeqId) -> SeqId {
+        self.free_ended();
+        let seq = self.seqs[id.idx].as_ref().expect(LIVES);
+        let seq = self.cache.fork(seq);
+        self.insert(seq)
+    }
+
+    fn insert(&mut self, seq: SeqPages) -> SeqId {
+        let idx = match self.seqs.iter().position(Option::is_none) {
+            Some(free) => free,
+            None => {
+                self.seqs.push(None);
+                self.last_steps.push(0);
+                self.seqs.len() - 1
+            }
+        };
+        self.seqs[idx] = Some(seq);
+        // So that no drop has to allocate.
+        self.ended.lock().reserve(self.seqs.len());
+        SeqId { idx, ended: self.ended.clone() }
+    }
+
+    fn seq(&mut self, id: &SeqId) -> &mut SeqPages {
+        self.seqs[id.idx].as_mut().expect(LIVES)
+    }
+
+    /// Frees the pages of sequences whose ids were dropped.
+    fn free_ended(&mut self) {
+        let Self { ended, seqs, cache, .. } = self;
+        for idx in ended.lock().drain(..) {
+            cache.clear(&mut seqs[idx].take().expect("a sequence ends once"));
+        }
+    }
+
+    /// How many sequences there are.
+    pub(crate) fn n_seqs(&mut self) -> usize {
+        self.free_ended();
+        self.seqs.iter().flatten().count()
+    }
+
+    /// Ends every sequence, frees every page and forgets every prefix, whatever state a panic has
+    /// left them in. Ids from before must not be used any more, only dropped.
+    pub(crate) fn reset(&mut self) {
+        // Ids of before are dropped into a list that nobody reads.
+        self.ended = Ended::default();
+        self.seqs.clear();
+        self.last_steps.clear();
+        self.copies.clear();
+        self.cache.reset();
+    }
+
+    /// Gives an empty sequence what the prefix cache has of the beginning of `prompt`, up to
+    /// `max_len` tokens; returns how many it has.
+    ///
+    /// # Panics
+    /// If the sequence is not empty.
+    pub fn adopt(&mut self, id: &SeqId, prompt: &[u32], max_len: usize) -> usize {
+        let seq = self.seqs[id.idx].as_mut().expect(LIVES);
+        self.cache.adopt(seq, prompt, max_len)
+    }
+
+    /// What its pages look like, in words.
+    pub(crate) fn layout(&self) -> &str {
+        &self.layout
+    }
+
+    /// The keys and values of a sequence.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn save(&mut self, id: &SeqId) -> Result<Saved, Error> {
+        let seq = self.seqs[id.idx].as_ref().expect(LIVES);
+        let mut saved = Saved { first_pages: Vec::new(), pages: Vec::new() };
+        for (group, table) in seq.tables().iter().enumerate() {
+            saved.first_pages.push(table.first_page());
+            for &page in table.pages() {
+                self.executable.read_page(group, page, &mut saved.pages)?;
+            }
+        }
+        Ok(saved)
+    }
+
+    /// A new sequence of `len` tokens with the [saved](Saved) keys and values of another; `None`
+    /// where they are not those of so many tokens.
+    ///
+    /// # Errors
+    /// If there are too few pages, or the device fails.
+    pub(crate) fn restore(
+        &mut self,
+        len: usize,
+        first_pages: &[usize],
+        mut saved: &[u8],
+    ) -> Result<Option<SeqId>, Error> {
+        self.free_ended();
+        let Some(mut seq) = self.cache.place(len, first_pages)? else { return Ok(None) };
+        let executable = &mut self.executable;
+        let n_bytes = |(group, table): (usize, &BlockTable)| {
+            table.pages().len() * executable.page_bytes(group)
+        };
+        if seq.tables().iter().enumerate().map(n_bytes).sum::<usize>() != saved.len() {
+            self.cache.clear(&mut seq);
+            return Ok(None);
+        }
+        for (group, table) in seq.tables().iter().enumerate() {
+            for &page in table.pages() {
+                let (bytes, rest) = saved.split_at(executable.page_bytes(group));
+                saved = rest;
+                if let Err(error) = executable.write_page(group, page, bytes) {
+                    self.cache.clear(&mut seq);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Some(self.insert(seq)))
+    }
+
+    /// Tokens of a sequence.
+    pub fn seq_len(&self, id: &SeqId) -> usize {
+        self.seqs[id.idx].as_ref().map_or(0, SeqPages::len)
+    }
+
+    /// Ends a sequence and frees its pages, as dropping its id does.
+    pub fn remove(&mut self, id: SeqId) {
+        drop(id);
+        self.free_ended();
+    }
+
+    /// Forgets the tokens of a sequence from `len` on. Where a window has let go
+    /// of positions that would be seen again, it forgets all of them. Returns the
+    /// tokens that are left.
+    pub fn truncate(&mut self, id: &SeqId, len: usize) -> usize {
+        let seq = self.seqs[id.idx].as_mut().expect(LIVES);
+        self.cache.truncate(seq, len)
+    }
+
+    /// Appends every chunk to its sequence, in one batch, and returns the output rows
+    /// that are wanted. A sequence has at most one chunk in a step.
+    ///
+    /// # Errors
+    /// If a chunk is not as [`Chunk`] says, a token is not in the vocabulary, a
+    /// sequence would outgrow the context, the chunks exceed the step's limits,
+    /// pages run out, the device fails, or a file that it reads from was truncated. Nothing is
+    /// appended then.
+    pub fn step(&mut self, chunks: &[Chunk<'_>]) -> Result<OutputRows<'_>, Error> {
+        self.step_of(chunks.iter().copied())
+    }
+
+    /// As [`Self::step`], for chunks that lie in no list.
+    pub(crate) fn step_of<'c>(
+        &mut self,
+        chunks: impl Iterator<Item = Chunk<'c>> + Clone,
+    ) -> Result<OutputRows<'_>, Error> {
+        self.free_ended();
+        self.check(chunks.clone())?;
+        self.grow(chunks.clone())?;
+        self.fill_batch(&chunks);
+        let Self { executable, batch, seqs, cache, files, .. } = self;
+        let result = executable.run(batch, &[]).and_then(|values| {
+            files.iter().try_for_each(FileWatch::check)?;
+            Ok(values)
+        });
+        let values = match result {
+            Ok(values) => values,
+            Err(error) => {
+                shrink(seqs, cache, chunks, &[]);
+                return Err(error);
+            }
+        };
+        for chunk in chunks {
+            let seq = seqs[chunk.seq.idx].as_mut().expect(LIVES);
+            cache.written(seq, chunk.tokens, chunk.role == Role::Prompt);
+        }
+        Ok(OutputRows { values, width: self.output_width, first_rows: &self.first_rows })
+    }
+
+    fn check<'c>(&mut self, chunks: impl Iterator<Item = Chunk<'c>>) -> Result<(), Error> {
+        let (mut n_tokens, mut n_outputs) = (0, 0);
+        let request = |text: &str| Err(Error::Request(text.to_owned()));
+        self.n_steps += 1;
+        for chunk in chunks {
+            if chunk.tokens.is_empty() {
+                return request("a chunk has no tokens");
+            }
+            if std::mem::replace(&mut self.last_steps[chunk.seq.idx], self.n_steps) == self.n_steps
+            {
+                return request("a sequence has two chunks in one step");
+            }
+            if let Outputs::At(idx) = chunk.outputs
+                && !(idx.is_sorted_by(|a, b| a < b)
+                    && idx.last().is_none_or(|&last| last < chunk.tokens.len()))
+            {
+                return request("the wanted rows of a chunk are not in it or not ascending");
+            }
+            if let Some(id) = chunk.tokens.iter().find(|&&id| id as usize >= self.vocab_size) {
+                let n = self.vocab_size;
+                return Err(Error::Request(format!("token {id} is not in the vocabulary of {n}")));
+            }
+            let len = self.seq(chunk.seq).len() + chunk.tokens.len();
+            if len > self.max_seq_len {
+                let n = self.max_seq_len;
+                let text = format!("{len} tokens do not fit the context of {n}");
+                return Err(Error::Request(text));
+            }
+            n_tokens += chunk.tokens.len();
+            n_outputs += chunk.outputs.count(chunk.tokens.len());
+        }
+        let RowLimits { tokens, outputs } = self.limits;
+        if n_tokens > tokens || n_outputs > outputs {
+            return Err(Error::Request(format!(
+                "a step of {n_tokens} tokens and {n_outputs} output rows exceeds its limits of \
+                 {tokens} and {outputs}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Gets the pages that the chunks need, or leaves everything as it was.
+    fn grow<'c>(&mut self, chunks: impl Iterator<Item = Chunk<'c>> + Clone) -> Result<(), Error> {
+        let Self { seqs, cache, copies, executable, .. } = self;
+        copies.clear();
+        let (mut n_grown, mut grown) = (0, Ok(()));
+        for chunk in chunks.clone() {
+            let seq = seqs[chunk.seq.idx].as_mut().expect(LIVES);
+            n_grown += 1;
+            grown = cache.grow(seq, seq.len() + chunk.tokens.len(), copies).map_err(Error::from);
+            if grown.is_err() {
+                break;
+            }
+        }
+        if grown.is_ok() && !copies.is_empty() {
+            grown = executable.copy_pages(copies);
+        }
+        match grown {
+            Ok(()) => cache.copied(copies),
+            Err(_) => shrink(seqs, cache, chunks.take(n_grown), copies),
+        }
+        grown
+    }
+
+    /// Lays the chunks out as rows: generated tokens first, then prompts.
+    fn fill_batch<'c>(&mut self, chunks: &(impl Iterator<Item = Chunk<'c>> + Clone)) {
+        let Self { batch, first_rows, seqs, .. } = self;
+        batch.clear();
+        first_rows.clear();
+        first_rows.extend(chunks.clone().map(|_| 0));
+        let of_role = |role| {
+            let chunks = chunks.clone().enumerate();
+            chunks.filter(move |(_, chunk)| chunk.role == role)
+        };
+        for (i, chunk) in of_role(Role::Generated).chain(of_role(Role::Prompt)) {
+            let seq = seqs[chunk.seq.idx].as_ref().expect(LIVES);
+            let (first_row, n_rows) = (batch.tokens.len(), chunk.tokens.len());
+            batch.tokens.extend_from_slice(chunk.tokens);
+            // A context has at most 2^31 positions.
+            batch.positions.extend((seq.len()..seq.len() + n_rows).map(|pos| pos as u32));
+            if chunk.role == Role::Generated {
+                batch.n_generated += n_rows;
+            }
+            first_rows[i] = batch.outputs.len();
+            let row = |idx: usize| (first_row + idx) as u32;
+            match chunk.outputs {
+                Outputs::None => {}
+                Outputs::Last => batch.outputs.push(row(n_rows - 1)),
+                Outputs::All => batch.outputs.extend((0..n_rows).map(row)),
+                Outputs::At(idx) => batch.outputs.extend(idx.iter().map(|&i| row(i))),
+            }
+            batch.seqs.push(BatchSeq { first_row, n_rows, first_pos: seq.len() });
+            for (group, table) in batch.groups.iter_mut().zip(seq.tables()) {
+                let start = group.pages.len();
+                group.pages.extend(table.pages().iter().map(|page| page.0));
+                let (len, first_page) = (table.pages().len(), table.first_page());
+                group.tables.push(SeqTable { start, len, first_page });
+                group.slots.extend((seq.len()..seq.len() + n_rows).map(|pos| {
+                    let (page, idx) = table.locate(pos);
+                    (page.0, idx as u32)
+                }));
+            }
+        }
+    }
+}
+
+/// Takes back what [`Runner::grow`] did for `chunks`, of whose copies these were not made.
+fn shrink<'c>(
+    seqs: &mut [Option<SeqPages>],
+    cache: &mut KvCache,
+    chunks: impl Iterator<Item = Chunk<'c>>,
+    copies: &[PageCopy],
+) {
+    for chunk in chunks {
+        cache.shrink(seqs[chunk.seq.idx].as_mut().expect(LIVES), copies);
+    }
+}

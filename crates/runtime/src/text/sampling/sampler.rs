@@ -1,0 +1,630 @@
+//! The sampler: one request's state and the choice of its next token.
+//!
+//! The vocabulary is never sorted: [`Blocks`] reads it once, and the filters work on the tokens
+//! that they can keep at all. Weights of the whole vocabulary are computed only where a filter or
+//! a draw needs their sum. Buffers are reused, so that no token allocates once they have grown.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use super::dry::Dry;
+use super::filters::{Nucleus, exclude_top, mean_log, total};
+use super::mirostat::Mirostat;
+use super::scan::{Blocks, Weight, pick, sigma_bound};
+use super::{Error, SamplingParams};
+use crate::text::tokenizer::{TokenBytes, Tokenizer};
+
+/// Chooses tokens by the parameters of one request.
+#[derive(Debug)]
+pub struct Sampler {
+    params: SamplingParams,
+    vocab_size: usize,
+    seed: u64,
+    rng: ChaCha8Rng,
+    recent: VecDeque<u32>,        // the last `repeat_last_n` tokens
+    generated: HashMap<u32, u32>, // occurrences of generated tokens
+    marks: Vec<u64>,              // one bit per token, all clear between calls
+    dry: Option<Dry>,
+    mirostat: Option<Mirostat>,
+    blocks: Blocks,
+    kept: Vec<(f32, u32)>, // candidates: (logit or weight, id)
+    nucleus: Nucleus,
+}
+
+impl Sampler {
+    /// A sampler for logits over `vocab_size` tokens.
+    ///
+    /// Fails if a parameter is out of its range, a biased token is outside the vocabulary, or DRY
+    /// is on with sequence breakers, which only [`with_tokenizer`](Self::with_tokenizer) can find.
+    pub fn new(params: SamplingParams, vocab_size: usize) -> Result<Self, Error> {
+        Self::with_bytes(params, vocab_size, None)
+    }
+
+    /// A sampler for logits over `vocab_size` tokens, which need not all be in the tokenizer's
+    /// vocabulary.
+    ///
+    /// Fails if a parameter is out of its range or a biased token is outside the vocabulary.
+    pub fn with_tokenizer(
+        params: SamplingParams,
+        vocab_size: usize,
+        tokenizer: &Tokenizer,
+    ) -> Result<Self, Error> {
+        Self::with_bytes(params, vocab_size, Some(tokenizer.all_bytes()))
+    }
+
+    fn with_bytes(
+        params: SamplingParams,
+        vocab_size: usize,
+        bytes: Option<TokenBytes>,
+    ) -> Result<Self, Error> {
+        params.validate()?;
+        if let Some(&(id, _)) = params.logit_bias.iter().find(|(id, _)| *id as usize >= vocab_size)
+        {
+            return Err(Error::BiasId { id, vocab_size });
+        }
+        // Without a seed, the hasher's random keys serve as one. It is below 2^32, so that every
+        // reader of JSON keeps it.
+        let seed = params.seed.unwrap_or_else(|| RandomState::new().hash_one(0_u64) >> 32);
+        let n_marks = if params.repetition_penalty == 1.0 { 0 } else { vocab_size.div_ceil(64) };
+        Ok(Self {
+            vocab_size,
+            seed,
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            recent: VecDeque::new(),
+            generated: HashMap::new(),
+            marks: vec![0; n_marks],
+            dry: Dry::new(&params, bytes)?,
+            mirostat: (params.mirostat == 2)
+                .then(|| Mirostat::new(params.mirostat_tau, params.mirostat_eta)),
+            blocks: Blocks::default(),
+            kept: Vec::new(),
+            nucleus: Nucleus::default(),
+            params,
+        })
+    }
+
+    /// The seed in use, given or drawn: with it the same choices can be made again.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Tells the sampler the tokens of the prompt, which only the repetition penalty and DRY look
+    /// at.
+    pub fn add_prompt(&mut self, ids: &[u32]) {
+        if let Some(dry) = &mut self.dry {
+            ids.iter().for_each(|&id| dry.push(id));
+        }
+        let start = ids.len().saturating_sub(self.params.repeat_last_n);
+        for &id in &ids[start..] {
+            self.remember(id);
+        }
+    }
+
+    /// Makes room for `n_tokens` tokens, so that to remember them allocates nothing.
+    pub(crate) fn reserve(&mut self, n_tokens: usize) {
+        if self.params.repetition_penalty != 1.0 {
+            self.recent.reserve(n_tokens.min(self.params.repeat_last_n));
+        }
+        if self.params.presence_penalty != 0.0 || self.params.frequency_penalty != 0.0 {
+            self.generated.reserve(n_tokens.min(self.vocab_size));
+        }
+        if let Some(dry) = &mut self.dry {
+            dry.reserve(n_tokens);
+        }
+    }
+
+    /// Tells the sampler that a token was generated.
+    pub fn accept(&mut self, id: u32) {
+        self.remember(id);
+        if let Some(dry) = &mut self.dry {
+            dry.push(id);
+        }
+        if let Some(mirostat) = &mut self.mirostat {
+            mirostat.accept(id);
+        }
+        if self.params.presence_penalty != 0.0 || self.params.frequency_penalty != 0.0 {
+            *self.generated.entry(id).or_insert(0) += 1;
+        }
+    }
+
+    fn remember(&mut self, id: u32) {
+        if self.params.repetition_penalty == 1.0 || self.params.repeat_last_n == 0 {
+            return;
+        }
+        if self.recent.len() == self.params.repeat_last_n {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(id);
+    }
+
+    /// Chooses a token by its logits, to which bias and penalties are applied in place. The caller
+    /// tells the sampler by [`accept`](Self::accept) if the token is used.
+    ///
+    /// Fails if a logit is NaN or plus infinity, or if no logit is above minus infinity.
+    pub fn sample(&mut self, logits: &mut [f32] /* [vocab_size] */) -> Result<u32, Error> {
+        if logits.len() != self.vocab_size {
+            return Err(Error::Length { expected: self.vocab_size, found: logits.len() });
+        }
+        self.adjust(logits);
+        let (best, max) = self.blocks.read(logits)?.ok_or(Error::NoToken)?;
+        if self.params.temperature == 0.0 {
+            return Ok(best);
+        }
+        // As many draws for every token, whatever is kept, so that the sequence of draws depends
+        // on the seed and the position alone.
+        let draw = unit(&mut self.rng);
+        let weight = Weight::new(max, self.params.temperature);
+        if let Some(mirostat) = &mut self.mirostat {
+            let Self { blocks, kept, .. } = self;
+            return Ok(mirostat.choose(blocks, logits, weight, best, draw, kept));
+        }
+        let exclude =
+            self.params.uses_xtc() && unit(&mut self.rng) < f64::from(self.params.xtc_probability);
+        let drawn = match self.filter(logits, max, weight, exclude) {
+            Some(left) => pick(self.kept.iter().copied(), draw * left),
+            None => self.blocks.pick(logits, weight, draw),
+        };
+        Ok(drawn.unwrap_or(best))
+    }
+
+    /// Fills `kept` with the tokens that the filters leave and returns their weight; `None` if
+    /// no filter is on. With `exclude`, XTC excludes top choices of this token.
+    fn filter(
+        &mut self,
+        logits: &[f32], // [vocab_size]
+        max: f32,
+        weight: Weight,
+        exclude: bool,
+    ) -> Option<f64> {
+        let SamplingParams { top_k, top_n_sigma, .. } = self.params;
+        let SamplingParams { typical_p, top_p, min_p, xtc_threshold, .. } = self.params;
+        let [typical_p, top_p, min_p] = [typical_p, top_p, min_p].map(f64::from);
+        let (by_k, by_sigma) = ((1..logits.len()).contains(&top_k), top_n_sigma > 0.0);
+        let by_typical = typical_p < 1.0;
+        let Self { blocks, kept, nucleus, .. } = self;
+        let n_tokens = logits.len() as f64;
+        let bound =
+            if by_sigma { sigma_bound(logits, max, top_n_sigma) } else { f32::NEG_INFINITY };
+        // What can be left of the vocabulary; where the next filter asks for them, the weight and
+        // the mean logarithm that it starts from.
+        let (mut sum, mut mean) = (0.0, 0.0);
+        if by_k {
+            blocks.top_k(logits, top_k, kept);
+            kept.retain(|(logit, _)| *logit >= bound);
+            kept.iter_mut().for_each(|(value, _)| *value = weight.of(*value));
+            sum = total(kept);
+        } else if by_sigma {
+            blocks.keep_above(logits, weight, bound, kept);
+            sum = total(kept);
+        } else if by_typical {
+            sum = blocks.sum(logits, weight);
+            mean = blocks.mean_log(logits, weight, sum);
+            // As far below the mean as the best token is above it, all that is heavier is nearer.
+            // Further down the most likely come first, and then the share of top-p holds. A
+            // little less, as the mean is rounded.
+            let share = (1.0 - typical_p) * sum / n_tokens;
+            blocks.keep_heavy(logits, weight, 0.999 * share.min((2.0 * mean).exp()), kept);
+        } else if top_p < 1.0 {
+            sum = blocks.sum(logits, weight);
+            // Tokens below an even share of `1 - top_p` cannot add up to it, so they are outside
+            // the nucleus.
+            let share = (1.0 - top_p) * sum / n_tokens;
+            blocks.keep_heavy(logits, weight, share.max(min_p), kept);
+        } else if min_p > 0.0 || exclude {
+            blocks.keep_heavy(logits, weight, min_p.max(f64::from(f32::MIN_POSITIVE)), kept);
+        } else {
+            return None;
+        }
+        if by_typical {
+            if by_k || by_sigma {
+                mean = mean_log(kept, sum);
+            }
+            nucleus.keep_typical(kept, sum * typical_p, mean.exp() as f32);
+            sum = total(kept);
+        }
+        if top_p < 1.0 {
+            nucleus.keep(kept, sum * top_p);
+        }
+        if min_p > 0.0 {
+            let best = kept.iter().fold(0.0, |best, (weight, _)| weight.max(best));
+            kept.retain(|(weight, _)| f64::from(*weight) >= min_p * f64::from(best));
+        }
+        if exclude {
+            exclude_top(kept, f64::from(xtc_threshold) * total(kept));
+        }
+        Some(total(kept))
+    }
+
+    /// Applies logit bias, penalties and DRY.
+    fn adjust(&mut self, logits: &mut [f32]) {
+        for &(id, bias) in &self.params.logit_bias {
+            logits[id as usize] += bias;
+        }
+        let penalty = self.params.repetition_penalty;
+        if penalty != 1.0 {
+            for &id in &self.recent {
+                let (word, bit) = (id as usize / 64, 1_u64 << (id % 64));
+                let Some(logit) = logits.get_mut(id as usize) else { continue };
+                if self.marks[word] & bit == 0 {
+                    self.marks[word] |= bit;
+                    *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+                }
+            }
+            for &id in &self.recent {
+                if let Some(word) = self.marks.get_mut(id as usize / 64) {
+                    *word = 0;
+                }
+            }
+        }
+        for (&id, &count) in &self.generated {
+            if let Some(logit) = logits.get_mut(id as usize) {
+                *logit -=
+                    self.params.presence_penalty + self.params.frequency_penalty * count as f32;
+            }
+        }
+        if let Some(dry) = &mut self.dry {
+            dry.apply(logits);
+        }
+    }
+}
+
+/// The next draw, from zero to below one.
+fn unit(rng: &mut ChaCha8Rng) -> f64 {
+    (rng.next_u64() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain() -> SamplingParams {
+        SamplingParams {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            seed: Some(1),
+            ..SamplingParams::default()
+        }
+    }
+
+    /// The share of each token among many draws.
+    fn shares(params: SamplingParams, logits: &[f32]) -> Vec<f64> {
+        let mut sampler = Sampler::new(params, logits.len()).unwrap();
+        let mut counts = vec![0.0; logits.len()];
+        let n_draws = 20_000;
+        for _ in 0..n_draws {
+            counts[sampler.sample(&mut logits.to_vec()).unwrap() as usize] += 1.0;
+        }
+        counts.iter().map(|count| count / f64::from(n_draws)).collect()
+    }
+
+    fn check(params: &SamplingParams, probs: &[f64], want: &[f64]) {
+        let logits: Vec<f32> = probs.iter().map(|p| p.ln() as f32).collect();
+        let got = shares(params.clone(), &logits);
+        for (got, want) in got.iter().zip(want) {
+            assert!((got - want).abs() < 0.015, "{params:?}: {got} instead of {want}");
+            assert!(*want != 0.0 || *got == 0.0, "{params:?}: a dropped token was drawn");
+        }
+    }
+
+    #[test]
+    fn draws_follow_the_distribution_that_the_filters_leave() {
+        let probs = [0.1, 0.4, 0.2, 0.3];
+        check(&plain(), &probs, &probs);
+        check(&SamplingParams { top_k: 2, ..plain() }, &probs, &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]);
+        check(
+            &SamplingParams { top_p: 0.65, ..plain() },
+            &probs,
+            &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0],
+        );
+        check(
+            &SamplingParams { top_p: 0.75, ..plain() },
+            &probs,
+            &[0.0, 4.0 / 9.0, 2.0 / 9.0, 3.0 / 9.0],
+        );
+        check(&SamplingParams { top_p: 0.01, ..plain() }, &probs, &[0.0, 1.0, 0.0, 0.0]);
+        check(&SamplingParams { min_p: 0.6, ..plain() }, &probs, &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]);
+        // Top-p looks at the distribution that top-k left: 4/7 reaches 0.55.
+        check(&SamplingParams { top_k: 2, top_p: 0.55, ..plain() }, &probs, &[0.0, 1.0, 0.0, 0.0]);
+        let squared = probs.map(|p| p * p / 0.3);
+        check(&SamplingParams { temperature: 0.5, ..plain() }, &probs, &squared);
+    }
+
+    /// The next token by the documented steps, each over the sorted vocabulary, with the draw
+    /// that a sampler of this seed makes first.
+    fn by_sorting(params: &SamplingParams, logits: &[f32]) -> u32 {
+        let by_weight =
+            |a: &(f64, u32), b: &(f64, u32)| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1));
+        let mut all: Vec<(f64, u32)> = logits.iter().map(|&x| f64::from(x)).zip(0..).collect();
+        all.sort_by(by_weight);
+        let max = all[0].0;
+        if params.temperature == 0.0 {
+            return all[0].1;
+        }
+        if params.top_n_sigma > 0.0 {
+            let mean = all.iter().map(|(x, _)| x).sum::<f64>() / all.len() as f64;
+            let squares = all.iter().map(|(x, _)| (x - mean).powi(2)).sum::<f64>();
+            let deviation = (squares / all.len() as f64).sqrt();
+            all.retain(|(x, _)| *x >= max - f64::from(params.top_n_sigma) * deviation);
+        }
+        let by_k = (1..logits.len()).contains(&params.top_k);
+        all.truncate(if by_k { params.top_k } else { all.len() });
+        all.iter_mut().for_each(|(x, _)| *x = ((*x - max) / f64::from(params.temperature)).exp());
+        let total = |all: &[(f64, u32)]| -> f64 { all.iter().map(|(w, _)| w).sum() };
+        if params.typical_p < 1.0 {
+            let sum = total(&all);
+            let surprise = |w: f64| -(w / sum).ln();
+            let entropy: f64 = all.iter().map(|(w, _)| w / sum * surprise(*w)).sum();
+            let distance = |token: &(f64, u32)| (surprise(token.0) - entropy).abs();
+            all.sort_by(|a, b| distance(a).total_cmp(&distance(b)));
+            let (mut reached, goal) = (0.0, sum * f64::from(params.typical_p));
+            let last = all.iter().position(|(w, _)| {
+                reached += w;
+                reached >= goal
+            });
+            all.truncate(last.map_or(all.len(), |last| last + 1));
+            all.sort_by(by_weight);
+        }
+        if params.top_p < 1.0 {
+            let (mut sum, goal) = (0.0, total(&all) * f64::from(params.top_p));
+            let last = all.iter().position(|(w, _)| {
+                sum += w;
+                sum >= goal
+            });
+            all.truncate(last.map_or(all.len(), |last| last + 1));
+        }
+        let best = all[0].0;
+        all.retain(|(w, _)| *w >= f64::from(params.min_p) * best);
+        let mut rng = ChaCha8Rng::seed_from_u64(params.seed.unwrap());
+        let mut unit = || (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+        let draw = unit();
+        if params.uses_xtc() && unit() < f64::from(params.xtc_probability) {
+            let least = f64::from(params.xtc_threshold) * total(&all);
+            let n_top = all.iter().filter(|(w, _)| *w >= least).count();
+            all.drain(..n_top.saturating_sub(1));
+        }
+        if !by_k {
+            all.sort_by_key(|(_, id)| *id);
+        }
+        let goal = draw * total(&all);
+        let mut sum = 0.0;
+        let drawn = all.iter().find(|(w, _)| {
+            sum += w;
+            sum > goal
+        });
+        drawn.unwrap_or(&all[all.len() - 1]).1
+    }
+
+    #[test]
+    fn choices_are_those_of_a_sorted_vocabulary() {
+        let mut rng = ChaCha8Rng::seed_from_u64(9);
+        for vocab_size in [1, 50, 64, 1000, 20_011] {
+            for temperature in [0.0, 0.3, 1.0, 5.0] {
+                for top_k in [0, 1, 40, 700] {
+                    for (top_p, min_p) in
+                        [(1.0, 0.0), (0.95, 0.0), (0.3, 0.0), (1.0, 0.05), (0.9, 0.01)]
+                    {
+                        let seed = Some(rng.next_u64());
+                        let params =
+                            SamplingParams { temperature, top_k, top_p, min_p, seed, ..plain() };
+                        let unit = |x: u64| (x >> 40) as f32 / (1 << 24) as f32;
+                        let mut logit = || unit(rng.next_u64()) * 4.0 + unit(rng.next_u64()) * 8.0;
+                        let mut logits: Vec<f32> = (0..vocab_size).map(|_| logit()).collect();
+                        let mut sampler = Sampler::new(params.clone(), vocab_size).unwrap();
+                        let want = by_sorting(&params, &logits);
+                        assert_eq!(sampler.sample(&mut logits), Ok(want), "{params:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn choices_of_further_filters_are_those_of_a_sorted_vocabulary() {
+        let mut rng = ChaCha8Rng::seed_from_u64(10);
+        let unit = |x: u64| (x >> 40) as f32 / (1 << 24) as f32;
+        let typical = |typical_p| SamplingParams { typical_p, ..plain() };
+        let sigma = |top_n_sigma| SamplingParams { top_n_sigma, ..plain() };
+        let xtc = |xtc_probability, xtc_threshold| SamplingParams {
+            xtc_probability,
+            xtc_threshold,
+            ..plain()
+        };
+        let all = SamplingParams { top_n_sigma: 2.0, typical_p: 0.9, ..xtc(0.7, 0.02) };
+        for further in [
+            typical(0.01),
+            typical(0.5),
+            typical(0.95),
+            typical(0.999),
+            sigma(0.1),
+            sigma(1.0),
+            sigma(3.0),
+            xtc(0.5, 0.01),
+            xtc(1.0, 0.1),
+            xtc(1.0, 0.0),
+            xtc(1.0, 0.6),
+            all,
+        ] {
+            for vocab_size in [1, 50, 64, 1000, 20_011] {
+                for temperature in [0.0, 0.3, 1.0, 5.0] {
+                    for (top_k, top_p, min_p) in [
+                        (0, 1.0, 0.0),
+                        (40, 1.0, 0.0),
+                        (0, 0.9, 0.0),
+                        (0, 1.0, 0.1),
+                        (40, 0.9, 0.1),
+                    ] {
+                        let seed = Some(rng.next_u64());
+                        let further = further.clone();
+                        let params =
+                            SamplingParams { temperature, top_k, top_p, min_p, seed, ..further };
+                        let mut logit = || unit(rng.next_u64()) * 4.0 + unit(rng.next_u64()) * 8.0;
+                        let mut logits: Vec<f32> = (0..vocab_size).map(|_| logit()).collect();
+                        let mut sampler = Sampler::new(params.clone(), vocab_size).unwrap();
+                        let want = by_sorting(&params, &logits);
+                        let got = sampler.sample(&mut logits);
+                        assert_eq!(got, Ok(want), "{params:?} of {vocab_size}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn further_filters_leave_their_distributions() {
+        let probs = [0.1, 0.4, 0.2, 0.3];
+        // The entropy is 1.280; the surprises are 2.303, 0.916, 1.609 and 1.204.
+        let typical = |typical_p| SamplingParams { typical_p, ..plain() };
+        check(&typical(0.2), &probs, &[0.0, 0.0, 0.0, 1.0]);
+        check(&typical(0.4), &probs, &[0.0, 0.0, 0.4, 0.6]);
+        check(&typical(0.8), &probs, &[0.0, 4.0 / 9.0, 2.0 / 9.0, 3.0 / 9.0]);
+        // The best token went, so min-p is relative to the one of 0.3.
+        let relative = SamplingParams { min_p: 0.65, ..typical(0.4) };
+        check(&relative, &probs, &[0.0, 0.0, 0.4, 0.6]);
+        // The logarithms' deviation is 0.512, and the best is 0.288, 0.693 and 1.386 above the
+        // others.
+        let sigma = |top_n_sigma| SamplingParams { top_n_sigma, ..plain() };
+        check(&sigma(0.5), &probs, &[0.0, 1.0, 0.0, 0.0]);
+        check(&sigma(1.0), &probs, &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]);
+        check(&sigma(2.0), &probs, &[0.0, 4.0 / 9.0, 2.0 / 9.0, 3.0 / 9.0]);
+        check(&sigma(-1.0), &probs, &probs);
+        // Two are at least as likely as 0.25, and the better one is excluded half of the time.
+        let xtc = |xtc_probability, xtc_threshold| SamplingParams {
+            xtc_probability,
+            xtc_threshold,
+            ..plain()
+        };
+        check(&xtc(1.0, 0.25), &probs, &[1.0 / 6.0, 0.0, 2.0 / 6.0, 3.0 / 6.0]);
+        let mean = [0.4 / 3.0, 0.2, 0.8 / 3.0, 0.4];
+        check(&xtc(0.5, 0.25), &probs, &mean);
+        check(&xtc(1.0, 0.35), &probs, &probs);
+        check(&xtc(1.0, 0.6), &probs, &probs);
+        // The threshold is compared with what top-k left: 0.3 has become 0.43.
+        let two = SamplingParams { top_k: 2, ..xtc(1.0, 0.42) };
+        check(&two, &probs, &[0.0, 0.0, 0.0, 1.0]);
+        // Mirostat keeps what has at most two bits of surprise, whatever the filters say.
+        let mirostat = SamplingParams { mirostat: 2, mirostat_tau: 1.0, top_k: 1, ..xtc(1.0, 0.1) };
+        check(&mirostat, &probs, &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]);
+    }
+
+    #[test]
+    fn what_is_off_draws_nothing() {
+        let run = |params: SamplingParams| -> Vec<u32> {
+            let mut sampler = Sampler::new(params, 50).unwrap();
+            (0..40).map(|_| sampler.sample(&mut [0.0; 50]).unwrap()).collect()
+        };
+        let want = run(plain());
+        assert_eq!(run(SamplingParams { xtc_threshold: 0.01, ..plain() }), want);
+        let above = SamplingParams { xtc_probability: 1.0, xtc_threshold: 0.51, ..plain() };
+        assert_eq!(run(above), want);
+        // One that never finds two top choices still draws, so that it changes what follows.
+        let xtc = SamplingParams { xtc_probability: 0.5, xtc_threshold: 0.5, ..plain() };
+        let got = run(xtc.clone());
+        assert_eq!(got[0], want[0]);
+        assert_ne!(got, want);
+        assert_eq!(run(xtc), got);
+        let mirostat = SamplingParams { mirostat: 2, ..plain() };
+        assert_eq!(run(mirostat), want);
+    }
+
+    #[test]
+    fn mirostat_follows_the_tokens_that_are_accepted() {
+        // Three bits each, so that a bound below is met by the best token alone.
+        let params =
+            SamplingParams { mirostat: 2, mirostat_tau: 2.0, mirostat_eta: 1.0, ..plain() };
+        let mut sampler = Sampler::new(params, 8).unwrap();
+        let mut next = || {
+            let id = sampler.sample(&mut [1.0; 8]).unwrap();
+            sampler.accept(id);
+            id
+        };
+        // From 4, the bound falls by 1 to 3, which still allows all, and then to 2. The best token
+        // alone has no surprise: it rises to 4 again.
+        let ids: Vec<u32> = (0..60).map(|_| next()).collect();
+        assert!(ids.iter().skip(2).step_by(3).all(|&id| id == 0), "{ids:?}");
+        assert!((1..8).all(|id| ids.contains(&id)), "{ids:?}");
+    }
+
+    #[test]
+    fn dry_looks_at_prompt_and_answer_after_the_penalties() {
+        let params = SamplingParams {
+            dry_multiplier: 1.5,
+            dry_base: 2.0,
+            presence_penalty: 0.5,
+            ..SamplingParams::greedy()
+        };
+        let adjusted = |params: &SamplingParams| {
+            let bytes = TokenBytes::of(&["a", "b", "c", ":"]);
+            let mut sampler = Sampler::with_bytes(params.clone(), 4, Some(bytes)).unwrap();
+            sampler.add_prompt(&[0, 1, 2, 3, 0, 1, 2]);
+            [0, 1].into_iter().for_each(|id| sampler.accept(id));
+            let mut logits = [1.0; 4];
+            sampler.sample(&mut logits).unwrap();
+            logits
+        };
+        // "a b" was followed by "c" twice and is preceded by "c" now, but not before.
+        assert_eq!(adjusted(&params), [0.5, 0.5, -0.5, 1.0]);
+        let off = SamplingParams { dry_multiplier: 0.0, ..params.clone() };
+        assert_eq!(adjusted(&off), [0.5, 0.5, 1.0, 1.0]);
+        assert_eq!(Sampler::new(params, 4).err(), Some(Error::NoTokenizer));
+    }
+
+    #[test]
+    fn greedy_takes_the_lowest_id_among_equals() {
+        let mut sampler = Sampler::new(SamplingParams::greedy(), 4).unwrap();
+        assert_eq!(sampler.sample(&mut [1.0, 3.0, 3.0, 2.0]), Ok(1));
+        assert_eq!(sampler.sample(&mut [f32::NEG_INFINITY, -5.0, -5.0, -6.0]), Ok(1));
+    }
+
+    #[test]
+    fn bias_and_penalties_change_the_choice() {
+        let pick = |params: SamplingParams, prompt: &[u32], generated: &[u32], logits: [f32; 3]| {
+            let mut sampler = Sampler::new(params, 3).unwrap();
+            sampler.add_prompt(prompt);
+            generated.iter().for_each(|&id| sampler.accept(id));
+            let mut logits = logits;
+            sampler.sample(&mut logits).unwrap();
+            logits
+        };
+        let base = SamplingParams::greedy();
+        let bias = SamplingParams { logit_bias: vec![(2, -1.5)], ..base.clone() };
+        assert_eq!(pick(bias, &[], &[], [1.0, 2.0, 3.0]), [1.0, 2.0, 1.5]);
+        let repeat = SamplingParams { repetition_penalty: 2.0, repeat_last_n: 2, ..base.clone() };
+        assert_eq!(pick(repeat, &[0, 1], &[2, 2], [1.0, 2.0, -3.0]), [1.0, 2.0, -6.0]);
+        let repeat = SamplingParams { repetition_penalty: 2.0, ..base.clone() };
+        assert_eq!(pick(repeat, &[0, 1], &[2], [1.0, 2.0, -3.0]), [0.5, 1.0, -6.0]);
+        let counts = SamplingParams { presence_penalty: 0.5, frequency_penalty: 0.25, ..base };
+        assert_eq!(pick(counts, &[0], &[1, 1], [1.0, 2.0, 3.0]), [1.0, 1.0, 3.0]);
+    }
+
+    #[test]
+    fn same_seed_same_choices() {
+        let run = |seed| {
+            let mut sampler = Sampler::new(SamplingParams { seed, ..plain() }, 50).unwrap();
+            let ids: Vec<u32> = (0..40).map(|_| sampler.sample(&mut [0.0; 50]).unwrap()).collect();
+            (ids, sampler.seed())
+        };
+        let (ids, seed) = run(Some(42));
+        assert_eq!(seed, 42);
+        assert_eq!(run(Some(42)).0, ids);
+        assert_ne!(run(Some(43)).0, ids);
+        let (drawn, seed) = run(None);
+        assert_eq!(run(Some(seed)).0, drawn);
+    }
+
+    #[test]
+    fn unusable_logits_are_errors() {
+        let mut sampler = Sampler::new(plain(), 2).unwrap();
+        let nan = sampler.sample(&mut [0.0, f32::NAN]);
+        assert!(matches!(nan, Err(Error::Logit { id: 1, .. })));
+        let none = sampler.sample(&mut [f32::NEG_INFINITY; 2]);
+        assert_eq!(none, Err(Error::NoToken));
+        assert_eq!(sampler.sample(&mut [0.0]), Err(Error::Length { expected: 2, found: 1 }));
+        let bias = SamplingParams { logit_bias: vec![(2, 1.0)], ..plain() };
+        let error = Sampler::new(bias, 2).err();
+        assert_eq!(error, Some(Error::BiasId { id: 2, vocab_size: 2 }));
+    }
+}

@@ -1,0 +1,80 @@
+//! Errors of loading and rendering chat templates.
+
+use std::path::PathBuf;
+
+/// What can go wrong with a chat template.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The template is not valid Jinja, or uses something that is not supported.
+    #[error("the chat template does not parse: {problem}")]
+    Syntax {
+        /// What is wrong, with the line.
+        problem: String,
+    },
+    /// The template refused the conversation with `raise_exception`.
+    #[error("the chat template refused the conversation: {message}")]
+    Raised {
+        /// The template's message.
+        message: String,
+    },
+    /// The template failed on this conversation.
+    #[error("the chat template failed: {problem}")]
+    Render {
+        /// What is wrong, with the line.
+        problem: String,
+    },
+    /// The template ran for too many steps.
+    #[error("the chat template did not end within {limit} steps")]
+    Steps {
+        /// The limit.
+        limit: u64,
+    },
+    /// The template wrote too much.
+    #[error("the chat template wrote more than {}", crate::base::ByteSize::from(*limit))]
+    Output {
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The template made too much, in strings and lists.
+    #[error("the chat template made more than {}", crate::base::ByteSize::from(*limit))]
+    Memory {
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The thread for the template cannot be started.
+    #[error("the chat template cannot be run: {0}")]
+    Thread(#[source] std::io::Error),
+    /// There is no character left to mark what may not become a control token.
+    #[error(
+        "the conversation has all of the noncharacters from U+FDD0 to U+FDEF, of which one is needed"
+    )]
+    NoMark,
+    /// The model has several templates but none of them is the default.
+    #[error("the model has the chat templates {names}, but no `default`")]
+    NoDefault {
+        /// The names found.
+        names: String,
+    },
+    /// The metadata of a model file could not be read.
+    #[error(transparent)]
+    Metadata(#[from] realizar_formats::Error),
+    /// The text of a special token could not be read.
+    #[error(transparent)]
+    Tokenizer(#[from] crate::text::tokenizer::Error),
+    /// A file could not be read.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// A file is not the JSON that was expected.
+    #[error("{}: {problem}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+}

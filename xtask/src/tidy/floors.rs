@@ -1,0 +1,240 @@
+//! The floors of a crate: a module uses only the floors below its own.
+//!
+//! A floor is a module of the crate's root. Paths that begin with `crate::` are read from code, not
+//! from comments, and a name that the root re-exports counts as the floor that it comes from. Tests
+//! may use every floor.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::Finding;
+use super::lexer::code_only;
+use super::source::code_lines;
+
+/// A crate that has floors.
+struct House {
+    /// The folder of its sources.
+    src: &'static str,
+    /// The floors from the bottom up, in groups whose members do not know one another.
+    floors: &'static [&'static [&'static str]],
+}
+
+const HOUSES: &[House] = &[House {
+    src: "crates/runtime/src",
+    floors: &[
+        &["base"],
+        &["text"],
+        &["error"],
+        &["checkpoint"],
+        &["graph"],
+        &["architectures"],
+        &["backend"],
+        &["run"],
+        &["generate"],
+        &["engine"],
+        &["measure"],
+    ],
+}];
+
+impl House {
+    fn floor(&self, module: &str) -> Option<usize> {
+        self.floors.iter().position(|floor| floor.contains(&module))
+    }
+}
+
+/// What roots of crates re-export: of every source folder, the module behind each name.
+#[derive(Default)]
+pub(super) struct Roots(BTreeMap<&'static str, BTreeMap<String, String>>);
+
+impl Roots {
+    /// Notes the names of a file, if it is the root of a crate with floors.
+    pub(super) fn read(&mut self, file: &Path, text: &str) {
+        let house = HOUSES.iter().find(|house| {
+            ["lib.rs", "main.rs"].iter().any(|root| file == Path::new(house.src).join(root))
+        });
+        if let Some(house) = house {
+            self.0.insert(house.src, re_exports(&code_only(text)));
+        }
+    }
+}
+
+/// The names behind `use MODULE::…;` at the root of a crate, each with its module.
+fn re_exports(code: &str) -> BTreeMap<String, String> {
+    let mut names = BTreeMap::new();
+    for (at, _) in code.match_indices("pub use ").chain(code.match_indices("pub(crate) use ")) {
+        let path = code[at..].split_once("use ").map_or("", |(_, rest)| rest);
+        let path = path.split_once(';').map_or("", |(path, _)| path);
+        let Some((module, items)) = path.split_once("::") else { continue };
+        for item in items.split(|c: char| !is_word(c)).filter(|item| !item.is_empty()) {
+            names.insert(item.to_owned(), module.trim().to_owned());
+        }
+    }
+    names
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// Check one Rust file.
+pub(super) fn check(file: &Path, text: &str, roots: &Roots) -> Vec<Finding> {
+    let Some(house) = HOUSES.iter().find(|house| file.starts_with(house.src)) else {
+        return Vec::new();
+    };
+    let inside: Vec<&str> = file
+        .strip_prefix(house.src)
+        .into_iter()
+        .flatten()
+        .filter_map(|part| part.to_str())
+        .collect();
+    let is_test = inside.iter().any(|part| ["tests", "tests.rs", "testing.rs"].contains(part));
+    let is_root = ["lib.rs", "main.rs"].contains(&inside[0]);
+    if is_test || is_root {
+        return Vec::new();
+    }
+    let own_module = inside[0].trim_end_matches(".rs");
+    let Some(own) = house.floor(own_module) else {
+        let message = format!("`{own_module}` has no place in the floors; add it to tidy's table");
+        return vec![Finding::new(file, 0, message)];
+    };
+    let lines = code_lines(text);
+    let code = code_only(text);
+    let code: String = code.lines().take(lines).flat_map(|line| [line, "\n"]).collect();
+    let empty = BTreeMap::new();
+    let names = roots.0.get(house.src).unwrap_or(&empty);
+    let mut findings = Vec::new();
+    for (at, name) in used(&code, depth(&inside)) {
+        let module = names.get(name).map_or(name, String::as_str);
+        let message = match house.floor(module) {
+            Some(floor) if floor < own || module == own_module => continue,
+            Some(_) => {
+                format!("`{own_module}` must not use `{module}`, which is no floor below it")
+            }
+            None => format!("`{name}` is no floor; name one, or add it to tidy's table"),
+        };
+        findings.push(Finding::new(file, code[..at].matches('\n').count() + 1, message));
+    }
+    findings
+}
+
+/// How many modules are above the one of this file, the root included.
+fn depth(inside: &[&str]) -> usize {
+    inside.len() - usize::from(inside.last() == Some(&"mod.rs"))
+}
+
+/// The names that `code` takes from the root of its crate, with their places: what follows
+/// `crate::`, or as many `super::` as there are modules above.
+fn used(code: &str, depth: usize) -> Vec<(usize, &str)> {
+    let to_root = vec!["super"; depth].join("::");
+    let mut found = Vec::new();
+    for root in ["crate", &to_root] {
+        for (at, _) in code.match_indices(root) {
+            let starts = !code[..at].ends_with(is_word) && !code[..at].trim_end().ends_with("::");
+            let Some(rest) = code[at + root.len()..].strip_prefix("::") else { continue };
+            if starts {
+                let offset = at + root.len() + "::".len();
+                found.extend(firsts(rest).into_iter().map(|(i, name)| (offset + i, name)));
+            }
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// The first names of a path: one, or those of the entries of a list in braces.
+fn firsts(path: &str) -> Vec<(usize, &str)> {
+    let word = |from: usize| {
+        if path[from..].starts_with('*') {
+            return (from, "*");
+        }
+        let len = path[from..].find(|c: char| !is_word(c)).unwrap_or(path.len() - from);
+        (from, &path[from..from + len])
+    };
+    if !path.starts_with('{') {
+        return vec![word(0)];
+    }
+    let mut names = Vec::new();
+    let mut nesting = 0;
+    let mut begins = false;
+    for (at, c) in path.char_indices() {
+        match c {
+            '{' => nesting += 1,
+            '}' => nesting -= 1,
+            c if begins && nesting == 1 && (is_word(c) || c == '*') => {
+                names.push(word(at));
+                begins = false;
+            }
+            _ => {}
+        }
+        if nesting == 0 {
+            break;
+        }
+        begins |= nesting == 1 && matches!(c, '{' | ',');
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(file: &str, text: &str) -> Vec<String> {
+        let mut roots = Roots::default();
+        let root = "mod base;\npub use base::ByteSize;\npub use error::{DeviceFault, Error};\n\
+                    pub use run::{\n    Model,\n    device,\n};\n";
+        roots.read(Path::new("crates/runtime/src/lib.rs"), root);
+        let findings = check(Path::new(file), text, &roots);
+        findings.into_iter().map(|f| format!("{}: {}", f.line, f.message)).collect()
+    }
+
+    #[test]
+    fn only_lower_floors_are_used() {
+        let graph = "crates/runtime/src/graph/split.rs";
+        let cases: [(&str, &str, &[&str]); 19] = [
+            (graph, "use crate::checkpoint::Checkpoint;\nuse crate::Error;\n", &[]),
+            (graph, "use super::weights::Weights;\nuse crate::graph::plan;\n", &[]),
+            (graph, "use crate::run::Runner;\n", &["1: run"]),
+            (graph, "//! Text.\nuse crate::Model;\n", &["2: run"]),
+            (
+                graph,
+                "use crate::{\n    Error, device,\n    engine::{Engine, text},\n};\n",
+                &["2: run", "3: engine"],
+            ),
+            (graph, "use crate::{base::{own_file, engine}, text::tokenizer};\n", &[]),
+            (graph, "fn f() -> crate::backend::Role {}\n", &["1: backend"]),
+            (graph, "// crate::backend\nfn f() { \"crate::backend\"; }\n", &[]),
+            (graph, "/// As [`Model`](crate::run::Model).\nfn f() {}\n", &[]),
+            (graph, "use super::super::run::Model;\n", &["1: run"]),
+            (graph, "use other::crate_like::run;\nuse mycrate::run::x;\n", &[]),
+            (graph, "fn f() {}\n#[cfg(test)]\nmod tests {\n    use crate::run::Model;\n}\n", &[]),
+            ("crates/runtime/src/graph/mod.rs", "use super::backend::Role;\n", &["1: backend"]),
+            ("crates/runtime/src/graph/tests.rs", "use crate::run::Model;\n", &[]),
+            ("crates/runtime/src/error.rs", "use crate::text::tokenizer;\n", &[]),
+            ("crates/runtime/src/error.rs", "use super::checkpoint::X;\n", &["1: checkpoint"]),
+            ("crates/runtime/src/lib.rs", "use measure::X;\nuse crate::measure::Y;\n", &[]),
+            ("crates/runtime/tests/it/x.rs", "use crate::run::Model;\n", &[]),
+            ("crates/server/src/x.rs", "use crate::run::Model;\n", &[]),
+        ];
+        for (file, text, expected) in cases {
+            let found = found(file, text);
+            assert_eq!(found.len(), expected.len(), "{file} {text}: {found:?}");
+            for (found, expected) in found.iter().zip(expected) {
+                let (line, module) = expected.split_once(": ").unwrap();
+                let own = if file.ends_with("error.rs") { "error" } else { "graph" };
+                let start = format!("{line}: `{own}` must not use `{module}`");
+                assert!(found.starts_with(&start), "{found} is not {start}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_module_has_its_floor() {
+        let own = found("crates/runtime/src/attic.rs", "use crate::base::ByteSize;\n");
+        assert_eq!(own, ["0: `attic` has no place in the floors; add it to tidy's table"]);
+        let all = found("crates/runtime/src/graph/mod.rs", "use crate::{base, *};\n");
+        assert_eq!(all, ["1: `*` is no floor; name one, or add it to tidy's table"]);
+        let other = found("crates/runtime/src/graph/mod.rs", "use crate::attic::Box;\n");
+        assert_eq!(other, ["1: `attic` is no floor; name one, or add it to tidy's table"]);
+    }
+}
