@@ -49,8 +49,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Handles what the process is told by signals: an interrupt, and pages of a model file that are lost.
+/// Handles what the process is told by signals: an interrupt, pages of a model file that are lost,
+/// and files that may not grow.
 fn install_handlers() -> anyhow::Result<()> {
     realizar_formats::survive_lost_pages().context("the handler of bus errors")?;
+    realizar_formats::survive_file_size_limit().context("the limit on the size of files")?;
     interrupt::install()
 }

@@ -40,6 +40,7 @@
 
 mod bytes;
 mod error;
+mod file_size;
 mod free_memory;
 mod gguf;
 mod lost_pages;
@@ -51,6 +52,7 @@ mod tensor_type;
 
 pub use bytes::Bytes;
 pub use error::Error;
+pub use file_size::survive_file_size_limit;
 pub use free_memory::give_back_freed_memory;
 pub use gguf::Gguf;
 pub use gguf::array::{Array, StrArray};

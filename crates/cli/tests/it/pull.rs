@@ -59,6 +59,20 @@ fn refused(cli: &Cli, hub: &Mock, source: &str) -> String {
     error_line(&pull(cli, hub, &[source]), 1, source)
 }
 
+#[cfg(unix)]
+#[test]
+fn a_file_that_may_not_grow_is_an_error_and_no_end() {
+    let cli = Cli::new();
+    let mock = Mock::start(|_, _| answer(200, &[], &vec![b'x'; 100_000]));
+    // Blocks of 512 or 1024 bytes.
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "ulimit -f 16; exec \"$0\" pull \"$1\""]);
+    command.arg(env!("CARGO_BIN_EXE_realizar")).arg(format!("{}/m.gguf", mock.origin));
+    command.current_dir(cli.path(".")).env("REALIZAR_CACHE", cli.path("cache"));
+    let error = error_line(&command.output().expect("start"), 1, "pull");
+    assert!(error.contains("cannot write") && error.contains("File too large"), "{error}");
+}
+
 #[test]
 fn a_model_of_the_hub_is_pulled_into_its_own_folder() {
     let hub = Mock::start(|path, _| match path {
