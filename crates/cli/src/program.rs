@@ -48,6 +48,12 @@ impl Program {
         paths.find(|path| is_executable(path)).map(|path| Self { path })
     }
 
+    /// The program in a file, for tests.
+    #[cfg(all(test, unix))]
+    pub(crate) fn at(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

@@ -147,6 +147,24 @@ impl Cache {
         Some(Entry { manifest, path })
     }
 
+    /// Moves the model that an earlier build stored under `earlier` to `key`, if it is complete, came
+    /// from `source` and still has its checksum: the earlier names could be those of several sources.
+    /// The caller holds the lock of `key`.
+    pub(crate) fn adopt(&self, earlier: &str, key: &str, source: &str) -> Result<Option<Entry>> {
+        let Some(Entry { manifest, path }) = self.get(earlier) else { return Ok(None) };
+        if manifest.source != source || manifest.sha256.is_none() {
+            return Ok(None);
+        }
+        if hash_file(&path).ok().map(|(_, sha256)| sha256) != manifest.sha256 {
+            return Ok(None);
+        }
+        let (from, to) = (self.model_dir(earlier), self.model_dir(key));
+        remove_dir(&to)?;
+        fs::rename(&from, &to)
+            .with_context(|| format!("cannot move {} to {}", from.display(), to.display()))?;
+        Ok(self.get(key))
+    }
+
     /// All complete models, ordered by name.
     pub(crate) fn list(&self) -> Result<Vec<Entry>> {
         let dir = self.root.join("models");
@@ -380,6 +398,30 @@ mod tests {
         // A file of another length than the manifest's is not a model.
         fs::write(&entry.path, b"12").expect("write");
         assert!(cache.get("m").is_none());
+    }
+
+    #[test]
+    fn a_model_of_an_earlier_build_is_taken_with_its_checksum() {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let cache = Cache { root: temp.path().to_owned() };
+        let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"; // of abc
+        let install = |sha256: Option<&str>| {
+            let staging = cache.stage("old").expect("stage");
+            fs::write(staging.model_dir().join("m.gguf"), b"abc").expect("write");
+            let sha256 = sha256.map(str::to_owned);
+            let manifest = Manifest { sha256, ..manifest(Some("m.gguf"), 3) };
+            cache.install(&staging, &manifest).expect("install");
+        };
+        let adopt =
+            |source: &str| cache.adopt("old", "new", source).expect("it can be moved").is_some();
+        install(None);
+        assert!(!adopt("pip:m==1"));
+        install(Some(&sha256.replace('b', "c")));
+        assert!(!adopt("pip:m==1"));
+        install(Some(sha256));
+        assert!(!adopt("pip:m==2"));
+        assert!(adopt("pip:m==1") && cache.get("old").is_none());
+        assert!(cache.get("new").expect("it is there").path.ends_with("models/new/m.gguf"));
     }
 
     #[test]

@@ -23,7 +23,9 @@ use super::url::Url;
 /// Redirects from a URL to the resource.
 const MAX_REDIRECTS: usize = 10;
 /// Bytes of one file.
-const MAX_FILE: u64 = 1 << 40;
+pub(super) const MAX_FILE: u64 = 1 << 40;
+/// How long a server may send nothing of an answer that it has begun.
+const STALL: Duration = Duration::from_secs(60);
 /// Wait before the second attempt; before each further one it is twice as long.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 
@@ -93,12 +95,18 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn new() -> Self {
+        Self::with_stall(STALL)
+    }
+
+    /// A client that waits so long for the next bytes of an answer.
+    fn with_stall(stall: Duration) -> Self {
         let config = || {
             Agent::config_builder()
                 .http_status_as_error(false)
                 .max_redirects(0)
                 .timeout_connect(Some(Duration::from_secs(30)))
                 .timeout_recv_response(Some(Duration::from_secs(60)))
+                .timeout_per_read(Some(stall))
                 .user_agent(concat!("realizar/", env!("CARGO_PKG_VERSION")))
         };
         Self {
@@ -373,4 +381,47 @@ pub(super) fn copy_known(from: &std::path::Path, known: &Known, partial: &Partia
     io::copy(&mut source, &mut out).with_context(context)?;
     out.sync_all().with_context(context)?;
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::net::TcpListener;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_server_that_sends_no_more_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let url = format!("http://{}/m.gguf", listener.local_addr().expect("address"));
+        let (over, wait) = channel::<()>();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("accept");
+            let mut reader = BufReader::new(stream.try_clone().expect("clone"));
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                assert!(reader.read_line(&mut head).expect("read") > 0);
+            }
+            let answer = "HTTP/1.1 200 OK\r\nETag: \"v1\"\r\nContent-Length: 9\r\n\r\nabc";
+            stream.write_all(answer.as_bytes()).expect("write");
+            // The connection stays until the client has given it up.
+            let _ = wait.recv();
+        });
+        let dir = tempfile::tempdir().expect("a folder");
+        let partial = Partial::new(dir.path().join("p"));
+        let url = Url::parse(&url).expect("a URL");
+        let request = Request {
+            url: &url,
+            authorization: None,
+            label: "",
+            known: Known::default(),
+            attempts: 1,
+        };
+        let error = Client::with_stall(Duration::from_millis(50)).file(&request, &partial);
+        let error = format!("{:#}", error.expect_err("nothing came any more"));
+        assert!(error.contains("pull again to resume") && error.contains("timeout"), "{error}");
+        assert_eq!(partial.len(), Some(3));
+        drop(over);
+        server.join().expect("the server");
+    }
 }

@@ -7,8 +7,9 @@
 use std::fmt;
 
 use anyhow::{Result, bail};
+use sha2::{Digest, Sha256};
 
-use super::cache::Staging;
+use super::cache::{Staging, hex};
 use super::download::{Client, Known, Request};
 use super::names::{safe_name, unique_key};
 use super::partial::Partial;
@@ -35,6 +36,12 @@ impl HttpsSource {
     /// The file name, made unique by a hash of the URL.
     pub(crate) fn key(&self) -> String {
         unique_key(&format!("url-{}", self.file), &self.url.identity())
+    }
+
+    /// The key without the hash that makes it unique.
+    pub(super) fn earlier_key(&self) -> String {
+        let hash = hex(&Sha256::digest(self.url.identity()));
+        format!("url-{}-{}", &hash[..8], self.file)
     }
 
     /// Downloads into `partial`, then moves the whole file into the staging folder.

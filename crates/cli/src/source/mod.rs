@@ -77,6 +77,18 @@ impl Source {
     }
 }
 
+impl Source {
+    /// Name of the cache folder of a model of one file, without the hash of the whole source: earlier
+    /// builds had such names.
+    fn earlier_key(&self) -> Option<String> {
+        match self {
+            Self::Path(_) | Self::Alias(_) | Self::Hf(_) => None,
+            Self::Pip(source) => Some(names::safe_name(&source.to_string())),
+            Self::Https(source) => Some(source.earlier_key()),
+        }
+    }
+}
+
 /// What may be shown of a model argument: without the name, password and query of a URL.
 pub(crate) fn shown(text: &str) -> String {
     if text.contains("://") { url::redacted(text) } else { text.to_owned() }
@@ -152,8 +164,15 @@ impl Sources {
         let _lock = self.cache.lock(&key, || {
             crate::ui::note(&format!("waiting for another process that pulls {source}"));
         })?;
-        if !force && let Some(entry) = self.cache.get(&key) {
-            return Ok(entry);
+        if !force {
+            if let Some(entry) = self.cache.get(&key) {
+                return Ok(entry);
+            }
+            if let Some(earlier) = source.earlier_key()
+                && let Some(entry) = self.cache.adopt(&earlier, &key, &source.to_string())?
+            {
+                return Ok(entry);
+            }
         }
         match source {
             Source::Alias(alias) => self.pull_alias(alias, &key),

