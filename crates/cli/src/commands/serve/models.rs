@@ -8,7 +8,7 @@ use realizar_runtime::ModelOutput;
 use realizar_server::ModelSpec;
 
 use super::args::Args;
-use super::names::{names, own_name};
+use super::names::{names, own_name, split_name};
 use crate::ui;
 
 /// A model of the server.
@@ -40,9 +40,9 @@ pub(super) fn configured(args: &Args) -> Result<Vec<Configured>> {
         all.push(Configured { spec, at_start });
     }
     for given in &args.embedding_model {
-        let (name, source) = match given.split_once('=') {
-            Some((name, source)) => (name.to_owned(), source),
-            None => (own_name(given), given.as_str()),
+        let (name, source) = match split_name(given) {
+            (Some(name), source) => (name.to_owned(), source),
+            (None, source) => (own_name(source), source),
         };
         let name = if is_taken(&all, &name) { name + "-embedding" } else { name };
         let (source, output) = (source.to_owned(), ModelOutput::Embeddings);

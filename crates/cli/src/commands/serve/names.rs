@@ -7,6 +7,17 @@ use anyhow::Result;
 use crate::source::shown;
 use crate::ui;
 
+/// The two parts of `NAME=MODEL`, or a model alone: what stands behind a scheme belongs to a source, as
+/// in `https://host/m.gguf?x=y` and `pip:package==1.0`.
+pub(super) fn split_name(given: &str) -> (Option<&str>, &str) {
+    let is_source =
+        |text: &str| text.contains("://") || text.starts_with("pip:") || text.starts_with("hf:");
+    match given.split_once('=') {
+        Some((name, model)) if !is_source(name) => (Some(name), model),
+        _ => (None, given),
+    }
+}
+
 /// Of each model its names, the one to show first: aliases, then what it is called by itself.
 pub(super) fn names(models: &[String], aliases: &[String]) -> Result<Vec<Vec<String>>> {
     let mut names: Vec<Vec<String>> = vec![Vec::new(); models.len()];
@@ -53,6 +64,22 @@ pub(super) fn own_name(model: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_source_may_have_an_equals_sign() {
+        for (given, want) in [
+            ("m.gguf", (None, "m.gguf")),
+            ("e=m.gguf", (Some("e"), "m.gguf")),
+            ("org/e=hf:o/r", (Some("org/e"), "hf:o/r")),
+            ("https://h/m.gguf?x=y", (None, "https://h/m.gguf?x=y")),
+            ("e=https://h/m.gguf?x=y", (Some("e"), "https://h/m.gguf?x=y")),
+            ("pip:p==1/m.gguf", (None, "pip:p==1/m.gguf")),
+            ("e=pip:p==1", (Some("e"), "pip:p==1")),
+            ("hf:o/r/a=b.gguf", (None, "hf:o/r/a=b.gguf")),
+        ] {
+            assert_eq!(split_name(given), want, "{given}");
+        }
+    }
 
     #[test]
     fn names_of_models() {
