@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::Error;
-use super::buckets::Buckets;
+use super::buckets::{Buckets, Queue};
 use super::index::HashIndex;
 use super::pretokenizer::PreTokenizer;
 use super::vocab::{TokenKind, Vocab};
@@ -73,34 +73,6 @@ struct Symbol {
 pub(super) struct Scratch {
     symbols: Vec<Symbol>,
     queue: BinaryHeap<Reverse<(u32, u32)>>, // (rank, position)
-}
-
-/// Pairs that may be merged, by rank and position. A rank tells both tokens of its pair.
-trait Queue {
-    fn add(&mut self, rank: u32, at: u32);
-
-    /// The pair of lowest rank, leftmost first.
-    fn take(&mut self) -> Option<(u32, u32)>;
-}
-
-impl Queue for BinaryHeap<Reverse<(u32, u32)>> {
-    fn add(&mut self, rank: u32, at: u32) {
-        self.push(Reverse((rank, at)));
-    }
-
-    fn take(&mut self) -> Option<(u32, u32)> {
-        self.pop().map(|Reverse(pair)| pair)
-    }
-}
-
-impl Queue for Buckets {
-    fn add(&mut self, rank: u32, at: u32) {
-        self.push(rank, at);
-    }
-
-    fn take(&mut self) -> Option<(u32, u32)> {
-        self.pop()
-    }
 }
 
 impl Bpe {

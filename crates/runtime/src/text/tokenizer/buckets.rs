@@ -8,6 +8,25 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
+/// Pairs that may be merged, by rank and position: those of a short word in a heap, those of a long one
+/// in [`Buckets`].
+pub(super) trait Queue {
+    fn add(&mut self, rank: u32, at: u32);
+
+    /// The pair of lowest rank, leftmost first.
+    fn take(&mut self) -> Option<(u32, u32)>;
+}
+
+impl Queue for BinaryHeap<Reverse<(u32, u32)>> {
+    fn add(&mut self, rank: u32, at: u32) {
+        self.push(Reverse((rank, at)));
+    }
+
+    fn take(&mut self) -> Option<(u32, u32)> {
+        self.pop().map(|Reverse(pair)| pair)
+    }
+}
+
 /// Positions by rank.
 #[derive(Default)]
 pub(super) struct Buckets {
@@ -22,8 +41,8 @@ struct List {
     new: Vec<u32>,
 }
 
-impl Buckets {
-    pub(super) fn push(&mut self, rank: u32, at: u32) {
+impl Queue for Buckets {
+    fn add(&mut self, rank: u32, at: u32) {
         let list = self.lists.entry(rank).or_default();
         if list.sorted.is_empty() && list.new.is_empty() {
             self.ranks.push(Reverse(rank));
@@ -31,8 +50,7 @@ impl Buckets {
         list.new.push(at);
     }
 
-    /// The leftmost position of the lowest rank.
-    pub(super) fn pop(&mut self) -> Option<(u32, u32)> {
+    fn take(&mut self) -> Option<(u32, u32)> {
         let &Reverse(rank) = self.ranks.peek()?;
         let list = self.lists.get_mut(&rank)?;
         if !list.new.is_empty() {
@@ -58,14 +76,14 @@ mod tests {
     fn the_lowest_rank_comes_first_and_then_the_leftmost() {
         let mut buckets = Buckets::default();
         for (rank, at) in [(7, 3), (2, 9), (7, 1), (2, 4)] {
-            buckets.push(rank, at);
+            buckets.add(rank, at);
         }
-        assert_eq!(buckets.pop(), Some((2, 4)));
-        buckets.push(2, 5);
-        buckets.push(1, 8);
-        let rest: Vec<_> = std::iter::from_fn(|| buckets.pop()).collect();
+        assert_eq!(buckets.take(), Some((2, 4)));
+        buckets.add(2, 5);
+        buckets.add(1, 8);
+        let rest: Vec<_> = std::iter::from_fn(|| buckets.take()).collect();
         assert_eq!(rest, [(1, 8), (2, 5), (2, 9), (7, 1), (7, 3)]);
-        buckets.push(2, 6);
-        assert_eq!((buckets.pop(), buckets.pop()), (Some((2, 6)), None));
+        buckets.add(2, 6);
+        assert_eq!((buckets.take(), buckets.take()), (Some((2, 6)), None));
     }
 }

@@ -7,12 +7,14 @@
 //! ids from it than from here and from llama.cpp.
 
 use std::borrow::Cow;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use realizar_formats::Metadata;
 
 use super::bpe::{Bpe, Merges, fallback_bytes};
 use super::guard::Guard;
+use super::joints::Joints;
 use super::pretokenizer::PreTokenizer;
 use super::special::{END_OF_GENERATION, END_OF_INFILL, SpecialTokens};
 use super::spm::Spm;
@@ -106,7 +108,8 @@ pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer, Error> {
         None => {
             let scores = metadata.f32_array(SCORES)?.ok_or(Error::MissingKey { key: SCORES })?;
             check_len(SCORES, vocab.len(), scores.len())?;
-            Native::Spm(Spm { scores, byte_ids: fallback_bytes(&vocab), unk: ids.unk })
+            let (byte_ids, joints) = (fallback_bytes(&vocab), Joints::of(&vocab));
+            Native::Spm(Spm { scores, byte_ids, unk: ids.unk, joints })
         }
     };
 
@@ -120,7 +123,11 @@ pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer, Error> {
     if add_eos && ids.eos.is_none() {
         return Err(Error::UndefinedSpecial { name: "eos" });
     }
+    let longest = (0..vocab.len() as u32).map(|id| vocab.piece(id).len()).max();
+    // A token that swallows white space may stand for any text of it.
+    let longest = longest.filter(|_| strips.is_empty()).and_then(NonZeroUsize::new);
     Ok(Tokenizer {
+        longest,
         guard: Guard::new(&vocab)?,
         vocab: Arc::new(vocab),
         encoder: Encoder::Native { specials, native: Box::new(encoder), add_space_prefix },

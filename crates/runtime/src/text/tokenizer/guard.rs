@@ -149,6 +149,14 @@ impl Tokenizer {
         }
     }
 
+    /// As [`Self::min_tokens`], for [`Self::encode_guarded`].
+    pub fn min_tokens_guarded(&self, text: &GuardedText) -> usize {
+        match text.mark {
+            None => self.min_tokens(&text.marked),
+            Some(mark) => self.min_tokens_of(text.marked.split(mark)),
+        }
+    }
+
     /// Whether [`Self::mark`] changes the text.
     pub(crate) fn needs_marks(&self, text: &str) -> bool {
         self.guard.finder.is_match(text) || self.guard.part_end(text).is_some()

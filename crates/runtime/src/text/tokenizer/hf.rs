@@ -17,6 +17,7 @@ use serde_json::Value;
 use tokenizers::{Model as _, OffsetType, PreTokenizer as _};
 
 use super::guard::Guard;
+use super::normalizer::Growth;
 use super::special::{END_OF_GENERATION, END_OF_INFILL};
 use super::vocab::{TokenKind, Vocab};
 use super::{EncodeOptions, Encoder, Error, Tokenizer, byte_level};
@@ -27,21 +28,18 @@ const MAX_VOCAB: usize = 1 << 24;
 /// Holes that the numbering of a small vocabulary may have.
 const MAX_HOLES: usize = 1 << 16;
 
-/// Normalizers of a sequence.
-const MAX_NORMALIZERS: usize = 256;
-/// Bytes that a normalizer puts in for a match.
-const MAX_REPLACEMENT: usize = 64;
-
 /// Encodes through the `tokenizers` crate.
 ///
 /// Whether control tokens are read from text is a setting of the tokenizer there, so texts that
 /// must not be read so take the lock for writing.
 pub(super) struct HfEncoder {
     inner: RwLock<tokenizers::Tokenizer>,
+    growth: Growth,
 }
 
 impl HfEncoder {
     pub(super) fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, Error> {
+        self.growth.check(text)?;
         if options.parse_special {
             let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
             ids(|| inner.encode_fast(text, options.add_special))
@@ -64,6 +62,7 @@ impl HfEncoder {
         mark: char,
         add_special: bool,
     ) -> Result<Vec<u32>, Error> {
+        self.growth.check(text)?;
         let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
         let encode = || {
             let mut parts =
@@ -194,56 +193,6 @@ impl Model {
     }
 }
 
-/// Refuses normalizers that would allocate more than their text.
-fn check_normalizer(value: &Value) -> Result<(), String> {
-    let steps = value["normalizers"].as_array().map_or(&[][..], Vec::as_slice);
-    if steps.len() > MAX_NORMALIZERS {
-        return Err(format!("{} normalizers are more than {MAX_NORMALIZERS}", steps.len()));
-    }
-    steps.iter().try_for_each(check_normalizer)?;
-    for key in ["content", "prepend"] {
-        let len = value[key].as_str().map_or(0, str::len);
-        if len > MAX_REPLACEMENT {
-            return Err(format!(
-                "a normalizer inserts {len} bytes; at most {MAX_REPLACEMENT} are allowed"
-            ));
-        }
-    }
-    let pattern = &value["pattern"];
-    if [&pattern["String"], &pattern["Regex"]].iter().any(|it| it.as_str() == Some("")) {
-        return Err("a normalizer replaces the empty text".to_owned());
-    }
-    // The table of a character map begins with its length in bytes.
-    if let Some(map) = value["precompiled_charsmap"].as_str() {
-        let n_bytes = map.len() / 4 * 3;
-        let head = base64_u32(map).ok_or("the `precompiled_charsmap` is not in base64")?;
-        if head as usize > n_bytes.saturating_sub(4) {
-            return Err(format!(
-                "the `precompiled_charsmap` of {n_bytes} bytes has a table of {head}"
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// The first four bytes of a text in base64, as a little-endian number.
-fn base64_u32(text: &str) -> Option<u32> {
-    let digit = |byte: u8| match byte {
-        b'A'..=b'Z' => Some(byte - b'A'),
-        b'a'..=b'z' => Some(byte - b'a' + 26),
-        b'0'..=b'9' => Some(byte - b'0' + 52),
-        b'+' => Some(62),
-        b'/' => Some(63),
-        _ => None,
-    };
-    let bits = text
-        .as_bytes()
-        .get(..6)?
-        .iter()
-        .try_fold(0_u64, |bits, &byte| Some(bits << 6 | u64::from(digit(byte)?)))?;
-    Some(((bits >> 4) as u32).swap_bytes())
-}
-
 /// Reads the tokenizer of a model directory.
 pub(super) fn load(dir: &Path) -> Result<Tokenizer, Error> {
     panics::caught(|| read(dir)).unwrap_or_else(|panic| {
@@ -265,7 +214,7 @@ fn read(dir: &Path) -> Result<Tokenizer, Error> {
         let problem = format!("a merge's second part does not begin with the prefix {prefix:?}");
         return Err(json_error(&path, problem));
     }
-    check_normalizer(&document.normalizer).map_err(|problem| json_error(&path, problem))?;
+    let growth = Growth::of(&document.normalizer).map_err(|problem| json_error(&path, problem))?;
     let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)
         .map_err(|error| json_error(&path, error.to_string()))?;
     drop(bytes);
@@ -317,12 +266,13 @@ fn read(dir: &Path) -> Result<Tokenizer, Error> {
     end_ids.dedup();
 
     let guard = Guard::new(&vocab)?;
-    let encoder = HfEncoder { inner: RwLock::new(inner) };
+    let encoder = HfEncoder { inner: RwLock::new(inner), growth };
     let around = encoder.encode("", EncodeOptions { add_special: true, parse_special: true })?;
     Ok(Tokenizer {
         add_bos: bos.is_some() && around.first() == bos.as_ref(),
         add_eos: eos.is_some() && around.len() > 1 && around.last() == eos.as_ref(),
         strips_leading_space: decoder.strips_leading_space,
+        longest: None,
         encoder: Encoder::HuggingFace(Box::new(encoder)),
         guard,
         vocab: Arc::new(vocab),

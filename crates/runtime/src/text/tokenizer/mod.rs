@@ -14,12 +14,15 @@ mod guard;
 mod hf;
 mod index;
 mod infill;
+mod joints;
+mod normalizer;
 mod pretokenizer;
 mod special;
 mod spm;
 mod stream;
 mod vocab;
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -58,6 +61,8 @@ pub struct Tokenizer {
     add_bos: bool,
     add_eos: bool,
     strips_leading_space: bool,
+    /// The most bytes of a text that one token may stand for, where that is known.
+    longest: Option<NonZeroUsize>,
 }
 
 enum Encoder {
@@ -153,6 +158,29 @@ impl Tokenizer {
             ids.extend(self.eos);
         }
         Ok(ids)
+    }
+
+    /// A number of tokens that [`Self::encode`] makes at least of `text`, told without encoding it; 0
+    /// where nothing is known, as for a `tokenizer.json`.
+    pub fn min_tokens(&self, text: &str) -> usize {
+        self.min_tokens_of(std::iter::once(text))
+    }
+
+    /// That of a text in parts.
+    fn min_tokens_of<'a>(&self, parts: impl Iterator<Item = &'a str>) -> usize {
+        let (Some(longest), Encoder::Native { native, .. }) = (self.longest, &self.encoder) else {
+            return 0;
+        };
+        let n: usize = match &**native {
+            // Bytes without a token are left out.
+            Native::Bpe(bpe) if !bpe.pre.characters => {
+                let is_kept = |byte: &u8| bpe.byte_ids[usize::from(*byte)].is_some();
+                parts.map(|part| part.as_bytes().iter().filter(|byte| is_kept(byte)).count()).sum()
+            }
+            // Characters may be replaced by shorter ones.
+            Native::Bpe(_) | Native::Spm(_) => parts.map(|part| part.chars().count()).sum(),
+        };
+        n.div_ceil(longest.get())
     }
 
     /// The text of `ids`; with `skip_special` without control tokens. Bytes that do not form a

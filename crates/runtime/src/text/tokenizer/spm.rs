@@ -3,56 +3,37 @@
 //! Spaces stand for themselves here; SentencePiece writes them as U+2581, and the loader turns
 //! those into spaces once. Characters that no piece covers fall back to byte tokens.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::Error;
+use super::buckets::{Buckets, Queue};
+use super::joints::Joints;
 use super::vocab::Vocab;
 
 const NONE: u32 = u32::MAX;
+
+/// Characters from which on the pairs of a word are joined by [`Buckets`].
+const LONG_WORD: usize = 4096;
 
 /// An encoder over the scores of a vocabulary.
 pub(super) struct Spm {
     pub(super) scores: Vec<f32>, // [vocab_size]
     pub(super) byte_ids: Box<[Option<u32>; 256]>,
     pub(super) unk: Option<u32>,
+    pub(super) joints: Joints,
 }
 
 #[derive(Clone, Copy)]
 struct Symbol {
     start: u32,
-    len: u32, // 0 once it was joined to the symbol before it
+    len: u32,
     prev: u32,
     next: u32,
+    /// The rank of joining it with the next one; NONE if they make no token, or once it was joined to the
+    /// symbol before it.
+    rank: u32,
 }
-
-/// A pair that could be joined; the greatest is joined first.
-struct Pair {
-    score: f32,
-    left: u32,
-    right: u32,
-    len: u32,
-}
-
-impl Ord for Pair {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.score.total_cmp(&other.score).then(other.left.cmp(&self.left))
-    }
-}
-
-impl PartialOrd for Pair {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Pair {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Pair {}
 
 impl Spm {
     /// Appends the ids of `text`, which has plain spaces and no special tokens in it.
@@ -62,43 +43,45 @@ impl Spm {
         text: &str,
         out: &mut Vec<u32>,
     ) -> Result<(), Error> {
-        let bytes = text.as_bytes();
-        let mut symbols: Vec<Symbol> = text
-            .char_indices()
-            .enumerate()
-            .map(|(i, (start, c))| Symbol {
-                start: start as u32,
-                len: c.len_utf8() as u32,
-                prev: (i as u32).wrapping_sub(1),
-                next: i as u32 + 1,
-            })
-            .collect();
+        let (mut symbols, mut queue) = (Vec::new(), BinaryHeap::new());
+        let (mut start, mut before) = (0, None);
+        for (at, c) in text.char_indices() {
+            if before.is_some_and(|before| !self.joints.may_join(before, c)) {
+                self.encode_word(vocab, &text[start..at], &mut symbols, &mut queue, out)?;
+                start = at;
+            }
+            before = Some(c);
+        }
+        self.encode_word(vocab, &text[start..], &mut symbols, &mut queue, out)
+    }
+
+    /// Appends the ids of a part of a text, over whose borders no token reaches.
+    fn encode_word(
+        &self,
+        vocab: &Vocab,
+        word: &str,
+        symbols: &mut Vec<Symbol>,
+        queue: &mut BinaryHeap<Reverse<(u32, u32)>>,
+        out: &mut Vec<u32>,
+    ) -> Result<(), Error> {
+        symbols.clear();
+        symbols.extend(word.char_indices().enumerate().map(|(i, (start, c))| Symbol {
+            start: start as u32,
+            len: c.len_utf8() as u32,
+            prev: (i as u32).wrapping_sub(1),
+            next: i as u32 + 1,
+            rank: NONE,
+        }));
         if let Some(last) = symbols.last_mut() {
             last.next = NONE;
         }
-
-        let mut queue = BinaryHeap::with_capacity(symbols.len());
-        for left in 0..symbols.len() as u32 {
-            self.consider(vocab, bytes, &symbols, left, &mut queue);
+        let bytes = word.as_bytes();
+        if symbols.len() < LONG_WORD {
+            queue.clear();
+            self.join(vocab, bytes, symbols, queue);
+        } else {
+            self.join(vocab, bytes, symbols, &mut Buckets::default());
         }
-        while let Some(pair) = queue.pop() {
-            let left = symbols[pair.left as usize];
-            let right = symbols[pair.right as usize];
-            if left.len == 0 || right.len == 0 || left.len + right.len != pair.len {
-                continue; // one of the two was joined to something else since
-            }
-            symbols[pair.left as usize].len = pair.len;
-            symbols[pair.left as usize].next = right.next;
-            symbols[pair.right as usize].len = 0;
-            if let Some(after) = symbols.get_mut(right.next as usize) {
-                after.prev = pair.left;
-            }
-            if left.prev != NONE {
-                self.consider(vocab, bytes, &symbols, left.prev, &mut queue);
-            }
-            self.consider(vocab, bytes, &symbols, pair.left, &mut queue);
-        }
-
         let mut at = 0;
         while let Some(symbol) = symbols.get(at as usize) {
             let piece = &bytes[symbol.start as usize..][..symbol.len as usize];
@@ -109,6 +92,30 @@ impl Spm {
             at = symbol.next;
         }
         Ok(())
+    }
+
+    /// Joins the pair of the best score, leftmost first, until no pair makes a token.
+    fn join(&self, vocab: &Vocab, bytes: &[u8], symbols: &mut [Symbol], queue: &mut impl Queue) {
+        for left in 0..symbols.len() as u32 {
+            self.consider(vocab, bytes, symbols, left, queue);
+        }
+        while let Some((rank, at)) = queue.take() {
+            let left = symbols[at as usize];
+            if left.rank != rank {
+                continue; // one of the two was joined to something else since
+            }
+            let right = symbols[left.next as usize];
+            symbols[at as usize].len += right.len;
+            symbols[at as usize].next = right.next;
+            symbols[left.next as usize].rank = NONE;
+            if let Some(after) = symbols.get_mut(right.next as usize) {
+                after.prev = at;
+            }
+            if left.prev != NONE {
+                self.consider(vocab, bytes, symbols, left.prev, queue);
+            }
+            self.consider(vocab, bytes, symbols, at, queue);
+        }
     }
 
     /// A character outside the vocabulary: its bytes, or the unknown token for the whole of it.
@@ -128,23 +135,33 @@ impl Spm {
         Ok(())
     }
 
+    /// Queues the joining of the symbol at `at` with the one after it, if the two make a token.
     fn consider(
         &self,
         vocab: &Vocab,
         bytes: &[u8],
-        symbols: &[Symbol],
-        left_at: u32,
-        queue: &mut BinaryHeap<Pair>,
+        symbols: &mut [Symbol],
+        at: u32,
+        queue: &mut impl Queue,
     ) {
-        let left = symbols[left_at as usize];
-        if let Some(right) = symbols.get(left.next as usize) {
+        let left = symbols[at as usize];
+        let joined = symbols.get(left.next as usize).and_then(|right| {
             let len = left.len + right.len;
-            if let Some(id) = vocab.find(&bytes[left.start as usize..][..len as usize]) {
-                let score = self.scores[id as usize];
-                queue.push(Pair { score, left: left_at, right: left.next, len });
-            }
+            vocab.find(&bytes[left.start as usize..][..len as usize])
+        });
+        let rank = joined.map_or(NONE, |id| rank(self.scores[id as usize]));
+        symbols[at as usize].rank = rank;
+        if rank != NONE {
+            queue.add(rank, at);
         }
     }
+}
+
+/// Ascending where scores descend, in the order of [`f32::total_cmp`], and below [`NONE`].
+fn rank(score: f32) -> u32 {
+    let bits = score.to_bits();
+    let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+    (!ascending).min(NONE - 1)
 }
 
 #[cfg(test)]
@@ -175,7 +192,8 @@ mod tests {
         }
         let mut scores: Vec<f32> = pieces.iter().map(|p| p.1).collect();
         scores.resize(vocab.len(), 0.0);
-        let spm = Spm { scores, byte_ids: fallback_bytes(&vocab), unk: Some(0) };
+        let (byte_ids, joints) = (fallback_bytes(&vocab), Joints::of(&vocab));
+        let spm = Spm { scores, byte_ids, unk: Some(0), joints };
         let check = |text: &str, want: &[u32]| {
             let mut out = Vec::new();
             spm.encode(&vocab, text, &mut out).unwrap();
@@ -186,5 +204,60 @@ mod tests {
         check("bab", &[7, 3]);
         check("é", &[8 + 0xC3, 8 + 0xA9]);
         check("", &[]);
+    }
+
+    #[test]
+    fn ranks_ascend_where_scores_descend() {
+        let scores = [f32::INFINITY, 7.5, 1e-40, 0.0, -0.0, -1e-40, -0.5, -9.0, f32::NEG_INFINITY];
+        assert!(scores.windows(2).all(|pair| rank(pair[0]) < rank(pair[1])));
+        assert!(rank(f32::from_bits(u32::MAX)) < NONE);
+    }
+
+    /// Joins as the definition says: the best score, leftmost first, one pair after another.
+    fn plainly(vocab: &Vocab, spm: &Spm, text: &str) -> Vec<u32> {
+        let mut parts: Vec<String> = text.chars().map(String::from).collect();
+        loop {
+            let pairs = parts.windows(2).enumerate();
+            let scored = pairs.filter_map(|(at, it)| {
+                let id = vocab.find(it.concat().as_bytes())?;
+                Some((spm.scores[id as usize], at))
+            });
+            let better =
+                |a: &(f32, usize), b: &(f32, usize)| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1));
+            let Some((_, at)) = scored.max_by(better) else { break };
+            let right = parts.remove(at + 1);
+            parts[at] += &right;
+        }
+        parts.iter().map(|part| vocab.find(part.as_bytes()).unwrap()).collect()
+    }
+
+    #[test]
+    fn texts_of_all_lengths_are_joined_as_the_definition_says() {
+        let mut vocab = Vocab::with_capacity(30);
+        let pieces =
+            ["a", "b", "c", " ", "ab", "bc", "aa", "abc", "aaa", "aaaa", " a", " ab", "b "];
+        for text in pieces {
+            vocab.push(TokenKind::Normal, true, |out| out.extend(text.bytes())).unwrap();
+        }
+        let scores = vec![0.0, 0.0, 0.0, 0.0, -3.0, -2.0, -1.0, -1.5, -4.0, -0.5, -2.0, 1.0, -9.0];
+        let (byte_ids, joints) = (fallback_bytes(&vocab), Joints::of(&vocab));
+        let spm = Spm { scores, byte_ids, unk: None, joints };
+        let mut state = 7_u32;
+        let mut random = |n: usize, letters: u8| -> String {
+            let mut next = || {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                char::from(b"ab c"[usize::from((state >> 24) as u8 % letters)])
+            };
+            (0..n).map(|_| next()).collect()
+        };
+        let mut texts = vec!["a".repeat(LONG_WORD + 7), "abc".repeat(LONG_WORD / 2)];
+        for letters in [1, 2, 3, 4] {
+            texts.extend([10, 300, LONG_WORD + 1000].map(|n| random(n, letters)));
+        }
+        for text in texts {
+            let mut out = Vec::new();
+            spm.encode(&vocab, &text, &mut out).unwrap();
+            assert!(out == plainly(&vocab, &spm, &text), "{} bytes", text.len());
+        }
     }
 }
