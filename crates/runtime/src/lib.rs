@@ -15,7 +15,7 @@
 //! | [`engine`] | many requests at once |
 //! | [`measure`] | speed, and how well a text is predicted |
 //!
-//! Below them all are sizes in messages and [panics as values](panics). [`Error`] is the error of all
+//! Below them all are sizes in messages, [panics as values](panics) and [threads that can wait](lower_priority). [`Error`] is the error of all
 //! but [`text`], whose modules have their own.
 //!
 //! A [`Model`] is loaded from a GGUF file or a Hugging Face directory onto a
@@ -49,7 +49,7 @@
 #![forbid(unsafe_code)]
 
 mod base;
-pub use base::{ByteSize, panics};
+pub use base::{ByteSize, lower_priority, panics};
 
 pub mod text;
 pub use text::{constrain, sampling, template, tokenizer};

@@ -333,7 +333,9 @@ impl ApiError {
 
     /// As many connections are open as may be.
     pub(crate) fn too_many_connections() -> Self {
-        let message = "as many connections are open as this server allows; try again";
+        let message = "as many connections are open as this server allows in all (`--max-connections`) or from one \
+                       address (`--max-connections-per-address`, which a proxy in front of the \
+                       server uses up for all of its clients); try again";
         Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::Connections, message) }
     }
 

@@ -4,7 +4,6 @@ use crate::error::ApiError;
 use crate::extract::Held;
 use crate::registry::ModelLease;
 use crate::served::ServedModel;
-use rayon::prelude::*;
 use realizar_runtime::tokenizer::{EncodeOptions, GuardedText, Infill};
 use serde::de::{Error as _, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -104,11 +103,25 @@ impl Prompt {
     /// Its token ids, which are at least one.
     fn encode(self, model: &ServedModel, options: EncodeOptions) -> Result<Vec<u32>, ApiError> {
         let ids = match self {
-            Self::Text(text) => model.tokenizer().encode(&text, options)?,
+            Self::Text(text) => {
+                check_length(model, model.tokenizer().min_tokens(&text))?;
+                model.tokenizer().encode(&text, options)?
+            }
             Self::Ids(ids) => ids,
         };
         check(model, ids)
     }
+}
+
+/// Refuses a text that has more tokens than the context, before it is encoded: that would take many
+/// times the time and the memory of the text.
+fn check_length(model: &ServedModel, min_tokens: usize) -> Result<(), ApiError> {
+    let context = model.engine.model().max_seq_len();
+    if min_tokens <= context {
+        return Ok(());
+    }
+    let error = ApiError::context_length("prompt", min_tokens, context);
+    Err(error.because(format!("but the prompt has at least {min_tokens}")))
 }
 
 /// Token ids that the model has, at least one.
@@ -134,6 +147,7 @@ pub(crate) async fn encode_conversation(
     let model = model.clone();
     let ids = held.work(move || {
         let options = EncodeOptions { add_special, parse_special: true };
+        check_length(&model, model.tokenizer().min_tokens_guarded(&text))?;
         check(&model, model.tokenizer().encode_guarded(&text, options)?)
     });
     ids.await.map_err(|error| error.renamed(&[("prompt", "messages")]))
@@ -148,7 +162,7 @@ pub(crate) async fn encode(
 ) -> Result<Vec<Vec<u32>>, ApiError> {
     let model = model.clone();
     let encode = move |prompt: Prompt| prompt.encode(&model, options);
-    held.work(move || prompts.into_par_iter().map(encode).collect()).await
+    held.work(move || prompts.into_iter().map(encode).collect()).await
 }
 
 /// The token ids of prompts for infilling: of each, what is generated stands between it and
@@ -169,6 +183,7 @@ pub(crate) async fn encode_gaps(
         let tokenizer = model.tokenizer();
         let bos = tokenizer.bos().filter(|_| add_special && tokenizer.add_bos());
         let plain = EncodeOptions { add_special: false, parse_special: false };
+        check_length(&model, tokenizer.min_tokens(&suffix))?;
         let suffix = tokenizer.encode(&suffix, plain)?;
         let gap = |prompt: Prompt| {
             // The text before the gap may be empty.

@@ -3,10 +3,12 @@
 
 use crate::error::ApiError;
 use crate::prompt::blocking;
+use realizar_runtime::lower_priority;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
 /// Bytes of a body up to which it is parsed where it arrived, and beside any number of others: in
 /// a fraction of a millisecond for most.
@@ -19,7 +21,8 @@ static LARGE: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
     Arc::new(Semaphore::new((processors / 4).max(1)))
 });
 
-/// As [`blocking`], for work on a request of so many bytes: that on large ones takes turns.
+/// As [`blocking`], for work on a request of so many bytes: that on large ones takes turns, on threads
+/// of its own that run after those of the engines.
 pub(crate) async fn sized<T: Send + 'static>(
     n_bytes: usize,
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
@@ -28,13 +31,21 @@ pub(crate) async fn sized<T: Send + 'static>(
         return blocking(work).await;
     }
     let turn = LARGE.clone().acquire_owned().await;
-    blocking(move || {
+    let (sender, receiver) = oneshot::channel();
+    let work = move || {
+        lower_priority();
         // The turn lasts as long as the work, even if nobody waits for it any more.
-        let result = work();
+        let result = catch_unwind(AssertUnwindSafe(work));
         drop(turn);
-        result
-    })
-    .await
+        let _ = sender.send(result);
+    };
+    let thread = std::thread::Builder::new().name("large request".to_owned()).spawn(work);
+    thread.map_err(|error| ApiError::unavailable(format!("no thread: {error}")))?;
+    match receiver.await {
+        Ok(Ok(result)) => result,
+        Ok(Err(panic)) => resume_unwind(panic),
+        Err(_) => Err(ApiError::unavailable("the server is shutting down")),
+    }
 }
 
 /// How long freed memory is kept for the next large request.

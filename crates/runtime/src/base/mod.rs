@@ -1,9 +1,11 @@
 //! What every floor may use and what knows nothing of models: sizes and texts in messages, panics
-//! as values, files that a run wrote for a later one.
+//! as values, files that a run wrote for a later one, threads whose work can wait.
 
 mod byte_size;
 pub(crate) mod own_file;
 pub mod panics;
 pub(crate) mod printable;
+mod priority;
 
 pub use byte_size::ByteSize;
+pub use priority::lower_priority;

@@ -26,7 +26,7 @@ use std::time::Duration;
 use llguidance::ParserFactory;
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 
-use crate::base::panics;
+use crate::base::{lower_priority, panics};
 use crate::text::tokenizer::Tokenizer;
 pub use compile::CompileHandle;
 pub use error::Error;
@@ -181,6 +181,7 @@ impl Constrainer {
     ) -> Result<(), Error> {
         let (this, handle) = (self.clone(), handle.clone());
         let work = move || {
+            lower_priority();
             let compiled = panics::caught(|| this.compile_here(&grammar, &handle));
             done(compiled.unwrap_or_else(|panic| {
                 tracing::error!("compiling a grammar panicked: {panic}");

@@ -149,7 +149,8 @@ impl ChatTemplate {
             ErrorKind::OutOfFuel => Error::Steps { limit: environment.fuel().unwrap_or(MAX_STEPS) },
             _ => failed(&error),
         })?;
-        Ok(String::from_utf8_lossy(&output.bytes).into_owned())
+        Ok(String::from_utf8(output.bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
     /// The environment of the template that such a render takes.
@@ -214,6 +215,9 @@ fn compile_here(checked: scan::Checked) -> Result<Environment<'static>, Error> {
     budget::wrap(&mut environment);
     environment.set_formatter(|out, _state, value| {
         budget::count_text(value)?;
+        if let Some(text) = value.as_str() {
+            return out.write_str(text).map_err(minijinja::Error::from);
+        }
         let mut text = String::new();
         python::write_str(value, &mut text)?;
         out.write_str(&text).map_err(minijinja::Error::from)

@@ -144,6 +144,35 @@ fn pieces_of_long_texts_come_whole() {
 }
 
 #[test]
+fn prompts_that_cannot_fit_are_refused_before_they_are_encoded() {
+    let server = server(|_| {});
+    // The longest token of the tiny vocabulary stands for far fewer characters.
+    let long = "a".repeat(32 * CONTEXT as usize);
+    for (path, body, param) in [
+        ("/v1/completions", json!({"prompt": long}), "prompt"),
+        ("/v1/completions", json!({"prompt": "a", "suffix": long}), "prompt"),
+        ("/v1/completions", json!({"prompt": ["a", long]}), "prompt"),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": long}]}),
+            "messages",
+        ),
+    ] {
+        let answer = server.post(path, &body);
+        assert_eq!(answer.status, 400, "{path}: {}", answer.body);
+        let error = &answer.json()["error"];
+        assert_eq!(
+            (&error["code"], &error["param"]),
+            (&json!("context_length_exceeded"), &json!(param))
+        );
+        assert!(answer.body.contains("the prompt has at least"), "{}", answer.body);
+    }
+    // What is only tokenized has no context to fit.
+    let count = server.ok("/tokenize", &json!({"content": long}))["count"].clone();
+    assert_eq!(count, long.len());
+}
+
+#[test]
 fn errors_do_not_repeat_what_is_long() {
     let server = server(|_| {});
     let long = "a\u{e9}".repeat(1 << 16);
