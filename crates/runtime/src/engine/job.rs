@@ -12,7 +12,7 @@ use crate::generate::embedding::Pooler;
 use crate::run::SeqId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A request on its way to the engine's thread.
 pub(super) struct Submission {
@@ -190,6 +190,11 @@ pub(super) struct Run {
     pub(super) guesses: Vec<u32>,
     pub(super) lookup: Lookup,
     pub(super) last_token: Option<Instant>,
+    /// What the last mask of its grammar took, and the step in which it had a turn for a slow one.
+    pub(super) mask_time: Duration,
+    pub(super) last_turn: u64,
+    /// It is not in the step that is planned, because of masks that take long.
+    pub(super) sits_out: bool,
 }
 
 impl Run {
@@ -208,6 +213,9 @@ impl Run {
             guesses: Vec::new(),
             lookup: Lookup::default(),
             last_token: None,
+            mask_time: Duration::ZERO,
+            last_turn: 0,
+            sits_out: false,
         }
     }
 

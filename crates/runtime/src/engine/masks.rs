@@ -10,6 +10,7 @@ use crate::Error;
 use crate::base::panics;
 use crate::text::constrain::{Constraint, TokenMask};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 /// A constraint that is worked on.
 struct Task {
@@ -17,6 +18,7 @@ struct Task {
     answer: usize,
     constraint: Constraint,
     mask: Option<TokenMask>,
+    took: Duration,
 }
 
 /// The constraints of a step, and the thread that computes their masks. The thread ends when this
@@ -65,6 +67,7 @@ impl Masks {
                     answer,
                     constraint,
                     mask: None,
+                    took: Duration::ZERO,
                 }));
             };
             match &mut running[run].stage {
@@ -82,10 +85,14 @@ impl Masks {
     /// Waits for the masks, and gives the constraints back to their answers.
     pub(super) fn finish(&mut self, running: &mut [Run]) {
         self.wait();
-        for Task { run, answer, constraint, mask } in self.tasks.drain(..) {
-            match &mut running[run].stage {
+        for Task { run, answer, constraint, mask, took } in self.tasks.drain(..) {
+            let run = &mut running[run];
+            match &mut run.stage {
                 Stage::Prompt { answers, .. } => answers[answer].put_constraint(constraint, mask),
-                Stage::Answer(state) => state.put_constraint(constraint, mask),
+                Stage::Answer(state) => {
+                    state.put_constraint(constraint, mask);
+                    run.mask_time = took;
+                }
                 Stage::Embedding(_) => unreachable!("a text that is embedded has no grammar"),
             }
         }
@@ -110,10 +117,12 @@ const LIVES: &str = "the thread of masks lives as long as the engine's";
 /// Computes the masks. One that fails is left out: it fails again, with its error, when its
 /// answer asks for it.
 fn compute(tasks: &mut [Task]) {
-    for Task { constraint, mask, .. } in tasks {
+    for Task { constraint, mask, took, .. } in tasks {
+        let start = Instant::now();
         *mask = panics::caught(|| constraint.compute_mask().ok()).unwrap_or_else(|panic| {
             tracing::error!("a grammar's mask panicked: {panic}");
             None
         });
+        *took = start.elapsed();
     }
 }

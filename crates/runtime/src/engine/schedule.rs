@@ -1,6 +1,9 @@
 //! What the next step runs: one row for every answer that is being generated, and prompts in what
 //! is left of the step.
 //!
+//! Answers whose grammars take long for their masks take turns, so that a step, which waits for the
+//! masks of all its answers, waits for few of these.
+//!
 //! Generation is never put off by prompts. The prompt that is first in order gets at least half of
 //! the step's remaining tokens, and the shortest of the others share the rest, so that a short
 //! prompt need not wait for a long one. What they leave is for further prompts that fit into it
@@ -12,6 +15,7 @@ use crate::backend::Role;
 use crate::graph::plan::RowLimits;
 use crate::run::Runner;
 use realizar_kvcache::PAGE_LEN;
+use std::time::Duration;
 
 /// The rows of a chunk, or of a prompt, whose output is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +33,11 @@ pub(super) struct Planned {
     pub(super) role: Role,
     pub(super) wanted: Wanted,
 }
+
+/// From which time on a mask is slow. Grammars of ordinary schemas stay far below.
+const SLOW_MASK: Duration = Duration::from_millis(2);
+/// The time of the slow masks of a step together, where that is more than one.
+const SLOW_MASKS: Duration = Duration::from_millis(10);
 
 /// Prompts that get a share of a step beside the first, even if that is not all they need.
 const MAX_OTHERS: usize = 3;
@@ -48,6 +57,9 @@ pub(super) struct StepPlan {
     prompts: Vec<(usize, usize)>,
     /// Of prompts, the tokens that they get.
     shares: Vec<(usize, usize)>,
+    /// Answers with slow masks: the steps of their last turns, the runs, and the times.
+    slow: Vec<(u64, usize, Duration)>,
+    n_steps: u64,
 }
 
 impl StepPlan {
@@ -64,6 +76,7 @@ impl StepPlan {
         let RowLimits { tokens, outputs } = runner.limits();
         let mut left = Left { tokens, outputs };
         start_prompts(runs, runner);
+        self.give_turns(runs);
         plan_generation(runs, runner.max_seq_len(), max_drafts, &mut left, &mut self.planned);
         let n_answers = self.planned.len();
         if n_answers > 0 {
@@ -71,6 +84,23 @@ impl StepPlan {
         }
         self.share_out(runs, left.tokens);
         plan_prompts(runs, &self.shares, &mut left, &mut self.planned);
+    }
+
+    /// Decides which of the answers with slow masks are in this step.
+    fn give_turns(&mut self, runs: &mut [Run]) {
+        self.n_steps += 1;
+        self.slow.clear();
+        runs.iter_mut().for_each(|run| run.sits_out = false);
+        let is_slow = |run: &Run| generates(run) && run.mask_time >= SLOW_MASK;
+        let slow = runs.iter().enumerate().filter(|(_, run)| is_slow(run));
+        self.slow.extend(slow.map(|(i, run)| (run.last_turn, i, run.mask_time)));
+        let n_turns = take_turns(&mut self.slow);
+        for (idx, &(_, i, _)) in self.slow.iter().enumerate() {
+            runs[i].sits_out = idx >= n_turns;
+            if idx < n_turns {
+                runs[i].last_turn = self.n_steps;
+            }
+        }
     }
 
     /// Shares `n_tokens` out to the runs that are at their prompts.
@@ -141,6 +171,22 @@ fn is_ahead(other: &Run, prompt: &[u32]) -> bool {
     other.done < common.min(prompt.len() - 1) / PAGE_LEN * PAGE_LEN
 }
 
+/// Whether a run is at its answer.
+fn generates(run: &Run) -> bool {
+    run.seq.is_some() && !run.in_prompt()
+}
+
+/// Puts those first that had no turn for the longest; returns how many have one now, at least one.
+fn take_turns(slow: &mut [(u64, usize, Duration)]) -> usize {
+    slow.sort_unstable();
+    let mut sum = Duration::ZERO;
+    let fits = |(idx, (_, _, time)): &(usize, &(u64, usize, Duration))| {
+        sum += *time;
+        *idx == 0 || sum <= SLOW_MASKS
+    };
+    slow.iter().enumerate().take_while(fits).count()
+}
+
 fn plan_generation(
     runs: &mut [Run],
     max_seq_len: usize,
@@ -148,9 +194,9 @@ fn plan_generation(
     left: &mut Left,
     planned: &mut Vec<Planned>,
 ) {
-    let generates = |run: &Run| run.seq.is_some() && !run.in_prompt();
-    let mut n_after = runs.iter().filter(|run| generates(run)).count();
-    for (i, run) in runs.iter_mut().enumerate().filter(|(_, run)| generates(run)) {
+    let has_turn = |run: &Run| generates(run) && !run.sits_out;
+    let mut n_after = runs.iter().filter(|run| has_turn(run)).count();
+    for (i, run) in runs.iter_mut().enumerate().filter(|(_, run)| has_turn(run)) {
         n_after -= 1; // each of them gets a row
         let (known, at) = (run.n_known(), run.done - run.prompt.len());
         let Stage::Answer(answer) = &run.stage else { unreachable!("its prompt is run") };
@@ -225,5 +271,27 @@ fn plan_prompts(
             Wanted::All => n,
         };
         planned.push(Planned { run: i, role: Role::Prompt, wanted });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_with_slow_masks_take_turns() {
+        // Masks of three answers, of which two fit into a step, and one that fits with none.
+        let times = [4, 5, 6, 15].map(Duration::from_millis);
+        let mut last = [0_u64; 4];
+        let mut turns = Vec::new();
+        for step in 1..=6 {
+            let mut slow: Vec<_> = (0..4).map(|run| (last[run], run, times[run])).collect();
+            let n = take_turns(&mut slow);
+            let runs: Vec<usize> = slow[..n].iter().map(|&(_, run, _)| run).collect();
+            runs.iter().for_each(|&run| last[run] = step);
+            turns.push(runs);
+        }
+        assert_eq!(turns, [vec![0, 1], vec![2], vec![3], vec![0, 1], vec![2], vec![3]]);
+        assert_eq!(take_turns(&mut []), 0);
     }
 }
