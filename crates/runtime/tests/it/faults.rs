@@ -1,22 +1,20 @@
 //! What fails or panics around the engine: sinks, devices. It ends the requests that it concerns,
 //! with its text, and changes nothing for the others.
 
+use crate::common::other_load::OtherLoad;
 use crate::common::tiny::tiny;
 use realizar_formats::FileWatch;
 use realizar_kvcache::{PageCopy, PageId};
 use realizar_runtime::backend::cpu::CpuBackend;
-use realizar_runtime::backend::{Backend, Batch, Executable, ExecutableOptions, Role};
+use realizar_runtime::backend::{Batch, Executable, Role};
 use realizar_runtime::engine::{
     EmbeddingRequest, Engine, EngineEvent, EngineOptions, Request, Sink, Ticket,
 };
-use realizar_runtime::graph::Fusions;
 use realizar_runtime::metrics::DispatchMetrics;
-use realizar_runtime::plan::Plan;
 use realizar_runtime::sampling::SamplingParams;
-use realizar_runtime::weights::Weights;
 use realizar_runtime::{
-    Chunk, DeviceFault, EmbedParams, Error, GenerateParams, LoadOptions, MemoryUse, Model,
-    ModelOutput, Outputs, Pooling,
+    Chunk, DeviceFault, EmbedParams, Error, GenerateParams, LoadOptions, Model, ModelOutput,
+    Outputs, Pooling,
 };
 use std::ops::ControlFlow;
 use std::panic::panic_any;
@@ -62,36 +60,17 @@ impl Faulty {
     }
 
     fn load(&self, options: &LoadOptions) -> Model {
-        Model::load(&tiny("llama").join("model-f32.gguf"), self, options).unwrap()
+        let fault = self.0.clone();
+        let then = move |inner| -> Box<dyn Executable> {
+            Box::new(FaultyExecutable { inner, fault: fault.clone(), rows: Vec::new() })
+        };
+        let device = OtherLoad { cpu: cpu(), before: || (), then };
+        Model::load(&tiny("llama").join("model-f32.gguf"), &device, options).unwrap()
     }
 }
 
 fn cpu() -> CpuBackend {
     CpuBackend::new(Some(1), None).unwrap()
-}
-
-impl Backend for Faulty {
-    fn name(&self) -> String {
-        "faulty".to_owned()
-    }
-
-    fn fusions(&self) -> Fusions {
-        cpu().fusions()
-    }
-
-    fn memory(&self, plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> MemoryUse {
-        cpu().memory(plan, weights, options)
-    }
-
-    fn load(
-        &self,
-        plan: Plan,
-        weights: Weights,
-        options: &ExecutableOptions,
-    ) -> Result<Box<dyn Executable>, Error> {
-        let inner = cpu().load(plan, weights, options)?;
-        Ok(Box::new(FaultyExecutable { inner, fault: self.0.clone(), rows: Vec::new() }))
-    }
 }
 
 fn failed(fault: DeviceFault) -> Error {

@@ -2,19 +2,17 @@
 //! model, and of no other.
 #![cfg(unix)]
 
+use crate::common::other_load::OtherLoad;
 use crate::common::quantized::write_quantized;
 use crate::common::tiny::tiny;
 use crate::packed_cache::packed_file;
 use realizar_formats::{Error as FormatError, survive_lost_pages};
 use realizar_quant::BlockType;
+use realizar_runtime::backend::Executable;
 use realizar_runtime::backend::cpu::CpuBackend;
-use realizar_runtime::backend::{Backend, Executable, ExecutableOptions};
 use realizar_runtime::engine::{Engine, EngineEvent, EngineOptions, Request, Sink};
-use realizar_runtime::graph::Fusions;
-use realizar_runtime::plan::Plan;
 use realizar_runtime::sampling::SamplingParams;
-use realizar_runtime::weights::Weights;
-use realizar_runtime::{Error, GenerateParams, LoadOptions, MemoryUse, Model, PackedCache};
+use realizar_runtime::{Error, GenerateParams, LoadOptions, Model, PackedCache};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{channel, sync_channel};
@@ -133,34 +131,6 @@ fn a_truncated_file_of_packed_weights_is_an_error() {
     assert_eq!(answer(&Engine::start(model, EngineOptions::default()).unwrap()).len(), 5);
 }
 
-/// The CPU, which truncates a file before it takes the weights.
-#[derive(Debug)]
-struct Cutting(PathBuf);
-
-impl Backend for Cutting {
-    fn name(&self) -> String {
-        cpu().name()
-    }
-
-    fn fusions(&self) -> Fusions {
-        cpu().fusions()
-    }
-
-    fn memory(&self, plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> MemoryUse {
-        cpu().memory(plan, weights, options)
-    }
-
-    fn load(
-        &self,
-        plan: Plan,
-        weights: Weights,
-        options: &ExecutableOptions,
-    ) -> Result<Box<dyn Executable>, Error> {
-        truncate(&self.0);
-        cpu().load(plan, weights, options)
-    }
-}
-
 #[test]
 fn a_file_that_is_truncated_while_it_is_loaded_is_an_error() {
     survive_lost_pages().unwrap();
@@ -170,7 +140,10 @@ fn a_file_that_is_truncated_while_it_is_loaded_is_an_error() {
     let packed_dir = dir.path().join("packed");
     let packed_cache = PackedCache::Dir(packed_dir.clone());
     let options = LoadOptions { packed_cache, ..LoadOptions::default() };
-    let error = Model::load(&path, &Cutting(path.clone()), &options).unwrap_err();
+    // Between the reading of the header and that of the weights.
+    let then = std::convert::identity::<Box<dyn Executable>>;
+    let cutting = OtherLoad { cpu: cpu(), before: || truncate(&path), then };
+    let error = Model::load(&path, &cutting, &options).unwrap_err();
     assert!(matches!(error, Error::Format(FormatError::Lost { .. })), "{error:?}");
     assert_eq!(error.to_string(), format!("{}: {TEXT}", path.display()));
     assert!(!packed_dir.exists(), "nothing is kept of it");

@@ -1,6 +1,7 @@
 //! What several tests need.
 
 pub(crate) mod gpus;
+pub(crate) mod other_load;
 pub(crate) mod quantized;
 pub(crate) mod tiny;
 pub(crate) mod tiny_models;
