@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::lavapipe::{self, Width};
 use crate::parity::{self, Totals};
 use crate::setup::Need;
-use crate::{deny, shell, table, tidy};
+use crate::{deny, load, shell, table, tidy};
 
 /// `cargo xtask test`
 #[derive(clap::Args)]
@@ -44,6 +44,8 @@ enum Step {
     Parity,
     /// Real models against the F32 reference.
     Real,
+    /// The server under hostile requests, beside a stream whose times are bounded (Linux alone).
+    Hostile,
     /// Tests of GPU code with lavapipe's other vector widths (Linux alone).
     GpuTests,
     /// Tiny models on wgpu, on lavapipe with three vector widths.
@@ -65,7 +67,7 @@ impl Step {
         match self {
             Self::Fmt | Self::Clippy | Self::Tidy | Self::Deny | Self::Doc | Self::Parity => &[],
             Self::Tests => &[Need::Vocabularies, Need::Driver],
-            Self::Real => &[Need::Models],
+            Self::Real | Self::Hostile => &[Need::Models],
             Self::GpuTests | Self::GpuParity => &[Need::Driver],
             Self::GpuReal => &[Need::Driver, Need::Models],
         }
@@ -119,6 +121,7 @@ impl Step {
                 return Ok(totals);
             }
             Self::Real => return parity_of(parity::Args::real()),
+            Self::Hostile => return hostile(),
             Self::GpuTests => return gpu_tests(),
             Self::GpuParity => return gpu_parity(),
             Self::GpuReal => {
@@ -188,6 +191,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 /// here too, and nothing is built twice.
 fn parity_of(args: parity::Args) -> Result<Totals> {
     parity::run(&args.with_engine(shell::build_tested_engine()?))
+}
+
+/// The engine as the tests build it, as in the comparisons.
+fn hostile() -> Result<Totals> {
+    if !cfg!(target_os = "linux") {
+        println!("memory and signals are those of Linux: skipped");
+        return Ok(Totals::default());
+    }
+    load::hostile_checks(shell::build_tested_engine()?)
 }
 
 /// The GPU tests at the widths that the step `tests` leaves out.

@@ -15,8 +15,8 @@
 //! | [`engine`] | many requests at once |
 //! | [`measure`] | speed, and how well a text is predicted |
 //!
-//! Below them all are sizes in messages, [panics as values](panics) and [threads that can wait](lower_priority). [`Error`] is the error of all
-//! but [`text`], whose modules have their own.
+//! Below them all are sizes in messages, [panics as values](panics) and threads that
+//! [can wait](lower_priority). [`Error`] is the error of all but [`text`], whose modules have their own.
 //!
 //! A [`Model`] is loaded from a GGUF file or a Hugging Face directory onto a
 //! [`backend::Backend`]. Its architecture records a [`graph::Graph`], which is

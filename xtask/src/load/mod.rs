@@ -1,10 +1,12 @@
 //! `cargo xtask load`: the server under load. It measures throughput and latencies beside peers, or
-//! checks answers under load, behaviour under faults, and memory over many requests.
+//! checks answers under load, behaviour under faults and under hostile requests, and memory over many
+//! requests.
 //!
 //! Clients are blocking threads in this process, so their number is bounded.
 
 pub(crate) mod client;
 mod faults;
+mod hostile;
 pub(crate) mod metrics;
 mod raw;
 mod report;
@@ -21,6 +23,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::parity::Totals;
 use crate::{setup, shell};
 use server::{Contender, Kind};
 use workload::Api;
@@ -28,9 +31,12 @@ use workload::Api;
 /// The most streams at a time.
 const MAX_STREAMS: usize = 64;
 
+/// What is served where no other model is named.
+const DEFAULT_MODEL: &str = "smollm2";
+
 /// `cargo xtask load`
 #[derive(clap::Args)]
-#[command(group(clap::ArgGroup::new("mode").args(["verify", "faults", "soak"])))]
+#[command(group(clap::ArgGroup::new("mode").args(["verify", "faults", "hostile", "soak"])))]
 pub(crate) struct Args {
     /// An engine to use instead of building one.
     #[arg(long)]
@@ -51,7 +57,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ARGS", default_value = "", allow_hyphen_values = true)]
     llama_args: String,
     /// A model: a file, or a name that `xtask setup` fetched.
-    #[arg(long, default_value = "smollm2")]
+    #[arg(long, default_value = DEFAULT_MODEL)]
     model: String,
     /// Threads of each server; all cores by default.
     #[arg(short = 't', long)]
@@ -95,6 +101,9 @@ pub(crate) struct Args {
     /// Disturb the server, and check that a well-behaved client does not notice.
     #[arg(long)]
     faults: bool,
+    /// Attack the server, and bound what that costs another client's stream and the server's memory.
+    #[arg(long)]
+    hostile: bool,
     /// Send N short requests and watch the server's memory.
     #[arg(long, value_name = "N")]
     soak: Option<usize>,
@@ -146,6 +155,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             note(contender, verify::run(args, contender, &model, n_requests)?);
         } else if args.faults {
             note(contender, faults::run(args, contender, &model)?);
+        } else if args.hostile {
+            let totals = hostile::run(contender, &model, args.threads()?, args.seed)?;
+            note(contender, totals.failed == 0);
         } else if let Some(n_requests) = args.soak {
             note(contender, soak::run(args, contender, &model, n_requests)?);
         } else {
@@ -154,6 +166,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// `cargo xtask load --hostile` with an engine that was built and the model of its own default.
+pub(crate) fn hostile_checks(engine: PathBuf) -> Result<Totals> {
+    let model = setup::model_file(&engine, DEFAULT_MODEL)?;
+    let threads = std::thread::available_parallelism()?.get();
+    let (label, kind) = ("realizar".to_owned(), Kind::Realizar);
+    let contender = Contender { label, kind, program: engine, extra: Vec::new() };
+    hostile::run(&contender, &model, threads, 1)
 }
 
 /// The engine, then the peers.

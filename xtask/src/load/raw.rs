@@ -33,6 +33,16 @@ pub(super) fn head(path: &str, body_bytes: Option<usize>) -> String {
     )
 }
 
+/// Sends all parts, as far as the server takes them: one that refuses a request may close the
+/// connection before it has all of it.
+pub(super) fn send_all(stream: &mut TcpStream, parts: &[&[u8]]) -> io::Result<()> {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset};
+    match parts.iter().try_for_each(|part| stream.write_all(part)) {
+        Err(error) if matches!(error.kind(), BrokenPipe | ConnectionReset) => Ok(()),
+        sent => sent,
+    }
+}
+
 /// Sends a whole request.
 pub(super) fn post(port: u16, path: &str, body: &[u8]) -> Result<TcpStream> {
     let mut stream = connect(port)?;

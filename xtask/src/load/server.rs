@@ -101,6 +101,11 @@ impl Contender {
 
     /// Starts the server and waits until it is healthy.
     pub(crate) fn start(&self, setup: &Setup) -> Result<Server> {
+        self.start_logging(setup, None)
+    }
+
+    /// As [`Self::start`], with a log that goes elsewhere than to a file.
+    pub(crate) fn start_logging(&self, setup: &Setup, to: Option<Stdio>) -> Result<Server> {
         if let Kind::Running { url } = &self.kind {
             let client = Client::new(url, REQUEST_LIMIT)?;
             return Ok(Server { child: None, client, port: 0, log: PathBuf::new() });
@@ -111,7 +116,8 @@ impl Contender {
         fs::create_dir_all(&folder)?;
         let log = folder.join(format!("{}.log", self.label.replace(['/', ' '], "-")));
         let file = File::create(&log).with_context(|| log.display().to_string())?;
-        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        command.stdin(Stdio::null()).stdout(file.try_clone()?);
+        command.stderr(to.unwrap_or_else(|| file.into()));
         let shown = shell::show(&command);
         let child = command.spawn().with_context(|| format!("start {shown}"))?;
         // The child is ended by the guard if what follows fails.
@@ -169,6 +175,18 @@ impl Server {
         Memory::parse(&fs::read_to_string(format!("/proc/{id}/status")).ok()?)
     }
 
+    /// As [`Self::memory`], with a peak that counts from now on.
+    pub(crate) fn reset_peak(&self) -> Result<Option<Memory>> {
+        let Some(id) = self.child.as_ref().map(Child::id) else { return Ok(None) };
+        if !cfg!(target_os = "linux") {
+            return Ok(None);
+        }
+        // proc_pid_clear_refs(5): 5 resets the peak to what is resident.
+        let path = format!("/proc/{id}/clear_refs");
+        fs::write(&path, "5").with_context(|| path.clone())?;
+        Ok(self.memory())
+    }
+
     /// Asks the server to end, as a service manager would.
     #[cfg(unix)]
     pub(crate) fn terminate(&self) -> Result<()> {
@@ -195,6 +213,11 @@ impl Server {
             ensure!(start.elapsed() < limit, "the server still runs after {limit:?}");
             thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Ends a server that was started here by force.
+    pub(crate) fn kill(&mut self) {
+        drop(Guard(self.child.take()));
     }
 
     /// Ends a server that was started here: by a signal where there are signals, by force where

@@ -1,0 +1,224 @@
+//! The attacks that share a server: requests that are large, deep, expensive, slow, or not this
+//! server's to answer.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use serde_json::{Map, Value, json};
+
+use super::{ATTACK_TIME, Attack, Bound, Stage, Told, templates};
+use crate::load::raw;
+use crate::load::workload::{Dice, text};
+
+/// Connections that send a byte at a time.
+pub(super) const SLOW: usize = 400;
+/// Bytes of a large body, of a long text, of one word, and of a stop text.
+const BODY: usize = 16 << 20;
+const TEXT: usize = 8 << 20;
+const WORD: usize = 4 << 20;
+const STOP: usize = 20 << 20;
+/// Clients that send small requests, as many as the server runs together.
+const CLIENTS: usize = 8;
+
+/// The attacks. A body that is parsed, rendered and encoded may take six times its bytes; for a single
+/// word, which has a symbol of 16 bytes and a pair for every letter, it is some thirty times.
+pub(super) const ATTACKS: &[Attack] = &[
+    Attack { name: "three chats of 16 MiB", run: large_chats, memory: Bound::Bodies(6.0) },
+    Attack { name: "pieces of a text of 8 MiB", run: pieces, memory: Bound::Bodies(6.0) },
+    Attack { name: "a word of 4 MiB", run: long_word, memory: Bound::Bodies(40.0) },
+    Attack { name: "lists and texts of samplers", run: samplers, memory: Bound::Bodies(6.0) },
+    Attack { name: "deep and wide JSON", run: structures, memory: Bound::Bodies(6.0) },
+    Attack { name: "grammars", run: grammars, memory: Bound::Idle(1.5) },
+    Attack { name: "slow masks", run: slow_masks, memory: Bound::Idle(1.5) },
+    Attack { name: "slow heads and bodies", run: slow_senders, memory: Bound::Idle(0.5) },
+    Attack { name: "foreign hosts and origins", run: foreign, memory: Bound::Idle(0.5) },
+    Attack { name: "templates of other models", run: other_models, memory: Bound::Idle(5.0) },
+];
+
+/// English-like text of so many bytes.
+fn prose(stream: u64, n_bytes: usize) -> String {
+    let part = text(&mut Dice::new(1, stream), 4000);
+    let mut all = part.repeat(n_bytes / part.len() + 1);
+    all.truncate(n_bytes);
+    all
+}
+
+/// The body of a request to this server's model.
+fn body(stage: &Stage, mut fields: Value) -> Vec<u8> {
+    fields["model"] = stage.client.model.clone().into();
+    fields.to_string().into_bytes()
+}
+
+fn chat(stage: &Stage, content: &str, more: &Value) -> Vec<u8> {
+    let mut fields = json!({"messages": [{"role": "user", "content": content}], "max_tokens": 4});
+    for (name, value) in more.as_object().into_iter().flatten() {
+        fields[name] = value.clone();
+    }
+    body(stage, fields)
+}
+
+const CHATS: &str = "/v1/chat/completions";
+
+fn large_chats(stage: &Stage) -> Result<Told> {
+    let bodies: Vec<_> = (0..3).map(|idx| chat(stage, &prose(idx, BODY), &Value::Null)).collect();
+    stage.volley(CHATS, &bodies, false, &[400])
+}
+
+fn pieces(stage: &Stage) -> Result<Told> {
+    let fields = json!({
+        "content": prose(3, TEXT), "with_pieces": true, "return_token_strs": true,
+    });
+    stage.volley("/tokenize", &[body(stage, fields)], false, &[200])
+}
+
+fn long_word(stage: &Stage) -> Result<Told> {
+    let fields = json!({"content": "a".repeat(WORD)});
+    stage.volley("/tokenize", &[body(stage, fields)], false, &[200])
+}
+
+fn samplers(stage: &Stage) -> Result<Told> {
+    let breakers: Vec<String> = (0..100_000).map(|idx| format!("breaker {idx}")).collect();
+    let stops: Vec<String> = (0..90_000).map(|idx| format!("stop {idx}")).collect();
+    let biases: Map<String, Value> = (0..90_000).map(|id| (id.to_string(), json!(1))).collect();
+    let ask = |more: Value| chat(stage, "Hello", &more);
+    let bodies = [
+        ask(json!({"dry_sequence_breakers": breakers, "dry_multiplier": 0.8})),
+        ask(json!({"stop": "a".repeat(STOP)})),
+        ask(json!({"stop": stops})),
+        ask(json!({"logit_bias": biases})),
+    ];
+    stage.volley(CHATS, &bodies, false, &[400, 413])
+}
+
+fn structures(stage: &Stage) -> Result<Told> {
+    let model = Value::from(stage.client.model.clone());
+    let chats =
+        |messages: &str| format!("{{\"model\": {model}, \"messages\": {messages}}}").into_bytes();
+    let n = TEXT / 16;
+    let bodies = [
+        b"[".repeat(TEXT),
+        b"{\"a\":".repeat(n),
+        chats(&("[".repeat(n) + &"]".repeat(n))),
+        chats(&format!("[{}0]", "[0],".repeat(n))),
+        chats(&format!("[{}{{}}]", "{\"role\":\"user\",\"content\":\"a\"},".repeat(n / 8))),
+        chats(&format!("[{{\"role\": \"user\", {}\"a\": 1}}]", "\"a\": 1,".repeat(n))),
+    ];
+    stage.volley(CHATS, &bodies, false, &[400, 413])
+}
+
+/// Grammars that are refused for what they would grow to, and some that are only found out while they
+/// are compiled.
+pub(super) fn grammar_bombs() -> Vec<Value> {
+    let optional: Map<String, Value> = (0..1000).map(|i| (format!("p{i}"), json!({}))).collect();
+    let lengths = [2, 3, 5, 7, 11, 13, 17, 19, 23];
+    let product: Vec<Value> =
+        lengths.iter().map(|n| json!({"pattern": format!("^x(a{{{n}}})+y$")})).collect();
+    vec![
+        json!({"type": "integer", "multipleOf": 99_999_989}),
+        json!({"type": "integer", "allOf": [{"multipleOf": 9973}, {"multipleOf": 9967}]}),
+        json!({"type": "object", "properties": optional}),
+        json!({"type": "string", "allOf": product}),
+        json!({"type": "string", "pattern": "^(.*a.{40}){40}$"}),
+    ]
+}
+
+/// The body of a chat whose answer is to follow a schema.
+pub(super) fn with_schema(model: &str, schema: &Value) -> Vec<u8> {
+    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+    let messages = json!([{"role": "user", "content": "Hello"}]);
+    json!({"model": model, "messages": messages, "max_tokens": 4, "response_format": format})
+        .to_string()
+        .into_bytes()
+}
+
+fn grammars(stage: &Stage) -> Result<Told> {
+    let bombs = grammar_bombs();
+    let bodies: Vec<_> = bombs
+        .iter()
+        .cycle()
+        .take(3 * bombs.len())
+        .map(|schema| with_schema(&stage.client.model, schema))
+        .collect();
+    // The last one is within its budget, and waits for a place.
+    stage.volley(CHATS, &bodies, true, &[200, 400, 429])
+}
+
+/// Answers whose grammar has as many states as there were letters in the last 2000.
+fn slow_masks(stage: &Stage) -> Result<Told> {
+    let more = json!({"guided_regex": "(a|b)*a(a|b){2000}", "max_tokens": 48, "temperature": 1});
+    let bodies = vec![chat(stage, "Hello", &more); CLIENTS - 1];
+    stage.volley(CHATS, &bodies, true, &[200, 400, 429])
+}
+
+/// Connections that send a byte of a head or of a body every now and then.
+fn slow_senders(stage: &Stage) -> Result<Told> {
+    let body = chat(stage, "Hello", &Value::Null);
+    let head = raw::head(CHATS, Some(body.len()));
+    let mut connections: Vec<(TcpStream, Vec<u8>)> = (0..SLOW)
+        .map(|idx| -> Result<_> {
+            let mut stream = raw::connect(stage.server.port)?;
+            if idx % 2 == 0 {
+                return Ok((stream, head.clone().into_bytes()));
+            }
+            stream.write_all(head.as_bytes())?;
+            Ok((stream, body.clone()))
+        })
+        .collect::<Result<_>>()?;
+    let start = Instant::now();
+    let mut n_sent = 0;
+    while start.elapsed() < ATTACK_TIME {
+        for (stream, bytes) in &mut connections {
+            stream.write_all(&bytes[n_sent..=n_sent])?;
+        }
+        n_sent += 1;
+        thread::sleep(Duration::from_millis(50));
+    }
+    let more = format!("{SLOW} connections sent {n_sent} bytes each");
+    Ok(Told { more, ..Told::default() })
+}
+
+/// Requests that a page of another site could let a browser send.
+fn foreign(stage: &Stage) -> Result<Told> {
+    let body = chat(stage, "Hello", &Value::Null);
+    let unload = json!({"model": stage.client.model}).to_string().into_bytes();
+    let heads = [
+        "Host: evil.example\r\nOrigin: http://evil.example",
+        "Host: evil.example",
+        "Host: localhost\r\nOrigin: http://evil.example",
+        "Host: 127.0.0.1\r\nOrigin: null",
+        "Host: localhost\r\nHost: evil.example",
+        "Host: localhost@evil.example",
+    ];
+    let mut told = Told::default();
+    let start = Instant::now();
+    while start.elapsed() < ATTACK_TIME {
+        for head in heads {
+            for (path, body) in [(CHATS, &body), ("/models/unload", &unload)] {
+                let mut stream = raw::connect(stage.server.port)?;
+                let head = raw::head(path, Some(body.len())).replace("Host: 127.0.0.1", head);
+                raw::send_all(&mut stream, &[head.as_bytes(), body])?;
+                let status = raw::answer(&mut stream)?.map_or(0, |answer| answer.status);
+                ensure!([400, 403].contains(&status), "{head}: {status}");
+                told.count(status);
+            }
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(told)
+}
+
+/// Chats with models whose templates use up what they can.
+fn other_models(stage: &Stage) -> Result<Told> {
+    let mut told = Told::default();
+    for name in templates::names() {
+        let body = json!({
+            "model": name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1,
+        });
+        let bodies = vec![body.to_string().into_bytes(); CLIENTS / 4];
+        told.add(stage.volley_telling(CHATS, &bodies, false, &[400, 500], "template")?);
+    }
+    Ok(told)
+}
