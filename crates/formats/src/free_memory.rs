@@ -17,6 +17,24 @@ fn trim() {
     unsafe { libc::malloc_trim(0) };
 }
 
+/// From now on, blocks of at least a MiB come from the system and go back to it when they are freed; they
+/// grow without being copied.
+///
+/// By itself glibc raises that limit, up to 32 MiB, whenever such a block is freed, and keeps as much
+/// in the heap of each thread. Other allocators are left to themselves.
+pub fn give_back_large_blocks() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    fix_threshold();
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[expect(unsafe_code, reason = "a function of C")]
+fn fix_threshold() {
+    // SAFETY: it takes two numbers, and may be called whenever memory may be allocated. It fails
+    // for numbers that are too large alone.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20) };
+}
+
 #[cfg(all(test, target_os = "linux", target_env = "gnu"))]
 mod tests {
     use super::*;
@@ -38,5 +56,22 @@ mod tests {
         let after = resident_bytes();
         assert!(before.saturating_sub(after) > 32 << 20, "{before} and {after} bytes");
         drop(last);
+    }
+
+    #[test]
+    fn large_blocks_are_given_back_when_they_are_freed() {
+        give_back_large_blocks();
+        // On a thread of its own, with its own heap.
+        let freed = std::thread::spawn(|| {
+            for n_bytes in [16 << 20, 30 << 20] {
+                drop(vec![1_u8; n_bytes]);
+            }
+            let small = vec![vec![1_u8; 8 << 20]; 4];
+            let before = resident_bytes();
+            drop(small);
+            before.saturating_sub(resident_bytes())
+        });
+        let freed = freed.join().expect("a number");
+        assert!(freed > 24 << 20, "{freed} bytes");
     }
 }

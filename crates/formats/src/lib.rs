@@ -53,7 +53,7 @@ mod tensor_type;
 pub use bytes::Bytes;
 pub use error::Error;
 pub use file_size::survive_file_size_limit;
-pub use free_memory::give_back_freed_memory;
+pub use free_memory::{give_back_freed_memory, give_back_large_blocks};
 pub use gguf::Gguf;
 pub use gguf::array::{Array, StrArray};
 pub use gguf::metadata::Metadata;

@@ -23,6 +23,8 @@ use models::Configured;
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     log::queue();
+    // Before anything is freed.
+    realizar_formats::give_back_large_blocks();
     let traces = args.otel.then(Traces::start).transpose()?;
     let result = serve(args, global, traces.as_ref());
     if let Some(traces) = traces {

@@ -1,5 +1,8 @@
 //! The messages of a conversation, as the OpenAI API and chat templates know them.
 
+use std::fmt;
+
+use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
@@ -17,8 +20,8 @@ pub struct Message {
 }
 
 /// The content of a message.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "expected a text or a list of parts")]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
 pub enum Content {
     /// Nothing, as beside tool calls.
     Null,
@@ -26,6 +29,43 @@ pub enum Content {
     Text(String),
     /// Parts with a `type`, such as `{"type": "text", "text": "…"}`.
     Parts(Vec<Value>),
+}
+
+/// Read as what it is: serde's own way for untagged enums keeps a second copy of a long text.
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ContentVisitor)
+    }
+}
+
+struct ContentVisitor;
+
+impl<'de> Visitor<'de> for ContentVisitor {
+    type Value = Content;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text or a list of parts")
+    }
+
+    fn visit_unit<E>(self) -> Result<Content, E> {
+        Ok(Content::Null)
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Content, E> {
+        Ok(Content::Text(text.to_owned()))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Content, E> {
+        Ok(Content::Text(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Content, A::Error> {
+        let mut parts = Vec::new();
+        while let Some(part) = list.next_element()? {
+            parts.push(part);
+        }
+        Ok(Content::Parts(parts))
+    }
 }
 
 impl Message {
@@ -54,6 +94,10 @@ mod tests {
         ] {
             let message: Message = serde_json::from_str(json).unwrap();
             assert_eq!(serde_json::to_string(&message).unwrap(), json);
+        }
+        for json in [r#"{"role":"user","content":7}"#, r#"{"role":"user","content":{}}"#] {
+            let error = serde_json::from_str::<Message>(json).unwrap_err().to_string();
+            assert!(error.contains("expected a text or a list of parts"), "{error}");
         }
         let text: Message = serde_json::from_str(r#"{"role":"user","content":"hi"}"#).unwrap();
         assert_eq!(text, Message::new("user", "hi"));
