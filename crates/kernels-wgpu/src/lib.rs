@@ -51,50 +51,26 @@
 //! # Ok::<(), realizar_kernels_wgpu::Error>(())
 //! ```
 
-mod adapter;
-mod attention;
-mod elementwise;
-mod embed;
 mod error;
-mod gpu;
-mod kernel;
-mod kv;
-mod linear;
-mod matmul;
-mod matrix;
-mod matvec;
-mod norm;
-mod pack;
-mod quantize;
-mod recorder;
-mod rope;
-mod rows;
-mod select;
-pub mod shader;
+pub use error::Error;
+
+mod device;
+pub use device::{Adapter, AdapterKind, Buffer, Caps, Gpu, GpuOptions};
+
+mod dispatch;
+pub use dispatch::{Grid, Kernel, Recorder, Rows, RowsAt, Timer, View, shader};
+
+mod storage;
+pub use storage::{KvLayer, KvSpec, Matrix, pack_rows, packed_row_bytes};
+
+mod ops;
+pub use ops::{
+    Activation, Attention, AttentionScratch, AttentionSpec, Elementwise, Linear, MatmulOptions,
+    Norm, NormKind, QuantizedRows, RopeAngles, RopeStyle, SPLIT, Splits, TILE_ROWS, Tables,
+    attention_decode, attention_next_wave, attention_prefill, copy, elementwise, embed, kv_store,
+    matmul, matvec, matvec_int8, norm, quantize, rope, rope_table, select_rows, shaders,
+    takes_quantized,
+};
+
 #[cfg(test)]
 mod testing;
-mod timer;
-
-pub use adapter::{Adapter, AdapterKind};
-pub use attention::{
-    Attention, AttentionScratch, AttentionSpec, SPLIT, Splits, TILE_ROWS, Tables, attention_decode,
-    attention_next_wave, attention_prefill,
-};
-pub use elementwise::{Activation, Elementwise, elementwise};
-pub use embed::embed;
-pub use error::Error;
-pub use gpu::{Buffer, Caps, Gpu, GpuOptions};
-pub use kernel::{Grid, Kernel};
-pub use kv::{KvLayer, KvSpec, kv_store};
-pub use linear::Linear;
-pub use matmul::{MatmulOptions, matmul};
-pub use matrix::Matrix;
-pub use matvec::{matvec, matvec_int8, takes_quantized};
-pub use norm::{Norm, NormKind, norm};
-pub use pack::{pack_rows, packed_row_bytes};
-pub use quantize::{QuantizedRows, quantize};
-pub use recorder::Recorder;
-pub use rope::{RopeAngles, RopeStyle, rope, rope_table};
-pub use rows::{Rows, RowsAt, View};
-pub use select::{copy, select_rows};
-pub use timer::Timer;

@@ -1,8 +1,7 @@
 //! What the tests of kernels share: devices to run on, and buffers filled from
 //! and read into slices.
 
-use crate::kernel::Kernel;
-use crate::rows::{Rows, RowsAt};
+use crate::dispatch::{Kernel, Rows, RowsAt};
 use crate::{Adapter, Buffer, Gpu, GpuOptions};
 use realizar_quant::BlockType;
 

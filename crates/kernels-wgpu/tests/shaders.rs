@@ -11,7 +11,8 @@ use naga::back::{PipelineConstants, hlsl, msl, spv};
 use naga::proc::BoundsCheckPolicies;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, StorageAccess};
-use realizar_kernels_wgpu::shader::{self, Access, Shader};
+use realizar_kernels_wgpu::shader::{Access, Shader};
+use realizar_kernels_wgpu::shaders;
 use std::collections::{BTreeMap, HashSet};
 use std::error::Error;
 use std::fs;
@@ -44,7 +45,7 @@ fn every_shader_is_valid_for_each_api() {
         fs::remove_dir_all(&folder).expect("no variants that are no more");
     }
     fs::create_dir_all(&folder).expect("a folder");
-    let shaders = shader::all();
+    let shaders = shaders();
     assert!(!shaders.is_empty());
     let mut kernels: BTreeMap<String, Kernel> = BTreeMap::new();
     let mut files: BTreeMap<String, usize> = BTreeMap::new();

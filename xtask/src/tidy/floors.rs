@@ -19,22 +19,28 @@ struct House {
     floors: &'static [&'static [&'static str]],
 }
 
-const HOUSES: &[House] = &[House {
-    src: "crates/runtime/src",
-    floors: &[
-        &["base"],
-        &["text"],
-        &["error"],
-        &["checkpoint"],
-        &["graph"],
-        &["architectures"],
-        &["backend"],
-        &["run"],
-        &["generate"],
-        &["engine"],
-        &["measure"],
-    ],
-}];
+const HOUSES: &[House] = &[
+    House {
+        src: "crates/kernels-wgpu/src",
+        floors: &[&["error"], &["device"], &["dispatch"], &["storage"], &["ops"]],
+    },
+    House {
+        src: "crates/runtime/src",
+        floors: &[
+            &["base"],
+            &["text"],
+            &["error"],
+            &["checkpoint"],
+            &["graph"],
+            &["architectures"],
+            &["backend"],
+            &["run"],
+            &["generate"],
+            &["engine"],
+            &["measure"],
+        ],
+    },
+];
 
 impl House {
     fn floor(&self, module: &str) -> Option<usize> {

@@ -3,9 +3,8 @@
 //! One format serves every weight type: blocks of 32 values with an f32 scale, and
 //! the sums of each half for the types whose levels have an offset.
 
-use crate::kernel::{Grid, Kernel};
-use crate::rows::{Rows, View};
-use crate::shader::{Access, Shader};
+use crate::dispatch::shader::{Access, Shader};
+use crate::dispatch::{Grid, Kernel, Rows, View};
 use crate::{Buffer, Error, Gpu};
 
 /// Values that share a scale.
@@ -77,7 +76,7 @@ struct Params {
 fn shader() -> Shader {
     Shader {
         name: "quantize".into(),
-        parts: vec![include_str!("../shaders/quantize.wgsl")],
+        parts: vec![include_str!("../../shaders/quantize.wgsl")],
         bindings: &[Access::Read, Access::ReadWrite, Access::ReadWrite, Access::ReadWrite],
         constants: Vec::new(),
     }

@@ -9,10 +9,9 @@
 #[cfg(test)]
 mod tests;
 
-use crate::kernel::{Grid, Kernel};
-use crate::kv::{self, KvLayer, KvSpec};
-use crate::rows::{Rows, View};
-use crate::shader::{Access, Shader};
+use crate::dispatch::shader::{Access, Shader};
+use crate::dispatch::{Grid, Kernel, Rows, View};
+use crate::storage::kv::{self, HEAD_DIMS, KvLayer, KvSpec, rounded_head_dim};
 use crate::{Buffer, Error, Gpu};
 use realizar_quant::BlockType;
 
@@ -214,10 +213,7 @@ impl Attention<'_> {
     }
 }
 
-const COMMON: &str = include_str!("../shaders/attention/common.wgsl");
-
-/// Head sizes that the kernels are made for; others take the next.
-const HEAD_DIMS: [u32; 4] = [64, 128, 256, 512];
+const COMMON: &str = include_str!("../../shaders/attention/common.wgsl");
 
 /// The constants of both kernels for a head size of [`HEAD_DIMS`].
 fn head_dim_part(head_dim: u32) -> &'static str {
@@ -241,12 +237,6 @@ fn heads_part(heads: u32) -> &'static str {
     }
 }
 
-pub(crate) fn rounded_head_dim(head_dim: u32) -> Result<u32, Error> {
-    HEAD_DIMS.into_iter().find(|most| head_dim <= *most).ok_or_else(|| {
-        Error::Unsupported(format!("attention with heads of {head_dim} columns (512 at most)"))
-    })
-}
-
 /// Query heads of a workgroup for groups of `group`. The queries of large heads
 /// leave room for four in 16 KiB of shared memory.
 fn heads_of_workgroup(group: u32, head_dim: u32) -> u32 {
@@ -261,7 +251,7 @@ fn prefill_shader(ty: BlockType, kv_part: &'static str, head_dim: u32) -> Shader
             head_dim_part(head_dim),
             kv_part,
             COMMON,
-            include_str!("../shaders/attention/prefill.wgsl"),
+            include_str!("../../shaders/attention/prefill.wgsl"),
         ],
         bindings: &[Access::Read, Access::ReadWrite, Access::Read, Access::Read, Access::Read],
         constants: Vec::new(),
@@ -276,7 +266,7 @@ fn decode_shader(ty: BlockType, kv_part: &'static str, head_dim: u32, heads: u32
             heads_part(heads),
             kv_part,
             COMMON,
-            include_str!("../shaders/attention/decode.wgsl"),
+            include_str!("../../shaders/attention/decode.wgsl"),
         ],
         bindings: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::ReadWrite],
         constants: Vec::new(),
@@ -286,7 +276,7 @@ fn decode_shader(ty: BlockType, kv_part: &'static str, head_dim: u32, heads: u32
 fn combine_shader() -> Shader {
     Shader {
         name: "attention_combine".into(),
-        parts: vec![COMMON, include_str!("../shaders/attention/combine.wgsl")],
+        parts: vec![COMMON, include_str!("../../shaders/attention/combine.wgsl")],
         bindings: &[Access::Read, Access::ReadWrite, Access::Read, Access::Read],
         constants: Vec::new(),
     }
@@ -295,7 +285,7 @@ fn combine_shader() -> Shader {
 fn next_wave_shader() -> Shader {
     Shader {
         name: "attention_next_wave".into(),
-        parts: vec![include_str!("../shaders/attention/next_wave.wgsl")],
+        parts: vec![include_str!("../../shaders/attention/next_wave.wgsl")],
         bindings: &[Access::ReadWrite],
         constants: Vec::new(),
     }

@@ -1,12 +1,11 @@
 //! Matrix products for few rows, such as those of generated tokens: the speed is
 //! that of reading the matrix.
 
-use crate::kernel::{Grid, Kernel};
-use crate::linear::{self, Linear};
-use crate::matrix;
-use crate::quantize::QuantizedRows;
-use crate::rows::Rows;
-use crate::shader::{Access, Shader};
+use crate::dispatch::shader::{Access, Shader};
+use crate::dispatch::{Grid, Kernel, Rows};
+use crate::ops::linear::{self, Linear};
+use crate::ops::quantize::QuantizedRows;
+use crate::storage::matrix;
 use crate::{Error, Gpu};
 use realizar_quant::BlockType;
 
@@ -29,19 +28,19 @@ pub fn takes_quantized(ty: BlockType) -> bool {
 /// `shaders/levels/levels.wgsl` says.
 fn levels_parts(ty: BlockType) -> Option<Vec<&'static str>> {
     let (words, vectors) = (linear::WORDS, linear::VECTORS);
-    let spread = include_str!("../shaders/levels/spread.wgsl");
-    let k_scale = include_str!("../shaders/levels/k_scale.wgsl");
+    let spread = include_str!("../../shaders/levels/spread.wgsl");
+    let k_scale = include_str!("../../shaders/levels/k_scale.wgsl");
     Some(match ty {
-        BlockType::Q4_0 => vec![words, include_str!("../shaders/levels/q4_0.wgsl")],
-        BlockType::Q4_1 => vec![words, include_str!("../shaders/levels/q4_1.wgsl")],
-        BlockType::Q5_0 => vec![words, spread, include_str!("../shaders/levels/q5_0.wgsl")],
-        BlockType::Q5_1 => vec![words, spread, include_str!("../shaders/levels/q5_1.wgsl")],
-        BlockType::Q8_0 => vec![words, include_str!("../shaders/levels/q8_0.wgsl")],
-        BlockType::Q2_K => vec![words, include_str!("../shaders/levels/q2_k.wgsl")],
-        BlockType::Q3_K => vec![words, include_str!("../shaders/levels/q3_k.wgsl")],
-        BlockType::Q4_K => vec![vectors, k_scale, include_str!("../shaders/levels/q4_k.wgsl")],
-        BlockType::Q5_K => vec![vectors, k_scale, include_str!("../shaders/levels/q5_k.wgsl")],
-        BlockType::Q6_K => vec![words, include_str!("../shaders/levels/q6_k.wgsl")],
+        BlockType::Q4_0 => vec![words, include_str!("../../shaders/levels/q4_0.wgsl")],
+        BlockType::Q4_1 => vec![words, include_str!("../../shaders/levels/q4_1.wgsl")],
+        BlockType::Q5_0 => vec![words, spread, include_str!("../../shaders/levels/q5_0.wgsl")],
+        BlockType::Q5_1 => vec![words, spread, include_str!("../../shaders/levels/q5_1.wgsl")],
+        BlockType::Q8_0 => vec![words, include_str!("../../shaders/levels/q8_0.wgsl")],
+        BlockType::Q2_K => vec![words, include_str!("../../shaders/levels/q2_k.wgsl")],
+        BlockType::Q3_K => vec![words, include_str!("../../shaders/levels/q3_k.wgsl")],
+        BlockType::Q4_K => vec![vectors, k_scale, include_str!("../../shaders/levels/q4_k.wgsl")],
+        BlockType::Q5_K => vec![vectors, k_scale, include_str!("../../shaders/levels/q5_k.wgsl")],
+        BlockType::Q6_K => vec![words, include_str!("../../shaders/levels/q6_k.wgsl")],
         BlockType::F32 | BlockType::F16 | BlockType::BF16 | BlockType::Q8_1 | BlockType::Q8_K => {
             return None;
         }
@@ -54,8 +53,8 @@ fn f32_shader(ty: BlockType) -> Shader {
         parts: vec![
             linear::PART,
             linear::WORDS,
-            include_str!("../shaders/matvec/common.wgsl"),
-            include_str!("../shaders/matvec/f32.wgsl"),
+            include_str!("../../shaders/matvec/common.wgsl"),
+            include_str!("../../shaders/matvec/f32.wgsl"),
             matrix::decode_part(ty),
         ],
         bindings: linear::BINDINGS,
@@ -66,15 +65,15 @@ fn f32_shader(ty: BlockType) -> Shader {
 /// The shader for a type that takes quantized activations.
 fn int8_shader(ty: BlockType, lanes: u32, packed_dot: bool) -> Option<Shader> {
     let (variant, dot4) = if packed_dot {
-        ("packed", include_str!("../shaders/dot4/packed.wgsl"))
+        ("packed", include_str!("../../shaders/dot4/packed.wgsl"))
     } else {
-        ("plain", include_str!("../shaders/dot4/plain.wgsl"))
+        ("plain", include_str!("../../shaders/dot4/plain.wgsl"))
     };
     let parts = [
         linear::PART,
-        include_str!("../shaders/matvec/common.wgsl"),
-        include_str!("../shaders/matvec/int8.wgsl"),
-        include_str!("../shaders/levels/levels.wgsl"),
+        include_str!("../../shaders/matvec/common.wgsl"),
+        include_str!("../../shaders/matvec/int8.wgsl"),
+        include_str!("../../shaders/levels/levels.wgsl"),
         dot4,
     ];
     Some(Shader {

@@ -5,8 +5,9 @@
 //! call that caused them; none panics. Once the device is lost, every call that can
 //! fail says so.
 
-use crate::kernel::Pipelines;
-use crate::{Adapter, Error};
+use crate::Error;
+use crate::device::Adapter;
+use crate::device::pipelines::Pipelines;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +21,9 @@ const LARGE_WRITE: usize = 16 << 20;
 
 /// The most bytes of a binding: a multiple of 4 that fits 32 bits.
 const MAX_BINDING_BYTES: u64 = u32::MAX as u64 & !3;
+
+/// Bytes of the constants of a kernel, whose places are aligned to so many.
+pub(crate) const CONSTANTS_BYTES: u64 = 256;
 
 /// What kernels may use, where the adapter has it, and how much memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -367,10 +371,10 @@ impl Gpu {
         self.raw_buffer(what, n_bytes, usage)
     }
 
-    /// The constants of a kernel, in [`Kernel::N_BYTES`](crate::Kernel::N_BYTES).
+    /// The constants of a kernel, in [`CONSTANTS_BYTES`].
     pub(crate) fn constants(&self, what: &str, bytes: &[u8]) -> Result<Buffer, Error> {
         let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
-        let buffer = self.raw_buffer(what, crate::Kernel::N_BYTES, usage)?;
+        let buffer = self.raw_buffer(what, CONSTANTS_BYTES, usage)?;
         self.write(&buffer, 0, bytes)?;
         Ok(buffer)
     }

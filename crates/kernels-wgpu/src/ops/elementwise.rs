@@ -1,9 +1,8 @@
 //! Operations on each element of rows: activations, sums, factors, soft caps,
 //! clamps.
 
-use crate::kernel::{Grid, Kernel};
-use crate::rows::{Rows, View};
-use crate::shader::{Access, Shader};
+use crate::dispatch::shader::{Access, Shader};
+use crate::dispatch::{Grid, Kernel, Rows, View};
 use crate::{Error, Gpu};
 
 /// An activation function; the formulas are in `shaders/elementwise.wgsl`.
@@ -97,7 +96,7 @@ struct Params {
 fn shader(code: u32) -> Shader {
     Shader {
         name: "elementwise".into(),
-        parts: vec![include_str!("../shaders/elementwise.wgsl")],
+        parts: vec![include_str!("../../shaders/elementwise.wgsl")],
         bindings: &[Access::Read, Access::ReadWrite],
         constants: vec![("op", f64::from(code))],
     }

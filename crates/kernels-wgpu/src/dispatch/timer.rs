@@ -154,7 +154,7 @@ impl Timer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::{Rows, RowsAt, View};
+    use crate::dispatch::{Rows, RowsAt, View};
     use crate::{Elementwise, elementwise, testing};
 
     #[test]

@@ -1,7 +1,6 @@
 //! Recording: kernels and copies in order, submitted as one command buffer.
 
-use crate::kernel::Kernel;
-use crate::timer::Timer;
+use crate::dispatch::{Kernel, Timer};
 use crate::{Buffer, Error, Gpu};
 
 /// A command buffer that is being recorded.

@@ -1,9 +1,8 @@
 //! Rotary position embedding (arXiv:2104.09864): the table of cosines and sines
 //! for the rows of a batch, and the rotation of heads.
 
-use crate::kernel::{Grid, Kernel};
-use crate::rows::{Rows, View};
-use crate::shader::{Access, Shader};
+use crate::dispatch::shader::{Access, Shader};
+use crate::dispatch::{Grid, Kernel, Rows, View};
 use crate::{Buffer, Error, Gpu};
 
 /// Which elements of a head form a pair.
@@ -61,7 +60,7 @@ struct RopeParams {
 fn table_shader() -> Shader {
     Shader {
         name: "rope table".into(),
-        parts: vec![include_str!("../shaders/rope_table.wgsl")],
+        parts: vec![include_str!("../../shaders/rope_table.wgsl")],
         bindings: &[Access::Read, Access::Read, Access::ReadWrite],
         constants: Vec::new(),
     }
@@ -70,7 +69,7 @@ fn table_shader() -> Shader {
 fn rope_shader() -> Shader {
     Shader {
         name: "rope".into(),
-        parts: vec![include_str!("../shaders/rope.wgsl")],
+        parts: vec![include_str!("../../shaders/rope.wgsl")],
         bindings: &[Access::Read, Access::ReadWrite],
         constants: Vec::new(),
     }

@@ -4,11 +4,12 @@
 //! An element is one sum in f32 over the columns in rising order, so that its bits
 //! depend on its row and its column of the matrix alone.
 
-use crate::linear::{self, Linear};
-use crate::matrix;
-use crate::rows::Rows;
-use crate::shader::Shader;
-use crate::{Error, Gpu, Grid, Kernel};
+use crate::dispatch::Rows;
+use crate::dispatch::shader::Shader;
+use crate::dispatch::{Grid, Kernel};
+use crate::ops::linear::{self, Linear};
+use crate::storage::matrix;
+use crate::{Error, Gpu};
 use realizar_quant::BlockType;
 
 /// Outputs of a workgroup.
@@ -37,16 +38,16 @@ fn is_rounded(ty: BlockType, options: MatmulOptions) -> bool {
 
 fn shader(ty: BlockType, options: MatmulOptions) -> Shader {
     let (tile, tile_name) = if is_rounded(ty, options) {
-        (include_str!("../shaders/matmul/half_tile.wgsl"), "half")
+        (include_str!("../../shaders/matmul/half_tile.wgsl"), "half")
     } else {
-        (include_str!("../shaders/matmul/float_tile.wgsl"), "float")
+        (include_str!("../../shaders/matmul/float_tile.wgsl"), "float")
     };
     let rows = if options.few_rows {
-        include_str!("../shaders/matmul/few_rows.wgsl")
+        include_str!("../../shaders/matmul/few_rows.wgsl")
     } else {
-        include_str!("../shaders/matmul/many_rows.wgsl")
+        include_str!("../../shaders/matmul/many_rows.wgsl")
     };
-    let matmul = include_str!("../shaders/matmul.wgsl");
+    let matmul = include_str!("../../shaders/matmul.wgsl");
     Shader {
         name: format!("matmul {ty} {tile_name} {} rows", options.tile_rows()).into(),
         parts: vec![tile, linear::PART, linear::WORDS, rows, matmul, matrix::decode_part(ty)],
@@ -87,8 +88,8 @@ pub fn matmul(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::matrix::Matrix;
-    use crate::rows::View;
+    use crate::dispatch::View;
+    use crate::storage::matrix::Matrix;
     use crate::testing::{self, Bench};
 
     const OPTIONS: [MatmulOptions; 4] = [

@@ -1,9 +1,8 @@
 //! Rows of a matrix by their ids: the embedding of tokens.
 
-use crate::kernel::{Grid, Kernel};
-use crate::matrix::{self, Matrix};
-use crate::rows::{Rows, View};
-use crate::shader::{Access, Shader};
+use crate::dispatch::shader::{Access, Shader};
+use crate::dispatch::{Grid, Kernel, Rows, View};
+use crate::storage::matrix::{self, Matrix};
 use crate::{Error, Gpu};
 use realizar_quant::BlockType;
 
@@ -28,7 +27,7 @@ struct Params {
 fn shader(ty: BlockType) -> Shader {
     Shader {
         name: format!("embed {ty}").into(),
-        parts: vec![include_str!("../shaders/embed.wgsl"), matrix::decode_part(ty)],
+        parts: vec![include_str!("../../shaders/embed.wgsl"), matrix::decode_part(ty)],
         bindings: &[Access::Read, Access::ReadWrite, Access::Read],
         constants: Vec::new(),
     }

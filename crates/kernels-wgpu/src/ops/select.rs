@@ -1,8 +1,7 @@
 //! Copies of rows: all of them, or those that the batch selects.
 
-use crate::kernel::{Grid, Kernel};
-use crate::rows::{Rows, View};
-use crate::shader::{Access, Shader};
+use crate::dispatch::shader::{Access, Shader};
+use crate::dispatch::{Grid, Kernel, Rows, View};
 use crate::{Error, Gpu};
 
 /// Invocations of a workgroup, each with one element.
@@ -22,7 +21,7 @@ struct Params {
 fn shader() -> Shader {
     Shader {
         name: "select".into(),
-        parts: vec![include_str!("../shaders/select.wgsl")],
+        parts: vec![include_str!("../../shaders/select.wgsl")],
         bindings: &[Access::Read, Access::ReadWrite],
         constants: Vec::new(),
     }

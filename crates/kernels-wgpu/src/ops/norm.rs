@@ -3,9 +3,8 @@
 //! A workgroup takes one run of one row and adds up in f32; the order of its sums
 //! depends on the length of the run alone.
 
-use crate::kernel::{Grid, Kernel};
-use crate::rows::{Rows, View};
-use crate::shader::{self, Access, Shader};
+use crate::dispatch::shader::{self, Access, Shader};
+use crate::dispatch::{Grid, Kernel, Rows, View};
 use crate::{Buffer, Error, Gpu};
 
 /// The kind of a normalization.
@@ -62,7 +61,7 @@ fn shader(subgroups: bool, group: u32) -> Shader {
     let how = if subgroups { "subgroup" } else { "plain" };
     Shader {
         name: format!("norm {size} {how}").into(),
-        parts: vec![workgroup, shader::reduce(subgroups), include_str!("../shaders/norm.wgsl")],
+        parts: vec![workgroup, shader::reduce(subgroups), include_str!("../../shaders/norm.wgsl")],
         bindings: &[Access::Read, Access::Read, Access::ReadWrite],
         constants: Vec::new(),
     }

@@ -1,10 +1,11 @@
 //! Kernels: a shader with its constants, bound to its buffers, ready to be
-//! recorded; and the cache of their pipelines.
+//! recorded.
 
-use crate::shader::{Access, Shader};
+use crate::device::gpu::CONSTANTS_BYTES;
+use crate::device::pipelines::Pipeline;
+use crate::dispatch::shader::{Access, Shader};
 use crate::{Buffer, Error, Gpu};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 /// How many workgroups a kernel runs on.
@@ -38,25 +39,13 @@ pub struct Kernel {
 impl Kernel {
     /// Bytes that a bound kernel takes on the device, beside its pipeline and the buffers
     /// that it is bound to: its constants, whose places are aligned to so many.
-    pub const N_BYTES: u64 = 256;
+    pub const N_BYTES: u64 = CONSTANTS_BYTES;
 
     /// The name of its shader.
     pub fn name(&self) -> &str {
         &self.pipeline.name
     }
 }
-
-/// A compiled shader.
-#[derive(Debug)]
-pub(crate) struct Pipeline {
-    pub(crate) name: String,
-    pub(crate) raw: wgpu::ComputePipeline,
-    layout: wgpu::BindGroupLayout,
-}
-
-/// The pipelines that were made so far.
-#[derive(Debug, Default)]
-pub(crate) struct Pipelines(Mutex<HashMap<String, Arc<Pipeline>>>);
 
 fn layout_entry(binding: u32, ty: wgpu::BufferBindingType) -> wgpu::BindGroupLayoutEntry {
     wgpu::BindGroupLayoutEntry {

@@ -1,11 +1,12 @@
 //! The product of rows with a matrix, as its kernels take it: what is multiplied,
 //! what is added, and the constants that they share (`shaders/linear.wgsl`).
 
-use crate::matrix::{Matrix, Piece};
-use crate::quantize::QuantizedRows;
-use crate::rows::{Rows, View};
-use crate::shader::Access;
-use crate::{Buffer, Error, Gpu, Grid, Kernel, shader::Shader};
+use crate::dispatch::shader::{Access, Shader};
+use crate::dispatch::{Grid, Kernel};
+use crate::dispatch::{Rows, View};
+use crate::ops::quantize::QuantizedRows;
+use crate::storage::matrix::{Matrix, Piece};
+use crate::{Buffer, Error, Gpu};
 
 /// `out = x W^T`, plus a bias, plus a residual.
 #[derive(Debug, Clone, Copy)]
@@ -43,13 +44,13 @@ pub(crate) struct Params {
 }
 
 /// The part that declares [`Params`] and the buffers.
-pub(crate) const PART: &str = include_str!("../shaders/linear.wgsl");
+pub(crate) const PART: &str = include_str!("../../shaders/linear.wgsl");
 
 /// The part that declares the weights as words.
-pub(crate) const WORDS: &str = include_str!("../shaders/weights/words.wgsl");
+pub(crate) const WORDS: &str = include_str!("../../shaders/weights/words.wgsl");
 
 /// The part that declares them as vectors of four words.
-pub(crate) const VECTORS: &str = include_str!("../shaders/weights/vectors.wgsl");
+pub(crate) const VECTORS: &str = include_str!("../../shaders/weights/vectors.wgsl");
 
 /// Its buffers: batch, values, vectors, weights.
 pub(crate) const BINDINGS: &[Access] =

@@ -4,8 +4,8 @@
 //! pages that a window has left behind, so that reading one too many shows.
 
 use super::*;
-use crate::kv::kv_store;
-use crate::rows::RowsAt;
+use crate::dispatch::RowsAt;
+use crate::ops::kv_store;
 use crate::testing;
 use std::collections::HashMap;
 

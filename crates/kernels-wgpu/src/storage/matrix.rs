@@ -1,7 +1,7 @@
 //! Weight matrices on a device: packed rows in one buffer, or in several where a
 //! kernel cannot see that much at once.
 
-use crate::pack::{self, pack_rows, packed_row_bytes};
+use crate::storage::pack::{self, pack_rows, packed_row_bytes};
 use crate::{Buffer, Error, Gpu};
 use realizar_quant::BlockType;
 
@@ -263,25 +263,25 @@ pub(crate) const TYPES: [BlockType; 13] = [
 /// groups of a row.
 pub(crate) fn decode_part(ty: BlockType) -> &'static str {
     match ty {
-        BlockType::F32 => include_str!("../shaders/decode/f32.wgsl"),
-        BlockType::F16 => include_str!("../shaders/decode/f16.wgsl"),
-        BlockType::BF16 => include_str!("../shaders/decode/bf16.wgsl"),
-        BlockType::Q4_0 => include_str!("../shaders/decode/q4_0.wgsl"),
-        BlockType::Q4_1 => include_str!("../shaders/decode/q4_1.wgsl"),
-        BlockType::Q5_0 => include_str!("../shaders/decode/q5_0.wgsl"),
-        BlockType::Q5_1 => include_str!("../shaders/decode/q5_1.wgsl"),
-        BlockType::Q8_0 => include_str!("../shaders/decode/q8_0.wgsl"),
-        BlockType::Q2_K => include_str!("../shaders/decode/q2_k.wgsl"),
-        BlockType::Q3_K => include_str!("../shaders/decode/q3_k.wgsl"),
+        BlockType::F32 => include_str!("../../shaders/decode/f32.wgsl"),
+        BlockType::F16 => include_str!("../../shaders/decode/f16.wgsl"),
+        BlockType::BF16 => include_str!("../../shaders/decode/bf16.wgsl"),
+        BlockType::Q4_0 => include_str!("../../shaders/decode/q4_0.wgsl"),
+        BlockType::Q4_1 => include_str!("../../shaders/decode/q4_1.wgsl"),
+        BlockType::Q5_0 => include_str!("../../shaders/decode/q5_0.wgsl"),
+        BlockType::Q5_1 => include_str!("../../shaders/decode/q5_1.wgsl"),
+        BlockType::Q8_0 => include_str!("../../shaders/decode/q8_0.wgsl"),
+        BlockType::Q2_K => include_str!("../../shaders/decode/q2_k.wgsl"),
+        BlockType::Q3_K => include_str!("../../shaders/decode/q3_k.wgsl"),
         BlockType::Q4_K => concat!(
-            include_str!("../shaders/decode/k_scales.wgsl"),
-            include_str!("../shaders/decode/q4_k.wgsl")
+            include_str!("../../shaders/decode/k_scales.wgsl"),
+            include_str!("../../shaders/decode/q4_k.wgsl")
         ),
         BlockType::Q5_K => concat!(
-            include_str!("../shaders/decode/k_scales.wgsl"),
-            include_str!("../shaders/decode/q5_k.wgsl")
+            include_str!("../../shaders/decode/k_scales.wgsl"),
+            include_str!("../../shaders/decode/q5_k.wgsl")
         ),
-        BlockType::Q6_K => include_str!("../shaders/decode/q6_k.wgsl"),
+        BlockType::Q6_K => include_str!("../../shaders/decode/q6_k.wgsl"),
         BlockType::Q8_1 | BlockType::Q8_K => panic!("a matrix of {ty} on a GPU"),
     }
 }

@@ -52,25 +52,8 @@ impl Shader {
 /// comes a part that defines `const WORKGROUP: u32`, a power of two.
 pub fn reduce(subgroups: bool) -> &'static str {
     if subgroups {
-        include_str!("../shaders/reduce/subgroup.wgsl")
+        include_str!("../../shaders/reduce/subgroup.wgsl")
     } else {
-        include_str!("../shaders/reduce/plain.wgsl")
+        include_str!("../../shaders/reduce/plain.wgsl")
     }
-}
-
-/// Every shader in every variant, to be validated.
-pub fn all() -> Vec<Shader> {
-    [
-        crate::attention::shaders(),
-        crate::elementwise::shaders(),
-        crate::embed::shaders(),
-        crate::kv::shaders(),
-        crate::matmul::shaders(),
-        crate::matvec::shaders(),
-        crate::norm::shaders(),
-        crate::quantize::shaders(),
-        crate::rope::shaders(),
-        crate::select::shaders(),
-    ]
-    .concat()
 }

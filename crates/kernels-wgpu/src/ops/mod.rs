@@ -1,0 +1,47 @@
+//! The operations: each binds its kernels to buffers, once, for any number of rows.
+
+mod attention;
+mod elementwise;
+mod embed;
+mod kv_store;
+pub(crate) mod linear;
+mod matmul;
+mod matvec;
+mod norm;
+pub(crate) mod quantize;
+mod rope;
+mod select;
+
+pub use attention::{
+    Attention, AttentionScratch, AttentionSpec, SPLIT, Splits, TILE_ROWS, Tables, attention_decode,
+    attention_next_wave, attention_prefill,
+};
+pub use elementwise::{Activation, Elementwise, elementwise};
+pub use embed::embed;
+pub use kv_store::kv_store;
+pub use linear::Linear;
+pub use matmul::{MatmulOptions, matmul};
+pub use matvec::{matvec, matvec_int8, takes_quantized};
+pub use norm::{Norm, NormKind, norm};
+pub use quantize::{QuantizedRows, quantize};
+pub use rope::{RopeAngles, RopeStyle, rope, rope_table};
+pub use select::{copy, select_rows};
+
+use crate::dispatch::shader::Shader;
+
+/// Every shader in every variant, to be validated.
+pub fn shaders() -> Vec<Shader> {
+    [
+        attention::shaders(),
+        elementwise::shaders(),
+        embed::shaders(),
+        kv_store::shaders(),
+        matmul::shaders(),
+        matvec::shaders(),
+        norm::shaders(),
+        quantize::shaders(),
+        rope::shaders(),
+        select::shaders(),
+    ]
+    .concat()
+}
