@@ -215,7 +215,7 @@ fn is_repeated_flag(command: &Command, text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::Cli;
+    use crate::commands::Cli;
     use clap::CommandFactory;
 
     fn spelled(args: &[&str]) -> Result<Vec<String>, String> {

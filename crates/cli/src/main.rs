@@ -4,24 +4,30 @@
 //! comes from is decided in `source/`. Exit codes: 0 success, 1 error, 2 usage, 130 interrupted.
 #![forbid(unsafe_code)]
 
-mod commands;
-mod engine;
-mod flags;
-mod grammar;
+// The floors, the lowest first.
 mod interrupt;
 mod log;
-mod options;
-mod otel;
 mod program;
-mod source;
+
 mod ui;
+
+mod flags;
+mod grammar;
+mod otel;
+mod source;
+
+mod options;
+
+mod engine;
+
+mod commands;
 
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches};
 
-use options::Cli;
+use commands::Cli;
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();

