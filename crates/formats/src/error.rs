@@ -96,18 +96,8 @@ pub enum Error {
         path: PathBuf,
         /// The tensor's name.
         tensor: String,
-        /// The type id (GGUF) or the dtype (safetensors).
+        /// The dtype (safetensors).
         found: String,
-    },
-    /// A tensor has a block type of the format that is not supported.
-    #[error("{}: tensor '{tensor}': unsupported block type {ty}", show(.path))]
-    UnsupportedType {
-        /// The file.
-        path: PathBuf,
-        /// The tensor's name.
-        tensor: String,
-        /// ggml's name of the type.
-        ty: &'static str,
     },
     /// A file that the model is split over is missing.
     #[error("{}: expected shard {}, found no such file", show(.path), show(.shard))]

@@ -35,6 +35,9 @@ impl<'a> Pending<'a> {
         shape: &[usize],
         source: Source<'a>,
     ) -> Result<Self, Error> {
+        if !ty.is_known() {
+            return Err(Error::input(name, "a known element type", ty));
+        }
         let n_bytes = ty.size_of_shape(shape).map_err(|_| {
             let expected = format_args!("rows of whole {ty} blocks of {}", ty.block_len());
             Error::input(name, expected, format_args!("shape {shape:?}"))

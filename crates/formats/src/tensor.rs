@@ -12,7 +12,8 @@ pub struct TensorInfo {
     /// Row-major, outermost dimension first, in both formats. A scalar has no
     /// dimensions.
     pub shape: Vec<usize>,
-    /// Length of the data in bytes.
+    /// Length of the data in bytes. Of an unknown type it is an upper bound: to where the next
+    /// tensor's data starts, or to the end of the file.
     pub n_bytes: usize,
     /// Which file of a split model holds the data, from 0.
     pub shard: usize,
@@ -53,7 +54,7 @@ pub struct Tensor {
     /// dimensions.
     pub shape: Vec<usize>,
     /// Little-endian elements or blocks, rows one after another.
-    pub data: Bytes, // exactly ty.size_of_shape(shape) bytes
+    pub data: Bytes, // exactly ty.size_of_shape(shape) bytes, if the type is known
 }
 
 impl Tensor {

@@ -12,7 +12,8 @@ use crate::Error;
 /// How the elements of a tensor in a file are stored.
 ///
 /// `F32`, `F16` and `BF16` are block types with blocks of one element. Little
-/// endian throughout.
+/// endian throughout. A tensor of an unknown type is listed with its name, shape and place, so that
+/// a file can be looked at; whoever would read its elements must refuse it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TensorType {
     /// A type that `realizar-quant` reads.
@@ -41,6 +42,9 @@ pub enum TensorType {
     F8E4M3,
     /// FP8 with 5 exponent and 2 mantissa bits (OCP `E5M2`).
     F8E5M2,
+    /// The type with this GGUF id, of which only the id is known: `ggml.h` has removed it, or has
+    /// it since later.
+    Unknown(u32),
 }
 
 /// One row of the table of types that are not block types.
@@ -71,32 +75,16 @@ const PLAIN: [Row; 12] = [
     row(TensorType::F8E5M2, "F8_E5M2", 1, None),
 ];
 
-/// The block types of `ggml.h` that are not read, for messages; those of
-/// removed types stay reserved.
-const UNSUPPORTED: [(u32, &str); 23] = [
+/// Names of the types that `ggml.h` has removed; their ids stay reserved.
+const REMOVED: [(u32, &str); 8] = [
     (4, "Q4_2"),
     (5, "Q4_3"),
-    (16, "IQ2_XXS"),
-    (17, "IQ2_XS"),
-    (18, "IQ3_XXS"),
-    (19, "IQ1_S"),
-    (20, "IQ4_NL"),
-    (21, "IQ3_S"),
-    (22, "IQ2_S"),
-    (23, "IQ4_XS"),
-    (29, "IQ1_M"),
     (31, "Q4_0_4_4"),
     (32, "Q4_0_4_8"),
     (33, "Q4_0_8_8"),
-    (34, "TQ1_0"),
-    (35, "TQ2_0"),
     (36, "IQ4_NL_4_4"),
     (37, "IQ4_NL_4_8"),
     (38, "IQ4_NL_8_8"),
-    (39, "MXFP4"),
-    (40, "NVFP4"),
-    (41, "Q1_0"),
-    (42, "Q2_0"),
 ];
 
 impl TensorType {
@@ -119,20 +107,27 @@ impl TensorType {
         }
     }
 
-    /// The name people know, such as `Q4_K` or `F8_E4M3`.
+    /// Whether the sizes of blocks are known, and so the type is not [`TensorType::Unknown`].
+    pub fn is_known(self) -> bool {
+        !matches!(self, Self::Unknown(_))
+    }
+
+    /// The name people know, such as `Q4_K` or `F8_E4M3`; `unknown` for a type without one, which
+    /// is displayed as `type` and its id.
     pub fn name(self) -> &'static str {
         match self {
             Self::Block(ty) => ty.name(),
+            Self::Unknown(id) => removed_name(id).unwrap_or("unknown"),
             _ => self.plain().map_or("", |r| r.name),
         }
     }
 
-    /// Elements in a block: 1 but for quantized types.
+    /// Elements in a block: 1 but for quantized types. Of an unknown type 1 as well.
     pub fn block_len(self) -> usize {
         self.block_type().map_or(1, BlockType::block_len)
     }
 
-    /// Bytes of a block.
+    /// Bytes of a block. Of an unknown type 1.
     pub fn block_bytes(self) -> usize {
         match self {
             Self::Block(ty) => ty.block_bytes(),
@@ -143,10 +138,10 @@ impl TensorType {
     /// Bytes of `n_elements` elements, such as one row.
     ///
     /// # Errors
-    /// If they are not a whole number of blocks, or the size overflows.
+    /// If they are not a whole number of blocks, the type is unknown, or the size overflows.
     pub fn size_of(self, n_elements: usize) -> Result<usize, Error> {
         let error = Error::Elements { ty: self, n_elements };
-        if !n_elements.is_multiple_of(self.block_len()) {
+        if !self.is_known() || !n_elements.is_multiple_of(self.block_len()) {
             return Err(error);
         }
         (n_elements / self.block_len()).checked_mul(self.block_bytes()).ok_or(error)
@@ -156,7 +151,7 @@ impl TensorType {
     /// dimension, are whole blocks; a scalar (no dimensions) has one element.
     ///
     /// # Errors
-    /// If a row is not a whole number of blocks, or the size overflows. A zero
+    /// If a row is not a whole number of blocks, the type is unknown, or the size overflows. A zero
     /// dimension does not hide an overflow of the others.
     pub fn size_of_shape(self, shape: &[usize]) -> Result<usize, Error> {
         let row_len = shape.last().copied().unwrap_or(1);
@@ -174,21 +169,17 @@ impl TensorType {
         if isize::try_from(bound).is_err() { Err(overflow) } else { Ok(size) }
     }
 
-    /// The type with that GGUF id.
+    /// The type with that GGUF id, if it is known.
     pub fn from_ggml_id(id: u32) -> Option<Self> {
         let plain = || PLAIN.iter().find(|r| r.ggml_id == Some(id)).map(|r| r.ty);
         BlockType::from_ggml_id(id).map(Self::Block).or_else(plain)
-    }
-
-    /// The name of the block type with that GGUF id, where it is one that is not read.
-    pub fn unsupported_name(id: u32) -> Option<&'static str> {
-        UNSUPPORTED.iter().find(|(known, _)| *known == id).map(|(_, name)| *name)
     }
 
     /// The id that GGUF files store, for a type that they can hold.
     pub fn ggml_id(self) -> Option<u32> {
         match self {
             Self::Block(ty) => Some(ty.ggml_id()),
+            Self::Unknown(id) => Some(id),
             _ => self.plain().and_then(|r| r.ggml_id),
         }
     }
@@ -209,6 +200,11 @@ impl TensorType {
     }
 }
 
+/// The name of a type that `ggml.h` has removed.
+fn removed_name(id: u32) -> Option<&'static str> {
+    REMOVED.iter().find(|(removed, _)| *removed == id).map(|(_, name)| *name)
+}
+
 impl From<BlockType> for TensorType {
     fn from(ty: BlockType) -> Self {
         Self::Block(ty)
@@ -217,7 +213,10 @@ impl From<BlockType> for TensorType {
 
 impl fmt::Display for TensorType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        match self {
+            Self::Unknown(id) if removed_name(*id).is_none() => f.pad(&format!("type {id}")),
+            _ => f.pad(self.name()),
+        }
     }
 }
 
@@ -241,9 +240,14 @@ mod tests {
         assert_eq!(TensorType::from_ggml_id(4), None);
         for id in 0..64 {
             let read = TensorType::from_ggml_id(id).is_some();
-            let named = TensorType::unsupported_name(id).is_some();
             // ggml has ids up to 42.
-            assert_eq!((read ^ named, read && named), (id <= 42, false), "id {id}");
+            assert_eq!(read ^ removed_name(id).is_some(), id <= 42, "id {id}");
+        }
+        for (id, name, shown) in [(4, "Q4_2", "Q4_2"), (43, "unknown", "type 43")] {
+            let ty = TensorType::Unknown(id);
+            assert_eq!((ty.name(), ty.to_string().as_str()), (name, shown));
+            assert_eq!((ty.ggml_id(), ty.dtype(), ty.block_type()), (Some(id), None, None));
+            assert!(!ty.is_known() && ty.size_of_shape(&[1]).is_err());
         }
         assert_eq!(TensorType::Block(BlockType::Q4_K).dtype(), None);
         assert_eq!(TensorType::U16.ggml_id(), None);

@@ -1,4 +1,4 @@
-//! What every block struct implements, and the loops over rows of blocks.
+//! What block structs implement, and the loops over rows of blocks.
 //!
 //! The table in `block_type` instantiates the loops here once per type. Sizes
 //! are checked by the public functions in `row`; here they are asserted.
@@ -19,19 +19,22 @@ pub trait Block: Pod {
     /// If `out` is shorter than `LEN`.
     fn dequantize(&self, out: &mut [f32]);
 
-    /// The block that stands for `values` (`[LEN]`). Values that are not
-    /// finite give a block of unspecified content.
-    ///
-    /// # Panics
-    /// If `values` is shorter than `LEN`.
-    fn quantize(values: &[f32]) -> Self;
-
     /// Writes the values of many blocks to `out` (`[blocks.len() * LEN]`).
     fn dequantize_blocks(blocks: &[Self], out: &mut [f32]) {
         for (block, out) in blocks.iter().zip(out.chunks_exact_mut(Self::LEN)) {
             block.dequantize(out);
         }
     }
+}
+
+/// A block that values can be stored as.
+pub trait Quantize: Block {
+    /// The block that stands for `values` (`[LEN]`). Values that are not
+    /// finite give a block of unspecified content.
+    ///
+    /// # Panics
+    /// If `values` is shorter than `LEN`.
+    fn quantize(values: &[f32]) -> Self;
 }
 
 /// `bytes` as blocks. The caller has checked that they are whole blocks.
@@ -46,7 +49,7 @@ pub(crate) fn dequantize_row<B: Block>(bytes: &[u8], out: &mut [f32]) {
     B::dequantize_blocks(blocks, out);
 }
 
-pub(crate) fn quantize_row<B: Block>(values: &[f32], out: &mut [u8]) {
+pub(crate) fn quantize_row<B: Quantize>(values: &[f32], out: &mut [u8]) {
     assert!(out.len().is_multiple_of(size_of::<B>()));
     let blocks: &mut [B] = bytemuck::cast_slice_mut(out);
     assert_eq!(blocks.len() * B::LEN, values.len());

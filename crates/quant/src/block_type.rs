@@ -3,11 +3,13 @@
 //! Everything that is true of a type without looking at data lives here; what
 //! its bytes mean lives in the type's own module.
 
-use crate::block::{self, Block};
+use crate::block::{self, Block, Quantize};
 use crate::floats::{BlockBF16, BlockF16, BlockF32};
 use crate::{
-    BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K,
-    BlockQ8_0, BlockQ8_1, BlockQ8K, Error,
+    BlockIQ1M, BlockIQ1S, BlockIQ2S, BlockIQ2XS, BlockIQ2XXS, BlockIQ3S, BlockIQ3XXS, BlockIQ4NL,
+    BlockIQ4XS, BlockMXFP4, BlockNVFP4, BlockQ1_0, BlockQ2_0, BlockQ2K, BlockQ3K, BlockQ4_0,
+    BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K, BlockQ8_0, BlockQ8_1, BlockQ8K,
+    BlockTQ1_0, BlockTQ2_0, Error,
 };
 
 /// How the elements of a tensor are stored: plain floats or quantized blocks.
@@ -33,6 +35,21 @@ pub enum BlockType {
     Q5_K,
     Q6_K,
     Q8_K,
+    IQ4_NL,
+    IQ4_XS,
+    MXFP4,
+    NVFP4,
+    TQ1_0,
+    TQ2_0,
+    Q1_0,
+    Q2_0,
+    IQ1_S,
+    IQ1_M,
+    IQ2_XXS,
+    IQ2_XS,
+    IQ2_S,
+    IQ3_XXS,
+    IQ3_S,
 }
 
 /// One row of the table: what is true of a type, and the functions over rows of its blocks.
@@ -43,12 +60,24 @@ pub(crate) struct Row {
     block_len: usize,
     block_bytes: usize,
     pub(crate) dequantize: fn(&[u8], &mut [f32]),
-    pub(crate) quantize: fn(&[f32], &mut [u8]),
+    pub(crate) quantize: Option<fn(&[f32], &mut [u8])>,
     pub(crate) dot: fn(&[u8], &[f32]) -> f64,
 }
 
 /// The row of block struct `B`, whose layout is held to the two sizes at compile time.
-const fn row<B: Block>(
+const fn row<B: Quantize>(
+    ty: BlockType,
+    name: &'static str,
+    ggml_id: u32,
+    block_len: usize,
+    block_bytes: usize,
+) -> Row {
+    let row = read_only::<B>(ty, name, ggml_id, block_len, block_bytes);
+    Row { quantize: Some(block::quantize_row::<B>), ..row }
+}
+
+/// As [`row`], of a type that values are not converted to.
+const fn read_only<B: Block>(
     ty: BlockType,
     name: &'static str,
     ggml_id: u32,
@@ -65,13 +94,13 @@ const fn row<B: Block>(
         block_len,
         block_bytes,
         dequantize: block::dequantize_row::<B>,
-        quantize: block::quantize_row::<B>,
+        quantize: None,
         dot: block::dot_row::<B>,
     }
 }
 
 /// In the order of the enum, so that `ty as usize` indexes it.
-static TABLE: [Row; 15] = [
+static TABLE: [Row; 30] = [
     row::<BlockF32>(BlockType::F32, "F32", 0, 1, 4),
     row::<BlockF16>(BlockType::F16, "F16", 1, 1, 2),
     row::<BlockBF16>(BlockType::BF16, "BF16", 30, 1, 2),
@@ -87,6 +116,21 @@ static TABLE: [Row; 15] = [
     row::<BlockQ5K>(BlockType::Q5_K, "Q5_K", 13, 256, 176),
     row::<BlockQ6K>(BlockType::Q6_K, "Q6_K", 14, 256, 210),
     row::<BlockQ8K>(BlockType::Q8_K, "Q8_K", 15, 256, 292),
+    row::<BlockIQ4NL>(BlockType::IQ4_NL, "IQ4_NL", 20, 32, 18),
+    row::<BlockIQ4XS>(BlockType::IQ4_XS, "IQ4_XS", 23, 256, 136),
+    row::<BlockMXFP4>(BlockType::MXFP4, "MXFP4", 39, 32, 17),
+    row::<BlockNVFP4>(BlockType::NVFP4, "NVFP4", 40, 64, 36),
+    row::<BlockTQ1_0>(BlockType::TQ1_0, "TQ1_0", 34, 256, 54),
+    row::<BlockTQ2_0>(BlockType::TQ2_0, "TQ2_0", 35, 256, 66),
+    row::<BlockQ1_0>(BlockType::Q1_0, "Q1_0", 41, 128, 18),
+    row::<BlockQ2_0>(BlockType::Q2_0, "Q2_0", 42, 64, 18),
+    read_only::<BlockIQ1S>(BlockType::IQ1_S, "IQ1_S", 19, 256, 50),
+    read_only::<BlockIQ1M>(BlockType::IQ1_M, "IQ1_M", 29, 256, 56),
+    read_only::<BlockIQ2XXS>(BlockType::IQ2_XXS, "IQ2_XXS", 16, 256, 66),
+    read_only::<BlockIQ2XS>(BlockType::IQ2_XS, "IQ2_XS", 17, 256, 74),
+    read_only::<BlockIQ2S>(BlockType::IQ2_S, "IQ2_S", 22, 256, 82),
+    read_only::<BlockIQ3XXS>(BlockType::IQ3_XXS, "IQ3_XXS", 18, 256, 98),
+    read_only::<BlockIQ3S>(BlockType::IQ3_S, "IQ3_S", 21, 256, 110),
 ];
 
 impl BlockType {
@@ -119,7 +163,7 @@ impl BlockType {
         TABLE.iter().find(|r| r.ggml_id == id).map(|r| r.ty)
     }
 
-    /// Elements in a block: 1 for plain floats, 32 or 256 for quantized types.
+    /// Elements in a block: 1 for plain floats, 32 to 256 for quantized types.
     pub const fn block_len(self) -> usize {
         self.row().block_len
     }
@@ -127,6 +171,12 @@ impl BlockType {
     /// Bytes of a block.
     pub const fn block_bytes(self) -> usize {
         self.row().block_bytes
+    }
+
+    /// Whether [`quantize`](crate::quantize) makes blocks of this type. It makes none of the IQ1,
+    /// IQ2 and IQ3 types.
+    pub const fn can_quantize(self) -> bool {
+        self.row().quantize.is_some()
     }
 
     /// Bytes of a row of `n_elements`.

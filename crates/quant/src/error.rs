@@ -25,6 +25,15 @@ pub enum Error {
         /// Bytes that were given.
         found: usize,
     },
+    /// A type that can be read but not made.
+    #[error(
+        "{ty} blocks cannot be made: finding its codebook entries well needs an importance matrix, \
+         which is not supported"
+    )]
+    NoQuantizer {
+        /// The block type.
+        ty: BlockType,
+    },
     /// A value that no scale can represent.
     #[error("{ty}: value {idx} is not finite")]
     NotFinite {

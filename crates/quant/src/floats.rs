@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-use crate::block::Block;
+use crate::block::{Block, Quantize};
 use crate::half_bytes::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
 /// One little-endian IEEE 754 binary32.
@@ -18,7 +18,9 @@ impl Block for BlockF32 {
     fn dequantize(&self, out: &mut [f32]) {
         out[0] = f32::from_le_bytes(self.0);
     }
+}
 
+impl Quantize for BlockF32 {
     fn quantize(values: &[f32]) -> Self {
         Self(values[0].to_le_bytes())
     }
@@ -36,10 +38,6 @@ impl Block for BlockF16 {
         out[0] = f16_to_f32(self.0);
     }
 
-    fn quantize(values: &[f32]) -> Self {
-        Self(f32_to_f16(values[0]))
-    }
-
     // By slices, so that the CPU's conversion instructions are looked up once per chunk.
     fn dequantize_blocks(blocks: &[Self], out: &mut [f32]) {
         let mut halves = [f16::ZERO; 128];
@@ -50,6 +48,12 @@ impl Block for BlockF16 {
             }
             halves.convert_to_f32_slice(out);
         }
+    }
+}
+
+impl Quantize for BlockF16 {
+    fn quantize(values: &[f32]) -> Self {
+        Self(f32_to_f16(values[0]))
     }
 }
 
@@ -64,7 +68,9 @@ impl Block for BlockBF16 {
     fn dequantize(&self, out: &mut [f32]) {
         out[0] = bf16_to_f32(self.0);
     }
+}
 
+impl Quantize for BlockBF16 {
     fn quantize(values: &[f32]) -> Self {
         Self(f32_to_bf16(values[0]))
     }

@@ -1,4 +1,4 @@
-//! The search for scales of the 256-element types.
+//! The search for scales of the 256-element types with levels at equal steps.
 //!
 //! A sub-block is first fitted alone, with real scales: from several roundings
 //! of its elements to levels, the least-squares scale (and minimum) of each is
@@ -156,7 +156,7 @@ pub(crate) fn fit_symmetric(values: &[f32], half: i8) -> f32 {
 }
 
 /// The integer scale (`-q_half..q_half`) of least error near `scale / d`.
-pub(crate) fn refine_symmetric(values: &[f32], scale: f32, d: f32, q_half: i32, half: i8) -> i32 {
+fn refine_signed(scale: f32, d: f32, q_half: i32, error: impl Fn(f32) -> f32) -> i32 {
     if d == 0.0 {
         return 0;
     }
@@ -167,7 +167,7 @@ pub(crate) fn refine_symmetric(values: &[f32], scale: f32, d: f32, q_half: i32, 
     // The mirrored scale is a neighbour too: it moves the extra level to the other side.
     for center in [center, (-center).clamp(low, high)] {
         for s in (center - REACH).max(low)..=(center + REACH).min(high) {
-            let error = symmetric_error(values, d * s as f32, half);
+            let error = error(d * s as f32);
             if error < best_error {
                 best_error = error;
                 best = s;
@@ -186,18 +186,30 @@ pub(crate) fn symmetric_levels(values: &[f32], scale: f32, half: i8, out: &mut [
 }
 
 /// The scales of `N` symmetric sub-blocks: the super-block's scale in binary16 and the integers.
-///
-/// The rounding of the super-block's scale is a systematic error of all elements. So
-/// the largest scale is put on each of a few integers, with the binary16
-/// neighbours of the quotient, and the super-block's scale of least error is kept.
 pub(crate) fn symmetric_scales<const N: usize>(
     values: &[f32],
     q_half: i32,
     half: i8,
 ) -> ([u8; 2], [i32; N]) {
+    let fit = |values: &[f32]| fit_symmetric(values, half);
+    signed_scales(values, q_half, fit, |values, scale| symmetric_error(values, scale, half))
+}
+
+/// The scales of `N` sub-blocks, integers of `-q_half..q_half`, and the super-block's in binary16:
+/// `fit` finds the scale of a sub-block alone, and `error` is its squared error under a scale.
+///
+/// The rounding of the super-block's scale is a systematic error of all elements. So
+/// the largest scale is put on each of a few integers, with the binary16
+/// neighbours of the quotient, and the super-block's scale of least error is kept.
+pub(crate) fn signed_scales<const N: usize>(
+    values: &[f32],
+    q_half: i32,
+    fit: impl Fn(&[f32]) -> f32,
+    error: impl Fn(&[f32], f32) -> f32,
+) -> ([u8; 2], [i32; N]) {
     let len = values.len() / N;
     let sub = |i: usize| &values[i * len..][..len];
-    let fitted: [f32; N] = std::array::from_fn(|i| fit_symmetric(sub(i), half));
+    let fitted: [f32; N] = std::array::from_fn(|i| fit(sub(i)));
     let peak = signed_peak(&fitted);
     let mut best = (f32_to_f16(-peak / q_half as f32), [0; N]);
     let mut best_error = f32::INFINITY;
@@ -209,11 +221,13 @@ pub(crate) fn symmetric_scales<const N: usize>(
         if !d.is_finite() {
             continue;
         }
-        let scales = std::array::from_fn(|i| refine_symmetric(sub(i), fitted[i], d, q_half, half));
+        let scales = std::array::from_fn(|i| {
+            refine_signed(fitted[i], d, q_half, |scale| error(sub(i), scale))
+        });
         let errors = scales.iter().enumerate();
-        let error = errors.map(|(i, s)| symmetric_error(sub(i), d * *s as f32, half)).sum();
-        if error < best_error {
-            best_error = error;
+        let total = errors.map(|(i, s)| error(sub(i), d * *s as f32)).sum();
+        if total < best_error {
+            best_error = total;
             best = (bits, scales);
         }
     }

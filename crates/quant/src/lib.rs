@@ -1,8 +1,8 @@
 //! Block types of quantized tensors: layout, sizes, quantize, dequantize and a
 //! reference dot product.
 //!
-//! A quantized tensor stores rows of *blocks*: 32 or 256 elements as small
-//! integers that share scales. [`BlockType`] is the table of types, with the names,
+//! A quantized tensor stores rows of *blocks*: 32 to 256 elements as small
+//! integers that share scales, or as indices of a codebook. [`BlockType`] is the table of types, with the names,
 //! ids and sizes that GGUF files use. [`dequantize`], [`quantize`] and [`dot`] work
 //! on rows of bytes of any type. Each type has a module with its block struct
 //! (such as [`BlockQ4K`]), plain data of alignment 1 that bytes cast to.
@@ -29,11 +29,27 @@
 
 mod block;
 mod block_type;
+pub mod codebook;
+mod codebook_search;
 mod error;
 pub mod floats;
+mod grids;
 pub mod half_bytes;
+pub mod iq1_m;
+pub mod iq1_s;
+pub mod iq2_s;
+pub mod iq2_xs;
+pub mod iq2_xxs;
+pub mod iq3_s;
+pub mod iq3_xxs;
+pub mod iq4_nl;
+pub mod iq4_xs;
 pub mod k_scales;
 mod k_search;
+pub mod mxfp4;
+pub mod nvfp4;
+pub mod q1_0;
+pub mod q2_0;
 pub mod q2_k;
 pub mod q3_k;
 pub mod q4_0;
@@ -48,10 +64,27 @@ pub mod q8_1;
 pub mod q8_k;
 mod range;
 mod row;
+pub mod small_floats;
+mod ternary_search;
+pub mod tq1_0;
+pub mod tq2_0;
 
-pub use block::Block;
+pub use block::{Block, Quantize};
 pub use block_type::BlockType;
 pub use error::Error;
+pub use iq1_m::BlockIQ1M;
+pub use iq1_s::BlockIQ1S;
+pub use iq2_s::BlockIQ2S;
+pub use iq2_xs::BlockIQ2XS;
+pub use iq2_xxs::BlockIQ2XXS;
+pub use iq3_s::BlockIQ3S;
+pub use iq3_xxs::BlockIQ3XXS;
+pub use iq4_nl::BlockIQ4NL;
+pub use iq4_xs::BlockIQ4XS;
+pub use mxfp4::BlockMXFP4;
+pub use nvfp4::BlockNVFP4;
+pub use q1_0::BlockQ1_0;
+pub use q2_0::BlockQ2_0;
 pub use q2_k::BlockQ2K;
 pub use q3_k::BlockQ3K;
 pub use q4_0::BlockQ4_0;
@@ -65,3 +98,5 @@ pub use q8_0::BlockQ8_0;
 pub use q8_1::BlockQ8_1;
 pub use q8_k::BlockQ8K;
 pub use row::{dequantize, dot, quantize};
+pub use tq1_0::BlockTQ1_0;
+pub use tq2_0::BlockTQ2_0;

@@ -5,7 +5,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::block::Block;
+use crate::block::{Block, Quantize};
 use crate::half_bytes::f16_to_f32;
 use crate::k_search::{affine_levels, affine_scales};
 
@@ -52,7 +52,9 @@ impl Block for BlockQ2K {
             }
         }
     }
+}
 
+impl Quantize for BlockQ2K {
     fn quantize(values: &[f32]) -> Self {
         let values = &values[..Self::LEN];
         let (d, dmin, scales, mins) = affine_scales::<16>(values, 15, 3);

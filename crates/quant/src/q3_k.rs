@@ -5,7 +5,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::block::Block;
+use crate::block::{Block, Quantize};
 use crate::half_bytes::f16_to_f32;
 use crate::k_search::{symmetric_levels, symmetric_scales};
 
@@ -57,7 +57,9 @@ impl Block for BlockQ3K {
             }
         }
     }
+}
 
+impl Quantize for BlockQ3K {
     fn quantize(values: &[f32]) -> Self {
         let values = &values[..Self::LEN];
         let (d, scales) = symmetric_scales::<16>(values, 32, 4);

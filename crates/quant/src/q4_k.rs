@@ -5,7 +5,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::block::Block;
+use crate::block::{Block, Quantize};
 use crate::half_bytes::f16_to_f32;
 use crate::k_scales;
 use crate::k_search::{affine_levels, affine_scales};
@@ -60,7 +60,9 @@ impl Block for BlockQ4K {
             }
         }
     }
+}
 
+impl Quantize for BlockQ4K {
     fn quantize(values: &[f32]) -> Self {
         let values = &values[..Self::LEN];
         let (d, dmin, scales, mins) = affine_scales::<8>(values, 63, 15);

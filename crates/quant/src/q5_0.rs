@@ -4,7 +4,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::block::Block;
+use crate::block::{Block, Quantize};
 use crate::half_bytes::{f16_to_f32, f32_to_f16};
 use crate::range::signed_peak;
 /// A block of Q5_0.
@@ -41,7 +41,9 @@ impl Block for BlockQ5_0 {
             hi[i] = d * f32::from((self.qs[i] >> 4 | h_hi) as i8 - 16);
         }
     }
+}
 
+impl Quantize for BlockQ5_0 {
     fn quantize(values: &[f32]) -> Self {
         // The value of largest magnitude falls on level 0, whichever its sign.
         let d = signed_peak(&values[..Self::LEN]) / -16.0;

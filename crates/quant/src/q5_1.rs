@@ -4,7 +4,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::block::Block;
+use crate::block::{Block, Quantize};
 use crate::half_bytes::{f16_to_f32, f32_to_f16};
 use crate::range::min_max;
 /// A block of Q5_1.
@@ -49,7 +49,9 @@ impl Block for BlockQ5_1 {
             hi[i] = d * f32::from(self.qs[i] >> 4 | h_hi) + m;
         }
     }
+}
 
+impl Quantize for BlockQ5_1 {
     fn quantize(values: &[f32]) -> Self {
         let (min, max) = min_max(&values[..Self::LEN]);
         let d = (max - min) / 31.0;

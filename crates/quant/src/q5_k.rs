@@ -5,7 +5,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::block::Block;
+use crate::block::{Block, Quantize};
 use crate::half_bytes::f16_to_f32;
 use crate::k_scales;
 use crate::k_search::{affine_levels, affine_scales};
@@ -63,7 +63,9 @@ impl Block for BlockQ5K {
             }
         }
     }
+}
 
+impl Quantize for BlockQ5K {
     fn quantize(values: &[f32]) -> Self {
         let values = &values[..Self::LEN];
         let (d, dmin, scales, mins) = affine_scales::<8>(values, 63, 31);

@@ -5,7 +5,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::block::Block;
+use crate::block::{Block, Quantize};
 use crate::half_bytes::f16_to_f32;
 use crate::k_search::{symmetric_levels, symmetric_scales};
 
@@ -47,7 +47,9 @@ impl Block for BlockQ6K {
             }
         }
     }
+}
 
+impl Quantize for BlockQ6K {
     fn quantize(values: &[f32]) -> Self {
         let values = &values[..Self::LEN];
         let (d, scales) = symmetric_scales::<16>(values, 128, 32);

@@ -5,7 +5,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::block::Block;
+use crate::block::{Block, Quantize};
 use crate::half_bytes::{f16_to_f32, f32_to_f16};
 use crate::range::peak;
 /// A block of Q8_1.
@@ -43,7 +43,9 @@ impl Block for BlockQ8_1 {
             *out = d * f32::from(*q);
         }
     }
+}
 
+impl Quantize for BlockQ8_1 {
     fn quantize(values: &[f32]) -> Self {
         let values = &values[..Self::LEN];
         let d = peak(values) / 127.0;

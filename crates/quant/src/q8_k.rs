@@ -6,7 +6,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::block::Block;
+use crate::block::{Block, Quantize};
 use crate::range::signed_peak;
 
 /// A block of Q8_K.
@@ -44,7 +44,9 @@ impl Block for BlockQ8K {
             *out = d * f32::from(*q);
         }
     }
+}
 
+impl Quantize for BlockQ8K {
     fn quantize(values: &[f32]) -> Self {
         let values = &values[..Self::LEN];
         let peak = signed_peak(values);

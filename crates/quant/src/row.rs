@@ -27,22 +27,23 @@ pub fn dequantize(ty: BlockType, bytes: &[u8], out: &mut [f32]) -> Result<(), Er
 
 /// Writes blocks that stand for `values` (`[n_elements]`) to `out`.
 ///
-/// The types of 32 elements, Q8_1 and Q8_K are rounded as ggml's reference does. The
-/// other types of 256 elements search for the scales of least squared error.
-/// Scales are stored in half precision, so values past about `65504 * levels`
-/// overflow to infinity in the quantized types.
+/// Q4_0 to Q8_1, Q8_K and Q1_0 are rounded as ggml's reference does. The other types search for
+/// the scales of least squared error. Most scales are stored in half precision, so values past
+/// about `65504 * levels` overflow to infinity in those types.
 ///
 /// # Errors
 /// If `values` is not a whole number of blocks, `out` is not the size of that
-/// many, or a value is not finite and `ty` is quantized.
+/// many, a value is not finite and `ty` is quantized, or `ty` is a type that blocks are not made
+/// of ([`BlockType::can_quantize`]).
 pub fn quantize(ty: BlockType, values: &[f32], out: &mut [u8]) -> Result<(), Error> {
     check(ty, values.len(), out.len())?;
+    let quantize = ty.row().quantize.ok_or(Error::NoQuantizer { ty })?;
     if ty.block_len() > 1
         && let Some(idx) = values.iter().position(|v| !v.is_finite())
     {
         return Err(Error::NotFinite { ty, idx });
     }
-    (ty.row().quantize)(values, out);
+    quantize(values, out);
     Ok(())
 }
 
@@ -109,8 +110,16 @@ mod tests {
             (Q5_K, 0.35),
             (Q6_K, 0.2),
             (Q8_K, 0.03),
+            (IQ4_NL, 0.75),
+            (IQ4_XS, 0.75),
+            (MXFP4, 1.0),
+            (NVFP4, 1.0),
+            (TQ1_0, 4.0),
+            (TQ2_0, 4.0),
+            (Q1_0, 5.0),
+            (Q2_0, 4.0),
         ];
-        assert!(tolerances.iter().map(|t| t.0).eq(BlockType::all()));
+        assert!(tolerances.iter().map(|t| t.0).eq(BlockType::all().filter(|ty| ty.can_quantize())));
         for (ty, tolerance) in tolerances {
             check(ty, tolerance);
         }
@@ -146,14 +155,25 @@ mod tests {
     }
 
     #[test]
+    fn types_that_cannot_be_made_say_so() {
+        for ty in BlockType::all().filter(|ty| !ty.can_quantize()) {
+            let mut bytes = vec![0u8; ty.row_bytes(256).unwrap()];
+            let error = quantize(ty, &[0.0; 256], &mut bytes).unwrap_err();
+            assert_eq!(error, Error::NoQuantizer { ty });
+            assert!(error.to_string().starts_with(ty.name()), "{error}");
+            assert!(ty.name().starts_with("IQ"), "{ty}");
+        }
+    }
+
+    #[test]
     fn values_that_are_not_finite_are_errors_in_quantized_types_alone() {
-        for ty in BlockType::all() {
+        for ty in BlockType::all().filter(|ty| ty.can_quantize()) {
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut values = wave(256);
                 values[77] = bad;
                 let mut bytes = vec![0u8; ty.row_bytes(256).unwrap()];
                 // The block's own function takes anything without a panic.
-                (ty.row().quantize)(&values, &mut bytes);
+                (ty.row().quantize.unwrap())(&values, &mut bytes);
                 let result = quantize(ty, &values, &mut bytes);
                 if ty.block_len() > 1 {
                     assert_eq!(result, Err(Error::NotFinite { ty, idx: 77 }));
@@ -168,7 +188,7 @@ mod tests {
 
     #[test]
     fn extreme_finite_values_do_not_panic() {
-        for ty in BlockType::all() {
+        for ty in BlockType::all().filter(|ty| ty.can_quantize()) {
             for scale in [f32::MIN_POSITIVE, 1e-45, 1e-20, 1e10, f32::MAX] {
                 let values: Vec<f32> =
                     (0..256).map(|i| scale * (((i % 5) as f32 - 2.0) / 2.0)).collect();

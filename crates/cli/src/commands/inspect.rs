@@ -155,10 +155,10 @@ struct Sum {
 }
 
 /// Sums by type, the type with the most bytes first.
-fn by_type(tensors: &[TensorInfo]) -> Vec<(&'static str, Sum)> {
-    let mut sums: BTreeMap<&'static str, Sum> = BTreeMap::new();
+fn by_type(tensors: &[TensorInfo]) -> Vec<(String, Sum)> {
+    let mut sums: BTreeMap<String, Sum> = BTreeMap::new();
     for tensor in tensors {
-        let sum = sums.entry(tensor.ty.name()).or_default();
+        let sum = sums.entry(tensor.ty.to_string()).or_default();
         sum.tensors += 1;
         sum.elements += tensor.n_elements() as u64;
         sum.bytes += tensor.n_bytes as u64;
@@ -183,7 +183,7 @@ fn print_json(report: Report) -> Result<()> {
     let tensors: Vec<_> = report
         .tensors
         .iter()
-        .map(|t| json!({ "name": t.name, "type": t.ty.name(), "shape": t.shape, "bytes": t.n_bytes }))
+        .map(|t| json!({ "name": t.name, "type": t.ty.to_string(), "shape": t.shape, "bytes": t.n_bytes }))
         .collect();
     let metadata: Map<String, serde_json::Value> = report.metadata.into_iter().collect();
     ui::json(&json!({
@@ -228,7 +228,7 @@ fn print_text(report: &Report, full: bool) -> Result<()> {
             let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
             vec![
                 format!("  {}", shorten(&tensor.name, full)),
-                tensor.ty.name().to_owned(),
+                tensor.ty.to_string(),
                 format!("[{}]", shape.join(", ")),
                 ByteSize::from(tensor.n_bytes).to_string(),
             ]
@@ -248,7 +248,7 @@ fn print_text(report: &Report, full: bool) -> Result<()> {
         ]
     };
     let mut rows: Vec<_> =
-        by_type(&report.tensors).into_iter().map(|(name, sum)| row(name, sum)).collect();
+        by_type(&report.tensors).iter().map(|(name, sum)| row(name, *sum)).collect();
     rows.push(row("total", total));
     ui::table(&mut out, &rows, &[1, 2, 3, 4])?;
     out.flush()?;

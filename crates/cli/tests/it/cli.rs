@@ -207,6 +207,29 @@ fn inspect_reports_metadata_tensors_and_types() {
 }
 
 #[test]
+fn inspect_lists_tensors_of_unknown_types() {
+    let cli = Cli::new();
+    tiny_gguf(&cli.path("tiny.gguf"));
+    let mut bytes = fs::read(cli.path("tiny.gguf")).expect("read");
+    // After the name: the number of dimensions, two dimensions, the type.
+    let name = b"x.weight";
+    let at = bytes.windows(name.len()).position(|w| w == name).expect("the tensor");
+    let at = at + name.len() + 4 + 16;
+    for (id, shown) in [(4u32, "Q4_2"), (4242, "type 4242")] {
+        bytes[at..at + 4].copy_from_slice(&id.to_le_bytes());
+        fs::write(cli.path("new.gguf"), &bytes).expect("write");
+        // The data reaches to the end of the file: 16 bytes and as many of padding.
+        let text = stdout(&cli.run(&["inspect", "new.gguf"]));
+        let line = format!("x.weight  {shown}  [2, 2]  32 B");
+        assert!(text.contains(&line), "{line} is missing in:\n{text}");
+        let json = stdout(&cli.run(&["inspect", "new.gguf", "--json"]));
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!(json["tensors"][0]["type"], shown);
+        assert_eq!(json["types"][0]["type"], shown);
+    }
+}
+
+#[test]
 fn offline_starts_nothing_and_says_what_is_missing() {
     let cli = Cli::new();
     for model in ["smollm2", "gemma3:270m", "pip:a==1", "hf:o/r", "https://localhost:1/m.gguf"] {

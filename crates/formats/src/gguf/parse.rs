@@ -125,7 +125,7 @@ fn read_alignment(path: &Path, metadata: &Metadata) -> Result<usize, Error> {
 }
 
 /// Reads one description. `start` of the result is still the offset in the
-/// data section.
+/// data section, and `n_bytes` of an unknown type is 0.
 fn read_tensor(path: &Path, cursor: &mut Cursor<'_>, i: usize) -> Result<TensorInfo, Error> {
     let name = cursor.str().map_err(|e| e.in_header(path, format_args!("name of tensor {i}")))?;
     let in_tensor = |e: Fault| e.in_tensor(path, name);
@@ -144,17 +144,21 @@ fn read_tensor(path: &Path, cursor: &mut Cursor<'_>, i: usize) -> Result<TensorI
     shape.reverse();
 
     let id = cursor.u32().map_err(in_tensor)?;
-    let ty = TensorType::from_ggml_id(id).ok_or_else(|| {
-        let (path, tensor) = (path.to_path_buf(), one_line(name));
-        match TensorType::unsupported_name(id) {
-            Some(ty) => Error::UnsupportedType { path, tensor, ty },
-            None => Error::UnknownType { path, tensor, found: format!("type id {id}") },
+    let ty = TensorType::from_ggml_id(id).unwrap_or(TensorType::Unknown(id));
+    let n_bytes = if ty.is_known() {
+        ty.size_of_shape(&shape).map_err(|_| {
+            let expected = format_args!("rows of whole {ty} blocks of {}", ty.block_len());
+            in_tensor(Fault::new(expected, format_args!("shape {shape:?}")))
+        })?
+    } else {
+        // The tensors beside it will tell; the elements can be counted.
+        let count = shape.iter().try_fold(1usize, |n, dim| n.checked_mul((*dim).max(1)));
+        if count.is_none_or(|n| isize::try_from(n).is_err()) {
+            let found = format_args!("shape {shape:?}");
+            return Err(in_tensor(Fault::new("elements that fit in memory", found)));
         }
-    })?;
-    let n_bytes = ty.size_of_shape(&shape).map_err(|_| {
-        let expected = format_args!("rows of whole {ty} blocks of {}", ty.block_len());
-        in_tensor(Fault::new(expected, format_args!("shape {shape:?}")))
-    })?;
+        0
+    };
     let offset = cursor.u64().map_err(in_tensor)?;
     let fault = |_| in_tensor(Fault::new("an offset that fits in memory", offset));
     let start = usize::try_from(offset).map_err(fault)?;
@@ -190,12 +194,33 @@ fn place_tensors(
         }
     }
 
+    bound_unknown(path, file_len, tensors)?;
+
     let mut order: Vec<&TensorInfo> = tensors.iter().filter(|t| t.n_bytes > 0).collect();
     order.sort_by_key(|t| t.start);
     for pair in order.windows(2) {
         if pair[1].start < pair[0].start + pair[0].n_bytes {
             let found = format_args!("data shared with tensor '{}'", one_line(&pair[0].name));
             return Err(Fault::new("data of its own", found).in_tensor(path, &pair[1].name));
+        }
+    }
+    Ok(())
+}
+
+/// Gives the tensors of unknown types the bytes up to the next tensor's data.
+fn bound_unknown(path: &Path, file_len: usize, tensors: &mut [TensorInfo]) -> Result<(), Error> {
+    if tensors.iter().all(|t| t.ty.is_known()) {
+        return Ok(());
+    }
+    let has_data = |t: &TensorInfo| t.n_bytes > 0 || !t.ty.is_known() && t.n_elements() > 0;
+    let mut starts: Vec<usize> = tensors.iter().filter(|t| has_data(t)).map(|t| t.start).collect();
+    starts.sort_unstable();
+    for tensor in tensors.iter_mut().filter(|t| !t.ty.is_known() && has_data(t)) {
+        let next = starts.partition_point(|start| *start <= tensor.start);
+        tensor.n_bytes = starts.get(next).unwrap_or(&file_len) - tensor.start;
+        if tensor.n_bytes == 0 {
+            let expected = format_args!("data within the {file_len} bytes of the file");
+            return Err(Fault::new(expected, "none").in_tensor(path, &tensor.name));
         }
     }
     Ok(())

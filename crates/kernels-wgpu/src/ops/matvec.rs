@@ -19,7 +19,7 @@ const ROWS: u32 = 4;
 const F32_LANES: u32 = 16;
 
 /// Whether products with matrices of this type can take quantized activations:
-/// [`matvec_int8`] does for every quantized type.
+/// [`matvec_int8`] does for every quantized type that matrices can have.
 pub fn takes_quantized(ty: BlockType) -> bool {
     levels_parts(ty).is_some()
 }
@@ -41,9 +41,8 @@ fn levels_parts(ty: BlockType) -> Option<Vec<&'static str>> {
         BlockType::Q4_K => vec![vectors, k_scale, include_str!("../../shaders/levels/q4_k.wgsl")],
         BlockType::Q5_K => vec![vectors, k_scale, include_str!("../../shaders/levels/q5_k.wgsl")],
         BlockType::Q6_K => vec![words, include_str!("../../shaders/levels/q6_k.wgsl")],
-        BlockType::F32 | BlockType::F16 | BlockType::BF16 | BlockType::Q8_1 | BlockType::Q8_K => {
-            return None;
-        }
+        // Floats, types of activations, and types without decoders.
+        _ => return None,
     })
 }
 

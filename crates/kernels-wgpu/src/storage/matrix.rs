@@ -282,7 +282,7 @@ pub(crate) fn decode_part(ty: BlockType) -> &'static str {
             include_str!("../../shaders/decode/q5_k.wgsl")
         ),
         BlockType::Q6_K => include_str!("../../shaders/decode/q6_k.wgsl"),
-        BlockType::Q8_1 | BlockType::Q8_K => panic!("a matrix of {ty} on a GPU"),
+        _ => panic!("a matrix of {ty} on a GPU"),
     }
 }
 
@@ -332,6 +332,10 @@ mod tests {
             assert_eq!(
                 error(BlockType::Q8_K, 256, &[]),
                 "the GPU kernels have no matrices of type Q8_K (wq)"
+            );
+            assert_eq!(
+                error(BlockType::IQ4_NL, 32, &[]),
+                "the GPU kernels have no matrices of type IQ4_NL (wq)"
             );
             assert_eq!(
                 error(BlockType::Q4_K, 32, &[]),

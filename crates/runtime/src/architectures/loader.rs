@@ -192,6 +192,9 @@ impl<'a> WeightLoader<'a> {
                 Err(self.type_error(tensor, "is a format of activations, not of weights"))
             }
             Some(ty) => Ok(ty),
+            None if !tensor.ty.is_known() => {
+                Err(self.type_error(tensor, "is a block type that is not supported"))
+            }
             None => Err(self.type_error(tensor, "is no type of weights that can be multiplied")),
         }
     }
