@@ -97,7 +97,7 @@ pub use tier::{Avx2, Tier};
 #[cfg(target_arch = "x86_64")]
 pub use tier::{Avx512, AvxVnni};
 pub use topology::{Cache, HugePages, Node, Topology, default_threads, huge_pages};
-pub use vec_dot::supports_weights;
+pub use vec_dot::{supports_rows, supports_weights};
 
 /// Compiles and runs the example of the README.
 #[cfg(doctest)]

@@ -50,6 +50,25 @@ pub(crate) fn random_weights(
             BlockType::Q2_K => &[80, 82],
             BlockType::Q3_K => &[108],
             BlockType::Q6_K => &[208],
+            BlockType::TQ1_0 => &[52],
+            BlockType::TQ2_0 => &[64],
+            BlockType::MXFP4 => {
+                block[0] = 120 + block[0] % 4;
+                &[]
+            }
+            BlockType::NVFP4 => {
+                block[..4].iter_mut().for_each(|scale| *scale &= 31);
+                &[]
+            }
+            BlockType::IQ1_M => {
+                // A nibble of the scale in the upper bits of each of the last four words.
+                let d = u16::from_le_bytes(half(seed));
+                for k in 0..4 {
+                    let nibble = (d >> (4 * k) & 15) as u8;
+                    block[49 + 2 * k] = block[49 + 2 * k] & 15 | nibble << 4;
+                }
+                &[]
+            }
             _ => &[0],
         };
         for &at in half_positions {

@@ -7,8 +7,10 @@ use realizar_kernels_cpu::{
 use realizar_quant::BlockType::{self, *};
 
 /// In the order of the file.
-const TYPES: [BlockType; 12] =
-    [F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K];
+const TYPES: [BlockType; 22] = [
+    F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, TQ1_0,
+    TQ2_0, IQ1_S, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S,
+];
 
 #[test]
 fn products_with_the_identity_are_the_weights() {

@@ -24,6 +24,16 @@ TYPES = [
     (Type.Q4_K, [0, 2]),
     (Type.Q5_K, [0, 2]),
     (Type.Q6_K, [208]),
+    (Type.IQ4_NL, [0]),
+    (Type.IQ4_XS, [0]),
+    (Type.TQ1_0, [52]),
+    (Type.TQ2_0, [64]),
+    (Type.IQ1_S, [0]),
+    (Type.IQ2_XXS, [0]),
+    (Type.IQ2_XS, [0]),
+    (Type.IQ2_S, [0]),
+    (Type.IQ3_XXS, [0]),
+    (Type.IQ3_S, [0]),
 ]
 
 

@@ -6,7 +6,8 @@
 //!
 //! `packed` multiplies quantized weights with 8-bit activations. With F32 activations,
 //! `float` takes weights of every type and is made for many rows, and `rows` takes
-//! float weights and is made for few.
+//! float weights and is made for few. Quantized types that are not packed
+//! ([`packs`](crate::packs)) have the product of `float` for any number of rows.
 
 mod float;
 mod packed;

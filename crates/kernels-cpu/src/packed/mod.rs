@@ -59,7 +59,7 @@ pub(crate) const GROUP_LEN: usize = 32;
 /// The sums of one activation row with the rows of a group.
 pub(crate) type GroupSums = [f32; PACKED_ROWS];
 
-/// Whether matrices of this type can be packed: the quantized types of weights.
+/// Whether matrices of this type can be packed: Q4_0 to Q8_0 and Q2_K to Q6_K.
 pub const fn packs(ty: BlockType) -> bool {
     types::is_packed(ty)
 }

@@ -3,8 +3,8 @@
 //! A type's file says how a block becomes small integers and scales, once in plain
 //! Rust and once in registers. The conversion to f32 that is made of that lives in
 //! `small` (blocks of 32) and `large` (blocks of 256). Float types have dot products
-//! too (`float`); those of quantized types are in `packed`. Nothing here knows threads
-//! or tiles.
+//! too (`float`); those of quantized types are in `packed`. Types without a file here are
+//! widened by `realizar_quant`, block by block in plain Rust. Nothing here knows threads or tiles.
 
 mod bfloat16;
 
@@ -63,7 +63,7 @@ struct Kernels {
     dot: Option<Dot>,
 }
 
-/// The kernels of a weight type, if it is one.
+/// The kernels of a weight type, if it has a file here.
 fn kernels(ty: BlockType) -> Option<Kernels> {
     Some(match ty {
         BlockType::F32 => float32::KERNELS,
@@ -86,7 +86,12 @@ fn kernels(ty: BlockType) -> Option<Kernels> {
 /// Whether matrix products take weights of this type. Those that do not are the
 /// types made for activations, `Q8_1` and `Q8_K`.
 pub fn supports_weights(ty: BlockType) -> bool {
-    kernels(ty).is_some()
+    !matches!(ty, BlockType::Q8_1 | BlockType::Q8_K)
+}
+
+/// Whether [`matmul_rows`](crate::matmul_rows) takes weights of this type: those of floats.
+pub fn supports_rows(ty: BlockType) -> bool {
+    kernels(ty).is_some_and(|kernels| kernels.dot.is_some())
 }
 
 /// The products of rows of a float type, see [`Dot`].
@@ -110,7 +115,10 @@ pub(crate) fn dot_float(
 
 /// Whole blocks of a row to f32.
 pub(crate) fn widen(ty: BlockType, tier: Tier, w: &[u8], out: &mut [f32]) {
-    let Some(Kernels { widen, .. }) = kernels(ty) else { panic!("{ty} is not a type of weights") };
+    let Some(Kernels { widen, .. }) = kernels(ty) else {
+        realizar_quant::dequantize(ty, w, out).expect("the bytes are those of the blocks");
+        return;
+    };
     match tier.avx2() {
         None => (widen.scalar)(w, out),
         #[cfg(target_arch = "x86_64")]

@@ -25,6 +25,19 @@ fn models(dir: &Path) -> Vec<PathBuf> {
     names.into_iter().map(tiny).chain([quantized]).collect()
 }
 
+/// A model that mixes the quantized types that only the CPU runs.
+fn unpacked(dir: &Path) -> PathBuf {
+    use BlockType::{
+        IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_NL, IQ4_XS, MXFP4, NVFP4, Q1_0,
+        Q2_0, Q8_0, TQ1_0, TQ2_0,
+    };
+    let path = dir.join("unpacked.gguf");
+    let i_quants = [IQ4_NL, IQ4_XS, IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_M, IQ1_S];
+    let others = [MXFP4, Q8_0, NVFP4, TQ2_0, TQ1_0, Q2_0, Q1_0];
+    write_quantized(&path, &[&i_quants[..], &others].concat());
+    path
+}
+
 fn cpu(n_threads: usize) -> Box<dyn Backend> {
     Box::new(CpuBackend::new(Some(n_threads), None).unwrap())
 }
@@ -121,8 +134,9 @@ fn together_with(model: &mut Model, all: &[(Vec<u32>, Vec<u32>)]) -> Vec<Vec<Vec
 fn a_batch_of_eight_gives_the_bits_of_eight_alone() {
     let dir = tempfile::tempdir().unwrap();
     let devices = devices();
-    for path in models(dir.path()) {
-        for device in &devices {
+    let everywhere = models(dir.path()).into_iter().map(|path| (path, &devices[..]));
+    for (path, devices) in everywhere.chain([(unpacked(dir.path()), &devices[..1])]) {
+        for device in devices {
             let mut model = load(&path, &**device, BlockType::F16);
             let batched = together(&mut model);
             for (i, rows) in batched.iter().enumerate() {

@@ -2,6 +2,7 @@
 //! that count allocations are programs of their own.
 
 mod bits;
+mod block_types;
 mod common;
 mod constrain;
 mod embeddings;

@@ -94,6 +94,17 @@ impl LinearScratch {
     }
 }
 
+/// How the kernels read weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// Packed, with quantized activations.
+    Packed,
+    /// As floats of the file.
+    Floats,
+    /// As blocks of the file, widened to floats.
+    Blocks,
+}
+
 /// What a linear step runs with.
 pub(super) struct LinearStep<'a> {
     pub(super) team: &'a Team,
@@ -192,9 +203,8 @@ impl LinearStep<'_> {
         scratch: &mut ProductScratch,
     ) {
         let ProductScratch { quantized, packed, panels } = scratch;
-        let is_packed = |part: &LinearPart| self.packed.get(part.weight).is_some();
         let mut col = 0;
-        for run in parts.chunk_by(|a, b| is_packed(a) == is_packed(b)) {
+        for run in parts.chunk_by(|a, b| self.form(a) == self.form(b)) {
             let cols = col..col + run.iter().map(|part| part.out).sum::<usize>();
             col = cols.end;
             let out = out.slice_cols(cols.clone());
@@ -202,7 +212,7 @@ impl LinearStep<'_> {
                 bias: self.bias.map(|bias| &bias[cols.clone()]),
                 residual: residual.map(|residual| residual.slice_cols(cols)),
             };
-            if is_packed(&run[0]) {
+            if self.form(&run[0]) == Form::Packed {
                 let matrices = each(run, |part| {
                     self.packed.get(part.weight).expect("the parts of the run are packed")
                 });
@@ -215,8 +225,19 @@ impl LinearStep<'_> {
         }
     }
 
+    /// How the kernels read a part's weights.
+    fn form(&self, part: &LinearPart) -> Form {
+        if self.packed.get(part.weight).is_some() {
+            return Form::Packed;
+        }
+        match self.weights.get(part.weight) {
+            WeightData::Matrix { ty, .. } if kernels::supports_rows(*ty) => Form::Floats,
+            _ => Form::Blocks,
+        }
+    }
+
     /// Multiplies F32 activations with matrices as they lie in the file, the rows of
-    /// generated tokens and of prompts each by their kernel.
+    /// generated tokens and of prompts each by their kernel. Blocks have one for both.
     fn multiply_floats(
         &self,
         parts: &[LinearPart],
@@ -231,8 +252,8 @@ impl LinearStep<'_> {
         });
         let matrices = &matrices[..parts.len()];
         let n_generated = match self.arithmetic {
-            Arithmetic::Auto => self.rows.n_generated,
-            Arithmetic::F32 => 0,
+            Arithmetic::Auto if self.form(&parts[0]) == Form::Floats => self.rows.n_generated,
+            Arithmetic::Auto | Arithmetic::F32 => 0,
         };
         let (team, tier) = (self.team, self.tier);
         let of_rows = |rows: Range<usize>| Epilogue {

@@ -8,6 +8,18 @@ use std::path::Path;
 /// Name, type, shape and data.
 type Tensor = (String, BlockType, Vec<usize>, Vec<u8>);
 
+/// Gives a block of random bits the scale 4e-4, with which the values of all IQ types are small.
+fn set_scale(ty: BlockType, block: &mut [u8]) {
+    if ty == BlockType::IQ1_M {
+        // A nibble in the upper bits of each of the last four words.
+        for (k, nibble) in [0xe, 0x8, 0xe, 0x0].into_iter().enumerate() {
+            block[49 + 2 * k] = block[49 + 2 * k] & 0x0f | nibble << 4;
+        }
+    } else {
+        block[..2].copy_from_slice(&[0x8e, 0x0e]);
+    }
+}
+
 /// Writes a llama of two layers whose matrices cycle through `types`, with made-up
 /// weights and the tokenizer of the tiny llama.
 pub(crate) fn write_quantized(path: &Path, types: &[BlockType]) {
@@ -26,7 +38,12 @@ pub(crate) fn write_quantized(path: &Path, types: &[BlockType]) {
         let scale = 2.0 / (cols as f32).sqrt();
         let values: Vec<f32> = (0..rows * cols).map(|_| random() * scale).collect();
         let mut data = vec![0; ty.row_bytes(rows * cols).unwrap()];
-        quantize(ty, &values, &mut data).unwrap();
+        if ty.can_quantize() {
+            quantize(ty, &values, &mut data).unwrap();
+        } else {
+            data.fill_with(|| ((random() + 0.5) * 256.0) as u8);
+            data.chunks_exact_mut(ty.block_bytes()).for_each(|block| set_scale(ty, block));
+        }
         tensors.push((name.to_owned(), ty, vec![rows, cols], data));
     };
     let norm = |tensors: &mut Vec<Tensor>, name: &str| {
