@@ -1,6 +1,8 @@
 //! Activation functions, alone and as the gate of a gated feed-forward layer.
 
 use crate::elementwise::for_each_piece;
+#[cfg(target_arch = "x86_64")]
+use crate::lanes;
 use crate::quantize::QuantizedRowMut;
 use crate::{QuantizedRows, Rows, RowsMut, Team, Tier, math};
 
@@ -166,8 +168,7 @@ pub fn activate_row(tier: Tier, activation: Activation, x: &mut [f32]) {
     match tier.avx2() {
         None => x.iter_mut().for_each(|x| *x = activation.apply(*x)),
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Some(_) => unsafe { avx2::activate(activation, x) },
+        Some(_) => lanes::dispatch(tier, vector::Activate { activation, x }),
     }
 }
 
@@ -184,23 +185,18 @@ pub fn gated_row(tier: Tier, activation: Activation, gate: &[f32], up: &[f32], o
             }
         }
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Some(_) => unsafe { avx2::gated(activation, gate, up, out) },
+        Some(_) => lanes::dispatch(tier, vector::Gated { activation, gate, up, out }),
     }
 }
 
+/// The twins of the scalar loops, sixteen elements at a time.
 #[cfg(target_arch = "x86_64")]
-mod avx2 {
-    use std::arch::x86_64::{
-        __m256, _mm256_add_ps, _mm256_div_ps, _mm256_fmadd_ps, _mm256_max_ps, _mm256_min_ps,
-        _mm256_mul_ps, _mm256_set1_ps, _mm256_setzero_ps,
-    };
-
+mod vector {
     use super::{Activation, GELU_CUBIC, GELU_QUICK, GELU_SLOPE, MISH_HI};
-    use crate::lanes;
-    use crate::math::avx2::{erf, exp, sigmoid, tanh};
+    use crate::lanes::{Kernel, Lanes, load_from, store_to};
+    use crate::math::vector::{erf, exp, min, sigmoid, tanh};
 
-    /// Calls `$run!(f)` with the function of an activation on eight lanes, so that
+    /// Calls `$run!(f)` with the function of an activation on sixteen lanes, so that
     /// each activation has a loop of its own.
     macro_rules! with_activation {
         ($activation:expr, $run:ident) => {
@@ -218,73 +214,96 @@ mod avx2 {
         };
     }
 
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn activate(activation: Activation, x: &mut [f32]) {
-        macro_rules! run {
-            ($f:ident) => {
-                lanes::map_in_place(x, |x| $f(x))
-            };
+    /// `x = activation(x)`.
+    pub(super) struct Activate<'a> {
+        pub(super) activation: Activation,
+        pub(super) x: &'a mut [f32],
+    }
+
+    impl Kernel for Activate<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<L: Lanes>(self, l: L) {
+            let Self { activation, x } = self;
+            macro_rules! run {
+                ($f:ident) => {
+                    for at in (0..x.len()).step_by(16) {
+                        let y = $f(l, load_from(l, x, at));
+                        store_to(l, y, x, at);
+                    }
+                };
+            }
+            with_activation!(activation, run);
         }
-        with_activation!(activation, run);
     }
 
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn gated(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
-        macro_rules! run {
-            ($f:ident) => {
-                lanes::zip(gate, up, out, |gate, up| _mm256_mul_ps($f(gate), up))
-            };
+    /// `out = activation(gate) * up`.
+    pub(super) struct Gated<'a> {
+        pub(super) activation: Activation,
+        pub(super) gate: &'a [f32],
+        pub(super) up: &'a [f32],      // as long as the gate
+        pub(super) out: &'a mut [f32], // as long as the gate
+    }
+
+    impl Kernel for Gated<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<L: Lanes>(self, l: L) {
+            let Self { activation, gate, up, out } = self;
+            macro_rules! run {
+                ($f:ident) => {
+                    for at in (0..out.len()).step_by(16) {
+                        let y = $f(l, load_from(l, gate, at));
+                        store_to(l, l.mul16(y, load_from(l, up, at)), out, at);
+                    }
+                };
+            }
+            with_activation!(activation, run);
         }
-        with_activation!(activation, run);
     }
 
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn silu(x: __m256) -> __m256 {
-        _mm256_mul_ps(x, sigmoid(x))
+    #[inline(always)]
+    fn silu<L: Lanes>(l: L, x: L::W) -> L::W {
+        l.mul16(x, sigmoid(l, x))
     }
 
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn gelu(x: __m256) -> __m256 {
-        let erf = erf(_mm256_mul_ps(x, _mm256_set1_ps(std::f32::consts::FRAC_1_SQRT_2)));
-        let half = _mm256_mul_ps(_mm256_set1_ps(0.5), x);
-        _mm256_mul_ps(half, _mm256_add_ps(_mm256_set1_ps(1.0), erf))
+    #[inline(always)]
+    fn gelu<L: Lanes>(l: L, x: L::W) -> L::W {
+        let erf = erf(l, l.mul16(x, l.splat16(std::f32::consts::FRAC_1_SQRT_2)));
+        l.mul16(l.mul16(l.splat16(0.5), x), l.add16(l.splat16(1.0), erf))
     }
 
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn gelu_tanh(x: __m256) -> __m256 {
-        let cubic = _mm256_mul_ps(_mm256_set1_ps(GELU_CUBIC), _mm256_mul_ps(x, x));
-        let u = _mm256_fmadd_ps(cubic, x, x);
-        _mm256_mul_ps(x, sigmoid(_mm256_mul_ps(_mm256_set1_ps(2.0 * GELU_SLOPE), u)))
+    #[inline(always)]
+    fn gelu_tanh<L: Lanes>(l: L, x: L::W) -> L::W {
+        let cubic = l.mul16(l.splat16(GELU_CUBIC), l.mul16(x, x));
+        let u = l.fma16(cubic, x, x);
+        l.mul16(x, sigmoid(l, l.mul16(l.splat16(2.0 * GELU_SLOPE), u)))
     }
 
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn gelu_quick(x: __m256) -> __m256 {
-        _mm256_mul_ps(x, sigmoid(_mm256_mul_ps(_mm256_set1_ps(GELU_QUICK), x)))
+    #[inline(always)]
+    fn gelu_quick<L: Lanes>(l: L, x: L::W) -> L::W {
+        l.mul16(x, sigmoid(l, l.mul16(l.splat16(GELU_QUICK), x)))
     }
 
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn relu(x: __m256) -> __m256 {
-        _mm256_max_ps(x, _mm256_setzero_ps())
+    #[inline(always)]
+    fn relu<L: Lanes>(l: L, x: L::W) -> L::W {
+        l.max16(x, l.splat16(0.0))
     }
 
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn relu_squared(x: __m256) -> __m256 {
-        _mm256_mul_ps(relu(x), relu(x))
+    #[inline(always)]
+    fn relu_squared<L: Lanes>(l: L, x: L::W) -> L::W {
+        let y = relu(l, x);
+        l.mul16(y, y)
     }
 
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn mish(x: __m256) -> __m256 {
-        let two = _mm256_set1_ps(2.0);
-        let e = exp(_mm256_min_ps(x, _mm256_set1_ps(MISH_HI)));
-        let n = _mm256_mul_ps(e, _mm256_add_ps(e, two));
-        _mm256_mul_ps(x, _mm256_div_ps(n, _mm256_add_ps(n, two)))
+    #[inline(always)]
+    fn mish<L: Lanes>(l: L, x: L::W) -> L::W {
+        let two = l.splat16(2.0);
+        let e = exp(l, min(l, x, l.splat16(MISH_HI)));
+        let n = l.mul16(e, l.add16(e, two));
+        l.mul16(x, l.div16(n, l.add16(n, two)))
     }
 }
 

@@ -4,6 +4,8 @@
 //! A result depends on its own operands alone, so how rows and columns are cut
 //! into tasks never shows.
 
+#[cfg(target_arch = "x86_64")]
+use crate::lanes;
 use crate::{Rows, RowsMut, Team, Tier, math};
 
 /// Elements of a task. Fewer cost less than waking a thread.
@@ -185,8 +187,7 @@ fn softcap_piece(tier: Tier, x: &mut [f32], cap: f32) {
     match tier.avx2() {
         None => x.iter_mut().for_each(|x| *x = cap * math::tanh(*x / cap)),
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Some(_) => unsafe { avx2::softcap(x, cap) },
+        Some(_) => lanes::dispatch(tier, Softcap { x, cap }),
     }
 }
 
@@ -200,14 +201,12 @@ fn clamp_piece(tier: Tier, x: &mut [f32], min: f32, max: f32) {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod avx2 {
+mod avx2 {
     use std::arch::x86_64::{
-        __m256, _mm256_add_ps, _mm256_div_ps, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps,
-        _mm256_set1_ps,
+        _mm256_add_ps, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_set1_ps,
     };
 
     use crate::lanes::{map_in_place, zip, zip_in_place};
-    use crate::math;
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn add(a: &[f32], b: &[f32], out: &mut [f32]) {
@@ -236,23 +235,31 @@ pub(crate) mod avx2 {
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn softcap(x: &mut [f32], cap: f32) {
-        map_in_place(x, |x| softcap_lanes(x, cap));
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn clamp(x: &mut [f32], min: f32, max: f32) {
         let (min, max) = (_mm256_set1_ps(min), _mm256_set1_ps(max));
         // Of NaN and a number, and of two zeros, the instructions give the second.
         map_in_place(x, |x| _mm256_min_ps(max, _mm256_max_ps(min, x)));
     }
+}
 
-    /// `cap * tanh(x / cap)`.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(crate) fn softcap_lanes(x: __m256, cap: f32) -> __m256 {
-        let cap = _mm256_set1_ps(cap);
-        _mm256_mul_ps(cap, math::avx2::tanh(_mm256_div_ps(x, cap)))
+/// `x = cap * tanh(x / cap)`.
+#[cfg(target_arch = "x86_64")]
+struct Softcap<'a> {
+    x: &'a mut [f32],
+    cap: f32,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl lanes::Kernel for Softcap<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: lanes::Lanes>(self, l: L) {
+        let cap = l.splat16(self.cap);
+        for at in (0..self.x.len()).step_by(16) {
+            let x = l.div16(lanes::load_from(l, self.x, at), cap);
+            lanes::store_to(l, l.mul16(cap, math::vector::tanh(l, x)), self.x, at);
+        }
     }
 }
 

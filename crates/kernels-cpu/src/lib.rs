@@ -46,7 +46,6 @@ mod embed;
 mod error;
 mod features;
 mod kv;
-#[cfg(target_arch = "x86_64")]
 mod lanes;
 mod logits;
 pub mod math;

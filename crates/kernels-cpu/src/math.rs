@@ -1,7 +1,7 @@
 //! `exp`, `tanh`, `sigmoid` and `erf` in f32: scalar functions and their
-//! eight-lane AVX2 twins.
+//! sixteen-lane twins.
 //!
-//! Both forms use the same reductions and polynomials; the AVX2 form fuses
+//! Both forms use the same reductions and polynomials; the vector form fuses
 //! multiply and add, so the two may differ within the stated bounds. Against
 //! f64, in units in the last place of the f32 result (or the smallest normal
 //! f32 where the result is below it): `exp` 2, `tanh` 3, `sigmoid` 4, `erf` 3.
@@ -115,95 +115,78 @@ pub fn erf(x: f32) -> f32 {
     (1.0 - exp(poly(a, &ERFC_POLY) * a - a)).copysign(x)
 }
 
-/// The eight-lane twins.
+/// The sixteen-lane twins, with the same bits on every tier that has them.
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod avx2 {
-    use std::arch::x86_64::{
-        __m256, __m256i, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT,
-        _mm256_add_epi32, _mm256_add_ps, _mm256_and_ps, _mm256_andnot_ps, _mm256_blendv_ps,
-        _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtps_epi32, _mm256_div_ps, _mm256_fmadd_ps,
-        _mm256_fnmadd_ps, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_or_ps,
-        _mm256_round_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_srai_epi32,
-        _mm256_sub_epi32, _mm256_sub_ps, _mm256_xor_ps,
-    };
-
+pub(crate) mod vector {
     use super::{
         ERF_HI, ERF_POLY, ERF_SPLIT, ERFC_POLY, EXP_HI, EXP_LO, EXP_POLY, LN2_HI, LN2_LO,
         TANH_POLY, TANH_SPLIT,
     };
+    use crate::lanes::Lanes;
 
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn poly<const N: usize>(x: __m256, coefficients: &[f32; N]) -> __m256 {
-        let mut p = _mm256_set1_ps(coefficients[0]);
+    #[inline(always)]
+    fn poly<L: Lanes, const N: usize>(l: L, x: L::W, coefficients: &[f32; N]) -> L::W {
+        let mut p = l.splat16(coefficients[0]);
         for &c in &coefficients[1..] {
-            p = _mm256_fmadd_ps(p, x, _mm256_set1_ps(c));
+            p = l.fma16(p, x, l.splat16(c));
         }
         p
     }
 
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn pow2(n: __m256i) -> __m256 {
-        _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n, _mm256_set1_epi32(127))))
+    /// The smaller, or `b` where one is NaN.
+    #[inline(always)]
+    pub(crate) fn min<L: Lanes>(l: L, a: L::W, b: L::W) -> L::W {
+        l.select_less16(a, b, a, b)
+    }
+
+    #[inline(always)]
+    fn negative<L: Lanes>(l: L, x: L::W) -> L::W {
+        l.mul16(x, l.splat16(-1.0))
     }
 
     /// `e^x`, within 2 ULP.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(crate) fn exp(x: __m256) -> __m256 {
-        // Min and max return their second operand on NaN, so a NaN passes.
-        let x = _mm256_min_ps(_mm256_set1_ps(EXP_HI), x);
-        let x = _mm256_max_ps(_mm256_set1_ps(EXP_LO), x);
-        let n = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(
-            _mm256_mul_ps(x, _mm256_set1_ps(std::f32::consts::LOG2_E)),
-        );
-        let r = _mm256_fnmadd_ps(n, _mm256_set1_ps(LN2_HI), x);
-        let r = _mm256_fnmadd_ps(n, _mm256_set1_ps(LN2_LO), r);
-        let y = _mm256_fmadd_ps(poly(r, &EXP_POLY), _mm256_mul_ps(r, r), r);
-        let y = _mm256_add_ps(y, _mm256_set1_ps(1.0));
-        let n = _mm256_cvtps_epi32(n);
-        let half = _mm256_srai_epi32::<1>(n);
-        _mm256_mul_ps(_mm256_mul_ps(y, pow2(half)), pow2(_mm256_sub_epi32(n, half)))
+    #[inline(always)]
+    pub(crate) fn exp<L: Lanes>(l: L, x: L::W) -> L::W {
+        // Of NaN and a number the second operand is kept, so a NaN passes.
+        let x = l.max16(l.splat16(EXP_LO), min(l, l.splat16(EXP_HI), x));
+        let n = l.round16(l.mul16(x, l.splat16(std::f32::consts::LOG2_E)));
+        let r = l.fma16(n, l.splat16(-LN2_HI), x);
+        let r = l.fma16(n, l.splat16(-LN2_LO), r);
+        let y = l.fma16(poly(l, r, &EXP_POLY), l.mul16(r, r), r);
+        let y = l.add16(y, l.splat16(1.0));
+        let half = l.round16(l.mul16(n, l.splat16(0.5)));
+        l.mul16(l.mul16(y, l.pow2_16(half)), l.pow2_16(l.sub16(n, half)))
     }
 
     /// The hyperbolic tangent, within 3 ULP.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(crate) fn tanh(x: __m256) -> __m256 {
-        let sign = _mm256_and_ps(x, _mm256_set1_ps(-0.0));
-        let a = _mm256_andnot_ps(_mm256_set1_ps(-0.0), x);
-        let one = _mm256_set1_ps(1.0);
-        let z = _mm256_mul_ps(x, x);
-        let near = _mm256_fmadd_ps(_mm256_mul_ps(poly(z, &TANH_POLY), z), x, x);
-        let e = exp(_mm256_add_ps(a, a));
-        let far = _mm256_sub_ps(one, _mm256_div_ps(_mm256_set1_ps(2.0), _mm256_add_ps(e, one)));
-        let far = _mm256_or_ps(far, sign);
-        let is_near = _mm256_cmp_ps::<_CMP_LT_OQ>(a, _mm256_set1_ps(TANH_SPLIT));
-        _mm256_blendv_ps(far, near, is_near)
+    #[inline(always)]
+    pub(crate) fn tanh<L: Lanes>(l: L, x: L::W) -> L::W {
+        let one = l.splat16(1.0);
+        let a = l.copysign16(x, one);
+        let z = l.mul16(x, x);
+        let near = l.fma16(l.mul16(poly(l, z, &TANH_POLY), z), x, x);
+        let e = exp(l, l.add16(a, a));
+        let far = l.sub16(one, l.div16(l.splat16(2.0), l.add16(e, one)));
+        l.select_less16(a, l.splat16(TANH_SPLIT), near, l.copysign16(far, x))
     }
 
     /// `1 / (1 + e^-x)`, within 4 ULP; zero where the value is subnormal and `e^-x` infinite.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(crate) fn sigmoid(x: __m256) -> __m256 {
-        let one = _mm256_set1_ps(1.0);
-        let e = exp(_mm256_xor_ps(x, _mm256_set1_ps(-0.0)));
-        _mm256_div_ps(one, _mm256_add_ps(one, e))
+    #[inline(always)]
+    pub(crate) fn sigmoid<L: Lanes>(l: L, x: L::W) -> L::W {
+        let one = l.splat16(1.0);
+        l.div16(one, l.add16(one, exp(l, negative(l, x))))
     }
 
     /// The error function, within 3 ULP.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(crate) fn erf(x: __m256) -> __m256 {
-        let sign = _mm256_and_ps(x, _mm256_set1_ps(-0.0));
-        let a = _mm256_andnot_ps(_mm256_set1_ps(-0.0), x);
-        let near = _mm256_fmadd_ps(poly(_mm256_mul_ps(x, x), &ERF_POLY), x, x);
-        let t = _mm256_min_ps(_mm256_set1_ps(ERF_HI), a);
-        let log = _mm256_sub_ps(_mm256_mul_ps(poly(t, &ERFC_POLY), t), t);
-        let far = _mm256_or_ps(_mm256_sub_ps(_mm256_set1_ps(1.0), exp(log)), sign);
-        let is_near = _mm256_cmp_ps::<_CMP_LT_OQ>(a, _mm256_set1_ps(ERF_SPLIT));
-        _mm256_blendv_ps(far, near, is_near)
+    #[inline(always)]
+    pub(crate) fn erf<L: Lanes>(l: L, x: L::W) -> L::W {
+        let one = l.splat16(1.0);
+        let a = l.copysign16(x, one);
+        let near = l.fma16(poly(l, l.mul16(x, x), &ERF_POLY), x, x);
+        let t = min(l, l.splat16(ERF_HI), a);
+        let log = l.sub16(l.mul16(poly(l, t, &ERFC_POLY), t), t);
+        let far = l.copysign16(l.sub16(one, exp(l, log)), x);
+        l.select_less16(a, l.splat16(ERF_SPLIT), near, far)
     }
 }
 
@@ -292,33 +275,40 @@ mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn avx2_functions_keep_their_bounds() {
-        use crate::lanes::{load, store};
+    fn vector_functions_keep_their_bounds() {
+        use super::vector;
+        use crate::Tier;
+        use crate::lanes::{Kernel, Lanes, dispatch};
 
-        macro_rules! one_lane {
-            ($name:ident) => {{
-                #[target_feature(enable = "avx2,fma,f16c")]
-                fn lane(x: f32) -> f32 {
-                    let mut out = [0.0; 8];
-                    store(super::avx2::$name(load(&[x; 8])), &mut out);
-                    out[0]
-                }
-                // SAFETY: the detection at the head of this test.
-                |x| unsafe { lane(x) }
-            }};
+        /// One lane of a function.
+        struct One(&'static str, f32);
+
+        impl Kernel for One {
+            type Output = f32;
+
+            #[inline(always)]
+            fn run<L: Lanes>(self, l: L) -> f32 {
+                let mut out = [0.0; 16];
+                let x = l.splat16(self.1);
+                let y = match self.0 {
+                    "exp" => vector::exp(l, x),
+                    "tanh" => vector::tanh(l, x),
+                    "sigmoid" => vector::sigmoid(l, x),
+                    "erf" => vector::erf(l, x),
+                    name => unreachable!("{name}"),
+                };
+                l.store16(y, &mut out);
+                out[0]
+            }
         }
 
-        let found = is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c");
-        if !found {
-            println!("skipped: this CPU has no AVX2");
-            return;
+        for tier in Tier::available() {
+            let one = |name| move |x| dispatch(tier, One(name, x));
+            check("exp", 2.0, one("exp"), f64::exp);
+            check("tanh", 3.0, one("tanh"), f64::tanh);
+            check("sigmoid", 4.0, one("sigmoid"), sigmoid_f64);
+            check("erf", 3.0, one("erf"), erf_f64);
         }
-        check("exp", 2.0, one_lane!(exp), f64::exp);
-        check("tanh", 3.0, one_lane!(tanh), f64::tanh);
-        check("sigmoid", 4.0, one_lane!(sigmoid), sigmoid_f64);
-        check("erf", 3.0, one_lane!(erf), erf_f64);
     }
 
     #[test]

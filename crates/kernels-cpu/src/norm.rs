@@ -5,6 +5,8 @@
 //! the lanes are added in f64, so a row's result depends on the row alone.
 
 use crate::elementwise::row_grain;
+#[cfg(target_arch = "x86_64")]
+use crate::lanes;
 use crate::quantize::{BLOCK_LEN, QuantizedRowMut};
 use crate::{QuantizedRows, Rows, RowsMut, Team, Tier};
 
@@ -179,8 +181,7 @@ fn reduce(tier: Tier, what: Reduction, x: &[f32]) -> f64 {
             Reduction::Squares(mean) => x.iter().map(|&x| f64::from(x - mean).powi(2)).sum(),
         },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Some(_) => unsafe { avx2::reduce(what, x) },
+        Some(_) => lanes::dispatch(tier, vector::Reduce { what, x }),
     }
 }
 
@@ -201,8 +202,7 @@ impl Affine<'_> {
                 self.weigh(out);
             }
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-            Some(_) => unsafe { avx2::affine(self, x, out) },
+            Some(_) => lanes::dispatch(tier, vector::Apply { affine: self, x, out }),
         }
     }
 
@@ -213,8 +213,7 @@ impl Affine<'_> {
                 self.weigh(x);
             }
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-            Some(_) => unsafe { avx2::affine_in_place(self, x) },
+            Some(_) => lanes::dispatch(tier, vector::ApplyInPlace { affine: self, x }),
         }
     }
 
@@ -238,87 +237,125 @@ impl Affine<'_> {
     }
 }
 
+/// The twins of the scalar loops.
 #[cfg(target_arch = "x86_64")]
-mod avx2 {
-    use std::arch::x86_64::{
-        __m256, _mm_add_pd, _mm_add_sd, _mm_cvtsd_f64, _mm_unpackhi_pd, _mm256_add_pd,
-        _mm256_add_ps, _mm256_castpd256_pd128, _mm256_castps256_ps128, _mm256_cvtps_pd,
-        _mm256_extractf128_pd, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_mul_ps,
-        _mm256_set1_ps, _mm256_setzero_pd, _mm256_setzero_ps, _mm256_sub_ps,
-    };
-
+mod vector {
     use super::{Affine, Reduction};
-    use crate::lanes::{load, map, map_in_place, zip, zip_in_place};
+    use crate::lanes::{Kernel, Lanes, load_from, store_to};
 
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn reduce(what: Reduction, x: &[f32]) -> f64 {
-        match what {
-            Reduction::Sum => sum(x, |sum, x| _mm256_add_ps(sum, x), 0.0),
-            Reduction::Squares(mean) => {
-                let mean8 = _mm256_set1_ps(mean);
-                let square = |sum, x| {
-                    let d = _mm256_sub_ps(x, mean8);
-                    _mm256_fmadd_ps(d, d, sum)
+    /// The sum of a row, in four sums of eight lanes.
+    pub(super) struct Reduce<'a> {
+        pub(super) what: Reduction,
+        pub(super) x: &'a [f32],
+    }
+
+    impl Kernel for Reduce<'_> {
+        type Output = f64;
+
+        #[inline(always)]
+        fn run<L: Lanes>(self, l: L) -> f64 {
+            let (mean, squares) = match self.what {
+                Reduction::Sum => (0.0, false),
+                Reduction::Squares(mean) => (mean, true),
+            };
+            let mean16 = l.splat16(mean);
+            let mut sums = [l.splat16(0.0); 2];
+            macro_rules! add {
+                ($x32:expr) => {
+                    for (sum, x16) in sums.iter_mut().zip($x32.as_chunks::<16>().0) {
+                        let x = l.load16(x16);
+                        *sum = if squares {
+                            let d = l.sub16(x, mean16);
+                            l.fma16(d, d, *sum)
+                        } else {
+                            l.add16(*sum, x)
+                        };
+                    }
                 };
-                sum(x, square, mean)
+            }
+            let (whole, tail) = self.x.as_chunks::<32>();
+            for x32 in whole {
+                add!(x32);
+            }
+            if !tail.is_empty() {
+                let mut padded = [mean; 32];
+                padded[..tail.len()].copy_from_slice(tail);
+                add!(padded);
+            }
+            let mut total = [0.0_f64; 4];
+            for sum in sums {
+                let mut lanes = [0.0; 16];
+                l.store16(sum, &mut lanes);
+                for eight in lanes.as_chunks::<8>().0 {
+                    for (i, total) in total.iter_mut().enumerate() {
+                        *total += f64::from(eight[i]) + f64::from(eight[i + 4]);
+                    }
+                }
+            }
+            (total[0] + total[2]) + (total[1] + total[3])
+        }
+    }
+
+    /// Applies what to do to the elements of a run.
+    pub(super) struct Apply<'a> {
+        pub(super) affine: &'a Affine<'a>,
+        pub(super) x: &'a [f32],
+        pub(super) out: &'a mut [f32], // as long as x
+    }
+
+    impl Kernel for Apply<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<L: Lanes>(self, l: L) {
+            let Self { affine, x, out } = self;
+            let mut done = 0;
+            if let (Some(weight), None) = (affine.weight, affine.bias) {
+                // The usual case, without the checks of the loop below.
+                let (mean, scale) = (l.splat16(affine.mean), l.splat16(affine.scale));
+                let chunks = x.as_chunks::<16>().0.iter().zip(weight.as_chunks::<16>().0);
+                for ((x, w), out) in chunks.zip(out.as_chunks_mut::<16>().0) {
+                    let y = l.mul16(l.sub16(l.load16(x), mean), scale);
+                    l.store16(l.mul16(y, l.load16(w)), out);
+                }
+                done = x.len() / 16 * 16;
+            }
+            for at in (done..out.len()).step_by(16) {
+                let y = apply_at(l, affine, load_from(l, x, at), at);
+                store_to(l, y, out, at);
             }
         }
     }
 
-    /// Folds `x` into four sums of eight lanes; the tail is padded with `neutral`.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn sum(x: &[f32], f: impl Fn(__m256, __m256) -> __m256, neutral: f32) -> f64 {
-        let mut sums = [_mm256_setzero_ps(); 4];
-        let (whole, tail) = x.as_chunks::<32>();
-        for x32 in whole {
-            for (sum, x8) in sums.iter_mut().zip(x32.as_chunks::<8>().0) {
-                *sum = f(*sum, load(x8));
-            }
-        }
-        if !tail.is_empty() {
-            let mut padded = [neutral; 32];
-            padded[..tail.len()].copy_from_slice(tail);
-            for (sum, x8) in sums.iter_mut().zip(padded.as_chunks::<8>().0) {
-                *sum = f(*sum, load(x8));
-            }
-        }
-        let mut total = _mm256_setzero_pd();
-        for sum in sums {
-            let low = _mm256_cvtps_pd(_mm256_castps256_ps128(sum));
-            let high = _mm256_cvtps_pd(_mm256_extractf128_ps::<1>(sum));
-            total = _mm256_add_pd(total, _mm256_add_pd(low, high));
-        }
-        let two = _mm_add_pd(_mm256_castpd256_pd128(total), _mm256_extractf128_pd::<1>(total));
-        _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)))
+    /// The same in place.
+    pub(super) struct ApplyInPlace<'a> {
+        pub(super) affine: &'a Affine<'a>,
+        pub(super) x: &'a mut [f32],
     }
 
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn affine(affine: &Affine<'_>, x: &[f32], out: &mut [f32]) {
-        let (mean, scale) = (_mm256_set1_ps(affine.mean), _mm256_set1_ps(affine.scale));
-        match affine.weight {
-            Some(weight) => zip(x, weight, out, |x, w| {
-                _mm256_mul_ps(_mm256_mul_ps(_mm256_sub_ps(x, mean), scale), w)
-            }),
-            None => map(x, out, |x| _mm256_mul_ps(_mm256_sub_ps(x, mean), scale)),
+    impl Kernel for ApplyInPlace<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<L: Lanes>(self, l: L) {
+            for at in (0..self.x.len()).step_by(16) {
+                let y = apply_at(l, self.affine, load_from(l, self.x, at), at);
+                store_to(l, y, self.x, at);
+            }
+        }
+    }
+
+    /// What becomes of the elements from column `at` on.
+    #[inline(always)]
+    fn apply_at<L: Lanes>(l: L, affine: &Affine<'_>, x: L::W, at: usize) -> L::W {
+        let mut y = l.mul16(l.sub16(x, l.splat16(affine.mean)), l.splat16(affine.scale));
+        if let Some(weight) = affine.weight {
+            y = l.mul16(y, load_from(l, weight, at));
         }
         if let Some(bias) = affine.bias {
-            zip_in_place(out, bias, |x, b| _mm256_add_ps(x, b));
+            y = l.add16(y, load_from(l, bias, at));
         }
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn affine_in_place(affine: &Affine<'_>, x: &mut [f32]) {
-        let (mean, scale) = (_mm256_set1_ps(affine.mean), _mm256_set1_ps(affine.scale));
-        match affine.weight {
-            Some(weight) => zip_in_place(x, weight, |x, w| {
-                _mm256_mul_ps(_mm256_mul_ps(_mm256_sub_ps(x, mean), scale), w)
-            }),
-            None => map_in_place(x, |x| _mm256_mul_ps(_mm256_sub_ps(x, mean), scale)),
-        }
-        if let Some(bias) = affine.bias {
-            zip_in_place(x, bias, |x, b| _mm256_add_ps(x, b));
-        }
+        y
     }
 }
 

@@ -174,6 +174,15 @@ impl Tier {
             Self::Avx512(token) => Some(token.avx2()),
         }
     }
+
+    /// The token of AVX-512, which every tier above it holds too.
+    #[cfg(target_arch = "x86_64")]
+    pub const fn avx512(self) -> Option<Avx512> {
+        match self {
+            Self::Avx512(token) => Some(token),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Tier {

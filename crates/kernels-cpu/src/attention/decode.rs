@@ -10,17 +10,18 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::element::{Element, with_element};
-use super::lanes::{Kernel, Lanes, dispatch};
+use super::element::with_element;
 use super::softmax::{Running, ScoreScale, exp2_of};
+use super::split::SplitKernel;
 use super::{AttnParams, AttnSeq, kv_row, seen};
+use crate::lanes::{Kernel, Lanes, dispatch};
 use crate::{KvGeometry, PerThread, Rows, RowsMut, Team, Tier};
 
 /// Positions of a split.
 const SPLIT_LEN: usize = 256;
 
 /// Scores of a query head in a split, and room for a tile of keys past the end.
-const SCORES_LEN: usize = SPLIT_LEN + 8;
+pub(super) const SCORES_LEN: usize = SPLIT_LEN + 16;
 
 /// Rows whose splits are handed out in one parallel loop.
 const WAVE_LEN: usize = 64;
@@ -31,17 +32,14 @@ const MIN_SPLITS: usize = 256;
 /// Multiply-adds below which one thread computes a wave.
 const SERIAL_WORK: usize = 64 * 1024;
 
-/// Keys between a prefetch and its use.
-const PREFETCH_KEYS: usize = 16;
-
 /// Elements of a head and of its part of a result, in whole vectors.
-const fn padded(head_dim: usize) -> usize {
+pub(super) const fn padded(head_dim: usize) -> usize {
     head_dim.next_multiple_of(8)
 }
 
 /// Elements of one head's result of a split: maximum, sum, then the weighted values from
 /// element 8.
-const fn result_len(head_dim: usize) -> usize {
+pub(super) const fn result_len(head_dim: usize) -> usize {
     8 + padded(head_dim)
 }
 
@@ -280,237 +278,6 @@ impl Decode<'_> {
         let result = |i: usize| unsafe { results.read(start + i * stride, len) };
         let head_dim = self.params.head_dim;
         dispatch(self.tier, Merge { head_dim, n_splits, sinks, result, out: tile.row_mut(0) });
-    }
-}
-
-/// Scores, weights and weighted values of a split, for all heads of a group.
-struct SplitKernel<'a, E> {
-    memory: &'a [u8],
-    starts: &'a [usize], // [SCORES_LEN], each the start of a key in the memory
-    n_keys: usize,       // at least 1
-    v_offset: isize,     // from a key to its value
-    head_bytes: usize,
-    head_dim: usize,
-    scale: ScoreScale,
-    q: &'a [f32],          // [group, padded]
-    scores: &'a mut [f32], // [group, SCORES_LEN]
-    result: &'a mut [f32], // [group, result_len]
-    ty: PhantomData<E>,
-}
-
-impl<E: Element> Kernel for SplitKernel<'_, E> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<L: Lanes>(mut self, l: L) {
-        let group = self.q.len() / padded(self.head_dim);
-        // As many heads at a time as leave registers for keys, in parts of like size.
-        let n_parts = group.div_ceil(4);
-        for part in 0..n_parts {
-            let heads = part * group / n_parts..(part + 1) * group / n_parts;
-            l.run(Part { split: &mut self, heads });
-        }
-    }
-}
-
-/// Some heads of a split.
-struct Part<'a, 'b, E> {
-    split: &'a mut SplitKernel<'b, E>,
-    heads: Range<usize>,
-}
-
-impl<E: Element> Kernel for Part<'_, '_, E> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
-        let Self { split, heads } = self;
-        match heads.len() {
-            1 => split.score::<L, 1, 4>(l, heads.start),
-            2 => split.score::<L, 2, 4>(l, heads.start),
-            3 => split.score::<L, 3, 3>(l, heads.start),
-            4 => split.score::<L, 4, 2>(l, heads.start),
-            n => unreachable!("{n} heads at a time"),
-        }
-        for head in heads.clone() {
-            let scores = &mut split.scores[head * SCORES_LEN..][..SCORES_LEN];
-            let mut running = Running::new(None);
-            running.add(l, scores, &(0..split.n_keys), split.scale);
-            let len = result_len(split.head_dim);
-            split.result[head * len] = running.max;
-            split.result[head * len + 1] = running.sum;
-        }
-        match heads.len() {
-            1 => split.accumulate::<L, 1, 8>(l, heads.start),
-            2 => split.accumulate::<L, 2, 4>(l, heads.start),
-            3 => split.accumulate::<L, 3, 4>(l, heads.start),
-            4 => split.accumulate::<L, 4, 2>(l, heads.start),
-            n => unreachable!("{n} heads at a time"),
-        }
-    }
-}
-
-/// `dots[h][j] + q[h][i] * k[j]`, lane by lane.
-#[inline(always)]
-fn multiply<L: Lanes, const H: usize, const K: usize>(
-    l: L,
-    mut dots: [[L::V; K]; H],
-    q: [&[[f32; 8]]; H],
-    i: usize,
-    k: [L::V; K],
-) -> [[L::V; K]; H] {
-    for (dots, q) in dots.iter_mut().zip(&q) {
-        let q = l.load(&q[i]);
-        for (dot, k) in dots.iter_mut().zip(&k) {
-            *dot = l.fma(q, *k, *dot);
-        }
-    }
-    dots
-}
-
-impl<E: Element> SplitKernel<'_, E> {
-    /// The start of a key, or with an offset of its value.
-    #[inline(always)]
-    fn head(&self, key: usize, offset: isize) -> *const u8 {
-        self.memory.as_ptr().wrapping_add(self.starts[key]).wrapping_offset(offset)
-    }
-
-    /// Asks for the lines of a key or value.
-    #[inline(always)]
-    fn prefetch<L: Lanes>(&self, l: L, head: *const u8) {
-        for line in (0..self.head_bytes).step_by(64) {
-            l.prefetch(head.wrapping_add(line));
-        }
-    }
-
-    /// Dot products of `H` heads with all keys, `K` keys at a time.
-    #[inline(always)]
-    fn score<L: Lanes, const H: usize, const K: usize>(&mut self, l: L, first: usize) {
-        let (head_dim, head_len) = (self.head_dim, padded(self.head_dim));
-        let n_vectors = head_len / 8;
-        let mut q = [[].as_slice(); H];
-        for (h, q) in q.iter_mut().enumerate() {
-            *q = &self.q[(first + h) * head_len..][..head_len].as_chunks::<8>().0[..n_vectors];
-        }
-        for key in (0..self.n_keys).step_by(K) {
-            let mut k = [std::ptr::null(); K];
-            for (j, k) in k.iter_mut().enumerate() {
-                *k = self.head(key + j, 0);
-                // The first values follow the last keys.
-                let ahead = key + j + PREFETCH_KEYS;
-                if ahead < self.n_keys {
-                    self.prefetch(l, self.head(ahead, 0));
-                } else if ahead - self.n_keys < PREFETCH_KEYS {
-                    self.prefetch(l, self.head(ahead - self.n_keys, self.v_offset));
-                }
-            }
-            let mut dots = [[l.splat(0.0); K]; H];
-            let mut k8 = [l.splat(0.0); K];
-            // Four vectors are a block of the quantized types.
-            for block in 0..head_dim / 32 {
-                for i in 0..4 {
-                    for (k8, &k) in k8.iter_mut().zip(&k) {
-                        // SAFETY: every key was found to be inside the memory.
-                        *k8 = unsafe { E::load(l, k, 4 * block + i) };
-                    }
-                    dots = multiply(l, dots, q, 4 * block + i, k8);
-                }
-            }
-            for i in head_dim / 32 * 4..head_dim / 8 {
-                for (k8, &k) in k8.iter_mut().zip(&k) {
-                    // SAFETY: every key was found to be inside the memory.
-                    *k8 = unsafe { E::load(l, k, i) };
-                }
-                dots = multiply(l, dots, q, i, k8);
-            }
-            if head_dim % 8 > 0 {
-                let i = head_dim / 8;
-                for (k8, &k) in k8.iter_mut().zip(&k) {
-                    // SAFETY: every key was found to be inside the memory.
-                    *k8 = unsafe { E::load_tail(l, k, i, head_dim % 8) };
-                }
-                dots = multiply(l, dots, q, i, k8);
-            }
-            if H == 4 {
-                // The sums of one key are those of four heads.
-                for (j, key) in (key..key + K).enumerate() {
-                    let sums = l.sums([dots[0][j], dots[1 % H][j], dots[2 % H][j], dots[3 % H][j]]);
-                    for (h, sum) in sums.iter().enumerate() {
-                        self.scores[(first + h) * SCORES_LEN + key] = *sum;
-                    }
-                }
-            } else {
-                for (h, dots) in dots.iter().enumerate() {
-                    let sums = l.sums([dots[0], dots[1 % K], dots[2 % K], dots[3 % K]]);
-                    let at = (first + h) * SCORES_LEN + key;
-                    self.scores[at..at + K].copy_from_slice(&sums[..K]);
-                }
-            }
-        }
-    }
-
-    /// Weighted sums of the values for `H` heads, `C` vectors of columns at a time.
-    #[inline(always)]
-    fn accumulate<L: Lanes, const H: usize, const C: usize>(&mut self, l: L, first: usize) {
-        let n_vectors = self.head_dim.div_ceil(8);
-        let whole = self.head_dim / 8 / C * C;
-        for i in 0..whole / C {
-            self.accumulate_columns::<L, H, C, false>(l, first, i, i == 0);
-        }
-        for i in whole..self.head_dim / 8 {
-            self.accumulate_columns::<L, H, 1, false>(l, first, i, i == 0);
-        }
-        for i in self.head_dim / 8..n_vectors {
-            self.accumulate_columns::<L, H, 1, true>(l, first, i, i == 0);
-        }
-    }
-
-    #[inline(always)]
-    fn accumulate_columns<L: Lanes, const H: usize, const C: usize, const TAIL: bool>(
-        &mut self,
-        l: L,
-        first: usize,
-        part: usize,
-        prefetch: bool,
-    ) {
-        let vector = C * part;
-        let mut sums = [[l.splat(0.0); C]; H];
-        let mut weights = [[].as_slice(); H];
-        for (h, weights) in weights.iter_mut().enumerate() {
-            *weights = &self.scores[(first + h) * SCORES_LEN..][..self.n_keys];
-        }
-        for key in 0..self.n_keys {
-            let value = self.head(key, self.v_offset);
-            if prefetch && key + PREFETCH_KEYS < self.n_keys {
-                self.prefetch(l, self.head(key + PREFETCH_KEYS, self.v_offset));
-            }
-            // One vector of values at a time: sums and weights take the other registers.
-            let mut w8 = [l.splat(0.0); H];
-            for (w8, weights) in w8.iter_mut().zip(&weights) {
-                *w8 = l.splat(weights[key]);
-            }
-            for c in 0..C {
-                let i = vector + c;
-                // SAFETY: every value was found to be inside the memory.
-                let v8 = unsafe {
-                    if TAIL {
-                        E::load_tail(l, value, i, self.head_dim % 8)
-                    } else {
-                        E::load(l, value, i)
-                    }
-                };
-                for (sums, w8) in sums.iter_mut().zip(&w8) {
-                    sums[c] = l.fma(*w8, v8, sums[c]);
-                }
-            }
-        }
-        let len = result_len(self.head_dim);
-        for (h, sums) in sums.into_iter().enumerate() {
-            let out = &mut self.result[(first + h) * len..][..len].as_chunks_mut::<8>().0;
-            for (sum, out) in sums.into_iter().zip(&mut out[1 + vector..]) {
-                l.store(sum, out);
-            }
-        }
     }
 }
 

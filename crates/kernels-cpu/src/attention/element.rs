@@ -1,7 +1,7 @@
 //! The types of stored keys and values as vectors of eight: one head of one position
 //! is read in its own type, without a copy in f32.
 
-use super::lanes::Lanes;
+use crate::lanes::Lanes;
 
 /// Eight values of a stored head.
 pub(super) trait Element: Copy {
@@ -10,6 +10,17 @@ pub(super) trait Element: Copy {
     /// # Safety
     /// `head` is the start of a stored head that has these values.
     unsafe fn load<L: Lanes>(l: L, head: *const u8, i: usize) -> L::V;
+
+    /// Vector `i` of eight values of each of two heads, or of one and the same from two places,
+    /// as the halves of sixteen lanes.
+    ///
+    /// # Safety
+    /// Both are starts of stored heads that have these values.
+    #[inline(always)]
+    unsafe fn load_two<L: Lanes>(l: L, heads: [*const u8; 2], i: [usize; 2]) -> L::W {
+        // SAFETY: the caller's promise.
+        unsafe { l.join([Self::load(l, heads[0], i[0]), Self::load(l, heads[1], i[1])]) }
+    }
 
     /// Values `8 * i..8 * i + n`, where `n` is below 8, and zeros.
     ///
@@ -20,7 +31,10 @@ pub(super) trait Element: Copy {
 
 /// An element of so many bytes that stands for itself.
 macro_rules! float {
-    ($name:ident, $bytes:literal, $l:ident, $eight:ident => $load:expr) => {
+    (
+        $name:ident, $bytes:literal, $l:ident, $eight:ident => $load:expr,
+        $a:ident, $b:ident => $two:expr
+    ) => {
         #[derive(Clone, Copy)]
         pub(super) struct $name;
 
@@ -31,6 +45,16 @@ macro_rules! float {
                 // SAFETY: the caller's promise; arrays of bytes need no alignment.
                 let $eight = unsafe { &*at };
                 $load
+            }
+
+            #[inline(always)]
+            unsafe fn load_two<L: Lanes>($l: L, heads: [*const u8; 2], i: [usize; 2]) -> L::W {
+                let at = |h: usize| heads[h].wrapping_add(8 * $bytes * i[h]);
+                // SAFETY: the caller's promise; arrays of bytes need no alignment.
+                let ($a, $b) = unsafe {
+                    (&*at(0).cast::<[u8; 8 * $bytes]>(), &*at(1).cast::<[u8; 8 * $bytes]>())
+                };
+                $two
             }
 
             #[inline(always)]
@@ -48,15 +72,21 @@ macro_rules! float {
     };
 }
 
-float!(F32, 4, l, bytes => {
+/// Eight values from little-endian bytes.
+#[inline(always)]
+fn floats<L: Lanes>(l: L, bytes: &[u8; 32]) -> L::V {
     let mut x = [0.0; 8];
     for (x, bytes) in x.iter_mut().zip(bytes.as_chunks::<4>().0) {
         *x = f32::from_le_bytes(*bytes);
     }
     l.load(&x)
+}
+
+float!(F32, 4, l, bytes => floats(l, bytes), a, b => l.join([floats(l, a), floats(l, b)]));
+float!(F16, 2, l, bytes => l.widen_f16(bytes), a, b => l.widen16_f16(a, b));
+float!(BF16, 2, l, bytes => l.widen_bf16(bytes), a, b => {
+    l.join([l.widen_bf16(a), l.widen_bf16(b)])
 });
-float!(F16, 2, l, bytes => l.widen_f16(bytes));
-float!(BF16, 2, l, bytes => l.widen_bf16(bytes));
 
 /// The scale at the start of a block.
 ///

@@ -7,13 +7,11 @@
 //! and the keys and values it sees: how a prompt is chunked, what else is in the batch
 //! and how many threads run never shows.
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
 mod decode;
 mod element;
-mod lanes;
 mod prefill;
 mod softmax;
+mod split;
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};

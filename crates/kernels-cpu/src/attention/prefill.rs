@@ -8,9 +8,9 @@
 use std::ops::Range;
 
 use super::element::{Element, with_element};
-use super::lanes::{Kernel, Lanes, dispatch};
 use super::softmax::{Running, ScoreScale};
 use super::{AttnParams, AttnSeq, kv_row, seen};
+use crate::lanes::{Kernel, Lanes, dispatch, load_from, store_to};
 use crate::{KvGeometry, Rows, RowsMut, Tier};
 
 /// Keys of a tile.
@@ -19,8 +19,8 @@ const TILE_LEN: usize = 128;
 /// Columns of a panel: keys of a score panel, elements of a value panel.
 const PANEL: usize = 16;
 
-/// Queries that are multiplied with a panel at a time. With two vectors of columns
-/// they take 12 of the 16 registers.
+/// Queries that are multiplied with a panel at a time, which takes 12 of the 16 registers of
+/// AVX2, or with four panels, which takes 24 of the 32 of AVX-512.
 const QUERIES: usize = 6;
 
 /// Queries of a block: rows of a sequence times the heads that share keys and values.
@@ -95,8 +95,8 @@ impl Task<'_> {
 
         // Queries in order of row, then head, so positions never fall.
         for (i, q) in q.iter().flat_map(|row| row.chunks_exact(head_dim)).enumerate() {
-            let scaled = &mut block.q[i * head_dim..][..head_dim];
-            scaled.iter_mut().zip(q).for_each(|(scaled, q)| *scaled = q * scale.q);
+            let out = &mut block.q[i * head_dim..][..head_dim];
+            dispatch(self.tier, Scale { x: q, factor: scale.q, out });
         }
         block.q[n_real * head_dim..n_queries * head_dim].fill(0.0);
         block.acc[..n_queries * head_len].fill(0.0);
@@ -131,8 +131,8 @@ impl Task<'_> {
             for (j, out) in out.row_mut(i).chunks_exact_mut(head_dim).enumerate() {
                 let query = i * group + j;
                 let inv = 1.0 / block.running[query].sum;
-                let acc = &block.acc[query * head_len..][..head_dim];
-                out.iter_mut().zip(acc).for_each(|(out, acc)| *out = acc * inv);
+                let x = &block.acc[query * head_len..][..head_dim];
+                dispatch(self.tier, Scale { x, factor: inv, out });
             }
         }
     }
@@ -159,6 +159,25 @@ impl Task<'_> {
                 Load::<E> { memory, starts, v_offset, keys, head_dim, k, v, ty: std::marker::PhantomData };
             dispatch(self.tier, load);
         });
+    }
+}
+
+/// `out = x * factor`, of one length.
+struct Scale<'a> {
+    x: &'a [f32],
+    factor: f32,
+    out: &'a mut [f32],
+}
+
+impl Kernel for Scale<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let factor = l.splat16(self.factor);
+        for at in (0..self.out.len()).step_by(16) {
+            store_to(l, l.mul16(load_from(l, self.x, at), factor), self.out, at);
+        }
     }
 }
 
@@ -254,29 +273,37 @@ struct Tile<'a> {
     block: &'a mut Block,
 }
 
-/// Two vectors for each of a few queries.
-type Registers<L> = [[<L as Lanes>::V; 2]; QUERIES];
+/// Columns of `P` panels for each of a few queries.
+type Registers<L, const P: usize> = [[<L as Lanes>::W; P]; QUERIES];
 
-/// `acc[r] + a[r][i] * panel[i]` for each `i` in order.
+/// `acc[r] + a[r][i] * panel[i]` for each `i` in order, for `P` panels of one length.
 ///
 /// # Safety
 /// From `a` on, `QUERIES` rows of `panel.len()` elements, `stride` apart, can be read.
 #[inline(always)]
-unsafe fn multiply<L: Lanes>(
+unsafe fn multiply<L: Lanes, const P: usize>(
     l: L,
-    mut acc: Registers<L>,
+    mut acc: Registers<L, P>,
     a: *const f32,
     stride: usize,
-    panel: &[[f32; PANEL]],
-) -> Registers<L> {
-    for (i, columns) in panel.iter().enumerate() {
-        let [low, high] = columns.as_chunks::<8>().0 else { unreachable!("two halves") };
-        let (low, high) = (l.load(low), l.load(high));
+    panels: [&[[f32; PANEL]]; P],
+) -> Registers<L, P> {
+    let n = panels[0].len();
+    let mut panels = panels;
+    for panel in &mut panels {
+        *panel = &panel[..n];
+    }
+    for i in 0..n {
+        let mut columns = [l.splat16(0.0); P];
+        for (columns, panel) in columns.iter_mut().zip(panels) {
+            *columns = l.load16(&panel[i]);
+        }
         for (r, acc) in acc.iter_mut().enumerate() {
             // SAFETY: the caller's promise.
-            let x = l.splat(unsafe { *a.add(r * stride + i) });
-            acc[0] = l.fma(x, low, acc[0]);
-            acc[1] = l.fma(x, high, acc[1]);
+            let x = l.splat16(unsafe { *a.add(r * stride + i) });
+            for (acc, columns) in acc.iter_mut().zip(columns) {
+                *acc = l.fma16(x, columns, *acc);
+            }
         }
     }
     acc
@@ -297,26 +324,47 @@ impl Tile<'_> {
     /// Scores of the keys that the queries see, and some around them.
     #[inline(always)]
     fn score<L: Lanes>(&mut self, l: L) {
-        let Block { q, scores, extents, k, .. } = &mut *self.block;
-        let head_dim = self.head_dim;
-        let panels = k.chunks_exact(head_dim * PANEL).take(TILE_LEN / PANEL);
-        for (p, panel) in panels.enumerate() {
-            let panel = panel.as_chunks::<PANEL>().0;
+        const N_PANELS: usize = TILE_LEN / PANEL;
+        for p in (0..N_PANELS).step_by(if L::IS_WIDE { 4 } else { 1 }) {
             for first in (0..self.n_queries).step_by(QUERIES) {
-                let some = &extents[first / QUERIES].some;
-                if some.end <= p * PANEL || (p + 1) * PANEL <= some.start {
+                let some = &self.block.extents[first / QUERIES].some;
+                let seen = |panels: Range<usize>| {
+                    some.start < panels.end * PANEL && panels.start * PANEL < some.end
+                };
+                if !L::IS_WIDE {
+                    if seen(p..p + 1) {
+                        self.score_panels::<L, 1>(l, first, p);
+                    }
                     continue;
                 }
-                let q = &q[first * head_dim..][..QUERIES * head_dim];
-                let zero = [[l.splat(0.0); 2]; QUERIES];
-                // SAFETY: the slice holds the rows.
-                let acc = unsafe { multiply(l, zero, q.as_ptr(), head_dim, panel) };
-                let scores = &mut scores[first * TILE_LEN..][..QUERIES * TILE_LEN];
-                for (acc, scores) in acc.iter().zip(scores.chunks_exact_mut(TILE_LEN)) {
-                    let scores = &mut scores.as_chunks_mut::<8>().0[2 * p..][..2];
-                    l.store(acc[0], &mut scores[0]);
-                    l.store(acc[1], &mut scores[1]);
+                match [seen(p..p + 2), seen(p + 2..p + 4)] {
+                    [true, true] => self.score_panels::<L, 4>(l, first, p),
+                    [true, false] => self.score_panels::<L, 2>(l, first, p),
+                    [false, true] => self.score_panels::<L, 2>(l, first, p + 2),
+                    [false, false] => {}
                 }
+            }
+        }
+    }
+
+    /// The same for a few queries and `P` panels of keys from panel `p` on.
+    #[inline(always)]
+    fn score_panels<L: Lanes, const P: usize>(&mut self, l: L, first: usize, p: usize) {
+        let Block { q, scores, k, .. } = &mut *self.block;
+        let head_dim = self.head_dim;
+        let panels: [_; P] = std::array::from_fn(|i| {
+            let panel = &k[(p + i) * head_dim * PANEL..][..head_dim * PANEL];
+            panel.as_chunks::<PANEL>().0
+        });
+        let q = &q[first * head_dim..][..QUERIES * head_dim];
+        let zero = [[l.splat16(0.0); P]; QUERIES];
+        // SAFETY: the slice holds the rows.
+        let acc = unsafe { multiply(l, zero, q.as_ptr(), head_dim, panels) };
+        let scores = &mut scores[first * TILE_LEN..][..QUERIES * TILE_LEN];
+        for (acc, scores) in acc.iter().zip(scores.chunks_exact_mut(TILE_LEN)) {
+            let scores = &mut scores.as_chunks_mut::<PANEL>().0[p..p + P];
+            for (acc, scores) in acc.iter().zip(scores) {
+                l.store16(*acc, scores);
             }
         }
     }
@@ -336,9 +384,9 @@ impl Tile<'_> {
                 continue;
             }
             if let Some(factor) = running.add(l, scores, seen, self.scale) {
-                let factor = l.splat(factor);
-                for acc in acc.as_chunks_mut::<8>().0 {
-                    l.store(l.mul(l.load(acc), factor), acc);
+                let factor = l.splat16(factor);
+                for acc in acc.as_chunks_mut::<PANEL>().0 {
+                    l.store16(l.mul16(l.load16(acc), factor), acc);
                 }
             }
         }
@@ -347,64 +395,91 @@ impl Tile<'_> {
     /// Adds the weighted values.
     #[inline(always)]
     fn accumulate<L: Lanes>(&mut self, l: L) {
+        let n_panels = padded(self.head_dim) / PANEL;
+        let mut p = 0;
+        while L::IS_WIDE && p + 4 <= n_panels {
+            self.accumulate_panels::<L, 4>(l, p);
+            p += 4;
+        }
+        while L::IS_WIDE && p + 2 <= n_panels {
+            self.accumulate_panels::<L, 2>(l, p);
+            p += 2;
+        }
+        while p < n_panels {
+            self.accumulate_panels::<L, 1>(l, p);
+            p += 1;
+        }
+    }
+
+    /// The same for `P` panels of values from panel `p` on.
+    #[inline(always)]
+    fn accumulate_panels<L: Lanes, const P: usize>(&mut self, l: L, p: usize) {
         let head_len = padded(self.head_dim);
         let Block { acc, scores, seen, extents, v, .. } = &mut *self.block;
-        let panels = v.chunks_exact(TILE_LEN * PANEL).take(head_len / PANEL);
-        for (p, panel) in panels.enumerate() {
-            let panel = panel.as_chunks::<PANEL>().0;
-            for first in (0..self.n_queries).step_by(QUERIES) {
-                let seen = &seen[first..first + QUERIES];
-                let Extent { some, all } = &extents[first / QUERIES];
-                if some.is_empty() {
-                    continue;
-                }
-                let acc = &mut acc[first * head_len..][..QUERIES * head_len];
-                let weights = &scores[first * TILE_LEN..][..QUERIES * TILE_LEN];
-                let mut rest = Edge { acc, weights, seen, panel, column: p * PANEL };
-                rest.add(l, some.start..all.start);
-                let mut sums = [[l.splat(0.0); 2]; QUERIES];
-                for (sums, acc) in sums.iter_mut().zip(rest.acc.chunks_exact(head_len)) {
-                    let acc = &acc.as_chunks::<8>().0[2 * p..][..2];
-                    *sums = [l.load(&acc[0]), l.load(&acc[1])];
-                }
-                let row = weights[all.start..].as_ptr();
-                // SAFETY: the weights hold the rows, from the first key that all see.
-                let sums = unsafe { multiply(l, sums, row, TILE_LEN, &panel[all.clone()]) };
-                for (sums, acc) in sums.iter().zip(rest.acc.chunks_exact_mut(head_len)) {
-                    let acc = &mut acc.as_chunks_mut::<8>().0[2 * p..][..2];
-                    l.store(sums[0], &mut acc[0]);
-                    l.store(sums[1], &mut acc[1]);
-                }
-                rest.add(l, all.end..some.end);
+        let panels: [_; P] = std::array::from_fn(|i| {
+            v[(p + i) * TILE_LEN * PANEL..][..TILE_LEN * PANEL].as_chunks::<PANEL>().0
+        });
+        for first in (0..self.n_queries).step_by(QUERIES) {
+            let seen = &seen[first..first + QUERIES];
+            let Extent { some, all } = &extents[first / QUERIES];
+            if some.is_empty() {
+                continue;
             }
+            let acc = &mut acc[first * head_len..][..QUERIES * head_len];
+            let weights = &scores[first * TILE_LEN..][..QUERIES * TILE_LEN];
+            let mut edge = Edge { acc, weights, seen, panels, first_panel: p };
+            edge.add(l, some.start..all.start);
+            let mut sums = [[l.splat16(0.0); P]; QUERIES];
+            for (sums, acc) in sums.iter_mut().zip(edge.acc.chunks_exact(head_len)) {
+                let acc = &acc.as_chunks::<PANEL>().0[p..p + P];
+                for (sum, acc) in sums.iter_mut().zip(acc) {
+                    *sum = l.load16(acc);
+                }
+            }
+            let row = weights[all.start..].as_ptr();
+            let panels = panels.map(|panel| &panel[all.clone()]);
+            // SAFETY: the weights hold the rows, from the first key that all see.
+            let sums = unsafe { multiply(l, sums, row, TILE_LEN, panels) };
+            for (sums, acc) in sums.iter().zip(edge.acc.chunks_exact_mut(head_len)) {
+                let acc = &mut acc.as_chunks_mut::<PANEL>().0[p..p + P];
+                for (sum, acc) in sums.iter().zip(acc) {
+                    l.store16(*sum, acc);
+                }
+            }
+            edge.add(l, all.end..some.end);
         }
     }
 }
 
 /// Weighted values of keys that some of a few queries see.
-struct Edge<'a> {
-    acc: &'a mut [f32],        // [QUERIES, padded]
-    weights: &'a [f32],        // [QUERIES, TILE_LEN]
-    seen: &'a [Range<usize>],  // [QUERIES]
-    panel: &'a [[f32; PANEL]], // [TILE_LEN]
-    column: usize,             // of the panel
+struct Edge<'a, const P: usize> {
+    acc: &'a mut [f32],              // [QUERIES, padded]
+    weights: &'a [f32],              // [QUERIES, TILE_LEN]
+    seen: &'a [Range<usize>],        // [QUERIES]
+    panels: [&'a [[f32; PANEL]]; P], // [TILE_LEN] each
+    first_panel: usize,
 }
 
-impl Edge<'_> {
+impl<const P: usize> Edge<'_, P> {
     /// As [`multiply`], for the queries that see a key.
     #[inline(always)]
     fn add<L: Lanes>(&mut self, l: L, keys: Range<usize>) {
         let head_len = self.acc.len() / QUERIES;
-        for key in keys {
-            for (r, acc) in self.acc.chunks_exact_mut(head_len).enumerate() {
-                if !self.seen[r].contains(&key) {
-                    continue;
+        for (r, acc) in self.acc.chunks_exact_mut(head_len).enumerate() {
+            let acc = &mut acc.as_chunks_mut::<PANEL>().0[self.first_panel..][..P];
+            let seen = &self.seen[r];
+            let mut sums = [l.splat16(0.0); P];
+            for (sum, acc) in sums.iter_mut().zip(&*acc) {
+                *sum = l.load16(acc);
+            }
+            for key in keys.start.max(seen.start)..keys.end.min(seen.end) {
+                let x = l.splat16(self.weights[r * TILE_LEN + key]);
+                for (sum, panel) in sums.iter_mut().zip(self.panels) {
+                    *sum = l.fma16(x, l.load16(&panel[key]), *sum);
                 }
-                let x = l.splat(self.weights[r * TILE_LEN + key]);
-                let acc = acc[self.column..][..PANEL].as_chunks_mut::<8>().0;
-                for (acc, values) in acc.iter_mut().zip(self.panel[key].as_chunks::<8>().0) {
-                    l.store(l.fma(x, l.load(values), l.load(acc)), acc);
-                }
+            }
+            for (sum, acc) in sums.iter().zip(acc) {
+                l.store16(*sum, acc);
             }
         }
     }

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::lanes::Lanes;
+use crate::lanes::Lanes;
 
 /// From here down `exp2` is zero.
 const EXP2_LO: f32 = -127.0;
@@ -21,41 +21,41 @@ const TANH_POLY: [f32; 5] =
 
 /// `2^x` for `x <= 0` within 2 ULP; zero where the result would be subnormal.
 #[inline(always)]
-pub(super) fn exp2<L: Lanes>(l: L, x: L::V) -> L::V {
+pub(super) fn exp2<L: Lanes>(l: L, x: L::W) -> L::W {
     // The second operand of a maximum is kept on NaN, so a NaN passes.
-    let x = l.max(l.splat(EXP2_LO), x);
-    let n = l.round(x);
-    let r = l.sub(x, n);
-    let mut p = l.splat(EXP2_POLY[0]);
+    let x = l.max16(l.splat16(EXP2_LO), x);
+    let n = l.round16(x);
+    let r = l.sub16(x, n);
+    let mut p = l.splat16(EXP2_POLY[0]);
     for c in &EXP2_POLY[1..] {
-        p = l.fma(p, r, l.splat(*c));
+        p = l.fma16(p, r, l.splat16(*c));
     }
-    l.mul(l.fma(p, r, l.splat(1.0)), l.pow2(n))
+    l.mul16(l.fma16(p, r, l.splat16(1.0)), l.pow2_16(n))
 }
 
 /// [`exp2`] of one value.
 #[inline(always)]
 pub(super) fn exp2_of<L: Lanes>(l: L, x: f32) -> f32 {
-    let mut lanes = [0.0; 8];
-    l.store(exp2(l, l.splat(x)), &mut lanes);
+    let mut lanes = [0.0; 16];
+    l.store16(exp2(l, l.splat16(x)), &mut lanes);
     lanes[0]
 }
 
 /// The hyperbolic tangent, within 4 ULP.
 #[inline(always)]
-fn tanh<L: Lanes>(l: L, x: L::V) -> L::V {
-    let one = l.splat(1.0);
-    let a = l.copysign(x, one);
-    let z = l.mul(x, x);
-    let mut p = l.splat(TANH_POLY[0]);
+fn tanh<L: Lanes>(l: L, x: L::W) -> L::W {
+    let one = l.splat16(1.0);
+    let a = l.copysign16(x, one);
+    let z = l.mul16(x, x);
+    let mut p = l.splat16(TANH_POLY[0]);
     for c in &TANH_POLY[1..] {
-        p = l.fma(p, z, l.splat(*c));
+        p = l.fma16(p, z, l.splat16(*c));
     }
-    let near = l.fma(l.mul(p, z), x, x);
+    let near = l.fma16(l.mul16(p, z), x, x);
     // (1 - e) / (1 + e) with e = exp(-2 |x|).
-    let e = exp2(l, l.mul(a, l.splat(-2.0 * std::f32::consts::LOG2_E)));
-    let far = l.copysign(l.div(l.sub(one, e), l.add(one, e)), x);
-    l.select_less(a, l.splat(TANH_SPLIT), near, far)
+    let e = exp2(l, l.mul16(a, l.splat16(-2.0 * std::f32::consts::LOG2_E)));
+    let far = l.copysign16(l.div16(l.sub16(one, e), l.add16(one, e)), x);
+    l.select_less16(a, l.splat16(TANH_SPLIT), near, far)
 }
 
 /// What becomes of the dot product of a query and a key.
@@ -96,37 +96,36 @@ impl Running {
 
     /// Turns the scores of the keys in `seen` into weights and adds them. Returns the
     /// factor of what came before, if the largest score grew. Around `seen`, weights
-    /// within a vector are zero.
+    /// within a vector of sixteen are zero. The sum runs over eight lanes.
     #[inline(always)]
     pub(super) fn add<L: Lanes>(
         &mut self,
         l: L,
-        scores: &mut [f32], // [n_keys], a multiple of 8
+        scores: &mut [f32], // [n_keys], a multiple of 16
         seen: &Range<usize>,
         scale: ScoreScale,
     ) -> Option<f32> {
-        let first = seen.start / 8;
-        let scores = &mut scores.as_chunks_mut::<8>().0[first..seen.end.div_ceil(8)];
-        let none = l.splat(f32::NEG_INFINITY);
-        let mut max = none;
+        let first = seen.start / 16;
+        let scores = &mut scores.as_chunks_mut::<16>().0[first..seen.end.div_ceil(16)];
         if let Some(cap) = scale.cap {
-            let (inv, factor) = (l.splat(1.0 / cap), l.splat(cap * std::f32::consts::LOG2_E));
+            let (inv, factor) = (l.splat16(1.0 / cap), l.splat16(cap * std::f32::consts::LOG2_E));
             for s in scores.iter_mut() {
-                l.store(l.mul(factor, tanh(l, l.mul(l.load(s), inv))), s);
+                l.store16(l.mul16(factor, tanh(l, l.mul16(l.load16(s), inv))), s);
             }
         }
         let n = scores.len();
         for i in [0, n - 1] {
-            let at = 8 * (first + i);
-            if at < seen.start || seen.end < at + 8 {
-                let kept = l.keep(l.load(&scores[i]), at, seen, f32::NEG_INFINITY);
-                l.store(kept, &mut scores[i]);
+            let at = 16 * (first + i);
+            if at < seen.start || seen.end < at + 16 {
+                let kept = l.keep16(l.load16(&scores[i]), at, seen, f32::NEG_INFINITY);
+                l.store16(kept, &mut scores[i]);
             }
         }
+        let mut max = l.splat16(f32::NEG_INFINITY);
         for s in scores.iter() {
-            max = l.max(max, l.load(s));
+            max = l.max16(max, l.load16(s));
         }
-        let max = l.max_lane(max);
+        let max = l.max_lane16(max);
         let mut factor = None;
         if max > self.max {
             let shrunk = exp2_of(l, self.max - max);
@@ -138,12 +137,13 @@ impl Running {
             scores.as_flattened_mut().fill(0.0);
             return None;
         }
-        let max = l.splat(self.max);
+        let max = l.splat16(self.max);
         let mut sum = l.splat(0.0);
         for s in scores.iter_mut() {
-            let weights = exp2(l, l.sub(l.load(s), max));
-            sum = l.add(sum, weights);
-            l.store(weights, s);
+            let weights = exp2(l, l.sub16(l.load16(s), max));
+            let [low, high] = l.halves(weights);
+            sum = l.add(l.add(sum, low), high);
+            l.store16(weights, s);
         }
         self.sum += l.sum(sum);
         factor

@@ -1,4 +1,4 @@
-//! Eight lanes of f32 in a register of AVX2.
+//! Eight lanes of f32 in a register of AVX2, and sixteen in two.
 //!
 //! The token of the tier is the proof that the instructions exist; every operation
 //! holds it. Operations are inlined into the function that [`Lanes::run`] compiles for
@@ -17,7 +17,7 @@ use std::arch::x86_64::{
     _mm256_storeu_ps, _mm256_sub_epi32, _mm256_sub_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
 };
 
-use super::lanes::{Kernel, Lanes};
+use super::{Eight, Kernel, Lanes};
 use crate::Avx2;
 
 /// An expression of intrinsics, where a token of [`Avx2`] is at hand.
@@ -29,18 +29,8 @@ macro_rules! avx2 {
     }};
 }
 
-impl Lanes for Avx2 {
+impl Eight for Avx2 {
     type V = __m256;
-
-    #[inline(always)]
-    fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        #[inline(never)]
-        #[target_feature(enable = "avx2,fma,f16c")]
-        fn compiled<K: Kernel>(token: Avx2, kernel: K) -> K::Output {
-            kernel.run(token)
-        }
-        avx2!(compiled(self, kernel))
-    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> __m256 {
@@ -63,54 +53,13 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn sub(self, a: __m256, b: __m256) -> __m256 {
-        avx2!(_mm256_sub_ps(a, b))
-    }
-
-    #[inline(always)]
     fn mul(self, a: __m256, b: __m256) -> __m256 {
         avx2!(_mm256_mul_ps(a, b))
     }
 
     #[inline(always)]
-    fn div(self, a: __m256, b: __m256) -> __m256 {
-        avx2!(_mm256_div_ps(a, b))
-    }
-
-    #[inline(always)]
-    fn max(self, a: __m256, b: __m256) -> __m256 {
-        avx2!(_mm256_max_ps(a, b))
-    }
-
-    #[inline(always)]
     fn fma(self, a: __m256, b: __m256, c: __m256) -> __m256 {
         avx2!(_mm256_fmadd_ps(a, b, c))
-    }
-
-    #[inline(always)]
-    fn round(self, v: __m256) -> __m256 {
-        avx2!(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v))
-    }
-
-    #[inline(always)]
-    fn pow2(self, n: __m256) -> __m256 {
-        avx2!({
-            let n = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(n))
-        })
-    }
-
-    #[inline(always)]
-    fn copysign(self, a: __m256, b: __m256) -> __m256 {
-        avx2!({
-            let sign = _mm256_set1_ps(-0.0);
-            _mm256_or_ps(_mm256_andnot_ps(sign, a), _mm256_and_ps(sign, b))
-        })
-    }
-
-    #[inline(always)]
-    fn select_less(self, a: __m256, b: __m256, yes: __m256, no: __m256) -> __m256 {
-        avx2!(_mm256_blendv_ps(no, yes, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b)))
     }
 
     #[inline(always)]
@@ -132,15 +81,6 @@ impl Lanes for Avx2 {
             _mm_storeu_ps(out.as_mut_ptr(), _mm_add_ps(_mm256_castps256_ps128(halves), high));
         });
         out
-    }
-
-    #[inline(always)]
-    fn max_lane(self, v: __m256) -> f32 {
-        avx2!({
-            let four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
-            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
-            _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
-        })
     }
 
     #[inline(always)]
@@ -211,5 +151,131 @@ impl Lanes for Avx2 {
     fn prefetch(self, at: *const u8) {
         // A prefetch touches no memory that the program sees, whatever the address.
         avx2!(_mm_prefetch::<_MM_HINT_T0>(at.cast()));
+    }
+}
+
+/// An operation on both registers of sixteen lanes.
+#[inline(always)]
+fn both(f: impl Fn(usize) -> __m256) -> [__m256; 2] {
+    [f(0), f(1)]
+}
+
+impl Lanes for Avx2 {
+    type W = [__m256; 2];
+
+    const IS_WIDE: bool = false;
+
+    #[inline(always)]
+    fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        #[inline(never)]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn compiled<K: Kernel>(token: Avx2, kernel: K) -> K::Output {
+            kernel.run(token)
+        }
+        avx2!(compiled(self, kernel))
+    }
+
+    #[inline(always)]
+    fn splat16(self, x: f32) -> Self::W {
+        [self.splat(x); 2]
+    }
+
+    #[inline(always)]
+    fn load16(self, x: &[f32; 16]) -> Self::W {
+        let (halves, _) = x.as_chunks::<8>();
+        both(|i| self.load(&halves[i]))
+    }
+
+    #[inline(always)]
+    fn store16(self, v: Self::W, out: &mut [f32; 16]) {
+        let (halves, _) = out.as_chunks_mut::<8>();
+        self.store(v[0], &mut halves[0]);
+        self.store(v[1], &mut halves[1]);
+    }
+
+    #[inline(always)]
+    fn halves(self, v: Self::W) -> [__m256; 2] {
+        v
+    }
+
+    #[inline(always)]
+    fn join(self, halves: [__m256; 2]) -> Self::W {
+        halves
+    }
+
+    #[inline(always)]
+    fn widen16_f16(self, a: &[u8; 16], b: &[u8; 16]) -> Self::W {
+        [self.widen_f16(a), self.widen_f16(b)]
+    }
+
+    #[inline(always)]
+    fn add16(self, a: Self::W, b: Self::W) -> Self::W {
+        both(|i| avx2!(_mm256_add_ps(a[i], b[i])))
+    }
+
+    #[inline(always)]
+    fn sub16(self, a: Self::W, b: Self::W) -> Self::W {
+        both(|i| avx2!(_mm256_sub_ps(a[i], b[i])))
+    }
+
+    #[inline(always)]
+    fn mul16(self, a: Self::W, b: Self::W) -> Self::W {
+        both(|i| avx2!(_mm256_mul_ps(a[i], b[i])))
+    }
+
+    #[inline(always)]
+    fn div16(self, a: Self::W, b: Self::W) -> Self::W {
+        both(|i| avx2!(_mm256_div_ps(a[i], b[i])))
+    }
+
+    #[inline(always)]
+    fn max16(self, a: Self::W, b: Self::W) -> Self::W {
+        both(|i| avx2!(_mm256_max_ps(a[i], b[i])))
+    }
+
+    #[inline(always)]
+    fn fma16(self, a: Self::W, b: Self::W, c: Self::W) -> Self::W {
+        both(|i| avx2!(_mm256_fmadd_ps(a[i], b[i], c[i])))
+    }
+
+    #[inline(always)]
+    fn round16(self, v: Self::W) -> Self::W {
+        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+        both(|i| avx2!(_mm256_round_ps::<NEAREST>(v[i])))
+    }
+
+    #[inline(always)]
+    fn pow2_16(self, n: Self::W) -> Self::W {
+        both(|i| {
+            avx2!({
+                let n = _mm256_add_epi32(_mm256_cvtps_epi32(n[i]), _mm256_set1_epi32(127));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(n))
+            })
+        })
+    }
+
+    #[inline(always)]
+    fn copysign16(self, a: Self::W, b: Self::W) -> Self::W {
+        both(|i| {
+            avx2!({
+                let sign = _mm256_set1_ps(-0.0);
+                _mm256_or_ps(_mm256_andnot_ps(sign, a[i]), _mm256_and_ps(sign, b[i]))
+            })
+        })
+    }
+
+    #[inline(always)]
+    fn select_less16(self, a: Self::W, b: Self::W, yes: Self::W, no: Self::W) -> Self::W {
+        both(|i| avx2!(_mm256_blendv_ps(no[i], yes[i], _mm256_cmp_ps::<_CMP_LT_OQ>(a[i], b[i]))))
+    }
+
+    #[inline(always)]
+    fn max_lane16(self, v: Self::W) -> f32 {
+        avx2!({
+            let v = _mm256_max_ps(v[0], v[1]);
+            let four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        })
     }
 }

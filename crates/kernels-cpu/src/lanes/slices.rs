@@ -75,21 +75,6 @@ pub(crate) fn map_in_place(x: &mut [f32], f: impl Fn(__m256) -> __m256) {
     }
 }
 
-/// `out = f(x)` for every element of two slices of one length.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn map(x: &[f32], out: &mut [f32], f: impl Fn(__m256) -> __m256) {
-    assert_eq!(x.len(), out.len(), "lengths of a map");
-    let (x_whole, x_tail) = x.as_chunks::<8>();
-    let (out_whole, out_tail) = out.as_chunks_mut::<8>();
-    for (x8, out8) in x_whole.iter().zip(out_whole) {
-        store(f(load(x8)), out8);
-    }
-    if !x_tail.is_empty() {
-        store_partial(f(load_partial(x_tail)), out_tail);
-    }
-}
-
 /// `x = f(x, y)` for every element of two slices of one length.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
