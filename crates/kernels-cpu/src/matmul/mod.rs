@@ -106,31 +106,30 @@ impl Epilogue<'_> {
         }
     }
 
-    /// Stores as many of the sixteen sums of row `r` as `out` takes, from column `n` on, with
-    /// what is added to them.
+    /// Stores the sixteen sums of row `r` from column `n` on, with what is added to them.
     #[inline]
-    fn store(&self, r: usize, n: usize, sums: &[f32; 16], out: &mut [f32]) {
-        let mut sums = *sums;
+    fn store_group(&self, r: usize, n: usize, sums: &[f32; 16], out: &mut [f32; 16]) {
+        *out = *sums;
         if let Some(bias) = self.bias {
-            add_to(&mut sums, &bias[n..n + out.len()]);
+            out.iter_mut().zip(&bias[n..n + 16]).for_each(|(out, x)| *out += x);
         }
         if let Some(residual) = self.residual {
-            add_to(&mut sums, &residual.row(r)[n..n + out.len()]);
-        }
-        // A copy of a length that the compiler knows is a few instructions.
-        match <&mut [f32; 16]>::try_from(&mut *out) {
-            Ok(out) => *out = sums,
-            Err(_) => out.copy_from_slice(&sums[..out.len()]),
+            let residual = &residual.row(r)[n..n + 16];
+            out.iter_mut().zip(residual).for_each(|(out, x)| *out += x);
         }
     }
-}
 
-/// Adds up to sixteen values.
-#[inline]
-fn add_to(sums: &mut [f32; 16], x: &[f32]) {
-    match <&[f32; 16]>::try_from(x) {
-        Ok(x) => sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += x),
-        Err(_) => sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += x),
+    /// The same for as many of the sums as `out` takes.
+    #[inline]
+    fn store(&self, r: usize, n: usize, sums: &[f32; 16], out: &mut [f32]) {
+        if let Ok(out) = <&mut [f32; 16]>::try_from(&mut *out) {
+            self.store_group(r, n, sums, out);
+            return;
+        }
+        for (i, (out, sum)) in out.iter_mut().zip(sums).enumerate() {
+            let sum = self.bias.map_or(*sum, |bias| sum + bias[n + i]);
+            *out = self.residual.map_or(sum, |residual| sum + residual.row(r)[n + i]);
+        }
     }
 }
 

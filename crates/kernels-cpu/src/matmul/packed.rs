@@ -1,14 +1,15 @@
 //! The product of 8-bit activations with packed weights, the default for every row.
 //!
 //! One row reads the packed weights as they lie, in several streams; a task is a run
-//! of groups of sixteen rows. For more rows a task expands some columns of a group
-//! into a panel that stays in the first cache, and multiplies it with all rows.
+//! of groups of sixteen rows. For more rows a task expands some columns of two groups
+//! into panels that stay in the nearest caches, and multiplies them with all rows.
 
 use std::ops::Range;
 
 use super::Epilogue;
 use crate::packed::{
-    GROUP_LEN, GroupSums, PACKED_ROWS, PanelGroup, STREAMS, dot_groups, expand, multiply_panel,
+    GROUP_LEN, GroupSums, PACKED_ROWS, PANELS, PanelGroup, STREAMS, dot_groups, expand,
+    multiply_panels,
 };
 use crate::quantize::QuantizedRows;
 use crate::{PackedRef, PerThread, RowsMut, Team, Tier};
@@ -19,24 +20,27 @@ const PANEL_COLS: usize = 768;
 const TASKS_PER_THREAD: usize = 8;
 /// The most groups of a task that multiplies several rows.
 const MAX_GROUPS: usize = 4;
+/// Rows that are multiplied before their products are stored: whole tiles of rows of every
+/// tier, few enough that the stores wait while the next rows are multiplied.
+const BATCH_ROWS: usize = 48;
 
-/// Scratch memory of [`matmul_packed`] for each thread of a team: a panel of 21 KiB and
-/// the sums of four groups.
+/// Scratch memory of [`matmul_packed`] for each thread of a team: two panels of 21 KiB and
+/// the sums of two groups.
 #[derive(Debug)]
 pub struct PackedScratch(PerThread<Scratch>);
 
 #[derive(Debug)]
 struct Scratch {
-    panel: Vec<PanelGroup>, // [PANEL_COLS / 32]
-    sums: Vec<GroupSums>,   // [MAX_GROUPS * max_rows]
+    panels: [Vec<PanelGroup>; PANELS], // [PANEL_COLS / 32] each
+    sums: Vec<GroupSums>,              // [PANELS * max_rows]
 }
 
 impl PackedScratch {
     /// Scratch memory for the threads of a team and products of at most `max_rows` rows.
     pub fn new(team: &Team, max_rows: usize) -> Self {
         Self(PerThread::new(team.n_threads(), |_| Scratch {
-            panel: vec![PanelGroup::ZERO; PANEL_COLS / GROUP_LEN],
-            sums: vec![[0.0; PACKED_ROWS]; MAX_GROUPS * max_rows],
+            panels: std::array::from_fn(|_| vec![PanelGroup::ZERO; PANEL_COLS / GROUP_LEN]),
+            sums: vec![[0.0; PACKED_ROWS]; PANELS * max_rows],
         }))
     }
 }
@@ -73,7 +77,10 @@ pub fn matmul_packed(
     let per_task = if x.n_rows() == 1 {
         per_task.next_multiple_of(STREAMS)
     } else {
-        per_task.clamp(1, MAX_GROUPS)
+        // Whole pairs, as long as there is a task for every thread.
+        let per_task = per_task.clamp(1, MAX_GROUPS);
+        let pairs = if per_task == 1 { PANELS } else { per_task / PANELS * PANELS };
+        if n_groups.div_ceil(pairs) < team.n_threads() { per_task } else { pairs }
     };
     team.parallel_for(n_groups.div_ceil(per_task.max(1)), &|task, thread| {
         let groups = task * per_task..n_groups.min((task + 1) * per_task);
@@ -111,37 +118,36 @@ struct Segment<'s> {
 }
 
 impl Segment<'_> {
-    /// Multiplies one row with the groups in `range`, a quarter of them apart.
+    /// Multiplies one row with the groups in `range`, a quarter of them apart. A thread mostly
+    /// goes on with as many groups behind them.
     fn dot<'o>(&self, range: Range<usize>, tile: impl Fn(Range<usize>) -> (RowsMut<'o>, usize)) {
         let x = self.x.row(0);
         let store = |group: usize, sums: &GroupSums| {
             let (mut out, col) = tile(group..group + 1);
             self.epilogue.store(0, col, sums, out.row_mut(0));
         };
+        let last = self.part.n_groups() - 1;
         let quarter = range.len() / STREAMS;
         for i in 0..quarter {
             let groups: [usize; STREAMS] = std::array::from_fn(|s| range.start + i + s * quarter);
+            let step = if i + 1 < quarter { 1 } else { range.len() + 1 - quarter };
+            let next = groups.map(|g| self.part.group(last.min(g + step)));
             let mut sums = [[0.0; PACKED_ROWS]; STREAMS];
-            dot_groups(
-                self.tier,
-                self.part.ty(),
-                &groups.map(|g| self.part.group(g)),
-                x,
-                &mut sums,
-            );
+            let (ty, bytes) = (self.part.ty(), groups.map(|g| self.part.group(g)));
+            dot_groups(self.tier, ty, &bytes, &next, x, &mut sums);
             for (group, sums) in groups.into_iter().zip(&sums) {
                 store(group, sums);
             }
         }
         for group in range.start + quarter * STREAMS..range.end {
             let mut sums = [[0.0; PACKED_ROWS]];
-            dot_groups(self.tier, self.part.ty(), &[self.part.group(group)], x, &mut sums);
+            let [bytes, next] = [group, last.min(group + 1)].map(|g| self.part.group(g));
+            dot_groups(self.tier, self.part.ty(), &[bytes], &[next], x, &mut sums);
             store(group, &sums[0]);
         }
     }
 
-    /// Multiplies all rows with the groups in `range`, one after the other, and stores the
-    /// products of all groups row by row.
+    /// Multiplies all rows with the groups in `range`, two at a time.
     fn multiply<'o>(
         &self,
         range: Range<usize>,
@@ -149,19 +155,47 @@ impl Segment<'_> {
         scratch: &mut Scratch,
     ) {
         let (ty, n_cols, n_rows) = (self.part.ty(), self.part.n_cols(), self.x.n_rows());
-        let sums = &mut scratch.sums[..range.len() * n_rows];
-        sums.fill([0.0; PACKED_ROWS]);
-        for (group, sums) in range.clone().zip(sums.chunks_exact_mut(n_rows)) {
+        for first in range.clone().step_by(PANELS) {
+            let groups = first..range.end.min(first + PANELS);
+            let n = groups.len();
+            let (mut out, out_col) = tile(groups.clone());
+            let sums = &mut scratch.sums[..n * n_rows];
+            sums.fill([0.0; PACKED_ROWS]);
             for col in (0..n_cols).step_by(PANEL_COLS) {
-                let panel = &mut scratch.panel[..(n_cols - col).min(PANEL_COLS) / GROUP_LEN];
-                expand(self.tier, ty, self.part.group(group), col, panel);
-                multiply_panel(self.tier, ty, panel, self.x, col, sums);
+                let len = (n_cols - col).min(PANEL_COLS) / GROUP_LEN;
+                for (group, panel) in groups.clone().zip(&mut scratch.panels) {
+                    expand(self.tier, ty, self.part.group(group), col, &mut panel[..len]);
+                }
+                let panels = scratch.panels.each_ref().map(|panel| &panel[..len]);
+                for row in (0..n_rows).step_by(BATCH_ROWS) {
+                    let rows = row..n_rows.min(row + BATCH_ROWS);
+                    let sums = &mut sums[n * rows.start..n * rows.end]; // [n, rows]
+                    multiply_panels(self.tier, ty, &panels[..n], self.x, rows.clone(), col, sums);
+                    if col + PANEL_COLS >= n_cols {
+                        self.store(rows, sums, &mut out, out_col);
+                    }
+                }
             }
         }
-        let (mut out, col) = tile(range);
-        for r in 0..n_rows {
-            for (i, out) in out.row_mut(r).chunks_mut(PACKED_ROWS).enumerate() {
-                self.epilogue.store(r, col + i * PACKED_ROWS, &sums[i * n_rows + r], out);
+    }
+
+    /// Stores the products of some rows with the groups of `out`, whose first column is `col`.
+    fn store(
+        &self,
+        rows: Range<usize>,
+        sums: &[GroupSums], // [groups, rows]
+        out: &mut RowsMut<'_>,
+        col: usize,
+    ) {
+        for (i, r) in rows.clone().enumerate() {
+            let (whole, tail) = out.row_mut(r).as_chunks_mut::<PACKED_ROWS>();
+            let n_whole = whole.len();
+            let sums = |g: usize| &sums[g * rows.len() + i];
+            for (g, out) in whole.iter_mut().enumerate() {
+                self.epilogue.store_group(r, col + g * PACKED_ROWS, sums(g), out);
+            }
+            if !tail.is_empty() {
+                self.epilogue.store(r, col + n_whole * PACKED_ROWS, sums(n_whole), tail);
             }
         }
     }

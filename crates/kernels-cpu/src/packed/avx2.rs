@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::avx2_scales::{BlockScales, FormatAvx2, Integers};
 use super::panel::PanelGroup;
-use super::streams::{PREFETCH_BYTES, STRETCH, XRow, XRows};
+use super::streams::{Ahead, PREFETCH_BYTES, STRETCH, XRow, XRows};
 use super::{GROUP_LEN, GroupSums, PACKED_ROWS, STREAMS};
 use crate::quantize::{QuantizedRow, QuantizedRows};
 use crate::vec_dot::simd::prefetch;
@@ -277,18 +277,20 @@ impl<const T: usize> BlockSums<T> {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn dot_groups<F: FormatAvx2>(
     groups: &[&[u8]],
+    next: &[&[u8]],
     x: QuantizedRow<'_>,
     out: &mut [GroupSums],
 ) {
-    match *groups {
+    let ahead = |i: usize| Ahead::new(groups[i], next[i]);
+    if let [_, _, _, _] = groups {
+        let streams = [ahead(0), ahead(1), ahead(2), ahead(3)];
         // SAFETY: the caller's promise.
-        [a, b, c, d] => unsafe { dot_streams::<F, STREAMS>([a, b, c, d], x, out) },
-        _ => {
-            for (group, out) in groups.iter().zip(out.chunks_exact_mut(1)) {
-                // SAFETY: the caller's promise.
-                unsafe { dot_streams::<F, 1>([group], x, out) };
-            }
-        }
+        unsafe { dot_streams::<F, STREAMS>(streams, x, out) }
+        return;
+    }
+    for (i, out) in out.chunks_exact_mut(1).enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { dot_streams::<F, 1>([ahead(i)], x, out) };
     }
 }
 
@@ -298,7 +300,7 @@ pub(super) unsafe fn dot_groups<F: FormatAvx2>(
 /// As [`dot_groups`].
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn dot_streams<F: FormatAvx2, const S: usize>(
-    groups: [&[u8]; S],
+    streams: [Ahead; S],
     x: QuantizedRow<'_>,
     out: &mut [GroupSums],
 ) {
@@ -314,14 +316,15 @@ unsafe fn dot_streams<F: FormatAvx2, const S: usize>(
         for s in 0..S {
             let mut sums = acc[s];
             for b in first..end {
-                let block = groups[s].as_ptr().wrapping_add(b * block_bytes);
+                let block = streams[s].group().wrapping_add(b * block_bytes);
                 let scales = block.wrapping_add(F::SCALES_AT);
                 let mut block_sums = BlockSums::<1>::zero();
                 for g in 0..groups_of_block {
                     let planes = block.wrapping_add(g * F::PLANES.n_bytes());
-                    for line in 0..(block_bytes / groups_of_block).div_ceil(64) {
-                        let part = g * (block_bytes / groups_of_block) + 64 * line;
-                        prefetch(block.wrapping_add(PREFETCH_BYTES + part));
+                    let part = block_bytes / groups_of_block;
+                    let ahead = streams[s].of(b * block_bytes + g * part);
+                    for line in 0..part.div_ceil(64) {
+                        prefetch(ahead.wrapping_add(64 * line));
                     }
                     // SAFETY: block `b` is inside the group, and the row has its columns.
                     unsafe {
@@ -392,19 +395,20 @@ pub(super) unsafe fn expand<F: FormatAvx2>(bytes: &[u8], panel: &mut [PanelGroup
     }
 }
 
-/// See [`super::multiply_panel`].
+/// See [`super::multiply_panels`].
 ///
 /// # Safety
-/// The processor has AVX2, FMA and F16C; there are rows, and they have the columns, which
-/// are the panel's.
+/// The processor has AVX2, FMA and F16C; there are rows from row `first` on, and they have
+/// the columns, which are the panel's.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn multiply_panel<F: FormatAvx2>(
     panel: &[PanelGroup],
     x: &QuantizedRows,
+    first: usize,
     cols: Range<usize>,
     sums: &mut [GroupSums],
 ) {
-    let rows = XRows::new::<F>(x, cols);
+    let rows = XRows::new::<F>(x, first, cols);
     let next = TILE_ROWS * x.row_stride();
     let (tiles, rest) = sums.as_chunks_mut::<TILE_ROWS>();
     let first = tiles.len() * TILE_ROWS;

@@ -16,7 +16,7 @@
 macro_rules! dot_kernels {
     ($features:literal, $n:literal, $float:ty, $int:ty, $Format:ident :: $unpack:ident) => {
         use $crate::packed::panel::PanelGroup;
-        use $crate::packed::streams::{PREFETCH_BYTES, STRETCH, XRow, XRows};
+        use $crate::packed::streams::{Ahead, PREFETCH_BYTES, STRETCH, XRow, XRows};
         use $crate::packed::{GROUP_LEN, GroupSums, PACKED_ROWS, STREAMS};
         use $crate::quantize::{QuantizedRow, QuantizedRows};
 
@@ -82,22 +82,23 @@ macro_rules! dot_kernels {
             out
         }
 
-        /// The sums of a block for `T` activation rows, before the scales of the block.
+        /// The sums of a block for `T` activation rows and `G` groups, before the scales of
+        /// the block.
         #[derive(Clone, Copy)]
-        struct BlockSums<const T: usize> {
-            totals: [Floats; T],
-            mins: [Floats; T],
+        struct BlockSums<const T: usize, const G: usize> {
+            totals: [[Floats; G]; T],
+            mins: [[Floats; G]; T],
         }
 
-        impl<const T: usize> BlockSums<T> {
+        impl<const T: usize, const G: usize> BlockSums<T, G> {
             #[inline]
             #[target_feature(enable = $features)]
             fn zero() -> Self {
-                Self { totals: [[zero_f(); $n]; T], mins: [[zero_f(); $n]; T] }
+                Self { totals: [[[zero_f(); $n]; G]; T], mins: [[[zero_f(); $n]; G]; T] }
             }
 
-            /// Adds the products of 32 columns of sixteen rows, in a panel or in planes,
-            /// with the first 32 of the activation rows.
+            /// Adds the products of 32 columns of the groups, in panels or in planes, with
+            /// the first 32 of the activation rows.
             ///
             /// # Safety
             /// Words and rows can be read.
@@ -105,51 +106,57 @@ macro_rules! dot_kernels {
             #[target_feature(enable = $features)]
             unsafe fn add_group<F: $Format, const PANEL: bool>(
                 &mut self,
-                words: *const u8,
-                integers: &Integers,
+                words: [*const u8; G],
+                integers: &[Integers; G],
                 x: &[XRow; T],
             ) {
                 for half in 0..2 {
-                    let mut sums = [[zero(); $n]; T];
-                    let made_unsigned = F::PLANES.bytes && !SIGNED;
-                    let offset = if made_unsigned { 128 } else { i32::from(F::OFFSET) };
+                    let mut sums = [[[zero(); $n]; G]; T];
+                    let offset = if made_unsigned::<F>() { 128 } else { i32::from(F::OFFSET) };
                     if offset > 0 {
                         for t in 0..T {
                             // SAFETY: a row has the sums of each half.
                             let [a, b] = unsafe { *x[t].pair_sums.add(half) };
-                            sums[t] = [set1_32(-offset * (i32::from(a) + i32::from(b))); $n];
+                            let sum = set1_32(-offset * (i32::from(a) + i32::from(b)));
+                            sums[t] = [[sum; $n]; G];
                         }
                     }
                     for q in 4 * half..4 * half + 4 {
-                        // SAFETY: the caller's promise.
-                        let mut w = unsafe {
-                            if PANEL { line(words.add(64 * q)) } else { plane_word::<F>(words, q) }
-                        };
-                        if made_unsigned {
-                            for w in &mut w {
-                                *w = xor(*w, set1_8(-128));
-                            }
+                        let mut w = [[zero(); $n]; G];
+                        for (w, words) in w.iter_mut().zip(words) {
+                            // SAFETY: the caller's promise.
+                            *w = unsafe {
+                                if PANEL {
+                                    line(words.add(64 * q))
+                                } else {
+                                    unsigned::<F>(plane_word::<F>(words, q))
+                                }
+                            };
                         }
                         for t in 0..T {
                             let word = x[t].quants.wrapping_add(4 * q).cast::<i32>();
                             // SAFETY: a row has eight words of 32 columns.
-                            let x = unsafe { word.read_unaligned() };
-                            for r in 0..$n {
-                                sums[t][r] = dot(sums[t][r], w[r], set1_32(x));
+                            let x = set1_32(unsafe { word.read_unaligned() });
+                            for g in 0..G {
+                                for r in 0..$n {
+                                    sums[t][g][r] = dot(sums[t][g][r], w[g][r], x);
+                                }
                             }
                         }
                     }
                     for t in 0..T {
                         // SAFETY: a row has a scale of each half.
                         let scale = unsafe { set1_f(*x[t].scales.add(half)) };
-                        for r in 0..$n {
-                            let mut sum = to_float(sums[t][r]);
-                            if F::FACTORS > 0 {
-                                // The product is less than 2^24, and so exact.
-                                let factor = srai_32::<16>(integers.factors[half][r]);
-                                sum = mul(sum, to_float(factor));
+                        for g in 0..G {
+                            for r in 0..$n {
+                                let mut sum = to_float(sums[t][g][r]);
+                                if F::FACTORS > 0 {
+                                    // The product is less than 2^24, and so exact.
+                                    let factor = srai_32::<16>(integers[g].factors[half][r]);
+                                    sum = mul(sum, to_float(factor));
+                                }
+                                self.totals[t][g][r] = fmadd(scale, sum, self.totals[t][g][r]);
                             }
-                            self.totals[t][r] = fmadd(scale, sum, self.totals[t][r]);
                         }
                     }
                 }
@@ -157,8 +164,10 @@ macro_rules! dot_kernels {
                     for half in 0..F::MINS {
                         // SAFETY: a row has a sum for each minimum.
                         let sum = unsafe { set1_f(*x.sums.add(half)) };
-                        for (acc, min) in mins.iter_mut().zip(integers.mins[half]) {
-                            *acc = if F::FACTORS == 0 { sum } else { fmadd(min, sum, *acc) };
+                        for (mins, integers) in mins.iter_mut().zip(integers) {
+                            for (acc, min) in mins.iter_mut().zip(integers.mins[half]) {
+                                *acc = if F::FACTORS == 0 { sum } else { fmadd(min, sum, *acc) };
+                            }
                         }
                     }
                 }
@@ -167,16 +176,36 @@ macro_rules! dot_kernels {
             /// Adds the sums times the scales of the block to those of the rows.
             #[inline]
             #[target_feature(enable = $features)]
-            fn finish<F: $Format>(&self, scales: &BlockScales, acc: &mut [Floats; T]) {
-                for (t, acc) in acc.iter_mut().enumerate() {
-                    for (r, acc) in acc.iter_mut().enumerate() {
-                        *acc = fmadd(scales.scale[r], self.totals[t][r], *acc);
-                        if F::MINS > 0 {
-                            *acc = fmadd(scales.min_scale[r], self.mins[t][r], *acc);
+            fn finish<F: $Format>(&self, scales: &[BlockScales; G], acc: &mut [[Floats; G]; T]) {
+                for t in 0..T {
+                    for g in 0..G {
+                        for r in 0..$n {
+                            let acc = &mut acc[t][g][r];
+                            *acc = fmadd(scales[g].scale[r], self.totals[t][g][r], *acc);
+                            if F::MINS > 0 {
+                                *acc = fmadd(scales[g].min_scale[r], self.mins[t][g][r], *acc);
+                            }
                         }
                     }
                 }
             }
+        }
+
+        /// Whether quants are signed bytes and the instruction takes unsigned ones.
+        const fn made_unsigned<F: $Format>() -> bool {
+            F::PLANES.bytes && !SIGNED
+        }
+
+        /// A word of quants as the instruction takes it.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn unsigned<F: $Format>(mut word: Ints) -> Ints {
+            if made_unsigned::<F>() {
+                for word in &mut word {
+                    *word = xor(*word, set1_8(-128));
+                }
+            }
+            word
         }
 
         /// See [`super::dot_groups`].
@@ -186,18 +215,20 @@ macro_rules! dot_kernels {
         #[target_feature(enable = $features)]
         pub(super) unsafe fn dot_groups<F: $Format>(
             groups: &[&[u8]],
+            next: &[&[u8]],
             x: QuantizedRow<'_>,
             out: &mut [GroupSums],
         ) {
-            match *groups {
+            let ahead = |i: usize| Ahead::new(groups[i], next[i]);
+            if let [_, _, _, _] = groups {
+                let streams = [ahead(0), ahead(1), ahead(2), ahead(3)];
                 // SAFETY: the caller's promise.
-                [a, b, c, d] => unsafe { dot_streams::<F, STREAMS>([a, b, c, d], x, out) },
-                _ => {
-                    for (group, out) in groups.iter().zip(out.chunks_exact_mut(1)) {
-                        // SAFETY: the caller's promise.
-                        unsafe { dot_streams::<F, 1>([group], x, out) };
-                    }
-                }
+                unsafe { dot_streams::<F, STREAMS>(streams, x, out) }
+                return;
+            }
+            for (i, out) in out.chunks_exact_mut(1).enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { dot_streams::<F, 1>([ahead(i)], x, out) };
             }
         }
 
@@ -207,7 +238,7 @@ macro_rules! dot_kernels {
         /// As [`dot_groups`].
         #[target_feature(enable = $features)]
         unsafe fn dot_streams<F: $Format, const S: usize>(
-            groups: [&[u8]; S],
+            streams: [Ahead; S],
             x: QuantizedRow<'_>,
             out: &mut [GroupSums],
         ) {
@@ -215,7 +246,7 @@ macro_rules! dot_kernels {
             let groups_of_block = F::LEN / GROUP_LEN;
             let n_blocks = x.quants.len() / F::LEN;
             let row = XRow::new::<F>(&x);
-            let mut acc = [[[zero_f(); $n]; 1]; S];
+            let mut acc = [[[[zero_f(); $n]; 1]; 1]; S];
             let stretch = STRETCH / F::LEN;
             let mut first = 0;
             while first < n_blocks {
@@ -223,26 +254,26 @@ macro_rules! dot_kernels {
                 for s in 0..S {
                     let mut sums = acc[s];
                     for b in first..end {
-                        let block = groups[s].as_ptr().wrapping_add(b * block_bytes);
+                        let block = streams[s].group().wrapping_add(b * block_bytes);
                         let scales = block.wrapping_add(F::SCALES_AT);
-                        let mut block_sums = BlockSums::<1>::zero();
+                        let mut block_sums = BlockSums::<1, 1>::zero();
                         for g in 0..groups_of_block {
                             let planes = block.wrapping_add(g * F::PLANES.n_bytes());
                             let part = block_bytes / groups_of_block;
+                            let ahead = streams[s].of(b * block_bytes + g * part);
                             for line in 0..part.div_ceil(64) {
-                                let ahead = PREFETCH_BYTES + g * part + 64 * line;
-                                prefetch(block.wrapping_add(ahead));
+                                prefetch(ahead.wrapping_add(64 * line));
                             }
                             // SAFETY: block `b` is inside the group, and the row has its
                             // columns.
                             unsafe {
                                 let x = [row.skip::<F>(b * groups_of_block + g)];
-                                let integers = F::$unpack(scales, g);
-                                block_sums.add_group::<F, false>(planes, &integers, &x);
+                                let integers = [F::$unpack(scales, g)];
+                                block_sums.add_group::<F, false>([planes], &integers, &x);
                             }
                         }
                         // SAFETY: as above.
-                        let scales = unsafe { BlockScales::unpack::<F>(scales) };
+                        let scales = [unsafe { BlockScales::unpack::<F>(scales) }];
                         block_sums.finish::<F>(&scales, &mut sums);
                     }
                     acc[s] = sums;
@@ -250,7 +281,7 @@ macro_rules! dot_kernels {
                 first = end;
             }
             for (acc, out) in acc.iter().zip(out) {
-                store_sums(acc[0], out);
+                store_sums(acc[0][0], out);
             }
         }
 
@@ -275,7 +306,7 @@ macro_rules! dot_kernels {
                         // SAFETY: the planes are whole, and the panel has eight words of
                         // 64 bytes.
                         unsafe {
-                            let word = plane_word::<F>(planes.as_ptr(), q);
+                            let word = unsigned::<F>(plane_word::<F>(planes.as_ptr(), q));
                             for (r, word) in word.into_iter().enumerate() {
                                 store(out.add($n * q + r), word);
                             }
@@ -288,63 +319,125 @@ macro_rules! dot_kernels {
             }
         }
 
-        /// See [`super::multiply_panel`].
+        /// See [`super::multiply_panels`].
         ///
         /// # Safety
-        /// The processor has the features; there are rows, and they have the columns,
-        /// which are the panel's.
+        /// The processor has the features; there are rows from row `first` on, and they have
+        /// the columns, which are the panel's.
         #[target_feature(enable = $features)]
         pub(super) unsafe fn multiply_panel<F: $Format>(
             panel: &[PanelGroup],
             x: &QuantizedRows,
+            first: usize,
             cols: std::ops::Range<usize>,
             sums: &mut [GroupSums],
         ) {
             // As many as have room for their sums in the registers.
             const TILE_ROWS: usize = if $n > 2 { 2 } else { 8 / $n };
-            let rows = XRows::new::<F>(x, cols);
-            let (tiles, rest) = sums.as_chunks_mut::<TILE_ROWS>();
-            let mut first = tiles.len() * TILE_ROWS;
+            let rows = XRows::new::<F>(x, first, cols);
             // SAFETY: the caller's promise.
             unsafe {
-                for (i, sums) in tiles.iter_mut().enumerate() {
-                    multiply_rows::<F, TILE_ROWS>(panel, rows.tile(i * TILE_ROWS), sums);
-                }
-                let (fours, rest) = rest.as_chunks_mut::<4>();
-                for sums in fours {
-                    multiply_rows::<F, 4>(panel, rows.tile(first), sums);
-                    first += 4;
-                }
-                for (i, sums) in rest.iter_mut().enumerate() {
-                    let sums = std::array::from_mut(sums);
-                    multiply_rows::<F, 1>(panel, rows.tile(first + i), sums);
-                }
+                let done = multiply_tiles::<F, TILE_ROWS, 1>([panel], &rows, 0, &mut [&mut *sums]);
+                let done = multiply_tiles::<F, 4, 1>([panel], &rows, done, &mut [&mut *sums]);
+                multiply_tiles::<F, 1, 1>([panel], &rows, done, &mut [&mut *sums]);
             }
         }
 
-        /// Adds the products of `T` activation rows with a panel.
+        /// As [`multiply_panel`] for two panels of the same columns: a word of activations
+        /// that is loaded once meets both.
         ///
         /// # Safety
         /// As [`multiply_panel`].
         #[target_feature(enable = $features)]
-        unsafe fn multiply_rows<F: $Format, const T: usize>(
-            panel: &[PanelGroup],
-            mut rows: [XRow; T],
-            sums: &mut [GroupSums; T],
+        #[allow(dead_code, reason = "narrower registers have no room for the sums of two")]
+        pub(super) unsafe fn multiply_two_panels<F: $Format>(
+            panels: [&[PanelGroup]; 2],
+            x: &QuantizedRows,
+            first: usize,
+            cols: std::ops::Range<usize>,
+            mut sums: [&mut [GroupSums]; 2],
         ) {
-            let mut acc = [[zero_f(); $n]; T];
-            for (acc, sums) in acc.iter_mut().zip(&*sums) {
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    // SAFETY: the loads read the sixteen floats of the array.
-                    *acc = unsafe { load_f(sums.as_ptr().add(16 / $n * r)) };
+            let rows = XRows::new::<F>(x, first, cols);
+            // SAFETY: the caller's promise.
+            unsafe {
+                let done = multiply_tiles::<F, 4, 2>(panels, &rows, 0, &mut sums);
+                let done = multiply_tiles::<F, 2, 2>(panels, &rows, done, &mut sums);
+                multiply_tiles::<F, 1, 2>(panels, &rows, done, &mut sums);
+            }
+        }
+
+        /// Adds the products of rows from row `first` on with `G` panels, `T` rows at a time
+        /// as long as there are so many. Returns the first row that is left.
+        ///
+        /// # Safety
+        /// As [`multiply_panel`].
+        #[inline]
+        #[target_feature(enable = $features)]
+        unsafe fn multiply_tiles<F: $Format, const T: usize, const G: usize>(
+            panels: [&[PanelGroup]; G],
+            rows: &XRows,
+            first: usize,
+            sums: &mut [&mut [GroupSums]; G],
+        ) -> usize {
+            let mut first = first;
+            while first + T <= sums[0].len() {
+                let mut tile = [std::ptr::null_mut(); G];
+                for (tile, sums) in tile.iter_mut().zip(&mut *sums) {
+                    *tile = sums[first..first + T].as_mut_ptr();
+                }
+                // SAFETY: the caller's promise; the sums are those of `T` rows.
+                unsafe { multiply_rows::<F, T, G>(panels, rows.tile(first), tile) };
+                first += T;
+            }
+            first
+        }
+
+        /// Adds the products of `T` activation rows with `G` panels.
+        ///
+        /// # Safety
+        /// As [`multiply_panel`]; from each pointer on there are the sums of `T` rows.
+        #[target_feature(enable = $features)]
+        unsafe fn multiply_rows<F: $Format, const T: usize, const G: usize>(
+            panels: [&[PanelGroup]; G],
+            mut rows: [XRow; T],
+            sums: [*mut GroupSums; G],
+        ) {
+            let mut acc = [[[zero_f(); $n]; G]; T];
+            for t in 0..T {
+                for g in 0..G {
+                    for r in 0..$n {
+                        // SAFETY: the loads read the sixteen floats of a row's sums.
+                        acc[t][g][r] = unsafe {
+                            load_f(sums[g].add(t).cast::<f32>().cast_const().add(16 / $n * r))
+                        };
+                    }
                 }
             }
-            for block in panel.chunks_exact(F::LEN / GROUP_LEN) {
-                let mut block_sums = BlockSums::<T>::zero();
-                for group in block {
-                    let words = group.quants.as_ptr().cast();
-                    let integers = Integers::load::<F>(&group.scales);
-                    // SAFETY: the rows have the columns of each group of the panel.
+            let groups_of_block = F::LEN / GROUP_LEN;
+            let mut at = [std::ptr::null::<PanelGroup>(); G];
+            for (at, panel) in at.iter_mut().zip(panels) {
+                *at = panel.as_ptr();
+            }
+            for _ in 0..panels[0].len() / groups_of_block {
+                let mut block_sums = BlockSums::<T, G>::zero();
+                let mut scales = [BlockScales::none(); G];
+                for (scales, at) in scales.iter_mut().zip(at) {
+                    // SAFETY: the panels have one length, so each has the block.
+                    *scales = unsafe { BlockScales::load::<F>(&(*at).scales) };
+                }
+                for _ in 0..groups_of_block {
+                    let mut words = [std::ptr::null(); G];
+                    let mut integers = [Integers::none(); G];
+                    for g in 0..G {
+                        // SAFETY: as above. The rows have the columns of each group of the
+                        // panels.
+                        unsafe {
+                            words[g] = (*at[g]).quants.as_ptr().cast();
+                            integers[g] = Integers::load::<F>(&(*at[g]).scales);
+                            at[g] = at[g].add(1);
+                        }
+                    }
+                    // SAFETY: as above.
                     unsafe {
                         block_sums.add_group::<F, true>(words, &integers, &rows);
                         for row in &mut rows {
@@ -352,10 +445,13 @@ macro_rules! dot_kernels {
                         }
                     }
                 }
-                block_sums.finish::<F>(&BlockScales::load::<F>(&block[0].scales), &mut acc);
+                block_sums.finish::<F>(&scales, &mut acc);
             }
-            for (acc, sums) in acc.into_iter().zip(sums) {
-                store_sums(acc, sums);
+            for t in 0..T {
+                for g in 0..G {
+                    // SAFETY: the caller's promise.
+                    unsafe { store_sums(acc[t][g], &mut *sums[g].add(t)) };
+                }
             }
         }
 

@@ -38,6 +38,8 @@ mod neon_scales;
 #[cfg(target_arch = "x86_64")]
 mod pack_avx2;
 
+use std::ops::Range;
+
 use realizar_quant::BlockType;
 
 pub(crate) use panel::PanelGroup;
@@ -218,24 +220,27 @@ trait Kernels: format::Format {}
 impl<F: format::Format> Kernels for F {}
 
 /// The products of one activation row with the rows of 1 or [`STREAMS`] groups of a
-/// matrix. Memory serves several streams faster than one.
+/// matrix. Memory serves several streams faster than one. Towards the end of a group the
+/// head of its follower in `next`, which is likely to be read then, is fetched.
 pub(crate) fn dot_groups(
     tier: Tier,
     ty: BlockType,
     groups: &[&[u8]],
+    next: &[&[u8]], // [groups.len()]
     x: QuantizedRow<'_>,
     out: &mut [GroupSums], // [groups.len()]
 ) {
-    with_format!(ty, F => dot_groups_of::<F>(tier, groups, x, out));
+    with_format!(ty, F => dot_groups_of::<F>(tier, groups, next, x, out));
 }
 
 fn dot_groups_of<F: Kernels>(
     tier: Tier,
     groups: &[&[u8]],
+    next: &[&[u8]],
     x: QuantizedRow<'_>,
     out: &mut [GroupSums],
 ) {
-    assert_eq!(groups.len(), out.len(), "sums of every group");
+    assert_eq!((groups.len(), next.len()), (out.len(), out.len()), "sums of every group");
     let n_blocks = x.quants.len() / F::LEN;
     for group in groups {
         assert_eq!(group.len(), n_blocks * PACKED_ROWS * F::BYTES, "bytes of a group");
@@ -246,21 +251,21 @@ fn dot_groups_of<F: Kernels>(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token of this tier exists only if its instructions were
         // detected; the lengths were checked above.
-        Tier::Avx2(_) => unsafe { avx2::dot_groups::<F>(groups, x, out) },
+        Tier::Avx2(_) => unsafe { avx2::dot_groups::<F>(groups, next, x, out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as for AVX2.
-        Tier::AvxVnni(_) => unsafe { avx_vnni::dot_groups::<F>(groups, x, out) },
+        Tier::AvxVnni(_) => unsafe { avx_vnni::dot_groups::<F>(groups, next, x, out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as for AVX2.
-        Tier::Avx512(_) => unsafe { avx512::dot_groups::<F>(groups, x, out) },
+        Tier::Avx512(_) => unsafe { avx512::dot_groups::<F>(groups, next, x, out) },
         #[cfg(target_arch = "aarch64")]
         // SAFETY: as for AVX2.
-        Tier::Neon(_) => unsafe { neon::dot_groups::<F>(groups, x, out) },
+        Tier::Neon(_) => unsafe { neon::dot_groups::<F>(groups, next, x, out) },
     }
 }
 
 /// Expands columns of a group, from block `block` on, into a panel that
-/// [`multiply_panel`] takes on the same tier.
+/// [`multiply_panels`] takes on the same tier.
 pub(crate) fn expand(
     tier: Tier,
     ty: BlockType,
@@ -294,47 +299,69 @@ fn expand_of<F: Kernels>(tier: Tier, group: &[u8], col: usize, panel: &mut [Pane
     }
 }
 
-/// Adds the products of all activation rows with a panel, whose first column is `col`, to
-/// `sums`.
-pub(crate) fn multiply_panel(
+/// Panels that [`multiply_panels`] takes side by side.
+pub(crate) const PANELS: usize = 2;
+
+/// Adds the products of some activation rows with the panels of 1 or [`PANELS`] groups, which
+/// have the same columns from column `col` on.
+pub(crate) fn multiply_panels(
     tier: Tier,
     ty: BlockType,
-    panel: &[PanelGroup],
+    panels: &[&[PanelGroup]], // [n_panels], [columns / 32] each
     x: &QuantizedRows,
+    rows: Range<usize>,
     col: usize,
-    sums: &mut [GroupSums], // [x.n_rows()]
+    sums: &mut [GroupSums], // [n_panels, rows]
 ) {
-    with_format!(ty, F => multiply_panel_of::<F>(tier, panel, x, col, sums));
+    with_format!(ty, F => multiply_panels_of::<F>(tier, panels, x, rows, col, sums));
 }
 
-fn multiply_panel_of<F: Kernels>(
+fn multiply_panels_of<F: Kernels>(
     tier: Tier,
-    panel: &[PanelGroup],
+    panels: &[&[PanelGroup]],
     x: &QuantizedRows,
+    rows: Range<usize>,
     col: usize,
     sums: &mut [GroupSums],
 ) {
-    let cols = col..col + panel.len() * GROUP_LEN;
-    assert_eq!(x.n_rows(), sums.len(), "sums of every row");
-    assert!(cols.end <= x.n_cols() && col.is_multiple_of(GROUP_LEN), "columns of the panel");
-    if sums.is_empty() {
+    let len = panels.first().map_or(0, |panel| panel.len());
+    assert!(panels.iter().all(|panel| panel.len() == len), "panels of one length");
+    let cols = col..col + len * GROUP_LEN;
+    assert_eq!(panels.len() * rows.len(), sums.len(), "sums of every row");
+    assert!(rows.end <= x.n_rows(), "rows of the panels");
+    assert!(cols.end <= x.n_cols() && col.is_multiple_of(GROUP_LEN), "columns of the panels");
+    if rows.is_empty() {
         return;
     }
-    match tier {
-        Tier::Scalar => scalar::multiply_panel::<F>(panel, x, cols, sums),
-        #[cfg(target_arch = "x86_64")]
+    let first = rows.start;
+    #[cfg(target_arch = "x86_64")]
+    if let (Tier::Avx512(_), &[a, b]) = (tier, panels) {
+        let (sums_a, sums_b) = sums.split_at_mut(rows.len());
         // SAFETY: the token of this tier exists only if its instructions were
         // detected; the lengths were checked above.
-        Tier::Avx2(_) => unsafe { avx2::multiply_panel::<F>(panel, x, cols, sums) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as for AVX2.
-        Tier::AvxVnni(_) => unsafe { avx_vnni::multiply_panel::<F>(panel, x, cols, sums) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as for AVX2.
-        Tier::Avx512(_) => unsafe { avx512::multiply_panel::<F>(panel, x, cols, sums) },
-        #[cfg(target_arch = "aarch64")]
-        // SAFETY: as for AVX2.
-        Tier::Neon(_) => unsafe { neon::multiply_panel::<F>(panel, x, cols, sums) },
+        unsafe { avx512::multiply_two_panels::<F>([a, b], x, first, cols, [sums_a, sums_b]) }
+        return;
+    }
+    for (panel, sums) in panels.iter().zip(sums.chunks_exact_mut(rows.len())) {
+        let cols = cols.clone();
+        match tier {
+            Tier::Scalar => scalar::multiply_panel::<F>(panel, x, first, cols, sums),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the token of this tier exists only if its instructions were
+            // detected; the lengths were checked above.
+            Tier::Avx2(_) => unsafe { avx2::multiply_panel::<F>(panel, x, first, cols, sums) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as for AVX2.
+            Tier::AvxVnni(_) => unsafe {
+                avx_vnni::multiply_panel::<F>(panel, x, first, cols, sums);
+            },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as for AVX2.
+            Tier::Avx512(_) => unsafe { avx512::multiply_panel::<F>(panel, x, first, cols, sums) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as for AVX2.
+            Tier::Neon(_) => unsafe { neon::multiply_panel::<F>(panel, x, first, cols, sums) },
+        }
     }
 }
 

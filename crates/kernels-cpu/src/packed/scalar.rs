@@ -31,14 +31,15 @@ pub(super) fn expand<F: Format>(bytes: &[u8], panel: &mut [PanelGroup]) {
     }
 }
 
-/// See [`super::multiply_panel`].
+/// See [`super::multiply_panels`].
 pub(super) fn multiply_panel<F: Format>(
     panel: &[PanelGroup],
     x: &QuantizedRows,
+    first: usize,
     cols: Range<usize>,
     sums: &mut [GroupSums],
 ) {
-    for (i, sums) in sums.iter_mut().enumerate() {
+    for (i, sums) in (first..).zip(sums) {
         let blocks = panel.chunks_exact(F::LEN / GROUP_LEN);
         for (block, col) in blocks.zip(cols.clone().step_by(F::LEN)) {
             add_block::<F>(block, &x.row(i).slice_cols(col..col + F::LEN), sums);

@@ -25,6 +25,13 @@ macro_rules! packed_scales {
         }
 
         impl BlockScales {
+            /// No scales.
+            #[inline]
+            #[target_feature(enable = $features)]
+            pub(super) fn none() -> Self {
+                Self { scale: [set1_f(0.0); $n], min_scale: [set1_f(0.0); $n] }
+            }
+
             /// The scales of a packed block.
             ///
             /// # Safety
@@ -85,7 +92,7 @@ macro_rules! packed_scales {
             /// No integers.
             #[inline]
             #[target_feature(enable = $features)]
-            fn none() -> Self {
+            pub(super) fn none() -> Self {
                 Self { factors: [[set1_16(1); $n]; 2], mins: [[set1_f(1.0); $n]; 2] }
             }
 
