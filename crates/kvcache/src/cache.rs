@@ -5,9 +5,17 @@
 //! for others: full ones at once, and the last one, which it may still write to, when it ends. Pages
 //! are shared until somebody writes to them: growing into a page that others hold takes a new page
 //! and asks for a copy.
+//!
+//! Layers that keep no keys and values have a recurrent state instead ([`SeqStates`]). A model has
+//! one pool of these, each of which holds the states of all such layers.
 
+use crate::pool::{Pools, StatePool};
 use crate::prefix::{NodeId, PrefixTree};
-use crate::{BlockTable, CacheEvent, Error, PAGE_LEN, PageId, PagePool, PoolStats, PrefixStats};
+use crate::state::STATE_STRIDE;
+use crate::{
+    BlockTable, CacheEvent, Error, PAGE_LEN, PageId, PagePool, PoolStats, PrefixStats, SeqStates,
+    StateId,
+};
 
 /// The contents of a page that must be copied before the next step writes to it. The page that is
 /// read stays held until [`KvCache::copied`].
@@ -32,12 +40,22 @@ pub struct SeqPages {
     node: Option<NodeId>,
     /// Pages from the front up to that one.
     n_nodes: usize,
+    states: SeqStates,
+    /// Tokens of its prompt, as far as it was told of them.
+    prompt_len: usize,
+    /// Positions at ends of pages after which the prefix cache is to have the state; ascending.
+    wanted_states: Vec<usize>,
 }
 
 impl SeqPages {
     /// The block table of each layer group.
     pub fn tables(&self) -> &[BlockTable] {
         &self.tables
+    }
+
+    /// Its recurrent states; all none where the model has none.
+    pub fn states(&self) -> &SeqStates {
+        &self.states
     }
 
     /// Positions that hold keys and values.
@@ -48,6 +66,22 @@ impl SeqPages {
     /// Whether no position does.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Wants the state after `pos` positions in the prefix cache, if the sequence is at `len` and
+    /// has yet to reach it within its prompt.
+    fn want_state(&mut self, len: usize, pos: usize) {
+        let at = self.wanted_states.partition_point(|&p| p < pos);
+        if pos > len && pos <= self.prompt_len && self.wanted_states.get(at) != Some(&pos) {
+            self.wanted_states.insert(at, pos);
+        }
+    }
+
+    /// The state after `pos` positions, if it is wanted and was just written.
+    fn wanted_state(&self, pos: usize) -> Option<StateId> {
+        self.wanted_states.binary_search(&pos).ok()?;
+        let last = || self.states.current().filter(|_| pos == self.len);
+        self.states.written_at(pos).or_else(last)
     }
 
     /// Of each layer group page `idx`, unless a window has let go of it.
@@ -63,27 +97,43 @@ impl SeqPages {
 #[derive(Debug)]
 pub struct KvCache {
     windows: Vec<Option<usize>>, // [n_groups]
-    pools: Vec<PagePool>,        // [n_groups]
+    pools: Pools,
+    has_states: bool,
     tree: Option<PrefixTree>,
     max_pages: usize,
 }
 
 impl KvCache {
-    /// A cache over groups of a window and a number of pages each, for sequences of up to
-    /// `max_seq_len` positions.
-    pub fn new(groups: &[(Option<usize>, usize)], max_seq_len: usize, prefixes: bool) -> Self {
+    /// A cache over groups of a window and a number of pages each, and `n_states` recurrent states
+    /// if the model has them, for sequences of up to `max_seq_len` positions.
+    pub fn new(
+        groups: &[(Option<usize>, usize)],
+        n_states: Option<usize>,
+        max_seq_len: usize,
+        prefixes: bool,
+    ) -> Self {
         let windows: Vec<_> = groups.iter().map(|(window, _)| *window).collect();
+        let has_states = n_states.is_some();
         Self {
-            tree: prefixes.then(|| PrefixTree::new(windows.clone())),
+            tree: prefixes.then(|| PrefixTree::new(windows.clone(), has_states)),
             windows,
-            pools: groups.iter().map(|(_, n_pages)| PagePool::new(*n_pages)).collect(),
+            pools: Pools {
+                pages: groups.iter().map(|(_, n_pages)| PagePool::new(*n_pages)).collect(),
+                states: StatePool::new(n_states.unwrap_or(0)),
+            },
+            has_states,
             max_pages: max_seq_len.div_ceil(PAGE_LEN),
         }
     }
 
     /// Of each layer group, what its pool has seen.
     pub fn pool_stats(&self) -> impl Iterator<Item = PoolStats> {
-        self.pools.iter().map(PagePool::stats)
+        self.pools.pages.iter().map(PagePool::stats)
+    }
+
+    /// What the pool of recurrent states has seen; none where the model has none.
+    pub fn state_stats(&self) -> Option<PoolStats> {
+        self.has_states.then(|| self.pools.states.stats())
     }
 
     /// Whether the pages of prompts are kept for others.
@@ -110,11 +160,14 @@ impl KvCache {
     pub fn sequence(&self) -> SeqPages {
         let table = |_: &PagePool| BlockTable::with_capacity(self.max_pages);
         SeqPages {
-            tables: self.pools.iter().map(table).collect(),
+            tables: self.pools.pages.iter().map(table).collect(),
             len: 0,
             prompt: Vec::new(),
             node: None,
             n_nodes: 0,
+            states: SeqStates::default(),
+            prompt_len: 0,
+            wanted_states: Vec::new(),
         }
     }
 
@@ -123,7 +176,7 @@ impl KvCache {
         if let (Some(tree), Some(node)) = (&mut self.tree, seq.node) {
             tree.pin(node);
         }
-        let tables = seq.tables.iter().zip(&mut self.pools).map(|(table, pool)| {
+        let tables = seq.tables.iter().zip(&mut self.pools.pages).map(|(table, pool)| {
             table.pages().iter().for_each(|&page| pool.retain(page));
             let pages = table.pages().iter().copied();
             BlockTable::of(table.first_page(), pages, table.len(), self.max_pages)
@@ -134,6 +187,9 @@ impl KvCache {
             prompt: seq.prompt.clone(),
             node: seq.node,
             n_nodes: seq.n_nodes,
+            states: seq.states.fork(&mut self.pools.states),
+            prompt_len: seq.prompt_len,
+            wanted_states: Vec::new(),
         }
     }
 
@@ -146,11 +202,24 @@ impl KvCache {
         assert!(seq.len == 0 && seq.node.is_none(), "a sequence that adopts pages is empty");
         let Some(tree) = &mut self.tree else { return 0 };
         let found = tree.lookup(prompt, max_len);
+        seq.prompt_len = prompt.len();
+        if self.has_states {
+            let last = prompt.len().saturating_sub(1) / PAGE_LEN * PAGE_LEN;
+            let strides = (1..).map(|i| i * STATE_STRIDE).take_while(|&pos| pos < last);
+            // An end in the middle of a page is kept by the sequence, see `clear`.
+            let end = prompt.len() / PAGE_LEN * PAGE_LEN;
+            for pos in strides.chain([last, end, found.junction / PAGE_LEN * PAGE_LEN]) {
+                seq.want_state(found.len, pos);
+            }
+        }
         if found.len == 0 {
             return 0;
         }
+        if let Some(state) = found.state.filter(|_| self.has_states) {
+            seq.states.begin(self.pools.states.retain(state));
+        }
         for (group, table) in seq.tables.iter_mut().enumerate() {
-            let pool = &mut self.pools[group];
+            let pool = &mut self.pools.pages[group];
             let first = PrefixTree::first_needed(self.windows[group], found.len);
             let pages = found.path[first..].iter().map(|&id| {
                 let page = tree.page(id, group).expect("a match has the pages that it needs");
@@ -177,7 +246,7 @@ impl KvCache {
     pub fn place(&mut self, len: usize, first_pages: &[usize]) -> Result<Option<SeqPages>, Error> {
         let mut seq = self.sequence();
         let needed = |window: &Option<usize>| PrefixTree::first_needed(*window, len);
-        if first_pages.len() != self.pools.len()
+        if first_pages.len() != self.pools.pages.len()
             || first_pages.iter().zip(&self.windows).any(|(&first, w)| first > needed(w))
         {
             return Ok(None);
@@ -186,11 +255,20 @@ impl KvCache {
             let n = len.div_ceil(PAGE_LEN) - first;
             self.make_room(group, n);
             let mut pages = Vec::with_capacity(self.max_pages);
-            if let Err(error) = self.pools[group].allocate(n, &mut pages) {
+            if let Err(error) = self.pools.pages[group].allocate(n, &mut pages) {
                 self.release(&mut seq);
                 return Err(error);
             }
             seq.tables[group] = BlockTable::of(first, pages, len, self.max_pages);
+        }
+        if self.has_states && len > 0 {
+            let mut state = Vec::with_capacity(1);
+            self.make_states(1);
+            if let Err(error) = self.pools.states.allocate(1, &mut state) {
+                self.release(&mut seq);
+                return Err(error);
+            }
+            seq.states.begin(state[0]);
         }
         seq.len = len;
         Ok(Some(seq))
@@ -198,7 +276,7 @@ impl KvCache {
 
     /// Evicts prefixes until a group has `n` free pages, or nothing is left to evict.
     fn make_room(&mut self, group: usize, n: usize) {
-        let short = n.saturating_sub(self.pools[group].n_free());
+        let short = n.saturating_sub(self.pools.pages[group].n_free());
         if short > 0
             && let Some(tree) = &mut self.tree
         {
@@ -206,23 +284,38 @@ impl KvCache {
         }
     }
 
+    /// Evicts states from the prefix cache until `n` are free, or none is left to evict.
+    fn make_states(&mut self, n: usize) {
+        let short = n.saturating_sub(self.pools.states.n_free());
+        if short > 0
+            && let Some(tree) = &mut self.tree
+        {
+            tree.evict_states(short, &mut self.pools);
+        }
+    }
+
     /// Whether there are pages for a sequence of `len` positions, beside `spare` more in each group.
     pub fn has_room(&self, len: usize, spare: usize) -> bool {
-        self.pools.iter().zip(&self.windows).all(|(pool, window)| {
+        let has_pages = self.pools.pages.iter().zip(&self.windows).all(|(pool, window)| {
             let len = window.map_or(len, |w| len.min(w + PAGE_LEN));
             pool.n_available() >= len.div_ceil(PAGE_LEN) + spare
-        })
+        });
+        // The state that it goes on from, and the one that it writes.
+        has_pages && (!self.has_states || self.pools.states.n_available() >= 2)
     }
 
     /// Whether a sequence of `len` positions, run in steps of up to `max_step`, fits at all.
     pub fn could_hold(&self, len: usize, max_step: usize) -> bool {
-        self.pools.iter().zip(&self.windows).all(|(pool, window)| {
+        let has_pages = self.pools.pages.iter().zip(&self.windows).all(|(pool, window)| {
             let len = window.map_or(len, |w| len.min(w + max_step + PAGE_LEN));
             pool.stats().total >= len.div_ceil(PAGE_LEN)
-        })
+        });
+        has_pages && (!self.has_states || self.pools.states.stats().total >= 2)
     }
 
     /// Gets the pages for the positions up to `len`, and evicts prefixes for them where it must.
+    /// Of a model with recurrent states also the places of those after the last `n_states` of these
+    /// positions, at least one, and of those that the prefix cache is to have, if there is room.
     /// Pages that a window has passed are given back. What must be copied before these positions
     /// are written is added to `copies`, to which the growth of all sequences of a step adds. When
     /// the copies are made, [`Self::copied`] follows; where they are not, or where this fails,
@@ -234,10 +327,14 @@ impl KvCache {
         &mut self,
         seq: &mut SeqPages,
         len: usize,
+        n_states: usize,
         copies: &mut Vec<PageCopy>,
     ) -> Result<(), Error> {
-        for group in 0..self.pools.len() {
-            let (table, pool) = (&mut seq.tables[group], &mut self.pools[group]);
+        if self.has_states && len > seq.len {
+            self.plan_states(seq, len, n_states.clamp(1, len - seq.len))?;
+        }
+        for group in 0..self.pools.pages.len() {
+            let (table, pool) = (&mut seq.tables[group], &mut self.pools.pages[group]);
             if let Some(window) = self.windows[group] {
                 table.release_before((seq.len + 1).saturating_sub(window), pool);
             }
@@ -253,7 +350,7 @@ impl KvCache {
             let missing = table.missing(len);
             let needed = missing + usize::from(shared(pool).is_some());
             self.make_room(group, needed);
-            let pool = &mut self.pools[group];
+            let pool = &mut self.pools.pages[group];
             // An eviction may have left the page to this sequence alone.
             let shared = shared(pool);
             let needed = missing + usize::from(shared.is_some());
@@ -271,16 +368,37 @@ impl KvCache {
         Ok(())
     }
 
+    /// Gets the places of the states that a step up to `len` positions writes.
+    fn plan_states(&mut self, seq: &mut SeqPages, len: usize, n: usize) -> Result<(), Error> {
+        let mut places = Vec::with_capacity(n);
+        self.make_states(n);
+        self.pools.states.allocate(n, &mut places)?;
+        for (pos, state) in (len + 1 - n..=len).zip(places.drain(..)) {
+            seq.states.plan(pos, state);
+        }
+        for i in 0..seq.wanted_states.len() {
+            let pos = seq.wanted_states[i];
+            if pos > seq.len && pos < len + 1 - n {
+                self.make_states(1);
+                if self.pools.states.allocate(1, &mut places).is_ok() {
+                    places.drain(..).for_each(|state| seq.states.plan(pos, state));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The copies that [`Self::grow`] asked for were made: the pages that they were read from go
     /// back.
     pub fn copied(&mut self, copies: &mut Vec<PageCopy>) {
-        copies.drain(..).for_each(|copy| self.pools[copy.group].release(copy.from));
+        copies.drain(..).for_each(|copy| self.pools.pages[copy.group].release(copy.from));
     }
 
     /// Takes back what [`Self::grow`] did beyond the sequence's positions. Of `copies`, which were
     /// not made, those for this sequence are undone: it has the shared page again.
     pub fn shrink(&mut self, seq: &mut SeqPages, copies: &[PageCopy]) {
-        for (group, (table, pool)) in seq.tables.iter_mut().zip(&mut self.pools).enumerate() {
+        seq.states.give_up(&mut self.pools.states);
+        for (group, (table, pool)) in seq.tables.iter_mut().zip(&mut self.pools.pages).enumerate() {
             // What was added holds nothing yet, so no window misses it.
             table.truncate(seq.len, Some(1), pool);
             let last = seq.len.checked_sub(1).and_then(|pos| table.page(pos / PAGE_LEN));
@@ -295,7 +413,8 @@ impl KvCache {
     /// Takes all pages back, whoever holds them, and forgets all prefixes. Sequences from before
     /// must not be used any more.
     pub fn reset(&mut self) {
-        self.pools.iter_mut().for_each(PagePool::reset);
+        self.pools.pages.iter_mut().for_each(PagePool::reset);
+        self.pools.states.reset();
         self.tree.iter_mut().for_each(PrefixTree::reset);
     }
 
@@ -304,6 +423,7 @@ impl KvCache {
     pub fn written(&mut self, seq: &mut SeqPages, tokens: &[u32], is_prompt: bool) {
         let at = seq.len;
         seq.len += tokens.len();
+        seq.states.commit(&mut self.pools.states);
         let Some(tree) = &mut self.tree else { return };
         if !is_prompt || seq.prompt.len() != at {
             return;
@@ -313,7 +433,8 @@ impl KvCache {
             let idx = seq.n_nodes;
             let id = tree.insert(seq.node, page, seq.pages(idx), &mut self.pools);
             // Where another sequence has stored the same page, one of both is enough.
-            for (group, (table, pool)) in seq.tables.iter_mut().zip(&mut self.pools).enumerate() {
+            let tables = seq.tables.iter_mut().zip(&mut self.pools.pages);
+            for (group, (table, pool)) in tables.enumerate() {
                 if let (Some(own), Some(stored)) = (table.page(idx), tree.page(id, group))
                     && own != stored
                 {
@@ -327,13 +448,37 @@ impl KvCache {
                 tree.unpin(before);
             }
             seq.n_nodes += 1;
+            let end = seq.n_nodes * PAGE_LEN;
+            if let Some(state) = seq.wanted_state(end) {
+                tree.hold_state(id, state, &mut self.pools);
+            }
+        }
+        if self.has_states && seq.len == seq.prompt_len && !seq.len.is_multiple_of(PAGE_LEN) {
+            seq.states.keep_prompt_end(seq.len, &mut self.pools.states);
+        }
+    }
+
+    /// Another prompt has the first `len` tokens of the sequence's: it will want the state there.
+    pub fn note_junction(&mut self, seq: &mut SeqPages, len: usize) {
+        if self.has_states {
+            seq.want_state(seq.len, len / PAGE_LEN * PAGE_LEN);
         }
     }
 
     /// Forgets the positions from `len` on. Where a window has let go of positions that would be
-    /// seen again, it forgets all of them. Returns the positions that are left.
+    /// seen again, it forgets all of them; where recurrent layers have no state after `len`, those
+    /// from the last state before it on. Returns the positions that are left.
     pub fn truncate(&mut self, seq: &mut SeqPages, len: usize) -> usize {
-        let tables = seq.tables.iter_mut().zip(&mut self.pools).zip(&self.windows);
+        let mut len = len;
+        let mut state = None;
+        if self.has_states && len < seq.len {
+            let Some((pos, found)) = self.last_state(seq, len) else {
+                self.release(seq);
+                return 0;
+            };
+            (len, state) = (pos, Some(found));
+        }
+        let tables = seq.tables.iter_mut().zip(&mut self.pools.pages).zip(&self.windows);
         let mut kept = true;
         for ((table, pool), window) in tables {
             kept = kept && table.truncate(len, *window, pool);
@@ -341,6 +486,9 @@ impl KvCache {
         if !kept {
             self.release(seq);
             return 0;
+        }
+        if let Some(state) = state {
+            seq.states.go_back(len, state, &mut self.pools.states);
         }
         seq.len = seq.len.min(len);
         seq.prompt.truncate(seq.len);
@@ -355,16 +503,32 @@ impl KvCache {
         seq.len
     }
 
+    /// The last state after no more than `len` positions of a sequence that has more.
+    fn last_state(&self, seq: &SeqPages, len: usize) -> Option<(usize, StateId)> {
+        let own = seq.states.last_before(len);
+        let tree = self.tree.as_ref();
+        let nodes = std::iter::successors(seq.node, |&id| tree.and_then(|tree| tree.parent(id)));
+        let stored = (1..=seq.n_nodes).rev().map(|n| n * PAGE_LEN).zip(nodes);
+        let stored = stored
+            .filter(|&(end, _)| end <= len)
+            .find_map(|(end, id)| Some((end, tree.and_then(|tree| tree.state(id))?)));
+        own.into_iter().chain(stored).max_by_key(|&(pos, _)| pos)
+    }
+
     /// Gives all pages of a sequence back, the last of its prompt to the prefix cache.
     pub fn clear(&mut self, seq: &mut SeqPages) {
         let rest = &seq.prompt[seq.n_nodes * PAGE_LEN..];
+        let state = seq.states.prompt_end(seq.prompt.len());
         if let Some(tree) = &mut self.tree
             && !rest.is_empty()
             && !tree.is_covered(seq.node, rest)
+            // Without what a window has passed, or a state to go on from, it would serve nobody.
+            && seq.pages(seq.n_nodes).all(|page| page.is_some())
+            && (state.is_some() || !self.has_states)
         {
-            // Without what a window has passed it would serve nobody.
-            if seq.pages(seq.n_nodes).all(|page| page.is_some()) {
-                tree.insert(seq.node, rest, seq.pages(seq.n_nodes), &mut self.pools);
+            let id = tree.insert(seq.node, rest, seq.pages(seq.n_nodes), &mut self.pools);
+            if let Some(state) = state {
+                tree.hold_state(id, state, &mut self.pools);
             }
         }
         self.release(seq);
@@ -372,9 +536,11 @@ impl KvCache {
 
     /// Gives all pages of a sequence back to the pools.
     fn release(&mut self, seq: &mut SeqPages) {
-        for (table, pool) in seq.tables.iter_mut().zip(&mut self.pools) {
+        for (table, pool) in seq.tables.iter_mut().zip(&mut self.pools.pages) {
             table.clear(pool);
         }
+        seq.states.clear(&mut self.pools.states);
+        seq.wanted_states.clear();
         if let (Some(tree), Some(node)) = (&mut self.tree, seq.node.take()) {
             tree.unpin(node);
         }

@@ -15,6 +15,16 @@ pub enum Error {
         /// Pages in the pool.
         total: usize,
     },
+    /// Every recurrent state is in use.
+    #[error("no recurrent state is left: {needed} more are needed, {free} of {total} are free")]
+    OutOfStates {
+        /// States asked for.
+        needed: usize,
+        /// States that are free.
+        free: usize,
+        /// States in the pool.
+        total: usize,
+    },
     /// A layout that the cache cannot hold.
     #[error("key-value cache of type {ty}: {reason}")]
     Layout {

@@ -32,13 +32,15 @@ mod error;
 mod layout;
 mod pool;
 mod prefix;
+mod state;
 
 pub use block_table::BlockTable;
 pub use cache::{KvCache, PageCopy, SeqPages};
 pub use error::Error;
 pub use layout::{GroupSpec, KvLayout, PAGE_ALIGN, PAGE_LEN};
-pub use pool::{PageId, PagePool, PoolStats};
+pub use pool::{PageId, PagePool, PoolStats, StateId};
 pub use prefix::{CacheEvent, PrefixStats};
+pub use state::SeqStates;
 
 /// Compiles and runs the example of the README.
 #[cfg(doctest)]

@@ -171,6 +171,83 @@ impl PagePool {
     }
 }
 
+/// The number of a recurrent state in its pool: what the layers that keep no keys and values know of
+/// all positions up to one.
+///
+/// A state is not changed once it was written. A step reads one and writes others, so sharing one
+/// takes no copy, and a step that fails leaves everything as it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StateId(pub u32);
+
+/// A fixed number of recurrent states with reference counts.
+#[derive(Debug)]
+pub(crate) struct StatePool(PagePool);
+
+impl StatePool {
+    pub(crate) fn new(n_states: usize) -> Self {
+        Self(PagePool::new(n_states))
+    }
+
+    pub(crate) fn n_free(&self) -> usize {
+        self.0.n_free()
+    }
+
+    pub(crate) fn n_available(&self) -> usize {
+        self.0.n_available()
+    }
+
+    pub(crate) fn stats(&self) -> PoolStats {
+        self.0.stats()
+    }
+
+    pub(crate) fn is_idle(&self, state: StateId) -> bool {
+        self.0.is_idle(PageId(state.0))
+    }
+
+    /// Takes `n` states, each held once, and appends them to `states`; none when fewer are free.
+    ///
+    /// # Errors
+    /// [`Error::OutOfStates`] when fewer than `n` states are free.
+    pub(crate) fn allocate(&mut self, n: usize, states: &mut Vec<StateId>) -> Result<(), Error> {
+        let (free, total) = (self.n_free(), self.stats().total);
+        if n > free {
+            return Err(Error::OutOfStates { needed: n, free, total });
+        }
+        for _ in 0..n {
+            states.push(StateId(self.0.take()?.0));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn retain(&mut self, state: StateId) -> StateId {
+        self.0.retain(PageId(state.0));
+        state
+    }
+
+    pub(crate) fn hold_cached(&mut self, state: StateId) {
+        self.0.hold_cached(PageId(state.0));
+    }
+
+    pub(crate) fn drop_cached(&mut self, state: StateId) {
+        self.0.drop_cached(PageId(state.0));
+    }
+
+    pub(crate) fn release(&mut self, state: StateId) {
+        self.0.release(PageId(state.0));
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.0.reset();
+    }
+}
+
+/// The pools of a cache.
+#[derive(Debug)]
+pub(crate) struct Pools {
+    pub(crate) pages: Vec<PagePool>, // [n_groups]
+    pub(crate) states: StatePool,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,9 +8,14 @@
 //! page that agrees in its first few tokens. Leaves that nobody uses are evicted, the least
 //! recently used first.
 //!
+//! A model with recurrent layers goes on only from the end of a node that holds its state there. Such
+//! nodes are few: the ends of prompts, where two prompts parted, and a choice of page boundaries.
+//! Two prompts may then end in the same page, so of siblings one may begin with the tokens of another.
+//!
 //! The idea of a tree over token pages is that of RadixAttention (Zheng et al., 2023, "SGLang").
 
-use crate::{PAGE_LEN, PageId, PagePool};
+use crate::pool::Pools;
+use crate::{PAGE_LEN, PageId, StateId};
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -35,6 +40,14 @@ pub struct PrefixStats {
     pub stored: u64,
     /// Pages of tokens that were evicted, all told.
     pub evicted: u64,
+    /// Recurrent states that the tree holds.
+    pub states: usize,
+    /// Recurrent states that were put into the tree, all told.
+    pub states_stored: u64,
+    /// Recurrent states that were evicted, all told.
+    pub states_evicted: u64,
+    /// Tokens of prompts whose pages were found, but no state to go on from.
+    pub stateless_tokens: u64,
 }
 
 /// A change of the prefix cache, for who routes requests by it. Hashes are chained: they stand for
@@ -73,9 +86,18 @@ struct Node {
     tokens: Box<[u32]>,    // [1..=PAGE_LEN]
     hash: u64,
     pages: Vec<Option<Held>>, // [n_groups]
+    /// The recurrent state after its last token.
+    state: Option<HeldState>,
     last_used: u64,
     /// Sequences that go on from this node.
     pins: u32,
+}
+
+/// A recurrent state that the tree holds.
+#[derive(Debug, Clone, Copy)]
+struct HeldState {
+    state: StateId,
+    last_used: u64,
 }
 
 impl Node {
@@ -95,12 +117,18 @@ pub(crate) struct Match {
     pub(crate) len: usize,
     /// The nodes, from the root; the last may be covered in part.
     pub(crate) path: Vec<NodeId>,
+    /// The recurrent state after them.
+    pub(crate) state: Option<StateId>,
+    /// The tokens that would be covered if there were a state wherever there are pages.
+    pub(crate) junction: usize,
 }
 
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct PrefixTree {
     windows: Vec<Option<usize>>, // [n_groups]
+    /// Whether sequences have recurrent states.
+    has_states: bool,
     nodes: Vec<Option<Node>>,
     vacant: Vec<NodeId>,
     roots: Vec<NodeId>, // sorted by tokens
@@ -108,6 +136,8 @@ pub(crate) struct PrefixTree {
     leaves: BTreeSet<(u64, NodeId)>,
     /// Of each group with a window, its pages by their last use.
     windowed: Vec<BTreeSet<(u64, NodeId)>>, // [n_groups]
+    /// Nodes with states, by the last use of these.
+    stated: BTreeSet<(u64, NodeId)>,
     clock: u64,
     stats: PrefixStats,
     events: Option<Vec<CacheEvent>>,
@@ -125,10 +155,12 @@ fn chained_hash(parent: Option<u64>, tokens: &[u32]) -> u64 {
 }
 
 impl PrefixTree {
-    pub(crate) fn new(windows: Vec<Option<usize>>) -> Self {
+    pub(crate) fn new(windows: Vec<Option<usize>>, has_states: bool) -> Self {
         Self {
             windowed: windows.iter().map(|_| BTreeSet::new()).collect(),
             windows,
+            has_states,
+            stated: BTreeSet::new(),
             nodes: Vec::new(),
             vacant: Vec::new(),
             roots: Vec::new(),
@@ -211,11 +243,85 @@ impl PrefixTree {
             path.pop();
             len = path.len() * PAGE_LEN;
         }
+        let junction = len;
+        if self.has_states {
+            len = self.end_at_state(&mut path, &tokens[..max_len], len);
+            self.stats.stateless_tokens += (junction - len) as u64;
+        }
         self.stats.queried_tokens += tokens.len() as u64;
         self.stats.found_tokens += len as u64;
         *(if len > 0 { &mut self.stats.hits } else { &mut self.stats.misses }) += 1;
         self.touch(&path, len);
-        Match { len, path }
+        let state = path.last().and_then(|&id| self.state(id));
+        Match { len, path, state, junction }
+    }
+
+    /// Shortens `path`, which covers `len` of `tokens`, to the last node whose end is among them and
+    /// that holds a state; returns the tokens that it covers then.
+    fn end_at_state(&self, path: &mut Vec<NodeId>, tokens: &[u32], mut len: usize) -> usize {
+        let is_usable = |path: &[NodeId], id: NodeId, len: usize| {
+            self.node(id).state.is_some() && self.is_usable(path, len)
+        };
+        while len > 0 {
+            let start = (len - 1) / PAGE_LEN * PAGE_LEN;
+            path.truncate(start / PAGE_LEN);
+            let parent = path.last().copied();
+            // What ends within this page, the longest first.
+            for end in (start + 1..=len).rev() {
+                let wanted = &tokens[start..end];
+                let at = self.position(parent, wanted);
+                let found = self.children(parent).get(at).copied();
+                if let Some(id) = found.filter(|&id| *self.node(id).tokens == *wanted) {
+                    path.push(id);
+                    if is_usable(path, id, end) {
+                        return end;
+                    }
+                    path.pop();
+                }
+            }
+            len = start;
+        }
+        path.clear();
+        0
+    }
+
+    /// The recurrent state that a node holds.
+    pub(crate) fn state(&self, id: NodeId) -> Option<StateId> {
+        self.node(id).state.map(|held| held.state)
+    }
+
+    /// Puts a recurrent state to a node that has none.
+    pub(crate) fn hold_state(&mut self, id: NodeId, state: StateId, pools: &mut Pools) {
+        let now = self.clock;
+        let node = self.node_mut(id);
+        if node.state.is_none() {
+            node.state = Some(HeldState { state, last_used: now });
+            pools.states.hold_cached(state);
+            self.stated.insert((now, id));
+            self.stats.states += 1;
+            self.stats.states_stored += 1;
+        }
+    }
+
+    /// Takes the state from a node.
+    fn drop_state(&mut self, id: NodeId, pools: &mut Pools) {
+        if let Some(held) = self.node_mut(id).state.take() {
+            self.stated.remove(&(held.last_used, id));
+            pools.states.drop_cached(held.state);
+            self.stats.states -= 1;
+        }
+    }
+
+    /// Frees up to `n` recurrent states that nobody else holds, the least recently used first.
+    pub(crate) fn evict_states(&mut self, n: usize, pools: &mut Pools) {
+        let idle = |&&(_, id): &&(u64, NodeId)| {
+            self.state(id).is_some_and(|state| pools.states.is_idle(state))
+        };
+        let chosen: Vec<_> = self.stated.iter().filter(idle).take(n).copied().collect();
+        for (_, id) in chosen {
+            self.drop_state(id, pools);
+            self.stats.states_evicted += 1;
+        }
     }
 
     /// Whether every group still has the pages that `len` positions along `path` need.
@@ -235,6 +341,14 @@ impl PrefixTree {
             let before = std::mem::replace(&mut node.last_used, now);
             if self.leaves.remove(&(before, id)) {
                 self.leaves.insert((now, id));
+            }
+            // Of the path's states the sequence goes on from the last.
+            if i + 1 == path.len()
+                && let Some(held) = &mut node.state
+            {
+                self.stated.remove(&(held.last_used, id));
+                held.last_used = now;
+                self.stated.insert((now, id));
             }
             for (group, window) in self.windows.iter().enumerate() {
                 if window.is_some()
@@ -284,6 +398,7 @@ impl PrefixTree {
             node.tokens.len() > tokens.len()
                 && node.tokens.starts_with(tokens)
                 && node.has_all_pages()
+                && !self.has_states
         })
     }
 
@@ -294,21 +409,21 @@ impl PrefixTree {
         parent: Option<NodeId>,
         tokens: &[u32],
         pages: impl Iterator<Item = Option<PageId>>,
-        pools: &mut [PagePool],
+        pools: &mut Pools,
     ) -> NodeId {
         self.clock += 1;
         let at = self.position(parent, tokens);
         let id = match self.children(parent).get(at).copied() {
             Some(id) if *self.node(id).tokens == *tokens => id,
             _ => {
-                let at = at - usize::from(self.removes_beginning(parent, at, tokens, pools));
-                self.add(parent, at, tokens)
+                let removed = self.removes_beginning(parent, at, tokens, pools);
+                self.add(parent, at - usize::from(removed), tokens)
             }
         };
         let node = self.nodes[id.0 as usize].as_mut().expect("found or just made");
         for (group, page) in pages.enumerate() {
             if let (None, Some(page)) = (node.pages[group], page) {
-                pools[group].hold_cached(page);
+                pools.pages[group].hold_cached(page);
                 node.pages[group] = Some(Held { page, last_used: self.clock });
                 if self.windows[group].is_some() {
                     self.windowed[group].insert((self.clock, id));
@@ -325,10 +440,14 @@ impl PrefixTree {
         parent: Option<NodeId>,
         at: usize,
         tokens: &[u32],
-        pools: &mut [PagePool],
+        pools: &mut Pools,
     ) -> bool {
         let before = at.checked_sub(1).map(|i| self.children(parent)[i]);
-        let begins = before.filter(|&id| tokens.starts_with(&self.node(id).tokens));
+        let serves_less = |id: &NodeId| {
+            // A state serves those who part from this text where it is.
+            tokens.starts_with(&self.node(*id).tokens) && self.state(*id).is_none()
+        };
+        let begins = before.filter(serves_less);
         begins.into_iter().for_each(|id| self.remove(id, pools));
         begins.is_some()
     }
@@ -342,6 +461,7 @@ impl PrefixTree {
             tokens: tokens.into(),
             hash,
             pages: vec![None; self.windows.len()],
+            state: None,
             last_used: self.clock,
             pins: 0,
         };
@@ -374,18 +494,18 @@ impl PrefixTree {
     }
 
     /// Frees up to `n` pages of a group that nobody else holds; returns how many.
-    pub(crate) fn evict(&mut self, group: usize, n: usize, pools: &mut [PagePool]) -> usize {
+    pub(crate) fn evict(&mut self, group: usize, n: usize, pools: &mut Pools) -> usize {
         let mut freed = 0;
         if self.windows[group].is_some() {
             let idle = |&&(_, id): &&(u64, NodeId)| {
-                self.page(id, group).is_some_and(|page| pools[group].is_idle(page))
+                self.page(id, group).is_some_and(|page| pools.pages[group].is_idle(page))
             };
             let chosen: Vec<_> =
                 self.windowed[group].iter().filter(idle).take(n).copied().collect();
             for key in chosen {
                 self.windowed[group].remove(&key);
                 let held = self.node_mut(key.1).pages[group].take();
-                pools[group].drop_cached(held.expect("listed with its page").page);
+                pools.pages[group].drop_cached(held.expect("listed with its page").page);
                 freed += 1;
             }
         }
@@ -393,7 +513,7 @@ impl PrefixTree {
             && let Some((_, id)) = self.leaves.pop_first()
         {
             let held = self.page(id, group);
-            freed += usize::from(held.is_some_and(|page| pools[group].is_idle(page)));
+            freed += usize::from(held.is_some_and(|page| pools.pages[group].is_idle(page)));
             self.remove(id, pools);
             self.stats.evicted += 1;
         }
@@ -401,14 +521,15 @@ impl PrefixTree {
     }
 
     /// Takes a leaf out of the tree, and its pages' holds with it.
-    fn remove(&mut self, id: NodeId, pools: &mut [PagePool]) {
+    fn remove(&mut self, id: NodeId, pools: &mut Pools) {
+        self.drop_state(id, pools);
         let node = self.nodes[id.0 as usize].take().expect("a leaf lives");
         debug_assert!(node.children.is_empty() && node.pins == 0);
         self.leaves.remove(&(node.last_used, id));
         for (group, held) in node.pages.iter().enumerate() {
             if let Some(held) = held {
                 self.windowed[group].remove(&(held.last_used, id));
-                pools[group].drop_cached(held.page);
+                pools.pages[group].drop_cached(held.page);
             }
         }
         match node.parent {
@@ -427,15 +548,22 @@ impl PrefixTree {
 
     /// Forgets everything, pinned or not. The pools are reset with it.
     pub(crate) fn reset(&mut self) {
-        let PrefixStats { nodes, evicted, .. } = self.stats;
-        let stats = PrefixStats { nodes: 0, evicted: evicted + nodes as u64, ..self.stats };
+        let PrefixStats { nodes, evicted, states, states_evicted, .. } = self.stats;
+        let stats = PrefixStats {
+            nodes: 0,
+            evicted: evicted + nodes as u64,
+            states: 0,
+            states_evicted: states_evicted + states as u64,
+            ..self.stats
+        };
         let events = self.events.take();
-        *self = Self { stats, events, ..Self::new(std::mem::take(&mut self.windows)) };
+        let windows = std::mem::take(&mut self.windows);
+        *self = Self { stats, events, ..Self::new(windows, self.has_states) };
         self.tell(|| CacheEvent::Cleared);
     }
 
     /// Evicts everything that is not pinned.
-    pub(crate) fn clear(&mut self, pools: &mut [PagePool]) {
+    pub(crate) fn clear(&mut self, pools: &mut Pools) {
         while let Some((_, id)) = self.leaves.pop_first() {
             self.remove(id, pools);
             self.stats.evicted += 1;

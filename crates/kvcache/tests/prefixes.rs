@@ -4,8 +4,13 @@ use realizar_kvcache::{CacheEvent, Error, KvCache, PAGE_LEN, PageCopy, PageId, S
 
 /// A cache of one group without a window and, if wanted, one with it.
 fn cache(n_pages: usize, window: Option<usize>) -> KvCache {
+    cache_of(n_pages, window, None)
+}
+
+/// As [`cache`], with recurrent states if there are any.
+fn cache_of(n_pages: usize, window: Option<usize>, n_states: Option<usize>) -> KvCache {
     let groups = [(None, n_pages), (window, n_pages)];
-    KvCache::new(&groups[..1 + usize::from(window.is_some())], 64 * PAGE_LEN, true)
+    KvCache::new(&groups[..1 + usize::from(window.is_some())], n_states, 64 * PAGE_LEN, true)
 }
 
 /// Runs `tokens` as the prompt of a new sequence; returns it and what was cached.
@@ -23,7 +28,7 @@ fn run(cache: &mut KvCache, tokens: &[u32]) -> Result<(SeqPages, usize), Error> 
 /// Grows a sequence, and returns the copies that were made for it.
 fn grow(cache: &mut KvCache, seq: &mut SeqPages, len: usize) -> Result<Vec<PageCopy>, Error> {
     let mut copies = Vec::new();
-    match cache.grow(seq, len, &mut copies) {
+    match cache.grow(seq, len, 1, &mut copies) {
         Ok(()) => cache.copied(&mut copies.clone()),
         Err(error) => {
             cache.shrink(seq, &copies);
@@ -156,8 +161,8 @@ fn copies_that_are_not_made_leave_the_pages_as_they_were() {
     let shared = a.tables()[0].pages().to_vec();
     let mut copies = Vec::new();
     // The first gets a copy of the last page, so the second is alone with it.
-    cache.grow(&mut a, 2 * PAGE_LEN + 1, &mut copies).unwrap();
-    cache.grow(&mut b, 2 * PAGE_LEN + 1, &mut copies).unwrap();
+    cache.grow(&mut a, 2 * PAGE_LEN + 1, 1, &mut copies).unwrap();
+    cache.grow(&mut b, 2 * PAGE_LEN + 1, 1, &mut copies).unwrap();
     assert_eq!((copies.len(), copies[0].from), (1, shared[1]));
     for seq in [&mut a, &mut b] {
         cache.shrink(seq, &copies);
@@ -289,8 +294,18 @@ fn a_window_lets_go_of_what_it_has_passed() {
 /// pages followed by hand: what a sequence reads is what it wrote.
 #[test]
 fn no_page_is_lost_and_none_is_written_by_two() {
-    for (n_pages, window) in [(24, None), (24, Some(40)), (12, Some(70)), (40, Some(PAGE_LEN))] {
-        let mut cache = cache(n_pages, window);
+    let cases = [
+        (24, None, None),
+        (24, Some(40), None),
+        (12, Some(70), None),
+        (40, Some(PAGE_LEN), None),
+        (24, None, Some(40)),
+        (40, Some(40), Some(17)),
+    ];
+    for (n_pages, window, n_states) in cases {
+        let mut cache = cache_of(n_pages, window, n_states);
+        // What a state stands for.
+        let mut states = vec![Vec::new(); n_states.unwrap_or(0)];
         let n_groups = 1 + usize::from(window.is_some());
         let mut memory = vec![vec![[u32::MAX; PAGE_LEN]; n_pages]; n_groups];
         let mut live: Vec<(SeqPages, Vec<u32>)> = Vec::new();
@@ -336,7 +351,8 @@ fn no_page_is_lost_and_none_is_written_by_two() {
                         .map(|i| i as u32 + 1000 * salt + if is_prompt { 0 } else { 500 })
                         .collect();
                     let mut copies = Vec::new();
-                    let grown = cache.grow(seq, tokens.len() + n, &mut copies);
+                    let n_kept = if is_prompt { 1 } else { n.min(5) };
+                    let grown = cache.grow(seq, tokens.len() + n, n_kept, &mut copies);
                     // Copies that fail may have written to some of the new pages.
                     let fails = random(8) == 0;
                     for &PageCopy { group, from, to } in &copies {
@@ -345,8 +361,15 @@ fn no_page_is_lost_and_none_is_written_by_two() {
                             if fails { [u32::MAX; PAGE_LEN] } else { page };
                     }
                     if grown.is_err() || fails {
+                        seq.states().pending().iter().for_each(|(_, id)| {
+                            states[id.0 as usize] = vec![u32::MAX];
+                        });
                         cache.shrink(seq, &copies);
                         continue;
+                    }
+                    let all = [&tokens[..], &more].concat();
+                    for &(pos, id) in seq.states().pending() {
+                        states[id.0 as usize] = all[..pos].to_vec();
                     }
                     cache.copied(&mut copies);
                     for (pos, &token) in (tokens.len()..).zip(&more) {
@@ -362,6 +385,10 @@ fn no_page_is_lost_and_none_is_written_by_two() {
             }
             for (seq, tokens) in &live {
                 assert_eq!(seq.len(), tokens.len());
+                if n_states.is_some() {
+                    let state = seq.states().current().map(|id| &states[id.0 as usize]);
+                    assert_eq!(state, Some(tokens).filter(|tokens| !tokens.is_empty()));
+                }
                 for (group, table) in seq.tables().iter().enumerate() {
                     let first = match group {
                         0 => 0,
@@ -376,8 +403,9 @@ fn no_page_is_lost_and_none_is_written_by_two() {
         }
         assert!(n_cached > 1000, "prompts found {n_cached} tokens");
         live.iter_mut().for_each(|(seq, _)| cache.clear(seq));
-        assert!(cache.pool_stats().all(|s| s.used == s.idle), "{window:?}");
+        let all_stats = |cache: &KvCache| cache.pool_stats().chain(cache.state_stats()).collect::<Vec<_>>();
+        assert!(all_stats(&cache).iter().all(|s| s.used == s.idle), "{window:?}, {n_states:?}");
         cache.clear_prefixes();
-        assert!(cache.pool_stats().all(|s| s.used == 0), "{window:?}: pages are lost");
+        assert!(all_stats(&cache).iter().all(|s| s.used == 0), "{window:?}, {n_states:?}: lost");
     }
 }
