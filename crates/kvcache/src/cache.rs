@@ -10,11 +10,11 @@
 //! one pool of these, each of which holds the states of all such layers.
 
 use crate::pool::{Pools, StatePool};
-use crate::prefix::{NodeId, PrefixTree};
+use crate::prefix::{Place, PrefixTree};
 use crate::state::STATE_STRIDE;
 use crate::{
     BlockTable, CacheEvent, Error, PAGE_LEN, PageId, PagePool, PoolStats, PrefixStats, SeqStates,
-    StateId,
+    StateId, Symbol, Variant,
 };
 
 /// The contents of a page that must be copied before the next step writes to it. The page that is
@@ -34,14 +34,14 @@ pub struct PageCopy {
 pub struct SeqPages {
     tables: Vec<BlockTable>, // [n_groups]
     len: usize,
-    /// Tokens at the front that were run as a prompt, as far as the prefix cache is to know them.
-    prompt: Vec<u32>,
-    /// The page of the prefix cache that the sequence's next page will follow.
-    node: Option<NodeId>,
+    /// Rows at the front that were run as a prompt, as far as the prefix cache is to know them.
+    prompt: Vec<Symbol>,
+    /// Where the sequence's next page will be in the prefix cache.
+    place: Place,
     /// Pages from the front up to that one.
     n_nodes: usize,
     states: SeqStates,
-    /// Tokens of its prompt, as far as it was told of them.
+    /// Rows of its prompt, as far as it was told of them.
     prompt_len: usize,
     /// Positions at ends of pages after which the prefix cache is to have the state; ascending.
     wanted_states: Vec<usize>,
@@ -163,7 +163,7 @@ impl KvCache {
             tables: self.pools.pages.iter().map(table).collect(),
             len: 0,
             prompt: Vec::new(),
-            node: None,
+            place: Place::default(),
             n_nodes: 0,
             states: SeqStates::default(),
             prompt_len: 0,
@@ -173,7 +173,7 @@ impl KvCache {
 
     /// A sequence with the same positions, whose pages are shared until one of both writes.
     pub fn fork(&mut self, seq: &SeqPages) -> SeqPages {
-        if let (Some(tree), Some(node)) = (&mut self.tree, seq.node) {
+        if let (Some(tree), Some(node)) = (&mut self.tree, seq.place.parent) {
             tree.pin(node);
         }
         let tables = seq.tables.iter().zip(&mut self.pools.pages).map(|(table, pool)| {
@@ -185,7 +185,7 @@ impl KvCache {
             tables: tables.collect(),
             len: seq.len,
             prompt: seq.prompt.clone(),
-            node: seq.node,
+            place: seq.place,
             n_nodes: seq.n_nodes,
             states: seq.states.fork(&mut self.pools.states),
             prompt_len: seq.prompt_len,
@@ -193,15 +193,25 @@ impl KvCache {
         }
     }
 
-    /// Gives an empty sequence the pages that the prefix cache has for the beginning of `prompt`,
-    /// up to `max_len` tokens; returns how many tokens they cover.
+    /// Gives an empty sequence, which is of `variant` from now on, the pages that the prefix cache
+    /// has for the beginning of `prompt`, up to `max_len` rows; returns how many rows they cover.
     ///
     /// # Panics
     /// If the sequence is not empty.
-    pub fn adopt(&mut self, seq: &mut SeqPages, prompt: &[u32], max_len: usize) -> usize {
-        assert!(seq.len == 0 && seq.node.is_none(), "a sequence that adopts pages is empty");
+    pub fn adopt(
+        &mut self,
+        seq: &mut SeqPages,
+        variant: Variant,
+        prompt: &[Symbol],
+        max_len: usize,
+    ) -> usize {
+        assert!(
+            seq.len == 0 && seq.place.parent.is_none(),
+            "a sequence that adopts pages is empty"
+        );
         let Some(tree) = &mut self.tree else { return 0 };
-        let found = tree.lookup(prompt, max_len);
+        let found = tree.lookup(variant, prompt, max_len);
+        seq.place.variant = variant;
         seq.prompt_len = prompt.len();
         if self.has_states {
             let last = prompt.len().saturating_sub(1) / PAGE_LEN * PAGE_LEN;
@@ -231,8 +241,8 @@ impl KvCache {
         seq.len = found.len;
         seq.prompt.extend_from_slice(&prompt[..found.len]);
         seq.n_nodes = found.len / PAGE_LEN;
-        seq.node = seq.n_nodes.checked_sub(1).map(|last| found.path[last]);
-        if let Some(node) = seq.node {
+        seq.place.parent = seq.n_nodes.checked_sub(1).map(|last| found.path[last]);
+        if let Some(node) = seq.place.parent {
             tree.pin(node);
         }
         found.len
@@ -418,20 +428,25 @@ impl KvCache {
         self.tree.iter_mut().for_each(PrefixTree::reset);
     }
 
-    /// Notes that keys and values were written for `tokens` after the sequence's positions, as
+    /// Notes that keys and values were written for `rows` after the sequence's positions, as
     /// part of its prompt or not. Full pages of the prompt are stored for other sequences.
-    pub fn written(&mut self, seq: &mut SeqPages, tokens: &[u32], is_prompt: bool) {
+    pub fn written(
+        &mut self,
+        seq: &mut SeqPages,
+        rows: impl ExactSizeIterator<Item = Symbol>,
+        is_prompt: bool,
+    ) {
         let at = seq.len;
-        seq.len += tokens.len();
+        seq.len += rows.len();
         seq.states.commit(&mut self.pools.states);
         let Some(tree) = &mut self.tree else { return };
         if !is_prompt || seq.prompt.len() != at {
             return;
         }
-        seq.prompt.extend_from_slice(tokens);
+        seq.prompt.extend(rows);
         while let Some(page) = seq.prompt[seq.n_nodes * PAGE_LEN..].get(..PAGE_LEN) {
             let idx = seq.n_nodes;
-            let id = tree.insert(seq.node, page, seq.pages(idx), &mut self.pools);
+            let id = tree.insert(seq.place, page, seq.pages(idx), &mut self.pools);
             // Where another sequence has stored the same page, one of both is enough.
             let tables = seq.tables.iter_mut().zip(&mut self.pools.pages);
             for (group, (table, pool)) in tables.enumerate() {
@@ -444,7 +459,7 @@ impl KvCache {
                 }
             }
             tree.pin(id);
-            if let Some(before) = seq.node.replace(id) {
+            if let Some(before) = seq.place.parent.replace(id) {
                 tree.unpin(before);
             }
             seq.n_nodes += 1;
@@ -493,10 +508,10 @@ impl KvCache {
         seq.len = seq.len.min(len);
         seq.prompt.truncate(seq.len);
         while seq.n_nodes * PAGE_LEN > seq.len
-            && let (Some(tree), Some(node)) = (&mut self.tree, seq.node)
+            && let (Some(tree), Some(node)) = (&mut self.tree, seq.place.parent)
         {
-            seq.node = tree.parent(node);
-            seq.node.into_iter().for_each(|parent| tree.pin(parent));
+            seq.place.parent = tree.parent(node);
+            seq.place.parent.into_iter().for_each(|parent| tree.pin(parent));
             tree.unpin(node);
             seq.n_nodes -= 1;
         }
@@ -507,7 +522,8 @@ impl KvCache {
     fn last_state(&self, seq: &SeqPages, len: usize) -> Option<(usize, StateId)> {
         let own = seq.states.last_before(len);
         let tree = self.tree.as_ref();
-        let nodes = std::iter::successors(seq.node, |&id| tree.and_then(|tree| tree.parent(id)));
+        let nodes =
+            std::iter::successors(seq.place.parent, |&id| tree.and_then(|tree| tree.parent(id)));
         let stored = (1..=seq.n_nodes).rev().map(|n| n * PAGE_LEN).zip(nodes);
         let stored = stored
             .filter(|&(end, _)| end <= len)
@@ -521,12 +537,12 @@ impl KvCache {
         let state = seq.states.prompt_end(seq.prompt.len());
         if let Some(tree) = &mut self.tree
             && !rest.is_empty()
-            && !tree.is_covered(seq.node, rest)
+            && !tree.is_covered(seq.place, rest)
             // Without what a window has passed, or a state to go on from, it would serve nobody.
             && seq.pages(seq.n_nodes).all(|page| page.is_some())
             && (state.is_some() || !self.has_states)
         {
-            let id = tree.insert(seq.node, rest, seq.pages(seq.n_nodes), &mut self.pools);
+            let id = tree.insert(seq.place, rest, seq.pages(seq.n_nodes), &mut self.pools);
             if let Some(state) = state {
                 tree.hold_state(id, state, &mut self.pools);
             }
@@ -541,7 +557,7 @@ impl KvCache {
         }
         seq.states.clear(&mut self.pools.states);
         seq.wanted_states.clear();
-        if let (Some(tree), Some(node)) = (&mut self.tree, seq.node.take()) {
+        if let (Some(tree), Some(node)) = (&mut self.tree, seq.place.parent.take()) {
             tree.unpin(node);
         }
         seq.prompt.clear();

@@ -33,6 +33,7 @@ mod layout;
 mod pool;
 mod prefix;
 mod state;
+mod symbol;
 
 pub use block_table::BlockTable;
 pub use cache::{KvCache, PageCopy, SeqPages};
@@ -41,6 +42,7 @@ pub use layout::{GroupSpec, KvLayout, PAGE_ALIGN, PAGE_LEN};
 pub use pool::{PageId, PagePool, PoolStats, StateId};
 pub use prefix::{CacheEvent, PrefixStats};
 pub use state::SeqStates;
+pub use symbol::{Symbol, Variant};
 
 /// Compiles and runs the example of the README.
 #[cfg(doctest)]

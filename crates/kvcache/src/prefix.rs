@@ -1,21 +1,21 @@
-//! The prefix cache: pages of prompts that were run before, found again by their tokens.
+//! The prefix cache: pages of prompts that were run before, found again by their rows.
 //!
-//! A tree whose nodes are pages: a node's tokens follow those of its parent, so the path from the
-//! root spells a prompt. All pages are full but the last of a prompt, which is a leaf. A node holds
+//! A tree for each variant, whose nodes are pages: a node's symbols follow those of its parent, so the
+//! path from the root spells a prompt. All pages are full but the last of a prompt, which is a leaf. A node holds
 //! one page of each layer group; of a group with a sliding window it may have let go of its page,
 //! which then is missing only to prompts that end near by.
-//! Children are sorted by their tokens, so a lookup compares tokens themselves and also finds the
-//! page that agrees in its first few tokens. Leaves that nobody uses are evicted, the least
+//! Children are sorted by their symbols, so a lookup compares these themselves and also finds the
+//! page that agrees in its first few. Leaves that nobody uses are evicted, the least
 //! recently used first.
 //!
 //! A model with recurrent layers goes on only from the end of a node that holds its state there. Such
 //! nodes are few: the ends of prompts, where two prompts parted, and a choice of page boundaries.
-//! Two prompts may then end in the same page, so of siblings one may begin with the tokens of another.
+//! Two prompts may then end in the same page, so of siblings one may begin with all of another.
 //!
 //! The idea of a tree over token pages is that of RadixAttention (Zheng et al., 2023, "SGLang").
 
 use crate::pool::Pools;
-use crate::{PAGE_LEN, PageId, StateId};
+use crate::{PAGE_LEN, PageId, StateId, Symbol, Variant};
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -50,8 +50,9 @@ pub struct PrefixStats {
     pub stateless_tokens: u64,
 }
 
-/// A change of the prefix cache, for who routes requests by it. Hashes are chained: they stand for
-/// a page's tokens and all before them.
+/// A change of the prefix cache, for routers that send requests where their prefixes are. Hashes are
+/// chained: they stand for a page's tokens and all before them. Pages with rows that are not tokens,
+/// and those of other variants than the default, are not told of, as no text leads to them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheEvent {
     /// A page of tokens can be reused from now on.
@@ -81,10 +82,12 @@ struct Held {
 
 #[derive(Debug)]
 struct Node {
+    variant: Variant,
     parent: Option<NodeId>,
-    children: Vec<NodeId>, // sorted by tokens
-    tokens: Box<[u32]>,    // [1..=PAGE_LEN]
-    hash: u64,
+    children: Vec<NodeId>,  // sorted by symbols
+    symbols: Box<[Symbol]>, // [1..=PAGE_LEN]
+    /// None where the page is not told of.
+    hash: Option<u64>,
     pages: Vec<Option<Held>>, // [n_groups]
     /// The recurrent state after its last token.
     state: Option<HeldState>,
@@ -102,12 +105,19 @@ struct HeldState {
 
 impl Node {
     fn is_full(&self) -> bool {
-        self.tokens.len() == PAGE_LEN
+        self.symbols.len() == PAGE_LEN
     }
 
     fn has_all_pages(&self) -> bool {
         self.pages.iter().all(Option::is_some)
     }
+}
+
+/// A place in the tree: below a page, or where a variant's prompts begin.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Place {
+    pub(crate) variant: Variant,
+    pub(crate) parent: Option<NodeId>,
 }
 
 /// The pages that a prompt can begin with.
@@ -131,7 +141,7 @@ pub(crate) struct PrefixTree {
     has_states: bool,
     nodes: Vec<Option<Node>>,
     vacant: Vec<NodeId>,
-    roots: Vec<NodeId>, // sorted by tokens
+    roots: Vec<NodeId>, // sorted by variant and symbols
     /// Nodes without children and pins, by their last use.
     leaves: BTreeSet<(u64, NodeId)>,
     /// Of each group with a window, its pages by their last use.
@@ -144,7 +154,7 @@ pub(crate) struct PrefixTree {
 }
 
 /// How many of the first elements agree.
-fn common_len(a: &[u32], b: &[u32]) -> usize {
+fn common_len(a: &[Symbol], b: &[Symbol]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
@@ -216,20 +226,21 @@ impl PrefixTree {
         window.map_or(0, |w| (len + 1).saturating_sub(w) / PAGE_LEN)
     }
 
-    /// The longest beginning of `tokens`, of at most `max_len`, that every group has the pages for.
-    pub(crate) fn lookup(&mut self, tokens: &[u32], max_len: usize) -> Match {
-        let max_len = max_len.min(tokens.len());
+    /// The longest beginning of `symbols`, of at most `max_len`, that every group has the pages for.
+    pub(crate) fn lookup(&mut self, variant: Variant, symbols: &[Symbol], max_len: usize) -> Match {
+        let max_len = max_len.min(symbols.len());
         let (mut path, mut len) = (Vec::new(), 0);
-        let mut parent = None;
+        let mut place = Place { variant, parent: None };
         while len < max_len {
-            let wanted = &tokens[len..max_len.min(len + PAGE_LEN)];
-            let children = self.children(parent);
-            let at = self.position(parent, wanted);
+            let wanted = &symbols[len..max_len.min(len + PAGE_LEN)];
+            let children = self.children(place.parent);
+            let at = self.position(place, wanted);
             // The neighbours in order are those that agree the longest.
             let near = children[at.saturating_sub(1)..].iter().take(2);
             let agrees = |id: &NodeId| {
                 let node = self.node(*id);
-                (common_len(&node.tokens, wanted), node.has_all_pages(), *id)
+                let n = if node.variant == variant { common_len(&node.symbols, wanted) } else { 0 };
+                (n, node.has_all_pages(), *id)
             };
             let Some((n, _, id)) = near.map(agrees).max().filter(|(n, ..)| *n > 0) else { break };
             path.push(id);
@@ -237,7 +248,7 @@ impl PrefixTree {
             if n < PAGE_LEN {
                 break;
             }
-            parent = Some(id);
+            place.parent = Some(id);
         }
         while len > 0 && !self.is_usable(&path, len) {
             path.pop();
@@ -245,10 +256,10 @@ impl PrefixTree {
         }
         let junction = len;
         if self.has_states {
-            len = self.end_at_state(&mut path, &tokens[..max_len], len);
+            len = self.end_at_state(&mut path, variant, &symbols[..max_len], len);
             self.stats.stateless_tokens += (junction - len) as u64;
         }
-        self.stats.queried_tokens += tokens.len() as u64;
+        self.stats.queried_tokens += symbols.len() as u64;
         self.stats.found_tokens += len as u64;
         *(if len > 0 { &mut self.stats.hits } else { &mut self.stats.misses }) += 1;
         self.touch(&path, len);
@@ -256,22 +267,26 @@ impl PrefixTree {
         Match { len, path, state, junction }
     }
 
-    /// Shortens `path`, which covers `len` of `tokens`, to the last node whose end is among them and
+    /// Shortens `path`, which covers `len` of `symbols`, to the last node whose end is among them and
     /// that holds a state; returns the tokens that it covers then.
-    fn end_at_state(&self, path: &mut Vec<NodeId>, tokens: &[u32], mut len: usize) -> usize {
+    fn end_at_state(
+        &self,
+        path: &mut Vec<NodeId>,
+        variant: Variant,
+        symbols: &[Symbol],
+        mut len: usize,
+    ) -> usize {
         let is_usable = |path: &[NodeId], id: NodeId, len: usize| {
             self.node(id).state.is_some() && self.is_usable(path, len)
         };
         while len > 0 {
             let start = (len - 1) / PAGE_LEN * PAGE_LEN;
             path.truncate(start / PAGE_LEN);
-            let parent = path.last().copied();
+            let place = Place { variant, parent: path.last().copied() };
             // What ends within this page, the longest first.
             for end in (start + 1..=len).rev() {
-                let wanted = &tokens[start..end];
-                let at = self.position(parent, wanted);
-                let found = self.children(parent).get(at).copied();
-                if let Some(id) = found.filter(|&id| *self.node(id).tokens == *wanted) {
+                let wanted = &symbols[start..end];
+                if let Some(id) = self.child(place, self.position(place, wanted), wanted) {
                     path.push(id);
                     if is_usable(path, id, end) {
                         return end;
@@ -386,40 +401,50 @@ impl PrefixTree {
         }
     }
 
-    /// Where `tokens` are or would be among the children of `parent`.
-    fn position(&self, parent: Option<NodeId>, tokens: &[u32]) -> usize {
-        self.children(parent).partition_point(|&id| *self.node(id).tokens < *tokens)
+    /// The index that `symbols` have or would have among the children at a place.
+    fn position(&self, place: Place, symbols: &[Symbol]) -> usize {
+        self.children(place.parent).partition_point(|&id| {
+            let node = self.node(id);
+            (node.variant, &*node.symbols) < (place.variant, symbols)
+        })
     }
 
-    /// Whether a longer page below `parent` serves all that a page of `tokens` would.
-    pub(crate) fn is_covered(&self, parent: Option<NodeId>, tokens: &[u32]) -> bool {
-        let next = self.children(parent).get(self.position(parent, tokens));
+    /// The child of exactly these symbols, if it is at index `at`.
+    fn child(&self, place: Place, at: usize, symbols: &[Symbol]) -> Option<NodeId> {
+        let child = self.children(place.parent).get(at).copied();
+        child.filter(|&id| {
+            let node = self.node(id);
+            node.variant == place.variant && *node.symbols == *symbols
+        })
+    }
+
+    /// Whether a longer page at the same place serves all that a page of `symbols` would.
+    pub(crate) fn is_covered(&self, place: Place, symbols: &[Symbol]) -> bool {
+        let next = self.children(place.parent).get(self.position(place, symbols));
         next.map(|&id| self.node(id)).is_some_and(|node| {
-            node.tokens.len() > tokens.len()
-                && node.tokens.starts_with(tokens)
+            node.symbols.len() > symbols.len()
+                && node.variant == place.variant
+                && node.symbols.starts_with(symbols)
                 && node.has_all_pages()
                 && !self.has_states
         })
     }
 
-    /// The node of `tokens`, a page of them or less, below `parent`, made if there is none. It takes
+    /// The node of `symbols`, a page of them or less, at a place, made if there is none. It takes
     /// hold of the `pages` (one per group, as far as they are there) that it does not have yet.
     pub(crate) fn insert(
         &mut self,
-        parent: Option<NodeId>,
-        tokens: &[u32],
+        place: Place,
+        symbols: &[Symbol],
         pages: impl Iterator<Item = Option<PageId>>,
         pools: &mut Pools,
     ) -> NodeId {
         self.clock += 1;
-        let at = self.position(parent, tokens);
-        let id = match self.children(parent).get(at).copied() {
-            Some(id) if *self.node(id).tokens == *tokens => id,
-            _ => {
-                let removed = self.removes_beginning(parent, at, tokens, pools);
-                self.add(parent, at - usize::from(removed), tokens)
-            }
-        };
+        let at = self.position(place, symbols);
+        let id = self.child(place, at, symbols).unwrap_or_else(|| {
+            let removed = self.removes_beginning(place, at, symbols, pools);
+            self.add(place, at - usize::from(removed), symbols)
+        });
         let node = self.nodes[id.0 as usize].as_mut().expect("found or just made");
         for (group, page) in pages.enumerate() {
             if let (None, Some(page)) = (node.pages[group], page) {
@@ -433,32 +458,41 @@ impl PrefixTree {
         id
     }
 
-    /// Removes the child of `parent` before index `at` if `tokens` begin with its own; returns
-    /// whether they do.
+    /// Removes the child before index `at` if `symbols` begin with its own and it serves no prompt
+    /// that these do not; returns whether it did.
     fn removes_beginning(
         &mut self,
-        parent: Option<NodeId>,
+        place: Place,
         at: usize,
-        tokens: &[u32],
+        symbols: &[Symbol],
         pools: &mut Pools,
     ) -> bool {
-        let before = at.checked_sub(1).map(|i| self.children(parent)[i]);
+        let before = at.checked_sub(1).map(|i| self.children(place.parent)[i]);
         let serves_less = |id: &NodeId| {
-            // A state serves those who part from this text where it is.
-            tokens.starts_with(&self.node(*id).tokens) && self.state(*id).is_none()
+            let node = self.node(*id);
+            // From a state go on those prompts that part from this one where it is.
+            node.variant == place.variant
+                && symbols.starts_with(&node.symbols)
+                && node.state.is_none()
         };
         let begins = before.filter(serves_less);
         begins.into_iter().for_each(|id| self.remove(id, pools));
         begins.is_some()
     }
 
-    fn add(&mut self, parent: Option<NodeId>, at: usize, tokens: &[u32]) -> NodeId {
+    fn add(&mut self, place: Place, at: usize, symbols: &[Symbol]) -> NodeId {
+        let Place { variant, parent } = place;
         let parent_hash = parent.map(|id| self.node(id).hash);
-        let hash = chained_hash(parent_hash, tokens);
+        let tokens: Option<Vec<u32>> = symbols.iter().map(|symbol| symbol.token()).collect();
+        let is_told = variant == Variant::default() && parent_hash != Some(None);
+        let tokens = tokens.filter(|_| is_told);
+        let parent_hash = parent_hash.flatten();
+        let hash = tokens.as_ref().map(|tokens| chained_hash(parent_hash, tokens));
         let node = Node {
+            variant,
             parent,
             children: Vec::new(),
-            tokens: tokens.into(),
+            symbols: symbols.into(),
             hash,
             pages: vec![None; self.windows.len()],
             state: None,
@@ -487,8 +521,8 @@ impl PrefixTree {
         self.leaves.insert((self.clock, id));
         self.stats.nodes += 1;
         self.stats.stored += 1;
-        if self.node(id).is_full() {
-            self.tell(|| CacheEvent::Stored { hash, parent: parent_hash, tokens: tokens.to_vec() });
+        if let (true, Some(hash), Some(tokens)) = (self.node(id).is_full(), hash, tokens) {
+            self.tell(|| CacheEvent::Stored { hash, parent: parent_hash, tokens });
         }
         id
     }
@@ -541,8 +575,8 @@ impl PrefixTree {
         }
         self.vacant.push(id);
         self.stats.nodes -= 1;
-        if node.is_full() {
-            self.tell(|| CacheEvent::Removed { hash: node.hash });
+        if let (true, Some(hash)) = (node.is_full(), node.hash) {
+            self.tell(|| CacheEvent::Removed { hash });
         }
     }
 

@@ -1,6 +1,11 @@
 //! The cache as an engine uses it: what sequences share, what is evicted, and that no page is lost.
 
-use realizar_kvcache::{CacheEvent, Error, KvCache, PAGE_LEN, PageCopy, PageId, SeqPages};
+mod common;
+
+use common::OfTokens;
+use realizar_kvcache::{
+    CacheEvent, Error, KvCache, PAGE_LEN, PageCopy, PageId, SeqPages, Symbol, Variant,
+};
 
 /// A cache of one group without a window and, if wanted, one with it.
 fn cache(n_pages: usize, window: Option<usize>) -> KvCache {
@@ -16,12 +21,12 @@ fn cache_of(n_pages: usize, window: Option<usize>, n_states: Option<usize>) -> K
 /// Runs `tokens` as the prompt of a new sequence; returns it and what was cached.
 fn run(cache: &mut KvCache, tokens: &[u32]) -> Result<(SeqPages, usize), Error> {
     let mut seq = cache.sequence();
-    let cached = cache.adopt(&mut seq, tokens, tokens.len() - 1);
+    let cached = cache.adopt_tokens(&mut seq, tokens, tokens.len() - 1);
     if let Err(error) = grow(cache, &mut seq, tokens.len()) {
         cache.clear(&mut seq);
         return Err(error);
     }
-    cache.written(&mut seq, &tokens[cached..], true);
+    cache.written_tokens(&mut seq, &tokens[cached..], true);
     Ok((seq, cached))
 }
 
@@ -89,7 +94,7 @@ fn the_end_of_a_prompt_is_kept_until_a_longer_one_comes() {
         let (mut seq, cached) = run(cache, tokens).unwrap();
         // What is generated is written to the same page and is not part of it.
         grow(cache, &mut seq, tokens.len() + 1).unwrap();
-        cache.written(&mut seq, &[77], false);
+        cache.written_tokens(&mut seq, &[77], false);
         cache.clear(&mut seq);
         assert_eq!(cached, want_cached, "{} tokens", tokens.len());
         let stats = cache.prefix_stats();
@@ -120,7 +125,7 @@ fn the_end_of_a_prompt_that_a_window_has_passed_is_not_kept() {
         let (mut seq, _) = run(&mut cache, &tokens).unwrap();
         for len in tokens.len()..tokens.len() + n_generated {
             grow(&mut cache, &mut seq, len + 1).unwrap();
-            cache.written(&mut seq, &[77], false);
+            cache.written_tokens(&mut seq, &[77], false);
         }
         cache.clear(&mut seq);
         cache.prefix_stats().nodes
@@ -134,7 +139,7 @@ fn a_page_that_is_shared_is_copied_before_it_is_written() {
     let first = prompt(2 * PAGE_LEN, 1);
     let (a, _) = run(&mut cache, &first).unwrap();
     let mut b = cache.sequence();
-    assert_eq!(cache.adopt(&mut b, &first, first.len() - 1), 2 * PAGE_LEN - 1);
+    assert_eq!(cache.adopt_tokens(&mut b, &first, first.len() - 1), 2 * PAGE_LEN - 1);
     assert_eq!(b.tables()[0].pages(), a.tables()[0].pages());
     let copies = grow(&mut cache, &mut b, 2 * PAGE_LEN).unwrap();
     let (from, to) = (a.tables()[0].pages()[1], b.tables()[0].pages()[1]);
@@ -145,7 +150,7 @@ fn a_page_that_is_shared_is_copied_before_it_is_written() {
 
     // A fork shares even what no prefix cache knows.
     let mut c = cache.fork(&b);
-    cache.written(&mut c, &[], false);
+    cache.written_tokens(&mut c, &[], false);
     let copies = grow(&mut cache, &mut c, 2 * PAGE_LEN).unwrap();
     assert_eq!(copies.len(), 1);
     assert_eq!(copies[0].from, to);
@@ -204,7 +209,7 @@ fn a_page_that_an_eviction_leaves_to_one_needs_no_copy() {
     let (mut seq, _) = run(&mut cache, &tokens).unwrap();
     cache.clear(&mut seq);
     // Nothing is free for a copy of the last page, which only the prefix cache has beside it.
-    assert_eq!(cache.adopt(&mut seq, &tokens, tokens.len()), tokens.len());
+    assert_eq!(cache.adopt_tokens(&mut seq, &tokens, tokens.len()), tokens.len());
     let copies = grow(&mut cache, &mut seq, 2 * PAGE_LEN).unwrap();
     assert_eq!((copies, used(&cache)), (vec![], vec![(2, 0)]));
 }
@@ -219,7 +224,7 @@ fn two_that_ran_the_same_prompt_keep_one_copy() {
     }
     assert_eq!(used(&cache), [(6, 0)]);
     for seq in &mut seqs {
-        cache.written(seq, &tokens, true);
+        cache.written_tokens(seq, &tokens, true);
     }
     assert_eq!(used(&cache), [(4, 0)]);
     assert_eq!(seqs[0].tables()[0].pages()[..2], seqs[1].tables()[0].pages()[..2]);
@@ -240,7 +245,7 @@ fn the_least_recently_used_leaf_goes_first() {
     cache.clear(&mut seq);
     let cached = |cache: &mut KvCache, salt| {
         let mut seq = cache.sequence();
-        let n = cache.adopt(&mut seq, &prompt(2 * PAGE_LEN, salt), usize::MAX);
+        let n = cache.adopt_tokens(&mut seq, &prompt(2 * PAGE_LEN, salt), usize::MAX);
         cache.clear(&mut seq);
         n
     };
@@ -283,11 +288,42 @@ fn a_window_lets_go_of_what_it_has_passed() {
     let (mut other, _) = run(&mut cache, &prompt(4 * PAGE_LEN, 2)).unwrap();
     cache.clear(&mut other);
     let mut seq = cache.sequence();
-    let cached = cache.adopt(&mut seq, &tokens, usize::MAX);
+    let cached = cache.adopt_tokens(&mut seq, &tokens, usize::MAX);
     assert_eq!(cached, 4 * PAGE_LEN);
     let tables = seq.tables();
     assert_eq!((tables[0].first_page(), tables[0].pages().len()), (0, 4));
     assert_eq!((tables[1].first_page(), tables[1].pages().len()), (3, 1));
+}
+
+#[test]
+fn rows_of_embeddings_are_found_by_their_content() {
+    let mut cache = cache(32, None);
+    cache.keep_events();
+    let symbols = |n_tokens: usize, content: u8| -> Vec<Symbol> {
+        let image = (0..2 * PAGE_LEN).map(|i| Symbol::embedded([content; 32], i));
+        let before = prompt(n_tokens, 1).into_iter().map(Symbol::from);
+        before.chain(image).chain(prompt(9, 2).into_iter().map(Symbol::from)).collect()
+    };
+    let run = |cache: &mut KvCache, variant, symbols: &[Symbol]| {
+        let mut seq = cache.sequence();
+        let cached = cache.adopt(&mut seq, Variant(variant), symbols, symbols.len() - 1);
+        grow(cache, &mut seq, symbols.len()).unwrap();
+        cache.written(&mut seq, symbols[cached..].iter().copied(), true);
+        cache.clear(&mut seq);
+        cached
+    };
+    let n = 40 + 2 * PAGE_LEN + 9;
+    assert_eq!(run(&mut cache, 0, &symbols(40, 1)), 0);
+    assert_eq!(run(&mut cache, 0, &symbols(40, 1)), n - 1, "the same content");
+    assert_eq!(run(&mut cache, 0, &symbols(40, 2)), 40, "other content behind the same text");
+    assert_eq!(run(&mut cache, 0, &symbols(41, 1)), 40, "the same content elsewhere");
+    // Another variant shares nothing, and has a cache of its own.
+    assert_eq!([7, 7, 8].map(|variant| run(&mut cache, variant, &symbols(40, 1))), [0, n - 1, 0]);
+    assert_eq!(run(&mut cache, 0, &symbols(40, 1)), n - 1);
+    // Only the page of tokens alone is told of.
+    assert_eq!(cache.take_events().len(), 1);
+    cache.clear_prefixes();
+    assert_eq!(used(&cache), [(0, 0)]);
 }
 
 /// Many sequences, begun, grown, forked, cut and ended in a fixed random order, with contents of
@@ -321,7 +357,7 @@ fn no_page_is_lost_and_none_is_written_by_two() {
                     let n_common = 20 + 25 * random(5);
                     let tokens = branch(n_common, 1 + random(5 * PAGE_LEN), random(3) as u32);
                     let mut seq = cache.sequence();
-                    let cached = cache.adopt(&mut seq, &tokens, tokens.len() - 1);
+                    let cached = cache.adopt_tokens(&mut seq, &tokens, tokens.len() - 1);
                     n_cached += cached;
                     live.push((seq, tokens[..cached].to_vec()));
                 }
@@ -378,7 +414,7 @@ fn no_page_is_lost_and_none_is_written_by_two() {
                             memory[page as usize][idx] = token;
                         }
                     }
-                    cache.written(seq, &more, is_prompt);
+                    cache.written_tokens(seq, &more, is_prompt);
                     tokens.extend(more);
                 }
                 _ => {}
@@ -403,7 +439,8 @@ fn no_page_is_lost_and_none_is_written_by_two() {
         }
         assert!(n_cached > 1000, "prompts found {n_cached} tokens");
         live.iter_mut().for_each(|(seq, _)| cache.clear(seq));
-        let all_stats = |cache: &KvCache| cache.pool_stats().chain(cache.state_stats()).collect::<Vec<_>>();
+        let all_stats =
+            |cache: &KvCache| cache.pool_stats().chain(cache.state_stats()).collect::<Vec<_>>();
         assert!(all_stats(&cache).iter().all(|s| s.used == s.idle), "{window:?}, {n_states:?}");
         cache.clear_prefixes();
         assert!(all_stats(&cache).iter().all(|s| s.used == 0), "{window:?}, {n_states:?}: lost");

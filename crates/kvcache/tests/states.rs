@@ -1,5 +1,8 @@
 //! Recurrent states: where prompts go on from, which states are kept and which are given back.
 
+mod common;
+
+use common::OfTokens;
 use realizar_kvcache::{Error, KvCache, PAGE_LEN, SeqPages};
 
 fn cache(n_states: usize) -> KvCache {
@@ -18,7 +21,7 @@ fn branch(n_common: usize, n: usize, salt: u32) -> Vec<u32> {
 /// Runs a prompt in steps of `step` tokens; returns its sequence and the tokens that were cached.
 fn run(cache: &mut KvCache, tokens: &[u32], step: usize) -> (SeqPages, usize) {
     let mut seq = cache.sequence();
-    let cached = cache.adopt(&mut seq, tokens, tokens.len() - 1);
+    let cached = cache.adopt_tokens(&mut seq, tokens, tokens.len() - 1);
     prefill(cache, &mut seq, tokens, step);
     (seq, cached)
 }
@@ -34,7 +37,7 @@ fn extend(cache: &mut KvCache, seq: &mut SeqPages, tokens: &[u32], n_states: usi
     let mut copies = Vec::new();
     cache.grow(seq, seq.len() + tokens.len(), n_states, &mut copies).unwrap();
     cache.copied(&mut copies);
-    cache.written(seq, tokens, prompt);
+    cache.written_tokens(seq, tokens, prompt);
 }
 
 /// Runs a prompt and an answer of three tokens, and ends; returns what was cached.
@@ -78,7 +81,7 @@ fn a_shared_beginning_gets_a_state_where_prompts_part() {
     let mut cache = self::cache(64);
     let tokens = branch(561, 700, 1);
     let mut first = cache.sequence();
-    cache.adopt(&mut first, &tokens, 699);
+    cache.adopt_tokens(&mut first, &tokens, 699);
     cache.note_junction(&mut first, 561);
     prefill(&mut cache, &mut first, &tokens, 8192);
     for salt in 2..16 {
@@ -149,7 +152,7 @@ fn states_are_evicted_alone_and_those_in_use_are_not() {
             continue;
         }
         cache.copied(&mut copies);
-        cache.written(seq, &[token], false);
+        cache.written_tokens(seq, &[token], false);
     }
     held.push(seq);
     held.iter_mut().for_each(|seq| cache.clear(seq));

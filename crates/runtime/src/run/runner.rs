@@ -10,7 +10,8 @@ use crate::backend::{Batch, BatchSeq, Executable, Role, SeqTable};
 use crate::graph::plan::RowLimits;
 use realizar_formats::FileWatch;
 use realizar_kvcache::{
-    BlockTable, CacheEvent, KvCache, KvLayout, PageCopy, PoolStats, PrefixStats, SeqPages,
+    BlockTable, CacheEvent, KvCache, KvLayout, PageCopy, PoolStats, PrefixStats, SeqPages, Symbol,
+    Variant,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -160,7 +161,7 @@ impl Runner {
             vocab_size,
             max_seq_len,
             layout: kv.iter().map(|(layout, _)| layout.to_string()).collect::<Vec<_>>().join(", "),
-            cache: KvCache::new(&groups, max_seq_len, prefixes),
+            cache: KvCache::new(&groups, None, max_seq_len, prefixes),
             seqs: Vec::new(),
             last_steps: Vec::new(),
             n_steps: 0,
@@ -318,7 +319,8 @@ impl Runner {
     /// If the sequence is not empty.
     pub fn adopt(&mut self, id: &SeqId, prompt: &[u32], max_len: usize) -> usize {
         let seq = self.seqs[id.idx].as_mut().expect(LIVES);
-        self.cache.adopt(seq, prompt, max_len)
+        let prompt: Vec<_> = prompt.iter().copied().map(Symbol::from).collect();
+        self.cache.adopt(seq, Variant::default(), &prompt, max_len)
     }
 
     /// What its pages look like, in words.
@@ -430,7 +432,8 @@ impl Runner {
         };
         for chunk in chunks {
             let seq = seqs[chunk.seq.idx].as_mut().expect(LIVES);
-            cache.written(seq, chunk.tokens, chunk.role == Role::Prompt);
+            let symbols = chunk.tokens.iter().copied().map(Symbol::from);
+            cache.written(seq, symbols, chunk.role == Role::Prompt);
         }
         Ok(OutputRows { values, width: self.output_width, first_rows: &self.first_rows })
     }
@@ -484,7 +487,10 @@ impl Runner {
         for chunk in chunks.clone() {
             let seq = seqs[chunk.seq.idx].as_mut().expect(LIVES);
             n_grown += 1;
-            grown = cache.grow(seq, seq.len() + chunk.tokens.len(), copies).map_err(Error::from);
+            // Of generated rows those may be rejected that are drafts, so all states are kept.
+            let n = chunk.tokens.len();
+            let n_states = if chunk.role == Role::Generated { n } else { 1 };
+            grown = cache.grow(seq, seq.len() + n, n_states, copies).map_err(Error::from);
             if grown.is_err() {
                 break;
             }

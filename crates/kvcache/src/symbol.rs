@@ -1,0 +1,67 @@
+//! What tells two rows of a prompt apart, and two ways to compute the same row.
+
+/// What a row of a prompt is made from: a token, or a row of embeddings by its content. Prompts with
+/// the same symbols have the same keys and values, within a [`Variant`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Symbol(u64);
+
+/// Set in the symbols of rows that are not tokens.
+const EMBEDDED: u64 = 1 << 63;
+
+impl Symbol {
+    /// Row `idx` of embeddings whose content has this hash, of a function that is hard to collide.
+    pub fn embedded(content: [u8; 32], idx: usize) -> Self {
+        let word =
+            |i: usize| content[8 * i..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        // Every row is a function of the whole hash: a page of them compares more bits of it than
+        // a row does. The multiplications mix as those of SplitMix64 (Steele et al., 2014).
+        let mut mixed = (idx as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for i in 0..4 {
+            mixed = (mixed ^ word(i)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            mixed ^= mixed >> 31;
+        }
+        Self(mixed | EMBEDDED)
+    }
+
+    /// The token, if it is one.
+    pub fn token(self) -> Option<u32> {
+        u32::try_from(self.0).ok()
+    }
+}
+
+impl From<u32> for Symbol {
+    fn from(token: u32) -> Self {
+        Self(token.into())
+    }
+}
+
+/// Everything beside a prompt that its keys, values and states depend on and that differs between the
+/// sequences of one cache, such as an adapter. Sequences of different variants share nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Variant(pub u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_tell_tokens_rows_and_contents_apart() {
+        let row = |first: u8, last: u8, idx| {
+            let mut content = [7; 32];
+            (content[0], content[31]) = (first, last);
+            Symbol::embedded(content, idx)
+        };
+        assert_eq!(Symbol::from(7).token(), Some(7));
+        assert_eq!(Symbol::from(u32::MAX).token(), Some(u32::MAX));
+        assert_eq!(row(1, 1, 0), row(1, 1, 0));
+        assert_eq!(row(1, 1, 0).token(), None);
+        let mut all: Vec<_> = (0..100).map(|i| row(1, 1, i)).collect();
+        all.extend((2..100).map(|i| row(i, 1, 0)));
+        all.extend((2..100).map(|i| row(1, i, 0)));
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 296);
+    }
+}
