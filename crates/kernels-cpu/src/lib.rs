@@ -54,7 +54,9 @@ mod norm;
 mod packed;
 mod pages;
 mod quantize;
+mod recurrent;
 mod rope;
+mod route;
 mod rows;
 mod team;
 #[cfg(test)]
@@ -87,7 +89,12 @@ pub use packed::{
 };
 pub use pages::Pages;
 pub use quantize::QuantizedRows;
+pub use recurrent::{
+    DeltaInputs, DeltaNet, DeltaScratch, LayerStates, NO_STATE, ShortConv, StateSeq, StateSteps,
+    delta_net, short_conv,
+};
 pub use rope::{RopeStyle, rope, rope_table};
+pub use route::{MAX_EXPERTS, Routing, Scoring, route};
 pub use rows::{Rows, RowsMut};
 pub use team::{Affinity, PerThread, Team};
 #[cfg(target_arch = "aarch64")]

@@ -185,6 +185,11 @@ fn reduce(tier: Tier, what: Reduction, x: &[f32]) -> f64 {
     }
 }
 
+/// The sum of the squares.
+pub(crate) fn sum_of_squares(tier: Tier, x: &[f32]) -> f64 {
+    reduce(tier, Reduction::Squares(0.0), x)
+}
+
 /// `(x - mean) * scale * weight + bias`.
 #[derive(Clone, Copy)]
 struct Affine<'a> {

@@ -1,0 +1,130 @@
+//! Layers that carry a state along a sequence instead of keys and values: short convolutions and the
+//! gated delta rule.
+//!
+//! States lie in slots. A step reads the slot that a sequence goes on from and writes the states after
+//! some of its rows to other slots; it changes none that it reads. Rows of a sequence run one after
+//! the other, so how it is cut into steps shows in no bit.
+
+mod conv;
+mod delta;
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+pub use conv::{ShortConv, short_conv};
+pub use delta::{DeltaInputs, DeltaNet, DeltaScratch, delta_net};
+
+/// In the list of slots to write, a row whose state is not wanted.
+pub const NO_STATE: u32 = u32::MAX;
+
+/// The rows of one sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateSeq {
+    /// Its rows in the batch.
+    pub rows: Range<usize>,
+    /// The slot of the state that they go on from; none at the beginning of a sequence, where the
+    /// state is zero.
+    pub from: Option<u32>,
+}
+
+/// Which slots a step reads and writes.
+#[derive(Clone, Copy, Debug)]
+pub struct StateSteps<'a> {
+    seqs: &'a [StateSeq],
+    writes: &'a [u32], // [n_rows]
+    n_slots: usize,
+}
+
+impl<'a> StateSteps<'a> {
+    /// The sequences of a batch, and for each of its rows the slot that the state after it goes to,
+    /// or [`NO_STATE`].
+    ///
+    /// # Panics
+    /// If rows lie outside the batch or in two sequences, a slot does not exist, is written twice, or
+    /// is both read and written.
+    pub fn new(seqs: &'a [StateSeq], writes: &'a [u32], n_slots: usize) -> Self {
+        let mut end = 0;
+        for seq in seqs {
+            assert!(seq.rows.start >= end && seq.rows.end <= writes.len(), "rows {:?}", seq.rows);
+            assert!(seq.from.is_none_or(|slot| (slot as usize) < n_slots), "slot {:?}", seq.from);
+            end = seq.rows.end;
+        }
+        let written = |from: usize| writes[from..].iter().filter(|&&slot| slot != NO_STATE);
+        for (i, &slot) in writes.iter().enumerate().filter(|&(_, &slot)| slot != NO_STATE) {
+            assert!((slot as usize) < n_slots, "slot {slot} of {n_slots}");
+            assert!(written(i + 1).all(|&other| other != slot), "slot {slot} is written twice");
+            assert!(
+                seqs.iter().all(|seq| seq.from != Some(slot)),
+                "slot {slot} is read and written"
+            );
+        }
+        Self { seqs, writes, n_slots }
+    }
+
+    /// Where the state after a row goes.
+    fn write(&self, row: usize) -> Option<usize> {
+        Some(self.writes[row]).filter(|&slot| slot != NO_STATE).map(|slot| slot as usize)
+    }
+}
+
+/// The part of every slot that belongs to one layer.
+#[derive(Debug)]
+pub struct LayerStates<'a> {
+    /// Start of the layer's part of the first slot.
+    ptr: *mut f32,
+    n_slots: usize,
+    slot_len: usize,
+    len: usize,
+    _data: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: it is an exclusive borrow of f32 elements, of which `read` and `write` give out parts
+// under the conditions of their callers.
+unsafe impl Sync for LayerStates<'_> {}
+
+impl<'a> LayerStates<'a> {
+    /// The `len` elements from `at` on in each slot of `slot_len` elements.
+    ///
+    /// # Panics
+    /// If the slots are not whole, or the part does not lie in a slot.
+    pub fn new(slots: &'a mut [f32], slot_len: usize, at: usize, len: usize) -> Self {
+        assert!(slot_len > 0 && slots.len().is_multiple_of(slot_len), "slots of {slot_len}");
+        assert!(at.checked_add(len).is_some_and(|end| end <= slot_len), "{at} + {len}");
+        let n_slots = slots.len() / slot_len;
+        // The part may begin at the end of the slots only if it is empty.
+        let ptr = slots.as_mut_ptr().wrapping_add(at);
+        Self { ptr, n_slots, slot_len, len, _data: PhantomData }
+    }
+
+    fn check(&self, steps: &StateSteps<'_>, len: usize) {
+        assert!(steps.n_slots <= self.n_slots, "{} slots of {}", steps.n_slots, self.n_slots);
+        assert_eq!(len, self.len, "elements of the layer's state");
+    }
+
+    /// The layer's part of a slot.
+    ///
+    /// # Safety
+    /// Nobody writes to the slot meanwhile.
+    unsafe fn read(&self, slot: u32) -> &[f32] {
+        debug_assert!((slot as usize) < self.n_slots);
+        // SAFETY: the slot exists, as `StateSteps` has checked; the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.ptr.add(slot as usize * self.slot_len), self.len) }
+    }
+
+    /// A range of the layer's part of a slot.
+    ///
+    /// # Safety
+    /// Nobody reads or writes the range meanwhile.
+    #[expect(clippy::mut_from_ref, reason = "disjoint ranges are written by several threads")]
+    unsafe fn write(&self, slot: usize, range: Range<usize>) -> &mut [f32] {
+        assert!(slot < self.n_slots && range.end <= self.len);
+        // SAFETY: the range exists; the caller's promise.
+        unsafe {
+            let start = self.ptr.add(slot * self.slot_len + range.start);
+            std::slice::from_raw_parts_mut(start, range.len())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,222 @@
+//! The choice of experts: from the scores of a router to the experts of each row and their factors.
+
+use crate::{Rows, RowsMut, Team, math};
+
+/// How scores become factors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scoring {
+    /// A softmax over all experts.
+    Softmax,
+    /// A sigmoid of each score (DeepSeek-V3, arXiv:2412.19437).
+    Sigmoid,
+    /// A softmax over the scores of the chosen ones alone.
+    SoftmaxOfChosen,
+}
+
+/// A choice of some experts for each row.
+#[derive(Clone, Copy, Debug)]
+pub struct Routing<'a> {
+    /// How scores become factors.
+    pub scoring: Scoring,
+    /// Experts of a row.
+    pub n_chosen: usize,
+    /// Added to the factors for the choice alone.
+    pub choice_bias: Option<&'a [f32]>, // [n_experts]
+    /// Groups of neighbouring experts, and how many of them are chosen from: those with the largest
+    /// sums of their two best.
+    pub groups: Option<(usize, usize)>,
+    /// Whether factors of a row are divided by their sum.
+    pub normalize: bool,
+    /// Times each factor.
+    pub scale: f32,
+}
+
+/// The most experts of a router, so that a row's work lies on the stack.
+pub const MAX_EXPERTS: usize = 1024;
+
+/// Writes for each row the indices of its experts, ascending, and then their factors. Of equal scores
+/// the expert of the lower index is chosen. A row with a score that is not a number has factors that
+/// are not.
+///
+/// # Panics
+/// If shapes or numbers of experts do not fit each other.
+pub fn route(
+    team: &Team,
+    routing: &Routing<'_>,
+    scores: Rows<'_>, // [n_rows, n_experts]
+    out: RowsMut<'_>, // [n_rows, 2 * n_chosen]
+) {
+    let n_experts = scores.n_cols();
+    let Routing { n_chosen, choice_bias, groups, .. } = *routing;
+    assert!((1..=n_experts).contains(&n_chosen) && n_experts <= MAX_EXPERTS, "{n_experts} experts");
+    assert_eq!(
+        (out.n_rows(), out.n_cols()),
+        (scores.n_rows(), 2 * n_chosen),
+        "shape of the routes"
+    );
+    assert!(choice_bias.is_none_or(|bias| bias.len() == n_experts), "biases of the choice");
+    if let Some((n_groups, n_open)) = groups {
+        let fits = n_groups > 0 && n_experts.is_multiple_of(n_groups) && n_open <= n_groups;
+        assert!(fits && n_open * (n_experts / n_groups) >= n_chosen, "{n_groups} groups");
+    }
+    team.for_each_row_mut(out, 16, |row, out, _thread| route_row(routing, scores.row(row), out));
+}
+
+fn route_row(routing: &Routing<'_>, scores: &[f32], out: &mut [f32]) {
+    let n = scores.len();
+    let mut factors = [0.0; MAX_EXPERTS];
+    let factors = &mut factors[..n];
+    match routing.scoring {
+        Scoring::Softmax => softmax(scores, factors),
+        Scoring::Sigmoid => {
+            factors.iter_mut().zip(scores).for_each(|(f, &s)| *f = math::sigmoid(s));
+        }
+        Scoring::SoftmaxOfChosen => factors.copy_from_slice(scores),
+    }
+    let mut keys = [0.0; MAX_EXPERTS];
+    let keys = &mut keys[..n];
+    keys.copy_from_slice(factors);
+    if let Some(bias) = routing.choice_bias {
+        keys.iter_mut().zip(bias).for_each(|(key, bias)| *key += bias);
+    }
+    if let Some((n_groups, n_open)) = routing.groups {
+        close_groups(keys, n_groups, n_open);
+    }
+    let (chosen, chosen_factors) = out.split_at_mut(routing.n_chosen);
+    let mut is_chosen = [false; MAX_EXPERTS];
+    for _ in 0..routing.n_chosen {
+        let best = best(keys, &is_chosen[..n]);
+        is_chosen[best] = true;
+    }
+    let indices = (0..n).filter(|&i| is_chosen[i]);
+    for ((i, chosen), factor) in indices.zip(chosen).zip(&mut *chosen_factors) {
+        // Below 2^24, and so exact.
+        (*chosen, *factor) = (i as f32, factors[i]);
+    }
+    if routing.scoring == Scoring::SoftmaxOfChosen {
+        let mut raw = [0.0; MAX_EXPERTS];
+        let raw = &mut raw[..routing.n_chosen];
+        raw.copy_from_slice(chosen_factors);
+        softmax(raw, chosen_factors);
+    }
+    let sum: f32 = chosen_factors.iter().sum();
+    let factor = if routing.normalize { routing.scale / sum } else { routing.scale };
+    chosen_factors.iter_mut().for_each(|f| *f *= factor);
+    if scores.iter().any(|s| s.is_nan()) {
+        chosen_factors.fill(f32::NAN);
+    }
+}
+
+/// The index of the largest key that is not taken, the first of equals; NaN is smaller than all.
+fn best(keys: &[f32], taken: &[bool]) -> usize {
+    let free = (0..keys.len()).filter(|&i| !taken[i]);
+    let better = |best: usize, i: usize| {
+        if keys[i] > keys[best] || (keys[best].is_nan() && !keys[i].is_nan()) { i } else { best }
+    };
+    free.reduce(better).expect("fewer experts are chosen than there are")
+}
+
+fn softmax(scores: &[f32], out: &mut [f32]) {
+    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    out.iter_mut().zip(scores).for_each(|(out, &s)| *out = math::exp(s - max));
+    let sum: f32 = out.iter().sum();
+    out.iter_mut().for_each(|out| *out /= sum);
+}
+
+/// Leaves only the experts of the best groups to be chosen.
+fn close_groups(keys: &mut [f32], n_groups: usize, n_open: usize) {
+    let len = keys.len() / n_groups;
+    let mut totals = [0.0; MAX_EXPERTS];
+    for (total, group) in totals.iter_mut().zip(keys.chunks_exact(len)) {
+        let mut two = [f32::NEG_INFINITY; 2];
+        for &key in group {
+            if key > two[0] {
+                two = [key, two[0]];
+            } else if key > two[1] {
+                two[1] = key;
+            }
+        }
+        *total = if len == 1 { two[0] } else { two[0] + two[1] };
+    }
+    let mut is_open = [false; MAX_EXPERTS];
+    for _ in 0..n_open {
+        let best = best(&totals[..n_groups], &is_open[..n_groups]);
+        is_open[best] = true;
+    }
+    for (group, keys) in keys.chunks_exact_mut(len).enumerate() {
+        if !is_open[group] {
+            keys.fill(f32::NEG_INFINITY);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Routing<'_> = Routing {
+        scoring: Scoring::Softmax,
+        n_chosen: 2,
+        choice_bias: None,
+        groups: None,
+        normalize: false,
+        scale: 1.0,
+    };
+
+    fn run(routing: &Routing<'_>, scores: &[f32]) -> (Vec<usize>, Vec<f32>) {
+        let mut out = vec![0.0; 2 * routing.n_chosen];
+        let (scores, n) = (Rows::new(scores, 1, scores.len()), out.len());
+        route(&Team::new(1), routing, scores, RowsMut::new(&mut out, 1, n));
+        let (ids, factors) = out.split_at(routing.n_chosen);
+        (ids.iter().map(|&id| id as usize).collect(), factors.to_vec())
+    }
+
+    fn assert_factors(got: &[f32], want: &[f64]) {
+        assert_eq!(got.len(), want.len());
+        for (got, want) in got.iter().zip(want) {
+            assert!((f64::from(*got) - want).abs() < 1e-6, "{got:?} for {want:?}");
+        }
+    }
+
+    #[test]
+    fn scores_become_factors() {
+        // exp of these is 1, 2, 4, 8.
+        let ln2 = std::f32::consts::LN_2;
+        let scores = [0.0, 1.0, 2.0, 3.0].map(|n| n * ln2);
+        let (ids, factors) = run(&PLAIN, &scores);
+        assert_eq!(ids, [2, 3]);
+        assert_factors(&factors, &[4.0 / 15.0, 8.0 / 15.0]);
+        let normalized = Routing { normalize: true, scale: 2.5, ..PLAIN };
+        assert_factors(&run(&normalized, &scores).1, &[2.5 / 3.0, 5.0 / 3.0]);
+        let of_chosen = Routing { scoring: Scoring::SoftmaxOfChosen, ..PLAIN };
+        assert_factors(&run(&of_chosen, &scores).1, &[1.0 / 3.0, 2.0 / 3.0]);
+        let sigmoid = Routing { scoring: Scoring::Sigmoid, ..PLAIN };
+        assert_factors(&run(&sigmoid, &scores).1, &[4.0 / 5.0, 8.0 / 9.0]);
+    }
+
+    #[test]
+    fn a_bias_chooses_and_does_not_weigh() {
+        let bias = [0.0, 9.0, 0.0, 0.0];
+        let biased = Routing { scoring: Scoring::Sigmoid, choice_bias: Some(&bias), ..PLAIN };
+        let (ids, factors) = run(&biased, &[0.0, -2.0, 1.0, 2.0]);
+        assert_eq!(ids, [1, 3]);
+        assert_factors(&factors, &[0.119_202_922, 0.880_797_078]);
+    }
+
+    #[test]
+    fn experts_of_the_best_groups_are_chosen() {
+        // The best expert is in a group whose two best are less than another's.
+        let scores = [5.0, 0.0, 0.0, 0.0, 3.0, 3.0, 1.0, 1.0];
+        let grouped = Routing { scoring: Scoring::Sigmoid, groups: Some((4, 1)), ..PLAIN };
+        assert_eq!(run(&grouped, &scores).0, [4, 5]);
+        let two = Routing { groups: Some((4, 2)), n_chosen: 3, ..grouped };
+        assert_eq!(run(&two, &scores).0, [0, 4, 5]);
+    }
+
+    #[test]
+    fn equal_scores_choose_the_first_and_nan_shows() {
+        assert_eq!(run(&PLAIN, &[1.0; 4]).0, [0, 1]);
+        let (ids, factors) = run(&PLAIN, &[1.0, f32::NAN, 3.0, 2.0]);
+        assert!(ids.iter().all(|&id| id < 4) && factors.iter().all(|f| f.is_nan()));
+    }
+}
