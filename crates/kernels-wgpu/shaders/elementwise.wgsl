@@ -91,6 +91,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
             case 33u: { result = x * params.constants.x; }
             case 34u: { result = params.constants.x * safe_tanh(x / params.constants.x); }
             case 35u: { result = clamp(x, params.constants.x, params.constants.y); }
+            case 36u: { result = x * y; }
             default: { result = activation(op - 16u, x) * y; }
         }
     }

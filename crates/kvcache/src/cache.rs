@@ -68,6 +68,11 @@ impl SeqPages {
         self.len == 0
     }
 
+    /// Wants the state at the last page before the `len`-th row, behind which another prompt differs.
+    fn want_junction(&mut self, len: usize) {
+        self.want_state(self.len, len / PAGE_LEN * PAGE_LEN);
+    }
+
     /// Wants the state after `pos` positions in the prefix cache, if the sequence is at `len` and
     /// has yet to reach it within its prompt.
     fn want_state(&mut self, len: usize, pos: usize) {
@@ -209,19 +214,11 @@ impl KvCache {
             seq.len == 0 && seq.place.parent.is_none(),
             "a sequence that adopts pages is empty"
         );
+        self.expect_prompt(seq, prompt.len());
         let Some(tree) = &mut self.tree else { return 0 };
         let found = tree.lookup(variant, prompt, max_len);
         seq.place.variant = variant;
-        seq.prompt_len = prompt.len();
-        if self.has_states {
-            let last = prompt.len().saturating_sub(1) / PAGE_LEN * PAGE_LEN;
-            let strides = (1..).map(|i| i * STATE_STRIDE).take_while(|&pos| pos < last);
-            // An end in the middle of a page is kept by the sequence, see `clear`.
-            let end = prompt.len() / PAGE_LEN * PAGE_LEN;
-            for pos in strides.chain([last, end, found.junction / PAGE_LEN * PAGE_LEN]) {
-                seq.want_state(found.len, pos);
-            }
-        }
+        seq.want_junction(found.junction);
         if found.len == 0 {
             return 0;
         }
@@ -439,6 +436,9 @@ impl KvCache {
         let at = seq.len;
         seq.len += rows.len();
         seq.states.commit(&mut self.pools.states);
+        if self.has_states && is_prompt && seq.len == seq.prompt_len {
+            seq.states.keep_prompt_end(seq.len, &mut self.pools.states);
+        }
         let Some(tree) = &mut self.tree else { return };
         if !is_prompt || seq.prompt.len() != at {
             return;
@@ -468,15 +468,26 @@ impl KvCache {
                 tree.hold_state(id, state, &mut self.pools);
             }
         }
-        if self.has_states && seq.len == seq.prompt_len && !seq.len.is_multiple_of(PAGE_LEN) {
-            seq.states.keep_prompt_end(seq.len, &mut self.pools.states);
+    }
+
+    /// The sequence's prompt has `len` rows: which of its states are kept follows from that.
+    pub fn expect_prompt(&mut self, seq: &mut SeqPages, len: usize) {
+        seq.prompt_len = len;
+        seq.wanted_states.clear();
+        if self.has_states && self.tree.is_some() {
+            let last = len.saturating_sub(1) / PAGE_LEN * PAGE_LEN;
+            let strides = (1..).map(|i| i * STATE_STRIDE).take_while(|&pos| pos < last);
+            // An end in the middle of a page is kept by the sequence, see `clear`.
+            for pos in strides.chain([last, len / PAGE_LEN * PAGE_LEN]) {
+                seq.want_state(seq.len, pos);
+            }
         }
     }
 
     /// Another prompt has the first `len` tokens of the sequence's: it will want the state there.
     pub fn note_junction(&mut self, seq: &mut SeqPages, len: usize) {
-        if self.has_states {
-            seq.want_state(seq.len, len / PAGE_LEN * PAGE_LEN);
+        if self.has_states && self.tree.is_some() {
+            seq.want_junction(len);
         }
     }
 

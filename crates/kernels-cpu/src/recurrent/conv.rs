@@ -40,7 +40,7 @@ pub fn short_conv(
     conv: &ShortConv<'_>,
     x: Rows<'_>,      // [n_rows, n_channels]
     out: RowsMut<'_>, // [n_rows, n_channels]
-    steps: &StateSteps<'_>,
+    steps: &StateSteps,
     states: &LayerStates<'_>,
 ) {
     let n = x.n_cols();

@@ -105,6 +105,7 @@ impl DeltaScratch {
 ///
 /// # Panics
 /// If the shapes disagree, or `scratch` was made for a smaller team or shorter keys.
+#[expect(clippy::too_many_arguments, reason = "what runs, on what, with which states")]
 #[expect(clippy::needless_pass_by_value, reason = "the view must be exclusive for the call")]
 pub fn delta_net(
     team: &Team,
@@ -112,7 +113,7 @@ pub fn delta_net(
     net: &DeltaNet<'_>,
     inputs: &DeltaInputs<'_>,
     out: RowsMut<'_>, // [n_rows, n_v_heads * v_dim]
-    steps: &StateSteps<'_>,
+    steps: &StateSteps,
     states: &LayerStates<'_>,
     scratch: &DeltaScratch,
 ) {

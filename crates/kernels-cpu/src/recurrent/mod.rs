@@ -28,23 +28,43 @@ pub struct StateSeq {
 }
 
 /// Which slots a step reads and writes.
-#[derive(Clone, Copy, Debug)]
-pub struct StateSteps<'a> {
-    seqs: &'a [StateSeq],
-    writes: &'a [u32], // [n_rows]
+#[derive(Clone, Debug, Default)]
+pub struct StateSteps {
+    seqs: Vec<StateSeq>,
+    writes: Vec<u32>, // [n_rows]
     n_slots: usize,
 }
 
-impl<'a> StateSteps<'a> {
-    /// The sequences of a batch, and for each of its rows the slot that the state after it goes to,
-    /// or [`NO_STATE`].
+impl StateSteps {
+    /// None yet, with room for `max_rows` rows.
+    pub fn with_capacity(max_rows: usize) -> Self {
+        Self {
+            seqs: Vec::with_capacity(max_rows),
+            writes: Vec::with_capacity(max_rows),
+            n_slots: 0,
+        }
+    }
+
+    /// Takes the sequences of a batch, and for each of its rows the slot that the state after it goes
+    /// to, or [`NO_STATE`].
     ///
     /// # Panics
     /// If rows lie outside the batch or in two sequences, a slot does not exist, is written twice, or
     /// is both read and written.
-    pub fn new(seqs: &'a [StateSeq], writes: &'a [u32], n_slots: usize) -> Self {
+    pub fn fill(
+        &mut self,
+        seqs: impl IntoIterator<Item = StateSeq>,
+        writes: impl IntoIterator<Item = u32>,
+        n_slots: usize,
+    ) {
+        self.seqs.clear();
+        self.seqs.extend(seqs);
+        self.writes.clear();
+        self.writes.extend(writes);
+        self.n_slots = n_slots;
+        let Self { seqs, writes, .. } = self;
         let mut end = 0;
-        for seq in seqs {
+        for seq in &*seqs {
             assert!(seq.rows.start >= end && seq.rows.end <= writes.len(), "rows {:?}", seq.rows);
             assert!(seq.from.is_none_or(|slot| (slot as usize) < n_slots), "slot {:?}", seq.from);
             end = seq.rows.end;
@@ -58,7 +78,6 @@ impl<'a> StateSteps<'a> {
                 "slot {slot} is read and written"
             );
         }
-        Self { seqs, writes, n_slots }
     }
 
     /// Where the state after a row goes.
@@ -96,7 +115,7 @@ impl<'a> LayerStates<'a> {
         Self { ptr, n_slots, slot_len, len, _data: PhantomData }
     }
 
-    fn check(&self, steps: &StateSteps<'_>, len: usize) {
+    fn check(&self, steps: &StateSteps, len: usize) {
         assert!(steps.n_slots <= self.n_slots, "{} slots of {}", steps.n_slots, self.n_slots);
         assert_eq!(len, self.len, "elements of the layer's state");
     }

@@ -28,10 +28,12 @@ impl Slots {
 }
 
 /// Rows of one sequence that goes on from `from`, with the states after the rows in `writes`.
-fn steps(n_rows: usize, from: Option<u32>, writes: &[(usize, u32)]) -> (Vec<StateSeq>, Vec<u32>) {
+fn steps(n_rows: usize, from: Option<u32>, writes: &[(usize, u32)]) -> StateSteps {
     let mut slots = vec![NO_STATE; n_rows];
     writes.iter().for_each(|&(row, slot)| slots[row] = slot);
-    (vec![StateSeq { rows: 0..n_rows, from }], slots)
+    let mut steps = StateSteps::with_capacity(n_rows);
+    steps.fill([StateSeq { rows: 0..n_rows, from }], slots, N_SLOTS);
+    steps
 }
 
 fn assert_close(got: &[f32], want: &[f64], what: &str) {
@@ -60,14 +62,14 @@ fn run_conv(
     let (mut from, mut start) = (None, 0);
     for (i, &end) in cuts.iter().enumerate() {
         let n = end - start;
-        let (seqs, writes) = steps(n, from, &[(n - 1, i as u32)]);
+        let steps = steps(n, from, &[(n - 1, i as u32)]);
         short_conv(
             &team,
             tier,
             &conv,
             Rows::new(&x[start * CHANNELS..end * CHANNELS], n, CHANNELS),
             RowsMut::new(&mut out[start * CHANNELS..end * CHANNELS], n, CHANNELS),
-            &StateSteps::new(&seqs, &writes, N_SLOTS),
+            &steps,
             &slots.layer(),
         );
         (from, start) = (Some(i as u32), end);
@@ -215,14 +217,14 @@ impl Case {
             b: Rows::new(&b, n, view(&b)),
         };
         let mut out = vec![0.0; v.len()];
-        let (seqs, writes) = steps(n, from, writes);
+        let steps = steps(n, from, writes);
         delta_net(
             &team,
             tier,
             &self.net(),
             &inputs,
             RowsMut::new(&mut out, n, view(&v)),
-            &StateSteps::new(&seqs, &writes, N_SLOTS),
+            &steps,
             &slots.layer(),
             &DeltaScratch::new(&team, self.k_dim),
         );
@@ -294,6 +296,8 @@ fn sequences_of_a_batch_do_not_meet() {
         b: Rows::new(&b, 4, 2),
     };
     let seqs = [StateSeq { rows: 0..2, from: Some(0) }, StateSeq { rows: 2..4, from: Some(0) }];
+    let mut steps = StateSteps::default();
+    steps.fill(seqs, [NO_STATE, 1, NO_STATE, 2], N_SLOTS);
     let mut out = vec![0.0; 4 * width];
     delta_net(
         &team,
@@ -301,7 +305,7 @@ fn sequences_of_a_batch_do_not_meet() {
         &case.net(),
         &inputs,
         RowsMut::new(&mut out, 4, width),
-        &StateSteps::new(&seqs, &[NO_STATE, 1, NO_STATE, 2], N_SLOTS),
+        &steps,
         &slots.layer(),
         &DeltaScratch::new(&team, 8),
     );
@@ -311,13 +315,11 @@ fn sequences_of_a_batch_do_not_meet() {
 #[test]
 #[should_panic(expected = "slot 3 is read and written")]
 fn a_state_is_not_written_over() {
-    let (seqs, writes) = steps(2, Some(3), &[(1, 3)]);
-    let _ = StateSteps::new(&seqs, &writes, N_SLOTS);
+    steps(2, Some(3), &[(1, 3)]);
 }
 
 #[test]
 #[should_panic(expected = "slot 3 is written twice")]
 fn a_state_has_one_row() {
-    let (seqs, writes) = steps(2, None, &[(0, 3), (1, 3)]);
-    let _ = StateSteps::new(&seqs, &writes, N_SLOTS);
+    steps(2, None, &[(0, 3), (1, 3)]);
 }

@@ -52,6 +52,8 @@ pub enum Elementwise {
     Gated(Activation),
     /// x + y.
     Add,
+    /// x * y.
+    Mul,
     /// x times a constant.
     Scale(f32),
     /// `cap * tanh(x / cap)`.
@@ -75,6 +77,7 @@ impl Elementwise {
             Self::Scale(factor) => (33, [factor, 0.0]),
             Self::Softcap(cap) => (34, [cap, 0.0]),
             Self::Clamp { min, max } => (35, [min, max]),
+            Self::Mul => (36, [0.0; 2]),
         }
     }
 }
@@ -162,6 +165,7 @@ mod tests {
             Elementwise::Act(a) => act(a, x),
             Elementwise::Gated(a) => act(a, x) * y,
             Elementwise::Add => x + y,
+            Elementwise::Mul => x * y,
             Elementwise::Scale(f) => x * f64::from(f),
             Elementwise::Softcap(cap) => f64::from(cap) * (x / f64::from(cap)).tanh(),
             Elementwise::Clamp { min, max } => x.clamp(f64::from(min), f64::from(max)),
@@ -173,6 +177,7 @@ mod tests {
         let acts = Activation::ALL.into_iter();
         let others = [
             Elementwise::Add,
+            Elementwise::Mul,
             Elementwise::Scale(-2.5),
             Elementwise::Softcap(30.0),
             Elementwise::Clamp { min: -3.25, max: 1.5 },

@@ -33,6 +33,8 @@ pub struct Config {
     pub local_rope: Option<Rope>,
     /// Of each layer, the positions that a query sees, itself included.
     pub windows: Vec<Option<usize>>, // [n_layers]
+    /// Of each layer, what it has instead of attention; empty where all layers attend.
+    pub recurrent: Vec<Option<Recurrent>>, // [n_layers]
     /// Factor on attention scores.
     pub attn_scale: f32,
     /// Whether the factor of layer `l` is also divided by `l + 1`.
@@ -53,6 +55,29 @@ pub struct Config {
     pub ffn_bias: Bias,
     /// Whether the head is the embedding, when the file says.
     pub tied_head: Option<bool>,
+}
+
+/// A layer that carries a state along the sequence instead of keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recurrent {
+    /// A gated convolution over `n_taps` positions.
+    ShortConv {
+        /// Positions that an element depends on.
+        n_taps: usize,
+    },
+    /// Linear attention by the gated delta rule.
+    DeltaNet {
+        /// Heads of keys and queries.
+        n_k_heads: usize,
+        /// Heads of values, a multiple.
+        n_v_heads: usize,
+        /// Columns of a key.
+        k_dim: usize,
+        /// Columns of a value.
+        v_dim: usize,
+        /// Positions that the convolution before it sees.
+        n_taps: usize,
+    },
 }
 
 /// Which keys of config.json a family's class in transformers reads, where classes differ.
@@ -78,6 +103,11 @@ impl Config {
     /// Columns of the keys, and of the values.
     pub fn kv_dim(&self) -> usize {
         self.n_kv_heads * self.head_dim
+    }
+
+    /// What layer `l` has instead of attention.
+    pub fn recurrent(&self, l: usize) -> Option<Recurrent> {
+        self.recurrent.get(l).copied().flatten()
     }
 
     /// The attention of layer `l`.
@@ -123,6 +153,7 @@ impl Config {
             rope: Rope::from_hf(s, &keys.rope, head_dim, max_seq_len)?,
             local_rope: None,
             windows: Vec::new(),
+            recurrent: Vec::new(),
             attn_scale: 1.0 / (head_dim as f32).sqrt(),
             attn_scale_by_layer: false,
             qk_norm: false,
@@ -171,7 +202,7 @@ impl Config {
             hidden_dim: uniform("feed_forward_length")?,
             n_layers: s.usize("block_count")?,
             n_heads,
-            n_kv_heads: s.opt_uniform("attention.head_count_kv")?.unwrap_or(n_heads),
+            n_kv_heads: s.opt_uniform_nonzero("attention.head_count_kv")?.unwrap_or(n_heads),
             head_dim,
             vocab_size: s.vocab_size()?,
             max_seq_len,
@@ -179,6 +210,7 @@ impl Config {
             rope: Rope::from_gguf(s, head_dim, max_seq_len)?,
             local_rope: None,
             windows: Vec::new(),
+            recurrent: Vec::new(),
             attn_scale: 1.0 / (head_dim as f32).sqrt(),
             attn_scale_by_layer: false,
             qk_norm: false,

@@ -50,6 +50,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         rope: Rope { theta: 0.0, rotary_dim: 0, scaling: RopeScaling::None },
         local_rope: None,
         windows: Vec::new(),
+        recurrent: Vec::new(),
         attn_scale: if scaled { 1.0 / (head_dim as f32).sqrt() } else { 1.0 },
         attn_scale_by_layer: s.bool_or("scale_attn_by_inverse_layer_idx", false)?,
         qk_norm: false,

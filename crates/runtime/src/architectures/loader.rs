@@ -324,6 +324,93 @@ impl<'a> WeightLoader<'a> {
         Ok(NormWeights { weight, bias, len })
     }
 
+    /// The vector of a normalization that is stored as it is, also where the others are offsets.
+    ///
+    /// # Errors
+    /// If it is missing, or of another length or an unusable type.
+    pub fn plain_norm(&mut self, name: impl Into<Name>, len: usize) -> Result<NormWeights, Error> {
+        let weight = Some(self.vector(name, len)?);
+        Ok(NormWeights { weight, bias: None, len })
+    }
+
+    /// A vector of `len` numbers, each passed through `f`.
+    ///
+    /// # Errors
+    /// If it is missing, or of another length or an unusable type.
+    pub fn vector_map(
+        &mut self,
+        name: impl Into<Name>,
+        len: usize,
+        f: impl Fn(f32) -> f32,
+    ) -> Result<WeightId, Error> {
+        let id = self.vector(name, len)?;
+        if let WeightData::Vector(values) = &mut self.data[id.idx()] {
+            values.iter_mut().for_each(|x| *x = f(*x));
+        }
+        Ok(id)
+    }
+
+    /// The bias of a linear or a convolution that is an operand of its own.
+    ///
+    /// # Errors
+    /// If it is missing, or of another length or an unusable type.
+    pub fn bias_vector(&mut self, name: impl Into<Name>, len: usize) -> Result<WeightId, Error> {
+        let name = name.into();
+        let tensor = self.require(name, "bias")?;
+        self.check_shape(&tensor, &[len])?;
+        self.add_vector(name, "bias", &tensor)
+    }
+
+    /// The weights of a convolution over rows, `[channels, n_taps]` or `[channels, 1, n_taps]` in the
+    /// file, as a vector of `[n_taps, channels]`.
+    ///
+    /// # Errors
+    /// If it is missing, or of another shape or an unusable type.
+    pub fn taps(
+        &mut self,
+        name: impl Into<Name>,
+        n_channels: usize,
+        n_taps: usize,
+    ) -> Result<WeightId, Error> {
+        let name = name.into();
+        let tensor = self.require(name, "weight")?;
+        if tensor.shape != [n_channels, 1, n_taps] {
+            self.check_shape(&tensor, &[n_channels, n_taps])?;
+        }
+        let by_channel = self.vector_of(&tensor, 0.0)?;
+        let tap = |i: usize| by_channel.iter().skip(i).step_by(n_taps);
+        let values = (0..n_taps).flat_map(tap).copied().collect();
+        Ok(self.add(name.to_string(), vec![n_taps, n_channels], WeightData::Vector(values)))
+    }
+
+    /// Two linear layers whose rows the file has in turns, `rows` of one and as many of the other,
+    /// `n` times; their rows are copied.
+    ///
+    /// # Errors
+    /// If the tensor is missing, of another shape or an unusable type, or has a bias.
+    pub fn interleaved_linears(
+        &mut self,
+        name: impl Into<Name>,
+        leaves: [&'static str; 2],
+        (n, rows): (usize, usize),
+        n_in: usize,
+    ) -> Result<[Linear; 2], Error> {
+        let name = name.into();
+        let tensor = self.require(name, "weight")?;
+        self.check_shape(&tensor, &[2 * n * rows, n_in])?;
+        let ty = self.block_type(&tensor)?;
+        let row_bytes = ty.row_bytes(n_in).map_err(|e| self.type_error(&tensor, &e.to_string()))?;
+        let turns: Vec<&[u8]> = tensor.data.chunks_exact((rows * row_bytes).max(1)).collect();
+        Ok([0, 1].map(|i| {
+            let name = Name { leaf: leaves[i], ..name };
+            let data: Vec<u8> =
+                turns.iter().skip(i).step_by(2).flat_map(|turn| turn.iter().copied()).collect();
+            let data = Bytes::from(data);
+            let weight = self.add_matrix(name.to_string(), ty, [n * rows, n_in], data);
+            Linear { weight, bias: None }
+        }))
+    }
+
     /// A linear layer of `n_out` outputs.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ mod gemma;
 mod gemma2;
 mod gemma3;
 mod gpt2;
+mod lfm2;
 mod llama;
 pub mod loader;
 mod olmo;
@@ -19,6 +20,7 @@ mod phi3;
 mod pieces;
 mod qwen2;
 mod qwen3;
+mod qwen35;
 pub mod rope;
 
 pub use output::ModelOutput;
@@ -48,7 +50,7 @@ pub(crate) struct Architecture {
     forward: fn(&mut Build<'_>) -> Result<ValueId, Error>,
 }
 
-static REGISTRY: [&Architecture; 11] = [
+static REGISTRY: [&Architecture; 13] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -60,6 +62,8 @@ static REGISTRY: [&Architecture; 11] = [
     &gpt2::ARCHITECTURE,
     &olmo::ARCHITECTURE,
     &olmo2::ARCHITECTURE,
+    &lfm2::ARCHITECTURE,
+    &qwen35::ARCHITECTURE,
 ];
 
 /// The architectures of GGUF files, as `general.architecture` calls them.

@@ -27,6 +27,12 @@ pub struct Batch {
     pub seqs: Vec<BatchSeq>,
     /// Where the keys and values are, for each key-value group.
     pub groups: Vec<BatchGroup>,
+    /// Of each sequence, the slot of the recurrent state that its rows go on from; none at its
+    /// beginning. Empty for models without such states, as is [`Self::state_writes`].
+    pub state_reads: Vec<Option<u32>>, // [n_seqs]
+    /// Of each row, the slot that the state after it goes to. No slot is written twice, or read
+    /// and written.
+    pub state_writes: Vec<Option<u32>>, // [n_rows]
 }
 
 /// The rows of one sequence.
@@ -71,6 +77,8 @@ impl Batch {
             outputs: Vec::with_capacity(max_rows),
             seqs: Vec::with_capacity(max_rows),
             groups: (0..n_groups).map(|_| BatchGroup::default()).collect(),
+            state_reads: Vec::with_capacity(max_rows),
+            state_writes: Vec::with_capacity(max_rows),
             n_generated: 0,
         }
     }
@@ -92,6 +100,8 @@ impl Batch {
         self.outputs.clear();
         self.seqs.clear();
         self.n_generated = 0;
+        self.state_reads.clear();
+        self.state_writes.clear();
         for group in &mut self.groups {
             group.pages.clear();
             group.tables.clear();

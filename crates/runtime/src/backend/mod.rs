@@ -26,7 +26,7 @@ use crate::graph::plan::Plan;
 use crate::graph::weights::Weights;
 use metrics::DispatchMetrics;
 use realizar_formats::FileWatch;
-use realizar_kvcache::{KvLayout, PageCopy, PageId};
+use realizar_kvcache::{KvLayout, PageCopy, PageId, StateId};
 use std::fmt;
 use std::sync::Arc;
 
@@ -49,6 +49,8 @@ pub struct ExecutableOptions {
     pub arithmetic: Arithmetic,
     /// Of each key-value group, its layout and its number of pages.
     pub kv: Vec<(KvLayout, usize)>,
+    /// Recurrent states that there is room for; 0 for models without.
+    pub n_states: usize,
     /// The most positions of a sequence.
     pub max_seq_len: usize,
     /// Whether to time each operation on a device that it slows down. One that
@@ -113,6 +115,21 @@ pub trait Executable: fmt::Debug + Send {
     /// # Errors
     /// If the device fails.
     fn write_page(&mut self, group: usize, page: PageId, bytes: &[u8]) -> Result<(), Error>;
+
+    /// Bytes of a recurrent state, of all layers on all its devices.
+    fn state_bytes(&self) -> usize;
+
+    /// Appends a recurrent state to `out`, [`Self::state_bytes`] in an order of its own.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn read_state(&mut self, state: StateId, out: &mut Vec<u8>) -> Result<(), Error>;
+
+    /// Fills a recurrent state with what [`Self::read_state`] gave.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn write_state(&mut self, state: StateId, bytes: &[u8]) -> Result<(), Error>;
 
     /// The mapped files that it reads from while it runs, each once.
     fn files(&self) -> Vec<FileWatch>;

@@ -9,7 +9,7 @@ use crate::Error;
 use crate::backend::metrics::DispatchMetrics;
 use crate::backend::{Batch, Executable};
 use realizar_formats::FileWatch;
-use realizar_kvcache::{PageCopy, PageId};
+use realizar_kvcache::{PageCopy, PageId, StateId};
 use std::sync::Arc;
 
 /// The parts of a model, in order.
@@ -62,6 +62,26 @@ impl Executable for Stages {
             let (own, rest) = bytes.split_at(stage.page_bytes(group));
             bytes = rest;
             stage.write_page(group, page, own)
+        })
+    }
+
+    fn state_bytes(&self) -> usize {
+        let rest: usize = self.rest.iter().map(|stage| stage.state_bytes()).sum();
+        self.first.state_bytes() + rest
+    }
+
+    fn read_state(&mut self, state: StateId, out: &mut Vec<u8>) -> Result<(), Error> {
+        self.first.read_state(state, out)?;
+        self.rest.iter_mut().try_for_each(|stage| stage.read_state(state, out))
+    }
+
+    fn write_state(&mut self, state: StateId, bytes: &[u8]) -> Result<(), Error> {
+        let (first, mut bytes) = bytes.split_at(self.first.state_bytes());
+        self.first.write_state(state, first)?;
+        self.rest.iter_mut().try_for_each(|stage| {
+            let (own, rest) = bytes.split_at(stage.state_bytes());
+            bytes = rest;
+            stage.write_state(state, own)
         })
     }
 

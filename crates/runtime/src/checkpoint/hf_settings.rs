@@ -148,6 +148,17 @@ impl HfSettings {
         Ok(self.typed(key, "true or false", Value::as_bool)?.unwrap_or(default))
     }
 
+    /// A list of whole numbers that may be missing.
+    ///
+    /// # Errors
+    /// If it is no list of whole numbers.
+    pub fn opt_usizes(&self, key: &str) -> Result<Option<Vec<usize>>, Error> {
+        self.typed(key, "a list of whole numbers", |v| {
+            let whole = |v: &Value| v.as_u64().and_then(|n| usize::try_from(n).ok());
+            v.as_array()?.iter().map(whole).collect()
+        })
+    }
+
     /// A list of numbers that may be missing.
     ///
     /// # Errors

@@ -145,8 +145,14 @@ fn start_prompts(runs: &mut [Run], runner: &mut Runner) {
         // Rows that the cache had would give no output.
         let reuses =
             runner.keeps_prefixes() && matches!(run.prompt_rows(), Wanted::None | Wanted::Last);
-        if run.seq.is_some() || (reuses && before.iter().any(|other| is_ahead(other, &run.prompt)))
-        {
+        if run.seq.is_some() {
+            continue;
+        }
+        if reuses && let Some(other) = before.iter().find(|other| is_ahead(other, &run.prompt)) {
+            if let Some(seq) = &other.seq {
+                let pairs = other.prompt.iter().zip(&*run.prompt);
+                runner.note_junction(seq, pairs.take_while(|(a, b)| a == b).count());
+            }
             continue;
         }
         let seq = runner.new_sequence();

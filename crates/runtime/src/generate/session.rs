@@ -214,6 +214,8 @@ impl Session {
         let mut cached = runner.truncate(&self.seq, common.min(ids.len() - 1));
         if cached == 0 {
             cached = runner.adopt(&self.seq, ids, ids.len() - 1);
+        } else {
+            runner.expect_prompt(&self.seq, ids.len());
         }
         self.prompt.clear();
         self.prompt.extend_from_slice(&ids[..cached]);

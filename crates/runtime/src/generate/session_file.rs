@@ -57,7 +57,8 @@ impl Session {
             len = runner.adopt(seq, prompt, prompt.len());
         }
         prompt.truncate(len);
-        let Saved { first_pages, pages } = runner.save(seq)?;
+        let Saved { first_pages, mut pages, state } = runner.save(seq)?;
+        pages.extend_from_slice(&state);
         let tokens = prompt.clone();
         let header = Header { version: VERSION, model: fingerprint, tokens, first_pages };
         let header = serde_json::to_vec(&header).map_err(|e| io(e.into()))?;

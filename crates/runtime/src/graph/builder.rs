@@ -5,8 +5,8 @@
 //! before, when its weights are declared.
 
 use super::{
-    Activation, Attention, Graph, KvLayer, LinearPart, Node, Norm, NormKind, Op, Prologue,
-    RopeAngles, RopeStyle, RowDomain, Value, ValueId,
+    Activation, Attention, DeltaNet, Graph, KvLayer, LinearPart, Node, Norm, NormKind, Op,
+    Prologue, RopeAngles, RopeStyle, RowDomain, ShortConv, StatePart, Value, ValueId,
 };
 use crate::graph::weights::{Linear, NormWeights, Weight, WeightId};
 use realizar_kvcache::GroupSpec;
@@ -29,6 +29,25 @@ pub struct AttentionSpec {
     /// A vector with one logit per query head that takes part in the softmax and
     /// adds no value; neither scaled nor capped (gpt-oss, arXiv:2508.10925).
     pub sinks: Option<WeightId>, // [n_heads]
+}
+
+/// What a gated delta rule looks like, apart from its place in the state; see [`DeltaNet`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeltaNetSpec {
+    /// Heads of keys and queries.
+    pub n_k_heads: usize,
+    /// Heads of values.
+    pub n_v_heads: usize,
+    /// Columns of a key.
+    pub k_dim: usize,
+    /// Columns of a value.
+    pub v_dim: usize,
+    /// The order of value heads.
+    pub tiled: bool,
+    /// `-exp(A_log)`.
+    pub decay: WeightId, // [n_v_heads]
+    /// Added to the gate of the decay.
+    pub dt_bias: WeightId, // [n_v_heads]
 }
 
 /// Records a [`Graph`].
@@ -163,6 +182,62 @@ impl GraphBuilder {
         });
         groups[group].n_layers += 1;
         KvLayer { group, layer: groups[group].n_layers - 1 }
+    }
+
+    /// Adds `len` elements to the recurrent state.
+    fn state(&mut self, len: usize) -> StatePart {
+        let start = self.graph.state_len;
+        self.graph.state_len += len;
+        StatePart { start, len }
+    }
+
+    /// A causal convolution of every column with the `n_taps` weights that `taps` has for it.
+    pub fn short_conv(
+        &mut self,
+        x: ValueId,
+        (taps, n_taps): (WeightId, usize), // [n_taps, width of x]
+        bias: Option<WeightId>,
+        act: Option<Activation>,
+    ) -> ValueId {
+        assert!(n_taps > 0, "a convolution has taps");
+        let state = self.state((n_taps - 1) * self.width(x));
+        self.same_shape(Op::ShortConv(ShortConv { taps, n_taps, bias, act, state }), &[x])
+    }
+
+    /// The gated delta rule over `q`, `k` and `v` with the gates `a` and `b`.
+    pub fn delta_net(
+        &mut self,
+        [q, k, v]: [ValueId; 3],
+        [a, b]: [ValueId; 2],
+        spec: &DeltaNetSpec,
+    ) -> ValueId {
+        let &DeltaNetSpec { n_k_heads, n_v_heads, k_dim, v_dim, tiled, decay, dt_bias } = spec;
+        for (x, width) in [
+            (q, n_k_heads * k_dim),
+            (k, n_k_heads * k_dim),
+            (v, n_v_heads * v_dim),
+            (a, n_v_heads),
+            (b, n_v_heads),
+        ] {
+            assert_eq!(self.width(x), width, "width of an input of the delta rule");
+        }
+        let state = self.state(n_v_heads * k_dim * v_dim);
+        let (width, rows) = (self.width(v), self.rows(v));
+        let net = DeltaNet { n_k_heads, n_v_heads, k_dim, v_dim, tiled, decay, dt_bias, state };
+        self.push(Op::DeltaNet(net), &[q, k, v, a, b], width, rows)
+    }
+
+    /// Columns of a value, as a value.
+    pub fn columns(&mut self, x: ValueId, first: usize, width: usize) -> ValueId {
+        assert!(first + width <= self.width(x), "columns of a value");
+        let rows = self.rows(x);
+        self.value(width, rows, Some((x, first)))
+    }
+
+    /// `a * b`, element by element.
+    pub fn mul(&mut self, a: ValueId, b: ValueId) -> ValueId {
+        assert_eq!(self.width(a), self.width(b), "widths of a product");
+        self.same_shape(Op::Mul, &[a, b])
     }
 
     /// The activation of every element.

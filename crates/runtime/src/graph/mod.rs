@@ -15,7 +15,7 @@ mod split;
 pub mod weights;
 
 pub use body::body;
-pub use builder::{AttentionSpec, GraphBuilder};
+pub use builder::{AttentionSpec, DeltaNetSpec, GraphBuilder};
 pub use fuse::{Fusions, fuse};
 pub use split::{Part, split};
 
@@ -173,6 +173,54 @@ pub struct KvLayer {
     pub layer: usize,
 }
 
+/// A layer's part of the recurrent state, in elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatePart {
+    /// Its first element.
+    pub start: usize,
+    /// Its elements.
+    pub len: usize,
+}
+
+/// A causal convolution over few positions, each channel by itself. Its state is the last
+/// `n_taps - 1` rows of its input.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShortConv {
+    /// A vector of `[n_taps, channels]`, those of the oldest row first.
+    pub taps: WeightId,
+    /// Positions that an element depends on.
+    pub n_taps: usize,
+    /// Added to every row, `[channels]`.
+    pub bias: Option<WeightId>,
+    /// Applied to the result.
+    pub act: Option<Activation>,
+    /// Its state.
+    pub state: StatePart,
+}
+
+/// Linear attention by the gated delta rule (arXiv:2412.06464). Its state is a matrix of
+/// `[k_dim, v_dim]` for each value head.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeltaNet {
+    /// Heads of keys and queries; each serves `n_v_heads / n_k_heads` heads of values.
+    pub n_k_heads: usize,
+    /// Heads of values.
+    pub n_v_heads: usize,
+    /// Columns of a key.
+    pub k_dim: usize,
+    /// Columns of a value.
+    pub v_dim: usize,
+    /// Whether value head `h` has key head `h % n_k_heads`; otherwise those of a key head are
+    /// neighbours.
+    pub tiled: bool,
+    /// A vector, `-exp(A_log)` of each value head.
+    pub decay: WeightId, // [n_v_heads]
+    /// A vector, added to the gate of the decay.
+    pub dt_bias: WeightId, // [n_v_heads]
+    /// Its state.
+    pub state: StatePart,
+}
+
 /// An operation. Its inputs and output are the node's.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Op {
@@ -215,11 +263,17 @@ pub enum Op {
     /// Inputs q, k and v. Stores k and v, then attends with q.
     Attention(Attention),
     /// Input x.
+    ShortConv(ShortConv),
+    /// Inputs q, k, v, and for each value head the gates of decay and of writing, `a` and `b`.
+    DeltaNet(DeltaNet),
+    /// Input x.
     Act(Activation),
     /// Inputs gate and up: `act(gate) * up`.
     GatedAct(Activation),
     /// Inputs a and b.
     Add,
+    /// Inputs a and b: the product of their elements.
+    Mul,
     /// Input x, times a constant.
     Scale(f32),
     /// Input x: `cap * tanh(x / cap)`.
@@ -271,6 +325,8 @@ pub struct Graph {
     pub weights: Vec<WeightInfo>,
     /// The groups of layers that share key-value pages.
     pub kv_groups: Vec<GroupSpec>,
+    /// Elements of the recurrent state of a sequence, of all layers; 0 without such layers.
+    pub state_len: usize,
     /// What the graph computes: the logits, `[outputs, vocab_size]`, without the head the
     /// normalized hidden states, `[outputs, dim]`, or of a part that another one follows
     /// the hidden states, `[tokens, dim]`.

@@ -57,6 +57,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Elements of the arena, in f32.
     pub arena_len: usize,
+    /// Elements of a recurrent state, in f32.
+    pub state_len: usize,
     /// Where the rows that come from outside go before the first step, if the
     /// graph has an input; no step fills it.
     pub input: Option<Place>,
@@ -132,6 +134,7 @@ fn works_in_place(op: &Op) -> bool {
             | Op::Softcap(_)
             | Op::Clamp { .. }
             | Op::Add
+            | Op::Mul
     )
 }
 
@@ -230,7 +233,8 @@ pub fn plan(graph: &Graph, limits: RowLimits) -> Plan {
     let made_by = graph.nodes.iter().position(|node| node.output == result);
     let idx = made_by.expect("a node makes the output") - usize::from(outside.is_some());
     let output = steps[idx].output;
-    Plan { steps, arena_len: free.arena_len, input: outside, output, limits }
+    let (arena_len, state_len) = (free.arena_len, graph.state_len);
+    Plan { steps, arena_len, state_len, input: outside, output, limits }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The graph as text: one line per operation, for `inspect --graph` and snapshots.
 
-use super::{Graph, Norm, NormKind, Op, Prologue, RowDomain, ValueId};
+use super::{DeltaNet, Graph, Norm, NormKind, Op, Prologue, RowDomain, ShortConv, ValueId};
 use crate::graph::weights::WeightId;
 use std::fmt;
 
@@ -78,9 +78,18 @@ impl Graph {
                 }
                 text
             }
+            Op::ShortConv(ShortConv { taps, n_taps, bias, act, state: _ }) => {
+                let bias = bias.map_or(String::new(), |bias| format!(" + {}", self.weight(bias)));
+                let act = act.map_or(String::new(), |act| format!(" -> {act:?}"));
+                format!("convolution of {n_taps} rows {}{bias}{act}", self.weight(*taps))
+            }
+            Op::DeltaNet(DeltaNet { n_k_heads, n_v_heads, k_dim, v_dim, .. }) => {
+                format!("gated delta rule, {n_v_heads}/{n_k_heads} heads of {k_dim} by {v_dim}")
+            }
             Op::Act(act) => format!("{act:?}"),
             Op::GatedAct(act) => format!("gated {act:?}"),
             Op::Add => "add".to_owned(),
+            Op::Mul => "mul".to_owned(),
             Op::Scale(factor) => format!("scale {factor}"),
             Op::Softcap(cap) => format!("soft cap {cap}"),
             Op::Clamp { min, max } => format!("clamp {min}..{max}"),

@@ -6,16 +6,19 @@
 //! are recorded again where they are read. A split comes before the fusions, as
 //! each part gets those of its own backend.
 
-use super::{Attention, Graph, LinearPart, Node, Norm, Op, Prologue, RowDomain, Value, ValueId};
+use super::{
+    Attention, DeltaNet, Graph, LinearPart, Node, Norm, Op, Prologue, RowDomain, ShortConv,
+    StatePart, Value, ValueId,
+};
 use crate::Error;
 use crate::graph::weights::{WeightId, Weights};
 
 /// A part of a model: a graph of its own, over some of the model's weights.
 #[derive(Debug, Clone)]
 pub struct Part {
-    /// The part's graph. Its weights and its layers of key-value groups are
-    /// counted anew; its groups are those of the model, without layers where it
-    /// has none of theirs.
+    /// The part's graph. Its weights, its layers of key-value groups and the elements of its
+    /// recurrent state are counted anew; its groups are those of the model, without layers
+    /// where it has none of theirs.
     pub graph: Graph,
     /// Of each weight of the part, its index in the model.
     pub weights: Vec<WeightId>,
@@ -39,7 +42,6 @@ impl Part {
 /// If the graph was not finished, or fused before.
 pub fn split(graph: &Graph, layer: usize) -> Result<(Part, Part), Error> {
     let output = graph.output.expect("a finished graph has an output");
-    assert!(graph.values.iter().all(|v| v.view.is_none()), "a split comes before the fusions");
     let refuse = |reason: String| Err(Error::Split { layer, reason });
     let Some(cut) = graph.nodes.iter().position(|node| node.layer == Some(layer)) else {
         return refuse("there is no such layer".to_owned());
@@ -84,12 +86,12 @@ fn is_cheap(op: &Op) -> bool {
 /// whether a node from there on reads it.
 pub(super) fn needed(graph: &Graph, from: usize, output: ValueId) -> Vec<bool> {
     let mut read = vec![false; graph.values.len()];
-    read[output.idx()] = true;
+    read[graph.root(output).0.idx()] = true;
     let mut needed = vec![false; graph.nodes.len()];
     for (i, node) in graph.nodes.iter().enumerate().rev() {
         needed[i] = read[node.output.idx()];
         if needed[i] && i >= from {
-            node.inputs.iter().for_each(|input| read[input.idx()] = true);
+            node.inputs.iter().for_each(|&input| read[graph.root(input).0.idx()] = true);
         }
     }
     needed
@@ -119,8 +121,8 @@ impl<'a> Extract<'a> {
 
     fn value(&mut self, id: ValueId) -> ValueId {
         let new = ValueId(u32::try_from(self.part.values.len()).expect("fewer than 2^32 values"));
-        let Value { width, rows, view } = self.whole.values[id.idx()];
-        self.part.values.push(Value { width, rows, view });
+        let Value { width, rows, view: _ } = self.whole.values[id.idx()];
+        self.part.values.push(Value { width, rows, view: None });
         self.values[id.idx()] = Some(new);
         new
     }
@@ -139,10 +141,25 @@ impl<'a> Extract<'a> {
             attention.kv.layer = *layers;
             *layers += 1;
         }
-        let made = |id: &ValueId| self.values[id.idx()].expect("made before it is read");
-        let inputs = node.inputs.iter().map(made).collect();
+        if let Op::ShortConv(ShortConv { state, .. }) | Op::DeltaNet(DeltaNet { state, .. }) =
+            &mut op
+        {
+            *state = StatePart { start: self.part.state_len, len: state.len };
+            self.part.state_len += state.len;
+        }
+        let inputs = node.inputs.iter().map(|&id| self.made(id)).collect();
         let output = self.value(node.output);
         self.part.nodes.push(Node { op, inputs, output, layer: node.layer });
+    }
+
+    /// A value that was made, or columns of one.
+    fn made(&mut self, id: ValueId) -> ValueId {
+        if let (None, Some((of, col))) = (self.values[id.idx()], self.whole.values[id.idx()].view) {
+            let of = self.made(of);
+            let view = self.value(id);
+            self.part.values[view.idx()].view = Some((of, col));
+        }
+        self.values[id.idx()].expect("made before it is read")
     }
 
     fn weight(&mut self, id: WeightId) -> WeightId {
@@ -154,7 +171,7 @@ impl<'a> Extract<'a> {
     }
 
     pub(super) fn finish(mut self, output: ValueId) -> Part {
-        self.part.output = self.values[output.idx()];
+        self.part.output = Some(self.made(output));
         Part { graph: self.part, weights: self.taken }
     }
 }
@@ -187,12 +204,30 @@ fn each_weight(op: &mut Op, change: &mut dyn FnMut(&mut WeightId)) {
             window: _,
             sinks,
         }) => sinks.iter_mut().for_each(change),
+        Op::ShortConv(ShortConv { taps, n_taps: _, bias, act: _, state: _ }) => {
+            change(taps);
+            bias.iter_mut().for_each(change);
+        }
+        Op::DeltaNet(DeltaNet {
+            n_k_heads: _,
+            n_v_heads: _,
+            k_dim: _,
+            v_dim: _,
+            tiled: _,
+            decay,
+            dt_bias,
+            state: _,
+        }) => {
+            change(decay);
+            change(dt_bias);
+        }
         Op::Input
         | Op::RopeTable(_)
         | Op::Rope { .. }
         | Op::Act(_)
         | Op::GatedAct(_)
         | Op::Add
+        | Op::Mul
         | Op::Scale(_)
         | Op::Softcap(_)
         | Op::Clamp { .. }

@@ -97,6 +97,8 @@ impl<'a> OutputRows<'a> {
 /// The keys and values of a sequence, as bytes.
 #[derive(Debug)]
 pub(crate) struct Saved {
+    /// The recurrent state after its last position; empty for models without.
+    pub(crate) state: Vec<u8>,
     /// Of each group, the pages at the front that were given back.
     pub(crate) first_pages: Vec<usize>,
     /// The pages of all groups, in order of position.
@@ -115,6 +117,7 @@ pub struct Runner {
     /// What pages look like, in words.
     layout: String,
     cache: KvCache,
+    has_states: bool,
     seqs: Vec<Option<SeqPages>>,
     /// Of each sequence, the last step that it had a chunk in.
     last_steps: Vec<u64>, // [n_seqs]
@@ -131,7 +134,7 @@ const LIVES: &str = "a sequence lives as long as its id";
 
 impl Runner {
     /// A runner without sequences for an executable with this output of so many columns, over
-    /// pages of these layouts and numbers, which keeps the pages of prompts for others when
+    /// pages of these layouts and numbers and so many recurrent states, which keeps the pages of prompts for others when
     /// `prefixes` says so.
     pub(crate) fn new(
         executable: Box<dyn Executable>,
@@ -139,7 +142,7 @@ impl Runner {
         (output, output_width): (ModelOutput, usize),
         vocab_size: usize,
         max_seq_len: usize,
-        kv: &[(KvLayout, usize)],
+        (kv, n_states): (&[(KvLayout, usize)], Option<usize>),
         prefixes: bool,
     ) -> Self {
         let mut batch = Batch::with_capacity(limits.tokens, kv.len());
@@ -161,7 +164,8 @@ impl Runner {
             vocab_size,
             max_seq_len,
             layout: kv.iter().map(|(layout, _)| layout.to_string()).collect::<Vec<_>>().join(", "),
-            cache: KvCache::new(&groups, None, max_seq_len, prefixes),
+            cache: KvCache::new(&groups, n_states, max_seq_len, prefixes),
+            has_states: n_states.is_some(),
             seqs: Vec::new(),
             last_steps: Vec::new(),
             n_steps: 0,
@@ -323,6 +327,18 @@ impl Runner {
         self.cache.adopt(seq, Variant::default(), &prompt, max_len)
     }
 
+    /// The prompt that the sequence's next rows belong to has `len` tokens in all.
+    pub fn expect_prompt(&mut self, id: &SeqId, len: usize) {
+        let seq = self.seqs[id.idx].as_mut().expect(LIVES);
+        self.cache.expect_prompt(seq, len);
+    }
+
+    /// Another prompt will begin with the first `len` tokens of the sequence's.
+    pub fn note_junction(&mut self, id: &SeqId, len: usize) {
+        let seq = self.seqs[id.idx].as_mut().expect(LIVES);
+        self.cache.note_junction(seq, len);
+    }
+
     /// What its pages look like, in words.
     pub(crate) fn layout(&self) -> &str {
         &self.layout
@@ -334,7 +350,10 @@ impl Runner {
     /// If the device fails.
     pub(crate) fn save(&mut self, id: &SeqId) -> Result<Saved, Error> {
         let seq = self.seqs[id.idx].as_ref().expect(LIVES);
-        let mut saved = Saved { first_pages: Vec::new(), pages: Vec::new() };
+        let mut saved = Saved { first_pages: Vec::new(), pages: Vec::new(), state: Vec::new() };
+        if let Some(state) = seq.states().current() {
+            self.executable.read_state(state, &mut saved.state)?;
+        }
         for (group, table) in seq.tables().iter().enumerate() {
             saved.first_pages.push(table.first_page());
             for &page in table.pages() {
@@ -353,7 +372,7 @@ impl Runner {
         &mut self,
         len: usize,
         first_pages: &[usize],
-        mut saved: &[u8],
+        saved: &[u8],
     ) -> Result<Option<SeqId>, Error> {
         self.free_ended();
         let Some(mut seq) = self.cache.place(len, first_pages)? else { return Ok(None) };
@@ -361,9 +380,19 @@ impl Runner {
         let n_bytes = |(group, table): (usize, &BlockTable)| {
             table.pages().len() * executable.page_bytes(group)
         };
-        if seq.tables().iter().enumerate().map(n_bytes).sum::<usize>() != saved.len() {
+        let state = seq.states().current();
+        let state_bytes = state.map_or(0, |_| executable.state_bytes());
+        let page_bytes: usize = seq.tables().iter().enumerate().map(n_bytes).sum();
+        if page_bytes + state_bytes != saved.len() {
             self.cache.clear(&mut seq);
             return Ok(None);
+        }
+        let (mut saved, saved_state) = saved.split_at(page_bytes);
+        if let Some(state) = state
+            && let Err(error) = executable.write_state(state, saved_state)
+        {
+            self.cache.clear(&mut seq);
+            return Err(error);
         }
         for (group, table) in seq.tables().iter().enumerate() {
             for &page in table.pages() {
@@ -487,9 +516,13 @@ impl Runner {
         for chunk in chunks.clone() {
             let seq = seqs[chunk.seq.idx].as_mut().expect(LIVES);
             n_grown += 1;
-            // Of generated rows those may be rejected that are drafts, so all states are kept.
+            // Behind the first of the generated rows whose output is wanted are drafts, which may
+            // be rejected.
             let n = chunk.tokens.len();
-            let n_states = if chunk.role == Role::Generated { n } else { 1 };
+            let n_states = match chunk.role {
+                Role::Generated => chunk.outputs.count(n).max(1),
+                Role::Prompt => 1,
+            };
             grown = cache.grow(seq, seq.len() + n, n_states, copies).map_err(Error::from);
             if grown.is_err() {
                 break;
@@ -507,7 +540,7 @@ impl Runner {
 
     /// Lays the chunks out as rows: generated tokens first, then prompts.
     fn fill_batch<'c>(&mut self, chunks: &(impl Iterator<Item = Chunk<'c>> + Clone)) {
-        let Self { batch, first_rows, seqs, .. } = self;
+        let Self { batch, first_rows, seqs, has_states, .. } = self;
         batch.clear();
         first_rows.clear();
         first_rows.extend(chunks.clone().map(|_| 0));
@@ -533,6 +566,14 @@ impl Runner {
                 Outputs::At(idx) => batch.outputs.extend(idx.iter().map(|&i| row(i))),
             }
             batch.seqs.push(BatchSeq { first_row, n_rows, first_pos: seq.len() });
+            if *has_states {
+                let states = seq.states();
+                batch.state_reads.push(states.current().map(|state| state.0));
+                batch.state_writes.resize(first_row + n_rows, None);
+                for &(pos, state) in states.pending() {
+                    batch.state_writes[first_row + pos - 1 - seq.len()] = Some(state.0);
+                }
+            }
             for (group, table) in batch.groups.iter_mut().zip(seq.tables()) {
                 let start = group.pages.len();
                 group.pages.extend(table.pages().iter().map(|page| page.0));

@@ -20,10 +20,6 @@ fn types() -> impl Iterator<Item = BlockType> {
 /// Writes the model at `from` with every tensor as F32.
 fn write_f32(from: &Path, to: &Path) {
     let gguf = Gguf::open(from).unwrap();
-    let mut writer = GgufWriter::new();
-    for (key, value) in gguf.metadata().iter() {
-        writer.set(key, value.clone()).unwrap();
-    }
     let tensor = |name: &str| {
         let tensor = gguf.tensor(name).unwrap();
         let mut values = vec![0.0; tensor.n_elements()];
@@ -32,6 +28,10 @@ fn write_f32(from: &Path, to: &Path) {
     };
     let tensors: Vec<_> =
         gguf.tensors().iter().map(|info| (&info.name, tensor(&info.name))).collect();
+    let mut writer = GgufWriter::new();
+    for (key, value) in gguf.metadata().iter() {
+        writer.set(key, value.clone()).unwrap();
+    }
     for (name, (shape, data)) in &tensors {
         writer.tensor(name, BlockType::F32, shape, data).unwrap();
     }

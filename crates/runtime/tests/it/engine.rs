@@ -21,7 +21,7 @@ use std::time::Duration;
 
 const CONTEXT: usize = 200;
 
-fn load(name: &str, options: LoadOptions) -> Model {
+pub(crate) fn load(name: &str, options: LoadOptions) -> Model {
     load_on(&CpuBackend::new(Some(2), None).unwrap(), name, options)
 }
 
@@ -30,7 +30,7 @@ fn load_on(backend: &dyn Backend, name: &str, options: LoadOptions) -> Model {
     Model::load(&tiny(name).join("model-f32.gguf"), backend, &options).unwrap()
 }
 
-fn serving(kv_tokens: Option<usize>) -> LoadOptions {
+pub(crate) fn serving(kv_tokens: Option<usize>) -> LoadOptions {
     LoadOptions {
         max_seqs: 8,
         max_outputs: 16,
@@ -40,12 +40,12 @@ fn serving(kv_tokens: Option<usize>) -> LoadOptions {
     }
 }
 
-fn engine(name: &str, kv_tokens: Option<usize>, options: EngineOptions) -> Engine {
+pub(crate) fn engine(name: &str, kv_tokens: Option<usize>, options: EngineOptions) -> Engine {
     Engine::start(load(name, serving(kv_tokens)), options).unwrap()
 }
 
 /// Request `i`: prompts with common beginnings, greedy and seeded.
-fn request(i: usize) -> Request {
+pub(crate) fn request(i: usize) -> Request {
     let shared = [0, 40, 64, 90][i % 4];
     let token = |pos: usize| {
         let salt = if pos < shared { i % 2 } else { i };
@@ -69,7 +69,7 @@ fn request(i: usize) -> Request {
 /// What an answer is compared by.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Answer {
-    ids: Vec<u32>,
+    pub(crate) ids: Vec<u32>,
     text: String,
     logprob_bits: Vec<u32>,
     reason: Option<FinishReason>,

@@ -4,7 +4,7 @@
 use crate::common::other_load::OtherLoad;
 use crate::common::tiny::tiny;
 use realizar_formats::FileWatch;
-use realizar_kvcache::{PageCopy, PageId};
+use realizar_kvcache::{PageCopy, PageId, StateId};
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::backend::{Batch, Executable, Role};
 use realizar_runtime::engine::{
@@ -125,6 +125,18 @@ impl Executable for FaultyExecutable {
 
     fn write_page(&mut self, group: usize, page: PageId, bytes: &[u8]) -> Result<(), Error> {
         self.inner.write_page(group, page, bytes)
+    }
+
+    fn state_bytes(&self) -> usize {
+        self.inner.state_bytes()
+    }
+
+    fn read_state(&mut self, state: StateId, out: &mut Vec<u8>) -> Result<(), Error> {
+        self.inner.read_state(state, out)
+    }
+
+    fn write_state(&mut self, state: StateId, bytes: &[u8]) -> Result<(), Error> {
+        self.inner.write_state(state, bytes)
     }
 
     fn files(&self) -> Vec<FileWatch> {

@@ -4,6 +4,7 @@ use super::linear::{LinearScratch, LinearStep, RoleRows};
 use super::memory::Arena;
 use super::names;
 use super::packed::PackedWeights;
+use super::recurrent::States;
 use crate::Error;
 use crate::backend::metrics::{DispatchMetrics, OpClass};
 use crate::backend::{Arithmetic, Batch, Executable, ExecutableOptions};
@@ -17,7 +18,7 @@ use realizar_kernels_cpu::{
     AttnLimits, AttnParams, AttnScratch, AttnSeq, KvGeometry, KvSlot, Pages, Rows, RowsMut, Team,
     Tier,
 };
-use realizar_kvcache::{KvLayout, PAGE_LEN, PageCopy, PageId};
+use realizar_kvcache::{KvLayout, PAGE_LEN, PageCopy, PageId, StateId};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -49,10 +50,11 @@ pub(super) struct CpuExecutable {
     attention: AttnScratch,
     kv: Vec<KvGroup>,
     slots: Vec<KvSlot>,
+    states: States,
     metrics: Arc<DispatchMetrics>,
 }
 
-fn out_of_memory(option: &'static str, what: &str, n_bytes: usize) -> Error {
+pub(super) fn out_of_memory(option: &'static str, what: &str, n_bytes: usize) -> Error {
     let reason = format!("{what} of {} does not fit in memory", ByteSize::from(n_bytes));
     Error::Option { option, reason }
 }
@@ -115,6 +117,7 @@ impl CpuExecutable {
             linear: LinearScratch::new(&plan, options.arithmetic, &team),
             attention: AttnScratch::new(team.n_threads(), limits),
             slots: Vec::with_capacity(plan.limits.tokens),
+            states: States::new(&plan, options, &team)?,
             kv: kv?,
             team,
             arena,
@@ -171,6 +174,14 @@ impl CpuExecutable {
                 let attention = attention.clone();
                 self.attend(idx, &attention, batch);
             }
+            Op::ShortConv(conv) => {
+                let (on, arena) = ((team, tier), &mut self.arena);
+                self.states.short_conv(on, conv, &self.weights, step, arena, n_rows);
+            }
+            Op::DeltaNet(net) => {
+                let (on, arena) = ((team, tier), &mut self.arena);
+                self.states.delta_net(on, net, &self.weights, step, arena, n_rows);
+            }
             Op::Act(act) => {
                 let x = in_place(&mut self.arena, team, step, n_rows);
                 kernels::activate_in_place(team, tier, names::activation(*act), x);
@@ -185,6 +196,12 @@ impl CpuExecutable {
                 let b = (&step.inputs[1], n_rows);
                 let (a, [b]) = self.arena.borrow((&step.output, n_rows), [b]);
                 kernels::add_in_place(team, tier, a, b);
+            }
+            Op::Mul => {
+                copy_unless_in_place(&mut self.arena, team, step, n_rows);
+                let b = (&step.inputs[1], n_rows);
+                let (a, [b]) = self.arena.borrow((&step.output, n_rows), [b]);
+                kernels::mul_in_place(team, tier, a, b);
             }
             Op::Scale(factor) => {
                 let x = in_place(&mut self.arena, team, step, n_rows);
@@ -269,6 +286,7 @@ impl Executable for CpuExecutable {
             }
             None => assert!(input.is_empty(), "rows for a plan that takes none"),
         }
+        self.states.begin(batch);
         // The clock is read between operations, once for the end of one and the start
         // of the next.
         let started = Instant::now();
@@ -312,6 +330,20 @@ impl Executable for CpuExecutable {
         let KvGroup { page_bytes, memory, .. } = &mut self.kv[group];
         let at = page.0 as usize * *page_bytes;
         memory.as_mut_slice()[at..at + *page_bytes].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn state_bytes(&self) -> usize {
+        self.states.state_bytes()
+    }
+
+    fn read_state(&mut self, state: StateId, out: &mut Vec<u8>) -> Result<(), Error> {
+        self.states.read(state, out);
+        Ok(())
+    }
+
+    fn write_state(&mut self, state: StateId, bytes: &[u8]) -> Result<(), Error> {
+        self.states.write(state, bytes);
         Ok(())
     }
 
@@ -394,6 +426,7 @@ mod tests {
         let options = ExecutableOptions {
             arithmetic: Arithmetic::F32,
             kv: Vec::new(),
+            n_states: 0,
             max_seq_len: 4,
             profile: false,
             packed_files: None,

@@ -6,6 +6,7 @@ mod linear;
 mod memory;
 mod names;
 mod packed;
+mod recurrent;
 
 use crate::Error;
 use crate::backend::MemoryUse;
@@ -84,7 +85,11 @@ impl Backend for CpuBackend {
         let scratch = plan.arena_len.saturating_mul(size_of::<f32>());
         MemoryUse {
             weights,
-            kv: options.kv.iter().map(pool).fold(0, usize::saturating_add),
+            kv: options
+                .kv
+                .iter()
+                .map(pool)
+                .fold(recurrent::n_bytes(plan, options), usize::saturating_add),
             scratch: scratch.saturating_add(linear::scratch_bytes(plan, options.arithmetic)),
         }
     }
@@ -182,13 +187,17 @@ mod tests {
         let options = ExecutableOptions {
             arithmetic: Arithmetic::F32,
             kv: kv.clone(),
+            n_states: 0,
             max_seq_len: 64,
             profile: false,
             packed_files: None,
         };
         let executable = backend.load(plan(&graph, limits), weights, &options).unwrap();
         let output = (ModelOutput::Embeddings, DIM);
-        (Runner::new(executable, limits, output, VOCAB_SIZE, 64, &kv, false), graph.to_string())
+        (
+            Runner::new(executable, limits, output, VOCAB_SIZE, 64, (&kv, None), false),
+            graph.to_string(),
+        )
     }
 
     /// The output at every position of a prompt that is run in chunks.

@@ -34,6 +34,8 @@ pub enum OpClass {
     Rope,
     /// Storing keys and values, and attention.
     Attention,
+    /// Short convolutions and linear attention, which carry a state.
+    Recurrent,
     /// Activation functions, gated or not.
     Activation,
     /// Sums, factors and caps.
@@ -47,12 +49,13 @@ pub enum OpClass {
 
 impl OpClass {
     /// Every class, in the order of their declaration.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Embed,
         Self::Norm,
         Self::Linear,
         Self::Rope,
         Self::Attention,
+        Self::Recurrent,
         Self::Activation,
         Self::Elementwise,
         Self::Select,
@@ -67,8 +70,11 @@ impl OpClass {
             Op::Linear { .. } => Self::Linear,
             Op::RopeTable(_) | Op::Rope { .. } => Self::Rope,
             Op::Attention(_) => Self::Attention,
+            Op::ShortConv(_) | Op::DeltaNet(_) => Self::Recurrent,
             Op::Act(_) | Op::GatedAct(_) => Self::Activation,
-            Op::Add | Op::Scale(_) | Op::Softcap(_) | Op::Clamp { .. } => Self::Elementwise,
+            Op::Add | Op::Mul | Op::Scale(_) | Op::Softcap(_) | Op::Clamp { .. } => {
+                Self::Elementwise
+            }
             Op::SelectRows => Self::Select,
         }
     }
@@ -81,6 +87,7 @@ impl OpClass {
             Self::Linear => "linear",
             Self::Rope => "rope",
             Self::Attention => "attention",
+            Self::Recurrent => "recurrent",
             Self::Activation => "activation",
             Self::Elementwise => "elementwise",
             Self::Select => "select",

@@ -239,6 +239,10 @@ impl Binder<'_> {
                 elementwise(Elementwise::Gated(activation(*act)), x, up)
             }
             Op::Add => elementwise(Elementwise::Add, x, view(&step.inputs[1])),
+            Op::Mul => elementwise(Elementwise::Mul, x, view(&step.inputs[1])),
+            Op::ShortConv(_) | Op::DeltaNet(_) => {
+                unreachable!("recurrent operations were refused before")
+            }
             Op::Scale(factor) => elementwise(Elementwise::Scale(*factor), x, x),
             Op::Softcap(cap) => elementwise(Elementwise::Softcap(*cap), x, x),
             Op::Clamp { min, max } => {

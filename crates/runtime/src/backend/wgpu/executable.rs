@@ -15,7 +15,7 @@ use crate::graph::{Op, RowDomain};
 use realizar_formats::FileWatch;
 use realizar_kernels_wgpu as kernels;
 use realizar_kernels_wgpu::{AttentionScratch, Buffer, Gpu, Kernel, KvLayer, QuantizedRows, Timer};
-use realizar_kvcache::{KvLayout, PageCopy, PageId};
+use realizar_kvcache::{KvLayout, PageCopy, PageId, StateId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -268,6 +268,18 @@ impl Executable for WgpuExecutable {
         layers
             .try_for_each(|(layer, bytes)| layer.write_page(&self.gpu, spec, page.0, bytes))
             .map_err(|e| device_error(&self.name, &e))
+    }
+
+    fn state_bytes(&self) -> usize {
+        0 // no plan that it runs has states
+    }
+
+    fn read_state(&mut self, _state: StateId, _out: &mut Vec<u8>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn write_state(&mut self, _state: StateId, _bytes: &[u8]) -> Result<(), Error> {
+        Ok(())
     }
 
     fn files(&self) -> Vec<FileWatch> {

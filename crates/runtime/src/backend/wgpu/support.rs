@@ -55,6 +55,8 @@ pub(super) fn refusals(
                     reasons.add(format!("attention with heads of {}: {error}", a.head_dim));
                 }
             }
+            Op::ShortConv(_) => reasons.add("short convolutions".to_owned()),
+            Op::DeltaNet(_) => reasons.add("the gated delta rule".to_owned()),
             _ => {}
         }
     }

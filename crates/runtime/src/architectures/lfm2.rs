@@ -1,0 +1,147 @@
+//! lfm2: most layers are gated convolutions over three positions, the others attend with norms on the
+//! heads of Q and K.
+//!
+//! Liquid AI, 2025 (LFM2). An operator is normalized before, and so is the llama feed-forward behind it.
+
+use super::{Architecture, Build};
+use crate::Error;
+use crate::architectures::config::{Config, HfKeys, Recurrent};
+use crate::architectures::loader::Bias;
+use crate::architectures::rope::HfRopeKeys;
+use crate::checkpoint::{GgufSettings, HfSettings};
+use crate::graph::{NormKind, ValueId};
+use serde_json::json;
+
+pub(super) static ARCHITECTURE: Architecture = Architecture {
+    name: "lfm2",
+    hf_model_types: &["lfm2"],
+    hf_names: &[
+        ("final_norm", "model.embedding_norm"),
+        ("attn_norm", "model.layers.{}.operator_norm"),
+        ("ffn_norm", "model.layers.{}.ffn_norm"),
+        ("wo", "model.layers.{}.self_attn.out_proj"),
+        ("q_norm", "model.layers.{}.self_attn.q_layernorm"),
+        ("k_norm", "model.layers.{}.self_attn.k_layernorm"),
+        ("conv_in", "model.layers.{}.conv.in_proj"),
+        ("conv", "model.layers.{}.conv.conv"),
+        ("conv_out", "model.layers.{}.conv.out_proj"),
+        ("w_gate", "model.layers.{}.feed_forward.w1"),
+        ("w_up", "model.layers.{}.feed_forward.w3"),
+        ("w_down", "model.layers.{}.feed_forward.w2"),
+    ],
+    gguf_names: &[
+        ("final_norm", "token_embd_norm"),
+        ("conv_in", "blk.{}.shortconv.in_proj"),
+        ("conv", "blk.{}.shortconv.conv"),
+        ("conv_out", "blk.{}.shortconv.out_proj"),
+    ],
+    ignored: &["rotary_emb.inv_freq"],
+    config_from_hf,
+    config_from_gguf,
+    forward,
+};
+
+fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let s = &s.with_defaults([
+        ("max_position_embeddings", json!(128_000)),
+        ("rms_norm_eps", json!(s.opt_f32("norm_eps")?.unwrap_or(1e-5))),
+        ("tie_word_embeddings", json!(true)),
+    ]);
+    if s.bool_or("conv_bias", false)? {
+        return Err(s.unsupported("biases of convolutions (`conv_bias`)"));
+    }
+    let rope = HfRopeKeys { theta: ("rope_theta", 1e6), ..HfRopeKeys::COMMON };
+    let config = Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?;
+    let n_taps = s.opt_usize("conv_L_cache")?.unwrap_or(3);
+    let attends: Vec<bool> = match s.opt_strs("layer_types")? {
+        Some(types) => {
+            let attends = types.into_iter().map(|ty| match ty {
+                "conv" => Ok(false),
+                "full_attention" => Ok(true),
+                other => Err(s.unsupported(format!("layer type `{other}`"))),
+            });
+            attends.collect::<Result<_, _>>()?
+        }
+        None => match s.opt_usizes("full_attn_idxs")? {
+            Some(idxs) => (0..config.n_layers).map(|l| idxs.contains(&l)).collect(),
+            None => vec![true; config.n_layers],
+        },
+    };
+    if attends.len() != config.n_layers {
+        return Err(s.wrong("layer_types", format!("{} layers", config.n_layers)));
+    }
+    let mut hidden_dim = config.hidden_dim;
+    if s.bool_or("block_auto_adjust_ff_dim", true)? {
+        let multiplier = s.opt_f32("block_ffn_dim_multiplier")?.unwrap_or(1.0);
+        let multiple = s.opt_usize("block_multiple_of")?.unwrap_or(256);
+        if multiple == 0 {
+            return Err(s.wrong("block_multiple_of", "a positive number"));
+        }
+        let adjusted = f64::from(multiplier) * (2 * hidden_dim / 3) as f64;
+        hidden_dim = (adjusted as usize).next_multiple_of(multiple);
+    }
+    Ok(with_layers(Config { hidden_dim, ..config }, n_taps, |l| attends[l]))
+}
+
+fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+    if s.opt_usize("attention.sliding_window")?.is_some_and(|window| window > 0) {
+        return Err(s.unsupported("a sliding window"));
+    }
+    let config = Config::from_gguf(s, NormKind::Rms)?;
+    let n_taps = s.usize("shortconv.l_cache")?;
+    let heads = s.opt_per_layer("attention.head_count_kv")?.unwrap_or_default();
+    if !heads.is_empty() && heads.len() != config.n_layers {
+        let (expected, found) = (config.n_layers.to_string(), heads.len().to_string());
+        return Err(s.wrong("attention.head_count_kv", format!("{expected} layers"), found));
+    }
+    Ok(with_layers(config, n_taps, |l| heads.get(l).is_none_or(|&n| n > 0)))
+}
+
+fn with_layers(config: Config, n_taps: usize, attends: impl Fn(usize) -> bool) -> Config {
+    let conv = Recurrent::ShortConv { n_taps };
+    let recurrent = (0..config.n_layers).map(|l| (!attends(l)).then_some(conv)).collect();
+    Config { recurrent, ..config }
+}
+
+fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+    let c = m.config;
+    let tok_embed = m.tok_embed()?;
+    let mut x = m.graph.embed(&tok_embed, 1.0);
+    let rope = m.rope_table(&c.rope)?;
+    for l in 0..c.n_layers {
+        m.graph.begin_layer(l);
+        let h = m.rms_norm(x, (l, "attn_norm"))?;
+        let o = match c.recurrent(l) {
+            Some(Recurrent::ShortConv { n_taps }) => gated_conv(m, h, l, n_taps)?,
+            _ => {
+                let [q, k, v] = m.qkv(h, l, Bias::None)?;
+                let (q, k) = (m.head_norm(q, (l, "q_norm"))?, m.head_norm(k, (l, "k_norm"))?);
+                let (q, k) = (m.rope(q, rope), m.rope(k, rope));
+                let a = m.graph.attention(q, k, v, &c.attention(l));
+                m.wo(a, l, Bias::None)?
+            }
+        };
+        x = m.graph.add(x, o);
+
+        let h = m.rms_norm(x, (l, "ffn_norm"))?;
+        let f = m.gated_ffn(h, l, Bias::None)?;
+        x = m.graph.add(x, f);
+    }
+    m.graph.end_layers();
+    let x = m.graph.select_rows(x);
+    let h = m.rms_norm(x, "final_norm")?;
+    m.lm_head(h, tok_embed, Bias::None)
+}
+
+/// `conv_out(c * conv(b * x))`, with b, c and x from one stacked matrix.
+fn gated_conv(m: &mut Build<'_>, h: ValueId, l: usize, n_taps: usize) -> Result<ValueId, Error> {
+    let dim = m.config.dim;
+    let parts = [("conv_b", dim), ("conv_c", dim), ("conv_x", dim)];
+    let linears = m.weights.stacked_linears((l, "conv_in"), parts, dim, Bias::None)?;
+    let [b, c, x] = linears.map(|linear| m.graph.linear(h, &linear));
+    let bx = m.graph.mul(b, x);
+    let taps = m.weights.taps((l, "conv"), dim, n_taps)?;
+    let y = m.graph.short_conv(bx, (taps, n_taps), None, None);
+    let y = m.graph.mul(c, y);
+    m.linear(y, (l, "conv_out"), (dim, dim), Bias::None)
+}

@@ -1,0 +1,208 @@
+//! qwen35: three of four layers are linear attention by the gated delta rule behind a short convolution;
+//! the others attend with norms on the heads of Q and K, rotate part of each head, and gate their output.
+//!
+//! Qwen team, 2026 (Qwen3.5); Yang et al., 2024 (Gated Delta Networks, arXiv:2412.06464). GGUF files have
+//! the value heads of one key head apart, transformers' as neighbours.
+
+use super::{Architecture, Build};
+use crate::Error;
+use crate::architectures::config::{Config, HfKeys, Recurrent};
+use crate::architectures::loader::Bias;
+use crate::architectures::rope::HfRopeKeys;
+use crate::checkpoint::{GgufSettings, HfSettings};
+use crate::graph::{Activation, DeltaNetSpec, NormKind, ValueId};
+use serde_json::json;
+
+pub(super) static ARCHITECTURE: Architecture = Architecture {
+    name: "qwen35",
+    hf_model_types: &["qwen3_5_text"],
+    hf_names: &[
+        ("in_qkv", "model.layers.{}.linear_attn.in_proj_qkv"),
+        ("in_z", "model.layers.{}.linear_attn.in_proj_z"),
+        ("in_a", "model.layers.{}.linear_attn.in_proj_a"),
+        ("in_b", "model.layers.{}.linear_attn.in_proj_b"),
+        ("conv", "model.layers.{}.linear_attn.conv1d"),
+        ("decay", "model.layers.{}.linear_attn.A_log"),
+        ("dt", "model.layers.{}.linear_attn.dt_bias"),
+        ("linear_norm", "model.layers.{}.linear_attn.norm"),
+        ("linear_out", "model.layers.{}.linear_attn.out_proj"),
+    ],
+    gguf_names: &[
+        ("ffn_norm", "blk.{}.post_attention_norm"),
+        ("in_qkv", "blk.{}.attn_qkv"),
+        ("in_z", "blk.{}.attn_gate"),
+        ("in_a", "blk.{}.ssm_alpha"),
+        ("in_b", "blk.{}.ssm_beta"),
+        ("conv", "blk.{}.ssm_conv1d"),
+        ("decay", "blk.{}.ssm_a"),
+        ("dt", "blk.{}.ssm_dt"),
+        ("linear_norm", "blk.{}.ssm_norm"),
+        ("linear_out", "blk.{}.ssm_out"),
+    ],
+    ignored: &["rotary_emb.inv_freq"],
+    config_from_hf,
+    config_from_gguf,
+    forward,
+};
+
+/// The keys that the model reads: its rotary embedding takes a part of each head.
+const KEYS: HfKeys =
+    HfKeys { rope: HfRopeKeys { partial: Some(0.25), ..HfRopeKeys::COMMON }, ..HfKeys::COMMON };
+
+fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let s =
+        &s.with_defaults([("max_position_embeddings", json!(32_768)), ("head_dim", json!(256))]);
+    let config = Config::from_hf(s, &KEYS)?;
+    let net = Recurrent::DeltaNet {
+        n_k_heads: s.opt_usize("linear_num_key_heads")?.unwrap_or(16),
+        n_v_heads: s.opt_usize("linear_num_value_heads")?.unwrap_or(32),
+        k_dim: s.opt_usize("linear_key_head_dim")?.unwrap_or(128),
+        v_dim: s.opt_usize("linear_value_head_dim")?.unwrap_or(128),
+        n_taps: s.opt_usize("linear_conv_kernel_dim")?.unwrap_or(4),
+    };
+    check(net).map_err(|reason| s.unsupported(reason))?;
+    if s.bool_or("attention_bias", false)? {
+        return Err(s.unsupported("biases of attention (`attention_bias`)"));
+    }
+    let linear: Vec<bool> = match s.opt_strs("layer_types")? {
+        Some(types) => {
+            let linear = types.into_iter().map(|ty| match ty {
+                "linear_attention" => Ok(true),
+                "full_attention" => Ok(false),
+                other => Err(s.unsupported(format!("layer type `{other}`"))),
+            });
+            linear.collect::<Result<_, _>>()?
+        }
+        None => {
+            let interval = s.opt_usize("full_attention_interval")?.unwrap_or(4).max(1);
+            (1..=config.n_layers).map(|l| !l.is_multiple_of(interval)).collect()
+        }
+    };
+    if linear.len() != config.n_layers {
+        return Err(s.wrong("layer_types", format!("{} layers", config.n_layers)));
+    }
+    let recurrent = linear.into_iter().map(|linear| linear.then_some(net)).collect();
+    Ok(Config { recurrent, ..config })
+}
+
+fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+    if s.opt_usize("nextn_predict_layers")?.is_some_and(|n| n > 0) {
+        return Err(s.unsupported("layers that predict further tokens (`nextn_predict_layers`)"));
+    }
+    let config = Config::from_gguf(s, NormKind::Rms)?;
+    let (k_dim, n_v_heads) = (s.usize("ssm.state_size")?, s.usize("ssm.time_step_rank")?);
+    let net = Recurrent::DeltaNet {
+        n_k_heads: s.usize("ssm.group_count")?,
+        n_v_heads,
+        k_dim,
+        v_dim: s.usize("ssm.inner_size")?.checked_div(n_v_heads).unwrap_or(0),
+        n_taps: s.usize("ssm.conv_kernel")?,
+    };
+    check(net).map_err(|reason| s.unsupported(reason))?;
+    let interval = s.opt_usize("full_attention_interval")?.unwrap_or(4).max(1);
+    let recurrent =
+        (1..=config.n_layers).map(|l| (!l.is_multiple_of(interval)).then_some(net)).collect();
+    Ok(Config { recurrent, ..config })
+}
+
+/// Why a linear attention of these sizes cannot be.
+fn check(net: Recurrent) -> Result<(), String> {
+    let Recurrent::DeltaNet { n_k_heads, n_v_heads, k_dim, v_dim, n_taps } = net else {
+        return Ok(());
+    };
+    let sizes = [n_k_heads, n_v_heads, k_dim, v_dim, n_taps];
+    // No published model comes near this; a file that does is damaged.
+    if sizes.iter().any(|&n| n == 0 || n > 1 << 12) {
+        return Err(format!("linear attention of sizes {sizes:?}"));
+    }
+    if !n_v_heads.is_multiple_of(n_k_heads) || !v_dim.is_multiple_of(8) {
+        return Err(format!(
+            "linear attention of {n_v_heads} heads of {v_dim} values for {n_k_heads} heads of keys"
+        ));
+    }
+    Ok(())
+}
+
+fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+    let c = m.config;
+    if m.weights.is_hf() {
+        m.weights.norms_are_offsets();
+    }
+    let tok_embed = m.tok_embed()?;
+    let mut x = m.graph.embed(&tok_embed, 1.0);
+    let rope = m.rope_table(&c.rope)?;
+    for l in 0..c.n_layers {
+        m.graph.begin_layer(l);
+        let h = m.rms_norm(x, (l, "attn_norm"))?;
+        let o = match c.recurrent(l) {
+            Some(Recurrent::DeltaNet { n_k_heads, n_v_heads, k_dim, v_dim, n_taps }) => {
+                linear_attention(m, h, l, [n_k_heads, n_v_heads, k_dim, v_dim, n_taps])?
+            }
+            _ => gated_attention(m, h, l, rope)?,
+        };
+        x = m.graph.add(x, o);
+
+        let h = m.rms_norm(x, (l, "ffn_norm"))?;
+        let f = m.gated_ffn(h, l, Bias::None)?;
+        x = m.graph.add(x, f);
+    }
+    m.graph.end_layers();
+    let x = m.graph.select_rows(x);
+    let h = m.rms_norm(x, "final_norm")?;
+    m.lm_head(h, tok_embed, Bias::None)
+}
+
+/// Attention whose output is multiplied by the sigmoid of a gate, which comes with the queries.
+fn gated_attention(
+    m: &mut Build<'_>,
+    h: ValueId,
+    l: usize,
+    rope: ValueId,
+) -> Result<ValueId, Error> {
+    let c = m.config;
+    let heads = (c.n_heads, c.head_dim);
+    let [q, gate] = m.weights.interleaved_linears((l, "wq"), ["wq", "attn_gate"], heads, c.dim)?;
+    let (q, gate) = (m.graph.linear(h, &q), m.graph.linear(h, &gate));
+    let k = m.linear(h, (l, "wk"), (c.kv_dim(), c.dim), Bias::None)?;
+    let v = m.linear(h, (l, "wv"), (c.kv_dim(), c.dim), Bias::None)?;
+    let (q, k) = (m.head_norm(q, (l, "q_norm"))?, m.head_norm(k, (l, "k_norm"))?);
+    let (q, k) = (m.rope(q, rope), m.rope(k, rope));
+    let a = m.graph.attention(q, k, v, &c.attention(l));
+    let a = m.graph.gated_act(gate, a, Activation::Sigmoid);
+    m.wo(a, l, Bias::None)
+}
+
+/// The gated delta rule over convolved queries, keys and values; its heads are normalized and gated.
+fn linear_attention(
+    m: &mut Build<'_>,
+    h: ValueId,
+    l: usize,
+    [n_k_heads, n_v_heads, k_dim, v_dim, n_taps]: [usize; 5],
+) -> Result<ValueId, Error> {
+    let c = m.config;
+    let (key_dim, value_dim) = (n_k_heads * k_dim, n_v_heads * v_dim);
+    let conv_dim = 2 * key_dim + value_dim;
+    let qkv = m.linear(h, (l, "in_qkv"), (conv_dim, c.dim), Bias::None)?;
+    let z = m.linear(h, (l, "in_z"), (value_dim, c.dim), Bias::None)?;
+    let b = m.linear(h, (l, "in_b"), (n_v_heads, c.dim), Bias::None)?;
+    let a = m.linear(h, (l, "in_a"), (n_v_heads, c.dim), Bias::None)?;
+    let taps = m.weights.taps((l, "conv"), conv_dim, n_taps)?;
+    let qkv = m.graph.short_conv(qkv, (taps, n_taps), None, Some(Activation::Silu));
+    let q = m.graph.columns(qkv, 0, key_dim);
+    let k = m.graph.columns(qkv, key_dim, key_dim);
+    let v = m.graph.columns(qkv, 2 * key_dim, value_dim);
+    let is_hf = m.weights.is_hf();
+    let decay =
+        m.weights.vector_map((l, "decay"), n_v_heads, |x| if is_hf { -x.exp() } else { x })?;
+    let dt_bias = match is_hf {
+        true => m.weights.vector((l, "dt"), n_v_heads)?,
+        false => m.weights.bias_vector((l, "dt"), n_v_heads)?,
+    };
+    let tiled = !is_hf;
+    let spec = DeltaNetSpec { n_k_heads, n_v_heads, k_dim, v_dim, tiled, decay, dt_bias };
+    let o = m.graph.delta_net([q, k, v], [a, b], &spec);
+    let norm = m.weights.plain_norm((l, "linear_norm"), v_dim)?;
+    let o = m.graph.norm(o, NormKind::Rms, &norm, c.norm_eps);
+    let o = m.graph.gated_act(z, o, Activation::Silu);
+    m.linear(o, (l, "linear_out"), (c.dim, value_dim), Bias::None)
+}
