@@ -360,7 +360,12 @@ macro_rules! dot_kernels {
             let rows = XRows::new::<F>(x, first, cols);
             // SAFETY: the caller's promise.
             unsafe {
-                let done = multiply_tiles::<F, 4, 2>(panels, &rows, 0, &mut sums);
+                let mut done = 0;
+                // Sums of minimums and what makes bytes unsigned take registers too.
+                if F::FACTORS == 0 && !F::PLANES.bytes {
+                    done = multiply_tiles::<F, 6, 2>(panels, &rows, done, &mut sums);
+                }
+                let done = multiply_tiles::<F, 4, 2>(panels, &rows, done, &mut sums);
                 let done = multiply_tiles::<F, 2, 2>(panels, &rows, done, &mut sums);
                 multiply_tiles::<F, 1, 2>(panels, &rows, done, &mut sums);
             }
