@@ -274,3 +274,27 @@ fn a_prompt_cache_changes_no_answer() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("prompt.cache: it is of another layout of keys and values"), "{error}");
 }
+
+#[test]
+fn settings_that_nothing_reads_are_listed_at_v() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(fixture(name), dir.path().join(name)).expect("a copy");
+    }
+    let path = dir.path().join("config.json");
+    let text = std::fs::read_to_string(&path).expect("settings");
+    let mut config: Value = serde_json::from_str(&text).expect("JSON");
+    config["made_up"] = serde_json::json!(7);
+    config["rope_parameters"]["also_made_up"] = serde_json::json!(7);
+    std::fs::write(&path, config.to_string()).expect("settings");
+    let model = dir.path().display().to_string();
+    let logged = |more: &[&str]| {
+        let output = run(&[&["logits", &model, "--ids", "1,5"], more].concat(), "");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stderr).expect("UTF-8")
+    };
+    let line = "config.json: settings that nothing reads: rope_parameters.also_made_up, made_up";
+    let text = logged(&["-v"]);
+    assert!(text.lines().any(|text| text.ends_with(line)), "{text}");
+    assert!(!logged(&[]).contains("made_up"));
+}

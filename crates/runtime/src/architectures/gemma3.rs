@@ -48,6 +48,7 @@ const LOCAL_ROPE: HfRopeKeys = HfRopeKeys {
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let s = &gemma2::with_defaults(s).with_defaults([("max_position_embeddings", json!(131_072))]);
     // The soft cap on scores that the file may give is not applied by Gemma 3.
+    s.pass_over("attn_logit_softcapping");
     let mut c = gemma2::scaled_from_hf(s, GLOBAL_ROPE)?;
     c.local_rope = Some(Rope::from_hf(s, &LOCAL_ROPE, c.head_dim, c.max_seq_len)?);
     let pattern = match s.opt_usize("sliding_window_pattern")?.unwrap_or(PATTERN) {

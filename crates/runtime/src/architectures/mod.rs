@@ -28,7 +28,7 @@ pub(crate) use pieces::Build;
 
 use crate::Error;
 use crate::checkpoint::names::NameTable;
-use crate::checkpoint::{Checkpoint, GgufSettings, HfSettings};
+use crate::checkpoint::{Asked, Checkpoint, GgufSettings, HfSettings};
 use crate::graph::weights::Weights;
 use crate::graph::{Graph, ValueId};
 use config::Config;
@@ -107,17 +107,28 @@ pub(crate) struct Recorded {
 /// Reads the settings of a checkpoint.
 pub(crate) fn config(checkpoint: &Checkpoint) -> Result<Config, Error> {
     let architecture = Architecture::of(checkpoint)?;
+    let asked = Asked::default();
     let config = match checkpoint {
-        Checkpoint::Gguf(gguf) => (architecture.config_from_gguf)(GgufSettings::new(gguf))?,
+        Checkpoint::Gguf(gguf) => {
+            let settings = GgufSettings::noting(gguf, &asked);
+            let config = (architecture.config_from_gguf)(settings)?;
+            if !settings.bool_or("attention.causal", true)? {
+                return Err(settings.unsupported("attention in both directions"));
+            }
+            settings.check_unread(&asked)?;
+            config
+        }
         Checkpoint::Hf { settings, .. } => {
             if let Some(q) = settings.opt_object("quantization_config")? {
                 let method = q.opt_str("quant_method")?.unwrap_or("unnamed");
                 return Err(settings.unsupported(format!("quantization method `{method}`")));
             }
-            (architecture.config_from_hf)(settings)?
+            let config = (architecture.config_from_hf)(settings)?;
+            check_causal(settings)?;
+            settings.check_unread(architecture.name)?;
+            config
         }
     };
-    check_causal(checkpoint)?;
     config.check_factors().map_err(|(key, expected, found)| Error::Setting {
         path: checkpoint.path().to_owned(),
         key: key.to_owned(),
@@ -128,22 +139,12 @@ pub(crate) fn config(checkpoint: &Checkpoint) -> Result<Config, Error> {
 }
 
 /// Refuses models that attend in both directions, as decoders that were made into encoders do.
-fn check_causal(checkpoint: &Checkpoint) -> Result<(), Error> {
-    match checkpoint {
-        Checkpoint::Gguf(gguf) => {
-            let settings = GgufSettings::new(gguf);
-            if !settings.bool_or("attention.causal", true)? {
-                return Err(settings.unsupported("attention in both directions"));
-            }
-        }
-        Checkpoint::Hf { settings, .. } => {
-            if settings.bool_or("use_bidirectional_attention", false)? {
-                return Err(settings.unsupported("`use_bidirectional_attention`"));
-            }
-            if !settings.bool_or("is_causal", true)? {
-                return Err(settings.unsupported("attention in both directions (`is_causal`)"));
-            }
-        }
+fn check_causal(settings: &HfSettings) -> Result<(), Error> {
+    if settings.bool_or("use_bidirectional_attention", false)? {
+        return Err(settings.unsupported("`use_bidirectional_attention`"));
+    }
+    if !settings.bool_or("is_causal", true)? {
+        return Err(settings.unsupported("attention in both directions (`is_causal`)"));
     }
     Ok(())
 }

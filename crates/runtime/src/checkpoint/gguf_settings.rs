@@ -1,5 +1,6 @@
 //! The settings in a GGUF file's metadata, under the architecture's prefix.
 
+use super::unread::Asked;
 use crate::Error;
 use realizar_formats::Gguf;
 
@@ -8,12 +9,18 @@ use realizar_formats::Gguf;
 #[derive(Debug, Clone, Copy)]
 pub struct GgufSettings<'a> {
     gguf: &'a Gguf,
+    asked: Option<&'a Asked>,
 }
 
 impl<'a> GgufSettings<'a> {
     /// The settings of `gguf`.
     pub fn new(gguf: &'a Gguf) -> Self {
-        Self { gguf }
+        Self { gguf, asked: None }
+    }
+
+    /// The settings of `gguf`; what is asked for is noted in `asked`.
+    pub(crate) fn noting(gguf: &'a Gguf, asked: &'a Asked) -> Self {
+        Self { gguf, asked: Some(asked) }
     }
 
     /// The file.
@@ -32,7 +39,11 @@ impl<'a> GgufSettings<'a> {
     }
 
     fn key(&self, key: &str) -> Result<String, Error> {
-        Ok(format!("{}.{key}", self.architecture()?))
+        let key = format!("{}.{key}", self.architecture()?);
+        if let Some(asked) = self.asked {
+            asked.add(key.clone());
+        }
+        Ok(key)
     }
 
     fn setting(&self, key: String, expected: &str, found: &str) -> Error {

@@ -1,5 +1,6 @@
 //! config.json of a Hugging Face directory, read by type.
 
+use super::unread::Asked;
 use crate::Error;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ pub struct HfSettings {
     /// Dotted path of `map` inside the file, empty at the top.
     prefix: String,
     map: Map<String, Value>,
+    asked: Asked,
 }
 
 impl HfSettings {
@@ -26,7 +28,8 @@ impl HfSettings {
             .map_err(|source| Error::Io { path: path.to_owned(), source })?;
         let map = serde_json::from_str(&text)
             .map_err(|source| Error::Json { path: path.to_owned(), source })?;
-        Ok(Self { path: path.to_owned(), prefix: String::new(), map })
+        let asked = Asked::default();
+        Ok(Self { path: path.to_owned(), prefix: String::new(), map, asked })
     }
 
     /// The settings with `defaults` for keys that the file leaves out, as the
@@ -45,8 +48,30 @@ impl HfSettings {
         &self.path
     }
 
-    fn raw(&self, key: &str) -> Option<&Value> {
+    /// The settings as the file has them.
+    pub(super) fn map(&self) -> &Map<String, Value> {
+        &self.map
+    }
+
+    /// The dotted path of these settings inside the file, with a dot at its end unless it is empty.
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// What was asked for so far.
+    pub(super) fn asked(&self) -> &Asked {
+        &self.asked
+    }
+
+    /// The value, which from now on counts as asked for.
+    pub(super) fn raw(&self, key: &str) -> Option<&Value> {
+        self.pass_over(key);
         self.map.get(key).filter(|v| !v.is_null())
+    }
+
+    /// Counts a setting as asked for, whose value rightly has no effect.
+    pub fn pass_over(&self, key: &str) {
+        self.asked.add(format!("{}{key}", self.prefix));
     }
 
     /// Whether the key is there and not null.
@@ -56,6 +81,7 @@ impl HfSettings {
 
     /// Whether the key is there with the value null.
     pub fn is_null(&self, key: &str) -> bool {
+        self.pass_over(key);
         self.map.get(key).is_some_and(Value::is_null)
     }
 
@@ -184,6 +210,7 @@ impl HfSettings {
     pub fn opt_object(&self, key: &str) -> Result<Option<Self>, Error> {
         let map = self.typed(key, "an object", Value::as_object)?.cloned();
         let prefix = format!("{}{key}.", self.prefix);
-        Ok(map.map(|map| Self { path: self.path.clone(), prefix, map }))
+        let (path, asked) = (self.path.clone(), self.asked.clone());
+        Ok(map.map(|map| Self { path, prefix, map, asked }))
     }
 }

@@ -7,10 +7,12 @@ mod gguf_settings;
 mod hf_settings;
 pub(crate) mod names;
 mod pooling;
+mod unread;
 
 pub use gguf_settings::GgufSettings;
 pub use hf_settings::HfSettings;
 pub use pooling::Pooling;
+pub(crate) use unread::Asked;
 
 use crate::Error;
 use realizar_formats::{Gguf, SafeTensors, Tensor};

@@ -6,7 +6,7 @@ use realizar_runtime::backend::Arithmetic;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::checkpoint::{GgufSettings, HfSettings};
 use realizar_runtime::rope::{Rope, RopeScaling};
-use realizar_runtime::{LoadOptions, Model};
+use realizar_runtime::{Error, LoadOptions, Model};
 use serde_json::json;
 
 /// The rope of a GGUF file with these settings, heads of 16 and a context of 64.
@@ -108,9 +108,8 @@ fn a_context_can_be_stretched_as_a_file_would_ask_for() {
     check(dir.path(), Some(RopeStretch::Linear(0.5)), text);
 }
 
-/// The logits of the tiny model's ids at position 43, from its GGUF file with changed metadata:
-/// keys with another value, or with none.
-fn gguf_logits(model: &str, changes: &[(&str, Option<Value>)]) -> Vec<f32> {
+/// The tiny model from its GGUF file with changed metadata: keys with another value, or with none.
+fn gguf_model(model: &str, changes: &[(&str, Option<Value>)]) -> Result<Model, Error> {
     let file = Gguf::open(tiny(model).join("model-f32.gguf")).unwrap();
     let tensors: Vec<_> =
         file.tensors().iter().map(|info| file.tensor(&info.name).unwrap()).collect();
@@ -131,12 +130,17 @@ fn gguf_logits(model: &str, changes: &[(&str, Option<Value>)]) -> Vec<f32> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.gguf");
     writer.write_file(&path).unwrap();
+    let backend = CpuBackend::new(Some(1), None).unwrap();
+    let options = LoadOptions { arithmetic: Arithmetic::F32, ..LoadOptions::default() };
+    Model::load(&path, &backend, &options)
+}
+
+/// The logits of the tiny model's ids at position 43, with metadata changed as in [`gguf_model`].
+fn gguf_logits(model: &str, changes: &[(&str, Option<Value>)]) -> Vec<f32> {
     let ids = std::fs::read_to_string(tiny(model).join("expected.json")).unwrap();
     let ids: serde_json::Value = serde_json::from_str(&ids).unwrap();
     let ids: Vec<u32> = serde_json::from_value(ids["ids"].clone()).unwrap();
-    let backend = CpuBackend::new(Some(1), None).unwrap();
-    let options = LoadOptions { arithmetic: Arithmetic::F32, ..LoadOptions::default() };
-    let mut model = Model::load(&path, &backend, &options).unwrap();
+    let mut model = gguf_model(model, changes).unwrap();
     model.logits(&ids, &[43], 256).unwrap().remove(0)
 }
 
@@ -167,4 +171,67 @@ fn a_gemma3_file_without_a_window_sees_everything() {
     for (a, b) in found.iter().zip(&wanted) {
         assert!((a - b).abs() < 1e-5 * largest, "{a} is not {b}");
     }
+}
+
+#[test]
+fn settings_that_would_change_the_result_are_refused_by_name() {
+    let backend = CpuBackend::new(Some(1), None).unwrap();
+    let check = |model: &str, key: &str, value: serde_json::Value, expected: Option<&str>| {
+        let dir = tempfile::tempdir().unwrap();
+        let source = tiny(model);
+        std::fs::copy(source.join("model.safetensors"), dir.path().join("model.safetensors"))
+            .unwrap();
+        let config = std::fs::read_to_string(source.join("config.json")).unwrap();
+        let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+        config[key] = value;
+        std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+        let loaded = Model::load(dir.path(), &backend, &LoadOptions::default());
+        match (loaded, expected) {
+            (Ok(_), None) => {}
+            (Err(error), Some(expected)) => {
+                let wanted = format!("config.json: {key}: expected {expected}");
+                assert!(error.to_string().ends_with(&wanted), "{error}, not {wanted}");
+            }
+            (loaded, expected) => panic!("{model} {key}: {loaded:?}, not {expected:?}"),
+        }
+    };
+    let one = "1, as architecture llama does not apply it, found 0.22";
+    check("llama", "residual_multiplier", json!(0.22), Some(one));
+    check("llama", "residual_multiplier", json!(1.0), None);
+    check("llama", "residual_multiplier", json!(null), None);
+    let off = "null, false or 0, as architecture llama does not apply it, found 8";
+    check("llama", "num_local_experts", json!(8), Some(off));
+    check("llama", "num_local_experts", json!(0), None);
+    let never = "nothing, as architecture llama does not apply it, found 0.0078125";
+    check("llama", "attention_multiplier", json!(0.007_812_5), Some(never));
+    let off = "null, false or 0, as architecture qwen3 does not apply it, found 30.0";
+    check("qwen3", "final_logit_softcapping", json!(30.0), Some(off));
+    // What its family reads, or passes over for a reason, is no such setting.
+    check("gemma2", "final_logit_softcapping", json!(20.0), None);
+    check("gemma3_text", "attn_logit_softcapping", json!(50.0), None);
+    check("llama", "made_up", json!(0.5), None);
+}
+
+#[test]
+fn metadata_that_would_change_the_result_is_refused_by_name() {
+    let check = |key: &str, value: Value, expected: Option<&str>| {
+        let result = gguf_model("llama", &[(key, Some(value))]).map(|_| ());
+        match (result, expected) {
+            (Ok(()), None) => {}
+            (Err(error), Some(expected)) => {
+                let wanted = format!(
+                    "m.gguf: {key}: expected {expected}, as architecture llama does not apply it, "
+                );
+                assert!(error.to_string().contains(&wanted), "{error}, not {wanted}");
+            }
+            (result, expected) => panic!("{key}: {result:?}, not {expected:?}"),
+        }
+    };
+    check("llama.residual_scale", 0.22_f32.into(), Some("1"));
+    check("llama.residual_scale", 1.0_f32.into(), None);
+    check("llama.attention.scale", 0.5_f32.into(), Some("null, false or 0"));
+    check("llama.attention.scale", 0.0_f32.into(), None);
+    check("llama.attention.shared_kv_layers", 2_u32.into(), Some("null, false or 0"));
+    check("llama.made_up", "text".into(), None);
+    check("granite.residual_scale", 0.22_f32.into(), None);
 }
