@@ -11,34 +11,17 @@ use crate::graph::{Activation, AttentionSpec, NormKind};
 pub struct Config {
     /// Columns of the hidden state.
     pub dim: usize,
-    /// Columns inside the feed-forward network.
-    pub hidden_dim: usize,
-    /// Layers.
-    pub n_layers: usize,
-    /// Query heads.
-    pub n_heads: usize,
-    /// Key-value heads; `n_heads` is a multiple.
-    pub n_kv_heads: usize,
-    /// Columns of a head; `n_heads * head_dim` need not be `dim`.
-    pub head_dim: usize,
+    /// The layers, in order.
+    pub layers: Vec<Layer>,
     /// Rows of the embedding, padding included.
     pub vocab_size: usize,
     /// The longest sequence the model was made for.
     pub max_seq_len: usize,
     /// Added to a norm's variance.
     pub norm_eps: f32,
-    /// Rotary embedding of the layers that see everything.
-    pub rope: Rope,
-    /// Rotary embedding of the layers with a window, where it differs.
-    pub local_rope: Option<Rope>,
-    /// Of each layer, the positions that a query sees, itself included.
-    pub windows: Vec<Option<usize>>, // [n_layers]
-    /// Of each layer, what it has instead of attention; empty where all layers attend.
-    pub recurrent: Vec<Option<Recurrent>>, // [n_layers]
-    /// Factor on attention scores.
-    pub attn_scale: f32,
-    /// Whether the factor of layer `l` is also divided by `l + 1`.
-    pub attn_scale_by_layer: bool,
+    /// Rotary embeddings, which layers name by their index; the first is that of layers that see
+    /// everything.
+    pub ropes: Vec<Rope>,
     /// Whether the heads of Q and K are normalized, where models differ.
     pub qk_norm: bool,
     /// Soft cap on attention scores.
@@ -55,6 +38,27 @@ pub struct Config {
     pub ffn_bias: Bias,
     /// Whether the head is the embedding, when the file says.
     pub tied_head: Option<bool>,
+}
+
+/// What may differ from one layer of a model to the next.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Layer {
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key-value heads; `n_heads` is a multiple.
+    pub n_kv_heads: usize,
+    /// Columns of a head; `n_heads * head_dim` need not be `dim`.
+    pub head_dim: usize,
+    /// Columns inside the feed-forward network.
+    pub hidden_dim: usize,
+    /// The positions that a query sees, itself included; `None` is all.
+    pub window: Option<usize>,
+    /// Index of the rotary embedding in [`Config::ropes`]; `None` rotates nothing.
+    pub rope: Option<usize>,
+    /// Factor on attention scores.
+    pub attn_scale: f32,
+    /// What the layer has instead of attention, if it does not attend.
+    pub recurrent: Option<Recurrent>,
 }
 
 /// A layer that carries a state along the sequence instead of keys and values.
@@ -80,6 +84,34 @@ pub enum Recurrent {
     },
 }
 
+impl Layer {
+    /// A layer without a window, with the first rotary embedding and scores that are divided by
+    /// the square root of `head_dim`.
+    pub fn new(n_heads: usize, n_kv_heads: usize, head_dim: usize, hidden_dim: usize) -> Self {
+        let attn_scale = 1.0 / (head_dim as f32).sqrt();
+        Self {
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            hidden_dim,
+            window: None,
+            rope: Some(0),
+            attn_scale,
+            recurrent: None,
+        }
+    }
+
+    /// Columns of the queries.
+    pub fn q_dim(&self) -> usize {
+        self.n_heads * self.head_dim
+    }
+
+    /// Columns of the keys, and of the values.
+    pub fn kv_dim(&self) -> usize {
+        self.n_kv_heads * self.head_dim
+    }
+}
+
 /// Which keys of config.json a family's class in transformers reads, where classes differ.
 #[derive(Debug, Clone, Copy)]
 pub struct HfKeys {
@@ -95,34 +127,16 @@ impl HfKeys {
 }
 
 impl Config {
-    /// Columns of the queries.
-    pub fn q_dim(&self) -> usize {
-        self.n_heads * self.head_dim
-    }
-
-    /// Columns of the keys, and of the values.
-    pub fn kv_dim(&self) -> usize {
-        self.n_kv_heads * self.head_dim
-    }
-
-    /// What layer `l` has instead of attention.
-    pub fn recurrent(&self, l: usize) -> Option<Recurrent> {
-        self.recurrent.get(l).copied().flatten()
-    }
-
     /// The attention of layer `l`.
     pub fn attention(&self, l: usize) -> AttentionSpec {
+        let Layer { n_heads, n_kv_heads, head_dim, window, attn_scale, .. } = self.layers[l];
         AttentionSpec {
-            n_heads: self.n_heads,
-            n_kv_heads: self.n_kv_heads,
-            head_dim: self.head_dim,
-            scale: if self.attn_scale_by_layer {
-                self.attn_scale / (l + 1) as f32
-            } else {
-                self.attn_scale
-            },
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            scale: attn_scale,
             softcap: self.attn_softcap,
-            window: self.windows[l],
+            window,
             sinks: None,
         }
     }
@@ -140,22 +154,15 @@ impl Config {
             None => dim.checked_div(n_heads).unwrap_or(0),
         };
         let max_seq_len = s.usize("max_position_embeddings")?;
+        let n_kv_heads = s.opt_usize("num_key_value_heads")?.unwrap_or(n_heads);
+        let layer = Layer::new(n_heads, n_kv_heads, head_dim, s.usize("intermediate_size")?);
         let config = Self {
             dim,
-            hidden_dim: s.usize("intermediate_size")?,
-            n_layers: s.usize("num_hidden_layers")?,
-            n_heads,
-            n_kv_heads: s.opt_usize("num_key_value_heads")?.unwrap_or(n_heads),
-            head_dim,
+            layers: vec![layer; hf_n_layers(s, "num_hidden_layers")?],
             vocab_size: s.usize("vocab_size")?,
             max_seq_len,
             norm_eps: s.opt_f32("rms_norm_eps")?.unwrap_or(1e-6),
-            rope: Rope::from_hf(s, &keys.rope, head_dim, max_seq_len)?,
-            local_rope: None,
-            windows: Vec::new(),
-            recurrent: Vec::new(),
-            attn_scale: 1.0 / (head_dim as f32).sqrt(),
-            attn_scale_by_layer: false,
+            ropes: vec![Rope::from_hf(s, &keys.rope, head_dim, max_seq_len)?],
             qk_norm: false,
             attn_softcap: None,
             qkv_limit: None,
@@ -168,10 +175,10 @@ impl Config {
         config.checked_hf(s)
     }
 
-    /// The configuration without windows, if its sizes can be a model's.
+    /// The configuration, if its sizes can be a model's.
     pub(crate) fn checked_hf(self, s: &HfSettings) -> Result<Self, Error> {
         self.check().map_err(|(key, expected, _)| s.wrong(key.1, expected))?;
-        Ok(self.with_windows(|_| None))
+        Ok(self)
     }
 
     /// The settings that llama.cpp's converter writes for every decoder, with norms of this
@@ -180,14 +187,19 @@ impl Config {
     /// # Errors
     /// If a setting is missing or cannot be right.
     pub fn from_gguf(s: GgufSettings<'_>, norm: NormKind) -> Result<Self, Error> {
-        let uniform = |key: &str| {
-            s.opt_uniform(key)?.ok_or_else(|| s.wrong(key, "a whole number", "nothing"))
+        let n_layers = match s.usize("block_count")? {
+            n if (1..=MAX_LAYERS).contains(&n) => n,
+            n => return Err(s.wrong("block_count", A_SIZE, n.to_string())),
         };
-        let n_heads = uniform("attention.head_count")?;
+        let of_layers = |key: &str| {
+            let numbers = s.opt_per_layer(key, n_layers)?;
+            numbers.ok_or_else(|| s.wrong(key, "a whole number", "nothing"))
+        };
+        let n_heads = of_layers("attention.head_count")?;
         let dim = s.usize("embedding_length")?;
         let head_dim = match s.opt_usize("attention.key_length")? {
             Some(head_dim) => head_dim,
-            None => dim.checked_div(n_heads).unwrap_or(0),
+            None => dim.checked_div(n_heads[0]).unwrap_or(0),
         };
         if s.opt_usize("attention.value_length")?.is_some_and(|v| v != head_dim) {
             return Err(s.unsupported("a value length other than the key length"));
@@ -197,22 +209,24 @@ impl Config {
             NormKind::Rms => "attention.layer_norm_rms_epsilon",
             NormKind::Layer => "attention.layer_norm_epsilon",
         };
+        let n_kv_heads = s.opt_per_layer("attention.head_count_kv", n_layers)?;
+        let n_kv_heads = n_kv_heads.as_ref().unwrap_or(&n_heads);
+        let hidden_dims = of_layers("feed_forward_length")?;
+        let heads = n_heads.iter().zip(n_kv_heads);
+        let layers = heads.zip(hidden_dims);
         let config = Self {
             dim,
-            hidden_dim: uniform("feed_forward_length")?,
-            n_layers: s.usize("block_count")?,
-            n_heads,
-            n_kv_heads: s.opt_uniform_nonzero("attention.head_count_kv")?.unwrap_or(n_heads),
-            head_dim,
+            layers: layers
+                .map(|((&n, &n_kv), hidden_dim)| {
+                    // Zero stands for a layer that does not attend.
+                    let n_kv = if n_kv == 0 { n } else { n_kv };
+                    Layer::new(n, n_kv, head_dim, hidden_dim)
+                })
+                .collect(),
             vocab_size: s.vocab_size()?,
             max_seq_len,
             norm_eps: s.f32(eps_key)?,
-            rope: Rope::from_gguf(s, head_dim, max_seq_len)?,
-            local_rope: None,
-            windows: Vec::new(),
-            recurrent: Vec::new(),
-            attn_scale: 1.0 / (head_dim as f32).sqrt(),
-            attn_scale_by_layer: false,
+            ropes: vec![Rope::from_gguf(s, head_dim, max_seq_len)?],
             qk_norm: false,
             attn_softcap: None,
             qkv_limit: None,
@@ -226,37 +240,40 @@ impl Config {
             let key = if key.1 == "rms_norm_eps" { eps_key } else { key.0 };
             s.wrong(key, expected, found)
         })?;
-        Ok(config.with_windows(|_| None))
+        Ok(config)
     }
 
     /// What cannot be right: the keys (GGUF's and transformers'), what was
     /// expected and what was found.
     fn check(&self) -> Result<(), ((&'static str, &'static str), String, String)> {
-        // No published model comes near these; a file that does is damaged.
-        const MAX: usize = 1 << 24;
-        let sizes = [
+        let of_model = [
             (("embedding_length", "hidden_size"), self.dim),
-            (("feed_forward_length", "intermediate_size"), self.hidden_dim),
-            (("block_count", "num_hidden_layers"), self.n_layers.saturating_mul(1 << 10)),
-            (("attention.head_count", "num_attention_heads"), self.n_heads),
-            (("attention.head_count_kv", "num_key_value_heads"), self.n_kv_heads),
-            (("attention.key_length", "head_dim"), self.head_dim),
             (("vocab_size", "vocab_size"), self.vocab_size),
-            (("embedding_length", "hidden_size"), self.n_heads.saturating_mul(self.head_dim)),
         ];
-        for (key, size) in sizes {
-            if size == 0 || size > MAX {
-                return Err((key, "a size of a model".to_owned(), size.to_string()));
+        let of_layers = self.layers.iter().flat_map(|layer| {
+            let Layer { n_heads, n_kv_heads, head_dim, hidden_dim, .. } = *layer;
+            [
+                (("feed_forward_length", "intermediate_size"), hidden_dim),
+                (("attention.head_count", "num_attention_heads"), n_heads),
+                (("attention.head_count_kv", "num_key_value_heads"), n_kv_heads),
+                (("attention.key_length", "head_dim"), head_dim),
+                (("embedding_length", "hidden_size"), n_heads.saturating_mul(head_dim)),
+            ]
+        });
+        for (key, size) in of_model.into_iter().chain(of_layers) {
+            if size == 0 || size > MAX_SIZE {
+                return Err((key, A_SIZE.to_owned(), size.to_string()));
             }
         }
         if self.max_seq_len == 0 || self.max_seq_len > MAX_POSITIONS {
             let key = ("context_length", "max_position_embeddings");
             return Err((key, "a number of positions".to_owned(), self.max_seq_len.to_string()));
         }
-        if !self.n_heads.is_multiple_of(self.n_kv_heads) {
+        let mut layers = self.layers.iter();
+        if let Some(layer) = layers.find(|layer| !layer.n_heads.is_multiple_of(layer.n_kv_heads)) {
             let key = ("attention.head_count_kv", "num_key_value_heads");
-            let expected = format!("a divisor of the {} query heads", self.n_heads);
-            return Err((key, expected, self.n_kv_heads.to_string()));
+            let expected = format!("a divisor of the {} query heads", layer.n_heads);
+            return Err((key, expected, layer.n_kv_heads.to_string()));
         }
         if !(self.norm_eps >= 0.0 && self.norm_eps < 1.0) {
             let key = ("attention.layer_norm_rms_epsilon", "rms_norm_eps");
@@ -272,23 +289,30 @@ impl Config {
             ("soft cap of attention scores", self.attn_softcap),
             ("soft cap of logits", self.logit_softcap),
             ("limit of queries, keys and values", self.qkv_limit),
-            ("factor of attention scores", Some(self.attn_scale)),
         ];
-        for (what, x) in caps {
-            if let Some(x) = x.filter(|x| !(*x > 0.0 && x.is_finite())) {
+        let caps = caps.into_iter().filter_map(|(what, x)| Some((what, x?)));
+        let scales =
+            self.layers.iter().map(|layer| ("factor of attention scores", layer.attn_scale));
+        for (what, x) in caps.chain(scales) {
+            if !(x > 0.0 && x.is_finite()) {
                 return Err((what, "a positive number", x));
             }
         }
         Ok(())
     }
 
+    /// Changes every layer; the function gets its index and the layer.
+    #[must_use]
+    pub fn with_layers(mut self, mut change: impl FnMut(usize, &mut Layer)) -> Self {
+        self.layers.iter_mut().enumerate().for_each(|(l, layer)| change(l, layer));
+        self
+    }
+
     /// Sets the window of every layer.
     #[must_use]
-    pub fn with_windows(mut self, window: impl FnMut(usize) -> Option<usize>) -> Self {
+    pub fn with_windows(self, mut window: impl FnMut(usize) -> Option<usize>) -> Self {
         // A window as long as the longest sequence of any model shows all of it.
-        self.windows =
-            (0..self.n_layers).map(window).map(|w| w.map(|w| w.min(MAX_POSITIONS))).collect();
-        self
+        self.with_layers(|l, layer| layer.window = window(l).map(|w| w.min(MAX_POSITIONS)))
     }
 
     /// Sets a window for the layers that transformers' `layer_types` calls
@@ -306,8 +330,8 @@ impl Config {
         let Some(types) = s.opt_strs("layer_types")? else {
             return Ok(self.with_windows(|l| window.ok().filter(|_| sliding(l))));
         };
-        if types.len() != self.n_layers {
-            return Err(s.wrong("layer_types", format!("{} layers", self.n_layers)));
+        if types.len() != self.layers.len() {
+            return Err(s.wrong("layer_types", format!("{} layers", self.layers.len())));
         }
         let mut windows = Vec::with_capacity(types.len());
         for ty in types {
@@ -320,6 +344,24 @@ impl Config {
             });
         }
         Ok(self.with_windows(|l| windows[l]))
+    }
+}
+
+// No published model comes near these; a file that does is damaged.
+const MAX_SIZE: usize = 1 << 24;
+const MAX_LAYERS: usize = 1 << 14;
+
+/// What is expected of a size that is none.
+const A_SIZE: &str = "a size of a model";
+
+/// The number of layers in config.json.
+///
+/// # Errors
+/// If it is missing or cannot be right.
+pub(crate) fn hf_n_layers(s: &HfSettings, key: &str) -> Result<usize, Error> {
+    match s.usize(key)? {
+        n if (1..=MAX_LAYERS).contains(&n) => Ok(n),
+        _ => Err(s.wrong(key, A_SIZE)),
     }
 }
 

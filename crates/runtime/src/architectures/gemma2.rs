@@ -46,12 +46,13 @@ pub(super) fn with_defaults(s: &HfSettings) -> HfSettings {
 
 /// The settings that Gemma 2 and 3 share: the scale of the scores and the cap on logits.
 pub(super) fn scaled_from_hf(s: &HfSettings, rope: HfRopeKeys) -> Result<Config, Error> {
-    Ok(Config {
-        attn_scale: 1.0 / s.f32("query_pre_attn_scalar")?.sqrt(),
+    let attn_scale = 1.0 / s.f32("query_pre_attn_scalar")?.sqrt();
+    let config = Config {
         logit_softcap: s.opt_f32("final_logit_softcapping")?,
         attn_bias: hf_bias(s, "attention_bias")?,
         ..Config::from_hf(s, &HfKeys { activation: "hidden_activation", rope })?
-    })
+    };
+    Ok(config.with_layers(|_, layer| layer.attn_scale = attn_scale))
 }
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
@@ -69,14 +70,20 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     let mut c = gemma::config_from_gguf(s)?;
     c.attn_softcap = s.opt_f32("attn_logit_softcapping")?.or(Some(50.0));
     c.logit_softcap = s.opt_f32("final_logit_softcapping")?.or(Some(30.0));
-    // The file does not say it: the 27B model scales by the width of a head's
-    // share of the hidden state, the others by the head's own.
-    if c.n_layers == 46 {
-        c.attn_scale = 1.0 / (c.dim as f32 / c.n_heads as f32).sqrt();
+    // The file does not say which model it is.
+    if c.layers.len() == 46 {
+        c = scaled_by_share(c);
     }
     let window = s.opt_usize("attention.sliding_window")?.unwrap_or(DEFAULT_WINDOW);
     let window = window_or_none(Some(window));
     Ok(c.with_windows(|l| window.filter(|_| l % 2 == 0)))
+}
+
+/// With the scale of the 27B models, by the width of a head's share of the hidden state, where all
+/// others take the head's own.
+pub(super) fn scaled_by_share(c: Config) -> Config {
+    let dim = c.dim as f32;
+    c.with_layers(|_, layer| layer.attn_scale = 1.0 / (dim / layer.n_heads as f32).sqrt())
 }
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
@@ -87,20 +94,15 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
 pub(super) fn decoder(m: &mut Build<'_>, qk_norm: bool) -> Result<ValueId, Error> {
     let c = m.config;
     let (tok_embed, mut x) = gemma::embed(m)?;
-    let global = m.rope_table(&c.rope)?;
-    let local = match &c.local_rope {
-        Some(rope) => m.rope_table(rope)?,
-        None => global,
-    };
-    for l in 0..c.n_layers {
+    m.rope_tables()?;
+    for l in 0..c.layers.len() {
         m.graph.begin_layer(l);
         let h = m.rms_norm(x, (l, "attn_norm"))?;
         let [mut q, mut k, v] = m.qkv(h, l, c.attn_bias)?;
         if qk_norm {
             (q, k) = (m.head_norm(q, (l, "q_norm"))?, m.head_norm(k, (l, "k_norm"))?);
         }
-        let rope = if c.windows[l].is_some() { local } else { global };
-        let (q, k) = (m.rope(q, rope), m.rope(k, rope));
+        let (q, k) = (m.rope(q, l), m.rope(k, l));
         let a = m.graph.attention(q, k, v, &c.attention(l));
         let o = m.wo(a, l, c.attn_bias)?;
         let o = m.rms_norm(o, (l, "post_attn_norm"))?;

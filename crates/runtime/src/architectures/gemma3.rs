@@ -50,32 +50,37 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     // The soft cap on scores that the file may give is not applied by Gemma 3.
     s.pass_over("attn_logit_softcapping");
     let mut c = gemma2::scaled_from_hf(s, GLOBAL_ROPE)?;
-    c.local_rope = Some(Rope::from_hf(s, &LOCAL_ROPE, c.head_dim, c.max_seq_len)?);
+    c.ropes.push(Rope::from_hf(s, &LOCAL_ROPE, c.layers[0].head_dim, c.max_seq_len)?);
     let pattern = match s.opt_usize("sliding_window_pattern")?.unwrap_or(PATTERN) {
         0 => return Err(s.wrong("sliding_window_pattern", "a number of layers")),
         n => n,
     };
-    c.with_hf_layer_types(s, hf_window(s)?, |l| (l + 1) % pattern != 0)
+    Ok(with_local_rope(c.with_hf_layer_types(s, hf_window(s)?, |l| (l + 1) % pattern != 0)?))
+}
+
+/// Gives layers with a window the second rotary embedding.
+fn with_local_rope(c: Config) -> Config {
+    c.with_layers(|_, layer| layer.rope = Some(usize::from(layer.window.is_some())))
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     let mut c = gemma::config_from_gguf(s)?;
     c.logit_softcap = s.opt_f32("final_logit_softcapping")?;
-    c.local_rope = Some(Rope {
+    c.ropes.push(Rope {
         theta: s.opt_f32("rope.freq_base_swa")?.unwrap_or(LOCAL_THETA),
         scaling: RopeScaling::None,
-        ..c.rope.clone()
+        ..c.ropes[0].clone()
     });
-    // The file does not say it: see gemma2.
-    if c.n_layers == 62 {
-        c.attn_scale = 1.0 / (c.dim as f32 / c.n_heads as f32).sqrt();
+    // The file does not say which model it is.
+    if c.layers.len() == 62 {
+        c = gemma2::scaled_by_share(c);
     }
     let window = window_or_none(s.opt_usize("attention.sliding_window")?);
     let pattern = match s.opt_uniform("attention.sliding_window_pattern")?.unwrap_or(PATTERN) {
         0 => return Err(s.wrong("attention.sliding_window_pattern", "a number of layers", "0")),
         n => n,
     };
-    Ok(c.with_windows(|l| window.filter(|_| (l + 1) % pattern != 0)))
+    Ok(with_local_rope(c.with_windows(|l| window.filter(|_| (l + 1) % pattern != 0))))
 }
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {

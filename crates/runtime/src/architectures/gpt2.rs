@@ -4,9 +4,8 @@
 
 use super::{Architecture, Build};
 use crate::Error;
-use crate::architectures::config::{Config, activation_from_hf};
+use crate::architectures::config::{Config, Layer, activation_from_hf, hf_n_layers};
 use crate::architectures::loader::Bias;
-use crate::architectures::rope::{Rope, RopeScaling};
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{Activation, NormKind, ValueId};
 
@@ -36,23 +35,17 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let (dim, n_heads) = (s.usize("n_embd")?, s.usize("n_head")?);
     let head_dim = dim.checked_div(n_heads).unwrap_or(0);
     let max_seq_len = s.opt_usize("n_positions")?.unwrap_or(1024);
+    let hidden_dim = s.opt_usize("n_inner")?.unwrap_or(dim.saturating_mul(4));
+    let layer = Layer { rope: None, ..Layer::new(n_heads, n_heads, head_dim, hidden_dim) };
     let scaled = s.bool_or("scale_attn_weights", true)?;
+    let scaled_by_layer = s.bool_or("scale_attn_by_inverse_layer_idx", false)?;
     let config = Config {
         dim,
-        hidden_dim: s.opt_usize("n_inner")?.unwrap_or(dim.saturating_mul(4)),
-        n_layers: s.usize("n_layer")?,
-        n_heads,
-        n_kv_heads: n_heads,
-        head_dim,
+        layers: vec![layer; hf_n_layers(s, "n_layer")?],
         vocab_size: s.usize("vocab_size")?,
         max_seq_len,
         norm_eps: s.opt_f32("layer_norm_epsilon")?.unwrap_or(1e-5),
-        rope: Rope { theta: 0.0, rotary_dim: 0, scaling: RopeScaling::None },
-        local_rope: None,
-        windows: Vec::new(),
-        recurrent: Vec::new(),
-        attn_scale: if scaled { 1.0 / (head_dim as f32).sqrt() } else { 1.0 },
-        attn_scale_by_layer: s.bool_or("scale_attn_by_inverse_layer_idx", false)?,
+        ropes: Vec::new(),
         qk_norm: false,
         attn_softcap: None,
         qkv_limit: None,
@@ -62,12 +55,21 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         ffn_bias: Bias::Required,
         tied_head: Some(s.bool_or("tie_word_embeddings", true)?),
     };
-    config.checked_hf(s)
+    let config = config.checked_hf(s)?;
+    Ok(config.with_layers(|l, layer| {
+        if !scaled {
+            layer.attn_scale = 1.0;
+        }
+        if scaled_by_layer {
+            layer.attn_scale /= (l + 1) as f32;
+        }
+    }))
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     let config = Config::from_gguf(s, NormKind::Layer)?;
-    Ok(Config { activation: Activation::GeluTanh, ..config })
+    let config = config.with_layers(|_, layer| layer.rope = None);
+    Ok(Config { activation: Activation::GeluTanh, ropes: Vec::new(), ..config })
 }
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
@@ -79,7 +81,7 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let pos_embed = m.weights.matrix("pos_embed", c.max_seq_len, c.dim)?;
     let (tokens, positions) = (m.graph.embed(&tok_embed, 1.0), m.graph.pos_embed(&pos_embed));
     let mut x = m.graph.add(tokens, positions);
-    for l in 0..c.n_layers {
+    for l in 0..c.layers.len() {
         m.graph.begin_layer(l);
         let h = m.layer_norm(x, (l, "attn_norm"))?;
         let [q, k, v] = m.qkv(h, l, Bias::Required)?;

@@ -63,14 +63,14 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
             attends.collect::<Result<_, _>>()?
         }
         None => match s.opt_usizes("full_attn_idxs")? {
-            Some(idxs) => (0..config.n_layers).map(|l| idxs.contains(&l)).collect(),
-            None => vec![true; config.n_layers],
+            Some(idxs) => (0..config.layers.len()).map(|l| idxs.contains(&l)).collect(),
+            None => vec![true; config.layers.len()],
         },
     };
-    if attends.len() != config.n_layers {
-        return Err(s.wrong("layer_types", format!("{} layers", config.n_layers)));
+    if attends.len() != config.layers.len() {
+        return Err(s.wrong("layer_types", format!("{} layers", config.layers.len())));
     }
-    let mut hidden_dim = config.hidden_dim;
+    let mut hidden_dim = s.usize("intermediate_size")?;
     if s.bool_or("block_auto_adjust_ff_dim", true)? {
         let multiplier = s.opt_f32("block_ffn_dim_multiplier")?.unwrap_or(1.0);
         let multiple = s.opt_usize("block_multiple_of")?.unwrap_or(256);
@@ -80,7 +80,8 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         let adjusted = f64::from(multiplier) * (2 * hidden_dim / 3) as f64;
         hidden_dim = (adjusted as usize).next_multiple_of(multiple);
     }
-    Ok(with_layers(Config { hidden_dim, ..config }, n_taps, |l| attends[l]))
+    let config = config.with_layers(|_, layer| layer.hidden_dim = hidden_dim);
+    Ok(with_convolutions(config, n_taps, |l| attends[l]))
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
@@ -89,34 +90,29 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     }
     let config = Config::from_gguf(s, NormKind::Rms)?;
     let n_taps = s.usize("shortconv.l_cache")?;
-    let heads = s.opt_per_layer("attention.head_count_kv")?.unwrap_or_default();
-    if !heads.is_empty() && heads.len() != config.n_layers {
-        let (expected, found) = (config.n_layers.to_string(), heads.len().to_string());
-        return Err(s.wrong("attention.head_count_kv", format!("{expected} layers"), found));
-    }
-    Ok(with_layers(config, n_taps, |l| heads.get(l).is_none_or(|&n| n > 0)))
+    let heads = s.opt_per_layer("attention.head_count_kv", config.layers.len())?;
+    Ok(with_convolutions(config, n_taps, |l| heads.as_ref().is_none_or(|heads| heads[l] > 0)))
 }
 
-fn with_layers(config: Config, n_taps: usize, attends: impl Fn(usize) -> bool) -> Config {
+fn with_convolutions(config: Config, n_taps: usize, attends: impl Fn(usize) -> bool) -> Config {
     let conv = Recurrent::ShortConv { n_taps };
-    let recurrent = (0..config.n_layers).map(|l| (!attends(l)).then_some(conv)).collect();
-    Config { recurrent, ..config }
+    config.with_layers(|l, layer| layer.recurrent = (!attends(l)).then_some(conv))
 }
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let c = m.config;
     let tok_embed = m.tok_embed()?;
     let mut x = m.graph.embed(&tok_embed, 1.0);
-    let rope = m.rope_table(&c.rope)?;
-    for l in 0..c.n_layers {
+    m.rope_tables()?;
+    for l in 0..c.layers.len() {
         m.graph.begin_layer(l);
         let h = m.rms_norm(x, (l, "attn_norm"))?;
-        let o = match c.recurrent(l) {
+        let o = match c.layers[l].recurrent {
             Some(Recurrent::ShortConv { n_taps }) => gated_conv(m, h, l, n_taps)?,
             _ => {
                 let [q, k, v] = m.qkv(h, l, Bias::None)?;
                 let (q, k) = (m.head_norm(q, (l, "q_norm"))?, m.head_norm(k, (l, "k_norm"))?);
-                let (q, k) = (m.rope(q, rope), m.rope(k, rope));
+                let (q, k) = (m.rope(q, l), m.rope(k, l));
                 let a = m.graph.attention(q, k, v, &c.attention(l));
                 m.wo(a, l, Bias::None)?
             }

@@ -91,15 +91,15 @@ pub(super) fn decoder(
     shape: Shape,
 ) -> Result<ValueId, Error> {
     let c = m.config;
-    let rope = m.rope_table(&c.rope)?;
-    for l in 0..c.n_layers {
+    m.rope_tables()?;
+    for l in 0..c.layers.len() {
         m.graph.begin_layer(l);
         let h = m.rms_norm(x, (l, "attn_norm"))?;
         let [mut q, mut k, v] = m.qkv(h, l, shape.qkv_bias)?;
         if shape.qk_norm {
             (q, k) = (m.head_norm(q, (l, "q_norm"))?, m.head_norm(k, (l, "k_norm"))?);
         }
-        let (q, k) = (m.rope(q, rope), m.rope(k, rope));
+        let (q, k) = (m.rope(q, l), m.rope(k, l));
         let a = m.graph.attention(q, k, v, &c.attention(l));
         let o = m.wo(a, l, shape.wo_bias)?;
         x = m.graph.add(x, o);

@@ -54,13 +54,13 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     }
     let tok_embed = m.tok_embed()?;
     let mut x = m.graph.embed(&tok_embed, 1.0);
-    let rope = m.rope_table(&c.rope)?;
-    for l in 0..c.n_layers {
+    m.rope_tables()?;
+    for l in 0..c.layers.len() {
         m.graph.begin_layer(l);
         let h = plain_norm(m, x);
         let qkv = m.qkv(h, l, c.attn_bias)?;
         let [q, k, v] = qkv.map(|part| m.graph.clamp(part, c.qkv_limit));
-        let (q, k) = (m.rope(q, rope), m.rope(k, rope));
+        let (q, k) = (m.rope(q, l), m.rope(k, l));
         let a = m.graph.attention(q, k, v, &c.attention(l));
         let o = m.wo(a, l, c.attn_bias)?;
         x = m.graph.add(x, o);

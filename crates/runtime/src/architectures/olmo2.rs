@@ -40,7 +40,8 @@ fn whole_norm(
     l: usize,
     leaf: &'static str,
 ) -> Result<ValueId, Error> {
-    let len = if leaf == "q_norm" { m.config.q_dim() } else { m.config.kv_dim() };
+    let layer = &m.config.layers[l];
+    let len = if leaf == "q_norm" { layer.q_dim() } else { layer.kv_dim() };
     let weights = m.weights.norm((l, leaf), len, Bias::None)?;
     Ok(m.graph.norm(x, NormKind::Rms, &weights, m.config.norm_eps))
 }
@@ -49,12 +50,12 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let c = m.config;
     let tok_embed = m.tok_embed()?;
     let mut x = m.graph.embed(&tok_embed, 1.0);
-    let rope = m.rope_table(&c.rope)?;
-    for l in 0..c.n_layers {
+    m.rope_tables()?;
+    for l in 0..c.layers.len() {
         m.graph.begin_layer(l);
         let [q, k, v] = m.qkv(x, l, c.attn_bias)?;
         let (q, k) = (whole_norm(m, q, l, "q_norm")?, whole_norm(m, k, l, "k_norm")?);
-        let (q, k) = (m.rope(q, rope), m.rope(k, rope));
+        let (q, k) = (m.rope(q, l), m.rope(k, l));
         let a = m.graph.attention(q, k, v, &c.attention(l));
         let o = m.wo(a, l, c.attn_bias)?;
         let o = m.rms_norm(o, (l, "post_attn_norm"))?;

@@ -50,8 +50,8 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let c = m.config;
     let tok_embed = m.tok_embed()?;
     let mut x = m.graph.embed(&tok_embed, 1.0);
-    let rope = m.rope_table(&c.rope)?;
-    for l in 0..c.n_layers {
+    m.rope_tables()?;
+    for l in 0..c.layers.len() {
         m.graph.begin_layer(l);
         let h = m.layer_norm(x, (l, "attn_norm"))?;
         let [mut q, mut k, v] = m.qkv(h, l, Bias::Required)?;
@@ -59,7 +59,7 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
             q = m.head_layer_norm(q, (l, "q_norm"))?;
             k = m.head_layer_norm(k, (l, "k_norm"))?;
         }
-        let (q, k) = (m.rope(q, rope), m.rope(k, rope));
+        let (q, k) = (m.rope(q, l), m.rope(k, l));
         let a = m.graph.attention(q, k, v, &c.attention(l));
         let o = m.wo(a, l, Bias::Required)?;
         let f = m.plain_ffn(h, l, Bias::Required)?;

@@ -18,6 +18,8 @@ pub(crate) struct Build<'a> {
     pub(crate) weights: WeightLoader<'a>,
     /// How rotated columns are paired; transformers' way unless changed.
     pub(crate) rope_style: RopeStyle,
+    /// The angles of [`Config::ropes`].
+    rope_tables: Vec<ValueId>,
     context: usize,
     output: ModelOutput,
 }
@@ -34,6 +36,7 @@ impl<'a> Build<'a> {
             graph: GraphBuilder::new(),
             weights: WeightLoader::new(checkpoint, names),
             rope_style: RopeStyle::Neox,
+            rope_tables: Vec::new(),
             context,
             output,
         }
@@ -81,9 +84,10 @@ impl<'a> Build<'a> {
     pub(crate) fn head_norm(
         &mut self,
         x: ValueId,
-        name: impl Into<Name>,
+        name: (usize, &'static str),
     ) -> Result<ValueId, Error> {
-        let weights = self.weights.norm(name, self.config.head_dim, Bias::None)?;
+        let head_dim = self.config.layers[name.0].head_dim;
+        let weights = self.weights.norm(name, head_dim, Bias::None)?;
         Ok(self.graph.norm(x, NormKind::Rms, &weights, self.config.norm_eps))
     }
 
@@ -91,9 +95,10 @@ impl<'a> Build<'a> {
     pub(crate) fn head_layer_norm(
         &mut self,
         x: ValueId,
-        name: impl Into<Name>,
+        name: (usize, &'static str),
     ) -> Result<ValueId, Error> {
-        let weights = self.weights.norm(name, self.config.head_dim, Bias::Required)?;
+        let head_dim = self.config.layers[name.0].head_dim;
+        let weights = self.weights.norm(name, head_dim, Bias::Required)?;
         Ok(self.graph.norm(x, NormKind::Layer, &weights, self.config.norm_eps))
     }
 
@@ -112,7 +117,8 @@ impl<'a> Build<'a> {
     /// Queries, keys and values, from one stacked matrix or from three.
     pub(crate) fn qkv(&mut self, x: ValueId, l: usize, bias: Bias) -> Result<[ValueId; 3], Error> {
         let c = self.config;
-        let parts = [("wq", c.q_dim()), ("wk", c.kv_dim()), ("wv", c.kv_dim())];
+        let (q_dim, kv_dim) = (c.layers[l].q_dim(), c.layers[l].kv_dim());
+        let parts = [("wq", q_dim), ("wk", kv_dim), ("wv", kv_dim)];
         let linears = if self.weights.has((l, "wqkv")) {
             self.weights.stacked_linears((l, "wqkv"), parts, c.dim, bias)?
         } else {
@@ -122,8 +128,18 @@ impl<'a> Build<'a> {
         Ok(linears.map(|linear| self.graph.linear(x, &linear)))
     }
 
+    /// Records the angles of every rotary embedding, before the layers that [rotate](Self::rope) by
+    /// them.
+    pub(crate) fn rope_tables(&mut self) -> Result<(), Error> {
+        for rope in &self.config.ropes {
+            let table = self.rope_table(rope)?;
+            self.rope_tables.push(table);
+        }
+        Ok(())
+    }
+
     /// The angles of `rope`, with the factors that GGUF files store as tensors.
-    pub(crate) fn rope_table(&mut self, rope: &Rope) -> Result<ValueId, Error> {
+    fn rope_table(&mut self, rope: &Rope) -> Result<ValueId, Error> {
         let mut rope = rope.clone();
         if !self.weights.is_hf() {
             let n_pairs = rope.rotary_dim / 2;
@@ -154,20 +170,24 @@ impl<'a> Build<'a> {
         Ok(self.graph.rope_table(angles))
     }
 
-    /// Rotates every head of `x`.
-    pub(crate) fn rope(&mut self, x: ValueId, table: ValueId) -> ValueId {
-        self.graph.rope(x, table, self.config.head_dim, self.rope_style)
+    /// Rotates every head of `x` by the angles of layer `l`.
+    pub(crate) fn rope(&mut self, x: ValueId, l: usize) -> ValueId {
+        let layer = &self.config.layers[l];
+        match layer.rope {
+            Some(i) => self.graph.rope(x, self.rope_tables[i], layer.head_dim, self.rope_style),
+            None => x,
+        }
     }
 
     /// The output projection of attention.
     pub(crate) fn wo(&mut self, x: ValueId, l: usize, bias: Bias) -> Result<ValueId, Error> {
-        self.linear(x, (l, "wo"), (self.config.dim, self.config.q_dim()), bias)
+        self.linear(x, (l, "wo"), (self.config.dim, self.config.layers[l].q_dim()), bias)
     }
 
     /// `w_down(act(w_gate x) * w_up x)`, gate and up from two matrices or, when
     /// there is no gate by itself, from one that stacks them.
     pub(crate) fn gated_ffn(&mut self, x: ValueId, l: usize, bias: Bias) -> Result<ValueId, Error> {
-        let (dim, hidden_dim) = (self.config.dim, self.config.hidden_dim);
+        let (dim, hidden_dim) = (self.config.dim, self.config.layers[l].hidden_dim);
         let [gate, up] = if self.weights.has((l, "w_gate")) {
             let gate = self.weights.linear((l, "w_gate"), hidden_dim, dim, bias)?;
             [gate, self.weights.linear((l, "w_up"), hidden_dim, dim, bias)?]
@@ -183,7 +203,7 @@ impl<'a> Build<'a> {
 
     /// `w_down(act(w_up x))`.
     pub(crate) fn plain_ffn(&mut self, x: ValueId, l: usize, bias: Bias) -> Result<ValueId, Error> {
-        let (dim, hidden_dim) = (self.config.dim, self.config.hidden_dim);
+        let (dim, hidden_dim) = (self.config.dim, self.config.layers[l].hidden_dim);
         let up = self.linear(x, (l, "w_up"), (hidden_dim, dim), bias)?;
         let hidden = self.graph.act(up, self.config.activation);
         self.linear(hidden, (l, "w_down"), (dim, hidden_dim), bias)

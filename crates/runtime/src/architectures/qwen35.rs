@@ -75,14 +75,13 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         }
         None => {
             let interval = s.opt_usize("full_attention_interval")?.unwrap_or(4).max(1);
-            (1..=config.n_layers).map(|l| !l.is_multiple_of(interval)).collect()
+            (1..=config.layers.len()).map(|l| !l.is_multiple_of(interval)).collect()
         }
     };
-    if linear.len() != config.n_layers {
-        return Err(s.wrong("layer_types", format!("{} layers", config.n_layers)));
+    if linear.len() != config.layers.len() {
+        return Err(s.wrong("layer_types", format!("{} layers", config.layers.len())));
     }
-    let recurrent = linear.into_iter().map(|linear| linear.then_some(net)).collect();
-    Ok(Config { recurrent, ..config })
+    Ok(config.with_layers(|l, layer| layer.recurrent = linear[l].then_some(net)))
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
@@ -100,9 +99,9 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     };
     check(net).map_err(|reason| s.unsupported(reason))?;
     let interval = s.opt_usize("full_attention_interval")?.unwrap_or(4).max(1);
-    let recurrent =
-        (1..=config.n_layers).map(|l| (!l.is_multiple_of(interval)).then_some(net)).collect();
-    Ok(Config { recurrent, ..config })
+    Ok(config.with_layers(|l, layer| {
+        layer.recurrent = (!(l + 1).is_multiple_of(interval)).then_some(net);
+    }))
 }
 
 /// Why a linear attention of these sizes cannot be.
@@ -130,15 +129,15 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     }
     let tok_embed = m.tok_embed()?;
     let mut x = m.graph.embed(&tok_embed, 1.0);
-    let rope = m.rope_table(&c.rope)?;
-    for l in 0..c.n_layers {
+    m.rope_tables()?;
+    for l in 0..c.layers.len() {
         m.graph.begin_layer(l);
         let h = m.rms_norm(x, (l, "attn_norm"))?;
-        let o = match c.recurrent(l) {
+        let o = match c.layers[l].recurrent {
             Some(Recurrent::DeltaNet { n_k_heads, n_v_heads, k_dim, v_dim, n_taps }) => {
                 linear_attention(m, h, l, [n_k_heads, n_v_heads, k_dim, v_dim, n_taps])?
             }
-            _ => gated_attention(m, h, l, rope)?,
+            _ => gated_attention(m, h, l)?,
         };
         x = m.graph.add(x, o);
 
@@ -153,20 +152,16 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
 }
 
 /// Attention whose output is multiplied by the sigmoid of a gate, which comes with the queries.
-fn gated_attention(
-    m: &mut Build<'_>,
-    h: ValueId,
-    l: usize,
-    rope: ValueId,
-) -> Result<ValueId, Error> {
+fn gated_attention(m: &mut Build<'_>, h: ValueId, l: usize) -> Result<ValueId, Error> {
     let c = m.config;
-    let heads = (c.n_heads, c.head_dim);
+    let layer = c.layers[l];
+    let heads = (layer.n_heads, layer.head_dim);
     let [q, gate] = m.weights.interleaved_linears((l, "wq"), ["wq", "attn_gate"], heads, c.dim)?;
     let (q, gate) = (m.graph.linear(h, &q), m.graph.linear(h, &gate));
-    let k = m.linear(h, (l, "wk"), (c.kv_dim(), c.dim), Bias::None)?;
-    let v = m.linear(h, (l, "wv"), (c.kv_dim(), c.dim), Bias::None)?;
+    let k = m.linear(h, (l, "wk"), (layer.kv_dim(), c.dim), Bias::None)?;
+    let v = m.linear(h, (l, "wv"), (layer.kv_dim(), c.dim), Bias::None)?;
     let (q, k) = (m.head_norm(q, (l, "q_norm"))?, m.head_norm(k, (l, "k_norm"))?);
-    let (q, k) = (m.rope(q, rope), m.rope(k, rope));
+    let (q, k) = (m.rope(q, l), m.rope(k, l));
     let a = m.graph.attention(q, k, v, &c.attention(l));
     let a = m.graph.gated_act(gate, a, Activation::Sigmoid);
     m.wo(a, l, Bias::None)

@@ -78,6 +78,24 @@ impl<'a> GgufSettings<'a> {
         Ok(self.gguf.metadata().u32(&self.key(key)?)?.map(|n| n as usize))
     }
 
+    /// Whole numbers of each of `n_layers` layers, given as one for all or as a list.
+    ///
+    /// # Errors
+    /// If there are more or fewer in the list, or they are no whole numbers.
+    pub fn opt_per_layer(&self, key: &str, n_layers: usize) -> Result<Option<Vec<usize>>, Error> {
+        let full = self.key(key)?;
+        let metadata = self.gguf.metadata();
+        if metadata.get(&full).is_none_or(|value| value.as_array().is_none()) {
+            return Ok(self.opt_usize(key)?.map(|n| vec![n; n_layers]));
+        }
+        let list = metadata.u32_array(&full)?.unwrap_or_default();
+        if list.len() != n_layers {
+            let found = format!("a list of {}", list.len());
+            return Err(self.wrong(key, format!("a number for each of {n_layers} layers"), found));
+        }
+        Ok(Some(list.into_iter().map(|n| n as usize).collect()))
+    }
+
     /// A whole number that may be given per layer, which then must all agree.
     ///
     /// # Errors
@@ -93,35 +111,6 @@ impl<'a> GgufSettings<'a> {
             Some((first, rest)) if rest.iter().all(|n| n == first) => Ok(Some(*first as usize)),
             _ => Err(self.unsupported(format!("`{full}` that differs between layers"))),
         }
-    }
-
-    /// As [`Self::opt_uniform`] of the layers for which it is not zero.
-    ///
-    /// # Errors
-    /// If these differ, there are none, or it is no whole number.
-    pub fn opt_uniform_nonzero(&self, key: &str) -> Result<Option<usize>, Error> {
-        let Some(per_layer) = self.opt_per_layer(key)? else { return self.opt_usize(key) };
-        let mut nonzero = per_layer.into_iter().filter(|&n| n != 0);
-        match nonzero.next() {
-            Some(first) if nonzero.all(|n| n == first) => Ok(Some(first)),
-            Some(_) => {
-                let full = self.key(key)?;
-                Err(self.unsupported(format!("`{full}` that differs between layers")))
-            }
-            None => Err(self.wrong(key, "a layer where it is not zero", "none")),
-        }
-    }
-
-    /// A list of whole numbers, one for each layer; none where it is one number or missing.
-    ///
-    /// # Errors
-    /// If it is a list of something else.
-    pub fn opt_per_layer(&self, key: &str) -> Result<Option<Vec<usize>>, Error> {
-        let (full, metadata) = (self.key(key)?, self.gguf.metadata());
-        if metadata.get(&full).is_none_or(|value| value.as_array().is_none()) {
-            return Ok(None);
-        }
-        Ok(metadata.u32_array(&full)?.map(|list| list.iter().map(|&n| n as usize).collect()))
     }
 
     /// A number.

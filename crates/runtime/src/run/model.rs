@@ -3,7 +3,7 @@
 
 use crate::Error;
 use crate::architectures::config::{Config, MAX_POSITIONS};
-use crate::architectures::rope::RopeStretch;
+use crate::architectures::rope::{Rope, RopeStretch};
 use crate::architectures::{self, ModelOutput};
 use crate::backend::metrics::{DispatchMetrics, DispatchSnapshot};
 use crate::backend::stages::Stages;
@@ -173,7 +173,7 @@ impl Model {
         let n_states = (graph.state_len > 0).then(|| n_states(options));
         let (n_params, weight_bytes) = sizes(&weights);
         let fingerprint = Fingerprint::new(&graph, &weights, options.arithmetic);
-        let to_load = place(graph, weights, config.n_layers, split)?;
+        let to_load = place(graph, weights, config.layers.len(), split)?;
         let packed_files = options.packed_cache.files(&checkpoint, &fingerprint)?;
         let mut memory = MemoryUse::default();
         let mut parts = Vec::new();
@@ -239,7 +239,7 @@ impl Model {
     ) -> Result<MemoryUse, Error> {
         let (_, Recorded { config, graph, weights, max_seq_len, limits, .. }) =
             Recorded::open(path, options)?;
-        let to_load = place(graph, weights, config.n_layers, split)?;
+        let to_load = place(graph, weights, config.layers.len(), split)?;
         let needed = |(backend, part, weights): &ToLoad<'_>| {
             let for_part = part_options(&part.graph, options, max_seq_len, limits)?;
             Ok(backend.memory(&plan(&part.graph, limits), weights, &for_part))
@@ -444,9 +444,12 @@ fn stretch_context(config: &mut Config, stretch: RopeStretch) -> Result<(), Erro
     if !(factor > 1.0 && factor <= 1024.0) {
         return refuse(format!("a factor is above 1 and at most 1024, not {factor}"));
     }
-    match config.rope.stretched(stretch, config.max_seq_len) {
-        Some(rope) => config.rope = rope,
-        None if config.rope.rotary_dim == 0 => {
+    let Some(rope) = config.ropes.first_mut() else {
+        return refuse("the model has no rotary embedding".to_owned());
+    };
+    match rope.stretched(stretch, config.max_seq_len) {
+        Some(stretched) => *rope = stretched,
+        None if rope.rotary_dim == 0 => {
             return refuse("the model has no rotary embedding".to_owned());
         }
         None => return refuse("the model's rotary embedding has a scaling already".to_owned()),
@@ -458,16 +461,18 @@ fn stretch_context(config: &mut Config, stretch: RopeStretch) -> Result<(), Erro
 /// The context that the options and the model agree on.
 fn context(config: &Config, options: &LoadOptions) -> Result<usize, Error> {
     let refuse = |reason: String| Err(Error::Option { option: "ctx", reason });
-    let stretched = config.rope.stretched_context().unwrap_or(0).min(MAX_POSITIONS);
+    let rope = config.ropes.first();
+    let stretched = rope.and_then(Rope::stretched_context).unwrap_or(0).min(MAX_POSITIONS);
     let longest = config.max_seq_len.max(stretched);
     match options.max_seq_len {
         None => {
-            let unscaled = config.rope.unscaled_context().unwrap_or(usize::MAX);
+            let unscaled = rope.and_then(Rope::unscaled_context).unwrap_or(usize::MAX);
             Ok(config.max_seq_len.min(DEFAULT_MAX_SEQ_LEN).min(unscaled))
         }
         Some(0) => refuse("a context has at least one token".to_owned()),
         Some(n) if n > longest => {
-            let can_stretch = config.rope.stretched(RopeStretch::Linear(2.0), longest).is_some();
+            let can_stretch = rope
+                .is_some_and(|rope| rope.stretched(RopeStretch::Linear(2.0), longest).is_some());
             let advice = match can_stretch {
                 true => "; a scaling of the rotary embedding can stretch it",
                 false => "",

@@ -28,8 +28,8 @@ fn keys_and_values_take_their_pages() {
         ..LoadOptions::default()
     };
     let (model, one) = memory("llama/model-f32.gguf", &options(1, BlockType::F32));
-    let config = model.config();
-    let per_token = 2 * config.n_layers * config.n_kv_heads * config.head_dim * size_of::<f32>();
+    let columns: usize = model.config().layers.iter().map(|layer| layer.kv_dim()).sum();
+    let per_token = 2 * columns * size_of::<f32>();
     assert_eq!(one.kv, 64 * per_token);
     assert_eq!(one.weights, model.weight_bytes(), "what is not packed is as it was stored");
     assert!(one.scratch > 0);

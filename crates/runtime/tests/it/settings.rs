@@ -1,7 +1,7 @@
 //! Settings that files leave out or spell in more than one way.
 
 use crate::common::tiny::tiny;
-use realizar_formats::{Bytes, Gguf, GgufWriter, Value};
+use realizar_formats::{Array, Bytes, Gguf, GgufWriter, Tensor, Value};
 use realizar_runtime::backend::Arithmetic;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::checkpoint::{GgufSettings, HfSettings};
@@ -110,9 +110,19 @@ fn a_context_can_be_stretched_as_a_file_would_ask_for() {
 
 /// The tiny model from its GGUF file with changed metadata: keys with another value, or with none.
 fn gguf_model(model: &str, changes: &[(&str, Option<Value>)]) -> Result<Model, Error> {
+    edited_gguf_model(model, changes, &|tensor| (tensor.shape.clone(), tensor.data.to_vec()))
+}
+
+/// As [`gguf_model`], with other tensors: `edit` gives shape and data in place of a tensor's own.
+fn edited_gguf_model(
+    model: &str,
+    changes: &[(&str, Option<Value>)],
+    edit: &dyn Fn(&Tensor) -> (Vec<usize>, Vec<u8>),
+) -> Result<Model, Error> {
     let file = Gguf::open(tiny(model).join("model-f32.gguf")).unwrap();
     let tensors: Vec<_> =
         file.tensors().iter().map(|info| file.tensor(&info.name).unwrap()).collect();
+    let edited: Vec<_> = tensors.iter().map(edit).collect();
     let mut writer = GgufWriter::new();
     for (key, value) in file.metadata().iter() {
         if !changes.iter().any(|(changed, _)| key == *changed) {
@@ -124,8 +134,8 @@ fn gguf_model(model: &str, changes: &[(&str, Option<Value>)]) -> Result<Model, E
             writer.set(key, value.clone()).unwrap();
         }
     }
-    for t in &tensors {
-        writer.tensor(&t.name, t.ty, &t.shape, &t.data).unwrap();
+    for (t, (shape, data)) in tensors.iter().zip(&edited) {
+        writer.tensor(&t.name, t.ty, shape, data).unwrap();
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.gguf");
@@ -234,4 +244,51 @@ fn metadata_that_would_change_the_result_is_refused_by_name() {
     check("llama.attention.shared_kv_layers", 2_u32.into(), Some("null, false or 0"));
     check("llama.made_up", "text".into(), None);
     check("granite.residual_scale", 0.22_f32.into(), None);
+}
+
+#[test]
+fn layers_may_differ_in_their_hidden_columns() {
+    const KEY: &str = "llama.feed_forward_length";
+    // Of 64 hidden columns the last 24 of layer 1 are zero in one file and left out in the other.
+    let kept = 40;
+    let is_edited = |tensor: &Tensor, leaf: &str| tensor.name == format!("blk.1.{leaf}.weight");
+    let logits = |changes: &[(&str, Option<Value>)], leave_out: bool| {
+        let edit = |tensor: &Tensor| {
+            let (mut shape, mut data) = (tensor.shape.clone(), tensor.data.to_vec());
+            let n_bytes = shape.last().unwrap() * size_of::<f32>(); // of a row
+            if is_edited(tensor, "ffn_gate") || is_edited(tensor, "ffn_up") {
+                data[kept * n_bytes..].fill(0);
+                if leave_out {
+                    data.truncate(kept * n_bytes);
+                    shape[0] = kept;
+                }
+            } else if is_edited(tensor, "ffn_down") {
+                let n_kept = kept * size_of::<f32>();
+                data.chunks_exact_mut(n_bytes).for_each(|row| row[n_kept..].fill(0));
+                if leave_out {
+                    data =
+                        data.chunks_exact(n_bytes).flat_map(|row| row[..n_kept].to_vec()).collect();
+                    shape[1] = kept;
+                }
+            }
+            (shape, data)
+        };
+        let model = edited_gguf_model("llama", changes, &edit);
+        model.and_then(|mut model| model.logits(&[3, 94, 256, 18], &[3], 256))
+    };
+    let list = |numbers: &[u32]| [(KEY, Some(Value::Array(Array::from(numbers))))];
+    let wanted = logits(&[], false).unwrap();
+    assert_ne!(
+        gguf_model("llama", &[]).unwrap().logits(&[3, 94, 256, 18], &[3], 256).unwrap(),
+        wanted
+    );
+    assert_eq!(logits(&list(&[64; 4]), false).unwrap(), wanted);
+    let found = logits(&list(&[64, 40, 64, 64]), true).unwrap();
+    let largest = wanted[0].iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+    for (a, b) in found[0].iter().zip(&wanted[0]) {
+        assert!((a - b).abs() < 1e-5 * largest, "{a} is not {b}");
+    }
+    let error = logits(&list(&[64, 40, 64]), true).unwrap_err().to_string();
+    let text = format!("{KEY}: expected a number for each of 4 layers, found a list of 3");
+    assert!(error.ends_with(&text), "{error}");
 }

@@ -81,7 +81,7 @@ fn layers(model: &Model) -> Vec<Range<usize>> {
 /// is worth it.
 fn check(path: &Path) {
     let mut whole = load(path, 0);
-    let n_layers = whole.config().n_layers;
+    let n_layers = whole.config().layers.len();
     assert!(n_layers > 1, "{path:?} has a single layer");
     let expected = logits(&mut whole);
     assert_eq!(expected.len(), 15);
@@ -108,7 +108,7 @@ fn quantized_weights_split_as_well() {
 #[test]
 fn with_no_layers_on_one_side_the_other_has_the_model() {
     let path = tiny("llama");
-    let n_layers = load(&path, 0).config().n_layers;
+    let n_layers = load(&path, 0).config().layers.len();
     for last_layers in [0, n_layers, usize::MAX] {
         let model = load(&path, last_layers);
         assert_eq!(layers(&model), vec![0..n_layers; 1], "{last_layers}");
@@ -125,7 +125,7 @@ fn each_part_has_its_weights_and_its_layers_of_the_cache() {
     // The embedding is the head too, and so in both.
     let both = first.graph.weights.len() + last.graph.weights.len();
     assert_eq!(both, whole.weights.len() + 1);
-    let n_last = model.config().n_layers - 1;
+    let n_last = model.config().layers.len() - 1;
     let of_last = format!("layers.{n_last}.");
     for (part, expected) in [(first, false), (last, true)] {
         let in_layers = part.graph.weights.iter().filter(|w| w.name.starts_with("layers."));

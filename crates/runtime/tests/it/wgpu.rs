@@ -105,7 +105,7 @@ fn layers_are_loaded_onto_the_first_gpu_by_its_name() {
     let load =
         |choice, gpu_layers| device::load(&path, &choice, gpu_layers, &devices, &options).unwrap();
     let device::Loaded { model: mut on_cpu, .. } = load(DeviceChoice::Cpu, None);
-    let n_layers = on_cpu.config().n_layers;
+    let n_layers = on_cpu.config().layers.len();
     let expected = on_cpu.logits(&golden.ids, &golden.positions, 256).unwrap();
     let gpu = device::open(&DeviceChoice::Wgpu(None), &devices).unwrap().name();
     for (gpu_layers, backend, n_threads) in
