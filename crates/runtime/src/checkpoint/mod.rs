@@ -5,6 +5,7 @@
 
 mod gguf_settings;
 mod hf_settings;
+mod multimodal;
 pub(crate) mod names;
 mod pooling;
 mod unread;
@@ -25,7 +26,7 @@ pub enum Checkpoint {
     Gguf(Gguf),
     /// A directory with config.json and safetensors.
     Hf {
-        /// config.json.
+        /// config.json, of a model that reads more than text its `text_config`.
         settings: HfSettings,
         /// The tensors.
         tensors: SafeTensors,
@@ -41,7 +42,7 @@ impl Checkpoint {
     pub fn open(path: &Path) -> Result<Self, Error> {
         if path.is_dir() {
             if path.join("config.json").is_file() {
-                let settings = HfSettings::open(&path.join("config.json"))?;
+                let settings = HfSettings::open(&path.join("config.json"))?.of_text()?;
                 return Ok(Self::Hf { settings, tensors: SafeTensors::open(path)? });
             }
             return Ok(Self::Gguf(Gguf::open(only_gguf_in(path)?)?));
@@ -94,17 +95,22 @@ impl Checkpoint {
     pub fn tensor(&self, name: &str) -> Option<Tensor> {
         match self {
             Self::Gguf(gguf) => gguf.tensor(name),
-            Self::Hf { tensors, .. } => tensors.tensor(name),
+            Self::Hf { settings, tensors } => tensors.tensor(name).or_else(|| {
+                let mut names = multimodal::names_of_text(name);
+                names.find_map(|name| tensors.tensor(&name).filter(|_| settings.is_of_text()))
+            }),
         }
     }
 
-    /// The names of all tensors, in file order.
+    /// The names of all tensors, in file order; of a model that reads more than text, those of
+    /// the text model.
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
-        let infos = match self {
-            Self::Gguf(gguf) => gguf.tensors(),
-            Self::Hf { tensors, .. } => tensors.tensors(),
+        let (infos, is_part) = match self {
+            Self::Gguf(gguf) => (gguf.tensors(), false),
+            Self::Hf { settings, tensors } => (tensors.tensors(), settings.is_of_text()),
         };
-        infos.iter().map(|info| info.name.as_str())
+        let names = infos.iter().map(|info| info.name.as_str());
+        names.filter(move |name| !is_part || multimodal::is_text(name))
     }
 }
 

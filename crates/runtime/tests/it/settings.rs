@@ -1,7 +1,9 @@
 //! Settings that files leave out or spell in more than one way.
 
 use crate::common::tiny::tiny;
-use realizar_formats::{Array, Bytes, Gguf, GgufWriter, Tensor, Value};
+use realizar_formats::{
+    Array, Bytes, Gguf, GgufWriter, SafeTensors, SafeTensorsWriter, Tensor, TensorType, Value,
+};
 use realizar_runtime::backend::Arithmetic;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::checkpoint::{GgufSettings, HfSettings};
@@ -291,4 +293,58 @@ fn layers_may_differ_in_their_hidden_columns() {
     let error = logits(&list(&[64, 40, 64]), true).unwrap_err().to_string();
     let text = format!("{KEY}: expected a number for each of 4 layers, found a list of 3");
     assert!(error.ends_with(&text), "{error}");
+}
+
+#[test]
+fn the_text_model_of_a_multimodal_directory_is_run() {
+    let source = tiny("gemma3_text");
+    let config = std::fs::read_to_string(source.join("config.json")).unwrap();
+    let text: serde_json::Value = serde_json::from_str(&config).unwrap();
+    let backend = CpuBackend::new(Some(1), None).unwrap();
+    let logits = |path: &std::path::Path| {
+        let model = Model::load(path, &backend, &LoadOptions::default());
+        model.and_then(|mut model| model.logits(&[3, 94, 256, 18], &[3], 256))
+    };
+    let wanted = logits(&source).unwrap();
+    let file = SafeTensors::open(&source).unwrap();
+    for (layers, others, part) in [
+        ("model.language_model.", "", "model.vision_tower.patches.weight"),
+        ("language_model.model.", "language_model.", "multi_modal_projector.norm.weight"),
+    ] {
+        let write = |config: serde_json::Value, part: &str| {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+            let tensors: Vec<_> =
+                file.tensors().iter().map(|info| file.tensor(&info.name).unwrap()).collect();
+            let mut writer = SafeTensorsWriter::new();
+            for tensor in &tensors {
+                let name = match tensor.name.strip_prefix("model.") {
+                    Some(rest) => format!("{layers}{rest}"),
+                    None => format!("{others}{}", tensor.name),
+                };
+                writer.tensor(&name, tensor.ty, &tensor.shape, &tensor.data).unwrap();
+            }
+            writer.tensor(part, TensorType::F32, &[1], &[0; 4]).unwrap();
+            writer.write_file(dir.path().join("model.safetensors")).unwrap();
+            dir
+        };
+        let whole = json!({
+            "model_type": "gemma3",
+            "text_config": text,
+            "vision_config": {"hidden_size": 8},
+            "image_token_index": 7,
+        });
+        assert_eq!(logits(write(whole.clone(), part).path()).unwrap(), wanted, "{layers}");
+        let check = |config: serde_json::Value, part: &str, expected: &str| {
+            let error = logits(write(config, part).path()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}, not {expected}");
+        };
+        check(whole.clone(), "audio_tower.x", "tensor `audio_tower.x` (1 in all) is not part of");
+        let mut scaled = whole.clone();
+        scaled["text_config"]["residual_multiplier"] = json!(0.5);
+        check(scaled, part, "config.json: text_config.residual_multiplier: expected 1, as");
+        let mut quantized = whole;
+        quantized["quantization_config"] = json!({"quant_method": "made_up"});
+        check(quantized, part, "quantization method `made_up` is not supported");
+    }
 }
