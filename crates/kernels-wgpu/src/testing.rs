@@ -111,10 +111,15 @@ pub(crate) fn noise(n: usize, seed: u64) -> Vec<f32> {
 pub(crate) fn blocks(ty: BlockType, n_rows: usize, n_cols: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; n_rows * ty.row_bytes(n_cols).expect("whole blocks")];
     realizar_quant::quantize(ty, &noise(n_rows * n_cols, seed), &mut bytes).expect("whole blocks");
-    // Where binary16 numbers lie in a block.
+    // Where binary16 numbers and exponents lie in a block.
     let scales = match ty {
         BlockType::F32 | BlockType::F16 | BlockType::BF16 => return bytes,
-        BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Q8_0 => 0..2,
+        BlockType::MXFP4 => 0..1,
+        BlockType::Q4_0
+        | BlockType::Q5_0
+        | BlockType::Q8_0
+        | BlockType::IQ4_NL
+        | BlockType::IQ4_XS => 0..2,
         BlockType::Q2_K => 80..84,
         BlockType::Q3_K => 108..110,
         BlockType::Q6_K => 208..210,

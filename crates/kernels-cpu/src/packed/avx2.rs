@@ -95,6 +95,11 @@ impl<F: FormatAvx2> Words for PlaneWords<F> {
                 out[r] = _mm256_or_si256(out[r], v);
             }
         }
+        if let Some(codebook) = p.codebook {
+            for out in &mut out {
+                *out = look_up(codebook, *out);
+            }
+        }
         out
     }
 }
@@ -108,6 +113,15 @@ impl<F: FormatAvx2> Words for PlaneWords<F> {
 unsafe fn load2(at: *const u8) -> Rows16<__m256i> {
     // SAFETY: the caller's promise.
     unsafe { [_mm256_loadu_si256(at.cast()), _mm256_loadu_si256(at.add(32).cast())] }
+}
+
+/// What levels of a codebook, one a byte, stand for.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn look_up(codebook: &[i8; 16], levels: __m256i) -> __m256i {
+    // SAFETY: the load reads the array.
+    let codebook = unsafe { _mm_loadu_si128(codebook.as_ptr().cast()) };
+    _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(codebook), levels)
 }
 
 /// Makes the sums of several rows opaque to the compiler. It would otherwise reorder the
@@ -218,7 +232,7 @@ impl<const T: usize> BlockSums<T> {
                 let x = unsafe { x[t].quants.add(4 * q).cast::<i32>().read_unaligned() };
                 let x = _mm256_set1_epi32(x);
                 for r in 0..2 {
-                    if F::PLANES.bytes {
+                    if F::PLANES.are_signed() {
                         let x = _mm256_sign_epi8(x, w[r]);
                         let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w[r]), x);
                         let fours = _mm256_madd_epi16(pairs, factors[r]);
@@ -231,7 +245,7 @@ impl<const T: usize> BlockSums<T> {
                     }
                 }
             }
-            keep(if F::PLANES.bytes { &mut isums } else { &mut sums });
+            keep(if F::PLANES.are_signed() { &mut isums } else { &mut sums });
         }
         for t in 0..T {
             // SAFETY: a row has sums and a scale for each half.
@@ -239,7 +253,7 @@ impl<const T: usize> BlockSums<T> {
                 unsafe { (*x[t].scales.add(HALF), x[t].pair_sums.add(HALF).cast::<i32>()) };
             let scale = _mm256_set1_ps(scale);
             for r in 0..2 {
-                if !F::PLANES.bytes {
+                if !F::PLANES.are_signed() {
                     let mut sum = sums[t][r];
                     if F::OFFSET > 0 {
                         // SAFETY: as above; the pointer is to two sums of 16 bits.

@@ -8,7 +8,7 @@ use std::arch::x86_64::{
 };
 
 use super::format::HALVES_BYTES;
-use super::types::SIXES_LOW;
+use super::types::{SIX_LOW, SIXES_LOW};
 
 super::scales::packed_scales!("avx2,fma,f16c", 2, __m256, __m256i, FormatAvx2::integers_avx2);
 
@@ -30,6 +30,27 @@ unsafe fn halves(scales: *const u8, i: usize) -> [__m256; 2] {
         let at = scales.add(i * HALVES_BYTES);
         [_mm256_cvtph_ps(load(at)), _mm256_cvtph_ps(load(at.add(16)))]
     }
+}
+
+/// A list of exponents as half of their powers of two.
+///
+/// # Safety
+/// The scales have the list.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn powers(scales: *const u8) -> [__m256; 2] {
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { load(scales) };
+    let mut out = [_mm256_setzero_ps(); 2];
+    for (out, bytes) in out.iter_mut().zip([bytes, _mm_srli_si128::<8>(bytes)]) {
+        let exponent = _mm256_cvtepu8_epi32(bytes);
+        let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(exponent, _mm256_set1_epi32(1)));
+        // Exponents 0 and 1 are below the normal numbers.
+        let small = _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), exponent);
+        let is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), exponent);
+        *out = _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, is_small));
+    }
+    out
 }
 
 /// # Safety
@@ -86,6 +107,21 @@ pub(super) unsafe fn sixes(at: *const u8, group: usize) -> [__m128i; 2] {
     let a = _mm_and_si128(_mm_slli_epi16::<4>(high), two);
     let b = _mm_and_si128(_mm_slli_epi16::<2>(high), two);
     [_mm_or_si128(low_nibbles(low), a), _mm_or_si128(high_nibbles(low), b)]
+}
+
+/// The number of 6 bits of a group: low nibbles of two groups in a byte, then the high bits of four.
+///
+/// # Safety
+/// The pointer is to the numbers of a packed block.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn six(at: *const u8, group: usize) -> __m128i {
+    // SAFETY: the caller's promise.
+    let (low, high) =
+        unsafe { (load(at.add(16 * (group / 2))), load(at.add(SIX_LOW + 16 * (group / 4)))) };
+    let low = if group % 2 == 0 { low_nibbles(low) } else { high_nibbles(low) };
+    let high = _mm_srl_epi16(high, _mm_cvtsi32_si128((group % 4 * 2) as i32));
+    _mm_or_si128(low, _mm_slli_epi16::<4>(_mm_and_si128(high, _mm_set1_epi8(3))))
 }
 
 #[inline]

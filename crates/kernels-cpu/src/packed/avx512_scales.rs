@@ -8,7 +8,7 @@ use std::arch::x86_64::{
     _mm512_storeu_ps as store_f,
 };
 
-use super::avx2_scales::{high_nibbles, load, low_nibbles, minus_32, sixes};
+use super::avx2_scales::{high_nibbles, load, low_nibbles, minus_32, six, sixes};
 use super::format::HALVES_BYTES;
 
 super::scales::packed_scales!(
@@ -34,6 +34,22 @@ fn negative(v: __m512) -> __m512 {
 unsafe fn halves(scales: *const u8, i: usize) -> [__m512; 1] {
     // SAFETY: the caller's promise.
     [unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(scales.add(i * HALVES_BYTES).cast())) }]
+}
+
+/// A list of exponents as half of their powers of two.
+///
+/// # Safety
+/// The scales have the list.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn powers(scales: *const u8) -> [__m512; 1] {
+    // SAFETY: the caller's promise.
+    let exponent = _mm512_cvtepu8_epi32(unsafe { load(scales) });
+    let normal = _mm512_slli_epi32::<23>(_mm512_sub_epi32(exponent, _mm512_set1_epi32(1)));
+    // Exponents 0 and 1 are below the normal numbers.
+    let small = _mm512_sllv_epi32(_mm512_set1_epi32(0x0020_0000), exponent);
+    let is_small = _mm512_cmplt_epu32_mask(exponent, _mm512_set1_epi32(2));
+    [_mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, is_small, small))]
 }
 
 /// Sixteen unsigned bytes as floats.

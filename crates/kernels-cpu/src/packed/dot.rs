@@ -79,6 +79,11 @@ macro_rules! dot_kernels {
                     out[r] = or(out[r], v);
                 }
             }
+            if let Some(codebook) = p.codebook {
+                for out in &mut out {
+                    *out = look_up(codebook, *out);
+                }
+            }
             out
         }
 
@@ -193,7 +198,7 @@ macro_rules! dot_kernels {
 
         /// Whether quants are signed bytes and the instruction takes unsigned ones.
         const fn made_unsigned<F: $Format>() -> bool {
-            F::PLANES.bytes && !SIGNED
+            F::PLANES.are_signed() && !SIGNED
         }
 
         /// A word of quants as the instruction takes it.

@@ -26,6 +26,8 @@ pub(super) struct Planes {
     pub(super) singles: Option<usize>,
     /// The whole quant, signed.
     pub(super) bytes: bool,
+    /// What the quants of nibbles stand for, if not for themselves.
+    pub(super) codebook: Option<&'static [i8; 16]>,
 }
 
 /// Bytes of a plane for 16 rows and 32 columns.
@@ -35,7 +37,13 @@ pub(super) const SINGLES_BYTES: usize = 64;
 pub(super) const BYTES_BYTES: usize = 512;
 
 impl Planes {
-    pub(super) const NONE: Self = Self { nibbles: false, pairs: None, singles: None, bytes: false };
+    pub(super) const NONE: Self =
+        Self { nibbles: false, pairs: None, singles: None, bytes: false, codebook: None };
+
+    /// Whether quants are signed bytes once they are put together.
+    pub(super) const fn are_signed(self) -> bool {
+        self.bytes || self.codebook.is_some()
+    }
 
     /// Where the pairs begin.
     pub(super) const fn pairs_at(self) -> usize {
@@ -56,6 +64,15 @@ impl Planes {
     }
 }
 
+/// How the scale of a row's block is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ScaleKind {
+    /// As f16.
+    Half,
+    /// As an exponent in a byte, half of whose power of two is meant (`E8M0`).
+    Exponent,
+}
+
 /// A quantized type as it is packed.
 ///
 /// `w = scale * factor * (quant - offset) + min_scale * min`. The two scales are floats of
@@ -71,8 +88,10 @@ pub(super) trait Format {
     /// Where the bits of a quant are.
     const PLANES: Planes;
     /// What is subtracted from a quant. After it the products of sixteen quants with 8-bit
-    /// activations, added in two lanes, fit 16 bits, except those of whole bytes.
+    /// activations, added in two lanes, fit 16 bits, except those of signed bytes.
     const OFFSET: i16 = 0;
+    /// How `scale` is stored.
+    const SCALE: ScaleKind = ScaleKind::Half;
     /// Factors of 32 columns: none, one, or one for each half.
     const FACTORS: usize = 0;
     /// Minimums of 32 columns: none, one, or one for each half.
@@ -89,18 +108,18 @@ pub(super) trait Format {
     fn pack_quants<B: Block>(block: &B, put: impl FnMut(usize, RowQuants<B::Word>));
 
     /// The integers of a row in group `group` of a packed block, from the bytes that
-    /// follow the f16 of its scales.
+    /// follow the lists of its scales.
     fn integers(_bytes: &[u8], _group: usize, _row: usize) -> Integers {
         Integers::NONE
     }
 
     /// Where the scales begin in a packed block.
     const SCALES_AT: usize = Self::LEN / GROUP_LEN * Self::PLANES.n_bytes();
-    /// Where the bytes of integers begin among the scales: behind one or two lists of f16.
-    const INTEGERS_AT: usize = if Self::MINS > 0 && Self::MIN_PER_SCALE.is_none() {
-        2 * HALVES_BYTES
-    } else {
-        HALVES_BYTES
+    /// Where the bytes of integers begin among the scales: behind one list of them or two.
+    const INTEGERS_AT: usize = match Self::SCALE {
+        ScaleKind::Exponent => PACKED_ROWS,
+        ScaleKind::Half if Self::MINS > 0 && Self::MIN_PER_SCALE.is_none() => 2 * HALVES_BYTES,
+        ScaleKind::Half => HALVES_BYTES,
     };
 }
 
@@ -134,9 +153,9 @@ impl<W> RowQuants<W> {
 /// The scales of a row's block: first f16, then bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowScales<W> {
-    /// One f16 or two in a word, and how many.
+    /// None, one or two f16 in a word, and how many.
     pub(super) halves: (W, usize),
-    /// Four bytes to a word.
+    /// Four bytes to a word; the last may have fewer.
     pub(super) bytes: [Option<W>; 4],
 }
 
@@ -145,6 +164,14 @@ impl<W> RowScales<W> {
     #[inline(always)]
     pub(super) fn of_halves(word: W, n: usize) -> Self {
         Self { halves: (word, n), bytes: [None, None, None, None] }
+    }
+}
+
+/// The scale of row `row`, from the scales of a packed block.
+pub(super) fn scale_at<F: Format>(scales: &[u8], row: usize) -> f32 {
+    match F::SCALE {
+        ScaleKind::Half => half_at(scales, 0, row),
+        ScaleKind::Exponent => realizar_quant::small_floats::e8m0_half(scales[row]),
     }
 }
 

@@ -4,9 +4,9 @@
 use std::arch::aarch64::{
     float32x4_t, int32x4_t, vandq_s32 as and, vcvtq_f32_s32 as to_float, vdupq_n_f32 as set1_f,
     vdupq_n_s8, vdupq_n_s16, vdupq_n_s32 as set1_32, veorq_s32 as xor, vfmaq_f32,
-    vld1q_f32 as load_f, vld1q_s32, vmulq_f32 as mul, vorrq_s32 as or, vreinterpretq_s32_s8,
-    vreinterpretq_s32_u16, vreinterpretq_u16_s32, vshlq_u16, vshrq_n_s32 as srai_32,
-    vst1q_f32 as store_f, vst1q_s32,
+    vld1q_f32 as load_f, vld1q_s8, vld1q_s32, vmulq_f32 as mul, vorrq_s32 as or, vqtbl1q_s8,
+    vreinterpretq_s32_s8, vreinterpretq_s32_u16, vreinterpretq_u8_s32, vreinterpretq_u16_s32,
+    vshlq_u16, vshrq_n_s32 as srai_32, vst1q_f32 as store_f, vst1q_s32,
 };
 use std::arch::asm;
 
@@ -76,6 +76,15 @@ fn zero_f() -> float32x4_t {
 #[target_feature(enable = "neon,dotprod")]
 fn set1_8(byte: i8) -> int32x4_t {
     vreinterpretq_s32_s8(vdupq_n_s8(byte))
+}
+
+/// What levels of a codebook, one a byte, stand for.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn look_up(codebook: &[i8; 16], levels: int32x4_t) -> int32x4_t {
+    // SAFETY: the load reads the array.
+    let codebook = unsafe { vld1q_s8(codebook.as_ptr()) };
+    vreinterpretq_s32_s8(vqtbl1q_s8(codebook, vreinterpretq_u8_s32(levels)))
 }
 
 /// Shifts within 16 bits.

@@ -8,7 +8,7 @@ use std::arch::aarch64::{
 use std::arch::asm;
 
 use super::format::HALVES_BYTES;
-use super::types::SIXES_LOW;
+use super::types::{SIX_LOW, SIXES_LOW};
 
 super::scales::packed_scales!("neon,dotprod", 4, float32x4_t, int32x4_t, FormatNeon::integers_neon);
 
@@ -56,6 +56,33 @@ unsafe fn halves(scales: *const u8, i: usize) -> Floats {
                 options(pure, nomem, nostack, preserves_flags)
             );
         }
+    }
+    out
+}
+
+/// A list of exponents as half of their powers of two.
+///
+/// # Safety
+/// The scales have the list.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn powers(scales: *const u8) -> Floats {
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { load(scales) };
+    let (low, high) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
+    let exponents = [
+        vmovl_u16(vget_low_u16(low)),
+        vmovl_high_u16(low),
+        vmovl_u16(vget_low_u16(high)),
+        vmovl_high_u16(high),
+    ];
+    let mut out = [vdupq_n_f32(0.0); 4];
+    for (out, exponent) in out.iter_mut().zip(exponents) {
+        let normal = vshlq_n_u32::<23>(vsubq_u32(exponent, vdupq_n_u32(1)));
+        // Exponents 0 and 1 are below the normal numbers.
+        let small = vshlq_u32(vdupq_n_u32(0x0020_0000), vreinterpretq_s32_u32(exponent));
+        let is_small = vcltq_u32(exponent, vdupq_n_u32(2));
+        *out = vreinterpretq_f32_u32(vbslq_u32(is_small, small, normal));
     }
     out
 }
@@ -112,6 +139,21 @@ unsafe fn sixes(at: *const u8, group: usize) -> [uint8x16_t; 2] {
     let a = vandq_u8(vshlq_n_u8::<4>(high), two);
     let b = vandq_u8(vshlq_n_u8::<2>(high), two);
     [vorrq_u8(low_nibbles(low), a), vorrq_u8(high_nibbles(low), b)]
+}
+
+/// The number of 6 bits of a group: low nibbles of two groups in a byte, then the high bits of four.
+///
+/// # Safety
+/// The pointer is to the numbers of a packed block.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn six(at: *const u8, group: usize) -> uint8x16_t {
+    // SAFETY: the caller's promise.
+    let (low, high) =
+        unsafe { (load(at.add(16 * (group / 2))), load(at.add(SIX_LOW + 16 * (group / 4)))) };
+    let low = if group % 2 == 0 { low_nibbles(low) } else { high_nibbles(low) };
+    let high = vandq_u8(vshlq_u8(high, vdupq_n_s8(-2 * (group % 4) as i8)), vdupq_n_u8(3));
+    vorrq_u8(low, vshlq_n_u8::<4>(high))
 }
 
 #[inline]

@@ -202,13 +202,13 @@ fn store_scales(scales: &RowScales<Word16>, out: &mut [u8]) {
         // SAFETY: the list has the 32 bytes.
         unsafe { _mm256_storeu_si256(list.as_mut_ptr().cast(), halves) };
     }
-    for (word, lists) in scales.bytes.iter().zip(bytes.chunks_exact_mut(4 * PACKED_ROWS)) {
+    for (word, lists) in scales.bytes.iter().zip(bytes.chunks_mut(4 * PACKED_ROWS)) {
         let Some(word) = word else { break };
         store_bytes(word, lists);
     }
 }
 
-/// Stores the four bytes of each row in four lists.
+/// Stores the four bytes of each row in four lists, or the first of them in as many as there are.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn store_bytes(word: &Word16, out: &mut [u8]) {

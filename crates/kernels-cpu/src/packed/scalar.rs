@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::format::{Format, half_at};
+use super::format::{Format, half_at, scale_at};
 use super::panel::{GroupScales, PanelGroup};
 use super::{GROUP_LEN, GroupSums, PACKED_ROWS};
 use crate::quantize::{QuantizedRow, QuantizedRows};
@@ -62,7 +62,7 @@ pub(super) fn group_scales<F: Format>(scales: &[u8], group: usize) -> GroupScale
     let mut out = GroupScales::ZERO;
     for row in 0..PACKED_ROWS {
         let integers = F::integers(&scales[F::INTEGERS_AT..], group, row);
-        out.scale[row] = half_at(scales, 0, row);
+        out.scale[row] = scale_at::<F>(scales, row);
         out.min_scale[row] = match F::MIN_PER_SCALE {
             _ if F::MINS == 0 => 0.0,
             Some(ratio) => ratio * out.scale[row],
@@ -95,7 +95,7 @@ fn quant<F: Format>(planes: &[u8], q: usize, at: usize) -> u8 {
     if let Some(shift) = p.singles {
         value |= (planes[p.singles_at() + at] >> q & 1) << shift;
     }
-    value
+    p.codebook.map_or(value, |codebook| codebook[usize::from(value)].cast_unsigned())
 }
 
 /// Adds the products of a block, whose columns the row has.
@@ -108,7 +108,7 @@ fn add_block<F: Format>(block: &[PanelGroup], x: &QuantizedRow<'_>, sums: &mut G
                 let mut isum = 0;
                 for i in 16 * half..16 * (half + 1) {
                     let byte = quants[i / 4][row][i % 4];
-                    let w = if F::PLANES.bytes {
+                    let w = if F::PLANES.are_signed() {
                         i32::from(byte.cast_signed())
                     } else {
                         i32::from(byte) - i32::from(F::OFFSET)

@@ -6,13 +6,15 @@
 //! instructions.
 
 /// The scales for `$n` registers of sixteen rows, and the trait of formats that unpack
-/// theirs. The module says how bytes become factors and floats (`halves`, `floats`, `twice`,
-/// `sixes`, the nibbles of bytes).
+/// theirs. The module says how bytes become factors and floats (`halves`, `powers`, `floats`,
+/// `twice`, `sixes`, `six`, the nibbles of bytes).
 macro_rules! packed_scales {
     ($features:literal, $n:literal, $float:ty, $int:ty, $Format:ident :: $unpack:ident) => {
-        use $crate::packed::format::Format;
+        use $crate::packed::format::{Format, ScaleKind};
         use $crate::packed::panel::GroupScales;
-        use $crate::packed::types::{Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+        use $crate::packed::types::{
+            IQ4NL, IQ4XS, MXFP4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
+        };
 
         type Floats = [$float; $n];
 
@@ -41,7 +43,12 @@ macro_rules! packed_scales {
             #[target_feature(enable = $features)]
             pub(super) unsafe fn unpack<F: Format>(scales: *const u8) -> Self {
                 // SAFETY: the caller's promise.
-                let scale = unsafe { halves(scales, 0) };
+                let scale = unsafe {
+                    match F::SCALE {
+                        ScaleKind::Half => halves(scales, 0),
+                        ScaleKind::Exponent => powers(scales),
+                    }
+                };
                 let mut min_scale = [set1_f(0.0); $n];
                 if let Some(ratio) = F::MIN_PER_SCALE {
                     for (min, scale) in min_scale.iter_mut().zip(scale) {
@@ -172,8 +179,13 @@ macro_rules! packed_scales {
 
         $crate::packed::scales::integers_of!(
             $features, $Format::$unpack;
-            Q4_0, Q4_1, Q5_0, Q5_1, Q8_0: |_, _| Integers::none()
+            Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4NL, MXFP4: |_, _| Integers::none()
         );
+        $crate::packed::scales::integers_of!($features, $Format::$unpack; IQ4XS: |scales, group| {
+            // SAFETY: the caller's promise.
+            let factor = unsafe { six(scales.add(Self::INTEGERS_AT), group) };
+            Integers { factors: [twice(minus_32(factor)); 2], ..Integers::none() }
+        });
         $crate::packed::scales::integers_of!($features, $Format::$unpack; Q4K, Q5K: |scales, group| {
             // SAFETY: the caller's promise.
             let [factor, min] = unsafe { sixes(scales.add(Self::INTEGERS_AT), group) };

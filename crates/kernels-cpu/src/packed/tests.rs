@@ -70,7 +70,8 @@ fn planned_quant(planes: format::Planes, block: &[u8], row: usize, col: usize) -
     let nibble = if planes.nibbles { byte(0, q % 4) >> (q / 4 * 4) & 15 } else { 0 };
     let pair = planes.pairs.map(|to| (byte(planes.pairs_at(), q / 4) >> (q % 4 * 2) & 3) << to);
     let single = planes.singles.map(|to| (byte(planes.singles_at(), 0) >> q & 1) << to);
-    nibble | pair.unwrap_or(0) | single.unwrap_or(0)
+    let quant = nibble | pair.unwrap_or(0) | single.unwrap_or(0);
+    planes.codebook.map_or(quant, |codebook| codebook[usize::from(quant)] as u8)
 }
 
 #[test]
@@ -98,7 +99,11 @@ fn packing_is_the_same_on_every_tier_and_keeps_every_weight() {
                     let block = &case.packed[block * packed_block..][..packed_block];
                     let (row, col) = (row % PACKED_ROWS, col % F::LEN);
                     let quant = planned_quant(F::PLANES, block, row, col);
-                    let quant = if F::PLANES.bytes { i16::from(quant as i8) } else { i16::from(quant) };
+                    let quant = if F::PLANES.are_signed() {
+                        i16::from(quant as i8)
+                    } else {
+                        i16::from(quant)
+                    };
                     let scales =
                         scalar::group_scales::<F>(&block[F::SCALES_AT..], col / 32);
                     let half = col % 32 / 16;
@@ -181,11 +186,20 @@ fn the_largest_quants_do_not_overflow() {
             BlockType::Q2_K => &[80, 82],
             BlockType::Q3_K => &[108],
             BlockType::Q6_K => &[208],
+            BlockType::MXFP4 => &[],
             _ => &[0],
         };
-        let fill = if ty == BlockType::Q8_0 { 0x80 } else { 0xff };
+        let fill = match ty {
+            BlockType::Q8_0 => 0x80,
+            // The first level of the codebook, and the least factor.
+            BlockType::IQ4_NL | BlockType::IQ4_XS => 0,
+            _ => 0xff,
+        };
         for block in case.blocks.chunks_exact_mut(ty.block_bytes()) {
             block.fill(fill);
+            if ty == BlockType::MXFP4 {
+                block[0] = 127;
+            }
             for &at in scales {
                 block[at..at + 2].copy_from_slice(&half::f16::ONE.to_le_bytes());
             }
@@ -206,6 +220,28 @@ fn the_largest_quants_do_not_overflow() {
                         assert!(error < 1e-5, "{ty} {tier}: {value}, not {expected}");
                     }
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_exponent_is_its_power_of_two() {
+    for first in (0..256).step_by(PACKED_ROWS) {
+        // A level of 1 and zeros, so that powers at both ends of the floats stay finite.
+        let mut blocks = vec![0; PACKED_ROWS * BlockType::MXFP4.block_bytes()];
+        for (i, block) in blocks.chunks_exact_mut(BlockType::MXFP4.block_bytes()).enumerate() {
+            (block[0], block[1]) = ((first + i) as u8, 1);
+        }
+        let matrix = MatrixRef::new(BlockType::MXFP4, PACKED_ROWS, GROUP_LEN, &blocks);
+        for tier in Tier::available() {
+            let mut packed = vec![0; blocks.len()];
+            pack_group(tier, &matrix, 0, &mut packed);
+            let mut panel = [PanelGroup::ZERO];
+            expand(tier, BlockType::MXFP4, &packed, 0, &mut panel);
+            for (i, scale) in panel[0].scales.scale.iter().enumerate() {
+                let expected = 2.0_f64.powi((first + i) as i32 - 128);
+                assert_eq!(f64::from(*scale), expected, "{tier}: exponent {}", first + i);
             }
         }
     }

@@ -1,9 +1,9 @@
 //! The types that can be packed, each with its planes and scales.
 
-use realizar_quant::BlockType;
+use realizar_quant::{BlockType, codebook};
 
 use super::PACKED_ROWS;
-use super::format::{Format, Integers, Planes, RowQuants, RowScales};
+use super::format::{Format, Integers, Planes, RowQuants, RowScales, ScaleKind};
 use super::pack::{
     Block, Word, nibbles_of, pairs_of, singles_of, singles_of_bits, sixes_of_k_scales,
     sixes_of_q3_k,
@@ -32,6 +32,9 @@ macro_rules! with_format {
             B::Q4_K => run!(t::Q4K),
             B::Q5_K => run!(t::Q5K),
             B::Q6_K => run!(t::Q6K),
+            B::IQ4_NL => run!(t::IQ4NL),
+            B::IQ4_XS => run!(t::IQ4XS),
+            B::MXFP4 => run!(t::MXFP4),
             ty => panic!("{ty} weights are not packed"),
         }
     }};
@@ -53,6 +56,9 @@ pub(super) const fn is_packed(ty: BlockType) -> bool {
             | B::Q4_K
             | B::Q5_K
             | B::Q6_K
+            | B::IQ4_NL
+            | B::IQ4_XS
+            | B::MXFP4
     )
 }
 
@@ -329,6 +335,79 @@ impl Format for Q6K {
         let byte = |half: usize| bytes[(2 * group + half) * PACKED_ROWS + row];
         let factors = [0, 1].map(|half| i16::from(byte(half).cast_signed()));
         Integers { factors, ..Integers::NONE }
+    }
+}
+
+/// IQ4_NL: `w = d * codebook[q]`.
+pub(super) struct IQ4NL;
+
+impl Format for IQ4NL {
+    const TY: BlockType = BlockType::IQ4_NL;
+    const PLANES: Planes = Planes { codebook: Some(&codebook::IQ4), ..NIBBLES };
+
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        RowScales::of_halves(block.word(0), 1)
+    }
+
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        put(0, RowQuants { nibbles: Some(block.words(2)), ..RowQuants::NONE });
+    }
+}
+
+/// IQ4_XS: `w = d * scale * codebook[q]`, signed scales of 6 bits for 32 columns.
+pub(super) struct IQ4XS;
+
+impl Format for IQ4XS {
+    const TY: BlockType = BlockType::IQ4_XS;
+    const PLANES: Planes = IQ4NL::PLANES;
+    const FACTORS: usize = 1;
+
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        // The scale, then the high bits of the integers, which are two bytes to a row.
+        let word = block.word(0);
+        let bytes = [Some(block.word(4)), Some(word.down(16)), None, None];
+        RowScales { bytes, ..RowScales::of_halves(word, 1) }
+    }
+
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        for group in 0..8 {
+            let nibbles = Some(block.words(8 + 16 * group));
+            put(group, RowQuants { nibbles, ..RowQuants::NONE });
+        }
+    }
+
+    fn integers(bytes: &[u8], group: usize, row: usize) -> Integers {
+        let low = bytes[group / 2 * PACKED_ROWS + row] >> (group % 2 * 4) & 15;
+        let high = bytes[SIX_LOW + group / 4 * PACKED_ROWS + row] >> (group % 4 * 2) & 3;
+        Integers { factors: [i16::from(low | high << 4) - 32; 2], ..Integers::NONE }
+    }
+}
+
+/// Bytes of the low nibbles of numbers of 6 bits, one for each of a row's 8 groups of 32 columns.
+pub(super) const SIX_LOW: usize = 4 * PACKED_ROWS;
+
+/// MXFP4: `w = 2^(e - 127) / 2 * codebook[q]`.
+pub(super) struct MXFP4;
+
+impl Format for MXFP4 {
+    const TY: BlockType = BlockType::MXFP4;
+    const PLANES: Planes = Planes { codebook: Some(&codebook::FP4), ..NIBBLES };
+    const SCALE: ScaleKind = ScaleKind::Exponent;
+
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        // A list of the lowest bytes of the words.
+        let word = block.word(0);
+        RowScales { bytes: [Some(word), None, None, None], ..RowScales::of_halves(word, 0) }
+    }
+
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
+        put(0, RowQuants { nibbles: Some(block.words(1)), ..RowQuants::NONE });
     }
 }
 

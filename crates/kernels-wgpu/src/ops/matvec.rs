@@ -30,6 +30,9 @@ fn levels_parts(ty: BlockType) -> Option<Vec<&'static str>> {
     let (words, vectors) = (linear::WORDS, linear::VECTORS);
     let spread = include_str!("../../shaders/levels/spread.wgsl");
     let k_scale = include_str!("../../shaders/levels/k_scale.wgsl");
+    let codebook = include_str!("../../shaders/decode/codebook.wgsl");
+    let look_up = include_str!("../../shaders/levels/look_up.wgsl");
+    let of_codebook = |levels| vec![words, codebook, look_up, levels];
     Some(match ty {
         BlockType::Q4_0 => vec![words, include_str!("../../shaders/levels/q4_0.wgsl")],
         BlockType::Q4_1 => vec![words, include_str!("../../shaders/levels/q4_1.wgsl")],
@@ -41,6 +44,9 @@ fn levels_parts(ty: BlockType) -> Option<Vec<&'static str>> {
         BlockType::Q4_K => vec![vectors, k_scale, include_str!("../../shaders/levels/q4_k.wgsl")],
         BlockType::Q5_K => vec![vectors, k_scale, include_str!("../../shaders/levels/q5_k.wgsl")],
         BlockType::Q6_K => vec![words, include_str!("../../shaders/levels/q6_k.wgsl")],
+        BlockType::IQ4_NL => of_codebook(include_str!("../../shaders/levels/iq4_nl.wgsl")),
+        BlockType::IQ4_XS => of_codebook(include_str!("../../shaders/levels/iq4_xs.wgsl")),
+        BlockType::MXFP4 => of_codebook(include_str!("../../shaders/levels/mxfp4.wgsl")),
         // Floats, types of activations, and types without decoders.
         _ => return None,
     })

@@ -239,7 +239,7 @@ impl Matrix {
 }
 
 /// Types that kernels read, for their tables of shaders.
-pub(crate) const TYPES: [BlockType; 13] = [
+pub(crate) const TYPES: [BlockType; 16] = [
     BlockType::F32,
     BlockType::F16,
     BlockType::BF16,
@@ -253,6 +253,9 @@ pub(crate) const TYPES: [BlockType; 13] = [
     BlockType::Q4_K,
     BlockType::Q5_K,
     BlockType::Q6_K,
+    BlockType::IQ4_NL,
+    BlockType::IQ4_XS,
+    BlockType::MXFP4,
 ];
 
 /// The part of a shader that defines `decode` for a type.
@@ -282,6 +285,18 @@ pub(crate) fn decode_part(ty: BlockType) -> &'static str {
             include_str!("../../shaders/decode/q5_k.wgsl")
         ),
         BlockType::Q6_K => include_str!("../../shaders/decode/q6_k.wgsl"),
+        BlockType::IQ4_NL => concat!(
+            include_str!("../../shaders/decode/codebook.wgsl"),
+            include_str!("../../shaders/decode/iq4_nl.wgsl")
+        ),
+        BlockType::IQ4_XS => concat!(
+            include_str!("../../shaders/decode/codebook.wgsl"),
+            include_str!("../../shaders/decode/iq4_xs.wgsl")
+        ),
+        BlockType::MXFP4 => concat!(
+            include_str!("../../shaders/decode/codebook.wgsl"),
+            include_str!("../../shaders/decode/mxfp4.wgsl")
+        ),
         _ => panic!("a matrix of {ty} on a GPU"),
     }
 }
@@ -334,8 +349,8 @@ mod tests {
                 "the GPU kernels have no matrices of type Q8_K (wq)"
             );
             assert_eq!(
-                error(BlockType::IQ4_NL, 32, &[]),
-                "the GPU kernels have no matrices of type IQ4_NL (wq)"
+                error(BlockType::IQ3_S, 256, &[]),
+                "the GPU kernels have no matrices of type IQ3_S (wq)"
             );
             assert_eq!(
                 error(BlockType::Q4_K, 32, &[]),

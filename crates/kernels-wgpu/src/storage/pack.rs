@@ -1,9 +1,11 @@
 //! How rows of a matrix lie on a device, where shaders read 32-bit words.
 //!
-//! Block types whose blocks are not whole words (Q4_0, Q5_0, Q8_0, Q3_K, Q6_K)
+//! Block types whose blocks are not whole words (Q4_0, Q5_0, Q8_0, Q3_K, Q6_K, IQ4_NL, MXFP4)
 //! are split: a row is its blocks without their scales `d`, then the scales, then
 //! zeros up to a whole word. The other block types keep their bytes. Rows of
 //! floats are padded with zeros to whole groups of 32 columns.
+
+use std::ops::Range;
 
 use realizar_quant::BlockType;
 
@@ -17,19 +19,25 @@ enum Layout {
     Padded,
     /// They stay as they are.
     Whole,
-    /// The two bytes of the scale at this place of a block move to the row's end.
-    Split(usize),
+    /// The bytes of the scale at a place of a block move to the row's end.
+    Split { at: usize, len: usize },
 }
 
 fn layout(ty: BlockType) -> Option<Layout> {
     match ty {
         BlockType::F32 | BlockType::F16 | BlockType::BF16 => Some(Layout::Padded),
-        BlockType::Q4_1 | BlockType::Q5_1 | BlockType::Q2_K | BlockType::Q4_K | BlockType::Q5_K => {
-            Some(Layout::Whole)
+        BlockType::Q4_1
+        | BlockType::Q5_1
+        | BlockType::Q2_K
+        | BlockType::Q4_K
+        | BlockType::Q5_K
+        | BlockType::IQ4_XS => Some(Layout::Whole),
+        BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Q8_0 | BlockType::IQ4_NL => {
+            Some(Layout::Split { at: 0, len: 2 })
         }
-        BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Q8_0 => Some(Layout::Split(0)),
-        BlockType::Q3_K => Some(Layout::Split(108)),
-        BlockType::Q6_K => Some(Layout::Split(208)),
+        BlockType::MXFP4 => Some(Layout::Split { at: 0, len: 1 }),
+        BlockType::Q3_K => Some(Layout::Split { at: 108, len: 2 }),
+        BlockType::Q6_K => Some(Layout::Split { at: 208, len: 2 }),
         // Types of activations, and types without decoders.
         _ => None,
     }
@@ -57,7 +65,7 @@ pub fn packed_row_bytes(ty: BlockType, n_cols: usize) -> usize {
     match supported_layout(ty) {
         Layout::Padded => n_cols.next_multiple_of(GROUP) * ty.block_bytes(),
         Layout::Whole => n_bytes,
-        Layout::Split(_) => n_bytes.next_multiple_of(4),
+        Layout::Split { .. } => n_bytes.next_multiple_of(4),
     }
 }
 
@@ -76,7 +84,7 @@ pub fn pack_rows(ty: BlockType, n_cols: usize, rows: &[u8], out: &mut [u8]) {
     let n_rows = rows.len() / from;
     assert!(rows.len() == n_rows * from && out.len() == n_rows * to, "rows of {ty} to pack");
     let layout = supported_layout(ty);
-    if from == to && !matches!(layout, Layout::Split(_)) {
+    if from == to && !matches!(layout, Layout::Split { .. }) {
         out.copy_from_slice(rows);
         return;
     }
@@ -86,19 +94,21 @@ pub fn pack_rows(ty: BlockType, n_cols: usize, rows: &[u8], out: &mut [u8]) {
                 out[..from].copy_from_slice(row);
                 out[from..].fill(0);
             }
-            Layout::Split(d_at) => split_row(ty.block_bytes(), d_at, row, out),
+            Layout::Split { at, len } => split_row(ty.block_bytes(), at..at + len, row, out),
         }
     }
 }
 
-fn split_row(block_bytes: usize, d_at: usize, row: &[u8], out: &mut [u8]) {
-    let (bodies, scales) = out.split_at_mut(row.len() / block_bytes * (block_bytes - 2));
-    let (ds, padding) = scales.split_at_mut(row.len() / block_bytes * 2);
-    let places = bodies.chunks_exact_mut(block_bytes - 2).zip(ds.chunks_exact_mut(2));
+/// Moves the bytes `scale` of each block behind the rest of all blocks.
+fn split_row(block_bytes: usize, scale: Range<usize>, row: &[u8], out: &mut [u8]) {
+    let (n_blocks, body_bytes) = (row.len() / block_bytes, block_bytes - scale.len());
+    let (bodies, scales) = out.split_at_mut(n_blocks * body_bytes);
+    let (ds, padding) = scales.split_at_mut(n_blocks * scale.len());
+    let places = bodies.chunks_exact_mut(body_bytes).zip(ds.chunks_exact_mut(scale.len()));
     for (block, (body, d)) in row.chunks_exact(block_bytes).zip(places) {
-        body[..d_at].copy_from_slice(&block[..d_at]);
-        d.copy_from_slice(&block[d_at..d_at + 2]);
-        body[d_at..].copy_from_slice(&block[d_at + 2..]);
+        body[..scale.start].copy_from_slice(&block[..scale.start]);
+        d.copy_from_slice(&block[scale.clone()]);
+        body[scale.start..].copy_from_slice(&block[scale.end..]);
     }
     padding.fill(0);
 }
@@ -123,6 +133,9 @@ mod tests {
             (BlockType::Q4_K, 512, 288),
             (BlockType::Q5_K, 256, 176),
             (BlockType::Q6_K, 768, 632),
+            (BlockType::IQ4_NL, 96, 56),
+            (BlockType::IQ4_XS, 512, 272),
+            (BlockType::MXFP4, 96, 52),
         ];
         for (ty, n_cols, n_bytes) in sizes {
             assert_eq!(packed_row_bytes(ty, n_cols), n_bytes, "{ty}");

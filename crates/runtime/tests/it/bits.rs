@@ -15,11 +15,13 @@ const N_SEQS: usize = 8;
 
 /// Tiny models of different shapes, and one that mixes quantized types as files do.
 fn models(dir: &Path) -> Vec<PathBuf> {
-    use BlockType::{Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
+    use BlockType::{
+        IQ4_NL, IQ4_XS, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0,
+    };
     let quantized = dir.join("quantized.gguf");
     write_quantized(
         &quantized,
-        &[Q8_0, Q4_K, Q5_0, Q6_K, Q4_1, Q3_K, Q4_0, Q5_K, Q2_K, Q5_1, Q6_K],
+        &[Q8_0, Q4_K, Q5_0, Q6_K, IQ4_XS, Q4_1, Q3_K, Q4_0, MXFP4, Q5_K, Q2_K, Q5_1, IQ4_NL, Q6_K],
     );
     let names = ["llama", "qwen3", "gemma3_text", "phi", "gpt2"];
     names.into_iter().map(tiny).chain([quantized]).collect()
@@ -33,12 +35,11 @@ fn recurrent() -> impl Iterator<Item = PathBuf> {
 /// A model that mixes the quantized types that only the CPU runs.
 fn unpacked(dir: &Path) -> PathBuf {
     use BlockType::{
-        IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_NL, IQ4_XS, MXFP4, NVFP4, Q1_0,
-        Q2_0, Q8_0, TQ1_0, TQ2_0,
+        IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, NVFP4, Q1_0, Q2_0, Q8_0, TQ1_0, TQ2_0,
     };
     let path = dir.join("unpacked.gguf");
-    let i_quants = [IQ4_NL, IQ4_XS, IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_M, IQ1_S];
-    let others = [MXFP4, Q8_0, NVFP4, TQ2_0, TQ1_0, Q2_0, Q1_0];
+    let i_quants = [IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_M, IQ1_S];
+    let others = [Q8_0, NVFP4, TQ2_0, TQ1_0, Q2_0, Q1_0];
     write_quantized(&path, &[&i_quants[..], &others].concat());
     path
 }

@@ -141,12 +141,17 @@ fn mixed_roles(model: &mut Model) -> Vec<Vec<f32>> {
 
 #[test]
 fn quantized_models_give_the_logits_of_the_cpu() {
-    use BlockType::{BF16, F16, F32, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
+    use BlockType::{
+        BF16, F16, F32, IQ4_NL, IQ4_XS, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K,
+        Q6_K, Q8_0,
+    };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("quantized.gguf");
     let cpu = CpuBackend::new(Some(2), None).unwrap();
     let all = [Q8_0, Q4_K, F16, Q5_0, Q6_K, Q4_1, Q3_K, BF16, Q4_0, Q5_K, Q2_K, F32, Q5_1].to_vec();
-    for types in [all, vec![Q4_K, Q4_K, Q4_K, Q6_K], vec![Q2_K, Q3_K], vec![Q4_0, Q5_1]] {
+    let codebooks = vec![IQ4_NL, IQ4_XS, MXFP4];
+    let some = [vec![Q4_K, Q4_K, Q4_K, Q6_K], vec![Q2_K, Q3_K], vec![Q4_0, Q5_1], codebooks];
+    for types in std::iter::once(all).chain(some) {
         write_quantized(&path, &types);
         // The two arithmetics round activations and sums differently on each device.
         for (arithmetic, tolerance) in [(Arithmetic::F32, 1e-4), (Arithmetic::Auto, 2e-2)] {
