@@ -29,7 +29,7 @@ const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
 /// Digit `k` of a byte, 0 to 2.
 #[inline]
 fn digit(byte: u8, k: usize) -> u8 {
-    (u16::from(byte.wrapping_mul(POWERS[k])) * 3 >> 8) as u8
+    ((u16::from(byte.wrapping_mul(POWERS[k])) * 3) >> 8) as u8
 }
 
 /// The byte of five digits, each 0 to 2.

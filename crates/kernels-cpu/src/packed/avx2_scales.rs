@@ -119,7 +119,7 @@ pub(super) unsafe fn six(at: *const u8, group: usize) -> __m128i {
     // SAFETY: the caller's promise.
     let (low, high) =
         unsafe { (load(at.add(16 * (group / 2))), load(at.add(SIX_LOW + 16 * (group / 4)))) };
-    let low = if group % 2 == 0 { low_nibbles(low) } else { high_nibbles(low) };
+    let low = if group.is_multiple_of(2) { low_nibbles(low) } else { high_nibbles(low) };
     let high = _mm_srl_epi16(high, _mm_cvtsi32_si128((group % 4 * 2) as i32));
     _mm_or_si128(low, _mm_slli_epi16::<4>(_mm_and_si128(high, _mm_set1_epi8(3))))
 }

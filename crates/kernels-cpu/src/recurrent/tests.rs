@@ -170,7 +170,7 @@ impl Case {
         let mut out = Vec::new();
         let mut states = vec![vec![0.0; k_dim * v_dim]; n_v_heads];
         for t in 0..self.n_rows {
-            for h in 0..n_v_heads {
+            for (h, state) in states.iter_mut().enumerate() {
                 let kh = if self.tiled { h % n_k_heads } else { h / (n_v_heads / n_k_heads) };
                 let at = (t * n_k_heads + kh) * k_dim;
                 let (q, k) =
@@ -179,7 +179,6 @@ impl Case {
                 let gate = f64::from(self.a[t * n_v_heads + h]) + f64::from(self.dt_bias[h]);
                 let decay = (f64::from(self.decay[h]) * gate.exp().ln_1p()).exp();
                 let write = 1.0 / (1.0 + (-f64::from(self.b[t * n_v_heads + h])).exp());
-                let state = &mut states[h];
                 state.iter_mut().for_each(|s| *s *= decay);
                 for j in 0..v_dim {
                     let known: f64 = (0..k_dim).map(|i| k[i] * state[i * v_dim + j]).sum();

@@ -1,12 +1,16 @@
 //! A loaded model that computes rows: from a device's name to a backend, from a checkpoint to the
 //! parts of a model on their backends, and from chunks of sequences to rows of output.
 
+mod chunk;
 pub mod device;
 mod model;
 mod placement;
 mod runner;
+mod seq_id;
 
+pub use chunk::{Chunk, OutputRows, Outputs};
 pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model};
 pub use placement::{LayerSplit, PlacedPart, Placement};
+pub use runner::Runner;
 pub(crate) use runner::Saved;
-pub use runner::{Chunk, OutputRows, Outputs, Runner, SeqId};
+pub use seq_id::SeqId;

@@ -3,6 +3,8 @@
 //!
 //! A runner knows tokens, positions and pages; it knows no text and no sampling.
 
+use super::chunk::{Chunk, OutputRows, Outputs};
+use super::seq_id::{Ended, SeqId};
 use crate::Error;
 use crate::architectures::ModelOutput;
 use crate::backend::metrics::DispatchMetrics;
@@ -13,86 +15,7 @@ use realizar_kvcache::{
     BlockTable, CacheEvent, KvCache, KvLayout, PageCopy, PoolStats, PrefixStats, SeqPages, Symbol,
     Variant,
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// A sequence of a [`Runner`]. Dropping it ends the sequence: the runner frees its pages before it
-/// next counts or hands out any.
-#[derive(Debug)]
-pub struct SeqId {
-    idx: usize,
-    ended: Ended,
-}
-
-impl Drop for SeqId {
-    fn drop(&mut self) {
-        self.ended.lock().push(self.idx);
-    }
-}
-
-/// Sequences whose ids were dropped, for their runner to free.
-#[derive(Debug, Clone, Default)]
-struct Ended(Arc<Mutex<Vec<usize>>>);
-
-impl Ended {
-    fn lock(&self) -> MutexGuard<'_, Vec<usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The rows of a chunk whose output is wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outputs<'a> {
-    /// None.
-    None,
-    /// The last.
-    Last,
-    /// All.
-    All,
-    /// Those at these indices of the chunk, ascending.
-    At(&'a [usize]),
-}
-
-impl Outputs<'_> {
-    /// How many there are in a chunk of `n_tokens`.
-    fn count(&self, n_tokens: usize) -> usize {
-        match self {
-            Self::None => 0,
-            Self::Last => 1,
-            Self::All => n_tokens,
-            Self::At(idx) => idx.len(),
-        }
-    }
-}
-
-/// Tokens to append to a sequence.
-#[derive(Debug, Clone, Copy)]
-pub struct Chunk<'a> {
-    /// The sequence.
-    pub seq: &'a SeqId,
-    /// The tokens; at least one.
-    pub tokens: &'a [u32],
-    /// What they are to their request.
-    pub role: Role,
-    /// Whose output is wanted.
-    pub outputs: Outputs<'a>,
-}
-
-/// What a step has computed: logits, or hidden states of a model that was loaded for embeddings.
-#[derive(Debug, Clone, Copy)]
-pub struct OutputRows<'a> {
-    values: &'a [f32], // [n_rows, width]
-    width: usize,
-    /// Of each chunk, the index of its first row.
-    first_rows: &'a [usize],
-}
-
-impl<'a> OutputRows<'a> {
-    /// Row `i` of the chunk's wanted rows: `[output_width]`.
-    pub fn row(&self, chunk: usize, i: usize) -> &'a [f32] {
-        let row = self.first_rows[chunk] + i;
-        &self.values[row * self.width..][..self.width]
-    }
-}
+use std::sync::Arc;
 
 /// The keys and values of a sequence, as bytes.
 #[derive(Debug)]

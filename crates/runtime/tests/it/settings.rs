@@ -115,11 +115,14 @@ fn gguf_model(model: &str, changes: &[(&str, Option<Value>)]) -> Result<Model, E
     edited_gguf_model(model, changes, &|tensor| (tensor.shape.clone(), tensor.data.to_vec()))
 }
 
+/// Shape and data in place of a tensor's own.
+type Edit<'a> = &'a dyn Fn(&Tensor) -> (Vec<usize>, Vec<u8>);
+
 /// As [`gguf_model`], with other tensors: `edit` gives shape and data in place of a tensor's own.
 fn edited_gguf_model(
     model: &str,
     changes: &[(&str, Option<Value>)],
-    edit: &dyn Fn(&Tensor) -> (Vec<usize>, Vec<u8>),
+    edit: Edit<'_>,
 ) -> Result<Model, Error> {
     let file = Gguf::open(tiny(model).join("model-f32.gguf")).unwrap();
     let tensors: Vec<_> =
