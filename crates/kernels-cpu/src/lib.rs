@@ -8,8 +8,10 @@
 //!
 //! Matrix products read weights in the block types of `realizar-quant`.
 //! [`matmul_packed`] multiplies quantized weights, packed by [`pack`], with 8-bit
-//! activations; its bits are the same on every tier. [`matmul_f32`] takes F32 activations
-//! and weights of every type, and [`matmul_rows`] float weights for few rows.
+//! activations; its bits are the same on every tier. Decode rows meet packed weights in this
+//! arithmetic, prefill rows in the one that [`Tier::prompt_arithmetic`] tells.
+//! [`matmul_f32`] takes F32 activations and weights of every type, and [`matmul_rows`] float
+//! weights for few rows.
 //!
 //! ```
 //! use realizar_kernels_cpu::{
@@ -99,7 +101,7 @@ pub use rows::{Rows, RowsMut};
 pub use team::{Affinity, PerThread, Team};
 #[cfg(target_arch = "aarch64")]
 pub use tier::Neon;
-pub use tier::{Avx2, Tier};
+pub use tier::{Avx2, PackedArithmetic, Tier};
 #[cfg(target_arch = "x86_64")]
 pub use tier::{Avx512, AvxVnni};
 pub use topology::{Cache, HugePages, Node, Topology, default_threads, huge_pages};

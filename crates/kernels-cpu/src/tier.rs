@@ -90,6 +90,14 @@ mod arm {
     }
 }
 
+/// In what rows of activations are multiplied with packed weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PackedArithmetic {
+    /// Activations of 8 bits with a scale per 16, exact sums of 16 columns:
+    /// [`matmul_packed`](crate::matmul_packed).
+    Int8,
+}
+
 /// A set of instructions that kernels are written for.
 ///
 /// ```
@@ -158,6 +166,12 @@ impl Tier {
             #[cfg(target_arch = "aarch64")]
             Self::Neon(_) => "neon-dotprod",
         }
+    }
+
+    /// In what prefill rows meet packed weights on this tier. Decode rows have
+    /// [`PackedArithmetic::Int8`] on every tier, and so the same bits.
+    pub const fn prompt_arithmetic(self) -> PackedArithmetic {
+        PackedArithmetic::Int8
     }
 
     /// The token of AVX2, which every tier above it holds too.

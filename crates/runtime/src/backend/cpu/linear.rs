@@ -10,8 +10,8 @@ use crate::graph::weights::{WeightData, Weights};
 use crate::graph::{LinearPart, Op, Prologue};
 use realizar_kernels_cpu as kernels;
 use realizar_kernels_cpu::{
-    Epilogue, MatrixRef, PackedRef, PackedScratch, PanelScratch, QuantizedRows, Rows, RowsMut,
-    Team, Tier,
+    Epilogue, MatrixRef, PackedArithmetic, PackedRef, PackedScratch, PanelScratch, QuantizedRows,
+    Rows, RowsMut, Team, Tier,
 };
 use std::ops::Range;
 
@@ -22,6 +22,29 @@ pub(super) struct RoleRows {
     pub(super) n_rows: usize,
     /// Of these, the first so many are generated tokens.
     pub(super) n_generated: usize,
+}
+
+impl RoleRows {
+    /// The rows in runs of one arithmetic: all together where decode rows and prefill
+    /// rows have the same, else the decode rows, then the others.
+    fn runs<A: PartialEq>(self, [generated, prompt]: [A; 2]) -> impl Iterator<Item = (A, Run)> {
+        let Self { n_rows, n_generated } = self;
+        let first = if generated == prompt { n_rows } else { n_generated };
+        let runs = [(generated, 0..first), (prompt, first..n_rows)];
+        let runs = runs.into_iter().filter(|(_, rows)| !rows.is_empty());
+        runs.map(move |(arithmetic, rows)| {
+            let n_generated = n_generated.clamp(rows.start, rows.end) - rows.start;
+            (arithmetic, Run { rows, n_generated })
+        })
+    }
+}
+
+/// Neighbouring rows of a step that are multiplied in one arithmetic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Run {
+    rows: Range<usize>,
+    /// Of these, the first so many are generated tokens.
+    n_generated: usize,
 }
 
 /// Memory that every linear step works in, sized for the largest.
@@ -120,45 +143,78 @@ pub(super) struct LinearStep<'a> {
 impl LinearStep<'_> {
     /// Runs the step on the arena.
     pub(super) fn run(&self, step: &Step, arena: &mut Arena, scratch: &mut LinearScratch) {
+        for (arithmetic, run) in self.rows.runs(self.arithmetics()) {
+            self.run_rows(arithmetic, &run, step, arena, scratch);
+        }
+    }
+
+    /// In what decode rows, and prefill rows, meet packed weights.
+    fn arithmetics(&self) -> [PackedArithmetic; 2] {
+        [PackedArithmetic::Int8, self.tier.prompt_arithmetic()]
+    }
+
+    /// Runs the step on some of its rows.
+    fn run_rows(
+        &self,
+        arithmetic: PackedArithmetic,
+        run: &Run,
+        step: &Step,
+        arena: &mut Arena,
+        scratch: &mut LinearScratch,
+    ) {
         let Op::Linear { prologue, parts, residual } = &step.op else {
             unreachable!("the step is linear")
         };
-        let n_rows = self.rows.n_rows;
-        let n_in = step.inputs[0].width;
+        let rows = || run.rows.clone();
+        let (n_rows, n_in) = (run.rows.len(), step.inputs[0].width);
         let LinearScratch { input, products } = scratch;
         let is_packed = |part: &LinearPart| self.packed.get(part.weight).is_some();
         // Where every part reads the rows quantized, the prologue need not write floats.
         let quantized_alone = parts.iter().all(is_packed);
         let with_floats = *prologue != Prologue::None && !quantized_alone;
         if quantized_alone {
-            self.quantized_prologue(prologue, step, arena, &mut products.quantized);
+            let PackedArithmetic::Int8 = arithmetic;
+            self.quantized_prologue(prologue, run, step, arena, &mut products.quantized);
         } else if with_floats {
             let out = RowsMut::new(&mut input[..n_rows * n_in], n_rows, n_in);
-            self.prologue(prologue, step, arena, out);
+            self.prologue(prologue, run, step, arena, out);
         }
-        let out = (&step.output, n_rows);
+        let all_rows = self.rows.n_rows;
         // A place that is not used is borrowed as well: the first input's.
         let last = step.inputs.last().unwrap_or(&step.inputs[0]);
-        let (out, [x, last]) = arena.borrow(out, [(&step.inputs[0], n_rows), (last, n_rows)]);
-        let x = if with_floats { Rows::new(&input[..n_rows * n_in], n_rows, n_in) } else { x };
-        let residual = residual.then_some(last);
+        let inputs = [(&step.inputs[0], all_rows), (last, all_rows)];
+        let (mut out, [x, last]) = arena.borrow((&step.output, all_rows), inputs);
+        let x = if with_floats {
+            Rows::new(&input[..n_rows * n_in], n_rows, n_in)
+        } else {
+            x.slice_rows(rows())
+        };
+        let residual = residual.then(|| last.slice_rows(rows()));
         if !quantized_alone && parts.iter().any(is_packed) {
+            let PackedArithmetic::Int8 = arithmetic;
             products.quantized.quantize(self.team, self.tier, x);
         }
-        self.multiply(parts, x, residual, out, products);
+        self.multiply(parts, run.n_generated, x, residual, out.slice_rows(rows()), products);
     }
 
     /// The rows after the prologue, as floats.
-    fn prologue(&self, prologue: &Prologue, step: &Step, arena: &Arena, out: RowsMut<'_>) {
+    fn prologue(
+        &self,
+        prologue: &Prologue,
+        run: &Run,
+        step: &Step,
+        arena: &Arena,
+        out: RowsMut<'_>,
+    ) {
         let (team, tier) = (self.team, self.tier);
-        let x = arena.rows(&step.inputs[0], self.rows.n_rows);
+        let x = self.input(run, step, arena, 0);
         match prologue {
             Prologue::None => {}
             Prologue::Norm(norm) => {
                 kernels::norm(team, tier, &names::norm(norm, self.weights), x, out);
             }
             Prologue::Gated(act) => {
-                let up = arena.rows(&step.inputs[1], self.rows.n_rows);
+                let up = self.input(run, step, arena, 1);
                 kernels::gated(team, tier, names::activation(*act), x, up, out);
             }
             Prologue::Act(act) => {
@@ -167,23 +223,29 @@ impl LinearStep<'_> {
         }
     }
 
+    /// The rows of an input.
+    fn input<'a>(&self, run: &Run, step: &Step, arena: &'a Arena, idx: usize) -> Rows<'a> {
+        arena.rows(&step.inputs[idx], self.rows.n_rows).slice_rows(run.rows.clone())
+    }
+
     /// The rows after the prologue, quantized; their bytes are those of the two steps apart.
     fn quantized_prologue(
         &self,
         prologue: &Prologue,
+        run: &Run,
         step: &Step,
         arena: &Arena,
         out: &mut QuantizedRows,
     ) {
         let (team, tier) = (self.team, self.tier);
-        let x = arena.rows(&step.inputs[0], self.rows.n_rows);
+        let x = self.input(run, step, arena, 0);
         match prologue {
             Prologue::None => out.quantize(team, tier, x),
             Prologue::Norm(norm) => {
                 kernels::norm_quantize(team, tier, &names::norm(norm, self.weights), x, out);
             }
             Prologue::Gated(act) => {
-                let up = arena.rows(&step.inputs[1], self.rows.n_rows);
+                let up = self.input(run, step, arena, 1);
                 kernels::gated_quantize(team, tier, names::activation(*act), x, up, out);
             }
             Prologue::Act(act) => {
@@ -197,6 +259,7 @@ impl LinearStep<'_> {
     fn multiply(
         &self,
         parts: &[LinearPart],
+        n_generated: usize,
         x: Rows<'_>,                // [n_rows, in]
         residual: Option<Rows<'_>>, // [n_rows, out]
         mut out: RowsMut<'_>,       // [n_rows, out]
@@ -220,7 +283,7 @@ impl LinearStep<'_> {
                 let (team, tier) = (self.team, self.tier);
                 kernels::matmul_packed(team, tier, matrices, quantized, out, packed, &epilogue);
             } else {
-                self.multiply_floats(run, x, out, &epilogue, panels);
+                self.multiply_floats(run, n_generated, x, out, &epilogue, panels);
             }
         }
     }
@@ -241,6 +304,7 @@ impl LinearStep<'_> {
     fn multiply_floats(
         &self,
         parts: &[LinearPart],
+        n_generated: usize,
         x: Rows<'_>,          // [n_rows, in]
         mut out: RowsMut<'_>, // [n_rows, out of the parts]
         epilogue: &Epilogue<'_>,
@@ -252,9 +316,10 @@ impl LinearStep<'_> {
         });
         let matrices = &matrices[..parts.len()];
         let n_generated = match self.arithmetic {
-            Arithmetic::Auto if self.form(&parts[0]) == Form::Floats => self.rows.n_generated,
+            Arithmetic::Auto if self.form(&parts[0]) == Form::Floats => n_generated,
             Arithmetic::Auto | Arithmetic::F32 => 0,
         };
+        let n_rows = x.n_rows();
         let (team, tier) = (self.team, self.tier);
         let of_rows = |rows: Range<usize>| Epilogue {
             residual: epilogue.residual.map(|residual| residual.slice_rows(rows)),
@@ -265,8 +330,8 @@ impl LinearStep<'_> {
             let (x, out) = (x.slice_rows(rows.clone()), out.slice_rows(rows.clone()));
             kernels::matmul_rows(team, tier, matrices, x, out, &of_rows(rows));
         }
-        if n_generated < self.rows.n_rows {
-            let rows = n_generated..self.rows.n_rows;
+        if n_generated < n_rows {
+            let rows = n_generated..n_rows;
             let (x, out) = (x.slice_rows(rows.clone()), out.slice_rows(rows.clone()));
             kernels::matmul_f32(team, tier, matrices, x, out, panels, &of_rows(rows));
         }
@@ -280,4 +345,34 @@ const MAX_PARTS: usize = 8;
 fn each<T>(parts: &[LinearPart], matrix: impl Fn(&LinearPart) -> T) -> [T; MAX_PARTS] {
     assert!((1..=MAX_PARTS).contains(&parts.len()), "{} parts of a linear step", parts.len());
     std::array::from_fn(|i| matrix(&parts[i.min(parts.len() - 1)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_split_by_role_where_the_arithmetic_is() {
+        let check =
+            |n_rows, n_generated, [generated, prompt]: [&'static str; 2], expected: &[_]| {
+                let runs: Vec<_> =
+                    RoleRows { n_rows, n_generated }.runs([generated, prompt]).collect();
+                let expected: Vec<_> = expected
+                    .iter()
+                    .map(|&(name, start, end, n_generated)| {
+                        (name, Run { rows: start..end, n_generated })
+                    })
+                    .collect();
+                assert_eq!(runs, expected, "{n_generated} of {n_rows} rows");
+            };
+        for (n_rows, n_generated) in [(1, 1), (1, 0), (40, 0), (40, 8), (40, 40)] {
+            check(n_rows, n_generated, ["a", "a"], &[("a", 0, n_rows, n_generated)]);
+        }
+        check(40, 8, ["a", "b"], &[("a", 0, 8, 8), ("b", 8, 40, 0)]);
+        check(8, 8, ["a", "b"], &[("a", 0, 8, 8)]);
+        check(8, 0, ["a", "b"], &[("b", 0, 8, 0)]);
+        for arithmetics in [["a", "a"], ["a", "b"]] {
+            check(0, 0, arithmetics, &[]);
+        }
+    }
 }
