@@ -36,7 +36,7 @@ fn all() -> Vec<(&'static str, bool)> {
 /// processor says so in leaf 7 of CPUID (Intel SDM, volume 2, CPUID), the operating
 /// system in bits 17 and 18 of XCR0 (volume 1, section 13.3).
 #[cfg(target_arch = "x86_64")]
-fn amx() -> [bool; 3] {
+pub(crate) fn amx() -> [bool; 3] {
     use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 
     const TILE_STATE: u64 = 0b11 << 17;

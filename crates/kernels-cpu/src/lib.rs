@@ -9,9 +9,9 @@
 //! Matrix products read weights in the block types of `realizar-quant`.
 //! [`matmul_packed`] multiplies quantized weights, packed by [`pack`], with 8-bit
 //! activations; its bits are the same on every tier. Decode rows meet packed weights in this
-//! arithmetic, prefill rows in the one that [`Tier::prompt_arithmetic`] tells.
-//! [`matmul_f32`] takes F32 activations and weights of every type, and [`matmul_rows`] float
-//! weights for few rows.
+//! arithmetic, prefill rows in the one that [`Tier::prompt_arithmetic`] tells: this as well,
+//! or that of [`matmul_bf16`] on matrix units. [`matmul_f32`] takes F32 activations and
+//! weights of every type, and [`matmul_rows`] float weights for few rows.
 //!
 //! ```
 //! use realizar_kernels_cpu::{
@@ -64,6 +64,7 @@ mod team;
 #[cfg(test)]
 mod testing;
 mod tier;
+mod tiles;
 mod topology;
 mod vec_dot;
 
@@ -82,7 +83,8 @@ pub use features::features;
 pub use kv::{KvGeometry, KvSlot, kv_store};
 pub use logits::{LOGIT_BLOCK, logit_maxima, logit_sums, logit_weight};
 pub use matmul::{
-    Epilogue, MatrixRef, PackedScratch, PanelScratch, matmul_f32, matmul_packed, matmul_rows,
+    Bf16Scratch, Epilogue, MatrixRef, PackedScratch, PanelScratch, WeightsRef, matmul_bf16,
+    matmul_f32, matmul_packed, matmul_rows,
 };
 pub use norm::{Norm, norm, norm_in_place, norm_quantize, norm_row, norm_row_in_place};
 pub use packed::{
@@ -101,9 +103,10 @@ pub use rows::{Rows, RowsMut};
 pub use team::{Affinity, PerThread, Team};
 #[cfg(target_arch = "aarch64")]
 pub use tier::Neon;
-pub use tier::{Avx2, PackedArithmetic, Tier};
 #[cfg(target_arch = "x86_64")]
-pub use tier::{Avx512, AvxVnni};
+pub use tier::{AmxBf16, Avx512, AvxVnni};
+pub use tier::{Avx2, Avx512Bf16, PackedArithmetic, SoftwareTiles, Tier};
+pub use tiles::Bf16Rows;
 pub use topology::{Cache, HugePages, Node, Topology, default_threads, huge_pages};
 pub use vec_dot::{supports_rows, supports_weights};
 

@@ -170,6 +170,12 @@ impl<'a> RowsMut<'a> {
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(i * self.stride), self.n_cols) }
     }
 
+    /// Where the first row begins.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) const fn as_mut_ptr(&mut self) -> *mut f32 {
+        self.ptr
+    }
+
     /// The same matrix for a shorter time.
     pub fn reborrow(&mut self) -> RowsMut<'_> {
         RowsMut { _data: PhantomData, ..*self }

@@ -2,6 +2,20 @@
 
 use realizar_quant::BlockType;
 
+use crate::{PackedArithmetic, SoftwareTiles, Tier};
+
+/// Every form of the products on tiles that runs here: in software, compiled for each tier of
+/// the processor and with plain Rust around it, then as it is chosen by name, then AMX.
+pub(crate) fn tile_tiers() -> Vec<Tier> {
+    let vectors: Vec<Tier> = Tier::available().map(Tier::vectors).collect();
+    let vectors: &'static [Tier] = vectors.leak();
+    let software = vectors.iter().map(|tier| Tier::AmxBf16Software(SoftwareTiles::on(tier)));
+    software
+        .chain([Tier::software_tiles()])
+        .chain(Tier::available().filter(|t| t.prompt_arithmetic() == PackedArithmetic::Bf16))
+        .collect()
+}
+
 /// The next number of a xorshift generator.
 pub(crate) fn next(seed: &mut u64) -> u64 {
     *seed ^= *seed << 13;

@@ -67,23 +67,24 @@ static ALLOCATOR: Counting = Counting;
 /// One test alone, as the allocations of all threads are counted.
 #[test]
 fn tokens_allocate_nothing() {
-    steps_allocate_nothing();
+    for tier in [None, Some("amx-bf16-software")] {
+        steps_allocate_nothing(&CpuBackend::new(Some(2), tier).unwrap());
+    }
     samplers_allocate_nothing();
     engines_allocate_what_they_hand_out();
 }
 
-fn steps_allocate_nothing() {
+fn steps_allocate_nothing(backend: &CpuBackend) {
     let dir = tempfile::tempdir().unwrap();
     let quantized = dir.path().join("quantized.gguf");
     write_quantized(&quantized, &[BlockType::Q8_0, BlockType::Q4_K, BlockType::Q6_K]);
-    let backend = CpuBackend::new(Some(2), None).unwrap();
     let models = ["llama", "gemma3_text", "phi3", "gpt2"].into_iter().map(tiny);
     let whole = models.chain([quantized]).map(|path| (path, 0));
     // Some also with their last layer on a backend of its own.
     let split = ["llama", "gemma3_text"].into_iter().map(|name| (tiny(name), 1));
     for (path, last_layers) in whole.chain(split) {
         let options = LoadOptions { chunk: 32, ..LoadOptions::default() };
-        let split = LayerSplit { first: &backend, last: &backend, last_layers };
+        let split = LayerSplit { first: backend, last: backend, last_layers };
         let mut model = Model::load_split(&path, split, &options).unwrap();
         assert_eq!(model.placement().parts.len(), 1 + last_layers);
         let runner = model.runner();

@@ -1,23 +1,28 @@
 //! Causal attention of a ragged batch over paged KV memory.
 //!
 //! The softmax is streamed (arXiv:1805.02867). Rows of prompts meet tiles of keys in
-//! blocks (`prefill.rs`), generated rows meet splits of their context one by one
-//! (`decode.rs`); tiles and splits are cut at multiples of a constant of the absolute
+//! blocks, in F32 (`prefill.rs`) or on a matrix unit's tiles of BF16 (`tiles.rs`); generated
+//! rows meet splits of their context one by one (`decode.rs`). Tiles and splits are cut at multiples of a constant of the absolute
 //! position. What a row and head computes depends on that row, its role, its position
 //! and the keys and values it sees: how a prompt is chunked, what else is in the batch
 //! and how many threads run never shows.
 
 mod decode;
 mod element;
+mod pack;
 mod prefill;
 mod softmax;
 mod split;
+mod tiles;
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
+use realizar_quant::BlockType;
+
 use crate::kv::Part;
-use crate::{KvGeometry, PerThread, Rows, RowsMut, Team, Tier};
+use crate::tiles::Tiles;
+use crate::{KvGeometry, PackedArithmetic, PerThread, Rows, RowsMut, Team, Tier};
 
 /// What a model's attention layer computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,6 +81,7 @@ pub struct AttnLimits {
 #[derive(Debug)]
 pub struct AttnScratch {
     blocks: PerThread<prefill::Block>,
+    tiles: Option<PerThread<tiles::Block>>,
     splits: PerThread<decode::Split>,
     shared: Mutex<decode::Shared>,
     limits: AttnLimits,
@@ -87,10 +93,22 @@ impl AttnScratch {
         let AttnLimits { head_dim, group, n_kv_heads, kv_len } = limits;
         Self {
             blocks: PerThread::new(n_threads, |_| prefill::Block::new(head_dim, group)),
+            tiles: None,
             splits: PerThread::new(n_threads, |_| decode::Split::new(head_dim, group)),
             shared: Mutex::new(decode::Shared::new(head_dim, group, n_kv_heads, kv_len)),
             limits,
         }
+    }
+
+    /// The same with what a tier needs of it beyond that: memory for blocks of prompts on
+    /// tiles, where it computes those in [`PackedArithmetic::Bf16`].
+    pub fn for_tier(mut self, tier: Tier) -> Self {
+        if tier.prompt_arithmetic() == PackedArithmetic::Bf16 {
+            let AttnLimits { head_dim, group, .. } = self.limits;
+            let n_threads = self.blocks.len();
+            self.tiles = Some(PerThread::new(n_threads, |_| tiles::Block::new(head_dim, group)));
+        }
+        self
     }
 }
 
@@ -122,34 +140,87 @@ pub fn attention(
         let decode = decode::Decode { team, tier, params, geo, memory, q, seqs, splits };
         decode.run(&mut shared, &out);
     }
-    let group = params.n_heads / params.n_kv_heads;
-    let block_rows = prefill::block_rows(group);
-    let n_blocks = |seq: &AttnSeq<'_>| {
-        if seq.generated { 0 } else { seq.rows.len().div_ceil(block_rows) }
-    };
-    let n_tasks = seqs.iter().map(n_blocks).sum::<usize>() * params.n_kv_heads;
-    team.parallel_for(n_tasks, &|task, thread| {
-        let (kv_head, mut block) = (task % params.n_kv_heads, task / params.n_kv_heads);
-        for seq in seqs {
-            if block >= n_blocks(seq) {
-                block -= n_blocks(seq);
-                continue;
-            }
-            // The last rows see the most, so their blocks start first.
-            let first = seq.rows.start + (n_blocks(seq) - 1 - block) * block_rows;
-            let rows = first..seq.rows.end.min(first + block_rows);
-            let heads = kv_head * group..(kv_head + 1) * group;
-            let cols = heads.start * params.head_dim..heads.end * params.head_dim;
-            // SAFETY: sequences share no rows, blocks of one sequence share none, and
-            // KV heads share no columns, so every task has a tile of its own. `out` is
-            // not used otherwise during the loop.
-            let tile = unsafe { out.tile(rows.clone(), cols.clone()) };
-            let q = q.slice_rows(rows.clone()).slice_cols(cols);
-            let task = prefill::Task { tier, params, geo, memory, seq, kv_head, rows };
+    let prompts = Prompts { team, tier, params, geo, memory, q, seqs };
+    match tier {
+        // Keys and values of F32 were asked for with products of F32.
+        _ if geo.ty() == BlockType::F32 => prompts.run(scratch, &out),
+        #[cfg(target_arch = "x86_64")]
+        Tier::AmxBf16(tiles) => prompts.run_on_tiles(tiles, scratch, &out),
+        Tier::AmxBf16Software(tiles) => prompts.run_on_tiles(tiles, scratch, &out),
+        _ => prompts.run(scratch, &out),
+    }
+}
+
+/// The rows of prompts of a batch.
+struct Prompts<'a> {
+    team: &'a Team,
+    tier: Tier,
+    params: &'a AttnParams<'a>,
+    geo: &'a KvGeometry,
+    memory: &'a [u8],
+    q: Rows<'a>,
+    seqs: &'a [AttnSeq<'a>],
+}
+
+impl Prompts<'_> {
+    /// In F32, or with the products of F32 that a tier without tiles has.
+    fn run(&self, scratch: &AttnScratch, out: &RowsMut<'_>) {
+        let block_rows = prefill::block_rows(self.params.n_heads / self.params.n_kv_heads);
+        self.for_each_block(block_rows, out, &|task, q, tile, thread| {
             task.run(&mut scratch.blocks.get(thread), q, tile);
-            return;
-        }
-    });
+        });
+    }
+
+    /// On tiles of BF16.
+    fn run_on_tiles(&self, tiles: impl Tiles, scratch: &AttnScratch, out: &RowsMut<'_>) {
+        let blocks = scratch.tiles.as_ref().expect("the scratch is for the tier");
+        let group = self.params.n_heads / self.params.n_kv_heads;
+        let prompts = self.seqs.iter().filter(|seq| !seq.generated);
+        let n_queries = prompts.map(|seq| seq.rows.len()).sum::<usize>() * group;
+        // A few tasks for each thread, of all KV heads together.
+        let n_tasks = (4 * self.team.n_threads()).div_ceil(self.params.n_kv_heads);
+        let block_rows = tiles::block_rows(group, n_queries, n_tasks);
+        self.for_each_block(block_rows, out, &|task, q, tile, thread| {
+            tiles::TileTask { task, tiles }.run(&mut blocks.get(thread), q, tile);
+        });
+    }
+
+    /// Calls `run(task, queries, result, thread)` for each KV head of each block of rows.
+    fn for_each_block(
+        &self,
+        block_rows: usize,
+        out: &RowsMut<'_>,
+        run: &(dyn Fn(prefill::Task<'_>, Rows<'_>, RowsMut<'_>, usize) + Sync),
+    ) {
+        let &Self { team, tier, params, geo, memory, q, seqs } = self;
+        let group = params.n_heads / params.n_kv_heads;
+        let n_blocks = |seq: &AttnSeq<'_>| {
+            if seq.generated { 0 } else { seq.rows.len().div_ceil(block_rows) }
+        };
+        let n_tasks = seqs.iter().map(n_blocks).sum::<usize>() * params.n_kv_heads;
+        team.parallel_for(n_tasks, &|task, thread| {
+            let (kv_head, mut block) = (task % params.n_kv_heads, task / params.n_kv_heads);
+            for seq in seqs {
+                if block >= n_blocks(seq) {
+                    block -= n_blocks(seq);
+                    continue;
+                }
+                // The last rows see the most, so their blocks start first.
+                let first = seq.rows.start + (n_blocks(seq) - 1 - block) * block_rows;
+                let rows = first..seq.rows.end.min(first + block_rows);
+                let heads = kv_head * group..(kv_head + 1) * group;
+                let cols = heads.start * params.head_dim..heads.end * params.head_dim;
+                // SAFETY: sequences share no rows, blocks of one sequence share none, and
+                // KV heads share no columns, so every task has a tile of its own. `out` is
+                // not used otherwise during the loop.
+                let tile = unsafe { out.tile(rows.clone(), cols.clone()) };
+                let q = q.slice_rows(rows.clone()).slice_cols(cols);
+                let task = prefill::Task { tier, params, geo, memory, seq, kv_head, rows };
+                run(task, q, tile, thread);
+                return;
+            }
+        });
+    }
 }
 
 #[expect(clippy::too_many_arguments, reason = "the arguments of the kernel")]

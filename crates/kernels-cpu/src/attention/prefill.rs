@@ -199,7 +199,12 @@ struct Load<'a, E> {
 /// `head` is the start of a stored head of `head_dim` elements, and `8 * i` is below
 /// `head_dim`.
 #[inline(always)]
-unsafe fn load_any<L: Lanes, E: Element>(l: L, head: *const u8, i: usize, head_dim: usize) -> L::V {
+pub(super) unsafe fn load_any<L: Lanes, E: Element>(
+    l: L,
+    head: *const u8,
+    i: usize,
+    head_dim: usize,
+) -> L::V {
     let n = head_dim - 8 * i;
     // SAFETY: the caller's promise.
     if n >= 8 { unsafe { E::load(l, head, i) } } else { unsafe { E::load_tail(l, head, i, n) } }

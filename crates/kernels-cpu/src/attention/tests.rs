@@ -3,7 +3,15 @@
 use realizar_quant::BlockType;
 
 use super::{AttnLimits, AttnParams, AttnScratch, AttnSeq, attention, seen};
-use crate::{KvGeometry, KvSlot, Rows, RowsMut, Team, Tier, kv_store};
+use crate::testing::tile_tiers;
+use crate::{KvGeometry, KvSlot, PackedArithmetic, Rows, RowsMut, Team, Tier, kv_store};
+
+/// The tiers that compute prompts in F32, which have the same bits, and those that do on
+/// tiles of BF16, which have the same among each other.
+fn tiers() -> [Vec<Tier>; 2] {
+    let in_f32 = |tier: &Tier| tier.prompt_arithmetic() == PackedArithmetic::Int8;
+    [Tier::available().filter(in_f32).collect(), tile_tiers()]
+}
 
 /// A pseudo-random value in -1..1 for each seed and index.
 fn value(seed: usize, i: usize) -> f32 {
@@ -136,7 +144,7 @@ impl Case {
             n_kv_heads: self.params.n_kv_heads,
             kv_len: max_len,
         };
-        let scratch = AttnScratch::new(n_threads, limits);
+        let scratch = AttnScratch::new(n_threads, limits).for_tier(tier);
         let mut out = vec![0.0; q.len()];
         let q = Rows::new(&q, row, self.q_dim());
         let out_rows = RowsMut::new(&mut out, row, self.q_dim());
@@ -181,22 +189,44 @@ impl Case {
     /// Compares with the definition, in both roles, and the tiers with each other.
     fn check(&self, batch: &[(usize, usize, usize)]) {
         for parts in roles(batch) {
-            let mut results = Tier::available().map(|tier| self.run(tier, 2, &parts));
-            let out = results.next().expect("a tier");
-            assert!(results.all(|other| other == out), "every tier has the same bits");
-            let (generated, mut rows) = (parts[0].3, out.chunks(self.q_dim()));
-            for &(seq, first, n) in batch {
-                for pos in first..first + n {
-                    let expected = self.expected(seq, pos, first + n);
-                    let row = rows.next().expect("a row for each position");
-                    for (i, (&found, e)) in row.iter().zip(&expected).enumerate() {
-                        let error = (f64::from(found) - e).abs();
-                        let near = error < 5e-6;
-                        assert!(
-                            near,
-                            "generated {generated} sequence {seq} position {pos} {i}: {found} for {e}"
-                        );
-                    }
+            let generated = parts[0].3;
+            let all = tiers().map(|tiers| {
+                let mut results = tiers.into_iter().map(|tier| self.run(tier, 2, &parts));
+                let out = results.next().expect("a tier");
+                assert!(results.all(|other| other == out), "every tier has the same bits");
+                out
+            });
+            let with_tiles = !generated && self.ty != BlockType::F32;
+            if !with_tiles {
+                assert!(all[0] == all[1], "decode rows, and F32, have the bits of every tier");
+            }
+            for (out, bound) in all.iter().zip([5e-6, if with_tiles { 2.0 / 256.0 } else { 5e-6 }])
+            {
+                self.check_values(batch, out, generated, bound);
+            }
+        }
+    }
+
+    /// Compares a result with the definition. Values are at most one, and so are their
+    /// means; on tiles weights and values are rounded by 2^-8 of themselves each at most.
+    fn check_values(
+        &self,
+        batch: &[(usize, usize, usize)],
+        out: &[f32],
+        generated: bool,
+        bound: f64,
+    ) {
+        let mut rows = out.chunks(self.q_dim());
+        for &(seq, first, n) in batch {
+            for pos in first..first + n {
+                let expected = self.expected(seq, pos, first + n);
+                let row = rows.next().expect("a row for each position");
+                for (i, (&found, e)) in row.iter().zip(&expected).enumerate() {
+                    let error = (f64::from(found) - e).abs();
+                    assert!(
+                        error < bound,
+                        "generated {generated} sequence {seq} position {pos} {i}: {found} for {e}"
+                    );
                 }
             }
         }
@@ -266,7 +296,7 @@ fn sinks_match_f64() {
 
 #[test]
 fn a_sink_of_nothing_changes_no_bit() {
-    for tier in Tier::available() {
+    for tier in tiers().into_iter().flatten() {
         let batch = [(1, 70, 1, true), (2, 300, 2, true), (0, 0, 40, false)];
         let mut case = case(6, 2, 16);
         let without = case.run(tier, 2, &batch);
@@ -295,11 +325,41 @@ fn memory_of_every_type_matches_f64() {
 }
 
 #[test]
+fn prompts_on_tiles_match_f64() {
+    let f16 = |case: Case| Case { ty: BlockType::F16, ..case };
+    for (n_heads, n_kv_heads, head_dim) in [(1, 1, 8), (9, 3, 64), (40, 1, 7), (5, 1, 72)] {
+        f16(case(n_heads, n_kv_heads, head_dim)).check(&[(0, 0, 37), (1, 50, 1)]);
+    }
+    for (window, softcap, sinks) in [
+        (Some(300), None, None),
+        (Some(5), Some(1.5), None),
+        (None, Some(0.9), Some(&SINKS[..])),
+        (Some(40), None, Some(&SINKS[..])),
+    ] {
+        let mut case = f16(case(6, 2, 16));
+        (case.params.window, case.params.softcap, case.params.sinks) = (window, softcap, sinks);
+        case.check(&[(0, 250, 12), (1, 120, 17), (2, 0, 140)]);
+    }
+    let mut case = f16(case(2, 2, 16));
+    case.params.causal = false;
+    case.check(&[(0, 0, 40), (1, 0, 3)]);
+}
+
+/// Large queries and keys: their scores must not be rounded to eight bits.
+#[test]
+fn scores_on_tiles_are_as_exact_as_the_memory() {
+    let mut case = Case { ty: BlockType::F16, ..case(2, 1, 64) };
+    case.params.scale = 20.0;
+    let out = case.run(Tier::software_tiles(), 2, &[(0, 0, 60, false)]);
+    case.check_values(&[(0, 0, 60)], &out, false, 2.0 / 256.0);
+}
+
+#[test]
 fn large_scores_stay_finite() {
     let mut case = case(2, 1, 32);
     case.params.scale = 400.0;
     // Scores reach thousands, so only the largest counts and f32 decides which.
-    for tier in Tier::available() {
+    for tier in tiers().into_iter().flatten() {
         for generated in [false, true] {
             let out = case.run(tier, 1, &[(0, 0, 50, generated)]);
             assert!(out.iter().all(|x| x.abs() <= 1.0), "weighted means of values in -1..1");
@@ -312,7 +372,13 @@ const COMPANY: [Part; 4] =
     [(1, 33, 1, true), (3, 510, 4, true), (0, 0, 90, false), (2, 115, 40, false)];
 
 fn check_company(case: &Case) {
-    let results = Tier::available().map(|tier| {
+    for tiers in tiers() {
+        check_company_on(case, tiers);
+    }
+}
+
+fn check_company_on(case: &Case, tiers: Vec<Tier>) {
+    let results = tiers.into_iter().map(|tier| {
         let together = case.run(tier, 1, &COMPANY);
         for n_threads in [2, 3] {
             assert_eq!(case.run(tier, n_threads, &COMPANY), together, "{n_threads} threads");
@@ -360,8 +426,9 @@ fn a_row_has_the_same_bits_in_any_company_with_every_type() {
 
 #[test]
 fn pages_of_any_length_give_the_same_bits() {
-    for tier in Tier::available() {
-        let of_len = |page_len| Case { page_len, ..case(3, 1, 16) }.run(tier, 2, &COMPANY);
+    for tier in tiers().into_iter().flatten() {
+        let case = Case { ty: BlockType::F16, ..case(3, 1, 16) };
+        let of_len = |page_len| Case { page_len, ..case }.run(tier, 2, &COMPANY);
         let expected = of_len(32);
         for page_len in [1, 5, 16, 64] {
             assert_eq!(of_len(page_len), expected, "{tier} pages of {page_len}");
@@ -373,11 +440,14 @@ fn pages_of_any_length_give_the_same_bits() {
 fn values_that_no_row_sees_change_no_bit() {
     // The memory of the tests is NaN where nothing was stored; here a later row's value is
     // infinite.
-    for tier in Tier::available() {
-        let mut case = case(3, 1, 16);
-        let expected = case.run(tier, 1, &[(0, 0, 30, false)]);
-        case.outlier = Some(30);
-        let found = case.run(tier, 1, &[(0, 0, 31, false)]);
-        assert_eq!(found[..expected.len()], expected, "{tier}");
+    for tier in tiers().into_iter().flatten() {
+        for ty in [BlockType::F32, BlockType::F16] {
+            let mut case = Case { ty, ..case(3, 1, 16) };
+            let expected = case.run(tier, 1, &[(0, 0, 30, false)]);
+            case.outlier = Some(30);
+            let found = case.run(tier, 1, &[(0, 0, 31, false)]);
+            assert_eq!(found[..expected.len()], expected, "{tier} {ty}");
+            assert!(found[expected.len()..].iter().all(|x| !x.is_finite()), "{tier} {ty}");
+        }
     }
 }

@@ -7,14 +7,17 @@
 //! `packed` multiplies quantized weights with 8-bit activations. With F32 activations,
 //! `float` takes weights of every type and is made for many rows, and `rows` takes
 //! float weights and is made for few. Quantized types that are not packed
-//! ([`packs`](crate::packs)) have the product of `float` for any number of rows.
+//! ([`packs`](crate::packs)) have the product of `float` for any number of rows. `bf16` multiplies
+//! many rows of BF16 with weights that it widens to BF16, packed or float, on tiles.
 
+mod bf16;
 mod float;
 mod packed;
 mod rows;
 
 use realizar_quant::BlockType;
 
+pub use bf16::{Bf16Scratch, WeightsRef, matmul_bf16};
 pub use float::{PanelScratch, matmul_f32};
 pub use packed::{PackedScratch, matmul_packed};
 pub use rows::matmul_rows;

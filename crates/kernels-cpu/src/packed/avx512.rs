@@ -46,3 +46,44 @@ fn down_16(v: __m512i, bits: usize) -> __m512i {
 fn up_16(v: __m512i, bits: usize) -> __m512i {
     _mm512_sll_epi16(v, _mm_cvtsi32_si128(bits as i32))
 }
+
+/// The two floats of each row's block.
+///
+/// # Safety
+/// The pointer is to the scales of a packed block.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn block_scales<F: FormatAvx512>(scales: *const u8) -> [__m512; 2] {
+    // SAFETY: the caller's promise.
+    let BlockScales { scale: [scale], min_scale: [min_scale] } =
+        unsafe { BlockScales::unpack::<F>(scales) };
+    [scale, min_scale]
+}
+
+/// Factors and minimums of the halves of 32 columns of each row, as floats.
+///
+/// # Safety
+/// The pointer is to the scales of a packed block.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn factors_and_mins<F: FormatAvx512>(
+    scales: *const u8,
+    group: usize,
+) -> [[__m512; 2]; 2] {
+    // SAFETY: the caller's promise.
+    let Integers { factors: [[a], [b]], mins: [[c], [d]] } =
+        unsafe { F::integers_avx512(scales, group) };
+    [[to_float(srai_32::<16>(a)), to_float(srai_32::<16>(b))], [c, d]]
+}
+
+/// The four quants of word `q` of each row, unsigned or signed as the format's are.
+///
+/// # Safety
+/// The pointer is to the planes of 32 columns of the format.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn quants<F: FormatAvx512>(planes: *const u8, q: usize) -> __m512i {
+    // SAFETY: the caller's promise.
+    let [word] = unsafe { plane_word::<F>(planes, q) };
+    word
+}

@@ -19,6 +19,7 @@ mod scalar;
 mod scales;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod streams;
+mod tiles;
 mod types;
 
 #[cfg(target_arch = "x86_64")]
@@ -45,6 +46,7 @@ use realizar_quant::BlockType;
 pub(crate) use panel::PanelGroup;
 
 use crate::quantize::QuantizedRow;
+use crate::tiles::Tile;
 use crate::{MatrixRef, Pages, QuantizedRows, Team, Tier};
 use types::with_format;
 
@@ -247,7 +249,7 @@ fn dot_groups_of<F: Kernels>(
         assert_eq!(group.len(), n_blocks * PACKED_ROWS * F::BYTES, "bytes of a group");
     }
     assert!(x.is_whole(), "the parts of a quantized row");
-    match tier {
+    match tier.vectors() {
         Tier::Scalar => scalar::dot_groups::<F>(groups, x, out),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token of this tier exists only if its instructions were
@@ -262,6 +264,7 @@ fn dot_groups_of<F: Kernels>(
         #[cfg(target_arch = "aarch64")]
         // SAFETY: as for AVX2.
         Tier::Neon(_) => unsafe { neon::dot_groups::<F>(groups, next, x, out) },
+        other => unreachable!("{other} is no tier of vectors"),
     }
 }
 
@@ -282,7 +285,7 @@ fn expand_of<F: Kernels>(tier: Tier, group: &[u8], col: usize, panel: &mut [Pane
     assert!(col.is_multiple_of(F::LEN) && n_cols.is_multiple_of(F::LEN), "whole blocks");
     let block_bytes = PACKED_ROWS * F::BYTES;
     let bytes = &group[col / F::LEN * block_bytes..][..n_cols / F::LEN * block_bytes];
-    match tier {
+    match tier.vectors() {
         Tier::Scalar => scalar::expand::<F>(bytes, panel),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token of this tier exists only if its instructions were
@@ -297,6 +300,7 @@ fn expand_of<F: Kernels>(tier: Tier, group: &[u8], col: usize, panel: &mut [Pane
         #[cfg(target_arch = "aarch64")]
         // SAFETY: as for AVX2.
         Tier::Neon(_) => unsafe { neon::expand::<F>(bytes, panel) },
+        other => unreachable!("{other} is no tier of vectors"),
     }
 }
 
@@ -334,7 +338,7 @@ fn multiply_panels_of<F: Kernels>(
     if rows.is_empty() {
         return;
     }
-    let first = rows.start;
+    let (tier, first) = (tier.vectors(), rows.start);
     #[cfg(target_arch = "x86_64")]
     if let (Tier::Avx512(_), &[a, b]) = (tier, panels) {
         let (sums_a, sums_b) = sums.split_at_mut(rows.len());
@@ -362,7 +366,38 @@ fn multiply_panels_of<F: Kernels>(
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as for AVX2.
             Tier::Neon(_) => unsafe { neon::multiply_panel::<F>(panel, x, first, cols, sums) },
+            other => unreachable!("{other} is no tier of vectors"),
         }
+    }
+}
+
+/// Widens columns of a group, from column `col` on, to tiles of BF16: one for every 32 columns.
+/// The bits are the same on every tier.
+pub(crate) fn widen_group<'t>(
+    tier: Tier,
+    ty: BlockType,
+    group: &[u8],
+    cols: &Range<usize>, // from and to whole blocks
+    out: impl Iterator<Item = &'t mut Tile>,
+) {
+    with_format!(ty, F => widen_group_of::<F>(tier, group, cols, out));
+}
+
+fn widen_group_of<'t, F: Kernels>(
+    tier: Tier,
+    group: &[u8],
+    cols: &Range<usize>,
+    out: impl Iterator<Item = &'t mut Tile>,
+) {
+    assert!(cols.start.is_multiple_of(F::LEN) && cols.end.is_multiple_of(F::LEN), "whole blocks");
+    let block_bytes = PACKED_ROWS * F::BYTES;
+    let bytes = &group[cols.start / F::LEN * block_bytes..cols.end / F::LEN * block_bytes];
+    match tier.avx512_bf16() {
+        None => tiles::widen::<F>(bytes, out),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the token exists only if the instructions were detected; the bytes are
+        // those of whole blocks.
+        Some(_) => unsafe { tiles::widen_avx512::<F>(bytes, out) },
     }
 }
 

@@ -48,9 +48,14 @@ fn cpu(n_threads: usize) -> Box<dyn Backend> {
     Box::new(CpuBackend::new(Some(n_threads), None).unwrap())
 }
 
-/// The CPU with two threads, and the GPUs.
+/// The CPU with prompts on tiles of BF16, which any processor computes in software.
+fn cpu_with_tiles(n_threads: usize) -> Box<dyn Backend> {
+    Box::new(CpuBackend::new(Some(n_threads), Some("amx-bf16-software")).unwrap())
+}
+
+/// The CPU with two threads, with and without tiles, and the GPUs.
 fn devices() -> Vec<Box<dyn Backend>> {
-    std::iter::once(cpu(2)).chain(gpus()).collect()
+    [cpu(2), cpu_with_tiles(2)].into_iter().chain(gpus()).collect()
 }
 
 fn load(path: &Path, backend: &dyn Backend, kv_type: BlockType) -> Model {
@@ -141,7 +146,7 @@ fn a_batch_of_eight_gives_the_bits_of_eight_alone() {
     let dir = tempfile::tempdir().unwrap();
     let devices = devices();
     let everywhere = models(dir.path()).into_iter().map(|path| (path, &devices[..]));
-    let on_cpu = recurrent().chain([unpacked(dir.path())]).map(|path| (path, &devices[..1]));
+    let on_cpu = recurrent().chain([unpacked(dir.path())]).map(|path| (path, &devices[..2]));
     for (path, devices) in everywhere.chain(on_cpu) {
         for device in devices {
             let mut model = load(&path, &**device, BlockType::F16);
@@ -159,6 +164,7 @@ fn a_batch_of_eight_gives_the_bits_of_eight_alone() {
 fn chunks_and_threads_change_no_bit() {
     let dir = tempfile::tempdir().unwrap();
     let cpus = [cpu(1), cpu(2), cpu(3)];
+    let with_tiles = [1, 2, 3].map(cpu_with_tiles);
     let gpus = gpus();
     let on_cpu: Vec<_> = recurrent().collect();
     for path in models(dir.path()).iter().chain(&on_cpu) {
@@ -183,6 +189,7 @@ fn chunks_and_threads_change_no_bit() {
                 }
             };
             check(&cpus);
+            check(&with_tiles);
             if on_cpu.contains(path) {
                 continue;
             }
@@ -231,8 +238,10 @@ fn contexts_beyond_the_split_of_attention_change_no_bit() {
         }
     };
     let cpus = [cpu(3), cpu(2), cpu(1)];
+    let with_tiles = [3, 2, 1].map(cpu_with_tiles);
     for kv_type in [F16, Q8_0] {
         check(&[&*cpus[0], &*cpus[1], &*cpus[2]], kv_type);
+        check(&[&*with_tiles[0], &*with_tiles[1], &*with_tiles[2]], kv_type);
     }
     gpus().iter().take(1).for_each(|gpu| check(&[&**gpu], F16));
 }
@@ -325,11 +334,18 @@ fn what_a_session_keeps_changes_no_answer() {
         logprobs: Some(4),
         ..GenerateParams::default()
     };
-    for name in ["llama", "gemma3_text", "lfm2", "qwen3_5_text"] {
+    let cases = [
+        ("llama", cpu(2)),
+        ("gemma3_text", cpu(2)),
+        ("lfm2", cpu(2)),
+        ("qwen3_5_text", cpu(2)),
+        ("llama", cpu_with_tiles(2)),
+        ("gemma3_text", cpu_with_tiles(2)),
+    ];
+    for (name, backend) in cases {
         let path = tiny(name).join("model-f32.gguf");
         let options = LoadOptions { max_seqs: 2, chunk: 16, ..LoadOptions::default() };
-        let backend = CpuBackend::new(Some(2), None).unwrap();
-        let mut model = Model::load(&path, &backend, &options).unwrap();
+        let mut model = Model::load(&path, &*backend, &options).unwrap();
         let (first, more) = tokens(1);
         let mut go = |_: &realizar_runtime::Event<'_>| ControlFlow::Continue(());
 

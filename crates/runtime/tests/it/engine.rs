@@ -44,6 +44,11 @@ pub(crate) fn engine(name: &str, kv_tokens: Option<usize>, options: EngineOption
     Engine::start(load(name, serving(kv_tokens)), options).unwrap()
 }
 
+/// The CPU as it is chosen, and with prompts on tiles of BF16, in software.
+fn cpus() -> [CpuBackend; 2] {
+    [None, Some("amx-bf16-software")].map(|tier| CpuBackend::new(Some(2), tier).unwrap())
+}
+
 /// Request `i`: prompts with common beginnings, greedy and seeded.
 pub(crate) fn request(i: usize) -> Request {
     let shared = [0, 40, 64, 90][i % 4];
@@ -128,13 +133,16 @@ pub(crate) fn idle_stats(engine: &Engine) -> EngineStats {
 
 #[test]
 fn answers_are_those_that_requests_get_alone() {
-    for name in ["llama", "gemma3_text", "gpt2"] {
-        let mut model = load(name, LoadOptions::default());
+    let [cpu, with_tiles] = cpus();
+    let models = ["llama", "gemma3_text", "gpt2"].map(|name| (name, cpu));
+    for (name, backend) in models.into_iter().chain([("gemma3_text", with_tiles)]) {
+        let mut model = load_on(&backend, name, LoadOptions::default());
         let wanted: Vec<Answer> = (0..40).map(|i| alone(&mut model, &request(i), 0)).collect();
         // With room for all, and with so little that answers lose their pages to others.
         for (kv_tokens, lookup_tokens) in [(None, 0), (Some(320), 0), (Some(320), 4)] {
             let options = EngineOptions { lookup_tokens, ..EngineOptions::default() };
-            let engine = engine(name, kv_tokens, options);
+            let model = load_on(&backend, name, serving(kv_tokens));
+            let engine = Engine::start(model, options).unwrap();
             let mut pending = Vec::new();
             for (i, wanted) in wanted.iter().enumerate() {
                 pending.push((i, wanted, submit(&engine, request(i))));
@@ -165,14 +173,19 @@ fn answers_are_those_that_requests_get_alone() {
 /// Contexts that attention cuts into parts, on quantized weights, with answers that lose their pages.
 #[test]
 fn long_contexts_of_a_quantized_model_have_the_bits_of_being_alone() {
+    for backend in cpus() {
+        check_long_contexts(&backend);
+    }
+}
+
+fn check_long_contexts(backend: &dyn Backend) {
     use realizar_quant::BlockType::{Q4_0, Q4_K, Q6_K, Q8_0};
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("quantized.gguf");
     write_quantized(&path, &[Q4_K, Q8_0, Q6_K, Q4_0]);
-    let backend = CpuBackend::new(Some(2), None).unwrap();
     let load = |options| {
         let options = LoadOptions { max_seq_len: Some(640), chunk: 128, ..options };
-        Model::load(&path, &backend, &options).unwrap()
+        Model::load(&path, backend, &options).unwrap()
     };
     // Some begin alike, for more or less than a part.
     let requests: Vec<Request> = [(245, 0), (270, 200), (500, 270), (505, 500), (30, 0)]

@@ -1,6 +1,6 @@
 //! A plan on the CPU: one arm per operation, each calling its kernel.
 
-use super::linear::{LinearScratch, LinearStep, RoleRows};
+use super::linear::{self, LinearScratch, LinearStep, RoleRows};
 use super::memory::Arena;
 use super::names;
 use super::packed::PackedWeights;
@@ -109,13 +109,15 @@ impl CpuExecutable {
             }
             Arithmetic::F32 => PackedWeights::none(),
         };
+        let n_scratch = linear::scratch_bytes(&plan, options.arithmetic, tier);
+        let linear = LinearScratch::new(&plan, options.arithmetic, tier, &team);
         Ok(Self {
             tier,
             packed,
             biases: plan.steps.iter().map(|step| bias_of(&step.op, &weights)).collect(),
             arithmetic: options.arithmetic,
-            linear: LinearScratch::new(&plan, options.arithmetic, &team),
-            attention: AttnScratch::new(team.n_threads(), limits),
+            linear: linear.ok_or_else(|| out_of_memory("chunk", "a buffer of rows", n_scratch))?,
+            attention: AttnScratch::new(team.n_threads(), limits).for_tier(tier),
             slots: Vec::with_capacity(plan.limits.tokens),
             states: States::new(&plan, options, &team)?,
             kv: kv?,

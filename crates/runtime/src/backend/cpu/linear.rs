@@ -10,8 +10,8 @@ use crate::graph::weights::{WeightData, Weights};
 use crate::graph::{LinearPart, Op, Prologue};
 use realizar_kernels_cpu as kernels;
 use realizar_kernels_cpu::{
-    Epilogue, MatrixRef, PackedArithmetic, PackedRef, PackedScratch, PanelScratch, QuantizedRows,
-    Rows, RowsMut, Team, Tier,
+    Bf16Rows, Bf16Scratch, Epilogue, MatrixRef, PackedArithmetic, PackedRef, PackedScratch,
+    PanelScratch, QuantizedRows, Rows, RowsMut, Team, Tier, WeightsRef,
 };
 use std::ops::Range;
 
@@ -61,6 +61,8 @@ struct ProductScratch {
     quantized: QuantizedRows,
     packed: PackedScratch,
     panels: PanelScratch,
+    /// Of a tier that multiplies prefill rows in BF16.
+    bf16: Option<(Bf16Rows, Bf16Scratch)>,
 }
 
 /// The linear steps of a plan with their parts.
@@ -77,12 +79,14 @@ struct ScratchSizes {
     input_len: usize,
     /// Rows that are quantized.
     max_quantized: usize,
-    /// Their columns.
+    /// Rows that are rounded to BF16.
+    max_bf16: usize,
+    /// Columns of both.
     max_in: usize,
 }
 
 impl ScratchSizes {
-    fn of(plan: &Plan, arithmetic: Arithmetic) -> Self {
+    fn of(plan: &Plan, arithmetic: Arithmetic, tier: Tier) -> Self {
         let max_rows = plan.limits.tokens.max(plan.limits.outputs);
         let widest = |keep: fn(&Prologue) -> bool| {
             let kept = linears(plan).filter(|(_, prologue, _)| keep(prologue));
@@ -91,29 +95,58 @@ impl ScratchSizes {
         Self {
             input_len: max_rows * widest(|prologue| *prologue != Prologue::None),
             max_quantized: if arithmetic == Arithmetic::Auto { max_rows } else { 0 },
+            max_bf16: match packed_arithmetics(arithmetic, tier) {
+                [_, PackedArithmetic::Bf16] => max_rows,
+                _ => 0,
+            },
             max_in: widest(|_| true),
         }
     }
 }
 
+/// In what decode rows, and prefill rows, meet packed weights.
+fn packed_arithmetics(arithmetic: Arithmetic, tier: Tier) -> [PackedArithmetic; 2] {
+    let of_prompts = match arithmetic {
+        Arithmetic::Auto => tier.prompt_arithmetic(),
+        // No weights are packed, and all rows are multiplied alike.
+        Arithmetic::F32 => PackedArithmetic::Int8,
+    };
+    [PackedArithmetic::Int8, of_prompts]
+}
+
 /// Bytes that linear steps work in, beside the arena; without the buffers of single threads.
-pub(super) fn scratch_bytes(plan: &Plan, arithmetic: Arithmetic) -> usize {
-    let ScratchSizes { input_len, max_quantized, max_in } = ScratchSizes::of(plan, arithmetic);
-    let quantized = QuantizedRows::bytes_for(max_quantized, max_in);
-    input_len.saturating_mul(size_of::<f32>()).saturating_add(quantized)
+pub(super) fn scratch_bytes(plan: &Plan, arithmetic: Arithmetic, tier: Tier) -> usize {
+    let sizes = ScratchSizes::of(plan, arithmetic, tier);
+    let quantized = QuantizedRows::bytes_for(sizes.max_quantized, sizes.max_in);
+    let bf16 = Bf16Rows::bytes_for(sizes.max_bf16, sizes.max_in);
+    let input = sizes.input_len.saturating_mul(size_of::<f32>());
+    input.saturating_add(quantized).saturating_add(bf16)
 }
 
 impl LinearScratch {
-    pub(super) fn new(plan: &Plan, arithmetic: Arithmetic, team: &Team) -> Self {
-        let ScratchSizes { input_len, max_quantized, max_in } = ScratchSizes::of(plan, arithmetic);
-        Self {
+    /// `None` when there is too little memory.
+    pub(super) fn new(
+        plan: &Plan,
+        arithmetic: Arithmetic,
+        tier: Tier,
+        team: &Team,
+    ) -> Option<Self> {
+        let ScratchSizes { input_len, max_quantized, max_bf16, max_in } =
+            ScratchSizes::of(plan, arithmetic, tier);
+        let bf16 = if max_bf16 > 0 {
+            Some((Bf16Rows::with_capacity(max_bf16, max_in)?, Bf16Scratch::new(team)?))
+        } else {
+            None
+        };
+        Some(Self {
             input: vec![0.0; input_len],
             products: ProductScratch {
                 quantized: QuantizedRows::with_capacity(max_quantized, max_in),
                 packed: PackedScratch::new(team, max_quantized),
                 panels: PanelScratch::new(team),
+                bf16,
             },
-        }
+        })
     }
 }
 
@@ -143,14 +176,10 @@ pub(super) struct LinearStep<'a> {
 impl LinearStep<'_> {
     /// Runs the step on the arena.
     pub(super) fn run(&self, step: &Step, arena: &mut Arena, scratch: &mut LinearScratch) {
-        for (arithmetic, run) in self.rows.runs(self.arithmetics()) {
+        let arithmetics = packed_arithmetics(self.arithmetic, self.tier);
+        for (arithmetic, run) in self.rows.runs(arithmetics) {
             self.run_rows(arithmetic, &run, step, arena, scratch);
         }
-    }
-
-    /// In what decode rows, and prefill rows, meet packed weights.
-    fn arithmetics(&self) -> [PackedArithmetic; 2] {
-        [PackedArithmetic::Int8, self.tier.prompt_arithmetic()]
     }
 
     /// Runs the step on some of its rows.
@@ -169,11 +198,11 @@ impl LinearStep<'_> {
         let (n_rows, n_in) = (run.rows.len(), step.inputs[0].width);
         let LinearScratch { input, products } = scratch;
         let is_packed = |part: &LinearPart| self.packed.get(part.weight).is_some();
+        let quantizes = arithmetic == PackedArithmetic::Int8;
         // Where every part reads the rows quantized, the prologue need not write floats.
-        let quantized_alone = parts.iter().all(is_packed);
+        let quantized_alone = quantizes && parts.iter().all(is_packed);
         let with_floats = *prologue != Prologue::None && !quantized_alone;
         if quantized_alone {
-            let PackedArithmetic::Int8 = arithmetic;
             self.quantized_prologue(prologue, run, step, arena, &mut products.quantized);
         } else if with_floats {
             let out = RowsMut::new(&mut input[..n_rows * n_in], n_rows, n_in);
@@ -190,11 +219,67 @@ impl LinearStep<'_> {
             x.slice_rows(rows())
         };
         let residual = residual.then(|| last.slice_rows(rows()));
-        if !quantized_alone && parts.iter().any(is_packed) {
-            let PackedArithmetic::Int8 = arithmetic;
-            products.quantized.quantize(self.team, self.tier, x);
+        let out = out.slice_rows(rows());
+        match arithmetic {
+            PackedArithmetic::Bf16 => self.multiply_bf16(parts, x, residual, out, products),
+            PackedArithmetic::Int8 => {
+                if !quantized_alone && parts.iter().any(is_packed) {
+                    products.quantized.quantize(self.team, self.tier, x);
+                }
+                self.multiply(parts, run.n_generated, x, residual, out, products);
+            }
         }
-        self.multiply(parts, run.n_generated, x, residual, out.slice_rows(rows()), products);
+    }
+
+    /// Multiplies in BF16, but for blocks that are widened to floats.
+    fn multiply_bf16(
+        &self,
+        parts: &[LinearPart],
+        x: Rows<'_>,                // [n_rows, in]
+        residual: Option<Rows<'_>>, // [n_rows, out]
+        mut out: RowsMut<'_>,       // [n_rows, out]
+        scratch: &mut ProductScratch,
+    ) {
+        let (team, tier) = (self.team, self.tier);
+        let ProductScratch { panels, bf16, .. } = scratch;
+        let (rows, widened) = bf16.as_mut().expect("the scratch is for the tier");
+        let is_blocks = |part: &LinearPart| self.form(part) == Form::Blocks;
+        if !parts.iter().all(is_blocks) {
+            rows.pack(team, tier, x);
+        }
+        let mut col = 0;
+        for run in parts.chunk_by(|a, b| is_blocks(a) == is_blocks(b)) {
+            let cols = col..col + run.iter().map(|part| part.out).sum::<usize>();
+            col = cols.end;
+            let out = out.slice_cols(cols.clone());
+            let epilogue = self.epilogue(residual, cols);
+            if is_blocks(&run[0]) {
+                self.multiply_floats(run, 0, x, out, &epilogue, panels);
+                continue;
+            }
+            let weights = each(run, |part| match self.packed.get(part.weight) {
+                Some(matrix) => WeightsRef::Packed(matrix),
+                None => WeightsRef::Float(self.matrix(part)),
+            });
+            let weights = &weights[..run.len()];
+            kernels::matmul_bf16(team, tier, weights, rows, out, widened, &epilogue);
+        }
+    }
+
+    /// What is added to the products in some columns of the result.
+    fn epilogue<'a>(&'a self, residual: Option<Rows<'a>>, cols: Range<usize>) -> Epilogue<'a> {
+        Epilogue {
+            bias: self.bias.map(|bias| &bias[cols.clone()]),
+            residual: residual.map(|residual| residual.slice_cols(cols)),
+        }
+    }
+
+    /// A matrix as it lies in the file.
+    fn matrix(&self, part: &LinearPart) -> MatrixRef<'_> {
+        match self.weights.get(part.weight) {
+            WeightData::Matrix { ty, rows, cols, data } => MatrixRef::new(*ty, *rows, *cols, data),
+            WeightData::Vector(_) => panic!("a vector is no matrix to multiply with"),
+        }
     }
 
     /// The rows after the prologue, as floats.
@@ -265,16 +350,13 @@ impl LinearStep<'_> {
         mut out: RowsMut<'_>,       // [n_rows, out]
         scratch: &mut ProductScratch,
     ) {
-        let ProductScratch { quantized, packed, panels } = scratch;
+        let ProductScratch { quantized, packed, panels, .. } = scratch;
         let mut col = 0;
         for run in parts.chunk_by(|a, b| self.form(a) == self.form(b)) {
             let cols = col..col + run.iter().map(|part| part.out).sum::<usize>();
             col = cols.end;
             let out = out.slice_cols(cols.clone());
-            let epilogue = Epilogue {
-                bias: self.bias.map(|bias| &bias[cols.clone()]),
-                residual: residual.map(|residual| residual.slice_cols(cols)),
-            };
+            let epilogue = self.epilogue(residual, cols);
             if self.form(&run[0]) == Form::Packed {
                 let matrices = each(run, |part| {
                     self.packed.get(part.weight).expect("the parts of the run are packed")
@@ -310,10 +392,7 @@ impl LinearStep<'_> {
         epilogue: &Epilogue<'_>,
         panels: &PanelScratch,
     ) {
-        let matrices = each(parts, |part| match self.weights.get(part.weight) {
-            WeightData::Matrix { ty, rows, cols, data } => MatrixRef::new(*ty, *rows, *cols, data),
-            WeightData::Vector(_) => panic!("a vector is no matrix to multiply with"),
-        });
+        let matrices = each(parts, |part| self.matrix(part));
         let matrices = &matrices[..parts.len()];
         let n_generated = match self.arithmetic {
             Arithmetic::Auto if self.form(&parts[0]) == Form::Floats => n_generated,

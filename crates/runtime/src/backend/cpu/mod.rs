@@ -46,7 +46,7 @@ impl CpuBackend {
         let tier = match tier {
             None => Tier::detect(),
             Some(name) => Tier::from_name(name).ok_or_else(|| {
-                let available: Vec<_> = Tier::available().map(Tier::name).collect();
+                let available: Vec<_> = Tier::selectable().map(Tier::name).collect();
                 let available = available.join(", ");
                 let reason = format!("`{name}` is not one this machine has ({available})");
                 Error::Option { option: "cpu-tier", reason }
@@ -83,6 +83,7 @@ impl Backend for CpuBackend {
         let pool =
             |(layout, n_pages): &(KvLayout, usize)| layout.page_bytes().saturating_mul(*n_pages);
         let scratch = plan.arena_len.saturating_mul(size_of::<f32>());
+        let linear_scratch = linear::scratch_bytes(plan, options.arithmetic, self.tier);
         MemoryUse {
             weights,
             kv: options
@@ -90,7 +91,7 @@ impl Backend for CpuBackend {
                 .iter()
                 .map(pool)
                 .fold(recurrent::n_bytes(plan, options), usize::saturating_add),
-            scratch: scratch.saturating_add(linear::scratch_bytes(plan, options.arithmetic)),
+            scratch: scratch.saturating_add(linear_scratch),
         }
     }
 

@@ -124,7 +124,7 @@ pub fn machine() -> Machine {
         caches: caches.collect(),
         features: features(),
         tiers: Tiers {
-            available: Tier::available().map(Tier::name).collect(),
+            available: Tier::selectable().map(Tier::name).collect(),
             chosen: Tier::detect().name(),
         },
         memory: Memory { total_bytes: main_memory(), available_bytes: available_memory() },

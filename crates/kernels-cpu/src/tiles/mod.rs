@@ -1,0 +1,105 @@
+//! Products of BF16 tiles with sums in F32, as the matrix units of AMX compute them.
+//!
+//! Loops over tiles are written once, over [`Tiles`]. `amx` has the instructions,
+//! `software` their exact semantics in plain Rust, for tests and proofs on any
+//! processor. The order of a sum is that of the instruction, TDPBF16PS: within 32
+//! columns the products of even and of odd columns are added by fused multiply-adds from
+//! zero, in order, then the two sums, then that to what came before. It depends on
+//! nothing else, so an element's bits do not depend on how a product is cut.
+
+#[cfg(target_arch = "x86_64")]
+mod amx;
+mod rows;
+mod software;
+mod widen;
+
+use bytemuck::{Pod, Zeroable};
+
+pub use rows::Bf16Rows;
+pub(crate) use rows::Strip;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use rows::{interleave, pairs_of, store};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use widen::transpose;
+pub(crate) use widen::widen_rows;
+
+use crate::RowsMut;
+
+/// Rows of activations, and columns of weights, of a tile.
+pub(crate) const TILE_LEN: usize = 16;
+/// Columns of activations that a tile covers: a step of a product.
+pub(crate) const STEP_LEN: usize = 32;
+/// Rows, or columns, of two tiles.
+pub(crate) const PAIR_LEN: usize = 2 * TILE_LEN;
+
+/// An operand: sixteen rows of sixteen pairs of BF16, the first in the low half of a word.
+///
+/// Of activations `tile[r][k]` are columns `2 k` and `2 k + 1` of row `r`; of weights
+/// `tile[k][n]` are those of weight row `n`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub(crate) struct Tile(pub(crate) [[u32; TILE_LEN]; TILE_LEN]);
+
+/// Two tiles side by side: 32 rows of activations, or 32 of weights, at the same columns.
+pub(crate) type TilePair = [Tile; 2];
+
+/// The operands of a product of up to 32 rows of activations with any number of weight rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Product<'a> {
+    /// The activations.
+    pub(crate) a: &'a [TilePair], // [n_steps]
+    /// The weights, every 32 of their rows after the other.
+    pub(crate) b: &'a [TilePair], // [n_cols / 32 rounded up, b_stride]
+    /// Steps from 32 weight rows to the next, of which the product uses the first.
+    pub(crate) b_stride: usize,
+    /// Whether the products are added to what the result holds.
+    pub(crate) add: bool,
+    /// What the next product reads for `a`, to be fetched meanwhile.
+    pub(crate) next: &'a [TilePair],
+}
+
+impl Product<'_> {
+    /// Checks the operands against the shape of a result.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    fn check(&self, c: &RowsMut<'_>) {
+        assert!(c.n_rows() <= PAIR_LEN, "{} rows of a product of tiles", c.n_rows());
+        assert!(self.a.len() <= self.b_stride, "steps of the weights");
+        let last = c.n_cols().div_ceil(PAIR_LEN).saturating_sub(1);
+        assert!(last * self.b_stride + self.a.len() <= self.b.len(), "tiles of the weights");
+    }
+}
+
+/// A form of the products of tiles.
+pub(crate) trait Tiles: Copy + Sync {
+    /// `c = a bᵀ`, or `c += a bᵀ`.
+    ///
+    /// # Panics
+    /// If the operands do not fit the result.
+    fn multiply(self, product: &Product<'_>, c: RowsMut<'_>);
+}
+
+/// The nearest BF16, ties to even, as VCVTNEPS2BF16 rounds (Intel SDM): subnormal values
+/// become zeros, and NaN stays quiet NaN.
+#[inline(always)]
+pub(crate) fn to_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let high = (bits >> 16) as u16;
+    if x.is_nan() {
+        return high | 0x40;
+    }
+    if bits & 0x7f80_0000 == 0 {
+        return high & 0x8000;
+    }
+    ((bits + 0x7fff + u32::from(high & 1)) >> 16) as u16
+}
+
+/// Two values as a pair, the first in the low half.
+#[inline(always)]
+pub(crate) fn to_pair(low: f32, high: f32) -> u32 {
+    u32::from(to_bf16(low)) | u32::from(to_bf16(high)) << 16
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! The products of tiles in plain Rust, bit for bit those of TDPBF16PS (Intel SDM, volume
+//! 2): multiply-adds are fused and round to nearest even, subnormal operands count as
+//! zero, and subnormal results become zero. Of a NaN only that it is one is the same.
+
+use super::{PAIR_LEN, Product, TILE_LEN, Tile, Tiles};
+use crate::{RowsMut, SoftwareTiles};
+
+/// Sixteen sums side by side.
+type Sums = [f32; TILE_LEN];
+
+impl Tiles for SoftwareTiles {
+    fn multiply(self, product: &Product<'_>, c: RowsMut<'_>) {
+        product.check(&c);
+        match self.vectors() {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the token exists only if its instructions were detected.
+            crate::Tier::Avx512(_) => unsafe { multiply_avx512(product, c) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above; every tier with this token has AVX2 and FMA.
+            tier if tier.avx2().is_some() => unsafe { multiply_avx2(product, c) },
+            _ => multiply(product, c),
+        }
+    }
+}
+
+/// [`multiply`], compiled for registers of 512 bits.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+fn multiply_avx512(product: &Product<'_>, c: RowsMut<'_>) {
+    multiply(product, c);
+}
+
+/// [`multiply`], compiled for fused multiply-adds in registers of 256 bits.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn multiply_avx2(product: &Product<'_>, c: RowsMut<'_>) {
+    multiply(product, c);
+}
+
+#[inline(always)]
+fn multiply(product: &Product<'_>, mut c: RowsMut<'_>) {
+    let n_steps = product.a.len();
+    for first in (0..c.n_cols()).step_by(TILE_LEN) {
+        let b = &product.b[first / PAIR_LEN * product.b_stride..][..n_steps];
+        let half = first / TILE_LEN % 2;
+        for r in 0..c.n_rows() {
+            let out = c.row_mut(r);
+            let end = out.len().min(first + TILE_LEN);
+            let out = &mut out[first..end];
+            let mut sums = [0.0; TILE_LEN];
+            if product.add {
+                sums[..out.len()].copy_from_slice(out);
+            }
+            for (a, b) in product.a.iter().zip(b) {
+                add_dots(&a[r / TILE_LEN].0[r % TILE_LEN], &b[half], &mut sums);
+            }
+            out.copy_from_slice(&sums[..out.len()]);
+        }
+    }
+}
+
+/// Adds the products of 32 columns of a row with those of sixteen weight rows.
+#[inline(always)]
+fn add_dots(a: &[u32; TILE_LEN], b: &Tile, sums: &mut Sums) {
+    let (mut even, mut odd) = ([0.0; TILE_LEN], [0.0; TILE_LEN]);
+    let mut is_edge = false;
+    for (&a, b) in a.iter().zip(&b.0) {
+        let (low, high) = (low_of(a), high_of(a));
+        for n in 0..TILE_LEN {
+            even[n] = low.mul_add(low_of(b[n]), even[n]);
+            odd[n] = high.mul_add(high_of(b[n]), odd[n]);
+            is_edge |= even[n].abs() == f32::MIN_POSITIVE || odd[n].abs() == f32::MIN_POSITIVE;
+            (even[n], odd[n]) = (flush(even[n]), flush(odd[n]));
+        }
+    }
+    if is_edge {
+        (even, odd) = dots_at_the_edge(a, b);
+    }
+    for n in 0..TILE_LEN {
+        sums[n] = flush(flush(sums[n]) + flush(even[n] + odd[n]));
+    }
+}
+
+/// The two sums of [`add_dots`] where one of them was the smallest normal number on the
+/// way: whether that is the result or was rounded up from a subnormal one has to be seen.
+#[cold]
+#[inline(never)]
+fn dots_at_the_edge(a: &[u32; TILE_LEN], b: &Tile) -> (Sums, Sums) {
+    let (mut even, mut odd) = ([0.0; TILE_LEN], [0.0; TILE_LEN]);
+    for (&a, b) in a.iter().zip(&b.0) {
+        for n in 0..TILE_LEN {
+            even[n] = multiply_add(low_of(a), low_of(b[n]), even[n]);
+            odd[n] = multiply_add(high_of(a), high_of(b[n]), odd[n]);
+        }
+    }
+    (even, odd)
+}
+
+/// `a b + c`, rounded once to 24 bits whatever the exponent, and zero where the rounded
+/// value is below the normal numbers: the processors of x86 detect tininess after rounding
+/// (Intel SDM, volume 1, section 4.9.1.5).
+fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+    let sum = a.mul_add(b, c);
+    if sum.abs() != f32::MIN_POSITIVE {
+        return flush(sum);
+    }
+    // Halfway to the largest number of 24 bits below, of which a tie goes up. The product
+    // is exact in f64, and the sum is with its error (Knuth's two-sum).
+    let limit = f64::from(f32::MIN_POSITIVE) * (1.0 - f64::EPSILON * f64::from(1 << 27));
+    let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
+    let near = product + c;
+    let of_c = near - product;
+    let error = (product - (near - of_c)) + (c - of_c);
+    let (near, error) = if near < 0.0 { (-near, -error) } else { (near, error) };
+    let is_tiny = near < limit || (near == limit && error < 0.0);
+    if is_tiny { 0.0_f32.copysign(sum) } else { sum }
+}
+
+/// The first value of a pair, where a subnormal one is zero.
+#[inline(always)]
+fn low_of(pair: u32) -> f32 {
+    flush(f32::from_bits(pair << 16))
+}
+
+/// The second value of a pair, where a subnormal one is zero.
+#[inline(always)]
+fn high_of(pair: u32) -> f32 {
+    flush(f32::from_bits(pair & 0xffff_0000))
+}
+
+/// Zero of the same sign in place of a subnormal number.
+#[inline(always)]
+fn flush(x: f32) -> f32 {
+    if x.abs() < f32::MIN_POSITIVE { 0.0_f32.copysign(x) } else { x }
+}
