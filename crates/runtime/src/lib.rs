@@ -80,7 +80,7 @@ pub use generate::{StopCause, Timings, TokenEvent, TopLogprob};
 pub mod engine;
 
 pub mod measure;
-pub use measure::{BenchTest, Perplexity};
+pub use measure::{BenchTest, Estimate, KlDivergence, Perplexity};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

@@ -8,6 +8,7 @@ mod devices;
 mod doctor;
 mod embed;
 mod inspect;
+mod kl_divergence;
 mod list;
 mod logits;
 mod perplexity;
@@ -73,6 +74,8 @@ pub(crate) enum Command {
     Logits(logits::Args),
     /// Measure the perplexity of a text
     Perplexity(perplexity::Args),
+    /// Measure how far a model is from a base, or from itself in F32
+    KlDivergence(kl_divergence::Args),
     /// Measure prompt and generation speed
     Bench(bench::Args),
     /// List the devices of this machine
@@ -98,6 +101,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Tokenize(args) => tokenize::execute(&args, global).map(done),
         Command::Logits(args) => logits::execute(&args, global).map(done),
         Command::Perplexity(args) => perplexity::execute(&args, global).map(done),
+        Command::KlDivergence(args) => kl_divergence::execute(&args, global).map(done),
         Command::Bench(args) => bench::execute(&args, global).map(done),
         Command::Devices(args) => devices::execute(&args).map(done),
         Command::Doctor(args) => doctor::execute(&args).map(done),

@@ -14,7 +14,7 @@ use crate::source::progress::Progress;
 use crate::ui;
 
 /// Rows of logits per step: enough for whole tiles, few enough for large vocabularies.
-const OUTPUTS: usize = 64;
+pub(super) const OUTPUTS: usize = 64;
 
 /// The text is cut into chunks of --ctx tokens; the second half of each is scored.
 #[derive(Debug, clap::Args)]
@@ -34,7 +34,8 @@ pub(crate) struct Args {
     load: LoadArgs,
 }
 
-fn chunk_len(text: &str) -> Result<usize, String> {
+/// Tokens of a chunk.
+pub(super) fn chunk_len(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(n) if n >= 4 => Ok(n),
         Ok(_) => Err("must be at least 4".to_owned()),

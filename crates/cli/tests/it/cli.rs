@@ -84,6 +84,7 @@ fn help_and_version() {
         "tokenize",
         "logits",
         "perplexity",
+        "kl-divergence",
         "bench",
         "devices",
         "doctor",

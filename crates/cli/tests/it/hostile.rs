@@ -266,6 +266,11 @@ fn wrong_requests_are_refused() {
         (&["perplexity", "M", "-f", "short.txt", "--ctx", "16"], 1, "too few"),
         (&["perplexity", "M", "-f", "none.txt"], 1, "none.txt"),
         (&["perplexity", "M", "-f", "short.txt", "--ctx", "3"], 2, "ctx"),
+        (&["kl-divergence", "M", "-f", "short.txt", "--ctx", "16"], 1, "too few"),
+        (&["kl-divergence", "M", "-f", "none.txt"], 1, "none.txt"),
+        (&["kl-divergence", "M", "-f", "short.txt", "--ctx", "3"], 2, "ctx"),
+        (&["kl-divergence", "M", "-f", "short.txt", "--base", "none.gguf"], 1, "none.gguf"),
+        (&["kl-divergence", "M", "-f", "short.txt", "--rows", "all"], 2, "--rows"),
     ];
     for (args, code, want) in cases {
         let args: Vec<&str> =

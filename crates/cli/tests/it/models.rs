@@ -228,6 +228,47 @@ fn tokens_perplexity_and_bench() {
 }
 
 #[test]
+fn a_divergence_is_from_the_base() {
+    let model = model();
+    let text = "a b c d ".repeat(40);
+    let measure = |args: &[&str]| -> Value {
+        let base = ["kl-divergence", &model, "-f", "-", "--ctx", "16", "--json"];
+        serde_json::from_str(&stdout(&[&base[..], args].concat(), &text)).expect("JSON")
+    };
+    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value}"));
+    // A model is not apart from itself; keys and values in F16 are from those in F32.
+    let same = measure(&["--base-arithmetic", "auto"]);
+    assert_eq!(same["kl_divergence"]["max"].as_f64().map(f64::abs).map(|x| x < 1e-12), Some(true));
+    assert_eq!(number(&same["same_top"]["value"]), 1.0);
+    assert_eq!(number(&same["perplexity_ratio"]["value"]), 1.0);
+    let apart = measure(&[]);
+    let mean = number(&apart["kl_divergence"]["mean"]);
+    assert!(mean > 1e-12, "{apart}");
+    let quantiles = ["min", "median", "p90", "p99", "p99_9", "max"];
+    let quantiles = quantiles.map(|key| number(&apart["kl_divergence"][key]));
+    assert!(quantiles.is_sorted() && quantiles[0] < mean && mean < quantiles[5], "{apart}");
+    assert_eq!(number(&apart["n_chunks"]) * 7.0, number(&apart["n_tokens"]));
+    // The perplexities are those that are measured alone.
+    let args = ["perplexity", &model, "-f", "-", "--ctx", "16", "--json", "--arithmetic", "f32"];
+    let alone: Value = serde_json::from_str(&stdout(&args, &text)).expect("JSON");
+    let base = &apart["base_perplexity"];
+    for (found, alone) in
+        [(&base["value"], &alone["perplexity"]), (&base["error"], &alone["error"])]
+    {
+        assert!((number(found) / number(alone) - 1.0).abs() < 1e-5, "{found} {alone}");
+    }
+    let generated = measure(&["--rows", "generated"]);
+    assert_eq!(generated["rows"], "generated");
+    let plain = ["kl-divergence", &model, "-f", "-", "--ctx", "16"];
+    assert!(stdout(&plain, &text).contains("KL divergence, 99.9 %"));
+    // Another model with other tokens is refused.
+    let other = fixture("../gpt2/model-f32.gguf").display().to_string();
+    let output = run(&[&plain[..], &["--base", &other]].concat(), &text);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && error.starts_with("error: "), "{error}");
+}
+
+#[test]
 fn what_a_model_cannot_do_is_one_line() {
     let model = model();
     for (args, want) in [

@@ -5,8 +5,10 @@
 use crate::Error;
 use crate::architectures::ModelOutput;
 use crate::backend::Role;
+use crate::graph::plan::RowLimits;
 use crate::run::{Chunk, Model, Outputs};
 use crate::text::sampling::logprobs::LogSoftmax;
+use std::ops::Range;
 
 /// A measured perplexity.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,6 +49,88 @@ impl Score {
     }
 }
 
+/// A text in chunks: how perplexity and KL divergence are measured.
+#[derive(Debug)]
+pub(crate) struct Chunks<'a> {
+    ids: &'a [u32],
+    len: usize,
+    bos: Option<u32>,
+}
+
+impl<'a> Chunks<'a> {
+    /// The tokens `ids` in chunks of `len` for `model`.
+    ///
+    /// # Errors
+    /// If the model gives no logits, there are fewer tokens than two chunks, one is not in the
+    /// vocabulary, or `len` does not fit the context.
+    pub(crate) fn new(model: &mut Model, ids: &'a [u32], len: usize) -> Result<Self, Error> {
+        let bos = {
+            let tokenizer = model.tokenizer()?;
+            if tokenizer.add_bos() { tokenizer.bos() } else { None }
+        };
+        let runner = model.runner();
+        runner.output().require(ModelOutput::Logits)?;
+        if len < 4 || len > runner.max_seq_len() {
+            let max = runner.max_seq_len();
+            return Err(Error::Request(format!("a chunk of {len} tokens is not from 4 to {max}")));
+        }
+        if ids.len() < 2 * len {
+            let n = ids.len();
+            let mut text = format!("{n} tokens are too few for two chunks of {len}");
+            if n >= 8 {
+                text.push_str(&format!("; a smaller ctx (at most {}) would do", n / 2));
+            }
+            return Err(Error::Request(text));
+        }
+        // The last token of a chunk is scored but never run.
+        let vocab_size = runner.vocab_size();
+        if let Some(id) = ids.iter().chain(&bos).find(|&&id| id as usize >= vocab_size) {
+            let text = format!("token {id} is not in the vocabulary of {vocab_size}");
+            return Err(Error::Request(text));
+        }
+        Ok(Self { ids, len, bos })
+    }
+
+    /// How many there are; at least two.
+    pub(crate) fn count(&self) -> usize {
+        self.ids.len() / self.len
+    }
+
+    /// The positions of a chunk whose logits are scored. The row at a position scores the token
+    /// after it; the last has none.
+    pub(crate) fn scored(&self) -> Range<usize> {
+        self.len / 2..self.len - 1
+    }
+
+    /// The tokens of chunk `i`: `[len]`.
+    pub(crate) fn tokens(&self, i: usize) -> Vec<u32> {
+        let mut tokens = self.ids[i * self.len..][..self.len].to_vec();
+        if let Some(bos) = self.bos {
+            tokens[0] = bos;
+        }
+        tokens
+    }
+
+    /// The steps of a chunk within `limits`, each with its positions and whether their logits are
+    /// wanted. Rows without logits run in whole steps, the others in as many as have room for
+    /// theirs.
+    pub(crate) fn steps(&self, limits: RowLimits) -> impl Iterator<Item = (Range<usize>, bool)> {
+        let scored = self.scored();
+        let mut pos = 0;
+        std::iter::from_fn(move || {
+            let is_scored = pos >= scored.start;
+            let end = if is_scored {
+                scored.end.min(pos + limits.outputs.min(limits.tokens))
+            } else {
+                scored.start.min(pos + limits.tokens)
+            };
+            let step = pos..end;
+            pos = end;
+            (!step.is_empty()).then_some((step, is_scored))
+        })
+    }
+}
+
 impl Model {
     /// The perplexity of the tokens `ids` in chunks of `ctx`. `progress` is told
     /// the chunks done, their number, and the result so far.
@@ -59,43 +143,12 @@ impl Model {
         ctx: usize,
         progress: &mut dyn FnMut(usize, usize, &Perplexity),
     ) -> Result<Perplexity, Error> {
-        let bos = {
-            let tokenizer = self.tokenizer()?;
-            if tokenizer.add_bos() { tokenizer.bos() } else { None }
-        };
-        let runner = self.runner();
-        runner.output().require(ModelOutput::Logits)?;
-        if ctx < 4 || ctx > runner.max_seq_len() {
-            let max = runner.max_seq_len();
-            return Err(Error::Request(format!("a chunk of {ctx} tokens is not from 4 to {max}")));
-        }
-        if ids.len() < 2 * ctx {
-            let n = ids.len();
-            let mut text = format!("{n} tokens are too few for two chunks of {ctx}");
-            if n >= 8 {
-                text.push_str(&format!("; a smaller ctx (at most {}) would do", n / 2));
-            }
-            return Err(Error::Request(text));
-        }
-        // The last token of a chunk is scored but never run.
-        let vocab_size = runner.vocab_size();
-        if let Some(id) = ids.iter().chain(&bos).find(|&&id| id as usize >= vocab_size) {
-            let text = format!("token {id} is not in the vocabulary of {vocab_size}");
-            return Err(Error::Request(text));
-        }
-        let n_chunks = ids.len() / ctx;
-        let first = ctx / 2;
+        let chunks = Chunks::new(self, ids, ctx)?;
+        let n_chunks = chunks.count();
         let mut score = Score::default();
         let mut result = score.perplexity(0);
-        let mut tokens = Vec::with_capacity(ctx);
         for i in 0..n_chunks {
-            tokens.clear();
-            tokens.extend_from_slice(&ids[i * ctx..][..ctx]);
-            if let Some(bos) = bos {
-                tokens[0] = bos;
-            }
-            // The row at `pos` scores the token after it; the last has none.
-            self.score_chunk(&tokens, first..ctx - 1, &mut score)?;
+            self.score_chunk(&chunks, i, &mut score)?;
             result = score.perplexity(i + 1);
             if result.value.is_nan() {
                 return Err(Error::NotFinite { path: self.path().to_owned() });
@@ -105,38 +158,50 @@ impl Model {
         Ok(result)
     }
 
-    /// Adds the likelihood of the tokens after the positions in `scored`.
+    /// Adds the likelihood of the tokens that are scored of chunk `i`.
     fn score_chunk(
         &mut self,
-        tokens: &[u32],
-        scored: std::ops::Range<usize>,
+        chunks: &Chunks<'_>,
+        i: usize,
         score: &mut Score,
     ) -> Result<(), Error> {
+        let tokens = chunks.tokens(i);
         let runner = self.runner();
-        let limits = runner.limits();
         let seq = runner.new_sequence();
-        let mut result = Ok(());
-        let mut pos = 0;
-        while pos < scored.end && result.is_ok() {
-            // Rows without logits run in whole steps, the others in as many as
-            // have room for theirs.
-            let (end, outputs) = if pos < scored.start {
-                (scored.start.min(pos + limits.tokens), Outputs::None)
-            } else {
-                (scored.end.min(pos + limits.outputs), Outputs::All)
+        for (step, is_scored) in chunks.steps(runner.limits()) {
+            let chunk = Chunk {
+                seq: &seq,
+                tokens: &tokens[step.clone()],
+                role: Role::Prompt,
+                outputs: if is_scored { Outputs::All } else { Outputs::None },
             };
-            let step = Chunk { seq: &seq, tokens: &tokens[pos..end], role: Role::Prompt, outputs };
-            result = runner.step(&[step]).map(|logits| {
-                if outputs == Outputs::All {
-                    for (i, &next) in tokens[pos + 1..=end].iter().enumerate() {
-                        let row = logits.row(0, i);
-                        score.add(-f64::from(LogSoftmax::new(row).of(row[next as usize])));
-                    }
-                }
-            });
-            pos = end;
+            let logits = runner.step(&[chunk])?;
+            for (row, pos) in step.enumerate().filter(|_| is_scored) {
+                let (row, next) = (logits.row(0, row), tokens[pos + 1]);
+                score.add(-f64::from(LogSoftmax::new(row).of(row[next as usize])));
+            }
         }
-        runner.remove(seq);
-        result
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_have_room_for_their_logits() {
+        let ids: Vec<u32> = (0..40).collect();
+        let chunks = Chunks { ids: &ids, len: 19, bos: Some(99) };
+        assert_eq!((chunks.count(), chunks.scored()), (2, 9..18));
+        let tokens = chunks.tokens(1);
+        assert_eq!((tokens[0], &tokens[1..], tokens.len()), (99, &ids[20..38], 19));
+        let steps =
+            |tokens, outputs| chunks.steps(RowLimits { tokens, outputs }).collect::<Vec<_>>();
+        assert_eq!(steps(64, 64), [(0..9, false), (9..18, true)]);
+        assert_eq!(
+            steps(8, 4),
+            [(0..8, false), (8..9, false), (9..13, true), (13..17, true), (17..18, true)]
+        );
     }
 }
