@@ -18,12 +18,24 @@ pub(super) struct Model {
     name: &'static str,
     /// How far llama.cpp's log-probabilities may be from those of F32 arithmetic.
     llama_cpp: f64,
+    /// Largest allowed mean KL divergence of the default arithmetic from F32.
+    divergence: f64,
 }
 
 pub(super) const MODELS: &[Model] = &[
-    Model { alias: "smollm2", name: "smollm2-135m-instruct-q4_1", llama_cpp: 1e-3 },
+    Model {
+        alias: "smollm2",
+        name: "smollm2-135m-instruct-q4_1",
+        llama_cpp: 1e-3,
+        divergence: 0.0016,
+    },
     // llama.cpp reads GELU from a table in half precision, which moves it by up to 0.003.
-    Model { alias: "gemma3:270m", name: "gemma-3-270m-q4_k_m", llama_cpp: 4e-3 },
+    Model {
+        alias: "gemma3:270m",
+        name: "gemma-3-270m-q4_k_m",
+        llama_cpp: 4e-3,
+        divergence: 0.0016,
+    },
 ];
 
 /// How many tokens each prompt is continued by.
@@ -36,6 +48,8 @@ const TOP: usize = 5;
 const NEAR_TIE: f64 = 0.3;
 /// Largest allowed difference of the perplexity, relative.
 const PERPLEXITY_TOLERANCE: f64 = 0.003;
+/// The part of the text on which the divergence is measured: 381 positions.
+const DIVERGENCE: &[&str] = &["--ctx", "256", "--chunks", "3", "--json"];
 
 /// A way to run the engine, and how far its log-probabilities may be from the references.
 struct Mode {
@@ -73,7 +87,8 @@ pub(super) fn run(engine: &Engine, args: &Args) -> Result<Totals> {
     let text = folder.join("text.txt");
     let n_tokens = if args.lavapipe { LAVAPIPE_TOKENS } else { TOKENS };
     let mut totals = Totals::default();
-    let (mut prompts, mut perplexities) = (Vec::new(), Vec::new());
+    let (mut prompts, mut perplexities, mut divergences) = (Vec::new(), Vec::new(), Vec::new());
+    let tiers = tiers(engine, args)?;
     for model in MODELS.iter().filter(|model| args.wants(model.alias)) {
         let Model { alias, name, .. } = model;
         let entries = |references: &Value| -> Result<Vec<Value>> {
@@ -96,6 +111,12 @@ pub(super) fn run(engine: &Engine, args: &Args) -> Result<Totals> {
             .json(&["perplexity", alias, "-f", &file, "--ctx", "512", "--json"])
             .and_then(|json| json["perplexity"].as_f64().context("no `perplexity`"));
         perplexities.push(perplexity_row(alias, found, expected, &mut totals));
+        for (tier, rows) in &tiers {
+            let base = ["kl-divergence", alias, "-f", &file, "--rows", rows];
+            let tier_args: &[&str] = if tier.is_empty() { &[] } else { &["--cpu-tier", tier] };
+            let found = engine.json(&[&base[..], DIVERGENCE, tier_args].concat());
+            divergences.push(divergence_row(model, tier, rows, found, &mut totals));
+        }
     }
     let header =
         ["model", "prompt", "arithmetic", "ids", "transformers", "llama.cpp", "greedy", "result"];
@@ -110,6 +131,12 @@ pub(super) fn run(engine: &Engine, args: &Args) -> Result<Totals> {
     }
     let header = ["model", "reference", "found", "difference", "result"];
     println!("Perplexity at context 512\n\n{}", table::render(&header, &perplexities));
+    let header =
+        ["model", "tier", "rows", "mean", "99 %", "maximum", "same top", "bound", "result"];
+    println!(
+        "KL divergence of the default arithmetic from F32\n\n{}",
+        table::render(&header, &divergences)
+    );
     Ok(totals)
 }
 
@@ -139,6 +166,52 @@ fn prompt_row(
         }
         Err(error) => {
             row.extend(std::iter::repeat_n("-".to_owned(), 4));
+            row.push(format!("{}: {error:#}", totals.count(false)));
+        }
+    }
+    row
+}
+
+/// The tiers of the CPU and the roles of rows whose divergence is measured. Plain Rust, which
+/// computes the same integers as the others, is left out unless asked for: it takes minutes.
+fn tiers(engine: &Engine, args: &Args) -> Result<Vec<(String, &'static str)>> {
+    let chosen = if args.on_gpu() || args.tier.is_some() {
+        // The options of every command name it.
+        vec![String::new()]
+    } else {
+        let report = shell::json(shell::command(&engine.bin).args(["doctor", "--json"]))?;
+        let tiers = report["tiers"]["available"].as_array().context("no tiers in the report")?;
+        let names: Vec<_> = tiers.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+        let vectors: Vec<_> = names.iter().filter(|name| *name != "scalar").cloned().collect();
+        if vectors.is_empty() { names } else { vectors }
+    };
+    let best = chosen.last().cloned().context("no tier")?;
+    let prompts = chosen.into_iter().map(|tier| (tier, "prompt"));
+    Ok(prompts.chain([(best, "generated")]).collect())
+}
+
+fn divergence_row(
+    &Model { alias, divergence: bound, .. }: &Model,
+    tier: &str,
+    rows: &str,
+    found: Result<Value>,
+    totals: &mut Totals,
+) -> Vec<String> {
+    let mut row = vec![alias.to_owned(), tier.to_owned(), rows.to_owned()];
+    let numbers = found.and_then(|found| {
+        let number = |value: &Value, what| value.as_f64().with_context(|| format!("no `{what}`"));
+        let divergence = &found["kl_divergence"];
+        let [mean, p99, max] = ["mean", "p99", "max"].map(|key| number(&divergence[key], key));
+        Ok((mean?, p99?, max?, number(&found["same_top"]["value"], "same_top")?))
+    });
+    match numbers {
+        Ok((mean, p99, max, same_top)) => {
+            row.extend([mean, p99, max].map(|x| format!("{x:.5}")));
+            row.extend([format!("{:.2} %", same_top * 100.0), format!("{bound:.5}")]);
+            row.push(totals.count(mean <= bound));
+        }
+        Err(error) => {
+            row.extend(std::iter::repeat_n("-".to_owned(), 5));
             row.push(format!("{}: {error:#}", totals.count(false)));
         }
     }
@@ -241,6 +314,22 @@ mod tests {
         let found = answer(&[1, 2], &[0], -1.0);
         let compared = compare(&found, &reference(0.0), &reference(0.25), 1).unwrap();
         assert_eq!(compared.greedy, (1, 1));
+    }
+
+    #[test]
+    fn a_divergence_is_held_to_its_bound() {
+        let model = Model { alias: "a", name: "b", llama_cpp: 0.0, divergence: 0.25 };
+        for (mean, passes) in [(0.25, true), (0.26, false)] {
+            let found = json!({"kl_divergence": {"mean": mean, "p99": 0.5, "max": 1.0},
+                "same_top": {"value": 0.75}});
+            let mut totals = Totals::default();
+            let row = divergence_row(&model, "avx2", "prompt", Ok(found), &mut totals);
+            assert_eq!(row.last().map(String::as_str), Some(["FAILED", "ok"][usize::from(passes)]));
+            assert_eq!(totals.passed, usize::from(passes));
+        }
+        let mut totals = Totals::default();
+        divergence_row(&model, "avx2", "prompt", Ok(json!({})), &mut totals);
+        assert_eq!((totals.passed, totals.failed), (0, 1));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::perplexity::{OUTPUTS, chunk_len};
 use crate::engine::{Engine, Needs};
-use crate::options::{ArithmeticArg, GlobalArgs, LoadArgs, read_text};
+use crate::options::{ArithmeticArg, GlobalArgs, LoadArgs, read_text, whole};
 use crate::source::progress::Progress;
 use crate::ui;
 
@@ -39,11 +39,21 @@ pub(crate) struct Args {
     /// Tokens per chunk
     #[arg(long, value_name = "N", default_value = "512", value_parser = chunk_len, allow_negative_numbers = true)]
     ctx: usize,
+    /// Compare no more than the first N chunks; at least two [default: all]
+    #[arg(long, value_name = "N", value_parser = chunks, allow_negative_numbers = true)]
+    chunks: Option<usize>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     load: LoadArgs,
+}
+
+fn chunks(text: &str) -> Result<usize, String> {
+    match whole(text)? {
+        0 | 1 => Err("must be at least 2".to_owned()),
+        n => Ok(n),
+    }
 }
 
 /// The role of the rows that are compared.
@@ -77,9 +87,12 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let base_path = base_path.unwrap_or(path);
     let mut base = Engine::load(&base_path, &base_load, global, needs)?;
     let options = EncodeOptions { add_special: true, parse_special: false };
-    let ids = engine.encode(&text, options)?;
+    let mut ids = engine.encode(&text, options)?;
     if base.encode(&text, options)? != ids {
         bail!("{} cuts the text into other tokens", base_path.display());
+    }
+    if let Some(chunks) = args.chunks {
+        ids.truncate(chunks.saturating_mul(args.ctx));
     }
     let role = match args.rows {
         RowsArg::Prompt => Role::Prompt,

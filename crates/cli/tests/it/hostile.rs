@@ -271,6 +271,7 @@ fn wrong_requests_are_refused() {
         (&["kl-divergence", "M", "-f", "short.txt", "--ctx", "3"], 2, "ctx"),
         (&["kl-divergence", "M", "-f", "short.txt", "--base", "none.gguf"], 1, "none.gguf"),
         (&["kl-divergence", "M", "-f", "short.txt", "--rows", "all"], 2, "--rows"),
+        (&["kl-divergence", "M", "-f", "short.txt", "--chunks", "1"], 2, "--chunks"),
     ];
     for (args, code, want) in cases {
         let args: Vec<&str> =

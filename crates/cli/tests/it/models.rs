@@ -257,8 +257,8 @@ fn a_divergence_is_from_the_base() {
     {
         assert!((number(found) / number(alone) - 1.0).abs() < 1e-5, "{found} {alone}");
     }
-    let generated = measure(&["--rows", "generated"]);
-    assert_eq!(generated["rows"], "generated");
+    let generated = measure(&["--rows", "generated", "--chunks", "3"]);
+    assert_eq!((&generated["rows"], &generated["n_chunks"]), (&"generated".into(), &3.into()));
     let plain = ["kl-divergence", &model, "-f", "-", "--ctx", "16"];
     assert!(stdout(&plain, &text).contains("KL divergence, 99.9 %"));
     // Another model with other tokens is refused.
