@@ -261,11 +261,22 @@ fn a_divergence_is_from_the_base() {
     assert_eq!((&generated["rows"], &generated["n_chunks"]), (&"generated".into(), &3.into()));
     let plain = ["kl-divergence", &model, "-f", "-", "--ctx", "16"];
     assert!(stdout(&plain, &text).contains("KL divergence, 99.9 %"));
-    // Another model with other tokens is refused.
-    let other = fixture("../gpt2/model-f32.gguf").display().to_string();
+    // Another model is further away; one whose tokens are others is refused.
+    let other = fixture("../phi3/model-f32.gguf").display().to_string();
+    assert!(number(&measure(&["--base", &other])["kl_divergence"]["mean"]) > 0.1);
+    let mut bytes = std::fs::read(&model).expect("the model");
+    let token = |text: u8| [&1_u64.to_le_bytes()[..], &[text]].concat();
+    let (tokens, swapped) =
+        ([token(b'a'), token(b'b')].concat(), [token(b'b'), token(b'a')].concat());
+    let at = bytes.windows(tokens.len()).position(|window| window == tokens).expect("tokens");
+    bytes[at..at + tokens.len()].copy_from_slice(&swapped);
+    let file = tempfile::NamedTempFile::with_suffix(".gguf").expect("temporary file");
+    std::fs::write(file.path(), bytes).expect("write");
+    let other = file.path().display().to_string();
     let output = run(&[&plain[..], &["--base", &other]].concat(), &text);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && error.starts_with("error: "), "{error}");
+    let refused = error.contains("cuts the text into other tokens");
+    assert!(output.status.code() == Some(1) && refused, "{error}");
 }
 
 #[test]
