@@ -6,7 +6,6 @@
 
 use super::perplexity::Chunks;
 use crate::Error;
-
 use crate::backend::Role;
 use crate::graph::plan::RowLimits;
 use crate::run::{Chunk, Model, OutputRows, Outputs, SeqId};
