@@ -56,16 +56,17 @@ fn file_row_bytes(ty: BlockType, n_cols: usize) -> usize {
     ty.row_bytes(n_cols).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Bytes of a packed row of `n_cols` columns, a multiple of 4.
+/// Bytes of a packed row of `n_cols` columns, a multiple of 4. Of a type that
+/// [`Matrix::new`](crate::Matrix::new) refuses, those of the file.
 ///
 /// # Panics
-/// If [`Matrix::new`](crate::Matrix::new) refuses the type or `n_cols`.
+/// If `n_cols` are not whole blocks.
 pub fn packed_row_bytes(ty: BlockType, n_cols: usize) -> usize {
     let n_bytes = file_row_bytes(ty, n_cols);
-    match supported_layout(ty) {
-        Layout::Padded => n_cols.next_multiple_of(GROUP) * ty.block_bytes(),
-        Layout::Whole => n_bytes,
-        Layout::Split { .. } => n_bytes.next_multiple_of(4),
+    match layout(ty) {
+        Some(Layout::Padded) => n_cols.next_multiple_of(GROUP) * ty.block_bytes(),
+        Some(Layout::Whole) | None => n_bytes,
+        Some(Layout::Split { .. }) => n_bytes.next_multiple_of(4),
     }
 }
 
@@ -75,7 +76,8 @@ pub fn packed_row_bytes(ty: BlockType, n_cols: usize) -> usize {
 /// `[n, packed_row_bytes(ty, n_cols)]` bytes.
 ///
 /// # Panics
-/// If the lengths do not fit together, or as [`packed_row_bytes`].
+/// If the lengths do not fit together, as [`packed_row_bytes`], or if
+/// [`Matrix::new`](crate::Matrix::new) refuses the type.
 pub fn pack_rows(ty: BlockType, n_cols: usize, rows: &[u8], out: &mut [u8]) {
     let (from, to) = (file_row_bytes(ty, n_cols), packed_row_bytes(ty, n_cols));
     if from == 0 {
@@ -142,6 +144,8 @@ mod tests {
         }
         let supported = BlockType::all().filter(|ty| is_supported(*ty));
         assert!(supported.eq(sizes.map(|(ty, ..)| ty)));
+        // What is refused is still counted.
+        assert_eq!(packed_row_bytes(BlockType::IQ3_S, 256), 110);
     }
 
     #[test]
