@@ -52,8 +52,8 @@ pub enum BlockType {
     IQ3_S,
 }
 
-/// Quantizes a row of whole blocks.
-type QuantizeRow = fn(&[f32], &mut [u8]);
+/// Values to blocks of a row.
+type Quantizer = fn(&[f32], &mut [u8]);
 
 /// One row of the table: what is true of a type, and the functions over rows of its blocks.
 pub(crate) struct Row {
@@ -63,7 +63,7 @@ pub(crate) struct Row {
     block_len: usize,
     block_bytes: usize,
     pub(crate) dequantize: fn(&[u8], &mut [f32]),
-    pub(crate) quantize: Option<QuantizeRow>,
+    pub(crate) quantize: Option<Quantizer>,
     pub(crate) dot: fn(&[u8], &[f32]) -> f64,
 }
 

@@ -151,7 +151,7 @@ unsafe fn six(at: *const u8, group: usize) -> uint8x16_t {
     // SAFETY: the caller's promise.
     let (low, high) =
         unsafe { (load(at.add(16 * (group / 2))), load(at.add(SIX_LOW + 16 * (group / 4)))) };
-    let low = if group % 2 == 0 { low_nibbles(low) } else { high_nibbles(low) };
+    let low = if group.is_multiple_of(2) { low_nibbles(low) } else { high_nibbles(low) };
     let high = vandq_u8(vshlq_u8(high, vdupq_n_s8(-2 * (group % 4) as i8)), vdupq_n_u8(3));
     vorrq_u8(low, vshlq_n_u8::<4>(high))
 }
