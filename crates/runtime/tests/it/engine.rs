@@ -3,133 +3,23 @@
 
 use crate::common::gpus::gpus;
 use crate::common::quantized::write_quantized;
+use crate::common::requests::{
+    Answer, CONTEXT, alone, collect, cpus, engine, idle_stats, load, load_on, request, serving,
+    submit,
+};
 use crate::common::tiny::tiny;
 use realizar_runtime::backend::Backend;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::constrain::{Constrainer, Grammar};
 use realizar_runtime::engine::{
-    CacheEvent, CacheSink, Engine, EngineEvent, EngineOptions, EngineStats, Request, SubmitError,
-    Ticket,
+    CacheEvent, CacheSink, Engine, EngineEvent, EngineOptions, Request, SubmitError,
 };
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::{Error, FinishReason, GenerateParams, LoadOptions, Model, StopCause};
-use std::ops::ControlFlow;
 use std::slice::from_ref;
-use std::sync::mpsc::{Receiver, channel, sync_channel};
+use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-const CONTEXT: usize = 200;
-
-pub(crate) fn load(name: &str, options: LoadOptions) -> Model {
-    load_on(&CpuBackend::new(Some(2), None).unwrap(), name, options)
-}
-
-fn load_on(backend: &dyn Backend, name: &str, options: LoadOptions) -> Model {
-    let options = LoadOptions { max_seq_len: Some(CONTEXT), chunk: 48, ..options };
-    Model::load(&tiny(name).join("model-f32.gguf"), backend, &options).unwrap()
-}
-
-pub(crate) fn serving(kv_tokens: Option<usize>) -> LoadOptions {
-    LoadOptions {
-        max_seqs: 8,
-        max_outputs: 16,
-        prefix_cache: true,
-        kv_tokens,
-        ..LoadOptions::default()
-    }
-}
-
-pub(crate) fn engine(name: &str, kv_tokens: Option<usize>, options: EngineOptions) -> Engine {
-    Engine::start(load(name, serving(kv_tokens)), options).unwrap()
-}
-
-/// The CPU as it is chosen, and with prompts on tiles of BF16, in software.
-fn cpus() -> [CpuBackend; 2] {
-    [None, Some("amx-bf16-software")].map(|tier| CpuBackend::new(Some(2), tier).unwrap())
-}
-
-/// Request `i`: prompts with common beginnings, greedy and seeded.
-pub(crate) fn request(i: usize) -> Request {
-    let shared = [0, 40, 64, 90][i % 4];
-    let token = |pos: usize| {
-        let salt = if pos < shared { i % 2 } else { i };
-        3 + ((pos * 31 + salt * 17 + pos * pos * 7) % 200) as u32
-    };
-    let prompt = (0..shared + 1 + (i * 13) % 40).map(token).collect();
-    let sampling = match i % 3 {
-        0 => SamplingParams::greedy(),
-        _ => SamplingParams { temperature: 1.5, seed: Some(i as u64), ..SamplingParams::default() },
-    };
-    let params = GenerateParams {
-        sampling,
-        max_tokens: Some(5 + (i * 7) % 30),
-        ignore_eos: !i.is_multiple_of(5),
-        logprobs: Some(1),
-        ..GenerateParams::default()
-    };
-    Request::new(prompt, params)
-}
-
-/// What an answer is compared by.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Answer {
-    pub(crate) ids: Vec<u32>,
-    text: String,
-    logprob_bits: Vec<u32>,
-    reason: Option<FinishReason>,
-}
-
-/// The answer of a session that has the model for itself.
-pub(crate) fn alone(model: &mut Model, request: &Request, index: u64) -> Answer {
-    let mut params = request.params.clone();
-    params.sampling.seed = params.sampling.seed.map(|seed| seed + index);
-    let mut session = model.new_session();
-    let out = session
-        .generate(model, &request.prompt, &params, &mut |_| ControlFlow::Continue(()))
-        .unwrap();
-    session.close(model);
-    Answer {
-        ids: out.ids,
-        text: out.text,
-        logprob_bits: out.logprobs.iter().map(|x| x.to_bits()).collect(),
-        reason: Some(out.finish_reason),
-    }
-}
-
-pub(crate) fn submit(engine: &Engine, request: Request) -> (Ticket, Receiver<EngineEvent>) {
-    let (sender, receiver) = channel();
-    let sink = Box::new(move |event| drop(sender.send(event)));
-    (engine.submit(request, sink).unwrap(), receiver)
-}
-
-/// The answers of a request, once it is complete, and the tokens that were cached.
-pub(crate) fn collect(n: usize, events: &Receiver<EngineEvent>) -> (Vec<Answer>, usize) {
-    let (mut answers, mut cached) = (vec![Answer::default(); n], None);
-    while answers.iter().any(|answer| answer.reason.is_none()) {
-        match events.recv().expect("the request is not complete") {
-            EngineEvent::Prompt { cached_tokens, .. } => cached = Some(cached_tokens),
-            EngineEvent::Token(token) => {
-                let answer = &mut answers[token.index];
-                answer.ids.push(token.id);
-                answer.text.push_str(&token.text);
-                answer.logprob_bits.extend(token.logprob.map(f32::to_bits));
-            }
-            EngineEvent::Finished { index, reason, tail, .. } => {
-                answers[index].text.push_str(&tail);
-                answers[index].reason = Some(reason);
-            }
-            event @ (EngineEvent::Embedding { .. } | EngineEvent::Failed(_)) => panic!("{event:?}"),
-        }
-    }
-    (answers, cached.expect("a prompt is run before its answers are complete"))
-}
-
-/// The statistics once nothing is running any more.
-pub(crate) fn idle_stats(engine: &Engine) -> EngineStats {
-    engine.shutdown(Duration::from_secs(600));
-    engine.stats()
-}
 
 #[test]
 fn answers_are_those_that_requests_get_alone() {

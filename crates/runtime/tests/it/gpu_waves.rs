@@ -2,8 +2,8 @@
 //! generated rows with long contexts, as drafts, shared prompts and preempted answers
 //! bring them. They run in waves, and their bits are those of small steps.
 
+use crate::common::requests::{Answer, alone, collect, idle_stats, submit};
 use crate::common::tiny::tiny;
-use crate::engine::{Answer, alone, collect, idle_stats, submit};
 use realizar_kernels_wgpu::{Adapter, GpuOptions};
 use realizar_quant::BlockType;
 use realizar_runtime::backend::wgpu::WgpuBackend;

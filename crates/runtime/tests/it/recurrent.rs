@@ -1,7 +1,9 @@
 //! Models whose layers carry a state: the engine gives their requests the answers that they get alone, and
 //! prompts go on from the states that were kept.
 
-use crate::engine::{Answer, alone, collect, engine, idle_stats, load, request, serving, submit};
+use crate::common::requests::{
+    Answer, alone, collect, engine, idle_stats, load, request, serving, submit,
+};
 use realizar_runtime::engine::{Engine, EngineOptions, Request};
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::{GenerateParams, LoadOptions};
