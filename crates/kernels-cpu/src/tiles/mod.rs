@@ -55,6 +55,10 @@ pub(crate) struct Product<'a> {
     /// Whether the products are added to what the result holds.
     pub(crate) add: bool,
     /// What the next product reads for `a`, to be fetched meanwhile.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "the software form fetches nothing ahead")
+    )]
     pub(crate) next: &'a [TilePair],
 }
 
