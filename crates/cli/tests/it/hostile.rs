@@ -138,7 +138,7 @@ fn broken_models_name_the_file_and_what_is_wrong() {
         let id = at + name.len() + 4 + 8 * shape.len();
         bytes[id..id + 4].copy_from_slice(&77u32.to_le_bytes());
     });
-    logits("type.gguf", &[name, "type id 77"]);
+    logits("type.gguf", &[name, "type 77", "not supported"]);
     m.bytes("shape.gguf", |bytes| {
         let at = bytes.windows(name.len()).position(|w| w == name.as_bytes()).expect("the name");
         bytes[at + name.len() + 4..][..8].fill(0x7f);

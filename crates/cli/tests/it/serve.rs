@@ -281,21 +281,27 @@ fn lost_records(url: &str) -> u64 {
     lost.next().expect("the number of lost records")
 }
 
+/// The log is written by a thread of its own, so what is lost may be counted a while after a request.
+#[cfg(unix)]
+fn loses_records(url: &str, n: u64) {
+    assert!((0..2000).any(|_| lost_records(url) >= n), "fewer than {n} records are lost");
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_log_that_cannot_be_written_stops_nothing() {
     // A full disk.
     let full = std::fs::File::options().write(true).open("/dev/full").expect("the device");
-    let code = serve_with_log(full.into(), 20, |url| assert!(lost_records(url) >= 20));
+    let code = serve_with_log(full.into(), 20, |url| loses_records(url, 20));
     assert_eq!(code, Some(0), "a full disk");
     // A reader that is gone.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
-    let code = serve_with_log(writer.into(), 20, |url| assert!(lost_records(url) >= 20));
+    let code = serve_with_log(writer.into(), 20, |url| loses_records(url, 20));
     assert_eq!(code, Some(0), "no reader");
     // One that does not read: the pipe is full long before the last request.
     let (reader, writer) = std::io::pipe().expect("a pipe");
-    let code = serve_with_log(writer.into(), 2000, |url| assert!(lost_records(url) > 0));
+    let code = serve_with_log(writer.into(), 2000, |url| loses_records(url, 1));
     assert_eq!(code, Some(0), "a reader that does not read");
     drop(reader);
 }

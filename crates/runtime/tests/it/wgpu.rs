@@ -66,7 +66,14 @@ fn tiny_models_give_the_logits_of_transformers_without_optional_features() {
     for gpu in gpus().into_iter().skip(1) {
         for path in tiny_models() {
             let golden = Golden::read(if path.is_dir() { &path } else { path.parent().unwrap() });
-            let mut model = Model::load(&path, &*gpu, &options).unwrap();
+            let mut model = match Model::load(&path, &*gpu, &options) {
+                Ok(model) => model,
+                Err(error) => {
+                    // The only layers that no GPU runs yet.
+                    assert!(error.to_string().contains("short convolutions"), "{path:?}: {error}");
+                    continue;
+                }
+            };
             golden.check(&mut model, &format!("{path:?} on {}", gpu.name()));
         }
     }
