@@ -118,31 +118,26 @@ struct Segment<'s> {
 }
 
 impl Segment<'_> {
-    /// Multiplies one row with the groups in `range`, a quarter of them apart. A thread mostly
-    /// goes on with as many groups behind them.
+    /// Multiplies one row with the groups in `range`, a quarter of them apart.
     fn dot<'o>(&self, range: Range<usize>, tile: impl Fn(Range<usize>) -> (RowsMut<'o>, usize)) {
         let x = self.x.row(0);
         let store = |group: usize, sums: &GroupSums| {
             let (mut out, col) = tile(group..group + 1);
             self.epilogue.store(0, col, sums, out.row_mut(0));
         };
-        let last = self.part.n_groups() - 1;
         let quarter = range.len() / STREAMS;
         for i in 0..quarter {
             let groups: [usize; STREAMS] = std::array::from_fn(|s| range.start + i + s * quarter);
-            let step = if i + 1 < quarter { 1 } else { range.len() + 1 - quarter };
-            let next = groups.map(|g| self.part.group(last.min(g + step)));
             let mut sums = [[0.0; PACKED_ROWS]; STREAMS];
             let (ty, bytes) = (self.part.ty(), groups.map(|g| self.part.group(g)));
-            dot_groups(self.tier, ty, &bytes, &next, x, &mut sums);
+            dot_groups(self.tier, ty, &bytes, x, &mut sums);
             for (group, sums) in groups.into_iter().zip(&sums) {
                 store(group, sums);
             }
         }
         for group in range.start + quarter * STREAMS..range.end {
             let mut sums = [[0.0; PACKED_ROWS]];
-            let [bytes, next] = [group, last.min(group + 1)].map(|g| self.part.group(g));
-            dot_groups(self.tier, self.part.ty(), &[bytes], &[next], x, &mut sums);
+            dot_groups(self.tier, self.part.ty(), &[self.part.group(group)], x, &mut sums);
             store(group, &sums[0]);
         }
     }

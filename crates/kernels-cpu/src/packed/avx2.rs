@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::avx2_scales::{BlockScales, FormatAvx2, Integers};
 use super::panel::PanelGroup;
-use super::streams::{Ahead, PREFETCH_BYTES, STRETCH, XRow, XRows};
+use super::streams::{PREFETCH_BYTES, STRETCH, XRow, XRows};
 use super::{GROUP_LEN, GroupSums, PACKED_ROWS, STREAMS};
 use crate::quantize::{QuantizedRow, QuantizedRows};
 use crate::vec_dot::simd::prefetch;
@@ -291,20 +291,18 @@ impl<const T: usize> BlockSums<T> {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn dot_groups<F: FormatAvx2>(
     groups: &[&[u8]],
-    next: &[&[u8]],
     x: QuantizedRow<'_>,
     out: &mut [GroupSums],
 ) {
-    let ahead = |i: usize| Ahead::new(groups[i], next[i]);
-    if let [_, _, _, _] = groups {
-        let streams = [ahead(0), ahead(1), ahead(2), ahead(3)];
+    match *groups {
         // SAFETY: the caller's promise.
-        unsafe { dot_streams::<F, STREAMS>(streams, x, out) }
-        return;
-    }
-    for (i, out) in out.chunks_exact_mut(1).enumerate() {
-        // SAFETY: the caller's promise.
-        unsafe { dot_streams::<F, 1>([ahead(i)], x, out) };
+        [a, b, c, d] => unsafe { dot_streams::<F, STREAMS>([a, b, c, d], x, out) },
+        _ => {
+            for (group, out) in groups.iter().zip(out.chunks_exact_mut(1)) {
+                // SAFETY: the caller's promise.
+                unsafe { dot_streams::<F, 1>([group], x, out) };
+            }
+        }
     }
 }
 
@@ -314,7 +312,7 @@ pub(super) unsafe fn dot_groups<F: FormatAvx2>(
 /// As [`dot_groups`].
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn dot_streams<F: FormatAvx2, const S: usize>(
-    streams: [Ahead; S],
+    groups: [&[u8]; S],
     x: QuantizedRow<'_>,
     out: &mut [GroupSums],
 ) {
@@ -330,13 +328,13 @@ unsafe fn dot_streams<F: FormatAvx2, const S: usize>(
         for s in 0..S {
             let mut sums = acc[s];
             for b in first..end {
-                let block = streams[s].group().wrapping_add(b * block_bytes);
+                let block = groups[s].as_ptr().wrapping_add(b * block_bytes);
                 let scales = block.wrapping_add(F::SCALES_AT);
                 let mut block_sums = BlockSums::<1>::zero();
                 for g in 0..groups_of_block {
                     let planes = block.wrapping_add(g * F::PLANES.n_bytes());
                     let part = block_bytes / groups_of_block;
-                    let ahead = streams[s].of(b * block_bytes + g * part);
+                    let ahead = block.wrapping_add(g * part + PREFETCH_BYTES);
                     for line in 0..part.div_ceil(64) {
                         prefetch(ahead.wrapping_add(64 * line));
                     }

@@ -16,7 +16,7 @@
 macro_rules! dot_kernels {
     ($features:literal, $n:literal, $float:ty, $int:ty, $Format:ident :: $unpack:ident) => {
         use $crate::packed::panel::PanelGroup;
-        use $crate::packed::streams::{Ahead, PREFETCH_BYTES, STRETCH, XRow, XRows};
+        use $crate::packed::streams::{PREFETCH_BYTES, STRETCH, XRow, XRows};
         use $crate::packed::{GROUP_LEN, GroupSums, PACKED_ROWS, STREAMS};
         use $crate::quantize::{QuantizedRow, QuantizedRows};
 
@@ -220,20 +220,18 @@ macro_rules! dot_kernels {
         #[target_feature(enable = $features)]
         pub(super) unsafe fn dot_groups<F: $Format>(
             groups: &[&[u8]],
-            next: &[&[u8]],
             x: QuantizedRow<'_>,
             out: &mut [GroupSums],
         ) {
-            let ahead = |i: usize| Ahead::new(groups[i], next[i]);
-            if let [_, _, _, _] = groups {
-                let streams = [ahead(0), ahead(1), ahead(2), ahead(3)];
+            match *groups {
                 // SAFETY: the caller's promise.
-                unsafe { dot_streams::<F, STREAMS>(streams, x, out) }
-                return;
-            }
-            for (i, out) in out.chunks_exact_mut(1).enumerate() {
-                // SAFETY: the caller's promise.
-                unsafe { dot_streams::<F, 1>([ahead(i)], x, out) };
+                [a, b, c, d] => unsafe { dot_streams::<F, STREAMS>([a, b, c, d], x, out) },
+                _ => {
+                    for (group, out) in groups.iter().zip(out.chunks_exact_mut(1)) {
+                        // SAFETY: the caller's promise.
+                        unsafe { dot_streams::<F, 1>([group], x, out) };
+                    }
+                }
             }
         }
 
@@ -243,7 +241,7 @@ macro_rules! dot_kernels {
         /// As [`dot_groups`].
         #[target_feature(enable = $features)]
         unsafe fn dot_streams<F: $Format, const S: usize>(
-            streams: [Ahead; S],
+            groups: [&[u8]; S],
             x: QuantizedRow<'_>,
             out: &mut [GroupSums],
         ) {
@@ -259,13 +257,13 @@ macro_rules! dot_kernels {
                 for s in 0..S {
                     let mut sums = acc[s];
                     for b in first..end {
-                        let block = streams[s].group().wrapping_add(b * block_bytes);
+                        let block = groups[s].as_ptr().wrapping_add(b * block_bytes);
                         let scales = block.wrapping_add(F::SCALES_AT);
                         let mut block_sums = BlockSums::<1, 1>::zero();
                         for g in 0..groups_of_block {
                             let planes = block.wrapping_add(g * F::PLANES.n_bytes());
                             let part = block_bytes / groups_of_block;
-                            let ahead = streams[s].of(b * block_bytes + g * part);
+                            let ahead = block.wrapping_add(g * part + PREFETCH_BYTES);
                             for line in 0..part.div_ceil(64) {
                                 prefetch(ahead.wrapping_add(64 * line));
                             }

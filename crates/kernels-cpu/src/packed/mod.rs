@@ -223,27 +223,24 @@ trait Kernels: format::Format {}
 impl<F: format::Format> Kernels for F {}
 
 /// The products of one activation row with the rows of 1 or [`STREAMS`] groups of a
-/// matrix. Memory serves several streams faster than one. Towards the end of a group the
-/// head of its follower in `next`, which is likely to be read then, is fetched.
+/// matrix. Memory serves several streams faster than one.
 pub(crate) fn dot_groups(
     tier: Tier,
     ty: BlockType,
     groups: &[&[u8]],
-    next: &[&[u8]], // [groups.len()]
     x: QuantizedRow<'_>,
     out: &mut [GroupSums], // [groups.len()]
 ) {
-    with_format!(ty, F => dot_groups_of::<F>(tier, groups, next, x, out));
+    with_format!(ty, F => dot_groups_of::<F>(tier, groups, x, out));
 }
 
 fn dot_groups_of<F: Kernels>(
     tier: Tier,
     groups: &[&[u8]],
-    next: &[&[u8]],
     x: QuantizedRow<'_>,
     out: &mut [GroupSums],
 ) {
-    assert_eq!((groups.len(), next.len()), (out.len(), out.len()), "sums of every group");
+    assert_eq!(groups.len(), out.len(), "sums of every group");
     let n_blocks = x.quants.len() / F::LEN;
     for group in groups {
         assert_eq!(group.len(), n_blocks * PACKED_ROWS * F::BYTES, "bytes of a group");
@@ -254,16 +251,16 @@ fn dot_groups_of<F: Kernels>(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token of this tier exists only if its instructions were
         // detected; the lengths were checked above.
-        Tier::Avx2(_) => unsafe { avx2::dot_groups::<F>(groups, next, x, out) },
+        Tier::Avx2(_) => unsafe { avx2::dot_groups::<F>(groups, x, out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as for AVX2.
-        Tier::AvxVnni(_) => unsafe { avx_vnni::dot_groups::<F>(groups, next, x, out) },
+        Tier::AvxVnni(_) => unsafe { avx_vnni::dot_groups::<F>(groups, x, out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as for AVX2.
-        Tier::Avx512(_) => unsafe { avx512::dot_groups::<F>(groups, next, x, out) },
+        Tier::Avx512(_) => unsafe { avx512::dot_groups::<F>(groups, x, out) },
         #[cfg(target_arch = "aarch64")]
         // SAFETY: as for AVX2.
-        Tier::Neon(_) => unsafe { neon::dot_groups::<F>(groups, next, x, out) },
+        Tier::Neon(_) => unsafe { neon::dot_groups::<F>(groups, x, out) },
         other => unreachable!("{other} is no tier of vectors"),
     }
 }

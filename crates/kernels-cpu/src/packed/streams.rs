@@ -13,39 +13,6 @@ pub(super) const PREFETCH_BYTES: usize = 2048;
 /// Columns that a stream reads before it is the next one's turn.
 pub(super) const STRETCH: usize = 256;
 
-/// Where the memory ahead of a stream is: in the group that it reads, then at the head of the
-/// group that it reads next.
-#[derive(Clone, Copy)]
-pub(super) struct Ahead {
-    group: *const u8,
-    len: usize,
-    next: *const u8,
-}
-
-impl Ahead {
-    #[inline]
-    pub(super) fn new(group: &[u8], next: &[u8]) -> Self {
-        Self { group: group.as_ptr(), len: group.len(), next: next.as_ptr() }
-    }
-
-    /// The start of the group.
-    #[inline(always)]
-    pub(super) fn group(&self) -> *const u8 {
-        self.group
-    }
-
-    /// The place [`PREFETCH_BYTES`] ahead of an offset in the group.
-    #[inline(always)]
-    pub(super) fn of(&self, offset: usize) -> *const u8 {
-        let at = offset + PREFETCH_BYTES;
-        if at < self.len {
-            self.group.wrapping_add(at)
-        } else {
-            self.next.wrapping_add(at - self.len)
-        }
-    }
-}
-
 /// An activation row as the kernels read it.
 #[derive(Clone, Copy)]
 pub(super) struct XRow {
