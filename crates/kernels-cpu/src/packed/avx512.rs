@@ -24,6 +24,10 @@ super::dot::dot_kernels!(
     __m512i,
     FormatAvx512::integers_avx512
 );
+super::dot::two_panel_kernels!(
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
+    FormatAvx512
+);
 
 /// What levels of a codebook, one a byte, stand for.
 #[inline]

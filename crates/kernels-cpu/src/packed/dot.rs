@@ -346,34 +346,6 @@ macro_rules! dot_kernels {
             }
         }
 
-        /// As [`multiply_panel`] for two panels of the same columns: a word of activations
-        /// that is loaded once meets both.
-        ///
-        /// # Safety
-        /// As [`multiply_panel`].
-        #[target_feature(enable = $features)]
-        #[allow(dead_code, reason = "narrower registers have no room for the sums of two")]
-        pub(super) unsafe fn multiply_two_panels<F: $Format>(
-            panels: [&[PanelGroup]; 2],
-            x: &QuantizedRows,
-            first: usize,
-            cols: std::ops::Range<usize>,
-            mut sums: [&mut [GroupSums]; 2],
-        ) {
-            let rows = XRows::new::<F>(x, first, cols);
-            // SAFETY: the caller's promise.
-            unsafe {
-                let mut done = 0;
-                // Sums of minimums and what makes bytes unsigned take registers too.
-                if F::FACTORS == 0 && !F::PLANES.bytes {
-                    done = multiply_tiles::<F, 6, 2>(panels, &rows, done, &mut sums);
-                }
-                let done = multiply_tiles::<F, 4, 2>(panels, &rows, done, &mut sums);
-                let done = multiply_tiles::<F, 2, 2>(panels, &rows, done, &mut sums);
-                multiply_tiles::<F, 1, 2>(panels, &rows, done, &mut sums);
-            }
-        }
-
         /// Adds the products of rows from row `first` on with `G` panels, `T` rows at a time
         /// as long as there are so many. Returns the first row that is left.
         ///
@@ -474,3 +446,37 @@ macro_rules! dot_kernels {
     };
 }
 pub(super) use dot_kernels;
+
+/// The products with two panels at a time, for registers that have room for the sums of both, in a module
+/// that has [`dot_kernels`].
+macro_rules! two_panel_kernels {
+    ($features:literal, $Format:ident) => {
+        /// As [`multiply_panel`] for two panels of the same columns: a word of activations
+        /// that is loaded once meets both.
+        ///
+        /// # Safety
+        /// As [`multiply_panel`].
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn multiply_two_panels<F: $Format>(
+            panels: [&[PanelGroup]; 2],
+            x: &QuantizedRows,
+            first: usize,
+            cols: std::ops::Range<usize>,
+            mut sums: [&mut [GroupSums]; 2],
+        ) {
+            let rows = XRows::new::<F>(x, first, cols);
+            // SAFETY: the caller's promise.
+            unsafe {
+                let mut done = 0;
+                // Sums of minimums and what makes bytes unsigned take registers too.
+                if F::FACTORS == 0 && !F::PLANES.bytes {
+                    done = multiply_tiles::<F, 6, 2>(panels, &rows, done, &mut sums);
+                }
+                let done = multiply_tiles::<F, 4, 2>(panels, &rows, done, &mut sums);
+                let done = multiply_tiles::<F, 2, 2>(panels, &rows, done, &mut sums);
+                multiply_tiles::<F, 1, 2>(panels, &rows, done, &mut sums);
+            }
+        }
+    };
+}
+pub(super) use two_panel_kernels;

@@ -53,7 +53,7 @@ pub fn short_conv(
 
     for_each_piece(team, out, |row, col, out| {
         let cols = col..col + out.len();
-        let Some(seq) = steps.seqs.iter().find(|seq| seq.rows.contains(&row)) else {
+        let Some(seq) = steps.seq(row) else {
             out.fill(0.0);
             return;
         };

@@ -80,6 +80,13 @@ impl StateSteps {
         }
     }
 
+    /// The sequence of a row.
+    fn seq(&self, row: usize) -> Option<&StateSeq> {
+        // Rows of sequences ascend.
+        let at = self.seqs.partition_point(|seq| seq.rows.end <= row);
+        self.seqs.get(at).filter(|seq| seq.rows.contains(&row))
+    }
+
     /// Where the state after a row goes.
     fn write(&self, row: usize) -> Option<usize> {
         Some(self.writes[row]).filter(|&slot| slot != NO_STATE).map(|slot| slot as usize)
