@@ -70,14 +70,14 @@ impl SeqPages {
 
     /// Wants the state at the last page before the `len`-th row, behind which another prompt differs.
     fn want_junction(&mut self, len: usize) {
-        self.want_state(self.len, len / PAGE_LEN * PAGE_LEN);
+        self.want_state(len / PAGE_LEN * PAGE_LEN);
     }
 
-    /// Wants the state after `pos` positions in the prefix cache, if the sequence is at `len` and
-    /// has yet to reach it within its prompt.
-    fn want_state(&mut self, len: usize, pos: usize) {
+    /// Wants the state after `pos` positions in the prefix cache, if the sequence has yet to reach
+    /// it within its prompt.
+    fn want_state(&mut self, pos: usize) {
         let at = self.wanted_states.partition_point(|&p| p < pos);
-        if pos > len && pos <= self.prompt_len && self.wanted_states.get(at) != Some(&pos) {
+        if pos > self.len && pos <= self.prompt_len && self.wanted_states.get(at) != Some(&pos) {
             self.wanted_states.insert(at, pos);
         }
     }
@@ -134,6 +134,11 @@ impl KvCache {
     /// Of each layer group, what its pool has seen.
     pub fn pool_stats(&self) -> impl Iterator<Item = PoolStats> {
         self.pools.pages.iter().map(PagePool::stats)
+    }
+
+    /// Whether sequences have recurrent states.
+    pub fn has_states(&self) -> bool {
+        self.has_states
     }
 
     /// What the pool of recurrent states has seen; none where the model has none.
@@ -269,13 +274,12 @@ impl KvCache {
             seq.tables[group] = BlockTable::of(first, pages, len, self.max_pages);
         }
         if self.has_states && len > 0 {
-            let mut state = Vec::with_capacity(1);
-            self.make_states(1);
-            if let Err(error) = self.pools.states.allocate(1, &mut state) {
+            let taken = self.take_states(1);
+            let begun = taken.map(|states| states.for_each(|state| seq.states.begin(state)));
+            if let Err(error) = begun {
                 self.release(&mut seq);
                 return Err(error);
             }
-            seq.states.begin(state[0]);
         }
         seq.len = len;
         Ok(Some(seq))
@@ -291,14 +295,15 @@ impl KvCache {
         }
     }
 
-    /// Evicts states from the prefix cache until `n` are free, or none is left to evict.
-    fn make_states(&mut self, n: usize) {
+    /// Takes `n` states, and evicts some from the prefix cache where too few are free.
+    fn take_states(&mut self, n: usize) -> Result<impl Iterator<Item = StateId>, Error> {
         let short = n.saturating_sub(self.pools.states.n_free());
         if short > 0
             && let Some(tree) = &mut self.tree
         {
             tree.evict_states(short, &mut self.pools);
         }
+        self.pools.states.take(n)
     }
 
     /// Whether there are pages for a sequence of `len` positions, beside `spare` more in each group.
@@ -377,19 +382,12 @@ impl KvCache {
 
     /// Gets the places of the states that a step up to `len` positions writes.
     fn plan_states(&mut self, seq: &mut SeqPages, len: usize, n: usize) -> Result<(), Error> {
-        let mut places = Vec::with_capacity(n);
-        self.make_states(n);
-        self.pools.states.allocate(n, &mut places)?;
-        for (pos, state) in (len + 1 - n..=len).zip(places.drain(..)) {
-            seq.states.plan(pos, state);
-        }
-        for i in 0..seq.wanted_states.len() {
-            let pos = seq.wanted_states[i];
-            if pos > seq.len && pos < len + 1 - n {
-                self.make_states(1);
-                if self.pools.states.allocate(1, &mut places).is_ok() {
-                    places.drain(..).for_each(|state| seq.states.plan(pos, state));
-                }
+        let first = len + 1 - n;
+        let SeqPages { states, wanted_states, len: from, .. } = seq;
+        self.take_states(n)?.zip(first..).for_each(|(state, pos)| states.plan(pos, state));
+        for &pos in wanted_states.iter().filter(|&&pos| pos > *from && pos < first) {
+            if let Ok(place) = self.take_states(1) {
+                place.for_each(|state| states.plan(pos, state));
             }
         }
         Ok(())
@@ -479,7 +477,7 @@ impl KvCache {
             let strides = (1..).map(|i| i * STATE_STRIDE).take_while(|&pos| pos < last);
             // An end in the middle of a page is kept by the sequence, see `clear`.
             for pos in strides.chain([last, len / PAGE_LEN * PAGE_LEN]) {
-                seq.want_state(seq.len, pos);
+                seq.want_state(pos);
             }
         }
     }

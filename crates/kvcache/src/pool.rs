@@ -204,19 +204,16 @@ impl StatePool {
         self.0.is_idle(PageId(state.0))
     }
 
-    /// Takes `n` states, each held once, and appends them to `states`; none when fewer are free.
+    /// Takes `n` states, each held once; none when fewer are free.
     ///
     /// # Errors
     /// [`Error::OutOfStates`] when fewer than `n` states are free.
-    pub(crate) fn allocate(&mut self, n: usize, states: &mut Vec<StateId>) -> Result<(), Error> {
+    pub(crate) fn take(&mut self, n: usize) -> Result<impl Iterator<Item = StateId>, Error> {
         let (free, total) = (self.n_free(), self.stats().total);
         if n > free {
             return Err(Error::OutOfStates { needed: n, free, total });
         }
-        for _ in 0..n {
-            states.push(StateId(self.0.take()?.0));
-        }
-        Ok(())
+        Ok((0..n).filter_map(|_| self.0.take().ok()).map(|page| StateId(page.0)))
     }
 
     pub(crate) fn retain(&mut self, state: StateId) -> StateId {

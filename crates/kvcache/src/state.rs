@@ -53,8 +53,8 @@ impl SeqStates {
         self.pending.insert(at, (pos, state));
     }
 
-    /// The pending states are written. What was there before is let go of, and of the new ones the
-    /// last is the current one.
+    /// The pending states are written: those from before are released, and the last of the new ones is
+    /// the current one.
     pub(crate) fn commit(&mut self, pool: &mut StatePool) {
         self.marks.drain(..).for_each(|(_, state)| pool.release(state));
         if let Some((_, last)) = self.pending.pop() {

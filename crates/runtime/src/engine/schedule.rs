@@ -13,7 +13,7 @@
 use super::job::{Run, Stage};
 use crate::backend::Role;
 use crate::graph::plan::RowLimits;
-use crate::run::Runner;
+use crate::run::{Runner, SeqId};
 use realizar_kvcache::PAGE_LEN;
 use std::time::Duration;
 
@@ -148,11 +148,10 @@ fn start_prompts(runs: &mut [Run], runner: &mut Runner) {
         if run.seq.is_some() {
             continue;
         }
-        if reuses && let Some(other) = before.iter().find(|other| is_ahead(other, &run.prompt)) {
-            if let Some(seq) = &other.seq {
-                let pairs = other.prompt.iter().zip(&*run.prompt);
-                runner.note_junction(seq, pairs.take_while(|(a, b)| a == b).count());
-            }
+        if reuses
+            && let Some((seq, common)) = before.iter().find_map(|other| ahead(other, &run.prompt))
+        {
+            runner.note_junction(seq, common);
             continue;
         }
         let seq = runner.new_sequence();
@@ -166,15 +165,15 @@ fn start_prompts(runs: &mut [Run], runner: &mut Runner) {
     }
 }
 
-/// Whether a run is at its prompt and will store pages that `prompt` begins with.
-fn is_ahead(other: &Run, prompt: &[u32]) -> bool {
-    if !other.in_prompt() || other.seq.is_none() {
-        return false;
-    }
+/// The sequence of a run that is at its prompt and will store pages that `prompt` begins with, and the
+/// tokens of these pages.
+fn ahead<'a>(other: &'a Run, prompt: &[u32]) -> Option<(&'a SeqId, usize)> {
+    let seq = other.seq.as_ref().filter(|_| other.in_prompt())?;
     let pages = other.prompt.chunks_exact(PAGE_LEN).zip(prompt.chunks_exact(PAGE_LEN));
     let common = pages.take_while(|(a, b)| a == b).count() * PAGE_LEN;
     // The last token of a prompt is run in any case.
-    other.done < common.min(prompt.len() - 1) / PAGE_LEN * PAGE_LEN
+    let stored = common.min(prompt.len() - 1) / PAGE_LEN * PAGE_LEN;
+    (other.done < stored).then_some((seq, common))
 }
 
 /// Whether a run is at its answer.

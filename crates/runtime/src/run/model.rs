@@ -171,7 +171,7 @@ impl Model {
         };
         let kv = kv_pools(&graph.kv_groups, options, max_seq_len, limits.tokens)?;
         let output = (options.output, graph.output_width());
-        let n_states = (graph.state_len > 0).then(|| n_states(options));
+        let n_states = n_states(&graph, options);
         let (n_params, weight_bytes) = sizes(&weights);
         let fingerprint = Fingerprint::new(&graph, &weights, options.arithmetic);
         let to_load = place(graph, weights, config.layers.len(), split)?;
@@ -514,7 +514,7 @@ fn part_options(
     Ok(ExecutableOptions {
         arithmetic: options.arithmetic,
         kv: kv_pools(&graph.kv_groups, options, max_seq_len, limits.tokens)?,
-        n_states: if graph.state_len > 0 { n_states(options) } else { 0 },
+        n_states: n_states(graph, options).unwrap_or(0),
         max_seq_len,
         profile: options.profile,
         packed_files: None,
@@ -522,11 +522,11 @@ fn part_options(
 }
 
 /// Recurrent states that there is room for: of each sequence those that it is at, that it writes, and
-/// of its prompt's end; some drafts; and those that the prefix cache keeps.
-fn n_states(options: &LoadOptions) -> usize {
+/// of its prompt's end; some drafts; and those that the prefix cache keeps. None for models without.
+fn n_states(graph: &Graph, options: &LoadOptions) -> Option<usize> {
     const DRAFTS: usize = 8;
     let kept = if options.prefix_cache { 2 * options.max_seqs + 16 } else { 0 };
-    3 * options.max_seqs + DRAFTS + kept
+    (graph.state_len > 0).then_some(3 * options.max_seqs + DRAFTS + kept)
 }
 
 /// Of each key-value group, its layout and its pages.

@@ -40,7 +40,6 @@ pub struct Runner {
     /// What pages look like, in words.
     layout: String,
     cache: KvCache,
-    has_states: bool,
     seqs: Vec<Option<SeqPages>>,
     /// Of each sequence, the last step that it had a chunk in.
     last_steps: Vec<u64>, // [n_seqs]
@@ -88,7 +87,6 @@ impl Runner {
             max_seq_len,
             layout: kv.iter().map(|(layout, _)| layout.to_string()).collect::<Vec<_>>().join(", "),
             cache: KvCache::new(&groups, n_states, max_seq_len, prefixes),
-            has_states: n_states.is_some(),
             seqs: Vec::new(),
             last_steps: Vec::new(),
             n_steps: 0,
@@ -463,7 +461,7 @@ impl Runner {
 
     /// Lays the chunks out as rows: generated tokens first, then prompts.
     fn fill_batch<'c>(&mut self, chunks: &(impl Iterator<Item = Chunk<'c>> + Clone)) {
-        let Self { batch, first_rows, seqs, has_states, .. } = self;
+        let Self { batch, first_rows, seqs, cache, .. } = self;
         batch.clear();
         first_rows.clear();
         first_rows.extend(chunks.clone().map(|_| 0));
@@ -489,7 +487,7 @@ impl Runner {
                 Outputs::At(idx) => batch.outputs.extend(idx.iter().map(|&i| row(i))),
             }
             batch.seqs.push(BatchSeq { first_row, n_rows, first_pos: seq.len() });
-            if *has_states {
+            if cache.has_states() {
                 let states = seq.states();
                 batch.state_reads.push(states.current().map(|state| state.0));
                 batch.state_writes.resize(first_row + n_rows, None);
