@@ -327,23 +327,18 @@ impl Config {
         window: Result<usize, &str>,
         sliding: impl Fn(usize) -> bool,
     ) -> Result<Self, Error> {
-        let Some(types) = s.opt_strs("layer_types")? else {
+        let slides = hf_layer_types(s, self.layers.len(), |ty| match ty {
+            "full_attention" | "attention" => Some(false),
+            "sliding_attention" => Some(true),
+            _ => None,
+        })?;
+        let Some(slides) = slides else {
             return Ok(self.with_windows(|l| window.ok().filter(|_| sliding(l))));
         };
-        if types.len() != self.layers.len() {
-            return Err(s.wrong("layer_types", format!("{} layers", self.layers.len())));
+        if let (true, Err(reason)) = (slides.contains(&true), window) {
+            return Err(s.wrong("layer_types", format!("only `full_attention`, as {reason}")));
         }
-        let mut windows = Vec::with_capacity(types.len());
-        for ty in types {
-            windows.push(match ty {
-                "full_attention" | "attention" => None,
-                "sliding_attention" => Some(window.map_err(|reason| {
-                    s.wrong("layer_types", format!("only `full_attention`, as {reason}"))
-                })?),
-                other => return Err(s.unsupported(format!("layer type `{other}`"))),
-            });
-        }
-        Ok(self.with_windows(|l| windows[l]))
+        Ok(self.with_windows(|l| window.ok().filter(|_| slides[l])))
     }
 }
 
@@ -363,6 +358,23 @@ pub(crate) fn hf_n_layers(s: &HfSettings, key: &str) -> Result<usize, Error> {
         n if (1..=MAX_LAYERS).contains(&n) => Ok(n),
         _ => Err(s.wrong(key, A_SIZE)),
     }
+}
+
+/// What `layer_types` of config.json says of each of `n_layers` layers, if it is there.
+///
+/// # Errors
+/// If it does not fit the layers, or names a type that `read` has no word for.
+pub(crate) fn hf_layer_types<T>(
+    s: &HfSettings,
+    n_layers: usize,
+    read: impl Fn(&str) -> Option<T>,
+) -> Result<Option<Vec<T>>, Error> {
+    let Some(types) = s.opt_strs("layer_types")? else { return Ok(None) };
+    if types.len() != n_layers {
+        return Err(s.wrong("layer_types", format!("{n_layers} layers")));
+    }
+    let read = |ty: &str| read(ty).ok_or_else(|| s.unsupported(format!("layer type `{ty}`")));
+    types.into_iter().map(read).collect::<Result<_, _>>().map(Some)
 }
 
 /// No context is longer.

@@ -3,9 +3,10 @@
 //!
 //! Liquid AI, 2025 (LFM2). An operator is normalized before, and so is the llama feed-forward behind it.
 
+use super::llama::{Shape, attention, decoder_of};
 use super::{Architecture, Build};
 use crate::Error;
-use crate::architectures::config::{Config, HfKeys, Recurrent};
+use crate::architectures::config::{Config, HfKeys, Recurrent, hf_layer_types};
 use crate::architectures::loader::Bias;
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
@@ -53,23 +54,17 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let rope = HfRopeKeys { theta: ("rope_theta", 1e6), ..HfRopeKeys::COMMON };
     let config = Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?;
     let n_taps = s.opt_usize("conv_L_cache")?.unwrap_or(3);
-    let attends: Vec<bool> = match s.opt_strs("layer_types")? {
-        Some(types) => {
-            let attends = types.into_iter().map(|ty| match ty {
-                "conv" => Ok(false),
-                "full_attention" => Ok(true),
-                other => Err(s.unsupported(format!("layer type `{other}`"))),
-            });
-            attends.collect::<Result<_, _>>()?
-        }
+    let attends = match hf_layer_types(s, config.layers.len(), |ty| match ty {
+        "conv" => Some(false),
+        "full_attention" => Some(true),
+        _ => None,
+    })? {
+        Some(attends) => attends,
         None => match s.opt_usizes("full_attn_idxs")? {
             Some(idxs) => (0..config.layers.len()).map(|l| idxs.contains(&l)).collect(),
             None => vec![true; config.layers.len()],
         },
     };
-    if attends.len() != config.layers.len() {
-        return Err(s.wrong("layer_types", format!("{} layers", config.layers.len())));
-    }
     let mut hidden_dim = s.usize("intermediate_size")?;
     if s.bool_or("block_auto_adjust_ff_dim", true)? {
         let multiplier = s.opt_f32("block_ffn_dim_multiplier")?.unwrap_or(1.0);
@@ -102,31 +97,13 @@ fn with_convolutions(config: Config, n_taps: usize, attends: impl Fn(usize) -> b
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let c = m.config;
     let tok_embed = m.tok_embed()?;
-    let mut x = m.graph.embed(&tok_embed, 1.0);
-    m.rope_tables()?;
-    for l in 0..c.layers.len() {
-        m.graph.begin_layer(l);
-        let h = m.rms_norm(x, (l, "attn_norm"))?;
-        let o = match c.layers[l].recurrent {
-            Some(Recurrent::ShortConv { n_taps }) => gated_conv(m, h, l, n_taps)?,
-            _ => {
-                let [q, k, v] = m.qkv(h, l, Bias::None)?;
-                let (q, k) = (m.head_norm(q, (l, "q_norm"))?, m.head_norm(k, (l, "k_norm"))?);
-                let (q, k) = (m.rope(q, l), m.rope(k, l));
-                let a = m.graph.attention(q, k, v, &c.attention(l));
-                m.wo(a, l, Bias::None)?
-            }
-        };
-        x = m.graph.add(x, o);
-
-        let h = m.rms_norm(x, (l, "ffn_norm"))?;
-        let f = m.gated_ffn(h, l, Bias::None)?;
-        x = m.graph.add(x, f);
-    }
-    m.graph.end_layers();
-    let x = m.graph.select_rows(x);
-    let h = m.rms_norm(x, "final_norm")?;
-    m.lm_head(h, tok_embed, Bias::None)
+    let x = m.graph.embed(&tok_embed, 1.0);
+    let shape =
+        Shape { qkv_bias: Bias::None, wo_bias: Bias::None, ffn_bias: Bias::None, qk_norm: true };
+    decoder_of(m, tok_embed, x, shape.ffn_bias, |m, h, l| match c.layers[l].recurrent {
+        Some(Recurrent::ShortConv { n_taps }) => gated_conv(m, h, l, n_taps),
+        _ => attention(m, h, l, shape),
+    })
 }
 
 /// `conv_out(c * conv(b * x))`, with b, c and x from one stacked matrix.

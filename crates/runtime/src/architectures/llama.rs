@@ -87,29 +87,52 @@ impl Shape {
 pub(super) fn decoder(
     m: &mut Build<'_>,
     tok_embed: Weight,
-    mut x: ValueId,
+    x: ValueId,
     shape: Shape,
 ) -> Result<ValueId, Error> {
-    let c = m.config;
+    let attend = |m: &mut Build<'_>, h, l| attention(m, h, l, shape);
+    decoder_of(m, tok_embed, x, shape.ffn_bias, attend)
+}
+
+/// As [`decoder`], with what mixes the normalized rows `h` of layer `l`, by `mix(m, h, l)`, in place of its
+/// attention.
+pub(super) fn decoder_of(
+    m: &mut Build<'_>,
+    tok_embed: Weight,
+    mut x: ValueId,
+    ffn_bias: Bias,
+    mut mix: impl FnMut(&mut Build<'_>, ValueId, usize) -> Result<ValueId, Error>,
+) -> Result<ValueId, Error> {
     m.rope_tables()?;
-    for l in 0..c.layers.len() {
+    for l in 0..m.config.layers.len() {
         m.graph.begin_layer(l);
         let h = m.rms_norm(x, (l, "attn_norm"))?;
-        let [mut q, mut k, v] = m.qkv(h, l, shape.qkv_bias)?;
-        if shape.qk_norm {
-            (q, k) = (m.head_norm(q, (l, "q_norm"))?, m.head_norm(k, (l, "k_norm"))?);
-        }
-        let (q, k) = (m.rope(q, l), m.rope(k, l));
-        let a = m.graph.attention(q, k, v, &c.attention(l));
-        let o = m.wo(a, l, shape.wo_bias)?;
+        let o = mix(m, h, l)?;
         x = m.graph.add(x, o);
 
         let h = m.rms_norm(x, (l, "ffn_norm"))?;
-        let f = m.gated_ffn(h, l, shape.ffn_bias)?;
+        let f = m.gated_ffn(h, l, ffn_bias)?;
         x = m.graph.add(x, f);
     }
     m.graph.end_layers();
     let x = m.graph.select_rows(x);
     let h = m.rms_norm(x, "final_norm")?;
     m.lm_head(h, tok_embed, Bias::None)
+}
+
+/// The attention of layer `l` over normalized rows.
+pub(super) fn attention(
+    m: &mut Build<'_>,
+    h: ValueId,
+    l: usize,
+    shape: Shape,
+) -> Result<ValueId, Error> {
+    let c = m.config;
+    let [mut q, mut k, v] = m.qkv(h, l, shape.qkv_bias)?;
+    if shape.qk_norm {
+        (q, k) = (m.head_norm(q, (l, "q_norm"))?, m.head_norm(k, (l, "k_norm"))?);
+    }
+    let (q, k) = (m.rope(q, l), m.rope(k, l));
+    let a = m.graph.attention(q, k, v, &c.attention(l));
+    m.wo(a, l, shape.wo_bias)
 }

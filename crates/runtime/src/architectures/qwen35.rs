@@ -4,9 +4,10 @@
 //! Qwen team, 2026 (Qwen3.5); Yang et al., 2024 (Gated Delta Networks, arXiv:2412.06464). GGUF files have
 //! the value heads of one key head apart, transformers' as neighbours.
 
+use super::llama::decoder_of;
 use super::{Architecture, Build};
 use crate::Error;
-use crate::architectures::config::{Config, HfKeys, Recurrent};
+use crate::architectures::config::{Config, HfKeys, Recurrent, hf_layer_types};
 use crate::architectures::loader::Bias;
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
@@ -64,23 +65,17 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     if s.bool_or("attention_bias", false)? {
         return Err(s.unsupported("biases of attention (`attention_bias`)"));
     }
-    let linear: Vec<bool> = match s.opt_strs("layer_types")? {
-        Some(types) => {
-            let linear = types.into_iter().map(|ty| match ty {
-                "linear_attention" => Ok(true),
-                "full_attention" => Ok(false),
-                other => Err(s.unsupported(format!("layer type `{other}`"))),
-            });
-            linear.collect::<Result<_, _>>()?
-        }
+    let linear = match hf_layer_types(s, config.layers.len(), |ty| match ty {
+        "linear_attention" => Some(true),
+        "full_attention" => Some(false),
+        _ => None,
+    })? {
+        Some(linear) => linear,
         None => {
             let interval = s.opt_usize("full_attention_interval")?.unwrap_or(4).max(1);
             (1..=config.layers.len()).map(|l| !l.is_multiple_of(interval)).collect()
         }
     };
-    if linear.len() != config.layers.len() {
-        return Err(s.wrong("layer_types", format!("{} layers", config.layers.len())));
-    }
     Ok(config.with_layers(|l, layer| layer.recurrent = linear[l].then_some(net)))
 }
 
@@ -128,27 +123,13 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
         m.weights.norms_are_offsets();
     }
     let tok_embed = m.tok_embed()?;
-    let mut x = m.graph.embed(&tok_embed, 1.0);
-    m.rope_tables()?;
-    for l in 0..c.layers.len() {
-        m.graph.begin_layer(l);
-        let h = m.rms_norm(x, (l, "attn_norm"))?;
-        let o = match c.layers[l].recurrent {
-            Some(Recurrent::DeltaNet { n_k_heads, n_v_heads, k_dim, v_dim, n_taps }) => {
-                linear_attention(m, h, l, [n_k_heads, n_v_heads, k_dim, v_dim, n_taps])?
-            }
-            _ => gated_attention(m, h, l)?,
-        };
-        x = m.graph.add(x, o);
-
-        let h = m.rms_norm(x, (l, "ffn_norm"))?;
-        let f = m.gated_ffn(h, l, Bias::None)?;
-        x = m.graph.add(x, f);
-    }
-    m.graph.end_layers();
-    let x = m.graph.select_rows(x);
-    let h = m.rms_norm(x, "final_norm")?;
-    m.lm_head(h, tok_embed, Bias::None)
+    let x = m.graph.embed(&tok_embed, 1.0);
+    decoder_of(m, tok_embed, x, Bias::None, |m, h, l| match c.layers[l].recurrent {
+        Some(Recurrent::DeltaNet { n_k_heads, n_v_heads, k_dim, v_dim, n_taps }) => {
+            linear_attention(m, h, l, [n_k_heads, n_v_heads, k_dim, v_dim, n_taps])
+        }
+        _ => gated_attention(m, h, l),
+    })
 }
 
 /// Attention whose output is multiplied by the sigmoid of a gate, which comes with the queries.
