@@ -4,21 +4,12 @@
 //!
 //! Both models run the same chunks, and only the logits of one step of each are in memory.
 
+use super::estimate::{Estimate, Sum, degrees};
 use super::perplexity::Chunks;
 use crate::Error;
 use crate::backend::Role;
 use crate::graph::plan::RowLimits;
-use crate::run::{Chunk, Model, OutputRows, Outputs, SeqId};
-use std::ops::Range;
-
-/// A statistic with its standard error.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Estimate {
-    /// The value.
-    pub value: f64,
-    /// Its standard error.
-    pub error: f64,
-}
+use crate::run::Model;
 
 /// A model beside its base. Logarithms are natural.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,32 +46,6 @@ impl KlDivergence {
         let above = self.sorted.get(last.min(at as usize + 1)).copied().unwrap_or(0.0);
         below + at.fract() * (above - below)
     }
-}
-
-/// The sum of a quantity over all tokens, and that of its squares.
-#[derive(Debug, Default, Clone, Copy)]
-struct Sum {
-    sum: f64,
-    squares: f64,
-}
-
-impl Sum {
-    fn add(&mut self, x: f64) {
-        self.sum += x;
-        self.squares += x * x;
-    }
-
-    /// The mean of `n` values.
-    fn mean(&self, n: usize) -> Estimate {
-        let value = self.sum / n as f64;
-        let variance = (self.squares / n as f64 - value * value).max(0.0);
-        Estimate { value, error: (variance / degrees(n)).sqrt() }
-    }
-}
-
-/// What a variance of `n` values is divided by for that of their mean.
-fn degrees(n: usize) -> f64 {
-    if n > 1 { (n - 1) as f64 } else { f64::INFINITY }
 }
 
 /// Sums over scored tokens.
@@ -143,10 +108,6 @@ impl Comparison {
     fn finish(mut self, n_chunks: usize) -> KlDivergence {
         let n = self.divergences.len();
         self.divergences.sort_by(f64::total_cmp);
-        let through_exp = |Estimate { value, error }: Estimate| {
-            let value = value.exp();
-            Estimate { value, error: error * value }
-        };
         let (nll, base_nll) = (self.nll.mean(n), self.base_nll.mean(n));
         let covariance = (self.nll_product / n as f64 - nll.value * base_nll.value) / degrees(n);
         let variance = nll.error.powi(2) + base_nll.error.powi(2) - 2.0 * covariance;
@@ -163,9 +124,9 @@ impl Comparison {
                 value: rms,
                 error: if rms > 0.0 { 0.5 / rms * mean_square.error } else { 0.0 },
             },
-            perplexity: through_exp(nll),
-            base_perplexity: through_exp(base_nll),
-            perplexity_ratio: through_exp(log_ratio),
+            perplexity: nll.exp(),
+            base_perplexity: base_nll.exp(),
+            perplexity_ratio: log_ratio.exp(),
             sorted: self.divergences,
             n_tokens: n,
             n_chunks,
@@ -214,8 +175,10 @@ impl Model {
             let tokens = chunks.tokens(i);
             let seqs = [self.runner().new_sequence(), base.runner().new_sequence()];
             for (step, is_scored) in chunks.steps(limits) {
-                let rows = self.rows(&seqs[0], &tokens, step.clone(), is_scored.then_some(role))?;
-                let base = base.rows(&seqs[1], &tokens, step.clone(), is_scored.then_some(role))?;
+                let rows =
+                    self.score_rows(&seqs[0], &tokens, step.clone(), is_scored.then_some(role))?;
+                let base =
+                    base.score_rows(&seqs[1], &tokens, step.clone(), is_scored.then_some(role))?;
                 for (row, pos) in step.enumerate().filter(|_| is_scored) {
                     comparison.add(rows.row(0, row), base.row(0, row), tokens[pos + 1]);
                 }
@@ -227,22 +190,6 @@ impl Model {
             progress(i + 1, chunks.count(), mean.value);
         }
         Ok(comparison.finish(chunks.count()))
-    }
-
-    /// Runs a step of a chunk: rows of a role with their logits, or of a prompt without any.
-    fn rows(
-        &mut self,
-        seq: &SeqId,
-        tokens: &[u32],
-        step: Range<usize>,
-        scored: Option<Role>,
-    ) -> Result<OutputRows<'_>, Error> {
-        self.runner().step(&[Chunk {
-            seq,
-            tokens: &tokens[step],
-            role: scored.unwrap_or(Role::Prompt),
-            outputs: if scored.is_some() { Outputs::All } else { Outputs::None },
-        }])
     }
 }
 

@@ -2,9 +2,11 @@
 //! predicts a text, and how far it is from a base.
 
 mod bench;
+mod estimate;
 mod kl_divergence;
 mod perplexity;
 
 pub use bench::BenchTest;
-pub use kl_divergence::{Estimate, KlDivergence};
+pub use estimate::Estimate;
+pub use kl_divergence::KlDivergence;
 pub use perplexity::Perplexity;

@@ -2,11 +2,12 @@
 //! tokens are cut into chunks of `ctx` that do not overlap, each begins with
 //! BOS where the model wants one, and the second half of each is scored.
 
+use super::estimate::{Estimate, Sum};
 use crate::Error;
 use crate::architectures::ModelOutput;
 use crate::backend::Role;
 use crate::graph::plan::RowLimits;
-use crate::run::{Chunk, Model, Outputs};
+use crate::run::{Chunk, Model, OutputRows, Outputs, SeqId};
 use crate::text::sampling::logprobs::LogSoftmax;
 use std::ops::Range;
 
@@ -23,29 +24,11 @@ pub struct Perplexity {
     pub n_chunks: usize,
 }
 
-/// Sums over scored tokens.
-#[derive(Debug, Default)]
-struct Score {
-    n: usize,
-    nll: f64,
-    nll_squared: f64,
-}
-
-impl Score {
-    fn add(&mut self, nll: f64) {
-        self.n += 1;
-        self.nll += nll;
-        self.nll_squared += nll * nll;
-    }
-
-    /// Mean and its standard error, through the exponential.
-    fn perplexity(&self, n_chunks: usize) -> Perplexity {
-        let n = self.n as f64;
-        let mean = self.nll / n;
-        let variance = (self.nll_squared / n - mean * mean).max(0.0);
-        let value = mean.exp();
-        let error = if self.n > 1 { (variance / (n - 1.0)).sqrt() * value } else { 0.0 };
-        Perplexity { value, error, n_tokens: self.n, n_chunks }
+impl Perplexity {
+    /// That of `n_tokens` tokens whose negative log-likelihoods add up to `nll`.
+    fn of(nll: &Sum, n_tokens: usize, n_chunks: usize) -> Self {
+        let Estimate { value, error } = nll.mean(n_tokens).exp();
+        Self { value, error, n_tokens, n_chunks }
     }
 }
 
@@ -145,11 +128,11 @@ impl Model {
     ) -> Result<Perplexity, Error> {
         let chunks = Chunks::new(self, ids, ctx)?;
         let n_chunks = chunks.count();
-        let mut score = Score::default();
-        let mut result = score.perplexity(0);
+        let (mut nll, mut n) = (Sum::default(), 0);
+        let mut result = Perplexity::of(&nll, n, 0);
         for i in 0..n_chunks {
-            self.score_chunk(&chunks, i, &mut score)?;
-            result = score.perplexity(i + 1);
+            n += self.score_chunk(&chunks, i, &mut nll)?;
+            result = Perplexity::of(&nll, n, i + 1);
             if result.value.is_nan() {
                 return Err(Error::NotFinite { path: self.path().to_owned() });
             }
@@ -158,30 +141,44 @@ impl Model {
         Ok(result)
     }
 
-    /// Adds the likelihood of the tokens that are scored of chunk `i`.
+    /// Adds the negative log-likelihoods of the tokens that are scored of chunk `i`; returns how
+    /// many these are.
     fn score_chunk(
         &mut self,
         chunks: &Chunks<'_>,
         i: usize,
-        score: &mut Score,
-    ) -> Result<(), Error> {
+        nll: &mut Sum,
+    ) -> Result<usize, Error> {
         let tokens = chunks.tokens(i);
-        let runner = self.runner();
-        let seq = runner.new_sequence();
-        for (step, is_scored) in chunks.steps(runner.limits()) {
-            let chunk = Chunk {
-                seq: &seq,
-                tokens: &tokens[step.clone()],
-                role: Role::Prompt,
-                outputs: if is_scored { Outputs::All } else { Outputs::None },
-            };
-            let logits = runner.step(&[chunk])?;
+        let limits = self.runner().limits();
+        let seq = self.runner().new_sequence();
+        let mut n = 0;
+        for (step, is_scored) in chunks.steps(limits) {
+            let role = is_scored.then_some(Role::Prompt);
+            let logits = self.score_rows(&seq, &tokens, step.clone(), role)?;
             for (row, pos) in step.enumerate().filter(|_| is_scored) {
                 let (row, next) = (logits.row(0, row), tokens[pos + 1]);
-                score.add(-f64::from(LogSoftmax::new(row).of(row[next as usize])));
+                nll.add(-f64::from(LogSoftmax::new(row).of(row[next as usize])));
+                n += 1;
             }
         }
-        Ok(())
+        Ok(n)
+    }
+
+    /// Runs a step of a chunk: rows of a role with their logits, or of a prompt without any.
+    pub(super) fn score_rows(
+        &mut self,
+        seq: &SeqId,
+        tokens: &[u32],
+        step: Range<usize>,
+        scored: Option<Role>,
+    ) -> Result<OutputRows<'_>, Error> {
+        self.runner().step(&[Chunk {
+            seq,
+            tokens: &tokens[step],
+            role: scored.unwrap_or(Role::Prompt),
+            outputs: if scored.is_some() { Outputs::All } else { Outputs::None },
+        }])
     }
 }
 
