@@ -8,15 +8,20 @@
 //! that the count also bounds the work.
 
 use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
+use std::sync::Arc;
 
 use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, filters};
 use minijinja_contrib::pycompat;
 
 use super::scan;
+use super::turns::{Turn, Turns};
 
 /// The most bytes that a rendering makes, in strings and lists.
 pub(super) const MAX_MADE: usize = 512 << 20;
+/// What of it a rendering makes beside others of its template; the rest takes turns.
+const MAX_MADE_TOGETHER: usize = 8 << 20;
 /// Levels of lists and maps in one another.
 const MAX_DEPTH: usize = 200;
 /// Bytes of a value in a list.
@@ -30,12 +35,31 @@ thread_local! {
     static MADE: Cell<usize> = const { Cell::new(0) };
     /// Sizes of the left operands of products that are being computed.
     static LEFT: RefCell<Vec<Factor>> = const { RefCell::new(Vec::new()) };
+    static TURN: RefCell<TurnState> = const { RefCell::new(TurnState::None) };
 }
 
-/// Begins a rendering on this thread.
-pub(super) fn begin() {
+/// What a rendering has of the turns of its template.
+enum TurnState {
+    None,
+    NotTaken(Arc<Turns>),
+    Taken(#[expect(dead_code, reason = "it is held, not read")] Turn),
+}
+
+/// A rendering on this thread, from [`begin`] until this is dropped.
+pub(super) struct Rendering(PhantomData<*const ()>);
+
+/// Begins a rendering on this thread. What it makes is to be dropped before the result is.
+pub(super) fn begin(turns: &Arc<Turns>) -> Rendering {
     MADE.set(0);
     LEFT.with_borrow_mut(Vec::clear);
+    TURN.set(TurnState::NotTaken(turns.clone()));
+    Rendering(PhantomData)
+}
+
+impl Drop for Rendering {
+    fn drop(&mut self) {
+        TURN.set(TurnState::None);
+    }
 }
 
 /// Whether the rendering on this thread has made too much.
@@ -46,7 +70,17 @@ pub(super) fn is_exceeded() -> bool {
 /// Counts bytes that are about to be made.
 pub(super) fn count(n_bytes: usize) -> Result<(), Error> {
     MADE.set(MADE.get().saturating_add(n_bytes));
-    if is_exceeded() { Err(failure("it makes too much")) } else { Ok(()) }
+    if is_exceeded() {
+        return Err(failure("it makes too much"));
+    }
+    if MADE.get() > MAX_MADE_TOGETHER {
+        TURN.with_borrow_mut(|turn| {
+            if let TurnState::NotTaken(turns) = turn {
+                *turn = TurnState::Taken(turns.take());
+            }
+        });
+    }
+    Ok(())
 }
 
 fn failure(problem: impl Into<std::borrow::Cow<'static, str>>) -> Error {
@@ -367,6 +401,38 @@ mod tests {
         check("{{ [1] | batch(1000000000, 'x') }}", "1000000000 items are too many");
         check("{% macro m(x) %}{{ m(x ~ x) }}{% endmacro %}{{ m(messages[0].content) }}", made);
         assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
+    #[test]
+    fn renderings_of_a_template_that_make_much_take_turns() {
+        use super::{MADE, MAX_MADE_TOGETHER, TURN, TurnState, begin, count};
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicUsize, Ordering};
+
+        let turns = Arc::default();
+        let (large, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let _rendering = begin(&turns);
+                        count(MAX_MADE_TOGETHER).unwrap();
+                        assert!(TURN.with_borrow(|turn| matches!(turn, TurnState::NotTaken(_))));
+                        count(1).unwrap();
+                        most.fetch_max(large.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        std::thread::yield_now();
+                        count(1).unwrap();
+                        assert_eq!(MADE.get(), MAX_MADE_TOGETHER + 2);
+                        large.fetch_sub(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert_eq!(most.into_inner(), 1);
+        // Another template has turns of its own.
+        let _turn = turns.take();
+        let _rendering = begin(&Arc::default());
+        count(MAX_MADE_TOGETHER + 1).unwrap();
     }
 
     #[test]

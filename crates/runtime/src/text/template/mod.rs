@@ -14,9 +14,11 @@ mod message;
 mod python;
 mod scan;
 mod source;
+mod turns;
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use minijinja::syntax::SyntaxConfig;
@@ -46,6 +48,7 @@ pub struct ChatTemplate {
     source: String,
     bos: Option<String>,
     eos: Option<String>,
+    turns: Arc<turns::Turns>,
 }
 
 /// What a render is given beside the messages.
@@ -82,6 +85,7 @@ impl ChatTemplate {
             source: source.to_owned(),
             bos,
             eos,
+            turns: Arc::default(),
         })
     }
 
@@ -110,7 +114,7 @@ impl ChatTemplate {
         messages: &[Message],
         options: &RenderOptions<'_>,
     ) -> Result<String, Error> {
-        budget::begin();
+        let _rendering = budget::begin(&self.turns);
         let environment = self.environment(options);
         let mut variables: Vec<(String, Value)> = vec![
             ("messages".to_owned(), Value::from(Serde(messages))),
