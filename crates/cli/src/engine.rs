@@ -63,7 +63,7 @@ impl Engine {
         needs: Needs,
     ) -> Result<Self> {
         let options = load_options(args, global, needs)?;
-        let device = args.device.unwrap_or_default();
+        let device = args.device.clone().unwrap_or_default();
         tracing::info!(
             model = %path.display(),
             device = %device,
@@ -206,7 +206,7 @@ pub(crate) fn memory_needed(
     needs: Needs,
 ) -> Result<MemoryUse> {
     let options = load_options(args, global, needs)?;
-    let device = args.device.unwrap_or_default();
+    let device = args.device.clone().unwrap_or_default();
     let device_options = args.device_options();
     let needed = device::memory_needed(path, &device, args.gpu_layers, &device_options, &options);
     needed.map_err(usage_of_device)

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use realizar_runtime::backend::cpu::Affinity;
-use realizar_runtime::device::{DeviceChoice, DeviceOptions};
+use realizar_runtime::device::{DeviceList, DeviceOptions};
 use realizar_runtime::rope::RopeStretch;
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::{Error, PackedCache};
@@ -89,10 +89,11 @@ pub(crate) enum RopeScalingArg {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Execution")]
 pub(crate) struct LoadArgs {
-    /// Device: auto, cpu, wgpu, wgpu:N, cuda or cuda:N; `realizar devices` lists them [default: auto]
+    /// Device: auto, cpu, wgpu, wgpu:N, cuda or cuda:N; `realizar devices` lists them. Several with commas
+    /// between them share the layers: wgpu:0=20,cpu [default: auto]
     #[arg(long, value_name = "DEVICE", value_parser = device)]
     #[arg(env = "REALIZAR_DEVICE", hide_env_values = true)]
-    pub(crate) device: Option<DeviceChoice>, // `None` is auto where the model is run
+    pub(crate) device: Option<DeviceList>, // `None` is auto where the model is run
     /// Run the last N layers and the head on the GPU, the rest on the CPU; all on the GPU if the
     /// model has no more than N
     #[arg(long, value_name = "N", value_parser = gpu_layers, allow_negative_numbers = true)]
@@ -372,7 +373,7 @@ where
     if values.is_empty() { Err("expected numbers".to_owned()) } else { Ok(List(values)) }
 }
 
-fn device(text: &str) -> Result<DeviceChoice, String> {
+fn device(text: &str) -> Result<DeviceList, String> {
     text.parse().map_err(|error| match error {
         Error::Option { reason, .. } => reason,
         error => error.to_string(),

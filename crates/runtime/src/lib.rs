@@ -70,7 +70,7 @@ pub mod backend;
 pub use backend::{Fingerprint, MemoryUse, PackedCache, PackedFiles, metrics};
 
 pub mod run;
-pub use run::{Chunk, DEFAULT_MAX_SEQ_LEN, LayerSplit, LoadOptions, Model, OutputRows, Outputs};
+pub use run::{Chunk, DEFAULT_MAX_SEQ_LEN, DeviceLayers, LoadOptions, Model, OutputRows, Outputs};
 pub use run::{PlacedPart, Placement, Runner, SeqId, device};
 
 pub mod generate;

@@ -12,7 +12,7 @@ use realizar_runtime::backend::Role;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::engine::{Engine, EngineEvent, EngineOptions, PAGE_LEN, Request, Sink};
 use realizar_runtime::sampling::{Sampler, SamplingParams};
-use realizar_runtime::{Chunk, GenerateParams, LayerSplit, LoadOptions, Model, Outputs};
+use realizar_runtime::{Chunk, DeviceLayers, GenerateParams, LoadOptions, Model, Outputs};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
 use std::sync::Arc;
@@ -84,8 +84,8 @@ fn steps_allocate_nothing(backend: &CpuBackend) {
     let split = ["llama", "gemma3_text"].into_iter().map(|name| (tiny(name), 1));
     for (path, last_layers) in whole.chain(split) {
         let options = LoadOptions { chunk: 32, ..LoadOptions::default() };
-        let split = LayerSplit { first: backend, last: backend, last_layers };
-        let mut model = Model::load_split(&path, split, &options).unwrap();
+        let split = [DeviceLayers::rest(backend), DeviceLayers::at_most(backend, last_layers)];
+        let mut model = Model::load_onto(&path, &split, &options).unwrap();
         assert_eq!(model.placement().parts.len(), 1 + last_layers);
         let runner = model.runner();
         let seq = runner.new_sequence();

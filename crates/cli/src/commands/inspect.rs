@@ -68,7 +68,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
 fn to_print(args: &LoadArgs) -> LoadArgs {
     let mut args = LoadArgs { packed_cache: None, ..args.clone() };
     if args.gpu_layers.is_none() && !args.gpu_plain {
-        args.device = args.device.or(Some(DeviceChoice::Cpu));
+        args.device = args.device.or(Some(DeviceChoice::Cpu.into()));
     }
     args
 }
@@ -302,8 +302,8 @@ mod tests {
             (None, None, true, None),
         ] {
             let Options { load } = clap::Parser::try_parse_from(["inspect"]).expect("defaults");
-            let load = LoadArgs { device, gpu_layers, gpu_plain, ..load };
-            assert_eq!(to_print(&load).device, want, "{load:?}");
+            let load = LoadArgs { device: device.map(Into::into), gpu_layers, gpu_plain, ..load };
+            assert_eq!(to_print(&load).device, want.map(Into::into), "{load:?}");
         }
     }
 

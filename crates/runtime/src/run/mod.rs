@@ -10,7 +10,7 @@ mod seq_id;
 
 pub use chunk::{Chunk, OutputRows, Outputs};
 pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model};
-pub use placement::{LayerSplit, PlacedPart, Placement};
+pub use placement::{DeviceLayers, PlacedPart, Placement};
 pub use runner::Runner;
 pub(crate) use runner::Saved;
 pub use seq_id::SeqId;

@@ -15,7 +15,7 @@ use crate::graph::plan::{RowLimits, plan};
 use crate::graph::weights::{WeightData, Weights};
 use crate::graph::{self, Graph};
 use crate::run::chunk::{Chunk, Outputs};
-use crate::run::placement::{LayerSplit, Placement, ToLoad, place};
+use crate::run::placement::{DeviceLayers, Placement, ToLoad, place};
 use crate::run::runner::Runner;
 use crate::text::template::ChatTemplate;
 use crate::text::tokenizer::Tokenizer;
@@ -151,16 +151,16 @@ impl Model {
     /// If a file is malformed, the model is of a kind that is not built, an
     /// option cannot be met, or the backend cannot run the model.
     pub fn load(path: &Path, backend: &dyn Backend, options: &LoadOptions) -> Result<Self, Error> {
-        Self::load_split(path, LayerSplit::whole(backend), options)
+        Self::load_onto(path, &[DeviceLayers::rest(backend)], options)
     }
 
-    /// As [`Self::load`], onto two backends.
+    /// As [`Self::load`], onto a list of devices.
     ///
     /// # Errors
-    /// As for [`Self::load`], of either backend.
-    pub fn load_split(
+    /// As for [`Self::load`], of each device; if the devices take fewer layers than there are.
+    pub fn load_onto(
         path: &Path,
-        split: LayerSplit<'_>,
+        devices: &[DeviceLayers<'_>],
         options: &LoadOptions,
     ) -> Result<Self, Error> {
         let (checkpoint, recorded) = Recorded::open(path, options)?;
@@ -174,7 +174,7 @@ impl Model {
         let n_states = n_states(&graph, options);
         let (n_params, weight_bytes) = sizes(&weights);
         let fingerprint = Fingerprint::new(&graph, &weights, options.arithmetic);
-        let to_load = place(graph, weights, config.layers.len(), split)?;
+        let to_load = place(graph, weights, config.layers.len(), devices)?;
         let packed_files = options.packed_cache.files(&checkpoint, &fingerprint)?;
         let mut memory = MemoryUse::default();
         let mut parts = Vec::new();
@@ -228,19 +228,19 @@ impl Model {
         })
     }
 
-    /// The memory that [`Self::load_split`] would take for the same. No weight is read, but for
+    /// The memory that [`Self::load_onto`] would take for the same. No weight is read, but for
     /// a head that the file stores although the settings call it tied.
     ///
     /// # Errors
-    /// As for [`Self::load_split`], as far as the files and the options tell.
+    /// As for [`Self::load_onto`], as far as the files and the options tell.
     pub fn memory_needed(
         path: &Path,
-        split: LayerSplit<'_>,
+        devices: &[DeviceLayers<'_>],
         options: &LoadOptions,
     ) -> Result<MemoryUse, Error> {
         let (_, Recorded { config, graph, weights, max_seq_len, limits, .. }) =
             Recorded::open(path, options)?;
-        let to_load = place(graph, weights, config.layers.len(), split)?;
+        let to_load = place(graph, weights, config.layers.len(), devices)?;
         let needed = |(backend, part, weights): &ToLoad<'_>| {
             let for_part = part_options(&part.graph, options, max_seq_len, limits)?;
             Ok(backend.memory(&plan(&part.graph, limits), weights, &for_part))
@@ -268,7 +268,7 @@ impl Model {
         &self.placement
     }
 
-    /// The backend that it runs on, or `first + last`.
+    /// The backend that it runs on, or the names of its backends with ` + ` between them.
     pub fn backend(&self) -> &str {
         &self.backend
     }

@@ -1,33 +1,59 @@
-//! Which part of a model runs where: the whole on one backend, or its first
-//! layers on one and its last on another.
+//! Which part of a model runs where: a list of devices, each with a run of layers.
 
 use crate::Error;
 use crate::backend::Backend;
 use crate::graph::weights::Weights;
-use crate::graph::{Graph, Part, fuse, split};
+use crate::graph::{Graph, fuse, split};
 use std::fmt;
 use std::ops::Range;
 
-/// Which backends a model is loaded onto: the embedding and its first layers onto `first`, the last
-/// `last_layers` layers and the head onto `last`.
-///
-/// With 0 layers the whole model is on `first`, and with as many as it has or more, all of it is on
-/// `last`.
+/// A device in a list of those that a model is loaded onto. The layers lie on the devices in the order of
+/// the list; the embedding is with the first layers and the head with the last.
 #[derive(Debug, Clone, Copy)]
-pub struct LayerSplit<'a> {
-    /// The backend of the embedding and the first layers.
-    pub first: &'a dyn Backend,
-    /// The backend of the last layers and the head.
-    pub last: &'a dyn Backend,
-    /// How many layers are on `last`.
-    pub last_layers: usize,
+pub struct DeviceLayers<'a> {
+    /// The device.
+    pub backend: &'a dyn Backend,
+    /// How many layers it takes at most. Devices without a number share what the others leave, the
+    /// first of them one more where that is uneven. A device that is left without a layer is not used.
+    pub n_layers: Option<usize>,
 }
 
-impl<'a> LayerSplit<'a> {
-    /// The whole model on one backend.
-    pub fn whole(backend: &'a dyn Backend) -> Self {
-        Self { first: backend, last: backend, last_layers: 0 }
+impl<'a> DeviceLayers<'a> {
+    /// The device with what the others of the list leave: all layers, if it is alone.
+    pub fn rest(backend: &'a dyn Backend) -> Self {
+        Self { backend, n_layers: None }
     }
+
+    /// The device with at most so many layers.
+    pub fn at_most(backend: &'a dyn Backend, n_layers: usize) -> Self {
+        Self { backend, n_layers: Some(n_layers) }
+    }
+}
+
+/// The layers of each device of a list, those of a model of `n_layers` layers.
+fn share_out(devices: &[DeviceLayers<'_>], n_layers: usize) -> Result<Vec<Range<usize>>, Error> {
+    let mut left = n_layers;
+    let mut take = |n: usize| {
+        let taken = n.min(left);
+        left -= taken;
+        taken
+    };
+    let counted: Vec<_> = devices.iter().map(|device| device.n_layers.map(&mut take)).collect();
+    let n_sharing = counted.iter().filter(|n| n.is_none()).count();
+    if left > 0 && n_sharing == 0 {
+        let reason = format!("the devices take {} of {n_layers} layers", n_layers - left);
+        return Err(Error::Option { option: "device", reason });
+    }
+    let (mut first, mut nth) = (0, 0);
+    let ranges = counted.into_iter().map(|n| {
+        let n = n.unwrap_or_else(|| {
+            nth += 1;
+            left / n_sharing + usize::from(nth <= left % n_sharing)
+        });
+        first += n;
+        first - n..first
+    });
+    Ok(ranges.collect())
 }
 
 /// A part of a model and the backend that it runs on.
@@ -89,21 +115,52 @@ pub(crate) fn place<'a>(
     graph: Graph,
     weights: Weights,
     n_layers: usize,
-    LayerSplit { first, last, last_layers }: LayerSplit<'a>,
+    devices: &[DeviceLayers<'a>],
 ) -> Result<Vec<ToLoad<'a>>, Error> {
-    let placed = |backend: &'a dyn Backend, graph: Graph, layers: Range<usize>, weights| {
-        let graph = fuse(graph, backend.fusions());
-        (backend, PlacedPart { backend: backend.name(), layers, graph }, weights)
-    };
-    if last_layers == 0 || last_layers >= n_layers {
-        let backend = if last_layers == 0 { first } else { last };
-        return Ok(vec![placed(backend, graph, 0..n_layers, weights)]);
+    let ranges = share_out(devices, n_layers)?;
+    let used = devices.iter().zip(ranges).filter(|(_, layers)| !layers.is_empty() || n_layers == 0);
+    let mut used = used.peekable();
+    let mut parts = Vec::new();
+    let (mut graph, mut weights) = (graph, weights);
+    while let Some((DeviceLayers { backend, .. }, layers)) = used.next() {
+        let mut part = (graph, weights);
+        (graph, weights) = Default::default();
+        if used.peek().is_some() {
+            let (before, after) = split(&part.0, layers.end)?;
+            (graph, weights) = (after.graph.clone(), after.weights_of(&part.1));
+            part = (before.graph.clone(), before.weights_of(&part.1));
+        }
+        let graph = fuse(part.0, backend.fusions());
+        parts.push((*backend, PlacedPart { backend: backend.name(), layers, graph }, part.1));
     }
-    let cut = n_layers - last_layers;
-    let (before, after) = split(&graph, cut)?;
-    let one = |backend, part: Part, layers| {
-        let weights = part.weights_of(&weights);
-        placed(backend, part.graph, layers, weights)
-    };
-    Ok(vec![one(first, before, 0..cut), one(last, after, cut..n_layers)])
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::CpuBackend;
+
+    #[test]
+    fn layers_are_shared_out_in_the_order_of_the_devices() {
+        let cpu = CpuBackend::new(Some(1), None).expect("the processor");
+        let check = |counts: &[Option<usize>], n_layers: usize, expected: Option<&[usize]>| {
+            let one = |&n_layers| DeviceLayers { backend: &cpu as &dyn Backend, n_layers };
+            let devices: Vec<_> = counts.iter().map(one).collect();
+            let found = share_out(&devices, n_layers);
+            let ends = found.as_ref().ok().map(|it| it.iter().map(|r| r.end).collect::<Vec<_>>());
+            assert_eq!(ends.as_deref(), expected, "{counts:?} of {n_layers}: {found:?}");
+        };
+        check(&[None], 7, Some(&[7]));
+        check(&[None, Some(3)], 7, Some(&[4, 7]));
+        check(&[None, Some(0)], 7, Some(&[7, 7]));
+        check(&[None, Some(99)], 7, Some(&[0, 7]));
+        check(&[Some(2), None, Some(3)], 7, Some(&[2, 4, 7]));
+        check(&[None, None], 7, Some(&[4, 7]));
+        check(&[None, Some(1), None, None], 9, Some(&[3, 4, 7, 9]));
+        check(&[Some(4), Some(3)], 7, Some(&[4, 7]));
+        check(&[Some(4), Some(4)], 7, Some(&[4, 7]));
+        check(&[Some(4), Some(2)], 7, None);
+        check(&[None, None, None], 2, Some(&[1, 2, 2]));
+    }
 }

@@ -13,7 +13,7 @@ use realizar_runtime::engine::{
     EmbeddingRequest, Engine, EngineEvent, EngineOptions, Request, Ticket,
 };
 use realizar_runtime::{
-    EmbedParams, Error, GenerateParams, LayerSplit, LoadOptions, Model, ModelOutput, Pooling,
+    DeviceLayers, EmbedParams, Error, GenerateParams, LoadOptions, Model, ModelOutput, Pooling,
 };
 use serde_json::Value;
 use std::ops::ControlFlow;
@@ -142,8 +142,8 @@ fn pooling_is_of_the_rows_in_their_order() {
             for (n_threads, chunk, last_layers) in [(1, 1, 0), (3, 7, 0), (2, 48, 1)] {
                 let options = LoadOptions { chunk, ..options() };
                 let (first, last) = (cpu(n_threads), cpu(2));
-                let split = LayerSplit { first: &first, last: &last, last_layers };
-                let mut other = Model::load_split(&path, split, &options).unwrap();
+                let split = [DeviceLayers::rest(&first), DeviceLayers::at_most(&last, last_layers)];
+                let mut other = Model::load_onto(&path, &split, &options).unwrap();
                 let found = other.embed(&ids, &plain(pooling)).unwrap();
                 assert_eq!(bits(&found), bits(want), "{path:?}: {pooling}, chunks of {chunk}");
             }

@@ -4,14 +4,14 @@ use realizar_quant::BlockType;
 use realizar_runtime::backend::Arithmetic;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::engine::{Engine, EngineOptions};
-use realizar_runtime::{LayerSplit, LoadOptions, MemoryUse, Model, ModelOutput};
+use realizar_runtime::{DeviceLayers, LoadOptions, MemoryUse, Model, ModelOutput};
 use std::path::PathBuf;
 
 fn memory(file: &str, options: &LoadOptions) -> (Model, MemoryUse) {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs");
     let cpu = CpuBackend::new(Some(1), None).expect("the processor");
     let path = root.join(file);
-    let split = LayerSplit::whole(&cpu);
+    let split = &[DeviceLayers::rest(&cpu)];
     let needed = Model::memory_needed(&path, split, options).expect("a sound file");
     let model = Model::load(&path, &cpu, options).expect("the model loads");
     assert_eq!(model.memory(), needed, "{file}");

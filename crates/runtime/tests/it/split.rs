@@ -7,13 +7,17 @@ use crate::common::tiny_models::tiny_models;
 use realizar_quant::BlockType;
 use realizar_runtime::backend::Role;
 use realizar_runtime::backend::cpu::CpuBackend;
-use realizar_runtime::{Chunk, LayerSplit, LoadOptions, Model, Outputs};
+use realizar_runtime::{Chunk, DeviceLayers, LoadOptions, Model, Outputs};
 use std::ops::Range;
 use std::path::Path;
 
-/// The model with its last `last_layers` layers on a second backend, which has
-/// another number of threads.
+/// The model with its last `last_layers` layers on a second backend.
 fn load(path: &Path, last_layers: usize) -> Model {
+    load_onto(path, &[None, Some(last_layers)])
+}
+
+/// The model on as many backends, each with so many layers and a number of threads of its own.
+fn load_onto(path: &Path, n_layers: &[Option<usize>]) -> Model {
     let options = LoadOptions {
         max_seq_len: Some(64),
         chunk: 24,
@@ -21,12 +25,13 @@ fn load(path: &Path, last_layers: usize) -> Model {
         max_seqs: 3,
         ..LoadOptions::default()
     };
-    let first = CpuBackend::new(Some(1), None).unwrap();
-    let last = CpuBackend::new(Some(2), None).unwrap();
-    let split = LayerSplit { first: &first, last: &last, last_layers };
-    match Model::load_split(path, split, &options) {
+    let backends = (1..=n_layers.len()).map(|n| CpuBackend::new(Some(n), None).unwrap());
+    let backends: Vec<CpuBackend> = backends.collect();
+    let devices = backends.iter().zip(n_layers);
+    let devices = devices.map(|(backend, &n_layers)| DeviceLayers { backend, n_layers });
+    match Model::load_onto(path, &devices.collect::<Vec<_>>(), &options) {
         Ok(model) => model,
-        Err(error) => panic!("{path:?}, {last_layers} layers on the second: {error}"),
+        Err(error) => panic!("{path:?}, {n_layers:?}: {error}"),
     }
 }
 
@@ -89,6 +94,12 @@ fn check(path: &Path) {
         let mut split = load(path, n_layers - cut);
         assert_eq!(layers(&split), [0..cut, cut..n_layers], "{path:?}");
         assert!(logits(&mut split) == expected, "{path:?} split in front of layer {cut}");
+    }
+    if n_layers > 2 {
+        let mut split = load_onto(path, &[None, Some(1), Some(1)]);
+        let (a, b) = (n_layers - 2, n_layers - 1);
+        assert_eq!(layers(&split), [0..a, a..b, b..n_layers], "{path:?}");
+        assert!(logits(&mut split) == expected, "{path:?} on three devices");
     }
 }
 
@@ -184,8 +195,8 @@ fn a_device_that_refuses_its_part_is_an_error() {
 
     let cpu = CpuBackend::new(Some(1), None).unwrap();
     let load = |last_layers| {
-        let split = LayerSplit { first: &cpu, last: &Refuses, last_layers };
-        let model = Model::load_split(&tiny("llama"), split, &LoadOptions::default());
+        let split = [DeviceLayers::rest(&cpu), DeviceLayers::at_most(&Refuses, last_layers)];
+        let model = Model::load_onto(&tiny("llama"), &split, &LoadOptions::default());
         model.map(|model| model.backend().to_owned()).map_err(|error| error.to_string())
     };
     assert!(load(0).unwrap().starts_with("cpu "));

@@ -11,7 +11,7 @@ use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::backend::wgpu::WgpuBackend;
 use realizar_runtime::backend::{Arithmetic, Backend, Role};
 use realizar_runtime::device::{self, DeviceChoice, DeviceOptions};
-use realizar_runtime::{Chunk, DeviceFault, Error, LayerSplit, LoadOptions, Model, Outputs};
+use realizar_runtime::{Chunk, DeviceFault, DeviceLayers, Error, LoadOptions, Model, Outputs};
 use serde_json::Value;
 use std::path::Path;
 
@@ -87,8 +87,8 @@ fn a_model_runs_on_cpu_and_gpu_by_layer() {
         for name in ["llama", "gemma3_text", "gpt2", "olmo"] {
             let golden = Golden::read(&tiny(name));
             for (first, last) in [(&cpu as &dyn Backend, &*gpu), (&*gpu, &cpu)] {
-                let split = LayerSplit { first, last, last_layers: 1 };
-                let model = Model::load_split(&tiny(name), split, &options);
+                let split = [DeviceLayers::rest(first), DeviceLayers::at_most(last, 1)];
+                let model = Model::load_onto(&tiny(name), &split, &options);
                 let mut model = model.unwrap();
                 assert_eq!(model.placement().parts.len(), 2, "{name}");
                 let case = format!("{name} on {}", model.backend());
@@ -109,8 +109,9 @@ fn layers_are_loaded_onto_the_first_gpu_by_its_name() {
     let devices = DeviceOptions { n_threads: Some(2), ..DeviceOptions::default() };
     let path = tiny("llama");
     let golden = Golden::read(&path);
-    let load =
-        |choice, gpu_layers| device::load(&path, &choice, gpu_layers, &devices, &options).unwrap();
+    let load = |choice: DeviceChoice, gpu_layers| {
+        device::load(&path, &choice.into(), gpu_layers, &devices, &options).unwrap()
+    };
     let device::Loaded { model: mut on_cpu, .. } = load(DeviceChoice::Cpu, None);
     let n_layers = on_cpu.config().layers.len();
     let expected = on_cpu.logits(&golden.ids, &golden.positions, 256).unwrap();

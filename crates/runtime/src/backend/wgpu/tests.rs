@@ -8,7 +8,7 @@ mod tiny;
 use super::*;
 use crate::backend::Arithmetic;
 use crate::backend::cpu::CpuBackend;
-use crate::{LayerSplit, LoadOptions, Model, ModelOutput};
+use crate::{DeviceLayers, LoadOptions, Model, ModelOutput};
 use realizar_kernels_wgpu::Adapter;
 use realizar_quant::BlockType;
 use std::path::Path;
@@ -103,9 +103,9 @@ fn memory_is_what_loading_takes() {
             }
             // A layer on the GPU, the rest on the CPU, and the other way around.
             let options = &all_options[0];
-            let split = |first, last| LayerSplit { first, last, last_layers: 1 };
-            check(path, options, Model::load_split(path, split(&cpu, &spy), options));
-            check(path, options, Model::load_split(path, split(&spy, &cpu), options));
+            let split = |first, last| [DeviceLayers::rest(first), DeviceLayers::at_most(last, 1)];
+            check(path, options, Model::load_onto(path, &split(&cpu, &spy), options));
+            check(path, options, Model::load_onto(path, &split(&spy, &cpu), options));
         }
     }
 }

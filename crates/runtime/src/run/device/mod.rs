@@ -4,73 +4,19 @@
 //! falls back to the processor, with a warning where a GPU was there. What each
 //! device does with a plan is the matter of its backend.
 
+mod choice;
 mod list;
 mod machine;
 
+pub use choice::{DeviceChoice, DeviceList};
 pub use list::{DeviceInfo, Devices, devices, devices_in_hardware};
 pub use machine::{CacheInfo, Cores, HugePagesInfo, Machine, Memory, NodeInfo, Tiers, machine};
 
-use super::{LayerSplit, LoadOptions, Model};
+use super::{DeviceLayers, LoadOptions, Model};
 use crate::Error;
 use crate::backend::cpu::{Affinity, CpuBackend};
 use crate::backend::{Backend, MemoryUse};
-use std::fmt;
 use std::path::Path;
-use std::str::FromStr;
-
-/// A device as people choose it: `auto`, `cpu`, `wgpu`, `wgpu:1`, `cuda`, `cuda:0`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum DeviceChoice {
-    /// The first hardware GPU that can run the model, else the processor.
-    #[default]
-    Auto,
-    /// The processor.
-    Cpu,
-    /// A GPU by Vulkan, Metal or DX12: the one of this index in [`devices`], or
-    /// the first, be it a driver in software.
-    Wgpu(Option<usize>),
-    /// A GPU by CUDA.
-    Cuda(Option<usize>),
-}
-
-impl fmt::Display for DeviceChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, index) = match self {
-            Self::Auto => ("auto", None),
-            Self::Cpu => ("cpu", None),
-            Self::Wgpu(index) => ("wgpu", *index),
-            Self::Cuda(index) => ("cuda", *index),
-        };
-        match index {
-            Some(index) => write!(f, "{name}:{index}"),
-            None => f.write_str(name),
-        }
-    }
-}
-
-impl FromStr for DeviceChoice {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let parsed = match text.split_once(':') {
-            None => match text {
-                "auto" => Some(Self::Auto),
-                "cpu" => Some(Self::Cpu),
-                "wgpu" => Some(Self::Wgpu(None)),
-                "cuda" => Some(Self::Cuda(None)),
-                _ => None,
-            },
-            Some((name, index)) => match (name, index.parse::<u32>()) {
-                ("wgpu", Ok(index)) => Some(Self::Wgpu(Some(index as usize))),
-                ("cuda", Ok(index)) => Some(Self::Cuda(Some(index as usize))),
-                _ => None,
-            },
-        };
-        parsed.ok_or_else(|| {
-            refused(format!("`{text}` is none of auto, cpu, wgpu, wgpu:N, cuda and cuda:N"))
-        })
-    }
-}
 
 /// How devices are used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -111,60 +57,36 @@ pub fn open(choice: &DeviceChoice, options: &DeviceOptions) -> Result<Box<dyn Ba
     }
 }
 
-/// Loads the model at `path` onto the device of `choice`; with `gpu_layers`, the
-/// last layers of that number and the head onto it and the rest onto the
-/// processor.
+/// Loads the model at `path` onto the devices of a list; with `gpu_layers`, the last layers of
+/// that number and the head onto the device of the list, a GPU, and the rest onto the processor.
 ///
 /// # Errors
-/// As [`open`] and [`Model::load`]. A GPU that `auto` chose and that cannot run
+/// As [`open`] and [`Model::load_onto`]. A GPU that `auto` chose and that cannot run
 /// or hold the model is not an error: the processor takes the model. There is no
 /// such way out with `gpu_layers`. An option of the GPU is an error where the
-/// processor is the only choice.
+/// processor is the only choice, and `gpu_layers` where the list has several devices.
 pub fn load(
     path: &Path,
-    choice: &DeviceChoice,
+    list: &DeviceList,
     gpu_layers: Option<usize>,
     options: &DeviceOptions,
     load_options: &LoadOptions,
 ) -> Result<Loaded, Error> {
-    // Checked also where the processor has nothing to do.
-    let cpu = cpu(options)?;
-    let device = match choice {
-        DeviceChoice::Auto => list::auto(),
-        named => *named,
-    };
-    if device == DeviceChoice::Cpu {
-        let needs_gpu = [("gpu-layers", gpu_layers.is_some()), ("gpu-plain", options.gpu_plain)];
-        if let Some((option, _)) = needs_gpu.into_iter().find(|(_, is_set)| *is_set) {
-            return Err(without_gpu(option, choice));
-        }
+    let opened = Opened::new(list, gpu_layers, options)?;
+    let mut loaded = opened.with(|devices| Model::load_onto(path, devices, load_options));
+    if let Some(error) = &opened.replaced {
+        tracing::warn!("the CPU takes over from {}: {error}", list::auto());
     }
-    let on_cpu = || -> Result<Loaded, Error> {
-        let model = Model::load(path, &cpu, load_options)?;
-        Ok(Loaded { model, n_threads: Some(cpu.n_threads()) })
-    };
-    let on_gpu = || -> Result<Loaded, Error> {
-        let gpu = open(&device, options)?;
-        Ok(Loaded { model: Model::load(path, &*gpu, load_options)?, n_threads: None })
-    };
-    if let Some(n_layers) = gpu_layers {
-        let gpu = open(&device, options)?;
-        let split = LayerSplit { first: &cpu, last: &*gpu, last_layers: n_layers };
-        let model = Model::load_split(path, split, load_options)?;
-        // With as many layers as it has, all of the model is on the GPU.
-        let is_on_cpu = model.placement().parts.iter().any(|part| part.backend == cpu.name());
-        return Ok(Loaded { model, n_threads: is_on_cpu.then(|| cpu.n_threads()) });
+    if let (Err(error), true) = (&loaded, opened.is_replaceable)
+        && is_of_device(error)
+    {
+        tracing::warn!("the CPU takes over from {}: {error}", list::auto());
+        loaded = Model::load(path, &opened.cpu, load_options);
     }
-    if device == DeviceChoice::Cpu {
-        return on_cpu();
-    }
-    match on_gpu() {
-        Err(error) if *choice == DeviceChoice::Auto && is_of_device(&error) => {
-            tracing::warn!("the CPU takes over from {device}: {error}");
-            on_cpu()
-        }
-        loaded => loaded,
-    }
+    let model = loaded?;
+    // A device that is left without a layer is not used.
+    let is_on_cpu = model.placement().parts.iter().any(|part| part.backend == opened.cpu.name());
+    Ok(Loaded { model, n_threads: is_on_cpu.then(|| opened.cpu.n_threads()) })
 }
 
 /// The memory that [`load`] would take for the same. Where `auto` chose a GPU, it is that of the
@@ -174,33 +96,96 @@ pub fn load(
 /// As [`open`] and [`Model::memory_needed`].
 pub fn memory_needed(
     path: &Path,
-    choice: &DeviceChoice,
+    list: &DeviceList,
     gpu_layers: Option<usize>,
     options: &DeviceOptions,
     load_options: &LoadOptions,
 ) -> Result<MemoryUse, Error> {
-    let cpu = cpu(options)?;
-    let device = match choice {
-        DeviceChoice::Auto => list::auto(),
-        named => *named,
-    };
-    let on_cpu = || Model::memory_needed(path, LayerSplit::whole(&cpu), load_options);
-    if device == DeviceChoice::Cpu {
-        return on_cpu();
-    }
-    match open(&device, options) {
-        Ok(gpu) => {
-            let last_layers = gpu_layers.unwrap_or(usize::MAX);
-            let split = LayerSplit { first: &cpu, last: &*gpu, last_layers };
-            Model::memory_needed(path, split, load_options)
+    let opened = Opened::new(list, gpu_layers, options)?;
+    opened.with(|devices| Model::memory_needed(path, devices, load_options))
+}
+
+/// A device of a list.
+struct OpenedDevice {
+    /// `None` is the processor.
+    gpu: Option<Box<dyn Backend>>,
+    /// The most layers that it takes.
+    n_layers: Option<usize>,
+}
+
+/// The devices of a list.
+struct Opened {
+    cpu: CpuBackend,
+    /// In the order of the layers.
+    devices: Vec<OpenedDevice>,
+    /// Whether `auto` chose a GPU for the whole model, so that the processor may take its place.
+    is_replaceable: bool,
+    /// Why the processor has already taken its place.
+    replaced: Option<Error>,
+}
+
+impl Opened {
+    fn new(
+        list: &DeviceList,
+        gpu_layers: Option<usize>,
+        options: &DeviceOptions,
+    ) -> Result<Self, Error> {
+        // Checked also where the processor has nothing to do.
+        let cpu = cpu(options)?;
+        let listed = match (list.whole(), gpu_layers) {
+            (None, None) => list.devices().to_vec(),
+            (None, Some(_)) => {
+                let reason = "--device names the devices and their layers".to_owned();
+                return Err(Error::Option { option: "gpu-layers", reason });
+            }
+            (Some(choice), _) => {
+                let device = if choice == DeviceChoice::Auto { list::auto() } else { choice };
+                let needs_gpu =
+                    [("gpu-layers", gpu_layers.is_some()), ("gpu-plain", options.gpu_plain)];
+                let needs_gpu = needs_gpu.into_iter().find(|(_, is_set)| *is_set);
+                if let (DeviceChoice::Cpu, Some((option, _))) = (device, needs_gpu) {
+                    return Err(without_gpu(option, choice));
+                }
+                match gpu_layers {
+                    None => vec![(device, None)],
+                    Some(_) => vec![(DeviceChoice::Cpu, None), (device, gpu_layers)],
+                }
+            }
+        };
+        let may_replace = list.whole() == Some(DeviceChoice::Auto) && gpu_layers.is_none();
+        let mut devices = Vec::new();
+        let (mut is_replaceable, mut replaced) = (false, None);
+        for (device, n_layers) in listed {
+            let gpu = match device {
+                DeviceChoice::Cpu => None,
+                device => match open(&device, options) {
+                    Ok(gpu) => {
+                        is_replaceable = may_replace;
+                        Some(gpu)
+                    }
+                    Err(error) if may_replace && is_of_device(&error) => {
+                        replaced = Some(error);
+                        None
+                    }
+                    Err(error) => return Err(error),
+                },
+            };
+            devices.push(OpenedDevice { gpu, n_layers });
         }
-        Err(error) if *choice == DeviceChoice::Auto && is_of_device(&error) => on_cpu(),
-        Err(error) => Err(error),
+        Ok(Self { cpu, devices, is_replaceable, replaced })
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&[DeviceLayers<'_>]) -> T) -> T {
+        let devices = self.devices.iter().map(|OpenedDevice { gpu, n_layers }| {
+            let backend = gpu.as_deref().unwrap_or(&self.cpu);
+            DeviceLayers { backend, n_layers: *n_layers }
+        });
+        work(&devices.collect::<Vec<_>>())
     }
 }
 
 /// That an option needs a GPU and `choice` is the processor.
-fn without_gpu(option: &'static str, choice: &DeviceChoice) -> Error {
+fn without_gpu(option: &'static str, choice: DeviceChoice) -> Error {
     let reason = match choice {
         DeviceChoice::Auto => "no hardware GPU was found",
         _ => "the device is the CPU; name a GPU with --device",
@@ -244,27 +229,6 @@ mod tests {
     use crate::error::DeviceFault;
 
     #[test]
-    fn devices_are_written_as_they_are_read() {
-        for (text, choice) in [
-            ("auto", DeviceChoice::Auto),
-            ("cpu", DeviceChoice::Cpu),
-            ("wgpu", DeviceChoice::Wgpu(None)),
-            ("wgpu:0", DeviceChoice::Wgpu(Some(0))),
-            ("wgpu:12", DeviceChoice::Wgpu(Some(12))),
-            ("cuda", DeviceChoice::Cuda(None)),
-            ("cuda:3", DeviceChoice::Cuda(Some(3))),
-        ] {
-            assert_eq!(text.parse::<DeviceChoice>().expect(text), choice);
-            assert_eq!(choice.to_string(), text);
-        }
-        for text in ["", "gpu", "CPU", "cpu:0", "auto:1", "wgpu:", "wgpu:-1", "wgpu:x", "wgpu:1:2"]
-        {
-            let error = text.parse::<DeviceChoice>().expect_err(text).to_string();
-            assert!(error.starts_with(&format!("device: `{text}` is none of auto")), "{error}");
-        }
-    }
-
-    #[test]
     fn the_processor_opens_with_its_options() {
         let options = DeviceOptions { n_threads: Some(1), ..DeviceOptions::default() };
         let cpu = open(&DeviceChoice::Cpu, &options).expect("the processor");
@@ -297,7 +261,9 @@ mod tests {
             ("gpu-layers", Some(1), plain),
         ];
         for (option, gpu_layers, options) in cases {
-            let load = |choice| load(path, &choice, gpu_layers, &options, &LoadOptions::default());
+            let load = |choice: DeviceChoice| {
+                load(path, &choice.into(), gpu_layers, &options, &LoadOptions::default())
+            };
             let error = load(DeviceChoice::Cpu).expect_err("no GPU").to_string();
             assert_eq!(error, format!("{option}: the device is the CPU; name a GPU with --device"));
             if devices().auto == "cpu" {
@@ -308,7 +274,8 @@ mod tests {
         // On a GPU only the model is at fault.
         if devices().auto != "cpu" {
             let options = DeviceOptions { gpu_plain: true, ..DeviceOptions::default() };
-            let load = load(path, &DeviceChoice::Auto, None, &options, &LoadOptions::default());
+            let list = DeviceChoice::Auto.into();
+            let load = load(path, &list, None, &options, &LoadOptions::default());
             let error = load.expect_err("no model").to_string();
             assert!(error.contains("no-such-model"), "{error}");
         }

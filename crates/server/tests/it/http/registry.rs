@@ -2,7 +2,7 @@
 
 use super::common::{self, Answer, Stream, TestServer};
 use realizar_runtime::engine::{Engine, EngineOptions};
-use realizar_runtime::{ByteSize, LayerSplit, LoadOptions, MemoryUse, Model, ModelOutput};
+use realizar_runtime::{ByteSize, DeviceLayers, LoadOptions, MemoryUse, Model, ModelOutput};
 use realizar_server::{ModelLoader, ModelSpec, Models, ModelsConfig, ServedModel, ServerConfig};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -54,7 +54,7 @@ impl Stage {
     /// What one model takes.
     fn bytes(&self) -> usize {
         let (path, cpu) = (self.dir.path().join("tiny.gguf"), common::cpu());
-        let needed = Model::memory_needed(&path, LayerSplit::whole(&cpu), &Self::options());
+        let needed = Model::memory_needed(&path, &[DeviceLayers::rest(&cpu)], &Self::options());
         needed.expect("a sound file").total()
     }
 
