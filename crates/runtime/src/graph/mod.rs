@@ -1,8 +1,8 @@
 //! The graph of a forward pass: what is computed, not how or where.
 //!
-//! A graph is recorded once per loaded model by [`GraphBuilder`], rewritten by
-//! the fusions a backend asks for ([`fuse`]), laid out in memory by
-//! [`plan`] and then run for every batch. Every value is a matrix of f32
+//! A graph is recorded once per loaded model by [`GraphBuilder`], relieved of rows that
+//! nobody reads ([`select_early`]), rewritten by the fusions a backend asks for ([`fuse`]),
+//! laid out in memory by [`plan`] and then run for every batch. Every value is a matrix of f32
 //! with a fixed number of columns; its rows are the tokens of the batch, or the
 //! rows whose output is wanted.
 
@@ -11,12 +11,14 @@ mod builder;
 mod fuse;
 pub mod plan;
 mod print;
+mod select;
 mod split;
 pub mod weights;
 
 pub use body::body;
 pub use builder::{AttentionSpec, DeltaNetSpec, GraphBuilder};
 pub use fuse::{Fusions, fuse};
+pub use select::select_early;
 pub use split::{Part, split};
 
 use realizar_kvcache::GroupSpec;

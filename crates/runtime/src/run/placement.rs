@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::backend::Backend;
 use crate::graph::weights::Weights;
-use crate::graph::{Graph, fuse, split};
+use crate::graph::{Graph, fuse, select_early, split};
 use std::fmt;
 use std::ops::Range;
 
@@ -130,7 +130,7 @@ pub(crate) fn place<'a>(
             (graph, weights) = (after.graph.clone(), after.weights_of(&part.1));
             part = (before.graph.clone(), before.weights_of(&part.1));
         }
-        let graph = fuse(part.0, backend.fusions());
+        let graph = fuse(select_early(part.0), backend.fusions());
         parts.push((*backend, PlacedPart { backend: backend.name(), layers, graph }, part.1));
     }
     Ok(parts)
