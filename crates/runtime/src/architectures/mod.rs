@@ -118,8 +118,10 @@ pub(crate) fn config(checkpoint: &Checkpoint) -> Result<Config, Error> {
             settings.check_unread(&asked)?;
             config
         }
-        Checkpoint::Hf { settings, .. } => {
-            if let Some(q) = settings.opt_object("quantization_config")? {
+        Checkpoint::Hf { settings, quantized, .. } => {
+            if quantized.is_none()
+                && let Some(q) = settings.opt_object("quantization_config")?
+            {
                 let method = q.opt_str("quant_method")?.unwrap_or("unnamed");
                 return Err(settings.unsupported(format!("quantization method `{method}`")));
             }

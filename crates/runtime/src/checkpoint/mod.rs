@@ -4,6 +4,7 @@
 //! and in the name tables (`names.rs`); an architecture sees settings and weights.
 
 mod gguf_settings;
+mod gptq;
 mod hf_settings;
 mod multimodal;
 pub(crate) mod names;
@@ -11,6 +12,7 @@ mod pooling;
 mod unread;
 
 pub use gguf_settings::GgufSettings;
+pub use gptq::Gptq;
 pub use hf_settings::HfSettings;
 pub use pooling::Pooling;
 pub(crate) use unread::Asked;
@@ -30,6 +32,8 @@ pub enum Checkpoint {
         settings: HfSettings,
         /// The tensors.
         tensors: SafeTensors,
+        /// How its linears are quantized, if they are.
+        quantized: Option<Gptq>,
     },
 }
 
@@ -43,7 +47,9 @@ impl Checkpoint {
         if path.is_dir() {
             if path.join("config.json").is_file() {
                 let settings = HfSettings::open(&path.join("config.json"))?.of_text()?;
-                return Ok(Self::Hf { settings, tensors: SafeTensors::open(path)? });
+                let tensors = SafeTensors::open(path)?;
+                let quantized = Gptq::open(&settings, &tensors)?;
+                return Ok(Self::Hf { settings, tensors, quantized });
             }
             return Ok(Self::Gguf(Gguf::open(only_gguf_in(path)?)?));
         }
@@ -95,21 +101,33 @@ impl Checkpoint {
     pub fn tensor(&self, name: &str) -> Option<Tensor> {
         match self {
             Self::Gguf(gguf) => gguf.tensor(name),
-            Self::Hf { settings, tensors } => tensors.tensor(name).or_else(|| {
-                let mut names = multimodal::names_of_text(name);
-                names.find_map(|name| tensors.tensor(&name).filter(|_| settings.is_of_text()))
-            }),
+            Self::Hf { settings, tensors, quantized } => {
+                let find = |name: &str| {
+                    let made = || quantized.as_ref()?.weight(tensors, name);
+                    tensors.tensor(name).or_else(made)
+                };
+                find(name).or_else(|| {
+                    let mut names =
+                        multimodal::names_of_text(name).filter(|_| settings.is_of_text());
+                    names.find_map(|name| find(&name))
+                })
+            }
         }
     }
 
-    /// The names of all tensors, in file order; of a model that reads more than text, those of
+    /// The names of all tensors, in file order, behind them those of weights that are made of
+    /// several; of a model that reads more than text, those of
     /// the text model.
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
-        let (infos, is_part) = match self {
-            Self::Gguf(gguf) => (gguf.tensors(), false),
-            Self::Hf { settings, tensors } => (tensors.tensors(), settings.is_of_text()),
+        let (infos, is_part, quantized) = match self {
+            Self::Gguf(gguf) => (gguf.tensors(), false, None),
+            Self::Hf { settings, tensors, quantized } => {
+                (tensors.tensors(), settings.is_of_text(), quantized.as_ref())
+            }
         };
-        let names = infos.iter().map(|info| info.name.as_str());
+        let stored = infos.iter().map(|info| info.name.as_str());
+        let stored = stored.filter(move |name| !quantized.is_some_and(|it| it.is_part(name)));
+        let names = stored.chain(quantized.into_iter().flat_map(Gptq::weights));
         names.filter(move |name| !is_part || multimodal::is_text(name))
     }
 }
