@@ -5,7 +5,8 @@ use realizar_quant::{BlockType, dequantize};
 use crate::elementwise::{row_grain, scale_piece};
 use crate::{Error, RowsMut, Team, Tier};
 
-/// Row `i` of `out` becomes row `ids[i]` of the table, times `scale`.
+/// Row `i` of `out` becomes row `ids[i]` of the table, times `scale`. A row whose id is `u32::MAX`
+/// stays as it is.
 ///
 /// # Errors
 /// If a row of `out.n_cols()` elements is not a whole number of blocks.
@@ -25,10 +26,13 @@ pub fn embed(
     let row_bytes = ty.row_bytes(out.n_cols())?;
     let vocab_size = table.len().checked_div(row_bytes).unwrap_or(usize::MAX);
     for &id in ids {
-        assert!((id as usize) < vocab_size, "token {id} of {vocab_size}");
+        assert!((id as usize) < vocab_size || id == u32::MAX, "token {id} of {vocab_size}");
     }
     let grain = row_grain(out.n_cols());
     team.for_each_row_mut(out, grain, |i, out, _thread| {
+        if ids[i] == u32::MAX {
+            return;
+        }
         let row = &table[ids[i] as usize * row_bytes..][..row_bytes];
         dequantize(ty, row, out).expect("the row has the bytes of its elements");
         if scale != 1.0 {

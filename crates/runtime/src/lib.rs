@@ -71,7 +71,7 @@ pub use backend::{Fingerprint, MemoryUse, PackedCache, PackedFiles, metrics};
 
 pub mod run;
 pub use run::{Chunk, DEFAULT_MAX_SEQ_LEN, DeviceLayers, LoadOptions, Model, OutputRows, Outputs};
-pub use run::{PlacedPart, Placement, Runner, SeqId, device};
+pub use run::{Embeddings, PlacedPart, Placement, Prompt, Rows, Runner, SeqId, device};
 
 pub mod generate;
 pub use generate::{EmbedParams, Event, FinishReason, GenerateParams, Generation, Session};

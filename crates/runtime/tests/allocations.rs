@@ -91,7 +91,7 @@ fn steps_allocate_nothing(backend: &CpuBackend) {
         let seq = runner.new_sequence();
         let tokens: Vec<u32> = (3..35).collect();
         let mut step = |tokens: &[u32], role| {
-            let step = Chunk { seq: &seq, tokens, role, outputs: Outputs::Last };
+            let step = Chunk { seq: &seq, rows: tokens.into(), role, outputs: Outputs::Last };
             let before = N_ALLOCATIONS.load(Ordering::Relaxed);
             let best = runner.step(&[step]).unwrap().row(0, 0)[0];
             assert!(best.is_finite());
@@ -231,7 +231,8 @@ fn engines_allocate_what_they_hand_out() {
             .map(|i| {
                 // With draft tokens all have one text, so that none ends before the first.
                 let salt = if options.lookup_tokens + usize::from(is_drafted) > 0 { 0 } else { i };
-                let prompt = (0..70).map(|pos| 3 + (pos * 7 + pos / 66 * salt) % 200).collect();
+                let prompt: Vec<u32> =
+                    (0..70).map(|pos| 3 + (pos * 7 + pos / 66 * salt) % 200).collect();
                 let request = Request::new(prompt, params.clone());
                 let sender = sender.clone();
                 let at_end = move || sender.send(()).unwrap();

@@ -96,7 +96,8 @@ pub(crate) async fn embed(
             if pending.len() == AT_ONCE {
                 vectors.extend(next(model, &mut pending).await?);
             }
-            let request = EmbeddingRequest { prompt, params, priority: priority.unwrap_or(0) };
+            let request =
+                EmbeddingRequest { prompt: prompt.into(), params, priority: priority.unwrap_or(0) };
             loop {
                 match submit(model, request.clone()) {
                     Ok(submitted) => {

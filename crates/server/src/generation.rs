@@ -127,7 +127,7 @@ impl Job {
         });
         for (p, prompt) in self.prompts.into_iter().enumerate() {
             let request = Request {
-                prompt,
+                prompt: prompt.into(),
                 params: self.params.clone(),
                 n,
                 priority: self.priority,

@@ -15,8 +15,10 @@ pub enum Role {
 /// the rows of a sequence are neighbours.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// The token of each row.
+    /// The token of each row; of a row that is embedded, `u32::MAX`.
     pub tokens: Vec<u32>, // [n_rows]
+    /// The rows that are embedded, in their order.
+    pub embedded: Vec<f32>, // [n_embedded, dim]
     /// Its position in its sequence.
     pub positions: Vec<u32>, // [n_rows]
     /// The first rows, of this number, are generated tokens.
@@ -73,6 +75,7 @@ impl Batch {
     pub fn with_capacity(max_rows: usize, n_groups: usize) -> Self {
         Self {
             tokens: Vec::with_capacity(max_rows),
+            embedded: Vec::new(),
             positions: Vec::with_capacity(max_rows),
             outputs: Vec::with_capacity(max_rows),
             seqs: Vec::with_capacity(max_rows),
@@ -81,6 +84,13 @@ impl Batch {
             state_writes: Vec::with_capacity(max_rows),
             n_generated: 0,
         }
+    }
+
+    /// The rows that are embedded, each with its index and its embedding of `dim` elements.
+    pub fn embedded_rows(&self, dim: usize) -> impl Iterator<Item = (usize, &[f32])> {
+        let rows = (0..self.n_rows()).filter(|&row| self.tokens[row] == u32::MAX);
+        let count = if self.embedded.is_empty() { 0 } else { usize::MAX };
+        rows.take(count).zip(self.embedded.chunks_exact(dim))
     }
 
     /// Rows.
@@ -96,6 +106,7 @@ impl Batch {
     /// Empties the batch and keeps its room.
     pub fn clear(&mut self) {
         self.tokens.clear();
+        self.embedded.clear();
         self.positions.clear();
         self.outputs.clear();
         self.seqs.clear();

@@ -54,7 +54,9 @@ impl Draft {
         ready.clear();
         for (i, run) in runs.iter_mut().enumerate() {
             run.guesses.clear();
-            if run.seq.is_some() && run.done + 1 == run.n_known() && ready.len() < limit {
+            let is_text = !run.prompt.has_embeddings();
+            if is_text && run.seq.is_some() && run.done + 1 == run.n_known() && ready.len() < limit
+            {
                 run.guesses.reserve(self.n_guesses.min(limit));
                 ready.push(i);
             }
@@ -109,7 +111,7 @@ impl Draft {
             read: Vec::with_capacity(room),
             todo: Vec::with_capacity(room),
         });
-        let known = || run.prompt.iter().chain(run.generated());
+        let known = || run.prompt.rows().ids().iter().chain(run.generated());
         let common = text.read.iter().zip(known()).take_while(|(a, b)| a == b).count();
         let kept = runner.truncate(&text.seq, common.min(run.n_known() - 1));
         text.read.truncate(kept);
@@ -127,7 +129,7 @@ impl Draft {
         let last = text.todo.len() - 1;
         for tokens in text.todo[..last].chunks(runner.limits().tokens) {
             let (role, outputs) = (Role::Prompt, Outputs::None);
-            match runner.step(&[Chunk { seq: &text.seq, tokens, role, outputs }]) {
+            match runner.step(&[Chunk { seq: &text.seq, rows: tokens.into(), role, outputs }]) {
                 Ok(_) => text.read.extend_from_slice(tokens),
                 Err(Error::Kv(_)) => return Ok(false),
                 Err(error) => return Err(error),
@@ -144,7 +146,7 @@ impl Draft {
         let of_texts = &*texts;
         let chunk = |&i: &usize| {
             let Text { seq, todo, .. } = &of_texts[&runs[i].key];
-            Chunk { seq, tokens: todo, role: Role::Generated, outputs: Outputs::Last }
+            Chunk { seq, rows: todo.into(), role: Role::Generated, outputs: Outputs::Last }
         };
         guesses.clear();
         match runner.step_of(ready.iter().map(chunk)) {

@@ -9,14 +9,14 @@ use crate::checkpoint::Pooling;
 use crate::generate::FinishReason;
 use crate::generate::answer::{Answer, Chosen};
 use crate::generate::embedding::Pooler;
-use crate::run::SeqId;
+use crate::run::{Prompt, SeqId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A request on its way to the engine's thread.
 pub(super) struct Submission {
-    pub(super) prompt: Vec<u32>,
+    pub(super) prompt: Prompt,
     pub(super) priority: i32,
     pub(super) work: Work,
     pub(super) sink: Sink,
@@ -172,7 +172,7 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) key: Key,
-    pub(super) prompt: Arc<[u32]>,
+    pub(super) prompt: Arc<Prompt>,
     pub(super) stage: Stage,
     /// How many likely tokens are wanted at each position of the prompt.
     pub(super) prompt_logprobs: Option<usize>,
@@ -199,7 +199,7 @@ pub(super) struct Run {
 
 impl Run {
     /// A run of a prompt of which nothing was run yet.
-    pub(super) fn new(key: Key, prompt: Arc<[u32]>, stage: Stage) -> Self {
+    pub(super) fn new(key: Key, prompt: Arc<Prompt>, stage: Stage) -> Self {
         Self {
             key,
             prompt,

@@ -56,7 +56,7 @@ use crate::checkpoint::Pooling;
 use crate::generate::answer::Answer;
 use crate::generate::check_len;
 use crate::generate::embedding::Pooler;
-use crate::run::Model;
+use crate::run::{Model, Prompt, check_rows};
 use crate::text::template::ChatTemplate;
 use crate::text::tokenizer::Tokenizer;
 use draft::Draft;
@@ -444,7 +444,7 @@ impl Engine {
 
     fn enqueue(
         &self,
-        (prompt, priority): (Vec<u32>, i32),
+        (prompt, priority): (Prompt, i32),
         work: Work,
         sink: Sink,
     ) -> Result<Ticket, SubmitError> {
@@ -473,16 +473,9 @@ impl Engine {
         Ok(Ticket { cancelled })
     }
 
-    fn check_prompt(&self, prompt: &[u32]) -> Result<(), Error> {
-        check_len(prompt, self.model.max_seq_len)?;
-        let vocab_size = self.model.vocab_size;
-        match prompt.iter().find(|&&id| id as usize >= vocab_size) {
-            None => Ok(()),
-            Some(id) => {
-                let text = format!("token {id} is not in the vocabulary of {vocab_size}");
-                Err(Error::Request(text))
-            }
-        }
+    fn check_prompt(&self, prompt: &Prompt) -> Result<(), Error> {
+        check_len(prompt.len(), self.model.max_seq_len)?;
+        check_rows(prompt.rows(), self.model.vocab_size, self.model.config.dim)
     }
 
     /// Makes the answers' states, which finds what is wrong with the parameters.
@@ -495,12 +488,17 @@ impl Engine {
             let text = format!("{n} answers are not from 1 to {most}, the most at once");
             return Err(Error::Request(text));
         }
+        if request.prompt_logprobs.is_some() && request.prompt.has_embeddings() {
+            let text = "rows of a prompt that are embeddings have no log-probabilities";
+            return Err(Error::Request(text.to_owned()));
+        }
+        let prompt: Vec<u32> = request.prompt.tokens().collect();
         // The last token's own row needs no room: its logits are not wanted.
         let max_tokens = self.model.max_seq_len - request.prompt.len() + 1;
         let answer = |index| {
             let tokenizer = self.model.tokenizer.clone();
             let limits = (index, max_tokens);
-            Answer::new(tokenizer, &request.params, &request.prompt, limits, vocab_size)
+            Answer::new(tokenizer, &request.params, &prompt, limits, vocab_size)
         };
         (0..request.n).map(answer).collect()
     }

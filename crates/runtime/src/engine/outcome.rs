@@ -78,7 +78,7 @@ impl Reader<'_> {
         let is_done = run.done == run.prompt.len();
         let Stage::Prompt { answers, logprobs } = &mut run.stage else { return Ok(()) };
         if let Some(k) = run.prompt_logprobs {
-            let followers = run.prompt[ran.at + 1..].iter().take(run.chunk.len());
+            let followers = run.prompt.rows().ids()[ran.at + 1..].iter().take(run.chunk.len());
             logprobs.extend(followers.enumerate().map(|(i, &id)| {
                 let row = self.rows.row(ran.chunk, i);
                 let (softmax, top_logprobs) = self.scratch.logprobs(row, k);

@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::generate::embedding::EmbedParams;
 use crate::generate::{FinishReason, GenerateParams, StopCause, TopLogprob};
+use crate::run::Prompt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,8 +11,8 @@ use std::time::Duration;
 /// A prompt and how to go on from it.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Tokens of the prompt; at least one.
-    pub prompt: Vec<u32>,
+    /// The prompt; at least one row. No tokens are drafted for one with embeddings.
+    pub prompt: Prompt,
     /// How each answer is generated. Answer `i` samples with the seed plus `i`.
     pub params: GenerateParams,
     /// Answers to the one prompt, whose pages they share.
@@ -24,16 +25,16 @@ pub struct Request {
 
 impl Request {
     /// One answer to `prompt`.
-    pub fn new(prompt: Vec<u32>, params: GenerateParams) -> Self {
-        Self { prompt, params, n: 1, priority: 0, prompt_logprobs: None }
+    pub fn new(prompt: impl Into<Prompt>, params: GenerateParams) -> Self {
+        Self { prompt: prompt.into(), params, n: 1, priority: 0, prompt_logprobs: None }
     }
 }
 
 /// A text whose embedding is wanted, of a model that was loaded for embeddings.
 #[derive(Debug, Clone)]
 pub struct EmbeddingRequest {
-    /// Tokens of the text; at least one.
-    pub prompt: Vec<u32>,
+    /// The text; at least one row.
+    pub prompt: Prompt,
     /// What the embedding is to be like.
     pub params: EmbedParams,
     /// Requests with a lower value are run first.
@@ -42,8 +43,8 @@ pub struct EmbeddingRequest {
 
 impl EmbeddingRequest {
     /// The embedding of `prompt`.
-    pub fn new(prompt: Vec<u32>, params: EmbedParams) -> Self {
-        Self { prompt, params, priority: 0 }
+    pub fn new(prompt: impl Into<Prompt>, params: EmbedParams) -> Self {
+        Self { prompt: prompt.into(), params, priority: 0 }
     }
 }
 

@@ -13,7 +13,7 @@
 use super::job::{Run, Stage};
 use crate::backend::Role;
 use crate::graph::plan::RowLimits;
-use crate::run::{Runner, SeqId};
+use crate::run::{Prompt, Runner, SeqId};
 use realizar_kvcache::PAGE_LEN;
 use std::time::Duration;
 
@@ -158,7 +158,7 @@ fn start_prompts(runs: &mut [Run], runner: &mut Runner) {
         if reuses {
             // The output of the last token is wanted, unless the answer has begun already.
             let wants_last = usize::from(run.generated().is_empty());
-            run.done = runner.adopt(&seq, &run.prompt, run.prompt.len() - wants_last);
+            run.done = runner.adopt(&seq, run.prompt.rows(), run.prompt.len() - wants_last);
             run.cached = run.done;
         }
         run.seq = Some(seq);
@@ -167,10 +167,9 @@ fn start_prompts(runs: &mut [Run], runner: &mut Runner) {
 
 /// The sequence of a run that is at its prompt and will store pages that `prompt` begins with, and the
 /// tokens of these pages.
-fn ahead<'a>(other: &'a Run, prompt: &[u32]) -> Option<(&'a SeqId, usize)> {
+fn ahead<'a>(other: &'a Run, prompt: &Prompt) -> Option<(&'a SeqId, usize)> {
     let seq = other.seq.as_ref().filter(|_| other.in_prompt())?;
-    let pages = other.prompt.chunks_exact(PAGE_LEN).zip(prompt.chunks_exact(PAGE_LEN));
-    let common = pages.take_while(|(a, b)| a == b).count() * PAGE_LEN;
+    let common = other.prompt.rows().common_len(prompt.rows()) / PAGE_LEN * PAGE_LEN;
     // The last token of a prompt is run in any case.
     let stored = common.min(prompt.len() - 1) / PAGE_LEN * PAGE_LEN;
     (other.done < stored).then_some((seq, common))
@@ -218,8 +217,11 @@ fn plan_generation(
                 .min(left.outputs - n_after - 1)
                 .min(answer.remaining().saturating_sub(1))
                 .min(max_seq_len - known);
-            if run.guesses.is_empty() {
-                run.lookup.propose((&run.prompt, answer.ids()), most, &mut run.chunk);
+            if run.prompt.has_embeddings() {
+                run.guesses.clear();
+            } else if run.guesses.is_empty() {
+                let prompt = run.prompt.rows().ids();
+                run.lookup.propose((prompt, answer.ids()), most, &mut run.chunk);
             } else {
                 run.chunk.extend(run.guesses.drain(..).take(most));
             }
@@ -245,7 +247,7 @@ fn plan_prompts(
 ) {
     for &(i, mut n) in shares {
         let run = &mut runs[i];
-        let todo = &run.prompt[run.done..];
+        let todo = &run.prompt.rows().ids()[run.done..];
         let wanted = match run.prompt_rows() {
             Wanted::All => {
                 n = n.min(left.outputs);

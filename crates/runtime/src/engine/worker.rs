@@ -12,6 +12,7 @@ use super::schedule::{Planned, StepPlan, Wanted};
 use super::stats::Counters;
 use super::{CacheSink, Message, Shared};
 use crate::Error;
+use crate::backend::Role;
 use crate::base::panics;
 use crate::generate::answer::Scratch;
 use crate::run::{Chunk, Outputs, Runner};
@@ -331,7 +332,11 @@ impl Worker {
                 Wanted::All => Outputs::All,
             };
             let seq = run.seq.as_ref().expect("a run that is planned has a sequence");
-            Chunk { seq, tokens: &run.chunk, role: planned.role, outputs }
+            let rows = match planned.role {
+                Role::Prompt => run.prompt.rows().slice(run.done..run.done + run.chunk.len()),
+                Role::Generated => run.chunk.as_slice().into(),
+            };
+            Chunk { seq, rows, role: planned.role, outputs }
         };
         let result = runner.step_of(plan.planned.iter().map(chunk));
         #[cfg(test)]

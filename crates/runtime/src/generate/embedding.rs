@@ -106,7 +106,7 @@ impl Model {
         let pooling = self.pooling()?;
         let runner = self.runner();
         let mut pooler = Pooler::new(params, pooling, runner.output_width())?;
-        check_len(ids, runner.max_seq_len())?;
+        check_len(ids.len(), runner.max_seq_len())?;
         let seq = runner.new_sequence();
         let result = pool(runner, &seq, ids, &mut pooler);
         runner.remove(seq);
@@ -135,7 +135,8 @@ fn pool(runner: &mut Runner, seq: &SeqId, ids: &[u32], pooler: &mut Pooler) -> R
             Pooling::Cls if at == 0 => (Outputs::At(&[0]), 1),
             Pooling::Last | Pooling::Cls => (Outputs::None, 0),
         };
-        let rows = runner.step(&[Chunk { seq, tokens, role: Role::Prompt, outputs }])?;
+        let rows =
+            runner.step(&[Chunk { seq, rows: tokens.into(), role: Role::Prompt, outputs }])?;
         (0..n_rows).for_each(|i| pooler.add(rows.row(0, i)));
         at += tokens.len();
     }

@@ -93,8 +93,7 @@ impl Model {
 }
 
 /// The positions that a prompt leaves of `max`.
-pub(crate) fn check_len(prompt: &[u32], max: usize) -> Result<usize, Error> {
-    let n_tokens = prompt.len();
+pub(crate) fn check_len(n_tokens: usize, max: usize) -> Result<usize, Error> {
     if n_tokens == 0 {
         return Err(Error::Request("the prompt has no tokens".to_owned()));
     }
@@ -135,7 +134,7 @@ impl Session {
         let path = model.path().to_owned();
         let (tokenizer, runner) = model.parts()?;
         runner.output().require(ModelOutput::Logits)?;
-        let room = check_len(ids, runner.max_seq_len())?;
+        let room = check_len(ids.len(), runner.max_seq_len())?;
         // The last token's own row needs no room: its logits are not wanted.
         let limits = (0, room + 1);
         let mut answer = Answer::new(tokenizer.clone(), params, ids, limits, runner.vocab_size())?;
@@ -183,7 +182,8 @@ impl Session {
             }
             let last = answer.ids().len() - 1;
             let (role, outputs) = (Role::Generated, Outputs::Last);
-            let step = Chunk { seq: &self.seq, tokens: &answer.ids()[last..], role, outputs };
+            let rows = answer.ids()[last..].into();
+            let step = Chunk { seq: &self.seq, rows, role, outputs };
             logits.copy_from_slice(runner.step(&[step])?.row(0, 0));
         }
         out.tail = answer.tail(out.finish_reason);
@@ -213,7 +213,7 @@ impl Session {
         // The last token is run in any case: its logits are wanted.
         let mut cached = runner.truncate(&self.seq, common.min(ids.len() - 1));
         if cached == 0 {
-            cached = runner.adopt(&self.seq, ids, ids.len() - 1);
+            cached = runner.adopt(&self.seq, ids.into(), ids.len() - 1);
         } else {
             runner.expect_prompt(&self.seq, ids.len());
         }
@@ -223,7 +223,8 @@ impl Session {
         for tokens in ids[cached..].chunks(chunk) {
             let last = self.prompt.len() + tokens.len() == ids.len();
             let outputs = if last { Outputs::Last } else { Outputs::None };
-            let step = Chunk { seq: &self.seq, tokens, role: Role::Prompt, outputs };
+            let rows = tokens.into();
+            let step = Chunk { seq: &self.seq, rows, role: Role::Prompt, outputs };
             let rows = runner.step(&[step])?;
             if last {
                 logits.copy_from_slice(rows.row(0, 0));

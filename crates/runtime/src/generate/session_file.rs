@@ -54,7 +54,7 @@ impl Session {
         let (seq, prompt) = self.parts();
         let mut len = runner.truncate(seq, prompt.len());
         if len == 0 {
-            len = runner.adopt(seq, prompt, prompt.len());
+            len = runner.adopt(seq, (&*prompt).into(), prompt.len());
         }
         prompt.truncate(len);
         let Saved { first_pages, mut pages, state } = runner.save(seq)?;

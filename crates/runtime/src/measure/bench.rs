@@ -110,7 +110,7 @@ fn prompt(runner: &mut Runner, seqs: &[SeqId], positions: Range<usize>) -> Resul
             let (tokens, after) = rest.split_at(rest.len().min(limit - n_tokens));
             rest = after;
             let outputs = if rest.is_empty() { Outputs::Last } else { Outputs::None };
-            step.push(Chunk { seq, tokens, role: Role::Prompt, outputs });
+            step.push(Chunk { seq, rows: tokens.into(), role: Role::Prompt, outputs });
             n_tokens += tokens.len();
             if n_tokens == limit {
                 runner.step(&step)?;
@@ -132,7 +132,7 @@ fn generate(runner: &mut Runner, seqs: &[SeqId], positions: Range<usize>) -> Res
     for i in 0..positions.len() {
         let chunks = seqs.iter().zip(&texts).map(|(seq, text)| Chunk {
             seq,
-            tokens: &text[i..=i],
+            rows: text[i..=i].into(),
             role: Role::Generated,
             outputs: Outputs::Last,
         });

@@ -175,7 +175,7 @@ impl Model {
     ) -> Result<OutputRows<'_>, Error> {
         self.runner().step(&[Chunk {
             seq,
-            tokens: &tokens[step],
+            rows: tokens[step].into(),
             role: scored.unwrap_or(Role::Prompt),
             outputs: if scored.is_some() { Outputs::All } else { Outputs::None },
         }])

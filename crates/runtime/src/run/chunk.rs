@@ -1,5 +1,6 @@
 //! What a step is given and gives back: chunks of sequences, and rows of output.
 
+use super::prompt::Rows;
 use super::seq_id::SeqId;
 use crate::backend::Role;
 
@@ -28,13 +29,13 @@ impl Outputs<'_> {
     }
 }
 
-/// Tokens to append to a sequence.
+/// Rows to append to a sequence.
 #[derive(Debug, Clone, Copy)]
 pub struct Chunk<'a> {
     /// The sequence.
     pub seq: &'a SeqId,
-    /// The tokens; at least one.
-    pub tokens: &'a [u32],
+    /// The rows, tokens or embeddings; at least one.
+    pub rows: Rows<'a>,
     /// What they are to their request.
     pub role: Role,
     /// Whose output is wanted.

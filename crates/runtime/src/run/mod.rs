@@ -5,12 +5,14 @@ mod chunk;
 pub mod device;
 mod model;
 mod placement;
+mod prompt;
 mod runner;
 mod seq_id;
 
 pub use chunk::{Chunk, OutputRows, Outputs};
 pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model};
 pub use placement::{DeviceLayers, PlacedPart, Placement};
+pub use prompt::{Embeddings, Prompt, Rows};
 pub use runner::Runner;
-pub(crate) use runner::Saved;
+pub(crate) use runner::{Saved, check_rows};
 pub use seq_id::SeqId;

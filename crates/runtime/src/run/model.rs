@@ -201,7 +201,7 @@ impl Model {
             executable,
             limits,
             output,
-            config.vocab_size,
+            (config.vocab_size, config.dim),
             max_seq_len,
             (&kv, n_states),
             options.prefix_cache,
@@ -399,7 +399,7 @@ impl Model {
             let at: Vec<usize> = wanted[from..to].iter().map(|pos| pos - first).collect();
             let tokens = &ids[first..end];
             let outputs = Outputs::At(&at);
-            let step = Chunk { seq: &seq, tokens, role: Role::Prompt, outputs };
+            let step = Chunk { seq: &seq, rows: tokens.into(), role: Role::Prompt, outputs };
             result = self.runner.step(&[step]).map(|logits| {
                 rows.extend((0..at.len()).map(|i| logits.row(0, i).to_vec()));
             });

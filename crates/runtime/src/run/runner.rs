@@ -4,6 +4,7 @@
 //! A runner knows tokens, positions and pages; it knows no text and no sampling.
 
 use super::chunk::{Chunk, OutputRows, Outputs};
+use super::prompt::{Rows, Source};
 use super::seq_id::{Ended, SeqId};
 use crate::Error;
 use crate::architectures::ModelOutput;
@@ -12,8 +13,7 @@ use crate::backend::{Batch, BatchSeq, Executable, Role, SeqTable};
 use crate::graph::plan::RowLimits;
 use realizar_formats::FileWatch;
 use realizar_kvcache::{
-    BlockTable, CacheEvent, KvCache, KvLayout, PageCopy, PoolStats, PrefixStats, SeqPages, Symbol,
-    Variant,
+    BlockTable, CacheEvent, KvCache, KvLayout, PageCopy, PoolStats, PrefixStats, SeqPages, Variant,
 };
 use std::sync::Arc;
 
@@ -36,6 +36,8 @@ pub struct Runner {
     output: ModelOutput,
     output_width: usize,
     vocab_size: usize,
+    /// Elements of an embedding.
+    dim: usize,
     max_seq_len: usize,
     /// What pages look like, in words.
     layout: String,
@@ -62,7 +64,7 @@ impl Runner {
         executable: Box<dyn Executable>,
         limits: RowLimits,
         (output, output_width): (ModelOutput, usize),
-        vocab_size: usize,
+        (vocab_size, dim): (usize, usize),
         max_seq_len: usize,
         (kv, n_states): (&[(KvLayout, usize)], Option<usize>),
         prefixes: bool,
@@ -84,6 +86,7 @@ impl Runner {
             output,
             output_width,
             vocab_size,
+            dim,
             max_seq_len,
             layout: kv.iter().map(|(layout, _)| layout.to_string()).collect::<Vec<_>>().join(", "),
             cache: KvCache::new(&groups, n_states, max_seq_len, prefixes),
@@ -242,9 +245,9 @@ impl Runner {
     ///
     /// # Panics
     /// If the sequence is not empty.
-    pub fn adopt(&mut self, id: &SeqId, prompt: &[u32], max_len: usize) -> usize {
+    pub fn adopt(&mut self, id: &SeqId, prompt: Rows<'_>, max_len: usize) -> usize {
         let seq = self.seqs[id.idx].as_mut().expect(LIVES);
-        let prompt: Vec<_> = prompt.iter().copied().map(Symbol::from).collect();
+        let prompt: Vec<_> = prompt.symbols().collect();
         self.cache.adopt(seq, Variant::default(), &prompt, max_len)
     }
 
@@ -382,8 +385,7 @@ impl Runner {
         };
         for chunk in chunks {
             let seq = seqs[chunk.seq.idx].as_mut().expect(LIVES);
-            let symbols = chunk.tokens.iter().copied().map(Symbol::from);
-            cache.written(seq, symbols, chunk.role == Role::Prompt);
+            cache.written(seq, chunk.rows.symbols(), chunk.role == Role::Prompt);
         }
         Ok(OutputRows { values, width: self.output_width, first_rows: &self.first_rows })
     }
@@ -393,8 +395,8 @@ impl Runner {
         let request = |text: &str| Err(Error::Request(text.to_owned()));
         self.n_steps += 1;
         for chunk in chunks {
-            if chunk.tokens.is_empty() {
-                return request("a chunk has no tokens");
+            if chunk.rows.is_empty() {
+                return request("a chunk has no rows");
             }
             if std::mem::replace(&mut self.last_steps[chunk.seq.idx], self.n_steps) == self.n_steps
             {
@@ -402,22 +404,19 @@ impl Runner {
             }
             if let Outputs::At(idx) = chunk.outputs
                 && !(idx.is_sorted_by(|a, b| a < b)
-                    && idx.last().is_none_or(|&last| last < chunk.tokens.len()))
+                    && idx.last().is_none_or(|&last| last < chunk.rows.len()))
             {
                 return request("the wanted rows of a chunk are not in it or not ascending");
             }
-            if let Some(id) = chunk.tokens.iter().find(|&&id| id as usize >= self.vocab_size) {
-                let n = self.vocab_size;
-                return Err(Error::Request(format!("token {id} is not in the vocabulary of {n}")));
-            }
-            let len = self.seq(chunk.seq).len() + chunk.tokens.len();
+            check_rows(chunk.rows, self.vocab_size, self.dim)?;
+            let len = self.seq(chunk.seq).len() + chunk.rows.len();
             if len > self.max_seq_len {
                 let n = self.max_seq_len;
                 let text = format!("{len} tokens do not fit the context of {n}");
                 return Err(Error::Request(text));
             }
-            n_tokens += chunk.tokens.len();
-            n_outputs += chunk.outputs.count(chunk.tokens.len());
+            n_tokens += chunk.rows.len();
+            n_outputs += chunk.outputs.count(chunk.rows.len());
         }
         let RowLimits { tokens, outputs } = self.limits;
         if n_tokens > tokens || n_outputs > outputs {
@@ -439,7 +438,7 @@ impl Runner {
             n_grown += 1;
             // Behind the first of the generated rows whose output is wanted are drafts, which may
             // be rejected.
-            let n = chunk.tokens.len();
+            let n = chunk.rows.len();
             let n_states = match chunk.role {
                 Role::Generated => chunk.outputs.count(n).max(1),
                 Role::Prompt => 1,
@@ -471,8 +470,10 @@ impl Runner {
         };
         for (i, chunk) in of_role(Role::Generated).chain(of_role(Role::Prompt)) {
             let seq = seqs[chunk.seq.idx].as_ref().expect(LIVES);
-            let (first_row, n_rows) = (batch.tokens.len(), chunk.tokens.len());
-            batch.tokens.extend_from_slice(chunk.tokens);
+            let (first_row, n_rows) = (batch.tokens.len(), chunk.rows.len());
+            batch.tokens.extend_from_slice(chunk.rows.ids());
+            let embedded = chunk.rows.sources().filter_map(Source::embedding);
+            embedded.for_each(|row| batch.embedded.extend_from_slice(row));
             // A context has at most 2^31 positions.
             batch.positions.extend((seq.len()..seq.len() + n_rows).map(|pos| pos as u32));
             if chunk.role == Role::Generated {
@@ -507,6 +508,25 @@ impl Runner {
             }
         }
     }
+}
+
+/// Whether rows are tokens of a vocabulary of `vocab_size` and embeddings of `dim` elements.
+///
+/// # Errors
+/// If one of them is neither.
+pub(crate) fn check_rows(rows: Rows<'_>, vocab_size: usize, dim: usize) -> Result<(), Error> {
+    let wrong = rows.sources().find(|source| match *source {
+        Source::Token(id) => id as usize >= vocab_size,
+        Source::Embedded(embeddings, _) => embeddings.dim() != dim,
+    });
+    let text = match wrong {
+        None => return Ok(()),
+        Some(Source::Token(id)) => format!("token {id} is not in the vocabulary of {vocab_size}"),
+        Some(Source::Embedded(embeddings, _)) => {
+            format!("embeddings of {} elements for a model of {dim}", embeddings.dim())
+        }
+    };
+    Err(Error::Request(text))
 }
 
 /// Takes back what [`Runner::grow`] did for `chunks`, of whose copies these were not made.

@@ -99,7 +99,7 @@ fn alone_with(
     let mut rows = Vec::new();
     let cuts = prompt.chunks(chunk).map(|c| (c, Role::Prompt));
     for (tokens, role) in cuts.chain(generated.chunks(1).map(|c| (c, Role::Generated))) {
-        let step = Chunk { seq: &seq, tokens, role, outputs: Outputs::Last };
+        let step = Chunk { seq: &seq, rows: tokens.into(), role, outputs: Outputs::Last };
         rows.push(bits(runner.step(&[step]).unwrap().row(0, 0)));
     }
     runner.remove(seq);
@@ -129,7 +129,7 @@ fn together_with(model: &mut Model, all: &[(Vec<u32>, Vec<u32>)]) -> Vec<Vec<Vec
                 _ => continue,
             };
             running.push(i);
-            chunks.push(Chunk { seq: &seqs[i], tokens, role, outputs: Outputs::Last });
+            chunks.push(Chunk { seq: &seqs[i], rows: tokens.into(), role, outputs: Outputs::Last });
         }
         let logits = runner.step(&chunks).unwrap();
         for (c, &i) in running.iter().enumerate() {
@@ -264,11 +264,15 @@ fn chunks_that_make_no_sense_are_refused_and_change_nothing() {
     let before = alone(&mut model, 0, 128);
     let runner = model.runner();
     let seq = runner.new_sequence();
-    let chunk =
-        |tokens: &'static [u32], outputs| Chunk { seq: &seq, tokens, role: Role::Prompt, outputs };
+    let chunk = |tokens: &'static [u32], outputs| Chunk {
+        seq: &seq,
+        rows: tokens.into(),
+        role: Role::Prompt,
+        outputs,
+    };
     let whole = chunk(&[3, 4], Outputs::Last);
     for (chunks, expected) in [
-        (vec![chunk(&[], Outputs::None)], "a chunk has no tokens"),
+        (vec![chunk(&[], Outputs::None)], "a chunk has no rows"),
         (vec![whole, whole], "a sequence has two chunks in one step"),
         (
             vec![chunk(&[3, 4], Outputs::At(&[2]))],

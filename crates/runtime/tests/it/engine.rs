@@ -110,7 +110,7 @@ fn check_long_contexts(backend: &dyn Backend) {
 fn who_loses_its_pages_does_not_hold_up_the_others() {
     let of_length = |len: u32, salt: u32| {
         let prompt = (0..len).map(|pos| 3 + (pos * 31 + salt * 17 + pos * pos * 7) % 200);
-        Request::new(prompt.collect(), request(0).params)
+        Request::new(prompt.collect::<Vec<_>>(), request(0).params)
     };
     let requests = [of_length(180, 1), of_length(60, 2)];
     let mut model = load("llama", LoadOptions::default());
@@ -212,7 +212,7 @@ fn who_asks_is_told_what_the_prefix_cache_has() {
     // The second prompt takes the pages of the first, which does not begin like it.
     let prompt = |salt: u32, n: u32| (0..n).map(|i| 3 + (i * 7 + salt) % 200).collect::<Vec<_>>();
     for prompt in [prompt(1, 100), prompt(2, 199)] {
-        let (_ticket, events) = submit(&engine, Request { prompt, ..request(0) });
+        let (_ticket, events) = submit(&engine, Request { prompt: prompt.into(), ..request(0) });
         collect(1, &events);
     }
     idle_stats(&engine);
@@ -283,10 +283,10 @@ fn what_cannot_be_met_is_refused_at_once() {
         let error = engine.submit(request, Box::new(|_| ())).unwrap_err();
         error.to_string()
     };
-    let with_prompt = |n: usize| Request { prompt: vec![5; n], ..request(0) };
+    let with_prompt = |n: usize| Request { prompt: vec![5; n].into(), ..request(0) };
     assert_eq!(refused(with_prompt(0)), "the prompt has no tokens");
     assert_eq!(refused(with_prompt(129)), "a prompt of 129 tokens does not fit the context of 128");
-    let outside = Request { prompt: vec![1, 9999], ..request(0) };
+    let outside = Request { prompt: vec![1, 9999].into(), ..request(0) };
     assert!(refused(outside).starts_with("token 9999 is not in the vocabulary"));
     assert_eq!(
         refused(Request { n: 3, ..request(0) }),
@@ -331,12 +331,13 @@ fn prompts_are_told_how_likely_they_were() {
             panic!("the prompt comes first, and nothing of it is cached");
         };
         let positions: Vec<usize> = (0..request.prompt.len() - 1).collect();
-        let rows = model.logits(&request.prompt, &positions, 48).unwrap();
+        let prompt: Vec<u32> = request.prompt.tokens().collect();
+        let rows = model.logits(&prompt, &positions, 48).unwrap();
         assert_eq!(logprobs.len(), rows.len());
         for (i, (got, row)) in logprobs.iter().zip(&rows).enumerate() {
             let sum: f64 = row.iter().map(|x| f64::from(*x).exp()).sum();
-            let want = f64::from(row[request.prompt[i + 1] as usize]) - sum.ln();
-            assert_eq!(got.id, request.prompt[i + 1]);
+            let want = f64::from(row[prompt[i + 1] as usize]) - sum.ln();
+            assert_eq!(got.id, prompt[i + 1]);
             assert!((f64::from(got.logprob) - want).abs() < 1e-4, "{got:?} instead of {want}");
             assert_eq!(got.top_logprobs.len(), 2);
             let logit = row[got.id as usize];

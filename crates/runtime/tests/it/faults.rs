@@ -159,7 +159,8 @@ fn serving() -> LoadOptions {
 }
 
 fn request(i: usize) -> Request {
-    let prompt = (0..20 + 7 * i).map(|pos| 3 + ((pos * 31 + i * 17) % 200) as u32).collect();
+    let token = |pos| 3 + ((pos * 31 + i * 17) % 200) as u32;
+    let prompt: Vec<u32> = (0..20 + 7 * i).map(token).collect();
     let params = GenerateParams {
         sampling: SamplingParams::greedy(),
         max_tokens: Some(12),
@@ -340,7 +341,7 @@ fn a_limit_of_zero_is_named() {
 
 /// The logits of the last of `tokens`, which are appended to a sequence.
 fn last_row(model: &mut Model, seq: &realizar_runtime::SeqId, tokens: &[u32]) -> Vec<u32> {
-    let step = Chunk { seq, tokens, role: Role::Prompt, outputs: Outputs::Last };
+    let step = Chunk { seq, rows: tokens.into(), role: Role::Prompt, outputs: Outputs::Last };
     let rows = model.runner().step(&[step]).unwrap();
     rows.row(0, 0).iter().map(|x| x.to_bits()).collect()
 }
@@ -362,7 +363,8 @@ fn pages_that_cannot_be_copied_leave_their_sequences_as_they_were() {
     let forks = [runner.fork(&first), runner.fork(&first)];
     let before = runner.pool_stats();
     assert_eq!(before[0].used, 2, "two pages that all share");
-    let step = |seq| Chunk { seq, tokens: &[9, 10], role: Role::Prompt, outputs: Outputs::Last };
+    let rows = (&[9, 10]).into();
+    let step = |seq| Chunk { seq, rows, role: Role::Prompt, outputs: Outputs::Last };
     for _ in 0..3 {
         device.set(Fault::CopyFails);
         let chunks = forks.each_ref().map(step);

@@ -53,7 +53,9 @@ fn prompt(model: &mut Model, len: usize) -> SeqId {
     let chunk = runner.limits().tokens;
     for tokens in tokens.chunks(chunk) {
         let outputs = Outputs::None;
-        runner.step(&[Chunk { seq: &seq, tokens, role: Role::Prompt, outputs }]).unwrap();
+        runner
+            .step(&[Chunk { seq: &seq, rows: tokens.into(), role: Role::Prompt, outputs }])
+            .unwrap();
     }
     seq
 }
@@ -61,8 +63,10 @@ fn prompt(model: &mut Model, len: usize) -> SeqId {
 /// The logits of one step: of each sequence, these tokens as generated ones.
 fn generate(model: &mut Model, chunks: &[(&SeqId, &[u32])]) -> Vec<Vec<u32>> {
     let (role, outputs) = (Role::Generated, Outputs::All);
-    let step: Vec<Chunk<'_>> =
-        chunks.iter().map(|&(seq, tokens)| Chunk { seq, tokens, role, outputs }).collect();
+    let step: Vec<Chunk<'_>> = chunks
+        .iter()
+        .map(|&(seq, tokens)| Chunk { seq, rows: tokens.into(), role, outputs })
+        .collect();
     let rows = model.runner().step(&step).unwrap();
     let bits = |row: &[f32]| -> Vec<u32> { row.iter().map(|x| x.to_bits()).collect() };
     let of_chunk = |(c, (_, tokens)): (usize, &(&SeqId, &[u32]))| {
@@ -161,7 +165,7 @@ fn an_engine_with_drafts_and_few_pages_gives_the_answers_of_each_alone() {
         };
         // A long beginning that all share.
         let prompt = (0..600 + 9 * i).map(|pos| token(pos, if pos < 576 { 0 } else { i }));
-        Request::new(prompt.collect(), params)
+        Request::new(prompt.collect::<Vec<_>>(), params)
     };
     let options = LoadOptions { chunk: 96, ..LoadOptions::default() };
     let mut model = load(&backend, "llama", options.clone());

@@ -39,7 +39,7 @@ fn request(max_tokens: Option<usize>) -> Request {
         ignore_eos: true,
         ..GenerateParams::default()
     };
-    Request::new((3..40).collect(), params)
+    Request::new((3..40).collect::<Vec<_>>(), params)
 }
 
 /// The tokens of a short answer.

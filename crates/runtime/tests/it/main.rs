@@ -19,6 +19,7 @@ mod memory;
 mod metrics;
 mod model_tokens;
 mod packed_cache;
+mod prompts;
 mod recurrent;
 mod session_files;
 mod settings;

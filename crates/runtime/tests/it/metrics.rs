@@ -15,7 +15,7 @@ fn every_operation_is_counted_and_timed() {
         let mut model = Model::load(&path, &backend, &LoadOptions::default()).unwrap();
         let step = |model: &mut Model, outputs| {
             let seq = model.runner().new_sequence();
-            let chunk = Chunk { seq: &seq, tokens: &[3, 4], role: Role::Prompt, outputs };
+            let chunk = Chunk { seq: &seq, rows: (&[3, 4]).into(), role: Role::Prompt, outputs };
             model.runner().step(&[chunk]).unwrap();
             model.runner().remove(seq);
         };

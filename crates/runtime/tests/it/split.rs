@@ -58,7 +58,7 @@ fn logits(model: &mut Model) -> Vec<Vec<u32>> {
         let chunks: Vec<Chunk<'_>> = (0..3)
             .filter_map(|i| {
                 let (range, role, outputs) = step[i].clone()?;
-                Some(Chunk { seq: &seqs[i], tokens: &tokens[i][range], role, outputs })
+                Some(Chunk { seq: &seqs[i], rows: tokens[i][range].into(), role, outputs })
             })
             .collect();
         let logits = runner.step(&chunks).unwrap();
@@ -66,7 +66,7 @@ fn logits(model: &mut Model) -> Vec<Vec<u32>> {
             let n_rows = match chunk.outputs {
                 Outputs::None => 0,
                 Outputs::Last => 1,
-                Outputs::All => chunk.tokens.len(),
+                Outputs::All => chunk.rows.len(),
                 Outputs::At(idx) => idx.len(),
             };
             let bits = |i| logits.row(c, i).iter().map(|x| x.to_bits()).collect();

@@ -140,7 +140,7 @@ fn mixed_roles(model: &mut Model) -> Vec<Vec<f32>> {
         .chain(generated.chunks(1).map(|token| (token, Role::Generated)));
     let mut rows = Vec::new();
     for (tokens, role) in chunks {
-        let step = Chunk { seq: &seq, tokens, role, outputs: Outputs::Last };
+        let step = Chunk { seq: &seq, rows: tokens.into(), role, outputs: Outputs::Last };
         rows.push(runner.step(&[step]).unwrap().row(0, 0).to_vec());
     }
     runner.remove(seq);

@@ -139,6 +139,10 @@ impl CpuExecutable {
             Op::Embed { table, scale } => {
                 let out = self.arena.rows_mut(&step.output, n_rows);
                 embed(team, tier, &self.weights, (*table, *scale), &batch.tokens, out);
+                let mut out = self.arena.rows_mut(&step.output, n_rows);
+                for (row, embedding) in batch.embedded_rows(out.n_cols()) {
+                    out.row_mut(row).copy_from_slice(embedding);
+                }
             }
             Op::PosEmbed { table } => {
                 let out = self.arena.rows_mut(&step.output, n_rows);

@@ -196,7 +196,7 @@ mod tests {
         let executable = backend.load(plan(&graph, limits), weights, &options).unwrap();
         let output = (ModelOutput::Embeddings, DIM);
         (
-            Runner::new(executable, limits, output, VOCAB_SIZE, 64, (&kv, None), false),
+            Runner::new(executable, limits, output, (VOCAB_SIZE, DIM), 64, (&kv, None), false),
             graph.to_string(),
         )
     }
@@ -208,7 +208,7 @@ mod tests {
         for tokens in tokens.chunks(chunk) {
             let all: Vec<usize> = (0..tokens.len()).collect();
             let outputs = Outputs::At(&all);
-            let chunk = Chunk { seq: &seq, tokens, role: Role::Prompt, outputs };
+            let chunk = Chunk { seq: &seq, rows: tokens.into(), role: Role::Prompt, outputs };
             let logits = runner.step(&[chunk]).unwrap();
             rows.extend(all.iter().map(|&i| logits.row(0, i).to_vec()));
         }

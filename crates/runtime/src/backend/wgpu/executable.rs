@@ -163,6 +163,21 @@ impl WgpuExecutable {
         f32_bytes(self.output.len() + self.words.capacity())
     }
 
+    /// Writes the rows that are embedded where the embedding of tokens leaves them out.
+    fn write_embedded(&self, batch: &Batch) -> Result<(), kernels::Error> {
+        let mut steps = self.plan.steps.iter();
+        // Another device has the embedding where there is none here.
+        let Some(embed) = steps.find(|step| matches!(step.op, Op::Embed { .. })) else {
+            return Ok(());
+        };
+        let Place { start, stride, width, .. } = embed.output;
+        for (row, embedding) in batch.embedded_rows(width) {
+            let at = f32_bytes(start + row * stride);
+            self.gpu.write(&self.values, at, bytemuck::cast_slice(embedding))?;
+        }
+        Ok(())
+    }
+
     /// Records and submits the step, and reads the rows of its output; returns how
     /// many numbers they are.
     fn step(&mut self, batch: &Batch, input: &[f32]) -> Result<usize, kernels::Error> {
@@ -172,6 +187,9 @@ impl WgpuExecutable {
             assert_eq!(place.stride, place.width, "an input is dense");
             assert_eq!(input.len(), batch.n_rows() * place.width, "rows of the input");
             self.gpu.write(&self.values, f32_bytes(place.start), bytemuck::cast_slice(input))?;
+        }
+        if !batch.embedded.is_empty() {
+            self.write_embedded(batch)?;
         }
         let mut classes = None;
         let mut recorder = match &mut self.profile {

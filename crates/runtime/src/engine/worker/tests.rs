@@ -35,7 +35,7 @@ fn requests() -> Vec<Request> {
     let constrainer = Constrainer::new(model().tokenizer().unwrap()).unwrap();
     let request = |i: usize| {
         let token = |pos: usize| 3 + ((pos * 31 + i / 2 * 17 + pos * pos * 7) % 200) as u32;
-        let prompt = (0..20 + 13 * i).map(token).collect();
+        let prompt: Vec<u32> = (0..20 + 13 * i).map(token).collect();
         let sampling = SamplingParams { seed: Some(i as u64), ..SamplingParams::default() };
         let mut params = GenerateParams {
             sampling,

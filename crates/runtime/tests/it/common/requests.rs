@@ -47,7 +47,7 @@ pub(crate) fn request(i: usize) -> Request {
         let salt = if pos < shared { i % 2 } else { i };
         3 + ((pos * 31 + salt * 17 + pos * pos * 7) % 200) as u32
     };
-    let prompt = (0..shared + 1 + (i * 13) % 40).map(token).collect();
+    let prompt: Vec<u32> = (0..shared + 1 + (i * 13) % 40).map(token).collect();
     let sampling = match i % 3 {
         0 => SamplingParams::greedy(),
         _ => SamplingParams { temperature: 1.5, seed: Some(i as u64), ..SamplingParams::default() },
@@ -76,9 +76,9 @@ pub(crate) fn alone(model: &mut Model, request: &Request, index: u64) -> Answer 
     let mut params = request.params.clone();
     params.sampling.seed = params.sampling.seed.map(|seed| seed + index);
     let mut session = model.new_session();
-    let out = session
-        .generate(model, &request.prompt, &params, &mut |_| ControlFlow::Continue(()))
-        .unwrap();
+    let prompt: Vec<u32> = request.prompt.tokens().collect();
+    let out =
+        session.generate(model, &prompt, &params, &mut |_| ControlFlow::Continue(())).unwrap();
     session.close(model);
     Answer {
         ids: out.ids,

@@ -1,0 +1,296 @@
+//! What a model is given: rows that are tokens, or embeddings in place of tokens.
+
+use crate::Error;
+use realizar_kvcache::Symbol;
+use sha2::{Digest, Sha256};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Stands for the token of a row that is embedded. It is in no vocabulary.
+pub(crate) const EMBEDDED: u32 = u32::MAX;
+
+/// Rows that take the place of the embeddings of tokens, as a vision tower or a prompt that was tuned
+/// makes them. What the model does to the embedding of a token at once, such as Gemma's scale, is
+/// not done to them.
+#[derive(Debug)]
+pub struct Embeddings {
+    values: Vec<f32>, // [n_rows, dim]
+    dim: usize,
+    content: [u8; 32],
+}
+
+impl Embeddings {
+    /// Rows of `dim` elements. They are hashed here, once: prompts with equal rows share keys and
+    /// values in the prefix cache, whoever made them.
+    ///
+    /// # Errors
+    /// If there are none, not as many elements as rows have, or some that are not finite.
+    pub fn new(values: Vec<f32>, dim: usize) -> Result<Self, Error> {
+        let refuse = |reason: &str| Err(Error::Request(format!("embeddings: {reason}")));
+        if dim == 0 || values.is_empty() || !values.len().is_multiple_of(dim) {
+            return refuse(&format!("{} elements are no rows of {dim}", values.len()));
+        }
+        if !values.iter().all(|x| x.is_finite()) {
+            return refuse("an element is not finite");
+        }
+        let mut hash = Sha256::new();
+        hash.update((dim as u64).to_le_bytes());
+        values.iter().for_each(|x| hash.update(x.to_le_bytes()));
+        Ok(Self { values, dim, content: hash.finalize().into() })
+    }
+
+    /// Rows.
+    pub fn n_rows(&self) -> usize {
+        self.values.len() / self.dim
+    }
+
+    /// Elements of a row.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    fn row(&self, idx: usize) -> &[f32] {
+        &self.values[idx * self.dim..][..self.dim]
+    }
+}
+
+/// Embeddings in a prompt.
+#[derive(Debug, Clone)]
+struct Content {
+    /// The prompt's row that the first of them is.
+    first: usize,
+    embeddings: Arc<Embeddings>,
+}
+
+impl Content {
+    fn range(&self) -> Range<usize> {
+        self.first..self.first + self.embeddings.n_rows()
+    }
+}
+
+/// A prompt: segments of tokens and of embeddings, one after the other.
+#[derive(Debug, Clone, Default)]
+pub struct Prompt {
+    /// Of each row its token, or [`EMBEDDED`].
+    ids: Vec<u32>,
+    contents: Vec<Content>, // in order
+}
+
+impl Prompt {
+    /// Appends tokens.
+    pub fn push_tokens(&mut self, ids: &[u32]) {
+        self.ids.extend_from_slice(ids);
+    }
+
+    /// Appends rows of embeddings.
+    pub fn push_embeddings(&mut self, embeddings: Arc<Embeddings>) {
+        let first = self.ids.len();
+        self.ids.resize(first + embeddings.n_rows(), EMBEDDED);
+        self.contents.push(Content { first, embeddings });
+    }
+
+    /// Rows.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Whether it has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Whether some of its rows are embeddings.
+    pub fn has_embeddings(&self) -> bool {
+        !self.contents.is_empty()
+    }
+
+    /// Its tokens, without the rows that are embeddings.
+    pub fn tokens(&self) -> impl Iterator<Item = u32> + '_ {
+        let is_token = |i: &usize| self.contents.iter().all(|content| !content.range().contains(i));
+        (0..self.ids.len()).filter(is_token).map(|i| self.ids[i])
+    }
+
+    /// All its rows.
+    pub fn rows(&self) -> Rows<'_> {
+        Rows { ids: &self.ids, first: 0, contents: &self.contents }
+    }
+}
+
+impl From<Vec<u32>> for Prompt {
+    fn from(ids: Vec<u32>) -> Self {
+        Self { ids, contents: Vec::new() }
+    }
+}
+
+impl FromIterator<u32> for Prompt {
+    fn from_iter<I: IntoIterator<Item = u32>>(ids: I) -> Self {
+        ids.into_iter().collect::<Vec<_>>().into()
+    }
+}
+
+/// Some neighbouring rows of a prompt, or tokens that follow one.
+#[derive(Debug, Clone, Copy)]
+pub struct Rows<'a> {
+    ids: &'a [u32],
+    /// The prompt's row that the first of them is.
+    first: usize,
+    contents: &'a [Content],
+}
+
+/// What a row is made from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Source<'a> {
+    Token(u32),
+    /// A row of embeddings.
+    Embedded(&'a Embeddings, usize),
+}
+
+impl<'a> Source<'a> {
+    fn symbol(self) -> Symbol {
+        match self {
+            Self::Token(id) => id.into(),
+            Self::Embedded(embeddings, idx) => Symbol::embedded(embeddings.content, idx),
+        }
+    }
+
+    /// The row's embedding, if it is none of a token.
+    pub(crate) fn embedding(self) -> Option<&'a [f32]> {
+        match self {
+            Self::Token(_) => None,
+            Self::Embedded(embeddings, idx) => Some(embeddings.row(idx)),
+        }
+    }
+}
+
+impl<'a> Rows<'a> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Some of them.
+    ///
+    /// # Panics
+    /// If the range is not within them.
+    #[must_use]
+    pub fn slice(self, range: Range<usize>) -> Self {
+        Self { ids: &self.ids[range.clone()], first: self.first + range.start, ..self }
+    }
+
+    /// The token of each, [`EMBEDDED`] where there is none.
+    pub(crate) fn ids(self) -> &'a [u32] {
+        self.ids
+    }
+
+    /// What each is made from.
+    pub(crate) fn sources(self) -> impl ExactSizeIterator<Item = Source<'a>> + Clone {
+        let mut contents = self.contents;
+        self.ids.iter().enumerate().map(move |(i, &id)| {
+            let row = self.first + i;
+            while let [content, rest @ ..] = contents
+                && content.range().end <= row
+            {
+                contents = rest;
+            }
+            match contents.first().filter(|content| content.range().contains(&row)) {
+                Some(content) => Source::Embedded(&content.embeddings, row - content.first),
+                None => Source::Token(id),
+            }
+        })
+    }
+
+    /// What tells each from others.
+    pub(crate) fn symbols(self) -> impl ExactSizeIterator<Item = Symbol> + Clone + 'a {
+        self.sources().map(Source::symbol)
+    }
+
+    /// How many rows at the beginning are the same.
+    pub(crate) fn common_len(self, other: Rows<'_>) -> usize {
+        self.symbols().zip(other.symbols()).take_while(|(a, b)| a == b).count()
+    }
+}
+
+impl<'a> From<&'a [u32]> for Rows<'a> {
+    fn from(ids: &'a [u32]) -> Self {
+        Self { ids, first: 0, contents: &[] }
+    }
+}
+
+impl<'a> From<&'a Vec<u32>> for Rows<'a> {
+    fn from(ids: &'a Vec<u32>) -> Self {
+        ids.as_slice().into()
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u32; N]> for Rows<'a> {
+    fn from(ids: &'a [u32; N]) -> Self {
+        ids.as_slice().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn embeddings(n_rows: usize, first: f32) -> Arc<Embeddings> {
+        let values = (0..n_rows * 2).map(|i| first + i as f32).collect();
+        Arc::new(Embeddings::new(values, 2).unwrap())
+    }
+
+    #[test]
+    fn rows_are_tokens_and_embeddings_wherever_they_are_cut() {
+        let mut prompt = Prompt::from(vec![5, 6]);
+        prompt.push_embeddings(embeddings(3, 1.0));
+        prompt.push_embeddings(embeddings(1, 1.0));
+        prompt.push_tokens(&[7]);
+        assert_eq!((prompt.len(), prompt.tokens().collect::<Vec<_>>()), (7, vec![5, 6, 7]));
+        let tell = |rows: Rows<'_>| -> Vec<Result<u32, f32>> {
+            let one = |source: Source<'_>| match source {
+                Source::Token(id) => Ok(id),
+                Source::Embedded(embeddings, idx) => Err(embeddings.row(idx)[0]),
+            };
+            rows.sources().map(one).collect()
+        };
+        let all = [Ok(5), Ok(6), Err(1.0), Err(3.0), Err(5.0), Err(1.0), Ok(7)];
+        assert_eq!(tell(prompt.rows()), all);
+        let symbols: Vec<_> = prompt.rows().symbols().collect();
+        for start in 0..=7 {
+            for end in start..=7 {
+                let rows = prompt.rows().slice(start..end);
+                assert_eq!(tell(rows), all[start..end]);
+                assert!(rows.symbols().eq(symbols[start..end].iter().copied()));
+            }
+        }
+        // Row 0 of one content is not row 0 of another with the same beginning.
+        assert_ne!(symbols[2], symbols[5]);
+    }
+
+    #[test]
+    fn prompts_agree_as_far_as_their_contents_do() {
+        let prompt = |content, token| {
+            let mut prompt = Prompt::from(vec![5]);
+            prompt.push_embeddings(content);
+            prompt.push_tokens(&[token]);
+            prompt
+        };
+        let a = prompt(embeddings(2, 1.0), 7);
+        let common = |other: &Prompt| a.rows().common_len(other.rows());
+        assert_eq!(common(&prompt(embeddings(2, 1.0), 7)), 4);
+        assert_eq!(common(&prompt(embeddings(2, 1.0), 8)), 3);
+        assert_eq!(common(&prompt(embeddings(2, 1.5), 7)), 1);
+        assert_eq!(common(&vec![5, EMBEDDED, EMBEDDED, 7].into()), 1);
+    }
+
+    #[test]
+    fn embeddings_are_whole_rows_of_numbers() {
+        for (values, dim) in [(vec![], 2), (vec![1.0], 2), (vec![1.0], 0), (vec![1.0, f32::NAN], 2)]
+        {
+            assert!(Embeddings::new(values.clone(), dim).is_err(), "{values:?} of {dim}");
+        }
+    }
+}
