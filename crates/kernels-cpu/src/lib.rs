@@ -10,7 +10,8 @@
 //! [`matmul_packed`] multiplies quantized weights, packed by [`pack`], with 8-bit
 //! activations; its bits are the same on every tier. Decode rows meet packed weights in this
 //! arithmetic, prefill rows in the one that [`Tier::prompt_arithmetic`] tells: this as well,
-//! or that of [`matmul_bf16`] on matrix units. [`matmul_f32`] takes F32 activations and
+//! or that of [`matmul_bf16`] on matrix units. Activations in two planes
+//! ([`QuantizedRows::quantize_in_planes`]) have twice the bits for twice the work. [`matmul_f32`] takes F32 activations and
 //! weights of every type, and [`matmul_rows`] float weights for few rows.
 //!
 //! ```

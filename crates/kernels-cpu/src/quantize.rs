@@ -71,6 +71,9 @@ pub(crate) struct QuantizedRowMut<'a> {
 /// nearest, ties to even. Where a value is not finite the scale is not either, so that
 /// every product with it shows it.
 ///
+/// A row of activations takes one of these rows, or two planes, where the second has what rounding
+/// took from the first ([`Self::quantize_in_planes`]): 15 bits instead of 8.
+///
 /// A row's parts lie one after the other in one buffer: quants, scales, the sums.
 /// Rows begin on cache lines, an odd number of lines apart, so that rows do not
 /// compete for the same sets of a cache.
@@ -89,6 +92,8 @@ pub(crate) struct QuantizedRowMut<'a> {
 pub struct QuantizedRows {
     n_rows: usize,
     n_cols: usize,
+    /// The first `2 * n_pairs` rows are planes of half as many.
+    n_pairs: usize,
     max_rows: usize,
     max_cols: usize,
     data: Vec<f32>, // [start + max_rows * stride of max_cols]
@@ -109,7 +114,15 @@ impl QuantizedRows {
         let n_blocks = max_cols.div_ceil(BLOCK_LEN);
         let data = vec![0.0; max_rows * row_stride(n_blocks) + LINE_LEN];
         let start = data.as_ptr().align_offset(LINE_LEN * size_of::<f32>());
-        Self { n_rows: 0, n_cols: 0, max_rows, max_cols: n_blocks * BLOCK_LEN, data, start }
+        Self {
+            n_rows: 0,
+            n_cols: 0,
+            n_pairs: 0,
+            max_rows,
+            max_cols: n_blocks * BLOCK_LEN,
+            data,
+            start,
+        }
     }
 
     /// Bytes of that room.
@@ -117,9 +130,20 @@ impl QuantizedRows {
         (max_rows * row_stride(max_cols.div_ceil(BLOCK_LEN)) + LINE_LEN) * size_of::<f32>()
     }
 
-    /// Number of rows.
+    /// Number of rows, each plane counted.
     pub const fn n_rows(&self) -> usize {
         self.n_rows
+    }
+
+    /// Rows of activations that have two planes: row `i` of these the rows `2 i` and `2 i + 1`, before
+    /// the rows of those that have one.
+    pub const fn n_pairs(&self) -> usize {
+        self.n_pairs
+    }
+
+    /// Rows of activations: pairs count once.
+    pub const fn n_tokens(&self) -> usize {
+        self.n_rows - self.n_pairs
     }
 
     /// Values of a row.
@@ -188,15 +212,41 @@ impl QuantizedRows {
         self.fill(team, x.n_rows(), x.n_cols(), |i, mut row| row.quantize(tier, 0, x.row(i)));
     }
 
+    /// Replaces the rows by those of `x`, of which the first `n_single` get one plane, as by
+    /// [`Self::quantize`], and the others two: `x[i] ≈ scale1 * quant1 + scale2 * quant2`. Their bytes
+    /// are the same on every tier too.
+    ///
+    /// # Panics
+    /// As [`Self::quantize`], with two rows for each pair, or if `x` has fewer than `n_single` rows.
+    pub fn quantize_in_planes(&mut self, team: &Team, tier: Tier, x: Rows<'_>, n_single: usize) {
+        let n_pairs = x.n_rows().checked_sub(n_single).expect("single rows are rows");
+        let n_cols = x.n_cols();
+        self.resize(2 * n_pairs + n_single, n_cols);
+        self.n_pairs = n_pairs;
+        let n_blocks = n_cols / BLOCK_LEN;
+        let stride = row_stride(n_blocks);
+        let (pairs, single) =
+            self.data[self.start..][..self.n_rows * stride].split_at_mut(2 * n_pairs * stride);
+        let single = RowsMut::new(single, n_single, stride);
+        team.for_each_row_mut(single, row_grain(n_cols), |i, row, _thread| {
+            QuantizedRowMut::new(row, n_blocks).quantize(tier, 0, x.row(i));
+        });
+        let pairs = RowsMut::new(pairs, n_pairs, 2 * stride);
+        team.for_each_row_mut(pairs, row_grain(2 * n_cols), |i, pair, _thread| {
+            let (first, second) = pair.split_at_mut(stride);
+            let (mut first, x) = (QuantizedRowMut::new(first, n_blocks), x.row(n_single + i));
+            first.quantize(tier, 0, x);
+            QuantizedRowMut::new(second, n_blocks)
+                .produce(tier, 0, n_cols, |cols, out| first.rest(x, cols, out));
+        });
+    }
+
     /// Replaces the rows by `n_rows` rows of `n_cols` values, each written by `f`.
     pub(crate) fn fill<F>(&mut self, team: &Team, n_rows: usize, n_cols: usize, f: F)
     where
         F: Fn(usize, QuantizedRowMut<'_>) + Sync,
     {
-        assert!(n_cols.is_multiple_of(BLOCK_LEN), "{n_cols} columns are not blocks of 32");
-        assert!(n_rows <= self.max_rows, "{n_rows} rows, room for {}", self.max_rows);
-        assert!(n_cols <= self.max_cols, "{n_cols} columns, room for {}", self.max_cols);
-        (self.n_rows, self.n_cols) = (n_rows, n_cols);
+        self.resize(n_rows, n_cols);
         let n_blocks = n_cols / BLOCK_LEN;
         let stride = row_stride(n_blocks);
         let data = &mut self.data[self.start..][..n_rows * stride];
@@ -204,6 +254,14 @@ impl QuantizedRows {
         team.for_each_row_mut(rows, row_grain(n_cols), |i, row, _thread| {
             f(i, QuantizedRowMut::new(row, n_blocks));
         });
+    }
+
+    /// Makes room for other rows, without pairs.
+    fn resize(&mut self, n_rows: usize, n_cols: usize) {
+        assert!(n_cols.is_multiple_of(BLOCK_LEN), "{n_cols} columns are not blocks of 32");
+        assert!(n_rows <= self.max_rows, "{n_rows} rows, room for {}", self.max_rows);
+        assert!(n_cols <= self.max_cols, "{n_cols} columns, room for {}", self.max_cols);
+        (self.n_rows, self.n_cols, self.n_pairs) = (n_rows, n_cols, 0);
     }
 }
 
@@ -256,6 +314,20 @@ impl<'a> QuantizedRowMut<'a> {
             let piece = &mut piece[..cols.len()];
             f(cols, piece);
             self.quantize(tier, first + start / BLOCK_LEN, piece);
+        }
+    }
+
+    /// What rounding took from some columns of `x`, whose quants these are. A product and a
+    /// difference in F32, so the bits are the same on every tier.
+    fn rest(&self, x: &[f32], cols: Range<usize>, out: &mut [f32]) {
+        let halves = cols.start / HALF_LEN..cols.end / HALF_LEN;
+        let quants = &self.quants.as_flattened().as_chunks::<HALF_LEN>().0[halves.clone()];
+        let scales = &self.scales.as_flattened()[halves];
+        let (x, out) = (x[cols].as_chunks::<HALF_LEN>().0, out.as_chunks_mut::<HALF_LEN>().0);
+        for (((out, x), quants), scale) in out.iter_mut().zip(x).zip(quants).zip(scales) {
+            for ((out, x), quant) in out.iter_mut().zip(x).zip(quants) {
+                *out = x - scale * f32::from(*quant);
+            }
         }
     }
 
@@ -527,6 +599,63 @@ mod tests {
                 assert!(same(q.block_sums(0), scalar.block_sums(0)), "{tier}");
             }
         }
+    }
+
+    #[test]
+    fn a_second_plane_has_what_rounding_took() {
+        let (team, n_cols) = (Team::new(2), 32 * 21);
+        let mut seed = 11;
+        let mut x = crate::testing::random(&mut seed, 5 * n_cols);
+        x[2 * n_cols..][..32].fill(0.0);
+        x[3 * n_cols..][..32].fill(1e-38);
+        for n_single in [0, 1, 3, 5] {
+            let n_pairs = 5 - n_single;
+            let quantize = |tier| {
+                let mut q = QuantizedRows::with_capacity(5 + n_pairs, n_cols);
+                q.quantize_in_planes(&team, tier, Rows::new(&x, 5, n_cols), n_single);
+                q
+            };
+            let planes = quantize(Tier::Scalar);
+            assert_eq!(
+                (planes.n_rows(), planes.n_pairs(), planes.n_tokens()),
+                (5 + n_pairs, n_pairs, 5)
+            );
+            for tier in Tier::available() {
+                quantize(tier).assert_same_bytes(&planes);
+            }
+            for (i, x) in x.chunks(n_cols).enumerate() {
+                let one = self::quantize(Tier::Scalar, x);
+                let row = if i < n_single { 2 * n_pairs + i } else { 2 * (i - n_single) };
+                assert_eq!(planes.quants(row), one.quants(0));
+                assert_eq!(planes.scales(row), one.scales(0));
+                if i < n_single {
+                    continue;
+                }
+                let value = |row: usize, c: usize| {
+                    f64::from(planes.scales(row)[c / 16]) * f64::from(planes.quants(row)[c])
+                };
+                for (c, &x) in x.iter().enumerate() {
+                    let error = (value(row, c) + value(row + 1, c) - f64::from(x)).abs();
+                    // Half a step of a half-step's 127th, and the roundings of the difference.
+                    let step = f64::from(planes.scales(row)[c / 16]) / 254.0;
+                    assert!(error <= step * 0.501 + 1e-37, "{x} is {error} away");
+                }
+            }
+        }
+        // What is not finite shows in both planes.
+        x[7] = f32::NAN;
+        x[40] = f32::INFINITY;
+        for tier in Tier::available() {
+            let mut q = QuantizedRows::with_capacity(2, n_cols);
+            q.quantize_in_planes(&team, tier, Rows::new(&x[..n_cols], 1, n_cols), 0);
+            for row in 0..2 {
+                assert!(q.scales(row)[0].is_nan() && !q.scales(row)[2].is_finite(), "{tier}");
+            }
+        }
+        // The next rows are without planes again.
+        let mut q = quantize(Tier::Scalar, &x[..32]);
+        q.quantize(&team, Tier::Scalar, Rows::new(&x[..32], 1, 32));
+        assert_eq!((q.n_rows(), q.n_pairs()), (1, 0));
     }
 
     #[test]

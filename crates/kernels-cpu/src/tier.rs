@@ -300,7 +300,8 @@ impl Tier {
     }
 
     /// In what prefill rows meet packed weights on this tier, and float weights by default.
-    /// Decode rows have [`PackedArithmetic::Int8`] on every tier, and so the same bits.
+    /// Decode rows have [`PackedArithmetic::Int8`] on every tier, and so the same bits; so have
+    /// rows in [two planes](crate::QuantizedRows::quantize_in_planes).
     pub const fn prompt_arithmetic(self) -> PackedArithmetic {
         match self {
             #[cfg(target_arch = "x86_64")]

@@ -1,14 +1,14 @@
 //! The product of 8-bit activations with packed weights, the default for every row.
 //!
-//! One row reads the packed weights as they lie, in several streams; a task is a run
-//! of groups of sixteen rows. For more rows a task expands some columns of two groups
+//! One row, of one plane or two, reads the packed weights as they lie, in several streams; a
+//! task is a run of groups of sixteen rows. For more rows a task expands some columns of two groups
 //! into panels that stay in the nearest caches, and multiplies them with all rows.
 
 use std::ops::Range;
 
 use super::Epilogue;
 use crate::packed::{
-    GROUP_LEN, GroupSums, PACKED_ROWS, PANELS, PanelGroup, STREAMS, dot_groups, expand,
+    GROUP_LEN, GroupSums, PACKED_ROWS, PANELS, PanelGroup, STREAMS, add_planes, dot_groups, expand,
     multiply_panels,
 };
 use crate::quantize::QuantizedRows;
@@ -21,7 +21,8 @@ const TASKS_PER_THREAD: usize = 8;
 /// The most groups of a task that multiplies several rows.
 const MAX_GROUPS: usize = 4;
 /// Rows that are multiplied before their products are stored: whole tiles of rows of every
-/// tier, few enough that the stores wait while the next rows are multiplied.
+/// tier and whole pairs of planes, few enough that the stores wait while the next rows are
+/// multiplied.
 const BATCH_ROWS: usize = 48;
 
 /// Scratch memory of [`matmul_packed`] for each thread of a team: two panels of 21 KiB and
@@ -36,7 +37,8 @@ struct Scratch {
 }
 
 impl PackedScratch {
-    /// Scratch memory for the threads of a team and products of at most `max_rows` rows.
+    /// Scratch memory for the threads of a team and products of at most `max_rows` rows, planes
+    /// counted each.
     pub fn new(team: &Team, max_rows: usize) -> Self {
         Self(PerThread::new(team.n_threads(), |_| Scratch {
             panels: std::array::from_fn(|_| vec![PanelGroup::ZERO; PANEL_COLS / GROUP_LEN]),
@@ -47,17 +49,18 @@ impl PackedScratch {
 
 /// `out[r] = x[r] · parts + epilogue`, with the rows of several matrices side by side
 /// in the columns of `out`. The bits of an element depend on its two rows alone, and
-/// are the same on every tier.
+/// are the same on every tier. Rows of two planes are the last of `out`; the products of both
+/// planes are added up before the epilogue.
 ///
 /// # Panics
 /// If the shapes do not fit each other, or `scratch` was made for a smaller team or
-/// fewer rows.
+/// fewer rows, planes counted each.
 #[expect(clippy::needless_pass_by_value, reason = "the view must be exclusive for the call")]
 pub fn matmul_packed(
     team: &Team,
     tier: Tier,
     parts: &[PackedRef<'_>],
-    x: &QuantizedRows, // [n_rows, n_cols]
+    x: &QuantizedRows, // [n_rows, n_cols], rows of two planes counted once
     out: RowsMut<'_>,  // [n_rows, sum of the parts' rows]
     scratch: &PackedScratch,
     epilogue: &Epilogue<'_>,
@@ -66,15 +69,16 @@ pub fn matmul_packed(
         assert_eq!(part.n_cols(), x.n_cols(), "columns of the weights and of the activations");
     }
     let n: usize = parts.iter().map(PackedRef::n_rows).sum();
-    assert_eq!((out.n_rows(), out.n_cols()), (x.n_rows(), n), "shape of the output");
-    epilogue.check(x.n_rows(), n);
+    assert_eq!((out.n_rows(), out.n_cols()), (x.n_tokens(), n), "shape of the output");
+    epilogue.check(x.n_tokens(), n);
     assert!(team.n_threads() <= scratch.0.len(), "scratch for {} threads", scratch.0.len());
-    if x.n_rows() == 0 {
+    let n_tokens = x.n_tokens();
+    if n_tokens == 0 {
         return;
     }
     let n_groups: usize = parts.iter().map(PackedRef::n_groups).sum();
     let per_task = n_groups.div_ceil(team.n_threads() * TASKS_PER_THREAD);
-    let per_task = if x.n_rows() == 1 {
+    let per_task = if n_tokens == 1 {
         per_task.next_multiple_of(STREAMS)
     } else {
         // Whole pairs, as long as there is a task for every thread.
@@ -93,11 +97,11 @@ pub fn matmul_packed(
                 let tile = |groups: Range<usize>| unsafe {
                     let from = col + groups.start * PACKED_ROWS;
                     let to = col + part.n_rows().min(groups.end * PACKED_ROWS);
-                    (out.tile(0..x.n_rows(), from..to), from)
+                    (out.tile(0..n_tokens, from..to), from)
                 };
                 let segment = Segment { tier, part, x, epilogue };
                 let range = start - first..end - first;
-                if x.n_rows() == 1 {
+                if n_tokens == 1 {
                     segment.dot(range, tile);
                 } else {
                     segment.multiply(range, tile, &mut scratch.0.get(thread));
@@ -120,7 +124,6 @@ struct Segment<'s> {
 impl Segment<'_> {
     /// Multiplies one row with the groups in `range`, a quarter of them apart.
     fn dot<'o>(&self, range: Range<usize>, tile: impl Fn(Range<usize>) -> (RowsMut<'o>, usize)) {
-        let x = self.x.row(0);
         let store = |group: usize, sums: &GroupSums| {
             let (mut out, col) = tile(group..group + 1);
             self.epilogue.store(0, col, sums, out.row_mut(0));
@@ -128,18 +131,26 @@ impl Segment<'_> {
         let quarter = range.len() / STREAMS;
         for i in 0..quarter {
             let groups: [usize; STREAMS] = std::array::from_fn(|s| range.start + i + s * quarter);
-            let mut sums = [[0.0; PACKED_ROWS]; STREAMS];
-            let (ty, bytes) = (self.part.ty(), groups.map(|g| self.part.group(g)));
-            dot_groups(self.tier, ty, &bytes, x, &mut sums);
-            for (group, sums) in groups.into_iter().zip(&sums) {
+            for (group, sums) in groups.into_iter().zip(&self.dot_planes(groups)) {
                 store(group, sums);
             }
         }
         for group in range.start + quarter * STREAMS..range.end {
-            let mut sums = [[0.0; PACKED_ROWS]];
-            dot_groups(self.tier, self.part.ty(), &[self.part.group(group)], x, &mut sums);
-            store(group, &sums[0]);
+            store(group, &self.dot_planes([group])[0]);
         }
+    }
+
+    /// The products of one row, of all its planes, with some groups.
+    fn dot_planes<const N: usize>(&self, groups: [usize; N]) -> [GroupSums; N] {
+        let (ty, bytes) = (self.part.ty(), groups.map(|g| self.part.group(g)));
+        let mut sums = [[0.0; PACKED_ROWS]; N];
+        let first = self.x.row(0);
+        if self.x.n_pairs() == 0 {
+            dot_groups(self.tier, ty, &bytes, &[first], &mut sums);
+        } else {
+            dot_groups(self.tier, ty, &bytes, &[first, self.x.row(1)], &mut sums);
+        }
+        sums
     }
 
     /// Multiplies all rows with the groups in `range`, two at a time.
@@ -175,6 +186,7 @@ impl Segment<'_> {
     }
 
     /// Stores the products of some rows with the groups of `out`, whose first column is `col`.
+    /// Both planes of a row are among them.
     fn store(
         &self,
         rows: Range<usize>,
@@ -182,16 +194,39 @@ impl Segment<'_> {
         out: &mut RowsMut<'_>,
         col: usize,
     ) {
-        for (i, r) in rows.clone().enumerate() {
-            let (whole, tail) = out.row_mut(r).as_chunks_mut::<PACKED_ROWS>();
-            let n_whole = whole.len();
-            let sums = |g: usize| &sums[g * rows.len() + i];
-            for (g, out) in whole.iter_mut().enumerate() {
-                self.epilogue.store_group(r, col + g * PACKED_ROWS, sums(g), out);
+        let (n_pairs, n_rows) = (self.x.n_pairs(), rows.len());
+        let n_single = self.x.n_tokens() - n_pairs;
+        let mut row = rows.start;
+        while row < rows.end {
+            let i = row - rows.start;
+            if row < 2 * n_pairs {
+                let sums = |g: usize| add_planes(&sums[g * n_rows + i], &sums[g * n_rows + i + 1]);
+                self.store_row(n_single + row / 2, sums, out, col);
+                row += 2;
+            } else {
+                let sums = |g: usize| sums[g * n_rows + i];
+                self.store_row(row - 2 * n_pairs, sums, out, col);
+                row += 1;
             }
-            if !tail.is_empty() {
-                self.epilogue.store(r, col + n_whole * PACKED_ROWS, sums(n_whole), tail);
-            }
+        }
+    }
+
+    /// Stores the products of row `r` of `out` with each group.
+    #[inline]
+    fn store_row(
+        &self,
+        r: usize,
+        sums: impl Fn(usize) -> GroupSums,
+        out: &mut RowsMut<'_>,
+        col: usize,
+    ) {
+        let (whole, tail) = out.row_mut(r).as_chunks_mut::<PACKED_ROWS>();
+        let n_whole = whole.len();
+        for (g, out) in whole.iter_mut().enumerate() {
+            self.epilogue.store_group(r, col + g * PACKED_ROWS, &sums(g), out);
+        }
+        if !tail.is_empty() {
+            self.epilogue.store(r, col + n_whole * PACKED_ROWS, &sums(n_whole), tail);
         }
     }
 }

@@ -287,40 +287,47 @@ impl<const T: usize> BlockSums<T> {
 /// See [`super::dot_groups`].
 ///
 /// # Safety
-/// The processor has AVX2, FMA and F16C; groups and row are whole.
+/// The processor has AVX2, FMA and F16C; groups and planes are whole.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn dot_groups<F: FormatAvx2>(
     groups: &[&[u8]],
-    x: QuantizedRow<'_>,
+    planes: &[QuantizedRow<'_>],
     out: &mut [GroupSums],
 ) {
-    match *groups {
-        // SAFETY: the caller's promise.
-        [a, b, c, d] => unsafe { dot_streams::<F, STREAMS>([a, b, c, d], x, out) },
-        _ => {
-            for (group, out) in groups.iter().zip(out.chunks_exact_mut(1)) {
-                // SAFETY: the caller's promise.
-                unsafe { dot_streams::<F, 1>([group], x, out) };
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (groups, planes) {
+            (&[a, b, c, d], &[x]) => dot_streams::<F, STREAMS, 1>([a, b, c, d], [x], out),
+            (&[a, b, c, d], &[x, y]) => dot_streams::<F, STREAMS, 2>([a, b, c, d], [x, y], out),
+            (_, &[x, y]) => {
+                for (group, out) in groups.iter().zip(out.chunks_exact_mut(1)) {
+                    dot_streams::<F, 1, 2>([group], [x, y], out);
+                }
+            }
+            _ => {
+                for (group, out) in groups.iter().zip(out.chunks_exact_mut(1)) {
+                    dot_streams::<F, 1, 1>([group], [planes[0]], out);
+                }
             }
         }
     }
 }
 
-/// The products of a row with `S` groups.
+/// The products of the `T` planes of a row with `S` groups.
 ///
 /// # Safety
 /// As [`dot_groups`].
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn dot_streams<F: FormatAvx2, const S: usize>(
+unsafe fn dot_streams<F: FormatAvx2, const S: usize, const T: usize>(
     groups: [&[u8]; S],
-    x: QuantizedRow<'_>,
+    planes: [QuantizedRow<'_>; T],
     out: &mut [GroupSums],
 ) {
     let block_bytes = PACKED_ROWS * F::BYTES;
     let groups_of_block = F::LEN / GROUP_LEN;
-    let n_blocks = x.quants.len() / F::LEN;
-    let row = XRow::new::<F>(&x);
-    let mut acc = [[[_mm256_setzero_ps(); 2]; 1]; S];
+    let n_blocks = planes[0].quants.len() / F::LEN;
+    let rows: [XRow; T] = std::array::from_fn(|t| XRow::new::<F>(&planes[t]));
+    let mut acc = [[[_mm256_setzero_ps(); 2]; T]; S];
     let stretch = STRETCH / F::LEN;
     let mut first = 0;
     while first < n_blocks {
@@ -330,7 +337,7 @@ unsafe fn dot_streams<F: FormatAvx2, const S: usize>(
             for b in first..end {
                 let block = groups[s].as_ptr().wrapping_add(b * block_bytes);
                 let scales = block.wrapping_add(F::SCALES_AT);
-                let mut block_sums = BlockSums::<1>::zero();
+                let mut block_sums = BlockSums::<T>::zero();
                 for g in 0..groups_of_block {
                     let planes = block.wrapping_add(g * F::PLANES.n_bytes());
                     let part = block_bytes / groups_of_block;
@@ -338,10 +345,14 @@ unsafe fn dot_streams<F: FormatAvx2, const S: usize>(
                     for line in 0..part.div_ceil(64) {
                         prefetch(ahead.wrapping_add(64 * line));
                     }
-                    // SAFETY: block `b` is inside the group, and the row has its columns.
+                    // SAFETY: block `b` is inside the group, and the planes of the row have its
+                    // columns.
                     unsafe {
                         let words = PlaneWords::<F>(planes, std::marker::PhantomData);
-                        let x = [row.skip::<F>(b * groups_of_block + g)];
+                        let mut x = rows;
+                        for x in &mut x {
+                            *x = x.skip::<F>(b * groups_of_block + g);
+                        }
                         let integers = F::integers_avx2(scales, g);
                         block_sums.add_group::<F>(words, &integers, &x);
                         block_sums.add_mins::<F>(&integers, &x);
@@ -356,8 +367,14 @@ unsafe fn dot_streams<F: FormatAvx2, const S: usize>(
         first = end;
     }
     for (acc, out) in acc.iter().zip(out) {
+        let mut sum = acc[0];
+        for plane in &acc[1..] {
+            for (sum, plane) in sum.iter_mut().zip(plane) {
+                *sum = _mm256_add_ps(*sum, *plane);
+            }
+        }
         // SAFETY: the stores write the sixteen floats.
-        unsafe { store_sums(acc[0], out) };
+        unsafe { store_sums(sum, out) };
     }
 }
 

@@ -216,40 +216,50 @@ macro_rules! dot_kernels {
         /// See [`super::dot_groups`].
         ///
         /// # Safety
-        /// The processor has the features; groups and row are whole.
+        /// The processor has the features; groups and planes are whole.
         #[target_feature(enable = $features)]
         pub(super) unsafe fn dot_groups<F: $Format>(
             groups: &[&[u8]],
-            x: QuantizedRow<'_>,
+            planes: &[QuantizedRow<'_>],
             out: &mut [GroupSums],
         ) {
-            match *groups {
-                // SAFETY: the caller's promise.
-                [a, b, c, d] => unsafe { dot_streams::<F, STREAMS>([a, b, c, d], x, out) },
-                _ => {
-                    for (group, out) in groups.iter().zip(out.chunks_exact_mut(1)) {
-                        // SAFETY: the caller's promise.
-                        unsafe { dot_streams::<F, 1>([group], x, out) };
+            // SAFETY: the caller's promise.
+            unsafe {
+                match (groups, planes) {
+                    (&[a, b, c, d], &[x]) => dot_streams::<F, STREAMS, 1>([a, b, c, d], [x], out),
+                    (&[a, b, c, d], &[x, y]) => {
+                        dot_streams::<F, STREAMS, 2>([a, b, c, d], [x, y], out);
+                    }
+                    (_, &[x, y]) => {
+                        for (group, out) in groups.iter().zip(out.chunks_exact_mut(1)) {
+                            dot_streams::<F, 1, 2>([group], [x, y], out);
+                        }
+                    }
+                    _ => {
+                        for (group, out) in groups.iter().zip(out.chunks_exact_mut(1)) {
+                            dot_streams::<F, 1, 1>([group], [planes[0]], out);
+                        }
                     }
                 }
             }
         }
 
-        /// The products of a row with `S` groups.
+        /// The products of the `T` planes of a row with `S` groups: a word of weights that is
+        /// unpacked once meets all planes.
         ///
         /// # Safety
         /// As [`dot_groups`].
         #[target_feature(enable = $features)]
-        unsafe fn dot_streams<F: $Format, const S: usize>(
+        unsafe fn dot_streams<F: $Format, const S: usize, const T: usize>(
             groups: [&[u8]; S],
-            x: QuantizedRow<'_>,
+            planes: [QuantizedRow<'_>; T],
             out: &mut [GroupSums],
         ) {
             let block_bytes = PACKED_ROWS * F::BYTES;
             let groups_of_block = F::LEN / GROUP_LEN;
-            let n_blocks = x.quants.len() / F::LEN;
-            let row = XRow::new::<F>(&x);
-            let mut acc = [[[[zero_f(); $n]; 1]; 1]; S];
+            let n_blocks = planes[0].quants.len() / F::LEN;
+            let rows: [XRow; T] = std::array::from_fn(|t| XRow::new::<F>(&planes[t]));
+            let mut acc = [[[[zero_f(); $n]; 1]; T]; S];
             let stretch = STRETCH / F::LEN;
             let mut first = 0;
             while first < n_blocks {
@@ -259,7 +269,7 @@ macro_rules! dot_kernels {
                     for b in first..end {
                         let block = groups[s].as_ptr().wrapping_add(b * block_bytes);
                         let scales = block.wrapping_add(F::SCALES_AT);
-                        let mut block_sums = BlockSums::<1, 1>::zero();
+                        let mut block_sums = BlockSums::<T, 1>::zero();
                         for g in 0..groups_of_block {
                             let planes = block.wrapping_add(g * F::PLANES.n_bytes());
                             let part = block_bytes / groups_of_block;
@@ -267,10 +277,13 @@ macro_rules! dot_kernels {
                             for line in 0..part.div_ceil(64) {
                                 prefetch(ahead.wrapping_add(64 * line));
                             }
-                            // SAFETY: block `b` is inside the group, and the row has its
-                            // columns.
+                            // SAFETY: block `b` is inside the group, and the planes of the row
+                            // have its columns.
                             unsafe {
-                                let x = [row.skip::<F>(b * groups_of_block + g)];
+                                let mut x = rows;
+                                for x in &mut x {
+                                    *x = x.skip::<F>(b * groups_of_block + g);
+                                }
                                 let integers = [F::$unpack(scales, g)];
                                 block_sums.add_group::<F, false>([planes], &integers, &x);
                             }
@@ -284,7 +297,13 @@ macro_rules! dot_kernels {
                 first = end;
             }
             for (acc, out) in acc.iter().zip(out) {
-                store_sums(acc[0][0], out);
+                let mut sum = acc[0][0];
+                for plane in &acc[1..] {
+                    for (sum, plane) in sum.iter_mut().zip(plane[0]) {
+                        *sum = add_f(*sum, plane);
+                    }
+                }
+                store_sums(sum, out);
             }
         }
 

@@ -222,45 +222,56 @@ trait Kernels: format::Format {}
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 impl<F: format::Format> Kernels for F {}
 
-/// The products of one activation row with the rows of 1 or [`STREAMS`] groups of a
-/// matrix. Memory serves several streams faster than one.
+/// Planes of a row of activations, at most.
+pub(crate) const MAX_PLANES: usize = 2;
+
+/// The sums of a row's two planes.
+pub(crate) fn add_planes(first: &GroupSums, second: &GroupSums) -> GroupSums {
+    std::array::from_fn(|i| first[i] + second[i])
+}
+
+/// The products of one activation row, which has one plane or two, with the rows of 1 or
+/// [`STREAMS`] groups of a matrix. Memory serves several streams faster than one.
 pub(crate) fn dot_groups(
     tier: Tier,
     ty: BlockType,
     groups: &[&[u8]],
-    x: QuantizedRow<'_>,
+    planes: &[QuantizedRow<'_>],
     out: &mut [GroupSums], // [groups.len()]
 ) {
-    with_format!(ty, F => dot_groups_of::<F>(tier, groups, x, out));
+    with_format!(ty, F => dot_groups_of::<F>(tier, groups, planes, out));
 }
 
 fn dot_groups_of<F: Kernels>(
     tier: Tier,
     groups: &[&[u8]],
-    x: QuantizedRow<'_>,
+    planes: &[QuantizedRow<'_>],
     out: &mut [GroupSums],
 ) {
     assert_eq!(groups.len(), out.len(), "sums of every group");
-    let n_blocks = x.quants.len() / F::LEN;
+    assert!((1..=MAX_PLANES).contains(&planes.len()), "{} planes of a row", planes.len());
+    let n_cols = planes[0].quants.len();
+    let n_blocks = n_cols / F::LEN;
     for group in groups {
         assert_eq!(group.len(), n_blocks * PACKED_ROWS * F::BYTES, "bytes of a group");
     }
-    assert!(x.is_whole(), "the parts of a quantized row");
+    let is_whole = |x: &QuantizedRow<'_>| x.is_whole() && x.quants.len() == n_cols;
+    assert!(planes.iter().all(is_whole), "the parts of a quantized row");
     match tier.vectors() {
-        Tier::Scalar => scalar::dot_groups::<F>(groups, x, out),
+        Tier::Scalar => scalar::dot_groups::<F>(groups, planes, out),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token of this tier exists only if its instructions were
         // detected; the lengths were checked above.
-        Tier::Avx2(_) => unsafe { avx2::dot_groups::<F>(groups, x, out) },
+        Tier::Avx2(_) => unsafe { avx2::dot_groups::<F>(groups, planes, out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as for AVX2.
-        Tier::AvxVnni(_) => unsafe { avx_vnni::dot_groups::<F>(groups, x, out) },
+        Tier::AvxVnni(_) => unsafe { avx_vnni::dot_groups::<F>(groups, planes, out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as for AVX2.
-        Tier::Avx512(_) => unsafe { avx512::dot_groups::<F>(groups, x, out) },
+        Tier::Avx512(_) => unsafe { avx512::dot_groups::<F>(groups, planes, out) },
         #[cfg(target_arch = "aarch64")]
         // SAFETY: as for AVX2.
-        Tier::Neon(_) => unsafe { neon::dot_groups::<F>(groups, x, out) },
+        Tier::Neon(_) => unsafe { neon::dot_groups::<F>(groups, planes, out) },
         other => unreachable!("{other} is no tier of vectors"),
     }
 }

@@ -4,20 +4,28 @@ use std::ops::Range;
 
 use super::format::{Format, half_at, scale_at};
 use super::panel::{GroupScales, PanelGroup};
-use super::{GROUP_LEN, GroupSums, PACKED_ROWS};
+use super::{GROUP_LEN, GroupSums, MAX_PLANES, PACKED_ROWS, add_planes};
 use crate::quantize::{QuantizedRow, QuantizedRows};
 
 /// See [`super::dot_groups`].
-pub(super) fn dot_groups<F: Format>(groups: &[&[u8]], x: QuantizedRow<'_>, out: &mut [GroupSums]) {
+pub(super) fn dot_groups<F: Format>(
+    groups: &[&[u8]],
+    planes: &[QuantizedRow<'_>],
+    out: &mut [GroupSums],
+) {
     let mut panel = [PanelGroup::ZERO; 8];
     let panel = &mut panel[..F::LEN / GROUP_LEN];
     for (group, sums) in groups.iter().zip(out) {
-        *sums = [0.0; PACKED_ROWS];
+        let mut of_planes = [[0.0; PACKED_ROWS]; MAX_PLANES];
         let blocks = group.chunks_exact(PACKED_ROWS * F::BYTES);
         for (b, block) in blocks.enumerate() {
             expand::<F>(block, panel);
-            add_block::<F>(panel, &x.slice_cols(b * F::LEN..(b + 1) * F::LEN), sums);
+            for (x, sums) in planes.iter().zip(&mut of_planes) {
+                add_block::<F>(panel, &x.slice_cols(b * F::LEN..(b + 1) * F::LEN), sums);
+            }
         }
+        let [first, second] = of_planes;
+        *sums = if planes.len() > 1 { add_planes(&first, &second) } else { first };
     }
 }
 

@@ -177,6 +177,88 @@ fn bits_depend_on_neither_tier_rows_nor_threads() {
 }
 
 #[test]
+fn a_row_of_two_planes_is_the_sum_of_its_planes() {
+    for ty in packed_types() {
+        let case = Case::new(ty, 101, 1536, 61);
+        let bias: Vec<f32> = (0..101).map(|i| i as f32).collect();
+        let epilogue = Epilogue { bias: Some(&bias), residual: None };
+        for (n_tokens, n_single) in [(1, 0), (2, 1), (3, 0), (13, 5), (61, 29)] {
+            let x = Rows::new(&case.x, 61, 1536).slice_rows(0..n_tokens);
+            let run = |tier: Tier, n_threads: usize| {
+                let team = Team::new(n_threads);
+                let n_rows = 2 * n_tokens - n_single;
+                let mut q = QuantizedRows::with_capacity(n_rows, 1536);
+                q.quantize_in_planes(&team, tier, x, n_single);
+                let mut out = vec![f32::NAN; n_tokens * 101];
+                let view = RowsMut::new(&mut out, n_tokens, 101);
+                let scratch = PackedScratch::new(&team, n_rows);
+                matmul_packed(&team, tier, &[case.matrix()], &q, view, &scratch, &epilogue);
+                (out, q)
+            };
+            // Of each row, the planes as rows of their own.
+            let (out, q) = run(Tier::detect(), 1);
+            let product = |row: usize| {
+                let mut sums = [0.0; 7 * PACKED_ROWS];
+                for (g, sums) in sums.as_chunks_mut::<PACKED_ROWS>().0.iter_mut().enumerate() {
+                    let group = [case.matrix().group(g)];
+                    dot_groups(Tier::Scalar, ty, &group, &[q.row(row)], std::slice::from_mut(sums));
+                }
+                sums
+            };
+            for (r, found) in out.chunks(101).enumerate() {
+                let expected: Vec<f32> = if r < n_single {
+                    let single = product(2 * (n_tokens - n_single) + r);
+                    single.iter().zip(&bias).map(|(sum, bias)| sum + bias).collect()
+                } else {
+                    let planes = [0, 1].map(|plane| product(2 * (r - n_single) + plane));
+                    let sums = planes[0].iter().zip(&planes[1]).map(|(a, b)| a + b);
+                    sums.zip(&bias).map(|(sum, bias)| sum + bias).collect()
+                };
+                assert_eq!(bits(found), bits(&expected), "{ty}: row {r} of {n_tokens}");
+            }
+            for tier in Tier::available() {
+                for n_threads in [1, 3] {
+                    let other = run(tier, n_threads).0;
+                    assert_eq!(bits(&other), bits(&out), "{ty} {tier}: {n_tokens} rows");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_second_plane_brings_products_close_to_f64() {
+    for ty in packed_types() {
+        let (n_rows, n_cols) = (37, 1280);
+        let case = Case::new(ty, n_rows, n_cols, 1);
+        let mut weights = vec![0.0; n_rows * n_cols];
+        widen(ty, Tier::Scalar, &case.blocks, &mut weights);
+        let team = Team::new(1);
+        let mut q = QuantizedRows::with_capacity(2, n_cols);
+        q.quantize_in_planes(&team, Tier::detect(), Rows::new(&case.x, 1, n_cols), 0);
+        let mut out = vec![f32::NAN; n_rows];
+        let view = RowsMut::new(&mut out, 1, n_rows);
+        let scratch = PackedScratch::new(&team, 2);
+        let epilogue = Epilogue::default();
+        matmul_packed(&team, Tier::detect(), &[case.matrix()], &q, view, &scratch, &epilogue);
+        for (w, &found) in weights.chunks(n_cols).zip(&out) {
+            let exact = |(&w, &x): (&f32, &f32)| f64::from(w) * f64::from(x);
+            let expected: f64 = w.iter().zip(&case.x).map(exact).sum();
+            let mut bound = 1e-6;
+            for (w, x) in w.chunks(32).zip(case.x.chunks(32)) {
+                let amax = x.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+                for (w, x) in w.iter().zip(x) {
+                    let error = x.abs() * 2e-6 + amax / 254.0 / 254.0 * 1.01;
+                    bound += f64::from(w.abs() + 0.1) * f64::from(error);
+                }
+            }
+            let error = (f64::from(found) - expected).abs();
+            assert!(error <= bound, "{ty}: {found}, not {expected} ± {bound}");
+        }
+    }
+}
+
+#[test]
 fn the_largest_quants_do_not_overflow() {
     for ty in packed_types() {
         let mut case = Case::new(ty, 16, 256, 2);

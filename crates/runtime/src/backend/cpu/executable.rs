@@ -419,6 +419,9 @@ mod tests {
     use crate::backend::metrics::DeviceKind;
     use crate::graph::GraphBuilder;
     use crate::graph::plan::{RowLimits, plan};
+    use crate::graph::weights::{Linear, Weight};
+    use realizar_formats::Bytes;
+    use realizar_quant::BlockType;
 
     /// A batch of one prompt, without a cache.
     fn batch(n_rows: usize, outputs: &[u32]) -> Batch {
@@ -428,9 +431,12 @@ mod tests {
 
     fn load(b: GraphBuilder, output: crate::graph::ValueId) -> CpuExecutable {
         let limits = RowLimits { tokens: 4, outputs: 2 };
-        let plan = plan(&b.finish(output), limits);
+        load_plan(plan(&b.finish(output), limits), Weights::default(), Arithmetic::F32)
+    }
+
+    fn load_plan(plan: Plan, weights: Weights, arithmetic: Arithmetic) -> CpuExecutable {
         let options = ExecutableOptions {
-            arithmetic: Arithmetic::F32,
+            arithmetic,
             kv: Vec::new(),
             n_states: 0,
             max_seq_len: 4,
@@ -438,15 +444,7 @@ mod tests {
             packed_files: None,
         };
         let metrics = Arc::new(DispatchMetrics::new("cpu".to_owned(), DeviceKind::Cpu));
-        CpuExecutable::new(
-            Team::new(2),
-            Tier::detect(),
-            plan,
-            Weights::default(),
-            &options,
-            metrics,
-        )
-        .unwrap()
+        CpuExecutable::new(Team::new(2), Tier::detect(), plan, weights, &options, metrics).unwrap()
     }
 
     #[test]
@@ -459,6 +457,67 @@ mod tests {
         for rows in [&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0][..], &[-1.0, 0.5, 0.0]] {
             let expected: Vec<f32> = rows.iter().map(|x| 3.0 * x).collect();
             assert_eq!(executable.run(&batch(rows.len() / 3, &[]), rows).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn output_rows_of_prompts_are_multiplied_in_two_planes() {
+        const COLS: usize = 64;
+        const OUT: usize = 24;
+        // Q8_0 with scales of 1, so that weights are small integers.
+        let quant = |r: usize, c: usize| ((r * 31 + c * 17) % 255) as i64 - 127;
+        let mut bytes = Vec::new();
+        for r in 0..OUT {
+            for block in 0..COLS / 32 {
+                bytes.extend([0x00, 0x3c]); // 1 in half precision
+                bytes.extend((0..32).map(|c| quant(r, 32 * block + c) as u8));
+            }
+        }
+        let x: Vec<f32> = (0..4 * COLS).map(|i| ((i * 7919) % 1009) as f32 / 577.0 - 0.9).collect();
+        for early in [false, true] {
+            let mut b = GraphBuilder::new();
+            let input = b.input(COLS);
+            let matrix = Weight { id: WeightId(0), rows: OUT, cols: COLS };
+            let linear = Linear { weight: matrix, bias: None };
+            let output = if early {
+                let selected = b.select_rows(input);
+                b.linear(selected, &linear)
+            } else {
+                let all = b.linear(input, &linear);
+                b.select_rows(all)
+            };
+            let data = Bytes::from(bytes.clone());
+            let ty = BlockType::Q8_0;
+            let weights = Weights(vec![WeightData::Matrix { ty, rows: OUT, cols: COLS, data }]);
+            let limits = RowLimits { tokens: 4, outputs: 4 };
+            let plan = plan(&b.finish(output), limits);
+            let mut executable = load_plan(plan, weights, Arithmetic::Auto);
+            // A generated row, then three of a prompt.
+            let whole = Batch { n_generated: 1, ..batch(4, &[0, 1, 3]) };
+            let out = executable.run(&whole, &x).unwrap().to_vec();
+            for (found, row) in out.chunks(OUT).zip([0_usize, 1, 3]) {
+                let x = &x[row * COLS..][..COLS];
+                let amax = x.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+                let mut worst = 0.0_f64;
+                for (r, &found) in found.iter().enumerate() {
+                    let products =
+                        x.iter().enumerate().map(|(c, &x)| f64::from(x) * quant(r, c) as f64);
+                    let error = (f64::from(found) - products.sum::<f64>()).abs();
+                    let weight: i64 = (0..COLS).map(|c| quant(r, c).abs()).sum();
+                    worst = worst.max(error / (weight as f64 * f64::from(amax)));
+                }
+                // Half a step of a 127th, and of its 127th; sums in F32 are exact to less.
+                let fine = early && row > 0;
+                assert!(worst < if fine { 1.0 / 254.0 / 254.0 } else { 1.0 / 254.0 });
+                assert_eq!(worst > 1.0 / 254.0 / 254.0, !fine, "row {row}, {early}: {worst}");
+            }
+            // Alone it has the same bits.
+            for (row, n_generated) in [(0, 1), (1, 0), (3, 0)] {
+                let alone = Batch { n_generated, ..batch(1, &[0]) };
+                let found = executable.run(&alone, &x[row * COLS..][..COLS]).unwrap();
+                let place = if row == 3 { 2 } else { row };
+                assert_eq!(found, &out[place * OUT..][..OUT], "row {row}");
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use super::packed::PackedWeights;
 use crate::backend::Arithmetic;
 use crate::graph::plan::{Plan, Step};
 use crate::graph::weights::{WeightData, Weights};
-use crate::graph::{LinearPart, Op, Prologue};
+use crate::graph::{LinearPart, Op, Prologue, RowDomain};
 use realizar_kernels_cpu as kernels;
 use realizar_kernels_cpu::{
     Bf16Rows, Bf16Scratch, Epilogue, MatrixRef, PackedArithmetic, PackedRef, PackedScratch,
@@ -77,7 +77,7 @@ pub(super) fn linears(plan: &Plan) -> impl Iterator<Item = (&Step, &Prologue, &[
 struct ScratchSizes {
     /// Rows after the prologue, in elements.
     input_len: usize,
-    /// Rows that are quantized.
+    /// Rows that are quantized, each plane counted.
     max_quantized: usize,
     /// Rows that are rounded to BF16.
     max_bf16: usize,
@@ -88,15 +88,23 @@ struct ScratchSizes {
 impl ScratchSizes {
     fn of(plan: &Plan, arithmetic: Arithmetic, tier: Tier) -> Self {
         let max_rows = plan.limits.tokens.max(plan.limits.outputs);
+        // Of output rows each may have two planes.
+        let quantized = linears(plan).map(|(step, ..)| match step.output.rows {
+            RowDomain::Tokens => plan.limits.tokens,
+            RowDomain::Outputs => plan.limits.outputs.saturating_mul(2),
+        });
         let widest = |keep: fn(&Prologue) -> bool| {
             let kept = linears(plan).filter(|(_, prologue, _)| keep(prologue));
             kept.map(|(step, ..)| step.inputs[0].width).max().unwrap_or(0)
         };
         Self {
             input_len: max_rows * widest(|prologue| *prologue != Prologue::None),
-            max_quantized: if arithmetic == Arithmetic::Auto { max_rows } else { 0 },
-            max_bf16: match packed_arithmetics(arithmetic, tier) {
-                [_, PackedArithmetic::Bf16] => max_rows,
+            max_quantized: match arithmetic {
+                Arithmetic::Auto => quantized.max().unwrap_or(0),
+                Arithmetic::F32 => 0,
+            },
+            max_bf16: match packed_arithmetics(arithmetic, tier, RowDomain::Tokens) {
+                [_, PackedArithmetic::Bf16] => plan.limits.tokens,
                 _ => 0,
             },
             max_in: widest(|_| true),
@@ -104,12 +112,18 @@ impl ScratchSizes {
     }
 }
 
-/// In what decode rows, and prefill rows, meet packed weights.
-fn packed_arithmetics(arithmetic: Arithmetic, tier: Tier) -> [PackedArithmetic; 2] {
-    let of_prompts = match arithmetic {
-        Arithmetic::Auto => tier.prompt_arithmetic(),
+/// In what decode rows, and prefill rows, meet packed weights in a step on rows of `domain`.
+fn packed_arithmetics(
+    arithmetic: Arithmetic,
+    tier: Tier,
+    domain: RowDomain,
+) -> [PackedArithmetic; 2] {
+    let of_prompts = match (arithmetic, domain) {
+        (Arithmetic::Auto, RowDomain::Tokens) => tier.prompt_arithmetic(),
+        // Output rows of prompts are few, and have two planes.
+        (Arithmetic::Auto, RowDomain::Outputs)
         // No weights are packed, and all rows are multiplied alike.
-        Arithmetic::F32 => PackedArithmetic::Int8,
+        | (Arithmetic::F32, _) => PackedArithmetic::Int8,
     };
     [PackedArithmetic::Int8, of_prompts]
 }
@@ -176,7 +190,7 @@ pub(super) struct LinearStep<'a> {
 impl LinearStep<'_> {
     /// Runs the step on the arena.
     pub(super) fn run(&self, step: &Step, arena: &mut Arena, scratch: &mut LinearScratch) {
-        let arithmetics = packed_arithmetics(self.arithmetic, self.tier);
+        let arithmetics = packed_arithmetics(self.arithmetic, self.tier, step.output.rows);
         for (arithmetic, run) in self.rows.runs(arithmetics) {
             self.run_rows(arithmetic, &run, step, arena, scratch);
         }
@@ -199,8 +213,13 @@ impl LinearStep<'_> {
         let LinearScratch { input, products } = scratch;
         let is_packed = |part: &LinearPart| self.packed.get(part.weight).is_some();
         let quantizes = arithmetic == PackedArithmetic::Int8;
+        // Output rows of prompts get a second plane, which is made of floats.
+        let n_single = match step.output.rows {
+            RowDomain::Tokens => n_rows,
+            RowDomain::Outputs => run.n_generated,
+        };
         // Where every part reads the rows quantized, the prologue need not write floats.
-        let quantized_alone = quantizes && parts.iter().all(is_packed);
+        let quantized_alone = quantizes && n_single == n_rows && parts.iter().all(is_packed);
         let with_floats = *prologue != Prologue::None && !quantized_alone;
         if quantized_alone {
             self.quantized_prologue(prologue, run, step, arena, &mut products.quantized);
@@ -224,7 +243,7 @@ impl LinearStep<'_> {
             PackedArithmetic::Bf16 => self.multiply_bf16(parts, x, residual, out, products),
             PackedArithmetic::Int8 => {
                 if !quantized_alone && parts.iter().any(is_packed) {
-                    products.quantized.quantize(self.team, self.tier, x);
+                    products.quantized.quantize_in_planes(self.team, self.tier, x, n_single);
                 }
                 self.multiply(parts, run.n_generated, x, residual, out, products);
             }
