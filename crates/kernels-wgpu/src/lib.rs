@@ -61,15 +61,17 @@ mod dispatch;
 pub use dispatch::{Grid, Kernel, Recorder, Rows, RowsAt, Timer, View, shader};
 
 mod storage;
-pub use storage::{KvLayer, KvSpec, Matrix, pack_rows, packed_row_bytes};
+pub use storage::{
+    KvLayer, KvSpec, Matrix, StateLayer, StateLists, StateSpec, pack_rows, packed_row_bytes,
+};
 
 mod ops;
 pub use ops::{
-    Activation, Attention, AttentionScratch, AttentionSpec, Elementwise, Linear, MatmulOptions,
-    Norm, NormKind, QuantizedRows, RopeAngles, RopeStyle, SPLIT, Splits, TILE_ROWS, Tables,
-    attention_decode, attention_next_wave, attention_prefill, copy, elementwise, embed, kv_store,
-    matmul, matvec, matvec_int8, norm, quantize, rope, rope_table, select_rows, shaders,
-    takes_quantized,
+    Activation, Attention, AttentionScratch, AttentionSpec, DeltaNet, DeltaNetSpec, Elementwise,
+    Linear, MatmulOptions, Norm, NormKind, QuantizedRows, RopeAngles, RopeStyle, SPLIT, ShortConv,
+    Splits, TILE_ROWS, Tables, attention_decode, attention_next_wave, attention_prefill, copy,
+    delta_net, elementwise, embed, kv_store, matmul, matvec, matvec_int8, norm, quantize, rope,
+    rope_table, select_rows, shaders, short_conv, takes_quantized,
 };
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! and read into slices.
 
 use crate::dispatch::{Kernel, Rows, RowsAt};
-use crate::{Adapter, Buffer, Gpu, GpuOptions};
+use crate::{Adapter, Buffer, Gpu, GpuOptions, StateLists};
 use realizar_quant::BlockType;
 
 /// The first adapter with everything it has, and again with nothing that it
@@ -141,4 +141,29 @@ pub(crate) fn dequantized(ty: BlockType, n_cols: usize, rows: &[u8]) -> Vec<f32>
     let mut out = vec![0.0; n_rows * n_cols];
     realizar_quant::dequantize(ty, rows, &mut out).expect("whole blocks");
     out
+}
+
+/// The words of a step on recurrent states: the range of rows at 0, that of sequences at 2, then the
+/// lists. `seqs` are sequences of so many rows that go on from a slot, `writes` rows and the slots that
+/// the states after them go to.
+pub(crate) fn recurrent_batch(
+    seqs: &[(u32, u32)],
+    writes: &[(u32, u32)],
+) -> (Vec<u32>, StateLists) {
+    let n_rows: u32 = seqs.iter().map(|seq| seq.0).sum();
+    let mut batch = vec![0, n_rows, 0, seqs.len() as u32];
+    let seq_of_row_at = batch.len() as u32;
+    for (i, &(n, _)) in (0..).zip(seqs) {
+        batch.extend(std::iter::repeat_n(i, n as usize));
+    }
+    let seqs_at = batch.len() as u32;
+    let mut first = 0;
+    for &(n, from) in seqs {
+        batch.extend([first, n, from]);
+        first += n;
+    }
+    let writes_at = batch.len() as u32;
+    let slot = |row| writes.iter().find(|write| write.0 == row).map_or(StateLists::NONE, |w| w.1);
+    batch.extend((0..n_rows).map(slot));
+    (batch, StateLists { seq_of_row_at, seqs_at, writes_at })
 }

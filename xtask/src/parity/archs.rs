@@ -17,9 +17,6 @@ const GPU_TOLERANCE: f64 = 2e-3;
 /// The chunk size whose logits must be the whole prompt's, to the last bit.
 const CHUNK: &str = "7";
 
-/// Models with layers that a GPU refuses.
-const CPU_ONLY: [&str; 2] = ["lfm2", "qwen3_5_text"];
-
 /// A tiny model with what transformers computes for it.
 pub(super) struct Golden {
     /// Folder name.
@@ -44,15 +41,6 @@ pub(super) fn goldens(dir: &Path, args: &Args) -> Result<Vec<Golden>> {
         }
     }
     folders.sort();
-    if args.on_gpu() {
-        folders.retain(|folder| {
-            let cpu_only = CPU_ONLY.iter().any(|&name| folder.ends_with(name));
-            if cpu_only {
-                println!("{}: its layers do not run on GPUs yet", folder.display());
-            }
-            !cpu_only
-        });
-    }
     let mut goldens = Vec::new();
     for (idx, folder) in folders.iter().enumerate() {
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -5,7 +5,7 @@ use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Rows, View};
 use crate::{Error, Gpu};
 
-/// An activation function; the formulas are in `shaders/elementwise.wgsl`.
+/// An activation function; the formulas are in `shaders/activations.wgsl`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// `x * sigmoid(x)`.
@@ -82,6 +82,9 @@ impl Elementwise {
     }
 }
 
+/// The part of a shader that has the activations.
+pub(crate) const ACTIVATIONS: &str = include_str!("../../shaders/activations.wgsl");
+
 /// Invocations of a workgroup, each with one element.
 const WORKGROUP: u32 = 64;
 
@@ -99,7 +102,7 @@ struct Params {
 fn shader(code: u32) -> Shader {
     Shader {
         name: "elementwise".into(),
-        parts: vec![include_str!("../../shaders/elementwise.wgsl")],
+        parts: vec![ACTIVATIONS, include_str!("../../shaders/elementwise.wgsl")],
         bindings: &[Access::Read, Access::ReadWrite],
         constants: vec![("op", f64::from(code))],
     }

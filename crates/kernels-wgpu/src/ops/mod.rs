@@ -1,6 +1,7 @@
 //! The operations: each binds its kernels to buffers, once, for any number of rows.
 
 mod attention;
+mod delta_net;
 mod elementwise;
 mod embed;
 mod kv_store;
@@ -11,11 +12,13 @@ mod norm;
 pub(crate) mod quantize;
 mod rope;
 mod select;
+mod short_conv;
 
 pub use attention::{
     Attention, AttentionScratch, AttentionSpec, SPLIT, Splits, TILE_ROWS, Tables, attention_decode,
     attention_next_wave, attention_prefill,
 };
+pub use delta_net::{DeltaNet, DeltaNetSpec, delta_net};
 pub use elementwise::{Activation, Elementwise, elementwise};
 pub use embed::embed;
 pub use kv_store::kv_store;
@@ -26,6 +29,7 @@ pub use norm::{Norm, NormKind, norm};
 pub use quantize::{QuantizedRows, quantize};
 pub use rope::{RopeAngles, RopeStyle, rope, rope_table};
 pub use select::{copy, select_rows};
+pub use short_conv::{ShortConv, short_conv};
 
 use crate::dispatch::shader::Shader;
 
@@ -33,6 +37,7 @@ use crate::dispatch::shader::Shader;
 pub fn shaders() -> Vec<Shader> {
     [
         attention::shaders(),
+        delta_net::shaders(),
         elementwise::shaders(),
         embed::shaders(),
         kv_store::shaders(),
@@ -42,6 +47,7 @@ pub fn shaders() -> Vec<Shader> {
         quantize::shaders(),
         rope::shaders(),
         select::shaders(),
+        short_conv::shaders(),
     ]
     .concat()
 }

@@ -1,9 +1,12 @@
-//! What stays on the device from step to step: packed weight matrices, and keys and values in pages.
+//! What stays on the device from step to step: packed weight matrices, keys and values in pages, and
+//! recurrent states in slots.
 
 pub(crate) mod kv;
 pub(crate) mod matrix;
 pub(crate) mod pack;
+pub(crate) mod states;
 
 pub use kv::{KvLayer, KvSpec};
 pub use matrix::Matrix;
 pub use pack::{pack_rows, packed_row_bytes};
+pub use states::{StateLayer, StateLists, StateSpec};

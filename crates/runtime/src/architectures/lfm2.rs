@@ -54,6 +54,9 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let rope = HfRopeKeys { theta: ("rope_theta", 1e6), ..HfRopeKeys::COMMON };
     let config = Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?;
     let n_taps = s.opt_usize("conv_L_cache")?.unwrap_or(3);
+    if n_taps < 2 {
+        return Err(s.unsupported("convolutions over one position (`conv_L_cache`)"));
+    }
     let attends = match hf_layer_types(s, config.layers.len(), |ty| match ty {
         "conv" => Some(false),
         "full_attention" => Some(true),
@@ -85,6 +88,9 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     }
     let config = Config::from_gguf(s, NormKind::Rms)?;
     let n_taps = s.usize("shortconv.l_cache")?;
+    if n_taps < 2 {
+        return Err(s.unsupported("convolutions over one position (`shortconv.l_cache`)"));
+    }
     let heads = s.opt_per_layer("attention.head_count_kv", config.layers.len())?;
     Ok(with_convolutions(config, n_taps, |l| heads.as_ref().is_none_or(|heads| heads[l] > 0)))
 }

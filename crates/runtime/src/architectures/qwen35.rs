@@ -106,7 +106,7 @@ fn check(net: Recurrent) -> Result<(), String> {
     };
     let sizes = [n_k_heads, n_v_heads, k_dim, v_dim, n_taps];
     // No published model comes near this; a file that does is damaged.
-    if sizes.iter().any(|&n| n == 0 || n > 1 << 12) {
+    if sizes.iter().any(|&n| n == 0 || n > 1 << 12) || n_taps == 1 {
         return Err(format!("linear attention of sizes {sizes:?}"));
     }
     if !n_v_heads.is_multiple_of(n_k_heads) || !v_dim.is_multiple_of(8) {

@@ -223,6 +223,12 @@ pub struct DeltaNet {
     pub state: StatePart,
 }
 
+impl DeltaNet {
+    /// Added to the squares of keys and queries before they are normalized, as in the reference
+    /// implementations.
+    pub const EPS: f32 = 1e-6;
+}
+
 /// An operation. Its inputs and output are the node's.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Op {

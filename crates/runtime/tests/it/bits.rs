@@ -23,13 +23,8 @@ fn models(dir: &Path) -> Vec<PathBuf> {
         &quantized,
         &[Q8_0, Q4_K, Q5_0, Q6_K, IQ4_XS, Q4_1, Q3_K, Q4_0, MXFP4, Q5_K, Q2_K, Q5_1, IQ4_NL, Q6_K],
     );
-    let names = ["llama", "qwen3", "gemma3_text", "phi", "gpt2"];
+    let names = ["llama", "qwen3", "gemma3_text", "phi", "gpt2", "lfm2", "qwen3_5_text"];
     names.into_iter().map(tiny).chain([quantized]).collect()
-}
-
-/// Tiny models with layers that carry a state, which only the CPU runs.
-fn recurrent() -> impl Iterator<Item = PathBuf> {
-    ["lfm2", "qwen3_5_text"].into_iter().map(tiny)
 }
 
 /// A model that mixes the quantized types that only the CPU runs.
@@ -146,8 +141,8 @@ fn a_batch_of_eight_gives_the_bits_of_eight_alone() {
     let dir = tempfile::tempdir().unwrap();
     let devices = devices();
     let everywhere = models(dir.path()).into_iter().map(|path| (path, &devices[..]));
-    let on_cpu = recurrent().chain([unpacked(dir.path())]).map(|path| (path, &devices[..2]));
-    for (path, devices) in everywhere.chain(on_cpu) {
+    let on_cpu = (unpacked(dir.path()), &devices[..2]);
+    for (path, devices) in everywhere.chain([on_cpu]) {
         for device in devices {
             let mut model = load(&path, &**device, BlockType::F16);
             let batched = together(&mut model);
@@ -166,8 +161,7 @@ fn chunks_and_threads_change_no_bit() {
     let cpus = [cpu(1), cpu(2), cpu(3)];
     let with_tiles = [1, 2, 3].map(cpu_with_tiles);
     let gpus = gpus();
-    let on_cpu: Vec<_> = recurrent().collect();
-    for path in models(dir.path()).iter().chain(&on_cpu) {
+    for path in &models(dir.path()) {
         use BlockType::{BF16, F16, F32, Q4_0, Q8_0};
         for kv_type in [F32, F16, BF16, Q8_0, Q4_0] {
             let options = LoadOptions { kv_type: Some(kv_type), ..LoadOptions::default() };
@@ -190,9 +184,6 @@ fn chunks_and_threads_change_no_bit() {
             };
             check(&cpus);
             check(&with_tiles);
-            if on_cpu.contains(path) {
-                continue;
-            }
             // The kernels for the other floats differ in loads and stores alone.
             let is_float = matches!(kv_type, F32 | F16 | BF16);
             if kv_type == F16 || is_float && path.ends_with("gemma3_text") {
@@ -346,7 +337,10 @@ fn what_a_session_keeps_changes_no_answer() {
         ("llama", cpu_with_tiles(2)),
         ("gemma3_text", cpu_with_tiles(2)),
     ];
-    for (name, backend) in cases {
+    let on_gpus = ["lfm2", "qwen3_5_text"]
+        .into_iter()
+        .flat_map(|name| gpus().into_iter().take(1).map(move |gpu| (name, gpu)));
+    for (name, backend) in cases.into_iter().chain(on_gpus) {
         let path = tiny(name).join("model-f32.gguf");
         let options = LoadOptions { max_seqs: 2, chunk: 16, ..LoadOptions::default() };
         let mut model = Model::load(&path, &*backend, &options).unwrap();

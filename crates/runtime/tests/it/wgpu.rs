@@ -66,14 +66,7 @@ fn tiny_models_give_the_logits_of_transformers_without_optional_features() {
     for gpu in gpus().into_iter().skip(1) {
         for path in tiny_models() {
             let golden = Golden::read(if path.is_dir() { &path } else { path.parent().unwrap() });
-            let mut model = match Model::load(&path, &*gpu, &options) {
-                Ok(model) => model,
-                Err(error) => {
-                    // The only layers that no GPU runs yet.
-                    assert!(error.to_string().contains("short convolutions"), "{path:?}: {error}");
-                    continue;
-                }
-            };
+            let mut model = Model::load(&path, &*gpu, &options).unwrap();
             golden.check(&mut model, &format!("{path:?} on {}", gpu.name()));
         }
     }
@@ -84,7 +77,7 @@ fn a_model_runs_on_cpu_and_gpu_by_layer() {
     let options = LoadOptions { arithmetic: Arithmetic::F32, ..LoadOptions::default() };
     let cpu = CpuBackend::new(Some(2), None).unwrap();
     for gpu in gpus().into_iter().take(1) {
-        for name in ["llama", "gemma3_text", "gpt2", "olmo"] {
+        for name in ["llama", "gemma3_text", "gpt2", "olmo", "lfm2", "qwen3_5_text"] {
             let golden = Golden::read(&tiny(name));
             for (first, last) in [(&cpu as &dyn Backend, &*gpu), (&*gpu, &cpu)] {
                 let split = [DeviceLayers::rest(first), DeviceLayers::at_most(last, 1)];
@@ -251,6 +244,17 @@ fn what_a_device_cannot_run_is_refused_by_name() {
     let text = error.to_string();
     assert!(text.contains("cannot run this model: attention with heads of"), "{text}");
     assert!(text.contains("maxStorageBufferBindingSize"), "{text}");
+
+    // More states than a kernel can see.
+    let options = LoadOptions {
+        max_seq_len: Some(64),
+        chunk: 64,
+        max_seqs: usize::try_from(available / 1024).unwrap(),
+        ..LoadOptions::default()
+    };
+    let text = Model::load(&tiny("qwen3_5_text"), &backend, &options).unwrap_err().to_string();
+    assert!(text.contains("cannot run this model: "), "{text}");
+    assert!(text.contains("layers that carry a state: a layer's states needs"), "{text}");
 
     // Types of keys and values that the kernels lack.
     let dir = tempfile::tempdir().unwrap();

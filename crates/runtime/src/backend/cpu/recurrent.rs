@@ -107,7 +107,7 @@ impl States {
             n_v_heads,
             k_dim,
             v_dim,
-            eps: DELTA_EPS,
+            eps: DeltaNet::EPS,
             tiled,
             decay: weights.vector(decay),
             dt_bias: weights.vector(dt_bias),
@@ -134,6 +134,3 @@ impl States {
         self.memory[state.0 as usize * n..][..n].copy_from_slice(bytes);
     }
 }
-
-/// Added to the squares of keys and queries, as in the reference implementations.
-const DELTA_EPS: f32 = 1e-6;

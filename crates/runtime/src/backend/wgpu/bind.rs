@@ -1,8 +1,9 @@
 //! Binding: one arm per operation, each making the kernels that run it on the
 //! device's buffers.
 
+use super::recurrent::States;
 use super::upload::{DeviceWeights, VectorKey, WeightLayout, matrix};
-use super::words::{Places, RowCounts, Rows, Words, rows_at};
+use super::words::{Places, RowCounts, Rows, SEQS, Words, rows_at};
 use crate::backend::Arithmetic;
 use crate::graph::plan::{Place, Plan, Step};
 use crate::graph::weights::{WeightId, Weights};
@@ -21,7 +22,7 @@ const FEW_ROWS: u32 = 16;
 /// How often a kernel runs in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Count {
-    /// Once for each row of a range.
+    /// Once for each row, or each sequence, of a range.
     Rows(RowsAt),
     /// Once for each row of a range, if they are few.
     FewRows(RowsAt),
@@ -104,11 +105,12 @@ pub(super) struct Binder<'a> {
     pub(super) scratch: &'a AttentionScratch,
     /// Of each group, the kernel that goes on to the next wave.
     pub(super) next_waves: &'a [Kernel],
+    pub(super) states: &'a States,
     /// Activations as 8-bit integers; none when no step wants them.
     pub(super) quantized: Option<&'a QuantizedRows>,
 }
 
-fn view(place: &Place) -> View {
+pub(super) fn view(place: &Place) -> View {
     View { start: place.start as u32, stride: place.stride as u32, width: place.width as u32 }
 }
 
@@ -117,7 +119,7 @@ fn columns(view: View, first: usize, width: usize) -> View {
     View { start: view.start + first as u32, stride: view.stride, width: width as u32 }
 }
 
-fn activation(act: Activation) -> kernels::Activation {
+pub(super) fn activation(act: Activation) -> kernels::Activation {
     match act {
         Activation::Silu => kernels::Activation::Silu,
         Activation::Gelu => kernels::Activation::Gelu,
@@ -179,11 +181,11 @@ fn is_int8(arithmetic: Arithmetic, ty: BlockType) -> bool {
 }
 
 impl Binder<'_> {
-    fn rows(&self, at: RowsAt) -> kernels::Rows<'_> {
+    pub(super) fn rows(&self, at: RowsAt) -> kernels::Rows<'_> {
         kernels::Rows { values: self.values, batch: self.batch, at }
     }
 
-    fn weight(&self, id: Option<WeightId>) -> Option<u32> {
+    pub(super) fn weight(&self, id: Option<WeightId>) -> Option<u32> {
         id.and_then(|id| self.weights.places.place(&VectorKey::Weight(id)))
     }
 
@@ -240,8 +242,10 @@ impl Binder<'_> {
             }
             Op::Add => elementwise(Elementwise::Add, x, view(&step.inputs[1])),
             Op::Mul => elementwise(Elementwise::Mul, x, view(&step.inputs[1])),
-            Op::ShortConv(_) | Op::DeltaNet(_) => {
-                unreachable!("recurrent operations were refused before")
+            Op::ShortConv(conv) => self.short_conv(at, (idx, step), conv).map(one),
+            Op::DeltaNet(net) => {
+                let kernel = self.delta_net(SEQS, (idx, step), net)?;
+                Ok(vec![Run::One(kernel, Count::Rows(SEQS))])
             }
             Op::Scale(factor) => elementwise(Elementwise::Scale(*factor), x, x),
             Op::Softcap(cap) => elementwise(Elementwise::Softcap(*cap), x, x),

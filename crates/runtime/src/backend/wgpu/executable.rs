@@ -3,6 +3,7 @@
 use super::bind::{Binder, KvGroup, Run};
 use super::device_error;
 use super::kv_spec;
+use super::recurrent::States;
 use super::room::{Room, ScratchRoom, f32_bytes};
 use super::upload::{DeviceWeights, WeightLayout};
 use super::words::{GroupPlaces, RowCounts, Rows, Words, rows_at};
@@ -32,6 +33,7 @@ pub(super) struct WgpuExecutable {
     values: Buffer,
     readback: Buffer,
     kv: Vec<KvGroup>,
+    states: States,
     /// Room for the keys or values of one page of a layer, while it is copied.
     page: Buffer,
     /// The rows of the plan's output.
@@ -60,6 +62,11 @@ fn products(step: &Step, counts: &RowCounts, words: &Words) -> u64 {
         Op::Linear { .. } => {
             let n_rows = counts.n(rows_at(step.output.rows, Rows::All));
             u64::from(n_rows) * (step.inputs[0].width * step.output.width) as u64
+        }
+        // What a key has in the state, what it gets, and what a query finds there.
+        Op::DeltaNet(net) => {
+            let n_rows = counts.n(rows_at(step.output.rows, Rows::All));
+            u64::from(n_rows) * 3 * net.state.len as u64
         }
         // Scores and values.
         Op::Attention(a) => 2 * words.n_seen(a.kv.group) * (a.n_heads * a.head_dim) as u64,
@@ -103,6 +110,7 @@ impl WgpuExecutable {
         // What can be too large comes before the weights, which take long.
         let kv: Vec<KvGroup> =
             options.kv.iter().map(|pool| kv_group(gpu, pool)).collect::<Result<_, _>>()?;
+        let states = States::new(gpu, &plan, options)?;
         let page = gpu.buffer("a page that is copied", page_bytes)?;
         let ScratchRoom { max_items, n_heads, head_dim } = scratch;
         let scratch = AttentionScratch::new(gpu, max_items, n_heads, head_dim)?;
@@ -123,6 +131,7 @@ impl WgpuExecutable {
             kv: &kv,
             scratch: &scratch,
             next_waves: &next_waves,
+            states: &states,
             quantized: quantized.as_ref(),
         };
         let bound = (0..plan.steps.len()).map(|i| binder.bind(&plan, i));
@@ -152,6 +161,7 @@ impl WgpuExecutable {
             values,
             readback,
             kv,
+            states,
             page,
             plan,
         })
@@ -289,15 +299,15 @@ impl Executable for WgpuExecutable {
     }
 
     fn state_bytes(&self) -> usize {
-        0 // no plan that it runs has states
+        self.states.state_bytes()
     }
 
-    fn read_state(&mut self, _state: StateId, _out: &mut Vec<u8>) -> Result<(), Error> {
-        Ok(())
+    fn read_state(&mut self, state: StateId, out: &mut Vec<u8>) -> Result<(), Error> {
+        self.states.read(&self.gpu, state, out).map_err(|e| device_error(&self.name, &e))
     }
 
-    fn write_state(&mut self, _state: StateId, _bytes: &[u8]) -> Result<(), Error> {
-        Ok(())
+    fn write_state(&mut self, state: StateId, bytes: &[u8]) -> Result<(), Error> {
+        self.states.write(&self.gpu, state, bytes).map_err(|e| device_error(&self.name, &e))
     }
 
     fn files(&self) -> Vec<FileWatch> {

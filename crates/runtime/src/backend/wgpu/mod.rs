@@ -1,11 +1,12 @@
 //! The wgpu backend: a plan's steps bound to kernels once, recorded for every
 //! batch into one command buffer.
 //!
-//! Weights, norms, biases, activations, keys and values stay on the device. Per
-//! step the words of the batch go up and rows of logits come down.
+//! Weights, norms, biases, activations, keys, values and recurrent states stay on the
+//! device. Per step the words of the batch go up and rows of logits come down.
 
 mod bind;
 mod executable;
+mod recurrent;
 mod room;
 mod support;
 #[cfg(test)]
@@ -126,7 +127,8 @@ impl Backend for WgpuBackend {
             let layers = 2 * layout.spec().n_layers as u64; // keys and values
             kv_spec(layout, *n_pages).n_bytes().saturating_mul(layers)
         };
-        let kv = options.kv.iter().map(pool).fold(0, u64::saturating_add);
+        let states = recurrent::n_bytes(plan, options);
+        let kv = options.kv.iter().map(pool).fold(states, u64::saturating_add);
         let layout = WeightLayout::new(plan, weights);
         let room = Room::new(&self.gpu, plan, (weights, &layout), options, self.attention_bytes);
         let scratch = room.device_bytes(&self.gpu).saturating_add(room.host_bytes());

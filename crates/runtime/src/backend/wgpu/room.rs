@@ -102,7 +102,8 @@ impl Room {
             n_pages: *n_pages,
         };
         let shapes: Vec<GroupShape> = options.kv.iter().map(shape).collect();
-        let places = Places::new(plan.limits, options.max_seq_len, &shapes, wave_items);
+        let has_states = plan.state_len > 0;
+        let places = Places::new(plan.limits, options.max_seq_len, &shapes, wave_items, has_states);
         let max_items = places.groups.iter().map(|group| group.wave_items).max().unwrap_or(1);
         let of_page = |(layout, n_pages): &(KvLayout, usize)| match layout.spec().n_layers {
             0 => 0,

@@ -2,6 +2,7 @@
 //! said operation by operation.
 
 use super::kv_spec;
+use super::recurrent;
 use super::room::{Room, f32_bytes};
 use crate::backend::ExecutableOptions;
 use crate::base::ByteSize;
@@ -55,8 +56,11 @@ pub(super) fn refusals(
                     reasons.add(format!("attention with heads of {}: {error}", a.head_dim));
                 }
             }
-            Op::ShortConv(_) => reasons.add("short convolutions".to_owned()),
-            Op::DeltaNet(_) => reasons.add("the gated delta rule".to_owned()),
+            Op::ShortConv(_) | Op::DeltaNet(_) => {
+                if let Err(error) = recurrent::check(gpu, &step.op, options) {
+                    reasons.add(format!("layers that carry a state: {error}"));
+                }
+            }
             _ => {}
         }
     }

@@ -246,6 +246,14 @@ impl WeightLayout {
                     vectors.add_weight(weights, norm.weight);
                     vectors.add_weight(weights, norm.bias);
                 }
+                Op::ShortConv(conv) => {
+                    vectors.add_weight(weights, Some(conv.taps));
+                    vectors.add_weight(weights, conv.bias);
+                }
+                Op::DeltaNet(net) => {
+                    vectors.add_weight(weights, Some(net.decay));
+                    vectors.add_weight(weights, Some(net.dt_bias));
+                }
                 Op::Linear { parts, .. } => {
                     let of_step = runs(parts, weights, &n_uses);
                     for run in &of_step {

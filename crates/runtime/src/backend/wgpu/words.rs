@@ -11,7 +11,7 @@
 use crate::backend::{Batch, BatchGroup};
 use crate::graph::RowDomain;
 use crate::graph::plan::RowLimits;
-use realizar_kernels_wgpu::{RowsAt, SPLIT, Splits, TILE_ROWS};
+use realizar_kernels_wgpu::{RowsAt, SPLIT, Splits, StateLists, TILE_ROWS};
 use realizar_kvcache::PAGE_LEN;
 
 /// Which rows of a domain a kernel works on.
@@ -25,8 +25,12 @@ pub(super) enum Rows {
     Prompt,
 }
 
-/// Words of the ranges: first row and number, for each domain and each choice.
-const RANGES: usize = 12;
+/// Words of the ranges: first row and number, for each domain and each choice, and the same of
+/// sequences.
+const RANGES: usize = 14;
+
+/// The place of the range of sequences.
+pub(super) const SEQS: RowsAt = RowsAt(12);
 
 /// The place of a range.
 pub(super) fn rows_at(domain: RowDomain, rows: Rows) -> RowsAt {
@@ -42,7 +46,7 @@ pub(super) fn rows_at(domain: RowDomain, rows: Rows) -> RowsAt {
     RowsAt(domain + rows)
 }
 
-/// The numbers of rows of a batch.
+/// The numbers of rows and sequences of a batch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowCounts([u32; RANGES]);
 
@@ -54,11 +58,12 @@ impl RowCounts {
         };
         let mut all = [0; RANGES];
         all[..6].copy_from_slice(&ranges(batch.n_rows(), batch.n_generated));
-        all[6..].copy_from_slice(&ranges(batch.outputs.len(), batch.n_generated_outputs()));
+        all[6..12].copy_from_slice(&ranges(batch.outputs.len(), batch.n_generated_outputs()));
+        all[12..].copy_from_slice(&[0, batch.seqs.len() as u32]);
         Self(all)
     }
 
-    /// How many rows the range at `at` has.
+    /// How many rows, or sequences, the range at `at` has.
     pub(super) fn n(&self, at: RowsAt) -> u32 {
         self.0[at.0 as usize + 1]
     }
@@ -106,6 +111,15 @@ pub(super) struct GroupPlaces {
     pub(super) wave_items: usize,
 }
 
+/// The places of the lists that say what becomes of recurrent states.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StatePlaces {
+    /// First row, number of rows, and the slot that they go on from.
+    pub(super) seqs_at: u32, // [n_seqs, 3]
+    /// The slot that the state after each row goes to.
+    pub(super) writes_at: u32, // [n_rows]
+}
+
 /// The places of all lists.
 #[derive(Debug, Clone)]
 pub(super) struct Places {
@@ -119,6 +133,8 @@ pub(super) struct Places {
     pub(super) seq_of_row_at: u32, // [n_rows]
     /// First row and number of rows of each tile of a prompt.
     pub(super) tiles_at: u32, // [n_tiles, 2]
+    /// None where no layer has a state.
+    pub(super) states: Option<StatePlaces>,
     pub(super) groups: Vec<GroupPlaces>,
     tables_at: usize,
     /// Words of the largest step.
@@ -129,12 +145,13 @@ pub(super) struct Places {
 impl Places {
     /// Places for batches up to `limits` of sequences up to `max_seq_len` over these
     /// groups. A wave of generated rows has up to `wave_items` work items, or as many
-    /// as a single row may have where that is more.
+    /// as a single row may have where that is more. `has_states`: some layer has a recurrent state.
     pub(super) fn new(
         limits: RowLimits,
         max_seq_len: usize,
         groups: &[GroupShape],
         wave_items: usize,
+        has_states: bool,
     ) -> Self {
         let mut end = RANGES;
         let mut place = |n: usize| {
@@ -146,6 +163,10 @@ impl Places {
         let (tokens_at, positions_at) = (place(n), place(n));
         let (outputs_at, seq_of_row_at) = (place(limits.outputs), place(n));
         let tiles_at = place(2 * n);
+        let states = has_states.then(|| StatePlaces {
+            seqs_at: place(n.saturating_mul(StateLists::SEQ_WORDS as usize)),
+            writes_at: place(n),
+        });
         let places = |group: &GroupShape| {
             let of_row = group.items_of_row(max_seq_len);
             let max_items = of_row.saturating_mul(n);
@@ -169,6 +190,7 @@ impl Places {
             outputs_at,
             seq_of_row_at,
             tiles_at,
+            states,
             groups: places,
             tables_at: end,
             n_words: tables.fold(end, usize::saturating_add),
@@ -268,10 +290,30 @@ impl Words {
             }
         }
         self.n_tiles = n_tiles as u32;
+        if let Some(places) = self.places.states {
+            self.fill_states(places, batch);
+        }
         for (i, group) in batch.groups.iter().enumerate() {
             self.fill_tables(i, batch, group);
             self.fill_work(i, batch);
         }
+    }
+
+    /// The states that sequences go on from, and those that are wanted after rows.
+    fn fill_states(&mut self, StatePlaces { seqs_at, writes_at }: StatePlaces, batch: &Batch) {
+        assert_eq!(batch.state_reads.len(), batch.seqs.len(), "states of sequences");
+        assert_eq!(batch.state_writes.len(), batch.n_rows(), "states of rows");
+        let seqs = batch.seqs.iter().zip(&batch.state_reads);
+        let words = self.words[seqs_at as usize..].chunks_exact_mut(StateLists::SEQ_WORDS as usize);
+        for (words, (seq, from)) in words.zip(seqs) {
+            let from = from.unwrap_or(StateLists::NONE);
+            words.copy_from_slice(&[seq.first_row as u32, seq.n_rows as u32, from]);
+        }
+        let writes = batch.state_writes.iter().map(|slot| slot.unwrap_or(StateLists::NONE));
+        self.words[writes_at as usize..]
+            .iter_mut()
+            .zip(writes)
+            .for_each(|(word, slot)| *word = slot);
     }
 
     /// Slots and block tables of group `i`.
@@ -365,11 +407,15 @@ mod tests {
     fn a_batch_in_words() {
         let limits = RowLimits { tokens: 32, outputs: 4 };
         let group = GroupShape { window: Some(300), n_pages: 40 };
-        let places = Places::new(limits, 1024, &[group], 100);
+        let places = Places::new(limits, 1024, &[group], 100, true);
         let mut words = Words::new(places.clone());
-        words.fill(&batch());
+        let mut batch = batch();
+        batch.state_reads = vec![Some(4), None, Some(4)];
+        batch.state_writes = vec![None; 22];
+        (batch.state_writes[0], batch.state_writes[21]) = (Some(6), Some(0));
+        words.fill(&batch);
         let list = |at: u32, n: usize| words.words()[at as usize..][..n].to_vec();
-        assert_eq!(list(0, 12), [0, 22, 0, 2, 2, 20, 0, 3, 0, 2, 2, 1]);
+        assert_eq!(list(0, 14), [0, 22, 0, 2, 2, 20, 0, 3, 0, 2, 2, 1, 0, 3]);
         assert_eq!(list(places.tokens_at, 3), [100, 101, 102]);
         assert_eq!(list(places.outputs_at, 3), [0, 1, 21]);
         assert_eq!(list(places.seq_of_row_at, 4), [0, 1, 2, 2]);
@@ -380,6 +426,11 @@ mod tests {
         }
         assert_eq!(list(places.tiles_at, tiles.len()), tiles);
         assert_eq!(words.n_tiles() as usize, tiles.len() / 2);
+        let states = places.states.unwrap();
+        let none = StateLists::NONE;
+        assert_eq!(list(states.seqs_at, 9), [0, 1, 4, 1, 1, none, 2, 20, 4]);
+        let writes = [&[6][..], &[none; 20], &[0]].concat();
+        assert_eq!(list(states.writes_at, 22), writes);
         let places = places.groups[0];
         assert_eq!(list(places.slots_at, 3), [9 * 32 + 5, 31 * 32 + 24, 9 * 32 + 8]);
         // Position 600 with a window of 300 sees from 301 on: splits 1 and 2.
@@ -413,7 +464,7 @@ mod tests {
             (12, waves(&[(10, 5), (3, 1)]), vec![0, 5]),
             (13, waves(&[(13, 6)]), vec![0]),
         ] {
-            let places = Places::new(limits, 1024, &[group], wave_items);
+            let places = Places::new(limits, 1024, &[group], wave_items, false);
             let mut words = Words::new(places.clone());
             words.fill(&batch);
             assert_eq!(words.waves(0), expected, "{wave_items}");
@@ -440,7 +491,8 @@ mod tests {
         ] {
             let limits = RowLimits { tokens: max_rows, outputs: max_rows };
             let groups = [group(window, n_pages), group(None, n_pages)];
-            let mut words = Words::new(Places::new(limits, max_seq_len, &groups, 20));
+            let places = Places::new(limits, max_seq_len, &groups, 20, true);
+            let mut words = Words::new(places);
             let mut batch = Batch::with_capacity(max_rows, 2);
             let n_seqs = max_rows.min(n_pages);
             let first_rows = (0..n_seqs).map(|seq| seq * max_rows / n_seqs);
@@ -454,6 +506,8 @@ mod tests {
             batch.tokens = vec![3; max_rows];
             batch.positions = vec![max_seq_len as u32 - 1; max_rows];
             batch.n_generated = max_rows;
+            batch.state_reads = vec![Some(0); n_seqs];
+            batch.state_writes = vec![None; max_rows];
             let len = max_seq_len.div_ceil(PAGE_LEN).min(n_pages);
             for group in &mut batch.groups {
                 let table = |seq| SeqTable { start: seq * len, len, first_page: 0 };
