@@ -52,15 +52,21 @@ type Select = fn(&EngineStats) -> &Histogram;
 /// Name, help, value.
 type Row = (&'static str, &'static str, fn(&EngineStats) -> f64);
 
-const GAUGES: [Row; 3] = [
+const GAUGES: [Row; 5] = [
     ("vllm:num_requests_running", "Requests that are run.", |s| s.running as f64),
     ("vllm:num_requests_waiting", "Requests that wait.", |s| s.waiting as f64),
     ("vllm:kv_cache_usage_perc", "Used part of the key-value cache; 1 is all of it.", |s| {
         s.kv_used_pages as f64 / s.kv_total_pages.max(1) as f64
     }),
+    ("realizar:state_usage_perc", "Used part of the places for recurrent states; 1 is all.", |s| {
+        s.states_used as f64 / s.states_total.max(1) as f64
+    }),
+    ("realizar:prefix_cache_states", "Recurrent states that the prefix cache holds.", |s| {
+        s.prefix_states as f64
+    }),
 ];
 
-const COUNTERS: [Row; 9] = [
+const COUNTERS: [Row; 12] = [
     ("vllm:prompt_tokens_total", "Tokens of prompts.", |s| s.prompt_tokens as f64),
     ("vllm:generation_tokens_total", "Tokens generated.", |s| s.generated_tokens as f64),
     ("vllm:prefix_cache_queries_total", "Tokens looked up in the prefix cache.", |s| {
@@ -79,6 +85,21 @@ const COUNTERS: [Row; 9] = [
     ("realizar:prefix_cache_evictions_total", "Pages that the prefix cache gave up.", |s| {
         s.prefix_evictions as f64
     }),
+    (
+        "realizar:prefix_cache_states_stored_total",
+        "Recurrent states that the prefix cache took.",
+        |s| s.prefix_states_stored as f64,
+    ),
+    (
+        "realizar:prefix_cache_state_evictions_total",
+        "Recurrent states that the prefix cache gave up.",
+        |s| s.prefix_state_evictions as f64,
+    ),
+    (
+        "realizar:prefix_cache_stateless_tokens_total",
+        "Tokens whose pages were in the prefix cache, but no recurrent state to go on from.",
+        |s| s.prefix_stateless as f64,
+    ),
     ("realizar:engine_panics_total", "Steps that panicked, and ended their requests.", |s| {
         s.panics as f64
     }),

@@ -92,6 +92,18 @@ pub struct EngineStats {
     pub prefix_hits: u64,
     /// Pages of tokens that the prefix cache gave up.
     pub prefix_evictions: u64,
+    /// Recurrent states that requests hold; all counts of states are 0 for models without.
+    pub states_used: usize,
+    /// Recurrent states that there is room for.
+    pub states_total: usize,
+    /// Recurrent states that the prefix cache holds.
+    pub prefix_states: usize,
+    /// Recurrent states that were put into the prefix cache.
+    pub prefix_states_stored: u64,
+    /// Recurrent states that the prefix cache gave up.
+    pub prefix_state_evictions: u64,
+    /// Tokens of prompts whose pages were found in the prefix cache, but no state to go on from.
+    pub prefix_stateless: u64,
     /// Answers that lost their pages to others and were run again.
     pub preemptions: u64,
     /// Steps that panicked; each ended the requests that were in it.
@@ -131,6 +143,12 @@ impl Default for EngineStats {
             prefix_queries: 0,
             prefix_hits: 0,
             prefix_evictions: 0,
+            states_used: 0,
+            states_total: 0,
+            prefix_states: 0,
+            prefix_states_stored: 0,
+            prefix_state_evictions: 0,
+            prefix_stateless: 0,
             preemptions: 0,
             panics: 0,
             finished: FinishCounts::default(),

@@ -494,7 +494,7 @@ impl Worker {
             let share = |p: &realizar_kvcache::PoolStats| (p.used - p.idle) as f64 / p.total as f64;
             share(a).total_cmp(&share(b))
         });
-        let prefix = self.runner.prefix_stats();
+        let (prefix, states) = (self.runner.prefix_stats(), self.runner.state_stats());
         let running = self.n_running();
         let waiting_tokens = self.waiting.values().map(Run::n_known).sum();
         self.shared.stats.update(|stats| {
@@ -507,6 +507,14 @@ impl Worker {
             stats.prefix_queries = prefix.queried_tokens;
             stats.prefix_hits = prefix.found_tokens;
             stats.prefix_evictions = prefix.evicted;
+            if let Some(states) = states {
+                stats.states_used = states.used - states.idle;
+                stats.states_total = states.total;
+            }
+            stats.prefix_states = prefix.states;
+            stats.prefix_states_stored = prefix.states_stored;
+            stats.prefix_state_evictions = prefix.states_evicted;
+            stats.prefix_stateless = prefix.stateless_tokens;
         });
     }
 }

@@ -137,6 +137,11 @@ impl Runner {
         self.cache.pool_stats()
     }
 
+    /// What the pool of recurrent states has seen; none where the model has none.
+    pub fn state_stats(&self) -> Option<PoolStats> {
+        self.cache.state_stats()
+    }
+
     /// Whether the pages of prompts are kept for others.
     pub fn keeps_prefixes(&self) -> bool {
         self.cache.keeps_prefixes()

@@ -146,6 +146,21 @@ impl TestServer {
         self.state.models().add(ServedModel::new("vectors", engine)).expect("a name of its own");
     }
 
+    /// Serves the tiny LFM2, whose layers carry states, as `hybrid`.
+    pub(crate) fn add_hybrid(&self) {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs/lfm2");
+        let options = LoadOptions {
+            max_seq_len: Some(128),
+            max_seqs: 2,
+            prefix_cache: true,
+            ..LoadOptions::default()
+        };
+        let path = path.join("model-f32.gguf");
+        let model = Model::load(&path, &cpu(), &options).expect("the model loads");
+        let engine = Engine::start(model, EngineOptions::default()).expect("the engine starts");
+        self.state.models().add(ServedModel::new("hybrid", engine)).expect("a name of its own");
+    }
+
     /// Tells the server to end and does not wait for it.
     pub(crate) fn begin_to_stop(&mut self) {
         drop(self.stop.take());

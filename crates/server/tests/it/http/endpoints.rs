@@ -148,6 +148,47 @@ fn metrics_count_what_was_done() {
 }
 
 #[test]
+fn metrics_tell_of_recurrent_states() {
+    let server = TestServer::start();
+    server.add_hybrid();
+    let engine = server.state.models().get("hybrid").expect("the model");
+    let sample = |model: &str, name: &str| {
+        let line = format!("realizar:{name}{{model_name=\"{model}\"}} ");
+        let text = server.get("/metrics").body;
+        let value = text.lines().find_map(|l| l.strip_prefix(&line)).map(str::to_owned);
+        value.unwrap_or_else(|| panic!("{line} is missing in\n{text}"))
+    };
+    let names = [
+        "prefix_cache_states",
+        "prefix_cache_states_stored_total",
+        "prefix_cache_state_evictions_total",
+        "prefix_cache_stateless_tokens_total",
+    ];
+    // A prompt, the same with more behind it, and one that leaves its text within the first page,
+    // where no state was kept.
+    let first: Vec<u32> = (0..40).map(|i| 3 + i * 7 % 200).collect();
+    let more: Vec<u32> = first.iter().copied().chain(100..130).collect();
+    let other: Vec<u32> = first[..20].iter().copied().chain(200..210).collect();
+    for (prompt, cached, expected) in [
+        (&first, 0, ["2", "2", "0", "0"]), // at its end, and at its last whole page
+        (&more, 40, ["4", "4", "0", "0"]),
+        (&other, 0, ["5", "5", "0", "20"]), // at its end: it has no whole page
+    ] {
+        let ask = json!({"model": "hybrid", "prompt": prompt, "max_tokens": 2});
+        let usage = server.ok("/v1/completions", &ask)["usage"].clone();
+        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], cached, "{usage}");
+        // The state is published after the step that gave the last token.
+        while engine.engine.stats().running > 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(names.map(|name| sample("hybrid", name)), expected, "{} tokens", prompt.len());
+        assert_eq!(sample("hybrid", "state_usage_perc"), "0");
+    }
+    // A model without states has none.
+    assert_eq!(names.map(|name| sample("tiny", name)), ["0"; 4]);
+}
+
+#[test]
 fn request_ids_come_back() {
     let server = TestServer::start();
     let given = server.request("GET", "/live", &[("x-request-id", "mine")], "");
