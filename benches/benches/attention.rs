@@ -81,7 +81,6 @@ fn measure(
             scale: 1.0 / (shape.head_dim as f32).sqrt(),
             softcap: None,
             window: None,
-            causal: true,
             sinks: None,
         };
         let limits = AttnLimits {
@@ -92,7 +91,14 @@ fn measure(
         };
         let scratch = AttnScratch::new(n_threads, limits);
         let (first_pos, pages) = (len - n_rows, &cache.pages[..]);
-        let seqs = [AttnSeq { rows: 0..n_rows, first_pos, pages, first_page: 0, generated }];
+        let seqs = [AttnSeq {
+            rows: 0..n_rows,
+            first_pos,
+            pages,
+            first_page: 0,
+            reaches: None,
+            generated,
+        }];
         let q = values(n_rows * width);
         let mut out = vec![0.0; q.len()];
         let mut layers = cache.layers.iter().cycle();

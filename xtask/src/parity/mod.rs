@@ -127,9 +127,9 @@ impl Args {
         Self { one_format: true, ..self }
     }
 
-    /// Two models, and only their last layer on the GPU.
+    /// Models with and without states, and only their last layer on the GPU.
     pub(crate) fn split(self) -> Self {
-        let only = ["llama", "gemma3_text"].map(str::to_owned).into();
+        let only = ["llama", "gemma3_text", "lfm2"].map(str::to_owned).into();
         Self { gpu_layers: Some(1), only, ..self }
     }
 

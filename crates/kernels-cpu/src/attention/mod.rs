@@ -39,9 +39,6 @@ pub struct AttnParams<'a> {
     pub softcap: Option<f32>,
     /// Position `p` sees only positions above `p - window`.
     pub window: Option<usize>,
-    /// Whether position `p` sees only positions up to `p`. If not, it sees up to the
-    /// last row of its sequence in the batch.
-    pub causal: bool,
     /// A logit of each query head that takes part in the softmax as the score of a key
     /// would, and adds no value. It is neither scaled nor capped (arXiv:2508.10925).
     pub sinks: Option<&'a [f32]>, // [n_heads]
@@ -59,6 +56,9 @@ pub struct AttnSeq<'a> {
     pub pages: &'a [u32],
     /// Pages that were dropped before the first of `pages`.
     pub first_page: usize,
+    /// One past the last position that each row sees, in rising order, if some see rows behind
+    /// them. Otherwise a row sees up to its own position, as generated rows always do.
+    pub reaches: Option<&'a [u32]>, // [rows.len()]
     /// Whether its rows are generated tokens. They are computed in an order of their
     /// own, so their bits differ from those of a prompt's rows.
     pub generated: bool,
@@ -259,6 +259,15 @@ fn assert_fits(
         if seq.rows.is_empty() {
             continue;
         }
+        if let Some(reaches) = seq.reaches {
+            assert!(!seq.generated, "generated rows see up to their own positions");
+            assert_eq!(reaches.len(), seq.rows.len(), "a reach for each row");
+            let end = seq.first_pos + seq.rows.len();
+            let within =
+                |(pos, &reach): (usize, &u32)| pos < reach as usize && reach as usize <= end;
+            let mut all = (seq.first_pos..).zip(reaches);
+            assert!(reaches.is_sorted() && all.all(within), "reaches {reaches:?} to {end}");
+        }
         let first = seen(params, seq, seq.rows.start).start / geo.page_len();
         let seen_end = seq.first_pos + seq.rows.len();
         let end = seen_end.div_ceil(geo.page_len());
@@ -274,7 +283,7 @@ fn assert_fits(
 fn seen(params: &AttnParams<'_>, seq: &AttnSeq<'_>, row: usize) -> Range<usize> {
     let pos = seq.first_pos + (row - seq.rows.start);
     let start = params.window.map_or(0, |window| (pos + 1).saturating_sub(window));
-    let end = if params.causal { pos + 1 } else { seq.first_pos + seq.rows.len() };
+    let end = seq.reaches.map_or(pos + 1, |reaches| reaches[row - seq.rows.start] as usize);
     start..end
 }
 

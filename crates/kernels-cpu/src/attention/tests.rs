@@ -47,6 +47,8 @@ struct Case {
     ty: BlockType,
     /// A position whose keys and values are infinite.
     outlier: Option<usize>,
+    /// Positions that see each other in both directions.
+    segment: (usize, usize),
 }
 
 const fn case(n_heads: usize, n_kv_heads: usize, head_dim: usize) -> Case {
@@ -57,10 +59,9 @@ const fn case(n_heads: usize, n_kv_heads: usize, head_dim: usize) -> Case {
         scale: 0.6,
         softcap: None,
         window: None,
-        causal: true,
         sinks: None,
     };
-    Case { params, page_len: 16, ty: BlockType::F32, outlier: None }
+    Case { params, page_len: 16, ty: BlockType::F32, outlier: None, segment: (0, 0) }
 }
 
 impl Case {
@@ -70,6 +71,12 @@ impl Case {
 
     fn q_dim(&self) -> usize {
         self.params.n_heads * self.params.head_dim
+    }
+
+    /// One past the last position that `pos` sees.
+    fn reach(&self, pos: usize) -> usize {
+        let (start, end) = self.segment;
+        if (start..end).contains(&pos) { end } else { pos + 1 }
     }
 
     /// Query `pos` of a sequence. // [q_dim]
@@ -124,12 +131,17 @@ impl Case {
             pages.push(of_seq);
         }
         let mut row = 0;
+        let reaches: Vec<Vec<u32>> = batch
+            .iter()
+            .map(|&(_, first, n, _)| (first..first + n).map(|pos| self.reach(pos) as u32).collect())
+            .collect();
         let seqs: Vec<AttnSeq<'_>> = batch
             .iter()
-            .zip(&pages)
-            .map(|(&(_, first_pos, n, generated), pages)| {
+            .zip(pages.iter().zip(&reaches))
+            .map(|(&(_, first_pos, n, generated), (pages, reaches))| {
                 let rows = row..row + n;
-                let mut seq = AttnSeq { rows, first_pos, pages, first_page: 0, generated };
+                let reaches = Some(&reaches[..]).filter(|_| !generated && self.segment.1 > 0);
+                let mut seq = AttnSeq { rows, first_pos, pages, first_page: 0, reaches, generated };
                 row += n;
                 // Pages out of every window are dropped.
                 seq.first_page = seen(&self.params, &seq, seq.rows.start).start / self.page_len;
@@ -152,10 +164,10 @@ impl Case {
         out
     }
 
-    /// The result at one position of a sequence of `len`, by the definition.
-    fn expected(&self, seq: usize, pos: usize, len: usize) -> Vec<f64> {
+    /// The result at one position of a sequence, by the definition.
+    fn expected(&self, seq: usize, pos: usize) -> Vec<f64> {
         let p = &self.params;
-        let end = if p.causal { pos + 1 } else { len };
+        let end = self.reach(pos);
         let start = p.window.map_or(0, |w| (pos + 1).saturating_sub(w));
         let rounded = |part| -> Vec<Vec<f64>> {
             (start..end)
@@ -188,10 +200,19 @@ impl Case {
 
     /// Compares with the definition, in both roles, and the tiers with each other.
     fn check(&self, batch: &[(usize, usize, usize)]) {
-        for parts in roles(batch) {
+        self.check_roles(batch, &roles(batch));
+    }
+
+    /// The same of rows of prompts alone.
+    fn check_prompts(&self, batch: &[(usize, usize, usize)]) {
+        self.check_roles(batch, &roles(batch)[..1]);
+    }
+
+    fn check_roles(&self, batch: &[(usize, usize, usize)], roles: &[Vec<Part>]) {
+        for parts in roles {
             let generated = parts[0].3;
             let all = tiers().map(|tiers| {
-                let mut results = tiers.into_iter().map(|tier| self.run(tier, 2, &parts));
+                let mut results = tiers.into_iter().map(|tier| self.run(tier, 2, parts));
                 let out = results.next().expect("a tier");
                 assert!(results.all(|other| other == out), "every tier has the same bits");
                 out
@@ -219,7 +240,7 @@ impl Case {
         let mut rows = out.chunks(self.q_dim());
         for &(seq, first, n) in batch {
             for pos in first..first + n {
-                let expected = self.expected(seq, pos, first + n);
+                let expected = self.expected(seq, pos);
                 let row = rows.next().expect("a row for each position");
                 for (i, (&found, e)) in row.iter().zip(&expected).enumerate() {
                     let error = (f64::from(found) - e).abs();
@@ -307,9 +328,40 @@ fn a_sink_of_nothing_changes_no_bit() {
 
 #[test]
 fn rows_that_see_later_rows_match_f64() {
-    let mut case = case(2, 2, 16);
-    case.params.causal = false;
-    case.check(&[(0, 0, 40), (1, 0, 3)]);
+    // A text of its own, and segments within one, over the ends of pages, tiles and blocks.
+    for (segment, window) in
+        [((0, 40), None), ((7, 33), None), ((100, 290), None), ((100, 290), Some(60))]
+    {
+        for ty in [BlockType::F32, BlockType::F16] {
+            let mut case = Case { segment, ty, ..case(2, 2, 16) };
+            case.params.window = window;
+            case.check_prompts(&[
+                (0, 0, segment.1),
+                (1, segment.0, 300 - segment.0),
+                (2, segment.1, 3),
+            ]);
+        }
+    }
+}
+
+#[test]
+fn a_segment_changes_no_bit_of_the_rows_beside_it() {
+    for tier in tiers().into_iter().flatten() {
+        for ty in [BlockType::F32, BlockType::F16] {
+            let causal = Case { ty, ..case(3, 1, 16) };
+            let case = Case { segment: (20, 60), ..causal };
+            let n = case.q_dim();
+            let whole = case.run(tier, 2, &[(0, 0, 200, false)]);
+            let before = causal.run(tier, 2, &[(0, 0, 20, false)]);
+            assert!(whole[..20 * n] == before, "before the segment on {tier}");
+            // The segment in a step of its own, and what follows it in steps.
+            let segment = case.run(tier, 1, &[(1, 0, 3, false), (0, 20, 40, false)]);
+            assert!(whole[20 * n..60 * n] == segment[3 * n..], "the segment on {tier}");
+            let behind = case.run(tier, 2, &[(0, 60, 140, false)]);
+            assert!(whole[60 * n..] == behind, "behind the segment on {tier}");
+            assert!(behind == causal.run(tier, 1, &[(0, 60, 140, false)]), "{tier}");
+        }
+    }
 }
 
 #[test]
@@ -340,9 +392,6 @@ fn prompts_on_tiles_match_f64() {
         (case.params.window, case.params.softcap, case.params.sinks) = (window, softcap, sinks);
         case.check(&[(0, 250, 12), (1, 120, 17), (2, 0, 140)]);
     }
-    let mut case = f16(case(2, 2, 16));
-    case.params.causal = false;
-    case.check(&[(0, 0, 40), (1, 0, 3)]);
 }
 
 /// Large queries and keys: their scores must not be rounded to eight bits.

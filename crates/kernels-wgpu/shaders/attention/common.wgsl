@@ -19,7 +19,7 @@ struct Params {
     sinks: u32,      // the first in `vectors`
     scale: f32,
     softcap: f32,    // 0 for none
-    pad: u32,
+    reaches_at: u32, // or NONE, if rows see up to themselves
     q: vec2<u32>,    // start, stride
     out: vec2<u32>,
     end: vec2<u32>,
@@ -27,6 +27,8 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> batch: array<u32>;
+
+const NONE = 0xffffffffu;
 
 // Below every score, and finite, so that differences are numbers.
 const LOWEST: f32 = -3.0e38;

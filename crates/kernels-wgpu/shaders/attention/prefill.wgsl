@@ -28,26 +28,39 @@ var<workgroup> maxima: array<f32, ROWS * CHUNK>;
 // A row of the tile and its running softmax.
 struct Row {
     index: u32, // in the tile
-    position: u32,
     first: u32, // position that it sees
+    last: u32,
     exists: bool,
     max: f32,
     sum: f32,
 }
 
-fn row_of(index: u32, first_position: u32, n_rows: u32) -> Row {
+// The last position that a row sees. Those of a sequence rise.
+fn last_visible(row: u32, position: u32) -> u32 {
+    if params.reaches_at == NONE {
+        return position;
+    }
+    return batch[params.reaches_at + row] - 1u;
+}
+
+fn row_of(index: u32, first_row: u32, first_position: u32, n_rows: u32) -> Row {
     let position = first_position + index;
-    return Row(index, position, first_visible(position), index < n_rows, LOWEST, 0.0);
+    let exists = index < n_rows;
+    var last = position;
+    if exists {
+        last = last_visible(first_row + index, position);
+    }
+    return Row(index, first_visible(position), last, exists, LOWEST, 0.0);
 }
 
 fn sees_block(row: Row, start: u32) -> bool {
-    return row.exists && start <= row.position && start + BLOCK > row.first;
+    return row.exists && start <= row.last && start + BLOCK > row.first;
 }
 
 // Which of four positions a row sees.
 fn visible(row: Row, start: u32) -> vec4<bool> {
     let position = vec4<u32>(start) + vec4<u32>(0u, 1u, 2u, 3u);
-    return (position >= vec4<u32>(row.first)) & (position <= vec4<u32>(row.position));
+    return (position >= vec4<u32>(row.first)) & (position <= vec4<u32>(row.last));
 }
 
 fn capped4(scores: vec4<f32>, sees: vec4<bool>) -> vec4<f32> {
@@ -132,13 +145,13 @@ fn main(
     }
     let base = batch[params.bases_at + batch[params.seq_of_row_at + first_row]];
     let first_position = batch[params.positions_at + first_row];
-    let last_position = first_position + n_rows - 1u;
+    let last_position = last_visible(first_row + n_rows - 1u, first_position + n_rows - 1u);
     let seen_from = first_visible(first_position);
 
     let own = lane % 8u;
     let line = lane / 8u; // 0..16: two rows of queries, two positions to load
-    var row_a = row_of(2u * line, first_position, n_rows);
-    var row_b = row_of(2u * line + 1u, first_position, n_rows);
+    var row_a = row_of(2u * line, first_row, first_position, n_rows);
+    var row_b = row_of(2u * line + 1u, first_row, first_position, n_rows);
     var acc_a = array<vec4<f32>, CHUNKS>();
     var acc_b = array<vec4<f32>, CHUNKS>();
 

@@ -1,5 +1,5 @@
-//! Causal attention over paged keys and values: of generated rows, one at a time
-//! and split over their context, and of prompt rows, in tiles.
+//! Attention over paged keys and values: of generated rows, one at a time and split
+//! over their context, and of prompt rows, in tiles.
 //!
 //! The host plans the work of a step (items and tiles) in the words of `batch`.
 //! What a row gets depends on its position and its sequence alone: contexts are
@@ -37,8 +37,8 @@ pub struct AttentionSpec {
     pub scale: f32,
     /// Scores become `cap * tanh(score / cap)` (Gemma 2).
     pub softcap: Option<f32>,
-    /// Positions that a row sees, its own included, at least 1; otherwise all up
-    /// to its own.
+    /// Positions up to its own that a row sees, which is included, at least 1; otherwise
+    /// all up to its own.
     pub window: Option<u32>,
     /// Where a logit per query head starts in `vectors`, which takes part in the
     /// softmax and has no value (gpt-oss).
@@ -56,6 +56,10 @@ pub struct Tables {
     /// `p * page_len ..` lie in the page `batch[base + p]`, where the sum wraps.
     /// Only pages that hold a visible position are looked up.
     pub bases_at: u32,
+    /// `batch[reaches_at + row]` is one past the last position that a row of a prompt
+    /// sees; they rise within a sequence. None if rows see up to themselves, as
+    /// generated rows always do.
+    pub reaches_at: Option<u32>,
 }
 
 /// What the attention of a layer works on.
@@ -161,7 +165,7 @@ struct Params {
     sinks: u32,
     scale: f32,
     softcap: f32,
-    _pad: u32,
+    reaches_at: u32,
     q: [u32; 2], // start, stride
     out: [u32; 2],
     _end: [u32; 2],
@@ -205,7 +209,7 @@ impl Attention<'_> {
             sinks: spec.sinks.unwrap_or(0),
             scale: spec.scale,
             softcap: spec.softcap.unwrap_or(0.0),
-            _pad: 0,
+            reaches_at: self.tables.reaches_at.unwrap_or(u32::MAX),
             q: [self.q.start, self.q.stride],
             out: [self.out.start, self.out.stride],
             _end: [0; 2],
@@ -358,7 +362,7 @@ pub fn attention_next_wave(gpu: &Gpu, batch: &Buffer, splits: Splits) -> Result<
 ///
 /// `batch[tiles_at + 2 * t]` is the first row of tile `t` and the next word the
 /// number of its rows, 1 to [`TILE_ROWS`], which are of one sequence at
-/// consecutive positions. The keys and values of all of them are stored already.
+/// consecutive positions. The keys and values of all that they see are stored already.
 ///
 /// # Errors
 /// If the kernels have no such type, page or head, or the device refuses them.

@@ -4,7 +4,7 @@ use crate::Error;
 use crate::architectures::loader::Bias;
 use crate::architectures::rope::{HfRopeKeys, Rope};
 use crate::checkpoint::{GgufSettings, HfSettings};
-use crate::graph::{Activation, AttentionSpec, NormKind};
+use crate::graph::{Activation, AttentionSpec, NormKind, Reach};
 
 /// What an architecture needs to know to record its graph.
 #[derive(Debug, Clone, PartialEq)]
@@ -137,6 +137,7 @@ impl Config {
             scale: attn_scale,
             softcap: self.attn_softcap,
             window,
+            reach: Reach::Causal,
             sinks: None,
         }
     }

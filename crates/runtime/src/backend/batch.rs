@@ -29,6 +29,11 @@ pub struct Batch {
     pub seqs: Vec<BatchSeq>,
     /// Where the keys and values are, for each key-value group.
     pub groups: Vec<BatchGroup>,
+    /// Of each row, one past the last position that it sees where a layer attends as far as rows
+    /// reach; rising within a sequence. Rows of prompts may see to the end of their chunk, which
+    /// therefore holds the whole of a segment whose rows see each other; generated rows see up to
+    /// themselves. Empty when all rows do.
+    pub reaches: Vec<u32>, // [n_rows]
     /// Of each sequence, the slot of the recurrent state that its rows go on from; none at its
     /// beginning. Empty for models without such states, as is [`Self::state_writes`].
     pub state_reads: Vec<Option<u32>>, // [n_seqs]
@@ -80,6 +85,7 @@ impl Batch {
             outputs: Vec::with_capacity(max_rows),
             seqs: Vec::with_capacity(max_rows),
             groups: (0..n_groups).map(|_| BatchGroup::default()).collect(),
+            reaches: Vec::with_capacity(max_rows),
             state_reads: Vec::with_capacity(max_rows),
             state_writes: Vec::with_capacity(max_rows),
             n_generated: 0,
@@ -103,6 +109,27 @@ impl Batch {
         self.outputs.partition_point(|&row| (row as usize) < self.n_generated)
     }
 
+    /// The reaches of a sequence's rows; none if they see up to themselves.
+    ///
+    /// # Panics
+    /// If a reach lies before its row or behind the last row of the chunk, they do not rise, or a
+    /// generated row sees more than what came before it.
+    pub fn reaches_of(&self, seq: &BatchSeq) -> Option<&[u32]> {
+        if self.reaches.is_empty() {
+            return None;
+        }
+        let reaches = &self.reaches[seq.first_row..seq.first_row + seq.n_rows];
+        let end = (seq.first_pos + seq.n_rows) as u32;
+        let mut all = (seq.first_pos as u32 + 1..).zip(reaches);
+        if seq.first_row < self.n_generated {
+            assert!(all.all(|(own, &reach)| reach == own), "generated rows reach {reaches:?}");
+            return None;
+        }
+        let within = |(own, &reach): (u32, &u32)| (own..=end).contains(&reach);
+        assert!(reaches.is_sorted() && all.all(within), "reaches {reaches:?} in a chunk to {end}");
+        Some(reaches)
+    }
+
     /// Empties the batch and keeps its room.
     pub fn clear(&mut self) {
         self.tokens.clear();
@@ -111,6 +138,7 @@ impl Batch {
         self.outputs.clear();
         self.seqs.clear();
         self.n_generated = 0;
+        self.reaches.clear();
         self.state_reads.clear();
         self.state_writes.clear();
         for group in &mut self.groups {

@@ -6,7 +6,7 @@
 
 use super::{
     Activation, Attention, DeltaNet, Graph, KvLayer, LinearPart, Node, Norm, NormKind, Op,
-    Prologue, RopeAngles, RopeStyle, RowDomain, ShortConv, StatePart, Value, ValueId,
+    Prologue, Reach, RopeAngles, RopeStyle, RowDomain, ShortConv, StatePart, Value, ValueId,
 };
 use crate::graph::weights::{Linear, NormWeights, Weight, WeightId};
 use realizar_kvcache::GroupSpec;
@@ -24,8 +24,10 @@ pub struct AttentionSpec {
     pub scale: f32,
     /// Soft cap on the scores.
     pub softcap: Option<f32>,
-    /// Positions that a query sees, itself included.
+    /// Positions that a query sees up to its own, which is included.
     pub window: Option<usize>,
+    /// How far it sees behind its own.
+    pub reach: Reach,
     /// A vector with one logit per query head that takes part in the softmax and
     /// adds no value; neither scaled nor capped (gpt-oss, arXiv:2508.10925).
     pub sinks: Option<WeightId>, // [n_heads]
@@ -161,13 +163,14 @@ impl GraphBuilder {
         v: ValueId,
         spec: &AttentionSpec,
     ) -> ValueId {
-        let &AttentionSpec { n_heads, n_kv_heads, head_dim, scale, softcap, window, sinks } = spec;
+        let &AttentionSpec { n_heads, n_kv_heads, head_dim, scale, softcap, window, reach, sinks } =
+            spec;
         assert_eq!(self.width(q), n_heads * head_dim, "width of q");
         assert_eq!(self.width(k), n_kv_heads * head_dim, "width of k");
         assert_eq!(self.width(v), n_kv_heads * head_dim, "width of v");
         let kv = self.kv_layer(n_kv_heads, head_dim, window);
         let attention =
-            Attention { kv, n_heads, n_kv_heads, head_dim, scale, softcap, window, sinks };
+            Attention { kv, n_heads, n_kv_heads, head_dim, scale, softcap, window, reach, sinks };
         self.same_shape(Op::Attention(attention), &[q, k, v])
     }
 

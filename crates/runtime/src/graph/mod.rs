@@ -145,6 +145,17 @@ pub struct RopeAngles {
     pub mscale: f32,
 }
 
+/// How far behind its own position a row of attention sees.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// Not at all.
+    #[default]
+    Causal,
+    /// As far as the batch says of each row: to the end of a segment whose rows see each other, or
+    /// of the whole text.
+    OfRow,
+}
+
 /// Scaled dot-product attention of one layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attention {
@@ -160,8 +171,10 @@ pub struct Attention {
     pub scale: f32,
     /// Scores are passed through `cap * tanh(score / cap)`.
     pub softcap: Option<f32>,
-    /// Positions that a query sees, itself included.
+    /// Positions that a query sees up to its own, which is included.
     pub window: Option<usize>,
+    /// How far it sees behind its own.
+    pub reach: Reach,
     /// One logit per query head that takes part in the softmax and adds no value.
     pub sinks: Option<WeightId>, // [n_heads]
 }

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
     use crate::graph::weights::{Linear, NormWeights, Weight, WeightId};
     use crate::graph::{
-        AttentionSpec, Fusions, GraphBuilder, NormKind, RopeAngles, RopeStyle, fuse,
+        AttentionSpec, Fusions, GraphBuilder, NormKind, Reach, RopeAngles, RopeStyle, fuse,
     };
 
     const DIM: usize = 32;
@@ -271,6 +271,7 @@ mod tests {
                 scale: 1.0,
                 softcap: None,
                 window: None,
+                reach: Reach::Causal,
                 sinks: None,
             };
             let a = b.attention(q, k, v, &spec);

@@ -1,6 +1,6 @@
 //! The graph as text: one line per operation, for `inspect --graph` and snapshots.
 
-use super::{DeltaNet, Graph, Norm, NormKind, Op, Prologue, RowDomain, ShortConv, ValueId};
+use super::{DeltaNet, Graph, Norm, NormKind, Op, Prologue, Reach, RowDomain, ShortConv, ValueId};
 use crate::graph::weights::WeightId;
 use std::fmt;
 
@@ -69,6 +69,9 @@ impl Graph {
                 );
                 if let Some(window) = a.window {
                     text += &format!(", window {window}");
+                }
+                if a.reach == Reach::OfRow {
+                    text += ", as far as each row reaches";
                 }
                 if let Some(cap) = a.softcap {
                     text += &format!(", soft cap {cap}");

@@ -145,7 +145,7 @@ fn is_row_wise(op: &Op) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::{
-        Activation, AttentionSpec, Fusions, GraphBuilder, NormKind, body, fuse, split,
+        Activation, AttentionSpec, Fusions, GraphBuilder, NormKind, Reach, body, fuse, split,
     };
     use super::*;
     use crate::graph::weights::{Linear, NormWeights, Weight, WeightId};
@@ -168,6 +168,7 @@ mod tests {
             scale: 1.0,
             softcap: None,
             window: None,
+            reach: Reach::Causal,
             sinks: None,
         };
         b.attention(q, k, k, &spec)

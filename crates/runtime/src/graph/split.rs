@@ -202,6 +202,7 @@ fn each_weight(op: &mut Op, change: &mut dyn FnMut(&mut WeightId)) {
             scale: _,
             softcap: _,
             window: _,
+            reach: _,
             sinks,
         }) => sinks.iter_mut().for_each(change),
         Op::ShortConv(ShortConv { taps, n_taps: _, bias, act: _, state: _ }) => {
@@ -237,7 +238,9 @@ fn each_weight(op: &mut Op, change: &mut dyn FnMut(&mut WeightId)) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{AttentionSpec, GraphBuilder, NormKind, RopeAngles, RopeStyle, WeightInfo};
+    use super::super::{
+        AttentionSpec, GraphBuilder, NormKind, Reach, RopeAngles, RopeStyle, WeightInfo,
+    };
     use super::*;
     use crate::graph::weights::{Linear, NormWeights, Weight, WeightData};
     use realizar_quant::BlockType;
@@ -271,6 +274,7 @@ mod tests {
                 scale: 1.0,
                 softcap: None,
                 window: (l % 2 == 1).then_some(4),
+                reach: Reach::Causal,
                 sinks: None,
             };
             let a = b.attention(q, h, h, &spec);

@@ -20,6 +20,7 @@ mod metrics;
 mod model_tokens;
 mod packed_cache;
 mod prompts;
+mod reach;
 mod recurrent;
 mod session_files;
 mod settings;

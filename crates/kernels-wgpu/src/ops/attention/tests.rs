@@ -22,7 +22,8 @@ const ITEMS_AT: u32 = FIRST_ITEM_AT + MAX_ROWS;
 const TILES_AT: u32 = ITEMS_AT + 4 * MAX_ROWS;
 const WAVES_AT: u32 = TILES_AT + 2 * MAX_ROWS;
 const BASES_AT: u32 = WAVES_AT + Splits::WAVE_WORDS + MAX_ROWS;
-const PAGES_AT: u32 = BASES_AT + 16;
+const REACHES_AT: u32 = BASES_AT + 16;
+const PAGES_AT: u32 = REACHES_AT + MAX_ROWS;
 
 /// A sequence's queries, keys and values, row after row.
 struct Sequence {
@@ -41,6 +42,8 @@ struct Case {
     shuffle: u32,
     /// Items of a wave of generated rows at most.
     max_items: u32,
+    /// Positions that see each other in both directions.
+    segment: Option<(u32, u32)>,
 }
 
 /// Rows `from .. from + n` of a sequence; generated ones are stored and attended
@@ -91,7 +94,7 @@ fn case(ty: BlockType, heads: [u32; 3], lens: &[u32]) -> Case {
     };
     let sequences = (1..).zip(lens).map(sequence).collect();
     let sinks = noise(n_heads as usize, 77).iter().map(|x| 4.0 * x).collect();
-    Case { spec, ty, sequences, sinks, shuffle: 7, max_items: 2 * MAX_ROWS }
+    Case { spec, ty, sequences, sinks, shuffle: 7, max_items: 2 * MAX_ROWS, segment: None }
 }
 
 impl Case {
@@ -112,6 +115,12 @@ impl Case {
 
     fn first_visible(&self, position: u32) -> u32 {
         (position + 1).saturating_sub(self.spec.window.unwrap_or(u32::MAX))
+    }
+
+    /// One past the last position that a row of a prompt sees.
+    fn reach(&self, position: u32) -> u32 {
+        let segment = self.segment.filter(|(start, end)| (*start..*end).contains(&position));
+        segment.map_or(position + 1, |(_, end)| end)
     }
 
     fn n_pages_of(&self, seq: u32) -> u32 {
@@ -151,7 +160,7 @@ impl Case {
         for head in 0..spec.n_heads {
             let kv_head = head / (spec.n_heads / spec.n_kv_heads);
             let q = &sequence.q[(position * spec.n_heads + head) as usize * dim..][..dim];
-            let seen = self.first_visible(position)..=position;
+            let seen = self.first_visible(position)..=self.reach(position) - 1;
             let place = |at: u32| (at * spec.n_kv_heads + kv_head) as usize * dim;
             let mut scores: Vec<f64> = seen
                 .clone()
@@ -215,8 +224,12 @@ impl Case {
             AttentionScratch::new(gpu, self.max_items, spec.n_heads, spec.head_dim).unwrap();
 
         let store = kv_store(gpu, rows(ALL_ROWS_AT), &kv, &layer, k, v, SLOTS_AT).unwrap();
-        let tables =
-            Tables { positions_at: POSITIONS_AT, seq_of_row_at: SEQ_OF_ROW_AT, bases_at: BASES_AT };
+        let tables = Tables {
+            positions_at: POSITIONS_AT,
+            seq_of_row_at: SEQ_OF_ROW_AT,
+            bases_at: BASES_AT,
+            reaches_at: self.segment.map(|_| REACHES_AT),
+        };
         let attention = Attention {
             rows: rows(GENERATED_AT),
             spec,
@@ -248,6 +261,7 @@ impl Case {
                     let at = |table: u32| (table + row) as usize;
                     words[at(POSITIONS_AT)] = position;
                     words[at(SEQ_OF_ROW_AT)] = part.seq;
+                    words[at(REACHES_AT)] = self.reach(position);
                     words[at(SLOTS_AT)] =
                         self.page(part.seq, position / PAGE_LEN) * PAGE_LEN + position % PAGE_LEN;
                     if part.generated {
@@ -387,6 +401,38 @@ fn prompts_and_generated_rows_match_f64() {
                 case.spec
             );
         });
+    }
+}
+
+#[test]
+fn a_segment_sees_itself_in_both_directions() {
+    use BlockType::{BF16, F16, F32};
+    let Some(gpu) = testing::gpu() else { return };
+    for (case, segment) in [
+        (case(F32, [2, 1, 20], &[300]), (0, 45)),
+        (case(F16, [4, 2, 64], &[300]), (40, 290)),
+        (case(BF16, [3, 1, 128], &[300]).window(50).sinks(), (31, 97)),
+        (case(F32, [2, 2, 80], &[300]).softcap(6.0), (33, 34)),
+    ] {
+        let case = Case { segment: Some(segment), ..case };
+        let whole = case.results(&gpu, &[vec![prompt(0, 0, 300)]], 0);
+        for (position, found) in (0..).zip(&whole) {
+            for (found, wanted) in found.iter().zip(case.reference(0, position)) {
+                let apart = (f64::from(*found) - wanted).abs();
+                assert!(apart <= 1e-5, "{:?}, position {position}: {apart:e}", case.spec);
+            }
+        }
+        // In steps of which one has the whole segment; beside it, what rows see is as ever.
+        let (start, end) = segment;
+        let cuts = [0, start / 2, start, end, end + 1, 300];
+        let steps = cuts.windows(2).filter(|cut| cut[0] < cut[1]);
+        let steps: Vec<Vec<Part>> =
+            steps.map(|cut| vec![prompt(0, cut[0], cut[1] - cut[0])]).collect();
+        assert!(whole == case.results(&gpu, &steps, 0), "{:?} in steps", case.spec);
+        let causal = Case { segment: None, ..case };
+        let rows = causal.results(&gpu, &[vec![prompt(0, 0, 300)]], 0);
+        assert!(whole[..start as usize] == rows[..start as usize], "before the segment");
+        assert!(whole[end as usize..] == rows[end as usize..], "behind the segment");
     }
 }
 

@@ -11,7 +11,7 @@ use crate::backend::{Arithmetic, Batch, Executable, ExecutableOptions};
 use crate::base::ByteSize;
 use crate::graph::plan::{Place, Plan, Step};
 use crate::graph::weights::{WeightData, WeightId, Weights};
-use crate::graph::{Attention, Op, RowDomain};
+use crate::graph::{Attention, Op, Reach, RowDomain};
 use realizar_formats::FileWatch;
 use realizar_kernels_cpu as kernels;
 use realizar_kernels_cpu::{
@@ -250,7 +250,6 @@ impl CpuExecutable {
             scale: attention.scale,
             softcap: attention.softcap,
             window: attention.window,
-            causal: true,
             sinks: attention.sinks.map(|id| self.weights.vector(id)),
         };
         let mut out = out;
@@ -264,6 +263,10 @@ impl CpuExecutable {
                     first_pos: seq.first_pos,
                     pages: &group.pages[table.start..table.start + table.len],
                     first_page: table.first_page,
+                    reaches: match attention.reach {
+                        Reach::Causal => None,
+                        Reach::OfRow => batch.reaches_of(&seq),
+                    },
                     generated: seq.first_row < batch.n_generated,
                 }
             });

@@ -116,7 +116,7 @@ mod tests {
     use crate::backend::Role;
     use crate::graph::plan::{RowLimits, plan};
     use crate::graph::weights::{Linear, Weight, WeightId};
-    use crate::graph::{AttentionSpec, GraphBuilder, WeightInfo, fuse};
+    use crate::graph::{AttentionSpec, GraphBuilder, Reach, WeightInfo, fuse};
     use crate::run::{Chunk, Outputs, Runner};
     use realizar_formats::Bytes;
     use realizar_quant::BlockType;
@@ -173,6 +173,7 @@ mod tests {
             scale: SCALE,
             softcap: None,
             window,
+            reach: Reach::Causal,
             sinks: Some(WeightId(4)),
         };
         let a = b.attention(q, k, v, &spec);

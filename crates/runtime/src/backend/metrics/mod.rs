@@ -210,7 +210,7 @@ mod tests {
     use super::*;
     use crate::graph::weights::WeightId;
     use crate::graph::{
-        Activation, Attention, KvLayer, Norm, NormKind, Prologue, RopeAngles, RopeStyle,
+        Activation, Attention, KvLayer, Norm, NormKind, Prologue, Reach, RopeAngles, RopeStyle,
     };
 
     #[test]
@@ -224,6 +224,7 @@ mod tests {
             scale: 0.5,
             softcap: None,
             window: None,
+            reach: Reach::Causal,
             sinks: None,
         };
         let linear = |prologue| Op::Linear { prologue, parts: Vec::new(), residual: true };

@@ -7,7 +7,9 @@ use super::words::{Places, RowCounts, Rows, SEQS, Words, rows_at};
 use crate::backend::Arithmetic;
 use crate::graph::plan::{Place, Plan, Step};
 use crate::graph::weights::{WeightId, Weights};
-use crate::graph::{Activation, Attention, Norm, NormKind, Op, Prologue, RopeStyle, RowDomain};
+use crate::graph::{
+    Activation, Attention, Norm, NormKind, Op, Prologue, Reach, RopeStyle, RowDomain,
+};
 use realizar_kernels_wgpu as kernels;
 use realizar_kernels_wgpu::{
     AttentionScratch, Buffer, Elementwise, Error, Gpu, Kernel, KvLayer, KvSpec, Linear,
@@ -358,6 +360,10 @@ impl Binder<'_> {
                 positions_at: self.places.positions_at,
                 seq_of_row_at: self.places.seq_of_row_at,
                 bases_at: places.bases_at,
+                reaches_at: match attention.reach {
+                    Reach::Causal => None,
+                    Reach::OfRow => self.places.reaches_at,
+                },
             },
         };
         let [partial, combine] =

@@ -4,11 +4,11 @@
 use super::bind;
 use super::kv_spec;
 use super::upload::{WeightLayout, matrix_type};
-use super::words::{GroupShape, Places};
+use super::words::{GroupShape, Lists, Places};
 use crate::backend::{Arithmetic, ExecutableOptions};
-use crate::graph::plan::Plan;
+use crate::graph::plan::{Plan, Step};
 use crate::graph::weights::Weights;
-use crate::graph::{Op, RowDomain};
+use crate::graph::{Op, Reach, RowDomain};
 use realizar_kernels_wgpu as kernels;
 use realizar_kernels_wgpu::{AttentionScratch, Gpu, Kernel, QuantizedRows, Timer};
 use realizar_kvcache::KvLayout;
@@ -102,8 +102,9 @@ impl Room {
             n_pages: *n_pages,
         };
         let shapes: Vec<GroupShape> = options.kv.iter().map(shape).collect();
-        let has_states = plan.state_len > 0;
-        let places = Places::new(plan.limits, options.max_seq_len, &shapes, wave_items, has_states);
+        let reaches = |step: &Step| matches!(&step.op, Op::Attention(a) if a.reach == Reach::OfRow);
+        let lists = Lists { states: plan.state_len > 0, reaches: plan.steps.iter().any(reaches) };
+        let places = Places::new(plan.limits, options.max_seq_len, &shapes, wave_items, lists);
         let max_items = places.groups.iter().map(|group| group.wave_items).max().unwrap_or(1);
         let of_page = |(layout, n_pages): &(KvLayout, usize)| match layout.spec().n_layers {
             0 => 0,

@@ -120,6 +120,15 @@ pub(super) struct StatePlaces {
     pub(super) writes_at: u32, // [n_rows]
 }
 
+/// Lists that only some plans have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Lists {
+    /// Some layer has a recurrent state.
+    pub(super) states: bool,
+    /// Some layer attends as far as rows reach.
+    pub(super) reaches: bool,
+}
+
 /// The places of all lists.
 #[derive(Debug, Clone)]
 pub(super) struct Places {
@@ -133,6 +142,9 @@ pub(super) struct Places {
     pub(super) seq_of_row_at: u32, // [n_rows]
     /// First row and number of rows of each tile of a prompt.
     pub(super) tiles_at: u32, // [n_tiles, 2]
+    /// One past the last position that each row sees; none where no layer attends as
+    /// far as rows reach.
+    pub(super) reaches_at: Option<u32>, // [n_rows]
     /// None where no layer has a state.
     pub(super) states: Option<StatePlaces>,
     pub(super) groups: Vec<GroupPlaces>,
@@ -145,13 +157,13 @@ pub(super) struct Places {
 impl Places {
     /// Places for batches up to `limits` of sequences up to `max_seq_len` over these
     /// groups. A wave of generated rows has up to `wave_items` work items, or as many
-    /// as a single row may have where that is more. `has_states`: some layer has a recurrent state.
+    /// as a single row may have where that is more.
     pub(super) fn new(
         limits: RowLimits,
         max_seq_len: usize,
         groups: &[GroupShape],
         wave_items: usize,
-        has_states: bool,
+        lists: Lists,
     ) -> Self {
         let mut end = RANGES;
         let mut place = |n: usize| {
@@ -163,7 +175,8 @@ impl Places {
         let (tokens_at, positions_at) = (place(n), place(n));
         let (outputs_at, seq_of_row_at) = (place(limits.outputs), place(n));
         let tiles_at = place(2 * n);
-        let states = has_states.then(|| StatePlaces {
+        let reaches_at = lists.reaches.then(|| place(n));
+        let states = lists.states.then(|| StatePlaces {
             seqs_at: place(n.saturating_mul(StateLists::SEQ_WORDS as usize)),
             writes_at: place(n),
         });
@@ -190,6 +203,7 @@ impl Places {
             outputs_at,
             seq_of_row_at,
             tiles_at,
+            reaches_at,
             states,
             groups: places,
             tables_at: end,
@@ -290,12 +304,26 @@ impl Words {
             }
         }
         self.n_tiles = n_tiles as u32;
+        if let Some(at) = self.places.reaches_at {
+            self.fill_reaches(at as usize, batch);
+        }
         if let Some(places) = self.places.states {
             self.fill_states(places, batch);
         }
         for (i, group) in batch.groups.iter().enumerate() {
             self.fill_tables(i, batch, group);
             self.fill_work(i, batch);
+        }
+    }
+
+    /// How far each row sees.
+    fn fill_reaches(&mut self, at: usize, batch: &Batch) {
+        for seq in &batch.seqs {
+            let words = &mut self.words[at + seq.first_row..][..seq.n_rows];
+            match batch.reaches_of(seq) {
+                Some(reaches) => words.copy_from_slice(reaches),
+                None => words.iter_mut().zip(seq.first_pos as u32 + 1..).for_each(|(w, r)| *w = r),
+            }
         }
     }
 
@@ -379,6 +407,8 @@ mod tests {
     use super::*;
     use crate::backend::{BatchSeq, SeqTable};
 
+    const ALL: Lists = Lists { states: true, reaches: true };
+
     /// Two generated rows (positions 5 and 600) and a prompt of 20 rows from 40 on.
     fn batch() -> Batch {
         let mut batch = Batch::with_capacity(32, 1);
@@ -407,12 +437,14 @@ mod tests {
     fn a_batch_in_words() {
         let limits = RowLimits { tokens: 32, outputs: 4 };
         let group = GroupShape { window: Some(300), n_pages: 40 };
-        let places = Places::new(limits, 1024, &[group], 100, true);
+        let places = Places::new(limits, 1024, &[group], 100, ALL);
         let mut words = Words::new(places.clone());
         let mut batch = batch();
         batch.state_reads = vec![Some(4), None, Some(4)];
         batch.state_writes = vec![None; 22];
         (batch.state_writes[0], batch.state_writes[21]) = (Some(6), Some(0));
+        // The first ten rows of the prompt see each other.
+        batch.reaches = [6, 601].into_iter().chain([50; 10]).chain(51..61).collect();
         words.fill(&batch);
         let list = |at: u32, n: usize| words.words()[at as usize..][..n].to_vec();
         assert_eq!(list(0, 14), [0, 22, 0, 2, 2, 20, 0, 3, 0, 2, 2, 1, 0, 3]);
@@ -426,6 +458,12 @@ mod tests {
         }
         assert_eq!(list(places.tiles_at, tiles.len()), tiles);
         assert_eq!(words.n_tiles() as usize, tiles.len() / 2);
+        assert_eq!(list(places.reaches_at.unwrap(), 22), batch.reaches);
+        batch.reaches.clear();
+        let mut causal = Words::new(places.clone());
+        causal.fill(&batch);
+        let reaches: Vec<u32> = batch.positions.iter().map(|pos| pos + 1).collect();
+        assert_eq!(causal.words()[places.reaches_at.unwrap() as usize..][..22], reaches);
         let states = places.states.unwrap();
         let none = StateLists::NONE;
         assert_eq!(list(states.seqs_at, 9), [0, 1, 4, 1, 1, none, 2, 20, 4]);
@@ -464,7 +502,7 @@ mod tests {
             (12, waves(&[(10, 5), (3, 1)]), vec![0, 5]),
             (13, waves(&[(13, 6)]), vec![0]),
         ] {
-            let places = Places::new(limits, 1024, &[group], wave_items, false);
+            let places = Places::new(limits, 1024, &[group], wave_items, Lists::default());
             let mut words = Words::new(places.clone());
             words.fill(&batch);
             assert_eq!(words.waves(0), expected, "{wave_items}");
@@ -491,7 +529,7 @@ mod tests {
         ] {
             let limits = RowLimits { tokens: max_rows, outputs: max_rows };
             let groups = [group(window, n_pages), group(None, n_pages)];
-            let places = Places::new(limits, max_seq_len, &groups, 20, true);
+            let places = Places::new(limits, max_seq_len, &groups, 20, ALL);
             let mut words = Words::new(places);
             let mut batch = Batch::with_capacity(max_rows, 2);
             let n_seqs = max_rows.min(n_pages);
