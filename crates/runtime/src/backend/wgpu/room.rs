@@ -105,7 +105,10 @@ impl Room {
         let reaches = |step: &Step| matches!(&step.op, Op::Attention(a) if a.reach == Reach::OfRow);
         let lists = Lists { states: plan.state_len > 0, reaches: plan.steps.iter().any(reaches) };
         let places = Places::new(plan.limits, options.max_seq_len, &shapes, wave_items, lists);
-        let max_items = places.groups.iter().map(|group| group.wave_items).max().unwrap_or(1);
+        // Nothing would hold the scratch memory of a part without attention.
+        let attends = plan.steps.iter().any(|step| matches!(step.op, Op::Attention(_)));
+        let items = places.groups.iter().map(|group| group.wave_items);
+        let max_items = items.max().filter(|_| attends).unwrap_or(0);
         let of_page = |(layout, n_pages): &(KvLayout, usize)| match layout.spec().n_layers {
             0 => 0,
             _ => kv_spec(layout, *n_pages).page_bytes(),
