@@ -47,6 +47,7 @@ mod attention;
 mod elementwise;
 mod embed;
 mod error;
+mod experts;
 mod features;
 mod kv;
 mod lanes;
@@ -80,12 +81,14 @@ pub use elementwise::{
 };
 pub use embed::embed;
 pub use error::Error;
+pub use experts::{ExpertInput, ExpertRows, combine};
 pub use features::features;
 pub use kv::{KvGeometry, KvSlot, kv_store};
 pub use logits::{LOGIT_BLOCK, logit_maxima, logit_sums, logit_weight};
 pub use matmul::{
-    Bf16Scratch, Epilogue, MatrixRef, PackedScratch, PanelScratch, WeightsRef, matmul_bf16,
-    matmul_f32, matmul_packed, matmul_rows,
+    Bf16Scratch, Epilogue, ExpertParts, ExpertScratch, MatrixRef, PackedScratch, PanelScratch,
+    WeightsRef, experts_bf16, experts_f32, experts_packed, experts_rows, matmul_bf16, matmul_f32,
+    matmul_packed, matmul_rows,
 };
 pub use norm::{Norm, norm, norm_in_place, norm_quantize, norm_row, norm_row_in_place};
 pub use packed::{

@@ -17,11 +17,11 @@ use crate::{PackedRef, Pages, PerThread, RowsMut, Team, Tier, supports_rows};
 /// the second cache of the processors that have tiles.
 const PANEL_ROWS: usize = 256;
 /// Weight rows of a panel for few rows of activations, which meet a panel but once or twice.
-const SMALL_PANEL_ROWS: usize = 128;
+pub(super) const SMALL_PANEL_ROWS: usize = 128;
 /// Rows of activations that count as few.
 const FEW_ROWS: usize = 64;
 /// Steps of a panel: 2048 columns, whole blocks of every type.
-const PANEL_STEPS: usize = 2048 / STEP_LEN;
+pub(super) const PANEL_STEPS: usize = 2048 / STEP_LEN;
 /// Tasks that each thread gets, so that a slow thread can be helped.
 const TASKS_PER_THREAD: usize = 4;
 
@@ -52,7 +52,7 @@ impl WeightsRef<'_> {
     }
 
     /// Widens sixteen rows from row `16 * group` on to tiles of the steps from column `col` on.
-    fn widen<'t>(
+    pub(super) fn widen<'t>(
         &self,
         tier: Tier,
         group: usize,
@@ -72,7 +72,7 @@ impl WeightsRef<'_> {
 
 /// Scratch memory of [`matmul_bf16`]: a panel of 1 MiB for each thread of a team.
 #[derive(Debug)]
-pub struct Bf16Scratch(PerThread<Pages>);
+pub struct Bf16Scratch(pub(super) PerThread<Pages>);
 
 impl Bf16Scratch {
     /// Bytes of a thread's panel.

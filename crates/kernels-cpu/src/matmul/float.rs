@@ -17,9 +17,9 @@ use crate::vec_dot::widen;
 use crate::{PerThread, Rows, RowsMut, Team, Tier};
 
 /// Weight rows of a panel.
-const PANEL_ROWS: usize = 48;
+pub(super) const PANEL_ROWS: usize = 48;
 /// Columns widened at a time: whole blocks of every type.
-const STRETCH: usize = 512;
+pub(super) const STRETCH: usize = 512;
 /// Weight rows, and activation rows, whose sums stay in registers.
 const TILE_ROWS: usize = 3;
 #[cfg(target_arch = "x86_64")]
@@ -27,7 +27,7 @@ const TILE_TOKENS: usize = 4;
 
 /// Scratch memory for the widened weights of each thread, 96 KiB each.
 #[derive(Debug)]
-pub struct PanelScratch(PerThread<Vec<f32>>);
+pub struct PanelScratch(pub(super) PerThread<Vec<f32>>);
 
 impl PanelScratch {
     /// Scratch memory for the threads of a team.
@@ -88,19 +88,24 @@ pub fn matmul_f32(
 }
 
 /// The bytes of `len` columns from column `k` of a row.
-fn stretch_bytes<'a>(part: &MatrixRef<'a>, row: usize, k: usize, len: usize) -> &'a [u8] {
+pub(super) fn stretch_bytes<'a>(
+    part: &MatrixRef<'a>,
+    row: usize,
+    k: usize,
+    len: usize,
+) -> &'a [u8] {
     let (block_len, block_bytes) = (part.ty().block_len(), part.ty().block_bytes());
     &part.row(row)[k / block_len * block_bytes..][..len / block_len * block_bytes]
 }
 
 /// The bytes as floats, where they are floats that lie as the processor wants them.
-fn as_floats(ty: BlockType, bytes: &[u8]) -> Option<&[f32]> {
+pub(super) fn as_floats(ty: BlockType, bytes: &[u8]) -> Option<&[f32]> {
     let native = ty == BlockType::F32 && cfg!(target_endian = "little");
     if native { bytemuck::try_cast_slice(bytes).ok() } else { None }
 }
 
 /// Adds the products of a stretch of weight rows and activation rows to `out`.
-fn multiply_panel(
+pub(super) fn multiply_panel(
     tier: Tier,
     panel: &[&[f32]],      // [n][len]
     x: Rows<'_>,           // [n_tokens, len]

@@ -8,9 +8,11 @@
 //! `float` takes weights of every type and is made for many rows, and `rows` takes
 //! float weights and is made for few. Quantized types that are not packed
 //! ([`packs`](crate::packs)) have the product of `float` for any number of rows. `bf16` multiplies
-//! many rows of BF16 with weights that it widens to BF16, packed or float, on tiles.
+//! many rows of BF16 with weights that it widens to BF16, packed or float, on tiles. `experts` has
+//! the four of them for rows that chose some of several matrices.
 
 mod bf16;
+mod experts;
 mod float;
 mod packed;
 mod rows;
@@ -18,6 +20,9 @@ mod rows;
 use realizar_quant::BlockType;
 
 pub use bf16::{Bf16Scratch, WeightsRef, matmul_bf16};
+pub use experts::{
+    ExpertParts, ExpertScratch, experts_bf16, experts_f32, experts_packed, experts_rows,
+};
 pub use float::{PanelScratch, matmul_f32};
 pub use packed::{PackedScratch, matmul_packed};
 pub use rows::matmul_rows;

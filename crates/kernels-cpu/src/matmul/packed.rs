@@ -15,25 +15,25 @@ use crate::quantize::QuantizedRows;
 use crate::{PackedRef, PerThread, RowsMut, Team, Tier};
 
 /// Columns that are expanded at a time: whole blocks of every type.
-const PANEL_COLS: usize = 768;
+pub(super) const PANEL_COLS: usize = 768;
 /// Tasks that each thread gets, so that a slow thread can be helped.
-const TASKS_PER_THREAD: usize = 8;
+pub(super) const TASKS_PER_THREAD: usize = 8;
 /// The most groups of a task that multiplies several rows.
-const MAX_GROUPS: usize = 4;
+pub(super) const MAX_GROUPS: usize = 4;
 /// Rows that are multiplied before their products are stored: whole tiles of rows of every
 /// tier and whole pairs of planes, few enough that the stores wait while the next rows are
 /// multiplied.
-const BATCH_ROWS: usize = 48;
+pub(super) const BATCH_ROWS: usize = 48;
 
 /// Scratch memory of [`matmul_packed`] for each thread of a team: two panels of 21 KiB and
 /// the sums of two groups.
 #[derive(Debug)]
-pub struct PackedScratch(PerThread<Scratch>);
+pub struct PackedScratch(pub(super) PerThread<Scratch>);
 
 #[derive(Debug)]
-struct Scratch {
-    panels: [Vec<PanelGroup>; PANELS], // [PANEL_COLS / 32] each
-    sums: Vec<GroupSums>,              // [PANELS * max_rows]
+pub(super) struct Scratch {
+    pub(super) panels: [Vec<PanelGroup>; PANELS], // [PANEL_COLS / 32] each
+    pub(super) sums: Vec<GroupSums>,              // [PANELS * max_rows]
 }
 
 impl PackedScratch {

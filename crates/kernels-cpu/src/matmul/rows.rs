@@ -10,7 +10,7 @@ use crate::vec_dot::{MAX_WEIGHT_ROWS, dot_float};
 use crate::{Rows, RowsMut, Team, Tier};
 
 /// Tasks that each thread gets, so that a slow thread can be helped.
-const TASKS_PER_THREAD: usize = 8;
+pub(super) const TASKS_PER_THREAD: usize = 8;
 /// Rows of a task: at least, and a multiple of.
 const ROW_GRAIN: usize = 16;
 

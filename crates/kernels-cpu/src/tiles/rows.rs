@@ -67,8 +67,20 @@ impl Bf16Rows {
     /// # Panics
     /// If `x` is larger than the capacity.
     pub fn pack(&mut self, team: &Team, tier: Tier, x: Rows<'_>) {
-        let needed = Self::bytes_for(x.n_rows(), x.n_cols());
-        let (n_rows, n_cols) = (x.n_rows(), x.n_cols());
+        self.fill(team, tier, x.n_rows(), x.n_cols(), |i| Some(x.row(i)));
+    }
+
+    /// Replaces the rows by `n_rows` rows of `n_cols` values. Where there is none, what the memory
+    /// holds stays, and so does what a product makes of it.
+    pub(crate) fn fill<'a>(
+        &mut self,
+        team: &Team,
+        tier: Tier,
+        n_rows: usize,
+        n_cols: usize,
+        row: impl Fn(usize) -> Option<&'a [f32]> + Sync,
+    ) {
+        let needed = Self::bytes_for(n_rows, n_cols);
         assert!(needed <= self.memory.len(), "room for {n_rows} rows of {n_cols} values");
         (self.n_rows, self.n_cols) = (n_rows, n_cols);
         let n_blocks = n_rows.div_ceil(PAIR_LEN);
@@ -81,8 +93,9 @@ impl Bf16Rows {
             let first = word / PAIR_WORDS * STEP_LEN;
             let cols = first..n_cols.min(first + pairs.len() * STEP_LEN);
             let rows = block * PAIR_LEN..n_rows.min((block + 1) * PAIR_LEN);
-            for (i, row) in rows.enumerate() {
-                let x = &x.row(row)[cols.clone()];
+            for (i, idx) in rows.enumerate() {
+                let Some(x) = row(idx) else { continue };
+                let x = &x[cols.clone()];
                 let out = Strip { pairs: &mut *pairs, row: i };
                 match tier.avx512_bf16() {
                     None => out.pack(x),

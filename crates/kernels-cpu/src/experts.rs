@@ -1,0 +1,368 @@
+//! Rows sorted by the experts that they chose, what the experts multiply, and the sum of their results.
+//!
+//! A row's choice is what [`route`](crate::route) writes. Rows of an expert lie one after the other, so
+//! its matrices are read once for all of them; the products are in `matmul/experts.rs`. Nothing here adds
+//! up over rows, so who else chose an expert shows in no bit.
+
+use std::ops::Range;
+
+use crate::elementwise::for_each_piece;
+use crate::{
+    Activation, Bf16Rows, QuantizedRows, Rows, RowsMut, Team, Tier, activate_row, gated_row,
+};
+
+/// Rows of a block of [`Bf16Rows`], which belong to one expert.
+pub(crate) const BLOCK_ROWS: usize = crate::tiles::PAIR_LEN;
+
+/// A row and one of its experts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pair {
+    pub(crate) row: u32,
+    /// The place of the expert among those of the row.
+    pub(crate) slot: u32,
+}
+
+/// The rows of one expert.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ExpertRun {
+    pub(crate) expert: usize,
+    /// Its pairs.
+    pub(crate) pairs: Range<usize>,
+    /// The first of its blocks.
+    pub(crate) first_block: usize,
+}
+
+/// Some rows, sorted by the experts that they chose. A row that chose `k` experts is in `k` pairs.
+#[derive(Debug)]
+pub struct ExpertRows {
+    n_rows: usize,
+    n_chosen: usize,
+    pairs: Vec<Pair>,          // by expert, then by row
+    runs: Vec<ExpertRun>,      // of the experts that were chosen
+    blocks: Vec<Range<usize>>, // pairs of every 32 rows of an expert
+    ends: Vec<usize>,          // [n_experts]
+    max_pairs: usize,
+    max_experts: usize,
+}
+
+/// What the experts of a row multiply: the row itself, or for each of them a part of it, as many
+/// columns as the matrices have.
+#[derive(Clone, Copy, Debug)]
+pub enum ExpertInput<'a> {
+    /// The row as it is.
+    Plain(Rows<'a>),
+    /// `activation(x)`.
+    Act(Activation, Rows<'a>),
+    /// `activation(gate) * up`.
+    Gated(Activation, Rows<'a>, Rows<'a>),
+}
+
+impl ExpertInput<'_> {
+    /// Columns of the rows.
+    fn n_cols(&self) -> usize {
+        match self {
+            Self::Plain(x) | Self::Act(_, x) | Self::Gated(_, x, _) => x.n_cols(),
+        }
+    }
+
+    /// Writes the columns from `col` on of what a row brings.
+    fn write(&self, tier: Tier, row: usize, col: usize, out: &mut [f32]) {
+        let cols = col..col + out.len();
+        match self {
+            Self::Plain(x) => out.copy_from_slice(&x.row(row)[cols]),
+            Self::Act(act, x) => {
+                out.copy_from_slice(&x.row(row)[cols]);
+                activate_row(tier, *act, out);
+            }
+            Self::Gated(act, gate, up) => {
+                gated_row(tier, *act, &gate.row(row)[cols.clone()], &up.row(row)[cols], out);
+            }
+        }
+    }
+}
+
+impl ExpertRows {
+    /// Room for `max_rows` rows that choose `max_chosen` of `max_experts` experts each.
+    pub fn with_capacity(max_rows: usize, max_chosen: usize, max_experts: usize) -> Self {
+        let max_pairs = max_rows.saturating_mul(max_chosen);
+        Self {
+            n_rows: 0,
+            n_chosen: 0,
+            pairs: Vec::with_capacity(max_pairs),
+            runs: Vec::with_capacity(max_experts.min(max_pairs)),
+            blocks: Vec::with_capacity(Self::max_blocks(max_pairs, max_experts)),
+            ends: Vec::with_capacity(max_experts),
+            max_pairs,
+            max_experts,
+        }
+    }
+
+    fn max_blocks(max_pairs: usize, max_experts: usize) -> usize {
+        max_pairs / BLOCK_ROWS + max_experts.min(max_pairs)
+    }
+
+    /// Rows that [`Bf16Rows`] need room for to hold so many pairs: every expert begins a block.
+    pub fn max_bf16_rows(max_pairs: usize, max_experts: usize) -> usize {
+        Self::max_blocks(max_pairs, max_experts).saturating_mul(BLOCK_ROWS)
+    }
+
+    /// Replaces the rows by those of `routes`, as [`route`](crate::route) wrote them for
+    /// `n_experts` experts.
+    ///
+    /// # Panics
+    /// If there are more than there is room for, or an expert is none of those.
+    pub fn sort(
+        &mut self,
+        routes: Rows<'_>, // [n_rows, 2 * n_chosen]
+        n_experts: usize,
+    ) {
+        let n_chosen = routes.n_cols() / 2;
+        let n_pairs = routes.n_rows() * n_chosen;
+        assert!(n_pairs <= self.max_pairs, "{n_pairs} pairs, room for {}", self.max_pairs);
+        assert!(n_experts <= self.max_experts, "{n_experts} experts");
+        (self.n_rows, self.n_chosen) = (routes.n_rows(), n_chosen);
+        let chosen = |row: usize| routes.row(row)[..n_chosen].iter().map(|&id| id as usize);
+        // Counts become beginnings, and these ends.
+        self.ends.clear();
+        self.ends.resize(n_experts, 0);
+        (0..routes.n_rows()).flat_map(chosen).for_each(|expert| self.ends[expert] += 1);
+        let mut first = 0;
+        for end in &mut self.ends {
+            (*end, first) = (first, first + *end);
+        }
+        self.pairs.clear();
+        self.pairs.resize(n_pairs, Pair::default());
+        for row in 0..routes.n_rows() {
+            for (slot, expert) in chosen(row).enumerate() {
+                let at = &mut self.ends[expert];
+                // Rows of a step and experts of a row are far fewer than 2^32.
+                self.pairs[*at] = Pair { row: row as u32, slot: slot as u32 };
+                *at += 1;
+            }
+        }
+        self.runs.clear();
+        self.blocks.clear();
+        let mut first = 0;
+        for (expert, &end) in self.ends.iter().enumerate() {
+            if end > first {
+                let first_block = self.blocks.len();
+                self.runs.push(ExpertRun { expert, pairs: first..end, first_block });
+                let blocks = (first..end).step_by(BLOCK_ROWS);
+                self.blocks.extend(blocks.map(|pair| pair..end.min(pair + BLOCK_ROWS)));
+            }
+            first = end;
+        }
+    }
+
+    /// The rows.
+    pub(crate) const fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Experts of a row.
+    pub(crate) const fn n_chosen(&self) -> usize {
+        self.n_chosen
+    }
+
+    /// Pairs of a row and an expert.
+    pub const fn n_pairs(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// The experts that were chosen.
+    pub(crate) fn runs(&self) -> &[ExpertRun] {
+        &self.runs
+    }
+
+    /// A pair.
+    pub(crate) fn pair(&self, i: usize) -> Pair {
+        self.pairs[i]
+    }
+
+    /// Of each pair, its row in `input` and the first of its columns.
+    fn source(&self, input: &ExpertInput<'_>, n_in: usize) -> impl Fn(usize) -> (usize, usize) {
+        let n_cols = input.n_cols();
+        let is_shared = n_cols == n_in;
+        assert!(is_shared || n_cols == n_in * self.n_chosen, "{n_cols} columns of the input");
+        move |i| {
+            let Pair { row, slot } = self.pairs[i];
+            (row as usize, if is_shared { 0 } else { slot as usize * n_in })
+        }
+    }
+
+    /// Quantizes what each pair multiplies, in the order of the pairs; the bytes are those of
+    /// [`QuantizedRows::quantize`].
+    ///
+    /// # Panics
+    /// If the columns are neither `n_in` nor so many for each expert of a row, or not whole blocks of
+    /// 32, or `out` has no room.
+    pub fn quantize(
+        &self,
+        team: &Team,
+        tier: Tier,
+        input: &ExpertInput<'_>,
+        n_in: usize,
+        out: &mut QuantizedRows, // [n_pairs, n_in]
+    ) {
+        let source = self.source(input, n_in);
+        out.fill(team, self.n_pairs(), n_in, |i, mut out| {
+            let (row, first) = source(i);
+            match input {
+                ExpertInput::Plain(x) => out.quantize(tier, 0, &x.row(row)[first..first + n_in]),
+                _ => out.produce(tier, 0, n_in, |cols, out| {
+                    input.write(tier, row, first + cols.start, out);
+                }),
+            }
+        });
+    }
+
+    /// Copies what each pair multiplies, in the order of the pairs.
+    ///
+    /// # Panics
+    /// If the columns are neither `n_in` nor so many for each expert of a row, or `out` has
+    /// another shape.
+    pub fn gather(
+        &self,
+        team: &Team,
+        tier: Tier,
+        input: &ExpertInput<'_>,
+        out: RowsMut<'_>, // [n_pairs, n_in]
+    ) {
+        assert_eq!(out.n_rows(), self.n_pairs(), "rows of the pairs");
+        let source = self.source(input, out.n_cols());
+        for_each_piece(team, out, |i, col, out| {
+            let (row, first) = source(i);
+            input.write(tier, row, first + col, out);
+        });
+    }
+
+    /// Rounds what [`Self::gather`] copied to BF16; every expert begins a block of 32 rows.
+    ///
+    /// # Panics
+    /// If there are other rows than pairs, or `out` has no room.
+    pub fn pack(
+        &self,
+        team: &Team,
+        tier: Tier,
+        x: Rows<'_>, // [n_pairs, n_in]
+        out: &mut Bf16Rows,
+    ) {
+        assert_eq!(x.n_rows(), self.n_pairs(), "rows of the pairs");
+        out.fill(team, tier, self.blocks.len() * BLOCK_ROWS, x.n_cols(), |i| {
+            let block = &self.blocks[i / BLOCK_ROWS];
+            (i % BLOCK_ROWS < block.len()).then(|| x.row(block.start + i % BLOCK_ROWS))
+        });
+    }
+}
+
+/// `out[r] = sum of factor[i] * x[r][i * n ..][.. n]` over the experts of a row in the order of the
+/// router, which begins with the first product.
+///
+/// # Panics
+/// If the shapes do not fit each other.
+pub fn combine(
+    team: &Team,
+    x: Rows<'_>,      // [n_rows, n_chosen * n]
+    routes: Rows<'_>, // [n_rows, 2 * n_chosen]
+    out: RowsMut<'_>, // [n_rows, n]
+) {
+    let (n, n_chosen) = (out.n_cols(), routes.n_cols() / 2);
+    assert_eq!((x.n_rows(), x.n_cols()), (out.n_rows(), n_chosen * n), "results of experts");
+    assert_eq!(routes.n_rows(), x.n_rows(), "rows of the routes");
+    assert!(n_chosen > 0, "a row has experts");
+    for_each_piece(team, out, |row, col, out| {
+        let factors = &routes.row(row)[n_chosen..];
+        let part = |i: usize| &x.row(row)[i * n + col..][..out.len()];
+        let first = part(0);
+        out.iter_mut().zip(first).for_each(|(out, x)| *out = factors[0] * x);
+        for (i, factor) in factors.iter().enumerate().skip(1) {
+            let part = &x.row(row)[i * n + col..][..out.len()];
+            out.iter_mut().zip(part).for_each(|(out, x)| *out += factor * x);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_sorted_by_expert() {
+        let mut rows = ExpertRows::with_capacity(4, 2, 5);
+        // Of each row its experts, then their factors.
+        let routes = [[0.0, 3.0], [3.0, 4.0], [0.0, 3.0]].map(|[a, b]| [a, b, 0.5, 0.5]);
+        rows.sort(Rows::new(routes.as_flattened(), 3, 4), 5);
+        let pairs: Vec<_> = rows.pairs.iter().map(|pair| (pair.row, pair.slot)).collect();
+        assert_eq!(pairs, [(0, 0), (2, 0), (0, 1), (1, 0), (2, 1), (1, 1)]);
+        let runs: Vec<_> = rows
+            .runs()
+            .iter()
+            .map(|run| (run.expert, run.pairs.clone(), run.first_block))
+            .collect();
+        assert_eq!(runs, [(0, 0..2, 0), (3, 2..5, 1), (4, 5..6, 2)]);
+        assert_eq!(rows.blocks, [0..2, 2..5, 5..6]);
+        // Sorting anew forgets what was.
+        rows.sort(Rows::new(&routes[1], 1, 4), 5);
+        assert_eq!((rows.n_rows(), rows.n_pairs(), rows.runs().len()), (1, 2, 2));
+    }
+
+    #[test]
+    fn each_pair_gets_its_row_or_its_part_of_it() {
+        let mut rows = ExpertRows::with_capacity(2, 2, 3);
+        rows.sort(Rows::new(&[1.0, 2.0, 0.5, 0.5, 0.0, 1.0, 0.5, 0.5], 2, 4), 3);
+        let team = Team::new(2);
+        // The pairs are (1, 0), (0, 0), (1, 1), (0, 1).
+        let gather = |input: &ExpertInput<'_>| {
+            let mut out = [0.0; 8];
+            rows.gather(&team, Tier::Scalar, input, RowsMut::new(&mut out, 4, 2));
+            out
+        };
+        let shared = [1.0, 2.0, 3.0, 4.0];
+        let shared = Rows::new(&shared, 2, 2);
+        assert_eq!(gather(&ExpertInput::Plain(shared)), [3.0, 4.0, 1.0, 2.0, 3.0, 4.0, 1.0, 2.0]);
+        let own = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, -8.0];
+        let own = Rows::new(&own, 2, 4);
+        assert_eq!(gather(&ExpertInput::Plain(own)), [5.0, 6.0, 1.0, 2.0, 7.0, -8.0, 3.0, 4.0]);
+        let relu = ExpertInput::Act(Activation::Relu, own);
+        assert_eq!(gather(&relu), [5.0, 6.0, 1.0, 2.0, 7.0, 0.0, 3.0, 4.0]);
+        let gated = ExpertInput::Gated(Activation::Relu, own, own);
+        assert_eq!(gather(&gated), [25.0, 36.0, 1.0, 4.0, 49.0, 0.0, 9.0, 16.0]);
+    }
+
+    #[test]
+    fn quantized_pairs_are_quantized_rows() {
+        let team = Team::new(2);
+        let mut seed = 3;
+        let (n_rows, n_in) = (3, 64);
+        let [gate, up] = [0, 1].map(|_| crate::testing::random(&mut seed, n_rows * 2 * n_in));
+        let [gate, up] = [&gate, &up].map(|x| Rows::new(x, n_rows, 2 * n_in));
+        let routes = [[0.0, 1.0], [1.0, 2.0], [0.0, 2.0]].map(|[a, b]| [a, b, 0.5, 0.5]);
+        let mut rows = ExpertRows::with_capacity(n_rows, 2, 3);
+        rows.sort(Rows::new(routes.as_flattened(), n_rows, 4), 3);
+        for tier in Tier::available() {
+            let inputs = [ExpertInput::Plain(gate), ExpertInput::Gated(Activation::Silu, gate, up)];
+            for input in inputs {
+                let mut floats = vec![0.0; 6 * n_in];
+                rows.gather(&team, tier, &input, RowsMut::new(&mut floats, 6, n_in));
+                let mut expected = QuantizedRows::with_capacity(6, n_in);
+                expected.quantize(&team, tier, Rows::new(&floats, 6, n_in));
+                let mut found = QuantizedRows::with_capacity(6, n_in);
+                rows.quantize(&team, tier, &input, n_in, &mut found);
+                for i in 0..6 {
+                    assert_eq!(found.quants(i), expected.quants(i), "{tier}");
+                    assert_eq!(found.scales(i), expected.scales(i), "{tier}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn results_are_added_by_their_factors() {
+        let x = [1.0, 2.0, 10.0, 20.0, 3.0, 4.0, 30.0, 40.0];
+        let routes = [0.0, 1.0, 0.5, 0.25, 0.0, 2.0, 2.0, -1.0];
+        let mut out = [0.0; 4];
+        let (x, routes) = (Rows::new(&x, 2, 4), Rows::new(&routes, 2, 4));
+        combine(&Team::new(2), x, routes, RowsMut::new(&mut out, 2, 2));
+        assert_eq!(out, [3.0, 6.0, -24.0, -32.0]);
+    }
+}
