@@ -16,10 +16,6 @@ fn first_output(chunk: u32, lane: u32) -> u32 {
     return (TEAMS * chunk + lane / LANES) * OUTPUTS;
 }
 
-fn weights_row(output: u32) -> u32 {
-    return min(output, params.n_outputs - 1u) * params.row_words;
-}
-
 // Adds up the sums of a team, per output of the rows of x, and writes the results of
 // the rows [first, first + n) of x.
 fn finish(sums: array<vec4<f32>, OUTPUTS>, lane: u32, chunk: u32, first: u32, n: u32) {

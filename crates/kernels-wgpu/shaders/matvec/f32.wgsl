@@ -24,9 +24,9 @@ fn totals(a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>) -> vec4<f32> {
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let n_rows = batch[params.rows_at + 1u];
-    let first = batch[params.rows_at] + ROWS * group.y;
-    let n = min(max(n_rows, ROWS * group.y) - ROWS * group.y, ROWS);
+    let rows = span(group);
+    let first = rows.x;
+    let n = rows.y;
     let chunk = group.x;
     let output = first_output(chunk, lane);
     let own = 9u * (lane % LANES);
@@ -43,7 +43,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         for (var i = lane; i < n * LANES * 8u; i += WORKGROUP) {
             let r = i / (LANES * 8u);
             let v = i % (LANES * 8u);
-            let start = params.x.x + (first + r) * params.x.y;
+            let start = x_start(first + r);
             let k = 32u * g0 + 4u * v;
             tile[r * TILE + (v / 8u) * 9u + v % 8u] =
                 vec4(x_at(start, k), x_at(start, k + 1u), x_at(start, k + 2u), x_at(start, k + 3u));

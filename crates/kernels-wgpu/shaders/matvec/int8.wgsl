@@ -8,15 +8,15 @@ override TEAMS: u32 = WORKGROUP / LANES;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let n_rows = batch[params.rows_at + 1u];
-    let first = batch[params.rows_at] + ROWS * group.y;
-    let n = min(max(n_rows, ROWS * group.y) - ROWS * group.y, ROWS);
+    let rows = span(group);
+    let first = rows.x;
+    let n = rows.y;
     let chunk = group.x;
     let output = first_output(chunk, lane);
     var sums: array<vec4<f32>, OUTPUTS>;
     if output < params.n_outputs && n > 0u {
         for (var g = lane % LANES; g < params.groups; g += LANES) {
-            let at = first * params.x_blocks + g;
+            let at = x_block(first) + g;
             var x: array<Block, ROWS>;
             x[0] = block(at);
             if n > 1u {

@@ -16,7 +16,7 @@ const OUTPUTS: u32 = 2;
 /// Rows of x that share a read of the matrix.
 const ROWS: u32 = 4;
 /// Invocations of a team with f32 activations.
-const F32_LANES: u32 = 16;
+pub(crate) const F32_LANES: u32 = 16;
 
 /// Whether products with matrices of this type can take quantized activations:
 /// [`matvec_int8`] does for every quantized type that matrices can have.
@@ -52,38 +52,58 @@ fn levels_parts(ty: BlockType) -> Option<Vec<&'static str>> {
     })
 }
 
-fn f32_shader(ty: BlockType) -> Shader {
+/// What the rows are multiplied with: the parts of a shader that say where a row of x, its matrix and
+/// its result lie.
+pub(crate) struct Target {
+    /// The beginning of the names of its shaders.
+    pub(crate) name: &'static str,
+    /// They declare the constants and the buffers.
+    pub(crate) parts: &'static [&'static str],
+}
+
+/// One matrix.
+const ONE: Target = Target {
+    name: "matvec",
+    parts: &[linear::PART, include_str!("../../shaders/matvec/rows.wgsl")],
+};
+
+/// The shader for f32 activations.
+pub(crate) fn f32_shader(target: &Target, ty: BlockType) -> Shader {
+    let parts = [
+        linear::WORDS,
+        include_str!("../../shaders/matvec/common.wgsl"),
+        include_str!("../../shaders/matvec/f32.wgsl"),
+        matrix::decode_part(ty),
+    ];
     Shader {
-        name: format!("matvec f32 {ty}").into(),
-        parts: vec![
-            linear::PART,
-            linear::WORDS,
-            include_str!("../../shaders/matvec/common.wgsl"),
-            include_str!("../../shaders/matvec/f32.wgsl"),
-            matrix::decode_part(ty),
-        ],
+        name: format!("{} f32 {ty}", target.name).into(),
+        parts: [target.parts, &parts].concat(),
         bindings: linear::BINDINGS,
         constants: Vec::new(),
     }
 }
 
 /// The shader for a type that takes quantized activations.
-fn int8_shader(ty: BlockType, lanes: u32, packed_dot: bool) -> Option<Shader> {
+pub(crate) fn int8_shader(
+    target: &Target,
+    ty: BlockType,
+    lanes: u32,
+    packed_dot: bool,
+) -> Option<Shader> {
     let (variant, dot4) = if packed_dot {
         ("packed", include_str!("../../shaders/dot4/packed.wgsl"))
     } else {
         ("plain", include_str!("../../shaders/dot4/plain.wgsl"))
     };
     let parts = [
-        linear::PART,
         include_str!("../../shaders/matvec/common.wgsl"),
         include_str!("../../shaders/matvec/int8.wgsl"),
         include_str!("../../shaders/levels/levels.wgsl"),
         dot4,
     ];
     Some(Shader {
-        name: format!("matvec int8 {ty} {variant}").into(),
-        parts: [&parts[..], &levels_parts(ty)?].concat(),
+        name: format!("{} int8 {ty} {variant}", target.name).into(),
+        parts: [target.parts, &parts, &levels_parts(ty)?].concat(),
         bindings: &[
             Access::Read,
             Access::ReadWrite,
@@ -97,16 +117,21 @@ fn int8_shader(ty: BlockType, lanes: u32, packed_dot: bool) -> Option<Shader> {
 }
 
 pub(crate) fn shaders() -> Vec<Shader> {
+    shaders_of(&ONE)
+}
+
+/// Every shader for these rows and matrices.
+pub(crate) fn shaders_of(target: &Target) -> Vec<Shader> {
     let int8 = [true, false].into_iter().flat_map(|packed_dot| {
-        matrix::TYPES.into_iter().filter_map(move |ty| int8_shader(ty, 16, packed_dot))
+        matrix::TYPES.into_iter().filter_map(move |ty| int8_shader(target, ty, 16, packed_dot))
     });
-    matrix::TYPES.into_iter().map(f32_shader).chain(int8).collect()
+    matrix::TYPES.into_iter().map(|ty| f32_shader(target, ty)).chain(int8).collect()
 }
 
 /// Invocations of a team with quantized activations: more where few rows
 /// would leave a device idle and each still has several groups of columns. The
 /// order of the sums depends on it, so it depends on the matrix alone.
-fn int8_lanes(n_rows: u32, n_groups: u32) -> u32 {
+pub(crate) fn int8_lanes(n_rows: u32, n_groups: u32) -> u32 {
     let mut lanes = 16;
     while lanes < WORKGROUP && n_rows * lanes < OUTPUTS << 16 && n_groups >= 4 * lanes {
         lanes *= 2;
@@ -114,10 +139,15 @@ fn int8_lanes(n_rows: u32, n_groups: u32) -> u32 {
     lanes
 }
 
+/// The workgroups that so many rows of a matrix take.
+pub(crate) fn chunks(n_outputs: u32, lanes: u32) -> u32 {
+    n_outputs.div_ceil(WORKGROUP / lanes * OUTPUTS)
+}
+
 /// The workgroups for so many rows of the matrix. A piece has no more rows than
 /// there may be workgroups.
 fn grid(n_outputs: u32, lanes: u32) -> Grid {
-    Grid { x: n_outputs.div_ceil(WORKGROUP / lanes * OUTPUTS), rows: ROWS, z: 1 }
+    Grid { x: chunks(n_outputs, lanes), rows: ROWS, z: 1 }
 }
 
 /// The product with f32 activations, by one kernel per piece of the matrix.
@@ -125,7 +155,7 @@ fn grid(n_outputs: u32, lanes: u32) -> Grid {
 /// # Errors
 /// If the device refuses a kernel.
 pub fn matvec(gpu: &Gpu, rows: Rows<'_>, linear: &Linear<'_>) -> Result<Vec<Kernel>, Error> {
-    let shader = f32_shader(linear.matrix.ty());
+    let shader = f32_shader(&ONE, linear.matrix.ty());
     linear.bind(gpu, rows, &shader, |n_outputs| grid(n_outputs, F32_LANES))
 }
 
@@ -143,7 +173,7 @@ pub fn matvec_int8(
     assert!(linear.x.width <= x.max_cols(), "{} columns of x", linear.x.width);
     let matrix = linear.matrix;
     let lanes = int8_lanes(matrix.n_rows(), matrix.n_groups());
-    let shader = int8_shader(matrix.ty(), lanes, gpu.caps().packed_dot)
+    let shader = int8_shader(&ONE, matrix.ty(), lanes, gpu.caps().packed_dot)
         .ok_or_else(|| Error::Unsupported(format!("8-bit products of {} weights", matrix.ty())))?;
     linear.bind_on(gpu, rows, &shader, Some(x), |n_outputs| grid(n_outputs, lanes))
 }

@@ -4,6 +4,7 @@ mod attention;
 mod delta_net;
 mod elementwise;
 mod embed;
+mod experts;
 mod kv_store;
 pub(crate) mod linear;
 mod matmul;
@@ -21,6 +22,9 @@ pub use attention::{
 pub use delta_net::{DeltaNet, DeltaNetSpec, delta_net};
 pub use elementwise::{Activation, Elementwise, elementwise};
 pub use embed::embed;
+pub use experts::{
+    ExpertLinear, Routing, Scoring, combine, expert_matvec, expert_matvec_int8, route,
+};
 pub use kv_store::kv_store;
 pub use linear::Linear;
 pub use matmul::{MatmulOptions, matmul};
@@ -40,6 +44,7 @@ pub fn shaders() -> Vec<Shader> {
         delta_net::shaders(),
         elementwise::shaders(),
         embed::shaders(),
+        experts::shaders(),
         kv_store::shaders(),
         matmul::shaders(),
         matvec::shaders(),

@@ -63,6 +63,29 @@ fn rows_per_piece(
     Ok((rows_per_piece as u32, row_bytes))
 }
 
+/// How many experts go in one buffer.
+fn experts_per_piece(
+    gpu: &Gpu,
+    what: &str,
+    ty: BlockType,
+    [n_rows, n_cols]: [u32; 2],
+    piece_bytes: u64,
+) -> Result<u32, Error> {
+    let (_, row_bytes) = rows_per_piece(gpu, what, ty, n_cols, piece_bytes)?;
+    let caps = gpu.caps();
+    let available = caps.max_binding_bytes.min(caps.max_buffer_bytes);
+    let available = available.min(piece_bytes).min(u64::from(u32::MAX));
+    let needed = row_bytes * u64::from(n_rows.max(1));
+    match u32::try_from(available / needed) {
+        Ok(0) => {
+            let limit = "maxStorageBufferBindingSize";
+            Err(Error::Limit { what: format!("an expert of {what}"), needed, limit, available })
+        }
+        Ok(n) => Ok(n.min(u32::MAX / n_rows.max(1))),
+        Err(_) => Ok(u32::MAX / n_rows.max(1)),
+    }
+}
+
 impl Matrix {
     /// A matrix of zeroed bytes; `what` names it in errors.
     ///
@@ -98,6 +121,54 @@ impl Matrix {
             first_row += n;
         }
         Ok(Self { what: what.to_owned(), ty, n_rows, n_cols, rows_per_piece, pieces })
+    }
+
+    /// The matrices of experts, one below the other: `n_experts * n_rows` rows in pieces of whole
+    /// experts.
+    ///
+    /// # Errors
+    /// As [`Self::new`], or if an expert is larger than a kernel can see.
+    pub fn experts(
+        gpu: &Gpu,
+        what: &str,
+        ty: BlockType,
+        [n_experts, n_rows, n_cols]: [u32; 3],
+    ) -> Result<Self, Error> {
+        Self::experts_with_piece_bytes(gpu, what, ty, [n_experts, n_rows, n_cols], u64::MAX)
+    }
+
+    /// As [`Self::experts`], with pieces of at most `piece_bytes`.
+    pub(crate) fn experts_with_piece_bytes(
+        gpu: &Gpu,
+        what: &str,
+        ty: BlockType,
+        [n_experts, n_rows, n_cols]: [u32; 3],
+        piece_bytes: u64,
+    ) -> Result<Self, Error> {
+        let per_piece = experts_per_piece(gpu, what, ty, [n_rows, n_cols], piece_bytes)?;
+        let row_bytes = packed_row_bytes(ty, n_cols as usize).max(4) as u64;
+        let mut pieces = Vec::new();
+        for first in (0..n_experts).step_by(per_piece as usize) {
+            let n = per_piece.min(n_experts - first) * n_rows;
+            let buffer = gpu.buffer(what, u64::from(n) * row_bytes)?;
+            pieces.push(Piece { first_row: first * n_rows, n_rows: n, buffer });
+        }
+        let (what, rows_per_piece) = (what.to_owned(), per_piece * n_rows);
+        Ok(Self { what, ty, n_rows: n_experts * n_rows, n_cols, rows_per_piece, pieces })
+    }
+
+    /// The number of kernels that an operation on experts is bound to: one for each piece.
+    ///
+    /// # Errors
+    /// As [`Self::experts`], except that memory is not asked for.
+    pub fn n_expert_kernels(
+        gpu: &Gpu,
+        what: &str,
+        ty: BlockType,
+        [n_experts, n_rows, n_cols]: [u32; 3],
+    ) -> Result<u32, Error> {
+        let per_piece = experts_per_piece(gpu, what, ty, [n_rows, n_cols], u64::MAX)?;
+        Ok(n_experts.div_ceil(per_piece))
     }
 
     /// Whether a device can hold a matrix, before it is made.

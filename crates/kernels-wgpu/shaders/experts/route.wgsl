@@ -1,0 +1,163 @@
+// The experts of each row from the scores of its router: their indices, ascending, then their
+// factors. A workgroup has a row. Sums have one order, and of equal keys the first is chosen.
+
+const SOFTMAX: u32 = 0u;
+const SIGMOID: u32 = 1u;
+const SOFTMAX_OF_CHOSEN: u32 = 2u;
+
+const HAS_BIAS: u32 = 1u;
+const NORMALIZE: u32 = 2u;
+
+struct Params {
+    n_experts: u32,
+    n_chosen: u32,
+    rows_at: u32,
+    scoring: u32,
+    flags: u32,
+    bias: u32, // start in vectors
+    scale: f32,
+    x: vec2<u32>, // start, stride
+    out: vec2<u32>,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> batch: array<u32>;
+@group(0) @binding(2) var<storage, read_write> values: array<f32>;
+@group(0) @binding(3) var<storage, read> vectors: array<f32>;
+
+const WORKGROUP: u32 = 64u;
+const NONE: u32 = 0xffffffffu;
+
+var<workgroup> factors: array<f32, 1024>;
+var<workgroup> taken: array<u32, 1024>;
+var<workgroup> best_key: array<f32, WORKGROUP>;
+var<workgroup> best_expert: array<u32, WORKGROUP>;
+var<workgroup> partial: array<f32, WORKGROUP>;
+var<workgroup> total: f32;
+
+// Exponents far below zero give zero on every device.
+fn exponential(x: f32) -> f32 {
+    return exp(max(x, -87.0));
+}
+
+fn key(expert: u32) -> f32 {
+    if (params.flags & HAS_BIAS) != 0u {
+        return factors[expert] + vectors[params.bias + expert];
+    }
+    return factors[expert];
+}
+
+@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = batch[params.rows_at] + group.y;
+    let start = params.x.x + row * params.x.y;
+    let out = params.out.x + row * params.out.y;
+
+    // The scores, and the largest of each lane.
+    var largest = -3.4028235e38;
+    for (var e = lane; e < params.n_experts; e += WORKGROUP) {
+        let score = values[start + e];
+        factors[e] = score;
+        taken[e] = 0u;
+        largest = max(largest, score);
+    }
+    partial[lane] = largest;
+    workgroupBarrier();
+    if lane == 0u {
+        total = partial[0];
+        for (var i = 1u; i < WORKGROUP; i++) {
+            total = max(total, partial[i]);
+        }
+    }
+    workgroupBarrier();
+
+    // Factors; those of a softmax are divided by their sum.
+    let top = total;
+    var sum = 0.0;
+    for (var e = lane; e < params.n_experts; e += WORKGROUP) {
+        if params.scoring == SOFTMAX {
+            factors[e] = exponential(factors[e] - top);
+            sum += factors[e];
+        } else if params.scoring == SIGMOID {
+            factors[e] = 1.0 / (1.0 + exp(clamp(-factors[e], -87.0, 87.0)));
+        }
+    }
+    partial[lane] = sum;
+    workgroupBarrier();
+    if lane == 0u {
+        total = 0.0;
+        for (var i = 0u; i < WORKGROUP; i++) {
+            total += partial[i];
+        }
+    }
+    workgroupBarrier();
+    if params.scoring == SOFTMAX {
+        for (var e = lane; e < params.n_experts; e += WORKGROUP) {
+            factors[e] = factors[e] / total;
+        }
+    }
+    workgroupBarrier();
+
+    // The best that is left, again and again; of equal ones the first.
+    for (var i = 0u; i < params.n_chosen; i++) {
+        var best = NONE;
+        var largest_key = 0.0;
+        for (var e = lane; e < params.n_experts; e += WORKGROUP) {
+            if taken[e] == 0u && (best == NONE || key(e) > largest_key) {
+                best = e;
+                largest_key = key(e);
+            }
+        }
+        best_expert[lane] = best;
+        best_key[lane] = largest_key;
+        workgroupBarrier();
+        if lane == 0u {
+            for (var l = 1u; l < WORKGROUP; l++) {
+                let other = best_expert[l];
+                let is_better = best_key[l] > largest_key
+                    || (best_key[l] == largest_key && other < best);
+                if other != NONE && (best == NONE || is_better) {
+                    best = other;
+                    largest_key = best_key[l];
+                }
+            }
+            // There are at least as many experts as are chosen.
+            taken[min(best, params.n_experts - 1u)] = 1u;
+        }
+        workgroupBarrier();
+    }
+
+    if lane == 0u && group.y < batch[params.rows_at + 1u] {
+        let n = params.n_chosen;
+        var at = 0u;
+        for (var e = 0u; e < params.n_experts; e++) {
+            if taken[e] == 1u && at < n {
+                values[out + at] = f32(e);
+                values[out + n + at] = factors[e];
+                at++;
+            }
+        }
+        if params.scoring == SOFTMAX_OF_CHOSEN {
+            var chosen = 0.0;
+            for (var i = 0u; i < n; i++) {
+                let factor = exponential(values[out + n + i] - top);
+                values[out + n + i] = factor;
+                chosen += factor;
+            }
+            for (var i = 0u; i < n; i++) {
+                values[out + n + i] = values[out + n + i] / chosen;
+            }
+        }
+        var factor = params.scale;
+        if (params.flags & NORMALIZE) != 0u {
+            var all = 0.0;
+            for (var i = 0u; i < n; i++) {
+                all += values[out + n + i];
+            }
+            factor = params.scale / all;
+        }
+        for (var i = 0u; i < n; i++) {
+            values[out + n + i] = values[out + n + i] * factor;
+        }
+    }
+}
