@@ -50,12 +50,16 @@ enum Shape {
     /// Qwen3.5 0.8B: 1024 wide, 24 layers of which 18 are gated delta nets, a tied head.
     #[value(name = "qwen3.5-0.8b")]
     Qwen35,
+    /// Qwen3 30B-A3B: 2048 wide, 48 layers of 128 experts, 8 of which a token uses.
+    #[value(name = "30b-a3b")]
+    B30A3,
 }
 
 /// The numbers of a shape.
 struct Dims {
     architecture: &'static str,
     dim: usize,
+    /// Of an expert, where there are experts.
     hidden_dim: usize,
     n_layers: u32,
     n_heads: usize,
@@ -64,6 +68,8 @@ struct Dims {
     vocab_size: usize,
     rope_theta: f32,
     tied: bool,
+    /// Experts of a layer, and of a token.
+    experts: Option<(u32, u32)>,
 }
 
 impl Shape {
@@ -79,6 +85,7 @@ impl Shape {
             vocab_size: 128_256,
             rope_theta: 500_000.0,
             tied: true,
+            experts: None,
         };
         match self {
             Self::B1 => llama,
@@ -111,13 +118,25 @@ impl Shape {
                 rope_theta: 1e7,
                 ..llama
             },
+            Self::B30A3 => Dims {
+                architecture: "qwen3moe",
+                hidden_dim: 768,
+                n_layers: 48,
+                n_kv_heads: 4,
+                head_dim: 128,
+                vocab_size: 151_936,
+                rope_theta: 1e6,
+                tied: false,
+                experts: Some((128, 8)),
+                ..llama
+            },
         }
     }
 
     /// Whether a layer attends; the others carry a state.
     fn attends(self, l: u32) -> bool {
         match self {
-            Self::B1 | Self::B8 => true,
+            Self::B1 | Self::B8 | Self::B30A3 => true,
             Self::Lfm2 => [2, 5, 8, 10, 12, 14].contains(&l),
             Self::Qwen35 => (l + 1).is_multiple_of(4),
         }
@@ -200,14 +219,19 @@ impl Tensors {
             );
             self.filled(l, "shortconv.conv.weight", &[dim, LFM2_TAPS], 0.3);
         }
+        let (n, names) = match dims.experts {
+            Some((n, _)) => (n as usize, ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"]),
+            None => (1, ["ffn_gate", "ffn_up", "ffn_down"]),
+        };
+        let [gate, up, down] = names;
         self.matrices(
             l,
-            [
-                ("ffn_gate", hidden_dim, dim),
-                ("ffn_up", hidden_dim, dim),
-                ("ffn_down", dim, hidden_dim),
-            ],
+            [(gate, n * hidden_dim, dim), (up, n * hidden_dim, dim), (down, n * dim, hidden_dim)],
         );
+        if dims.experts.is_some() {
+            let router = format!("blk.{l}.ffn_gate_inp.weight");
+            self.matrices.push((router, BlockType::F32, [n, dim]));
+        }
         self.filled(l, "attn_norm.weight", &[dim], 1.0);
         let ffn_norm = if is_qwen35 { "post_attention_norm.weight" } else { "ffn_norm.weight" };
         self.filled(l, ffn_norm, &[dim], 1.0);
@@ -264,7 +288,8 @@ impl Mixture {
 
     /// The type of a layer's matrix.
     fn of(&self, name: &str, l: u32, n_layers: u32) -> BlockType {
-        let chosen = matches!(name, "attn_v" | "ffn_down") && Self::is_finer(l, n_layers);
+        let chosen =
+            matches!(name, "attn_v" | "ffn_down" | "ffn_down_exps") && Self::is_finer(l, n_layers);
         if chosen { self.finer } else { self.base }
     }
 }
@@ -285,6 +310,16 @@ fn set_numbers(gguf: &mut GgufWriter<'_>, shape: Shape, dims: &Dims, n_layers: u
     ];
     match shape {
         Shape::B1 | Shape::B8 => {}
+        Shape::B30A3 => {
+            numbers
+                .extend([("attention.key_length", head_dim), ("attention.value_length", head_dim)]);
+            let (n, n_used) = dims.experts.unwrap_or_default();
+            numbers.extend([
+                ("expert_count", n),
+                ("expert_used_count", n_used),
+                ("expert_feed_forward_length", dims.hidden_dim as u32),
+            ]);
+        }
         Shape::Lfm2 => numbers.push(("shortconv.l_cache", LFM2_TAPS as u32)),
         Shape::Qwen35 => numbers.extend([
             ("attention.key_length", head_dim),
@@ -376,7 +411,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let kind = made.iter().find(|(kind, _)| *kind == (ty, cols));
         let (_, data) = kind.context("rows of every kind were made")?;
         let row_bytes = data.len() / N_ROWS;
-        gguf.tensor_with(name, ty, &[n_rows, cols], move |out: &mut dyn Write| {
+        let shape = match dims.experts {
+            Some((n, _)) if name.contains("_exps") => vec![n as usize, n_rows / n as usize, cols],
+            _ => vec![n_rows, cols],
+        };
+        gguf.tensor_with(name, ty, &shape, move |out: &mut dyn Write| {
             (0..n_rows)
                 .try_for_each(|row| out.write_all(&data[row % N_ROWS * row_bytes..][..row_bytes]))
         })?;

@@ -6,7 +6,7 @@ mod quantized;
 #[path = "it/common/tiny.rs"]
 mod tiny;
 
-use quantized::write_quantized;
+use quantized::{write_quantized, write_quantized_experts};
 use realizar_quant::BlockType;
 use realizar_runtime::backend::Role;
 use realizar_runtime::backend::cpu::CpuBackend;
@@ -78,8 +78,10 @@ fn steps_allocate_nothing(backend: &CpuBackend) {
     let dir = tempfile::tempdir().unwrap();
     let quantized = dir.path().join("quantized.gguf");
     write_quantized(&quantized, &[BlockType::Q8_0, BlockType::Q4_K, BlockType::Q6_K]);
-    let models = ["llama", "gemma3_text", "phi3", "gpt2"].into_iter().map(tiny);
-    let whole = models.chain([quantized]).map(|path| (path, 0));
+    let experts = dir.path().join("experts.gguf");
+    write_quantized_experts(&experts, &[BlockType::Q4_K, BlockType::F16, BlockType::IQ3_S]);
+    let models = ["llama", "gemma3_text", "phi3", "gpt2", "qwen2_moe"].into_iter().map(tiny);
+    let whole = models.chain([quantized, experts]).map(|path| (path, 0));
     // Some also with their last layer on a backend of its own.
     let split = ["llama", "gemma3_text"].into_iter().map(|name| (tiny(name), 1));
     for (path, last_layers) in whole.chain(split) {

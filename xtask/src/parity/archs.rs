@@ -139,13 +139,16 @@ mod tests {
             "llama_rope3",
             "llama_yarn",
             "mistral",
+            "mixtral",
             "olmo",
             "olmo2",
             "phi",
             "phi3",
             "qwen2",
+            "qwen2_moe",
             "qwen3",
             "qwen3_5_text",
+            "qwen3_moe",
         ];
         assert_eq!(names, expected);
         for golden in goldens {
@@ -168,7 +171,8 @@ mod tests {
         };
         let (folder, twin) = ("safetensors", "gguf");
         // The ninth is mistral, which has no twin.
-        assert_eq!(formats(&args), [folder, twin].repeat(8));
+        let turns = [[folder, twin].repeat(9), vec![folder]].concat();
+        assert_eq!(formats(&args), turns);
         let gemma2 = Args { only: vec!["gemma2".to_owned()], ..args };
         assert_eq!(formats(&gemma2), [twin]);
     }

@@ -139,6 +139,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             "model": name,
             "architecture": model.architecture(),
             "bytes": model.weight_bytes(),
+            "bytes_per_token": model.bytes_per_token(),
             "n_params": model.n_params(),
             "backend": model.backend(),
             "threads": n_threads,
@@ -162,12 +163,25 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             test_name(test),
         )?;
     }
+    if let Some((test, rates)) = results.iter().find(|(test, _)| reads_once_per_token(test)) {
+        // The table is llama-bench's, so this has a line of its own.
+        let (rate, _) = mean_std(rates);
+        let read = model.bytes_per_token();
+        let (speed, name) = (rate * read as f64 / 1e9, test_name(test));
+        let read = ByteSize::from(read);
+        writeln!(out, "\nA token alone reads {read} of weights: {speed:.1} GB/s in {name}.")?;
+    }
     if args.profile {
         writeln!(out)?;
         ui::table(&mut out, &profile_rows(&dispatch), &[3, 4, 5, 6, 7, 8])?;
     }
     out.flush()?;
     Ok(())
+}
+
+/// Whether a test generates tokens one by one.
+fn reads_once_per_token(test: &BenchTest) -> bool {
+    test.role == Role::Generated && test.batch == 1
 }
 
 /// An element of `dispatch` in the JSON output.

@@ -194,12 +194,12 @@ impl PackedProduct<'_, '_> {
             let four: [usize; STREAMS] = std::array::from_fn(|s| groups.start + i + s * quarter);
             let mut sums = [[0.0; PACKED_ROWS]; STREAMS];
             let bytes = four.map(|g| self.matrix.group(g));
-            dot_groups(self.tier, self.matrix.ty(), &bytes, x, &mut sums);
+            dot_groups(self.tier, self.matrix.ty(), &bytes, &[x], &mut sums);
             four.into_iter().zip(&sums).for_each(|(group, sums)| self.store(pair, group, sums));
         }
         for group in groups.start + quarter * STREAMS..groups.end {
             let mut sums = [[0.0; PACKED_ROWS]];
-            dot_groups(self.tier, self.matrix.ty(), &[self.matrix.group(group)], x, &mut sums);
+            dot_groups(self.tier, self.matrix.ty(), &[self.matrix.group(group)], &[x], &mut sums);
             self.store(pair, group, &sums[0]);
         }
     }

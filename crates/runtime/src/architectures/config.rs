@@ -4,7 +4,7 @@ use crate::Error;
 use crate::architectures::loader::Bias;
 use crate::architectures::rope::{HfRopeKeys, Rope};
 use crate::checkpoint::{GgufSettings, HfSettings};
-use crate::graph::{Activation, AttentionSpec, NormKind, Reach};
+use crate::graph::{Activation, AttentionSpec, NormKind, Reach, Scoring};
 
 /// What an architecture needs to know to record its graph.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,8 +57,39 @@ pub struct Layer {
     pub rope: Option<usize>,
     /// Factor on attention scores.
     pub attn_scale: f32,
+    /// What the layer has instead of one feed-forward network, if it has experts.
+    pub experts: Option<Experts>,
     /// What the layer has instead of attention, if it does not attend.
     pub recurrent: Option<Recurrent>,
+}
+
+/// The experts of a layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Experts {
+    /// Experts to choose from.
+    pub n_experts: usize,
+    /// Experts of a row.
+    pub n_chosen: usize,
+    /// Columns inside an expert.
+    pub hidden_dim: usize,
+    /// How the scores of the router become factors.
+    pub scoring: Scoring,
+    /// Whether factors of a row are divided by their sum.
+    pub normalize: bool,
+    /// Columns inside an expert that all rows use, times the sigmoid of a score of its own.
+    pub shared_dim: Option<usize>,
+}
+
+impl Experts {
+    /// Experts that a softmax over all of them chooses.
+    pub fn softmax(
+        (n_experts, n_chosen): (usize, usize),
+        hidden_dim: usize,
+        normalize: bool,
+    ) -> Self {
+        let scoring = Scoring::Softmax;
+        Self { n_experts, n_chosen, hidden_dim, scoring, normalize, shared_dim: None }
+    }
 }
 
 /// A layer that carries a state along the sequence instead of keys and values.
@@ -97,6 +128,7 @@ impl Layer {
             window: None,
             rope: Some(0),
             attn_scale,
+            experts: None,
             recurrent: None,
         }
     }
@@ -182,6 +214,12 @@ impl Config {
         Ok(self)
     }
 
+    /// The configuration, if its sizes can be a model's.
+    pub(crate) fn checked_gguf(self, s: GgufSettings<'_>) -> Result<Self, Error> {
+        self.check().map_err(|(key, expected, found)| s.wrong(key.0, expected, found))?;
+        Ok(self)
+    }
+
     /// The settings that llama.cpp's converter writes for every decoder, with norms of this
     /// kind, without windows, and with the biases of attention that the file holds.
     ///
@@ -261,7 +299,14 @@ impl Config {
                 (("embedding_length", "hidden_size"), n_heads.saturating_mul(head_dim)),
             ]
         });
-        for (key, size) in of_model.into_iter().chain(of_layers) {
+        let of_experts = self.layers.iter().filter_map(|layer| layer.experts).flat_map(|experts| {
+            let shared = ("expert_shared_feed_forward_length", "shared_expert_intermediate_size");
+            [
+                (("expert_feed_forward_length", "moe_intermediate_size"), experts.hidden_dim),
+                (shared, experts.shared_dim.unwrap_or(1)),
+            ]
+        });
+        for (key, size) in of_model.into_iter().chain(of_layers).chain(of_experts) {
             if size == 0 || size > MAX_SIZE {
                 return Err((key, A_SIZE.to_owned(), size.to_string()));
             }

@@ -1,12 +1,14 @@
-//! llama: Llama 1 to 3, TinyLlama, SmolLM2, Mistral and others of this shape.
+//! llama: Llama 1 to 3, TinyLlama, SmolLM2, Mistral, Mixtral and others of this shape.
 //!
-//! Touvron et al., 2023. GGUF files store Q and K with their rows permuted so
+//! Touvron et al., 2023; Mixtral's experts: Jiang et al., 2024 (arXiv:2401.04088). GGUF files store Q and K with their rows permuted so
 //! that rotated columns are neighbours.
 
+use super::experts::{gguf_counts, hf_counts};
 use super::{Architecture, Build};
 use crate::Error;
-use crate::architectures::config::{Config, HfKeys, hf_bias, hf_window, window_or_none};
+use crate::architectures::config::{Config, Experts, HfKeys, hf_bias, hf_window, window_or_none};
 use crate::architectures::loader::Bias;
+use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::weights::Weight;
 use crate::graph::{NormKind, RopeStyle, ValueId};
@@ -14,8 +16,13 @@ use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "llama",
-    hf_model_types: &["llama", "mistral"],
-    hf_names: &[],
+    hf_model_types: &["llama", "mistral", "mixtral"],
+    hf_names: &[
+        ("router", "model.layers.{}.block_sparse_moe.gate"),
+        ("expert.w_gate", "model.layers.{}.block_sparse_moe.experts.{e}.w1"),
+        ("expert.w_up", "model.layers.{}.block_sparse_moe.experts.{e}.w3"),
+        ("expert.w_down", "model.layers.{}.block_sparse_moe.experts.{e}.w2"),
+    ],
     gguf_names: &[],
     ignored: &["rotary_emb.inv_freq"],
     config_from_hf,
@@ -24,8 +31,10 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    if s.str("model_type")? == "mistral" {
-        return mistral_from_hf(s);
+    match s.str("model_type")? {
+        "mistral" => return mistral_from_hf(s),
+        "mixtral" => return mixtral_from_hf(s),
+        _ => {}
     }
     let s = &s.with_defaults([("max_position_embeddings", json!(2048))]);
     let (attn_bias, ffn_bias) = (hf_bias(s, "attention_bias")?, hf_bias(s, "mlp_bias")?);
@@ -43,12 +52,33 @@ fn mistral_from_hf(s: &HfSettings) -> Result<Config, Error> {
     Config::from_hf(s, &HfKeys::COMMON)?.with_hf_layer_types(s, hf_window(s)?, |_| true)
 }
 
-fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
-    if s.opt_usize("expert_count")?.is_some_and(|n| n > 0) {
-        return Err(s.unsupported("a mixture of experts (`llama.expert_count`)"));
+/// Mixtral has experts in every layer, whose factors are normalized. Its files have no window by
+/// default, and one for every layer if they have one.
+fn mixtral_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let s = &s.with_defaults([
+        ("max_position_embeddings", json!(131_072)),
+        ("num_key_value_heads", json!(8)),
+        ("rms_norm_eps", json!(1e-5)),
+        ("num_local_experts", json!(8)),
+        ("num_experts_per_tok", json!(2)),
+    ]);
+    let rope = HfRopeKeys { theta: ("rope_theta", 1e6), ..HfRopeKeys::COMMON };
+    let window = hf_window(s)?.ok();
+    let config = Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?.with_windows(|_| window);
+    let experts = Experts::softmax(hf_counts(s)?, s.usize("intermediate_size")?, true);
+    if experts.n_experts == 0 {
+        return Err(s.wrong("num_local_experts", "a number of experts"));
     }
+    Ok(config.with_layers(|_, layer| layer.experts = Some(experts)))
+}
+
+fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     let window = window_or_none(s.opt_usize("attention.sliding_window")?);
     let config = Config { ffn_bias: Bias::IfPresent, ..Config::from_gguf(s, NormKind::Rms)? };
+    let counts = gguf_counts(s)?;
+    let config = config.with_layers(|_, layer| {
+        layer.experts = counts.map(|counts| Experts::softmax(counts, layer.hidden_dim, true));
+    });
     Ok(config.with_windows(|_| window))
 }
 
@@ -111,7 +141,7 @@ pub(super) fn decoder_of(
         x = m.graph.add(x, o);
 
         let h = m.rms_norm(x, (l, "ffn_norm"))?;
-        let f = m.gated_ffn(h, l, ffn_bias)?;
+        let f = m.ffn(h, l, ffn_bias)?;
         x = m.graph.add(x, f);
     }
     m.graph.end_layers();

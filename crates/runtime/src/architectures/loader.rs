@@ -6,6 +6,8 @@
 //! with separate weights whatever the file does. Every tensor of the file must
 //! be used: one that no architecture asked for is an error, not a loss.
 
+mod experts;
+
 use crate::Error;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::names::{self, NameTable};
@@ -116,12 +118,15 @@ impl<'a> WeightLoader<'a> {
     /// The tensor, under its name or without the base model's prefix, which
     /// checkpoints of the bare model leave out.
     fn look_up(&self, name: Name, suffix: &str) -> Option<Tensor> {
-        let full = self.file_name(name, suffix);
+        self.look_up_file(&self.file_name(name, suffix))
+    }
+
+    fn look_up_file(&self, full: &str) -> Option<Tensor> {
         let bare = || {
             let rest = full.strip_prefix("model.").or(full.strip_prefix("transformer."))?;
             self.is_hf().then(|| self.checkpoint.tensor(rest)).flatten()
         };
-        self.checkpoint.tensor(&full).or_else(bare)
+        self.checkpoint.tensor(full).or_else(bare)
     }
 
     /// The tensor, which from now on counts as used.
@@ -200,10 +205,7 @@ impl<'a> WeightLoader<'a> {
     }
 
     fn add(&mut self, name: String, shape: Vec<usize>, data: WeightData) -> WeightId {
-        let ty = match &data {
-            WeightData::Matrix { ty, .. } => *ty,
-            WeightData::Vector(_) => BlockType::F32,
-        };
+        let ty = data.matrix_shape().map_or(BlockType::F32, |(ty, ..)| ty);
         self.infos.push(WeightInfo { name, shape, ty });
         self.data.push(data);
         WeightId(u32::try_from(self.data.len() - 1).expect("fewer than 2^32 weights"))
@@ -446,7 +448,10 @@ impl<'a> WeightLoader<'a> {
             self.check_shape(&tensor, &[n_in, n_out])?;
             self.transpose(&tensor, n_in, n_out)?
         } else {
-            self.check_shape(&tensor, &[n_out, n_in])?;
+            // llama.cpp's quantizer writes a matrix of one row as a vector.
+            if (n_out, &tensor.shape[..]) != (1, &[n_in]) {
+                self.check_shape(&tensor, &[n_out, n_in])?;
+            }
             tensor.data.clone()
         };
         let ty = self.block_type(&tensor)?;

@@ -5,6 +5,7 @@
 //! deviate, and records its forward pass. It names no backend.
 
 pub mod config;
+mod experts;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -19,8 +20,10 @@ mod phi2;
 mod phi3;
 mod pieces;
 mod qwen2;
+mod qwen2moe;
 mod qwen3;
 mod qwen35;
+mod qwen3moe;
 pub mod rope;
 
 pub use output::ModelOutput;
@@ -50,7 +53,7 @@ pub(crate) struct Architecture {
     forward: fn(&mut Build<'_>) -> Result<ValueId, Error>,
 }
 
-static REGISTRY: [&Architecture; 13] = [
+static REGISTRY: [&Architecture; 15] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -64,6 +67,8 @@ static REGISTRY: [&Architecture; 13] = [
     &olmo2::ARCHITECTURE,
     &lfm2::ARCHITECTURE,
     &qwen35::ARCHITECTURE,
+    &qwen2moe::ARCHITECTURE,
+    &qwen3moe::ARCHITECTURE,
 ];
 
 /// The architectures of GGUF files, as `general.architecture` calls them.

@@ -92,7 +92,11 @@ fn hash_of(infos: &[WeightInfo], weights: &Weights) -> String {
     for (info, weight) in infos.iter().zip(&weights.0) {
         hash.update(format!("{} {} {:?};", info.name, info.ty, info.shape));
         match weight {
-            WeightData::Matrix { data, .. } => hash.update(&data[..data.len().min(SAMPLE_LEN)]),
+            WeightData::Matrix { .. } | WeightData::Experts { .. } => {
+                for data in weight.blocks() {
+                    hash.update(&data[..data.len().min(SAMPLE_LEN)]);
+                }
+            }
             WeightData::Vector(values) => {
                 values.iter().for_each(|x| hash.update(x.to_le_bytes()));
             }

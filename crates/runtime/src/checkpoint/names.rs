@@ -1,7 +1,7 @@
 //! What tensors are called: from a weight's canonical name to the file's.
 //!
 //! A table row is a canonical leaf, such as `wq`, and the name in the file with
-//! `{}` for the layer, without `.weight` or `.bias`. An architecture that
+//! `{}` for the layer and `{e}` for the expert, without `.weight` or `.bias`. An architecture that
 //! deviates has a table of its own, which is looked at first.
 
 /// Rows of canonical leaf and file name.
@@ -31,6 +31,18 @@ pub(crate) const GGUF: NameTable = &[
     ("w_gate_up", "blk.{}.ffn_up"), // fused: rows of the gate, then of up
     ("w_down", "blk.{}.ffn_down"),
     ("post_ffn_norm", "blk.{}.post_ffw_norm"),
+    ("router", "blk.{}.ffn_gate_inp"),
+    ("experts.w_gate", "blk.{}.ffn_gate_exps"),
+    ("experts.w_up", "blk.{}.ffn_up_exps"),
+    ("experts.w_gate_up", "blk.{}.ffn_gate_up_exps"),
+    ("experts.w_down", "blk.{}.ffn_down_exps"),
+    ("expert.w_gate", "blk.{}.ffn_gate.{e}"), // files of before the tensors were stacked
+    ("expert.w_up", "blk.{}.ffn_up.{e}"),
+    ("expert.w_down", "blk.{}.ffn_down.{e}"),
+    ("shared.router", "blk.{}.ffn_gate_inp_shexp"),
+    ("shared.w_gate", "blk.{}.ffn_gate_shexp"),
+    ("shared.w_up", "blk.{}.ffn_up_shexp"),
+    ("shared.w_down", "blk.{}.ffn_down_shexp"),
 ];
 
 /// The names that most decoders of transformers share.
@@ -51,6 +63,16 @@ pub(crate) const HF: NameTable = &[
     ("w_up", "model.layers.{}.mlp.up_proj"),
     ("w_gate_up", "model.layers.{}.mlp.gate_up_proj"),
     ("w_down", "model.layers.{}.mlp.down_proj"),
+    ("router", "model.layers.{}.mlp.gate"),
+    ("experts.w_gate_up", "model.layers.{}.mlp.experts.gate_up_proj"),
+    ("experts.w_down", "model.layers.{}.mlp.experts.down_proj"),
+    ("expert.w_gate", "model.layers.{}.mlp.experts.{e}.gate_proj"),
+    ("expert.w_up", "model.layers.{}.mlp.experts.{e}.up_proj"),
+    ("expert.w_down", "model.layers.{}.mlp.experts.{e}.down_proj"),
+    ("shared.router", "model.layers.{}.mlp.shared_expert_gate"),
+    ("shared.w_gate", "model.layers.{}.mlp.shared_expert.gate_proj"),
+    ("shared.w_up", "model.layers.{}.mlp.shared_expert.up_proj"),
+    ("shared.w_down", "model.layers.{}.mlp.shared_expert.down_proj"),
 ];
 
 /// `stem.suffix`, or `stem` alone when the suffix is empty.

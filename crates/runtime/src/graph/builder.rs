@@ -72,17 +72,23 @@ impl GraphBuilder {
         id
     }
 
-    fn push(&mut self, op: Op, inputs: &[ValueId], width: usize, rows: RowDomain) -> ValueId {
+    pub(super) fn push(
+        &mut self,
+        op: Op,
+        inputs: &[ValueId],
+        width: usize,
+        rows: RowDomain,
+    ) -> ValueId {
         let output = self.value(width, rows, None);
         self.graph.nodes.push(Node { op, inputs: inputs.to_vec(), output, layer: self.layer });
         output
     }
 
-    fn width(&self, x: ValueId) -> usize {
+    pub(super) fn width(&self, x: ValueId) -> usize {
         self.graph.values[x.idx()].width
     }
 
-    fn rows(&self, x: ValueId) -> RowDomain {
+    pub(super) fn rows(&self, x: ValueId) -> RowDomain {
         self.graph.values[x.idx()].rows
     }
 

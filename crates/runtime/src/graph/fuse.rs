@@ -4,7 +4,7 @@
 //! epilogue. A fusion never changes what is computed, and one that a backend
 //! does not run is left out, so every backend starts from the same graph.
 
-use super::{Graph, Node, Op, Prologue, Value, ValueId};
+use super::{ExpertLinear, Graph, Node, Op, Prologue, Value, ValueId};
 
 /// The fusions that a backend runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,9 +60,12 @@ fn maker(graph: &Graph, value: ValueId) -> Option<usize> {
 fn merge_parts(graph: &mut Graph) {
     let mut first = 0;
     while first < graph.nodes.len() {
-        let mergeable = |node: &Node| {
-            matches!(&node.op, Op::Linear { prologue: Prologue::None, residual: false, .. })
+        let mergeable = |node: &Node| match &node.op {
+            Op::Linear { prologue, residual, .. } => *prologue == Prologue::None && !residual,
+            Op::ExpertLinear(linear) => linear.prologue == Prologue::None,
+            _ => false,
         };
+        // Linears and experts never have the same inputs, as the latter read routes.
         let same_input: Vec<usize> = (first..graph.nodes.len())
             .filter(|&i| mergeable(&graph.nodes[i]))
             .filter(|&i| graph.nodes[i].inputs == graph.nodes[first].inputs)
@@ -76,11 +79,20 @@ fn merge_parts(graph: &mut Graph) {
 
 fn merge_nodes(graph: &mut Graph, nodes: &[usize]) {
     let output = ValueId(u32::try_from(graph.values.len()).expect("fewer than 2^32 values"));
-    let (mut merged, mut width) = (Vec::new(), 0);
-    for &i in nodes {
+    let mut merged = graph.nodes[nodes[0]].op.clone();
+    let mut width = 0;
+    for (n, &i) in nodes.iter().enumerate() {
         let node = &graph.nodes[i];
-        let Op::Linear { parts, .. } = &node.op else { unreachable!("only linears are merged") };
-        merged.extend(parts.iter().cloned());
+        match (&mut merged, &node.op) {
+            _ if n == 0 => {}
+            (Op::Linear { parts: merged, .. }, Op::Linear { parts, .. }) => {
+                merged.extend(parts.iter().cloned());
+            }
+            (Op::ExpertLinear(merged), Op::ExpertLinear(linear)) => {
+                merged.parts.extend(&linear.parts);
+            }
+            _ => unreachable!("only linears on the same inputs are merged"),
+        }
         let value = &mut graph.values[node.output.idx()];
         value.view = Some((output, width));
         width += value.width;
@@ -88,7 +100,7 @@ fn merge_nodes(graph: &mut Graph, nodes: &[usize]) {
     let rows = graph.values[graph.nodes[nodes[0]].output.idx()].rows;
     graph.values.push(Value { width, rows, view: None });
     let node = &mut graph.nodes[nodes[0]];
-    node.op = Op::Linear { prologue: Prologue::None, parts: merged, residual: false };
+    node.op = merged;
     node.output = output;
     for &i in nodes[1..].iter().rev() {
         graph.nodes.remove(i);
@@ -101,7 +113,11 @@ fn fold_prologues(graph: &mut Graph) {
     let mut i = 0;
     while i < graph.nodes.len() {
         let node = &graph.nodes[i];
-        let plain = matches!(&node.op, Op::Linear { prologue: Prologue::None, .. });
+        let (plain, is_linear) = match &node.op {
+            Op::Linear { prologue, .. } => (*prologue == Prologue::None, true),
+            Op::ExpertLinear(linear) => (linear.prologue == Prologue::None, false),
+            _ => (false, false),
+        };
         let folded = if plain && n_readers[node.inputs[0].idx()] == 1 {
             maker(graph, node.inputs[0])
         } else {
@@ -111,7 +127,10 @@ fn fold_prologues(graph: &mut Graph) {
             let made = &graph.nodes[m];
             let prologue = match &made.op {
                 // A per-head norm is not the linear's: it normalizes parts of a row.
-                Op::Norm(norm) if norm.group == graph.values[made.output.idx()].width => {
+                // Experts have no norms, as they would compute one for each.
+                Op::Norm(norm)
+                    if is_linear && norm.group == graph.values[made.output.idx()].width =>
+                {
                     Prologue::Norm(norm.clone())
                 }
                 Op::Act(act) => Prologue::Act(*act),
@@ -122,7 +141,9 @@ fn fold_prologues(graph: &mut Graph) {
         });
         if let Some((m, new_prologue, inputs)) = prologue {
             let node = &mut graph.nodes[i];
-            if let Op::Linear { prologue, .. } = &mut node.op {
+            if let Op::Linear { prologue, .. } | Op::ExpertLinear(ExpertLinear { prologue, .. }) =
+                &mut node.op
+            {
                 *prologue = new_prologue;
             }
             node.inputs.splice(..1, inputs);
@@ -168,9 +189,9 @@ fn fold_residuals(graph: &mut Graph) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Activation, GraphBuilder, NormKind};
+    use super::super::{Activation, GraphBuilder, NormKind, Route, Scoring};
     use super::*;
-    use crate::graph::weights::{Linear, NormWeights, Weight, WeightId};
+    use crate::graph::weights::{ExpertWeight, Linear, NormWeights, Weight, WeightId};
 
     fn linear(id: u32, rows: usize, cols: usize) -> Linear {
         Linear { weight: Weight { id: WeightId(id), rows, cols }, bias: None }
@@ -235,6 +256,50 @@ mod tests {
             Fusions::ALL,
             &["Embed", "norm+linear2", "gated+linear1+residual", "SelectRows", "linear1"],
         );
+    }
+
+    #[test]
+    fn gate_and_up_of_experts_become_one_and_take_no_norm() {
+        let mut b = GraphBuilder::new();
+        let x = b.embed(&Weight { id: WeightId(0), rows: 10, cols: 8 }, 1.0);
+        let weights = NormWeights { weight: Some(WeightId(1)), bias: None, len: 8 };
+        let h = b.norm(x, NormKind::Rms, &weights, 1e-5);
+        let route = Route {
+            scoring: Scoring::Softmax,
+            n_experts: 4,
+            n_chosen: 2,
+            choice_bias: None,
+            groups: None,
+            normalize: true,
+            scale: 1.0,
+        };
+        let scores = b.columns(x, 0, 4);
+        let routes = b.route(scores, route);
+        let experts =
+            |id: u32, rows, cols| ExpertWeight { id: WeightId(id), n_experts: 4, rows, cols };
+        let gate = b.expert_linear(h, routes, &experts(2, 16, 8));
+        let up = b.expert_linear(h, routes, &experts(3, 16, 8));
+        let act = b.gated_act(gate, up, Activation::Silu);
+        let down = b.expert_linear(act, routes, &experts(4, 8, 16));
+        let y = b.combine(down, routes);
+        let y = b.select_rows(y);
+        let graph = fuse(b.finish(y), Fusions::ALL);
+        let experts: Vec<_> = graph
+            .nodes
+            .iter()
+            .filter_map(|node| match &node.op {
+                Op::ExpertLinear(linear) => Some((node, linear)),
+                _ => None,
+            })
+            .collect();
+        let [(gate_up, first), (down, second)] = experts[..] else { panic!("{experts:?}") };
+        assert_eq!((first.parts.len(), &first.prologue), (2, &Prologue::None));
+        assert_eq!((second.parts.len(), &second.prologue), (1, &Prologue::Gated(Activation::Silu)));
+        // Both experts of a row side by side, gates before ups.
+        assert_eq!(graph.values[gate_up.output.idx()].width, 64);
+        let [gate, up] = [0, 1].map(|i| graph.root(down.inputs[i]));
+        assert_eq!((gate, up), ((gate_up.output, 0), (gate_up.output, 32)));
+        assert_eq!(down.inputs[2], gate_up.inputs[1], "the routes");
     }
 
     #[test]

@@ -8,16 +8,20 @@
 
 mod body;
 mod builder;
+mod experts;
 mod fuse;
 pub mod plan;
 mod print;
+mod reads;
 mod select;
 mod split;
 pub mod weights;
 
 pub use body::body;
 pub use builder::{AttentionSpec, DeltaNetSpec, GraphBuilder};
+pub use experts::{ExpertLinear, ExpertPart, Route, Scoring};
 pub use fuse::{Fusions, fuse};
+pub use reads::bytes_per_token;
 pub use select::select_early;
 pub use split::{Part, split};
 
@@ -274,6 +278,15 @@ pub enum Op {
         /// Whether the last input is added to the output.
         residual: bool,
     },
+    /// Input: the scores of the router, `[rows, n_experts]`. Output: `[rows, 2 * n_chosen]`, the
+    /// indices of each row's experts, ascending, then their factors.
+    Route(Route),
+    /// Inputs x (gate and up with a gated prologue), then the routes. Output: for each part, the
+    /// results of each row's experts side by side, `[rows, n_chosen * out]`.
+    ExpertLinear(ExpertLinear),
+    /// Inputs x, `[rows, n_chosen * width]`, and the routes. Output: the sum of a row's results by
+    /// their factors.
+    Combine,
     /// Inputs x and a rope table; rotates the first columns of every head.
     Rope {
         /// Columns of a head.

@@ -1,6 +1,9 @@
 //! The graph as text: one line per operation, for `inspect --graph` and snapshots.
 
-use super::{DeltaNet, Graph, Norm, NormKind, Op, Prologue, Reach, RowDomain, ShortConv, ValueId};
+use super::{
+    DeltaNet, ExpertLinear, Graph, Norm, NormKind, Op, Prologue, Reach, Route, RowDomain,
+    ShortConv, ValueId,
+};
 use crate::graph::weights::WeightId;
 use std::fmt;
 
@@ -30,6 +33,33 @@ impl Graph {
         format!("{kind}(eps {:e}){weight}{bias}", norm.eps)
     }
 
+    fn prologue(&self, prologue: &Prologue) -> String {
+        match prologue {
+            Prologue::None => String::new(),
+            Prologue::Norm(norm) => format!("{} -> ", self.norm(norm)),
+            Prologue::Gated(act) => format!("gated {act:?} -> "),
+            Prologue::Act(act) => format!("{act:?} -> "),
+        }
+    }
+
+    fn route(&self, route: &Route) -> String {
+        let Route { scoring, n_experts, n_chosen, choice_bias, groups, normalize, scale } = route;
+        let mut text = format!("route to {n_chosen} of {n_experts} experts, {scoring:?}");
+        if let Some(bias) = choice_bias {
+            text += &format!(", chosen with {}", self.weight(*bias));
+        }
+        if let Some((n_groups, n_open)) = groups {
+            text += &format!(", of {n_open} of {n_groups} groups");
+        }
+        if *normalize {
+            text += ", normalized";
+        }
+        if *scale != 1.0 {
+            text += &format!(", scale {scale}");
+        }
+        text
+    }
+
     fn op(&self, op: &Op) -> String {
         match op {
             Op::Input => "input".to_owned(),
@@ -43,12 +73,7 @@ impl Graph {
             }
             Op::Norm(norm) => self.norm(norm),
             Op::Linear { prologue, parts, residual } => {
-                let before = match prologue {
-                    Prologue::None => String::new(),
-                    Prologue::Norm(norm) => format!("{} -> ", self.norm(norm)),
-                    Prologue::Gated(act) => format!("gated {act:?} -> "),
-                    Prologue::Act(act) => format!("{act:?} -> "),
-                };
+                let before = self.prologue(prologue);
                 let parts: Vec<String> = parts
                     .iter()
                     .map(|part| match part.bias {
@@ -61,6 +86,13 @@ impl Graph {
                 let after = if *residual { " + residual" } else { "" };
                 format!("{before}linear {}{after}", parts.join(" | "))
             }
+            Op::Route(route) => self.route(route),
+            Op::ExpertLinear(ExpertLinear { prologue, parts, n_chosen, n_experts, n_in: _ }) => {
+                let before = self.prologue(prologue);
+                let parts: Vec<_> = parts.iter().map(|part| self.weight(part.weight)).collect();
+                format!("{before}{n_chosen} of {n_experts} experts {}", parts.join(" | "))
+            }
+            Op::Combine => "combine".to_owned(),
             Op::Rope { head_dim, style } => format!("rope {style:?}, heads of {head_dim}"),
             Op::Attention(a) => {
                 let mut text = format!(

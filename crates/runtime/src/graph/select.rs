@@ -129,7 +129,10 @@ fn is_row_wise(op: &Op) -> bool {
         | Op::Mul
         | Op::Scale(_)
         | Op::Softcap(_)
-        | Op::Clamp { .. } => true,
+        | Op::Clamp { .. }
+        | Op::Route(_)
+        | Op::ExpertLinear(_)
+        | Op::Combine => true,
         // Those without inputs have the rows of the batch.
         Op::Input
         | Op::Embed { .. }

@@ -7,8 +7,8 @@
 //! each part gets those of its own backend.
 
 use super::{
-    Attention, DeltaNet, Graph, LinearPart, Node, Norm, Op, Prologue, RowDomain, ShortConv,
-    StatePart, Value, ValueId,
+    Attention, DeltaNet, ExpertLinear, ExpertPart, Graph, LinearPart, Node, Norm, Op, Prologue,
+    Route, RowDomain, ShortConv, StatePart, Value, ValueId,
 };
 use crate::Error;
 use crate::graph::weights::{WeightId, Weights};
@@ -177,7 +177,7 @@ impl<'a> Extract<'a> {
 }
 
 /// Calls `change` with every weight that an operation names.
-fn each_weight(op: &mut Op, change: &mut dyn FnMut(&mut WeightId)) {
+pub(super) fn each_weight(op: &mut Op, change: &mut dyn FnMut(&mut WeightId)) {
     let of_norm = |norm: &mut Norm, change: &mut dyn FnMut(&mut WeightId)| {
         norm.weight.iter_mut().chain(&mut norm.bias).for_each(change);
     };
@@ -222,7 +222,23 @@ fn each_weight(op: &mut Op, change: &mut dyn FnMut(&mut WeightId)) {
             change(decay);
             change(dt_bias);
         }
+        Op::Route(Route {
+            scoring: _,
+            n_experts: _,
+            n_chosen: _,
+            choice_bias,
+            groups: _,
+            normalize: _,
+            scale: _,
+        }) => choice_bias.iter_mut().for_each(change),
+        Op::ExpertLinear(ExpertLinear { prologue, parts, n_experts: _, n_chosen: _, n_in: _ }) => {
+            if let Prologue::Norm(norm) = prologue {
+                of_norm(norm, change);
+            }
+            parts.iter_mut().for_each(|ExpertPart { weight, out: _ }| change(weight));
+        }
         Op::Input
+        | Op::Combine
         | Op::RopeTable(_)
         | Op::Rope { .. }
         | Op::Act(_)

@@ -29,6 +29,19 @@ pub struct Weight {
     pub cols: usize,
 }
 
+/// The matrices of a layer's experts as an architecture handles them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertWeight {
+    /// Their index.
+    pub id: WeightId,
+    /// Matrices.
+    pub n_experts: usize,
+    /// Rows of a matrix, the outputs of a linear.
+    pub rows: usize,
+    /// Columns of a matrix, the inputs of a linear.
+    pub cols: usize,
+}
+
 /// A matrix with its bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Linear {
@@ -63,15 +76,46 @@ pub enum WeightData {
         /// The blocks, in the file's map unless they had to be rearranged.
         data: Bytes,
     },
+    /// Matrices of one type and shape, `[n_experts, rows, cols]`.
+    Experts {
+        /// The block type.
+        ty: BlockType,
+        /// Rows of a matrix.
+        rows: usize,
+        /// Columns of a matrix.
+        cols: usize,
+        /// The blocks of each matrix, where its file has them.
+        data: Vec<Bytes>, // [n_experts]
+    },
     /// Plain numbers.
     Vector(Vec<f32>),
 }
 
 impl WeightData {
+    /// The blocks of its matrices: one, those of the experts, or none of a vector.
+    pub(crate) fn blocks(&self) -> &[Bytes] {
+        match self {
+            Self::Matrix { data, .. } => std::slice::from_ref(data),
+            Self::Experts { data, .. } => data,
+            Self::Vector(_) => &[],
+        }
+    }
+
+    /// The block type, rows and columns of its matrices; `None` for a vector.
+    pub(crate) fn matrix_shape(&self) -> Option<(BlockType, usize, usize)> {
+        match *self {
+            Self::Matrix { ty, rows, cols, .. } | Self::Experts { ty, rows, cols, .. } => {
+                Some((ty, rows, cols))
+            }
+            Self::Vector(_) => None,
+        }
+    }
+
     /// Bytes of the data.
     pub fn n_bytes(&self) -> usize {
         match self {
             Self::Matrix { data, .. } => data.len(),
+            Self::Experts { data, .. } => data.iter().map(|data| data.len()).sum(),
             Self::Vector(values) => size_of_val(values.as_slice()),
         }
     }
@@ -84,10 +128,7 @@ pub struct Weights(pub Vec<WeightData>);
 impl Weights {
     /// The mapped files that matrices lie in, one for each matrix.
     pub(crate) fn files(&self) -> impl Iterator<Item = FileWatch> {
-        self.0.iter().filter_map(|data| match data {
-            WeightData::Matrix { data, .. } => data.watch(),
-            WeightData::Vector(_) => None,
-        })
+        self.0.iter().flat_map(WeightData::blocks).filter_map(Bytes::watch)
     }
 
     /// Fails if pages of one of these files were lost.
@@ -107,7 +148,7 @@ impl Weights {
     pub fn vector(&self, id: WeightId) -> &[f32] {
         match self.get(id) {
             WeightData::Vector(values) => values,
-            WeightData::Matrix { .. } => panic!("weight {} is a matrix", id.0),
+            _ => panic!("weight {} is a matrix", id.0),
         }
     }
 

@@ -99,6 +99,7 @@ pub struct Model {
     backend: String,
     n_params: usize,
     weight_bytes: usize,
+    bytes_per_token: usize,
     memory: MemoryUse,
     fingerprint: Fingerprint,
 }
@@ -173,6 +174,7 @@ impl Model {
         let output = (options.output, graph.output_width());
         let n_states = n_states(&graph, options);
         let (n_params, weight_bytes) = sizes(&weights);
+        let bytes_per_token = graph::bytes_per_token(&graph, &weights);
         let fingerprint = Fingerprint::new(&graph, &weights, options.arithmetic);
         let to_load = place(graph, weights, config.layers.len(), devices)?;
         let packed_files = options.packed_cache.files(&checkpoint, &fingerprint)?;
@@ -224,6 +226,7 @@ impl Model {
             template: template.map(|t| t.map(Arc::new)).map_err(Arc::new),
             n_params,
             weight_bytes,
+            bytes_per_token,
             memory,
         })
     }
@@ -286,6 +289,12 @@ impl Model {
     /// Bytes of all weights as they are stored.
     pub fn weight_bytes(&self) -> usize {
         self.weight_bytes
+    }
+
+    /// Bytes of weights that a generated token reads when it is alone in its step: of tables a row, and
+    /// of experts those that it chose.
+    pub fn bytes_per_token(&self) -> usize {
+        self.bytes_per_token
     }
 
     /// The memory that it takes on its devices.
@@ -558,6 +567,7 @@ fn kv_pools(
 fn sizes(weights: &Weights) -> (usize, usize) {
     let n_elements = |data: &WeightData| match data {
         WeightData::Matrix { rows, cols, .. } => rows * cols,
+        WeightData::Experts { rows, cols, data, .. } => data.len() * rows * cols,
         WeightData::Vector(values) => values.len(),
     };
     let all = &weights.0;

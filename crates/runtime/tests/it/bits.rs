@@ -3,7 +3,7 @@
 //! This holds on every device of this machine.
 
 use crate::common::gpus::gpus;
-use crate::common::quantized::write_quantized;
+use crate::common::quantized::{write_quantized, write_quantized_experts};
 use crate::common::tiny::tiny;
 use realizar_quant::BlockType;
 use realizar_runtime::backend::cpu::CpuBackend;
@@ -23,8 +23,25 @@ fn models(dir: &Path) -> Vec<PathBuf> {
         &quantized,
         &[Q8_0, Q4_K, Q5_0, Q6_K, IQ4_XS, Q4_1, Q3_K, Q4_0, MXFP4, Q5_K, Q2_K, Q5_1, IQ4_NL, Q6_K],
     );
-    let names = ["llama", "qwen3", "gemma3_text", "phi", "gpt2", "lfm2", "qwen3_5_text"];
-    names.into_iter().map(tiny).chain([quantized]).collect()
+    let names =
+        ["llama", "qwen3", "gemma3_text", "phi", "gpt2", "lfm2", "qwen3_5_text", "qwen3_moe"];
+    names.into_iter().map(tiny).chain([quantized, experts(dir)]).collect()
+}
+
+/// A model whose experts mix types that every device runs.
+fn experts(dir: &Path) -> PathBuf {
+    use BlockType::{BF16, F16, IQ4_XS, MXFP4, Q4_K, Q5_0, Q6_K, Q8_0};
+    let path = dir.join("experts.gguf");
+    write_quantized_experts(&path, &[Q4_K, Q6_K, Q8_0, IQ4_XS, MXFP4, F16, Q5_0, BF16]);
+    path
+}
+
+/// A model whose experts mix types that only the CPU runs.
+fn unpacked_experts(dir: &Path) -> PathBuf {
+    use BlockType::{BF16, F16, IQ3_S, NVFP4, Q4_K, Q6_K, Q8_0};
+    let path = dir.join("unpacked_experts.gguf");
+    write_quantized_experts(&path, &[Q8_0, BF16, IQ3_S, Q4_K, F16, NVFP4, Q6_K]);
+    path
 }
 
 /// A model that mixes the quantized types that only the CPU runs.
@@ -141,8 +158,9 @@ fn a_batch_of_eight_gives_the_bits_of_eight_alone() {
     let dir = tempfile::tempdir().unwrap();
     let devices = devices();
     let everywhere = models(dir.path()).into_iter().map(|path| (path, &devices[..]));
-    let on_cpu = (unpacked(dir.path()), &devices[..2]);
-    for (path, devices) in everywhere.chain([on_cpu]) {
+    let on_cpu = [unpacked(dir.path()), unpacked_experts(dir.path())];
+    let on_cpu = on_cpu.into_iter().map(|path| (path, &devices[..2]));
+    for (path, devices) in everywhere.chain(on_cpu) {
         for device in devices {
             let mut model = load(&path, &**device, BlockType::F16);
             let batched = together(&mut model);
@@ -161,7 +179,8 @@ fn chunks_and_threads_change_no_bit() {
     let cpus = [cpu(1), cpu(2), cpu(3)];
     let with_tiles = [1, 2, 3].map(cpu_with_tiles);
     let gpus = gpus();
-    for path in &models(dir.path()) {
+    let on_cpu = [unpacked_experts(dir.path())];
+    for path in models(dir.path()).iter().chain(&on_cpu) {
         use BlockType::{BF16, F16, F32, Q4_0, Q8_0};
         for kv_type in [F32, F16, BF16, Q8_0, Q4_0] {
             let options = LoadOptions { kv_type: Some(kv_type), ..LoadOptions::default() };
@@ -186,7 +205,8 @@ fn chunks_and_threads_change_no_bit() {
             check(&with_tiles);
             // The kernels for the other floats differ in loads and stores alone.
             let is_float = matches!(kv_type, F32 | F16 | BF16);
-            if kv_type == F16 || is_float && path.ends_with("gemma3_text") {
+            let is_checked = kv_type == F16 || is_float && path.ends_with("gemma3_text");
+            if is_checked && !on_cpu.contains(path) {
                 gpus.chunks(1).for_each(check);
             }
         }

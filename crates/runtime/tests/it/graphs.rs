@@ -41,7 +41,17 @@ fn graphs_of_safetensors_models() {
 fn gguf_and_safetensors_are_one_graph() {
     // The twins differ in the stored type and, as llama's GGUF files permute Q and K, in how ropes
     // pair columns.
-    for name in ["llama", "gemma3_text", "gpt2", "olmo", "olmo2", "lfm2", "qwen3_5_text"] {
+    for name in [
+        "llama",
+        "gemma3_text",
+        "gpt2",
+        "olmo",
+        "olmo2",
+        "lfm2",
+        "qwen3_5_text",
+        "mixtral",
+        "qwen3_moe",
+    ] {
         let hf = graph(name).replace("BF16", "F32").replace("Neox", "Interleaved");
         let gguf = graph(&format!("{name}/model-f32.gguf")).replace("Neox", "Interleaved");
         assert_eq!(hf, gguf, "{name}");

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The variants that are refused: model, variant, and what the error says after the file's name.
-const REFUSED: [(&str, &str, &str); 17] = [
+const REFUSED: [(&str, &str, &str); 18] = [
     ("llama", "both_spellings", TWO_ROPES),
     ("llama", "both_spellings_lose_theta", TWO_ROPES),
     (
@@ -32,6 +32,7 @@ const REFUSED: [(&str, &str, &str); 17] = [
         "mlp_bias: expected true, as the file holds `model.layers.0.mlp.gate_proj.bias`, found false",
     ),
     ("qwen3", "attn_bias_denied", ATTN_BIAS),
+    ("qwen3_moe", "attn_bias_denied", ATTN_BIAS),
     (
         "mistral",
         "attn_bias",
@@ -89,6 +90,44 @@ fn bias(len: usize) -> Vec<u8> {
 /// Type, shape and data by name.
 type Tensors = BTreeMap<String, (TensorType, Vec<usize>, Vec<u8>)>;
 
+/// Layer `layer` with the matrices of its first expert in place of all.
+fn dense(tensors: &mut Tensors, layer: &str) {
+    let mlp = format!("model.layers.{layer}.mlp.");
+    let first = ["gate_proj", "up_proj", "down_proj"].map(|leaf| {
+        let tensor = tensors[&format!("{mlp}experts.0.{leaf}.weight")].clone();
+        (format!("{mlp}{leaf}.weight"), tensor)
+    });
+    tensors.retain(|name, _| !name.starts_with(&mlp));
+    tensors.extend(first);
+}
+
+/// One tensor of gates and ups, and one of downs, for each layer.
+fn stack_experts(tensors: &mut Tensors) {
+    let expert =
+        |l: usize, e: usize, leaf: &str| format!("model.layers.{l}.mlp.experts.{e}.{leaf}.weight");
+    for l in
+        (0..).take_while(|&l| tensors.contains_key(&expert(l, 0, "gate_proj"))).collect::<Vec<_>>()
+    {
+        let all: Vec<usize> =
+            (0..).take_while(|&e| tensors.contains_key(&expert(l, e, "gate_proj"))).collect();
+        for (name, leaves) in
+            [("gate_up_proj", &["gate_proj", "up_proj"][..]), ("down_proj", &["down_proj"])]
+        {
+            let mut stacked = (TensorType::BF16, vec![all.len(), 0, 0], Vec::new());
+            for &e in &all {
+                stacked.1[1] = 0;
+                for leaf in leaves {
+                    let (ty, shape, data) = tensors.remove(&expert(l, e, leaf)).unwrap();
+                    stacked.0 = ty;
+                    (stacked.1[1], stacked.1[2]) = (stacked.1[1] + shape[0], shape[1]);
+                    stacked.2.extend(data);
+                }
+            }
+            tensors.insert(format!("model.layers.{l}.mlp.experts.{name}"), stacked);
+        }
+    }
+}
+
 /// One of the changes that the script lists.
 fn change(tensors: &mut Tensors, what: &str) {
     const EMBEDS: [&str; 2] = ["model.embed_tokens.weight", "transformer.wte.weight"];
@@ -110,6 +149,12 @@ fn change(tensors: &mut Tensors, what: &str) {
             tensors.insert("lm_head.weight".to_owned(), table);
             return;
         }
+        "no_bias" => {
+            tensors.retain(|name, _| !name.ends_with(".bias"));
+            return;
+        }
+        "stacked_experts" => return stack_experts(tensors),
+        layer if layer.starts_with("dense:") => return dense(tensors, &layer["dense:".len()..]),
         "attn_bias" => &["q_proj", "k_proj", "v_proj", "o_proj"],
         "mlp_bias" => &["gate_proj", "up_proj", "down_proj"],
         other => panic!("unknown change {other}"),

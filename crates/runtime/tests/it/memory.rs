@@ -40,6 +40,28 @@ fn keys_and_values_take_their_pages() {
 }
 
 #[test]
+fn experts_take_room_for_the_rows_of_each() {
+    let options = |chunk, arithmetic| LoadOptions {
+        max_seq_len: Some(64),
+        chunk,
+        arithmetic,
+        ..LoadOptions::default()
+    };
+    let file = "mixtral/model-f32.gguf";
+    let (model, few) = memory(file, &options(16, Arithmetic::F32));
+    assert_eq!(few.weights, model.weight_bytes(), "the experts are as they were stored");
+    let (_, many) = memory(file, &options(32, Arithmetic::F32));
+    // Of each row the activations, and for two experts 32 columns of floats.
+    let experts = 16 * 2 * 32 * size_of::<f32>();
+    assert!(many.scratch >= few.scratch + experts, "{many:?}, {few:?}");
+    // Half of the experts, all of the rest but the table, of which a row.
+    let experts: usize = 3 * 4 * 3 * 32 * 32 * size_of::<f32>();
+    let table = 288 * 32 * size_of::<f32>();
+    let row = 32 * size_of::<f32>();
+    assert_eq!(model.bytes_per_token(), model.weight_bytes() - experts / 2 - table + row);
+}
+
+#[test]
 fn an_engine_reports_its_models_memory() {
     let options = LoadOptions { max_seq_len: Some(64), ..LoadOptions::default() };
     let (text, needed) = memory("llama/model-f32.gguf", &options);

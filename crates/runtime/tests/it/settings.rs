@@ -221,6 +221,11 @@ fn settings_that_would_change_the_result_are_refused_by_name() {
     check("llama", "attention_multiplier", json!(0.007_812_5), Some(never));
     let off = "null, false or 0, as architecture qwen3 does not apply it, found 30.0";
     check("qwen3", "final_logit_softcapping", json!(30.0), Some(off));
+    check("qwen3_moe", "num_experts_per_tok", json!(9), Some("some of 5 experts, found 9"));
+    check("qwen3_moe", "decoder_sparse_step", json!(0), Some("a positive number, found 0"));
+    let counts = "5, as `num_local_experts` says, found 6";
+    check("qwen3_moe", "num_experts", json!(6), Some(counts));
+    check("qwen3_moe", "num_experts", json!(5), None);
     // What its family reads, or passes over for a reason, is no such setting.
     check("gemma2", "final_logit_softcapping", json!(20.0), None);
     check("gemma3_text", "attn_logit_softcapping", json!(50.0), None);
@@ -249,6 +254,42 @@ fn metadata_that_would_change_the_result_is_refused_by_name() {
     check("llama.attention.shared_kv_layers", 2_u32.into(), Some("null, false or 0"));
     check("llama.made_up", "text".into(), None);
     check("granite.residual_scale", 0.22_f32.into(), None);
+}
+
+#[test]
+fn settings_of_experts_are_checked() {
+    let check = |model: &str, key: &str, value: u32, expected: &str| {
+        let key = format!("{model}.{key}");
+        let folder = if model == "llama" { "mixtral" } else { "qwen2_moe" };
+        let error = gguf_model(folder, &[(&key, Some(value.into()))]).unwrap_err().to_string();
+        assert!(error.ends_with(&format!("{key}: expected {expected}")), "{error}");
+    };
+    check("llama", "expert_used_count", 5, "some of 4 experts, found 5");
+    check("llama", "expert_used_count", 0, "some of 4 experts, found 0");
+    check("llama", "expert_count", 4000, "at most 1024 experts, found 4000");
+    let one = "1, as architecture llama does not apply it, found 2";
+    check("llama", "expert_gating_func", 2, one);
+    let dim = 1 << 25;
+    let size = "a size of a model, found 33554432";
+    check("qwen2moe", "expert_feed_forward_length", dim, size);
+    check("qwen2moe", "expert_shared_feed_forward_length", dim, size);
+    // Without experts all of their tensors are left over.
+    let error = gguf_model("mixtral", &[("llama.expert_count", None)]).unwrap_err().to_string();
+    assert!(error.contains("ffn_gate.weight"), "{error}");
+}
+
+#[test]
+fn a_matrix_of_one_row_may_be_a_vector() {
+    let logits = |edit: Edit<'_>| {
+        let mut model = edited_gguf_model("qwen2_moe", &[], edit).unwrap();
+        model.logits(&[3, 94, 256, 18], &[3], 256).unwrap()
+    };
+    let as_is = logits(&|tensor| (tensor.shape.clone(), tensor.data.to_vec()));
+    let squeezed = logits(&|tensor| {
+        let shape = tensor.shape.iter().copied().filter(|&n| n != 1).collect();
+        (shape, tensor.data.to_vec())
+    });
+    assert_eq!(squeezed, as_is);
 }
 
 #[test]

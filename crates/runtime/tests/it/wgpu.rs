@@ -77,7 +77,8 @@ fn a_model_runs_on_cpu_and_gpu_by_layer() {
     let options = LoadOptions { arithmetic: Arithmetic::F32, ..LoadOptions::default() };
     let cpu = CpuBackend::new(Some(2), None).unwrap();
     for gpu in gpus().into_iter().take(1) {
-        for name in ["llama", "gemma3_text", "gpt2", "olmo", "lfm2", "qwen3_5_text"] {
+        let names = ["llama", "gemma3_text", "gpt2", "olmo", "lfm2", "qwen3_5_text", "qwen2_moe"];
+        for name in names {
             let golden = Golden::read(&tiny(name));
             for (first, last) in [(&cpu as &dyn Backend, &*gpu), (&*gpu, &cpu)] {
                 let split = [DeviceLayers::rest(first), DeviceLayers::at_most(last, 1)];

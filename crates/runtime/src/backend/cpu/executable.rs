@@ -1,5 +1,6 @@
 //! A plan on the CPU: one arm per operation, each calling its kernel.
 
+use super::experts::{self, ExpertMemory, ExpertStep};
 use super::linear::{self, LinearScratch, LinearStep, RoleRows};
 use super::memory::Arena;
 use super::names;
@@ -47,6 +48,7 @@ pub(super) struct CpuExecutable {
     arithmetic: Arithmetic,
     arena: Arena,
     linear: LinearScratch,
+    experts: ExpertMemory,
     attention: AttnScratch,
     kv: Vec<KvGroup>,
     slots: Vec<KvSlot>,
@@ -109,6 +111,8 @@ impl CpuExecutable {
             }
             Arithmetic::F32 => PackedWeights::none(),
         };
+        let n_experts = experts::scratch_bytes(&plan, &weights, options.arithmetic, tier);
+        let experts = ExpertMemory::new(&plan, &weights, options.arithmetic, tier, &team);
         let n_scratch = linear::scratch_bytes(&plan, options.arithmetic, tier);
         let linear = LinearScratch::new(&plan, options.arithmetic, tier, &team);
         Ok(Self {
@@ -117,6 +121,8 @@ impl CpuExecutable {
             biases: plan.steps.iter().map(|step| bias_of(&step.op, &weights)).collect(),
             arithmetic: options.arithmetic,
             linear: linear.ok_or_else(|| out_of_memory("chunk", "a buffer of rows", n_scratch))?,
+            experts: experts
+                .ok_or_else(|| out_of_memory("chunk", "a buffer of rows", n_experts))?,
             attention: AttnScratch::new(team.n_threads(), limits).for_tier(tier),
             slots: Vec::with_capacity(plan.limits.tokens),
             states: States::new(&plan, options, &team)?,
@@ -169,6 +175,21 @@ impl CpuExecutable {
                 };
                 linear.run(step, &mut self.arena, &mut self.linear);
             }
+            Op::Route(route) => {
+                experts::route(team, route, &self.weights, step, &mut self.arena, n_rows);
+            }
+            Op::ExpertLinear(linear) => {
+                let experts = ExpertStep {
+                    team,
+                    tier,
+                    weights: &self.weights,
+                    packed: &self.packed,
+                    arithmetic: self.arithmetic,
+                    rows,
+                };
+                experts.run(linear, step, &mut self.arena, &mut self.experts);
+            }
+            Op::Combine => experts::combine(team, step, &mut self.arena, n_rows),
             Op::Rope { head_dim, style } => {
                 copy_unless_in_place(&mut self.arena, team, step, n_rows);
                 let table = (&step.inputs[1], n_rows);

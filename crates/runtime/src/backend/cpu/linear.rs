@@ -27,7 +27,10 @@ pub(super) struct RoleRows {
 impl RoleRows {
     /// The rows in runs of one arithmetic: all together where decode rows and prefill
     /// rows have the same, else the decode rows, then the others.
-    fn runs<A: PartialEq>(self, [generated, prompt]: [A; 2]) -> impl Iterator<Item = (A, Run)> {
+    pub(super) fn runs<A: PartialEq>(
+        self,
+        [generated, prompt]: [A; 2],
+    ) -> impl Iterator<Item = (A, Run)> {
         let Self { n_rows, n_generated } = self;
         let first = if generated == prompt { n_rows } else { n_generated };
         let runs = [(generated, 0..first), (prompt, first..n_rows)];
@@ -41,8 +44,8 @@ impl RoleRows {
 
 /// Neighbouring rows of a step that are multiplied in one arithmetic.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Run {
-    rows: Range<usize>,
+pub(super) struct Run {
+    pub(super) rows: Range<usize>,
     /// Of these, the first so many are generated tokens.
     n_generated: usize,
 }
@@ -113,7 +116,7 @@ impl ScratchSizes {
 }
 
 /// In what decode rows, and prefill rows, meet packed weights in a step on rows of `domain`.
-fn packed_arithmetics(
+pub(super) fn packed_arithmetics(
     arithmetic: Arithmetic,
     tier: Tier,
     domain: RowDomain,
@@ -297,7 +300,7 @@ impl LinearStep<'_> {
     fn matrix(&self, part: &LinearPart) -> MatrixRef<'_> {
         match self.weights.get(part.weight) {
             WeightData::Matrix { ty, rows, cols, data } => MatrixRef::new(*ty, *rows, *cols, data),
-            WeightData::Vector(_) => panic!("a vector is no matrix to multiply with"),
+            _ => panic!("weight {} is no matrix to multiply with", part.weight.idx()),
         }
     }
 

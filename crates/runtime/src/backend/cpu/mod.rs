@@ -2,6 +2,7 @@
 //! of the team, and always times them: reading the clock costs next to nothing.
 
 mod executable;
+mod experts;
 mod linear;
 mod memory;
 mod names;
@@ -76,6 +77,7 @@ impl Backend for CpuBackend {
     }
 
     fn memory(&self, plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> MemoryUse {
+        let weights_of_files = weights;
         let weights = match options.arithmetic {
             Arithmetic::Auto => packed::n_bytes(plan, weights),
             Arithmetic::F32 => weights.0.iter().map(WeightData::n_bytes).sum(),
@@ -84,6 +86,8 @@ impl Backend for CpuBackend {
             |(layout, n_pages): &(KvLayout, usize)| layout.page_bytes().saturating_mul(*n_pages);
         let scratch = plan.arena_len.saturating_mul(size_of::<f32>());
         let linear_scratch = linear::scratch_bytes(plan, options.arithmetic, self.tier);
+        let expert_scratch =
+            experts::scratch_bytes(plan, weights_of_files, options.arithmetic, self.tier);
         MemoryUse {
             weights,
             kv: options
@@ -91,7 +95,7 @@ impl Backend for CpuBackend {
                 .iter()
                 .map(pool)
                 .fold(recurrent::n_bytes(plan, options), usize::saturating_add),
-            scratch: scratch.saturating_add(linear_scratch),
+            scratch: scratch.saturating_add(linear_scratch).saturating_add(expert_scratch),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the graph names, as the CPU's kernels name it.
 
 use crate::graph::weights::Weights;
-use crate::graph::{Activation, Norm, NormKind, RopeStyle};
+use crate::graph::{Activation, Norm, NormKind, RopeStyle, Route, Scoring};
 use realizar_kernels_cpu as kernels;
 
 pub(super) fn activation(act: Activation) -> kernels::Activation {
@@ -22,6 +22,21 @@ pub(super) fn rope_style(style: RopeStyle) -> kernels::RopeStyle {
     match style {
         RopeStyle::Neox => kernels::RopeStyle::Neox,
         RopeStyle::Interleaved => kernels::RopeStyle::Interleaved,
+    }
+}
+
+pub(super) fn routing<'a>(route: &Route, weights: &'a Weights) -> kernels::Routing<'a> {
+    kernels::Routing {
+        scoring: match route.scoring {
+            Scoring::Softmax => kernels::Scoring::Softmax,
+            Scoring::Sigmoid => kernels::Scoring::Sigmoid,
+            Scoring::SoftmaxOfChosen => kernels::Scoring::SoftmaxOfChosen,
+        },
+        n_chosen: route.n_chosen,
+        choice_bias: route.choice_bias.map(|id| weights.vector(id)),
+        groups: route.groups,
+        normalize: route.normalize,
+        scale: route.scale,
     }
 }
 

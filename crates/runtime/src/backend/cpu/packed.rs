@@ -2,6 +2,7 @@
 //! from the file, whose pages are given back piece by piece; or mapped from the file
 //! that an earlier load wrote.
 
+use super::experts::expert_linears;
 use super::linear::linears;
 use crate::Error;
 use crate::backend::packed_cache::{Key, PackedFiles};
@@ -21,14 +22,24 @@ const ALIGN: usize = 64;
 /// Bytes of a matrix that are packed before their pages are given back.
 const PIECE_BYTES: usize = 16 << 20;
 
-/// A packed matrix in the memory of all.
+/// A packed matrix in the memory of all, or those of a layer's experts.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     ty: BlockType,
     rows: usize,
     cols: usize,
     start: usize,
+    /// Bytes of a matrix.
     len: usize,
+    /// Matrices, which lie one after the other, each from a cache line on.
+    n: usize,
+}
+
+impl Place {
+    /// Where matrix `i` begins.
+    fn start_of(&self, i: usize) -> usize {
+        self.start + i * self.len.next_multiple_of(ALIGN)
+    }
 }
 
 /// Where packed matrices lie.
@@ -83,10 +94,13 @@ impl PackedWeights {
         };
         let tables = tables(plan);
         for (idx, _) in places.iter().enumerate().filter(|(_, place)| place.is_some()) {
-            if let WeightData::Matrix { data, .. } = &mut weights.0[idx]
-                && !tables.iter().any(|id| id.idx() == idx)
-            {
-                *data = Bytes::from(Vec::new());
+            if tables.iter().any(|id| id.idx() == idx) {
+                continue;
+            }
+            match &mut weights.0[idx] {
+                WeightData::Matrix { data, .. } => *data = Bytes::from(Vec::new()),
+                WeightData::Experts { data, .. } => data.clear(),
+                WeightData::Vector(_) => {}
             }
         }
         Ok(Self { memory, places })
@@ -102,12 +116,18 @@ impl PackedWeights {
 
     /// The packed form of a matrix, if it has one.
     pub(super) fn get(&self, id: WeightId) -> Option<PackedRef<'_>> {
+        self.expert(id, 0)
+    }
+
+    /// The packed form of an expert's matrix, if it has one.
+    pub(super) fn expert(&self, id: WeightId, expert: usize) -> Option<PackedRef<'_>> {
         let place = (*self.places.get(id.idx())?)?;
+        assert!(expert < place.n, "expert {expert} of {}", place.n);
         let all: &[u8] = match &self.memory {
             Memory::Pages(pages) => pages,
             Memory::File(bytes) => bytes,
         };
-        let data = &all[place.start..][..place.len];
+        let data = &all[place.start_of(expert)..][..place.len];
         Some(PackedRef::new(place.ty, place.rows, place.cols, data))
     }
 }
@@ -126,12 +146,17 @@ pub(super) fn n_bytes(plan: &Plan, weights: &Weights) -> usize {
 fn places(plan: &Plan, weights: &Weights) -> Result<(Vec<Option<Place>>, usize), Error> {
     let mut places = vec![None; weights.0.len()];
     let mut n_bytes = 0_usize;
-    for id in linears(plan).flat_map(|(_, _, parts)| parts.iter().map(|part| part.weight)) {
-        let WeightData::Matrix { ty, rows, cols, .. } = *weights.get(id) else { continue };
+    let of_linears = linears(plan).flat_map(|(_, _, parts)| parts.iter().map(|part| part.weight));
+    let of_experts =
+        expert_linears(plan).flat_map(|linear| linear.parts.iter().map(|part| part.weight));
+    for id in of_linears.chain(of_experts) {
+        let Some((ty, rows, cols)) = weights.get(id).matrix_shape() else { continue };
         let Some(len) = packed_bytes(ty, rows, cols) else { continue };
         if places[id.idx()].is_none() {
-            places[id.idx()] = Some(Place { ty, rows, cols, start: n_bytes, len });
-            let end = n_bytes.checked_add(len).and_then(|end| end.checked_next_multiple_of(ALIGN));
+            let n = weights.get(id).blocks().len();
+            places[id.idx()] = Some(Place { ty, rows, cols, start: n_bytes, len, n });
+            let bytes = len.checked_next_multiple_of(ALIGN).and_then(|len| len.checked_mul(n));
+            let end = bytes.and_then(|bytes| n_bytes.checked_add(bytes));
             n_bytes = end.ok_or_else(|| too_large(usize::MAX))?;
         }
     }
@@ -143,22 +168,25 @@ fn too_large(n_bytes: usize) -> Error {
     Error::Option { option: "model", reason }
 }
 
-/// The matrices that are packed, with their places.
+/// The matrices that are packed, with their places and where they begin.
 fn packed<'a>(
     places: &'a [Option<Place>],
     weights: &'a Weights,
-) -> impl Iterator<Item = (&'a Place, &'a Bytes)> {
-    places.iter().zip(&weights.0).filter_map(|(place, weight)| match (place, weight) {
-        (Some(place), WeightData::Matrix { data, .. }) => Some((place, data)),
-        _ => None,
-    })
+) -> impl Iterator<Item = (&'a Place, usize, &'a Bytes)> {
+    let places = places.iter().zip(&weights.0);
+    places.filter_map(|(place, weight)| Some((place.as_ref()?, weight))).flat_map(
+        |(place, weight)| {
+            let matrices = weight.blocks().iter().enumerate();
+            matrices.map(move |(i, data)| (place, place.start_of(i), data))
+        },
+    )
 }
 
 /// The key of the packed memory: of the layout, the model's files, and each matrix.
 fn key(files: &PackedFiles, places: &[Option<Place>], weights: &Weights) -> Key {
     let mut key = files.key(PACKED_LAYOUT);
-    for (place, data) in packed(places, weights) {
-        let Place { ty, rows, cols, start, .. } = place;
+    for (place, start, data) in packed(places, weights) {
+        let Place { ty, rows, cols, .. } = place;
         key.matrix(&format!("{ty} {rows} {cols} {start}"), data);
         data.release();
     }
@@ -173,9 +201,9 @@ fn pack(
     weights: &Weights,
 ) -> Result<Pages, Error> {
     let mut memory = Pages::zeroed(n_bytes).ok_or_else(|| too_large(n_bytes))?;
-    for (place, data) in packed(places, weights) {
+    for (place, start, data) in packed(places, weights) {
         let matrix = MatrixRef::new(place.ty, place.rows, place.cols, data);
-        let out = &mut memory[place.start..][..place.len];
+        let out = &mut memory[start..][..place.len];
         let group_bytes = place.len / place.rows.div_ceil(PACKED_ROWS);
         let groups_of_piece = (PIECE_BYTES / group_bytes).max(1);
         for (i, out) in out.chunks_mut(groups_of_piece * group_bytes).enumerate() {

@@ -30,6 +30,10 @@ pub enum OpClass {
     Norm,
     /// Matrix products, with what is fused into them.
     Linear,
+    /// The choice of experts, and the sum of what they give.
+    Routing,
+    /// Matrix products with the experts that rows chose.
+    Experts,
     /// Rotary embeddings and their tables.
     Rope,
     /// Storing keys and values, and attention.
@@ -49,10 +53,12 @@ pub enum OpClass {
 
 impl OpClass {
     /// Every class, in the order of their declaration.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Embed,
         Self::Norm,
         Self::Linear,
+        Self::Routing,
+        Self::Experts,
         Self::Rope,
         Self::Attention,
         Self::Recurrent,
@@ -68,6 +74,8 @@ impl OpClass {
             Op::Input | Op::Embed { .. } | Op::PosEmbed { .. } => Self::Embed,
             Op::Norm(_) => Self::Norm,
             Op::Linear { .. } => Self::Linear,
+            Op::Route(_) | Op::Combine => Self::Routing,
+            Op::ExpertLinear(_) => Self::Experts,
             Op::RopeTable(_) | Op::Rope { .. } => Self::Rope,
             Op::Attention(_) => Self::Attention,
             Op::ShortConv(_) | Op::DeltaNet(_) => Self::Recurrent,
@@ -85,6 +93,8 @@ impl OpClass {
             Self::Embed => "embed",
             Self::Norm => "norm",
             Self::Linear => "linear",
+            Self::Routing => "routing",
+            Self::Experts => "experts",
             Self::Rope => "rope",
             Self::Attention => "attention",
             Self::Recurrent => "recurrent",
@@ -210,7 +220,8 @@ mod tests {
     use super::*;
     use crate::graph::weights::WeightId;
     use crate::graph::{
-        Activation, Attention, KvLayer, Norm, NormKind, Prologue, Reach, RopeAngles, RopeStyle,
+        Activation, Attention, ExpertLinear, KvLayer, Norm, NormKind, Prologue, Reach, RopeAngles,
+        RopeStyle, Route, Scoring,
     };
 
     #[test]
@@ -228,6 +239,22 @@ mod tests {
             sinks: None,
         };
         let linear = |prologue| Op::Linear { prologue, parts: Vec::new(), residual: true };
+        let route = Route {
+            scoring: Scoring::Softmax,
+            n_experts: 4,
+            n_chosen: 2,
+            choice_bias: None,
+            groups: None,
+            normalize: true,
+            scale: 1.0,
+        };
+        let experts = ExpertLinear {
+            prologue: Prologue::None,
+            parts: Vec::new(),
+            n_experts: 4,
+            n_chosen: 2,
+            n_in: 8,
+        };
         let angles = RopeAngles { inv_freq: [1.0].into(), mscale: 1.0 };
         let table = WeightId(0);
         for (op, want) in [
@@ -238,6 +265,9 @@ mod tests {
             (Op::Norm(norm.clone()), "norm"),
             (linear(Prologue::None), "linear"),
             (linear(Prologue::Norm(norm)), "linear"),
+            (Op::Route(route), "routing"),
+            (Op::ExpertLinear(experts), "experts"),
+            (Op::Combine, "routing"),
             (Op::Rope { head_dim: 4, style: RopeStyle::Neox }, "rope"),
             (Op::Attention(attention), "attention"),
             (Op::Act(Activation::Gelu), "activation"),

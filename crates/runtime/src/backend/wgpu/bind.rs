@@ -1,6 +1,7 @@
 //! Binding: one arm per operation, each making the kernels that run it on the
 //! device's buffers.
 
+use super::experts;
 use super::recurrent::States;
 use super::upload::{DeviceWeights, VectorKey, WeightLayout, matrix};
 use super::words::{Places, RowCounts, Rows, SEQS, Words, rows_at};
@@ -117,7 +118,7 @@ pub(super) fn view(place: &Place) -> View {
 }
 
 /// `width` columns of a view, from column `first` on.
-fn columns(view: View, first: usize, width: usize) -> View {
+pub(super) fn columns(view: View, first: usize, width: usize) -> View {
     View { start: view.start + first as u32, stride: view.stride, width: width as u32 }
 }
 
@@ -166,6 +167,11 @@ pub(super) fn n_kernels(
             let quantizes = layout.linear(idx, weights).any(|(ty, ..)| is_int8(arithmetic, ty));
             bound.sum::<usize>() + usize::from(quantizes)
         }
+        Op::ExpertLinear(linear) => {
+            let quantizes =
+                arithmetic != Arithmetic::F32 && experts::takes_quantized(weights, linear);
+            experts::n_kernels(gpu, weights, linear) + usize::from(quantizes)
+        }
         Op::Attention(_) => 4,
         _ => 1,
     };
@@ -178,7 +184,7 @@ pub(super) fn n_kernels(
 }
 
 /// Whether generated rows are quantized for products with matrices of a type.
-fn is_int8(arithmetic: Arithmetic, ty: BlockType) -> bool {
+pub(super) fn is_int8(arithmetic: Arithmetic, ty: BlockType) -> bool {
     arithmetic != Arithmetic::F32 && kernels::takes_quantized(ty)
 }
 
@@ -249,6 +255,9 @@ impl Binder<'_> {
                 let kernel = self.delta_net(SEQS, (idx, step), net)?;
                 Ok(vec![Run::One(kernel, Count::Rows(SEQS))])
             }
+            Op::Route(route) => self.route(route, step).map(one),
+            Op::ExpertLinear(linear) => self.experts(linear, step),
+            Op::Combine => self.combine(step).map(one),
             Op::Scale(factor) => elementwise(Elementwise::Scale(*factor), x, x),
             Op::Softcap(cap) => elementwise(Elementwise::Softcap(*cap), x, x),
             Op::Clamp { min, max } => {

@@ -68,6 +68,10 @@ fn products(step: &Step, counts: &RowCounts, words: &Words) -> u64 {
             let n_rows = counts.n(rows_at(step.output.rows, Rows::All));
             u64::from(n_rows) * 3 * net.state.len as u64
         }
+        Op::ExpertLinear(linear) => {
+            let n_rows = counts.n(rows_at(step.output.rows, Rows::All));
+            u64::from(n_rows) * (linear.n_in * step.output.width) as u64
+        }
         // Scores and values.
         Op::Attention(a) => 2 * words.n_seen(a.kv.group) * (a.n_heads * a.head_dim) as u64,
         _ => 0,

@@ -6,6 +6,7 @@
 
 mod bind;
 mod executable;
+mod experts;
 mod recurrent;
 mod room;
 mod support;

@@ -2,6 +2,7 @@
 //! told before it is loaded, and made when it is.
 
 use super::bind;
+use super::experts;
 use super::kv_spec;
 use super::upload::{WeightLayout, matrix_type};
 use super::words::{GroupShape, Lists, Places};
@@ -49,7 +50,8 @@ pub(super) struct Room {
 
 /// The widest input of a linear step.
 fn max_linear_width(plan: &Plan) -> usize {
-    let linear = plan.steps.iter().filter(|step| matches!(step.op, Op::Linear { .. }));
+    let is_linear = |op: &Op| matches!(op, Op::Linear { .. } | Op::ExpertLinear(_));
+    let linear = plan.steps.iter().filter(|step| is_linear(&step.op));
     linear.map(|step| step.inputs[0].width).max().unwrap_or(0)
 }
 
@@ -68,6 +70,7 @@ fn any_quantized(plan: &Plan, weights: &Weights) -> bool {
         Op::Linear { parts, .. } => {
             parts.iter().any(|part| kernels::takes_quantized(matrix_type(weights, part.weight)))
         }
+        Op::ExpertLinear(linear) => experts::takes_quantized(weights, linear),
         _ => false,
     })
 }

@@ -1,9 +1,9 @@
 //! What a device cannot run of a plan: found before anything is uploaded, and
 //! said operation by operation.
 
-use super::kv_spec;
 use super::recurrent;
 use super::room::{Room, f32_bytes};
+use super::{experts, kv_spec};
 use crate::backend::ExecutableOptions;
 use crate::base::ByteSize;
 use crate::graph::plan::Plan;
@@ -60,6 +60,13 @@ pub(super) fn refusals(
                 if let Err(error) = recurrent::check(gpu, &step.op, options) {
                     reasons.add(format!("layers that carry a state: {error}"));
                 }
+            }
+            Op::Route(route) => {
+                experts::route_refusal(route).into_iter().for_each(|r| reasons.add(r))
+            }
+            Op::ExpertLinear(linear) => {
+                let refused = linear.parts.iter().filter_map(|p| experts::refusal(gpu, weights, p));
+                refused.for_each(|reason| reasons.add(reason));
             }
             _ => {}
         }

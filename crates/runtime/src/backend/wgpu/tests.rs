@@ -68,8 +68,10 @@ fn memory_is_what_loading_takes() {
     let dir = tempfile::tempdir().unwrap();
     let mixed = dir.path().join("quantized.gguf");
     quantized::write_quantized(&mixed, &[Q8_0, Q4_K, F16, Q6_K, F32]);
+    let experts = dir.path().join("experts.gguf");
+    quantized::write_quantized_experts(&experts, &[Q4_K, Q6_K, Q8_0, F16]);
     let names = ["llama", "gemma3_text", "gpt2", "phi", "qwen3", "lfm2", "qwen3_5_text"];
-    let paths: Vec<_> = names.into_iter().map(tiny::tiny).chain([mixed]).collect();
+    let paths: Vec<_> = names.into_iter().map(tiny::tiny).chain([mixed, experts]).collect();
     let usual = LoadOptions { max_seq_len: Some(96), ..LoadOptions::default() };
     let all_options = [
         usual.clone(),

@@ -5,6 +5,7 @@
 //! the device, so that they are one multiplication. Vectors (norms, biases, the
 //! frequencies of rotary embeddings) share one buffer.
 
+use super::experts;
 use crate::graph::plan::Plan;
 use crate::graph::weights::{WeightData, WeightId, Weights};
 use crate::graph::{LinearPart, Op};
@@ -56,12 +57,14 @@ fn matrix_uses(plan: &Plan) -> HashMap<WeightId, usize> {
     n_uses
 }
 
-/// The type, rows and columns of a matrix, and its bytes.
-pub(super) fn matrix(weights: &Weights, id: WeightId) -> (BlockType, usize, usize, &Bytes) {
-    match weights.get(id) {
-        WeightData::Matrix { ty, rows, cols, data } => (*ty, *rows, *cols, data),
-        WeightData::Vector(_) => panic!("weight {} is no matrix", id.idx()),
-    }
+/// The type, rows and columns of a matrix, of the experts of a layer those of all together, and the
+/// bytes of each matrix.
+pub(super) fn matrix(weights: &Weights, id: WeightId) -> (BlockType, usize, usize, &[Bytes]) {
+    let weight = weights.get(id);
+    let Some((ty, rows, cols)) = weight.matrix_shape() else {
+        panic!("weight {} is no matrix", id.idx())
+    };
+    (ty, weight.blocks().len() * rows, cols, weight.blocks())
 }
 
 /// The block type of a matrix.
@@ -73,6 +76,9 @@ pub(super) fn matrix_type(weights: &Weights, id: WeightId) -> BlockType {
 struct Piece {
     matrix: usize,
     weight: WeightId,
+    /// Of the experts of a layer, whose.
+    expert: usize,
+    /// Of the weight's matrix.
     first_row: usize,
     n_rows: usize,
     /// Where they go in the device's matrix.
@@ -97,16 +103,27 @@ fn upload_matrices(
         let rows_per_piece = (PIECE_BYTES / row_bytes).max(1);
         let mut n_rows = 0;
         for &weight in key {
-            let (_, rows, ..) = matrix(weights, weight);
-            for first_row in (0..rows).step_by(rows_per_piece) {
-                let in_piece = rows_per_piece.min(rows - first_row);
-                let to_row = n_rows + first_row;
-                let matrix = made.len();
-                pieces.push(Piece { matrix, weight, first_row, n_rows: in_piece, to_row });
+            let (_, all_rows, _, blocks) = matrix(weights, weight);
+            let rows = all_rows / blocks.len().max(1);
+            for expert in 0..blocks.len() {
+                for first_row in (0..rows).step_by(rows_per_piece) {
+                    let in_piece = rows_per_piece.min(rows - first_row);
+                    let to_row = n_rows + expert * rows + first_row;
+                    let matrix = made.len();
+                    let n_rows = in_piece;
+                    pieces.push(Piece { matrix, weight, expert, first_row, n_rows, to_row });
+                }
             }
-            n_rows += rows;
+            n_rows += all_rows;
         }
-        made.push((key.clone(), Matrix::new(gpu, "weights", ty, n_rows as u32, n_cols as u32)?));
+        let matrix = match weights.get(key[0]) {
+            WeightData::Experts { .. } => {
+                let (ty, shape) = experts::shape(weights, key[0]);
+                Matrix::experts(gpu, "the weights of experts", ty, shape)?
+            }
+            _ => Matrix::new(gpu, "weights", ty, n_rows as u32, n_cols as u32)?,
+        };
+        made.push((key.clone(), matrix));
     }
     copy(gpu, weights, &made, &pieces)?;
     Ok(made.into_iter().collect())
@@ -154,7 +171,8 @@ fn flush(gpu: &Gpu) -> Result<(), Error> {
 /// Packs the rows of a piece, and lets the system take back the memory that the
 /// file's map took for them.
 fn pack(weights: &Weights, piece: &Piece) -> Vec<u8> {
-    let (ty, _, n_cols, data) = matrix(weights, piece.weight);
+    let (ty, _, n_cols, blocks) = matrix(weights, piece.weight);
+    let data = &blocks[piece.expert];
     let file_bytes = ty.row_bytes(n_cols).expect("rows were checked when they were bound");
     let start = piece.first_row * file_bytes;
     let rows = data.slice(start..start + piece.n_rows * file_bytes);
@@ -261,6 +279,10 @@ impl WeightLayout {
                         vectors.add_biases(weights, run);
                     }
                     all_runs.insert(i, of_step.into_iter().map(<[_]>::to_vec).collect());
+                }
+                Op::Route(route) => vectors.add_weight(weights, route.choice_bias),
+                Op::ExpertLinear(linear) => {
+                    keys.extend(linear.parts.iter().map(|part| vec![part.weight]));
                 }
                 _ => {}
             }

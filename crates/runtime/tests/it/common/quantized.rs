@@ -23,6 +23,15 @@ fn set_scale(ty: BlockType, block: &mut [u8]) {
 /// Writes a llama of two layers whose matrices cycle through `types`, with made-up
 /// weights and the tokenizer of the tiny llama.
 pub(crate) fn write_quantized(path: &Path, types: &[BlockType]) {
+    write(path, types, None);
+}
+
+/// The same with five experts in every layer, of which a row uses two.
+pub(crate) fn write_quantized_experts(path: &Path, types: &[BlockType]) {
+    write(path, types, Some((5, 2)));
+}
+
+fn write(path: &Path, types: &[BlockType], experts: Option<(usize, usize)>) {
     const DIM: usize = 256;
     const HIDDEN_DIM: usize = 512;
     const VOCAB_SIZE: usize = 320;
@@ -34,7 +43,10 @@ pub(crate) fn write_quantized(path: &Path, types: &[BlockType]) {
     };
     let mut tensors = Vec::new();
     let mut matrix = |tensors: &mut Vec<Tensor>, name: &str, rows: usize, cols: usize| {
+        let n = if name.contains("_exps") { experts.map_or(1, |(n, _)| n) } else { 1 };
         let ty = types[tensors.len() % types.len()];
+        let shape = if n > 1 { vec![n, rows, cols] } else { vec![rows, cols] };
+        let rows = n * rows;
         let scale = 2.0 / (cols as f32).sqrt();
         let values: Vec<f32> = (0..rows * cols).map(|_| random() * scale).collect();
         let mut data = vec![0; ty.row_bytes(rows * cols).unwrap()];
@@ -44,7 +56,7 @@ pub(crate) fn write_quantized(path: &Path, types: &[BlockType]) {
             data.fill_with(|| ((random() + 0.5) * 256.0) as u8);
             data.chunks_exact_mut(ty.block_bytes()).for_each(|block| set_scale(ty, block));
         }
-        tensors.push((name.to_owned(), ty, vec![rows, cols], data));
+        tensors.push((name.to_owned(), ty, shape, data));
     };
     let norm = |tensors: &mut Vec<Tensor>, name: &str| {
         let data = (0..DIM).flat_map(|_| 1.0_f32.to_le_bytes()).collect();
@@ -57,11 +69,19 @@ pub(crate) fn write_quantized(path: &Path, types: &[BlockType]) {
             ("attn_k", DIM / 2, DIM),
             ("attn_v", DIM / 2, DIM),
             ("attn_output", DIM, DIM),
+        ] {
+            matrix(&mut tensors, &format!("blk.{l}.{name}.weight"), rows, cols);
+        }
+        let suffix = if experts.is_some() { "_exps" } else { "" };
+        for (name, rows, cols) in [
             ("ffn_gate", HIDDEN_DIM, DIM),
             ("ffn_up", HIDDEN_DIM, DIM),
             ("ffn_down", DIM, HIDDEN_DIM),
         ] {
-            matrix(&mut tensors, &format!("blk.{l}.{name}.weight"), rows, cols);
+            matrix(&mut tensors, &format!("blk.{l}.{name}{suffix}.weight"), rows, cols);
+        }
+        if let Some((n, _)) = experts {
+            matrix(&mut tensors, &format!("blk.{l}.ffn_gate_inp.weight"), n, DIM);
         }
         norm(&mut tensors, &format!("blk.{l}.attn_norm.weight"));
         norm(&mut tensors, &format!("blk.{l}.ffn_norm.weight"));
@@ -78,6 +98,10 @@ pub(crate) fn write_quantized(path: &Path, types: &[BlockType]) {
         ("attention.head_count_kv", 2),
     ] {
         gguf.set(&format!("llama.{key}"), value).unwrap();
+    }
+    if let Some((n, n_used)) = experts {
+        gguf.set("llama.expert_count", n as u32).unwrap();
+        gguf.set("llama.expert_used_count", n_used as u32).unwrap();
     }
     gguf.set("llama.attention.layer_norm_rms_epsilon", 1e-5_f32).unwrap();
     let source = Gguf::open(tiny("llama").join("model-f32.gguf")).unwrap();

@@ -1,0 +1,72 @@
+//! qwen2moe: qwen2 with experts, one of which all rows share. Qwen 1.5 MoE and Qwen 2 57B-A14B.
+//!
+//! Yang et al., 2024 (Qwen2 technical report).
+
+use super::experts::{hf_counts, with_gguf_experts, with_hf_sparse_layers};
+use super::llama::{Shape, decoder};
+use super::{Architecture, Build, qwen2};
+use crate::Error;
+use crate::architectures::config::{Config, Experts, HfKeys, hf_window};
+use crate::architectures::loader::Bias;
+use crate::checkpoint::{GgufSettings, HfSettings};
+use crate::graph::ValueId;
+use serde_json::json;
+
+pub(super) static ARCHITECTURE: Architecture = Architecture {
+    name: "qwen2moe",
+    hf_model_types: &["qwen2_moe"],
+    hf_names: &[],
+    gguf_names: &[],
+    ignored: &["rotary_emb.inv_freq"],
+    config_from_hf,
+    config_from_gguf,
+    forward,
+};
+
+fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let s = &s.with_defaults([
+        ("max_position_embeddings", json!(32_768)),
+        ("num_key_value_heads", json!(16)),
+        ("max_window_layers", json!(28)),
+        ("sliding_window", json!(4096)),
+        ("moe_intermediate_size", json!(1408)),
+        ("shared_expert_intermediate_size", json!(5632)),
+        ("num_experts", json!(60)),
+        ("num_experts_per_tok", json!(4)),
+    ]);
+    let window = match s.bool_or("use_sliding_window", false)? {
+        true => hf_window(s)?,
+        false => Err("`use_sliding_window` is false"),
+    };
+    let end = s.usize("max_window_layers")?;
+    let slides = |l: usize| (l + 1) % 2 == 1 && l < end;
+    let attn_bias = match s.bool_or("qkv_bias", true)? {
+        true => Bias::Required,
+        false => Bias::Denied("qkv_bias"),
+    };
+    let config = Config::from_hf(s, &HfKeys::COMMON)?.with_hf_layer_types(s, window, slides)?;
+    let normalize = s.bool_or("norm_topk_prob", false)?;
+    let experts = Experts {
+        shared_dim: Some(s.usize("shared_expert_intermediate_size")?),
+        ..Experts::softmax(hf_counts(s)?, s.usize("moe_intermediate_size")?, normalize)
+    };
+    with_hf_sparse_layers(Config { attn_bias, ..config }, s, experts)?.checked_hf(s)
+}
+
+/// llama.cpp has no key for factors that are normalized, and does not normalize them.
+fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+    let config = with_gguf_experts(qwen2::config_from_gguf(s)?, s, false)?;
+    let shared_dim = s.opt_usize("expert_shared_feed_forward_length")?.filter(|&dim| dim > 0);
+    let config = config.with_layers(|_, layer| {
+        let hidden_dim = shared_dim.unwrap_or(layer.hidden_dim);
+        layer.experts.iter_mut().for_each(|experts| experts.shared_dim = Some(hidden_dim));
+    });
+    config.checked_gguf(s)
+}
+
+fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+    let tok_embed = m.tok_embed()?;
+    let x = m.graph.embed(&tok_embed, 1.0);
+    let shape = Shape { wo_bias: Bias::None, ..Shape::of(m.config) };
+    decoder(m, tok_embed, x, shape)
+}

@@ -1,0 +1,59 @@
+//! qwen3moe: qwen3 with experts in place of the feed-forward network, in all layers or in some.
+//!
+//! Yang et al., 2025 (Qwen3 technical report).
+
+use super::experts::{hf_counts, with_gguf_experts, with_hf_sparse_layers};
+use super::llama::{Shape, decoder};
+use super::{Architecture, Build, qwen2};
+use crate::Error;
+use crate::architectures::config::{Config, Experts, HfKeys, hf_bias, hf_window};
+use crate::checkpoint::{GgufSettings, HfSettings};
+use crate::graph::ValueId;
+use serde_json::json;
+
+pub(super) static ARCHITECTURE: Architecture = Architecture {
+    name: "qwen3moe",
+    hf_model_types: &["qwen3_moe"],
+    hf_names: &[],
+    gguf_names: &[],
+    ignored: &["rotary_emb.inv_freq"],
+    config_from_hf,
+    config_from_gguf,
+    forward,
+};
+
+/// The window, where it is used, is every layer's.
+fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let mut s = s.with_defaults([
+        ("max_position_embeddings", json!(32_768)),
+        ("num_key_value_heads", json!(4)),
+        ("sliding_window", json!(4096)),
+        ("moe_intermediate_size", json!(768)),
+        ("num_experts_per_tok", json!(8)),
+    ]);
+    if !s.has("num_local_experts") {
+        s = s.with_defaults([("num_experts", json!(128))]);
+    }
+    let s = &s;
+    let window = match s.bool_or("use_sliding_window", false)? {
+        true => hf_window(s)?.ok(),
+        false => None,
+    };
+    let attn_bias = hf_bias(s, "attention_bias")?;
+    let config = Config::from_hf(s, &HfKeys::COMMON)?.with_windows(|_| window);
+    let normalize = s.bool_or("norm_topk_prob", false)?;
+    let experts = Experts::softmax(hf_counts(s)?, s.usize("moe_intermediate_size")?, normalize);
+    with_hf_sparse_layers(Config { attn_bias, ..config }, s, experts)?.checked_hf(s)
+}
+
+/// llama.cpp has no key for factors that are not normalized, and normalizes them.
+fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+    with_gguf_experts(qwen2::config_from_gguf(s)?, s, true)?.checked_gguf(s)
+}
+
+fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+    let tok_embed = m.tok_embed()?;
+    let x = m.graph.embed(&tok_embed, 1.0);
+    let shape = Shape { qk_norm: true, ..Shape::of(m.config) };
+    decoder(m, tok_embed, x, shape)
+}
