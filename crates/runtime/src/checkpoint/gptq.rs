@@ -140,7 +140,7 @@ impl Gptq {
         let n_in = n_words * self.per_word();
         let group_len = self.group_len.unwrap_or(n_in).max(1);
         let n_groups = n_in.div_ceil(group_len);
-        if n_in % BLOCK_LEN != 0 || n_out % self.per_word() != 0 {
+        if !n_in.is_multiple_of(BLOCK_LEN) || !n_out.is_multiple_of(self.per_word()) {
             return refuse("inputs or outputs that fill no blocks");
         }
         is(find(SCALES)?, TensorType::F16, &[n_groups, n_out])?;

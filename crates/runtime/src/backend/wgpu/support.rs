@@ -62,7 +62,7 @@ pub(super) fn refusals(
                 }
             }
             Op::Route(route) => {
-                experts::route_refusal(route).into_iter().for_each(|r| reasons.add(r))
+                experts::route_refusal(route).into_iter().for_each(|r| reasons.add(r));
             }
             Op::ExpertLinear(linear) => {
                 let refused = linear.parts.iter().filter_map(|p| experts::refusal(gpu, weights, p));
