@@ -15,7 +15,7 @@ const DEVICE_WORDS: &[&str] = &["backend", "cpu", "gpu", "cuda", "wgpu", "kernel
 /// How the names of the kernels' crates begin.
 const DEVICE_CRATES: &str = "realizar_kernels";
 /// Files of that folder that are no architecture.
-const SHARED: &[&str] = &["config", "hf", "loader", "mod", "output", "pieces", "rope"];
+const SHARED: &[&str] = &["config", "experts", "hf", "loader", "mod", "output", "pieces", "rope"];
 
 /// The names of the architectures: the files of their folder.
 pub(super) fn architectures(files: &[PathBuf]) -> BTreeSet<String> {

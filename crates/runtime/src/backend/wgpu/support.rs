@@ -1,9 +1,8 @@
 //! What a device cannot run of a plan: found before anything is uploaded, and
 //! said operation by operation.
 
-use super::recurrent;
 use super::room::{Room, f32_bytes};
-use super::{experts, kv_spec};
+use super::{experts, kv_spec, recurrent};
 use crate::backend::ExecutableOptions;
 use crate::base::ByteSize;
 use crate::graph::plan::Plan;
@@ -62,7 +61,9 @@ pub(super) fn refusals(
                 }
             }
             Op::Route(route) => {
-                experts::route_refusal(route).into_iter().for_each(|r| reasons.add(r));
+                if let Some(reason) = experts::route_refusal(route) {
+                    reasons.add(reason);
+                }
             }
             Op::ExpertLinear(linear) => {
                 let refused = linear.parts.iter().filter_map(|p| experts::refusal(gpu, weights, p));
