@@ -155,7 +155,7 @@ impl Scan<'_> {
 
     /// Goes on to the end of a member's value: a comma or bracket that is not inside of it.
     fn value(&mut self, is_ids: bool) -> Result<(), TooManyValues> {
-        let (mut depth, mut before) = (0_usize, 0);
+        let (start, mut depth, mut before) = (self.at, 0_usize, 0);
         // Each value begins the member, a list, or follows a comma.
         self.count(true)?;
         while let Some(&byte) = self.text.get(self.at) {
@@ -183,8 +183,9 @@ impl Scan<'_> {
             }
             self.at += 1;
         }
-        let value = &self.text[..self.at];
-        self.at = value.trim_ascii_end().len();
+        // Where there is no value, what stands before it is not given back.
+        let value = &self.text[start..self.at];
+        self.at = start + value.trim_ascii_end().len();
         Ok(())
     }
 }
@@ -292,6 +293,8 @@ mod tests {
             "{} {}",
             r#"{"a"}"#,
             r#"{"a":}"#,
+            r#"{"a": }"#,
+            r#"{"a": ,"b":1}"#,
             r#"{"a":1,}"#,
             r#"{a:1}"#,
             r#"{"a":[}"#,
