@@ -13,7 +13,7 @@ pub enum DeviceChoice {
     Auto,
     /// The processor.
     Cpu,
-    /// A GPU by Vulkan, Metal or DX12: the one of this index in [`devices`], or
+    /// A GPU by Vulkan, Metal or DX12: the one of this index in [`devices`](super::devices), or
     /// the first, be it a driver in software.
     Wgpu(Option<usize>),
     /// A GPU by CUDA.
