@@ -140,11 +140,8 @@ impl Opened {
             }
             (Some(choice), _) => {
                 let device = if choice == DeviceChoice::Auto { list::auto() } else { choice };
-                let needs_gpu =
-                    [("gpu-layers", gpu_layers.is_some()), ("gpu-plain", options.gpu_plain)];
-                let needs_gpu = needs_gpu.into_iter().find(|(_, is_set)| *is_set);
-                if let (DeviceChoice::Cpu, Some((option, _))) = (device, needs_gpu) {
-                    return Err(without_gpu(option, choice));
+                if device == DeviceChoice::Cpu && gpu_layers.is_some() {
+                    return Err(without_gpu("gpu-layers", list));
                 }
                 match gpu_layers {
                     None => vec![(device, None)],
@@ -152,6 +149,9 @@ impl Opened {
                 }
             }
         };
+        if options.gpu_plain && listed.iter().all(|(device, _)| *device == DeviceChoice::Cpu) {
+            return Err(without_gpu("gpu-plain", list));
+        }
         let may_replace = list.whole() == Some(DeviceChoice::Auto) && gpu_layers.is_none();
         let mut devices = Vec::new();
         let (mut is_replaceable, mut replaced) = (false, None);
@@ -184,10 +184,10 @@ impl Opened {
     }
 }
 
-/// That an option needs a GPU and `choice` is the processor.
-fn without_gpu(option: &'static str, choice: DeviceChoice) -> Error {
-    let reason = match choice {
-        DeviceChoice::Auto => "no hardware GPU was found",
+/// That an option needs a GPU and the list is the processor.
+fn without_gpu(option: &'static str, list: &DeviceList) -> Error {
+    let reason = match list.whole() {
+        Some(DeviceChoice::Auto) => "no hardware GPU was found",
         _ => "the device is the CPU; name a GPU with --device",
     };
     Error::Option { option, reason: reason.to_owned() }
@@ -266,6 +266,12 @@ mod tests {
             };
             let error = load(DeviceChoice::Cpu).expect_err("no GPU").to_string();
             assert_eq!(error, format!("{option}: the device is the CPU; name a GPU with --device"));
+            if option == "gpu-plain" {
+                let list = "cpu=1".parse().expect("a list");
+                let load = super::load(path, &list, None, &options, &LoadOptions::default());
+                let error = load.expect_err("no GPU").to_string();
+                assert!(error.starts_with("gpu-plain: the device is the CPU"), "{error}");
+            }
             if devices().auto == "cpu" {
                 let error = load(DeviceChoice::Auto).expect_err("no GPU").to_string();
                 assert_eq!(error, format!("{option}: no hardware GPU was found"));
