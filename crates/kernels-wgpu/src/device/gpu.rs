@@ -248,6 +248,20 @@ impl Gpu {
         &self.inner.name
     }
 
+    /// Whether a kernel can see a buffer of so many bytes, before it is made; `what` names it in errors.
+    ///
+    /// # Errors
+    /// If it cannot.
+    pub(crate) fn check_binding(&self, what: &str, needed: u64) -> Result<(), Error> {
+        let caps = self.caps();
+        let available = caps.max_binding_bytes.min(caps.max_buffer_bytes);
+        if needed > available {
+            let limit = "maxStorageBufferBindingSize";
+            return Err(Error::Limit { what: what.to_owned(), needed, limit, available });
+        }
+        Ok(())
+    }
+
     /// What it is able to do.
     pub fn caps(&self) -> &Caps {
         &self.inner.caps

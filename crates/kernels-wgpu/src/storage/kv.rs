@@ -103,14 +103,7 @@ impl KvLayer {
         spec.part()?;
         spec.page_shift()?;
         rounded_head_dim(spec.head_dim)?;
-        let caps = gpu.caps();
-        let available = caps.max_binding_bytes.min(caps.max_buffer_bytes);
-        let needed = spec.n_bytes();
-        if needed > available {
-            let limit = "maxStorageBufferBindingSize";
-            return Err(Error::Limit { what: what.to_owned(), needed, limit, available });
-        }
-        Ok(())
+        gpu.check_binding(what, spec.n_bytes())
     }
 
     /// Records a copy of page `from` to page `to`, through `room` for [`KvSpec::page_bytes`]:

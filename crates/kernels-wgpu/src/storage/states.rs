@@ -68,14 +68,7 @@ impl StateLayer {
     /// # Errors
     /// If it cannot.
     pub fn check(gpu: &Gpu, what: &str, spec: StateSpec) -> Result<(), Error> {
-        let caps = gpu.caps();
-        let available = caps.max_binding_bytes.min(caps.max_buffer_bytes);
-        let needed = spec.n_bytes();
-        if needed > available {
-            let limit = "maxStorageBufferBindingSize";
-            return Err(Error::Limit { what: what.to_owned(), needed, limit, available });
-        }
-        Ok(())
+        gpu.check_binding(what, spec.n_bytes())
     }
 
     /// Bytes of a state.

@@ -440,6 +440,17 @@ pub(crate) fn hf_window(s: &HfSettings) -> Result<Result<usize, &'static str>, E
     Ok(window.ok_or("`sliding_window` is null or zero"))
 }
 
+/// The window of config.json where `use_sliding_window` is true, or why there is none.
+///
+/// # Errors
+/// As [`hf_window`]; if the switch is neither true nor false.
+pub(crate) fn hf_switched_window(s: &HfSettings) -> Result<Result<usize, &'static str>, Error> {
+    match s.bool_or("use_sliding_window", false)? {
+        true => hf_window(s),
+        false => Ok(Err("`use_sliding_window` is false")),
+    }
+}
+
 /// The biases that a setting of config.json turns on, off when it is missing.
 ///
 /// # Errors

@@ -5,7 +5,7 @@
 use super::llama::{Shape, decoder};
 use super::{Architecture, Build};
 use crate::Error;
-use crate::architectures::config::{Config, HfKeys, hf_window, window_or_none};
+use crate::architectures::config::{Config, HfKeys, hf_switched_window, window_or_none};
 use crate::architectures::loader::Bias;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, ValueId};
@@ -30,10 +30,7 @@ pub(super) fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         ("max_window_layers", json!(28)),
         ("sliding_window", json!(4096)),
     ]);
-    let window = match s.bool_or("use_sliding_window", false)? {
-        true => hf_window(s)?,
-        false => Err("`use_sliding_window` is false"),
-    };
+    let window = hf_switched_window(s)?;
     let first = s.usize("max_window_layers")?;
     Config::from_hf(s, &HfKeys::COMMON)?.with_hf_layer_types(s, window, |l| l >= first)
 }

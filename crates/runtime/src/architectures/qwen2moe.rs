@@ -6,7 +6,7 @@ use super::experts::{hf_counts, with_gguf_experts, with_hf_sparse_layers};
 use super::llama::{Shape, decoder};
 use super::{Architecture, Build, qwen2};
 use crate::Error;
-use crate::architectures::config::{Config, Experts, HfKeys, hf_window};
+use crate::architectures::config::{Config, Experts, HfKeys, hf_switched_window};
 use crate::architectures::loader::Bias;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::ValueId;
@@ -34,10 +34,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         ("num_experts", json!(60)),
         ("num_experts_per_tok", json!(4)),
     ]);
-    let window = match s.bool_or("use_sliding_window", false)? {
-        true => hf_window(s)?,
-        false => Err("`use_sliding_window` is false"),
-    };
+    let window = hf_switched_window(s)?;
     let end = s.usize("max_window_layers")?;
     let slides = |l: usize| (l + 1) % 2 == 1 && l < end;
     let attn_bias = match s.bool_or("qkv_bias", true)? {

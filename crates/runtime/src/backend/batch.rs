@@ -1,6 +1,9 @@
 //! What one step of the engine runs on: rows of tokens from any number of
 //! sequences, prompts and generated tokens together.
 
+/// Stands for the token of a row that is embedded. It is in no vocabulary.
+pub(crate) const EMBEDDED: u32 = u32::MAX;
+
 /// What a row is to its own request. It decides the row's arithmetic, so that
 /// a request's answer never depends on what else is in the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,14 +26,14 @@ pub struct Batch {
     pub positions: Vec<u32>, // [n_rows]
     /// The first rows, of this number, are generated tokens.
     pub n_generated: usize,
-    /// The rows whose output is wanted, in rising order.
+    /// The rows whose output is wanted, ascending.
     pub outputs: Vec<u32>,
     /// The sequences, in the order of their rows.
     pub seqs: Vec<BatchSeq>,
     /// Where the keys and values are, for each key-value group.
     pub groups: Vec<BatchGroup>,
     /// Of each row, one past the last position that it sees where a layer attends as far as rows
-    /// reach; rising within a sequence. Rows of prompts may see to the end of their chunk, which
+    /// reach; ascending within a sequence. Rows of prompts may see to the end of their chunk, which
     /// therefore holds the whole of a segment whose rows see each other; generated rows see up to
     /// themselves. Empty when all rows do.
     pub reaches: Vec<u32>, // [n_rows]
@@ -94,7 +97,7 @@ impl Batch {
 
     /// The rows that are embedded, each with its index and its embedding of `dim` elements.
     pub fn embedded_rows(&self, dim: usize) -> impl Iterator<Item = (usize, &[f32])> {
-        let rows = (0..self.n_rows()).filter(|&row| self.tokens[row] == u32::MAX);
+        let rows = (0..self.n_rows()).filter(|&row| self.tokens[row] == EMBEDDED);
         let count = if self.embedded.is_empty() { 0 } else { usize::MAX };
         rows.take(count).zip(self.embedded.chunks_exact(dim))
     }

@@ -15,6 +15,7 @@ pub(crate) mod stages;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 
+pub(crate) use batch::EMBEDDED;
 pub use batch::{Batch, BatchGroup, BatchSeq, Role, SeqTable};
 pub use fingerprint::Fingerprint;
 pub use memory::MemoryUse;

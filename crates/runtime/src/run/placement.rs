@@ -121,17 +121,19 @@ pub(crate) fn place<'a>(
     let used = devices.iter().zip(ranges).filter(|(_, layers)| !layers.is_empty() || n_layers == 0);
     let mut used = used.peekable();
     let mut parts = Vec::new();
-    let (mut graph, mut weights) = (graph, weights);
+    let mut rest = (graph, weights);
     while let Some((DeviceLayers { backend, .. }, layers)) = used.next() {
-        let mut part = (graph, weights);
-        (graph, weights) = Default::default();
-        if used.peek().is_some() {
-            let (before, after) = split(&part.0, layers.end)?;
-            (graph, weights) = (after.graph.clone(), after.weights_of(&part.1));
-            part = (before.graph.clone(), before.weights_of(&part.1));
-        }
-        let graph = fuse(select_early(part.0), backend.fusions());
-        parts.push((*backend, PlacedPart { backend: backend.name(), layers, graph }, part.1));
+        let (graph, weights) = if used.peek().is_some() {
+            let (before, after) = split(&rest.0, layers.end)?;
+            let weights = before.weights_of(&rest.1);
+            let weights_after = after.weights_of(&rest.1);
+            rest = (after.graph, weights_after);
+            (before.graph, weights)
+        } else {
+            std::mem::take(&mut rest)
+        };
+        let graph = fuse(select_early(graph), backend.fusions());
+        parts.push((*backend, PlacedPart { backend: backend.name(), layers, graph }, weights));
     }
     Ok(parts)
 }

@@ -1,13 +1,11 @@
 //! What a model is given: rows that are tokens, or embeddings in place of tokens.
 
 use crate::Error;
+use crate::backend::EMBEDDED;
 use realizar_kvcache::Symbol;
 use sha2::{Digest, Sha256};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Stands for the token of a row that is embedded. It is in no vocabulary.
-pub(crate) const EMBEDDED: u32 = u32::MAX;
 
 /// Rows that take the place of the embeddings of tokens, as a vision tower or a prompt that was tuned
 /// makes them. What the model does to the embedding of a token at once, such as Gemma's scale, is
