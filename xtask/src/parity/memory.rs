@@ -94,21 +94,39 @@ fn measure(engine: &Engine, alias: &str) -> Result<Measured> {
     let [status, smaps] = ["status", "smaps"].map(|name| format!("/proc/{}/{name}", child.id()));
     let program = Path::new(command.get_program()).canonicalize()?;
     let program = program.to_str().context("the program's path")?;
-    let mut peak = 0;
+    let mut peak = Peak::default();
     while child.try_wait()?.is_none() {
         let read = |path| fs::read_to_string(path).unwrap_or_default(); // gone when it has ended
-        let (status, smaps) = (read(&status), read(&smaps));
-        if let Some(all) = high_water_mark(&status).filter(|_| !smaps.is_empty()) {
-            peak = peak.max(all.saturating_sub(resident(&smaps, program)));
-        }
+        peak.see(program, [&read(&status), &read(&smaps), &read(&status)]);
         thread::sleep(INTERVAL);
     }
+    let peak = peak.bytes;
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "{} ended with {}", shell::show(&command), output.status);
     ensure!(peak > 0, "{status} told no peak");
     let json: Value = serde_json::from_slice(&output.stdout).context("output of the run")?;
     let load_ms = json["timings"]["load_ms"].as_f64().context("no `load_ms`")?;
     Ok(Measured { file, kv, logits, peak, load_ms })
+}
+
+/// The most that a process held besides its program's own file.
+#[derive(Default)]
+struct Peak {
+    bytes: u64,
+    /// The most of the program's file that was resident, which the system may reclaim at any time.
+    program: u64,
+}
+
+impl Peak {
+    /// Takes the process's `status`, `smaps` and once more `status`, read in this order: a process
+    /// that ends meanwhile leaves a list of mappings that is cut off, and has no memory after it.
+    fn see(&mut self, program: &str, [before, smaps, after]: [&str; 3]) {
+        let (Some(all), Some(_)) = (high_water_mark(before), high_water_mark(after)) else {
+            return;
+        };
+        self.program = self.program.max(resident(smaps, program));
+        self.bytes = self.bytes.max(all.saturating_sub(self.program));
+    }
 }
 
 /// Bytes of the line `VmHWM: 1234 kB`.
@@ -150,6 +168,19 @@ mod tests {
                      5f2-5f3 rw-p 00001000 fe:00 12  /bin/x\nRss:   8 kB\n\
                      5f3-5f4 rw-p 00001000 fe:00 13  /bin/y\nRss:   32 kB\n";
         assert_eq!(resident(smaps, "/bin/x"), 12 * 1024);
+    }
+
+    #[test]
+    fn a_process_that_ends_meanwhile_is_not_counted() {
+        let alive = "VmHWM:\t 100 kB\n";
+        let smaps = "5f0-5f1 r-xp 00000000 fe:00 12  /bin/x\nRss: 40 kB\n";
+        let mut peak = Peak::default();
+        peak.see("/bin/x", [alive, smaps, alive]);
+        assert_eq!(peak.bytes, 60 * 1024);
+        peak.see("/bin/x", [alive, "", ""]); // the mappings were gone before they were read
+        assert_eq!(peak.bytes, 60 * 1024);
+        peak.see("/bin/x", ["VmHWM:\t 101 kB\n", "", alive]); // the program's pages were reclaimed
+        assert_eq!(peak.bytes, 61 * 1024);
     }
 
     #[test]
