@@ -108,11 +108,12 @@ pub fn gated(
     });
 }
 
-/// Quantizes `activation(x)`, with the same bytes as [`activate`] followed by
+/// Quantizes `activation(x)` for the rows that have one plane in `out`, which is
+/// [arranged](QuantizedRows::arrange), with the same bytes as [`activate`] followed by
 /// [`QuantizedRows::quantize`].
 ///
 /// # Panics
-/// If the rows are not whole blocks of 32, or `x` is larger than the capacity of `out`.
+/// If `out` is arranged for another shape.
 pub fn activate_quantize(
     team: &Team,
     tier: Tier,
@@ -120,17 +121,18 @@ pub fn activate_quantize(
     x: Rows<'_>, // [n_rows, hidden_dim]
     out: &mut QuantizedRows,
 ) {
-    out.fill(team, x.n_rows(), x.n_cols(), |i, mut out| {
+    out.assert_arranged(x);
+    out.fill(team, |i, mut out| {
         quantize_row(tier, activation, x.row(i), None, &mut out);
     });
 }
 
-/// Quantizes `activation(gate) * up`, with the same bytes as [`gated`] followed by
+/// Quantizes `activation(gate) * up` for the rows that have one plane in `out`, which is
+/// [arranged](QuantizedRows::arrange), with the same bytes as [`gated`] followed by
 /// [`QuantizedRows::quantize`].
 ///
 /// # Panics
-/// If the shapes differ, or the rows are not whole blocks of 32, or larger than the
-/// capacity of `out`.
+/// If the shapes differ, or `out` is arranged for another.
 pub fn gated_quantize(
     team: &Team,
     tier: Tier,
@@ -141,7 +143,8 @@ pub fn gated_quantize(
 ) {
     let shape = (gate.n_rows(), gate.n_cols());
     assert_eq!((up.n_rows(), up.n_cols()), shape, "shape of the gated operand");
-    out.fill(team, gate.n_rows(), gate.n_cols(), |i, mut out| {
+    out.assert_arranged(gate);
+    out.fill(team, |i, mut out| {
         quantize_row(tier, activation, gate.row(i), Some(up.row(i)), &mut out);
     });
 }
@@ -374,6 +377,7 @@ mod tests {
                 let mut y = vec![0.0; n_rows * n];
                 gated(&team, tier, activation, gate, up, RowsMut::new(&mut y, n_rows, n));
                 apart.quantize(&team, tier, Rows::new(&y, n_rows, n));
+                fused.arrange(n_rows, n, &[]);
                 gated_quantize(&team, tier, activation, gate, up, &mut fused);
                 fused.assert_same_bytes(&apart);
 

@@ -205,7 +205,8 @@ impl ExpertRows {
         out: &mut QuantizedRows, // [n_pairs, n_in]
     ) {
         let source = self.source(input, n_in);
-        out.fill(team, self.n_pairs(), n_in, |i, mut out| {
+        out.arrange(self.n_pairs(), n_in, &[]);
+        out.fill(team, |i, mut out| {
             let (row, first) = source(i);
             match input {
                 ExpertInput::Plain(x) => out.quantize(tier, 0, &x.row(row)[first..first + n_in]),

@@ -105,12 +105,13 @@ pub fn norm_in_place(
     team.for_each_row_mut(x, grain, |_i, x, _thread| norm_row_in_place(tier, norm, x));
 }
 
-/// Normalizes each row of `x` and quantizes it, with the same bytes as [`norm`]
-/// followed by [`QuantizedRows::quantize`].
+/// Normalizes the rows of `x` that have one plane in `out`, which is
+/// [arranged](QuantizedRows::arrange), and quantizes them, with the same bytes as [`norm`] followed by
+/// [`QuantizedRows::quantize`].
 ///
 /// # Panics
-/// If the columns are not whole groups, or the groups not whole blocks of 32, or `x`
-/// is larger than the capacity of `out`.
+/// If the columns are not whole groups, or the groups not whole blocks of 32, or `out` is arranged for
+/// another shape.
 pub fn norm_quantize(
     team: &Team,
     tier: Tier,
@@ -121,7 +122,8 @@ pub fn norm_quantize(
     norm.assert_fits(x.n_cols());
     let group = norm.group();
     assert!(group.is_multiple_of(BLOCK_LEN), "groups of {group} are not blocks of 32");
-    out.fill(team, x.n_rows(), x.n_cols(), |i, mut out| {
+    out.assert_arranged(x);
+    out.fill(team, |i, mut out| {
         for (g, x) in x.row(i).chunks_exact(group).enumerate() {
             norm.affine(tier, x).quantize(tier, x, &mut out, g * group / BLOCK_LEN);
         }
@@ -452,6 +454,7 @@ mod tests {
                     let mut apart = QuantizedRows::with_capacity(n_rows, n_cols);
                     apart.quantize(&team, tier, Rows::new(&y, n_rows, n_cols));
                     let mut fused = QuantizedRows::with_capacity(n_rows, n_cols);
+                    fused.arrange(n_rows, n_cols, &[]);
                     norm_quantize(&team, tier, &kind, x, &mut fused);
                     fused.assert_same_bytes(&apart);
                 }

@@ -94,6 +94,8 @@ pub struct QuantizedRows {
     n_cols: usize,
     /// The first `2 * n_pairs` rows are planes of half as many.
     n_pairs: usize,
+    /// Which rows of activations these are: those of two planes, then those of one.
+    tokens: Vec<u32>, // [n_tokens], room for max_rows
     max_rows: usize,
     max_cols: usize,
     data: Vec<f32>, // [start + max_rows * stride of max_cols]
@@ -118,6 +120,7 @@ impl QuantizedRows {
             n_rows: 0,
             n_cols: 0,
             n_pairs: 0,
+            tokens: Vec::with_capacity(max_rows),
             max_rows,
             max_cols: n_blocks * BLOCK_LEN,
             data,
@@ -144,6 +147,11 @@ impl QuantizedRows {
     /// Rows of activations: pairs count once.
     pub const fn n_tokens(&self) -> usize {
         self.n_rows - self.n_pairs
+    }
+
+    /// Which rows of activations these are, pairs first, each kind ascending. `[n_tokens]`
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
     }
 
     /// Values of a row.
@@ -209,59 +217,113 @@ impl QuantizedRows {
     /// # Panics
     /// If `x` is larger than the capacity, or its rows are not whole blocks of 32.
     pub fn quantize(&mut self, team: &Team, tier: Tier, x: Rows<'_>) {
-        self.fill(team, x.n_rows(), x.n_cols(), |i, mut row| row.quantize(tier, 0, x.row(i)));
+        self.quantize_in_planes(team, tier, x, &[]);
     }
 
-    /// Replaces the rows by those of `x`, of which the first `n_single` get one plane, as by
-    /// [`Self::quantize`], and the others two: `x[i] ≈ scale1 * quant1 + scale2 * quant2`. Their bytes
-    /// are the same on every tier too.
+    /// Replaces the rows by those of `x`, of which those in `pairs` get two planes,
+    /// `x[i] ≈ scale1 * quant1 + scale2 * quant2`, and the others one, as by [`Self::quantize`]. Their
+    /// bytes are the same on every tier too.
     ///
     /// # Panics
-    /// As [`Self::quantize`], with two rows for each pair, or if `x` has fewer than `n_single` rows.
-    pub fn quantize_in_planes(&mut self, team: &Team, tier: Tier, x: Rows<'_>, n_single: usize) {
-        let n_pairs = x.n_rows().checked_sub(n_single).expect("single rows are rows");
-        let n_cols = x.n_cols();
-        self.resize(2 * n_pairs + n_single, n_cols);
-        self.n_pairs = n_pairs;
+    /// As [`Self::quantize`], with two rows for each pair, or if `pairs` are not ascending ranges of the
+    /// rows of `x`.
+    pub fn quantize_in_planes(
+        &mut self,
+        team: &Team,
+        tier: Tier,
+        x: Rows<'_>,
+        pairs: &[Range<usize>],
+    ) {
+        self.arrange(x.n_rows(), x.n_cols(), pairs);
+        self.fill(team, |token, mut row| row.quantize(tier, 0, x.row(token)));
+        self.fill_pairs(team, tier, |_i, token| x.row(token));
+    }
+
+    /// Makes room for `n_tokens` rows of activations, of which those in `pairs` have two planes. What the
+    /// rows hold is what they held before: functions that quantize what they compute, such as
+    /// [`norm_quantize`](crate::norm_quantize), fill the rows of one plane, and
+    /// [`Self::quantize_pairs`] fills the others.
+    ///
+    /// # Panics
+    /// If that is more than the capacity, the rows are not whole blocks of 32, or `pairs` are not ascending
+    /// ranges of them.
+    pub fn arrange(&mut self, n_tokens: usize, n_cols: usize, pairs: &[Range<usize>]) {
+        let n_pairs: usize = pairs.iter().map(Range::len).sum();
+        let n_rows = n_tokens + n_pairs;
+        assert!(n_cols.is_multiple_of(BLOCK_LEN), "{n_cols} columns are not blocks of 32");
+        assert!(n_rows <= self.max_rows, "{n_rows} rows, room for {}", self.max_rows);
+        assert!(n_cols <= self.max_cols, "{n_cols} columns, room for {}", self.max_cols);
+        (self.n_rows, self.n_cols, self.n_pairs) = (n_rows, n_cols, n_pairs);
+        let mut next = 0;
+        let single = pairs.iter().cloned().chain([n_tokens..n_tokens]).flat_map(|pairs| {
+            assert!(next <= pairs.start && pairs.end <= n_tokens, "rows {pairs:?} of {n_tokens}");
+            std::mem::replace(&mut next, pairs.end)..pairs.start
+        });
+        self.tokens.clear();
+        let tokens = pairs.iter().cloned().flatten().chain(single);
+        self.tokens.extend(tokens.map(|token| token as u32));
+    }
+
+    /// Fills the rows of two planes with those of `x`, in their order.
+    ///
+    /// # Panics
+    /// If the shapes differ.
+    pub fn quantize_pairs(
+        &mut self,
+        team: &Team,
+        tier: Tier,
+        x: Rows<'_>, // [n_pairs, n_cols]
+    ) {
+        assert_eq!((x.n_rows(), x.n_cols()), (self.n_pairs, self.n_cols), "shape of the pairs");
+        self.fill_pairs(team, tier, |i, _token| x.row(i));
+    }
+
+    /// # Panics
+    /// If the rows are not as many, and as long, as those of `x`.
+    pub(crate) fn assert_arranged(&self, x: Rows<'_>) {
+        assert_eq!(
+            (self.n_tokens(), self.n_cols),
+            (x.n_rows(), x.n_cols()),
+            "rows that are arranged"
+        );
+    }
+
+    /// Fills the rows of one plane, each by `f`, which is told which row of activations it is.
+    pub(crate) fn fill<F>(&mut self, team: &Team, f: F)
+    where
+        F: Fn(usize, QuantizedRowMut<'_>) + Sync,
+    {
+        let n_blocks = self.n_cols / BLOCK_LEN;
+        let stride = row_stride(n_blocks);
+        let (n_pairs, tokens) = (self.n_pairs, &self.tokens);
+        let n_single = self.n_rows - 2 * n_pairs;
+        let data = &mut self.data[self.start + 2 * n_pairs * stride..][..n_single * stride];
+        let rows = RowsMut::new(data, n_single, stride);
+        team.for_each_row_mut(rows, row_grain(self.n_cols), |i, row, _thread| {
+            f(tokens[n_pairs + i] as usize, QuantizedRowMut::new(row, n_blocks));
+        });
+    }
+
+    /// Fills the rows of two planes with what `x` gives, which is told the pair and which row of
+    /// activations it is.
+    fn fill_pairs<'x>(
+        &mut self,
+        team: &Team,
+        tier: Tier,
+        x: impl Fn(usize, usize) -> &'x [f32] + Sync,
+    ) {
+        let (n_pairs, n_cols, tokens) = (self.n_pairs, self.n_cols, &self.tokens);
         let n_blocks = n_cols / BLOCK_LEN;
         let stride = row_stride(n_blocks);
-        let (pairs, single) =
-            self.data[self.start..][..self.n_rows * stride].split_at_mut(2 * n_pairs * stride);
-        let single = RowsMut::new(single, n_single, stride);
-        team.for_each_row_mut(single, row_grain(n_cols), |i, row, _thread| {
-            QuantizedRowMut::new(row, n_blocks).quantize(tier, 0, x.row(i));
-        });
-        let pairs = RowsMut::new(pairs, n_pairs, 2 * stride);
+        let data = &mut self.data[self.start..][..2 * n_pairs * stride];
+        let pairs = RowsMut::new(data, n_pairs, 2 * stride);
         team.for_each_row_mut(pairs, row_grain(2 * n_cols), |i, pair, _thread| {
             let (first, second) = pair.split_at_mut(stride);
-            let (mut first, x) = (QuantizedRowMut::new(first, n_blocks), x.row(n_single + i));
+            let (mut first, x) = (QuantizedRowMut::new(first, n_blocks), x(i, tokens[i] as usize));
             first.quantize(tier, 0, x);
             QuantizedRowMut::new(second, n_blocks)
                 .produce(tier, 0, n_cols, |cols, out| first.rest(x, cols, out));
         });
-    }
-
-    /// Replaces the rows by `n_rows` rows of `n_cols` values, each written by `f`.
-    pub(crate) fn fill<F>(&mut self, team: &Team, n_rows: usize, n_cols: usize, f: F)
-    where
-        F: Fn(usize, QuantizedRowMut<'_>) + Sync,
-    {
-        self.resize(n_rows, n_cols);
-        let n_blocks = n_cols / BLOCK_LEN;
-        let stride = row_stride(n_blocks);
-        let data = &mut self.data[self.start..][..n_rows * stride];
-        let rows = RowsMut::new(data, n_rows, stride);
-        team.for_each_row_mut(rows, row_grain(n_cols), |i, row, _thread| {
-            f(i, QuantizedRowMut::new(row, n_blocks));
-        });
-    }
-
-    /// Makes room for other rows, without pairs.
-    fn resize(&mut self, n_rows: usize, n_cols: usize) {
-        assert!(n_cols.is_multiple_of(BLOCK_LEN), "{n_cols} columns are not blocks of 32");
-        assert!(n_rows <= self.max_rows, "{n_rows} rows, room for {}", self.max_rows);
-        assert!(n_cols <= self.max_cols, "{n_cols} columns, room for {}", self.max_cols);
-        (self.n_rows, self.n_cols, self.n_pairs) = (n_rows, n_cols, 0);
     }
 }
 
@@ -608,11 +670,11 @@ mod tests {
         let mut x = crate::testing::random(&mut seed, 5 * n_cols);
         x[2 * n_cols..][..32].fill(0.0);
         x[3 * n_cols..][..32].fill(1e-38);
-        for n_single in [0, 1, 3, 5] {
-            let n_pairs = 5 - n_single;
+        for pairs in [&[0..5][..], &[1..5], &[0..1, 3..4], &[2..2, 2..4], &[]] {
+            let n_pairs = pairs.iter().map(Range::len).sum();
             let quantize = |tier| {
                 let mut q = QuantizedRows::with_capacity(5 + n_pairs, n_cols);
-                q.quantize_in_planes(&team, tier, Rows::new(&x, 5, n_cols), n_single);
+                q.quantize_in_planes(&team, tier, Rows::new(&x, 5, n_cols), pairs);
                 q
             };
             let planes = quantize(Tier::Scalar);
@@ -623,12 +685,15 @@ mod tests {
             for tier in Tier::available() {
                 quantize(tier).assert_same_bytes(&planes);
             }
-            for (i, x) in x.chunks(n_cols).enumerate() {
+            for (i, &token) in planes.tokens().iter().enumerate() {
+                let x = &x[token as usize * n_cols..][..n_cols];
                 let one = self::quantize(Tier::Scalar, x);
-                let row = if i < n_single { 2 * n_pairs + i } else { 2 * (i - n_single) };
+                let is_pair = pairs.iter().any(|pairs| pairs.contains(&(token as usize)));
+                assert_eq!(is_pair, i < n_pairs);
+                let row = if is_pair { 2 * i } else { n_pairs + i };
                 assert_eq!(planes.quants(row), one.quants(0));
                 assert_eq!(planes.scales(row), one.scales(0));
-                if i < n_single {
+                if !is_pair {
                     continue;
                 }
                 let value = |row: usize, c: usize| {
@@ -647,7 +712,7 @@ mod tests {
         x[40] = f32::INFINITY;
         for tier in Tier::available() {
             let mut q = QuantizedRows::with_capacity(2, n_cols);
-            q.quantize_in_planes(&team, tier, Rows::new(&x[..n_cols], 1, n_cols), 0);
+            q.quantize_in_planes(&team, tier, Rows::new(&x[..n_cols], 1, n_cols), &[0..1]);
             for row in 0..2 {
                 assert!(q.scales(row)[0].is_nan() && !q.scales(row)[2].is_finite(), "{tier}");
             }

@@ -49,8 +49,7 @@ impl PackedScratch {
 
 /// `out[r] = x[r] · parts + epilogue`, with the rows of several matrices side by side
 /// in the columns of `out`. The bits of an element depend on its two rows alone, and
-/// are the same on every tier. Rows of two planes are the last of `out`; the products of both
-/// planes are added up before the epilogue.
+/// are the same on every tier. The products of both planes of a row are added up before the epilogue.
 ///
 /// # Panics
 /// If the shapes do not fit each other, or `scratch` was made for a smaller team or
@@ -195,17 +194,17 @@ impl Segment<'_> {
         col: usize,
     ) {
         let (n_pairs, n_rows) = (self.x.n_pairs(), rows.len());
-        let n_single = self.x.n_tokens() - n_pairs;
+        let token = |i: usize| self.x.tokens()[i] as usize;
         let mut row = rows.start;
         while row < rows.end {
             let i = row - rows.start;
             if row < 2 * n_pairs {
                 let sums = |g: usize| add_planes(&sums[g * n_rows + i], &sums[g * n_rows + i + 1]);
-                self.store_row(n_single + row / 2, sums, out, col);
+                self.store_row(token(row / 2), sums, out, col);
                 row += 2;
             } else {
                 let sums = |g: usize| sums[g * n_rows + i];
-                self.store_row(row - 2 * n_pairs, sums, out, col);
+                self.store_row(token(row - n_pairs), sums, out, col);
                 row += 1;
             }
         }

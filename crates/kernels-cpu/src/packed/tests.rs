@@ -182,13 +182,15 @@ fn a_row_of_two_planes_is_the_sum_of_its_planes() {
         let case = Case::new(ty, 101, 1536, 61);
         let bias: Vec<f32> = (0..101).map(|i| i as f32).collect();
         let epilogue = Epilogue { bias: Some(&bias), residual: None };
-        for (n_tokens, n_single) in [(1, 0), (2, 1), (3, 0), (13, 5), (61, 29)] {
+        for (n_tokens, pairs) in
+            [(1, &[0..1][..]), (2, &[1..2]), (3, &[0..3]), (13, &[2..5, 7..12]), (61, &[0..32])]
+        {
             let x = Rows::new(&case.x, 61, 1536).slice_rows(0..n_tokens);
             let run = |tier: Tier, n_threads: usize| {
                 let team = Team::new(n_threads);
-                let n_rows = 2 * n_tokens - n_single;
+                let n_rows = 2 * n_tokens;
                 let mut q = QuantizedRows::with_capacity(n_rows, 1536);
-                q.quantize_in_planes(&team, tier, x, n_single);
+                q.quantize_in_planes(&team, tier, x, pairs);
                 let mut out = vec![f32::NAN; n_tokens * 101];
                 let view = RowsMut::new(&mut out, n_tokens, 101);
                 let scratch = PackedScratch::new(&team, n_rows);
@@ -205,12 +207,14 @@ fn a_row_of_two_planes_is_the_sum_of_its_planes() {
                 }
                 sums
             };
-            for (r, found) in out.chunks(101).enumerate() {
-                let expected: Vec<f32> = if r < n_single {
-                    let single = product(2 * (n_tokens - n_single) + r);
+            for (i, &r) in q.tokens().iter().enumerate() {
+                let (r, n_pairs) = (r as usize, q.n_pairs());
+                let found = &out[r * 101..][..101];
+                let expected: Vec<f32> = if i >= n_pairs {
+                    let single = product(n_pairs + i);
                     single.iter().zip(&bias).map(|(sum, bias)| sum + bias).collect()
                 } else {
-                    let planes = [0, 1].map(|plane| product(2 * (r - n_single) + plane));
+                    let planes = [0, 1].map(|plane| product(2 * i + plane));
                     let sums = planes[0].iter().zip(&planes[1]).map(|(a, b)| a + b);
                     sums.zip(&bias).map(|(sum, bias)| sum + bias).collect()
                 };
@@ -235,7 +239,7 @@ fn a_second_plane_brings_products_close_to_f64() {
         widen(ty, Tier::Scalar, &case.blocks, &mut weights);
         let team = Team::new(1);
         let mut q = QuantizedRows::with_capacity(2, n_cols);
-        q.quantize_in_planes(&team, Tier::detect(), Rows::new(&case.x, 1, n_cols), 0);
+        q.quantize_in_planes(&team, Tier::detect(), Rows::new(&case.x, 1, n_cols), &[0..1]);
         let mut out = vec![f32::NAN; n_rows];
         let view = RowsMut::new(&mut out, 1, n_rows);
         let scratch = PackedScratch::new(&team, 2);

@@ -1,11 +1,12 @@
 //! A plan on the CPU: one arm per operation, each calling its kernel.
 
 use super::experts::{self, ExpertMemory, ExpertStep};
-use super::linear::{self, LinearScratch, LinearStep, RoleRows};
+use super::linear::{self, LinearScratch, LinearStep};
 use super::memory::Arena;
 use super::names;
 use super::packed::PackedWeights;
 use super::recurrent::States;
+use super::roles::FineRows;
 use crate::Error;
 use crate::backend::metrics::{DispatchMetrics, OpClass};
 use crate::backend::{Arithmetic, Batch, Executable, ExecutableOptions};
@@ -53,6 +54,7 @@ pub(super) struct CpuExecutable {
     kv: Vec<KvGroup>,
     slots: Vec<KvSlot>,
     states: States,
+    fine: FineRows,
     metrics: Arc<DispatchMetrics>,
 }
 
@@ -125,6 +127,7 @@ impl CpuExecutable {
                 .ok_or_else(|| out_of_memory("chunk", "a buffer of rows", n_experts))?,
             attention: AttnScratch::new(team.n_threads(), limits).for_tier(tier),
             slots: Vec::with_capacity(plan.limits.tokens),
+            fine: FineRows::new(plan.limits.tokens),
             states: States::new(&plan, options, &team)?,
             kv: kv?,
             team,
@@ -138,7 +141,7 @@ impl CpuExecutable {
     fn step(&mut self, idx: usize, batch: &Batch) {
         let step = &self.plan.steps[idx];
         let (team, tier) = (&self.team, self.tier);
-        let rows = role_rows(step.output.rows, batch);
+        let rows = self.fine.of(step.output.rows, batch);
         let n_rows = rows.n_rows;
         match &step.op {
             Op::Input => unreachable!("a plan has no step for its input"),
@@ -317,6 +320,7 @@ impl Executable for CpuExecutable {
             None => assert!(input.is_empty(), "rows for a plan that takes none"),
         }
         self.states.begin(batch);
+        self.fine.begin(batch, self.arithmetic, self.tier);
         // The clock is read between operations, once for the end of one and the start
         // of the next.
         let started = Instant::now();
@@ -334,7 +338,7 @@ impl Executable for CpuExecutable {
         }
         let output = &self.plan.output;
         self.metrics.record(OpClass::Step, last - started);
-        Ok(self.arena.dense(output, role_rows(output.rows, batch).n_rows))
+        Ok(self.arena.dense(output, self.fine.of(output.rows, batch).n_rows))
     }
 
     fn copy_pages(&mut self, copies: &[PageCopy]) -> Result<(), Error> {
@@ -389,15 +393,6 @@ impl Executable for CpuExecutable {
 
     fn metrics(&self) -> Vec<Arc<DispatchMetrics>> {
         vec![self.metrics.clone()]
-    }
-}
-
-fn role_rows(domain: RowDomain, batch: &Batch) -> RoleRows {
-    match domain {
-        RowDomain::Tokens => RoleRows { n_rows: batch.n_rows(), n_generated: batch.n_generated },
-        RowDomain::Outputs => {
-            RoleRows { n_rows: batch.outputs.len(), n_generated: batch.n_generated_outputs() }
-        }
     }
 }
 
@@ -485,9 +480,11 @@ mod tests {
     }
 
     #[test]
-    fn output_rows_of_prompts_are_multiplied_in_two_planes() {
+    fn output_rows_and_first_rows_of_prompts_are_multiplied_in_two_planes() {
         const COLS: usize = 64;
         const OUT: usize = 24;
+        /// The position of each row.
+        const POSITIONS: [u32; 4] = [2, 3, 4, 5];
         // Q8_0 with scales of 1, so that weights are small integers.
         let quant = |r: usize, c: usize| ((r * 31 + c * 17) % 255) as i64 - 127;
         let mut bytes = Vec::new();
@@ -517,7 +514,8 @@ mod tests {
             let plan = plan(&b.finish(output), limits);
             let mut executable = load_plan(plan, weights, Arithmetic::Auto);
             // A generated row, then three of a prompt.
-            let whole = Batch { n_generated: 1, ..batch(4, &[0, 1, 3]) };
+            let positions = POSITIONS.to_vec();
+            let whole = Batch { n_generated: 1, positions, ..batch(4, &[0, 1, 3]) };
             let out = executable.run(&whole, &x).unwrap().to_vec();
             for (found, row) in out.chunks(OUT).zip([0_usize, 1, 3]) {
                 let x = &x[row * COLS..][..COLS];
@@ -531,13 +529,14 @@ mod tests {
                     worst = worst.max(error / (weight as f64 * f64::from(amax)));
                 }
                 // Half a step of a 127th, and of its 127th; sums in F32 are exact to less.
-                let fine = early && row > 0;
+                let fine = row == 1 || early && row == 3;
                 assert!(worst < if fine { 1.0 / 254.0 / 254.0 } else { 1.0 / 254.0 });
                 assert_eq!(worst > 1.0 / 254.0 / 254.0, !fine, "row {row}, {early}: {worst}");
             }
             // Alone it has the same bits.
             for (row, n_generated) in [(0, 1), (1, 0), (3, 0)] {
-                let alone = Batch { n_generated, ..batch(1, &[0]) };
+                let positions = vec![POSITIONS[row]];
+                let alone = Batch { n_generated, positions, ..batch(1, &[0]) };
                 let found = executable.run(&alone, &x[row * COLS..][..COLS]).unwrap();
                 let place = if row == 3 { 2 } else { row };
                 assert_eq!(found, &out[place * OUT..][..OUT], "row {row}");

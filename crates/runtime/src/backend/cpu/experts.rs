@@ -3,10 +3,10 @@
 //! Products have the arithmetic that linear steps have, by the role of each row. Rows are sorted by
 //! expert in memory that is sized at load.
 
-use super::linear::{RoleRows, packed_arithmetics};
 use super::memory::Arena;
 use super::names;
 use super::packed::PackedWeights;
+use super::roles::{RoleRows, packed_arithmetics};
 use crate::backend::Arithmetic;
 use crate::graph::RowDomain;
 use crate::graph::plan::{Plan, Step};
@@ -178,7 +178,7 @@ pub(super) struct ExpertStep<'a> {
     pub(super) weights: &'a Weights,
     pub(super) packed: &'a PackedWeights,
     pub(super) arithmetic: Arithmetic,
-    pub(super) rows: RoleRows,
+    pub(super) rows: RoleRows<'a>,
 }
 
 impl ExpertStep<'_> {

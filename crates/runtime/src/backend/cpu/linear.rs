@@ -4,6 +4,7 @@
 use super::memory::Arena;
 use super::names;
 use super::packed::PackedWeights;
+use super::roles::{RoleRows, Run, packed_arithmetics};
 use crate::backend::Arithmetic;
 use crate::graph::plan::{Plan, Step};
 use crate::graph::weights::{WeightData, Weights};
@@ -14,41 +15,6 @@ use realizar_kernels_cpu::{
     PanelScratch, QuantizedRows, Rows, RowsMut, Team, Tier, WeightsRef,
 };
 use std::ops::Range;
-
-/// The rows of a step, split by role.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RoleRows {
-    /// All rows.
-    pub(super) n_rows: usize,
-    /// Of these, the first so many are generated tokens.
-    pub(super) n_generated: usize,
-}
-
-impl RoleRows {
-    /// The rows in runs of one arithmetic: all together where decode rows and prefill
-    /// rows have the same, else the decode rows, then the others.
-    pub(super) fn runs<A: PartialEq>(
-        self,
-        [generated, prompt]: [A; 2],
-    ) -> impl Iterator<Item = (A, Run)> {
-        let Self { n_rows, n_generated } = self;
-        let first = if generated == prompt { n_rows } else { n_generated };
-        let runs = [(generated, 0..first), (prompt, first..n_rows)];
-        let runs = runs.into_iter().filter(|(_, rows)| !rows.is_empty());
-        runs.map(move |(arithmetic, rows)| {
-            let n_generated = n_generated.clamp(rows.start, rows.end) - rows.start;
-            (arithmetic, Run { rows, n_generated })
-        })
-    }
-}
-
-/// Neighbouring rows of a step that are multiplied in one arithmetic.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Run {
-    pub(super) rows: Range<usize>,
-    /// Of these, the first so many are generated tokens.
-    n_generated: usize,
-}
 
 /// Memory that every linear step works in, sized for the largest.
 #[derive(Debug)]
@@ -91,9 +57,9 @@ struct ScratchSizes {
 impl ScratchSizes {
     fn of(plan: &Plan, arithmetic: Arithmetic, tier: Tier) -> Self {
         let max_rows = plan.limits.tokens.max(plan.limits.outputs);
-        // Of output rows each may have two planes.
+        // Each row may have two planes.
         let quantized = linears(plan).map(|(step, ..)| match step.output.rows {
-            RowDomain::Tokens => plan.limits.tokens,
+            RowDomain::Tokens => plan.limits.tokens.saturating_mul(2),
             RowDomain::Outputs => plan.limits.outputs.saturating_mul(2),
         });
         let widest = |keep: fn(&Prologue) -> bool| {
@@ -113,22 +79,6 @@ impl ScratchSizes {
             max_in: widest(|_| true),
         }
     }
-}
-
-/// In what decode rows, and prefill rows, meet packed weights in a step on rows of `domain`.
-pub(super) fn packed_arithmetics(
-    arithmetic: Arithmetic,
-    tier: Tier,
-    domain: RowDomain,
-) -> [PackedArithmetic; 2] {
-    let of_prompts = match (arithmetic, domain) {
-        (Arithmetic::Auto, RowDomain::Tokens) => tier.prompt_arithmetic(),
-        // Output rows of prompts are few, and have two planes.
-        (Arithmetic::Auto, RowDomain::Outputs)
-        // No weights are packed, and all rows are multiplied alike.
-        | (Arithmetic::F32, _) => PackedArithmetic::Int8,
-    };
-    [PackedArithmetic::Int8, of_prompts]
 }
 
 /// Bytes that linear steps work in, beside the arena; without the buffers of single threads.
@@ -185,7 +135,7 @@ pub(super) struct LinearStep<'a> {
     pub(super) weights: &'a Weights,
     pub(super) packed: &'a PackedWeights,
     pub(super) arithmetic: Arithmetic,
-    pub(super) rows: RoleRows,
+    pub(super) rows: RoleRows<'a>,
     /// The step's biases, from [`Weights::stacked_bias`].
     pub(super) bias: Option<&'a [f32]>, // [out]
 }
@@ -216,19 +166,18 @@ impl LinearStep<'_> {
         let LinearScratch { input, products } = scratch;
         let is_packed = |part: &LinearPart| self.packed.get(part.weight).is_some();
         let quantizes = arithmetic == PackedArithmetic::Int8;
-        // Output rows of prompts get a second plane, which is made of floats.
-        let n_single = match step.output.rows {
-            RowDomain::Tokens => n_rows,
-            RowDomain::Outputs => run.n_generated,
-        };
-        // Where every part reads the rows quantized, the prologue need not write floats.
-        let quantized_alone = quantizes && n_single == n_rows && parts.iter().all(is_packed);
-        let with_floats = *prologue != Prologue::None && !quantized_alone;
-        if quantized_alone {
-            self.quantized_prologue(prologue, run, step, arena, &mut products.quantized);
+        // Rows of two planes are in a run of all rows; they have one arithmetic then.
+        let fine = if n_rows == self.rows.n_rows { self.rows.fine } else { &[] };
+        // Where every part reads the rows quantized, the prologue need not write floats, but for rows
+        // of two planes, which are made of them.
+        let fused = quantizes && *prologue != Prologue::None && parts.iter().all(is_packed);
+        let with_floats = *prologue != Prologue::None && !fused;
+        if fused {
+            let out = &mut products.quantized;
+            self.quantized_prologue(prologue, (run, fine), step, arena, (out, input));
         } else if with_floats {
             let out = RowsMut::new(&mut input[..n_rows * n_in], n_rows, n_in);
-            self.prologue(prologue, run, step, arena, out);
+            self.prologue(prologue, run.rows.clone(), step, arena, out);
         }
         let all_rows = self.rows.n_rows;
         // A place that is not used is borrowed as well: the first input's.
@@ -245,8 +194,8 @@ impl LinearStep<'_> {
         match arithmetic {
             PackedArithmetic::Bf16 => self.multiply_bf16(parts, x, residual, out, products),
             PackedArithmetic::Int8 => {
-                if !quantized_alone && parts.iter().any(is_packed) {
-                    products.quantized.quantize_in_planes(self.team, self.tier, x, n_single);
+                if !fused && parts.iter().any(is_packed) {
+                    products.quantized.quantize_in_planes(self.team, self.tier, x, fine);
                 }
                 self.multiply(parts, run.n_generated, x, residual, out, products);
             }
@@ -304,24 +253,24 @@ impl LinearStep<'_> {
         }
     }
 
-    /// The rows after the prologue, as floats.
+    /// Some rows after the prologue, as floats.
     fn prologue(
         &self,
         prologue: &Prologue,
-        run: &Run,
+        rows: Range<usize>,
         step: &Step,
         arena: &Arena,
         out: RowsMut<'_>,
     ) {
         let (team, tier) = (self.team, self.tier);
-        let x = self.input(run, step, arena, 0);
+        let x = self.input(rows.clone(), step, arena, 0);
         match prologue {
             Prologue::None => {}
             Prologue::Norm(norm) => {
                 kernels::norm(team, tier, &names::norm(norm, self.weights), x, out);
             }
             Prologue::Gated(act) => {
-                let up = self.input(run, step, arena, 1);
+                let up = self.input(rows, step, arena, 1);
                 kernels::gated(team, tier, names::activation(*act), x, up, out);
             }
             Prologue::Act(act) => {
@@ -330,34 +279,48 @@ impl LinearStep<'_> {
         }
     }
 
-    /// The rows of an input.
-    fn input<'a>(&self, run: &Run, step: &Step, arena: &'a Arena, idx: usize) -> Rows<'a> {
-        arena.rows(&step.inputs[idx], self.rows.n_rows).slice_rows(run.rows.clone())
+    /// Some rows of an input.
+    fn input<'a>(&self, rows: Range<usize>, step: &Step, arena: &'a Arena, idx: usize) -> Rows<'a> {
+        arena.rows(&step.inputs[idx], self.rows.n_rows).slice_rows(rows)
     }
 
-    /// The rows after the prologue, quantized; their bytes are those of the two steps apart.
+    /// The rows after the prologue, quantized, the `fine` ones in two planes; their bytes are those
+    /// of the two steps apart. Works in `floats`.
     fn quantized_prologue(
         &self,
         prologue: &Prologue,
-        run: &Run,
+        (run, fine): (&Run, &[Range<usize>]),
         step: &Step,
         arena: &Arena,
-        out: &mut QuantizedRows,
+        (out, floats): (&mut QuantizedRows, &mut [f32]),
     ) {
         let (team, tier) = (self.team, self.tier);
-        let x = self.input(run, step, arena, 0);
+        let x = self.input(run.rows.clone(), step, arena, 0);
+        let n_in = x.n_cols();
+        out.arrange(x.n_rows(), n_in, fine);
         match prologue {
-            Prologue::None => out.quantize(team, tier, x),
+            Prologue::None => unreachable!("there is a prologue"),
             Prologue::Norm(norm) => {
                 kernels::norm_quantize(team, tier, &names::norm(norm, self.weights), x, out);
             }
             Prologue::Gated(act) => {
-                let up = self.input(run, step, arena, 1);
+                let up = self.input(run.rows.clone(), step, arena, 1);
                 kernels::gated_quantize(team, tier, names::activation(*act), x, up, out);
             }
             Prologue::Act(act) => {
                 kernels::activate_quantize(team, tier, names::activation(*act), x, out);
             }
+        }
+        let mut n_fine = 0;
+        for rows in fine {
+            let place = n_fine * n_in..(n_fine + rows.len()) * n_in;
+            let part = RowsMut::new(&mut floats[place], rows.len(), n_in);
+            self.prologue(prologue, rows.clone(), step, arena, part);
+            n_fine += rows.len();
+        }
+        if n_fine > 0 {
+            let x = Rows::new(&floats[..n_fine * n_in], n_fine, n_in);
+            out.quantize_pairs(team, tier, x);
         }
     }
 
@@ -446,34 +409,4 @@ const MAX_PARTS: usize = 8;
 fn each<T>(parts: &[LinearPart], matrix: impl Fn(&LinearPart) -> T) -> [T; MAX_PARTS] {
     assert!((1..=MAX_PARTS).contains(&parts.len()), "{} parts of a linear step", parts.len());
     std::array::from_fn(|i| matrix(&parts[i.min(parts.len() - 1)]))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_are_split_by_role_where_the_arithmetic_is() {
-        let check =
-            |n_rows, n_generated, [generated, prompt]: [&'static str; 2], expected: &[_]| {
-                let runs: Vec<_> =
-                    RoleRows { n_rows, n_generated }.runs([generated, prompt]).collect();
-                let expected: Vec<_> = expected
-                    .iter()
-                    .map(|&(name, start, end, n_generated)| {
-                        (name, Run { rows: start..end, n_generated })
-                    })
-                    .collect();
-                assert_eq!(runs, expected, "{n_generated} of {n_rows} rows");
-            };
-        for (n_rows, n_generated) in [(1, 1), (1, 0), (40, 0), (40, 8), (40, 40)] {
-            check(n_rows, n_generated, ["a", "a"], &[("a", 0, n_rows, n_generated)]);
-        }
-        check(40, 8, ["a", "b"], &[("a", 0, 8, 8), ("b", 8, 40, 0)]);
-        check(8, 8, ["a", "b"], &[("a", 0, 8, 8)]);
-        check(8, 0, ["a", "b"], &[("b", 0, 8, 0)]);
-        for arithmetics in [["a", "a"], ["a", "b"]] {
-            check(0, 0, arithmetics, &[]);
-        }
-    }
 }

@@ -8,6 +8,7 @@ mod memory;
 mod names;
 mod packed;
 mod recurrent;
+mod roles;
 
 use crate::Error;
 use crate::backend::MemoryUse;
