@@ -14,6 +14,7 @@ pub(crate) mod quantize;
 mod rope;
 mod select;
 mod short_conv;
+mod shortlist;
 
 pub use attention::{
     Attention, AttentionScratch, AttentionSpec, SPLIT, Splits, TILE_ROWS, Tables, attention_decode,
@@ -34,6 +35,7 @@ pub use quantize::{QuantizedRows, quantize};
 pub use rope::{RopeAngles, RopeStyle, rope, rope_table};
 pub use select::{copy, select_rows};
 pub use short_conv::{ShortConv, short_conv};
+pub use shortlist::{Shortlist, ShortlistRow, Shortlists};
 
 use crate::dispatch::shader::Shader;
 
@@ -53,6 +55,7 @@ pub fn shaders() -> Vec<Shader> {
         rope::shaders(),
         select::shaders(),
         short_conv::shaders(),
+        shortlist::shaders(),
     ]
     .concat()
 }

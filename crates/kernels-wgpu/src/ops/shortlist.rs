@@ -1,0 +1,391 @@
+//! Shortlists of rows of logits: the best tokens, and tokens that are asked for by themselves.
+//!
+//! A list is what a token is chosen from where the rest of the row cannot matter, and a few hundred
+//! bytes where the row is a megabyte. Nothing is computed here but comparisons: the logits of a list are
+//! those of the row, bit by bit, and of equal ones the lower ids are in it.
+
+use crate::dispatch::shader::{Access, Shader};
+use crate::dispatch::{Grid, Kernel, Recorder, View};
+use crate::{Buffer, Error, Gpu};
+
+/// Logits of a block, of which the largest is found first.
+const BLOCK: u32 = 64;
+/// Invocations of a workgroup.
+const WORKGROUP: u32 = 256;
+/// Words of what is wanted of a row, beside the lists and masks behind.
+const HEADER: usize = 8;
+/// What is written for a mask that is not there, and as the length of a list of unusable logits.
+const NONE: u32 = u32::MAX;
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    n_logits: u32,
+    n_blocks: u32,
+    x: [u32; 2], // start, stride
+}
+
+fn shader(name: &'static str, text: &'static str) -> Shader {
+    Shader {
+        name: name.into(),
+        parts: vec![include_str!("../../shaders/shortlist/common.wgsl"), text],
+        bindings: &[Access::Read, Access::ReadWrite, Access::ReadWrite, Access::ReadWrite],
+        constants: Vec::new(),
+    }
+}
+
+fn gather_shader() -> Shader {
+    shader("shortlist gather", include_str!("../../shaders/shortlist/gather.wgsl"))
+}
+
+fn maxima_shader() -> Shader {
+    shader("shortlist maxima", include_str!("../../shaders/shortlist/maxima.wgsl"))
+}
+
+fn select_shader() -> Shader {
+    shader("shortlist select", include_str!("../../shaders/shortlist/select.wgsl"))
+}
+
+pub(crate) fn shaders() -> Vec<Shader> {
+    vec![gather_shader(), maxima_shader(), select_shader()]
+}
+
+/// What is wanted of a row of logits.
+#[derive(Debug, Clone, Copy)]
+pub struct ShortlistRow<'a> {
+    /// The row.
+    pub row: u32,
+    /// How many of the best tokens, from 1 to [`Shortlists::MAX_BEST`].
+    pub n_best: u32,
+    /// Tokens; what the row has behind them is of none.
+    pub n_tokens: u32,
+    /// Tokens that are given by themselves and are not among the best, each once, at most
+    /// [`Shortlists::MAX_LISTED`].
+    pub listed: &'a [u32],
+    /// One bit for each token that may be among the best, 32 to a word from the lowest on; all may
+    /// where there is none. Tokens behind its end may not.
+    pub mask: Option<&'a [u32]>, // [ceil(n_tokens / 32)]
+}
+
+/// The shortlist of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shortlist<'a> {
+    /// The bits of the logits of the listed tokens, in their order.
+    pub listed: &'a [u32],
+    /// The best tokens and the bits of their logits, in no order: as many as are wanted, or all that
+    /// may be among them and are above minus infinity. None where a logit is NaN or plus infinity.
+    pub best: Option<&'a [[u32; 2]]>,
+}
+
+/// Room for the shortlists of a step, and the kernels that fill it.
+#[derive(Debug)]
+pub struct Shortlists {
+    n_logits: u32,
+    max_rows: usize,
+    kernels: [Kernel; 3],
+    wants: Buffer,
+    lists: Buffer,
+    readback: Buffer,
+    /// What is wanted: a header for each row, and the lists and masks that these name.
+    headers: Vec<u32>,
+    data: Vec<u32>,
+    /// Of each row, where its list begins and how many listed tokens it has.
+    places: Vec<(usize, usize)>,
+    n_words: usize,
+    has_listed: bool,
+    out: Vec<u32>,
+}
+
+impl Shortlists {
+    /// The most of the best tokens of a row.
+    pub const MAX_BEST: u32 = 256;
+    /// The most tokens of a row that are given by themselves.
+    pub const MAX_LISTED: u32 = 1024;
+    /// The longest row: indices have so many bits in a selection.
+    pub const MAX_LOGITS: u32 = 1 << 24;
+
+    /// The most words of a list.
+    const LIST: usize = 1 + Self::MAX_LISTED as usize + 2 * Self::MAX_BEST as usize;
+
+    /// Words of a row's wants, in all.
+    fn want_words(n_logits: u32) -> usize {
+        HEADER + Self::MAX_LISTED as usize + n_logits.div_ceil(32) as usize
+    }
+
+    /// Bytes on the device for up to `max_rows` lists of rows of `n_logits`, beside the kernels.
+    pub fn bytes(n_logits: u32, max_rows: usize) -> u64 {
+        let n_maxima = n_logits.div_ceil(BLOCK) as usize;
+        let of_row = Self::want_words(n_logits) + n_maxima + 2 * Self::LIST;
+        4 * (max_rows as u64) * of_row as u64
+    }
+
+    /// Bytes on the host.
+    pub fn host_bytes(n_logits: u32, max_rows: usize) -> u64 {
+        4 * (max_rows * (Self::want_words(n_logits) + Self::LIST)) as u64
+    }
+
+    /// Kernels that are bound.
+    pub const N_KERNELS: usize = 3;
+
+    /// Room for lists of up to `max_rows` rows of `logits`, which lie in `values`.
+    ///
+    /// # Errors
+    /// If memory runs out or the device refuses a kernel.
+    ///
+    /// # Panics
+    /// If a row is longer than [`Self::MAX_LOGITS`].
+    pub fn new(gpu: &Gpu, values: &Buffer, logits: View, max_rows: usize) -> Result<Self, Error> {
+        let n_logits = logits.width;
+        assert!(n_logits <= Self::MAX_LOGITS, "{n_logits} logits");
+        let n_blocks = n_logits.div_ceil(BLOCK);
+        let words = |n: usize| 4 * (n * max_rows) as u64;
+        let wants = gpu.buffer("what shortlists are of", words(Self::want_words(n_logits)))?;
+        let maxima = gpu.buffer("maxima of logits", words(n_blocks as usize))?;
+        let lists = gpu.buffer("shortlists", words(Self::LIST))?;
+        let readback = gpu.readback_buffer("shortlists", words(Self::LIST))?;
+        let params = Params { n_logits, n_blocks, x: [logits.start, logits.stride] };
+        let buffers = [&wants, values, &maxima, &lists];
+        let bind = |shader: Shader, x: u32| {
+            gpu.kernel(&shader, &params, &buffers, Grid { x, rows: 1, z: 1 })
+        };
+        let kernels = [
+            bind(gather_shader(), Self::MAX_LISTED.div_ceil(WORKGROUP))?,
+            bind(maxima_shader(), n_logits.div_ceil(WORKGROUP))?,
+            bind(select_shader(), 1)?,
+        ];
+        let room = max_rows * Self::LIST;
+        Ok(Self {
+            n_logits,
+            max_rows,
+            kernels,
+            wants,
+            lists,
+            readback,
+            headers: Vec::with_capacity(max_rows * HEADER),
+            data: Vec::with_capacity(max_rows * (Self::want_words(n_logits) - HEADER)),
+            places: Vec::with_capacity(max_rows),
+            n_words: 0,
+            has_listed: false,
+            out: vec![0; room],
+        })
+    }
+
+    /// Forgets all rows.
+    pub fn clear(&mut self) {
+        self.headers.clear();
+        self.data.clear();
+        self.places.clear();
+        (self.n_words, self.has_listed) = (0, false);
+    }
+
+    /// Adds a row, of which a list is made when this is recorded.
+    ///
+    /// # Panics
+    /// If there are more rows than there is room for, or what is wanted is not as [`ShortlistRow`]
+    /// says.
+    pub fn push(&mut self, of: &ShortlistRow<'_>) {
+        let &ShortlistRow { row, n_best, n_tokens, listed, mask } = of;
+        assert!(self.places.len() < self.max_rows, "more than {} rows", self.max_rows);
+        assert!((1..=Self::MAX_BEST).contains(&n_best), "the best {n_best}");
+        assert!(listed.len() <= Self::MAX_LISTED as usize, "{} listed tokens", listed.len());
+        assert!(listed.iter().all(|&id| id < self.n_logits), "a listed token is in the vocabulary");
+        let mut n_tokens = n_tokens.min(self.n_logits);
+        let first = self.max_rows * HEADER;
+        let listed_at = first + self.data.len();
+        self.data.extend_from_slice(listed);
+        let mut mask_at = NONE;
+        if let Some(mask) = mask {
+            let n_words = mask.len().min(n_tokens.div_ceil(32) as usize);
+            n_tokens = n_tokens.min(32 * n_words as u32);
+            mask_at = (first + self.data.len()) as u32;
+            self.data.extend_from_slice(&mask[..n_words]);
+        }
+        let at = self.n_words;
+        let (listed_at, n_listed) = (listed_at as u32, listed.len() as u32);
+        self.headers.extend([row, n_best, n_tokens, mask_at, listed_at, n_listed, at as u32, 0]);
+        self.places.push((at, listed.len()));
+        self.n_words += 1 + listed.len() + 2 * n_best as usize;
+        self.has_listed |= n_listed > 0;
+    }
+
+    /// Rows.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Bytes of all lists, which [`Self::read`] brings to the host.
+    pub fn n_bytes(&self) -> u64 {
+        4 * self.n_words as u64
+    }
+
+    /// Records the making of the lists, behind which listed tokens have minus infinity in their rows;
+    /// tells `each` of every kernel.
+    ///
+    /// # Errors
+    /// If what is wanted cannot be copied to the device.
+    pub fn record(
+        &self,
+        gpu: &Gpu,
+        recorder: &mut Recorder<'_>,
+        mut each: impl FnMut(&Kernel),
+    ) -> Result<(), Error> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        gpu.write(&self.wants, 0, bytemuck::cast_slice(&self.headers))?;
+        if !self.data.is_empty() {
+            let at = 4 * (self.max_rows * HEADER) as u64;
+            gpu.write(&self.wants, at, bytemuck::cast_slice(&self.data))?;
+        }
+        let skipped = usize::from(!self.has_listed);
+        for kernel in &self.kernels[skipped..] {
+            recorder.run(kernel, self.places.len() as u32);
+            each(kernel);
+        }
+        recorder.copy((&self.lists, 0), (&self.readback, 0), self.n_bytes());
+        Ok(())
+    }
+
+    /// Waits for the lists.
+    ///
+    /// # Errors
+    /// If the device was lost or refused something.
+    pub fn read(&mut self, gpu: &Gpu) -> Result<(), Error> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        gpu.read(&self.readback, &mut self.out[..self.n_words])
+    }
+
+    /// The list of the row that was added as number `idx`.
+    pub fn list(&self, idx: usize) -> Shortlist<'_> {
+        let (at, n_listed) = self.places[idx];
+        let (listed, best) = self.out[at + 1..].split_at(n_listed);
+        let best = match self.out[at] {
+            NONE => None,
+            n => Some(&best.as_chunks().0[..n as usize]),
+        };
+        Shortlist { listed, best }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    /// What the device must find: all tokens that may be among the best, best first.
+    fn sorted(logits: &[f32], of: &ShortlistRow<'_>) -> Vec<[u32; 2]> {
+        let may = |id: u32| {
+            let by_mask =
+                |mask: &[u32]| mask.get(id as usize / 32).is_some_and(|w| w >> (id % 32) & 1 == 1);
+            id < of.n_tokens && !of.listed.contains(&id) && of.mask.is_none_or(by_mask)
+        };
+        let all = (0..).zip(logits).filter(|&(id, &x)| may(id) && x != f32::NEG_INFINITY);
+        let mut all: Vec<(u32, f32)> = all.map(|(id, &x)| (id, x)).collect();
+        all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        all.truncate(of.n_best as usize);
+        all.iter().map(|&(id, x)| [id, x.to_bits()]).collect()
+    }
+
+    /// The lists of `rows`, which are made together.
+    fn check(gpu: &Gpu, logits: &[f32], width: u32, rows: &[ShortlistRow<'_>]) {
+        // Something before the rows and between them.
+        let (start, stride) = (5, width + 3);
+        let n_rows = logits.len() / width as usize;
+        let mut all = vec![f32::MAX; start as usize + n_rows * stride as usize];
+        for (row, logits) in logits.chunks(width as usize).enumerate() {
+            all[start as usize + row * stride as usize..][..width as usize].copy_from_slice(logits);
+        }
+        let values = testing::filled(gpu, &all);
+        let view = View { start, stride, width };
+        let mut lists = Shortlists::new(gpu, &values, view, rows.len()).unwrap();
+        lists.clear();
+        rows.iter().for_each(|row| lists.push(row));
+        let mut recorder = gpu.record();
+        lists.record(gpu, &mut recorder, |_| ()).unwrap();
+        recorder.submit().unwrap();
+        lists.read(gpu).unwrap();
+        for (i, of) in rows.iter().enumerate() {
+            let row = &logits[of.row as usize * width as usize..][..width as usize];
+            let Shortlist { listed, best } = lists.list(i);
+            let bits: Vec<u32> = of.listed.iter().map(|&id| row[id as usize].to_bits()).collect();
+            assert_eq!(listed, bits, "{width} {i}");
+            let mut best = best.expect("usable logits").to_vec();
+            best.sort_by(|a, b| {
+                let of = |x: &[u32; 2]| f32::from_bits(x[1]);
+                of(b).total_cmp(&of(a)).then(a[0].cmp(&b[0]))
+            });
+            assert_eq!(best, sorted(row, of), "{width} {i}: {:?}", of.n_best);
+        }
+    }
+
+    #[test]
+    fn lists_are_those_of_a_full_sort() {
+        let Some(gpu) = testing::gpu() else { return };
+        for width in [1, 7, 63, 64, 65, 255, 256, 257, 4097, 49152, 262_145_u32] {
+            let n = width as usize;
+            let mut logits = testing::noise(n, 3);
+            // Many equals, both zeros, minus infinity; then all the same.
+            logits.extend((0..n).map(|i| match (i * 7919) % 11 {
+                0 => f32::NEG_INFINITY,
+                1 => -0.0,
+                2 => 0.0,
+                k => ((i * 31) % 3) as f32 - (k % 2) as f32,
+            }));
+            logits.extend(std::iter::repeat_n(-3.5, n));
+            let mask: Vec<u32> =
+                (0..width.div_ceil(32)).map(|i| i.wrapping_mul(0x9e37_79b9)).collect();
+            let listed: Vec<u32> = (0..width).step_by((n / 40).max(1)).collect();
+            let of = |row, n_best| ShortlistRow {
+                row,
+                n_best,
+                n_tokens: width,
+                listed: &[],
+                mask: None,
+            };
+            let mut rows = Vec::new();
+            for row in 0..3 {
+                rows.extend([1, 2, 40, 256].map(|n_best| of(row, n_best)));
+                rows.push(ShortlistRow { mask: Some(&mask), ..of(row, 40) });
+                rows.push(ShortlistRow { mask: Some(&mask[..n / 64]), ..of(row, 3) });
+                rows.push(ShortlistRow { n_tokens: width - width / 3, ..of(row, 256) });
+            }
+            check(&gpu, &logits, width, &rows);
+            // Listed tokens are taken out of their rows, so these come by themselves.
+            let rows = [0, 1, 2].map(|row| ShortlistRow { listed: &listed, ..of(row, 40) });
+            check(&gpu, &logits, width, &rows);
+            let mask = Some(&mask[..]);
+            let rows = [0, 1, 2].map(|row| ShortlistRow { mask, ..rows[row as usize] });
+            check(&gpu, &logits, width, &rows);
+        }
+    }
+
+    #[test]
+    fn unusable_logits_are_told_where_their_tokens_may_come() {
+        let Some(gpu) = testing::gpu() else { return };
+        for bad in [f32::NAN, -f32::NAN, f32::INFINITY] {
+            let mut logits = testing::noise(1000, 1);
+            logits[700] = bad;
+            let values = testing::filled(&gpu, &logits);
+            let mut lists = Shortlists::new(&gpu, &values, View::dense(0, 1000), 3).unwrap();
+            let of = ShortlistRow { row: 0, n_best: 3, n_tokens: 1000, listed: &[], mask: None };
+            let mask: Vec<u32> =
+                (0..32).map(|i| if i == 700 / 32 { 0 } else { u32::MAX }).collect();
+            lists.push(&of);
+            lists.push(&ShortlistRow { n_tokens: 700, ..of });
+            lists.push(&ShortlistRow { mask: Some(&mask), ..of });
+            let mut recorder = gpu.record();
+            lists.record(&gpu, &mut recorder, |_| ()).unwrap();
+            recorder.submit().unwrap();
+            lists.read(&gpu).unwrap();
+            assert_eq!(lists.list(0).best, None, "{bad}");
+            assert_eq!([1, 2].map(|i| lists.list(i).best.unwrap().len()), [3, 3], "{bad}");
+        }
+    }
+}
