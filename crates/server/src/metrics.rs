@@ -11,7 +11,7 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use realizar_runtime::MemoryUse;
 use realizar_runtime::engine::{EngineStats, Histogram, PAGE_LEN};
-use realizar_runtime::metrics::{DeviceKind, LatencySnapshot};
+use realizar_runtime::metrics::{DeviceKind, DeviceSnapshot, LatencySnapshot};
 use std::fmt::{Display, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -247,6 +247,19 @@ fn devices(out: &mut Exposition, models: &[Arc<ServedModel>]) {
     out.family(total, "counter", "Dispatches by device and class of operations.");
     for (labels, dispatches, _) in &classes {
         out.sample(total, labels, *dispatches as f64);
+    }
+    let (rows, bytes) = ("realizar_output_rows_total", "realizar_output_bytes_total");
+    out.family(rows, "counter", "Rows of output that came to the host, whole or as a shortlist.");
+    for (model, DeviceSnapshot { device, output, .. }) in &snapshots {
+        for (given, n) in [("whole", output.whole_rows), ("shortlist", output.shortlists)] {
+            let labels = [("model_name", &**model), ("device", device), ("given", given)];
+            out.sample(rows, &labels, n as f64);
+        }
+    }
+    out.family(bytes, "counter", "Bytes of these rows.");
+    for (model, DeviceSnapshot { device, output, .. }) in &snapshots {
+        let labels = [("model_name", &**model), ("device", device)];
+        out.sample(bytes, &labels, output.bytes as f64);
     }
     out.family(seconds, "histogram", "Time of a dispatch by device and class of operations.");
     let bounds = DISPATCH_BOUNDS_US.map(|us| us / 1e6);

@@ -12,6 +12,7 @@ mod memory;
 pub mod metrics;
 pub(crate) mod packed_cache;
 pub(crate) mod stages;
+mod wanted;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 
@@ -20,6 +21,7 @@ pub use batch::{Batch, BatchGroup, BatchSeq, Role, SeqTable};
 pub use fingerprint::Fingerprint;
 pub use memory::MemoryUse;
 pub use packed_cache::{PackedCache, PackedFiles};
+pub use wanted::{Beside, Offer, Shortlist, ShortlistOf, Wanted, Wants};
 
 use crate::Error;
 use crate::graph::Fusions;
@@ -57,6 +59,8 @@ pub struct ExecutableOptions {
     /// Whether to time each operation on a device that it slows down. One that
     /// times them at next to no cost always does.
     pub profile: bool,
+    /// Whether rows of output are logits.
+    pub logits: bool,
     /// Files that may hold packed weights, for backends that pack them.
     pub packed_files: Option<PackedFiles>,
 }
@@ -95,6 +99,22 @@ pub trait Executable: fmt::Debug + Send {
     /// # Errors
     /// If the device fails.
     fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error>;
+
+    /// What collects a step that was launched; none where the host itself runs the steps.
+    fn beside(&mut self) -> Option<&mut dyn Beside> {
+        None
+    }
+
+    /// Begins to run the plan for `batch` on `input`, as [`Self::run`] does, and does not wait.
+    ///
+    /// # Errors
+    /// If the device fails.
+    ///
+    /// # Panics
+    /// If [`Self::beside`] gives nothing.
+    fn launch(&mut self, _batch: &Batch, _input: &[f32]) -> Result<(), Error> {
+        panic!("the host runs the steps of {self:?}");
+    }
 
     /// Copies the contents of pages, in the order of `copies`, before the next step.
     ///

@@ -7,7 +7,7 @@
 
 use crate::Error;
 use crate::backend::metrics::DispatchMetrics;
-use crate::backend::{Batch, Executable};
+use crate::backend::{Batch, Beside, Executable};
 use realizar_formats::FileWatch;
 use realizar_kvcache::{PageCopy, PageId, StateId};
 use std::sync::Arc;
@@ -38,6 +38,21 @@ impl Executable for Stages {
             rows = stage.run(batch, rows)?;
         }
         Ok(rows)
+    }
+
+    fn beside(&mut self) -> Option<&mut dyn Beside> {
+        self.rest.last_mut().and_then(|last| last.beside())
+    }
+
+    /// The parts before the last run here, as each takes what the one before gives.
+    fn launch(&mut self, batch: &Batch, input: &[f32]) -> Result<(), Error> {
+        let Self { first, rest } = self;
+        let mut rows = first.run(batch, input)?;
+        let Some((last, others)) = rest.split_last_mut() else { return Ok(()) };
+        for stage in others {
+            rows = stage.run(batch, rows)?;
+        }
+        last.launch(batch, rows)
     }
 
     fn copy_pages(&mut self, copies: &[PageCopy]) -> Result<(), Error> {

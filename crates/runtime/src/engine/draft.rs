@@ -149,10 +149,25 @@ impl Draft {
             Chunk { seq, rows: todo.into(), role: Role::Generated, outputs: Outputs::Last }
         };
         guesses.clear();
-        match runner.step_of(ready.iter().map(chunk)) {
-            Ok(logits) => guesses.extend((0..ready.len()).map(|i| best(logits.row(i, 0)))),
+        match runner.launch(ready.iter().map(chunk)) {
+            Ok(()) => {}
             Err(Error::Kv(_)) => return Ok(false),
             Err(error) => return Err(error),
+        }
+        let vocab_size = runner.vocab_size();
+        if let Some(mut wants) = runner.wants() {
+            for i in 0..ready.len() {
+                wants.shorten((i, 0), (1, vocab_size), None, |_| ());
+            }
+        }
+        let mut rows = runner.collect(ready.iter().map(chunk))?;
+        for i in 0..ready.len() {
+            let list = rows.shortlist(i, 0).and_then(|given| given.list.best);
+            let guess = match list.and_then(|best| best.first()) {
+                Some(&[id, _]) => id,
+                None => best(rows.row(i, 0)?),
+            };
+            guesses.push(guess);
         }
         for i in ready {
             if let Some(Text { read, todo, .. }) = texts.get_mut(&runs[*i].key) {

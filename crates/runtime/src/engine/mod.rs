@@ -32,6 +32,7 @@ mod draft;
 #[cfg(test)]
 mod faults;
 mod job;
+mod late;
 mod lookup;
 mod masks;
 mod outcome;

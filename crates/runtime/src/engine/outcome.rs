@@ -1,12 +1,13 @@
 //! From the output of a step to tokens and embeddings, and to what follows for the sequences.
 
-use super::job::{Job, Run, Stage};
+use super::job::{Job, Key, Run, Stage};
+use super::late::Lates;
 use super::request::{EngineEvent, PromptLogprob};
 use super::schedule::{Planned, Wanted};
 use super::stats::Counters;
 use crate::Error;
-use crate::generate::answer::{Answer, Next, Scratch};
-use crate::run::OutputRows;
+use crate::generate::answer::{Answer, Choice, Next, Scratch};
+use crate::run::Results;
 use std::path::Path;
 use std::time::Instant;
 
@@ -47,13 +48,15 @@ struct Ran {
 
 /// What a chunk's output is read with.
 pub(super) struct Reader<'a> {
-    pub(super) rows: OutputRows<'a>,
+    pub(super) rows: Results<'a>,
     pub(super) scratch: &'a mut Scratch,
     pub(super) stats: &'a Counters,
     pub(super) now: Instant,
     /// The model's path, for errors.
     pub(super) path: &'a Path,
     pub(super) outcome: &'a mut Outcome,
+    /// Where choices go that are told later; none where they are told at once.
+    pub(super) lates: Option<&'a mut Lates>,
 }
 
 impl Reader<'_> {
@@ -79,28 +82,30 @@ impl Reader<'_> {
         let Stage::Prompt { answers, logprobs } = &mut run.stage else { return Ok(()) };
         if let Some(k) = run.prompt_logprobs {
             let followers = run.prompt.rows().ids()[ran.at + 1..].iter().take(run.chunk.len());
-            logprobs.extend(followers.enumerate().map(|(i, &id)| {
-                let row = self.rows.row(ran.chunk, i);
+            for (i, &id) in followers.enumerate() {
+                let row = self.rows.row(ran.chunk, i)?;
                 let (softmax, top_logprobs) = self.scratch.logprobs(row, k);
                 let logit = row[id as usize];
                 let rank = row.iter().filter(|&&other| other >= logit).count();
-                PromptLogprob { id, logprob: softmax.of(logit), rank, top_logprobs }
-            }));
+                logprobs.push(PromptLogprob { id, logprob: softmax.of(logit), rank, top_logprobs });
+            }
         }
         if !is_done {
             return Ok(());
         }
         let last = if ran.wanted == Wanted::All { run.chunk.len() - 1 } else { 0 };
-        let row = self.rows.row(ran.chunk, last);
         self.stats.update(|stats| stats.prompt_tokens += run.prompt.len() as u64);
         let logprobs = std::mem::take(logprobs);
         job.emit(EngineEvent::Prompt { cached_tokens: run.cached, logprobs });
         let mut open = Vec::new();
         for (index, mut answer) in std::mem::take(answers).into_iter().enumerate() {
-            let next = answer.next(row, self.scratch)?;
+            let choice = answer.choose(&mut self.rows, (ran.chunk, last), self.scratch)?;
             run.last_token = None;
-            if !self.tell(index, &mut answer, next, &mut run.last_token, job) {
+            let key = Key { index, ..run.key };
+            if !self.take(key, choice, &mut answer, &mut run.last_token, job)? {
                 open.push((index, answer));
+            } else if let Some(lates) = &mut self.lates {
+                lates.keep(key, Box::new(answer), None);
             }
         }
         self.outcome.begun.push((ran.idx, open));
@@ -117,19 +122,15 @@ impl Reader<'_> {
             self.stats.update(|stats| stats.draft_tokens += run.n_drafts as u64);
         }
         for i in 0..=run.n_drafts {
-            let next = answer.next(self.rows.row(ran.chunk, i), self.scratch)?;
+            let choice = answer.choose(&mut self.rows, (ran.chunk, i), self.scratch)?;
             // A draft token that the model would have chosen is the token whose logits come next.
-            let is_right = next.finished.is_none()
-                && i < run.n_drafts
-                && next.token.as_ref().is_some_and(|token| token.id == run.chunk[i + 1]);
-            if is_right {
-                n_right += 1;
-                self.stats.update(|stats| stats.accepted_tokens += 1);
-            }
-            is_over = self.tell(run.key.index, answer, next, &mut run.last_token, job);
-            if !is_right {
+            let id = choice.id();
+            is_over = self.take(run.key, choice, answer, &mut run.last_token, job)?;
+            if is_over || i == run.n_drafts || id != Some(run.chunk[i + 1]) {
                 break;
             }
+            n_right += 1;
+            self.stats.update(|stats| stats.accepted_tokens += 1);
         }
         if run.n_drafts > 0 {
             run.lookup.judge(run.n_drafts, n_right);
@@ -149,7 +150,9 @@ impl Reader<'_> {
             Wanted::First | Wanted::Last => 1,
             Wanted::All => run.chunk.len(),
         };
-        (0..n_rows).for_each(|i| pooler.add(self.rows.row(ran.chunk, i)));
+        for i in 0..n_rows {
+            pooler.add(self.rows.row(ran.chunk, i)?);
+        }
         if run.done == run.prompt.len() {
             let values = pooler.finish();
             let values = values.ok_or_else(|| Error::NotFinite { path: self.path.to_owned() })?;
@@ -160,23 +163,39 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Tells of a token, and of the answer's end; returns whether it has ended.
-    fn tell(
+    /// Takes a choice, to be told now or later; returns whether it ends the answer, as far as is known.
+    fn take(
         &mut self,
-        index: usize,
+        key: Key,
+        choice: Choice,
         answer: &mut Answer,
-        Next { token, finished }: Next,
         last: &mut Option<Instant>,
         job: &mut Job,
-    ) -> bool {
-        #[cfg(test)]
-        super::faults::reach(super::faults::Place::Token);
-        if let Some(token) = token {
-            job.token(index, token, last, (self.now, self.stats));
-        }
-        if let Some(reason) = finished {
-            job.finish((index, answer, reason), (self.now, self.stats));
-        }
-        finished.is_some()
+    ) -> Result<bool, Error> {
+        let Some(lates) = &mut self.lates else {
+            let next = answer.tell(choice)?;
+            return Ok(hand_out((key.index, answer, next), last, job, (self.now, self.stats)));
+        };
+        let is_last = choice.is_last();
+        lates.push(key, choice, self.now);
+        Ok(is_last)
     }
+}
+
+/// Tells of a token, and of the answer's end; returns whether it has ended.
+pub(super) fn hand_out(
+    (index, answer, Next { token, finished }): (usize, &mut Answer, Next),
+    last: &mut Option<Instant>,
+    job: &mut Job,
+    (now, stats): (Instant, &Counters),
+) -> bool {
+    #[cfg(test)]
+    super::faults::reach(super::faults::Place::Token);
+    if let Some(token) = token {
+        job.token(index, token, last, (now, stats));
+    }
+    if let Some(reason) = finished {
+        job.finish((index, answer, reason), (now, stats));
+    }
+    finished.is_some()
 }

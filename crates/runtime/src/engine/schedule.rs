@@ -12,8 +12,9 @@
 
 use super::job::{Run, Stage};
 use crate::backend::Role;
+use crate::generate::answer::Scratch;
 use crate::graph::plan::RowLimits;
-use crate::run::{Prompt, Runner, SeqId};
+use crate::run::{Chunk, Outputs, Prompt, Runner, SeqId};
 use realizar_kvcache::PAGE_LEN;
 use std::time::Duration;
 
@@ -84,6 +85,44 @@ impl StepPlan {
         }
         self.share_out(runs, left.tokens);
         plan_prompts(runs, &self.shares, &mut left, &mut self.planned);
+    }
+
+    /// Its chunks.
+    pub(super) fn chunks<'a>(&'a self, runs: &'a [Run]) -> impl Iterator<Item = Chunk<'a>> + Clone {
+        self.planned.iter().map(|planned| {
+            let run = &runs[planned.run];
+            let outputs = match planned.wanted {
+                Wanted::None => Outputs::None,
+                Wanted::First => Outputs::At(&[0]),
+                Wanted::Last => Outputs::Last,
+                Wanted::All => Outputs::All,
+            };
+            let seq = run.seq.as_ref().expect("a run that is planned has a sequence");
+            let rows = match planned.role {
+                Role::Prompt => run.prompt.rows().slice(run.done..run.done + run.chunk.len()),
+                Role::Generated => run.chunk.as_slice().into(),
+            };
+            Chunk { seq, rows, role: planned.role, outputs }
+        })
+    }
+
+    /// Says what answers want of it, once it is launched. Answers to one prompt begin alike, so the
+    /// first speaks for all.
+    pub(super) fn want(&self, runs: &mut [Run], runner: &mut Runner, scratch: &mut Scratch) {
+        let Some(mut wants) = runner.wants() else { return };
+        for (i, planned) in self.planned.iter().enumerate() {
+            let run = &mut runs[planned.run];
+            match (&mut run.stage, planned.wanted) {
+                (Stage::Answer(answer), Wanted::Last | Wanted::All) => {
+                    (0..=run.n_drafts).for_each(|row| answer.want((i, row), &mut wants, scratch));
+                }
+                (Stage::Prompt { answers, .. }, Wanted::Last) => {
+                    let first = answers.first_mut();
+                    first.into_iter().for_each(|answer| answer.want((i, 0), &mut wants, scratch));
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Decides which of the answers with slow masks are in this step.

@@ -6,16 +6,16 @@
 
 use super::draft::Draft;
 use super::job::{Job, Key, Run, Stage, Submission};
+use super::late::Lates;
 use super::masks::Masks;
 use super::outcome::{Outcome, Reader};
-use super::schedule::{Planned, StepPlan, Wanted};
+use super::schedule::StepPlan;
 use super::stats::Counters;
 use super::{CacheSink, Message, Shared};
 use crate::Error;
-use crate::backend::Role;
 use crate::base::panics;
 use crate::generate::answer::Scratch;
-use crate::run::{Chunk, Outputs, Runner};
+use crate::run::Runner;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -56,6 +56,9 @@ pub(super) struct Worker {
     plan: StepPlan,
     masks: Masks,
     outcome: Outcome,
+    /// Choices that are told when the next step is launched; none where the host itself runs the steps,
+    /// which would only put them off.
+    lates: Option<Lates>,
     scratch: Scratch,
     /// Room for a list of jobs.
     ids: Vec<u64>,
@@ -67,14 +70,16 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(
-        runner: Runner,
+        mut runner: Runner,
         settings: Settings,
         draft: Option<Draft>,
         masks: Masks,
         shared: Arc<Shared>,
     ) -> Self {
+        let lates = runner.runs_beside().then(Lates::default);
         Self {
             runner,
+            lates,
             settings,
             draft,
             shared,
@@ -154,6 +159,10 @@ impl Worker {
         if !self.running.is_empty() {
             self.step();
         }
+        if self.running.is_empty() {
+            self.tell();
+            self.finish_told();
+        }
         self.publish();
     }
 
@@ -176,6 +185,7 @@ impl Worker {
         while let Some(run) = self.running.pop() {
             self.put_back(run);
         }
+        self.finish_told();
         self.is_short = false;
         self.check();
     }
@@ -187,7 +197,8 @@ impl Worker {
         assert!(self.waiting.iter().all(|(key, run)| *key == run.key && run.seq.is_none()));
         let runs = || self.running.iter().chain(self.waiting.values());
         assert!(runs().all(|run| self.jobs.contains_key(&run.key.job)), "a run is of a job");
-        let has_run = |id: &u64| runs().any(|run| run.key.job == *id);
+        let is_late = |id: &u64| self.lates.iter().any(|lates| lates.jobs().any(|job| job == *id));
+        let has_run = |id: &u64| runs().any(|run| run.key.job == *id) || is_late(id);
         assert!(self.jobs.keys().all(has_run), "a job that is not complete has a run");
         let n_whole = self.waiting.values().filter(|run| run.is_whole_request()).count();
         assert!(
@@ -201,7 +212,8 @@ impl Worker {
     /// Takes what has arrived; waits when there is nothing to do. Returns false at the end.
     fn receive(&mut self, receiver: &Receiver<Message>) -> bool {
         loop {
-            let is_idle = self.running.is_empty() && self.waiting.is_empty();
+            let is_told = self.lates.as_ref().is_none_or(Lates::is_empty);
+            let is_idle = self.running.is_empty() && self.waiting.is_empty() && is_told;
             let message = if !is_idle {
                 match receiver.try_recv() {
                     Ok(message) => message,
@@ -266,6 +278,7 @@ impl Worker {
     /// panics in the sink of a job that has ended concerns no other.
     fn end(&mut self, id: u64, last: impl FnOnce(&mut Job, &Shared)) {
         let Some(mut job) = self.jobs.remove(&id) else { return };
+        self.lates.iter_mut().for_each(|lates| lates.forget(id));
         let shared = &*self.shared;
         let told = panics::caught(|| last(&mut job, shared));
         if let Err(panic) = told.and(panics::caught(|| drop(job))) {
@@ -320,46 +333,79 @@ impl Worker {
         let Self { plan, running, in_step, .. } = self;
         in_step.extend(plan.planned.iter().map(|planned| running[planned.run].key.job));
         self.start();
+        let launched = self.runner.launch(self.plan.chunks(&self.running));
+        // The step before is told of while this one runs.
+        self.tell();
         self.masks.begin(&mut self.running, &self.plan.planned);
-        let Self { running, runner, plan, scratch, jobs, shared, .. } = self;
-        let of_runs = &**running;
-        let chunk = |planned: &Planned| {
-            let run = &of_runs[planned.run];
-            let outputs = match planned.wanted {
-                Wanted::None => Outputs::None,
-                Wanted::First => Outputs::At(&[0]),
-                Wanted::Last => Outputs::Last,
-                Wanted::All => Outputs::All,
-            };
-            let seq = run.seq.as_ref().expect("a run that is planned has a sequence");
-            let rows = match planned.role {
-                Role::Prompt => run.prompt.rows().slice(run.done..run.done + run.chunk.len()),
-                Role::Generated => run.chunk.as_slice().into(),
-            };
-            Chunk { seq, rows, role: planned.role, outputs }
+        let Self { running, runner, plan, scratch, jobs, shared, masks, lates, .. } = self;
+        let result = match launched {
+            Ok(()) => {
+                if runner.runs_beside() {
+                    masks.finish(running);
+                    plan.want(running, runner, scratch);
+                }
+                runner.collect(plan.chunks(running))
+            }
+            Err(error) => Err(error),
         };
-        let result = runner.step_of(plan.planned.iter().map(chunk));
         #[cfg(test)]
         super::faults::reach(super::faults::Place::Run);
-        self.masks.finish(running);
+        masks.finish(running);
         self.is_short = matches!(result, Err(Error::Kv(_)));
         let rows = match result {
             Ok(rows) => rows,
-            Err(Error::Kv(_)) if running.len() > 1 => return self.preempt(),
-            Err(error) if error.has_lost_model() => return self.lose(&error.to_string()),
-            Err(error) => return self.fail_step(&error.to_string()),
+            Err(error) => return self.cannot_step(error),
         };
         self.outcome.clear();
         let (now, outcome) = (Instant::now(), &mut self.outcome);
         let (stats, path) = (&shared.stats, &*self.settings.path);
-        let mut reader = Reader { rows, scratch, stats, now, path, outcome };
+        let lates = lates.as_mut();
+        let mut reader = Reader { rows, scratch, stats, now, path, outcome, lates };
         for (i, planned) in plan.planned.iter().enumerate() {
             let run = &mut running[planned.run];
-            if let Some(job) = jobs.get_mut(&run.key.job) {
+            let is_over = reader.lates.as_ref().is_some_and(|lates| lates.is_over(run.key));
+            if let Some(job) = jobs.get_mut(&run.key.job).filter(|_| !is_over) {
                 reader.read(i, planned, run, job);
             }
         }
         self.settle();
+    }
+
+    /// Goes on after a step that failed.
+    fn cannot_step(&mut self, error: Error) {
+        let n_running = self.running.len();
+        self.finish_told();
+        match error {
+            // Who has ended meanwhile has given back its pages.
+            Error::Kv(_) if self.running.len() < n_running => {}
+            Error::Kv(_) if n_running > 1 => self.preempt(),
+            error if error.has_lost_model() => self.lose(&error.to_string()),
+            error => self.fail_step(&error.to_string()),
+        }
+    }
+
+    /// Tells what the step before has led to. Runs stay where they are; those that are over are noted.
+    fn tell(&mut self) {
+        let Self { lates: Some(lates), in_step, jobs, running, waiting, .. } = self else { return };
+        if lates.is_empty() {
+            return;
+        }
+        // A panic of a sink is put down to the step that it is told of.
+        let launched = std::mem::take(in_step);
+        in_step.extend(lates.jobs());
+        in_step.dedup();
+        let with = (&self.shared.stats, &*self.settings.path);
+        lates.tell(jobs, (running, waiting), with);
+        self.in_step = launched;
+    }
+
+    /// Lets go of the runs that are over by what was told, and of the jobs that are complete.
+    fn finish_told(&mut self) {
+        let Some(lates) = &mut self.lates else { return };
+        for (id, error) in lates.finish(&mut self.running, &mut self.waiting) {
+            self.fail(id, error);
+        }
+        self.end_all(Job::is_done, |_, _| ());
     }
 
     /// Drafts tokens. No answer depends on them, so a draft model that fails costs only time.
@@ -467,7 +513,10 @@ impl Worker {
         }
         outcome.ended.sort_unstable();
         for i in outcome.ended.drain(..).rev() {
-            self.running.remove(i);
+            let run = self.running.remove(i);
+            if let (Some(lates), Stage::Answer(answer)) = (&mut self.lates, run.stage) {
+                lates.keep(run.key, answer, run.last_token);
+            }
             #[cfg(test)]
             super::faults::reach(super::faults::Place::Ended);
         }
@@ -476,6 +525,7 @@ impl Worker {
         for (id, error) in outcome.failed.drain(..) {
             self.fail(id, error);
         }
+        self.finish_told();
         self.end_all(Job::is_done, |_, _| ());
         self.outcome = outcome;
     }

@@ -4,9 +4,10 @@
 
 use super::params::{FinishReason, GenerateParams, StopCause, TopLogprob};
 use crate::Error;
+use crate::run::{GivenList, Results, RowWants};
 use crate::text::constrain::{Constraint, TokenMask};
 use crate::text::sampling::logprobs::{LogSoftmax, TopK};
-use crate::text::sampling::{Sampler, StopMatcher};
+use crate::text::sampling::{Candidates, Sampler, StopMatcher};
 use crate::text::tokenizer::{StreamDecoder, Tokenizer};
 use std::fmt;
 use std::sync::Arc;
@@ -16,6 +17,8 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     logits: Vec<f32>,
+    few: Candidates,
+    listed: Vec<u32>,
     top_k: TopK,
 }
 
@@ -27,7 +30,28 @@ impl Scratch {
     }
 }
 
-/// A token that was chosen.
+/// What a row of logits led to, before its text is known.
+#[derive(Debug, Default)]
+pub(crate) struct Choice {
+    /// The token, how likely it was and the most likely ones; none where the model ended its answer.
+    token: Option<(u32, Option<f32>, Vec<TopLogprob>)>,
+    /// Set when the answer is complete, whatever its text.
+    finished: Option<FinishReason>,
+}
+
+impl Choice {
+    /// The token that was chosen.
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.token.as_ref().map(|token| token.0)
+    }
+
+    /// Whether the answer is complete, whatever its text.
+    pub(crate) fn is_last(&self) -> bool {
+        self.finished.is_some()
+    }
+}
+
+/// A token that was chosen, with its text.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub(crate) id: u32,
@@ -55,6 +79,8 @@ pub(crate) struct Answer {
     min_tokens: usize,
     decoder: Option<StreamDecoder<Arc<Tokenizer>>>,
     ids: Vec<u32>,
+    /// Of these, whose text is known.
+    n_told: usize,
     max_tokens: usize,
     ignore_eos: bool,
     logprobs: Option<usize>,
@@ -110,6 +136,7 @@ impl Answer {
             stop_tokens: params.stop_tokens.clone(),
             min_tokens: params.min_tokens,
             ids: Vec::with_capacity(max_tokens),
+            n_told: 0,
             max_tokens,
             ignore_eos: params.ignore_eos,
             logprobs: params.logprobs,
@@ -145,39 +172,81 @@ impl Answer {
         self.stopped_by.as_ref()
     }
 
-    /// Chooses the token that follows, by its row of logits, `[vocab_size]`.
-    pub(crate) fn next(&mut self, row: &[f32], scratch: &mut Scratch) -> Result<Next, Error> {
-        let end = |reason| Ok(Next { token: None, finished: Some(reason) });
+    /// Computes what the constraint allows next, unless that is known. What fails fails again, with its
+    /// error, when a token is chosen.
+    pub(crate) fn compute_mask(&mut self) {
+        if self.mask.is_none()
+            && let Some(constraint) = &mut self.constraint
+            && !constraint.is_stopped()
+        {
+            self.mask = constraint.compute_mask().ok();
+        }
+    }
+
+    /// Says what it wants of the row number `at.1` of the chunk `at.0`, before which so many tokens of the
+    /// chunk are guesses: a shortlist, where that decides the choice.
+    pub(crate) fn want(
+        &mut self,
+        at: (usize, usize),
+        wants: &mut RowWants<'_>,
+        scratch: &mut Scratch,
+    ) {
+        let offer = wants.offer();
+        let Some(n_best) = self.sampler.n_deciding(offer.max_best) else { return };
+        // Behind a guess the text, and so what follows from it, is not known yet.
+        let is_known = at.1 == 0 || !(self.constraint.is_some() || self.sampler.follows_text());
+        let has_mask = self.constraint.is_none() || self.mask.is_some();
+        if self.logprobs.is_some() || !is_known || !has_mask {
+            return;
+        }
+        let listed = &mut scratch.listed;
+        listed.clear();
+        self.sampler.touched(listed);
+        listed.extend(self.excluded(self.ids.len() + at.1));
+        listed.retain(|&id| (id as usize) < self.sampler.vocab_size());
+        listed.sort_unstable();
+        listed.dedup();
+        if listed.len() <= offer.max_listed {
+            let mask = self.mask.as_ref().map(TokenMask::words);
+            let lengths = (n_best, self.tokenizer.vocab_size());
+            wants.shorten(at, lengths, mask, |list| list.extend_from_slice(listed));
+        }
+    }
+
+    /// The tokens that may not come as number `n_before` of the answer.
+    fn excluded(&self, n_before: usize) -> impl Iterator<Item = u32> {
+        let may_end = n_before >= self.min_tokens;
+        let eos_ids = self.tokenizer.eos_ids().iter().filter(move |_| self.ignore_eos || !may_end);
+        eos_ids.chain(self.stop_tokens.iter().filter(move |_| !may_end)).copied()
+    }
+
+    /// Chooses the token that follows, by the row number `at.1` of the chunk `at.0`. [`Self::tell`] must
+    /// then be given each choice, in order.
+    pub(crate) fn choose(
+        &mut self,
+        rows: &mut Results<'_>,
+        at: (usize, usize),
+        scratch: &mut Scratch,
+    ) -> Result<Choice, Error> {
+        let end = |reason| Ok(Choice { token: None, finished: Some(reason) });
         if self.constraint.as_ref().is_some_and(Constraint::is_stopped) {
             return end(FinishReason::Stop);
         }
         if self.remaining() == 0 {
             return end(FinishReason::Length);
         }
-        scratch.logits.clear();
-        scratch.logits.extend_from_slice(row);
-        let logits = &mut scratch.logits;
-        // Rows that pad the embedding stand for no token.
-        let n_tokens = self.tokenizer.vocab_size().min(logits.len());
-        logits[n_tokens..].fill(f32::NEG_INFINITY);
-        let may_end = self.ids.len() >= self.min_tokens;
-        let eos_ids = self.tokenizer.eos_ids().iter().filter(|_| self.ignore_eos || !may_end);
-        for &id in eos_ids.chain(self.stop_tokens.iter().filter(|_| !may_end)) {
-            if (id as usize) < n_tokens {
-                logits[id as usize] = f32::NEG_INFINITY;
-            }
-        }
+        let mut mask = None;
         if let Some(constraint) = &mut self.constraint {
-            let mask = match self.mask.take() {
-                Some(mask) => mask,
-                None => constraint.compute_mask()?,
-            };
-            if mask.is_end() {
-                return end(FinishReason::Stop);
-            }
-            mask.apply(logits)?;
+            let known = self.mask.take();
+            mask = Some(known.map_or_else(|| constraint.compute_mask(), Ok)?);
         }
-        let id = self.sampler.sample(logits)?;
+        if mask.as_ref().is_some_and(TokenMask::is_end) {
+            return end(FinishReason::Stop);
+        }
+        let id = match self.choose_of_few(rows.shortlist(at.0, at.1), mask.as_ref(), scratch) {
+            Some(id) => id,
+            None => self.choose_of_all(rows.row(at.0, at.1)?, mask.as_ref(), scratch)?,
+        };
         if self.stop_tokens.contains(&id) {
             self.stopped_by = Some(StopCause::Token(id));
             return end(FinishReason::Stop);
@@ -194,25 +263,81 @@ impl Answer {
         }
         let (mut logprob, mut top_logprobs) = (None, Vec::new());
         if let Some(k) = self.logprobs {
+            let row = rows.row(at.0, at.1)?;
             let softmax;
             (softmax, top_logprobs) = scratch.logprobs(row, k);
             logprob = Some(softmax.of(row[id as usize]));
         }
+        let finished = match is_complete {
+            true => Some(FinishReason::Stop),
+            false => (self.ids.len() == self.max_tokens).then_some(FinishReason::Length),
+        };
+        Ok(Choice { token: Some((id, logprob, top_logprobs)), finished })
+    }
+
+    /// Chooses from a shortlist; none where that does not decide.
+    fn choose_of_few(
+        &mut self,
+        given: Option<GivenList<'_>>,
+        mask: Option<&TokenMask>,
+        scratch: &mut Scratch,
+    ) -> Option<u32> {
+        let GivenList { of, ids, list } = given?;
+        let best = list.best?.iter().map(|&[id, bits]| (id, f32::from_bits(bits)));
+        let bits = list.listed.iter().map(|&bits| f32::from_bits(bits));
+        let may = |id: u32| {
+            (id as usize) < of.n_tokens
+                && mask.is_none_or(|mask| mask.allows(id))
+                && self.excluded(self.ids.len()).all(|excluded| excluded != id)
+        };
+        scratch.few.fill(of.n_best, best, ids.iter().copied().zip(bits), may);
+        self.sampler.sample_few(&mut scratch.few)
+    }
+
+    /// Chooses from all logits, `[vocab_size]`.
+    fn choose_of_all(
+        &mut self,
+        row: &[f32],
+        mask: Option<&TokenMask>,
+        scratch: &mut Scratch,
+    ) -> Result<u32, Error> {
+        scratch.logits.clear();
+        scratch.logits.extend_from_slice(row);
+        let logits = &mut scratch.logits;
+        // Rows that pad the embedding stand for no token.
+        let n_tokens = self.tokenizer.vocab_size().min(logits.len());
+        logits[n_tokens..].fill(f32::NEG_INFINITY);
+        for id in self.excluded(self.ids.len()) {
+            if (id as usize) < n_tokens {
+                logits[id as usize] = f32::NEG_INFINITY;
+            }
+        }
+        if let Some(mask) = mask {
+            mask.apply(logits)?;
+        }
+        Ok(self.sampler.sample(logits)?)
+    }
+
+    /// The text of a choice, and whether it ends the answer.
+    pub(crate) fn tell(&mut self, choice: Choice) -> Result<Next, Error> {
+        let Choice { token, finished } = choice;
+        let Some((id, logprob, top_logprobs)) = token else {
+            return Ok(Next { token: None, finished });
+        };
+        self.n_told += 1;
         let decoder = self.decoder.as_mut().expect("an answer decodes until its tail is taken");
         let text = decoder.push(id)?;
-        let text = if self.ids.len() < self.min_tokens {
-            text.to_owned()
+        let (text, stop) = if self.n_told < self.min_tokens {
+            (text.to_owned(), None)
         } else {
             let found = self.stops.push(text);
-            let (text, stop) = (found.text.to_owned(), found.stop);
-            self.stopped_by = stop.map(|idx| StopCause::Text(self.stops.stop(idx).to_owned()));
-            text
+            (found.text.to_owned(), found.stop)
         };
-        let finished = if self.stopped_by.is_some() || is_complete {
-            Some(FinishReason::Stop)
-        } else {
-            (self.ids.len() == self.max_tokens).then_some(FinishReason::Length)
-        };
+        let cause = stop.map(|idx| StopCause::Text(self.stops.stop(idx).to_owned()));
+        let finished = if cause.is_some() { Some(FinishReason::Stop) } else { finished };
+        if cause.is_some() {
+            self.stopped_by = cause;
+        }
         let token = Chosen { id, text, logprob, top_logprobs };
         Ok(Next { token: Some(token), finished })
     }

@@ -139,7 +139,6 @@ impl Session {
         let limits = (0, room + 1);
         let mut answer = Answer::new(tokenizer.clone(), params, ids, limits, runner.vocab_size())?;
         let mut scratch = Scratch::default();
-        let mut logits = vec![0.0; runner.vocab_size()];
         let mut out = Generation {
             ids: Vec::new(),
             text: String::new(),
@@ -149,46 +148,61 @@ impl Session {
             top_logprobs: Vec::new(),
             timings: Timings { prompt_tokens: ids.len(), ..Timings::default() },
         };
-        let cached_tokens = match self.prefill(runner, ids, &mut logits, on_event)? {
-            ControlFlow::Continue(cached_tokens) => cached_tokens,
+        let (cached_tokens, last_chunk) = match self.prefill(runner, ids, on_event)? {
+            ControlFlow::Continue(at) => at,
             ControlFlow::Break(()) => {
                 out.finish_reason = FinishReason::Cancelled;
                 out.timings.prompt = started.elapsed();
                 return Ok(out);
             }
         };
-        let prompt = started.elapsed();
-
+        let runs_beside = runner.runs_beside();
+        let mut prompt = Duration::ZERO;
+        // The choice whose text is not known yet.
+        let mut untold = None;
         loop {
-            let next = answer.next(&logits, &mut scratch);
-            let Next { token, finished } = next.map_err(|error| error.of_model(&path))?;
-            let mut flow = ControlFlow::Continue(());
-            if let Some(Chosen { id, text, logprob, top_logprobs }) = &token {
-                out.text.push_str(text);
-                out.logprobs.extend(logprob);
-                let event = TokenEvent { id: *id, text, logprob: *logprob, top_logprobs };
-                flow = on_event(&Event::Token(event));
+            let last = answer.ids().last().map(|&id| [id]);
+            let (rows, role) = match &last {
+                None => (&ids[last_chunk..], Role::Prompt),
+                Some(last) => (&last[..], Role::Generated),
+            };
+            let step = [Chunk { seq: &self.seq, rows: rows.into(), role, outputs: Outputs::Last }];
+            runner.launch(step.iter().copied())?;
+            // What the choice before leads to is found out while the device runs.
+            if let Some(choice) = untold.take() {
+                let told = answer.tell(choice).map(|next| out.add(next, params, on_event));
+                if !matches!(told, Ok(None)) {
+                    runner.discard();
+                    out.finish_reason = told?.unwrap_or(FinishReason::Cancelled);
+                    break;
+                }
             }
-            if params.logprobs.is_some() {
-                out.top_logprobs.extend(token.map(|token| token.top_logprobs));
+            if let Some(mut wants) = runner.wants() {
+                answer.compute_mask();
+                answer.want((0, 0), &mut wants, &mut scratch);
             }
-            if let Some(reason) = finished {
+            let mut rows = runner.collect(step.iter().copied())?;
+            if last.is_none() {
+                self.prompt.extend_from_slice(&ids[last_chunk..]);
+                prompt = started.elapsed();
+                let event = Event::Prompt { done: ids.len(), total: ids.len() };
+                if on_event(&event).is_break() {
+                    out.finish_reason = FinishReason::Cancelled;
+                    out.timings.prompt = prompt;
+                    return Ok(out);
+                }
+            }
+            let choice = answer.choose(&mut rows, (0, 0), &mut scratch);
+            let choice = choice.map_err(|error| error.of_model(&path))?;
+            if runs_beside && !choice.is_last() {
+                untold = Some(choice);
+            } else if let Some(reason) = out.add(answer.tell(choice)?, params, on_event) {
                 out.finish_reason = reason;
                 break;
             }
-            if flow.is_break() {
-                out.finish_reason = FinishReason::Cancelled;
-                break;
-            }
-            let last = answer.ids().len() - 1;
-            let (role, outputs) = (Role::Generated, Outputs::Last);
-            let rows = answer.ids()[last..].into();
-            let step = Chunk { seq: &self.seq, rows, role, outputs };
-            logits.copy_from_slice(runner.step(&[step])?.row(0, 0));
         }
         out.tail = answer.tail(out.finish_reason);
         out.text.push_str(&out.tail);
-        out.ids = answer.ids().to_vec();
         out.timings = Timings {
             prompt_tokens: ids.len(),
             cached_tokens,
@@ -199,16 +213,15 @@ impl Session {
         Ok(out)
     }
 
-    /// Runs the part of `ids` that the session does not hold as a prompt already,
-    /// and gives the logits of its last token. Returns the tokens that it held, or
-    /// a break when the caller cancelled; the session keeps what was run.
+    /// Runs the part of `ids` that the session does not hold as a prompt already, but for the last chunk,
+    /// whose logits are wanted. Returns the tokens that it held and where the last chunk begins, or a
+    /// break when the caller cancelled; the session keeps what was run.
     fn prefill(
         &mut self,
         runner: &mut Runner,
         ids: &[u32],
-        logits: &mut [f32],
         on_event: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<(), usize>, Error> {
+    ) -> Result<ControlFlow<(), (usize, usize)>, Error> {
         let common = self.prompt.iter().zip(ids).take_while(|(a, b)| a == b).count();
         // The last token is run in any case: its logits are wanted.
         let mut cached = runner.truncate(&self.seq, common.min(ids.len() - 1));
@@ -220,21 +233,40 @@ impl Session {
         self.prompt.clear();
         self.prompt.extend_from_slice(&ids[..cached]);
         let chunk = runner.limits().tokens;
-        for tokens in ids[cached..].chunks(chunk) {
-            let last = self.prompt.len() + tokens.len() == ids.len();
-            let outputs = if last { Outputs::Last } else { Outputs::None };
-            let rows = tokens.into();
-            let step = Chunk { seq: &self.seq, rows, role: Role::Prompt, outputs };
-            let rows = runner.step(&[step])?;
-            if last {
-                logits.copy_from_slice(rows.row(0, 0));
-            }
+        while ids.len() - self.prompt.len() > chunk {
+            let tokens = &ids[self.prompt.len()..][..chunk];
+            let (rows, outputs) = (tokens.into(), Outputs::None);
+            runner.step(&[Chunk { seq: &self.seq, rows, role: Role::Prompt, outputs }])?;
             self.prompt.extend_from_slice(tokens);
             let event = Event::Prompt { done: self.prompt.len(), total: ids.len() };
             if on_event(&event).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
-        Ok(ControlFlow::Continue(cached))
+        Ok(ControlFlow::Continue((cached, self.prompt.len())))
+    }
+}
+
+impl Generation {
+    /// Adds what a choice led to and tells of it; returns why the generation is over, if it is.
+    fn add(
+        &mut self,
+        Next { token, finished }: Next,
+        params: &GenerateParams,
+        on_event: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
+    ) -> Option<FinishReason> {
+        let mut flow = ControlFlow::Continue(());
+        if let Some(Chosen { id, text, logprob, top_logprobs }) = token {
+            self.ids.push(id);
+            self.text.push_str(&text);
+            self.logprobs.extend(logprob);
+            let top = &*top_logprobs;
+            let event = TokenEvent { id, text: &text, logprob, top_logprobs: top };
+            flow = on_event(&Event::Token(event));
+            if params.logprobs.is_some() {
+                self.top_logprobs.push(top_logprobs);
+            }
+        }
+        finished.or(flow.is_break().then_some(FinishReason::Cancelled))
     }
 }

@@ -6,6 +6,7 @@ pub mod device;
 mod model;
 mod placement;
 mod prompt;
+mod results;
 mod runner;
 mod seq_id;
 
@@ -13,6 +14,7 @@ pub use chunk::{Chunk, OutputRows, Outputs};
 pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model};
 pub use placement::{DeviceLayers, PlacedPart, Placement};
 pub use prompt::{Embeddings, Prompt, Rows};
+pub(crate) use results::{GivenList, Results, RowWants};
 pub use runner::Runner;
 pub(crate) use runner::{Saved, check_rows};
 pub use seq_id::SeqId;

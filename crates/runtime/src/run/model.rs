@@ -526,6 +526,7 @@ fn part_options(
         n_states: n_states(graph, options).unwrap_or(0),
         max_seq_len,
         profile: options.profile,
+        logits: options.output == ModelOutput::Logits,
         packed_files: None,
     })
 }

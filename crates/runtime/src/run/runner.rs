@@ -9,13 +9,15 @@ use super::seq_id::{Ended, SeqId};
 use crate::Error;
 use crate::architectures::ModelOutput;
 use crate::backend::metrics::DispatchMetrics;
-use crate::backend::{Batch, BatchSeq, Executable, Role, SeqTable};
+use crate::backend::{Batch, BatchSeq, Executable, Role, SeqTable, Wants};
 use crate::graph::plan::RowLimits;
 use realizar_formats::FileWatch;
 use realizar_kvcache::{
     BlockTable, CacheEvent, KvCache, KvLayout, PageCopy, PoolStats, PrefixStats, SeqPages, Variant,
 };
 use std::sync::Arc;
+
+mod launch;
 
 /// The keys and values of a sequence, as bytes.
 #[derive(Debug)]
@@ -50,6 +52,12 @@ pub struct Runner {
     copies: Vec<PageCopy>,
     batch: Batch,
     first_rows: Vec<usize>,
+    /// What is wanted of the step that is launched.
+    wants: Wants,
+    /// Between launch and collection no page changes its owner.
+    is_launched: bool,
+    /// The sequences of the step that is launched.
+    launched: Vec<usize>,
     /// What steps read from.
     files: Vec<FileWatch>,
 }
@@ -97,6 +105,9 @@ impl Runner {
             copies: Vec::with_capacity(limits.tokens * kv.len()),
             batch,
             first_rows: Vec::with_capacity(limits.tokens),
+            wants: Wants::with_capacity(limits.outputs),
+            is_launched: false,
+            launched: Vec::with_capacity(limits.tokens),
         }
     }
 
@@ -222,6 +233,9 @@ impl Runner {
 
     /// Frees the pages of sequences whose ids were dropped.
     fn free_ended(&mut self) {
+        if self.is_launched {
+            return;
+        }
         let Self { ended, seqs, cache, .. } = self;
         for idx in ended.lock().drain(..) {
             cache.clear(&mut seqs[idx].take().expect("a sequence ends once"));
@@ -242,6 +256,7 @@ impl Runner {
         self.seqs.clear();
         self.last_steps.clear();
         self.copies.clear();
+        self.is_launched = false;
         self.cache.reset();
     }
 
@@ -372,27 +387,27 @@ impl Runner {
         &mut self,
         chunks: impl Iterator<Item = Chunk<'c>> + Clone,
     ) -> Result<OutputRows<'_>, Error> {
-        self.free_ended();
-        self.check(chunks.clone())?;
-        self.grow(chunks.clone())?;
-        self.fill_batch(&chunks);
-        let Self { executable, batch, seqs, cache, files, .. } = self;
+        self.prepare(&chunks)?;
+        let Self { executable, batch, files, .. } = self;
         let result = executable.run(batch, &[]).and_then(|values| {
             files.iter().try_for_each(FileWatch::check)?;
             Ok(values)
         });
-        let values = match result {
-            Ok(values) => values,
-            Err(error) => {
-                shrink(seqs, cache, chunks, &[]);
-                return Err(error);
-            }
-        };
-        for chunk in chunks {
-            let seq = seqs[chunk.seq.idx].as_mut().expect(LIVES);
-            cache.written(seq, chunk.rows.symbols(), chunk.role == Role::Prompt);
-        }
+        let values = note(&mut self.seqs, &mut self.cache, chunks, result)?;
         Ok(OutputRows { values, width: self.output_width, first_rows: &self.first_rows })
+    }
+
+    /// Gets the pages of a step, and lays it out.
+    fn prepare<'c>(
+        &mut self,
+        chunks: &(impl Iterator<Item = Chunk<'c>> + Clone),
+    ) -> Result<(), Error> {
+        self.discard();
+        self.free_ended();
+        self.check(chunks.clone())?;
+        self.grow(chunks.clone())?;
+        self.fill_batch(chunks);
+        Ok(())
     }
 
     fn check<'c>(&mut self, chunks: impl Iterator<Item = Chunk<'c>>) -> Result<(), Error> {
@@ -513,6 +528,24 @@ impl Runner {
             }
         }
     }
+}
+
+/// Notes that chunks were run, or takes back what was done for them.
+fn note<'c, T>(
+    seqs: &mut [Option<SeqPages>],
+    cache: &mut KvCache,
+    chunks: impl Iterator<Item = Chunk<'c>>,
+    result: Result<T, Error>,
+) -> Result<T, Error> {
+    if result.is_err() {
+        shrink(seqs, cache, chunks, &[]);
+    } else {
+        for chunk in chunks {
+            let seq = seqs[chunk.seq.idx].as_mut().expect(LIVES);
+            cache.written(seq, chunk.rows.symbols(), chunk.role == Role::Prompt);
+        }
+    }
+    result
 }
 
 /// Whether rows are tokens of a vocabulary of `vocab_size` and embeddings of `dim` elements.

@@ -24,6 +24,8 @@ mod reach;
 mod recurrent;
 mod session_files;
 mod settings;
+#[cfg(feature = "wgpu")]
+mod shortlists;
 mod split;
 mod synthetic_vocab;
 mod template_goldens;

@@ -56,6 +56,7 @@ fn load(device: &dyn Backend, reach: Reach, window: Option<usize>) -> Box<dyn Ex
         n_states: 0,
         max_seq_len: MAX_LEN,
         profile: false,
+        logits: false,
         packed_files: None,
     };
     device.load(plan(&graph, limits), Weights::default(), &options).unwrap()

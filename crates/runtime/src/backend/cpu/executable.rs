@@ -460,6 +460,7 @@ mod tests {
             n_states: 0,
             max_seq_len: 4,
             profile: false,
+            logits: false,
             packed_files: None,
         };
         let metrics = Arc::new(DispatchMetrics::new("cpu".to_owned(), DeviceKind::Cpu));

@@ -197,6 +197,7 @@ mod tests {
             n_states: 0,
             max_seq_len: 64,
             profile: false,
+            logits: false,
             packed_files: None,
         };
         let executable = backend.load(plan(&graph, limits), weights, &options).unwrap();

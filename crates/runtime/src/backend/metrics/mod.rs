@@ -12,6 +12,7 @@
 mod latency;
 mod snapshot;
 
+pub use snapshot::OutputSnapshot;
 pub use snapshot::{Bucket, ClassSnapshot, DeviceSnapshot, DispatchSnapshot, LatencySnapshot};
 
 use crate::graph::Op;
@@ -143,6 +144,9 @@ pub struct DispatchMetrics {
     /// When counting began, in nanoseconds after `created`.
     start_ns: AtomicU64,
     classes: [ClassMetrics; OpClass::ALL.len()],
+    whole_rows: AtomicU64,
+    shortlists: AtomicU64,
+    bytes_down: AtomicU64,
 }
 
 impl DispatchMetrics {
@@ -154,6 +158,9 @@ impl DispatchMetrics {
             created: (Instant::now(), SystemTime::now()),
             start_ns: AtomicU64::new(0),
             classes: Default::default(),
+            whole_rows: AtomicU64::new(0),
+            shortlists: AtomicU64::new(0),
+            bytes_down: AtomicU64::new(0),
         }
     }
 
@@ -184,12 +191,22 @@ impl DispatchMetrics {
         self.time(class, latency);
     }
 
+    /// Counts what of an output came to the host: whole rows, shortlists of rows, and their bytes.
+    pub fn came_down(&self, whole_rows: usize, shortlists: usize, n_bytes: u64) {
+        self.whole_rows.fetch_add(whole_rows as u64, Ordering::Relaxed);
+        self.shortlists.fetch_add(shortlists as u64, Ordering::Relaxed);
+        self.bytes_down.fetch_add(n_bytes, Ordering::Relaxed);
+    }
+
     /// Sets every counter to zero and the start time to now. What another thread
     /// records at the same moment may be kept in part.
     pub fn reset(&self) {
         for class in &self.classes {
             class.latencies.reset();
             class.dispatches.store(0, Ordering::Relaxed);
+        }
+        for counter in [&self.whole_rows, &self.shortlists, &self.bytes_down] {
+            counter.store(0, Ordering::Relaxed);
         }
         self.start_ns.store(nanoseconds(self.created.0.elapsed()), Ordering::Relaxed);
     }
@@ -206,7 +223,14 @@ impl DispatchMetrics {
             let dispatches = class.dispatches.load(Ordering::Relaxed);
             (op_class, dispatches, latency)
         });
-        DeviceSnapshot::new(self.device.clone(), self.kind, started, seconds, classes)
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let output = OutputSnapshot {
+            whole_rows: of(&self.whole_rows),
+            shortlists: of(&self.shortlists),
+            bytes: of(&self.bytes_down),
+        };
+        let device = self.device.clone();
+        DeviceSnapshot::new(device, self.kind, (started, seconds), output, classes)
     }
 }
 

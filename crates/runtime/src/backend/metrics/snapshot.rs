@@ -63,6 +63,18 @@ pub struct ClassSnapshot {
     pub latency: Option<LatencySnapshot>,
 }
 
+/// What of the output of steps came from a device to the host. All is zero where the host itself runs
+/// the steps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct OutputSnapshot {
+    /// Rows of logits or of hidden states.
+    pub whole_rows: u64,
+    /// Shortlists of rows of logits: the best few, and those that are asked for by themselves.
+    pub shortlists: u64,
+    /// Bytes of both.
+    pub bytes: u64,
+}
+
 /// One device.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DeviceSnapshot {
@@ -80,6 +92,8 @@ pub struct DeviceSnapshot {
     pub dispatches_per_second: f64,
     /// The same as a share of all devices' dispatches; `None` if there were none.
     pub share_of_dispatches: Option<f64>,
+    /// What of the output came to the host.
+    pub output: OutputSnapshot,
     /// The classes that were dispatched.
     pub op_classes: Vec<ClassSnapshot>,
 }
@@ -89,8 +103,8 @@ impl DeviceSnapshot {
     pub(super) fn new(
         device: String,
         kind: DeviceKind,
-        started: Duration,
-        seconds: f64,
+        (started, seconds): (Duration, f64),
+        output: OutputSnapshot,
         classes: impl Iterator<Item = (OpClass, u64, Option<LatencySnapshot>)>,
     ) -> Self {
         let mut op_classes: Vec<ClassSnapshot> = classes
@@ -120,6 +134,7 @@ impl DeviceSnapshot {
             dispatches,
             dispatches_per_second: dispatches as f64 / seconds,
             share_of_dispatches: ratio(dispatches, dispatches),
+            output,
             op_classes,
         }
     }
@@ -179,7 +194,9 @@ mod tests {
 
     fn device(kind: DeviceKind, dispatches: u64) -> DeviceSnapshot {
         let classes = [(OpClass::Linear, dispatches, None), (OpClass::Step, 1, None)];
-        DeviceSnapshot::new("d".to_owned(), kind, Duration::ZERO, 2.0, classes.into_iter())
+        let output = OutputSnapshot::default();
+        let times = (Duration::ZERO, 2.0);
+        DeviceSnapshot::new("d".to_owned(), kind, times, output, classes.into_iter())
     }
 
     #[test]

@@ -5,18 +5,22 @@ use super::device_error;
 use super::kv_spec;
 use super::recurrent::States;
 use super::room::{Room, ScratchRoom, f32_bytes};
+use super::shortlists::RowLists;
 use super::upload::{DeviceWeights, WeightLayout};
 use super::words::{GroupPlaces, RowCounts, Rows, Words, rows_at};
 use crate::Error;
 use crate::backend::metrics::{DeviceKind, DispatchMetrics, OpClass};
-use crate::backend::{Batch, Executable, ExecutableOptions};
+use crate::backend::{Batch, Beside, Executable, ExecutableOptions, Offer, Shortlist, Wants};
 use crate::graph::plan::{Place, Plan, Step};
 use crate::graph::weights::Weights;
 use crate::graph::{Op, RowDomain};
 use realizar_formats::FileWatch;
 use realizar_kernels_wgpu as kernels;
-use realizar_kernels_wgpu::{AttentionScratch, Buffer, Gpu, Kernel, KvLayer, QuantizedRows, Timer};
+use realizar_kernels_wgpu::{
+    AttentionScratch, Buffer, Gpu, Kernel, KvLayer, QuantizedRows, Recorder, Timer,
+};
 use realizar_kvcache::{KvLayout, PageCopy, PageId, StateId};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,8 +40,12 @@ pub(super) struct WgpuExecutable {
     states: States,
     /// Room for the keys or values of one page of a layer, while it is copied.
     page: Buffer,
-    /// The rows of the plan's output.
+    /// The rows of the plan's output that were wanted.
     output: Vec<f32>, // [max rows, width]
+    n_output: usize,
+    /// Shortlists of rows of logits; none where the output has none.
+    lists: Option<RowLists>,
+    launched: Instant,
     metrics: Arc<DispatchMetrics>,
     /// Set when each kernel is to be timed and the device can.
     profile: Option<Profile>,
@@ -86,6 +94,24 @@ fn kv_group(gpu: &Gpu, (layout, n_pages): &(KvLayout, usize)) -> Result<KvGroup,
     Ok(KvGroup { spec, layers })
 }
 
+/// Records that rows of an output come to the host, behind the `n_before` numbers that do.
+fn bring(
+    recorder: &mut Recorder<'_>,
+    output: &Place,
+    (values, readback): (&Buffer, &Buffer),
+    rows: Range<usize>,
+    n_before: &mut usize,
+) {
+    let Place { start, stride, width, .. } = *output;
+    assert_eq!(stride, width, "an output is dense");
+    let n = rows.len() * width;
+    if n > 0 {
+        let from = (values, f32_bytes(start + rows.start * width));
+        recorder.copy(from, (readback, f32_bytes(*n_before)), f32_bytes(n));
+        *n_before += n;
+    }
+}
+
 impl WgpuExecutable {
     pub(super) fn new(
         gpu: &Gpu,
@@ -108,6 +134,7 @@ impl WgpuExecutable {
     ) -> Result<Self, kernels::Error> {
         let Room { places, n_values, n_outputs, page_bytes, scratch, quantized, n_kernels, .. } =
             room;
+        let list_rows = room.list_rows;
         let batch = gpu.buffer("words of a step", f32_bytes(places.n_words))?;
         let values = gpu.buffer("activations", f32_bytes(n_values))?;
         let readback = gpu.readback_buffer("rows of the output", f32_bytes(n_outputs))?;
@@ -120,6 +147,10 @@ impl WgpuExecutable {
         let scratch = AttentionScratch::new(gpu, max_items, n_heads, head_dim)?;
         let quantized = quantized.map(|(rows, cols)| QuantizedRows::new(gpu, rows, cols));
         let quantized = quantized.transpose()?;
+        let lists = match list_rows {
+            0 => None,
+            n => Some(RowLists::new(gpu, &values, &plan.output, n)?),
+        };
         let device_weights = DeviceWeights::upload(gpu, layout, weights)?;
         let next_wave =
             |group: &GroupPlaces| kernels::attention_next_wave(gpu, &batch, group.splits);
@@ -159,6 +190,9 @@ impl WgpuExecutable {
             profile,
             gpu: gpu.clone(),
             output: vec![0.0; n_outputs],
+            n_output: 0,
+            lists,
+            launched: Instant::now(),
             steps,
             words: Words::new(places),
             batch,
@@ -174,7 +208,8 @@ impl WgpuExecutable {
     /// Bytes of the lists on the host.
     #[cfg(test)]
     pub(super) fn host_bytes(&self) -> u64 {
-        f32_bytes(self.output.len() + self.words.capacity())
+        let lists = self.lists.as_ref().map_or(0, RowLists::host_bytes);
+        f32_bytes(self.output.len() + self.words.capacity()) + lists
     }
 
     /// Writes the rows that are embedded where the embedding of tokens leaves them out.
@@ -192,9 +227,13 @@ impl WgpuExecutable {
         Ok(())
     }
 
-    /// Records and submits the step, and reads the rows of its output; returns how
-    /// many numbers they are.
-    fn step(&mut self, batch: &Batch, input: &[f32]) -> Result<usize, kernels::Error> {
+    /// Records and submits the step; with `brings_all`, all of its output comes to the host.
+    fn submit(
+        &mut self,
+        batch: &Batch,
+        input: &[f32],
+        brings_all: bool,
+    ) -> Result<(), kernels::Error> {
         let counts = RowCounts::of(batch);
         self.gpu.write(&self.batch, 0, bytemuck::cast_slice(self.words.words()))?;
         if let Some(place) = &self.plan.input {
@@ -239,33 +278,115 @@ impl WgpuExecutable {
                 });
             }
         }
-        let Place { start, stride, width, rows } = self.plan.output;
-        assert_eq!(stride, width, "an output is dense");
-        let n = counts.n(rows_at(rows, Rows::All)) as usize * width;
-        if n > 0 {
-            recorder.copy((&self.values, f32_bytes(start)), (&self.readback, 0), f32_bytes(n));
+        self.n_output = 0;
+        if brings_all {
+            let n = counts.n(rows_at(self.plan.output.rows, Rows::All)) as usize;
+            let buffers = (&self.values, &self.readback);
+            bring(&mut recorder, &self.plan.output, buffers, 0..n, &mut self.n_output);
         }
-        recorder.submit()?;
+        recorder.submit()
+    }
+
+    fn begin(&mut self, batch: &Batch, input: &[f32], brings_all: bool) -> Result<(), Error> {
+        self.launched = Instant::now();
+        self.words.fill(batch);
+        self.submit(batch, input, brings_all).map_err(|e| device_error(&self.name, &e))
+    }
+
+    /// Rows of the output.
+    fn output_rows(&self, batch: &Batch) -> usize {
+        RowCounts::of(batch).n(rows_at(self.plan.output.rows, Rows::All)) as usize
+    }
+
+    /// Submits what brings to the host what is wanted of the output.
+    fn submit_wants(&mut self, wants: &Wants) -> Result<(), kernels::Error> {
+        let mut recorder = self.gpu.record();
+        let buffers = (&self.values, &self.readback);
+        for rows in wants.whole_rows() {
+            bring(&mut recorder, &self.plan.output, buffers, rows, &mut self.n_output);
+        }
+        if let Some(lists) = &mut self.lists {
+            let class = OpClass::Select;
+            lists.record(&self.gpu, &mut recorder, wants, || self.metrics.count(class, 1))?;
+        }
+        if wants.n_rows() > 0 { recorder.submit() } else { Ok(()) }
+    }
+
+    /// Waits for what comes of the output: whole rows and so many shortlists.
+    fn finish(&mut self, n_lists: usize) -> Result<(), kernels::Error> {
+        let n = self.n_output;
         if n > 0 {
             self.gpu.read(&self.readback, &mut self.output[..n])?;
         }
+        let mut n_bytes = f32_bytes(n);
+        if let Some(lists) = self.lists.as_mut().filter(|_| n_lists > 0) {
+            n_bytes += lists.read(&self.gpu)?;
+        }
+        let n_copied = n / self.plan.output.width;
+        self.metrics.came_down(n_copied, n_lists, n_bytes);
         if let Some(profile) = &mut self.profile {
             profile.timer.read(&self.gpu, &mut profile.durations)?;
             for (&class, &duration) in profile.classes.iter().zip(&profile.durations) {
                 self.metrics.time(class, duration);
             }
         }
-        Ok(n)
+        self.metrics.record(OpClass::Step, self.launched.elapsed());
+        Ok(())
+    }
+
+    /// Reads an output row whose shortlist was made.
+    fn whole_row(&mut self, wants: &Wants, row: usize) -> Result<(), kernels::Error> {
+        let Place { start, width, .. } = self.plan.output;
+        let mut recorder = self.gpu.record();
+        let from = (&self.values, f32_bytes(start + row * width));
+        recorder.copy(from, (&self.readback, 0), f32_bytes(width));
+        recorder.submit()?;
+        let lists = self.lists.as_mut().expect("a shortlist was made of the row");
+        self.gpu.read(&self.readback, &mut lists.row)?;
+        lists.put_back(wants, row);
+        self.metrics.came_down(1, 0, f32_bytes(width));
+        Ok(())
+    }
+}
+
+impl Beside for WgpuExecutable {
+    fn offer(&self) -> Offer {
+        self.lists.as_ref().expect("its output is logits").offer()
+    }
+
+    fn collect(&mut self, batch: &Batch, wants: &Wants) -> Result<(), Error> {
+        assert_eq!(wants.n_rows(), self.output_rows(batch), "rows of the output");
+        let collected = self.submit_wants(wants).and_then(|()| self.finish(wants.n_shortlists()));
+        collected.map_err(|e| device_error(&self.name, &e))
+    }
+
+    fn rows(&self) -> &[f32] {
+        &self.output[..self.n_output]
+    }
+
+    fn shortlist(&self, idx: usize) -> Shortlist<'_> {
+        self.lists.as_ref().expect("a shortlist was made").list(idx)
+    }
+
+    fn read_row(&mut self, wants: &Wants, row: usize) -> Result<&[f32], Error> {
+        self.whole_row(wants, row).map_err(|e| device_error(&self.name, &e))?;
+        Ok(&self.lists.as_ref().expect("a shortlist was made of the row").row)
     }
 }
 
 impl Executable for WgpuExecutable {
     fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error> {
-        let started = Instant::now();
-        self.words.fill(batch);
-        let n = self.step(batch, input).map_err(|e| device_error(&self.name, &e))?;
-        self.metrics.record(OpClass::Step, started.elapsed());
-        Ok(&self.output[..n])
+        self.begin(batch, input, true)?;
+        self.finish(0).map_err(|e| device_error(&self.name, &e))?;
+        Ok(&self.output[..self.n_output])
+    }
+
+    fn beside(&mut self) -> Option<&mut dyn Beside> {
+        if self.lists.is_some() { Some(self) } else { None }
+    }
+
+    fn launch(&mut self, batch: &Batch, input: &[f32]) -> Result<(), Error> {
+        self.begin(batch, input, false)
     }
 
     fn copy_pages(&mut self, copies: &[PageCopy]) -> Result<(), Error> {

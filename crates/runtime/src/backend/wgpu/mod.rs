@@ -2,13 +2,15 @@
 //! batch into one command buffer.
 //!
 //! Weights, norms, biases, activations, keys, values and recurrent states stay on the
-//! device. Per step the words of the batch go up and rows of logits come down.
+//! device. Per step the words of the batch go up and what is wanted of the output comes down: shortlists of
+//! logits, or whole rows.
 
 mod bind;
 mod executable;
 mod experts;
 mod recurrent;
 mod room;
+mod shortlists;
 mod support;
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@
 use super::bind;
 use super::experts;
 use super::kv_spec;
+use super::shortlists;
 use super::upload::{WeightLayout, matrix_type};
 use super::words::{GroupShape, Lists, Places};
 use crate::backend::{Arithmetic, ExecutableOptions};
@@ -42,6 +43,10 @@ pub(super) struct Room {
     pub(super) scratch: ScratchRoom,
     /// Rows and columns of activations as 8-bit integers; none when no step wants them.
     pub(super) quantized: Option<(u32, u32)>,
+    /// Rows of logits that shortlists are made of in a step; none where the output has none.
+    pub(super) list_rows: usize,
+    /// Columns of the output.
+    width: usize,
     /// Kernels that are bound.
     pub(super) n_kernels: usize,
     /// Whether kernels are timed.
@@ -126,6 +131,8 @@ impl Room {
             page_bytes: options.kv.iter().map(of_page).max().unwrap_or(0).max(4),
             scratch: ScratchRoom { max_items: max_items as u32, n_heads, head_dim },
             quantized,
+            list_rows: shortlists::n_rows(plan, options),
+            width: plan.output.width,
             n_kernels,
             profile: options.profile,
         }
@@ -143,6 +150,7 @@ impl Room {
             AttentionScratch::bytes(max_items, n_heads, head_dim),
             self.quantized.map_or(0, quantized),
             self.n_kernels as u64 * Kernel::N_BYTES,
+            shortlists::device_bytes(self.width, self.list_rows),
             if self.profile { Timer::bytes(gpu, self.n_kernels) } else { 0 },
         ]
         .into_iter()
@@ -151,6 +159,8 @@ impl Room {
 
     /// Bytes on the host: the words of a step and the rows of the output are there too.
     pub(super) fn host_bytes(&self) -> u64 {
-        f32_bytes(self.places.n_words).saturating_add(f32_bytes(self.n_outputs))
+        let lists = shortlists::host_bytes(self.width, self.list_rows);
+        let rows = f32_bytes(self.n_outputs).saturating_add(lists);
+        f32_bytes(self.places.n_words).saturating_add(rows)
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::backend::cpu::CpuBackend;
 use crate::engine::faults::{self, Place};
+use crate::engine::late::Lates;
 use crate::engine::{CacheSink, Engine, EngineEvent, EngineOptions, Message, Request, Ticket};
 use crate::text::constrain::{Constrainer, Grammar};
 use crate::text::sampling::SamplingParams;
@@ -83,6 +84,16 @@ struct Bench {
 impl Bench {
     /// Works on all requests, with a panic at `fault` after it was passed so many times.
     fn run(requests: &[Request], with_draft: bool, fault: Option<(Place, usize)>) -> Self {
+        Self::run_telling(false, requests, with_draft, fault)
+    }
+
+    /// The same, where `late` tells of a step when the next one is launched.
+    fn run_telling(
+        late: bool,
+        requests: &[Request],
+        with_draft: bool,
+        fault: Option<(Place, usize)>,
+    ) -> Self {
         let options = EngineOptions {
             max_seqs: Some(5),
             lookup_tokens: 2,
@@ -91,7 +102,8 @@ impl Bench {
             ..EngineOptions::default()
         };
         let draft = with_draft.then(model);
-        let (engine, worker, receiver) = Engine::make(model(), draft, options).unwrap();
+        let (engine, mut worker, receiver) = Engine::make(model(), draft, options).unwrap();
+        worker.lates = late.then(Lates::default);
         let (mut told, mut tickets) = (Vec::new(), Vec::new());
         for request in requests {
             let answers = vec![(Vec::new(), None); request.n];
@@ -116,6 +128,15 @@ impl Bench {
 
 #[test]
 fn a_panic_ends_the_requests_of_its_step_and_no_others() {
+    check_panics(false);
+}
+
+#[test]
+fn a_panic_while_the_next_step_is_launched_ends_the_requests_of_its_own() {
+    check_panics(true);
+}
+
+fn check_panics(late: bool) {
     use Place::{Ended, Fork, Plan, Publish, Rows, Run, Settle, Token};
     let requests = requests();
     let expected = Bench::run(&requests, false, None).told();
@@ -124,7 +145,7 @@ fn a_panic_ends_the_requests_of_its_step_and_no_others() {
     for place in [Plan, Run, Rows, Token, Settle, Fork, Ended, Publish] {
         // The first comes before the loop begins where the state is published.
         for n in [1, 2, 5, 9] {
-            let bench = Bench::run(&requests, false, Some((place, n)));
+            let bench = Bench::run_telling(late, &requests, false, Some((place, n)));
             let case = format!("{place:?} after {n}");
             if (place == Fork && n > 1) || (place == Ended && n > 8) {
                 assert!(faults::is_due(), "{case}: there are two forks and nine answers");

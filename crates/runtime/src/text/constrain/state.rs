@@ -290,6 +290,11 @@ impl TokenMask {
         self.is_end
     }
 
+    /// One bit for each token, set where it may come next, 32 to a word from the lowest on.
+    pub(crate) fn words(&self) -> &[u32] {
+        self.allowed.as_slice()
+    }
+
     /// How many tokens may come next.
     pub fn count(&self) -> usize {
         self.allowed.num_set()

@@ -10,6 +10,7 @@ use aho_corasick::Anchored;
 use aho_corasick::automaton::{Automaton, StateID};
 use aho_corasick::nfa::noncontiguous::NFA;
 
+use super::candidates::Adjusted;
 use super::{Error, SamplingParams};
 use crate::text::tokenizer::TokenBytes;
 
@@ -75,15 +76,21 @@ impl Dry {
 
     /// Subtracts `multiplier * base^(length - allowed_len)` from the logit of each token that
     /// would continue a sequence of at least `allowed_len`. A token with a breaker in it is free.
-    pub(super) fn apply(&mut self, logits: &mut [f32]) {
+    pub(super) fn apply(&mut self, logits: &mut (impl Adjusted + ?Sized)) {
         self.find_continued();
         for (&id, &len) in &self.continued {
             let free = self.breakers.as_ref().is_some_and(|breakers| breakers.is_inside(id));
-            if let Some(logit) = logits.get_mut(id as usize).filter(|_| !free) {
+            if let Some(logit) = logits.logit(id).filter(|_| !free) {
                 let growth = self.base.powf((len - self.allowed_len) as f64);
                 *logit -= (self.multiplier * growth).min(f64::from(f32::MAX)) as f32;
             }
         }
+    }
+
+    /// The tokens that would continue a sequence.
+    pub(super) fn continued(&mut self) -> impl Iterator<Item = u32> {
+        self.find_continued();
+        self.continued.keys().copied()
     }
 
     /// Fills `continued` with the tokens that follow, somewhere in the window, what the text
@@ -173,9 +180,9 @@ mod tests {
         let mut dry = Dry::new(params, Some(bytes)).unwrap().unwrap();
         prompt.iter().for_each(|&id| dry.push(id));
         let mut logits = [0.0; PIECES.len()];
-        dry.apply(&mut logits);
+        dry.apply(&mut logits[..]);
         let mut twice = logits;
-        dry.apply(&mut twice);
+        dry.apply(&mut twice[..]);
         assert_eq!(twice, logits.map(|logit| 2.0 * logit), "a second call does the same");
         logits.iter().map(|logit| -logit).collect()
     }
@@ -307,7 +314,7 @@ mod tests {
         let mut dry = Dry::new(&p, Some(TokenBytes::of(&PIECES))).unwrap().unwrap();
         (0..500).for_each(|_| dry.push(0));
         let mut logits = [0.0; PIECES.len()];
-        dry.apply(&mut logits);
+        dry.apply(&mut logits[..]);
         assert_eq!(logits[0], f32::MIN);
     }
 

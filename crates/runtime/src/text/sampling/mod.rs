@@ -24,6 +24,7 @@
 //!
 //! Mirostat takes the place of steps 5 to 10: it alone decides what is left.
 
+mod candidates;
 mod dry;
 mod error;
 mod filters;
@@ -34,6 +35,7 @@ mod sampler;
 mod scan;
 mod stop;
 
+pub(crate) use candidates::Candidates;
 pub use error::Error;
 pub use params::SamplingParams;
 pub use sampler::Sampler;

@@ -10,6 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+use super::candidates::Adjusted;
 use super::dry::Dry;
 use super::filters::{Nucleus, exclude_top, mean_log, total};
 use super::mirostat::Mirostat;
@@ -91,6 +92,18 @@ impl Sampler {
         self.seed
     }
 
+    /// Tokens that logits are over.
+    pub(crate) fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// Whether the tokens whose logits it changes depend on the text.
+    pub(crate) fn follows_text(&self) -> bool {
+        let params = &self.params;
+        let counts = params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
+        params.repetition_penalty != 1.0 || counts || self.dry.is_some()
+    }
+
     /// Tells the sampler the tokens of the prompt, which only the repetition penalty and DRY look
     /// at.
     pub fn add_prompt(&mut self, ids: &[u32]) {
@@ -153,21 +166,54 @@ impl Sampler {
         if self.params.temperature == 0.0 {
             return Ok(best);
         }
-        // As many draws for every token, whatever is kept, so that the sequence of draws depends
-        // on the seed and the position alone.
-        let draw = unit(&mut self.rng);
         let weight = Weight::new(max, self.params.temperature);
+        let (draw, exclude) = self.draw();
         if let Some(mirostat) = &mut self.mirostat {
             let Self { blocks, kept, .. } = self;
             return Ok(mirostat.choose(blocks, logits, weight, best, draw, kept));
         }
-        let exclude =
-            self.params.uses_xtc() && unit(&mut self.rng) < f64::from(self.params.xtc_probability);
         let drawn = match self.filter(logits, max, weight, exclude) {
             Some(left) => pick(self.kept.iter().copied(), draw * left),
             None => self.blocks.pick(logits, weight, draw),
         };
         Ok(drawn.unwrap_or(best))
+    }
+
+    /// The draw of a token, and whether XTC excludes its top choices. There are as many draws for every
+    /// token, whatever is kept, so that the sequence of draws depends on the seed and the position
+    /// alone.
+    pub(super) fn draw(&mut self) -> (f64, bool) {
+        let draw = unit(&mut self.rng);
+        let has_xtc = self.mirostat.is_none() && self.params.uses_xtc();
+        let exclude = has_xtc && unit(&mut self.rng) < f64::from(self.params.xtc_probability);
+        (draw, exclude)
+    }
+
+    /// Where the sequence of draws is.
+    pub(super) fn save_draws(&self) -> ChaCha8Rng {
+        self.rng.clone()
+    }
+
+    /// Goes back to where the sequence of draws was.
+    pub(super) fn restore_draws(&mut self, before: ChaCha8Rng) {
+        self.rng = before;
+    }
+
+    pub(super) fn params(&self) -> &SamplingParams {
+        &self.params
+    }
+
+    pub(super) fn kept(&self) -> &[(f32, u32)] {
+        &self.kept
+    }
+
+    pub(super) fn kept_mut(&mut self) -> &mut Vec<(f32, u32)> {
+        &mut self.kept
+    }
+
+    /// Whether top-k leaves out a token.
+    pub(super) fn cuts_by_k(&self) -> bool {
+        (1..self.vocab_size).contains(&self.params.top_k)
     }
 
     /// Fills `kept` with the tokens that the filters leave and returns their weight; `None` if
@@ -180,17 +226,17 @@ impl Sampler {
         exclude: bool,
     ) -> Option<f64> {
         let SamplingParams { top_k, top_n_sigma, .. } = self.params;
-        let SamplingParams { typical_p, top_p, min_p, xtc_threshold, .. } = self.params;
+        let SamplingParams { typical_p, top_p, min_p, .. } = self.params;
         let [typical_p, top_p, min_p] = [typical_p, top_p, min_p].map(f64::from);
-        let (by_k, by_sigma) = ((1..logits.len()).contains(&top_k), top_n_sigma > 0.0);
+        let (by_k, by_sigma) = (self.cuts_by_k(), top_n_sigma > 0.0);
         let by_typical = typical_p < 1.0;
-        let Self { blocks, kept, nucleus, .. } = self;
+        let Self { blocks, kept, .. } = self;
         let n_tokens = logits.len() as f64;
         let bound =
             if by_sigma { sigma_bound(logits, max, top_n_sigma) } else { f32::NEG_INFINITY };
         // What can be left of the vocabulary; where the next filter asks for them, the weight and
         // the mean logarithm that it starts from.
-        let (mut sum, mut mean) = (0.0, 0.0);
+        let (mut sum, mut mean) = (0.0, None);
         if by_k {
             blocks.top_k(logits, top_k, kept);
             kept.retain(|(logit, _)| *logit >= bound);
@@ -201,12 +247,13 @@ impl Sampler {
             sum = total(kept);
         } else if by_typical {
             sum = blocks.sum(logits, weight);
-            mean = blocks.mean_log(logits, weight, sum);
+            let of_all = blocks.mean_log(logits, weight, sum);
+            mean = Some(of_all);
             // As far below the mean as the best token is above it, all that is heavier is nearer.
             // Further down the most likely come first, and then the share of top-p holds. A
             // little less, as the mean is rounded.
             let share = (1.0 - typical_p) * sum / n_tokens;
-            blocks.keep_heavy(logits, weight, 0.999 * share.min((2.0 * mean).exp()), kept);
+            blocks.keep_heavy(logits, weight, 0.999 * share.min((2.0 * of_all).exp()), kept);
         } else if top_p < 1.0 {
             sum = blocks.sum(logits, weight);
             // Tokens below an even share of `1 - top_p` cannot add up to it, so they are outside
@@ -218,10 +265,18 @@ impl Sampler {
         } else {
             return None;
         }
-        if by_typical {
-            if by_k || by_sigma {
-                mean = mean_log(kept, sum);
-            }
+        Some(self.narrow(sum, mean, exclude))
+    }
+
+    /// Applies the filters behind the first to what it kept, of the weight `sum`, and returns the weight
+    /// of what is left. `mean` is the mean logarithm of the weights, where it is not that of what was
+    /// kept.
+    pub(super) fn narrow(&mut self, mut sum: f64, mean: Option<f64>, exclude: bool) -> f64 {
+        let SamplingParams { typical_p, top_p, min_p, xtc_threshold, .. } = self.params;
+        let [typical_p, top_p, min_p] = [typical_p, top_p, min_p].map(f64::from);
+        let Self { kept, nucleus, .. } = self;
+        if typical_p < 1.0 {
+            let mean = mean.unwrap_or_else(|| mean_log(kept, sum));
             nucleus.keep_typical(kept, sum * typical_p, mean.exp() as f32);
             sum = total(kept);
         }
@@ -235,19 +290,31 @@ impl Sampler {
         if exclude {
             exclude_top(kept, f64::from(xtc_threshold) * total(kept));
         }
-        Some(total(kept))
+        total(kept)
+    }
+
+    /// Appends the tokens whose logits bias, penalties and DRY change; some may come twice.
+    pub(crate) fn touched(&mut self, ids: &mut Vec<u32>) {
+        ids.extend(self.params.logit_bias.iter().map(|&(id, _)| id));
+        ids.extend(&self.recent);
+        ids.extend(self.generated.keys());
+        if let Some(dry) = &mut self.dry {
+            ids.extend(dry.continued());
+        }
     }
 
     /// Applies logit bias, penalties and DRY.
-    fn adjust(&mut self, logits: &mut [f32]) {
+    pub(super) fn adjust(&mut self, logits: &mut (impl Adjusted + ?Sized)) {
         for &(id, bias) in &self.params.logit_bias {
-            logits[id as usize] += bias;
+            if let Some(logit) = logits.logit(id) {
+                *logit += bias;
+            }
         }
         let penalty = self.params.repetition_penalty;
         if penalty != 1.0 {
             for &id in &self.recent {
                 let (word, bit) = (id as usize / 64, 1_u64 << (id % 64));
-                let Some(logit) = logits.get_mut(id as usize) else { continue };
+                let Some(logit) = logits.logit(id) else { continue };
                 if self.marks[word] & bit == 0 {
                     self.marks[word] |= bit;
                     *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
@@ -260,7 +327,7 @@ impl Sampler {
             }
         }
         for (&id, &count) in &self.generated {
-            if let Some(logit) = logits.get_mut(id as usize) {
+            if let Some(logit) = logits.logit(id) {
                 *logit -=
                     self.params.presence_penalty + self.params.frequency_penalty * count as f32;
             }

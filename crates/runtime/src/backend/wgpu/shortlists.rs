@@ -1,0 +1,110 @@
+//! Shortlists of the rows of logits that a step ends in.
+
+use super::room::f32_bytes;
+use crate::backend::{ExecutableOptions, Offer, Shortlist, Wanted, Wants};
+use crate::graph::RowDomain;
+use crate::graph::plan::{Place, Plan};
+use realizar_kernels_wgpu as kernels;
+use realizar_kernels_wgpu::{Buffer, Gpu, Kernel, Recorder, ShortlistRow, Shortlists, View};
+
+/// The most rows of a step that shortlists are made of.
+const MAX_ROWS: usize = 256;
+
+/// Rows of a plan's output that shortlists can be made of in a step; none where they are no logits.
+pub(super) fn n_rows(plan: &Plan, options: &ExecutableOptions) -> usize {
+    let are_logits = options.logits && plan.output.rows == RowDomain::Outputs;
+    let fits = plan.output.width <= Shortlists::MAX_LOGITS as usize;
+    if are_logits && fits { plan.limits.outputs.min(MAX_ROWS) } else { 0 }
+}
+
+/// Bytes on the device for shortlists of so many rows of `width` logits.
+pub(super) fn device_bytes(width: usize, n_rows: usize) -> u64 {
+    match n_rows {
+        0 => 0,
+        n => Shortlists::bytes(width as u32, n) + Shortlists::N_KERNELS as u64 * Kernel::N_BYTES,
+    }
+}
+
+/// The same on the host, with a row.
+pub(super) fn host_bytes(width: usize, n_rows: usize) -> u64 {
+    match n_rows {
+        0 => 0,
+        n => Shortlists::host_bytes(width as u32, n) + f32_bytes(width),
+    }
+}
+
+/// Room for the shortlists of a step, and for a row that was made one of.
+#[derive(Debug)]
+pub(super) struct RowLists {
+    lists: Shortlists,
+    max_rows: usize,
+    pub(super) row: Vec<f32>, // [width]
+}
+
+impl RowLists {
+    pub(super) fn new(
+        gpu: &Gpu,
+        values: &Buffer,
+        logits: &Place,
+        max_rows: usize,
+    ) -> Result<Self, kernels::Error> {
+        let Place { start, stride, width, .. } = *logits;
+        let view = View { start: start as u32, stride: stride as u32, width: width as u32 };
+        let lists = Shortlists::new(gpu, values, view, max_rows)?;
+        Ok(Self { lists, max_rows, row: vec![0.0; width] })
+    }
+
+    /// Bytes on the host.
+    #[cfg(test)]
+    pub(super) fn host_bytes(&self) -> u64 {
+        host_bytes(self.row.len(), self.max_rows)
+    }
+
+    pub(super) fn offer(&self) -> Offer {
+        Offer {
+            max_rows: self.max_rows,
+            max_best: Shortlists::MAX_BEST as usize,
+            max_listed: Shortlists::MAX_LISTED as usize,
+        }
+    }
+
+    /// Records the making of what is wanted; tells `each` of every kernel.
+    pub(super) fn record(
+        &mut self,
+        gpu: &Gpu,
+        recorder: &mut Recorder<'_>,
+        wants: &Wants,
+        mut each: impl FnMut(),
+    ) -> Result<(), kernels::Error> {
+        self.lists.clear();
+        for (row, wanted) in wants.rows().enumerate() {
+            let Wanted::Shortlist(of) = wanted else { continue };
+            self.lists.push(&ShortlistRow {
+                row: row as u32,
+                n_best: of.n_best as u32,
+                n_tokens: of.n_tokens as u32,
+                listed: wants.listed(&of),
+                mask: wants.mask(&of),
+            });
+        }
+        self.lists.record(gpu, recorder, |_| each())
+    }
+
+    /// Waits for the lists; returns how many bytes they have.
+    pub(super) fn read(&mut self, gpu: &Gpu) -> Result<u64, kernels::Error> {
+        self.lists.read(gpu)?;
+        Ok(self.lists.n_bytes())
+    }
+
+    pub(super) fn list(&self, idx: usize) -> Shortlist<'_> {
+        let kernels::Shortlist { listed, best } = self.lists.list(idx);
+        Shortlist { listed, best }
+    }
+
+    /// Gives the row that was read the logits that were taken out of it.
+    pub(super) fn put_back(&mut self, wants: &Wants, row: usize) {
+        let (Wanted::Shortlist(of), idx) = wants.row(row) else { return };
+        let taken = wants.listed(&of).iter().zip(self.lists.list(idx).listed);
+        taken.for_each(|(&id, &bits)| self.row[id as usize] = f32::from_bits(bits));
+    }
+}

@@ -1,0 +1,95 @@
+//! What is wanted of the rows of a step, and what was given.
+
+use super::chunk::OutputRows;
+use crate::Error;
+use crate::backend::{Beside, Offer, Shortlist, ShortlistOf, Wanted, Wants};
+
+/// What is wanted of a step that was launched, by chunk.
+pub(crate) struct RowWants<'a> {
+    pub(super) wants: &'a mut Wants,
+    pub(super) offer: Offer,
+    pub(super) first_rows: &'a [usize],
+}
+
+impl RowWants<'_> {
+    /// The shortlists that there can be.
+    pub(crate) fn offer(&self) -> Offer {
+        self.offer
+    }
+
+    /// Wants a shortlist of row `i` of the chunk's wanted rows, unless there are as many as there can be:
+    /// as [`Wants::shorten`].
+    pub(crate) fn shorten(
+        &mut self,
+        (chunk, i): (usize, usize),
+        lengths: (usize, usize),
+        mask: Option<&[u32]>,
+        list: impl FnOnce(&mut Vec<u32>),
+    ) {
+        if self.wants.n_shortlists() < self.offer.max_rows {
+            self.wants.shorten(self.first_rows[chunk] + i, lengths, mask, list);
+        }
+    }
+}
+
+/// A shortlist that was wanted of a row.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GivenList<'a> {
+    /// What was wanted.
+    pub(crate) of: ShortlistOf,
+    /// The tokens that it lists.
+    pub(crate) ids: &'a [u32],
+    /// What was given.
+    pub(crate) list: Shortlist<'a>,
+}
+
+/// What a step has given.
+pub(crate) struct Results<'a> {
+    /// The rows that are whole.
+    rows: OutputRows<'a>,
+    /// What gives the others.
+    wanted: Option<(&'a mut dyn Beside, &'a Wants)>,
+}
+
+impl<'a> Results<'a> {
+    /// Whole rows.
+    pub(super) fn of_rows(rows: OutputRows<'a>) -> Self {
+        Self { rows, wanted: None }
+    }
+
+    /// What was wanted of each row.
+    pub(super) fn of_wants(
+        beside: &'a mut dyn Beside,
+        wants: &'a Wants,
+        (width, first_rows): (usize, &'a [usize]),
+    ) -> Self {
+        Self { rows: OutputRows { values: &[], width, first_rows }, wanted: Some((beside, wants)) }
+    }
+
+    /// Row `i` of the chunk's wanted rows as a shortlist, if that was wanted.
+    pub(crate) fn shortlist(&self, chunk: usize, i: usize) -> Option<GivenList<'_>> {
+        let (beside, wants) = self.wanted.as_ref()?;
+        match wants.row(self.rows.first_rows[chunk] + i) {
+            (Wanted::Logits, _) => None,
+            (Wanted::Shortlist(of), place) => {
+                Some(GivenList { of, ids: wants.listed(&of), list: beside.shortlist(place) })
+            }
+        }
+    }
+
+    /// The same row whole, whatever was wanted.
+    ///
+    /// # Errors
+    /// If it has to be brought from a device that fails.
+    pub(crate) fn row(&mut self, chunk: usize, i: usize) -> Result<&[f32], Error> {
+        if let Some((beside, wants)) = &mut self.wanted {
+            let row = self.rows.first_rows[chunk] + i;
+            let width = self.rows.width;
+            return match wants.row(row) {
+                (Wanted::Logits, place) => Ok(&beside.rows()[place * width..][..width]),
+                (Wanted::Shortlist(_), _) => beside.read_row(wants, row),
+            };
+        }
+        Ok(self.rows.row(chunk, i))
+    }
+}

@@ -1,0 +1,80 @@
+//! Steps that are launched, and collected later.
+
+use super::{LIVES, Runner, note, shrink};
+use crate::Error;
+use crate::run::chunk::{Chunk, OutputRows};
+use crate::run::results::{Results, RowWants};
+use realizar_formats::FileWatch;
+
+impl Runner {
+    /// Whether steps run beside the host, so that it can work between [`Self::launch`] and
+    /// [`Self::collect`].
+    pub(crate) fn runs_beside(&mut self) -> bool {
+        self.executable.beside().is_some()
+    }
+
+    /// Begins a step of these chunks, of whose outputs all logits are wanted unless
+    /// [`Self::wants`] is told otherwise. Where the host itself runs the steps, it does so when this
+    /// one is collected. Until then the sequences stay as they are, also those whose ids are dropped.
+    ///
+    /// # Errors
+    /// As for [`Self::step`].
+    pub(crate) fn launch<'c>(
+        &mut self,
+        chunks: impl Iterator<Item = Chunk<'c>> + Clone,
+    ) -> Result<(), Error> {
+        self.prepare(&chunks)?;
+        self.wants.reset(self.batch.outputs.len());
+        if self.runs_beside()
+            && let Err(error) = self.executable.launch(&self.batch, &[])
+        {
+            shrink(&mut self.seqs, &mut self.cache, chunks, &[]);
+            return Err(error);
+        }
+        self.is_launched = true;
+        self.launched.clear();
+        self.launched.extend(chunks.map(|chunk| chunk.seq.idx));
+        Ok(())
+    }
+
+    /// What is wanted of the step that was launched, and the shortlists that there can be; none where
+    /// rows have to be whole.
+    pub(crate) fn wants(&mut self) -> Option<RowWants<'_>> {
+        let offer = self.executable.beside()?.offer();
+        Some(RowWants { wants: &mut self.wants, offer, first_rows: &self.first_rows })
+    }
+
+    /// Waits for the step of these chunks, which was launched, and returns what was wanted of it.
+    ///
+    /// # Errors
+    /// As for [`Self::step`].
+    pub(crate) fn collect<'c>(
+        &mut self,
+        chunks: impl Iterator<Item = Chunk<'c>> + Clone,
+    ) -> Result<Results<'_>, Error> {
+        assert!(std::mem::take(&mut self.is_launched), "a step that was launched is collected");
+        let Self { executable, batch, files, wants, seqs, cache, first_rows, .. } = self;
+        let width = self.output_width;
+        let check = || files.iter().try_for_each(FileWatch::check).map_err(Error::from);
+        if executable.beside().is_none() {
+            let rows = executable.run(batch, &[]).and_then(|rows| check().map(|()| rows));
+            let values = note(seqs, cache, chunks, rows)?;
+            return Ok(Results::of_rows(OutputRows { values, width, first_rows }));
+        }
+        wants.settle();
+        let beside = executable.beside().expect("it was there");
+        let collected = beside.collect(batch, wants).and_then(|()| check());
+        note(seqs, cache, chunks, collected)?;
+        Ok(Results::of_wants(beside, wants, (width, first_rows)))
+    }
+
+    /// Forgets the step that was launched, if there is one: the sequences are as before it. What the
+    /// device still writes for it is in nobody's way, as it does everything in order.
+    pub(crate) fn discard(&mut self) {
+        if std::mem::take(&mut self.is_launched) {
+            for &idx in &self.launched {
+                self.cache.shrink(self.seqs[idx].as_mut().expect(LIVES), &[]);
+            }
+        }
+    }
+}
