@@ -114,7 +114,7 @@ impl Wants {
     }
 
     /// The runs of neighbours among the rows of which all logits are wanted.
-    pub(crate) fn whole_rows(&self) -> impl Iterator<Item = Range<usize>> {
+    pub fn whole_rows(&self) -> impl Iterator<Item = Range<usize>> {
         let is_whole = |row: usize| self.rows[row].0 == Wanted::Logits;
         let mut next = 0;
         std::iter::from_fn(move || {
