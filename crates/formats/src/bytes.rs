@@ -1,11 +1,11 @@
 //! A cheap handle to bytes that stay where they are: in a mapped file or in
-//! memory of the process.
+//! memory of the process. Bytes that are made of others are made when they are first read.
 
 use std::fmt;
 use std::fs::File;
 use std::ops::{Bound, Deref, RangeBounds};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::map::FileMap;
 use crate::{Error, FileWatch};
@@ -14,9 +14,28 @@ use crate::{Error, FileWatch};
 enum Owner {
     Map(Arc<FileMap>),
     Memory(Arc<Vec<u8>>),
+    Made(Arc<Made>),
 }
 
-/// A range of bytes of a mapped file, or of an owned buffer.
+/// Bytes that are made of others.
+struct Made {
+    sources: Vec<Bytes>,
+    make: Box<dyn Fn() -> Vec<u8> + Send + Sync>,
+    made: OnceLock<Vec<u8>>,
+    len: usize,
+}
+
+impl Made {
+    /// Makes them, and gives the pages of what they are made of back.
+    fn make(&self) -> Vec<u8> {
+        let made = (self.make)();
+        assert_eq!(made.len(), self.len, "the length of bytes that were made");
+        self.sources.iter().for_each(Bytes::release);
+        made
+    }
+}
+
+/// A range of bytes of a mapped file, of an owned buffer, or of what is made of others.
 ///
 /// Cloning and slicing copy no data; the map lives until its last handle is
 /// dropped. The file must not be changed in place while it is mapped: bytes
@@ -47,6 +66,65 @@ impl Bytes {
     /// If the file is no regular file or cannot be mapped.
     pub fn map_file(file: &File, path: &Path) -> Result<Self, Error> {
         Ok(FileMap::of(file, path)?.into())
+    }
+
+    /// `len` bytes that `make` makes of `sources` when they are first read. They stay as long as
+    /// one of their handles.
+    pub fn made(
+        sources: Vec<Self>,
+        len: usize,
+        make: impl Fn() -> Vec<u8> + Send + Sync + 'static,
+    ) -> Self {
+        let made = Made { sources, make: Box::new(make), made: OnceLock::new(), len };
+        Self { owner: Owner::Made(Arc::new(made)), start: 0, len }
+    }
+
+    /// Whether reading them is reading memory or a file: they are not made of others, or have
+    /// been made.
+    pub fn is_made(&self) -> bool {
+        match &self.owner {
+            Owner::Map(_) | Owner::Memory(_) => true,
+            Owner::Made(made) => made.made.get().is_some(),
+        }
+    }
+
+    /// Makes them now, if they are made of others.
+    pub fn make(&self) {
+        if let Owner::Made(made) = &self.owner {
+            made.made.get_or_init(|| made.make());
+        }
+    }
+
+    /// The same bytes for somebody who reads them once: those that have not been made yet are made for
+    /// the handle that is returned, and go with it.
+    #[must_use]
+    pub fn for_once(&self) -> Self {
+        match &self.owner {
+            Owner::Made(made) if made.made.get().is_none() => {
+                Self::from(made.make()).slice(self.start..self.start + self.len)
+            }
+            _ => self.clone(),
+        }
+    }
+
+    /// Bytes that tell these from others and need not be made: of bytes that are made of others, the
+    /// first of those.
+    #[must_use]
+    pub fn origin(&self) -> Self {
+        match &self.owner {
+            Owner::Made(made) => made.sources.first().map_or_else(|| self.clone(), Self::origin),
+            _ => self.clone(),
+        }
+    }
+
+    /// The number of bytes, which is known before they are made.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// The part of these bytes in `range`, sharing their owner.
@@ -83,6 +161,7 @@ impl Bytes {
         match &self.owner {
             Owner::Map(map) => map.check(),
             Owner::Memory(_) => Ok(()),
+            Owner::Made(made) => made.sources.iter().try_for_each(Self::check),
         }
     }
 
@@ -94,9 +173,15 @@ impl Bytes {
     /// What tells whether the mapped file is whole, without keeping it mapped;
     /// none of bytes in memory.
     pub fn watch(&self) -> Option<FileWatch> {
+        self.watches().into_iter().next()
+    }
+
+    /// As [`watch`](Self::watch), for each file of bytes that are made of others.
+    pub fn watches(&self) -> Vec<FileWatch> {
         match &self.owner {
-            Owner::Map(map) => Some(FileWatch::new(map)),
-            Owner::Memory(_) => None,
+            Owner::Map(map) => vec![FileWatch::new(map)],
+            Owner::Memory(_) => Vec::new(),
+            Owner::Made(made) => made.sources.iter().flat_map(Self::watches).collect(),
         }
     }
 
@@ -146,6 +231,7 @@ impl Deref for Bytes {
         let whole: &[u8] = match &self.owner {
             Owner::Map(map) => map,
             Owner::Memory(bytes) => bytes,
+            Owner::Made(made) => made.made.get_or_init(|| made.make()),
         };
         &whole[self.start..self.start + self.len]
     }
@@ -167,7 +253,11 @@ impl Eq for Bytes {}
 
 impl fmt::Debug for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = if self.is_mapped() { "mapped" } else { "in memory" };
+        let place = match &self.owner {
+            Owner::Map(_) => "mapped",
+            Owner::Memory(_) => "in memory",
+            Owner::Made(_) => "made of others",
+        };
         write!(f, "Bytes({} {place})", self.len)
     }
 }
@@ -192,6 +282,35 @@ mod tests {
         let copy = part.to_owned_copy();
         assert!(!copy.is_mapped());
         assert_eq!(copy, part);
+    }
+
+    #[test]
+    fn bytes_are_made_when_they_are_read() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("bytes");
+        std::fs::write(&path, [1, 2, 3, 4]).expect("write");
+        let source = Bytes::map(&path).expect("map");
+        let n_made = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let made = {
+            let (source, n_made) = (source.clone(), n_made.clone());
+            Bytes::made(vec![source.clone()], 4, move || {
+                n_made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                source.iter().map(|byte| 10 * byte).collect()
+            })
+        };
+        let times = || n_made.load(std::sync::atomic::Ordering::Relaxed);
+        let part = made.slice(1..3);
+        assert_eq!((made.len(), part.len(), part.is_made(), times()), (4, 2, false, 0));
+        assert_eq!(part.origin(), source);
+        assert_eq!(part.watches().len(), 1);
+        assert!(part.check().is_ok() && !part.is_mapped());
+        // For one reader, then for all.
+        assert_eq!(part.for_once()[..], [20, 30]);
+        assert_eq!((part.is_made(), times()), (false, 1));
+        assert_eq!(part[..], [20, 30]);
+        assert_eq!(made[..], [10, 20, 30, 40]);
+        assert_eq!(part.for_once()[..], [20, 30]);
+        assert_eq!((made.is_made(), times()), (true, 2));
     }
 
     #[test]

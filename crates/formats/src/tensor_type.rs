@@ -16,7 +16,7 @@ use crate::Error;
 /// a file can be looked at; whoever would read its elements must refuse it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TensorType {
-    /// A type that `realizar-quant` reads.
+    /// A type that `realizar-quant` reads; not every one of them is in files.
     Block(BlockType),
     /// 8-bit signed integers.
     I8,
@@ -178,7 +178,7 @@ impl TensorType {
     /// The id that GGUF files store, for a type that they can hold.
     pub fn ggml_id(self) -> Option<u32> {
         match self {
-            Self::Block(ty) => Some(ty.ggml_id()),
+            Self::Block(ty) => ty.ggml_id(),
             Self::Unknown(id) => Some(id),
             _ => self.plain().and_then(|r| r.ggml_id),
         }
@@ -234,7 +234,8 @@ mod tests {
             if let Some(dtype) = ty.dtype() {
                 assert_eq!(TensorType::from_dtype(dtype), Some(ty));
             }
-            assert!(ty.ggml_id().is_some() || ty.dtype().is_some(), "{ty} is in no format");
+            let is_own = matches!(ty, TensorType::Block(BlockType::F8_0 | BlockType::Q4_Z));
+            assert_eq!(ty.ggml_id().is_none() && ty.dtype().is_none(), is_own, "{ty}");
         }
         assert_eq!(TensorType::from_ggml_id(26), Some(TensorType::I32));
         assert_eq!(TensorType::from_ggml_id(4), None);

@@ -61,6 +61,15 @@ pub(crate) fn random_weights(
                 &[]
             }
             BlockType::Q4_1 | BlockType::Q5_1 | BlockType::Q4_K | BlockType::Q5_K => &[0, 2],
+            BlockType::Q4_Z => {
+                let zero = half::f16::from_f32(f32::from(block[2] % 17));
+                block[2..4].copy_from_slice(&zero.to_le_bytes());
+                &[0]
+            }
+            BlockType::F8_0 => {
+                block[..4].copy_from_slice(&(random(seed, 1)[0] * 1e-3).to_le_bytes());
+                &[]
+            }
             BlockType::Q2_K => &[80, 82],
             BlockType::Q3_K => &[108],
             BlockType::Q6_K => &[208],

@@ -6,16 +6,17 @@
 use crate::block::{self, Block, Quantize};
 use crate::floats::{BlockBF16, BlockF16, BlockF32};
 use crate::{
-    BlockIQ1M, BlockIQ1S, BlockIQ2S, BlockIQ2XS, BlockIQ2XXS, BlockIQ3S, BlockIQ3XXS, BlockIQ4NL,
-    BlockIQ4XS, BlockMXFP4, BlockNVFP4, BlockQ1_0, BlockQ2_0, BlockQ2K, BlockQ3K, BlockQ4_0,
-    BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K, BlockQ8_0, BlockQ8_1, BlockQ8K,
-    BlockTQ1_0, BlockTQ2_0, Error,
+    BlockF8_0, BlockIQ1M, BlockIQ1S, BlockIQ2S, BlockIQ2XS, BlockIQ2XXS, BlockIQ3S, BlockIQ3XXS,
+    BlockIQ4NL, BlockIQ4XS, BlockMXFP4, BlockNVFP4, BlockQ1_0, BlockQ2_0, BlockQ2K, BlockQ3K,
+    BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ4Z, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K, BlockQ8_0,
+    BlockQ8_1, BlockQ8K, BlockTQ1_0, BlockTQ2_0, Error,
 };
 
 /// How the elements of a tensor are stored: plain floats or quantized blocks.
 ///
 /// Names, ids and sizes are ggml's (`ggml.h`, `ggml-common.h`), which the GGUF
-/// format refers to.
+/// format refers to. The last types have no id, as no file has their blocks: tensors that other files
+/// have in several parts become such blocks when they are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(non_camel_case_types, reason = "the field writes these names with underscores")]
 #[allow(missing_docs, reason = "each variant is the type of the same name; see the table below")]
@@ -50,6 +51,8 @@ pub enum BlockType {
     IQ2_S,
     IQ3_XXS,
     IQ3_S,
+    F8_0,
+    Q4_Z,
 }
 
 /// Values to blocks of a row.
@@ -59,7 +62,7 @@ type Quantizer = fn(&[f32], &mut [u8]);
 pub(crate) struct Row {
     ty: BlockType,
     name: &'static str,
-    ggml_id: u32,
+    ggml_id: Option<u32>,
     block_len: usize,
     block_bytes: usize,
     pub(crate) dequantize: fn(&[u8], &mut [f32]),
@@ -93,7 +96,7 @@ const fn read_only<B: Block>(
     Row {
         ty,
         name,
-        ggml_id,
+        ggml_id: Some(ggml_id),
         block_len,
         block_bytes,
         dequantize: block::dequantize_row::<B>,
@@ -102,8 +105,18 @@ const fn read_only<B: Block>(
     }
 }
 
+/// As [`row`], of a type that no file has.
+const fn own<B: Quantize>(
+    ty: BlockType,
+    name: &'static str,
+    block_len: usize,
+    block_bytes: usize,
+) -> Row {
+    Row { ggml_id: None, ..row::<B>(ty, name, 0, block_len, block_bytes) }
+}
+
 /// In the order of the enum, so that `ty as usize` indexes it.
-static TABLE: [Row; 30] = [
+static TABLE: [Row; 32] = [
     row::<BlockF32>(BlockType::F32, "F32", 0, 1, 4),
     row::<BlockF16>(BlockType::F16, "F16", 1, 1, 2),
     row::<BlockBF16>(BlockType::BF16, "BF16", 30, 1, 2),
@@ -134,6 +147,8 @@ static TABLE: [Row; 30] = [
     read_only::<BlockIQ2S>(BlockType::IQ2_S, "IQ2_S", 22, 256, 82),
     read_only::<BlockIQ3XXS>(BlockType::IQ3_XXS, "IQ3_XXS", 18, 256, 98),
     read_only::<BlockIQ3S>(BlockType::IQ3_S, "IQ3_S", 21, 256, 110),
+    own::<BlockF8_0>(BlockType::F8_0, "F8_0", 64, 68),
+    own::<BlockQ4Z>(BlockType::Q4_Z, "Q4_Z", 32, 20),
 ];
 
 impl BlockType {
@@ -156,14 +171,14 @@ impl BlockType {
         TABLE.iter().find(|r| r.name.eq_ignore_ascii_case(name)).map(|r| r.ty)
     }
 
-    /// The id that GGUF files store.
-    pub const fn ggml_id(self) -> u32 {
+    /// The id that GGUF files store; none of a type that they cannot hold.
+    pub const fn ggml_id(self) -> Option<u32> {
         self.row().ggml_id
     }
 
     /// The type with that GGUF id.
     pub fn from_ggml_id(id: u32) -> Option<Self> {
-        TABLE.iter().find(|r| r.ggml_id == id).map(|r| r.ty)
+        TABLE.iter().find(|r| r.ggml_id == Some(id)).map(|r| r.ty)
     }
 
     /// Elements in a block: 1 for plain floats, 32 to 256 for quantized types.

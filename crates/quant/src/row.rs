@@ -118,6 +118,8 @@ mod tests {
             (TQ2_0, 4.0),
             (Q1_0, 5.0),
             (Q2_0, 4.0),
+            (F8_0, 0.3),
+            (Q4_Z, 0.5),
         ];
         assert!(tolerances.iter().map(|t| t.0).eq(BlockType::all().filter(|ty| ty.can_quantize())));
         for (ty, tolerance) in tolerances {

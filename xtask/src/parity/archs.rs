@@ -124,6 +124,11 @@ mod tests {
     use super::*;
     use crate::shell;
 
+    /// Whether a model is there as GGUF too.
+    fn has_twin(name: &str) -> bool {
+        name != "mistral" && !["_awq", "_fp8", "_gptq"].iter().any(|end| name.ends_with(end))
+    }
+
     #[test]
     fn committed_models_are_complete() {
         let dir = shell::root().join("fixtures/archs");
@@ -136,6 +141,7 @@ mod tests {
             "gpt2",
             "lfm2",
             "llama",
+            "llama_fp8",
             "llama_gptq",
             "llama_rope3",
             "llama_yarn",
@@ -150,6 +156,7 @@ mod tests {
             "qwen2_moe",
             "qwen3",
             "qwen3_5_text",
+            "qwen3_fp8",
             "qwen3_moe",
         ];
         assert_eq!(names, expected);
@@ -157,7 +164,7 @@ mod tests {
             assert_eq!(golden.ids.len(), 44, "{}", golden.name);
             assert_eq!(golden.positions, [0, 5, 22, 43], "{}", golden.name);
             assert!(golden.values.values().all(|row| row.len() == 288), "{}", golden.name);
-            let twins = usize::from(golden.name != "mistral" && !golden.name.ends_with("_gptq"));
+            let twins = usize::from(has_twin(&golden.name));
             assert_eq!(golden.files.len(), 1 + twins, "{}", golden.name);
         }
     }
@@ -172,9 +179,13 @@ mod tests {
             goldens.iter().map(|golden| golden.files[0].0).collect()
         };
         let (folder, twin) = ("safetensors", "gguf");
-        let mut turns = [[folder, twin].repeat(10), vec![folder]].concat();
-        // mistral, which has no twin.
-        turns[9] = folder;
+        let all = goldens(&dir, &Args::default()).unwrap();
+        let turns: Vec<&str> = all
+            .iter()
+            .zip([folder, twin].into_iter().cycle())
+            .map(|(golden, turn)| if has_twin(&golden.name) { turn } else { folder })
+            .collect();
+        assert!(turns[..3] == [folder, twin, folder]);
         assert_eq!(formats(&args), turns);
         let gemma2 = Args { only: vec!["gemma2".to_owned()], ..args };
         assert_eq!(formats(&gemma2), [twin]);

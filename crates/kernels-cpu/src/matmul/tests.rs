@@ -4,7 +4,7 @@
 use super::*;
 use crate::testing::{random, random_weights};
 use crate::vec_dot::widen;
-use crate::{Team, Tier};
+use crate::{Team, Tier, supports_rows};
 
 /// What a case multiplies.
 struct Case {
@@ -74,7 +74,7 @@ impl Arithmetic {
 
     /// The kernels that take a type of weights.
     fn of(ty: BlockType) -> &'static [Self] {
-        if ty.block_len() == 1 { &[Self::Rows, Self::Float] } else { &[Self::Float] }
+        if supports_rows(ty) { &[Self::Rows, Self::Float] } else { &[Self::Float] }
     }
 }
 

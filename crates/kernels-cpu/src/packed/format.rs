@@ -99,6 +99,9 @@ pub(super) trait Format {
     /// `min_scale` in terms of `scale`, where the file has no list of it. An offset becomes
     /// such a minimum where that takes fewer instructions.
     const MIN_PER_SCALE: Option<f32> = None;
+    /// Whether the second list is of the quants that stand for zero. `min_scale` is then minus their
+    /// product with `scale`, which F32 holds exactly.
+    const HAS_ZEROS: bool = false;
 
     /// The scales of a row's block, or of those of several rows.
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word>;

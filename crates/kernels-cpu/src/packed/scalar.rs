@@ -74,6 +74,7 @@ pub(super) fn group_scales<F: Format>(scales: &[u8], group: usize) -> GroupScale
         out.min_scale[row] = match F::MIN_PER_SCALE {
             _ if F::MINS == 0 => 0.0,
             Some(ratio) => ratio * out.scale[row],
+            None if F::HAS_ZEROS => -(out.scale[row] * half_at(scales, 1, row)),
             // Where minimums are integers they are subtracted.
             None if F::FACTORS > 0 => -half_at(scales, 1, row),
             None => half_at(scales, 1, row),

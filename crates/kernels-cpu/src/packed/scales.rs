@@ -13,7 +13,7 @@ macro_rules! packed_scales {
         use $crate::packed::format::{Format, ScaleKind};
         use $crate::packed::panel::GroupScales;
         use $crate::packed::types::{
-            IQ4NL, IQ4XS, MXFP4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
+            IQ4NL, IQ4XS, MXFP4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q4Z, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
         };
 
         type Floats = [$float; $n];
@@ -57,6 +57,11 @@ macro_rules! packed_scales {
                 } else if F::MINS > 0 {
                     // SAFETY: the caller's promise.
                     min_scale = unsafe { halves(scales, 1) };
+                    if F::HAS_ZEROS {
+                        for (min, scale) in min_scale.iter_mut().zip(scale) {
+                            *min = negative(mul(scale, *min));
+                        }
+                    }
                     if F::FACTORS > 0 {
                         // Where minimums are integers they are subtracted.
                         for min in &mut min_scale {
@@ -179,7 +184,7 @@ macro_rules! packed_scales {
 
         $crate::packed::scales::integers_of!(
             $features, $Format::$unpack;
-            Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4NL, MXFP4: |_, _| Integers::none()
+            Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4Z, IQ4NL, MXFP4: |_, _| Integers::none()
         );
         $crate::packed::scales::integers_of!($features, $Format::$unpack; IQ4XS: |scales, group| {
             // SAFETY: the caller's promise.

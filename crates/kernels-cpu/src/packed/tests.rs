@@ -268,7 +268,11 @@ fn the_largest_quants_do_not_overflow() {
         let mut case = Case::new(ty, 16, 256, 2);
         // All quants at their largest, and activations at theirs.
         let scales: &[usize] = match ty {
-            BlockType::Q4_1 | BlockType::Q5_1 | BlockType::Q4_K | BlockType::Q5_K => &[0, 2],
+            BlockType::Q4_1
+            | BlockType::Q5_1
+            | BlockType::Q4_K
+            | BlockType::Q5_K
+            | BlockType::Q4_Z => &[0, 2],
             BlockType::Q2_K => &[80, 82],
             BlockType::Q3_K => &[108],
             BlockType::Q6_K => &[208],

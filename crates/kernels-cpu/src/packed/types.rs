@@ -24,6 +24,7 @@ macro_rules! with_format {
         match $ty {
             B::Q4_0 => run!(t::Q4_0),
             B::Q4_1 => run!(t::Q4_1),
+            B::Q4_Z => run!(t::Q4Z),
             B::Q5_0 => run!(t::Q5_0),
             B::Q5_1 => run!(t::Q5_1),
             B::Q8_0 => run!(t::Q8_0),
@@ -48,6 +49,7 @@ pub(super) const fn is_packed(ty: BlockType) -> bool {
         ty,
         B::Q4_0
             | B::Q4_1
+            | B::Q4_Z
             | B::Q5_0
             | B::Q5_1
             | B::Q8_0
@@ -103,6 +105,26 @@ impl Format for Q4_1 {
     #[inline(always)]
     fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
         put(0, RowQuants { nibbles: Some(block.words(4)), ..RowQuants::NONE });
+    }
+}
+
+/// Q4_Z: `w = d * (q - z)`.
+pub(super) struct Q4Z;
+
+impl Format for Q4Z {
+    const TY: BlockType = BlockType::Q4_Z;
+    const PLANES: Planes = NIBBLES;
+    const MINS: usize = 1;
+    const HAS_ZEROS: bool = true;
+
+    #[inline(always)]
+    fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
+        Q4_1::pack_scales(block)
+    }
+
+    #[inline(always)]
+    fn pack_quants<B: Block>(block: &B, put: impl FnMut(usize, RowQuants<B::Word>)) {
+        Q4_1::pack_quants(block, put);
     }
 }
 

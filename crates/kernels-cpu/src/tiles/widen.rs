@@ -1,8 +1,9 @@
-//! Weights of float types as tiles: sixteen rows of a matrix as it lies in the file. Those
-//! of quantized types are widened in `packed::tiles`.
+//! Weights of float types as tiles: sixteen rows of a matrix as it lies in the file. FP8 becomes F32
+//! on the way. Quantized types are widened in `packed::tiles`.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use half::{bf16, f16};
 use realizar_quant::BlockType;
@@ -10,6 +11,7 @@ use realizar_quant::BlockType;
 #[cfg(target_arch = "x86_64")]
 use super::rows::pairs_of;
 use super::{STEP_LEN, TILE_LEN, Tile, to_bf16};
+use crate::vec_dot::widen;
 use crate::{MatrixRef, Tier};
 
 /// Writes the tiles of up to sixteen rows of a matrix from row `first` on, for each step of
@@ -25,6 +27,10 @@ pub(crate) fn widen_rows<'t>(
     out: impl Iterator<Item = &'t mut Tile>,
 ) {
     let n_rows = TILE_LEN.min(matrix.n_rows() - first);
+    if matrix.ty() == BlockType::F8_0 {
+        widen_blocks(tier, matrix, first..first + n_rows, col, out);
+        return;
+    }
     let bytes = matrix.ty().block_bytes();
     for (step, tile) in out.enumerate() {
         let from = col + step * STEP_LEN;
@@ -53,6 +59,41 @@ pub(crate) fn widen_rows<'t>(
             // at least 32 values.
             (ty, Some(_)) => unsafe { widen_avx512(ty, &rows, tile) },
             (ty, None) => panic!("{ty} weights are not widened from rows"),
+        }
+    }
+}
+
+/// [`widen_rows`] for rows of blocks of 64 values, which are two tiles.
+fn widen_blocks<'t>(
+    tier: Tier,
+    matrix: &MatrixRef<'_>,
+    rows: Range<usize>,
+    col: usize, // a multiple of 64
+    mut out: impl Iterator<Item = &'t mut Tile>,
+) {
+    const BLOCK_LEN: usize = BlockType::F8_0.block_len();
+    let bytes = BlockType::F8_0.block_bytes();
+    for block in col / BLOCK_LEN.. {
+        let Some(low) = out.next() else { return };
+        let mut values = [[[0_u8; STEP_LEN * 4]; TILE_LEN]; BLOCK_LEN / STEP_LEN];
+        for (i, row) in rows.clone().enumerate() {
+            let mut widened = [0.0; BLOCK_LEN];
+            widen(BlockType::F8_0, tier, &matrix.row(row)[block * bytes..][..bytes], &mut widened);
+            let steps = widened.as_chunks::<STEP_LEN>().0;
+            for (values, step) in values.iter_mut().zip(steps) {
+                values[i].copy_from_slice(bytemuck::bytes_of(step));
+            }
+        }
+        let tiles = std::iter::once(low).chain(out.next());
+        for (values, tile) in values.iter().zip(tiles) {
+            let rows: [&[u8]; TILE_LEN] = std::array::from_fn(|i| &values[i][..]);
+            match tier.avx512_bf16() {
+                None => scalar(&rows, tile, |x| to_bf16(f32::from_ne_bytes(x))),
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: the token exists only if the instructions were detected, and rows are
+                // 32 values.
+                Some(_) => unsafe { widen_avx512(BlockType::F32, &rows, tile) },
+            }
         }
     }
 }

@@ -3,11 +3,11 @@
 //! A type's file says how a block becomes small integers and scales, once in plain
 //! Rust and once in registers. The conversion to f32 that is made of that lives in
 //! `small` (blocks of 32) and `large` (blocks of 256). Float types have dot products
-//! too (`float`); those of quantized types are in `packed`. Types without a file here are
+//! too (`float`, `f8_0`); those of quantized types are in `packed`. Types without a file here are
 //! widened by `realizar_quant`, block by block in plain Rust. Nothing here knows threads or tiles.
 
 mod bfloat16;
-
+mod f8_0;
 mod float;
 mod float16;
 mod float32;
@@ -69,6 +69,7 @@ fn kernels(ty: BlockType) -> Option<Kernels> {
         BlockType::F32 => float32::KERNELS,
         BlockType::F16 => float16::KERNELS,
         BlockType::BF16 => bfloat16::KERNELS,
+        BlockType::F8_0 => f8_0::KERNELS,
         BlockType::Q4_0 => q4_0::KERNELS,
         BlockType::Q4_1 => q4_1::KERNELS,
         BlockType::Q5_0 => q5_0::KERNELS,

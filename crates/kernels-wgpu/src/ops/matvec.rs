@@ -19,7 +19,7 @@ const ROWS: u32 = 4;
 pub(crate) const F32_LANES: u32 = 16;
 
 /// Whether products with matrices of this type can take quantized activations:
-/// [`matvec_int8`] does for every quantized type that matrices can have.
+/// [`matvec_int8`] does for every type of quantized integers that matrices can have.
 pub fn takes_quantized(ty: BlockType) -> bool {
     levels_parts(ty).is_some()
 }
@@ -47,7 +47,8 @@ fn levels_parts(ty: BlockType) -> Option<Vec<&'static str>> {
         BlockType::IQ4_NL => of_codebook(include_str!("../../shaders/levels/iq4_nl.wgsl")),
         BlockType::IQ4_XS => of_codebook(include_str!("../../shaders/levels/iq4_xs.wgsl")),
         BlockType::MXFP4 => of_codebook(include_str!("../../shaders/levels/mxfp4.wgsl")),
-        // Floats, types of activations, and types without decoders.
+        BlockType::Q4_Z => vec![words, include_str!("../../shaders/levels/q4_z.wgsl")],
+        // Floats, FP8 among them, types of activations, and types without decoders.
         _ => return None,
     })
 }

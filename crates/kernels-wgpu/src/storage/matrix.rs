@@ -310,7 +310,7 @@ impl Matrix {
 }
 
 /// Types that kernels read, for their tables of shaders.
-pub(crate) const TYPES: [BlockType; 16] = [
+pub(crate) const TYPES: [BlockType; 18] = [
     BlockType::F32,
     BlockType::F16,
     BlockType::BF16,
@@ -327,6 +327,8 @@ pub(crate) const TYPES: [BlockType; 16] = [
     BlockType::IQ4_NL,
     BlockType::IQ4_XS,
     BlockType::MXFP4,
+    BlockType::F8_0,
+    BlockType::Q4_Z,
 ];
 
 /// The part of a shader that defines `decode` for a type.
@@ -368,6 +370,8 @@ pub(crate) fn decode_part(ty: BlockType) -> &'static str {
             include_str!("../../shaders/decode/codebook.wgsl"),
             include_str!("../../shaders/decode/mxfp4.wgsl")
         ),
+        BlockType::F8_0 => include_str!("../../shaders/decode/f8_0.wgsl"),
+        BlockType::Q4_Z => include_str!("../../shaders/decode/q4_z.wgsl"),
         _ => panic!("a matrix of {ty} on a GPU"),
     }
 }

@@ -31,7 +31,9 @@ fn layout(ty: BlockType) -> Option<Layout> {
         | BlockType::Q2_K
         | BlockType::Q4_K
         | BlockType::Q5_K
-        | BlockType::IQ4_XS => Some(Layout::Whole),
+        | BlockType::IQ4_XS
+        | BlockType::F8_0
+        | BlockType::Q4_Z => Some(Layout::Whole),
         BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Q8_0 | BlockType::IQ4_NL => {
             Some(Layout::Split { at: 0, len: 2 })
         }
@@ -138,6 +140,8 @@ mod tests {
             (BlockType::IQ4_NL, 96, 56),
             (BlockType::IQ4_XS, 512, 272),
             (BlockType::MXFP4, 96, 52),
+            (BlockType::F8_0, 192, 204),
+            (BlockType::Q4_Z, 96, 60),
         ];
         for (ty, n_cols, n_bytes) in sizes {
             assert_eq!(packed_row_bytes(ty, n_cols), n_bytes, "{ty}");

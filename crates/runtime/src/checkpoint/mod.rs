@@ -4,17 +4,17 @@
 //! and in the name tables (`names.rs`); an architecture sees settings and weights.
 
 mod gguf_settings;
-mod gptq;
 mod hf_settings;
 mod multimodal;
 pub(crate) mod names;
 mod pooling;
+mod quantized;
 mod unread;
 
 pub use gguf_settings::GgufSettings;
-pub use gptq::Gptq;
 pub use hf_settings::HfSettings;
 pub use pooling::Pooling;
+pub use quantized::Quantized;
 pub(crate) use unread::Asked;
 
 use crate::Error;
@@ -33,7 +33,7 @@ pub enum Checkpoint {
         /// The tensors.
         tensors: SafeTensors,
         /// How its linears are quantized, if they are.
-        quantized: Option<Gptq>,
+        quantized: Option<Quantized>,
     },
 }
 
@@ -48,7 +48,7 @@ impl Checkpoint {
             if path.join("config.json").is_file() {
                 let settings = HfSettings::open(&path.join("config.json"))?.of_text()?;
                 let tensors = SafeTensors::open(path)?;
-                let quantized = Gptq::open(&settings, &tensors)?;
+                let quantized = Quantized::open(&settings, &tensors)?;
                 return Ok(Self::Hf { settings, tensors, quantized });
             }
             return Ok(Self::Gguf(Gguf::open(only_gguf_in(path)?)?));
@@ -103,8 +103,8 @@ impl Checkpoint {
             Self::Gguf(gguf) => gguf.tensor(name),
             Self::Hf { settings, tensors, quantized } => {
                 let find = |name: &str| {
-                    let made = || quantized.as_ref()?.weight(tensors, name);
-                    tensors.tensor(name).or_else(made)
+                    let made = quantized.as_ref().and_then(|it| it.weight(tensors, name));
+                    made.or_else(|| tensors.tensor(name))
                 };
                 find(name).or_else(|| {
                     let mut names =
@@ -127,7 +127,8 @@ impl Checkpoint {
         };
         let stored = infos.iter().map(|info| info.name.as_str());
         let stored = stored.filter(move |name| !quantized.is_some_and(|it| it.is_part(name)));
-        let names = stored.chain(quantized.into_iter().flat_map(Gptq::weights));
+        let made = quantized.into_iter().flat_map(Quantized::weights).map(String::as_str);
+        let names = stored.chain(made);
         names.filter(move |name| !is_part || multimodal::is_text(name))
     }
 }

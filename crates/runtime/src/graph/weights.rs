@@ -73,7 +73,7 @@ pub enum WeightData {
         rows: usize,
         /// Columns.
         cols: usize,
-        /// The blocks, in the file's map unless they had to be rearranged.
+        /// The blocks, in the file's map unless they are made of other tensors or had to be rearranged.
         data: Bytes,
     },
     /// Matrices of one type and shape, `[n_experts, rows, cols]`.
@@ -126,9 +126,14 @@ impl WeightData {
 pub struct Weights(pub Vec<WeightData>);
 
 impl Weights {
-    /// The mapped files that matrices lie in, one for each matrix.
+    /// The mapped files that matrices lie in, or are made of, at least one for each matrix.
     pub(crate) fn files(&self) -> impl Iterator<Item = FileWatch> {
-        self.0.iter().flat_map(WeightData::blocks).filter_map(Bytes::watch)
+        self.0.iter().flat_map(WeightData::blocks).flat_map(Bytes::watches)
+    }
+
+    /// Makes the blocks of matrices that are made of other tensors.
+    pub(crate) fn make(&self) {
+        self.0.iter().flat_map(WeightData::blocks).for_each(Bytes::make);
     }
 
     /// Fails if pages of one of these files were lost.

@@ -25,7 +25,8 @@ fn models(dir: &Path) -> Vec<PathBuf> {
     );
     let names =
         ["llama", "qwen3", "gemma3_text", "phi", "gpt2", "lfm2", "qwen3_5_text", "qwen3_moe"];
-    names.into_iter().map(tiny).chain([quantized, experts(dir)]).collect()
+    let stored_in_parts = ["qwen3_fp8"];
+    names.into_iter().chain(stored_in_parts).map(tiny).chain([quantized, experts(dir)]).collect()
 }
 
 /// A model whose experts mix types that every device runs.

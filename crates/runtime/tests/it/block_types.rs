@@ -1,4 +1,4 @@
-//! Models of every block type: the CPU runs each with the values that `realizar_quant` gives its
+//! Models of every block type of GGUF files: the CPU runs each with the values that `realizar_quant` gives its
 //! blocks, a GPU runs it or names it, and a type that nobody knows fails when it is used.
 
 use crate::common::gpus::gpus;
@@ -14,7 +14,8 @@ use std::path::Path;
 /// The quantized types of weights.
 fn types() -> impl Iterator<Item = BlockType> {
     let activations = [BlockType::Q8_1, BlockType::Q8_K];
-    BlockType::all().filter(move |ty| ty.block_len() > 1 && !activations.contains(ty))
+    let stored = BlockType::all().filter(|ty| ty.ggml_id().is_some());
+    stored.filter(move |ty| ty.block_len() > 1 && !activations.contains(ty))
 }
 
 /// Writes the model at `from` with every tensor as F32.

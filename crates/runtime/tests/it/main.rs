@@ -27,6 +27,7 @@ mod settings;
 #[cfg(feature = "wgpu")]
 mod shortlists;
 mod split;
+mod stored_in_parts;
 mod synthetic_vocab;
 mod template_goldens;
 mod vocab_vectors;

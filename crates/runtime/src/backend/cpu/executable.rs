@@ -113,6 +113,8 @@ impl CpuExecutable {
             }
             Arithmetic::F32 => PackedWeights::none(),
         };
+        // What steps read is there before the first one.
+        weights.make();
         let n_experts = experts::scratch_bytes(&plan, &weights, options.arithmetic, tier);
         let experts = ExpertMemory::new(&plan, &weights, options.arithmetic, tier, &team);
         let n_scratch = linear::scratch_bytes(&plan, options.arithmetic, tier);

@@ -187,7 +187,7 @@ fn key(files: &PackedFiles, places: &[Option<Place>], weights: &Weights) -> Key 
     let mut key = files.key(PACKED_LAYOUT);
     for (place, start, data) in packed(places, weights) {
         let Place { ty, rows, cols, .. } = place;
-        key.matrix(&format!("{ty} {rows} {cols} {start}"), data);
+        key.matrix(&format!("{ty} {rows} {cols} {start}"), &data.origin());
         data.release();
     }
     key.finish()
@@ -202,7 +202,8 @@ fn pack(
 ) -> Result<Pages, Error> {
     let mut memory = Pages::zeroed(n_bytes).ok_or_else(|| too_large(n_bytes))?;
     for (place, start, data) in packed(places, weights) {
-        let matrix = MatrixRef::new(place.ty, place.rows, place.cols, data);
+        let data = data.for_once();
+        let matrix = MatrixRef::new(place.ty, place.rows, place.cols, &data);
         let out = &mut memory[start..][..place.len];
         let group_bytes = place.len / place.rows.div_ceil(PACKED_ROWS);
         let groups_of_piece = (PIECE_BYTES / group_bytes).max(1);

@@ -137,9 +137,19 @@ fn copy(
     pieces: &[Piece],
 ) -> Result<(), Error> {
     let mut batches = pieces.chunks(rayon::current_num_threads().min(BATCH_LEN));
+    // Blocks that are made of other tensors are made for as long as batches need them.
+    let mut blocks: HashMap<(WeightId, usize), Bytes> = HashMap::new();
     let mut pack_next = || -> Vec<(&Piece, Vec<u8>)> {
         let batch = batches.next().unwrap_or_default();
-        batch.par_iter().map(|piece| (piece, pack(weights, piece))).collect()
+        let mut earlier = std::mem::take(&mut blocks);
+        for Piece { weight, expert, .. } in batch {
+            blocks.entry((*weight, *expert)).or_insert_with_key(|key| {
+                let all = || matrix(weights, *weight).3[*expert].for_once();
+                earlier.remove(key).unwrap_or_else(all)
+            });
+        }
+        let pack = |piece: &Piece| pack(weights, piece, &blocks[&(piece.weight, piece.expert)]);
+        batch.par_iter().map(|piece| (piece, pack(piece))).collect()
     };
     let mut in_flight = 0;
     let mut write = |batch: Vec<(&Piece, Vec<u8>)>| -> Result<(), Error> {
@@ -168,11 +178,10 @@ fn flush(gpu: &Gpu) -> Result<(), Error> {
     gpu.wait()
 }
 
-/// Packs the rows of a piece, and lets the system take back the memory that the
-/// file's map took for them.
-fn pack(weights: &Weights, piece: &Piece) -> Vec<u8> {
-    let (ty, _, n_cols, blocks) = matrix(weights, piece.weight);
-    let data = &blocks[piece.expert];
+/// Packs the rows of a piece of the matrix with these blocks, and lets the system take back the memory
+/// that the file's map took for them.
+fn pack(weights: &Weights, piece: &Piece, data: &Bytes) -> Vec<u8> {
+    let (ty, _, n_cols, _) = matrix(weights, piece.weight);
     let file_bytes = ty.row_bytes(n_cols).expect("rows were checked when they were bound");
     let start = piece.first_row * file_bytes;
     let rows = data.slice(start..start + piece.n_rows * file_bytes);

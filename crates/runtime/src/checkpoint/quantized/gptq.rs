@@ -7,7 +7,8 @@
 //! are blocks of Q4_0 and Q8_0 without loss: a weight is its scale times its quant less half of the
 //! range in both. So that is what they become when they are read.
 
-use super::HfSettings;
+use super::super::HfSettings;
+use super::Parts;
 use crate::Error;
 use rayon::prelude::*;
 use realizar_formats::{Bytes, SafeTensors, Tensor, TensorType};
@@ -41,7 +42,7 @@ pub struct Gptq {
 }
 
 impl Gptq {
-    /// Reads `quantization_config`, if there is one of this method.
+    /// Reads `quantization_config`, and finds the linears.
     ///
     /// # Errors
     /// If it asks for what is not supported, or a tensor is missing or is not as it should be: of
@@ -49,12 +50,9 @@ impl Gptq {
     /// order than their groups.
     pub(super) fn open(
         settings: &HfSettings,
+        config: &HfSettings,
         tensors: &SafeTensors,
-    ) -> Result<Option<Self>, Error> {
-        let Some(config) = settings.opt_object("quantization_config")? else { return Ok(None) };
-        if config.opt_str("quant_method")? != Some("gptq") {
-            return Ok(None);
-        }
+    ) -> Result<Self, Error> {
         let bits = config.usize("bits")?;
         if ![4, 8].contains(&bits) {
             return Err(config.unsupported(format!("GPTQ of {bits} bits")));
@@ -80,14 +78,14 @@ impl Gptq {
         let weights = linears.iter().map(|name| format!("{name}.weight")).collect();
         let gptq = Self { bits, group_len, zero_offset, linears, weights };
         for linear in &gptq.linears {
-            gptq.check(settings, tensors, linear)?;
+            gptq.check(&Parts { settings, tensors, linear })?;
         }
-        Ok(Some(gptq))
+        Ok(gptq)
     }
 
     /// The names of the weights that are made.
-    pub(super) fn weights(&self) -> impl Iterator<Item = &str> {
-        self.weights.iter().map(String::as_str)
+    pub(super) fn weights(&self) -> &[String] {
+        &self.weights
     }
 
     /// Whether a tensor is part of a quantized linear.
@@ -105,46 +103,23 @@ impl Gptq {
         32 / self.bits
     }
 
-    fn check(
-        &self,
-        settings: &HfSettings,
-        tensors: &SafeTensors,
-        linear: &str,
-    ) -> Result<(), Error> {
-        let path = || settings.path().to_owned();
-        let find = |part: &str| {
-            let tensor = format!("{linear}{part}");
-            tensors.tensor(&tensor).ok_or_else(|| Error::MissingTensor {
-                path: path(),
-                tensor,
-                weight: format!("{linear}.weight"),
-            })
-        };
-        let is = |tensor: Tensor, ty: TensorType, expected: &[usize]| {
-            let Tensor { name, shape: found, ty: found_ty, .. } = &tensor;
-            if found != expected {
-                let (expected, found) = (expected.to_vec(), found.clone());
-                return Err(Error::Shape { path: path(), tensor: name.clone(), expected, found });
-            }
-            if *found_ty != ty {
-                let (ty, reason) = (found_ty.to_string(), format!("should be {ty}"));
-                return Err(Error::TensorType { path: path(), tensor: name.clone(), ty, reason });
-            }
-            Ok(tensor)
-        };
-        let refuse =
-            |what: &str| Err(settings.unsupported(format!("`{linear}`: GPTQ with {what}")));
-        let quants = find(QUANTS)?;
+    fn check(&self, parts: &Parts<'_>) -> Result<(), Error> {
+        let refuse = |what: &str| Err(parts.refuse(&format!("GPTQ with {what}")));
+        let quants = parts.find(QUANTS)?;
         let &[n_words, n_out] = &quants.shape[..] else { return refuse("no matrix of quants") };
-        is(quants, TensorType::I32, &[n_words, n_out])?;
+        parts.check(quants, TensorType::I32, &[n_words, n_out])?;
         let n_in = n_words * self.per_word();
         let group_len = self.group_len.unwrap_or(n_in).max(1);
         let n_groups = n_in.div_ceil(group_len);
         if !n_in.is_multiple_of(BLOCK_LEN) || !n_out.is_multiple_of(self.per_word()) {
             return refuse("inputs or outputs that fill no blocks");
         }
-        is(find(SCALES)?, TensorType::F16, &[n_groups, n_out])?;
-        let zeros = is(find(ZEROS)?, TensorType::I32, &[n_groups, n_out / self.per_word()])?;
+        parts.check(parts.find(SCALES)?, TensorType::F16, &[n_groups, n_out])?;
+        let zeros = parts.check(
+            parts.find(ZEROS)?,
+            TensorType::I32,
+            &[n_groups, n_out / self.per_word()],
+        )?;
         let (middle, mask) = (1 << (self.bits - 1), u32::MAX >> (32 - self.bits));
         let is_middle = |word: u32| {
             let mut zeros = (0..self.per_word()).map(|i| word >> (self.bits * i) & mask);
@@ -154,8 +129,8 @@ impl Gptq {
             return refuse("zero points (`sym` is false)");
         }
         // Early files leave the order out where it is that of the inputs.
-        if let Ok(order) = find(ORDER) {
-            let order = is(order, TensorType::I32, &[n_in])?;
+        if let Ok(order) = parts.find(ORDER) {
+            let order = parts.check(order, TensorType::I32, &[n_in])?;
             if !words(&order.data).enumerate().all(|(i, group)| group as usize == i / group_len) {
                 return refuse("inputs in another order (`desc_act`)");
             }
@@ -170,20 +145,16 @@ impl Gptq {
         let scales = tensors.tensor(&format!("{linear}{SCALES}"))?;
         let &[n_words, n_out] = &quants.shape[..] else { return None };
         let n_in = n_words * self.per_word();
-        let linear = Linear {
-            bits: self.bits,
-            n_in,
-            n_out,
-            group_len: self.group_len.unwrap_or(n_in),
-            quants: words(&quants.data).collect(),
-            scales: scales.data.as_chunks().0,
-        };
-        Some(Tensor {
-            name: name.to_owned(),
-            ty: if self.bits == 4 { BlockType::Q4_0 } else { BlockType::Q8_0 }.into(),
-            shape: vec![n_out, n_in],
-            data: Bytes::from(linear.blocks()),
-        })
+        let ty = if self.bits == 4 { BlockType::Q4_0 } else { BlockType::Q8_0 };
+        let n_bytes = n_out * (n_in / BLOCK_LEN * ty.block_bytes());
+        let (bits, group_len) = (self.bits, self.group_len.unwrap_or(n_in));
+        let sources = vec![quants.data.clone(), scales.data.clone()];
+        let data = Bytes::made(sources, n_bytes, move || {
+            let quants = words(&quants.data).collect();
+            let scales = scales.data.as_chunks().0;
+            Linear { bits, n_in, n_out, group_len, quants, scales }.blocks()
+        });
+        Some(Tensor { name: name.to_owned(), ty: ty.into(), shape: vec![n_out, n_in], data })
     }
 }
 

@@ -1,0 +1,268 @@
+//! Linears in FP8: `NAME.weight` of `E4M3`, and `NAME.weight_scale_inv` or `NAME.weight_scale`, by which
+//! the numbers are multiplied, whatever it is called. There is one scale for each tile of a matrix
+//! (128 × 128 in the files of DeepSeek and Qwen, `weight_block_size`), for each row, or for all.
+//!
+//! They become blocks of F8_0, each with the scale of its tile. Files that were made for activations
+//! in FP8 may have scales for these too, `NAME.input_scale`; activations are not rounded to FP8 here, so
+//! nothing reads them.
+
+use super::super::HfSettings;
+use super::Parts;
+use crate::Error;
+use rayon::prelude::*;
+use realizar_formats::{Bytes, SafeTensors, Tensor, TensorType};
+use realizar_quant::BlockType;
+use realizar_quant::small_floats::e4m3_is_nan;
+
+const TY: BlockType = BlockType::F8_0;
+const BLOCK_LEN: usize = TY.block_len();
+const BLOCK_BYTES: usize = TY.block_bytes();
+/// Bytes of a block's scale.
+const SCALE_BYTES: usize = 4;
+
+/// What the tensors of a linear end in.
+const WEIGHT: &str = ".weight";
+const SCALES: [&str; 2] = [".weight_scale_inv", ".weight_scale"];
+const INPUT_SCALE: &str = ".input_scale";
+
+/// How the linears of a checkpoint are stored as FP8.
+#[derive(Debug)]
+pub struct Fp8 {
+    /// Rows and columns of a tile, where a linear has tiles.
+    tile: Option<[usize; 2]>,
+    /// The linears, sorted.
+    linears: Vec<String>,
+}
+
+/// Refuses what is not FP8 among the formats of compressed-tensors.
+pub(super) fn check_compressed(config: &HfSettings) -> Result<(), Error> {
+    let format = config.opt_str("format")?.unwrap_or("unnamed");
+    if format != "float-quantized" {
+        return Err(config.unsupported(format!("compressed-tensors in the format `{format}`")));
+    }
+    Ok(())
+}
+
+/// The tile of compressed-tensors, if its groups of linears have one.
+fn compressed_tile(config: &HfSettings) -> Result<Option<Vec<usize>>, Error> {
+    let Some(groups) = config.opt_object("config_groups")? else { return Ok(None) };
+    let mut tile = None;
+    for name in groups.map().keys() {
+        let group = groups.opt_object(name)?;
+        let Some(weights) = group.map(|group| group.opt_object("weights")).transpose()?.flatten()
+        else {
+            continue;
+        };
+        let (ty, bits) = (weights.str("type")?, weights.usize("num_bits")?);
+        if (ty, bits) != ("float", 8) || !weights.bool_or("symmetric", true)? {
+            let what = format!("compressed-tensors with weights of {bits} bits, type `{ty}`");
+            return Err(config.unsupported(what));
+        }
+        tile = weights.opt_usizes("block_structure")?.or(tile);
+    }
+    Ok(tile)
+}
+
+impl Fp8 {
+    /// Reads what says how large tiles are, and finds the linears.
+    ///
+    /// # Errors
+    /// If a linear has no scales, scales of another shape or type, or rows or tiles that are not whole
+    /// blocks.
+    pub(super) fn open(
+        settings: &HfSettings,
+        config: &HfSettings,
+        tensors: &SafeTensors,
+    ) -> Result<Self, Error> {
+        let tile = match config.opt_usizes("weight_block_size")? {
+            None => compressed_tile(config)?,
+            tile => tile,
+        };
+        let tile = match tile.as_deref() {
+            None => None,
+            Some(&[rows, cols]) if rows > 0 && cols > 0 => Some([rows, cols]),
+            Some(other) => return Err(config.unsupported(format!("FP8 with tiles of {other:?}"))),
+        };
+        let is_fp8 = |ty| matches!(ty, TensorType::F8E4M3 | TensorType::F8E5M2);
+        let stored = tensors.tensors().iter().filter(|info| is_fp8(info.ty));
+        let mut linears: Vec<String> =
+            stored.filter_map(|info| Some(info.name.strip_suffix(WEIGHT)?.to_owned())).collect();
+        linears.sort_unstable();
+        let fp8 = Self { tile, linears };
+        for linear in &fp8.linears {
+            fp8.check(&Parts { settings, tensors, linear })?;
+        }
+        Ok(fp8)
+    }
+
+    fn has(&self, linear: &str) -> bool {
+        self.linears.binary_search_by(|name| name.as_str().cmp(linear)).is_ok()
+    }
+
+    /// Whether a tensor is beside the weight of a linear.
+    pub(super) fn is_part(&self, name: &str) -> bool {
+        let ends = SCALES.iter().chain([&INPUT_SCALE]);
+        ends.filter_map(|part| name.strip_suffix(part)).any(|linear| self.has(linear))
+    }
+
+    fn check(&self, parts: &Parts<'_>) -> Result<(), Error> {
+        let weight = parts.find(WEIGHT)?;
+        let &[n_out, n_in] = &weight.shape[..] else {
+            return Err(parts.refuse("FP8 that is no matrix"));
+        };
+        parts.check(weight, TensorType::F8E4M3, &[n_out, n_in])?;
+        let scales = match parts.find(SCALES[0]) {
+            Ok(scales) => scales,
+            Err(error) => parts.find(SCALES[1]).map_err(|_| error)?,
+        };
+        if !matches!(
+            scales.ty.block_type(),
+            Some(BlockType::F32 | BlockType::BF16 | BlockType::F16)
+        ) {
+            let what = format!("FP8 with scales of type {}", scales.ty);
+            return Err(parts.refuse(&what));
+        }
+        let Some([_, tile_cols]) = self.tile_of([n_out, n_in], &scales.shape) else {
+            let (shape, tile) = (&scales.shape, self.tile);
+            let of = tile.map_or(String::new(), |[r, c]| format!(" for tiles of {r} x {c}"));
+            let what = format!("FP8 of shape [{n_out}, {n_in}] with scales {shape:?}{of}");
+            return Err(parts.refuse(&what));
+        };
+        if !n_in.is_multiple_of(BLOCK_LEN)
+            || tile_cols < n_in && !tile_cols.is_multiple_of(BLOCK_LEN)
+        {
+            let what = format!(
+                "FP8 with rows of {n_in} and tiles of {tile_cols} columns, which are \
+                                not multiples of {BLOCK_LEN}"
+            );
+            return Err(parts.refuse(&what));
+        }
+        Ok(())
+    }
+
+    /// The rows and columns that share a scale.
+    fn tile_of(&self, [n_out, n_in]: [usize; 2], scales: &[usize]) -> Option<[usize; 2]> {
+        if let Some([rows, cols]) = self.tile
+            && scales == [n_out.div_ceil(rows), n_in.div_ceil(cols)]
+        {
+            return Some([rows, cols]);
+        }
+        match *scales {
+            [] | [1] | [1, 1] => Some([n_out.max(1), n_in.max(1)]),
+            [n] | [n, 1] if n == n_out => Some([1, n_in.max(1)]),
+            _ => None,
+        }
+    }
+
+    /// The weight `name`, `[n_out, n_in]`, if it is that of a linear in FP8.
+    pub(super) fn weight(&self, tensors: &SafeTensors, name: &str) -> Option<Tensor> {
+        let linear = name.strip_suffix(WEIGHT).filter(|linear| self.has(linear))?;
+        let weight = tensors.tensor(name)?;
+        let mut scales = SCALES.iter().map(|part| tensors.tensor(&format!("{linear}{part}")));
+        let scales = scales.find_map(|scales| scales)?;
+        let &[n_out, n_in] = &weight.shape[..] else { return None };
+        let linear = Linear {
+            n_in,
+            tile: self.tile_of([n_out, n_in], &scales.shape)?,
+            numbers: weight.data.clone(),
+            scale_ty: scales.ty.block_type()?,
+            scales: scales.data.clone(),
+        };
+        let n_bytes = n_out * (n_in / BLOCK_LEN * BLOCK_BYTES);
+        let sources = vec![weight.data, scales.data];
+        let data = Bytes::made(sources, n_bytes, move || linear.blocks());
+        Some(Tensor { ty: TY.into(), data, ..weight })
+    }
+}
+
+/// A matrix in FP8.
+struct Linear {
+    n_in: usize,
+    tile: [usize; 2],
+    numbers: Bytes, // [n_out, n_in]
+    scale_ty: BlockType,
+    scales: Bytes, // [n_out / rows of a tile, n_in / columns of a tile], rounded up
+}
+
+impl Linear {
+    /// Its rows as blocks of F8_0, `[n_out, n_in]`.
+    fn blocks(&self) -> Vec<u8> {
+        let row_bytes = self.n_in / BLOCK_LEN * BLOCK_BYTES;
+        let [tile_rows, tile_cols] = self.tile;
+        let mut scales = vec![0.0; self.scales.len() / self.scale_ty.block_bytes()];
+        realizar_quant::dequantize(self.scale_ty, &self.scales, &mut scales)
+            .expect("the bytes are those of the scales");
+        if row_bytes == 0 {
+            return Vec::new();
+        }
+        let mut out = vec![0; self.numbers.len() / self.n_in * row_bytes];
+        let scales_of_row = self.n_in.div_ceil(tile_cols);
+        let rows = out.par_chunks_mut(row_bytes).zip(self.numbers.par_chunks(self.n_in));
+        rows.enumerate().for_each(|(row, (out, numbers))| {
+            let scales = &scales[row / tile_rows * scales_of_row..];
+            let blocks = out.chunks_exact_mut(BLOCK_BYTES).zip(numbers.chunks_exact(BLOCK_LEN));
+            for (i, (out, numbers)) in blocks.enumerate() {
+                // A row with a number that is NaN has no product but NaN; so has this one.
+                let is_nan = numbers.iter().any(|&bits| e4m3_is_nan(bits));
+                let scale = if is_nan { f32::NAN } else { scales[i * BLOCK_LEN / tile_cols] };
+                let (d, qs) = out.split_at_mut(SCALE_BYTES);
+                d.copy_from_slice(&scale.to_le_bytes());
+                qs.copy_from_slice(numbers);
+            }
+        });
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The values of a matrix of three rows and 128 columns, of numbers that are 1 in row 0, 1.5 in
+    /// row 1 and -448 in row 2.
+    fn values(tile: [usize; 2], scales: &[f32]) -> Vec<f32> {
+        let numbers: Vec<u8> = [0x38, 0x3c, 0xfe].into_iter().flat_map(|q| [q; 128]).collect();
+        let linear = Linear {
+            n_in: 128,
+            tile,
+            numbers: numbers.into(),
+            scale_ty: BlockType::F32,
+            scales: scales.iter().flat_map(|d| d.to_le_bytes()).collect::<Vec<u8>>().into(),
+        };
+        let mut values = vec![0.0; 3 * 128];
+        realizar_quant::dequantize(TY, &linear.blocks(), &mut values).unwrap();
+        values
+    }
+
+    #[test]
+    fn scales_are_those_of_the_tile() {
+        let check = |tile, scales: &[f32], expected: [[f32; 2]; 3]| {
+            let found = values(tile, scales);
+            for (i, value) in found.into_iter().enumerate() {
+                assert_eq!(value, expected[i / 128][i % 128 / 64], "{tile:?}: {i}");
+            }
+        };
+        let all = [[2.0, 2.0], [3.0, 3.0], [-896.0, -896.0]];
+        check([3, 128], &[2.0], all);
+        check([1, 128], &[1.0, 2.0, 0.5], [[1.0, 1.0], [3.0, 3.0], [-224.0, -224.0]]);
+        // Two rows and 64 columns; the last tile has one row.
+        let tiles = [[1.0, 2.0], [1.5, 3.0], [-1344.0, -1792.0]];
+        check([2, 64], &[1.0, 2.0, 3.0, 4.0], tiles);
+    }
+
+    #[test]
+    fn nan_makes_its_block_nan() {
+        let mut numbers = vec![0x38; 128];
+        numbers[70] = 0xff;
+        let linear = Linear {
+            n_in: 128,
+            tile: [1, 128],
+            numbers: numbers.into(),
+            scale_ty: BlockType::BF16,
+            scales: realizar_quant::half_bytes::f32_to_bf16(0.5).to_vec().into(),
+        };
+        let mut values = vec![0.0; 128];
+        realizar_quant::dequantize(TY, &linear.blocks(), &mut values).unwrap();
+        assert!(values[..64].iter().all(|v| *v == 0.5) && values[64..].iter().all(|v| v.is_nan()));
+    }
+}
