@@ -129,6 +129,25 @@ pub fn gather_rows(
     });
 }
 
+/// Column `c` of `out` becomes column `order[c]` of `x`, in every row.
+///
+/// # Panics
+/// If the shapes do not fit each other, or a number of the order is not a column of `x`.
+pub fn reorder_columns(
+    team: &Team,
+    x: Rows<'_>,      // [n_rows, n_x_cols]
+    order: &[f32],    // [n_cols], whole numbers
+    out: RowsMut<'_>, // [n_rows, n_cols]
+) {
+    assert_eq!((x.n_rows(), order.len()), (out.n_rows(), out.n_cols()), "shape of other columns");
+    for_each_piece(team, out, |row, col, out| {
+        let x = x.row(row);
+        for (out, &from) in out.iter_mut().zip(&order[col..]) {
+            *out = x[from as usize];
+        }
+    });
+}
+
 fn add_piece(tier: Tier, a: &[f32], b: &[f32], out: &mut [f32]) {
     match tier.avx2() {
         None => {
@@ -300,6 +319,23 @@ mod tests {
                         assert!((found - e).abs() <= bound, "{tier} {i},{j}: {found} for {e}");
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn columns_are_put_in_another_order() {
+        let (n_rows, n_cols) = (5, 1031);
+        let x: Vec<f32> = (0..n_rows * (n_cols + 2)).map(|i| i as f32).collect();
+        let view = Rows::with_stride(&x, n_rows, n_cols, n_cols + 2);
+        let order: Vec<f32> = (0..n_cols).map(|c| (c * 10 + 3) as f32 % n_cols as f32).collect();
+        for n_threads in [1, 3] {
+            let mut out = vec![-1.0; n_rows * n_cols];
+            let rows = RowsMut::new(&mut out, n_rows, n_cols);
+            reorder_columns(&Team::new(n_threads), view, &order, rows);
+            for (i, value) in out.into_iter().enumerate() {
+                let (row, col) = (i / n_cols, i % n_cols);
+                assert_eq!(value, (row * (n_cols + 2) + (col * 10 + 3) % n_cols) as f32);
             }
         }
     }

@@ -77,7 +77,7 @@ pub use activation::{
 pub use attention::{AttnLimits, AttnParams, AttnScratch, AttnSeq, attention};
 pub use elementwise::{
     add, add_bias_in_place, add_in_place, clamp_in_place, copy_rows, gather_rows, mul,
-    mul_in_place, scale_in_place, softcap_in_place,
+    mul_in_place, reorder_columns, scale_in_place, softcap_in_place,
 };
 pub use embed::embed;
 pub use error::Error;

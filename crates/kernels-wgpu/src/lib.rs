@@ -72,7 +72,8 @@ pub use ops::{
     Routing, SPLIT, Scoring, ShortConv, Shortlist, ShortlistRow, Shortlists, Splits, TILE_ROWS,
     Tables, attention_decode, attention_next_wave, attention_prefill, combine, copy, delta_net,
     elementwise, embed, expert_matvec, expert_matvec_int8, kv_store, matmul, matvec, matvec_int8,
-    norm, quantize, rope, rope_table, route, select_rows, shaders, short_conv, takes_quantized,
+    norm, quantize, reorder, rope, rope_table, route, select_rows, shaders, short_conv,
+    takes_quantized,
 };
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ const TASKS_PER_THREAD: usize = 4;
 pub enum WeightsRef<'a> {
     /// A quantized matrix that is packed.
     Packed(PackedRef<'a>),
-    /// A matrix of F32, F16 or BF16.
+    /// A matrix of F32, F16, BF16 or F8_0.
     Float(MatrixRef<'a>),
 }
 
@@ -340,6 +340,7 @@ mod tests {
             let lengths: &[usize] = match ty.block_len() {
                 1 => &[1, 33, 512, 2085],
                 32 => &[32, 96, 2080],
+                64 => &[64, 192, 2112],
                 _ => &[256, 2304, 4352],
             };
             for &n_cols in lengths {

@@ -244,7 +244,7 @@ impl PackedProduct<'_, '_> {
 pub fn experts_rows(
     team: &Team,
     tier: Tier,
-    parts: ExpertParts<'_, MatrixRef<'_>>, // of F32, F16 or BF16
+    parts: ExpertParts<'_, MatrixRef<'_>>, // of F32, F16, BF16 or F8_0
     rows: &ExpertRows,
     x: Rows<'_>,      // [n_pairs, n_cols], see ExpertRows::gather
     out: RowsMut<'_>, // [n_rows, n_chosen * sum of outs]

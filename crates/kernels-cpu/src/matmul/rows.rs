@@ -23,7 +23,7 @@ const ROW_GRAIN: usize = 16;
 pub fn matmul_rows(
     team: &Team,
     tier: Tier,
-    parts: &[MatrixRef<'_>], // of F32, F16 or BF16
+    parts: &[MatrixRef<'_>], // of F32, F16, BF16 or F8_0
     x: Rows<'_>,             // [n_tokens, n_cols]
     out: RowsMut<'_>,        // [n_tokens, sum of the parts' rows]
     epilogue: &Epilogue<'_>,

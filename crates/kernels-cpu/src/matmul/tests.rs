@@ -91,6 +91,7 @@ fn lengths(ty: BlockType) -> Vec<usize> {
     match ty.block_len() {
         1 => vec![1, 7, 8, 31, 45, 512, 1037],
         32 => vec![32, 96, 512, 1056],
+        64 => vec![64, 192, 512, 1088],
         _ => vec![256, 768, 1280],
     }
 }

@@ -63,8 +63,8 @@ pub(crate) const GROUP_LEN: usize = 32;
 /// The sums of one activation row with the rows of a group.
 pub(crate) type GroupSums = [f32; PACKED_ROWS];
 
-/// Whether matrices of this type can be packed: Q4_0 to Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS and
-/// MXFP4.
+/// Whether matrices of this type can be packed: Q4_0 to Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS,
+/// MXFP4 and Q4_Z.
 pub const fn packs(ty: BlockType) -> bool {
     types::is_packed(ty)
 }

@@ -11,6 +11,7 @@ mod matmul;
 mod matvec;
 mod norm;
 pub(crate) mod quantize;
+mod reorder;
 mod rope;
 mod select;
 mod short_conv;
@@ -32,6 +33,7 @@ pub use matmul::{MatmulOptions, matmul};
 pub use matvec::{matvec, matvec_int8, takes_quantized};
 pub use norm::{Norm, NormKind, norm};
 pub use quantize::{QuantizedRows, quantize};
+pub use reorder::reorder;
 pub use rope::{RopeAngles, RopeStyle, rope, rope_table};
 pub use select::{copy, select_rows};
 pub use short_conv::{ShortConv, short_conv};
@@ -52,6 +54,7 @@ pub fn shaders() -> Vec<Shader> {
         matvec::shaders(),
         norm::shaders(),
         quantize::shaders(),
+        reorder::shaders(),
         rope::shaders(),
         select::shaders(),
         short_conv::shaders(),

@@ -15,7 +15,7 @@ use crate::graph::WeightInfo;
 use crate::graph::weights::{Linear, NormWeights, Weight, WeightData, WeightId, Weights};
 use realizar_formats::{Bytes, Tensor};
 use realizar_quant::BlockType;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 /// Whether a linear or a norm has a bias.
@@ -70,6 +70,8 @@ pub struct WeightLoader<'a> {
     used: HashSet<String>,
     norm_offset: f32,
     transposed: bool,
+    /// The orders of columns, each once.
+    orders: HashMap<Vec<u32>, WeightId>,
 }
 
 impl<'a> WeightLoader<'a> {
@@ -87,6 +89,7 @@ impl<'a> WeightLoader<'a> {
             used: HashSet::new(),
             norm_offset: 0.0,
             transposed: false,
+            orders: HashMap::new(),
         }
     }
 
@@ -204,6 +207,16 @@ impl<'a> WeightLoader<'a> {
         }
     }
 
+    /// The block type of a matrix whose columns are for the inputs as they come.
+    fn unordered_type(&self, tensor: &Tensor) -> Result<BlockType, Error> {
+        if self.checkpoint.order(&tensor.name).is_some() {
+            let reason =
+                "has its inputs in another order (`desc_act`), which only linears may have";
+            return Err(self.type_error(tensor, reason));
+        }
+        self.block_type(tensor)
+    }
+
     fn add(&mut self, name: String, shape: Vec<usize>, data: WeightData) -> WeightId {
         let ty = data.matrix_shape().map_or(BlockType::F32, |(ty, ..)| ty);
         self.infos.push(WeightInfo { name, shape, ty });
@@ -236,7 +249,7 @@ impl<'a> WeightLoader<'a> {
         let name = name.into();
         let tensor = self.require(name, "weight")?;
         self.check_shape(&tensor, &[rows, cols])?;
-        let ty = self.block_type(&tensor)?;
+        let ty = self.unordered_type(&tensor)?;
         Ok(self.add_matrix(name.to_string(), ty, [rows, cols], tensor.data))
     }
 
@@ -402,15 +415,30 @@ impl<'a> WeightLoader<'a> {
         self.check_shape(&tensor, &[2 * n * rows, n_in])?;
         let ty = self.block_type(&tensor)?;
         let row_bytes = ty.row_bytes(n_in).map_err(|e| self.type_error(&tensor, &e.to_string()))?;
-        let turns: Vec<&[u8]> = tensor.data.chunks_exact((rows * row_bytes).max(1)).collect();
+        let order = self.order(&tensor);
         Ok([0, 1].map(|i| {
             let name = Name { leaf: leaves[i], ..name };
-            let data: Vec<u8> =
-                turns.iter().skip(i).step_by(2).flat_map(|turn| turn.iter().copied()).collect();
-            let data = Bytes::from(data);
+            let (source, turn_bytes) = (tensor.data.clone(), (rows * row_bytes).max(1));
+            let data = Bytes::made(vec![source.clone()], n * rows * row_bytes, move || {
+                let source = source.for_once();
+                source.chunks_exact(turn_bytes).skip(i).step_by(2).flatten().copied().collect()
+            });
             let weight = self.add_matrix(name.to_string(), ty, [n * rows, n_in], data);
-            Linear { weight, bias: None }
+            Linear { weight, bias: None, order }
         }))
+    }
+
+    /// The vector of the input that each column of a matrix is for, if that is not its own.
+    fn order(&mut self, tensor: &Tensor) -> Option<WeightId> {
+        let order = self.checkpoint.order(&tensor.name)?;
+        if let Some(id) = self.orders.get(&order) {
+            return Some(*id);
+        }
+        let values = order.iter().map(|&input| input as f32).collect();
+        let name = format!("orders.{}", self.orders.len());
+        let id = self.add(name, vec![order.len()], WeightData::Vector(values));
+        self.orders.insert(order, id);
+        Some(id)
     }
 
     /// A linear layer of `n_out` outputs.
@@ -460,6 +488,7 @@ impl<'a> WeightLoader<'a> {
             Some(tensor) => Some(self.vector_of(&tensor, 0.0)?),
             None => None,
         };
+        let order = self.order(&tensor);
         let mut first = 0;
         Ok(parts.map(|(leaf, rows)| {
             let name = Name { leaf, ..name };
@@ -471,7 +500,7 @@ impl<'a> WeightLoader<'a> {
                 let values = values[rows_of].to_vec();
                 self.add(format!("{name}.bias"), vec![rows], WeightData::Vector(values))
             });
-            Linear { weight, bias }
+            Linear { weight, bias, order }
         }))
     }
 
@@ -517,7 +546,7 @@ impl<'a> WeightLoader<'a> {
                 Some(tensor) => Some(self.add_vector("lm_head".into(), "bias", &tensor)?),
                 None => None,
             };
-            return Ok(Linear { weight: tok_embed, bias });
+            return Ok(Linear { weight: tok_embed, bias, order: None });
         }
         let transposed = std::mem::take(&mut self.transposed);
         let head = self.linear("lm_head", tok_embed.rows, tok_embed.cols, bias);

@@ -7,6 +7,7 @@
 use crate::backend::Arithmetic;
 use crate::graph::weights::{WeightData, Weights};
 use crate::graph::{Graph, Op, WeightInfo};
+use realizar_formats::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
@@ -93,7 +94,8 @@ fn hash_of(infos: &[WeightInfo], weights: &Weights) -> String {
         hash.update(format!("{} {} {:?};", info.name, info.ty, info.shape));
         match weight {
             WeightData::Matrix { .. } | WeightData::Experts { .. } => {
-                for data in weight.blocks() {
+                // Of blocks that are made of other tensors, those.
+                for data in weight.blocks().iter().map(Bytes::origin) {
                     hash.update(&data[..data.len().min(SAMPLE_LEN)]);
                 }
             }
@@ -111,7 +113,6 @@ mod tests {
     use crate::graph::weights::Weight;
     use crate::graph::weights::WeightId;
     use crate::graph::{GraphBuilder, RopeAngles};
-    use realizar_formats::Bytes;
     use realizar_quant::BlockType;
 
     /// The fingerprint of a table of two rows, a vector, an angle and a scale.

@@ -69,11 +69,15 @@ impl Checkpoint {
         }
     }
 
-    /// The files that hold tensors.
+    /// The files that say what weights are: those that hold tensors, and the settings where these say
+    /// how weights are made of several.
     pub(crate) fn file_paths(&self) -> Vec<&Path> {
         match self {
             Self::Gguf(gguf) => gguf.shard_paths().collect(),
-            Self::Hf { tensors, .. } => tensors.shard_paths().collect(),
+            Self::Hf { settings, tensors, quantized } => {
+                let settings = quantized.as_ref().map(|_| settings.path());
+                tensors.shard_paths().chain(settings).collect()
+            }
         }
     }
 
@@ -113,6 +117,12 @@ impl Checkpoint {
                 })
             }
         }
+    }
+
+    /// The input that each column of a tensor is for, where that is not its own.
+    pub(crate) fn order(&self, name: &str) -> Option<Vec<u32>> {
+        let Self::Hf { tensors, quantized: Some(quantized), .. } = self else { return None };
+        quantized.order(tensors, name)
     }
 
     /// The names of all tensors, in file order, behind them those of weights that are made of

@@ -4,11 +4,14 @@
 //! converts nothing. What a method asks for that is not supported is an error when the directory is
 //! opened.
 
+mod awq;
 mod fp8;
 mod gptq;
+mod groups;
 
 use super::HfSettings;
 use crate::Error;
+use awq::Awq;
 use fp8::Fp8;
 use gptq::Gptq;
 use realizar_formats::{SafeTensors, Tensor, TensorType};
@@ -16,6 +19,8 @@ use realizar_formats::{SafeTensors, Tensor, TensorType};
 /// How the linears of a checkpoint are quantized.
 #[derive(Debug)]
 pub enum Quantized {
+    /// By AWQ.
+    Awq(Awq),
     /// By GPTQ.
     Gptq(Gptq),
     /// As FP8.
@@ -33,6 +38,7 @@ impl Quantized {
     ) -> Result<Option<Self>, Error> {
         let Some(config) = settings.opt_object("quantization_config")? else { return Ok(None) };
         Ok(match config.opt_str("quant_method")? {
+            Some("awq") => Some(Self::Awq(Awq::open(settings, &config, tensors)?)),
             Some("gptq") => Some(Self::Gptq(Gptq::open(settings, &config, tensors)?)),
             Some("fp8") => Some(Self::Fp8(Fp8::open(settings, &config, tensors)?)),
             Some("compressed-tensors") => {
@@ -46,7 +52,8 @@ impl Quantized {
     /// The names of the weights that are made and are not those of a stored tensor.
     pub(super) fn weights(&self) -> &[String] {
         match self {
-            Self::Gptq(gptq) => gptq.weights(),
+            Self::Awq(awq) => &awq.linears().weights,
+            Self::Gptq(gptq) => &gptq.linears().weights,
             Self::Fp8(_) => &[],
         }
     }
@@ -54,7 +61,8 @@ impl Quantized {
     /// Whether a stored tensor is part of a weight of another name.
     pub(super) fn is_part(&self, name: &str) -> bool {
         match self {
-            Self::Gptq(gptq) => gptq.is_part(name),
+            Self::Awq(awq) => awq.linears().is_part(name),
+            Self::Gptq(gptq) => gptq.linears().is_part(name),
             Self::Fp8(fp8) => fp8.is_part(name),
         }
     }
@@ -63,10 +71,80 @@ impl Quantized {
     /// when they are read.
     pub(super) fn weight(&self, tensors: &SafeTensors, name: &str) -> Option<Tensor> {
         match self {
+            Self::Awq(awq) => awq.weight(tensors, name),
             Self::Gptq(gptq) => gptq.weight(tensors, name),
             Self::Fp8(fp8) => fp8.weight(tensors, name),
         }
     }
+}
+
+impl Quantized {
+    /// The input that each column of a weight is for, where that is not its own.
+    pub(super) fn order(&self, tensors: &SafeTensors, weight: &str) -> Option<Vec<u32>> {
+        match self {
+            Self::Gptq(gptq) => gptq.order(tensors, weight),
+            Self::Awq(_) | Self::Fp8(_) => None,
+        }
+    }
+}
+
+/// What the tensors of a linear with groups end in.
+const QUANTS: &str = ".qweight";
+const ZEROS: &str = ".qzeros";
+const SCALES: &str = ".scales";
+const ORDER: &str = ".g_idx";
+
+/// The linears of a checkpoint that are quants, scales and zero points.
+#[derive(Debug, Default)]
+struct Linears {
+    /// Sorted.
+    names: Vec<String>,
+    /// Of each, the name of the weight that is made of it.
+    weights: Vec<String>,
+}
+
+impl Linears {
+    fn find(tensors: &SafeTensors) -> Self {
+        let names = tensors.tensors().iter().filter_map(|info| info.name.strip_suffix(QUANTS));
+        let mut names: Vec<String> = names.map(str::to_owned).collect();
+        names.sort_unstable();
+        let weights = names.iter().map(|name| format!("{name}.weight")).collect();
+        Self { names, weights }
+    }
+
+    fn has(&self, linear: &str) -> bool {
+        self.names.binary_search_by(|name| name.as_str().cmp(linear)).is_ok()
+    }
+
+    /// Whether a tensor is part of one of them.
+    fn is_part(&self, name: &str) -> bool {
+        let linear = [QUANTS, ZEROS, SCALES, ORDER].iter().find_map(|it| name.strip_suffix(it));
+        linear.is_some_and(|linear| self.has(linear))
+    }
+
+    /// The linear of a weight.
+    fn linear_of<'a>(&self, weight: &'a str) -> Option<&'a str> {
+        weight.strip_suffix(".weight").filter(|linear| self.has(linear))
+    }
+}
+
+/// The inputs that share a scale; `None` if all do.
+fn group_len(config: &HfSettings, key: &str, method: &str) -> Result<Option<usize>, Error> {
+    match config.opt_f32(key)? {
+        None | Some(-1.0) => Ok(None),
+        Some(n) if n > 0.0 && n % groups::BLOCK_LEN as f32 == 0.0 => Ok(Some(n as usize)),
+        Some(n) => Err(config.unsupported(format!("{method} with groups of {n}"))),
+    }
+}
+
+/// Word `i` of a tensor of words.
+fn word(bytes: &[u8], i: usize) -> u32 {
+    u32::from_le_bytes(bytes.as_chunks().0[i])
+}
+
+/// The words of a tensor of words.
+fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word))
 }
 
 /// The tensors of a linear.

@@ -46,7 +46,7 @@ mod tests {
     const DIM: usize = 8;
 
     fn linear(id: u32, rows: usize) -> Linear {
-        Linear { weight: Weight { id: WeightId(id), rows, cols: DIM }, bias: None }
+        Linear { weight: Weight { id: WeightId(id), rows, cols: DIM }, bias: None, order: None }
     }
 
     /// An embedding, a linear and a norm; then what `head` makes of the norm.

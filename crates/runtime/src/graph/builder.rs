@@ -58,6 +58,8 @@ pub struct GraphBuilder {
     graph: Graph,
     /// The layer that is being recorded.
     layer: Option<usize>,
+    /// Values, the orders that their columns were put in, and the results.
+    reordered: Vec<(ValueId, WeightId, ValueId)>,
 }
 
 impl GraphBuilder {
@@ -141,12 +143,24 @@ impl GraphBuilder {
 
     /// `x` times the transposed matrix, plus its bias.
     pub fn linear(&mut self, x: ValueId, linear: &Linear) -> ValueId {
-        let Linear { weight, bias } = linear;
+        let Linear { weight, bias, order } = linear;
+        let x = order.map_or(x, |order| self.reorder(x, order));
         assert_eq!(self.width(x), weight.cols, "linear on {} columns", weight.cols);
         let part = LinearPart { weight: weight.id, bias: *bias, out: weight.rows };
         let op = Op::Linear { prologue: Prologue::None, parts: vec![part], residual: false };
         let rows = self.rows(x);
         self.push(op, &[x], weight.rows, rows)
+    }
+
+    /// The columns of `x` in the order of a vector; one value for all linears that want it.
+    fn reorder(&mut self, x: ValueId, order: WeightId) -> ValueId {
+        let is_same = |(of, by, _): &&(ValueId, WeightId, ValueId)| (*of, *by) == (x, order);
+        if let Some((_, _, reordered)) = self.reordered.iter().find(is_same) {
+            return *reordered;
+        }
+        let reordered = self.same_shape(Op::Reorder { order }, &[x]);
+        self.reordered.push((x, order, reordered));
+        reordered
     }
 
     /// Rotates the first columns of every head by its position's angles.

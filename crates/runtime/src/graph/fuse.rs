@@ -194,7 +194,7 @@ mod tests {
     use crate::graph::weights::{ExpertWeight, Linear, NormWeights, Weight, WeightId};
 
     fn linear(id: u32, rows: usize, cols: usize) -> Linear {
-        Linear { weight: Weight { id: WeightId(id), rows, cols }, bias: None }
+        Linear { weight: Weight { id: WeightId(id), rows, cols }, bias: None, order: None }
     }
 
     /// x -> norm -> (gate, up) -> gated -> down -> + x
@@ -256,6 +256,30 @@ mod tests {
             Fusions::ALL,
             &["Embed", "norm+linear2", "gated+linear1+residual", "SelectRows", "linear1"],
         );
+    }
+
+    /// Columns in one order are put in it once, and their linears are still one.
+    #[test]
+    fn linears_whose_inputs_have_one_order_share_it() {
+        let check = |orders: [u32; 3], expected: &[&str]| {
+            let mut b = GraphBuilder::new();
+            let x = b.embed(&Weight { id: WeightId(0), rows: 10, cols: 8 }, 1.0);
+            let weights = NormWeights { weight: Some(WeightId(1)), bias: None, len: 8 };
+            let h = b.norm(x, NormKind::Rms, &weights, 1e-5);
+            let [gate, up, down] = [(2, 16, 8), (3, 16, 8), (4, 8, 16)].map(|(id, rows, cols)| {
+                Linear { order: Some(WeightId(orders[id as usize - 2])), ..linear(id, rows, cols) }
+            });
+            let (gate, up) = (b.linear(h, &gate), b.linear(h, &up));
+            let act = b.gated_act(gate, up, Activation::Silu);
+            let down = b.linear(act, &down);
+            let x = b.add(x, down);
+            let x = b.select_rows(x);
+            assert_eq!(ops(&fuse(b.finish(x), Fusions::ALL)), expected, "{orders:?}");
+        };
+        let end = ["GatedAct", "Reorder", "linear1+residual", "SelectRows"];
+        check([5, 5, 6], &[&["Embed", "Norm", "Reorder", "linear2"], &end[..]].concat());
+        let apart = ["Embed", "Norm", "Reorder", "linear1", "Reorder", "linear1"];
+        check([5, 6, 7], &[&apart, &end[..]].concat());
     }
 
     #[test]

@@ -278,6 +278,11 @@ pub enum Op {
         /// Whether the last input is added to the output.
         residual: bool,
     },
+    /// Input x: its columns in the order of a vector, which holds the index in x of each.
+    Reorder {
+        /// As many whole numbers as x has columns.
+        order: WeightId,
+    },
     /// Input: the scores of the router, `[rows, n_experts]`. Output: `[rows, 2 * n_chosen]`, the
     /// indices of each row's experts, ascending, then their factors.
     Route(Route),

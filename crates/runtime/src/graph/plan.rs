@@ -248,7 +248,7 @@ mod tests {
     const DIM: usize = 32;
 
     fn linear(rows: usize, cols: usize) -> Linear {
-        Linear { weight: Weight { id: WeightId(0), rows, cols }, bias: None }
+        Linear { weight: Weight { id: WeightId(0), rows, cols }, bias: None, order: None }
     }
 
     /// Attention layers with rope on views of a merged QKV.

@@ -86,6 +86,7 @@ impl Graph {
                 let after = if *residual { " + residual" } else { "" };
                 format!("{before}linear {}{after}", parts.join(" | "))
             }
+            Op::Reorder { order } => format!("columns in the order of {}", self.weight(*order)),
             Op::Route(route) => self.route(route),
             Op::ExpertLinear(ExpertLinear { prologue, parts, n_chosen, n_experts, n_in: _ }) => {
                 let before = self.prologue(prologue);

@@ -130,6 +130,7 @@ fn is_row_wise(op: &Op) -> bool {
         | Op::Scale(_)
         | Op::Softcap(_)
         | Op::Clamp { .. }
+        | Op::Reorder { .. }
         | Op::Route(_)
         | Op::ExpertLinear(_)
         | Op::Combine => true,
@@ -156,7 +157,7 @@ mod tests {
     const DIM: usize = 8;
 
     fn linear(id: u32, rows: usize, cols: usize) -> Linear {
-        Linear { weight: Weight { id: WeightId(id), rows, cols }, bias: None }
+        Linear { weight: Weight { id: WeightId(id), rows, cols }, bias: None, order: None }
     }
 
     fn norm(b: &mut GraphBuilder, x: ValueId) -> ValueId {

@@ -183,6 +183,7 @@ pub(super) fn each_weight(op: &mut Op, change: &mut dyn FnMut(&mut WeightId)) {
     };
     match op {
         Op::Embed { table, .. } | Op::PosEmbed { table } => change(table),
+        Op::Reorder { order } => change(order),
         Op::Norm(norm) => of_norm(norm, change),
         Op::Linear { prologue, parts, residual: _ } => {
             if let Prologue::Norm(norm) = prologue {
@@ -272,6 +273,7 @@ mod tests {
         let linear = |id: usize, rows| Linear {
             weight: Weight { id: WeightId(id as u32), rows, cols: DIM },
             bias: None,
+            order: None,
         };
         let embedded = b.embed(&table, 1.0);
         let mut x = embedded;

@@ -49,6 +49,8 @@ pub struct Linear {
     pub weight: Weight,
     /// The bias, as long as the matrix has rows.
     pub bias: Option<WeightId>,
+    /// A vector of the input that each column of the matrix is for, if that is not its own.
+    pub order: Option<WeightId>,
 }
 
 /// The vectors of a normalization.

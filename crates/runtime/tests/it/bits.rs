@@ -25,7 +25,7 @@ fn models(dir: &Path) -> Vec<PathBuf> {
     );
     let names =
         ["llama", "qwen3", "gemma3_text", "phi", "gpt2", "lfm2", "qwen3_5_text", "qwen3_moe"];
-    let stored_in_parts = ["qwen3_fp8"];
+    let stored_in_parts = ["qwen3_fp8", "llama_awq", "olmo2_gptq"];
     names.into_iter().chain(stored_in_parts).map(tiny).chain([quantized, experts(dir)]).collect()
 }
 

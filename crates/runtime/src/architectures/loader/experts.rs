@@ -108,7 +108,7 @@ impl WeightLoader<'_> {
 
     /// The type of a tensor's blocks, and the bytes of a row.
     fn rows_of(&self, tensor: &Tensor, cols: usize) -> Result<(BlockType, usize), Error> {
-        let ty = self.block_type(tensor)?;
+        let ty = self.unordered_type(tensor)?;
         let row_bytes = ty.row_bytes(cols).map_err(|e| self.type_error(tensor, &e.to_string()))?;
         Ok((ty, row_bytes))
     }

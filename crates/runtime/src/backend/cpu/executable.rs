@@ -180,6 +180,12 @@ impl CpuExecutable {
                 };
                 linear.run(step, &mut self.arena, &mut self.linear);
             }
+            Op::Reorder { order } => {
+                let order = self.weights.vector(*order);
+                let x = (&step.inputs[0], n_rows);
+                let (out, [x]) = self.arena.borrow((&step.output, n_rows), [x]);
+                kernels::reorder_columns(team, x, order, out);
+            }
             Op::Route(route) => {
                 experts::route(team, route, &self.weights, step, &mut self.arena, n_rows);
             }
@@ -502,7 +508,7 @@ mod tests {
             let mut b = GraphBuilder::new();
             let input = b.input(COLS);
             let matrix = Weight { id: WeightId(0), rows: OUT, cols: COLS };
-            let linear = Linear { weight: matrix, bias: None };
+            let linear = Linear { weight: matrix, bias: None, order: None };
             let output = if early {
                 let selected = b.select_rows(input);
                 b.linear(selected, &linear)

@@ -84,7 +84,7 @@ impl OpClass {
             Op::Add | Op::Mul | Op::Scale(_) | Op::Softcap(_) | Op::Clamp { .. } => {
                 Self::Elementwise
             }
-            Op::SelectRows => Self::Select,
+            Op::SelectRows | Op::Reorder { .. } => Self::Select,
         }
     }
 
@@ -301,6 +301,7 @@ mod tests {
             (Op::Softcap(30.0), "elementwise"),
             (Op::Clamp { min: -1.0, max: 1.0 }, "elementwise"),
             (Op::SelectRows, "select"),
+            (Op::Reorder { order: table }, "select"),
         ] {
             assert_eq!(OpClass::of(&op).name(), want, "{op:?}");
         }

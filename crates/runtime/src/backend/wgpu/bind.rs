@@ -263,6 +263,11 @@ impl Binder<'_> {
             Op::Clamp { min, max } => {
                 elementwise(Elementwise::Clamp { min: *min, max: *max }, x, x)
             }
+            Op::Reorder { order } => {
+                let order = self.weight(Some(*order)).expect("the order was uploaded");
+                let order = (&self.weights.vectors, order);
+                kernels::reorder(self.gpu, rows, order, x, out).map(one)
+            }
             Op::SelectRows => {
                 kernels::select_rows(self.gpu, rows, x, out, self.places.outputs_at).map(one)
             }

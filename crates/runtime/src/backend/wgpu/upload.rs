@@ -289,6 +289,7 @@ impl WeightLayout {
                     }
                     all_runs.insert(i, of_step.into_iter().map(<[_]>::to_vec).collect());
                 }
+                Op::Reorder { order } => vectors.add_weight(weights, Some(*order)),
                 Op::Route(route) => vectors.add_weight(weights, route.choice_bias),
                 Op::ExpertLinear(linear) => {
                     keys.extend(linear.parts.iter().map(|part| vec![part.weight]));

@@ -3,29 +3,18 @@
 //!
 //! Instead of `NAME.weight` there are `NAME.qweight`, words of 32 bits with 8 quants of 4 bits or 4
 //! of 8 along the input, `[in / quants, out]`; `NAME.scales`, `[groups, out]` in F16;
-//! `NAME.qzeros`, `[groups, out / quants]`; and `NAME.g_idx`, the group of each input. Symmetric ones
-//! are blocks of Q4_0 and Q8_0 without loss: a weight is its scale times its quant less half of the
-//! range in both. So that is what they become when they are read.
+//! `NAME.qzeros`, the zero points of groups of inputs, `[groups, out / quants]`; and `NAME.g_idx`, the
+//! group of each input. A weight is its scale times its quant less the zero point. Symmetric ones, whose
+//! zero points are half of the range, are blocks of Q4_0 and Q8_0; others of 4 bits are blocks of Q4_Z.
+//! Where the inputs of a group are not neighbours, columns are put in the order of groups, and rows of
+//! activations have to be put in it too.
 
 use super::super::HfSettings;
-use super::Parts;
+use super::groups::{self, BLOCK_LEN, Groups};
+use super::{Linears, ORDER, Parts, QUANTS, SCALES, ZEROS, word, words};
 use crate::Error;
-use rayon::prelude::*;
 use realizar_formats::{Bytes, SafeTensors, Tensor, TensorType};
 use realizar_quant::BlockType;
-
-/// Weights that share a scale in the blocks that are made.
-const BLOCK_LEN: usize = 32;
-/// Bytes of a block's scale, in F16.
-const SCALE_BYTES: usize = 2;
-/// Outputs that are written together: a line of words is read for all of them.
-const TILE: usize = 16;
-
-/// What the tensors of a quantized linear end in.
-const QUANTS: &str = ".qweight";
-const ZEROS: &str = ".qzeros";
-const SCALES: &str = ".scales";
-const ORDER: &str = ".g_idx";
 
 /// How the linears of a checkpoint are quantized.
 #[derive(Debug)]
@@ -35,10 +24,7 @@ pub struct Gptq {
     group_len: Option<usize>,
     /// What is added to a stored zero point.
     zero_offset: u32,
-    /// The linears, sorted.
-    linears: Vec<String>,
-    /// Of each, the name of the weight that is made of it.
-    weights: Vec<String>,
+    linears: Linears,
 }
 
 impl Gptq {
@@ -46,8 +32,8 @@ impl Gptq {
     ///
     /// # Errors
     /// If it asks for what is not supported, or a tensor is missing or is not as it should be: of
-    /// another shape or type, with zero points other than half of the range, or with inputs in another
-    /// order than their groups.
+    /// another shape or type, of 8 bits with zero points other than half of the range, or with groups
+    /// of different sizes.
     pub(super) fn open(
         settings: &HfSettings,
         config: &HfSettings,
@@ -60,11 +46,7 @@ impl Gptq {
         if config.opt_object("dynamic")?.is_some_and(|modules| !modules.map().is_empty()) {
             return Err(config.unsupported("GPTQ with settings by module (`dynamic`)"));
         }
-        let group_len = match config.opt_f32("group_size")? {
-            None | Some(-1.0) => None,
-            Some(n) if n > 0.0 && n % BLOCK_LEN as f32 == 0.0 => Some(n as usize),
-            Some(n) => return Err(config.unsupported(format!("GPTQ with groups of {n}"))),
-        };
+        let group_len = super::group_len(config, "group_size", "GPTQ")?;
         let zero_offset = match config.opt_str("checkpoint_format")? {
             None | Some("gptq") => 1,
             Some("gptq_v2") => 0,
@@ -72,35 +54,35 @@ impl Gptq {
                 return Err(config.unsupported(format!("GPTQ in the format `{other}`")));
             }
         };
-        let names = tensors.tensors().iter().filter_map(|info| info.name.strip_suffix(QUANTS));
-        let mut linears: Vec<String> = names.map(str::to_owned).collect();
-        linears.sort_unstable();
-        let weights = linears.iter().map(|name| format!("{name}.weight")).collect();
-        let gptq = Self { bits, group_len, zero_offset, linears, weights };
-        for linear in &gptq.linears {
+        let gptq = Self { bits, group_len, zero_offset, linears: Linears::find(tensors) };
+        for linear in &gptq.linears.names {
             gptq.check(&Parts { settings, tensors, linear })?;
         }
         Ok(gptq)
     }
 
-    /// The names of the weights that are made.
-    pub(super) fn weights(&self) -> &[String] {
-        &self.weights
-    }
-
-    /// Whether a tensor is part of a quantized linear.
-    pub(super) fn is_part(&self, name: &str) -> bool {
-        let linear = [QUANTS, ZEROS, SCALES, ORDER].iter().find_map(|it| name.strip_suffix(it));
-        linear.is_some_and(|linear| self.has(linear))
-    }
-
-    fn has(&self, linear: &str) -> bool {
-        self.linears.binary_search_by(|name| name.as_str().cmp(linear)).is_ok()
+    pub(super) fn linears(&self) -> &Linears {
+        &self.linears
     }
 
     /// Quants of a word.
     fn per_word(&self) -> usize {
         32 / self.bits
+    }
+
+    /// The type of the blocks that weights with these zero points become, if there is one.
+    fn block_type(&self, zeros: &[u8]) -> Option<BlockType> {
+        let (middle, mask) = (1 << (self.bits - 1), u32::MAX >> (32 - self.bits));
+        let is_middle = |word: u32| {
+            let mut zeros = (0..self.per_word()).map(|i| word >> (self.bits * i) & mask);
+            zeros.all(|zero| zero + self.zero_offset == middle)
+        };
+        match (self.bits, words(zeros).all(is_middle)) {
+            (4, true) => Some(BlockType::Q4_0),
+            (8, true) => Some(BlockType::Q8_0),
+            (4, false) => Some(BlockType::Q4_Z),
+            _ => None,
+        }
     }
 
     fn check(&self, parts: &Parts<'_>) -> Result<(), Error> {
@@ -120,98 +102,96 @@ impl Gptq {
             TensorType::I32,
             &[n_groups, n_out / self.per_word()],
         )?;
-        let (middle, mask) = (1 << (self.bits - 1), u32::MAX >> (32 - self.bits));
-        let is_middle = |word: u32| {
-            let mut zeros = (0..self.per_word()).map(|i| word >> (self.bits * i) & mask);
-            zeros.all(|zero| zero + self.zero_offset == middle)
-        };
-        if !words(&zeros.data).all(is_middle) {
-            return refuse("zero points (`sym` is false)");
+        if self.block_type(&zeros.data).is_none() {
+            return refuse("zero points (`sym` is false) of 8 bits");
         }
-        // Early files leave the order out where it is that of the inputs.
-        if let Ok(order) = parts.find(ORDER) {
-            let order = parts.check(order, TensorType::I32, &[n_in])?;
-            if !words(&order.data).enumerate().all(|(i, group)| group as usize == i / group_len) {
-                return refuse("inputs in another order (`desc_act`)");
+        // Early files leave the groups out where they are runs of inputs.
+        if let Ok(groups) = parts.find(ORDER) {
+            let groups = parts.check(groups, TensorType::I32, &[n_in])?;
+            let mut sorted: Vec<u32> = words(&groups.data).collect();
+            sorted.sort_unstable();
+            if !sorted.iter().enumerate().all(|(i, &group)| group as usize == i / group_len) {
+                return refuse(&format!("groups of other than {group_len} inputs"));
             }
         }
         Ok(())
     }
 
+    /// The inputs in the order of their groups, of a weight where that is not their own. That order,
+    /// which `desc_act` makes, is the one of the weight's columns.
+    pub(super) fn order(&self, tensors: &SafeTensors, name: &str) -> Option<Vec<u32>> {
+        let linear = self.linears.linear_of(name)?;
+        let groups = tensors.tensor(&format!("{linear}{ORDER}"))?.data;
+        if words(&groups).is_sorted() {
+            return None;
+        }
+        let n_in = u32::try_from(groups.len() / size_of::<u32>()).ok()?;
+        let mut order: Vec<u32> = (0..n_in).collect();
+        order.sort_by_key(|&input| word(&groups, input as usize));
+        Some(order)
+    }
+
     /// The weight `name`, `[n_out, n_in]`, if it is that of a quantized linear.
     pub(super) fn weight(&self, tensors: &SafeTensors, name: &str) -> Option<Tensor> {
-        let linear = name.strip_suffix(".weight").filter(|linear| self.has(linear))?;
-        let quants = tensors.tensor(&format!("{linear}{QUANTS}"))?;
-        let scales = tensors.tensor(&format!("{linear}{SCALES}"))?;
+        let linear = self.linears.linear_of(name)?;
+        let find = |part: &str| tensors.tensor(&format!("{linear}{part}"));
+        let (quants, zeros, scales) = (find(QUANTS)?, find(ZEROS)?, find(SCALES)?);
         let &[n_words, n_out] = &quants.shape[..] else { return None };
         let n_in = n_words * self.per_word();
-        let ty = if self.bits == 4 { BlockType::Q4_0 } else { BlockType::Q8_0 };
+        let ty = self.block_type(&zeros.data)?;
+        let linear = Linear {
+            bits: self.bits,
+            n_out,
+            zero_offset: self.zero_offset,
+            order: self.order(tensors, name),
+            quants: quants.data,
+            zeros: zeros.data,
+            scales: scales.data,
+        };
+        let group_len = self.group_len.unwrap_or(n_in);
         let n_bytes = n_out * (n_in / BLOCK_LEN * ty.block_bytes());
-        let (bits, group_len) = (self.bits, self.group_len.unwrap_or(n_in));
-        let sources = vec![quants.data.clone(), scales.data.clone()];
+        let sources = vec![linear.quants.clone(), linear.zeros.clone(), linear.scales.clone()];
         let data = Bytes::made(sources, n_bytes, move || {
-            let quants = words(&quants.data).collect();
-            let scales = scales.data.as_chunks().0;
-            Linear { bits, n_in, n_out, group_len, quants, scales }.blocks()
+            groups::blocks(ty, [n_out, n_in], group_len, &linear)
         });
         Some(Tensor { name: name.to_owned(), ty: ty.into(), shape: vec![n_out, n_in], data })
     }
 }
 
-fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
-    bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word))
-}
-
 /// A quantized linear.
-struct Linear<'a> {
+struct Linear {
     bits: usize,
-    n_in: usize,
     n_out: usize,
-    group_len: usize,
-    quants: Vec<u32>,                // [n_in * bits / 32, n_out]
-    scales: &'a [[u8; SCALE_BYTES]], // [groups, n_out], F16
+    zero_offset: u32,
+    /// The input of each column.
+    order: Option<Vec<u32>>,
+    quants: Bytes, // [n_in * bits / 32, n_out]
+    zeros: Bytes,  // [groups, n_out * bits / 32]
+    scales: Bytes, // [groups, n_out], F16
 }
 
-impl Linear<'_> {
-    /// Its rows as blocks of Q4_0 or Q8_0, `[n_out, n_in]`.
-    fn blocks(&self) -> Vec<u8> {
-        let block_bytes = SCALE_BYTES + BLOCK_LEN * self.bits / 8;
-        let row_bytes = self.n_in / BLOCK_LEN * block_bytes;
-        let mut out = vec![0; self.n_out * row_bytes];
-        if row_bytes == 0 {
-            return out;
-        }
-        out.par_chunks_mut(TILE * row_bytes).enumerate().for_each(|(tile, rows)| {
-            let n_rows = rows.len() / row_bytes;
-            for block in 0..self.n_in / BLOCK_LEN {
-                let group = block * BLOCK_LEN / self.group_len;
-                for row in 0..n_rows {
-                    let at = row * row_bytes + block * block_bytes;
-                    let scale = self.scales[group * self.n_out + tile * TILE + row];
-                    rows[at..at + SCALE_BYTES].copy_from_slice(&scale);
-                }
-                for i in 0..BLOCK_LEN {
-                    let (word, shift) = self.place(block * BLOCK_LEN + i);
-                    let words = &self.quants[word * self.n_out + tile * TILE..][..n_rows];
-                    for (row, word) in words.iter().enumerate() {
-                        let quants =
-                            &mut rows[row * row_bytes + block * block_bytes + SCALE_BYTES..];
-                        match self.bits {
-                            // The first half of a block is in the low nibbles.
-                            4 => quants[i % 16] |= ((word >> shift & 15) as u8) << (i / 16 * 4),
-                            _ => quants[i] = ((word >> shift) as u8) ^ 0x80,
-                        }
-                    }
-                }
-            }
-        });
-        out
+impl Linear {
+    /// Number `i` of a word.
+    fn number(&self, word: u32, i: usize) -> u32 {
+        word >> (i % (32 / self.bits) * self.bits) & (u32::MAX >> (32 - self.bits))
+    }
+}
+
+impl Groups for Linear {
+    fn quant(&self, column: usize, output: usize) -> u8 {
+        let input = self.order.as_ref().map_or(column, |order| order[column] as usize);
+        let line = input / (32 / self.bits);
+        self.number(word(&self.quants, line * self.n_out + output), input) as u8
     }
 
-    /// The word and the bit at which the quant of an input begins.
-    fn place(&self, input: usize) -> (usize, usize) {
+    fn scale(&self, group: usize, output: usize) -> [u8; 2] {
+        self.scales.as_chunks().0[group * self.n_out + output]
+    }
+
+    fn zero(&self, group: usize, output: usize) -> u32 {
         let per_word = 32 / self.bits;
-        (input / per_word, input % per_word * self.bits)
+        let word = word(&self.zeros, group * (self.n_out / per_word) + output / per_word);
+        self.number(word, output) + self.zero_offset
     }
 }
 
@@ -219,28 +199,55 @@ impl Linear<'_> {
 mod tests {
     use super::*;
 
+    fn bytes(words: impl Iterator<Item = u32>) -> Bytes {
+        words.flat_map(u32::to_le_bytes).collect::<Vec<u8>>().into()
+    }
+
     #[test]
     fn blocks_hold_the_weights() {
-        for (bits, ty) in [(4, BlockType::Q4_0), (8, BlockType::Q8_0)] {
-            let (n_in, n_out, group_len) = (128, 40, 64);
-            let n_words = n_in * bits / 32 * n_out;
-            let quants: Vec<u32> =
-                (0..n_words as u32).map(|i| i.wrapping_mul(0x9e37_79b9) ^ (i << 7)).collect();
-            let n_scales = n_in / group_len * n_out;
-            let scales: Vec<[u8; 2]> =
-                (0..n_scales as u16).map(|i| (0x2c00 + 3 * i).to_le_bytes()).collect();
-            let mut scale = vec![0.0; n_scales];
-            let bytes = scales.as_flattened();
-            realizar_quant::dequantize(BlockType::F16, bytes, &mut scale).unwrap();
-            let linear = Linear { bits, n_in, n_out, group_len, quants, scales: &scales };
+        use BlockType::{Q4_0, Q4_Z, Q8_0};
+        let (n_in, n_out, group_len) = (128, 40, 64);
+        // Another input for every column.
+        let order: Vec<u32> = (0..n_in as u32).map(|column| column * 37 % 128).collect();
+        let cases =
+            [(4, Q4_0, 1, None), (8, Q8_0, 0, None), (4, Q4_Z, 1, None), (4, Q4_Z, 0, Some(order))];
+        for (bits, ty, zero_offset, order) in cases {
+            let (n_groups, per_word) = (n_in / group_len, 32 / bits);
+            let random = |i: usize| (i as u32).wrapping_mul(0x9e37_79b9) ^ (i << 7) as u32;
+            let middle = (1_u32 << (bits - 1)) - zero_offset;
+            let zeros = move |i: usize| match ty {
+                Q4_Z => random(i + 5),
+                _ => (0..per_word).fold(0, |word, _| word << (bits % 32) | middle),
+            };
+            let scales: Vec<u8> =
+                (0..n_groups * n_out).flat_map(|i| (0x2c00 + 3 * i as u16).to_le_bytes()).collect();
+            let mut scale = vec![0.0; n_groups * n_out];
+            realizar_quant::dequantize(BlockType::F16, &scales, &mut scale).unwrap();
+            let linear = Linear {
+                bits,
+                n_out,
+                zero_offset,
+                order: order.clone(),
+                quants: bytes((0..n_in / per_word * n_out).map(random)),
+                zeros: bytes((0..n_groups * n_out / per_word).map(zeros)),
+                scales: scales.into(),
+            };
+            let gptq =
+                Gptq { bits, group_len: Some(group_len), zero_offset, linears: Linears::default() };
+            assert_eq!(gptq.block_type(&linear.zeros), Some(ty));
             let mut found = vec![0.0; n_out * n_in];
-            realizar_quant::dequantize(ty, &linear.blocks(), &mut found).unwrap();
+            let blocks = groups::blocks(ty, [n_out, n_in], group_len, &linear);
+            realizar_quant::dequantize(ty, &blocks, &mut found).unwrap();
             for (i, found) in found.into_iter().enumerate() {
                 let (row, col) = (i / n_in, i % n_in);
-                let word = linear.quants[col * bits / 32 * n_out + row];
-                let quant = word >> (col * bits % 32) & ((1 << bits) - 1);
+                let mask = (1 << bits) - 1;
+                let input = order.as_ref().map_or(col, |order| order[col] as usize);
+                let word = random(input / per_word * n_out + row);
+                let quant = word >> (input % per_word * bits) & mask;
+                let word = zeros(col / group_len * (n_out / per_word) + row / per_word);
+                let zero = (word >> (row % per_word * bits) & mask) + zero_offset;
                 let scale = scale[col / group_len * n_out + row];
-                assert_eq!(found, scale * (quant as f32 - (1 << (bits - 1)) as f32), "{row} {col}");
+                assert_eq!(found, scale * (quant as f32 - zero as f32), "{ty} {row} {col}");
             }
         }
     }
