@@ -232,7 +232,8 @@ impl Model {
     }
 
     /// The memory that [`Self::load_onto`] would take for the same. No weight is read, but for
-    /// a head that the file stores although the settings call it tied.
+    /// a head that the file stores although the settings call it tied, and the zero points and groups
+    /// of inputs that say what GPTQ's linears become.
     ///
     /// # Errors
     /// As for [`Self::load_onto`], as far as the files and the options tell.

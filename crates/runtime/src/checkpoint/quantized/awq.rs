@@ -72,10 +72,10 @@ impl Awq {
             return Err(parts.refuse("AWQ with no matrix of quants"));
         };
         parts.check(quants, TensorType::I32, &[n_in, n_words])?;
-        let group_len = self.group_len.unwrap_or(n_in).max(1);
-        if !n_in.is_multiple_of(BLOCK_LEN) {
+        if n_in == 0 || n_words == 0 || !n_in.is_multiple_of(BLOCK_LEN) {
             return Err(parts.refuse("AWQ with inputs that fill no blocks"));
         }
+        let group_len = self.group_len.unwrap_or(n_in);
         let n_groups = n_in.div_ceil(group_len);
         parts.check(parts.find(SCALES)?, TensorType::F16, &[n_groups, n_words * PER_WORD])?;
         parts.check(parts.find(ZEROS)?, TensorType::I32, &[n_groups, n_words])?;

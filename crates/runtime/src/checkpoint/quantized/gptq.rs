@@ -90,12 +90,13 @@ impl Gptq {
         let quants = parts.find(QUANTS)?;
         let &[n_words, n_out] = &quants.shape[..] else { return refuse("no matrix of quants") };
         parts.check(quants, TensorType::I32, &[n_words, n_out])?;
-        let n_in = n_words * self.per_word();
-        let group_len = self.group_len.unwrap_or(n_in).max(1);
-        let n_groups = n_in.div_ceil(group_len);
-        if !n_in.is_multiple_of(BLOCK_LEN) || !n_out.is_multiple_of(self.per_word()) {
+        let n_in = n_words.saturating_mul(self.per_word());
+        let are_blocks = n_in.is_multiple_of(BLOCK_LEN) && n_out.is_multiple_of(self.per_word());
+        if n_words == 0 || n_out == 0 || !are_blocks {
             return refuse("inputs or outputs that fill no blocks");
         }
+        let group_len = self.group_len.unwrap_or(n_in);
+        let n_groups = n_in.div_ceil(group_len);
         parts.check(parts.find(SCALES)?, TensorType::F16, &[n_groups, n_out])?;
         let zeros = parts.check(
             parts.find(ZEROS)?,
