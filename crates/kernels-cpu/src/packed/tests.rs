@@ -177,6 +177,7 @@ fn bits_depend_on_neither_tier_rows_nor_threads() {
 }
 
 #[test]
+#[expect(clippy::single_range_in_vec_init, reason = "a list of ranges that may hold one")]
 fn a_row_of_two_planes_is_the_sum_of_its_planes() {
     for ty in packed_types() {
         let case = Case::new(ty, 101, 1536, 61);
@@ -231,6 +232,7 @@ fn a_row_of_two_planes_is_the_sum_of_its_planes() {
 }
 
 #[test]
+#[expect(clippy::single_range_in_vec_init, reason = "a list of ranges that may hold one")]
 fn a_second_plane_brings_products_close_to_f64() {
     for ty in packed_types() {
         let (n_rows, n_cols) = (37, 1280);

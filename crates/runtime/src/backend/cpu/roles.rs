@@ -43,12 +43,12 @@ pub(super) struct RoleRows<'a> {
 #[derive(Debug)]
 pub(super) struct FineRows {
     tokens: Vec<Range<usize>>, // room for max_tokens
-    outputs: [Range<usize>; 1],
+    outputs: Range<usize>,
 }
 
 impl FineRows {
     pub(super) fn new(max_tokens: usize) -> Self {
-        Self { tokens: Vec::with_capacity(max_tokens), outputs: [0..0] }
+        Self { tokens: Vec::with_capacity(max_tokens), outputs: 0..0 }
     }
 
     /// Lists those of a batch.
@@ -64,16 +64,18 @@ impl FineRows {
                 }
             }
         }
-        self.outputs = [batch.n_generated_outputs()..batch.outputs.len()];
+        self.outputs = batch.n_generated_outputs()..batch.outputs.len();
     }
 
     /// The rows of a batch in steps on rows of `domain`.
     pub(super) fn of(&self, domain: RowDomain, batch: &Batch) -> RoleRows<'_> {
         let (n_rows, n_generated, fine) = match domain {
             RowDomain::Tokens => (batch.n_rows(), batch.n_generated, self.tokens.as_slice()),
-            RowDomain::Outputs => {
-                (batch.outputs.len(), batch.n_generated_outputs(), self.outputs.as_slice())
-            }
+            RowDomain::Outputs => (
+                batch.outputs.len(),
+                batch.n_generated_outputs(),
+                std::slice::from_ref(&self.outputs),
+            ),
         };
         RoleRows { n_rows, n_generated, fine }
     }
@@ -128,7 +130,10 @@ mod tests {
             let rows = fine.of(RowDomain::Tokens, &batch);
             assert_eq!((rows.n_rows, rows.n_generated, rows.fine), (n_rows, 2, expected));
             let rows = fine.of(RowDomain::Outputs, &batch);
-            assert_eq!((rows.n_rows, rows.n_generated, rows.fine), (4, 2, [2..4].as_slice()));
+            assert_eq!(
+                (rows.n_rows, rows.n_generated, rows.fine),
+                (4, 2, std::slice::from_ref(&(2..4)))
+            );
         };
         check(Tier::Scalar, Arithmetic::Auto, &[2..5, 7..9]);
         check(Tier::software_tiles(), Arithmetic::Auto, &[]);
