@@ -66,11 +66,16 @@ pub(crate) fn safetensors(data: &[u8]) {
     }
 }
 
-/// The config.json of a directory with the tensors of a tiny llama: what loads, runs.
+/// The config.json of a directory with the tensors of a tiny llama, quantized as it says: what loads,
+/// runs.
 pub(crate) fn config(data: &[u8]) {
     let dir = scratch();
     write(&dir.path().join("config.json"), data);
-    let tensors = fixtures().join("archs/llama/model.safetensors");
+    let names = |word: &str| data.windows(word.len()).any(|bytes| bytes == word.as_bytes());
+    let quantized = [("awq", "llama_awq"), ("gptq", "llama_gptq"), ("float-", "llama_fp8")];
+    let model = quantized.into_iter().find(|(method, _)| names(method));
+    let model = model.map_or("llama", |(_, model)| model);
+    let tensors = fixtures().join("archs").join(model).join("model.safetensors");
     fs::copy(tensors, dir.path().join("model.safetensors")).expect("the repository's fixture");
     if let Ok(mut model) = Model::load(dir.path(), &cpu(), &small()) {
         // Settings may make its numbers infinite, which is an error.

@@ -137,6 +137,10 @@ fn metrics_count_what_was_done() {
     }
     let steps = answer.body.lines().filter(|line| line.contains("op_class=\"linear\""));
     assert!(steps.count() > 13, "a counter and a histogram");
+    // Logits of the processor need not come to the host.
+    for name in ["rows", "bytes"] {
+        assert_eq!(sample(&format!("realizar_output_{name}_total{tiny}")), 0.0);
+    }
     // Every sample follows the type of its metric.
     let mut family = String::new();
     for line in answer.body.lines() {
