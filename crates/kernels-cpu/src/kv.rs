@@ -3,7 +3,7 @@
 //!
 //! The memory is one buffer of bytes, cut into pages of equal size. A page holds
 //! `page_len` positions of every layer; a [`KvGeometry`] describes one layer's
-//! part. Who owns which page is not known here.
+//! part. Which sequence owns a page is not known here.
 
 use realizar_quant::{BlockType, quantize};
 

@@ -81,7 +81,7 @@ pub struct ConnectionLimits {
     /// answered as those beyond `open`.
     pub per_address: usize,
     /// The longest time from a connection's beginning, or from the end of an answer, until the
-    /// head of the next request has arrived. Those who keep connections for later should give them
+    /// head of the next request has arrived. Clients that keep connections for later should give them
     /// up sooner; routers mostly do after 50 to 60 seconds.
     pub idle_timeout: Duration,
     /// The longest time of a TLS handshake.

@@ -207,7 +207,7 @@ impl ModelInfo {
     }
 }
 
-/// What the engine's thread and those who talk to it share.
+/// What the engine's thread shares with its callers.
 #[derive(Debug, Default)]
 struct Shared {
     stats: Counters,

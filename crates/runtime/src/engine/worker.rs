@@ -175,7 +175,7 @@ impl Worker {
         self.runner.reset();
         let mut ended = std::mem::take(&mut self.in_step);
         if ended.is_empty() {
-            // There is nobody to whom it could be put down, and without an end it would come again.
+            // It belongs to no request that is known, and would come again if none were ended.
             ended.extend(self.jobs.keys());
         }
         for id in ended {
@@ -294,8 +294,8 @@ impl Worker {
         });
     }
 
-    /// Moves those who wait to those who run, in their order, as far as there is room. Who has lost
-    /// its pages does not come back before the others have got on, or it would lose them again.
+    /// Moves runs that wait to those that run, in their order, as far as there is room. A preempted one
+    /// does not come back before the others have got on, or it would be preempted again.
     fn admit(&mut self) {
         if self.is_short && !self.running.is_empty() {
             return;

@@ -43,7 +43,7 @@ fn a_name_that_was_bound_again_drives_nothing() {
     assert!(message.contains("`evil`") && message.contains("--allowed-hosts"), "{message}");
     let answer = server.request("POST", "/v1/messages", &[json, ("host", "evil")], MESSAGE).json();
     assert_eq!(answer["error"]["type"], "permission_error");
-    // The model is still there for those who call this machine by its name.
+    // The model is still there for requests that call this machine by its name.
     let own = format!("http://localhost:{}", server.address.port());
     let host = own.strip_prefix("http://").expect("a host");
     let headers = [json, ("host", host), ("origin", &own)];
