@@ -43,6 +43,7 @@ pub fn reorder(
     x: View,
     out: View,
 ) -> Result<Kernel, Error> {
+    assert_eq!(x.width, out.width, "widths of operand and result");
     let params = Params {
         width: out.width,
         rows_at: rows.at.0,

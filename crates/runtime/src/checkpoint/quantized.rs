@@ -76,9 +76,7 @@ impl Quantized {
             Self::Fp8(fp8) => fp8.weight(tensors, name),
         }
     }
-}
 
-impl Quantized {
     /// The input that each column of a weight is for, where that is not its own.
     pub(super) fn order(&self, tensors: &SafeTensors, weight: &str) -> Option<Vec<u32>> {
         match self {

@@ -376,7 +376,7 @@ impl Worker {
         let n_running = self.running.len();
         self.finish_told();
         match error {
-            // Who has ended meanwhile has given back its pages.
+            // A run that has ended meanwhile has given back its pages.
             Error::Kv(_) if self.running.len() < n_running => {}
             Error::Kv(_) if n_running > 1 => self.preempt(),
             error if error.has_lost_model() => self.lose(&error.to_string()),
@@ -401,8 +401,9 @@ impl Worker {
 
     /// Lets go of the runs that are over by what was told, and of the jobs that are complete.
     fn finish_told(&mut self) {
-        let Some(lates) = &mut self.lates else { return };
-        for (id, error) in lates.finish(&mut self.running, &mut self.waiting) {
+        let Self { lates, running, waiting, .. } = self;
+        let failed = lates.as_mut().map(|lates| lates.finish(running, waiting));
+        for (id, error) in failed.into_iter().flatten() {
             self.fail(id, error);
         }
         self.end_all(Job::is_done, |_, _| ());
@@ -526,7 +527,6 @@ impl Worker {
             self.fail(id, error);
         }
         self.finish_told();
-        self.end_all(Job::is_done, |_, _| ());
         self.outcome = outcome;
     }
 

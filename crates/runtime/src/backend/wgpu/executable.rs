@@ -336,15 +336,15 @@ impl WgpuExecutable {
 
     /// Reads an output row whose shortlist was made.
     fn whole_row(&mut self, wants: &Wants, row: usize) -> Result<(), kernels::Error> {
-        let Place { start, width, .. } = self.plan.output;
         let mut recorder = self.gpu.record();
-        let from = (&self.values, f32_bytes(start + row * width));
-        recorder.copy(from, (&self.readback, 0), f32_bytes(width));
+        let buffers = (&self.values, &self.readback);
+        let mut n = 0;
+        bring(&mut recorder, &self.plan.output, buffers, row..row + 1, &mut n);
         recorder.submit()?;
         let lists = self.lists.as_mut().expect("a shortlist was made of the row");
         self.gpu.read(&self.readback, &mut lists.row)?;
         lists.put_back(wants, row);
-        self.metrics.came_down(1, 0, f32_bytes(width));
+        self.metrics.came_down(1, 0, f32_bytes(n));
         Ok(())
     }
 }
