@@ -62,6 +62,7 @@ mod recurrent;
 mod rope;
 mod route;
 mod rows;
+mod streams;
 mod team;
 #[cfg(test)]
 mod testing;

@@ -9,14 +9,17 @@ use std::ops::Range;
 
 use super::bf16::{Bf16Scratch, PANEL_STEPS, SMALL_PANEL_ROWS, WeightsRef};
 use super::float::{PANEL_ROWS, PanelScratch, STRETCH, as_floats, multiply_panel, stretch_bytes};
-use super::packed::{BATCH_ROWS, MAX_GROUPS, PANEL_COLS, PackedScratch, Scratch, TASKS_PER_THREAD};
+use super::packed::{
+    BATCH_ROWS, MAX_GROUPS, PANEL_COLS, PackedScratch, Scratch, TASKS_PER_THREAD, dot_rows,
+};
 use super::{MatrixRef, rows::TASKS_PER_THREAD as TASKS_OF_ROWS};
 use crate::experts::{BLOCK_ROWS, ExpertRun};
 use crate::packed::{
-    GROUP_LEN, GroupSums, PACKED_ROWS, PANELS, STREAMS, dot_groups, expand, multiply_panels,
+    GROUP_LEN, GroupSums, PACKED_ROWS, PANELS, direct_rows, expand, multiply_panels,
 };
+use crate::streams::{STREAMS, for_each_group};
 use crate::tiles::{PAIR_LEN, Product, STEP_LEN, TILE_LEN, TilePair, Tiles};
-use crate::vec_dot::{MAX_WEIGHT_ROWS, dot_float, widen};
+use crate::vec_dot::{dot_float, widen};
 use crate::{
     Bf16Rows, ExpertRows, PackedRef, PerThread, QuantizedRows, Rows, RowsMut, Team, Tier,
     supports_rows,
@@ -139,10 +142,11 @@ pub fn experts_packed(
     assert_eq!(x.n_rows(), rows.n_pairs(), "rows of the pairs");
     assert!(team.n_threads() <= scratch.0.len(), "scratch for {} threads", scratch.0.len());
     let target = Target::new(rows, parts.outs, out);
-    let are_alone = rows.runs().iter().all(|run| run.pairs.len() == 1);
+    let most = direct_rows(tier);
+    let are_few = rows.runs().iter().all(|run| run.pairs.len() <= most);
     let per_task = |n_groups: usize| {
         let per_task = n_groups.div_ceil(team.n_threads() * TASKS_PER_THREAD);
-        match are_alone {
+        match are_few {
             true => per_task.next_multiple_of(STREAMS),
             false => per_task.clamp(PANELS, MAX_GROUPS).next_multiple_of(PANELS),
         }
@@ -152,7 +156,7 @@ pub fn experts_packed(
         let shape = (matrix.n_rows(), matrix.n_cols());
         assert_eq!(shape, (parts.outs[task.part], x.n_cols()), "shape of the weights");
         let product = PackedProduct { tier, task, matrix, x, target: &target };
-        if task.run.pairs.len() == 1 {
+        if task.run.pairs.len() <= most {
             product.dot();
         } else {
             product.multiply(&mut scratch.0.get(thread));
@@ -185,23 +189,14 @@ impl PackedProduct<'_, '_> {
         out.row_mut(0).copy_from_slice(&sums[..n]);
     }
 
-    /// Multiplies the one row with the groups, a quarter of them apart.
+    /// Multiplies the few rows with the groups.
     fn dot(&self) {
-        let (groups, pair) = (self.groups(), self.task.run.pairs.start);
-        let x = self.x.row(pair);
-        let quarter = groups.len() / STREAMS;
-        for i in 0..quarter {
-            let four: [usize; STREAMS] = std::array::from_fn(|s| groups.start + i + s * quarter);
-            let mut sums = [[0.0; PACKED_ROWS]; STREAMS];
-            let bytes = four.map(|g| self.matrix.group(g));
-            dot_groups(self.tier, self.matrix.ty(), &bytes, &[x], &mut sums);
-            four.into_iter().zip(&sums).for_each(|(group, sums)| self.store(pair, group, sums));
-        }
-        for group in groups.start + quarter * STREAMS..groups.end {
-            let mut sums = [[0.0; PACKED_ROWS]];
-            dot_groups(self.tier, self.matrix.ty(), &[self.matrix.group(group)], &[x], &mut sums);
-            self.store(pair, group, &sums[0]);
-        }
+        let pairs = &self.task.run.pairs;
+        dot_rows(self.tier, &self.matrix, self.groups(), self.x, pairs.clone(), |group, sums| {
+            for (pair, sums) in pairs.clone().zip(sums) {
+                self.store(pair, group, sums);
+            }
+        });
     }
 
     /// Multiplies the rows with the groups, two at a time.
@@ -258,10 +253,8 @@ pub fn experts_rows(
         let matrix = (parts.matrix)(task.part, task.run.expert);
         let shape = (matrix.n_rows(), matrix.n_cols());
         assert_eq!(shape, (parts.outs[task.part], x.n_cols()), "shape of the weights");
-        // Streams a quarter of the rows apart, then the rows that are left.
-        let quarter = task.rows.len() / MAX_WEIGHT_ROWS;
         let multiply = |weights: &[usize]| {
-            let mut w = [&[] as &[u8]; MAX_WEIGHT_ROWS];
+            let mut w = [&[] as &[u8]; STREAMS];
             w.iter_mut().zip(weights).for_each(|(w, &i)| *w = matrix.row(i));
             let mut first = task.run.pairs.start;
             while first < task.run.pairs.end {
@@ -270,7 +263,7 @@ pub fn experts_rows(
                 let n = if left >= TOKENS { TOKENS } else { left.min(2) };
                 let mut tokens = [&[] as &[f32]; TOKENS];
                 tokens.iter_mut().enumerate().take(n).for_each(|(i, t)| *t = x.row(first + i));
-                let mut dots = [0.0; MAX_WEIGHT_ROWS * TOKENS];
+                let mut dots = [0.0; STREAMS * TOKENS];
                 let dots = &mut dots[..weights.len() * n];
                 dot_float(matrix.ty(), tier, &w[..weights.len()], &tokens[..n], dots);
                 for (dots, &weight) in dots.chunks_exact(n).zip(weights) {
@@ -285,12 +278,7 @@ pub fn experts_rows(
                 first += n;
             }
         };
-        for i in 0..quarter {
-            let four: [usize; MAX_WEIGHT_ROWS] =
-                std::array::from_fn(|s| task.rows.start + i + s * quarter);
-            multiply(&four);
-        }
-        (task.rows.start + quarter * MAX_WEIGHT_ROWS..task.rows.end).for_each(|i| multiply(&[i]));
+        for_each_group(task.rows.clone(), multiply);
     });
 }
 

@@ -8,10 +8,11 @@ use std::ops::Range;
 
 use super::Epilogue;
 use crate::packed::{
-    GROUP_LEN, GroupSums, PACKED_ROWS, PANELS, PanelGroup, STREAMS, add_planes, dot_groups, expand,
-    multiply_panels,
+    GROUP_LEN, GroupSums, MAX_DIRECT_ROWS, PACKED_ROWS, PANELS, PanelGroup, add_planes,
+    direct_rows, dot_groups, expand, multiply_panels,
 };
-use crate::quantize::QuantizedRows;
+use crate::quantize::{QuantizedRow, QuantizedRows};
+use crate::streams::{STREAMS, for_each_group};
 use crate::{PackedRef, PerThread, RowsMut, Team, Tier};
 
 /// Columns that are expanded at a time: whole blocks of every type.
@@ -77,7 +78,8 @@ pub fn matmul_packed(
     }
     let n_groups: usize = parts.iter().map(PackedRef::n_groups).sum();
     let per_task = n_groups.div_ceil(team.n_threads() * TASKS_PER_THREAD);
-    let per_task = if n_tokens == 1 {
+    let is_direct = x.n_rows() <= direct_rows(tier);
+    let per_task = if is_direct {
         per_task.next_multiple_of(STREAMS)
     } else {
         // Whole pairs, as long as there is a task for every thread.
@@ -100,7 +102,7 @@ pub fn matmul_packed(
                 };
                 let segment = Segment { tier, part, x, epilogue };
                 let range = start - first..end - first;
-                if n_tokens == 1 {
+                if is_direct {
                     segment.dot(range, tile);
                 } else {
                     segment.multiply(range, tile, &mut scratch.0.get(thread));
@@ -108,6 +110,31 @@ pub fn matmul_packed(
             }
             first += part.n_groups();
             col += part.n_rows();
+        }
+    });
+}
+
+/// Calls `store` with the products of a few rows, planes counted, with each of some groups of a matrix.
+pub(super) fn dot_rows(
+    tier: Tier,
+    matrix: &PackedRef<'_>,
+    groups: Range<usize>,
+    x: &QuantizedRows,
+    rows: Range<usize>,                         // at most MAX_DIRECT_ROWS
+    mut store: impl FnMut(usize, &[GroupSums]), // the group, [rows]
+) {
+    let n_rows = rows.len();
+    // What is behind the rows is not read.
+    let rows: [QuantizedRow<'_>; MAX_DIRECT_ROWS] =
+        std::array::from_fn(|i| x.row(rows.start + i.min(n_rows - 1)));
+    let mut sums = [[0.0; PACKED_ROWS]; STREAMS * MAX_DIRECT_ROWS];
+    for_each_group(groups, |groups| {
+        let mut bytes = [&[] as &[u8]; STREAMS];
+        let (bytes, sums) = (&mut bytes[..groups.len()], &mut sums[..groups.len() * n_rows]);
+        bytes.iter_mut().zip(groups).for_each(|(bytes, &group)| *bytes = matrix.group(group));
+        dot_groups(tier, matrix.ty(), bytes, &rows[..n_rows], sums);
+        for (&group, sums) in groups.iter().zip(sums.chunks_exact(n_rows)) {
+            store(group, sums);
         }
     });
 }
@@ -121,35 +148,13 @@ struct Segment<'s> {
 }
 
 impl Segment<'_> {
-    /// Multiplies one row with the groups in `range`, a quarter of them apart.
+    /// Multiplies the few rows with the groups in `range`.
     fn dot<'o>(&self, range: Range<usize>, tile: impl Fn(Range<usize>) -> (RowsMut<'o>, usize)) {
-        let store = |group: usize, sums: &GroupSums| {
+        let rows = 0..self.x.n_rows();
+        dot_rows(self.tier, self.part, range, self.x, rows.clone(), |group, sums| {
             let (mut out, col) = tile(group..group + 1);
-            self.epilogue.store(0, col, sums, out.row_mut(0));
-        };
-        let quarter = range.len() / STREAMS;
-        for i in 0..quarter {
-            let groups: [usize; STREAMS] = std::array::from_fn(|s| range.start + i + s * quarter);
-            for (group, sums) in groups.into_iter().zip(&self.dot_planes(groups)) {
-                store(group, sums);
-            }
-        }
-        for group in range.start + quarter * STREAMS..range.end {
-            store(group, &self.dot_planes([group])[0]);
-        }
-    }
-
-    /// The products of one row, of all its planes, with some groups.
-    fn dot_planes<const N: usize>(&self, groups: [usize; N]) -> [GroupSums; N] {
-        let (ty, bytes) = (self.part.ty(), groups.map(|g| self.part.group(g)));
-        let mut sums = [[0.0; PACKED_ROWS]; N];
-        let first = self.x.row(0);
-        if self.x.n_pairs() == 0 {
-            dot_groups(self.tier, ty, &bytes, &[first], &mut sums);
-        } else {
-            dot_groups(self.tier, ty, &bytes, &[first, self.x.row(1)], &mut sums);
-        }
-        sums
+            self.store(rows.clone(), sums, &mut out, col);
+        });
     }
 
     /// Multiplies all rows with the groups in `range`, two at a time.

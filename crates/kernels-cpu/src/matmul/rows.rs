@@ -1,12 +1,12 @@
 //! The product of a few rows of F32 activations with float weights, which are read once
 //! in the form they lie in memory.
 //!
-//! A task is a run of weight rows. It reads them as four streams, which memory
-//! serves faster than one, and multiplies each row with all activation rows while it
+//! A task is a run of weight rows. It multiplies each row with all activation rows while it
 //! is in the cache.
 
 use super::{Epilogue, MatrixRef, check_shapes, for_each_segment};
-use crate::vec_dot::{MAX_WEIGHT_ROWS, dot_float};
+use crate::streams::{STREAMS, for_each_group};
+use crate::vec_dot::dot_float;
 use crate::{Rows, RowsMut, Team, Tier};
 
 /// Tasks that each thread gets, so that a slow thread can be helped.
@@ -35,16 +35,8 @@ pub fn matmul_rows(
     team.for_each_tile_mut(out, n_tokens.max(1), grain, |mut tile, _row, col, _thread| {
         let end = col + tile.n_cols();
         for_each_segment(parts, col, end, |part, first, n_rows, at| {
-            // Streams a quarter of the rows apart, then the rows that are left.
-            let quarter = n_rows / MAX_WEIGHT_ROWS;
-            let mut task = Segment { tier, part, x, epilogue, tile: &mut tile, col };
-            for i in 0..quarter {
-                let rows: [usize; MAX_WEIGHT_ROWS] = std::array::from_fn(|s| i + s * quarter);
-                task.multiply(rows.map(|r| first + r), rows.map(|r| at + r));
-            }
-            for i in quarter * MAX_WEIGHT_ROWS..n_rows {
-                task.multiply([first + i], [at + i]);
-            }
+            let mut task = Segment { tier, part, x, epilogue, tile: &mut tile, first, at, col };
+            for_each_group(0..n_rows, |rows| task.multiply(rows));
         });
     });
 }
@@ -56,44 +48,43 @@ struct Segment<'s, 't, 'a> {
     x: Rows<'s>,
     epilogue: &'s Epilogue<'s>,
     tile: &'s mut RowsMut<'t>,
-    col: usize, // of the tile's first column
+    first: usize, // row of the matrix
+    at: usize,    // the first row's column of the output
+    col: usize,   // of the tile's first column
 }
 
 impl Segment<'_, '_, '_> {
     /// Multiplies some weight rows with every activation row.
-    fn multiply<const R: usize>(&mut self, rows: [usize; R], cols: [usize; R]) {
-        let w = rows.map(|i| self.part.row(i));
+    fn multiply(&mut self, rows: &[usize]) {
+        let mut w = [&[] as &[u8]; STREAMS];
+        w.iter_mut().zip(rows).for_each(|(w, &i)| *w = self.part.row(self.first + i));
+        let w = &w[..rows.len()];
         let n_tokens = self.tile.n_rows();
         let mut token = 0;
         while n_tokens - token >= 4 {
-            self.store::<R, 4>(w, cols, token);
+            self.store::<4>(w, rows, token);
             token += 4;
         }
         if n_tokens - token >= 2 {
-            self.store::<R, 2>(w, cols, token);
+            self.store::<2>(w, rows, token);
             token += 2;
         }
         if token < n_tokens {
-            self.store::<R, 1>(w, cols, token);
+            self.store::<1>(w, rows, token);
         }
     }
 
     /// Multiplies weight rows with `N` activation rows and stores the results.
-    fn store<const R: usize, const N: usize>(
-        &mut self,
-        w: [&[u8]; R],
-        cols: [usize; R],
-        token: usize,
-    ) {
-        let mut dots = [0.0; MAX_WEIGHT_ROWS * 4];
-        let dots = &mut dots[..R * N];
+    fn store<const N: usize>(&mut self, w: &[&[u8]], rows: &[usize], token: usize) {
+        let mut dots = [0.0; STREAMS * 4];
+        let dots = &mut dots[..w.len() * N];
         let x: [&[f32]; N] = std::array::from_fn(|i| self.x.row(token + i));
-        dot_float(self.part.ty(), self.tier, &w, &x, dots);
+        dot_float(self.part.ty(), self.tier, w, &x, dots);
         for i in 0..N {
             let out = self.tile.row_mut(token + i);
-            for (r, &n) in cols.iter().enumerate() {
-                let out = &mut out[n - self.col];
-                *out = dots[r * N + i] + self.epilogue.at(token + i, n);
+            for (r, &row) in rows.iter().enumerate() {
+                let n = self.at + row;
+                out[n - self.col] = dots[r * N + i] + self.epilogue.at(token + i, n);
             }
         }
     }

@@ -11,9 +11,10 @@ use std::ops::Range;
 use super::avx2_scales::{BlockScales, FormatAvx2, Integers};
 use super::panel::PanelGroup;
 use super::streams::{PREFETCH_BYTES, STRETCH, XRow, XRows};
-use super::{GROUP_LEN, GroupSums, PACKED_ROWS, STREAMS};
+use super::{GROUP_LEN, GroupSums, PACKED_ROWS};
 use crate::quantize::{QuantizedRow, QuantizedRows};
-use crate::vec_dot::simd::prefetch;
+use crate::streams::{PREFETCH_FAR_BYTES, STREAMS};
+use crate::vec_dot::simd::{prefetch, prefetch_far};
 
 /// Activation rows that a panel is multiplied with at a time: as many as have room for
 /// their sums in the registers.
@@ -291,42 +292,57 @@ impl<const T: usize> BlockSums<T> {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn dot_groups<F: FormatAvx2>(
     groups: &[&[u8]],
-    planes: &[QuantizedRow<'_>],
+    rows: &[QuantizedRow<'_>],
     out: &mut [GroupSums],
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        match (groups, planes) {
+        match (groups, rows) {
             (&[a, b, c, d], &[x]) => dot_streams::<F, STREAMS, 1>([a, b, c, d], [x], out),
             (&[a, b, c, d], &[x, y]) => dot_streams::<F, STREAMS, 2>([a, b, c, d], [x, y], out),
-            (_, &[x, y]) => {
-                for (group, out) in groups.iter().zip(out.chunks_exact_mut(1)) {
-                    dot_streams::<F, 1, 2>([group], [x, y], out);
-                }
-            }
             _ => {
-                for (group, out) in groups.iter().zip(out.chunks_exact_mut(1)) {
-                    dot_streams::<F, 1, 1>([group], [planes[0]], out);
+                for (group, out) in groups.iter().zip(out.chunks_exact_mut(rows.len())) {
+                    dot_rows::<F>(group, rows, out);
                 }
             }
         }
     }
 }
 
-/// The products of the `T` planes of a row with `S` groups.
+/// The products of some rows with a group, which is read again, from the nearest caches, for every
+/// second row.
+///
+/// # Safety
+/// As [`dot_groups`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn dot_rows<F: FormatAvx2>(group: &[u8], rows: &[QuantizedRow<'_>], out: &mut [GroupSums]) {
+    let (pairs, last) = rows.as_chunks::<2>();
+    let (out_pairs, out_last) = out.split_at_mut(2 * pairs.len());
+    // SAFETY: the caller's promise.
+    unsafe {
+        for (&pair, out) in pairs.iter().zip(out_pairs.chunks_exact_mut(2)) {
+            dot_streams::<F, 1, 2>([group], pair, out);
+        }
+        if let &[row] = last {
+            dot_streams::<F, 1, 1>([group], [row], out_last);
+        }
+    }
+}
+
+/// The products of `T` rows with `S` groups.
 ///
 /// # Safety
 /// As [`dot_groups`].
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn dot_streams<F: FormatAvx2, const S: usize, const T: usize>(
     groups: [&[u8]; S],
-    planes: [QuantizedRow<'_>; T],
+    rows: [QuantizedRow<'_>; T],
     out: &mut [GroupSums],
 ) {
     let block_bytes = PACKED_ROWS * F::BYTES;
     let groups_of_block = F::LEN / GROUP_LEN;
-    let n_blocks = planes[0].quants.len() / F::LEN;
-    let rows: [XRow; T] = std::array::from_fn(|t| XRow::new::<F>(&planes[t]));
+    let n_blocks = rows[0].quants.len() / F::LEN;
+    let rows: [XRow; T] = std::array::from_fn(|t| XRow::new::<F>(&rows[t]));
     let mut acc = [[[_mm256_setzero_ps(); 2]; T]; S];
     let stretch = STRETCH / F::LEN;
     let mut first = 0;
@@ -341,12 +357,13 @@ unsafe fn dot_streams<F: FormatAvx2, const S: usize, const T: usize>(
                 for g in 0..groups_of_block {
                     let planes = block.wrapping_add(g * F::PLANES.n_bytes());
                     let part = block_bytes / groups_of_block;
-                    let ahead = block.wrapping_add(g * part + PREFETCH_BYTES);
+                    let distance = if S == 1 { PREFETCH_FAR_BYTES } else { PREFETCH_BYTES };
+                    let ahead = block.wrapping_add(g * part + distance);
                     for line in 0..part.div_ceil(64) {
-                        prefetch(ahead.wrapping_add(64 * line));
+                        let line = ahead.wrapping_add(64 * line);
+                        if S == 1 { prefetch_far(line) } else { prefetch(line) }
                     }
-                    // SAFETY: block `b` is inside the group, and the planes of the row have its
-                    // columns.
+                    // SAFETY: block `b` is inside the group, and the rows have its columns.
                     unsafe {
                         let words = PlaneWords::<F>(planes, std::marker::PhantomData);
                         let mut x = rows;
@@ -366,15 +383,9 @@ unsafe fn dot_streams<F: FormatAvx2, const S: usize, const T: usize>(
         }
         first = end;
     }
-    for (acc, out) in acc.iter().zip(out) {
-        let mut sum = acc[0];
-        for plane in &acc[1..] {
-            for (sum, plane) in sum.iter_mut().zip(plane) {
-                *sum = _mm256_add_ps(*sum, *plane);
-            }
-        }
+    for (acc, out) in acc.as_flattened().iter().zip(out) {
         // SAFETY: the stores write the sixteen floats.
-        unsafe { store_sums(sum, out) };
+        unsafe { store_sums(*acc, out) };
     }
 }
 
@@ -402,7 +413,7 @@ pub(super) unsafe fn expand<F: FormatAvx2>(bytes: &[u8], panel: &mut [PanelGroup
         // SAFETY: the block's scales follow its planes.
         let block_scales = unsafe { BlockScales::unpack::<F>(scales) };
         for line in 0..block.len().div_ceil(64) {
-            prefetch(block.as_ptr().wrapping_add(2 * PREFETCH_BYTES + 64 * line));
+            prefetch_far(block.as_ptr().wrapping_add(PREFETCH_FAR_BYTES + 64 * line));
         }
         for (g, panel) in panel.iter_mut().enumerate() {
             let planes = &block[g * F::PLANES.n_bytes()..][..F::PLANES.n_bytes()];

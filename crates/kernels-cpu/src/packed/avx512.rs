@@ -2,18 +2,18 @@
 //! to a group.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _mm_cvtsi32_si128, _mm_loadu_si128, _mm512_add_ps as add_f,
-    _mm512_and_si512 as and, _mm512_broadcast_i32x4, _mm512_cvtepi32_ps as to_float,
-    _mm512_dpbusd_epi32 as dot, _mm512_fmadd_ps as fmadd, _mm512_loadu_ps as load_f,
-    _mm512_loadu_si512 as load, _mm512_mul_ps as mul, _mm512_or_si512 as or,
-    _mm512_set1_epi8 as set1_8, _mm512_set1_epi32 as set1_32, _mm512_set1_ps as set1_f,
-    _mm512_setzero_ps as zero_f, _mm512_setzero_si512 as zero, _mm512_shuffle_epi8,
-    _mm512_sll_epi16, _mm512_srai_epi32 as srai_32, _mm512_srl_epi16, _mm512_store_si512 as store,
+    __m512, __m512i, _mm_cvtsi32_si128, _mm_loadu_si128, _mm512_and_si512 as and,
+    _mm512_broadcast_i32x4, _mm512_cvtepi32_ps as to_float, _mm512_dpbusd_epi32 as dot,
+    _mm512_fmadd_ps as fmadd, _mm512_loadu_ps as load_f, _mm512_loadu_si512 as load,
+    _mm512_mul_ps as mul, _mm512_or_si512 as or, _mm512_set1_epi8 as set1_8,
+    _mm512_set1_epi32 as set1_32, _mm512_set1_ps as set1_f, _mm512_setzero_ps as zero_f,
+    _mm512_setzero_si512 as zero, _mm512_shuffle_epi8, _mm512_sll_epi16,
+    _mm512_srai_epi32 as srai_32, _mm512_srl_epi16, _mm512_store_si512 as store,
     _mm512_storeu_ps as store_f, _mm512_xor_si512 as xor,
 };
 
 use super::avx512_scales::{BlockScales, FormatAvx512, Integers};
-use crate::vec_dot::simd::prefetch;
+use crate::vec_dot::simd::{prefetch, prefetch_far};
 
 const SIGNED: bool = false;
 

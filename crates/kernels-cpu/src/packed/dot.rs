@@ -17,8 +17,9 @@ macro_rules! dot_kernels {
     ($features:literal, $n:literal, $float:ty, $int:ty, $Format:ident :: $unpack:ident) => {
         use $crate::packed::panel::PanelGroup;
         use $crate::packed::streams::{PREFETCH_BYTES, STRETCH, XRow, XRows};
-        use $crate::packed::{GROUP_LEN, GroupSums, PACKED_ROWS, STREAMS};
+        use $crate::packed::{GROUP_LEN, GroupSums, PACKED_ROWS};
         use $crate::quantize::{QuantizedRow, QuantizedRows};
+        use $crate::streams::{PREFETCH_FAR_BYTES, STREAMS};
 
         /// Sixteen rows.
         type Ints = [$int; $n];
@@ -220,45 +221,73 @@ macro_rules! dot_kernels {
         #[target_feature(enable = $features)]
         pub(super) unsafe fn dot_groups<F: $Format>(
             groups: &[&[u8]],
-            planes: &[QuantizedRow<'_>],
+            rows: &[QuantizedRow<'_>],
             out: &mut [GroupSums],
         ) {
             // SAFETY: the caller's promise.
             unsafe {
-                match (groups, planes) {
-                    (&[a, b, c, d], &[x]) => dot_streams::<F, STREAMS, 1>([a, b, c, d], [x], out),
+                match (groups, rows) {
+                    (&[a, b, c, d], &[x]) => {
+                        dot_streams::<F, STREAMS, 1>([a, b, c, d], [x], out);
+                    }
                     (&[a, b, c, d], &[x, y]) => {
                         dot_streams::<F, STREAMS, 2>([a, b, c, d], [x, y], out);
                     }
-                    (_, &[x, y]) => {
-                        for (group, out) in groups.iter().zip(out.chunks_exact_mut(1)) {
-                            dot_streams::<F, 1, 2>([group], [x, y], out);
-                        }
-                    }
                     _ => {
-                        for (group, out) in groups.iter().zip(out.chunks_exact_mut(1)) {
-                            dot_streams::<F, 1, 1>([group], [planes[0]], out);
+                        for (group, out) in groups.iter().zip(out.chunks_exact_mut(rows.len())) {
+                            dot_rows::<F>(group, rows, out);
                         }
                     }
                 }
             }
         }
 
-        /// The products of the `T` planes of a row with `S` groups: a word of weights that is
-        /// unpacked once meets all planes.
+        /// The products of some rows with a group. It is read again, from the nearest caches, for rows
+        /// whose sums have no room in the registers.
+        ///
+        /// # Safety
+        /// As [`dot_groups`].
+        #[target_feature(enable = $features)]
+        unsafe fn dot_rows<F: $Format>(
+            group: &[u8],
+            rows: &[QuantizedRow<'_>],
+            out: &mut [GroupSums],
+        ) {
+            const MOST: usize = if $n == 1 { 4 } else { 2 };
+            let mut done = 0;
+            while done < rows.len() {
+                let (rows, out) = (&rows[done..], &mut out[done..]);
+                // SAFETY: the caller's promise.
+                unsafe {
+                    if let Some(&rows) = rows.first_chunk::<MOST>() {
+                        dot_streams::<F, 1, MOST>([group], rows, out);
+                    } else if let Some(&rows) = rows.first_chunk::<{ MOST - 1 }>() {
+                        dot_streams::<F, 1, { MOST - 1 }>([group], rows, out);
+                    } else if let Some(&rows) = rows.first_chunk::<{ MOST / 2 }>() {
+                        dot_streams::<F, 1, { MOST / 2 }>([group], rows, out);
+                    } else {
+                        dot_streams::<F, 1, 1>([group], [rows[0]], out);
+                    }
+                }
+                done += rows.len().min(MOST);
+            }
+        }
+
+        /// The products of `T` rows with `S` groups: a word of weights that is unpacked once meets
+        /// all rows.
         ///
         /// # Safety
         /// As [`dot_groups`].
         #[target_feature(enable = $features)]
         unsafe fn dot_streams<F: $Format, const S: usize, const T: usize>(
             groups: [&[u8]; S],
-            planes: [QuantizedRow<'_>; T],
+            rows: [QuantizedRow<'_>; T],
             out: &mut [GroupSums],
         ) {
             let block_bytes = PACKED_ROWS * F::BYTES;
             let groups_of_block = F::LEN / GROUP_LEN;
-            let n_blocks = planes[0].quants.len() / F::LEN;
-            let rows: [XRow; T] = std::array::from_fn(|t| XRow::new::<F>(&planes[t]));
+            let n_blocks = rows[0].quants.len() / F::LEN;
+            let rows: [XRow; T] = std::array::from_fn(|t| XRow::new::<F>(&rows[t]));
             let mut acc = [[[[zero_f(); $n]; 1]; T]; S];
             let stretch = STRETCH / F::LEN;
             let mut first = 0;
@@ -273,12 +302,14 @@ macro_rules! dot_kernels {
                         for g in 0..groups_of_block {
                             let planes = block.wrapping_add(g * F::PLANES.n_bytes());
                             let part = block_bytes / groups_of_block;
-                            let ahead = block.wrapping_add(g * part + PREFETCH_BYTES);
+                            let distance = if S == 1 { PREFETCH_FAR_BYTES } else { PREFETCH_BYTES };
+                            let ahead = block.wrapping_add(g * part + distance);
                             for line in 0..part.div_ceil(64) {
-                                prefetch(ahead.wrapping_add(64 * line));
+                                let line = ahead.wrapping_add(64 * line);
+                                if S == 1 { prefetch_far(line) } else { prefetch(line) }
                             }
-                            // SAFETY: block `b` is inside the group, and the planes of the row
-                            // have its columns.
+                            // SAFETY: block `b` is inside the group, and the rows have its
+                            // columns.
                             unsafe {
                                 let mut x = rows;
                                 for x in &mut x {
@@ -296,14 +327,8 @@ macro_rules! dot_kernels {
                 }
                 first = end;
             }
-            for (acc, out) in acc.iter().zip(out) {
-                let mut sum = acc[0][0];
-                for plane in &acc[1..] {
-                    for (sum, plane) in sum.iter_mut().zip(plane[0]) {
-                        *sum = add_f(*sum, plane);
-                    }
-                }
-                store_sums(sum, out);
+            for ([acc], out) in acc.as_flattened().iter().zip(out) {
+                store_sums(*acc, out);
             }
         }
 
@@ -319,7 +344,7 @@ macro_rules! dot_kernels {
                 // SAFETY: the block's scales follow its planes.
                 let block_scales = unsafe { BlockScales::unpack::<F>(scales) };
                 for line in 0..block.len().div_ceil(64) {
-                    prefetch(block.as_ptr().wrapping_add(2 * PREFETCH_BYTES + 64 * line));
+                    prefetch_far(block.as_ptr().wrapping_add(PREFETCH_FAR_BYTES + 64 * line));
                 }
                 for (g, panel) in panel.iter_mut().enumerate() {
                     let planes = &block[g * F::PLANES.n_bytes()..][..F::PLANES.n_bytes()];

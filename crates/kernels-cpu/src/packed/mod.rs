@@ -201,9 +201,6 @@ impl<'a> PackedRef<'a> {
     }
 }
 
-/// Groups that [`dot_groups`] reads side by side.
-pub(crate) const STREAMS: usize = 4;
-
 /// A format with kernels for every tier.
 #[cfg(target_arch = "x86_64")]
 trait Kernels: avx2_scales::FormatAvx2 + avx512_scales::FormatAvx512 {}
@@ -222,56 +219,67 @@ trait Kernels: format::Format {}
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 impl<F: format::Format> Kernels for F {}
 
-/// Planes of a row of activations, at most.
-pub(crate) const MAX_PLANES: usize = 2;
+/// Rows that [`dot_groups`] takes, at most.
+pub(crate) const MAX_DIRECT_ROWS: usize = 16;
+
+/// Rows that meet packed weights as they lie, at most, planes counted: for more of them, expanding
+/// the weights once is less work. Registers of 512 bits have room for four rows at a time, the others
+/// for two.
+pub(crate) fn direct_rows(tier: Tier) -> usize {
+    match tier.vectors() {
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx512(_) => MAX_DIRECT_ROWS,
+        _ => 8,
+    }
+}
 
 /// The sums of a row's two planes.
 pub(crate) fn add_planes(first: &GroupSums, second: &GroupSums) -> GroupSums {
     std::array::from_fn(|i| first[i] + second[i])
 }
 
-/// The products of one activation row, which has one plane or two, with the rows of 1 or
-/// [`STREAMS`] groups of a matrix. Memory serves several streams faster than one.
+/// The products of at most [`MAX_DIRECT_ROWS`] activation rows, planes counted, with the rows of 1 or
+/// [`STREAMS`](crate::streams::STREAMS) groups of a matrix.
 pub(crate) fn dot_groups(
     tier: Tier,
     ty: BlockType,
     groups: &[&[u8]],
-    planes: &[QuantizedRow<'_>],
-    out: &mut [GroupSums], // [groups.len()]
+    rows: &[QuantizedRow<'_>],
+    out: &mut [GroupSums], // [groups, rows]
 ) {
-    with_format!(ty, F => dot_groups_of::<F>(tier, groups, planes, out));
+    with_format!(ty, F => dot_groups_of::<F>(tier, groups, rows, out));
 }
 
 fn dot_groups_of<F: Kernels>(
     tier: Tier,
     groups: &[&[u8]],
-    planes: &[QuantizedRow<'_>],
+    rows: &[QuantizedRow<'_>],
     out: &mut [GroupSums],
 ) {
-    assert_eq!(groups.len(), out.len(), "sums of every group");
-    assert!((1..=MAX_PLANES).contains(&planes.len()), "{} planes of a row", planes.len());
-    let n_cols = planes[0].quants.len();
+    assert_eq!(groups.len() * rows.len(), out.len(), "sums of every group and row");
+    assert!((1..=MAX_DIRECT_ROWS).contains(&rows.len()), "{} rows at once", rows.len());
+    let n_cols = rows[0].quants.len();
     let n_blocks = n_cols / F::LEN;
     for group in groups {
         assert_eq!(group.len(), n_blocks * PACKED_ROWS * F::BYTES, "bytes of a group");
     }
     let is_whole = |x: &QuantizedRow<'_>| x.is_whole() && x.quants.len() == n_cols;
-    assert!(planes.iter().all(is_whole), "the parts of a quantized row");
+    assert!(rows.iter().all(is_whole), "the parts of a quantized row");
     match tier.vectors() {
-        Tier::Scalar => scalar::dot_groups::<F>(groups, planes, out),
+        Tier::Scalar => scalar::dot_groups::<F>(groups, rows, out),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token of this tier exists only if its instructions were
         // detected; the lengths were checked above.
-        Tier::Avx2(_) => unsafe { avx2::dot_groups::<F>(groups, planes, out) },
+        Tier::Avx2(_) => unsafe { avx2::dot_groups::<F>(groups, rows, out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as for AVX2.
-        Tier::AvxVnni(_) => unsafe { avx_vnni::dot_groups::<F>(groups, planes, out) },
+        Tier::AvxVnni(_) => unsafe { avx_vnni::dot_groups::<F>(groups, rows, out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as for AVX2.
-        Tier::Avx512(_) => unsafe { avx512::dot_groups::<F>(groups, planes, out) },
+        Tier::Avx512(_) => unsafe { avx512::dot_groups::<F>(groups, rows, out) },
         #[cfg(target_arch = "aarch64")]
         // SAFETY: as for AVX2.
-        Tier::Neon(_) => unsafe { neon::dot_groups::<F>(groups, planes, out) },
+        Tier::Neon(_) => unsafe { neon::dot_groups::<F>(groups, rows, out) },
         other => unreachable!("{other} is no tier of vectors"),
     }
 }

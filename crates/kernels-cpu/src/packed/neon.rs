@@ -2,11 +2,11 @@
 //! group.
 
 use std::arch::aarch64::{
-    float32x4_t, int32x4_t, vaddq_f32 as add_f, vandq_s32 as and, vcvtq_f32_s32 as to_float,
-    vdupq_n_f32 as set1_f, vdupq_n_s8, vdupq_n_s16, vdupq_n_s32 as set1_32, veorq_s32 as xor,
-    vfmaq_f32, vld1q_f32 as load_f, vld1q_s8, vld1q_s32, vmulq_f32 as mul, vorrq_s32 as or,
-    vqtbl1q_s8, vreinterpretq_s32_s8, vreinterpretq_s32_u16, vreinterpretq_u8_s32,
-    vreinterpretq_u16_s32, vshlq_u16, vshrq_n_s32 as srai_32, vst1q_f32 as store_f, vst1q_s32,
+    float32x4_t, int32x4_t, vandq_s32 as and, vcvtq_f32_s32 as to_float, vdupq_n_f32 as set1_f,
+    vdupq_n_s8, vdupq_n_s16, vdupq_n_s32 as set1_32, veorq_s32 as xor, vfmaq_f32,
+    vld1q_f32 as load_f, vld1q_s8, vld1q_s32, vmulq_f32 as mul, vorrq_s32 as or, vqtbl1q_s8,
+    vreinterpretq_s32_s8, vreinterpretq_s32_u16, vreinterpretq_u8_s32, vreinterpretq_u16_s32,
+    vshlq_u16, vshrq_n_s32 as srai_32, vst1q_f32 as store_f, vst1q_s32,
 };
 use std::arch::asm;
 
@@ -106,4 +106,12 @@ fn down_16(v: int32x4_t, bits: usize) -> int32x4_t {
 fn prefetch(at: *const u8) {
     // SAFETY: a prefetch is a hint and never faults.
     unsafe { asm!("prfm pldl1keep, [{0}]", in(reg) at, options(nostack, preserves_flags)) };
+}
+
+/// As [`prefetch`], into the second cache.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn prefetch_far(at: *const u8) {
+    // SAFETY: as above.
+    unsafe { asm!("prfm pldl2keep, [{0}]", in(reg) at, options(nostack, preserves_flags)) };
 }

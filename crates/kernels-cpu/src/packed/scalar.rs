@@ -4,28 +4,26 @@ use std::ops::Range;
 
 use super::format::{Format, half_at, scale_at};
 use super::panel::{GroupScales, PanelGroup};
-use super::{GROUP_LEN, GroupSums, MAX_PLANES, PACKED_ROWS, add_planes};
+use super::{GROUP_LEN, GroupSums, PACKED_ROWS};
 use crate::quantize::{QuantizedRow, QuantizedRows};
 
 /// See [`super::dot_groups`].
 pub(super) fn dot_groups<F: Format>(
     groups: &[&[u8]],
-    planes: &[QuantizedRow<'_>],
+    rows: &[QuantizedRow<'_>],
     out: &mut [GroupSums],
 ) {
     let mut panel = [PanelGroup::ZERO; 8];
     let panel = &mut panel[..F::LEN / GROUP_LEN];
-    for (group, sums) in groups.iter().zip(out) {
-        let mut of_planes = [[0.0; PACKED_ROWS]; MAX_PLANES];
+    out.fill([0.0; PACKED_ROWS]);
+    for (group, sums) in groups.iter().zip(out.chunks_exact_mut(rows.len())) {
         let blocks = group.chunks_exact(PACKED_ROWS * F::BYTES);
         for (b, block) in blocks.enumerate() {
             expand::<F>(block, panel);
-            for (x, sums) in planes.iter().zip(&mut of_planes) {
+            for (x, sums) in rows.iter().zip(&mut *sums) {
                 add_block::<F>(panel, &x.slice_cols(b * F::LEN..(b + 1) * F::LEN), sums);
             }
         }
-        let [first, second] = of_planes;
-        *sums = if planes.len() > 1 { add_planes(&first, &second) } else { first };
     }
 }
 

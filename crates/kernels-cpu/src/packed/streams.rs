@@ -7,7 +7,7 @@ use super::GROUP_LEN;
 use super::format::Format;
 use crate::quantize::{QuantizedRow, QuantizedRows};
 
-/// How far ahead of a stream memory is fetched, in bytes.
+/// How far ahead of each of several streams memory is fetched into the nearest cache, in bytes.
 pub(super) const PREFETCH_BYTES: usize = 2048;
 
 /// Columns that a stream reads before it is the next one's turn.

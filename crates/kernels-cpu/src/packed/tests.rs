@@ -159,17 +159,44 @@ fn products_are_close_to_f64_on_every_tier() {
 fn bits_depend_on_neither_tier_rows_nor_threads() {
     for ty in packed_types() {
         // More columns than a panel, more groups than streams, a group with few rows.
-        let case = Case::new(ty, 101, 1536, 13);
+        let case = Case::new(ty, 101, 1536, 19);
         let expected: Vec<u32> =
-            (0..13).flat_map(|r| bits(&case.run(Tier::Scalar, 1, r..r + 1))).collect();
+            (0..19).flat_map(|r| bits(&case.run(Tier::Scalar, 1, r..r + 1))).collect();
         for tier in Tier::available() {
-            for n_tokens in [1, 2, 3, 4, 7, 13] {
+            // As the weights lie, and in panels.
+            for n_tokens in [1, 2, 3, 4, 7, 13, 19] {
                 for n_threads in 1..=3 {
                     assert_eq!(
                         bits(&case.run(tier, n_threads, 0..n_tokens)),
                         expected[..101 * n_tokens],
                         "{ty} {tier}: {n_tokens} rows, {n_threads} threads"
                     );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn groups_side_by_side_have_the_bits_of_single_ones() {
+    for ty in packed_types() {
+        let case = Case::new(ty, 4 * PACKED_ROWS, 1536, 6);
+        let team = Team::new(1);
+        let mut q = QuantizedRows::with_capacity(6, 1536);
+        q.quantize(&team, Tier::Scalar, Rows::new(&case.x, 6, 1536));
+        let rows: [_; 6] = std::array::from_fn(|i| q.row(i));
+        let groups: [_; 4] = std::array::from_fn(|g| case.matrix().group(g));
+        for tier in Tier::available() {
+            for n_rows in 1..=rows.len() {
+                let rows = &rows[..n_rows];
+                let mut together = vec![[f32::NAN; PACKED_ROWS]; 4 * n_rows];
+                dot_groups(tier, ty, &groups, rows, &mut together);
+                for (group, together) in groups.iter().zip(together.chunks_exact(n_rows)) {
+                    for (row, together) in rows.iter().zip(together) {
+                        let mut alone = [[f32::NAN; PACKED_ROWS]];
+                        dot_groups(Tier::Scalar, ty, &[group], &[*row], &mut alone);
+                        assert_eq!(bits(together), bits(&alone[0]), "{ty} {tier}: {n_rows} rows");
+                    }
                 }
             }
         }

@@ -6,9 +6,13 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
+#[cfg(target_arch = "x86_64")]
+use super::simd::prefetch_far;
 use super::{Dot, Kernels, Widen};
 #[cfg(target_arch = "x86_64")]
 use crate::lanes;
+#[cfg(target_arch = "x86_64")]
+use crate::streams::PREFETCH_FAR_BYTES;
 
 /// A float type of `BYTES` bytes.
 pub(super) trait Float<const BYTES: usize> {
@@ -89,6 +93,9 @@ fn dot_row<T: Float<BYTES>, const BYTES: usize, const N: usize>(
     let (x, x_tail) = chunks(x, w.len());
     let mut acc = [[_mm256_setzero_ps(); 4]; N];
     for (b, w) in w.iter().enumerate() {
+        for line in 0..size_of_val(w).div_ceil(64) {
+            prefetch_far(w.as_ptr().wrapping_byte_add(PREFETCH_FAR_BYTES + 64 * line));
+        }
         let w = w.as_chunks::<8>().0;
         for i in 0..4 {
             // SAFETY: this function has the features that `widen8` asks for.

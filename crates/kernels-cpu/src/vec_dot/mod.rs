@@ -31,9 +31,6 @@ use realizar_quant::half_bytes::f16_to_f32;
 
 use crate::Tier;
 
-/// Weight rows that one call of a dot product may take.
-pub(crate) const MAX_WEIGHT_ROWS: usize = 4;
-
 /// How whole blocks of a row become f32.
 #[derive(Clone, Copy)]
 struct Widen {

@@ -53,3 +53,10 @@ pub(crate) fn bits_to_16(bits: u32) -> __m256i {
 pub(crate) fn prefetch<T>(at: *const T) {
     _mm_prefetch::<_MM_HINT_T0>(at.cast());
 }
+
+/// As [`prefetch`], into the second cache.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn prefetch_far<T>(at: *const T) {
+    _mm_prefetch::<_MM_HINT_T1>(at.cast());
+}
