@@ -493,6 +493,7 @@ pub(super) use dot_kernels;
 
 /// The products with two panels at a time, for registers that have room for the sums of both, in a module
 /// that has [`dot_kernels`].
+#[cfg(target_arch = "x86_64")]
 macro_rules! two_panel_kernels {
     ($features:literal, $Format:ident) => {
         /// As [`multiply_panel`] for two panels of the same columns: a word of activations
@@ -523,4 +524,5 @@ macro_rules! two_panel_kernels {
         }
     };
 }
+#[cfg(target_arch = "x86_64")]
 pub(super) use two_panel_kernels;
