@@ -13,14 +13,13 @@ pub(crate) const STREAMS: usize = 4;
 
 /// How far ahead of a single stream memory is fetched into the second cache, which takes more
 /// requests at a time than the nearest.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) const PREFETCH_FAR_BYTES: usize = 6144;
 
 /// Calls `visit` with all indices of the range, in groups that are read side by side:
 /// [`STREAMS`] of them, a quarter of the range apart, and single ones for what is left; or
 /// single ones alone, in ascending order, where one stream is fastest.
 pub(crate) fn for_each_group(range: Range<usize>, mut visit: impl FnMut(&[usize])) {
-    let apart = if *PREFERS_ONE { 0 } else { range.len() / STREAMS };
+    let apart = if prefers_one() { 0 } else { range.len() / STREAMS };
     for i in 0..apart {
         visit(&std::array::from_fn::<_, STREAMS, _>(|s| range.start + i + s * apart));
     }
@@ -32,7 +31,10 @@ pub(crate) fn for_each_group(range: Range<usize>, mut visit: impl FnMut(&[usize]
 /// Whether a single stream is fastest here. Measured on AMD's Zen 4 (1.4 to 1.9 times what four
 /// streams give, on one thread and on two); there and on later processors of AMD it is so. Four
 /// streams were faster on older ones of AMD, and on Intel's.
-static PREFERS_ONE: LazyLock<bool> = LazyLock::new(is_amd_with_avx512);
+pub(crate) fn prefers_one() -> bool {
+    static IS_ZEN_4: LazyLock<bool> = LazyLock::new(is_amd_with_avx512);
+    *IS_ZEN_4
+}
 
 #[cfg(target_arch = "x86_64")]
 fn is_amd_with_avx512() -> bool {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::element::with_element;
 use super::softmax::{Running, ScoreScale, exp2_of};
-use super::split::SplitKernel;
+use super::split::{Ahead, SplitKernel};
 use super::{AttnParams, AttnSeq, kv_row, seen};
 use crate::lanes::{Kernel, Lanes, dispatch};
 use crate::{KvGeometry, PerThread, Rows, RowsMut, Team, Tier};
@@ -248,6 +248,7 @@ impl Decode<'_> {
                 n_keys: keys.len(),
                 v_offset,
                 head_bytes: self.geo.head_bytes(),
+                ahead: Ahead::of(self.geo.head_bytes()),
                 head_dim,
                 scale,
                 q: &q[..group * head_len],

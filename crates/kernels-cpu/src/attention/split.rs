@@ -9,9 +9,26 @@ use super::decode::{SCORES_LEN, padded, result_len};
 use super::element::Element;
 use super::softmax::{Running, ScoreScale};
 use crate::lanes::{Kernel, Lanes};
+use crate::streams::{PREFETCH_FAR_BYTES, prefers_one};
 
-/// Keys between a prefetch and its use.
+/// Keys between a prefetch into the nearest cache and its use.
 const PREFETCH_KEYS: usize = 16;
+
+/// Where keys and values are fetched before they are used.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    n_keys: usize,
+    is_far: bool, // into the second cache
+}
+
+impl Ahead {
+    /// What suits this processor.
+    pub(super) fn of(head_bytes: usize) -> Self {
+        let is_far = prefers_one();
+        let far = PREFETCH_FAR_BYTES.div_ceil(head_bytes).min(SCORES_LEN / 2);
+        Self { n_keys: if is_far { far } else { PREFETCH_KEYS }, is_far }
+    }
+}
 
 /// Scores, weights and weighted values of a split, for all heads of a group.
 pub(super) struct SplitKernel<'a, E> {
@@ -20,6 +37,7 @@ pub(super) struct SplitKernel<'a, E> {
     pub(super) n_keys: usize,       // at least 1
     pub(super) v_offset: isize,     // from a key to its value
     pub(super) head_bytes: usize,
+    pub(super) ahead: Ahead,
     pub(super) head_dim: usize,
     pub(super) scale: ScoreScale,
     pub(super) q: &'a [f32],          // [group, padded]
@@ -117,7 +135,8 @@ impl<E: Element> SplitKernel<'_, E> {
     #[inline(always)]
     fn prefetch<L: Lanes>(&self, l: L, head: *const u8) {
         for line in (0..self.head_bytes).step_by(64) {
-            l.prefetch(head.wrapping_add(line));
+            let line = head.wrapping_add(line);
+            if self.ahead.is_far { l.prefetch_far(line) } else { l.prefetch(line) }
         }
     }
 
@@ -135,10 +154,10 @@ impl<E: Element> SplitKernel<'_, E> {
             for (j, k) in k.iter_mut().enumerate() {
                 *k = self.head(key + j, 0);
                 // The first values follow the last keys.
-                let ahead = key + j + PREFETCH_KEYS;
+                let ahead = key + j + self.ahead.n_keys;
                 if ahead < self.n_keys {
                     self.prefetch(l, self.head(ahead, 0));
-                } else if ahead - self.n_keys < PREFETCH_KEYS {
+                } else if ahead - self.n_keys < self.ahead.n_keys {
                     self.prefetch(l, self.head(ahead - self.n_keys, self.v_offset));
                 }
             }
@@ -196,10 +215,10 @@ impl<E: Element> SplitKernel<'_, E> {
             for (j, k) in k.as_flattened_mut().iter_mut().enumerate() {
                 *k = self.head(key + j, 0);
                 // The first values follow the last keys.
-                let ahead = key + j + PREFETCH_KEYS;
+                let ahead = key + j + self.ahead.n_keys;
                 if ahead < self.n_keys {
                     self.prefetch(l, self.head(ahead, 0));
-                } else if ahead - self.n_keys < PREFETCH_KEYS {
+                } else if ahead - self.n_keys < self.ahead.n_keys {
                     self.prefetch(l, self.head(ahead - self.n_keys, self.v_offset));
                 }
             }
@@ -267,8 +286,8 @@ impl<E: Element> SplitKernel<'_, E> {
     /// The value of a key. With the first columns the values ahead are fetched.
     #[inline(always)]
     fn value<L: Lanes>(&self, l: L, key: usize, is_first: bool) -> *const u8 {
-        if is_first && key + PREFETCH_KEYS < self.n_keys {
-            self.prefetch(l, self.head(key + PREFETCH_KEYS, self.v_offset));
+        if is_first && key + self.ahead.n_keys < self.n_keys {
+            self.prefetch(l, self.head(key + self.ahead.n_keys, self.v_offset));
         }
         self.head(key, self.v_offset)
     }

@@ -5,16 +5,17 @@
 //! AVX2.
 
 use std::arch::x86_64::{
-    __m256, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0, _mm_add_ps,
-    _mm_add_ss, _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128, _mm_max_ps, _mm_max_ss,
-    _mm_movehl_ps, _mm_prefetch, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_epi32, _mm256_add_ps,
-    _mm256_and_ps, _mm256_and_si256, _mm256_andnot_ps, _mm256_blendv_ps, _mm256_castps256_ps128,
-    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps,
-    _mm256_cvtepu8_epi32, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_cvtps_epi32,
-    _mm256_div_ps, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_hadd_ps, _mm256_loadu_ps,
-    _mm256_max_ps, _mm256_mul_ps, _mm256_or_ps, _mm256_permute2f128_ps, _mm256_round_ps,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_shuffle_ps, _mm256_slli_epi32, _mm256_srli_epi32,
-    _mm256_storeu_ps, _mm256_sub_epi32, _mm256_sub_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
+    __m256, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0, _MM_HINT_T1,
+    _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128, _mm_max_ps,
+    _mm_max_ss, _mm_movehl_ps, _mm_prefetch, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_epi32,
+    _mm256_add_ps, _mm256_and_ps, _mm256_and_si256, _mm256_andnot_ps, _mm256_blendv_ps,
+    _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepi8_epi32,
+    _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtepu16_epi32, _mm256_cvtph_ps,
+    _mm256_cvtps_epi32, _mm256_div_ps, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_hadd_ps,
+    _mm256_loadu_ps, _mm256_max_ps, _mm256_mul_ps, _mm256_or_ps, _mm256_permute2f128_ps,
+    _mm256_round_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_shuffle_ps, _mm256_slli_epi32,
+    _mm256_srli_epi32, _mm256_storeu_ps, _mm256_sub_epi32, _mm256_sub_ps, _mm256_unpackhi_ps,
+    _mm256_unpacklo_ps,
 };
 
 use super::{Eight, Kernel, Lanes};
@@ -151,6 +152,12 @@ impl Eight for Avx2 {
     fn prefetch(self, at: *const u8) {
         // A prefetch touches no memory that the program sees, whatever the address.
         avx2!(_mm_prefetch::<_MM_HINT_T0>(at.cast()));
+    }
+
+    #[inline(always)]
+    fn prefetch_far(self, at: *const u8) {
+        // As above.
+        avx2!(_mm_prefetch::<_MM_HINT_T1>(at.cast()));
     }
 }
 

@@ -53,6 +53,7 @@ impl Eight for Avx512 {
         fn low_nibbles(self, bytes: &[u8; 8]) -> __m256;
         fn high_nibbles(self, bytes: &[u8; 8]) -> __m256;
         fn prefetch(self, at: *const u8);
+        fn prefetch_far(self, at: *const u8);
     }
 }
 

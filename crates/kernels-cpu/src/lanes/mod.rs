@@ -74,6 +74,8 @@ pub(crate) trait Eight: Copy {
     fn high_nibbles(self, bytes: &[u8; 8]) -> Self::V;
     /// Asks for the cache line of an address.
     fn prefetch(self, at: *const u8);
+    /// The same, for the second cache.
+    fn prefetch_far(self, at: *const u8);
 }
 
 /// Operations on vectors of sixteen f32, beside those of eight.
@@ -232,6 +234,8 @@ impl Eight for Scalar {
     }
 
     fn prefetch(self, _at: *const u8) {}
+
+    fn prefetch_far(self, _at: *const u8) {}
 }
 
 impl Lanes for Scalar {
