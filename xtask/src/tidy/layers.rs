@@ -18,7 +18,7 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// Crates outside the layers: tools of this repository, published nowhere.
-const TOOLS: &[&str] = &["xtask", "realizar-benches", "realizar-fuzz"];
+const TOOLS: &[&str] = &["xtask", "realizar-benches", "realizar-fuzz", "realizar-ptx"];
 
 fn layer(name: &str) -> Option<usize> {
     LAYERS.iter().position(|crates| crates.contains(&name))

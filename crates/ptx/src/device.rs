@@ -1,0 +1,468 @@
+//! The device: modules, memory, streams and launches, with the calls of a driver.
+
+use crate::exec::grid::{Shape, launch};
+use crate::exec::memory::Memory;
+use crate::module::Module;
+use crate::streams::{Streams, Work};
+use crate::{Checks, Error, Event, Graph, ParamLayout, Statistics, Stream};
+
+/// An address in the device's memory. Any address inside of an allocation may be passed on.
+pub type Address = u64;
+
+/// The most threads of a block.
+const MAX_THREADS: u64 = 1024;
+/// The most threads of a block by axis.
+const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
+/// The most blocks of a grid by axis.
+const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
+/// The most shared memory of a block, that of a card of compute capability 9.0.
+const MAX_SHARED: usize = 227 * 1024;
+
+/// A loaded module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ModuleId(usize);
+
+/// A kernel of a loaded module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Function {
+    module: usize,
+    program: usize,
+}
+
+/// What a kernel takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FunctionInfo {
+    /// Its parameters in order.
+    pub params: Vec<ParamLayout>,
+    /// Bytes of shared memory that every block has, beside the dynamic ones.
+    pub shared_bytes: usize,
+    /// The most threads of a block.
+    pub max_threads: u32,
+}
+
+/// One launch.
+#[derive(Debug, Clone, Copy)]
+pub struct Launch<'a> {
+    /// The kernel.
+    pub function: Function,
+    /// Blocks by axis.
+    pub grid: [u32; 3],
+    /// Threads of a block by axis.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub dynamic_shared: usize,
+    /// The bytes of each parameter, in order, little endian.
+    pub arguments: &'a [&'a [u8]],
+}
+
+/// A device without a card behind it.
+///
+/// After a launch has faulted every call that runs something returns that fault, as a driver does
+/// for a context that is lost.
+pub struct Device {
+    memory: Memory,
+    limit: usize,
+    modules: Vec<Option<Module>>,
+    streams: Streams,
+    checks: Checks,
+    statistics: Statistics,
+    failed: Option<Error>,
+}
+
+impl Device {
+    /// A device with as much memory as the host has.
+    pub fn new(checks: Checks) -> Self {
+        Self::with_memory(checks, usize::MAX)
+    }
+
+    /// A device on which no more than `bytes` can be allocated.
+    pub fn with_memory(checks: Checks, bytes: usize) -> Self {
+        Self {
+            memory: Memory::default(),
+            limit: bytes,
+            modules: Vec::new(),
+            streams: Streams::default(),
+            checks,
+            statistics: Statistics::default(),
+            failed: None,
+        }
+    }
+
+    /// Loads a module, all of its kernels included.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Syntax`] or [`Error::Unsupported`], with the line.
+    pub fn load(&mut self, ptx: &str) -> Result<ModuleId, Error> {
+        let module = Module::load(ptx, &mut self.memory)?;
+        self.modules.push(Some(module));
+        Ok(ModuleId(self.modules.len() - 1))
+    }
+
+    /// Unloads a module and frees its variables.
+    ///
+    /// # Errors
+    ///
+    /// The fault of work that was queued, or that the module is unloaded already.
+    pub fn unload(&mut self, module: ModuleId) -> Result<(), Error> {
+        self.synchronize_all()?;
+        let gone = self.modules.get_mut(module.0).and_then(Option::take);
+        let gone = gone.ok_or_else(|| Error::Memory("the module is not loaded".to_owned()))?;
+        for (address, _) in gone.variables.values() {
+            self.memory.free(*address).map_err(Error::Memory)?;
+        }
+        Ok(())
+    }
+
+    fn module(&self, module: usize) -> Result<&Module, Error> {
+        let module = self.modules.get(module).and_then(Option::as_ref);
+        module.ok_or_else(|| Error::Memory("the module is not loaded".to_owned()))
+    }
+
+    /// A kernel by its name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchKernel`].
+    pub fn function(&self, module: ModuleId, name: &str) -> Result<Function, Error> {
+        let found = self.module(module.0)?.programs.iter().position(|p| p.name == name);
+        let program = found.ok_or_else(|| Error::NoSuchKernel(name.to_owned()))?;
+        Ok(Function { module: module.0, program })
+    }
+
+    /// The names of a module's kernels, in the order of its text.
+    ///
+    /// # Errors
+    ///
+    /// That the module is not loaded.
+    pub fn function_names(&self, module: ModuleId) -> Result<Vec<&str>, Error> {
+        Ok(self.module(module.0)?.programs.iter().map(|p| p.name.as_str()).collect())
+    }
+
+    /// What a kernel takes.
+    ///
+    /// # Errors
+    ///
+    /// That the module is not loaded.
+    pub fn info(&self, function: Function) -> Result<FunctionInfo, Error> {
+        let program = &self.module(function.module)?.programs[function.program];
+        let threads = program.threads.map(|(n, _)| n.iter().product());
+        Ok(FunctionInfo {
+            params: program.params.clone(),
+            shared_bytes: program.shared_bytes,
+            max_threads: threads.unwrap_or(MAX_THREADS as u32),
+        })
+    }
+
+    /// Address and size of a module's variable in global or constant memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchVariable`].
+    pub fn variable(&self, module: ModuleId, name: &str) -> Result<(Address, usize), Error> {
+        let found = self.module(module.0)?.variables.get(name).copied();
+        found.ok_or_else(|| Error::NoSuchVariable(name.to_owned()))
+    }
+
+    /// Allocates memory. Its content is undefined.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memory`] where the device has not as much left.
+    pub fn allocate(&mut self, bytes: usize) -> Result<Address, Error> {
+        let left = self.limit.saturating_sub(self.memory.used());
+        if bytes > left {
+            return Err(Error::Memory(format!("{bytes} bytes wanted, {left} are left")));
+        }
+        Ok(self.memory.allocate(bytes))
+    }
+
+    /// Frees what begins at `address`, after all work that was queued.
+    ///
+    /// # Errors
+    ///
+    /// The fault of that work, or [`Error::Memory`] if nothing begins there.
+    pub fn free(&mut self, address: Address) -> Result<(), Error> {
+        self.synchronize_all()?;
+        self.memory.free(address).map_err(Error::Memory)
+    }
+
+    /// The bytes that are allocated.
+    pub fn used(&self) -> usize {
+        self.memory.used()
+    }
+
+    /// A new stream.
+    pub fn stream(&mut self) -> Stream {
+        self.streams.create()
+    }
+
+    /// Queues a copy from the host, whose bytes are taken at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memory`] if the range is not inside of one allocation.
+    pub fn copy_to_device(
+        &mut self,
+        stream: Stream,
+        to: Address,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        self.memory.slice(to, bytes.len()).map_err(Error::Memory)?;
+        self.streams.push(stream, Work::Write { to, bytes: bytes.to_vec() })
+    }
+
+    /// Waits for a stream, and copies to the host.
+    ///
+    /// # Errors
+    ///
+    /// The fault of the stream's work, or [`Error::Memory`] if the range is not inside of one
+    /// allocation.
+    pub fn copy_to_host(
+        &mut self,
+        stream: Stream,
+        to: &mut [u8],
+        from: Address,
+    ) -> Result<(), Error> {
+        self.synchronize(stream)?;
+        to.copy_from_slice(self.memory.slice(from, to.len()).map_err(Error::Memory)?);
+        Ok(())
+    }
+
+    /// Queues a copy on the device; the ranges must not overlap.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memory`] if a range is not inside of one allocation, or they overlap.
+    pub fn copy(
+        &mut self,
+        stream: Stream,
+        to: Address,
+        from: Address,
+        bytes: usize,
+    ) -> Result<(), Error> {
+        if to.abs_diff(from) < bytes as u64 {
+            return Err(Error::Memory("the ranges of a copy overlap".to_owned()));
+        }
+        for at in [to, from] {
+            self.memory.slice(at, bytes).map_err(Error::Memory)?;
+        }
+        self.streams.push(stream, Work::Copy { to, from, bytes })
+    }
+
+    /// Queues setting bytes to a value.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memory`] if the range is not inside of one allocation.
+    pub fn fill(
+        &mut self,
+        stream: Stream,
+        to: Address,
+        value: u8,
+        bytes: usize,
+    ) -> Result<(), Error> {
+        self.memory.slice(to, bytes).map_err(Error::Memory)?;
+        self.streams.push(stream, Work::Fill { to, value, bytes })
+    }
+
+    /// Queues a launch.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Launch`] if sizes or arguments do not fit the kernel.
+    pub fn launch(&mut self, stream: Stream, launch: &Launch<'_>) -> Result<(), Error> {
+        let Function { module, program } = launch.function;
+        let params = self.params(launch)?;
+        let work = Work::Launch {
+            module,
+            program,
+            grid: launch.grid,
+            block: launch.block,
+            dynamic_shared: launch.dynamic_shared,
+            params,
+        };
+        self.streams.push(stream, work)
+    }
+
+    /// The parameters as the kernel reads them, after all sizes were checked.
+    fn params(&self, launch: &Launch<'_>) -> Result<Vec<u8>, Error> {
+        let program = &self.module(launch.function.module)?.programs[launch.function.program];
+        let wrong = |message: String| Err(Error::Launch { kernel: program.name.clone(), message });
+        let (grid, block) = (launch.grid, launch.block);
+        let threads: u64 = block.iter().map(|&n| u64::from(n)).product();
+        for (size, most) in [(grid, MAX_GRID), (block, MAX_BLOCK)] {
+            if size.iter().zip(most).any(|(&n, most)| n == 0 || n > most) {
+                return wrong(format!("a grid of {grid:?} blocks of {block:?} threads"));
+            }
+        }
+        if threads > MAX_THREADS {
+            return wrong(format!(
+                "{threads} threads in a block, at most {MAX_THREADS} are allowed"
+            ));
+        }
+        match program.threads {
+            Some((wanted, true)) if wanted != block => {
+                return wrong(format!("blocks of {block:?} threads where it requires {wanted:?}"));
+            }
+            Some((most, false)) if threads > most.iter().map(|&n| u64::from(n)).product() => {
+                return wrong(format!("{threads} threads in a block, made for at most {most:?}"));
+            }
+            _ => {}
+        }
+        let shared = program.shared_bytes + launch.dynamic_shared;
+        if shared > MAX_SHARED {
+            return wrong(format!(
+                "{shared} bytes of shared memory, at most {MAX_SHARED} are allowed"
+            ));
+        }
+        if launch.arguments.len() != program.params.len() {
+            let (found, wanted) = (launch.arguments.len(), program.params.len());
+            return wrong(format!("{found} arguments where {wanted} are expected"));
+        }
+        let mut params = vec![0; program.param_bytes];
+        for (i, (argument, param)) in launch.arguments.iter().zip(&program.params).enumerate() {
+            if argument.len() != param.bytes {
+                let (found, wanted) = (argument.len(), param.bytes);
+                return wrong(format!(
+                    "argument {i} has {found} bytes where {wanted} are expected"
+                ));
+            }
+            params[param.offset..param.offset + param.bytes].copy_from_slice(argument);
+        }
+        Ok(params)
+    }
+
+    /// Marks the end of what is queued in a stream.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stream`] if the stream is recorded.
+    pub fn record(&mut self, stream: Stream) -> Result<Event, Error> {
+        self.streams.record(stream)
+    }
+
+    /// Lets a stream wait until an event's stream has passed it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stream`] if the stream is recorded.
+    pub fn wait(&mut self, stream: Stream, event: Event) -> Result<(), Error> {
+        self.streams.wait(stream, event)
+    }
+
+    /// Records what is queued in a stream from now on, instead of running it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stream`] if it is recorded already.
+    pub fn begin_capture(&mut self, stream: Stream) -> Result<(), Error> {
+        self.streams.begin_capture(stream)
+    }
+
+    /// Ends a recording.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stream`] if the stream is not recorded.
+    pub fn end_capture(&mut self, stream: Stream) -> Result<Graph, Error> {
+        self.streams.end_capture(stream)
+    }
+
+    /// Queues recorded work.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stream`] for a stream of another device.
+    pub fn launch_graph(&mut self, stream: Stream, graph: &Graph) -> Result<(), Error> {
+        for work in &graph.0 {
+            self.streams.push(stream, work.clone())?;
+        }
+        Ok(())
+    }
+
+    /// Runs what is queued in a stream, and what that waits for.
+    ///
+    /// # Errors
+    ///
+    /// The first fault; [`Error::Stream`] if the stream is recorded.
+    pub fn synchronize(&mut self, stream: Stream) -> Result<(), Error> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        self.streams.check_not_captured(stream)?;
+        let result = self.drain(stream);
+        self.failed = result.as_ref().err().cloned();
+        result
+    }
+
+    /// Runs what is queued in all streams.
+    ///
+    /// # Errors
+    ///
+    /// As [`synchronize`](Self::synchronize).
+    pub fn synchronize_all(&mut self) -> Result<(), Error> {
+        for stream in self.streams.all() {
+            self.synchronize(stream)?;
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self, stream: Stream) -> Result<(), Error> {
+        let mut work = self.streams.take(stream).into_iter();
+        while let Some(next) = work.next() {
+            if let Work::Wait(event) = next {
+                if let Some(other) = self.streams.behind(event) {
+                    // The other stream may wait for this one, for what has already run.
+                    self.streams.put_back(stream, work.collect());
+                    self.drain(other)?;
+                    work = self.streams.take(stream).into_iter();
+                }
+                continue;
+            }
+            self.run(next)?;
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, work: Work) -> Result<(), Error> {
+        match work {
+            Work::Launch { module, program, grid, block, dynamic_shared, params } => {
+                let loaded = self.modules.get(module).and_then(Option::as_ref);
+                let loaded =
+                    loaded.ok_or_else(|| Error::Memory("the module is not loaded".to_owned()))?;
+                let program = &loaded.programs[program];
+                let shared_bytes = program.shared_bytes + dynamic_shared;
+                let shape = Shape { grid, block, dynamic_shared, shared_bytes };
+                let number = self.statistics.launches + 1;
+                let ran = launch(program, &mut self.memory, &params, shape, &self.checks, number);
+                let ran = ran.map_err(|mut fault| {
+                    loaded.line(fault.line).clone_into(&mut fault.text);
+                    Error::Fault(fault)
+                })?;
+                self.statistics.launches += ran.launches;
+                self.statistics.instructions += ran.instructions;
+                self.statistics.thread_instructions += ran.thread_instructions;
+            }
+            Work::Write { to, bytes } => {
+                let place = self.memory.slice(to, bytes.len()).map_err(Error::Memory)?;
+                place.copy_from_slice(&bytes);
+            }
+            Work::Copy { to, from, bytes } => {
+                let data = self.memory.slice(from, bytes).map_err(Error::Memory)?.to_vec();
+                self.memory.slice(to, bytes).map_err(Error::Memory)?.copy_from_slice(&data);
+            }
+            Work::Fill { to, value, bytes } => {
+                self.memory.slice(to, bytes).map_err(Error::Memory)?.fill(value);
+            }
+            Work::Record(event) => self.streams.passed(event),
+            Work::Wait(_) => {}
+        }
+        Ok(())
+    }
+
+    /// What ran so far.
+    pub fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+}

@@ -1,0 +1,475 @@
+//! A block: its warps take turns until all threads have exited.
+//!
+//! The threads of a warp may be at different places. Those at one place form a split, and the split
+//! with the lowest place runs until it meets another one, which it then joins: so threads come
+//! together again where a compiler lets their ways join. Nothing depends on that: a collective waits
+//! until all the lanes that its mask names have arrived, together or apart, and a split that runs for
+//! long lets others run, so that threads may wait for one another.
+
+use crate::Checks;
+use crate::fault::{Fault, FaultKind, LaneFault};
+
+use super::collective::{Barriers, Collective};
+use super::grid::Shape;
+use super::lanes::{LANES, Registers, lanes_of};
+use super::memory::{Memory, Shared};
+use super::program::{Op, Order, Program, Special};
+use super::races::Clocks;
+
+/// Instructions that a split runs before another one gets its turn.
+const SLICE: u64 = 1 << 14;
+
+/// Threads of a warp that are at one place.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Split {
+    pub(super) at: usize,
+    pub(super) mask: u32,
+    pub(super) wait: Wait,
+    /// When it last ran, in turns of its warp.
+    turn: u64,
+}
+
+/// What a split waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    Nothing,
+    /// For other lanes of the warp.
+    Lanes,
+    /// For other threads of the block, at this barrier.
+    Barrier(usize),
+}
+
+/// A `cp.async` under way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pending {
+    pub(super) group: u32,
+    /// In shared memory.
+    pub(super) offset: usize,
+    pub(super) bytes: usize,
+    pub(super) data: [u8; 16],
+}
+
+/// Thirty-two threads.
+#[derive(Debug, Default)]
+pub(crate) struct Warp {
+    pub(super) idx: usize,
+    pub(super) registers: Registers,
+    pub(super) splits: Vec<Split>,
+    /// The lanes that are threads and have not exited.
+    pub(super) alive: u32,
+    /// The memory of the threads, one behind the other.
+    pub(super) local: Vec<u8>,
+    /// Of each lane, the copies that it has not waited for, and the number of its current group.
+    pub(super) copies: [Vec<Pending>; LANES],
+    pub(super) groups: [u32; LANES],
+    turns: u64,
+    /// A split ran for a whole slice: the one that waited longest is next.
+    yields: bool,
+}
+
+/// What warps of a block share.
+pub(crate) struct Context<'a> {
+    pub(super) program: &'a Program,
+    pub(super) checks: &'a Checks,
+    pub(super) memory: &'a mut Memory,
+    pub(super) params: &'a [u8],
+    pub(super) shared: Shared,
+    pub(super) clocks: Clocks,
+    pub(super) barriers: Barriers,
+    /// Of each instruction, the allocation that it last used.
+    pub(super) hints: Vec<u32>,
+    /// Of each block of the grid, whether it has run a fence for the device.
+    pub(super) fenced: &'a mut [bool],
+    /// The number of the launch.
+    pub(super) launch: u64,
+    pub(super) shape: Shape,
+    pub(super) block: usize,
+    /// The instruction that runs.
+    pub(super) at: usize,
+    /// Instructions of warps, and of threads.
+    pub(super) executed: [u64; 2],
+}
+
+/// How a turn of a warp ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// All threads exited, or wait.
+    Over,
+    /// There is more to run.
+    Slice,
+}
+
+/// What follows an instruction.
+enum Next {
+    Step,
+    /// The split goes on elsewhere, as a whole.
+    Jump(usize),
+    /// The split was put away, or is gone.
+    Away,
+}
+
+impl Warp {
+    /// Registers for a program.
+    pub(crate) fn new(idx: usize, program: &Program) -> Self {
+        let mut registers = Registers {
+            w32: vec![[0; LANES]; program.n_w32],
+            w64: vec![[0; LANES]; program.n_w64],
+            predicates: vec![0; program.n_predicates],
+            defined: vec![0; program.names.len()],
+        };
+        for &(reg, value) in &program.constants {
+            (0..LANES).for_each(|lane| registers.set_lane(reg, lane, value));
+        }
+        Self { idx, registers, ..Self::default() }
+    }
+
+    /// For a new block.
+    fn start(&mut self, program: &Program, shape: &Shape, block: usize) {
+        let threads = shape.threads();
+        let n = threads.saturating_sub(self.idx * LANES).min(LANES);
+        self.alive = if n == LANES { u32::MAX } else { (1 << n) - 1 };
+        self.splits.clear();
+        self.splits.push(Split { at: 0, mask: self.alive, wait: Wait::Nothing, turn: 0 });
+        self.registers.defined.fill(0);
+        for &(reg, _) in &program.constants {
+            self.registers.defined[reg.id as usize] = u32::MAX;
+        }
+        for &(reg, special) in &program.specials {
+            self.registers.defined[reg.id as usize] = u32::MAX;
+            for lane in 0..LANES {
+                let value = self.special(special, shape, block, lane);
+                self.registers.set_lane(reg, lane, u64::from(value));
+            }
+        }
+        self.local.clear();
+        self.local.resize(program.local_bytes * LANES, 0xcd);
+        self.copies.iter_mut().for_each(Vec::clear);
+        self.groups = [0; LANES];
+        self.yields = false;
+    }
+
+    fn special(&self, special: Special, shape: &Shape, block: usize, lane: usize) -> u32 {
+        let lower = (1u32 << lane) - 1;
+        match special {
+            Special::Tid(axis) => Shape::split(self.idx * LANES + lane, shape.block)[axis],
+            Special::Ntid(axis) => shape.block[axis],
+            Special::Ctaid(axis) => Shape::split(block, shape.grid)[axis],
+            Special::Nctaid(axis) => shape.grid[axis],
+            Special::Lane => lane as u32,
+            Special::Warp => self.idx as u32,
+            Special::Warps => shape.threads().div_ceil(LANES) as u32,
+            Special::LaneMask(Order::Equal) => 1 << lane,
+            Special::LaneMask(Order::Less) => lower,
+            Special::LaneMask(Order::LessOrEqual) => lower | 1 << lane,
+            Special::LaneMask(Order::Greater) => !(lower | 1 << lane),
+            Special::LaneMask(Order::GreaterOrEqual) => !lower,
+            Special::DynamicShared => shape.dynamic_shared as u32,
+            Special::TotalShared => shape.shared_bytes as u32,
+        }
+    }
+
+    /// Puts lanes down at a place.
+    pub(super) fn put(&mut self, at: usize, mask: u32, wait: Wait) {
+        if mask != 0 {
+            self.splits.push(Split { at, mask, wait, turn: self.turns });
+        }
+    }
+
+    /// Lanes that waited for others look again.
+    pub(super) fn wake(&mut self) {
+        for split in self.splits.iter_mut().filter(|s| s.wait == Wait::Lanes) {
+            split.wait = Wait::Nothing;
+        }
+    }
+
+    /// Takes the split that runs next.
+    fn take(&mut self) -> Option<Split> {
+        let runnable = self.splits.iter().enumerate().filter(|(_, s)| s.wait == Wait::Nothing);
+        let at = if self.yields {
+            runnable.min_by_key(|(_, s)| s.turn)
+        } else {
+            runnable.min_by_key(|(_, s)| s.at)
+        };
+        let at = at?.0;
+        Some(self.splits.swap_remove(at))
+    }
+
+    /// Joins the lanes that are at `at` too.
+    fn join(&mut self, at: usize) -> u32 {
+        let mut mask = 0;
+        self.splits.retain(|s| {
+            let meets = s.at == at && !matches!(s.wait, Wait::Barrier(_));
+            mask |= if meets { s.mask } else { 0 };
+            !meets
+        });
+        mask
+    }
+}
+
+impl Context<'_> {
+    /// Runs block `block` of the grid.
+    pub(super) fn run(&mut self, warps: &mut [Warp], block: usize) -> Result<(), Box<Fault>> {
+        self.block = block;
+        let granule = self.checks.shared_races.then_some(self.program.granules[0]);
+        self.shared.start(self.shape.shared_bytes, granule);
+        self.clocks.start(block, warps.len());
+        self.barriers.start();
+        for warp in warps.iter_mut() {
+            warp.start(self.program, &self.shape, block);
+        }
+        loop {
+            let mut ran = false;
+            for i in 0..warps.len() {
+                let before = self.executed[0];
+                if let Err(fault) = self.turn(&mut warps[i]) {
+                    return Err(self.report(warps[i].idx, self.at, fault));
+                }
+                ran |= self.executed[0] != before;
+                let released = self.release_barriers(warps);
+                ran |= released.map_err(|(warp, at, fault)| self.report(warp, at, fault))?;
+            }
+            if warps.iter().all(|w| w.splits.is_empty()) {
+                return Ok(());
+            }
+            if !ran {
+                let (warp, at, fault) = self.stuck(warps);
+                return Err(self.report(warp, at, fault));
+            }
+        }
+    }
+
+    /// Places a fault.
+    fn report(&self, warp: usize, at: usize, fault: LaneFault) -> Box<Fault> {
+        Box::new(Fault {
+            kind: fault.kind,
+            message: fault.message,
+            kernel: self.program.name.clone(),
+            block: Shape::split(self.block, self.shape.grid),
+            thread: Shape::split(warp * LANES + fault.lane, self.shape.block),
+            line: self.program.code[at].line,
+            text: String::new(),
+        })
+    }
+
+    /// Runs a warp until its threads wait or have exited, or its slice is over.
+    fn turn(&mut self, warp: &mut Warp) -> Result<(), LaneFault> {
+        loop {
+            while let Some(split) = warp.take() {
+                warp.turns += 1;
+                let turn = self.run_split(warp, split)?;
+                warp.yields = turn == Turn::Slice;
+                if self.executed[0] > self.checks.max_instructions {
+                    let message =
+                        format!("more than {} instructions", self.checks.max_instructions);
+                    let lane = split.mask.trailing_zeros() as usize;
+                    return Err(LaneFault::new(FaultKind::Limit, lane, message));
+                }
+                if turn == Turn::Slice || self.barriers.is_ready {
+                    return Ok(());
+                }
+            }
+            if !self.complete_apart(warp)? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn run_split(&mut self, warp: &mut Warp, split: Split) -> Result<Turn, LaneFault> {
+        let Split { mut at, mut mask, .. } = split;
+        let end = self.executed[0] + SLICE;
+        let program = self.program;
+        loop {
+            if !warp.splits.is_empty() {
+                mask |= warp.join(at);
+                let mut others = warp.splits.iter().filter(|s| s.wait == Wait::Nothing);
+                if !warp.yields && others.any(|s| s.at < at) {
+                    warp.put(at, mask, Wait::Nothing);
+                    return Ok(Turn::Over);
+                }
+            }
+            if self.executed[0] >= end {
+                warp.put(at, mask, Wait::Nothing);
+                return Ok(Turn::Slice);
+            }
+            let instruction = &program.code[at];
+            self.at = at;
+            let mut active = mask;
+            if let Some(guard) = instruction.guard {
+                self.check_defined(warp, guard.predicate.id, mask)?;
+                let holds = warp.registers.predicate(guard.predicate);
+                active &= if guard.negated { !holds } else { holds };
+            }
+            self.executed[0] += 1;
+            if active == 0 {
+                at += 1;
+                continue;
+            }
+            self.executed[1] += u64::from(active.count_ones());
+            if instruction.moves {
+                let from = instruction
+                    .reads
+                    .first()
+                    .map_or(u32::MAX, |&r| warp.registers.defined[r as usize]);
+                let to = &mut warp.registers.defined[instruction.writes[0] as usize];
+                *to = *to & !active | from & active;
+            } else {
+                for &read in &instruction.reads {
+                    self.check_defined(warp, read, active)?;
+                }
+                for &write in &instruction.writes {
+                    warp.registers.defined[write as usize] |= active;
+                }
+            }
+            if let Op::Lanes(f) = &instruction.op {
+                f(&mut warp.registers, active);
+                at += 1;
+                continue;
+            }
+            match self.special(warp, &instruction.op, at, mask, active)? {
+                Next::Step => at += 1,
+                Next::Jump(to) => at = to,
+                Next::Away => return Ok(Turn::Over),
+            }
+        }
+    }
+
+    fn check_defined(&self, warp: &Warp, register: u32, active: u32) -> Result<(), LaneFault> {
+        let missing = active & !warp.registers.defined[register as usize];
+        if missing == 0 || !self.checks.uninitialised {
+            return Ok(());
+        }
+        let name = &self.program.names[register as usize];
+        let lane = missing.trailing_zeros() as usize;
+        let message = format!("the register `{name}` is read before it has a value");
+        Err(LaneFault::new(FaultKind::UndefinedRegister, lane, message))
+    }
+
+    /// An instruction that is no function of registers alone.
+    fn special(
+        &mut self,
+        warp: &mut Warp,
+        op: &Op,
+        at: usize,
+        mask: u32,
+        active: u32,
+    ) -> Result<Next, LaneFault> {
+        match op {
+            Op::Lanes(f) => f(&mut warp.registers, active),
+            Op::Access(access) => self.access(warp, access, active)?,
+            Op::Atomic(atomic) => self.atomic(warp, atomic, active)?,
+            Op::CopyAsync(copy) => self.copy_async(warp, copy, active)?,
+            Op::CommitCopies => lanes_of(active).for_each(|lane| warp.groups[lane] += 1),
+            Op::WaitCopies(left) => self.wait_copies(warp, *left, active)?,
+            Op::ActiveMask(to) => warp.registers.set_word(*to, active, &[active; LANES]),
+            Op::Fence(reaches_device) => self.fenced[self.block] |= reaches_device,
+            Op::Nothing => {}
+            Op::Matrix(matrix) => {
+                if !self.is_whole(warp, at, mask, active) {
+                    return Ok(Next::Away);
+                }
+                self.matrix(warp, matrix)?;
+            }
+            Op::Branch(to) => return Ok(diverge(warp, mask, &[(*to, active)], at)),
+            Op::BranchTable(index, places) => {
+                let mut targets = Vec::new();
+                for lane in lanes_of(active) {
+                    let Some(&to) = places.get(warp.registers.lane(*index, lane) as usize) else {
+                        let message = "an index behind the table of targets";
+                        return Err(LaneFault::new(FaultKind::Operand, lane, message));
+                    };
+                    targets.push((to, 1 << lane));
+                }
+                return Ok(diverge(warp, mask, &targets, at));
+            }
+            Op::Exit => {
+                self.wait_copies(warp, None, active)?;
+                warp.alive &= !active;
+                self.barriers.exited(active.count_ones());
+                warp.wake();
+                warp.put(at + 1, mask & !active, Wait::Nothing);
+                return Ok(Next::Away);
+            }
+            Op::Trap(message) => {
+                let lane = active.trailing_zeros() as usize;
+                return Err(LaneFault::new(FaultKind::Trap, lane, *message));
+            }
+            Op::Barrier(barrier) => {
+                if barrier.aligned && !self.is_whole(warp, at, mask, active) {
+                    return Ok(Next::Away);
+                }
+                warp.put(at + 1, mask & !active, Wait::Nothing);
+                self.arrive(warp, barrier, at, active)?;
+                return Ok(Next::Away);
+            }
+            Op::Collective(collective) => {
+                let done = self.collective(warp, collective, at, active)?;
+                if done == mask {
+                    return Ok(Next::Step);
+                }
+                warp.put(at + 1, mask & !active | done, Wait::Nothing);
+                return Ok(Next::Away);
+            }
+        }
+        Ok(Next::Step)
+    }
+
+    /// Are all lanes of the warp here? Otherwise those that are wait for the others.
+    fn is_whole(&self, warp: &mut Warp, at: usize, mask: u32, active: u32) -> bool {
+        if active == warp.alive {
+            return true;
+        }
+        warp.put(at + 1, mask & !active, Wait::Nothing);
+        warp.put(at, active, Wait::Lanes);
+        false
+    }
+
+    /// What to report when no warp can go on: lanes that wait for others of their warp, or threads
+    /// that wait at a barrier.
+    fn stuck(&self, warps: &[Warp]) -> (usize, usize, LaneFault) {
+        for warp in warps {
+            let Some(split) = warp.splits.iter().find(|s| s.wait == Wait::Lanes) else { continue };
+            let elsewhere = warp.splits.iter().find(|s| s.at != split.at);
+            let elsewhere = elsewhere.map_or_else(
+                || "have exited".to_owned(),
+                |s| format!("are at line {}", self.program.code[s.at].line),
+            );
+            let what = match &self.program.code[split.at].op {
+                Op::Collective(Collective { mask, .. }) => {
+                    let lane = split.mask.trailing_zeros() as usize;
+                    let named = warp.registers.lane(*mask, lane) as u32;
+                    format!("a collective of lanes {named:#010x}")
+                }
+                _ => "an instruction of the whole warp".to_owned(),
+            };
+            let message =
+                format!("only lanes {:#010x} arrive at {what}; others {elsewhere}", split.mask);
+            let lane = split.mask.trailing_zeros() as usize;
+            return (warp.idx, split.at, LaneFault::new(FaultKind::Divergence, lane, message));
+        }
+        let waiting = warps.iter().find_map(|w| Some((w.idx, w.splits.first()?)));
+        let (warp, split) = waiting.expect("a thread that has not exited waits");
+        let arrived: u32 = warps.iter().flat_map(|w| &w.splits).map(|s| s.mask.count_ones()).sum();
+        let message = format!(
+            "a barrier that not all threads reach: {arrived} threads wait, {} have exited",
+            self.shape.threads() as u32 - arrived
+        );
+        let lane = split.mask.trailing_zeros() as usize;
+        (warp, split.at, LaneFault::new(FaultKind::Divergence, lane, message))
+    }
+}
+
+/// Lanes go to their targets, the others on to the next instruction.
+fn diverge(warp: &mut Warp, mask: u32, targets: &[(usize, u32)], at: usize) -> Next {
+    let active = targets.iter().fold(0, |all, &(_, lanes)| all | lanes);
+    if active == mask && targets.iter().all(|t| t.0 == targets[0].0) {
+        return Next::Jump(targets[0].0);
+    }
+    let others = [(at + 1, mask & !active)];
+    for &(to, lanes) in targets.iter().chain(&others) {
+        match warp.splits.iter_mut().find(|s| s.at == to && s.wait == Wait::Nothing) {
+            Some(split) => split.mask |= lanes,
+            None => warp.put(to, lanes, Wait::Nothing),
+        }
+    }
+    Next::Away
+}

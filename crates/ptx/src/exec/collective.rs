@@ -1,0 +1,472 @@
+//! What several threads do together: shuffles, votes, matches, reductions, and barriers.
+
+use crate::fault::{FaultKind, LaneFault};
+
+use super::block::{Context, Wait, Warp};
+use super::lanes::{LANES, Reg, lanes_of};
+use super::program::Op;
+
+/// A collective of the lanes that a mask names.
+#[derive(Debug)]
+pub(crate) struct Collective {
+    pub(crate) kind: Kind,
+    pub(crate) mask: Reg,
+}
+
+/// What the lanes do.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    /// `bar.warp.sync`.
+    Sync,
+    Shuffle(Shuffle, ShuffleRegs),
+    Vote(Vote, VoteRegs),
+    /// The lanes with this lane's value.
+    MatchAny {
+        to: Reg,
+        value: Reg,
+    },
+    /// All lanes of the mask, if all have one value.
+    MatchAll {
+        to: Reg,
+        same: Option<Reg>,
+        value: Reg,
+    },
+    Reduce {
+        how: Reduce,
+        to: Reg,
+        value: Reg,
+    },
+}
+
+/// How a shuffle chooses the lane that it reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shuffle {
+    Up,
+    Down,
+    Butterfly,
+    Index,
+}
+
+#[derive(Debug)]
+pub(crate) struct ShuffleRegs {
+    pub(crate) to: Reg,
+    pub(crate) valid: Option<Reg>,
+    pub(crate) from: Reg,
+    pub(crate) by: Reg,
+    pub(crate) clamp: Reg,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Vote {
+    All,
+    Any,
+    Uniform,
+    Ballot,
+}
+
+#[derive(Debug)]
+pub(crate) struct VoteRegs {
+    pub(crate) to: Reg,
+    pub(crate) predicate: Reg,
+    pub(crate) negated: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reduce {
+    Add,
+    MinUnsigned,
+    MinSigned,
+    MaxUnsigned,
+    MaxSigned,
+    And,
+    Or,
+    Xor,
+}
+
+/// A barrier of the block.
+#[derive(Debug)]
+pub(crate) struct Barrier {
+    pub(crate) kind: BarrierKind,
+    pub(crate) id: Reg,
+    /// How many threads take part; all of them where it is none.
+    pub(crate) count: Option<Reg>,
+    /// All threads of a warp arrive together.
+    pub(crate) aligned: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum BarrierKind {
+    Sync,
+    /// Counts, and does not wait.
+    Arrive,
+    /// Waits, and gets a result of all threads' predicates.
+    Reduce {
+        how: BarrierReduce,
+        to: Reg,
+        predicate: Reg,
+        negated: bool,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BarrierReduce {
+    Count,
+    All,
+    Any,
+}
+
+/// How many barriers a block has.
+const BARRIERS: usize = 16;
+
+/// The barriers of a block.
+#[derive(Debug, Default)]
+pub(super) struct Barriers {
+    states: [State; BARRIERS],
+    /// A barrier has all its threads.
+    pub(super) is_ready: bool,
+    exited: u32,
+}
+
+#[derive(Debug, Default, Clone)]
+struct State {
+    arrived: u32,
+    /// The count that its threads gave; all of the block's threads where that is none.
+    count: Option<u32>,
+    /// Threads whose predicate held, of all that gave one.
+    held: u32,
+    asked: u32,
+    /// What the warps that arrived knew of the others' clocks.
+    knows: Vec<u32>,
+}
+
+impl Barriers {
+    pub(super) fn start(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(super) fn exited(&mut self, threads: u32) {
+        self.exited += threads;
+        // A barrier may have waited for just these.
+        self.is_ready |= self.states.iter().any(|s| s.arrived > 0);
+    }
+}
+
+impl Collective {
+    /// May lanes at different places do this together?
+    fn matches(&self, other: &Self) -> bool {
+        match (&self.kind, &other.kind) {
+            (Kind::Sync, Kind::Sync) => true,
+            (Kind::Shuffle(a, _), Kind::Shuffle(b, _)) => a == b,
+            (Kind::Vote(a, _), Kind::Vote(b, _)) => a == b,
+            (Kind::MatchAny { .. }, Kind::MatchAny { .. }) => true,
+            (Kind::MatchAll { .. }, Kind::MatchAll { .. }) => true,
+            (Kind::Reduce { how: a, .. }, Kind::Reduce { how: b, .. }) => a == b,
+            _ => false,
+        }
+    }
+}
+
+impl Context<'_> {
+    /// Lanes arrive at a collective. Those whose masks are complete go on and are returned; the
+    /// others wait.
+    pub(super) fn collective(
+        &mut self,
+        warp: &mut Warp,
+        collective: &Collective,
+        at: usize,
+        active: u32,
+    ) -> Result<u32, LaneFault> {
+        let (mut rest, mut done, mut waits) = (active, 0, 0);
+        while rest != 0 {
+            let lane = rest.trailing_zeros() as usize;
+            let mask = warp.registers.lane(collective.mask, lane) as u32;
+            let group = lanes_of(rest)
+                .filter(|&lane| warp.registers.lane(collective.mask, lane) as u32 == mask)
+                .fold(0, |group, lane| group | 1 << lane);
+            if group & !mask != 0 {
+                let lane = (group & !mask).trailing_zeros() as usize;
+                let message = format!("the mask {mask:#010x} does not name the lane itself");
+                return Err(LaneFault::new(FaultKind::Divergence, lane, message));
+            }
+            if mask & warp.alive & !group == 0 {
+                self.execute(warp, &[(collective, group)]);
+                done |= group;
+            } else {
+                waits |= group;
+            }
+            rest &= !group;
+        }
+        warp.put(at, waits, Wait::Lanes);
+        Ok(done)
+    }
+
+    /// When no lane can go on: are there lanes at different places that wait for one another?
+    pub(super) fn complete_apart(&mut self, warp: &mut Warp) -> Result<bool, LaneFault> {
+        let program = self.program;
+        let of = |at: usize| match &program.code[at].op {
+            Op::Collective(collective) => Some(collective),
+            _ => None,
+        };
+        let waiting = warp.splits.iter().filter(|s| s.wait == Wait::Lanes);
+        let firsts: Vec<_> = waiting.filter_map(|s| Some((of(s.at)?, s.mask))).collect();
+        for (first, lanes) in firsts {
+            let lane = lanes.trailing_zeros() as usize;
+            let mask = warp.registers.lane(first.mask, lane) as u32;
+            let mut parts = Vec::new();
+            for split in warp.splits.iter().filter(|s| s.wait == Wait::Lanes) {
+                let Some(other) = of(split.at).filter(|other| other.matches(first)) else {
+                    continue;
+                };
+                let lanes = lanes_of(split.mask)
+                    .filter(|&lane| warp.registers.lane(other.mask, lane) as u32 == mask)
+                    .fold(0, |lanes, lane| lanes | 1 << lane);
+                parts.push((other, lanes));
+            }
+            let all = parts.iter().fold(0, |all, part| all | part.1);
+            if mask & warp.alive & !all != 0 {
+                continue;
+            }
+            self.execute(warp, &parts);
+            let splits = std::mem::take(&mut warp.splits);
+            for split in splits {
+                let goes = if split.wait == Wait::Lanes { split.mask & all } else { 0 };
+                warp.put(split.at + 1, goes, Wait::Nothing);
+                warp.put(split.at, split.mask & !goes, split.wait);
+            }
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Runs a collective of lanes, which are at one instruction or at several of a kind.
+    fn execute(&mut self, warp: &mut Warp, parts: &[(&Collective, u32)]) {
+        let all = parts.iter().fold(0, |all, part| all | part.1);
+        let r = &mut warp.registers;
+        // What each lane brings.
+        let mut values = [0; LANES];
+        let mut known = 0;
+        for (collective, lanes) in parts {
+            let (from, flip) = match &collective.kind {
+                Kind::Sync => continue,
+                Kind::Shuffle(_, regs) => (regs.from, 0),
+                Kind::Vote(_, regs) => (regs.predicate, u64::from(regs.negated)),
+                Kind::MatchAny { value, .. }
+                | Kind::MatchAll { value, .. }
+                | Kind::Reduce { value, .. } => (*value, 0),
+            };
+            known |= r.defined[from.id as usize] & lanes;
+            for lane in lanes_of(*lanes) {
+                values[lane] = r.lane(from, lane) ^ flip;
+            }
+        }
+        for (collective, lanes) in parts {
+            let written = |r: &mut super::lanes::Registers, reg: Reg, lane: usize, value: u64| {
+                r.set_lane(reg, lane, value);
+                r.defined[reg.id as usize] |= 1 << lane;
+            };
+            match &collective.kind {
+                Kind::Sync => {}
+                Kind::Shuffle(how, regs) => {
+                    for lane in lanes_of(*lanes) {
+                        let (by, clamp) = (r.lane(regs.by, lane), r.lane(regs.clamp, lane));
+                        let (from, valid) = source(*how, lane, by as usize & 31, clamp as usize);
+                        let is_known = known >> from & 1;
+                        r.set_lane(regs.to, lane, values[from]);
+                        let defined = &mut r.defined[regs.to.id as usize];
+                        *defined = *defined & !(1 << lane) | is_known << lane;
+                        if let Some(reg) = regs.valid {
+                            written(r, reg, lane, u64::from(valid));
+                        }
+                    }
+                }
+                Kind::Vote(how, regs) => {
+                    let ballot = lanes_of(all).fold(0, |b, lane| b | (values[lane] as u32) << lane);
+                    let result = match how {
+                        Vote::All => u32::from(ballot == all),
+                        Vote::Any => u32::from(ballot != 0),
+                        Vote::Uniform => u32::from(ballot == all || ballot == 0),
+                        Vote::Ballot => ballot,
+                    };
+                    lanes_of(*lanes).for_each(|lane| written(r, regs.to, lane, u64::from(result)));
+                }
+                Kind::MatchAny { to, .. } => {
+                    for lane in lanes_of(*lanes) {
+                        let same = lanes_of(all).filter(|&other| values[other] == values[lane]);
+                        let same = same.fold(0u32, |same, other| same | 1 << other);
+                        written(r, *to, lane, u64::from(same));
+                    }
+                }
+                Kind::MatchAll { to, same, .. } => {
+                    let first = values[all.trailing_zeros() as usize];
+                    let is_same = lanes_of(all).all(|lane| values[lane] == first);
+                    for lane in lanes_of(*lanes) {
+                        written(r, *to, lane, if is_same { u64::from(all) } else { 0 });
+                        if let Some(reg) = same {
+                            written(r, *reg, lane, u64::from(is_same));
+                        }
+                    }
+                }
+                Kind::Reduce { how, to, .. } => {
+                    let words = lanes_of(all).map(|lane| values[lane] as u32);
+                    let result = words.reduce(|x, y| how.combine(x, y)).unwrap_or(0);
+                    lanes_of(*lanes).for_each(|lane| written(r, *to, lane, u64::from(result)));
+                }
+            }
+        }
+        if matches!(parts[0].0.kind, Kind::Sync) {
+            self.clocks.warp_barrier(warp.idx);
+        }
+    }
+
+    /// Threads of a warp arrive at a barrier.
+    pub(super) fn arrive(
+        &mut self,
+        warp: &mut Warp,
+        barrier: &Barrier,
+        at: usize,
+        active: u32,
+    ) -> Result<(), LaneFault> {
+        let lane = active.trailing_zeros() as usize;
+        let fault = |message: String| Err(LaneFault::new(FaultKind::Operand, lane, message));
+        let id = warp.registers.lane(barrier.id, lane) as usize;
+        if lanes_of(active).any(|lane| warp.registers.lane(barrier.id, lane) as usize != id) {
+            return fault("lanes of a warp name different barriers".to_owned());
+        }
+        let count = barrier.count.map(|count| warp.registers.lane(count, lane) as u32);
+        let Some(state) = self.barriers.states.get_mut(id) else {
+            return fault(format!("barrier {id}, where a block has {BARRIERS}"));
+        };
+        if let Some(count) = count
+            && (count % 32 != 0
+                || count == 0
+                || count as usize > self.shape.threads().next_multiple_of(32))
+        {
+            return fault(format!(
+                "a barrier of {count} threads, in a block of {}",
+                self.shape.threads()
+            ));
+        }
+        if state.arrived > 0 && state.count != count {
+            return fault(format!(
+                "barrier {id} of {count:?} threads, and of {:?} elsewhere",
+                state.count
+            ));
+        }
+        state.count = count;
+        // Where a number of threads is given, warps count as full.
+        let is_full = barrier.aligned && count.is_some();
+        state.arrived += if is_full { LANES as u32 } else { active.count_ones() };
+        self.clocks.arrive(warp.idx, &mut state.knows);
+        let wait = match &barrier.kind {
+            BarrierKind::Arrive => {
+                warp.put(at + 1, active, Wait::Nothing);
+                self.barriers.is_ready = true;
+                return Ok(());
+            }
+            BarrierKind::Sync => Wait::Barrier(id),
+            BarrierKind::Reduce { predicate, negated, .. } => {
+                let holds = warp.registers.predicate(*predicate);
+                let holds = if *negated { !holds } else { holds };
+                state.held += (holds & active).count_ones();
+                state.asked += active.count_ones();
+                Wait::Barrier(id)
+            }
+        };
+        warp.put(at, active, wait);
+        self.barriers.is_ready = true;
+        Ok(())
+    }
+
+    /// Lets go the threads of barriers that have all of theirs. Tells whether there were any; a
+    /// fault with its warp and place.
+    pub(super) fn release_barriers(
+        &mut self,
+        warps: &mut [Warp],
+    ) -> Result<bool, (usize, usize, LaneFault)> {
+        if !std::mem::take(&mut self.barriers.is_ready) {
+            return Ok(false);
+        }
+        let mut any = false;
+        let exited = self.barriers.exited;
+        for id in 0..BARRIERS {
+            let state = &self.barriers.states[id];
+            let all = self.shape.threads() as u32;
+            let needed = state.count.unwrap_or(all - exited);
+            if state.arrived == 0 || state.arrived < needed {
+                continue;
+            }
+            if state.count.is_none() && exited > 0 && !self.checks.exited_threads_leave_barriers {
+                let waiting = warps.iter().find_map(|w| {
+                    let split = w.splits.iter().find(|s| s.wait == Wait::Barrier(id))?;
+                    Some((w.idx, *split))
+                });
+                if let Some((warp, split)) = waiting {
+                    let message = format!(
+                        "a barrier that not all threads reach: {exited} of {all} have exited before it"
+                    );
+                    let lane = split.mask.trailing_zeros() as usize;
+                    let fault = LaneFault::new(FaultKind::Divergence, lane, message);
+                    return Err((warp, split.at, fault));
+                }
+            }
+            let state = std::mem::take(&mut self.barriers.states[id]);
+            any = true;
+            for warp in warps.iter_mut() {
+                let mut is_here = false;
+                for split in warp.splits.iter_mut().filter(|s| s.wait == Wait::Barrier(id)) {
+                    split.wait = Wait::Nothing;
+                    is_here = true;
+                    if let Op::Barrier(Barrier {
+                        kind: BarrierKind::Reduce { how, to, .. }, ..
+                    }) = &self.program.code[split.at].op
+                    {
+                        let result = match how {
+                            BarrierReduce::Count => state.held,
+                            BarrierReduce::All => u32::from(state.held == state.asked),
+                            BarrierReduce::Any => u32::from(state.held > 0),
+                        };
+                        let r = &mut warp.registers;
+                        lanes_of(split.mask).for_each(|l| r.set_lane(*to, l, u64::from(result)));
+                    }
+                    split.at += 1;
+                }
+                if is_here {
+                    self.clocks.leave(warp.idx, &state.knows);
+                }
+            }
+        }
+        Ok(any)
+    }
+}
+
+/// The lane that a shuffle reads, and whether that is the one asked for.
+fn source(how: Shuffle, lane: usize, by: usize, clamp: usize) -> (usize, bool) {
+    let (limit, segments) = (clamp & 31, clamp >> 8 & 31);
+    let last = lane & segments | limit & !segments;
+    let first = lane & segments;
+    let (from, valid) = match how {
+        Shuffle::Up => (lane as isize - by as isize, lane as isize - by as isize >= last as isize),
+        Shuffle::Down => ((lane + by) as isize, lane + by <= last),
+        Shuffle::Butterfly => ((lane ^ by) as isize, lane ^ by <= last),
+        Shuffle::Index => {
+            let from = first | by & !segments;
+            (from as isize, from <= last)
+        }
+    };
+    if valid { (from as usize, true) } else { (lane, false) }
+}
+
+impl Reduce {
+    fn combine(self, x: u32, y: u32) -> u32 {
+        match self {
+            Self::Add => x.wrapping_add(y),
+            Self::MinUnsigned => x.min(y),
+            Self::MinSigned => (x as i32).min(y as i32) as u32,
+            Self::MaxUnsigned => x.max(y),
+            Self::MaxSigned => (x as i32).max(y as i32) as u32,
+            Self::And => x & y,
+            Self::Or => x | y,
+            Self::Xor => x ^ y,
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Registers of a warp, and functions of them that run for all lanes at once.
+//!
+//! A register is an array with an element per lane: 32 bits wide (16 bits are the lower half, the
+//! upper one zero) or 64. A predicate is one word with a bit per lane. Functions compute all lanes,
+//! which the compiler turns into vector instructions, and store those of the active ones.
+
+/// The lanes of a warp.
+pub(crate) const LANES: usize = 32;
+
+/// Which array of [`Registers`] holds a register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum File {
+    W32,
+    W64,
+    Predicate,
+}
+
+/// A register of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reg {
+    pub(crate) file: File,
+    /// 1, 16, 32 or 64.
+    pub(crate) bits: u8,
+    /// Its place in its file.
+    pub(crate) idx: u32,
+    /// Its number among all registers of the kernel.
+    pub(crate) id: u32,
+}
+
+/// The registers of one warp.
+#[derive(Debug, Default)]
+pub(crate) struct Registers {
+    pub(crate) w32: Vec<[u32; LANES]>,
+    pub(crate) w64: Vec<[u64; LANES]>,
+    pub(crate) predicates: Vec<u32>,
+    /// The lanes in which a register has a value, by its number among all registers.
+    pub(crate) defined: Vec<u32>,
+}
+
+impl Registers {
+    /// The bits of a register's lane.
+    pub(crate) fn lane(&self, reg: Reg, lane: usize) -> u64 {
+        match reg.file {
+            File::W32 => u64::from(self.w32[reg.idx as usize][lane]),
+            File::W64 => self.w64[reg.idx as usize][lane],
+            File::Predicate => u64::from(self.predicates[reg.idx as usize] >> lane & 1),
+        }
+    }
+
+    /// Sets a register's lane to the lower bits of `value`.
+    pub(crate) fn set_lane(&mut self, reg: Reg, lane: usize, value: u64) {
+        match reg.file {
+            File::W32 if reg.bits == 16 => self.w32[reg.idx as usize][lane] = value as u32 & 0xffff,
+            File::W32 => self.w32[reg.idx as usize][lane] = value as u32,
+            File::W64 => self.w64[reg.idx as usize][lane] = value,
+            File::Predicate => {
+                let word = &mut self.predicates[reg.idx as usize];
+                *word = *word & !(1 << lane) | (value as u32 & 1) << lane;
+            }
+        }
+    }
+
+    pub(crate) fn predicate(&self, reg: Reg) -> u32 {
+        self.predicates[reg.idx as usize]
+    }
+
+    pub(crate) fn set_predicate(&mut self, reg: Reg, active: u32, value: u32) {
+        let word = &mut self.predicates[reg.idx as usize];
+        *word = *word & !active | value & active;
+    }
+
+    /// All lanes of a register of the 32-bit file.
+    pub(crate) fn word(&self, reg: Reg) -> &[u32; LANES] {
+        &self.w32[reg.idx as usize]
+    }
+
+    pub(crate) fn set_word(&mut self, reg: Reg, active: u32, values: &[u32; LANES]) {
+        blend(&mut self.w32[reg.idx as usize], active, values);
+    }
+}
+
+/// The lanes of a mask, ascending.
+pub(crate) fn lanes_of(mask: u32) -> impl Iterator<Item = usize> {
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        let lane = rest.trailing_zeros() as usize;
+        (rest != 0).then(|| {
+            rest &= rest - 1;
+            lane
+        })
+    })
+}
+
+/// Stores the active lanes.
+#[inline]
+pub(crate) fn blend<W: Copy>(to: &mut [W; LANES], active: u32, values: &[W; LANES]) {
+    if active == u32::MAX {
+        *to = *values;
+        return;
+    }
+    for (lane, (to, value)) in to.iter_mut().zip(values).enumerate() {
+        *to = if active >> lane & 1 == 1 { *value } else { *to };
+    }
+}
+
+/// What a register's lane is stored as.
+pub(crate) trait Word: Copy + Default + Send + Sync + 'static {
+    const FILE: File;
+    fn file(registers: &Registers) -> &Vec<[Self; LANES]>;
+    fn file_mut(registers: &mut Registers) -> &mut Vec<[Self; LANES]>;
+}
+
+impl Word for u32 {
+    const FILE: File = File::W32;
+
+    fn file(registers: &Registers) -> &Vec<[Self; LANES]> {
+        &registers.w32
+    }
+
+    fn file_mut(registers: &mut Registers) -> &mut Vec<[Self; LANES]> {
+        &mut registers.w32
+    }
+}
+
+impl Word for u64 {
+    const FILE: File = File::W64;
+
+    fn file(registers: &Registers) -> &Vec<[Self; LANES]> {
+        &registers.w64
+    }
+
+    fn file_mut(registers: &mut Registers) -> &mut Vec<[Self; LANES]> {
+        &mut registers.w64
+    }
+}
+
+/// What an instruction takes a register's lane for.
+pub(crate) trait Value: Copy + 'static {
+    type Word: Word;
+    fn of(word: Self::Word) -> Self;
+    fn to(self) -> Self::Word;
+}
+
+macro_rules! values {
+    ($($type:ty, $word:ty, $of:expr, $to:expr;)*) => {$(
+        impl Value for $type {
+            type Word = $word;
+
+            #[inline]
+            fn of(word: $word) -> Self {
+                let of: fn($word) -> $type = $of;
+                of(word)
+            }
+
+            #[inline]
+            fn to(self) -> $word {
+                let to: fn($type) -> $word = $to;
+                to(self)
+            }
+        }
+    )*};
+}
+
+values! {
+    u8, u32, |w| w as u8, u32::from;
+    i8, u32, |w| w as i8, |x| x as u32;
+    u16, u32, |w| w as u16, u32::from;
+    i16, u32, |w| w as i16, |x| u32::from(x as u16);
+    u32, u32, |w| w, |x| x;
+    i32, u32, |w| w as i32, |x| x as u32;
+    u64, u64, |w| w, |x| x;
+    i64, u64, |w| w as i64, |x| x as u64;
+    f32, u32, f32::from_bits, f32::to_bits;
+    f64, u64, f64::from_bits, f64::to_bits;
+}
+
+/// A function of registers for the lanes of a mask.
+pub(crate) type LaneFn = Box<dyn Fn(&mut Registers, u32) + Send + Sync>;
+
+/// `d = f(a)`.
+pub(crate) fn map1<A: Value, D: Value>(
+    d: Reg,
+    a: Reg,
+    f: impl Fn(A) -> D + Send + Sync + 'static,
+) -> LaneFn {
+    debug_assert!(d.file == D::Word::FILE && a.file == A::Word::FILE);
+    let (d, a) = (d.idx as usize, a.idx as usize);
+    Box::new(move |registers, active| {
+        let x = &A::Word::file(registers)[a];
+        let mut out = [D::Word::default(); LANES];
+        for (out, x) in out.iter_mut().zip(x) {
+            *out = f(A::of(*x)).to();
+        }
+        blend(&mut D::Word::file_mut(registers)[d], active, &out);
+    })
+}
+
+/// `d = f(a, b)`.
+pub(crate) fn map2<A: Value, B: Value, D: Value>(
+    d: Reg,
+    a: Reg,
+    b: Reg,
+    f: impl Fn(A, B) -> D + Send + Sync + 'static,
+) -> LaneFn {
+    debug_assert!(d.file == D::Word::FILE && a.file == A::Word::FILE && b.file == B::Word::FILE);
+    let (d, a, b) = (d.idx as usize, a.idx as usize, b.idx as usize);
+    Box::new(move |registers, active| {
+        let (x, y) = (&A::Word::file(registers)[a], &B::Word::file(registers)[b]);
+        let mut out = [D::Word::default(); LANES];
+        for i in 0..LANES {
+            out[i] = f(A::of(x[i]), B::of(y[i])).to();
+        }
+        blend(&mut D::Word::file_mut(registers)[d], active, &out);
+    })
+}
+
+/// `d = f(a, b, c)`.
+pub(crate) fn map3<A: Value, B: Value, C: Value, D: Value>(
+    d: Reg,
+    [a, b, c]: [Reg; 3],
+    f: impl Fn(A, B, C) -> D + Send + Sync + 'static,
+) -> LaneFn {
+    debug_assert!(d.file == D::Word::FILE && a.file == A::Word::FILE);
+    debug_assert!(b.file == B::Word::FILE && c.file == C::Word::FILE);
+    let [d, a, b, c] = [d, a, b, c].map(|r| r.idx as usize);
+    Box::new(move |registers, active| {
+        let x = &A::Word::file(registers)[a];
+        let (y, z) = (&B::Word::file(registers)[b], &C::Word::file(registers)[c]);
+        let mut out = [D::Word::default(); LANES];
+        for i in 0..LANES {
+            out[i] = f(A::of(x[i]), B::of(y[i]), C::of(z[i])).to();
+        }
+        blend(&mut D::Word::file_mut(registers)[d], active, &out);
+    })
+}
+
+/// The mask of the lanes for which `f(a, b)` holds.
+#[inline]
+pub(crate) fn compare<A: Value>(
+    registers: &Registers,
+    a: Reg,
+    b: Reg,
+    f: impl Fn(A, A) -> bool,
+) -> u32 {
+    let file = A::Word::file(registers);
+    let (x, y) = (&file[a.idx as usize], &file[b.idx as usize]);
+    let mut mask = 0;
+    for i in 0..LANES {
+        mask |= u32::from(f(A::of(x[i]), A::of(y[i]))) << i;
+    }
+    mask
+}

@@ -1,0 +1,262 @@
+//! Instructions of a whole warp on small matrices: loads of fragments, and products.
+//!
+//! A fragment register `r` of lane `l` holds neighbouring elements of one row of A, or of one column
+//! of B. With `g = l / 4`, `t = l % 4` and `e` elements in a register, these are
+//! - of A: row `g + 8 (r % 2)`, columns from `e t + 4 e (r / 2)`;
+//! - of B: column `g`, rows from `e t + 4 e r`;
+//! - of C and D: row `g + 8 (i / 2)`, column `2 t + i % 2`, for element `i`.
+//!
+//! A product of floats is exact, the sum of an element's products and its C is taken in F64 in the
+//! order of k, and rounded once to nearest. Cards add in an order and with a rounding that are not
+//! documented, so results on a card may differ in the last bits.
+
+use crate::fault::LaneFault;
+use crate::numeric::format::{F16, Format};
+use crate::numeric::round::Rounding;
+
+use super::block::{Context, Warp};
+use super::lanes::{LANES, Reg, Registers};
+use super::memory::{Address, Space};
+
+/// An instruction on matrices.
+#[derive(Debug)]
+pub(crate) enum Matrix {
+    Load(Fragments),
+    Store(Fragments),
+    Product(Product),
+}
+
+/// `ldmatrix` and `stmatrix`: a register per 8 x 8 matrix of 16 bits.
+#[derive(Debug)]
+pub(crate) struct Fragments {
+    pub(crate) space: Space,
+    pub(crate) address: Address,
+    pub(crate) regs: Box<[Reg]>,
+    pub(crate) transposed: bool,
+}
+
+/// The elements of A or B.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Element {
+    Float(Format),
+    /// The upper bits of F32.
+    Tf32,
+    Signed8,
+    Unsigned8,
+}
+
+impl Element {
+    fn per_register(self) -> usize {
+        match self {
+            Self::Float(format) => 32 / format.bits() as usize,
+            Self::Tf32 => 1,
+            Self::Signed8 | Self::Unsigned8 => 4,
+        }
+    }
+}
+
+/// The elements of C and D.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sum {
+    F32,
+    F16,
+    /// 32-bit integers, clamped or wrapping.
+    Integer {
+        clamps: bool,
+    },
+}
+
+/// `mma.sync`: D = A B + C, with A [m, k] by rows and B [k, 8] by columns.
+#[derive(Debug)]
+pub(crate) struct Product {
+    pub(crate) m: usize,
+    pub(crate) k: usize,
+    pub(crate) elements: [Element; 2],
+    pub(crate) sum: Sum,
+    pub(crate) d: Box<[Reg]>,
+    pub(crate) a: Box<[Reg]>,
+    pub(crate) b: Box<[Reg]>,
+    pub(crate) c: Box<[Reg]>,
+}
+
+/// Columns of B.
+const N: usize = 8;
+/// The most rows of A.
+const MAX_M: usize = 16;
+/// The most columns of A.
+const MAX_K: usize = 32;
+
+impl Context<'_> {
+    pub(super) fn matrix(&mut self, warp: &mut Warp, matrix: &Matrix) -> Result<(), LaneFault> {
+        match matrix {
+            Matrix::Load(fragments) => self.load_fragments(warp, fragments)?,
+            Matrix::Store(fragments) => self.store_fragments(warp, fragments)?,
+            Matrix::Product(product) => match product.sum {
+                Sum::Integer { clamps } => product.integers(&mut warp.registers, clamps),
+                _ => product.floats(&mut warp.registers),
+            },
+        }
+        Ok(())
+    }
+
+    /// The lanes that give addresses of rows: eight per matrix.
+    fn rows(fragments: &Fragments) -> u32 {
+        u32::MAX >> (LANES - 8 * fragments.regs.len())
+    }
+
+    fn load_fragments(&mut self, warp: &mut Warp, fragments: &Fragments) -> Result<(), LaneFault> {
+        let at = self.shared_addresses(warp, fragments.address, fragments.space);
+        let offsets = self.read_shared(warp, &at, Self::rows(fragments), 16)?;
+        for (i, &reg) in fragments.regs.iter().enumerate() {
+            let rows = &offsets[8 * i..8 * i + 8];
+            let bytes = &self.shared.bytes;
+            let element = |row: usize, col: usize| {
+                let at = rows[row] + 2 * col;
+                u32::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
+            };
+            let out = std::array::from_fn(|lane| {
+                let (g, t) = (lane / 4, lane % 4 * 2);
+                if fragments.transposed {
+                    element(t, g) | element(t + 1, g) << 16
+                } else {
+                    element(g, t) | element(g, t + 1) << 16
+                }
+            });
+            warp.registers.set_word(reg, u32::MAX, &out);
+        }
+        Ok(())
+    }
+
+    fn store_fragments(&mut self, warp: &mut Warp, fragments: &Fragments) -> Result<(), LaneFault> {
+        let at = self.shared_addresses(warp, fragments.address, fragments.space);
+        let offsets = self.write_shared(warp, &at, Self::rows(fragments), 16)?;
+        for (i, &reg) in fragments.regs.iter().enumerate() {
+            let rows = &offsets[8 * i..8 * i + 8];
+            let words = warp.registers.word(reg);
+            for (lane, word) in words.iter().enumerate() {
+                let (g, t) = (lane / 4, lane % 4 * 2);
+                for (j, half) in [*word as u16, (*word >> 16) as u16].into_iter().enumerate() {
+                    let (row, col) = if fragments.transposed { (t + j, g) } else { (g, t + j) };
+                    let at = rows[row] + 2 * col;
+                    self.shared.bytes[at..at + 2].copy_from_slice(&half.to_le_bytes());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Product {
+    /// A as [m][k] and B as [k][8], each element made by `of` from a register and a place in it.
+    fn gather<T: Copy + Default>(
+        &self,
+        registers: &Registers,
+        of: impl Fn(Element, u32, usize) -> T,
+    ) -> ([[T; MAX_K]; MAX_M], [[T; N]; MAX_K]) {
+        let mut a = [[T::default(); MAX_K]; MAX_M];
+        let mut b = [[T::default(); N]; MAX_K];
+        let [ea, eb] = self.elements;
+        let (na, nb) = (ea.per_register(), eb.per_register());
+        for (r, &reg) in self.a.iter().enumerate() {
+            for (lane, &word) in registers.word(reg).iter().enumerate() {
+                let (g, t) = (lane / 4, lane % 4);
+                for i in 0..na {
+                    a[g + r % 2 * 8][t * na + i + r / 2 * 4 * na] = of(ea, word, i);
+                }
+            }
+        }
+        for (r, &reg) in self.b.iter().enumerate() {
+            for (lane, &word) in registers.word(reg).iter().enumerate() {
+                let (g, t) = (lane / 4, lane % 4);
+                for i in 0..nb {
+                    b[t * nb + i + r * 4 * nb][g] = of(eb, word, i);
+                }
+            }
+        }
+        (a, b)
+    }
+
+    fn floats(&self, registers: &mut Registers) {
+        let (a, b) = self.gather(registers, |element, word, i| match element {
+            Element::Float(format) => {
+                let bits = format.bits();
+                format.widen(word >> (bits * i as u32) & ((1 << bits) - 1))
+            }
+            _ => f64::from(f32::from_bits(word & !0x1fff)),
+        });
+        let mut sums = [[0f64; N]; MAX_M];
+        for lane in 0..LANES {
+            for i in 0..self.m / 4 {
+                let (row, col) = place(lane, i);
+                sums[row][col] = match self.sum {
+                    Sum::F16 => {
+                        let word = registers.word(self.c[i / 2])[lane];
+                        F16.widen(word >> (16 * (i % 2)) & 0xffff)
+                    }
+                    _ => f64::from(f32::from_bits(registers.word(self.c[i])[lane])),
+                };
+            }
+        }
+        for (a, sums) in a.iter().zip(&mut sums).take(self.m) {
+            for (a, b) in a.iter().zip(&b).take(self.k) {
+                for (sum, b) in sums.iter_mut().zip(b) {
+                    *sum += a * b;
+                }
+            }
+        }
+        if self.sum == Sum::F16 {
+            let half = |x: f64| F16.narrow(x, Rounding::Near, false);
+            for (r, &reg) in self.d.iter().enumerate() {
+                let out = std::array::from_fn(|lane| {
+                    let (row, col) = place(lane, 2 * r);
+                    half(sums[row][col]) | half(sums[row][col + 1]) << 16
+                });
+                registers.set_word(reg, u32::MAX, &out);
+            }
+            return;
+        }
+        for (i, &reg) in self.d.iter().enumerate() {
+            let out = std::array::from_fn(|lane| {
+                let (row, col) = place(lane, i);
+                crate::numeric::canonical(sums[row][col] as f32)
+            });
+            registers.set_word(reg, u32::MAX, &out);
+        }
+    }
+
+    fn integers(&self, registers: &mut Registers, clamps: bool) {
+        let (a, b) = self.gather(registers, |element, word, i| {
+            let byte = (word >> (8 * i)) as u8;
+            if element == Element::Signed8 { i32::from(byte as i8) } else { i32::from(byte) }
+        });
+        let mut sums = [[0i32; N]; MAX_M];
+        for (a, sums) in a.iter().zip(&mut sums).take(self.m) {
+            for (a, b) in a.iter().zip(&b).take(self.k) {
+                for (sum, b) in sums.iter_mut().zip(b) {
+                    *sum += a * b;
+                }
+            }
+        }
+        let outs: Vec<[u32; LANES]> = self
+            .c
+            .iter()
+            .enumerate()
+            .map(|(i, &c)| {
+                let c = registers.word(c);
+                std::array::from_fn(|lane| {
+                    let (row, col) = place(lane, i);
+                    let (sum, c) = (sums[row][col], c[lane] as i32);
+                    (if clamps { sum.saturating_add(c) } else { sum.wrapping_add(c) }) as u32
+                })
+            })
+            .collect();
+        for (&reg, out) in self.d.iter().zip(&outs) {
+            registers.set_word(reg, u32::MAX, out);
+        }
+    }
+}
+
+/// The row and column of element `i` of C and D in a lane.
+fn place(lane: usize, i: usize) -> (usize, usize) {
+    (lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2)
+}

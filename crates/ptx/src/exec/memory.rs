@@ -1,0 +1,299 @@
+//! Memory of the device: allocations, spaces and what is checked of an access.
+//!
+//! Addresses of global memory are never given out twice, and lie apart, so that an address tells
+//! which allocation it was meant for, also after that was freed. What loads and stores do with it
+//! is in `access`.
+
+use crate::fault::{FaultKind, LaneFault};
+
+use super::lanes::{LANES, Reg, lanes_of};
+use super::races::{Actor, Cell, stamped};
+
+/// Where shared memory begins in its own space: a null pointer is outside.
+pub(crate) const SHARED_BASE: u64 = 0x400;
+/// Where the memory of a thread begins in its own space.
+pub(crate) const LOCAL_BASE: u64 = 0x100;
+/// Generic addresses of shared memory are this much above its own.
+pub(crate) const SHARED_WINDOW: u64 = 0x5000_0000_0000;
+/// Generic addresses of a thread's memory are this much above its own.
+pub(crate) const LOCAL_WINDOW: u64 = 0x6000_0000_0000;
+/// The first address of global memory; above 32 bits, so that a cut address is found.
+const GLOBAL_BASE: u64 = 0x7_0000_0000;
+/// What lies between two allocations.
+const GAP: u64 = 4096;
+/// Allocations begin at multiples of this, as a card's do.
+const ALIGN: u64 = 256;
+/// Granules of a page of what is remembered for race checks.
+const PAGE: usize = 1024;
+
+pub(crate) fn is_shared(generic: u64) -> bool {
+    generic >> 32 == SHARED_WINDOW >> 32
+}
+
+pub(crate) fn is_local(generic: u64) -> bool {
+    generic >> 32 == LOCAL_WINDOW >> 32
+}
+
+/// A space of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Space {
+    Global,
+    Shared,
+    Local,
+    Param,
+    Generic,
+}
+
+/// A register and a number; no register of an absolute address.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Address {
+    pub(crate) base: Option<Reg>,
+    pub(crate) offset: i64,
+}
+
+/// A load or a store.
+#[derive(Debug)]
+pub(crate) struct Access {
+    pub(crate) is_store: bool,
+    pub(crate) space: Space,
+    pub(crate) address: Address,
+    /// The bytes of one element.
+    pub(crate) width: usize,
+    /// A register per element.
+    pub(crate) regs: Box<[Reg]>,
+    /// Elements are extended by their sign.
+    pub(crate) signed: bool,
+    /// Volatile, or with a memory order: no race with atomics.
+    pub(crate) strong: bool,
+}
+
+/// What an atomic makes of the old value and its operands.
+pub(crate) type Combine = Box<dyn Fn(u64, u64, u64) -> u64 + Send + Sync>;
+
+/// An atomic operation, with its old value as the result where that is asked for.
+pub(crate) struct Atomic {
+    pub(crate) space: Space,
+    pub(crate) address: Address,
+    pub(crate) width: usize,
+    pub(crate) to: Option<Reg>,
+    pub(crate) operands: [Reg; 2],
+    pub(crate) combine: Combine,
+    /// An addition of floats, whose result depends on the order.
+    pub(crate) adds_floats: bool,
+}
+
+/// `cp.async` from global to shared memory.
+#[derive(Debug)]
+pub(crate) struct CopyAsync {
+    pub(crate) to: Address,
+    pub(crate) from: Address,
+    pub(crate) bytes: usize,
+    /// How many bytes are read; the rest is zero.
+    pub(crate) size: Option<Reg>,
+    /// The predicate that makes it all zeros, and whether it is negated.
+    pub(crate) ignore: Option<(Reg, bool)>,
+}
+
+/// A piece of global memory.
+#[derive(Debug)]
+struct Allocation {
+    start: u64,
+    bytes: Vec<u8>,
+    pages: Vec<Option<Page>>,
+}
+
+/// What is remembered of [`PAGE`] granules, for one launch.
+#[derive(Debug)]
+struct Page {
+    launch: u64,
+    cells: Box<[Cell]>,
+}
+
+/// Global memory.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    /// In order of their addresses.
+    live: Vec<Allocation>,
+    /// Start and size of what was freed, in order.
+    freed: Vec<(u64, u64)>,
+    next: u64,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { live: Vec::new(), freed: Vec::new(), next: GLOBAL_BASE }
+    }
+}
+
+impl Memory {
+    /// New memory, filled with bytes that are no good number: nothing is promised of its content.
+    pub(crate) fn allocate(&mut self, bytes: usize) -> u64 {
+        let start = self.next;
+        self.next = (start + bytes as u64 + GAP).next_multiple_of(ALIGN);
+        self.live.push(Allocation { start, bytes: vec![0xcd; bytes], pages: Vec::new() });
+        start
+    }
+
+    /// Frees what begins at `start`.
+    pub(crate) fn free(&mut self, start: u64) -> Result<(), String> {
+        let at = self.live.binary_search_by_key(&start, |a| a.start);
+        let at = at.map_err(|_| format!("{start:#x} is not the start of an allocation"))?;
+        let gone = self.live.remove(at);
+        let place = self.freed.partition_point(|f| f.0 < start);
+        self.freed.insert(place, (start, gone.bytes.len() as u64));
+        Ok(())
+    }
+
+    /// The bytes allocated.
+    pub(crate) fn used(&self) -> usize {
+        self.live.iter().map(|a| a.bytes.len()).sum()
+    }
+
+    /// The allocation with `address`.
+    #[inline]
+    pub(super) fn index(&self, address: u64) -> Option<usize> {
+        let at = self.live.partition_point(|a| a.start <= address).checked_sub(1)?;
+        (address - self.live[at].start < self.live[at].bytes.len() as u64).then_some(at)
+    }
+
+    /// The start and the bytes of an allocation.
+    #[inline]
+    pub(super) fn piece(&mut self, at: usize) -> (u64, &mut [u8]) {
+        let allocation = &mut self.live[at];
+        (allocation.start, &mut allocation.bytes)
+    }
+
+    /// Start and size of an allocation, if there is one of that number.
+    #[inline]
+    pub(super) fn extent(&self, at: usize) -> Option<(u64, usize)> {
+        self.live.get(at).map(|a| (a.start, a.bytes.len()))
+    }
+
+    /// A range for a copy by the host.
+    pub(crate) fn slice(&mut self, address: u64, bytes: usize) -> Result<&mut [u8], String> {
+        if bytes == 0 {
+            return Ok(&mut []);
+        }
+        let Some(at) = self.index(address) else {
+            return Err(format!("{bytes} bytes at {address:#x}: {}", self.describe(address)));
+        };
+        let (start, all) = self.piece(at);
+        let offset = (address - start) as usize;
+        let len = all.len();
+        all.get_mut(offset..).and_then(|rest| rest.get_mut(..bytes)).ok_or_else(|| {
+            format!("{bytes} bytes at offset {offset} of an allocation of {len} bytes")
+        })
+    }
+
+    /// Notes the accesses of the lanes of `mask` for race checks; the first lane that races, and the
+    /// thread that it races with.
+    pub(super) fn touch(
+        &mut self,
+        at: usize,
+        offsets: &[usize; LANES],
+        mask: u32,
+        bytes: usize,
+        (granule, launch): (usize, u64),
+        actor: Actor<'_>,
+    ) -> Option<(usize, (usize, usize))> {
+        let pages = &mut self.live[at].pages;
+        let shift = granule.trailing_zeros();
+        for lane in lanes_of(mask) {
+            let now = actor.stamp(lane);
+            let (mut cell, last) = (offsets[lane] >> shift, (offsets[lane] + bytes - 1) >> shift);
+            while cell <= last {
+                let page = cell / PAGE;
+                if pages.len() <= page {
+                    pages.resize_with(page + 1, || None);
+                }
+                let page = pages[page]
+                    .get_or_insert_with(|| Page { launch, cells: vec![[0; 3]; PAGE].into() });
+                if page.launch != launch {
+                    page.launch = launch;
+                    page.cells.fill([0; 3]);
+                }
+                let end = last.min(cell / PAGE * PAGE + PAGE - 1);
+                if let Some(stamp) = actor.touch(&mut page.cells[cell % PAGE..=end % PAGE], now) {
+                    return Some((lane, stamped(stamp)));
+                }
+                cell = end + 1;
+            }
+        }
+        None
+    }
+
+    /// Why an access to `address` is none of an allocation.
+    pub(super) fn fault(&self, lane: usize, what: &str, address: u64, bytes: usize) -> LaneFault {
+        let is_freed = self.freed_at(address).is_some();
+        let kind = if is_freed { FaultKind::Freed } else { FaultKind::OutOfBounds };
+        let message =
+            format!("{what} of {bytes} bytes at {address:#x}: {}", self.describe(address));
+        LaneFault::new(kind, lane, message)
+    }
+
+    fn freed_at(&self, address: u64) -> Option<(u64, u64)> {
+        let at = self.freed.partition_point(|f| f.0 <= address).checked_sub(1)?;
+        let (start, len) = self.freed[at];
+        (address - start < len).then_some((start, len))
+    }
+
+    fn describe(&self, address: u64) -> String {
+        if let Some((start, len)) = self.freed_at(address) {
+            let offset = address - start;
+            return format!("offset {offset} of freed memory, {len} bytes at {start:#x}");
+        }
+        let behind = self.live.partition_point(|a| a.start <= address);
+        let before = behind.checked_sub(1).map(|at| &self.live[at]);
+        if let Some(a) = before.filter(|a| address - a.start < a.bytes.len() as u64 + GAP) {
+            let (start, len) = (a.start, a.bytes.len());
+            let offset = address - start;
+            return format!("offset {offset} of an allocation of {len} bytes at {start:#x}");
+        }
+        if let Some(a) = self.live.get(behind).filter(|a| a.start - address <= GAP) {
+            let (start, len) = (a.start, a.bytes.len());
+            let before = start - address;
+            return format!("{before} bytes before an allocation of {len} bytes at {start:#x}");
+        }
+        "no allocation is near".to_owned()
+    }
+}
+
+/// Shared memory of a block.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(super) bytes: Vec<u8>,
+    /// Which bytes were written.
+    pub(super) written: Vec<bool>,
+    pub(super) cells: Vec<Cell>,
+}
+
+impl Shared {
+    /// For a new block; `granule` of race checks, none where there are none.
+    pub(crate) fn start(&mut self, bytes: usize, granule: Option<usize>) {
+        self.bytes.clear();
+        self.bytes.resize(bytes, 0xcd);
+        self.written.clear();
+        self.written.resize(bytes, false);
+        self.cells.clear();
+        self.cells.resize(granule.map_or(0, |g| bytes.div_ceil(g)), [0; 3]);
+    }
+
+    /// Notes the accesses of the lanes of `mask` for race checks; the first lane that races, and the
+    /// thread that it races with.
+    pub(super) fn touch(
+        &mut self,
+        offsets: &[usize; LANES],
+        mask: u32,
+        bytes: usize,
+        granule: usize,
+        actor: Actor<'_>,
+    ) -> Option<(usize, (usize, usize))> {
+        let shift = granule.trailing_zeros();
+        lanes_of(mask).find_map(|lane| {
+            let offset = offsets[lane];
+            let cells = &mut self.cells[offset >> shift..=(offset + bytes - 1) >> shift];
+            let stamp = actor.touch(cells, actor.stamp(lane))?;
+            Some((lane, stamped(stamp)))
+        })
+    }
+}

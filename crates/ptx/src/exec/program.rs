@@ -1,0 +1,137 @@
+//! A kernel in the form that runs: registers as indices, branches as places, constants as registers.
+
+use super::collective::{Barrier, Collective};
+use super::lanes::{LaneFn, Reg};
+use super::matrix::Matrix;
+use super::memory::{Access, Atomic, CopyAsync};
+
+/// A decoded kernel; device functions that it calls are part of its code.
+pub(crate) struct Program {
+    pub(crate) name: String,
+    pub(crate) code: Vec<Instruction>,
+    pub(crate) n_w32: usize,
+    pub(crate) n_w64: usize,
+    pub(crate) n_predicates: usize,
+    /// The names of all registers, by their number.
+    pub(crate) names: Vec<String>,
+    /// Registers that hold a number from the start.
+    pub(crate) constants: Vec<(Reg, u64)>,
+    /// Registers that hold what the thread is.
+    pub(crate) specials: Vec<(Reg, Special)>,
+    pub(crate) params: Vec<ParamLayout>,
+    pub(crate) param_bytes: usize,
+    /// Bytes of shared memory with a fixed size; the dynamic part follows.
+    pub(crate) shared_bytes: usize,
+    pub(crate) local_bytes: usize,
+    /// The bytes of the smallest write to shared and to global memory, the unit of race checks.
+    pub(crate) granules: [usize; 2],
+    /// `.maxntid` or `.reqntid`, and whether it is exact.
+    pub(crate) threads: Option<([u32; 3], bool)>,
+}
+
+/// Where a parameter of a kernel lies in the bytes that a launch passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ParamLayout {
+    /// From the start of the parameters.
+    pub offset: usize,
+    /// The parameter's size.
+    pub bytes: usize,
+}
+
+/// One instruction.
+pub(crate) struct Instruction {
+    pub(crate) line: u32,
+    pub(crate) guard: Option<Guard>,
+    pub(crate) op: Op,
+    /// Registers that must have a value, by their number.
+    pub(crate) reads: Box<[u32]>,
+    pub(crate) writes: Box<[u32]>,
+    /// A plain move: no value moves as well as a value.
+    pub(crate) moves: bool,
+}
+
+/// The predicate in front of an instruction.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Guard {
+    pub(crate) predicate: Reg,
+    pub(crate) negated: bool,
+}
+
+/// What an instruction does.
+pub(crate) enum Op {
+    Lanes(LaneFn),
+    Branch(usize),
+    /// A jump by a table: the lane's index, the places.
+    BranchTable(Reg, Box<[usize]>),
+    Exit,
+    Trap(&'static str),
+    Access(Access),
+    Atomic(Atomic),
+    CopyAsync(CopyAsync),
+    /// `cp.async.commit_group`.
+    CommitCopies,
+    /// `cp.async.wait_group n`; all of them where there is no number.
+    WaitCopies(Option<u32>),
+    Barrier(Barrier),
+    Collective(Collective),
+    /// `activemask`.
+    ActiveMask(Reg),
+    Matrix(Matrix),
+    /// A fence, and whether other blocks are in its scope.
+    Fence(bool),
+    Nothing,
+}
+
+/// A special register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Special {
+    Tid(usize),
+    Ntid(usize),
+    Ctaid(usize),
+    Nctaid(usize),
+    Lane,
+    Warp,
+    Warps,
+    LaneMask(Order),
+    DynamicShared,
+    TotalShared,
+}
+
+/// Which lanes a lane mask names, beside the lane itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Order {
+    Equal,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+impl Special {
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        let (base, axis) = name.split_once('.').unwrap_or((name, ""));
+        let axis = match axis {
+            "x" => Some(0),
+            "y" => Some(1),
+            "z" => Some(2),
+            _ => None,
+        };
+        Some(match (base, axis) {
+            ("%tid", Some(axis)) => Self::Tid(axis),
+            ("%ntid", Some(axis)) => Self::Ntid(axis),
+            ("%ctaid", Some(axis)) => Self::Ctaid(axis),
+            ("%nctaid", Some(axis)) => Self::Nctaid(axis),
+            ("%laneid", None) => Self::Lane,
+            ("%warpid", None) => Self::Warp,
+            ("%nwarpid", None) => Self::Warps,
+            ("%lanemask_eq", None) => Self::LaneMask(Order::Equal),
+            ("%lanemask_lt", None) => Self::LaneMask(Order::Less),
+            ("%lanemask_le", None) => Self::LaneMask(Order::LessOrEqual),
+            ("%lanemask_gt", None) => Self::LaneMask(Order::Greater),
+            ("%lanemask_ge", None) => Self::LaneMask(Order::GreaterOrEqual),
+            ("%dynamic_smem_size", None) => Self::DynamicShared,
+            ("%total_smem_size", None) => Self::TotalShared,
+            _ => return None,
+        })
+    }
+}

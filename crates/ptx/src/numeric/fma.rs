@@ -1,0 +1,66 @@
+//! `fma.rn.f32` of all lanes, by the processor's own instruction where it has one.
+
+use crate::exec::lanes::LANES;
+
+use super::canonical;
+use super::round::{Rounding, fma_odd};
+
+/// `x * y + z` of every lane, rounded once to nearest.
+pub(crate) type FmaLanes = fn(&[u32; LANES], &[u32; LANES], &[u32; LANES]) -> [u32; LANES];
+
+/// What this processor runs.
+pub(crate) fn fma_lanes() -> FmaLanes {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("fma") && is_x86_feature_detected!("avx2") {
+        return |x, y, z| {
+            // SAFETY: both features were detected on the way here.
+            unsafe { by_instruction(x, y, z) }
+        };
+    }
+    portable
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "fma,avx2")]
+fn by_instruction(x: &[u32; LANES], y: &[u32; LANES], z: &[u32; LANES]) -> [u32; LANES] {
+    std::array::from_fn(|i| {
+        let [x, y, z] = [x[i], y[i], z[i]].map(f32::from_bits);
+        canonical(x.mul_add(y, z))
+    })
+}
+
+fn portable(x: &[u32; LANES], y: &[u32; LANES], z: &[u32; LANES]) -> [u32; LANES] {
+    std::array::from_fn(|i| {
+        let [x, y, z] = [x[i], y[i], z[i]].map(f32::from_bits);
+        canonical(Rounding::Near.f32(fma_odd(x, y, z)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_agree_with_the_library() {
+        let mut seed = 1u64;
+        let mut random = || {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 32) as u32
+        };
+        for round in 0..2000 {
+            // Every second round has numbers of near exponents, where sums cancel.
+            let near =
+                |bits: u32| if round % 2 == 0 { bits } else { bits & 0x81ff_ffff | 0x3e00_0000 };
+            let [x, y, z]: [[u32; LANES]; 3] =
+                std::array::from_fn(|_| std::array::from_fn(|_| near(random())));
+            let expected: [u32; LANES] = std::array::from_fn(|i| {
+                let [x, y, z] = [x[i], y[i], z[i]].map(f32::from_bits);
+                canonical(x.mul_add(y, z))
+            });
+            assert_eq!(portable(&x, &y, &z), expected);
+            assert_eq!(fma_lanes()(&x, &y, &z), expected);
+        }
+    }
+}

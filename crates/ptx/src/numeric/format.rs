@@ -1,0 +1,212 @@
+//! Float formats below 32 bits: their numbers as F64 and back, rounded once.
+
+use super::round::Rounding;
+
+/// A format of a sign, exponent bits and mantissa bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Format {
+    exponent_bits: u32,
+    mantissa_bits: u32,
+    /// No infinities: the highest exponent has numbers, and one NaN (E4M3).
+    finite_only: bool,
+}
+
+pub(crate) const F16: Format = Format { exponent_bits: 5, mantissa_bits: 10, finite_only: false };
+pub(crate) const BF16: Format = Format { exponent_bits: 8, mantissa_bits: 7, finite_only: false };
+pub(crate) const TF32: Format = Format { exponent_bits: 8, mantissa_bits: 10, finite_only: false };
+pub(crate) const E4M3: Format = Format { exponent_bits: 4, mantissa_bits: 3, finite_only: true };
+pub(crate) const E5M2: Format = Format { exponent_bits: 5, mantissa_bits: 2, finite_only: false };
+
+impl Format {
+    /// The bits of a number.
+    pub(crate) fn bits(self) -> u32 {
+        1 + self.exponent_bits + self.mantissa_bits
+    }
+
+    fn bias(self) -> i32 {
+        (1 << (self.exponent_bits - 1)) - 1
+    }
+
+    fn sign(self) -> u32 {
+        1 << (self.exponent_bits + self.mantissa_bits)
+    }
+
+    /// The bits of the NaN that instructions give.
+    pub(crate) fn nan(self) -> u32 {
+        self.sign() - 1
+    }
+
+    /// The bits of infinity, or of the NaN behind the largest number where there is none.
+    fn overflow(self) -> u32 {
+        if self.finite_only {
+            self.nan()
+        } else {
+            self.nan() >> self.mantissa_bits << self.mantissa_bits
+        }
+    }
+
+    /// The bits of the largest number.
+    pub(crate) fn max(self) -> u32 {
+        self.overflow() - 1
+    }
+
+    /// The number that `bits` stand for.
+    #[inline]
+    pub(crate) fn widen(self, bits: u32) -> f64 {
+        if self == F16 {
+            return f64::from(f16_to_f32(bits));
+        }
+        if self == BF16 {
+            return f64::from(f32::from_bits(bits << 16));
+        }
+        let sign = if bits & self.sign() != 0 { -1.0 } else { 1.0 };
+        let magnitude = bits & (self.sign() - 1);
+        if magnitude >= self.overflow() {
+            let is_infinite = magnitude == self.overflow() && !self.finite_only;
+            return if is_infinite { sign * f64::INFINITY } else { f64::NAN };
+        }
+        let exponent = (magnitude >> self.mantissa_bits) as i32;
+        let mantissa = magnitude & ((1 << self.mantissa_bits) - 1);
+        let hidden = u32::from(exponent > 0) << self.mantissa_bits;
+        let quantum = exponent.max(1) - self.bias() - self.mantissa_bits as i32;
+        sign * f64::from(hidden | mantissa) * power_of_two(quantum)
+    }
+
+    /// The bits of `x`, rounded; `saturate`: what is too large becomes the largest number.
+    #[inline]
+    pub(crate) fn narrow(self, x: f64, mode: Rounding, saturate: bool) -> u32 {
+        if x.is_nan() {
+            return self.nan();
+        }
+        let sign = if x.is_sign_negative() { self.sign() } else { 0 };
+        let magnitude = x.abs();
+        if magnitude.is_infinite() {
+            return sign | if saturate { self.max() } else { self.overflow() };
+        }
+        let least = 1 - self.bias();
+        let exponent = ((magnitude.to_bits() >> 52) as i32 - 1023).max(least);
+        if exponent > self.bias() + 1 {
+            return sign | self.too_large(mode, sign != 0, saturate);
+        }
+        let scaled = magnitude * power_of_two(self.mantissa_bits as i32 - exponent);
+        let whole = scaled as u64;
+        let rest = scaled - whole as f64;
+        let is_up = match mode {
+            Rounding::Near => rest > 0.5 || rest == 0.5 && whole % 2 == 1,
+            Rounding::NearAway => rest >= 0.5,
+            Rounding::Zero => false,
+            Rounding::Down => sign != 0 && rest > 0.0,
+            Rounding::Up => sign == 0 && rest > 0.0,
+        };
+        // The hidden bit adds one to the exponent's field, as does a mantissa that overflows.
+        let bits = ((exponent - least) as u32) << self.mantissa_bits;
+        let bits = bits + (whole + u64::from(is_up)) as u32;
+        sign | if bits >= self.overflow() {
+            self.too_large(mode, sign != 0, saturate)
+        } else {
+            bits
+        }
+    }
+
+    fn too_large(self, mode: Rounding, negative: bool, saturate: bool) -> u32 {
+        let stays = match mode {
+            Rounding::Near | Rounding::NearAway => false,
+            Rounding::Zero => true,
+            Rounding::Down => !negative,
+            Rounding::Up => negative,
+        };
+        if stays || saturate { self.max() } else { self.overflow() }
+    }
+}
+
+/// An F16 number as F32. Its bits, moved to where F32 has them, are the number times 2^-112, also
+/// where it is subnormal.
+#[inline]
+pub(crate) fn f16_to_f32(bits: u32) -> f32 {
+    let moved = (bits & 0x7fff) << 13;
+    let number = f32::from_bits(moved) * f32::from_bits((127 + 112) << 23);
+    let is_special = bits & 0x7c00 == 0x7c00;
+    let magnitude = if is_special { moved | 0x7f80_0000 } else { number.to_bits() };
+    f32::from_bits(magnitude | (bits & 0x8000) << 16)
+}
+
+#[inline]
+fn power_of_two(exponent: i32) -> f64 {
+    f64::from_bits(((exponent + 1023) as u64) << 52)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sixteen_bits_agree_with_half() {
+        for bits in 0..=u16::MAX {
+            let f16 = half::f16::from_bits(bits);
+            let bf16 = half::bf16::from_bits(bits);
+            for (format, expected) in [(F16, f16.to_f64()), (BF16, bf16.to_f64())] {
+                let found = format.widen(u32::from(bits));
+                assert!(found == expected || found.is_nan() && expected.is_nan(), "{bits:#06x}");
+                if !found.is_nan() {
+                    let back = format.narrow(found, Rounding::Near, false);
+                    assert_eq!(back, u32::from(bits), "{format:?}");
+                }
+            }
+        }
+        // Numbers of F32 near every fourth number of 16 bits, ties among them.
+        for bits in (0..=u16::MAX).step_by(4) {
+            for step in [-3i32, -1, 0, 1, 2] {
+                let wide = half::f16::from_bits(bits).to_f32();
+                let wide = f32::from_bits(wide.to_bits().wrapping_add_signed(step * 0x800));
+                let brain =
+                    f32::from_bits((u32::from(bits) << 16).wrapping_add_signed(step * 0x4000));
+                if !wide.is_nan() {
+                    let expected = u32::from(half::f16::from_f32(wide).to_bits());
+                    assert_eq!(
+                        F16.narrow(f64::from(wide), Rounding::Near, false),
+                        expected,
+                        "{wide}"
+                    );
+                }
+                if !brain.is_nan() {
+                    let expected = u32::from(half::bf16::from_f32(brain).to_bits());
+                    assert_eq!(
+                        BF16.narrow(f64::from(brain), Rounding::Near, false),
+                        expected,
+                        "{brain}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn directions_and_limits() {
+        for (format, x, mode, saturate, expected) in [
+            (F16, 65520.0, Rounding::Near, false, 0x7c00),
+            (F16, 65520.0, Rounding::Near, true, 0x7bff),
+            (F16, 65519.9, Rounding::Near, false, 0x7bff),
+            (F16, 1e9, Rounding::Zero, false, 0x7bff),
+            (F16, -1e9, Rounding::Up, false, 0xfbff),
+            (F16, 1e-9, Rounding::Up, false, 0x0001),
+            (F16, -1e-9, Rounding::Near, false, 0x8000),
+            (F16, f64::NAN, Rounding::Near, false, 0x7fff),
+            (BF16, 1.0 + 1.0 / 256.0, Rounding::Near, false, 0x3f80),
+            (BF16, 1.0 + 1.0 / 256.0, Rounding::NearAway, false, 0x3f81),
+            (BF16, 1.0 + 1.9 / 256.0, Rounding::Zero, false, 0x3f80),
+            (TF32, 1.0 + 1.0 / 2048.0, Rounding::NearAway, false, 0x1fc01),
+            (E4M3, 448.0, Rounding::Near, true, 0x7e),
+            (E4M3, 1e6, Rounding::Near, true, 0x7e),
+            (E4M3, -0.001_953_125, Rounding::Near, true, 0x81),
+            (E4M3, 1.0, Rounding::Near, true, 0x38),
+            (E5M2, 57344.0, Rounding::Near, true, 0x7b),
+            (E5M2, 1e6, Rounding::Near, true, 0x7b),
+            (E5M2, 1.0, Rounding::Near, true, 0x3c),
+        ] {
+            assert_eq!(format.narrow(x, mode, saturate), expected, "{format:?} {x} {mode:?}");
+        }
+        assert_eq!(E4M3.widen(0x7e), 448.0);
+        assert!(E4M3.widen(0x7f).is_nan());
+        assert_eq!(E5M2.widen(0xfc), f64::NEG_INFINITY);
+    }
+}

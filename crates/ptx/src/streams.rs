@@ -1,0 +1,161 @@
+//! Streams: queues of work that run in order when somebody waits for them; events between them;
+//! graphs of recorded work.
+//!
+//! Work of a stream runs at the latest moment that CUDA allows, when the host waits for the stream
+//! or for one that depends on it. So a dependency that was not stated shows in the results, always
+//! in the same way.
+
+use crate::Error;
+
+/// A stream of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Stream(pub(crate) usize);
+
+/// A point in a stream that others may wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Event(usize);
+
+/// Recorded work, with the addresses and arguments that it was recorded with.
+#[derive(Debug, Clone)]
+pub struct Graph(pub(crate) Vec<Work>);
+
+impl Graph {
+    /// How many launches, copies and fills it holds.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Does it hold nothing?
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// What a stream does.
+#[derive(Debug, Clone)]
+pub(crate) enum Work {
+    Launch {
+        module: usize,
+        program: usize,
+        grid: [u32; 3],
+        block: [u32; 3],
+        dynamic_shared: usize,
+        params: Vec<u8>,
+    },
+    Write {
+        to: u64,
+        bytes: Vec<u8>,
+    },
+    Copy {
+        to: u64,
+        from: u64,
+        bytes: usize,
+    },
+    Fill {
+        to: u64,
+        value: u8,
+        bytes: usize,
+    },
+    Record(usize),
+    Wait(usize),
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    work: Vec<Work>,
+    captured: Option<Vec<Work>>,
+}
+
+/// All streams of a device.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    queues: Vec<Queue>,
+    /// Of each event, its stream, and whether the stream has passed it.
+    events: Vec<(usize, bool)>,
+}
+
+impl Streams {
+    pub(crate) fn create(&mut self) -> Stream {
+        self.queues.push(Queue::default());
+        Stream(self.queues.len() - 1)
+    }
+
+    fn queue(&mut self, stream: Stream) -> Result<&mut Queue, Error> {
+        let queue = self.queues.get_mut(stream.0);
+        queue.ok_or_else(|| Error::Stream("a stream of another device".to_owned()))
+    }
+
+    /// Adds work to a stream, or to the graph that it records.
+    pub(crate) fn push(&mut self, stream: Stream, work: Work) -> Result<(), Error> {
+        let queue = self.queue(stream)?;
+        queue.captured.as_mut().unwrap_or(&mut queue.work).push(work);
+        Ok(())
+    }
+
+    pub(crate) fn record(&mut self, stream: Stream) -> Result<Event, Error> {
+        if self.queue(stream)?.captured.is_some() {
+            return Err(Error::Stream("events are not recorded into graphs".to_owned()));
+        }
+        let event = self.events.len();
+        self.events.push((stream.0, false));
+        self.push(stream, Work::Record(event))?;
+        Ok(Event(event))
+    }
+
+    pub(crate) fn wait(&mut self, stream: Stream, event: Event) -> Result<(), Error> {
+        if event.0 >= self.events.len() {
+            return Err(Error::Stream("an event of another device".to_owned()));
+        }
+        if self.queue(stream)?.captured.is_some() {
+            return Err(Error::Stream("events are not recorded into graphs".to_owned()));
+        }
+        self.push(stream, Work::Wait(event.0))
+    }
+
+    pub(crate) fn begin_capture(&mut self, stream: Stream) -> Result<(), Error> {
+        let queue = self.queue(stream)?;
+        if queue.captured.is_some() {
+            return Err(Error::Stream("the stream is recorded already".to_owned()));
+        }
+        queue.captured = Some(Vec::new());
+        Ok(())
+    }
+
+    pub(crate) fn end_capture(&mut self, stream: Stream) -> Result<Graph, Error> {
+        let captured = self.queue(stream)?.captured.take();
+        captured.map(Graph).ok_or_else(|| Error::Stream("the stream is not recorded".to_owned()))
+    }
+
+    /// Waiting for a stream that is recorded is an error, as it would never run.
+    pub(crate) fn check_not_captured(&mut self, stream: Stream) -> Result<(), Error> {
+        if self.queue(stream)?.captured.is_some() {
+            return Err(Error::Stream("the host waits for a stream that is recorded".to_owned()));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = Stream> + use<> {
+        (0..self.queues.len()).map(Stream)
+    }
+
+    pub(crate) fn take(&mut self, stream: Stream) -> Vec<Work> {
+        std::mem::take(&mut self.queues[stream.0].work)
+    }
+
+    /// Puts back work that did not run.
+    pub(crate) fn put_back(&mut self, stream: Stream, mut work: Vec<Work>) {
+        let later = std::mem::take(&mut self.queues[stream.0].work);
+        work.extend(later);
+        self.queues[stream.0].work = work;
+    }
+
+    pub(crate) fn passed(&mut self, event: usize) {
+        self.events[event].1 = true;
+    }
+
+    /// The stream that has not passed an event yet.
+    pub(crate) fn behind(&self, event: usize) -> Option<Stream> {
+        let (stream, passed) = self.events[event];
+        (!passed).then_some(Stream(stream))
+    }
+}

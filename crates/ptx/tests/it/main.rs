@@ -1,0 +1,15 @@
+//! Modules run as a whole: what a compiler made, every opcode, every report.
+
+mod bench;
+mod common;
+mod conversions;
+mod floats;
+mod integers;
+mod kernels;
+mod matrices;
+mod memory;
+mod moves;
+mod refused;
+mod reports;
+mod streams;
+mod threads;

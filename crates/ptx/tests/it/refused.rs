@@ -1,0 +1,132 @@
+//! Modules that are refused: what is not known is named with its line, and broken text is no panic.
+
+use realizar_ptx::{Checks, Device, Error};
+
+use crate::memory::kernel;
+
+fn refusal(ptx: &str) -> Error {
+    match Device::new(Checks::default()).load(ptx) {
+        Err(error) => error,
+        Ok(_) => panic!("{ptx}: loads"),
+    }
+}
+
+#[test]
+fn unknown_instructions_are_named_with_their_line() {
+    for (code, message) in [
+        ("frobnicate.u32 %r1, %r2;", "an opcode that is not known"),
+        ("add.u32.fast %r1, %r2, %r3;", "the modifier `.fast` is not known here"),
+        ("add.b32 %r1, %r2;", "2 operands where 3 are expected"),
+        ("add.u64 %r1, %d2, %d3;", "`%r1` has 32 bits where 64 are expected"),
+        ("add.u32 %r1, %r2, %r99;", "`%r99` is behind the last of `%r`"),
+        ("add.u32 %r1, %r2, %q1;", "there is no register `%q1`"),
+        ("mov.u32 %r1, %clock;", "there is no register `%clock`"),
+        ("mov.u32 %r1, nothing;", "there is no name `nothing`"),
+        ("ld.global.u32 %h1, [%d1];", "a register that is too small"),
+        ("st.param.u32 [x], %r1;", "a store to memory that is only read"),
+        ("cvt.f16.f32 %h1, %r1;", "a rounding is missing"),
+        ("cvt.rn.s32.f32 %r1, %r2;", "a rounding is missing"),
+        ("cvt.rs.f16x2.f32 %r1, %r2, %r3;", "a rounding is missing"),
+        ("ex2.f32 %r1, %r2;", "`.approx` is missing"),
+        ("shfl.idx.b32 %r1, %r2, 0, 31;", "only the form with `.sync` is known"),
+        ("wgmma.fence.sync.aligned;", "products of warp groups (wgmma) are not interpreted"),
+        ("tcgen05.wait::ld.sync.aligned;", "tensor memory (tcgen05) is not interpreted"),
+        ("mbarrier.init.shared.b64 [s], 1;", "barriers in memory (mbarrier) are not interpreted"),
+        ("cp.async.bulk.commit_group;", "bulk copies (TMA) are not interpreted"),
+        ("cp.async.mbarrier.arrive.shared.b64 [s];", "barriers in memory (mbarrier)"),
+        ("barrier.cluster.arrive;", "clusters of blocks are not interpreted"),
+        ("mapa.u64 %d1, %d2, 0;", "clusters of blocks are not interpreted"),
+        ("fence.proxy.async;", "fences between proxies are not interpreted"),
+        (
+            "wmma.load.a.sync.aligned.row.m16n16k16.f16 {%r1}, [%d1];",
+            "the older matrix form (wmma)",
+        ),
+        (
+            "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%r1}, {%r1}, {%r1}, {%r1};",
+            "the shape `.m8n8k4` with these types is not interpreted",
+        ),
+        (
+            "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r1}, {%r1}, {%r1}, {%r1};",
+            "registers where 4 are expected",
+        ),
+        ("tex.2d.v4.f32.s32 {%r1, %r2, %r3, %r4}, [%d1, {%r1, %r2}];", ""),
+        ("call vprintf, (%d1, %d2);", "there is no function `vprintf`"),
+        ("call %d1, (x);", "there is no function `%d1`"),
+        ("add.rm.f64 %d1, %d2, %d3;", "F64 is rounded to nearest only"),
+        ("atom.global.add.b32 %r1, [%d1], 1;", "`add` of B32 is not known"),
+        ("cp.async.cg.shared.global [s], [%d1], 8;", "a copy of 8 bytes"),
+        ("bra NOWHERE;", "there is no label `NOWHERE`"),
+    ] {
+        let ptx = kernel(code);
+        let line = ptx.lines().position(|l| l == code).unwrap() as u32 + 1;
+        let found = refusal(&ptx);
+        let found_line = match &found {
+            Error::Unsupported { line, opcode, .. } => {
+                assert!(code.contains(opcode.as_str()), "{code}: {found}");
+                *line
+            }
+            Error::Syntax { line, .. } => *line,
+            other => panic!("{code}: {other}"),
+        };
+        assert_eq!(found_line, line, "{code}: {found}");
+        assert!(found.to_string().contains(message), "{code}: {found}");
+    }
+}
+
+#[test]
+fn broken_text_is_an_error_with_its_line() {
+    for (ptx, expected) in [
+        ("\n.entry test( {", "line 2: expected `.param`, found `{`"),
+        (".entry test()\n{\nadd.u32 %r1\n}", "line 4: expected `,` or `;`, found `}`"),
+        (".entry test() {", "line 1: a function's body does not end"),
+        (".entry test() {\nL:\nL:\nret; }", "line 3: the label `L` is there twice"),
+        (".entry test() {\n.reg .b8 %r; }", "line 2: registers of type `.b8` are not supported"),
+        (
+            ".entry test() {\n.reg .v2 .b32 %r; }",
+            "line 2: vectors of registers by name are not supported",
+        ),
+        (".entry test() {\nmov.u32 %r1, 0x; }", "line 2: `0x` is no number"),
+        (
+            ".entry test() {\n.reg .b32 %r<99999999>; }",
+            "line 2: a range of registers that is too large",
+        ),
+        (".global .u32 x[4000000000];", "line 1: a size out of range"),
+        (".global .u32 x[1000000][1000000];", "line 1: a variable that is too large"),
+        (".global .u32 x[1] = {1, 2};", "line 1: `x` has more values than room"),
+        (".global .u64 x = y;", "line 1: there is no variable `y` to point to"),
+        (".global .align 3 .u32 x;", "line 1: an alignment of 3"),
+        (".global .u128 x;", "line 1: `.u128` is not supported of a variable"),
+        ("frobnicate", "line 1: `frobnicate` is no known item of a module"),
+        (
+            ".entry test()\n.launch_me_well\n{ }",
+            "line 2: `.launch_me_well` is no known directive of a function",
+        ),
+        (
+            ".entry test() {\n.callprototype _; }",
+            "line 2: `.callprototype` is no known directive of a body",
+        ),
+        (".func f(.reg .u32 x) { ret; }", "line 1: parameters in registers are not supported"),
+    ] {
+        assert_eq!(refusal(ptx).to_string(), expected, "{ptx}");
+    }
+    let recursive = ".func f() { call f; ret; }\n.entry test() {\ncall f; ret; }";
+    assert_eq!(
+        refusal(recursive).to_string(),
+        "line 1: `call`: `f` calls itself, which is not supported"
+    );
+}
+
+#[test]
+fn cut_and_changed_modules_do_not_panic() {
+    let whole = include_str!("../kernels/q8_matvec.ptx");
+    for at in (0..whole.len()).step_by(97) {
+        let cut = whole.get(..at).unwrap_or_default();
+        drop(Device::new(Checks::default()).load(cut));
+        // A character changed, then two words swapped away.
+        let mut changed = whole.as_bytes().to_vec();
+        changed[at] = b"{}[];,.%0-"[at % 10];
+        drop(Device::new(Checks::default()).load(&String::from_utf8(changed).unwrap()));
+        let gone = format!("{}{}", cut, whole.get(at + 7..).unwrap_or_default());
+        drop(Device::new(Checks::default()).load(&gone));
+    }
+}
