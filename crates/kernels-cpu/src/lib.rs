@@ -85,7 +85,7 @@ pub use error::Error;
 pub use experts::{ExpertInput, ExpertRows, combine};
 pub use features::features;
 pub use kv::{KvGeometry, KvSlot, kv_store};
-pub use logits::{LOGIT_BLOCK, logit_maxima, logit_sums, logit_weight};
+pub use logits::{LOGIT_BLOCK, LogitShares, ShareScale, logit_maxima, logit_sums, logit_weight};
 pub use matmul::{
     Bf16Scratch, Epilogue, ExpertParts, ExpertScratch, MatrixRef, PackedScratch, PanelScratch,
     WeightsRef, experts_bf16, experts_f32, experts_packed, experts_rows, matmul_bf16, matmul_f32,

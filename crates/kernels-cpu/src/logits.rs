@@ -1,8 +1,11 @@
-//! Passes over a row of logits: the largest value and the sum of the weights of every
-//! block of 64.
+//! Passes over a row of logits: the largest value and the sum of the shares of every block of 64.
 //!
-//! The loops are plain Rust over sixteen lanes, compiled once for any processor and once
-//! for AVX2. Neither form fuses multiply and add, so every tier gives the same bits.
+//! A token has a *weight*, F32, where few of them meet, and a *share*, an integer, where the whole
+//! vocabulary is added up. Shares are made by integer operations alone, so that any device that has the
+//! logits gets the same ones, and sums of integers have no order.
+//!
+//! The loops are plain Rust over lanes, compiled once for any processor and once for AVX2. Neither form
+//! fuses multiply and add, so every tier gives the same bits.
 
 use crate::{Tier, math};
 
@@ -36,26 +39,96 @@ pub fn logit_weight(logit: f32, max: f32, scale: f32) -> f32 {
     math::exp_nonpositive((logit - max) * scale)
 }
 
-/// Writes the sum of the weights ([`logit_weight`]) of every block, whose largest logits
-/// are `maxima`.
+/// The scale of shares: what logits are multiplied by before their exponentials are taken, times the
+/// binary logarithm of e, as integers. Devices that make shares are given these two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShareScale {
+    /// The scale as a fraction of a power of two, in units of 2^-32: its highest bit is set.
+    pub factor: u32,
+    /// The exponent of the range of logits below the largest that have shares, which is 64 / scale.
+    pub range: i32,
+}
+
+impl ShareScale {
+    /// The scale of `scale`, which is positive.
+    pub fn new(scale: f32) -> Self {
+        let by_two = f64::from(scale) * std::f64::consts::LOG2_E;
+        // by_two = fraction * 2^exponent with a fraction from 1/2 to below 1.
+        let bits = by_two.to_bits();
+        let exponent = (bits >> 52) as i32 - 1022;
+        let fraction = ((bits & ((1 << 52) - 1)) | (1 << 52)) >> 21;
+        // Further up, any other logit than the largest has no share.
+        Self { factor: fraction as u32, range: (6 - exponent).max(-90) }
+    }
+}
+
+/// (1 - 2^-x) / x on 0 <= x <= 1 as a polynomial in -x, lowest degree first, in units of 2^-31. It is
+/// exact at 0, and within 1.3e-7 of 2^-x relative to it.
+const EXP2_POLY: [u64; 5] = [1_488_515_590, 515_789_246, 118_765_909, 19_784_458, 2_034_029];
+
+/// The shares of logits beside the largest of them: `2^39 e^((logit - max) * scale)` as an integer,
+/// within 1.5e-7 of it and 1.
+///
+/// Logits become integers in units of 2^-29 of the power of two in `max` or in the range that has shares,
+/// whichever is larger; what is behind the units is cut off. Their distance from the largest, times the
+/// scale, is a binary logarithm in units of 2^-25, of which the whole part is shifted by and the fraction
+/// is taken to a polynomial.
+#[derive(Debug, Clone, Copy)]
+pub struct LogitShares {
+    unit: f32,
+    max: i32,
+    factor: u64,
+    shift: u32,
+}
+
+impl LogitShares {
+    /// The share of the largest logit.
+    pub const ONE: u64 = 1 << 39;
+
+    /// Shares beside `max`, which is finite.
+    pub fn new(max: f32, scale: ShareScale) -> Self {
+        let of_max = (max.to_bits() >> 23 & 255) as i32 - 127;
+        let exponent = of_max.max(scale.range);
+        let unit = f32::from_bits(((29 - exponent + 127) as u32) << 23);
+        Self {
+            unit,
+            max: (max * unit) as i32,
+            factor: u64::from(scale.factor),
+            shift: (30 - (exponent - scale.range)).max(0) as u32,
+        }
+    }
+
+    /// The share of a logit of at most the largest; zero for minus infinity.
+    #[inline(always)]
+    pub fn of(self, logit: f32) -> u64 {
+        let below = self.max.wrapping_sub((logit * self.unit) as i32).cast_unsigned();
+        let log = (u64::from(below) * self.factor) >> self.shift;
+        let rest = (log & ((1 << 25) - 1)) << 7; // in units of 2^-32
+        let [c1, c2, c3, c4, c5] = EXP2_POLY;
+        let times = |x: u64| (rest * x) >> 32;
+        let power = (1 << 31) - times(c1 - times(c2 - times(c3 - times(c4 - times(c5)))));
+        (power << 8) >> (log >> 25).min(63)
+    }
+}
+
+/// Writes the sum of the [shares](LogitShares) of every block, whose largest logits are `maxima`.
 ///
 /// # Panics
 /// If there is not one maximum and one sum for each block.
 pub fn logit_sums(
     tier: Tier,
-    logits: &[f32], // [vocab_size], at most `max`
+    logits: &[f32], // [vocab_size], at most the largest that shares are beside
     maxima: &[f32], // [ceil(vocab_size / 64)]
-    max: f32,
-    scale: f32,
-    sums: &mut [f32], // [ceil(vocab_size / 64)]
+    shares: LogitShares,
+    sums: &mut [u64], // [ceil(vocab_size / 64)]
 ) {
     assert_eq!(maxima.len(), logits.len().div_ceil(LOGIT_BLOCK), "maxima of the blocks");
     assert_eq!(maxima.len(), sums.len(), "sums of the blocks");
     match tier.avx2() {
-        None => sums_of(logits, maxima, max, scale, sums),
+        None => sums_of(logits, maxima, shares, sums),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token proves that AVX2, FMA and F16C were detected.
-        Some(_) => unsafe { avx2::sums(logits, maxima, max, scale, sums) },
+        Some(_) => unsafe { avx2::sums(logits, maxima, shares, sums) },
     }
 }
 
@@ -112,43 +185,39 @@ fn maxima_of(logits: &[f32], maxima: &mut [f32]) -> bool {
     nan != [0; N_LANES]
 }
 
-/// The sum of a block's weights.
+/// The sum of a block's shares.
 #[inline(always)]
-fn sum_of(block: &[f32; LOGIT_BLOCK], block_max: f32, max: f32, scale: f32) -> f32 {
-    // Where the largest weighs nothing, none does.
-    if logit_weight(block_max, max, scale) == 0.0 {
-        return 0.0;
+fn sum_of(block: &[f32; LOGIT_BLOCK], block_max: f32, shares: LogitShares) -> u64 {
+    // Where the largest has no share, none does.
+    if shares.of(block_max) == 0 {
+        return 0;
     }
-    let mut sum = [0.0; N_LANES];
-    for x in block.as_chunks::<N_LANES>().0 {
-        for i in 0..N_LANES {
-            sum[i] += logit_weight(x[i], max, scale);
-        }
-    }
-    fold(sum, |a, b| a + b)
+    block.iter().map(|&logit| shares.of(logit)).sum()
 }
 
 #[inline(always)]
-fn sums_of(logits: &[f32], maxima: &[f32], max: f32, scale: f32, sums: &mut [f32]) {
+fn sums_of(logits: &[f32], maxima: &[f32], shares: LogitShares, sums: &mut [u64]) {
     let (whole, tail) = logits.as_chunks::<LOGIT_BLOCK>();
     for ((block, &block_max), sum) in whole.iter().zip(maxima).zip(&mut *sums) {
-        *sum = sum_of(block, block_max, max, scale);
+        *sum = sum_of(block, block_max, shares);
     }
     if let (Some(sum), Some(&block_max)) = (sums.get_mut(whole.len()), maxima.last()) {
-        *sum = sum_of(&padded(tail), block_max, max, scale);
+        *sum = sum_of(&padded(tail), block_max, shares);
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
+    use super::LogitShares;
+
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn maxima(logits: &[f32], maxima: &mut [f32]) -> bool {
         super::maxima_of(logits, maxima)
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn sums(logits: &[f32], maxima: &[f32], max: f32, scale: f32, sums: &mut [f32]) {
-        super::sums_of(logits, maxima, max, scale, sums);
+    pub(super) fn sums(logits: &[f32], maxima: &[f32], shares: LogitShares, sums: &mut [u64]) {
+        super::sums_of(logits, maxima, shares, sums);
     }
 }
 
@@ -167,17 +236,19 @@ mod tests {
             let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max).max(0.0);
             let mut bits = Vec::new();
             for tier in Tier::available() {
-                let (mut maxima, mut sums) = (vec![0.0; n_blocks], vec![0.0; n_blocks]);
+                let (mut maxima, mut sums) = (vec![0.0; n_blocks], vec![0; n_blocks]);
                 assert!(!logit_maxima(tier, &logits, &mut maxima));
-                logit_sums(tier, &logits, &maxima, max, 0.7, &mut sums);
+                let shares = LogitShares::new(max, ShareScale::new(0.7));
+                logit_sums(tier, &logits, &maxima, shares, &mut sums);
                 for (b, block) in logits.chunks(LOGIT_BLOCK).enumerate() {
                     let largest = block.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                     assert_eq!(maxima[b], largest);
                     let weight = |x: &f32| (f64::from(x - max) * f64::from(0.7_f32)).exp();
                     let want: f64 = block.iter().map(weight).sum();
-                    assert!((f64::from(sums[b]) - want).abs() < 1e-5 * want + 1e-36, "{tier}");
+                    let found = sums[b] as f64 / LogitShares::ONE as f64;
+                    assert!((found - want).abs() < 2e-7 * want + 64.0 / LogitShares::ONE as f64);
                 }
-                bits.push(sums.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
+                bits.push(sums);
             }
             assert!(bits.windows(2).all(|pair| pair[0] == pair[1]));
             logits[n - 1] = f32::NAN;
@@ -185,5 +256,41 @@ mod tests {
                 assert!(logit_maxima(tier, &logits, &mut vec![0.0; n_blocks]));
             }
         }
+    }
+
+    #[test]
+    fn shares_are_near_exponentials_and_fall_with_the_logits() {
+        let one = LogitShares::ONE as f64;
+        for scale in [1e-3, 0.5, std::f32::consts::LN_2, 1.0, 1.25, 10.0, 100.0, 1e4] {
+            let of_scale = ShareScale::new(scale);
+            assert!(of_scale.factor >> 31 == 1, "{scale}");
+            for max in [0.0, -0.0, 1e-30, 0.3, -0.7, 17.3, -17.3, 255.9, -3000.0, 1e6, 1e30, -1e38]
+            {
+                let shares = LogitShares::new(max, of_scale);
+                assert_eq!(shares.of(max), LogitShares::ONE);
+                assert_eq!(shares.of(f32::NEG_INFINITY), 0);
+                let mut last = LogitShares::ONE;
+                for i in 0..40_000 {
+                    let logit = (f64::from(max) - f64::from(i) * 1e-3 / f64::from(scale)) as f32;
+                    let exponent = (f64::from(logit) - f64::from(max)) * f64::from(scale);
+                    let found = shares.of(logit);
+                    assert!(found <= last, "{logit} beside {max} times {scale}");
+                    last = found;
+                    let want = exponent.exp();
+                    let error = (found as f64 / one - want).abs();
+                    assert!(error <= 3e-7 * want + 1.0 / one, "{logit} beside {max} times {scale}");
+                }
+                let far = (f64::from(max) - 1e3 / f64::from(scale)) as f32;
+                assert_eq!(shares.of(far.min(max.next_down())) > 0, far > max - 28.0 / scale);
+            }
+        }
+    }
+
+    #[test]
+    fn shares_have_these_bits() {
+        // The definition in rational numbers of Python.
+        let shares = LogitShares::new(17.25, ShareScale::new(1.0));
+        let found = [17.25, 17.0, 16.7, 1.0, -3.5, -1e30].map(|logit| shares.of(logit));
+        assert_eq!(found, [549_755_813_888, 428_150_257_408, 317_181_723_648, 48_181, 535, 0]);
     }
 }

@@ -28,10 +28,14 @@ struct Wanted {
     listed: u32, // where the tokens that are given by themselves begin in wants
     n_listed: u32,
     out: u32, // where the list begins in lists
+    factor: u32, // the scale of shares, 0 where none are wanted
+    range: i32, // and the exponent of the range that has any
+    draws: u32, // where the places of draws begin in wants
+    n_draws: u32,
 }
 
 fn wanted(idx: u32) -> Wanted {
-    let at = idx * 8u;
+    let at = idx * 12u;
     return Wanted(
         wants[at],
         wants[at + 1u],
@@ -40,6 +44,10 @@ fn wanted(idx: u32) -> Wanted {
         wants[at + 4u],
         wants[at + 5u],
         wants[at + 6u],
+        wants[at + 7u],
+        bitcast<i32>(wants[at + 8u]),
+        wants[at + 9u],
+        wants[at + 10u],
     );
 }
 

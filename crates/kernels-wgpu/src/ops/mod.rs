@@ -37,7 +37,9 @@ pub use reorder::reorder;
 pub use rope::{RopeAngles, RopeStyle, rope, rope_table};
 pub use select::{copy, select_rows};
 pub use short_conv::{ShortConv, short_conv};
-pub use shortlist::{Shortlist, ShortlistRow, Shortlists};
+pub use shortlist::{
+    SharesOf, Shortlist, ShortlistLimits, ShortlistRow, ShortlistScratch, Shortlists,
+};
 
 use crate::dispatch::shader::Shader;
 

@@ -2,7 +2,8 @@
 //!
 //! A list is what a token is chosen from where the rest of the row cannot matter, and a few hundred
 //! bytes where the row is a megabyte. Nothing is computed here but comparisons: the logits of a list are
-//! those of the row, bit by bit, and of equal ones the lower ids are in it.
+//! those of the row, bit by bit, and of equal ones the lower ids are in it. Where the whole vocabulary
+//! is weighed, its shares are integers, which every device computes and adds up alike.
 
 use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Recorder, View};
@@ -13,7 +14,9 @@ const BLOCK: u32 = 64;
 /// Invocations of a workgroup.
 const WORKGROUP: u32 = 256;
 /// Words of what is wanted of a row, beside the lists and masks behind.
-const HEADER: usize = 8;
+const HEADER: usize = 12;
+/// Logits that a workgroup weighs.
+const WEIGHED: u32 = 4096;
 /// What is written for a mask that is not there, and as the length of a list of unusable logits.
 const NONE: u32 = u32::MAX;
 
@@ -23,6 +26,17 @@ struct Params {
     n_logits: u32,
     n_blocks: u32,
     x: [u32; 2], // start, stride
+}
+
+fn weighing_shader(name: &'static str, text: &'static str) -> Shader {
+    use Access::{Read, ReadWrite};
+    let common = include_str!("../../shaders/shortlist/common.wgsl");
+    Shader {
+        name: name.into(),
+        parts: vec![common, include_str!("../../shaders/shortlist/shares.wgsl"), text],
+        bindings: &[Read, ReadWrite, ReadWrite, ReadWrite, ReadWrite],
+        constants: Vec::new(),
+    }
 }
 
 fn shader(name: &'static str, text: &'static str) -> Shader {
@@ -46,8 +60,29 @@ fn select_shader() -> Shader {
     shader("shortlist select", include_str!("../../shaders/shortlist/select.wgsl"))
 }
 
+fn weigh_shader() -> Shader {
+    weighing_shader("shortlist weigh", include_str!("../../shaders/shortlist/weigh.wgsl"))
+}
+
+fn draw_shader() -> Shader {
+    weighing_shader("shortlist draw", include_str!("../../shaders/shortlist/draw.wgsl"))
+}
+
 pub(crate) fn shaders() -> Vec<Shader> {
-    vec![gather_shader(), maxima_shader(), select_shader()]
+    vec![gather_shader(), maxima_shader(), select_shader(), weigh_shader(), draw_shader()]
+}
+
+/// That shares of tokens are wanted: `2^39 e^((logit - max) * scale)` as an integer of 64 bits, for the
+/// largest logit `max` of those that may be among the best.
+#[derive(Debug, Clone, Copy)]
+pub struct SharesOf<'a> {
+    /// `scale * log2(e)` as a fraction of a power of two in units of 2^-32, whose highest bit is set.
+    pub factor: u32,
+    /// The exponent of 64 / scale: logits that are further below the largest have no shares.
+    pub range: i32,
+    /// Places among the tokens that may be among the best, in units of 2^-32 of their shares, in order
+    /// of the tokens; at most [`Shortlists::MAX_DRAWS`].
+    pub draws: &'a [u32],
 }
 
 /// What is wanted of a row of logits.
@@ -65,6 +100,8 @@ pub struct ShortlistRow<'a> {
     /// One bit for each token that may be among the best, 32 to a word from the lowest on; all may
     /// where there is none. Tokens behind its end may not.
     pub mask: Option<&'a [u32]>, // [ceil(n_tokens / 32)]
+    /// What is wanted of the shares of all that may be among the best.
+    pub shares: Option<SharesOf<'a>>,
 }
 
 /// The shortlist of a row.
@@ -75,24 +112,92 @@ pub struct Shortlist<'a> {
     /// The best tokens and the bits of their logits, in no order: as many as are wanted, or all that
     /// may be among them and are above minus infinity. None where a logit is NaN or plus infinity.
     pub best: Option<&'a [[u32; 2]]>,
+    /// The shares of all that may be among the best, together, where that was wanted.
+    pub total: Option<u64>,
+    /// The tokens at the places that were wanted, with the bits of their logits; none is one where the
+    /// total is zero.
+    pub drawn: &'a [[u32; 2]],
+}
+
+/// Where the list of a row lies, and what it has.
+#[derive(Debug, Clone, Copy)]
+struct ListPlace {
+    at: usize,
+    n_listed: usize,
+    n_best: usize,
+    has_shares: bool,
+    n_draws: usize,
+}
+
+/// Memory that kernels need between them. Lists that are made one after the other share it.
+#[derive(Debug, Clone)]
+pub struct ShortlistScratch {
+    maxima: Buffer, // [n_rows, n_blocks]
+    sums: Buffer,   // [n_rows, n_blocks], of 64 bits
+}
+
+impl ShortlistScratch {
+    /// Bytes for `max_rows` rows of `n_logits`.
+    pub fn bytes(n_logits: u32, max_rows: usize) -> u64 {
+        12 * max_rows as u64 * u64::from(n_logits.div_ceil(BLOCK))
+    }
+
+    /// Room for `max_rows` rows of `n_logits`.
+    ///
+    /// # Errors
+    /// If memory runs out.
+    pub fn new(gpu: &Gpu, n_logits: u32, max_rows: usize) -> Result<Self, Error> {
+        let n_blocks = max_rows as u64 * u64::from(n_logits.div_ceil(BLOCK));
+        Ok(Self {
+            maxima: gpu.buffer("maxima of logits", 4 * n_blocks)?,
+            sums: gpu.buffer("sums of shares", 8 * n_blocks)?,
+        })
+    }
+}
+
+/// What the lists of a step may have at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShortlistLimits {
+    /// Rows.
+    pub rows: usize,
+    /// Tokens of a row that are given by themselves.
+    pub listed: usize,
+    /// Draws of a row.
+    pub draws: usize,
+    /// Whether a row may have a mask.
+    pub masks: bool,
+}
+
+impl ShortlistLimits {
+    /// Words of a row's wants, in all.
+    fn want_words(&self, n_logits: u32) -> usize {
+        let mask = if self.masks { n_logits.div_ceil(32) as usize } else { 0 };
+        HEADER + self.listed + self.draws + mask
+    }
+
+    /// The most words of a list.
+    fn list_words(&self) -> usize {
+        3 + self.listed + 2 * Shortlists::MAX_BEST as usize + 2 * self.draws
+    }
 }
 
 /// Room for the shortlists of a step, and the kernels that fill it.
 #[derive(Debug)]
 pub struct Shortlists {
     n_logits: u32,
-    max_rows: usize,
-    kernels: [Kernel; 3],
+    limits: ShortlistLimits,
+    kernels: [Kernel; Self::N_KERNELS],
     wants: Buffer,
     lists: Buffer,
     readback: Buffer,
     /// What is wanted: a header for each row, and the lists and masks that these name.
     headers: Vec<u32>,
     data: Vec<u32>,
-    /// Of each row, where its list begins and how many listed tokens it has.
-    places: Vec<(usize, usize)>,
+    /// Of each row, where its list lies.
+    places: Vec<ListPlace>,
     n_words: usize,
     has_listed: bool,
+    has_shares: bool,
     out: Vec<u32>,
 }
 
@@ -104,68 +209,72 @@ impl Shortlists {
     /// The longest row: indices have so many bits in a selection.
     pub const MAX_LOGITS: u32 = 1 << 24;
 
-    /// The most words of a list.
-    const LIST: usize = 1 + Self::MAX_LISTED as usize + 2 * Self::MAX_BEST as usize;
+    /// The most draws of a row.
+    pub const MAX_DRAWS: u32 = 64;
 
-    /// Words of a row's wants, in all.
-    fn want_words(n_logits: u32) -> usize {
-        HEADER + Self::MAX_LISTED as usize + n_logits.div_ceil(32) as usize
-    }
-
-    /// Bytes on the device for up to `max_rows` lists of rows of `n_logits`, beside the kernels.
-    pub fn bytes(n_logits: u32, max_rows: usize) -> u64 {
-        let n_maxima = n_logits.div_ceil(BLOCK) as usize;
-        let of_row = Self::want_words(n_logits) + n_maxima + 2 * Self::LIST;
-        4 * (max_rows as u64) * of_row as u64
+    /// Bytes on the device for lists of rows of `n_logits`, beside the kernels and what is shared.
+    pub fn bytes(n_logits: u32, limits: &ShortlistLimits) -> u64 {
+        let of_row = limits.want_words(n_logits) + 2 * limits.list_words();
+        4 * (limits.rows as u64) * of_row as u64
     }
 
     /// Bytes on the host.
-    pub fn host_bytes(n_logits: u32, max_rows: usize) -> u64 {
-        4 * (max_rows * (Self::want_words(n_logits) + Self::LIST)) as u64
+    pub fn host_bytes(n_logits: u32, limits: &ShortlistLimits) -> u64 {
+        4 * (limits.rows * (limits.want_words(n_logits) + limits.list_words())) as u64
     }
 
     /// Kernels that are bound.
-    pub const N_KERNELS: usize = 3;
+    pub const N_KERNELS: usize = 5;
 
-    /// Room for lists of up to `max_rows` rows of `logits`, which lie in `values`.
+    /// Room for lists of rows of `logits`, which lie in `values`.
     ///
     /// # Errors
     /// If memory runs out or the device refuses a kernel.
     ///
     /// # Panics
-    /// If a row is longer than [`Self::MAX_LOGITS`].
-    pub fn new(gpu: &Gpu, values: &Buffer, logits: View, max_rows: usize) -> Result<Self, Error> {
+    /// If a row is longer than [`Self::MAX_LOGITS`], or what is shared has room for fewer rows.
+    pub fn new(
+        gpu: &Gpu,
+        values: &Buffer,
+        logits: View,
+        scratch: &ShortlistScratch,
+        limits: ShortlistLimits,
+    ) -> Result<Self, Error> {
         let n_logits = logits.width;
         assert!(n_logits <= Self::MAX_LOGITS, "{n_logits} logits");
         let n_blocks = n_logits.div_ceil(BLOCK);
-        let words = |n: usize| 4 * (n * max_rows) as u64;
-        let wants = gpu.buffer("what shortlists are of", words(Self::want_words(n_logits)))?;
-        let maxima = gpu.buffer("maxima of logits", words(n_blocks as usize))?;
-        let lists = gpu.buffer("shortlists", words(Self::LIST))?;
-        let readback = gpu.readback_buffer("shortlists", words(Self::LIST))?;
+        let ShortlistScratch { maxima, sums } = scratch;
+        let words = |n: usize| 4 * (n * limits.rows) as u64;
+        let wants = gpu.buffer("what shortlists are of", words(limits.want_words(n_logits)))?;
+        let lists = gpu.buffer("shortlists", words(limits.list_words()))?;
+        let readback = gpu.readback_buffer("shortlists", words(limits.list_words()))?;
         let params = Params { n_logits, n_blocks, x: [logits.start, logits.stride] };
-        let buffers = [&wants, values, &maxima, &lists];
         let bind = |shader: Shader, x: u32| {
-            gpu.kernel(&shader, &params, &buffers, Grid { x, rows: 1, z: 1 })
+            let buffers = [&wants, values, maxima, &lists, sums];
+            let buffers = &buffers[..shader.bindings.len()];
+            gpu.kernel(&shader, &params, buffers, Grid { x, rows: 1, z: 1 })
         };
         let kernels = [
-            bind(gather_shader(), Self::MAX_LISTED.div_ceil(WORKGROUP))?,
+            bind(gather_shader(), (limits.listed as u32).div_ceil(WORKGROUP).max(1))?,
             bind(maxima_shader(), n_logits.div_ceil(WORKGROUP))?,
             bind(select_shader(), 1)?,
+            bind(weigh_shader(), n_logits.div_ceil(WEIGHED))?,
+            bind(draw_shader(), 1)?,
         ];
-        let room = max_rows * Self::LIST;
+        let room = limits.rows * limits.list_words();
         Ok(Self {
             n_logits,
-            max_rows,
+            limits,
             kernels,
             wants,
             lists,
             readback,
-            headers: Vec::with_capacity(max_rows * HEADER),
-            data: Vec::with_capacity(max_rows * (Self::want_words(n_logits) - HEADER)),
-            places: Vec::with_capacity(max_rows),
+            headers: Vec::with_capacity(limits.rows * HEADER),
+            data: Vec::with_capacity(limits.rows * (limits.want_words(n_logits) - HEADER)),
+            places: Vec::with_capacity(limits.rows),
             n_words: 0,
             has_listed: false,
+            has_shares: false,
             out: vec![0; room],
         })
     }
@@ -175,7 +284,7 @@ impl Shortlists {
         self.headers.clear();
         self.data.clear();
         self.places.clear();
-        (self.n_words, self.has_listed) = (0, false);
+        (self.n_words, self.has_listed, self.has_shares) = (0, false, false);
     }
 
     /// Adds a row, of which a list is made when this is recorded.
@@ -184,13 +293,15 @@ impl Shortlists {
     /// If there are more rows than there is room for, or what is wanted is not as [`ShortlistRow`]
     /// says.
     pub fn push(&mut self, of: &ShortlistRow<'_>) {
-        let &ShortlistRow { row, n_best, n_tokens, listed, mask } = of;
-        assert!(self.places.len() < self.max_rows, "more than {} rows", self.max_rows);
+        let &ShortlistRow { row, n_best, n_tokens, listed, mask, shares } = of;
+        let limits = self.limits;
+        assert!(self.places.len() < limits.rows, "more than {} rows", limits.rows);
         assert!((1..=Self::MAX_BEST).contains(&n_best), "the best {n_best}");
-        assert!(listed.len() <= Self::MAX_LISTED as usize, "{} listed tokens", listed.len());
+        assert!(listed.len() <= limits.listed, "{} listed tokens", listed.len());
+        assert!(mask.is_none() || limits.masks, "a mask");
         assert!(listed.iter().all(|&id| id < self.n_logits), "a listed token is in the vocabulary");
         let mut n_tokens = n_tokens.min(self.n_logits);
-        let first = self.max_rows * HEADER;
+        let first = limits.rows * HEADER;
         let listed_at = first + self.data.len();
         self.data.extend_from_slice(listed);
         let mut mask_at = NONE;
@@ -200,12 +311,28 @@ impl Shortlists {
             mask_at = (first + self.data.len()) as u32;
             self.data.extend_from_slice(&mask[..n_words]);
         }
+        let SharesOf { factor, range, draws } =
+            shares.unwrap_or(SharesOf { factor: 0, range: 0, draws: &[] });
+        assert!(draws.len() <= limits.draws, "{} draws", draws.len());
+        let draws_at = (first + self.data.len()) as u32;
+        self.data.extend_from_slice(draws);
         let at = self.n_words;
-        let (listed_at, n_listed) = (listed_at as u32, listed.len() as u32);
-        self.headers.extend([row, n_best, n_tokens, mask_at, listed_at, n_listed, at as u32, 0]);
-        self.places.push((at, listed.len()));
+        let (n_listed, n_draws) = (listed.len() as u32, draws.len() as u32);
+        self.headers.extend([row, n_best, n_tokens, mask_at]);
+        self.headers.extend([listed_at as u32, n_listed, at as u32]);
+        self.headers.extend([factor, range.cast_unsigned(), draws_at, n_draws, 0]);
+        let has_shares = shares.is_some();
+        self.places.push(ListPlace {
+            at,
+            n_listed: listed.len(),
+            n_best: n_best as usize,
+            has_shares,
+            n_draws: draws.len(),
+        });
         self.n_words += 1 + listed.len() + 2 * n_best as usize;
+        self.n_words += if has_shares { 2 + 2 * draws.len() } else { 0 };
         self.has_listed |= n_listed > 0;
+        self.has_shares |= has_shares;
     }
 
     /// Rows.
@@ -239,11 +366,12 @@ impl Shortlists {
         }
         gpu.write(&self.wants, 0, bytemuck::cast_slice(&self.headers))?;
         if !self.data.is_empty() {
-            let at = 4 * (self.max_rows * HEADER) as u64;
+            let at = 4 * (self.limits.rows * HEADER) as u64;
             gpu.write(&self.wants, at, bytemuck::cast_slice(&self.data))?;
         }
         let skipped = usize::from(!self.has_listed);
-        for kernel in &self.kernels[skipped..] {
+        let n_kernels = if self.has_shares { Self::N_KERNELS } else { 3 };
+        for kernel in &self.kernels[skipped..n_kernels] {
             recorder.run(kernel, self.places.len() as u32);
             each(kernel);
         }
@@ -264,13 +392,20 @@ impl Shortlists {
 
     /// The list of the row that was added as number `idx`.
     pub fn list(&self, idx: usize) -> Shortlist<'_> {
-        let (at, n_listed) = self.places[idx];
-        let (listed, best) = self.out[at + 1..].split_at(n_listed);
+        let ListPlace { at, n_listed, n_best, has_shares, n_draws } = self.places[idx];
+        let (listed, rest) = self.out[at + 1..].split_at(n_listed);
+        let (best, rest) = rest.split_at(2 * n_best);
         let best = match self.out[at] {
             NONE => None,
             n => Some(&best.as_chunks().0[..n as usize]),
         };
-        Shortlist { listed, best }
+        if !has_shares {
+            return Shortlist { listed, best, total: None, drawn: &[] };
+        }
+        let total = u64::from(rest[0]) | u64::from(rest[1]) << 32;
+        let n_drawn = if total == 0 { 0 } else { n_draws };
+        let drawn = &rest[2..][..2 * n_drawn].as_chunks().0;
+        Shortlist { listed, best, total: Some(total), drawn }
     }
 }
 
@@ -293,6 +428,45 @@ mod tests {
         all.iter().map(|&(id, x)| [id, x.to_bits()]).collect()
     }
 
+    /// The share of a logit, in rational numbers as far as 128 bits hold them.
+    fn share(logit: f32, max: f32, of: &SharesOf<'_>) -> u64 {
+        let exponent = |x: f32| (x.to_bits() >> 23 & 255) as i32 - 127;
+        let top = exponent(max).max(of.range);
+        let units = |x: f32| (f64::from(x) * 2_f64.powi(29 - top)).max(-2_f64.powi(31)) as i64;
+        let product = (units(max) - units(logit)) as u128 * u128::from(of.factor);
+        let log = product >> (30 - (top - of.range)).max(0);
+        let rest = (log % (1 << 25)) << 7;
+        let poly = [2_034_029, 19_784_458, 118_765_909, 515_789_246, 1_488_515_590, 1 << 31];
+        let power = poly[1..].iter().fold(poly[0], |power, &c| c - ((rest * power) >> 32));
+        if log >> 25 < 64 { ((power << 8) >> (log >> 25)) as u64 } else { 0 }
+    }
+
+    /// The shares of what may be among the best, and the tokens at the places.
+    fn shares(logits: &[f32], of: &ShortlistRow<'_>) -> Option<(u64, Vec<[u32; 2]>)> {
+        let shares = of.shares?;
+        let all = ShortlistRow { n_best: u32::MAX, ..*of };
+        let mut all = sorted(logits, &all);
+        let max = all.first().map_or(0.0, |best| f32::from_bits(best[1]));
+        all.sort_unstable();
+        let of = |token: &[u32; 2]| share(f32::from_bits(token[1]), max, &shares);
+        let total: u64 = all.iter().map(of).sum();
+        let drawn = shares.draws.iter().filter_map(|&place| {
+            let goal = ((u128::from(total) * u128::from(place)) >> 32) as u64;
+            let mut sum = 0;
+            all.iter().copied().find(|token| {
+                sum += of(token);
+                sum > goal
+            })
+        });
+        Some((total, drawn.collect()))
+    }
+
+    fn room(gpu: &Gpu, values: &Buffer, logits: View, n_rows: usize) -> Shortlists {
+        let scratch = ShortlistScratch::new(gpu, logits.width, n_rows).unwrap();
+        let limits = ShortlistLimits { rows: n_rows, listed: 1024, draws: 8, masks: true };
+        Shortlists::new(gpu, values, logits, &scratch, limits).unwrap()
+    }
+
     /// The lists of `rows`, which are made together.
     fn check(gpu: &Gpu, logits: &[f32], width: u32, rows: &[ShortlistRow<'_>]) {
         // Something before the rows and between them.
@@ -304,7 +478,7 @@ mod tests {
         }
         let values = testing::filled(gpu, &all);
         let view = View { start, stride, width };
-        let mut lists = Shortlists::new(gpu, &values, view, rows.len()).unwrap();
+        let mut lists = room(gpu, &values, view, rows.len());
         lists.clear();
         rows.iter().for_each(|row| lists.push(row));
         let mut recorder = gpu.record();
@@ -313,7 +487,10 @@ mod tests {
         lists.read(gpu).unwrap();
         for (i, of) in rows.iter().enumerate() {
             let row = &logits[of.row as usize * width as usize..][..width as usize];
-            let Shortlist { listed, best } = lists.list(i);
+            let Shortlist { listed, best, total, drawn } = lists.list(i);
+            let (want_total, want_drawn) = shares(row, of).unzip();
+            assert_eq!(total, want_total, "{width} {i}");
+            assert_eq!(drawn, want_drawn.unwrap_or_default(), "{width} {i}");
             let bits: Vec<u32> = of.listed.iter().map(|&id| row[id as usize].to_bits()).collect();
             assert_eq!(listed, bits, "{width} {i}");
             let mut best = best.expect("usable logits").to_vec();
@@ -348,6 +525,7 @@ mod tests {
                 n_tokens: width,
                 listed: &[],
                 mask: None,
+                shares: None,
             };
             let mut rows = Vec::new();
             for row in 0..3 {
@@ -356,12 +534,23 @@ mod tests {
                 rows.push(ShortlistRow { mask: Some(&mask[..n / 64]), ..of(row, 3) });
                 rows.push(ShortlistRow { n_tokens: width - width / 3, ..of(row, 256) });
             }
+            // Scales of 1, 2^-10 and 100, of which a row has few shares.
+            let draws = [0, 1, 1 << 30, 0x9e37_79b9, u32::MAX];
+            for (factor, range) in [(3_098_164_009, 5), (3_098_164_009, 15), (2_420_440_632, -2)] {
+                let shares = Some(SharesOf { factor, range, draws: &draws });
+                for row in 0..3 {
+                    rows.push(ShortlistRow { shares, ..of(row, 1) });
+                    rows.push(ShortlistRow { shares, mask: Some(&mask), ..of(row, 40) });
+                    rows.push(ShortlistRow { shares, n_tokens: width / 2, ..of(row, 3) });
+                }
+            }
             check(&gpu, &logits, width, &rows);
             // Listed tokens are taken out of their rows, so these come by themselves.
             let rows = [0, 1, 2].map(|row| ShortlistRow { listed: &listed, ..of(row, 40) });
             check(&gpu, &logits, width, &rows);
             let mask = Some(&mask[..]);
-            let rows = [0, 1, 2].map(|row| ShortlistRow { mask, ..rows[row as usize] });
+            let shares = Some(SharesOf { factor: 3_098_164_009, range: 5, draws: &draws });
+            let rows = [0, 1, 2].map(|row| ShortlistRow { mask, shares, ..rows[row as usize] });
             check(&gpu, &logits, width, &rows);
         }
     }
@@ -373,8 +562,15 @@ mod tests {
             let mut logits = testing::noise(1000, 1);
             logits[700] = bad;
             let values = testing::filled(&gpu, &logits);
-            let mut lists = Shortlists::new(&gpu, &values, View::dense(0, 1000), 3).unwrap();
-            let of = ShortlistRow { row: 0, n_best: 3, n_tokens: 1000, listed: &[], mask: None };
+            let mut lists = room(&gpu, &values, View::dense(0, 1000), 3);
+            let of = ShortlistRow {
+                row: 0,
+                n_best: 3,
+                n_tokens: 1000,
+                listed: &[],
+                mask: None,
+                shares: None,
+            };
             let mask: Vec<u32> =
                 (0..32).map(|i| if i == 700 / 32 { 0 } else { u32::MAX }).collect();
             lists.push(&of);

@@ -21,7 +21,7 @@ pub use batch::{Batch, BatchGroup, BatchSeq, Role, SeqTable};
 pub use fingerprint::Fingerprint;
 pub use memory::MemoryUse;
 pub use packed_cache::{PackedCache, PackedFiles};
-pub use wanted::{Beside, Offer, Shortlist, ShortlistOf, Wanted, Wants};
+pub use wanted::{Beside, Few, Offer, Shortlist, ShortlistOf, Wanted, Wants};
 
 use crate::Error;
 use crate::graph::Fusions;

@@ -6,6 +6,7 @@
 
 use super::Batch;
 use crate::Error;
+use realizar_kernels_cpu::ShareScale;
 use std::ops::Range;
 
 /// The shortlists that an executable can give.
@@ -17,15 +18,42 @@ pub struct Offer {
     pub max_best: usize,
     /// The most tokens of a row that are given by themselves.
     pub max_listed: usize,
+    /// The most draws of a row.
+    pub max_draws: usize,
+}
+
+/// What is wanted of a row in few numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Few {
+    /// How many of the best tokens, at least one.
+    pub n_best: usize,
+    /// Tokens; what the row has behind them is of none.
+    pub n_tokens: usize,
+    /// The scale of the shares that are wanted of all tokens that may be among the best, if they are.
+    pub shares: Option<ShareScale>,
+    /// With shares, a place among these tokens, in units of 2^-32, whose token is wanted.
+    pub draw: Option<u32>,
+    /// How many of the best tokens of the whole row as it is are wanted, and its shares by the scale of
+    /// log-probabilities; none where these are not.
+    pub logprobs: Option<usize>,
+}
+
+impl Few {
+    /// The best of `n_tokens` tokens.
+    pub fn best(n_tokens: usize) -> Self {
+        Self { n_best: 1, n_tokens, shares: None, draw: None, logprobs: None }
+    }
 }
 
 /// A shortlist as it is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShortlistOf {
-    /// How many of the best tokens, at least one.
-    pub n_best: usize,
-    /// Tokens; what the row has behind them is of none.
-    pub n_tokens: usize,
+    /// What is wanted, but for further draws.
+    pub few: Few,
+    /// Where the draws begin in [`Wants::draws`], and how many they are.
+    draws: (usize, usize),
+    /// The place among the rows of which log-probabilities are wanted, once it is settled.
+    logprobs: usize,
     /// Where the tokens that are given by themselves begin in [`Wants::listed`], and how many they are.
     listed: (usize, usize),
     /// Where the bits of the tokens that may be among the best begin in the masks, and how many words
@@ -48,6 +76,7 @@ pub struct Wants {
     rows: Vec<(Wanted, usize)>, // with its place among the rows of its kind, once it is settled
     listed: Vec<u32>,
     masks: Vec<u32>,
+    draws: Vec<u32>,
     n_shortlists: usize,
 }
 
@@ -63,6 +92,7 @@ impl Wants {
         self.rows.resize(n_rows, (Wanted::Logits, 0));
         self.listed.clear();
         self.masks.clear();
+        self.draws.clear();
         self.n_shortlists = 0;
     }
 
@@ -76,13 +106,13 @@ impl Wants {
         self.n_shortlists
     }
 
-    /// Wants a shortlist of an output row of which logits were wanted: the best `n_best` of the first
-    /// `n_tokens` tokens that are not listed and that `mask` allows, one bit for each, 32 to a word from
+    /// Wants a shortlist of an output row of which logits were wanted: what `few` says of the first
+    /// tokens that are not listed and that `mask` allows, one bit for each, 32 to a word from
     /// the lowest on; and the logits of those that `list` appends, in ascending order and each once.
     pub fn shorten(
         &mut self,
         row: usize,
-        (n_best, n_tokens): (usize, usize),
+        few: Few,
         mask: Option<&[u32]>,
         list: impl FnOnce(&mut Vec<u32>),
     ) {
@@ -94,15 +124,36 @@ impl Wants {
             self.masks.extend_from_slice(mask);
             (at, mask.len())
         });
-        self.rows[row].0 = Wanted::Shortlist(ShortlistOf { n_best, n_tokens, listed, mask });
+        let draws = (self.draws.len(), usize::from(few.draw.is_some()));
+        self.draws.extend(few.draw);
+        self.rows[row].0 = Wanted::Shortlist(ShortlistOf { few, draws, logprobs: 0, listed, mask });
         self.n_shortlists += 1;
+    }
+
+    /// Wants another draw of the row of which a shortlist was wanted last, unless it has `most`.
+    pub fn draw(&mut self, row: usize, place: u32, most: usize) {
+        if let Wanted::Shortlist(of) = &mut self.rows[row].0
+            && of.few.draw.is_some()
+            && of.draws.1 < most
+        {
+            assert_eq!(of.draws.0 + of.draws.1, self.draws.len(), "draws of the last shortlist");
+            self.draws.push(place);
+            of.draws.1 += 1;
+        }
     }
 
     /// Gives each row its place among the rows of its kind.
     pub(crate) fn settle(&mut self) {
-        let (mut n_rows, mut n_lists) = (0, 0);
+        let (mut n_rows, mut n_lists, mut n_logprobs) = (0, 0, 0);
         for (wanted, place) in &mut self.rows {
-            let n = if *wanted == Wanted::Logits { &mut n_rows } else { &mut n_lists };
+            let n = match wanted {
+                Wanted::Logits => &mut n_rows,
+                Wanted::Shortlist(of) => {
+                    of.logprobs = n_logprobs;
+                    n_logprobs += usize::from(of.few.logprobs.is_some());
+                    &mut n_lists
+                }
+            };
             *place = *n;
             *n += 1;
         }
@@ -134,6 +185,11 @@ impl Wants {
         &self.listed[of.listed.0..][..of.listed.1]
     }
 
+    /// The places of the draws of a shortlist.
+    pub fn draws(&self, of: &ShortlistOf) -> &[u32] {
+        &self.draws[of.draws.0..][..of.draws.1]
+    }
+
     /// The bits of the tokens that may be among the best of a shortlist; all may without.
     pub fn mask(&self, of: &ShortlistOf) -> Option<&[u32]> {
         of.mask.map(|(at, n)| &self.masks[at..][..n])
@@ -148,6 +204,17 @@ pub struct Shortlist<'a> {
     /// The best tokens and the bits of their logits, in no order: as many as are wanted, or all that may
     /// be among them and are above minus infinity. None where a logit is none to choose by.
     pub best: Option<&'a [[u32; 2]]>,
+    /// The shares of all that may be among the best, together, where they are wanted.
+    pub total: Option<u64>,
+    /// The tokens at the places of the draws with the bits of their logits; none if there are none.
+    pub drawn: &'a [[u32; 2]],
+}
+
+impl ShortlistOf {
+    /// Of the rows of which log-probabilities are wanted, the number of this one; none where they are not.
+    pub(crate) fn logprobs_place(&self) -> Option<usize> {
+        self.few.logprobs.map(|_| self.logprobs)
+    }
 }
 
 /// What collects the steps that an executable runs beside the host, and gives shortlists of logits.
@@ -170,6 +237,10 @@ pub trait Beside {
 
     /// Of the step that was collected, shortlist number `idx`.
     fn shortlist(&self, idx: usize) -> Shortlist<'_>;
+
+    /// Of the step that was collected, the best tokens and the shares of the row number `idx` of which
+    /// log-probabilities were wanted.
+    fn logprobs(&self, idx: usize) -> Shortlist<'_>;
 
     /// Of the step that was collected, the logits of an output row of which a shortlist was wanted.
     ///

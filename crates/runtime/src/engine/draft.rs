@@ -6,7 +6,7 @@
 
 use super::job::{Key, Run};
 use crate::Error;
-use crate::backend::Role;
+use crate::backend::{Few, Role};
 use crate::run::{Chunk, Outputs, Runner, SeqId};
 use std::collections::HashMap;
 
@@ -157,7 +157,7 @@ impl Draft {
         let vocab_size = runner.vocab_size();
         if let Some(mut wants) = runner.wants() {
             for i in 0..ready.len() {
-                wants.shorten((i, 0), (1, vocab_size), None, |_| ());
+                wants.shorten((i, 0), Few::best(vocab_size), None, |_| ());
             }
         }
         let mut rows = runner.collect(ready.iter().map(chunk))?;

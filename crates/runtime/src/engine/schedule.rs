@@ -107,7 +107,7 @@ impl StepPlan {
     }
 
     /// Says what answers want of it, once it is launched. Answers to one prompt begin alike, so the
-    /// first speaks for all.
+    /// first speaks for all, but each draws for itself.
     pub(super) fn want(&self, runs: &mut [Run], runner: &mut Runner, scratch: &mut Scratch) {
         let Some(mut wants) = runner.wants() else { return };
         for (i, planned) in self.planned.iter().enumerate() {
@@ -117,8 +117,9 @@ impl StepPlan {
                     (0..=run.n_drafts).for_each(|row| answer.want((i, row), &mut wants, scratch));
                 }
                 (Stage::Prompt { answers, .. }, Wanted::Last) => {
-                    let first = answers.first_mut();
-                    first.into_iter().for_each(|answer| answer.want((i, 0), &mut wants, scratch));
+                    let Some((first, others)) = answers.split_first_mut() else { continue };
+                    first.want((i, 0), &mut wants, scratch);
+                    others.iter().for_each(|answer| answer.want_draw((i, 0), &mut wants));
                 }
                 _ => {}
             }

@@ -4,10 +4,11 @@
 
 use super::params::{FinishReason, GenerateParams, StopCause, TopLogprob};
 use crate::Error;
+use crate::backend::{Few, Shortlist};
 use crate::run::{GivenList, Results, RowWants};
 use crate::text::constrain::{Constraint, TokenMask};
 use crate::text::sampling::logprobs::{LogSoftmax, TopK};
-use crate::text::sampling::{Candidates, Sampler, StopMatcher};
+use crate::text::sampling::{Candidates, Deciding, Sampler, StopMatcher, Weighed};
 use crate::text::tokenizer::{StreamDecoder, Tokenizer};
 use std::fmt;
 use std::sync::Arc;
@@ -23,6 +24,22 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
+    /// The log-probability of a token and the `k` most likely ones, from lists; none where these do not
+    /// tell them.
+    fn few_logprobs(
+        &mut self,
+        given: &GivenList<'_>,
+        id: u32,
+        k: usize,
+    ) -> Option<(f32, Vec<TopLogprob>)> {
+        let logit = given.logit(id)?;
+        let Shortlist { best, total, .. } = given.logprobs?;
+        let best = best?.iter().map(|&[id, bits]| (id, f32::from_bits(bits)));
+        let (softmax, top) = self.top_k.of_best(best, total?, k)?;
+        let top = top.map(|(id, logprob)| TopLogprob { id, logprob }).collect();
+        Some((softmax.of(logit), top))
+    }
+
     /// The distribution of a row of logits, `[vocab_size]`, and its `k` most likely tokens.
     pub(crate) fn logprobs(&mut self, row: &[f32], k: usize) -> (LogSoftmax, Vec<TopLogprob>) {
         let (softmax, top) = self.top_k.read(row, k);
@@ -192,11 +209,13 @@ impl Answer {
         scratch: &mut Scratch,
     ) {
         let offer = wants.offer();
-        let Some(n_best) = self.sampler.n_deciding(offer.max_best) else { return };
+        let Some(Deciding { n_best, shares, draws }) = self.sampler.deciding(offer.max_best) else {
+            return;
+        };
         // Behind a guess the text, and so what follows from it, is not known yet.
         let is_known = at.1 == 0 || !(self.constraint.is_some() || self.sampler.follows_text());
         let has_mask = self.constraint.is_none() || self.mask.is_some();
-        if self.logprobs.is_some() || !is_known || !has_mask {
+        if self.logprobs.is_some_and(|k| k > offer.max_best) || !is_known || !has_mask {
             return;
         }
         let listed = &mut scratch.listed;
@@ -208,9 +227,20 @@ impl Answer {
         listed.dedup();
         if listed.len() <= offer.max_listed {
             let mask = self.mask.as_ref().map(TokenMask::words);
-            let lengths = (n_best, self.tokenizer.vocab_size());
-            wants.shorten(at, lengths, mask, |list| list.extend_from_slice(listed));
+            let few = Few {
+                n_best,
+                n_tokens: self.tokenizer.vocab_size(),
+                shares,
+                draw: draws.then(|| self.sampler.place_ahead(at.1)),
+                logprobs: self.logprobs,
+            };
+            wants.shorten(at, few, mask, |list| list.extend_from_slice(listed));
         }
+    }
+
+    /// Wants its own draw of a row of which the first answer to the same prompt has said what it wants.
+    pub(crate) fn want_draw(&self, at: (usize, usize), wants: &mut RowWants<'_>) {
+        wants.draw(at, self.sampler.place_ahead(at.1));
     }
 
     /// The tokens that may not come as number `n_before` of the answer.
@@ -263,10 +293,17 @@ impl Answer {
         }
         let (mut logprob, mut top_logprobs) = (None, Vec::new());
         if let Some(k) = self.logprobs {
-            let row = rows.row(at.0, at.1)?;
-            let softmax;
-            (softmax, top_logprobs) = scratch.logprobs(row, k);
-            logprob = Some(softmax.of(row[id as usize]));
+            let given = rows.shortlist(at.0, at.1);
+            let (of_token, most_likely) =
+                match given.and_then(|list| scratch.few_logprobs(&list, id, k)) {
+                    Some(found) => found,
+                    None => {
+                        let row = rows.row(at.0, at.1)?;
+                        let (softmax, most_likely) = scratch.logprobs(row, k);
+                        (softmax.of(row[id as usize]), most_likely)
+                    }
+                };
+            (logprob, top_logprobs) = (Some(of_token), most_likely);
         }
         let finished = match is_complete {
             true => Some(FinishReason::Stop),
@@ -282,16 +319,30 @@ impl Answer {
         mask: Option<&TokenMask>,
         scratch: &mut Scratch,
     ) -> Option<u32> {
-        let GivenList { of, ids, list } = given?;
+        let given = given?;
+        let GivenList { of, ids, list, .. } = given;
+        let Few { n_best, n_tokens, .. } = of.few;
         let best = list.best?.iter().map(|&[id, bits]| (id, f32::from_bits(bits)));
         let bits = list.listed.iter().map(|&bits| f32::from_bits(bits));
         let may = |id: u32| {
-            (id as usize) < of.n_tokens
+            (id as usize) < n_tokens
                 && mask.is_none_or(|mask| mask.allows(id))
                 && self.excluded(self.ids.len()).all(|excluded| excluded != id)
         };
-        scratch.few.fill(of.n_best, best, ids.iter().copied().zip(bits), may);
+        let weighed = self.weighed(&given);
+        scratch.few.fill(n_best, best, ids.iter().copied().zip(bits), may, weighed);
         self.sampler.sample_few(&mut scratch.few)
+    }
+
+    /// What all tokens of a shortlist have together, if that was given, with its own draw, if there was one.
+    fn weighed(&self, given: &GivenList<'_>) -> Option<Weighed> {
+        let total = given.list.total?;
+        // Where nothing has a share, nothing is drawn.
+        if given.of.few.draw.is_none() || total == 0 {
+            return Some(Weighed { total, drawn: None });
+        }
+        let drawn = given.drawn(self.sampler.place_ahead(0))?;
+        Some(Weighed { total, drawn: Some(drawn) })
     }
 
     /// Chooses from all logits, `[vocab_size]`.

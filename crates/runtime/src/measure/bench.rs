@@ -2,10 +2,13 @@
 //! tokens, and tokens generated one after the other, by one sequence or by several that share
 //! their steps.
 //!
-//! Nothing is sampled: which token follows does not change the work.
+//! Which token follows does not change the work, so the tokens are made up. Where a device chooses
+//! tokens itself, it chooses the most likely one of every row that a generation would choose from, and
+//! that is all that comes to the host; elsewhere rows of logits are computed and nothing is chosen.
 
 use crate::Error;
-use crate::backend::Role;
+use crate::architectures::ModelOutput;
+use crate::backend::{Few, Role};
 use crate::run::{Chunk, Model, Outputs, Runner, SeqId};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -98,29 +101,45 @@ fn tokens(seq: usize, positions: Range<usize>, vocab_size: usize) -> Vec<u32> {
     positions.map(token).collect()
 }
 
+/// Runs a step, of whose outputs the most likely tokens are wanted where the device finds them.
+fn step(runner: &mut Runner, chunks: &[Chunk<'_>]) -> Result<(), Error> {
+    let n_tokens = runner.vocab_size();
+    let is_text = runner.output() == ModelOutput::Logits;
+    runner.launch(chunks.iter().copied())?;
+    if is_text && let Some(mut wants) = runner.wants() {
+        for (i, chunk) in chunks.iter().enumerate() {
+            if chunk.outputs == Outputs::Last {
+                wants.shorten((i, 0), Few::best(n_tokens), None, |_| ());
+            }
+        }
+    }
+    runner.collect(chunks.iter().copied())?;
+    Ok(())
+}
+
 /// Appends a prompt at `positions` to every sequence, in steps that are as full as they may be.
 fn prompt(runner: &mut Runner, seqs: &[SeqId], positions: Range<usize>) -> Result<(), Error> {
     let prompts: Vec<Vec<u32>> =
         (0..seqs.len()).map(|i| tokens(i, positions.clone(), runner.vocab_size())).collect();
     let limit = runner.limits().tokens;
-    let (mut step, mut n_tokens) = (Vec::new(), 0);
+    let (mut chunks, mut n_tokens) = (Vec::new(), 0);
     for (seq, prompt) in seqs.iter().zip(&prompts) {
         let mut rest = &prompt[..];
         while !rest.is_empty() {
             let (tokens, after) = rest.split_at(rest.len().min(limit - n_tokens));
             rest = after;
             let outputs = if rest.is_empty() { Outputs::Last } else { Outputs::None };
-            step.push(Chunk { seq, rows: tokens.into(), role: Role::Prompt, outputs });
+            chunks.push(Chunk { seq, rows: tokens.into(), role: Role::Prompt, outputs });
             n_tokens += tokens.len();
             if n_tokens == limit {
-                runner.step(&step)?;
-                step.clear();
+                step(runner, &chunks)?;
+                chunks.clear();
                 n_tokens = 0;
             }
         }
     }
-    if !step.is_empty() {
-        runner.step(&step)?;
+    if !chunks.is_empty() {
+        step(runner, &chunks)?;
     }
     Ok(())
 }
@@ -136,7 +155,7 @@ fn generate(runner: &mut Runner, seqs: &[SeqId], positions: Range<usize>) -> Res
             role: Role::Generated,
             outputs: Outputs::Last,
         });
-        runner.step(&chunks.collect::<Vec<_>>())?;
+        step(runner, &chunks.collect::<Vec<_>>())?;
     }
     Ok(())
 }

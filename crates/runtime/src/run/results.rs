@@ -2,7 +2,7 @@
 
 use super::chunk::OutputRows;
 use crate::Error;
-use crate::backend::{Beside, Offer, Shortlist, ShortlistOf, Wanted, Wants};
+use crate::backend::{Beside, Few, Offer, Shortlist, ShortlistOf, Wanted, Wants};
 
 /// What is wanted of a step that was launched, by chunk.
 pub(crate) struct RowWants<'a> {
@@ -22,13 +22,19 @@ impl RowWants<'_> {
     pub(crate) fn shorten(
         &mut self,
         (chunk, i): (usize, usize),
-        lengths: (usize, usize),
+        few: Few,
         mask: Option<&[u32]>,
         list: impl FnOnce(&mut Vec<u32>),
     ) {
         if self.wants.n_shortlists() < self.offer.max_rows {
-            self.wants.shorten(self.first_rows[chunk] + i, lengths, mask, list);
+            self.wants.shorten(self.first_rows[chunk] + i, few, mask, list);
         }
+    }
+
+    /// Wants another draw of row `i` of the chunk, of which a shortlist was wanted last: as
+    /// [`Wants::draw`].
+    pub(crate) fn draw(&mut self, (chunk, i): (usize, usize), place: u32) {
+        self.wants.draw(self.first_rows[chunk] + i, place, self.offer.max_draws);
     }
 }
 
@@ -39,8 +45,29 @@ pub(crate) struct GivenList<'a> {
     pub(crate) of: ShortlistOf,
     /// The tokens that it lists.
     pub(crate) ids: &'a [u32],
+    /// The places of the draws.
+    pub(crate) draws: &'a [u32],
     /// What was given.
     pub(crate) list: Shortlist<'a>,
+    /// The same of the row as it is, for log-probabilities.
+    pub(crate) logprobs: Option<Shortlist<'a>>,
+}
+
+impl GivenList<'_> {
+    /// The token at the place of a draw; none where it is none of those that were wanted.
+    pub(crate) fn drawn(&self, place: u32) -> Option<u32> {
+        let at = self.draws.iter().position(|&draw| draw == place)?;
+        Some(self.list.drawn.get(at)?[0])
+    }
+
+    /// The row's logit of a token, if the lists have it.
+    pub(crate) fn logit(&self, id: u32) -> Option<f32> {
+        let listed = self.ids.iter().zip(self.list.listed).map(|(&id, &bits)| [id, bits]);
+        let best = [self.list.best, self.logprobs.and_then(|list| list.best)];
+        let best = best.into_iter().flatten().flatten();
+        let mut all = listed.chain(best.chain(self.list.drawn).copied());
+        all.find(|token| token[0] == id).map(|token| f32::from_bits(token[1]))
+    }
 }
 
 /// What a step has given.
@@ -71,9 +98,13 @@ impl<'a> Results<'a> {
         let (beside, wants) = self.wanted.as_ref()?;
         match wants.row(self.rows.first_rows[chunk] + i) {
             (Wanted::Logits, _) => None,
-            (Wanted::Shortlist(of), place) => {
-                Some(GivenList { of, ids: wants.listed(&of), list: beside.shortlist(place) })
-            }
+            (Wanted::Shortlist(of), place) => Some(GivenList {
+                of,
+                ids: wants.listed(&of),
+                draws: wants.draws(&of),
+                list: beside.shortlist(place),
+                logprobs: of.logprobs_place().map(|place| beside.logprobs(place)),
+            }),
         }
     }
 

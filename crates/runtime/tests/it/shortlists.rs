@@ -104,7 +104,8 @@ impl Executable for WholeRows {
     }
 }
 
-/// Greedy, top-k and seeded samplings, with what changes logits, and with what forbids tokens.
+/// Greedy and seeded samplings by the best tokens and by all, with what changes logits, and with what
+/// forbids tokens.
 fn samplings() -> Vec<SamplingParams> {
     let warm = SamplingParams { temperature: 1.3, seed: Some(5), ..SamplingParams::default() };
     let penalties = SamplingParams {
@@ -122,9 +123,14 @@ fn samplings() -> Vec<SamplingParams> {
         warm.clone(),
         SamplingParams { top_k: 1, ..warm.clone() },
         SamplingParams { top_k: 100, top_p: 0.99, min_p: 0.01, ..warm.clone() },
-        SamplingParams { seed: Some(6), ..penalties },
+        SamplingParams { seed: Some(6), ..penalties.clone() },
         SamplingParams { min_p: 0.6, ..plain.clone() },
         SamplingParams { xtc_probability: 0.5, xtc_threshold: 0.02, ..warm },
+        SamplingParams { top_p: 0.8, ..plain.clone() },
+        SamplingParams { top_k: 0, top_p: 0.9, seed: Some(7), ..penalties.clone() },
+        plain.clone(),
+        SamplingParams { top_k: 0, top_p: 1.0, temperature: 1.5, seed: Some(8), ..penalties },
+        SamplingParams { mirostat: 2, mirostat_tau: 3.0, ..plain },
     ]
 }
 
@@ -132,7 +138,7 @@ fn samplings() -> Vec<SamplingParams> {
 fn sampled(i: usize, sampling: SamplingParams) -> Request {
     let mut request = request(i);
     request.params.sampling = sampling;
-    request.params.logprobs = None;
+    request.params.logprobs = (i % 4 == 1 || i >= 10).then_some(i % 7);
     request.params.max_tokens = Some(24);
     request.params.ignore_eos = i.is_multiple_of(2);
     request.params.min_tokens = if i.is_multiple_of(3) { 10 } else { 0 };
@@ -180,13 +186,13 @@ fn shortlists_give_the_tokens_of_whole_rows() {
 fn what_shortlists_do_not_decide_comes_from_whole_rows() {
     let plain = SamplingParams { top_k: 0, top_p: 1.0, seed: Some(3), ..SamplingParams::default() };
     let requests: Vec<Request> = [
-        SamplingParams { top_p: 0.9, ..plain.clone() },
         SamplingParams { typical_p: 0.9, ..plain.clone() },
         SamplingParams { top_n_sigma: 1.0, ..plain.clone() },
-        SamplingParams { mirostat: 2, ..plain.clone() },
+        SamplingParams { mirostat: 2, mirostat_tau: 20.0, ..plain.clone() },
         // So flat that most of the vocabulary may come.
         SamplingParams { temperature: 50.0, min_p: 0.5, ..plain.clone() },
-        plain,
+        SamplingParams { temperature: 50.0, top_p: 0.99, ..plain.clone() },
+        SamplingParams { xtc_probability: 0.5, ..plain },
     ]
     .into_iter()
     .enumerate()
@@ -196,8 +202,13 @@ fn what_shortlists_do_not_decide_comes_from_whole_rows() {
         let mut model = load_on(&Whole(same, None), "llama", LoadOptions::default());
         let expected = answers(&mut model, &requests);
         let mut model = load_on(&*gpu, "llama", LoadOptions::default());
-        assert_eq!(answers(&mut model, &requests), expected);
-        assert!(output(&model).whole_rows > 0);
+        let mut n_before = 0;
+        for (request, expected) in requests.iter().zip(&expected) {
+            assert_eq!(alone(&mut model, request, 0), *expected);
+            let n_rows = output(&model).whole_rows;
+            assert!(n_rows > n_before, "{:?}", request.params.sampling);
+            n_before = n_rows;
+        }
     }
 }
 
@@ -211,7 +222,7 @@ fn an_engine_and_grammars_choose_from_shortlists() {
         let mut requests: Vec<Request> = Vec::new();
         for (i, params) in samplings().into_iter().enumerate() {
             requests.push(sampled(i, params.clone()));
-            let mut request = sampled(i + 8, params);
+            let mut request = sampled(i + 13, params);
             request.params.ignore_eos = false;
             request.params.constraint = Some(constrainer.compile(&grammars[i % 2]).unwrap());
             requests.push(request);
@@ -309,12 +320,20 @@ fn a_caller_that_breaks_off_leaves_the_session_usable() {
 #[test]
 fn several_answers_and_dropped_tickets_leave_nothing_behind() {
     let warm = SamplingParams { temperature: 1.3, seed: Some(5), ..SamplingParams::default() };
-    let request = Request { n: 5, ..sampled(7, warm) };
-    for gpu in gpus() {
+    let plain = SamplingParams { top_k: 0, top_p: 1.0, ..warm.clone() };
+    for (gpu, sampling) in gpus().into_iter().flat_map(|gpu| {
+        let gpu: Arc<dyn Backend> = gpu.into();
+        [(gpu.clone(), warm.clone()), (gpu, plain.clone())]
+    }) {
+        let request = Request { n: 5, ..sampled(7, sampling) };
         let mut model = load_on(&*gpu, "llama", LoadOptions::default());
         let expected: Vec<Answer> = (0..5).map(|i| alone(&mut model, &request, i)).collect();
+        // Each answer has a draw of its own, from one row.
+        let metrics = model.runner().dispatch_metrics();
+        assert_eq!(metrics[0].snapshot().output.whole_rows, 0);
         assert!(expected.iter().any(|answer| answer.ids != expected[0].ids), "seeds differ");
-        let model = load_on(&*gpu, "llama", serving(None));
+        let mut model = load_on(&*gpu, "llama", serving(None));
+        let metrics = model.runner().dispatch_metrics();
         let engine = Engine::start(model, EngineOptions::default()).unwrap();
         let mut endless = request.clone();
         (endless.params.max_tokens, endless.params.ignore_eos) = (None, true);
@@ -328,5 +347,6 @@ fn several_answers_and_dropped_tickets_leave_nothing_behind() {
         let stats = idle_stats(&engine);
         assert_eq!((stats.finished.cancelled, stats.finished.failed), (10, 0));
         assert_eq!((stats.kv_used_pages, stats.running, stats.waiting), (0, 0, 0));
+        assert_eq!(metrics[0].snapshot().output.whole_rows, 0);
     }
 }

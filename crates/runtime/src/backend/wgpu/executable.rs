@@ -368,6 +368,10 @@ impl Beside for WgpuExecutable {
         self.lists.as_ref().expect("a shortlist was made").list(idx)
     }
 
+    fn logprobs(&self, idx: usize) -> Shortlist<'_> {
+        self.lists.as_ref().expect("log-probabilities were wanted").logprobs(idx)
+    }
+
     fn read_row(&mut self, wants: &Wants, row: usize) -> Result<&[f32], Error> {
         self.whole_row(wants, row).map_err(|e| device_error(&self.name, &e))?;
         Ok(&self.lists.as_ref().expect("a shortlist was made of the row").row)

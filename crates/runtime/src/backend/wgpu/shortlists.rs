@@ -1,11 +1,16 @@
 //! Shortlists of the rows of logits that a step ends in.
 
 use super::room::f32_bytes;
-use crate::backend::{ExecutableOptions, Offer, Shortlist, Wanted, Wants};
+use crate::backend::{ExecutableOptions, Few, Offer, Shortlist, Wanted, Wants};
 use crate::graph::RowDomain;
 use crate::graph::plan::{Place, Plan};
+use crate::text::sampling::logprobs::LogSoftmax;
+use realizar_kernels_cpu::ShareScale;
 use realizar_kernels_wgpu as kernels;
-use realizar_kernels_wgpu::{Buffer, Gpu, Kernel, Recorder, ShortlistRow, Shortlists, View};
+use realizar_kernels_wgpu::{
+    Buffer, Gpu, Kernel, Recorder, SharesOf, ShortlistLimits, ShortlistRow, ShortlistScratch,
+    Shortlists, View,
+};
 
 /// The most rows of a step that shortlists are made of.
 const MAX_ROWS: usize = 256;
@@ -17,11 +22,32 @@ pub(super) fn n_rows(plan: &Plan, options: &ExecutableOptions) -> usize {
     if are_logits && fits { plan.limits.outputs.min(MAX_ROWS) } else { 0 }
 }
 
+/// What the lists have that tokens are chosen from.
+fn choice_limits(n_rows: usize) -> ShortlistLimits {
+    let (listed, draws) = (Shortlists::MAX_LISTED as usize, Shortlists::MAX_DRAWS as usize);
+    ShortlistLimits { rows: n_rows, listed, draws, masks: true }
+}
+
+/// What those have that log-probabilities are made of.
+fn logprob_limits(n_rows: usize) -> ShortlistLimits {
+    ShortlistLimits { rows: n_rows, listed: 0, draws: 0, masks: false }
+}
+
+fn shares_of(scale: ShareScale, draws: &[u32]) -> SharesOf<'_> {
+    SharesOf { factor: scale.factor, range: scale.range, draws }
+}
+
 /// Bytes on the device for shortlists of so many rows of `width` logits.
 pub(super) fn device_bytes(width: usize, n_rows: usize) -> u64 {
     match n_rows {
         0 => 0,
-        n => Shortlists::bytes(width as u32, n) + Shortlists::N_KERNELS as u64 * Kernel::N_BYTES,
+        n => {
+            let width = width as u32;
+            Shortlists::bytes(width, &choice_limits(n))
+                + Shortlists::bytes(width, &logprob_limits(n))
+                + ShortlistScratch::bytes(width, n)
+                + 2 * Shortlists::N_KERNELS as u64 * Kernel::N_BYTES
+        }
     }
 }
 
@@ -29,7 +55,11 @@ pub(super) fn device_bytes(width: usize, n_rows: usize) -> u64 {
 pub(super) fn host_bytes(width: usize, n_rows: usize) -> u64 {
     match n_rows {
         0 => 0,
-        n => Shortlists::host_bytes(width as u32, n) + f32_bytes(width),
+        n => {
+            Shortlists::host_bytes(width as u32, &choice_limits(n))
+                + Shortlists::host_bytes(width as u32, &logprob_limits(n))
+                + f32_bytes(width)
+        }
     }
 }
 
@@ -37,6 +67,8 @@ pub(super) fn host_bytes(width: usize, n_rows: usize) -> u64 {
 #[derive(Debug)]
 pub(super) struct RowLists {
     lists: Shortlists,
+    /// Lists of the rows as they are, made before tokens that are given by themselves are taken out.
+    logprobs: Shortlists,
     max_rows: usize,
     pub(super) row: Vec<f32>, // [width]
 }
@@ -50,8 +82,14 @@ impl RowLists {
     ) -> Result<Self, kernels::Error> {
         let Place { start, stride, width, .. } = *logits;
         let view = View { start: start as u32, stride: stride as u32, width: width as u32 };
-        let lists = Shortlists::new(gpu, values, view, max_rows)?;
-        Ok(Self { lists, max_rows, row: vec![0.0; width] })
+        let scratch = ShortlistScratch::new(gpu, width as u32, max_rows)?;
+        let new = |limits| Shortlists::new(gpu, values, view, &scratch, limits);
+        Ok(Self {
+            lists: new(choice_limits(max_rows))?,
+            logprobs: new(logprob_limits(max_rows))?,
+            max_rows,
+            row: vec![0.0; width],
+        })
     }
 
     /// Bytes on the host.
@@ -65,6 +103,7 @@ impl RowLists {
             max_rows: self.max_rows,
             max_best: Shortlists::MAX_BEST as usize,
             max_listed: Shortlists::MAX_LISTED as usize,
+            max_draws: Shortlists::MAX_DRAWS as usize,
         }
     }
 
@@ -77,28 +116,49 @@ impl RowLists {
         mut each: impl FnMut(),
     ) -> Result<(), kernels::Error> {
         self.lists.clear();
+        self.logprobs.clear();
+        let scale = LogSoftmax::share_scale();
         for (row, wanted) in wants.rows().enumerate() {
             let Wanted::Shortlist(of) = wanted else { continue };
+            let Few { n_best, n_tokens, shares, logprobs, .. } = of.few;
             self.lists.push(&ShortlistRow {
                 row: row as u32,
-                n_best: of.n_best as u32,
-                n_tokens: of.n_tokens as u32,
+                n_best: n_best as u32,
+                n_tokens: n_tokens as u32,
                 listed: wants.listed(&of),
                 mask: wants.mask(&of),
+                shares: shares.map(|scale| shares_of(scale, wants.draws(&of))),
             });
+            if let Some(k) = logprobs {
+                self.logprobs.push(&ShortlistRow {
+                    row: row as u32,
+                    n_best: k.max(1) as u32,
+                    n_tokens: u32::MAX,
+                    listed: &[],
+                    mask: None,
+                    shares: Some(shares_of(scale, &[])),
+                });
+            }
         }
+        self.logprobs.record(gpu, recorder, |_| each())?;
         self.lists.record(gpu, recorder, |_| each())
     }
 
     /// Waits for the lists; returns how many bytes they have.
     pub(super) fn read(&mut self, gpu: &Gpu) -> Result<u64, kernels::Error> {
         self.lists.read(gpu)?;
-        Ok(self.lists.n_bytes())
+        self.logprobs.read(gpu)?;
+        Ok(self.lists.n_bytes() + self.logprobs.n_bytes())
     }
 
     pub(super) fn list(&self, idx: usize) -> Shortlist<'_> {
-        let kernels::Shortlist { listed, best } = self.lists.list(idx);
-        Shortlist { listed, best }
+        let kernels::Shortlist { listed, best, total, drawn } = self.lists.list(idx);
+        Shortlist { listed, best, total, drawn }
+    }
+
+    pub(super) fn logprobs(&self, idx: usize) -> Shortlist<'_> {
+        let kernels::Shortlist { listed, best, total, drawn } = self.logprobs.list(idx);
+        Shortlist { listed, best, total, drawn }
     }
 
     /// Gives the row that was read the logits that were taken out of it.

@@ -4,8 +4,11 @@
 //! bias and penalties change. The sampler's own code does the rest, so that the choice is that from the
 //! whole row. Where the few do not decide it, that is said, and the row is asked for.
 
-use super::sampler::Sampler;
+use super::SamplingParams;
+use super::filters::total;
+use super::sampler::{Rest, Sampler};
 use super::scan::{Weight, best_first, pick};
+use realizar_kernels_cpu::ShareScale;
 use std::cmp::Ordering;
 
 /// Logits that bias and penalties are applied to.
@@ -39,33 +42,59 @@ pub(crate) struct Candidates {
     best: Vec<(f32, u32)>,
     /// All other tokens are at minus infinity.
     is_whole: bool,
+    /// The largest logit of those that are not listed.
+    max: f32,
+    /// What those that are not listed have together, and the token that was drawn of them.
+    weighed: Option<Weighed>,
+}
+
+/// What all tokens of a row that are not listed have together.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Weighed {
+    /// Their shares beside the largest logit.
+    pub(crate) total: u64,
+    /// The token at the place of the draw.
+    pub(crate) drawn: Option<u32>,
 }
 
 impl Candidates {
     /// Takes tokens of a row: the best `n_best` of those that are not listed, or all that are above
     /// minus infinity, in any order; and those that are listed, in ascending order, of which `may` says
-    /// whether they may come at all.
+    /// whether they may come at all. `weighed` is of those that are not listed.
     pub(crate) fn fill(
         &mut self,
         n_best: usize,
         best: impl Iterator<Item = (u32, f32)>,
         listed: impl Iterator<Item = (u32, f32)>,
         may: impl Fn(u32) -> bool,
+        weighed: Option<Weighed>,
     ) {
         self.best.clear();
         self.best.extend(best.map(|(id, logit)| (logit, id)));
         self.best.sort_unstable_by(best_first);
         self.is_whole = self.best.len() < n_best;
+        self.max = self.best.first().map_or(f32::NEG_INFINITY, |best| best.0);
+        self.weighed = weighed;
         self.listed.clear();
         let allowed = |(id, logit)| (id, if may(id) { logit } else { f32::NEG_INFINITY });
         self.listed.extend(listed.map(allowed));
+    }
+
+    fn rest(&self) -> Option<Rest> {
+        let Weighed { total, drawn } = self.weighed?;
+        Some(Rest { max: self.max, total, drawn })
+    }
+
+    /// The most that a token weighs that is not here.
+    fn most_unseen(&self, weight: Weight) -> f32 {
+        self.best.last().map_or(0.0, |last| weight.of(last.0) * (1.0 + MARGIN))
     }
 
     /// Puts the listed tokens among the others, as far as it is certain that these are the best.
     /// Returns the best token, the lowest id among equals, and its logit; none where that is not
     /// certain, or a logit is none to choose by.
     fn merge(&mut self) -> Option<(u32, f32)> {
-        let Self { listed, best, is_whole } = self;
+        let Self { listed, best, is_whole, .. } = self;
         let last = best.last().copied();
         let n_best = best.len();
         for &(id, logit) in &*listed {
@@ -91,21 +120,51 @@ impl Candidates {
     }
 }
 
+/// What decides a choice, where a few tokens do.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Deciding {
+    /// How many of the best tokens.
+    pub(crate) n_best: usize,
+    /// What the shares are made by that all tokens have together, where these matter.
+    pub(crate) shares: Option<ShareScale>,
+    /// Whether it is one draw from all of them, at the [place](Sampler::place_ahead).
+    pub(crate) draws: bool,
+}
+
+/// Weights of tokens further down a row are at most so much above the last that is seen, as they are
+/// rounded.
+const MARGIN: f32 = 1e-6;
+
 impl Sampler {
-    /// How many of the best tokens decide a choice, at most `most` where there is no certain number;
-    /// none where it takes the whole row.
-    pub(crate) fn n_deciding(&self, most: usize) -> Option<usize> {
+    /// What decides a choice, with at most `most` of the best tokens; none where it takes the whole row.
+    pub(crate) fn deciding(&self, most: usize) -> Option<Deciding> {
         let params = self.params();
+        let by_best = |n_best| Deciding { n_best, shares: None, draws: false };
         if params.temperature == 0.0 {
-            return Some(1);
+            return Some(by_best(1));
         }
-        if params.mirostat != 0 || params.top_n_sigma > 0.0 {
+        let weight = Weight::new(0.0, params.temperature);
+        let by_shares = Deciding { shares: Some(weight.share_scale()), ..by_best(most) };
+        if params.mirostat != 0 {
+            return Some(by_shares);
+        }
+        if params.top_n_sigma > 0.0 {
             return None;
         }
         if self.cuts_by_k() {
-            return Some(params.top_k).filter(|&k| k <= most);
+            return Some(params.top_k).filter(|&k| k <= most).map(by_best);
         }
-        (params.typical_p >= 1.0 && params.top_p >= 1.0 && params.min_p > 0.0).then_some(most)
+        if params.typical_p < 1.0 {
+            return None;
+        }
+        if params.top_p < 1.0 {
+            return Some(by_shares);
+        }
+        if params.min_p > 0.0 {
+            return Some(by_best(most));
+        }
+        // What XTC excludes may be anywhere.
+        (!params.uses_xtc()).then_some(Deciding { n_best: 1, draws: true, ..by_shares })
     }
 
     /// [`Self::sample`] from a few tokens; none where they do not decide, and the sampler is as before.
@@ -113,59 +172,118 @@ impl Sampler {
     /// The tokens that [`Self::touched`] gives have to be listed.
     pub(crate) fn sample_few(&mut self, few: &mut Candidates) -> Option<u32> {
         self.adjust(&mut Listed(&mut few.listed));
-        let (best, max) = few.merge()?;
+        let rest = few.rest();
+        let best = few.merge()?;
         if self.params().temperature == 0.0 {
-            return Some(best);
+            return Some(best.0);
         }
-        let before = self.save_draws();
-        let weight = Weight::new(max, self.params().temperature);
-        let (draw, exclude) = self.draw();
-        let Some(sum) = self.keep_few(few, weight) else {
+        let before = self.clone_draws();
+        let drawn = self.draw_few(few, best, rest);
+        if drawn.is_none() {
             self.restore_draws(before);
-            return None;
-        };
-        let left = self.narrow(sum, None, exclude);
-        Some(pick(self.kept().iter().copied(), draw * left).unwrap_or(best))
+        }
+        drawn
     }
 
-    /// What the first filter keeps, and its weight; none where there may be more of it.
-    fn keep_few(&mut self, few: &Candidates, weight: Weight) -> Option<f64> {
-        let top_k = self.params().top_k;
-        let least = f64::from(self.params().min_p.max(f32::MIN_POSITIVE));
-        let by_k = self.cuts_by_k();
+    fn draw_few(
+        &mut self,
+        few: &Candidates,
+        (best, max): (u32, f32),
+        rest: Option<Rest>,
+    ) -> Option<u32> {
+        let weight = Weight::new(max, self.params().temperature);
+        let draw = self.draw();
+        let sum = match rest {
+            Some(rest) => rest.sum(&few.listed, weight),
+            None if self.weighs_all() => return None,
+            None => 0.0,
+        };
+        if self.mirostat().is_some() {
+            let least = self.mirostat()?.least(sum);
+            if self.keep_heavy(few, weight, least) {
+                return None;
+            }
+            let (mirostat, kept) = self.mirostat_mut()?;
+            return Some(mirostat.choose(best, draw.unit, kept));
+        }
+        if let Some(rest) = rest
+            && self.deciding(usize::MAX)?.draws
+        {
+            return Some(rest.pick(&few.listed, (weight, sum), &draw).unwrap_or(best));
+        }
+        let sum = self.keep_few(few, weight, sum)?;
+        let left = self.narrow(sum, None, draw.excludes);
+        Some(pick(self.kept().iter().copied(), draw.unit * left).unwrap_or(best))
+    }
+
+    /// Keeps what weighs at least `least`, in order of id, and says whether there may be more of it.
+    fn keep_heavy(&mut self, few: &Candidates, weight: Weight, least: f64) -> bool {
         let tokens = few.best.iter().map(|&(logit, id)| (weight.of(logit), id));
         let kept = self.kept_mut();
         kept.clear();
-        if by_k {
-            kept.extend(tokens.take(top_k));
-            return (few.is_whole || kept.len() == top_k)
-                .then(|| kept.iter().map(|(weight, _)| f64::from(*weight)).sum());
-        }
-        kept.extend(tokens.take_while(|(weight, _)| f64::from(*weight) >= least));
-        if !few.is_whole && kept.len() == few.best.len() {
-            return None;
-        }
+        kept.extend(tokens.filter(|(weight, _)| f64::from(*weight) >= least));
         kept.sort_unstable_by_key(|&(_, id)| id);
-        Some(0.0)
+        !few.is_whole && f64::from(few.most_unseen(weight)) >= least
+    }
+
+    /// What the first filter keeps, and the weight that the next one starts from, of all tokens of the
+    /// weight `sum`; none where more tokens matter.
+    fn keep_few(&mut self, few: &Candidates, weight: Weight, sum: f64) -> Option<f64> {
+        let SamplingParams { top_k, top_p, min_p, .. } = *self.params();
+        let [top_p, min_p] = [top_p, min_p].map(f64::from);
+        if self.cuts_by_k() {
+            let tokens = few.best.iter().map(|&(logit, id)| (weight.of(logit), id));
+            let kept = self.kept_mut();
+            kept.clear();
+            kept.extend(tokens.take(top_k));
+            return (few.is_whole || kept.len() == top_k).then(|| total(kept));
+        }
+        if top_p >= 1.0 {
+            let least = min_p.max(f64::from(f32::MIN_POSITIVE));
+            return (!self.keep_heavy(few, weight, least)).then_some(0.0);
+        }
+        let share = (1.0 - top_p) * sum / self.vocab_size() as f64;
+        let is_cut = self.keep_heavy(few, weight, share.max(min_p));
+        let is_decided = !is_cut || self.nucleus_is_within(sum * top_p, few.most_unseen(weight));
+        is_decided.then_some(sum)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::sampling::SamplingParams;
+    use realizar_kernels_cpu::LogitShares;
 
     /// What a device gives of a row.
-    fn few(logits: &[f32], n_best: usize, listed: &[u32]) -> Candidates {
+    fn few(logits: &[f32], of: Deciding, listed: &[u32], place: u32) -> Candidates {
+        let n_best = of.n_best;
         let rest =
             (0..).zip(logits).filter(|(id, x)| !listed.contains(id) && **x > f32::NEG_INFINITY);
         let mut rest: Vec<(u32, f32)> = rest.map(|(id, &x)| (id, x)).collect();
         rest.sort_by(|a, b| best_first(&(a.1, a.0), &(b.1, b.0)));
         rest.truncate(n_best);
         rest.reverse();
+        let weighed = of.shares.map(|scale| {
+            let max = rest.last().map_or(0.0, |best| best.1);
+            let shares = LogitShares::new(max, scale);
+            let share = |&id: &u32| match listed.contains(&id) {
+                true => 0,
+                false => shares.of(logits[id as usize]),
+            };
+            let ids = 0..logits.len() as u32;
+            let total = ids.clone().map(|id| share(&id)).sum::<u64>();
+            let goal = ((u128::from(total) * u128::from(place)) >> 32) as u64;
+            let mut sum = 0;
+            let mut ids = ids.filter(|_| of.draws);
+            let drawn = ids.find(|id| {
+                sum += share(id);
+                sum > goal
+            });
+            Weighed { total, drawn }
+        });
         let mut few = Candidates::default();
         let listed = listed.iter().map(|&id| (id, logits[id as usize]));
-        few.fill(n_best, rest.into_iter(), listed, |_| true);
+        few.fill(n_best, rest.into_iter(), listed, |_| true, weighed);
         few
     }
 
@@ -211,7 +329,14 @@ mod tests {
             SamplingParams { xtc_probability: 0.5, xtc_threshold: 0.05, ..by_k.clone() },
             SamplingParams { top_k: 40, top_p: 0.9, ..penalties.clone() },
             SamplingParams { min_p: 0.1, ..plain.clone() },
-            SamplingParams { min_p: 0.1, xtc_probability: 0.5, ..penalties },
+            SamplingParams { min_p: 0.1, xtc_probability: 0.5, ..penalties.clone() },
+            SamplingParams { top_p: 0.9, ..plain.clone() },
+            SamplingParams { top_p: 0.5, temperature: 0.2, ..penalties.clone() },
+            SamplingParams { top_p: 0.99, min_p: 0.01, xtc_probability: 0.5, ..penalties.clone() },
+            plain.clone(),
+            SamplingParams { temperature: 2.0, ..penalties.clone() },
+            SamplingParams { mirostat: 2, ..plain.clone() },
+            SamplingParams { mirostat: 2, mirostat_tau: 3.0, ..penalties },
         ];
         for n in [1, 7, 64, 500, 3000] {
             for params in &cases {
@@ -227,12 +352,12 @@ mod tests {
                     of_few.touched(&mut listed);
                     listed.sort_unstable();
                     listed.dedup();
-                    // Where top-k leaves out nothing, it decides nothing.
-                    let Some(n_best) = of_few.n_deciding(256) else {
+                    // Where top-k leaves out nothing, XTC may exclude anything.
+                    let Some(deciding) = of_few.deciding(256) else {
                         assert!(params.top_k >= n, "{n} {params:?}");
                         break;
                     };
-                    let mut few = few(&row, n_best, &listed);
+                    let mut few = few(&row, deciding, &listed, of_few.place_ahead(0));
                     let found = match of_few.sample_few(&mut few) {
                         Some(id) => Ok(id),
                         None => {
@@ -246,8 +371,9 @@ mod tests {
                         of_few.accept(id);
                     }
                 }
-                // Within a share of the best, flat rows have more tokens than are given.
-                let is_few = n < 64 || params.min_p > 0.0 && params.top_k == 0 || n_undecided <= 8;
+                // Flat rows have more tokens within a share of the best, or of all, than are given.
+                let by_weight = params.min_p > 0.0 || params.top_p < 1.0 || params.mirostat != 0;
+                let is_few = n < 64 || by_weight && params.top_k == 0 || n_undecided <= 8;
                 assert!(is_few, "{n} {params:?}: {n_undecided} of 40");
             }
         }
@@ -256,33 +382,35 @@ mod tests {
     #[test]
     fn what_needs_the_whole_row_is_not_decided_by_a_few() {
         let plain = SamplingParams { top_k: 0, top_p: 1.0, ..SamplingParams::default() };
+        let best = |n_best| Some((n_best, false, false));
+        let weighed = Some((256, true, false));
         for (params, want) in [
-            (SamplingParams::greedy(), Some(1)),
-            (SamplingParams { top_k: 40, ..plain.clone() }, Some(40)),
+            (SamplingParams::greedy(), best(1)),
+            (SamplingParams { top_k: 40, ..plain.clone() }, best(40)),
             (SamplingParams { top_k: 257, ..plain.clone() }, None),
-            (SamplingParams { min_p: 0.1, ..plain.clone() }, Some(256)),
-            (SamplingParams { top_p: 0.9, min_p: 0.1, ..plain.clone() }, None),
+            (SamplingParams { min_p: 0.1, ..plain.clone() }, best(256)),
+            (SamplingParams { top_p: 0.9, min_p: 0.1, ..plain.clone() }, weighed),
             (SamplingParams { typical_p: 0.9, min_p: 0.1, ..plain.clone() }, None),
             (SamplingParams { top_k: 40, top_n_sigma: 1.0, ..plain.clone() }, None),
-            (SamplingParams { top_k: 40, mirostat: 2, ..plain.clone() }, None),
-            (SamplingParams { temperature: 0.0, mirostat: 2, ..plain.clone() }, Some(1)),
-            (plain, None),
+            (SamplingParams { top_k: 40, mirostat: 2, ..plain.clone() }, weighed),
+            (SamplingParams { temperature: 0.0, mirostat: 2, ..plain.clone() }, best(1)),
+            (SamplingParams { xtc_probability: 0.5, ..plain.clone() }, None),
+            (plain, Some((1, true, true))),
         ] {
-            assert_eq!(
-                Sampler::new(params.clone(), 1000).unwrap().n_deciding(256),
-                want,
-                "{params:?}"
-            );
+            let found = Sampler::new(params.clone(), 1000).unwrap().deciding(256);
+            let found = found.map(|of| (of.n_best, of.shares.is_some(), of.draws));
+            assert_eq!(found, want, "{params:?}");
         }
+        let one = Deciding { n_best: 1, shares: None, draws: false };
         let mut sampler = Sampler::new(SamplingParams::greedy(), 4).unwrap();
         for (row, want) in [
             ([0.0, -0.0, -1.0, -2.0], None), // a zero that is not seen may come first
             ([-1.0, -1.0, -2.0, -3.0], Some(0)),
             ([f32::NEG_INFINITY; 4], None),
         ] {
-            assert_eq!(sampler.sample_few(&mut few(&row, 1, &[])), want, "{row:?}");
+            assert_eq!(sampler.sample_few(&mut few(&row, one, &[], 0)), want, "{row:?}");
         }
-        let mut unusable = few(&[1.0, f32::NAN, 0.0, 0.0], 1, &[1]);
+        let mut unusable = few(&[1.0, f32::NAN, 0.0, 0.0], one, &[1], 0);
         assert_eq!(sampler.sample_few(&mut unusable), None);
     }
 }

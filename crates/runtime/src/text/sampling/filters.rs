@@ -32,6 +32,34 @@ impl Nucleus {
         self.keep_ranked(kept, goal, |weight| weight);
     }
 
+    /// Whether [`Self::keep`] leaves the same of `kept` whatever further tokens there are, none of which
+    /// weighs more than `most`.
+    pub(super) fn is_within(&mut self, kept: &[(f32, u32)], goal: f64, most: f32) -> bool {
+        let found = self.last_class(kept, goal, |weight| weight);
+        found.is_some_and(|(last_class, _)| class(most) < last_class)
+    }
+
+    /// The class in which the goal is reached, and the weight of those above it.
+    fn last_class(
+        &mut self,
+        kept: &[(f32, u32)],
+        goal: f64,
+        rank: impl Fn(f32) -> f32,
+    ) -> Option<(usize, f64)> {
+        self.sums.clear();
+        self.sums.resize(N_CLASSES, 0.0);
+        for &(weight, _) in kept {
+            self.sums[class(rank(weight))] += f64::from(weight);
+        }
+        let mut sum = 0.0;
+        let last_class = self.sums.iter().rposition(|class| {
+            let reached = sum + class >= goal;
+            sum += if reached { 0.0 } else { *class };
+            reached
+        })?;
+        Some((last_class, sum))
+    }
+
     /// Cuts `kept` down to the fewest tokens, those first whose log-probability is nearest to
     /// its mean, whose weight reaches `goal`. The mean is given as a weight, `centre`.
     ///
@@ -57,18 +85,7 @@ impl Nucleus {
             rank(b.0).total_cmp(&rank(a.0)).then_with(|| best_first(a, b))
         };
         // The class in which the goal is reached; of the others, all or nothing is kept.
-        self.sums.clear();
-        self.sums.resize(N_CLASSES, 0.0);
-        for &(weight, _) in &*kept {
-            self.sums[class(rank(weight))] += f64::from(weight);
-        }
-        let mut sum = 0.0;
-        let last_class = self.sums.iter().rposition(|class| {
-            let reached = sum + class >= goal;
-            sum += if reached { 0.0 } else { *class };
-            reached
-        });
-        let Some(last_class) = last_class else { return };
+        let Some((last_class, mut sum)) = self.last_class(kept, goal, rank) else { return };
         self.rest.clear();
         self.rest.extend(kept.iter().filter(|(weight, _)| class(rank(*weight)) == last_class));
         let mut rest = &mut self.rest[..];

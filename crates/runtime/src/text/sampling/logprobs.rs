@@ -1,9 +1,10 @@
 //! Log-probabilities of tokens under the model's own distribution, before any sampling step.
 
-use super::scan::{Blocks, Weight};
+use super::scan::{Blocks, Weight, best_first, weight_of_shares};
+use realizar_kernels_cpu::ShareScale;
 
-/// The logarithm of the softmax over one row of logits. Exponentials are taken in `f32`, and sums
-/// of 64 of them are added in `f64`.
+/// The logarithm of the softmax over one row of logits. Exponentials are integers, whose sum is
+/// exact, so it has the same bits wherever it was added up.
 #[derive(Clone, Copy, Debug)]
 pub struct LogSoftmax {
     log_sum: f64,
@@ -20,6 +21,16 @@ impl LogSoftmax {
         let mut room = TopK::default();
         let (softmax, top) = room.read(logits, k);
         (softmax, top.collect())
+    }
+
+    /// Of a row whose largest logit is `max` and whose shares beside it are `total` together.
+    pub(crate) fn of_shares(max: f32, total: u64) -> Self {
+        Self { log_sum: f64::from(max) + weight_of_shares(total).ln() }
+    }
+
+    /// What a device has to know to add up the shares of a row.
+    pub(crate) fn share_scale() -> ShareScale {
+        Weight::new(0.0, 1.0).share_scale()
     }
 
     /// The log-probability of the token with this logit in the row.
@@ -45,18 +56,36 @@ impl TopK {
     ) -> (LogSoftmax, impl ExactSizeIterator<Item = (u32, f32)>) {
         let Self { blocks, kept } = self;
         kept.clear();
-        let log_sum = match blocks.read(logits) {
+        let softmax = match blocks.read(logits) {
             Ok(Some((_, max))) => {
-                let sum = blocks.sum(logits, Weight::new(max, 1.0));
+                let total = blocks.total(logits, Weight::new(max, 1.0));
                 blocks.top_k(logits, k, kept);
-                f64::from(max) + sum.ln()
+                LogSoftmax::of_shares(max, total)
             }
-            Ok(None) => 0.0,
+            Ok(None) => LogSoftmax { log_sum: 0.0 },
             // No probability is a number.
-            Err(_) => f64::NAN,
+            Err(_) => LogSoftmax { log_sum: f64::NAN },
         };
-        let softmax = LogSoftmax { log_sum };
         (softmax, kept.iter().map(move |&(logit, id)| (id, softmax.of(logit))))
+    }
+}
+
+impl TopK {
+    /// As [`Self::read`], of a row of which a device found the best tokens, at least `k` or all above minus
+    /// infinity, and the `total` of their shares; none where there are none.
+    pub(crate) fn of_best(
+        &mut self,
+        best: impl Iterator<Item = (u32, f32)>,
+        total: u64,
+        k: usize,
+    ) -> Option<(LogSoftmax, impl ExactSizeIterator<Item = (u32, f32)>)> {
+        let Self { kept, .. } = self;
+        kept.clear();
+        kept.extend(best.map(|(id, logit)| (logit, id)));
+        kept.sort_unstable_by(best_first);
+        let softmax = LogSoftmax::of_shares(kept.first()?.0, total);
+        kept.truncate(k);
+        Some((softmax, kept.iter().map(move |&(logit, id)| (id, softmax.of(logit)))))
     }
 }
 

@@ -5,7 +5,7 @@
 //! As in llama.cpp, the surprise of the choice is measured on the distribution after the cut.
 
 use super::filters::total;
-use super::scan::{Blocks, Weight, pick};
+use super::scan::pick;
 
 /// The bound of one request.
 #[derive(Debug)]
@@ -22,25 +22,20 @@ impl Mirostat {
         Self { tau, eta: f64::from(eta), mu: 2.0 * tau, drawn: None }
     }
 
-    /// Draws from the tokens that are no more surprising than the bound, or takes `best` where
-    /// every one is.
-    pub(super) fn choose(
-        &mut self,
-        blocks: &mut Blocks,
-        logits: &[f32],
-        weight: Weight,
-        best: u32,
-        draw: f64,
-        kept: &mut Vec<(f32, u32)>,
-    ) -> u32 {
-        let least = blocks.sum(logits, weight) * (-self.mu).exp2();
-        blocks.keep_heavy(logits, weight, least, kept);
+    /// The weight of a token that is as surprising as the bound, of tokens of the weight `sum`.
+    pub(super) fn least(&self, sum: f64) -> f64 {
+        sum * (-self.mu).exp2()
+    }
+
+    /// Draws from the tokens of at least that weight, or takes `best`, of the weight 1, where there is none.
+    pub(super) fn choose(&mut self, best: u32, draw: f64, kept: &mut Vec<(f32, u32)>) -> u32 {
         if kept.is_empty() {
             kept.push((1.0, best));
         }
         let left = total(kept);
         let id = pick(kept.iter().copied(), draw * left).unwrap_or(best);
-        let surprise = (left / f64::from(weight.of(logits[id as usize]))).log2();
+        let drawn = kept.iter().find(|token| token.1 == id);
+        let surprise = (left / drawn.map_or(1.0, |token| f64::from(token.0))).log2();
         self.drawn = Some((id, surprise));
         id
     }
@@ -55,6 +50,7 @@ impl Mirostat {
 
 #[cfg(test)]
 mod tests {
+    use super::super::scan::{Blocks, Weight};
     use super::*;
 
     /// Draws from probabilities; the bound afterwards must be `want_mu`.
@@ -63,7 +59,9 @@ mod tests {
         let (mut blocks, mut kept) = (Blocks::default(), Vec::new());
         let (best, max) = blocks.read(&logits).unwrap().unwrap();
         let weight = Weight::new(max, 1.0);
-        let id = mirostat.choose(&mut blocks, &logits, weight, best, draw, &mut kept);
+        let least = mirostat.least(blocks.sum(&logits, weight));
+        blocks.keep_heavy(&logits, weight, least, &mut kept);
+        let id = mirostat.choose(best, draw, &mut kept);
         assert_eq!(id, want);
         mirostat.accept(id);
         assert!((mirostat.mu - want_mu).abs() < 1e-5, "{} instead of {want_mu}", mirostat.mu);

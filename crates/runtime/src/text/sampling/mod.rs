@@ -35,7 +35,7 @@ mod sampler;
 mod scan;
 mod stop;
 
-pub(crate) use candidates::Candidates;
+pub(crate) use candidates::{Candidates, Deciding, Weighed};
 pub use error::Error;
 pub use params::SamplingParams;
 pub use sampler::Sampler;

@@ -14,7 +14,7 @@ use super::candidates::Adjusted;
 use super::dry::Dry;
 use super::filters::{Nucleus, exclude_top, mean_log, total};
 use super::mirostat::Mirostat;
-use super::scan::{Blocks, Weight, pick, sigma_bound};
+use super::scan::{Blocks, Weight, pick, sigma_bound, weight_of_shares};
 use super::{Error, SamplingParams};
 use crate::text::tokenizer::{TokenBytes, Tokenizer};
 
@@ -31,7 +31,9 @@ pub struct Sampler {
     dry: Option<Dry>,
     mirostat: Option<Mirostat>,
     blocks: Blocks,
-    kept: Vec<(f32, u32)>, // candidates: (logit or weight, id)
+    kept: Vec<(f32, u32)>,    // candidates: (logit or weight, id)
+    touched: Vec<u32>,        // tokens whose logits are changed, ascending
+    changed: Vec<(u32, f32)>, // the same with their logits
     nucleus: Nucleus,
 }
 
@@ -82,6 +84,8 @@ impl Sampler {
                 .then(|| Mirostat::new(params.mirostat_tau, params.mirostat_eta)),
             blocks: Blocks::default(),
             kept: Vec::new(),
+            touched: Vec::new(),
+            changed: Vec::new(),
             nucleus: Nucleus::default(),
             params,
         })
@@ -161,36 +165,83 @@ impl Sampler {
         if logits.len() != self.vocab_size {
             return Err(Error::Length { expected: self.vocab_size, found: logits.len() });
         }
+        if self.params.temperature == 0.0 {
+            self.adjust(logits);
+            return Ok(self.blocks.read(logits)?.ok_or(Error::NoToken)?.0);
+        }
+        let draw = self.draw();
+        let rest = if self.weighs_all() { Some(self.rest(logits, draw)?) } else { None };
         self.adjust(logits);
         let (best, max) = self.blocks.read(logits)?.ok_or(Error::NoToken)?;
-        if self.params.temperature == 0.0 {
-            return Ok(best);
-        }
         let weight = Weight::new(max, self.params.temperature);
-        let (draw, exclude) = self.draw();
+        self.changed.iter_mut().for_each(|(id, logit)| *logit = logits[*id as usize]);
+        let sum = rest.as_ref().map_or(0.0, |rest| rest.sum(&self.changed, weight));
         if let Some(mirostat) = &mut self.mirostat {
             let Self { blocks, kept, .. } = self;
-            return Ok(mirostat.choose(blocks, logits, weight, best, draw, kept));
+            blocks.keep_heavy(logits, weight, mirostat.least(sum), kept);
+            return Ok(mirostat.choose(best, draw.unit, kept));
         }
-        let drawn = match self.filter(logits, max, weight, exclude) {
-            Some(left) => pick(self.kept.iter().copied(), draw * left),
-            None => self.blocks.pick(logits, weight, draw),
+        let drawn = match (self.filter(logits, (max, sum), weight, draw.excludes), rest) {
+            (Some(left), _) => pick(self.kept.iter().copied(), draw.unit * left),
+            (None, Some(rest)) => rest.pick(&self.changed, (weight, sum), &draw),
+            (None, None) => None,
         };
         Ok(drawn.unwrap_or(best))
     }
 
-    /// The draw of a token, and whether XTC excludes its top choices. There are as many draws for every
-    /// token, whatever is kept, so that the sequence of draws depends on the seed and the position
-    /// alone.
-    pub(super) fn draw(&mut self) -> (f64, bool) {
-        let draw = unit(&mut self.rng);
+    /// Whether the weight of all tokens matters to a draw.
+    pub(super) fn weighs_all(&self) -> bool {
+        let SamplingParams { top_n_sigma, typical_p, top_p, min_p, .. } = self.params;
+        let is_cut = self.cuts_by_k() || top_n_sigma > 0.0;
+        self.mirostat.is_some() || !is_cut && (typical_p < 1.0 || top_p < 1.0 || min_p <= 0.0)
+    }
+
+    /// What a draw needs to know of the tokens whose logits nothing changes. Leaves the others in
+    /// `changed`.
+    fn rest(&mut self, logits: &mut [f32], draw: Draw) -> Result<Rest, Error> {
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.clear();
+        self.touched(&mut touched);
+        touched.retain(|&id| (id as usize) < logits.len());
+        touched.sort_unstable();
+        touched.dedup();
+        let Self { blocks, changed, params, .. } = self;
+        let mut take =
+            |&id: &u32| (id, std::mem::replace(&mut logits[id as usize], f32::NEG_INFINITY));
+        changed.clear();
+        changed.extend(touched.iter().map(&mut take));
+        self.touched = touched;
+        let rest = blocks.read(logits)?.map(|(_, max)| {
+            let weight = Weight::new(max, params.temperature);
+            let total = blocks.total(logits, weight);
+            Rest { max, total, drawn: blocks.pick(logits, weight, (draw.place, total)) }
+        });
+        changed.iter().for_each(|&(id, logit)| logits[id as usize] = logit);
+        Ok(rest.unwrap_or_default())
+    }
+
+    /// The draw of a token. There are as many numbers drawn for every token, whatever is kept, so that
+    /// the sequence of draws depends on the seed and the position alone.
+    pub(super) fn draw(&mut self) -> Draw {
+        let number = self.rng.next_u64();
         let has_xtc = self.mirostat.is_none() && self.params.uses_xtc();
-        let exclude = has_xtc && unit(&mut self.rng) < f64::from(self.params.xtc_probability);
-        (draw, exclude)
+        let excludes =
+            has_xtc && unit(self.rng.next_u64()) < f64::from(self.params.xtc_probability);
+        Draw { unit: unit(number), place: (number >> 32) as u32, side: number as u32, excludes }
+    }
+
+    /// The place of the draw that comes after `n_before` others.
+    pub(crate) fn place_ahead(&self, n_before: usize) -> u32 {
+        let mut ahead = self.clone_draws();
+        let of_token = 1 + usize::from(self.mirostat.is_none() && self.params.uses_xtc());
+        (0..n_before * of_token).for_each(|_| {
+            ahead.next_u64();
+        });
+        (ahead.next_u64() >> 32) as u32
     }
 
     /// Where the sequence of draws is.
-    pub(super) fn save_draws(&self) -> ChaCha8Rng {
+    pub(super) fn clone_draws(&self) -> ChaCha8Rng {
         self.rng.clone()
     }
 
@@ -201,6 +252,20 @@ impl Sampler {
 
     pub(super) fn params(&self) -> &SamplingParams {
         &self.params
+    }
+
+    pub(super) fn mirostat(&self) -> Option<&Mirostat> {
+        self.mirostat.as_ref()
+    }
+
+    pub(super) fn mirostat_mut(&mut self) -> Option<(&mut Mirostat, &mut Vec<(f32, u32)>)> {
+        Some((self.mirostat.as_mut()?, &mut self.kept))
+    }
+
+    /// Whether top-p leaves the same of what is kept whatever further tokens there are, of at most the
+    /// weight `most`.
+    pub(super) fn nucleus_is_within(&mut self, goal: f64, most: f32) -> bool {
+        self.nucleus.is_within(&self.kept, goal, most)
     }
 
     pub(super) fn kept(&self) -> &[(f32, u32)] {
@@ -217,11 +282,11 @@ impl Sampler {
     }
 
     /// Fills `kept` with the tokens that the filters leave and returns their weight; `None` if
-    /// no filter is on. With `exclude`, XTC excludes top choices of this token.
+    /// no filter is on. `sum_of_all` is the weight of all tokens, where that matters. With `exclude`, XTC excludes top choices of this token.
     fn filter(
         &mut self,
         logits: &[f32], // [vocab_size]
-        max: f32,
+        (max, sum_of_all): (f32, f64),
         weight: Weight,
         exclude: bool,
     ) -> Option<f64> {
@@ -246,7 +311,7 @@ impl Sampler {
             blocks.keep_above(logits, weight, bound, kept);
             sum = total(kept);
         } else if by_typical {
-            sum = blocks.sum(logits, weight);
+            sum = sum_of_all;
             let of_all = blocks.mean_log(logits, weight, sum);
             mean = Some(of_all);
             // As far below the mean as the best token is above it, all that is heavier is nearer.
@@ -255,7 +320,7 @@ impl Sampler {
             let share = (1.0 - typical_p) * sum / n_tokens;
             blocks.keep_heavy(logits, weight, 0.999 * share.min((2.0 * of_all).exp()), kept);
         } else if top_p < 1.0 {
-            sum = blocks.sum(logits, weight);
+            sum = sum_of_all;
             // Tokens below an even share of `1 - top_p` cannot add up to it, so they are outside
             // the nucleus.
             let share = (1.0 - top_p) * sum / n_tokens;
@@ -338,9 +403,69 @@ impl Sampler {
     }
 }
 
-/// The next draw, from zero to below one.
-fn unit(rng: &mut ChaCha8Rng) -> f64 {
-    (rng.next_u64() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
+/// A number that was drawn, from zero to below one.
+fn unit(number: u64) -> f64 {
+    (number >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
+}
+
+/// What is drawn for a token.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Draw {
+    /// From zero to below one, for a draw from what the filters left.
+    pub(super) unit: f64,
+    /// Where filters leave everything, a place among the tokens that nothing changes, in units of
+    /// 2^-32.
+    place: u32,
+    /// And whether it is one of them, or which of the others, in these units.
+    side: u32,
+    /// Whether XTC excludes the top choices.
+    pub(super) excludes: bool,
+}
+
+/// The tokens of a row whose logits nothing changes. All of them are weighed by integers, on whatever
+/// device; those that bias and penalties change are weighed beside them, on the host.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rest {
+    /// The largest logit.
+    pub(super) max: f32,
+    /// Their shares beside it.
+    pub(super) total: u64,
+    /// The token at the place that was drawn.
+    pub(super) drawn: Option<u32>,
+}
+
+impl Default for Rest {
+    /// No tokens.
+    fn default() -> Self {
+        Self { max: f32::NEG_INFINITY, total: 0, drawn: None }
+    }
+}
+
+impl Rest {
+    /// Their weight.
+    fn own_sum(&self, weight: Weight) -> f64 {
+        weight_of_shares(self.total) * f64::from(weight.of(self.max))
+    }
+
+    /// Their weight with that of the changed tokens.
+    pub(super) fn sum(&self, changed: &[(u32, f32)], weight: Weight) -> f64 {
+        let changed = changed.iter().map(|&(_, logit)| f64::from(weight.of(logit)));
+        self.own_sum(weight) + changed.sum::<f64>()
+    }
+
+    /// A draw from all tokens, which weigh `sum`: the changed ones in order of id, then these.
+    pub(super) fn pick(
+        &self,
+        changed: &[(u32, f32)],
+        (weight, sum): (Weight, f64),
+        draw: &Draw,
+    ) -> Option<u32> {
+        let own = self.own_sum(weight);
+        let goal = f64::from(draw.side) / 4_294_967_296.0 * sum;
+        let of_changed = changed.iter().map(|&(id, logit)| (weight.of(logit), id));
+        let is_changed = own == 0.0 || goal < sum - own;
+        if is_changed { pick(of_changed, goal) } else { self.drawn }
+    }
 }
 
 #[cfg(test)]
@@ -398,6 +523,12 @@ mod tests {
         check(&SamplingParams { top_k: 2, top_p: 0.55, ..plain() }, &probs, &[0.0, 1.0, 0.0, 0.0]);
         let squared = probs.map(|p| p * p / 0.3);
         check(&SamplingParams { temperature: 0.5, ..plain() }, &probs, &squared);
+        // Tokens whose logits are changed are drawn beside the others, and alone.
+        let logit_bias = vec![(1, 0.5_f32.ln()), (3, 2_f32.ln())];
+        let changed = SamplingParams { logit_bias, ..plain() };
+        check(&changed, &probs, &[1.0, 2.0, 2.0, 6.0].map(|w| w / 11.0));
+        check(&changed, &[0.0, 0.4, 0.0, 0.6], &[0.0, 1.0 / 7.0, 0.0, 6.0 / 7.0]);
+        check(&SamplingParams { top_p: 0.8, ..changed }, &probs, &[0.0, 0.2, 0.2, 0.6]);
     }
 
     /// The next token by the documented steps, each over the sorted vocabulary, with the draw

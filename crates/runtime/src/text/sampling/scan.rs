@@ -6,7 +6,9 @@
 
 use std::cmp::Ordering;
 
-use realizar_kernels_cpu::{LOGIT_BLOCK, Tier, logit_maxima, logit_sums, logit_weight};
+use realizar_kernels_cpu::{
+    LOGIT_BLOCK, LogitShares, ShareScale, Tier, logit_maxima, logit_sums, logit_weight,
+};
 
 use super::Error;
 
@@ -34,6 +36,16 @@ impl Weight {
         logit_weight(logit, self.max, self.scale)
     }
 
+    /// The weights as shares, which add up exactly.
+    fn shares(self) -> LogitShares {
+        LogitShares::new(self.max, self.share_scale())
+    }
+
+    /// What shares are made by, beside the largest logit.
+    pub(super) fn share_scale(self) -> ShareScale {
+        ShareScale::new(self.scale)
+    }
+
     /// The logarithm of a logit's weight.
     fn log_of(self, logit: f32) -> f32 {
         (logit - self.max) * self.scale
@@ -52,7 +64,7 @@ impl Weight {
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     maxima: Vec<f32>, // [n_blocks]
-    sums: Vec<f32>,   // [n_blocks], weights
+    sums: Vec<u64>,   // [n_blocks], shares
     order: Vec<f32>,  // [n_blocks], maxima in another order
 }
 
@@ -118,27 +130,38 @@ impl Blocks {
         kept.sort_unstable_by(best_first);
     }
 
-    /// The weight of all tokens.
-    pub(super) fn sum(&mut self, logits: &[f32], weight: Weight) -> f64 {
+    /// The shares of all tokens together.
+    pub(super) fn total(&mut self, logits: &[f32], weight: Weight) -> u64 {
         let Self { maxima, sums, .. } = self;
-        sums.resize(maxima.len(), 0.0);
-        logit_sums(Tier::detect(), logits, maxima, weight.max, weight.scale, sums);
-        sums.iter().map(|&sum| f64::from(sum)).sum()
+        sums.resize(maxima.len(), 0);
+        logit_sums(Tier::detect(), logits, maxima, weight.shares(), sums);
+        sums.iter().sum()
     }
 
-    /// The token at the share `draw` of the weight of all tokens, in order of id.
-    pub(super) fn pick(&mut self, logits: &[f32], weight: Weight, draw: f64) -> Option<u32> {
-        let goal = draw * self.sum(logits, weight);
-        let mut sum = 0.0;
-        let b = self.sums.iter().position(|&block| {
-            let reached = sum + f64::from(block) > goal;
-            sum += if reached { 0.0 } else { f64::from(block) };
-            reached
-        })?;
-        let first = b * LOGIT_BLOCK;
-        let block = &logits[first..logits.len().min(first + LOGIT_BLOCK)];
-        let weights = block.iter().map(|&logit| weight.of(logit)).zip(first as u32..);
-        pick(weights, goal - sum)
+    /// The weight of all tokens.
+    #[cfg(test)]
+    pub(super) fn sum(&mut self, logits: &[f32], weight: Weight) -> f64 {
+        weight_of_shares(self.total(logits, weight))
+    }
+
+    /// The token at the place `draw`, in units of 2^-32, among the `total` of all shares, which was just
+    /// computed, in order of id.
+    pub(super) fn pick(
+        &self,
+        logits: &[f32],
+        weight: Weight,
+        (draw, total): (u32, u64),
+    ) -> Option<u32> {
+        let mut left = ((u128::from(total) * u128::from(draw)) >> 32) as u64;
+        let mut is_here = |share: u64| {
+            let is_here = share > left;
+            left -= if is_here { 0 } else { share };
+            is_here
+        };
+        let first = self.sums.iter().position(|&sum| is_here(sum))? * LOGIT_BLOCK;
+        let shares = weight.shares();
+        let at = logits[first..].iter().position(|&logit| is_here(shares.of(logit)));
+        at.map(|at| (first + at) as u32)
     }
 
     /// The mean logarithm of the weights of all tokens, each counted by its weight; `total` is
@@ -231,6 +254,11 @@ pub(super) fn sigma_bound(logits: &[f32], max: f32, n: f32) -> f32 {
     let bound = f64::from(max) - f64::from(n) * variance.sqrt();
     let rounded = bound as f32;
     if f64::from(rounded) < bound { rounded.next_up() } else { rounded }
+}
+
+/// A sum of shares as a weight.
+pub(super) fn weight_of_shares(total: u64) -> f64 {
+    total as f64 / LogitShares::ONE as f64
 }
 
 /// The token at which the sum of the weights, in the order given, exceeds `goal`; else the

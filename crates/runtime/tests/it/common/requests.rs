@@ -5,7 +5,7 @@ use realizar_runtime::backend::Backend;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::engine::{Engine, EngineEvent, EngineOptions, EngineStats, Request, Ticket};
 use realizar_runtime::sampling::SamplingParams;
-use realizar_runtime::{FinishReason, GenerateParams, LoadOptions, Model};
+use realizar_runtime::{FinishReason, GenerateParams, LoadOptions, Model, TopLogprob};
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -68,6 +68,8 @@ pub(crate) struct Answer {
     pub(crate) ids: Vec<u32>,
     pub(crate) text: String,
     pub(crate) logprob_bits: Vec<u32>,
+    /// Of each token, the most likely ones with the bits of their log-probabilities.
+    pub(crate) likely: Vec<Vec<(u32, u32)>>,
     pub(crate) reason: Option<FinishReason>,
 }
 
@@ -84,8 +86,13 @@ pub(crate) fn alone(model: &mut Model, request: &Request, index: u64) -> Answer 
         ids: out.ids,
         text: out.text,
         logprob_bits: out.logprobs.iter().map(|x| x.to_bits()).collect(),
+        likely: out.top_logprobs.iter().map(|top| likely(top)).collect(),
         reason: Some(out.finish_reason),
     }
+}
+
+fn likely(top: &[TopLogprob]) -> Vec<(u32, u32)> {
+    top.iter().map(|one| (one.id, one.logprob.to_bits())).collect()
 }
 
 pub(crate) fn submit(engine: &Engine, request: Request) -> (Ticket, Receiver<EngineEvent>) {
@@ -105,6 +112,7 @@ pub(crate) fn collect(n: usize, events: &Receiver<EngineEvent>) -> (Vec<Answer>,
                 answer.ids.push(token.id);
                 answer.text.push_str(&token.text);
                 answer.logprob_bits.extend(token.logprob.map(f32::to_bits));
+                answer.likely.extend(token.logprob.map(|_| likely(&token.top_logprobs)));
             }
             EngineEvent::Finished { index, reason, tail, .. } => {
                 answers[index].text.push_str(&tail);
