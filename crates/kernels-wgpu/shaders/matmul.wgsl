@@ -1,4 +1,4 @@
-// out = x W^T for many rows. A workgroup computes 64 outputs of TILE_ROWS rows. Of
+// out = x W^T for many rows. A workgroup computes 64 outputs of TILE_ROWS rows, which `begin` finds. Of
 // each group of 32 columns every invocation decodes the weights of one output and
 // loads some of x into the workgroup's memory, and then adds up its PER_LANE outputs
 // of PER_LANE rows. An element is one sum over the columns in rising order, wherever
@@ -63,10 +63,8 @@ fn main(
     @builtin(workgroup_id) tile: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    let first = batch[params.rows_at];
-    let n_rows = batch[params.rows_at + 1u];
+    begin(tile);
     let first_col = WORKGROUP * tile.x;
-    let first_row = TILE_ROWS * tile.y;
     let lane_x = lane % LANES_X;
     let lane_y = lane / LANES_X;
 
@@ -75,28 +73,37 @@ fn main(
     var s01 = mat4x4<f32>();
     var s10 = mat4x4<f32>();
     var s11 = mat4x4<f32>();
-    for (var group = 0u; group < params.groups; group++) {
+    for (var group = 0u; group < n_groups; group++) {
         if first_col + lane < params.n_outputs {
-            var w = decode((first_col + lane) * params.row_words, group);
+            var w = decode(first_weight + (first_col + lane) * params.row_words, group);
             for (var k = 0u; k < 8u; k++) {
                 w_tile[k * WORKGROUP + lane] = tile_vec(w[k]);
             }
         }
         for (var i = lane; i < 8u * TILE_ROWS; i += WORKGROUP) {
             let k = i % 8u;
-            let row = first_row + i / 8u;
+            let row = i / 8u;
             var x = vec4<f32>();
             if row < n_rows {
-                let start = params.x.x + (first + row) * params.x.y;
+                let start = x_start(row);
                 let col = 32u * group + 4u * k;
                 x = vec4(x_at(start, col), x_at(start, col + 1u),
                     x_at(start, col + 2u), x_at(start, col + 3u));
             }
-            x_tile[x_place(k, i / 8u)] = x;
+            x_tile[x_place(k, row)] = x;
         }
         workgroupBarrier();
         for (var k = 0u; k < 8u; k++) {
             let w0 = load_w(k, lane_x);
+            // Of a tile of few rows an invocation has one, the others are empty.
+            if n_rows <= LANES_Y {
+                let x = x_tile[x_place(k, lane_y)];
+                s00[0] = add_row(s00[0], x, w0);
+                if PER_LANE == 8u {
+                    s10[0] = add_row(s10[0], x, load_w(k, lane_x + 4u * LANES_X));
+                }
+                continue;
+            }
             let x0 = load_x(k, lane_y);
             s00 = add_block(s00, x0, w0);
             if PER_LANE == 8u {
@@ -116,9 +123,9 @@ fn main(
         let j = i / 4u % PER_LANE; // of the rows
         let half = i / (4u * PER_LANE); // of the outputs
         let col = first_col + lane_x + LANES_X * (4u * half + i % 4u);
-        let row = first_row + lane_y + LANES_Y * j;
+        let row = lane_y + LANES_Y * j;
         if row < n_rows && col < params.n_outputs {
-            store(first + row, col, sums[2u * half + j / 4u][j % 4u][i % 4u]);
+            store_tile(row, col, sums[2u * half + j / 4u][j % 4u][i % 4u]);
         }
     }
 }

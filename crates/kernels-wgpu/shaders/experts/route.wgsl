@@ -16,8 +16,10 @@ struct Params {
     flags: u32,
     bias: u32, // start in vectors
     scale: f32,
+    n_groups: u32, // of neighbouring experts, 0 where all are one
     x: vec2<u32>, // start, stride
     out: vec2<u32>,
+    n_open: u32, // groups that are chosen from
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -26,10 +28,12 @@ struct Params {
 @group(0) @binding(3) var<storage, read> vectors: array<f32>;
 
 const WORKGROUP: u32 = 64u;
+const CLOSED: u32 = 2u;
 const NONE: u32 = 0xffffffffu;
 
 var<workgroup> factors: array<f32, 1024>;
 var<workgroup> taken: array<u32, 1024>;
+var<workgroup> totals: array<f32, 1024>; // of groups
 var<workgroup> best_key: array<f32, WORKGROUP>;
 var<workgroup> best_expert: array<u32, WORKGROUP>;
 var<workgroup> partial: array<f32, WORKGROUP>;
@@ -97,6 +101,41 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
     }
     workgroupBarrier();
+
+    // Groups are chosen by the sum of their two best; the experts of the others are taken, and no result.
+    if params.n_groups > 0u {
+        let len = params.n_experts / params.n_groups;
+        for (var g = lane; g < params.n_groups; g += WORKGROUP) {
+            var first = -3.4028235e38;
+            var second = -3.4028235e38;
+            for (var e = g * len; e < g * len + len; e++) {
+                let k = key(e);
+                if k > first {
+                    second = first;
+                    first = k;
+                } else if k > second {
+                    second = k;
+                }
+            }
+            totals[g] = first;
+            if len > 1u {
+                totals[g] = first + second;
+            }
+        }
+        workgroupBarrier();
+        for (var g = lane; g < params.n_groups; g += WORKGROUP) {
+            // Groups that come before it, of which there are fewer than are open if it is.
+            var n_better = 0u;
+            for (var other = 0u; other < params.n_groups; other++) {
+                let is_better = totals[other] > totals[g] || (totals[other] == totals[g] && other < g);
+                n_better += select(0u, 1u, is_better);
+            }
+            for (var e = g * len; e < g * len + len; e++) {
+                taken[e] = select(CLOSED, 0u, n_better < params.n_open);
+            }
+        }
+        workgroupBarrier();
+    }
 
     // The best that is left, again and again; of equal ones the first.
     for (var i = 0u; i < params.n_chosen; i++) {

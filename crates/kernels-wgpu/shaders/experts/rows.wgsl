@@ -1,27 +1,5 @@
-// Of the products with experts: constants, buffers, and where a row of x and its result lie. A
-// workgroup has one row and one of its experts, whose index it reads from the routes. A piece of the
-// matrices holds whole experts; where the expert lies in another piece there is nothing to do.
-
-struct Params {
-    groups: u32,    // of 32 columns, in a row of a matrix
-    row_words: u32, // of a row of a matrix
-    n_outputs: u32, // rows of a matrix
-    n_cols: u32,
-    rows_at: u32,
-    n_own: u32,     // columns of x of each of a row's experts, 0 where they share it
-    first_expert: u32,
-    n_experts: u32, // of the piece
-    x_blocks: u32,  // quantized blocks from one row of x to the next
-    _pad: u32,
-    x: vec2<u32>, // start, stride
-    routes: vec2<u32>,
-    out: vec2<u32>,
-}
-
-@group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> batch: array<u32>;
-@group(0) @binding(2) var<storage, read_write> values: array<f32>;
-@group(0) @binding(3) var<storage, read> vectors: array<f32>; // none of them is read
+// Where a row of x and its result lie. A workgroup has one row and one of its experts, whose index it
+// reads from the routes. Where the expert lies in another piece of the matrices there is nothing to do.
 
 var<private> slot: u32;
 var<private> first_weight: u32;

@@ -1,11 +1,13 @@
 //! Layers of which a row uses a few experts: the choice, the products with their matrices, and the sum
 //! of what they give. Which experts a row chose is read on the device.
 //!
-//! A product has a workgroup for each row and each of its experts, so that the bits of a row depend on
-//! nothing beside it.
+//! A product of generated rows has a workgroup for each row and each of its experts. Rows of prompts are
+//! sorted by expert and multiplied in tiles, so that they share the reading of matrices. In either
+//! form the bits of a row depend on nothing beside it.
 
 use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Rows, View};
+use crate::ops::matmul::{self, MatmulOptions, Tiled};
 use crate::ops::matvec::{self, Target};
 use crate::ops::quantize::{BLOCK_LEN, QuantizedRows};
 use crate::storage::matrix::Matrix;
@@ -31,6 +33,9 @@ pub struct Routing {
     pub n_chosen: u32,
     /// Where what is added to the factors for the choice alone, `[n_experts]`, starts in `vectors`.
     pub choice_bias: Option<u32>,
+    /// Groups of neighbouring experts, and how many of them are chosen from: those with the largest
+    /// sums of their two best.
+    pub groups: Option<(u32, u32)>,
     /// Whether factors of a row are divided by their sum.
     pub normalize: bool,
     /// Times each factor.
@@ -71,9 +76,11 @@ struct RouteParams {
     flags: u32,
     bias: u32,
     scale: f32,
-    _pad: u32,
+    n_groups: u32,
     x: [u32; 2], // start, stride
     out: [u32; 2],
+    n_open: u32,
+    _end: [u32; 3],
 }
 
 #[repr(C)]
@@ -101,10 +108,71 @@ struct LinearParams {
     first_expert: u32,
     n_experts: u32,
     x_blocks: u32,
+    max_tiles: u32,
+    n_chosen: u32,
     _pad: u32,
     x: [u32; 2], // start, stride
     routes: [u32; 2],
     out: [u32; 2],
+    _end: [u32; 2],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct SortParams {
+    n_experts: u32,
+    n_chosen: u32,
+    rows_at: u32,
+    tile_rows: u32,
+    max_tiles: u32,
+    _pad: u32,
+    routes: [u32; 2], // start, stride
+}
+
+/// Room for pairs of rows and their experts, sorted into tiles of one expert each.
+#[derive(Debug)]
+pub struct ExpertPairs {
+    buffer: Buffer,
+    max_tiles: u32,
+}
+
+impl ExpertPairs {
+    /// The most tiles of `tile_rows` that so many pairs of `n_experts` experts make.
+    pub fn n_tiles(n_pairs: u32, n_experts: u32, tile_rows: u32) -> u32 {
+        // Every expert may have a tile that is not full.
+        n_pairs / tile_rows + n_experts.min(n_pairs)
+    }
+
+    /// The most tiles that pairs make, of any height.
+    pub fn most(n_pairs: u32, n_experts: u32) -> u32 {
+        Self::most_places(n_pairs, n_experts).0
+    }
+
+    /// The most tiles of any height, and places in them.
+    fn most_places(n_pairs: u32, n_experts: u32) -> (u32, u64) {
+        let of = |few_rows| {
+            let rows = MatmulOptions { few_rows, half_tiles: false }.tile_rows();
+            let n_tiles = Self::n_tiles(n_pairs, n_experts, rows);
+            (n_tiles, u64::from(n_tiles) * u64::from(rows))
+        };
+        let (few, many) = (of(true), of(false));
+        (few.0.max(many.0), few.1.max(many.1))
+    }
+
+    /// Bytes on the device, for tiles of any height.
+    pub fn bytes(n_pairs: u32, n_experts: u32) -> u64 {
+        let (n_tiles, n_places) = Self::most_places(n_pairs, n_experts);
+        4 * (4 + 2 * u64::from(n_tiles) + n_places)
+    }
+
+    /// Room for up to `n_pairs` pairs of up to `n_experts` experts in tiles of any height.
+    ///
+    /// # Errors
+    /// If memory runs out.
+    pub fn new(gpu: &Gpu, n_pairs: u32, n_experts: u32) -> Result<Self, Error> {
+        let buffer = gpu.buffer("rows sorted by expert", Self::bytes(n_pairs, n_experts))?;
+        Ok(Self { buffer, max_tiles: Self::most(n_pairs, n_experts) })
+    }
 }
 
 /// Invocations of a workgroup of `combine.wgsl`, each with one element.
@@ -112,7 +180,26 @@ const WORKGROUP: u32 = 64;
 
 /// The matrices of the experts of a row.
 const EXPERTS: Target =
-    Target { name: "experts", parts: &[include_str!("../../shaders/experts/rows.wgsl")] };
+    Target { name: "experts", parts: &[LINEAR, include_str!("../../shaders/experts/rows.wgsl")] };
+
+/// The same for tiles of pairs.
+const TILES: Tiled = Tiled {
+    name: "experts tile",
+    parts: &[LINEAR, PAIRS, include_str!("../../shaders/experts/tiles.wgsl")],
+    bindings: &[Access::Read, Access::ReadWrite, Access::Read, Access::Read, Access::Read],
+};
+
+const LINEAR: &str = include_str!("../../shaders/experts/linear.wgsl");
+const PAIRS: &str = include_str!("../../shaders/experts/pairs.wgsl");
+
+fn sort_shader() -> Shader {
+    Shader {
+        name: "sort by expert".into(),
+        parts: vec![PAIRS, include_str!("../../shaders/experts/sort.wgsl")],
+        bindings: &[Access::Read, Access::ReadWrite, Access::ReadWrite],
+        constants: Vec::new(),
+    }
+}
 
 fn route_shader() -> Shader {
     Shader {
@@ -133,7 +220,8 @@ fn combine_shader() -> Shader {
 }
 
 pub(crate) fn shaders() -> Vec<Shader> {
-    [vec![route_shader(), combine_shader()], matvec::shaders_of(&EXPERTS)].concat()
+    let own = vec![route_shader(), combine_shader(), sort_shader()];
+    [own, matvec::shaders_of(&EXPERTS), matmul::shaders_of(&TILES)].concat()
 }
 
 /// The experts of each row from the scores of its router, `[n_rows, n_experts]`: their indices,
@@ -150,7 +238,7 @@ pub fn route(
     scores: View,
     out: View,
 ) -> Result<Kernel, Error> {
-    let Routing { scoring, n_chosen, choice_bias, normalize, scale } = *routing;
+    let Routing { scoring, n_chosen, choice_bias, groups, normalize, scale } = *routing;
     assert!((1..=scores.width).contains(&n_chosen), "{n_chosen} of {} experts", scores.width);
     assert!(scores.width <= Routing::MAX_EXPERTS, "{} experts", scores.width);
     assert_eq!(out.width, 2 * n_chosen, "the width of the routes");
@@ -166,10 +254,16 @@ pub fn route(
         flags: u32::from(choice_bias.is_some()) | u32::from(normalize) << 1,
         bias: choice_bias.unwrap_or(0),
         scale,
-        _pad: 0,
+        n_groups: groups.map_or(0, |(n_groups, _)| n_groups),
         x: [scores.start, scores.stride],
         out: [out.start, out.stride],
+        n_open: groups.map_or(0, |(_, n_open)| n_open),
+        _end: [0; 3],
     };
+    if let Some((n_groups, n_open)) = groups {
+        let fits = n_groups > 0 && scores.width.is_multiple_of(n_groups) && n_open <= n_groups;
+        assert!(fits && n_open * (scores.width / n_groups) >= n_chosen, "{n_groups} groups");
+    }
     let buffers = [rows.batch, rows.values, vectors];
     gpu.kernel(&route_shader(), &params, &buffers, Grid { x: 1, rows: 1, z: 1 })
 }
@@ -212,7 +306,7 @@ pub fn expert_matvec(
     linear: &ExpertLinear<'_>,
 ) -> Result<Vec<Kernel>, Error> {
     let shader = matvec::f32_shader(&EXPERTS, linear.matrix.ty());
-    linear.bind(gpu, rows, &shader, None, matvec::F32_LANES)
+    linear.bind(gpu, rows, &shader, None, (linear.grid(matvec::F32_LANES), None))
 }
 
 /// The products with quantized activations, by one kernel per piece of the matrices. `x` holds what
@@ -233,17 +327,68 @@ pub fn expert_matvec_int8(
     let lanes = matvec::int8_lanes(linear.n_outputs, matrix.n_groups());
     let shader = matvec::int8_shader(&EXPERTS, matrix.ty(), lanes, gpu.caps().packed_dot)
         .ok_or_else(|| Error::Unsupported(format!("8-bit products of {} weights", matrix.ty())))?;
-    linear.bind(gpu, rows, &shader, Some(x), lanes)
+    linear.bind(gpu, rows, &shader, Some(x), (linear.grid(lanes), None))
+}
+
+/// Sorts the rows by the experts that `routes` say, of `n_experts`, for [`expert_matmul`] with
+/// tiles of the same height.
+///
+/// # Errors
+/// If the device refuses the kernel.
+pub fn sort_by_expert(
+    gpu: &Gpu,
+    rows: Rows<'_>,
+    routes: View,
+    n_experts: u32,
+    pairs: &ExpertPairs,
+    options: MatmulOptions,
+) -> Result<Kernel, Error> {
+    assert!(n_experts <= Routing::MAX_EXPERTS, "{n_experts} experts");
+    let params = SortParams {
+        n_experts,
+        n_chosen: routes.width / 2,
+        rows_at: rows.at.0,
+        tile_rows: options.tile_rows(),
+        max_tiles: pairs.max_tiles,
+        _pad: 0,
+        routes: [routes.start, routes.stride],
+    };
+    let buffers = [rows.batch, rows.values, &pairs.buffer];
+    gpu.kernel(&sort_shader(), &params, &buffers, Grid { x: 1, rows: u32::MAX, z: 1 })
+}
+
+/// The products with f32 activations of rows that were sorted, by one kernel per piece of the matrices,
+/// each of which runs once for every tile that there may be.
+///
+/// # Errors
+/// If the device refuses a kernel.
+pub fn expert_matmul(
+    gpu: &Gpu,
+    rows: Rows<'_>,
+    linear: &ExpertLinear<'_>,
+    pairs: &ExpertPairs,
+    mut options: MatmulOptions,
+) -> Result<Vec<Kernel>, Error> {
+    options.half_tiles &= gpu.caps().f16;
+    let shader = matmul::shader(&TILES, linear.matrix.ty(), options);
+    let x = linear.n_outputs.div_ceil(matmul::TILE_OUTPUTS);
+    let grid = Grid { x, rows: 1, z: 1 };
+    linear.bind(gpu, rows, &shader, None, (grid, Some(pairs)))
 }
 
 impl ExpertLinear<'_> {
+    /// The workgroups of a matrix-vector kernel.
+    fn grid(&self, lanes: u32) -> Grid {
+        Grid { x: matvec::chunks(self.n_outputs, lanes), rows: 1, z: self.n_chosen }
+    }
+
     fn bind(
         &self,
         gpu: &Gpu,
         rows: Rows<'_>,
         shader: &Shader,
         quantized: Option<&QuantizedRows>,
-        lanes: u32,
+        (grid, pairs): (Grid, Option<&ExpertPairs>),
     ) -> Result<Vec<Kernel>, Error> {
         let (matrix, n_outputs) = (self.matrix, self.n_outputs);
         let n_in = matrix.n_cols();
@@ -251,7 +396,6 @@ impl ExpertLinear<'_> {
         assert!(is_shared || self.x.width == self.n_chosen * n_in, "the inputs of experts");
         assert_eq!(self.out.width, self.n_chosen * n_outputs, "the outputs of experts");
         assert_eq!(self.routes.width, 2 * self.n_chosen, "the width of the routes");
-        let grid = Grid { x: matvec::chunks(n_outputs, lanes), rows: 1, z: self.n_chosen };
         let pieces = matrix.pieces().iter();
         let kernels = pieces.map(|piece| {
             let params = LinearParams {
@@ -264,13 +408,17 @@ impl ExpertLinear<'_> {
                 first_expert: piece.first_row / n_outputs,
                 n_experts: piece.n_rows / n_outputs,
                 x_blocks: quantized.map_or(0, |x| x.max_blocks),
+                max_tiles: pairs.map_or(0, |pairs| pairs.max_tiles),
+                n_chosen: self.n_chosen,
                 _pad: 0,
                 x: [self.x.start, self.x.stride],
                 routes: [self.routes.start, self.routes.stride],
                 out: [self.out.start, self.out.stride],
+                _end: [0; 2],
             };
             let mut buffers = vec![rows.batch, rows.values, self.vectors, &piece.buffer];
             buffers.extend(quantized.iter().flat_map(|x| [&x.quants, &x.blocks]));
+            buffers.extend(pairs.map(|pairs| &pairs.buffer));
             gpu.kernel(shader, &params, &buffers, grid)
         });
         kernels.collect()
@@ -282,6 +430,7 @@ mod tests {
     use super::*;
     use crate::testing::{self, Bench};
     use crate::{quantize, takes_quantized};
+    use realizar_quant::BlockType;
 
     fn assert_routes(routing: &Routing, scores: &[f32], ids: &[f32], factors: &[f64]) {
         for gpu in testing::gpus() {
@@ -308,6 +457,7 @@ mod tests {
             scoring: Scoring::Softmax,
             n_chosen: 2,
             choice_bias: None,
+            groups: None,
             normalize: false,
             scale: 1.0,
         };
@@ -325,6 +475,18 @@ mod tests {
         assert_routes(&biased, &[0.0, -2.0, 1.0, 2.0], &[1.0, 3.0], &factors);
         // Of equal ones the first, also where they are in several lanes.
         assert_routes(&PLAIN, &[1.0; 200], &[0.0, 1.0], &[0.005, 0.005]);
+        // The best expert is in a group whose two best are less than another's.
+        let scores = [5.0, 0.0, 0.0, 0.0, 3.0, 3.0, 1.0, 1.0];
+        let grouped = Routing { groups: Some((4, 1)), ..sigmoid };
+        let of = |score: f64| 1.0 / (1.0 + (-score).exp());
+        assert_routes(&grouped, &scores, &[4.0, 5.0], &[of(3.0), of(3.0)]);
+        let two = Routing { groups: Some((4, 2)), n_chosen: 3, ..grouped };
+        assert_routes(&two, &scores, &[0.0, 4.0, 5.0], &[of(5.0), of(3.0), of(3.0)]);
+        // A bias chooses groups too; of equal groups the first is open.
+        let biased = Routing { choice_bias: Some(1), groups: Some((2, 1)), ..sigmoid };
+        assert_routes(&biased, &[-9.0, 0.0, 4.0, 4.0], &[0.0, 1.0], &[of(-9.0), of(0.0)]);
+        let single = Routing { groups: Some((200, 3)), ..PLAIN };
+        assert_routes(&single, &[1.0; 200], &[0.0, 1.0], &[0.005, 0.005]);
         let mut late = [0.0; 200];
         (late[199], late[64], late[70]) = (5.0, 5.0, 6.0);
         let all = 197.0 + 2.0 * 5.0f64.exp() + 6.0f64.exp();
@@ -345,6 +507,10 @@ mod tests {
             let kernel = combine(&gpu, bench.rows(0), x, routes, out).unwrap();
             assert_eq!(bench.run(&[(&kernel, 2)])[16..], [3.0, 6.0, -24.0, -32.0]);
         }
+    }
+
+    fn same(a: &[f32], b: &[f32]) -> bool {
+        a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
     }
 
     /// Every type, with matrices in one piece and in several, of shared and of own inputs; and each
@@ -391,10 +557,25 @@ mod tests {
                         routes,
                         out,
                     };
-                    let run = |first: u32, n: u32, int8: bool| {
+                    let pairs = ExpertPairs::new(&gpu, 2 * N_ROWS, N_EXPERTS).unwrap();
+                    let run = |first: u32, n: u32, form: &str| {
                         let bench = Bench::new(&gpu, &values, &[first, n]);
                         let rows = bench.rows(0);
-                        if !int8 {
+                        if let "tiles of 16" | "tiles of 64" = form {
+                            let half_tiles = ty == BlockType::F16;
+                            let options =
+                                MatmulOptions { few_rows: form == "tiles of 16", half_tiles };
+                            let n_tiles = ExpertPairs::n_tiles(2 * n, 5, options.tile_rows());
+                            let sort =
+                                sort_by_expert(&gpu, rows, routes, 5, &pairs, options).unwrap();
+                            let kernels =
+                                expert_matmul(&gpu, rows, &linear, &pairs, options).unwrap();
+                            let products = kernels.iter().map(|k| (k, n_tiles));
+                            return bench.run(
+                                &[(&sort, n)].into_iter().chain(products).collect::<Vec<_>>(),
+                            );
+                        }
+                        if form == "rows" {
                             let kernels = expert_matvec(&gpu, rows, &linear).unwrap();
                             return bench.run(&kernels.iter().map(|k| (k, n)).collect::<Vec<_>>());
                         }
@@ -405,12 +586,19 @@ mod tests {
                         bench
                             .run(&[(&quantized, n)].into_iter().chain(products).collect::<Vec<_>>())
                     };
-                    let forms = if takes_quantized(ty) { &[false, true][..] } else { &[false] };
-                    for &int8 in forms {
-                        let what = format!("{ty}, shared {is_shared}, int8 {int8}");
-                        let found = run(0, N_ROWS, int8);
+                    let forms = ["rows", "tiles of 16", "tiles of 64", "int8"];
+                    let n_forms = if takes_quantized(ty) { 4 } else { 3 };
+                    let mut tiles: Option<Vec<f32>> = None;
+                    for form in &forms[..n_forms] {
+                        let int8 = *form == "int8";
+                        let what = format!("{ty}, shared {is_shared}, {form}");
+                        let found = run(0, N_ROWS, form);
+                        if form.starts_with("tiles") {
+                            let of_first = tiles.get_or_insert_with(|| found.clone());
+                            assert!(same(of_first, &found), "{what}: the height of tiles shows");
+                        }
                         for row in 0..N_ROWS {
-                            let alone = run(row, 1, int8);
+                            let alone = run(row, 1, form);
                             for (slot, id) in (0..).zip(ids(row)) {
                                 let own = if is_shared { 0 } else { slot * n_in };
                                 let x = &values[(x.start + row * x.stride + own) as usize..];

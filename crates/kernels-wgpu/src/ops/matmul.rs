@@ -5,7 +5,7 @@
 //! depend on its row and its column of the matrix alone.
 
 use crate::dispatch::Rows;
-use crate::dispatch::shader::Shader;
+use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel};
 use crate::ops::linear::{self, Linear};
 use crate::storage::matrix;
@@ -13,7 +13,7 @@ use crate::{Error, Gpu};
 use realizar_quant::BlockType;
 
 /// Outputs of a workgroup.
-const TILE_OUTPUTS: u32 = 64;
+pub(crate) const TILE_OUTPUTS: u32 = 64;
 
 /// How a product of many rows is computed. Only `half_tiles` is seen in results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,7 +27,8 @@ pub struct MatmulOptions {
 }
 
 impl MatmulOptions {
-    fn tile_rows(self) -> u32 {
+    /// Rows of a tile.
+    pub fn tile_rows(self) -> u32 {
         if self.few_rows { 16 } else { 64 }
     }
 }
@@ -36,7 +37,7 @@ fn is_rounded(ty: BlockType, options: MatmulOptions) -> bool {
     options.half_tiles && !matches!(ty, BlockType::F32 | BlockType::BF16)
 }
 
-fn shader(ty: BlockType, options: MatmulOptions) -> Shader {
+pub(crate) fn shader(target: &Tiled, ty: BlockType, options: MatmulOptions) -> Shader {
     let (tile, tile_name) = if is_rounded(ty, options) {
         (include_str!("../../shaders/matmul/half_tile.wgsl"), "half")
     } else {
@@ -48,22 +49,44 @@ fn shader(ty: BlockType, options: MatmulOptions) -> Shader {
         include_str!("../../shaders/matmul/many_rows.wgsl")
     };
     let matmul = include_str!("../../shaders/matmul.wgsl");
+    let mut parts = vec![tile];
+    parts.extend(target.parts);
+    parts.extend([linear::WORDS, rows, matmul, matrix::decode_part(ty)]);
     Shader {
-        name: format!("matmul {ty} {tile_name} {} rows", options.tile_rows()).into(),
-        parts: vec![tile, linear::PART, linear::WORDS, rows, matmul, matrix::decode_part(ty)],
-        bindings: linear::BINDINGS,
+        name: format!("{} {ty} {tile_name} {} rows", target.name, options.tile_rows()).into(),
+        parts,
+        bindings: target.bindings,
         constants: Vec::new(),
     }
 }
 
+/// What is multiplied in tiles: the parts that declare constants and buffers and find the rows of a tile,
+/// and the buffers.
+pub(crate) struct Tiled {
+    pub(crate) name: &'static str,
+    pub(crate) parts: &'static [&'static str],
+    pub(crate) bindings: &'static [Access],
+}
+
+/// Rows that are neighbours, with one matrix.
+const NEIGHBOURS: Tiled = Tiled {
+    name: "matmul",
+    parts: &[linear::PART, include_str!("../../shaders/matmul/neighbours.wgsl")],
+    bindings: linear::BINDINGS,
+};
+
 pub(crate) fn shaders() -> Vec<Shader> {
+    shaders_of(&NEIGHBOURS)
+}
+
+pub(crate) fn shaders_of(target: &Tiled) -> Vec<Shader> {
     let variants = [(false, false), (true, false), (false, true), (true, true)];
     let every = variants.into_iter().flat_map(|(few_rows, half_tiles)| {
         let options = MatmulOptions { few_rows, half_tiles };
         let types = matrix::TYPES.into_iter();
         types.filter(move |ty| half_tiles == is_rounded(*ty, options)).map(move |ty| (ty, options))
     });
-    every.map(|(ty, options)| shader(ty, options)).collect()
+    every.map(|(ty, options)| shader(target, ty, options)).collect()
 }
 
 /// The product for any number of rows, by one kernel per piece of the matrix.
@@ -77,7 +100,7 @@ pub fn matmul(
     mut options: MatmulOptions,
 ) -> Result<Vec<Kernel>, Error> {
     options.half_tiles &= gpu.caps().f16;
-    let shader = shader(linear.matrix.ty(), options);
+    let shader = shader(&NEIGHBOURS, linear.matrix.ty(), options);
     linear.bind(gpu, rows, &shader, |n_outputs| Grid {
         x: n_outputs.div_ceil(TILE_OUTPUTS),
         rows: options.tile_rows(),

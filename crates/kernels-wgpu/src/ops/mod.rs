@@ -25,7 +25,8 @@ pub use delta_net::{DeltaNet, DeltaNetSpec, delta_net};
 pub use elementwise::{Activation, Elementwise, elementwise};
 pub use embed::embed;
 pub use experts::{
-    ExpertLinear, Routing, Scoring, combine, expert_matvec, expert_matvec_int8, route,
+    ExpertLinear, ExpertPairs, Routing, Scoring, combine, expert_matmul, expert_matvec,
+    expert_matvec_int8, route, sort_by_expert,
 };
 pub use kv_store::kv_store;
 pub use linear::Linear;

@@ -7,6 +7,7 @@ mod common;
 mod constrain;
 mod embeddings;
 mod engine;
+mod experts;
 mod faults;
 #[cfg(feature = "wgpu")]
 mod gpu_waves;

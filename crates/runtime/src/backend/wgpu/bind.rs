@@ -1,7 +1,7 @@
 //! Binding: one arm per operation, each making the kernels that run it on the
 //! device's buffers.
 
-use super::experts;
+use super::experts::{self, PairTiles};
 use super::recurrent::States;
 use super::upload::{DeviceWeights, VectorKey, WeightLayout, matrix};
 use super::words::{Places, RowCounts, Rows, SEQS, Words, rows_at};
@@ -13,8 +13,8 @@ use crate::graph::{
 };
 use realizar_kernels_wgpu as kernels;
 use realizar_kernels_wgpu::{
-    AttentionScratch, Buffer, Elementwise, Error, Gpu, Kernel, KvLayer, KvSpec, Linear,
-    MatmulOptions, Matrix, QuantizedRows, RowsAt, Tables, View,
+    AttentionScratch, Buffer, Elementwise, Error, ExpertPairs, Gpu, Kernel, KvLayer, KvSpec,
+    Linear, MatmulOptions, Matrix, QuantizedRows, RowsAt, Tables, View,
 };
 use realizar_quant::BlockType;
 use std::collections::HashSet;
@@ -33,6 +33,10 @@ pub(super) enum Count {
     ManyRows(RowsAt),
     /// Once for each tile of prompt rows.
     Tiles,
+    /// Once for each tile of pairs of rows and experts.
+    PairTiles(PairTiles),
+    /// Once if there are such tiles.
+    SortPairs(PairTiles),
 }
 
 impl Count {
@@ -43,6 +47,8 @@ impl Count {
             Self::FewRows(at) => Some(counts.n(at)).filter(|&n| n <= FEW_ROWS).unwrap_or(0),
             Self::ManyRows(at) => Some(counts.n(at)).filter(|&n| n > FEW_ROWS).unwrap_or(0),
             Self::Tiles => words.n_tiles(),
+            Self::PairTiles(tiles) => tiles.n(counts.n(tiles.rows())),
+            Self::SortPairs(tiles) => tiles.n(counts.n(tiles.rows())).min(1),
         }
     }
 }
@@ -111,6 +117,8 @@ pub(super) struct Binder<'a> {
     pub(super) states: &'a States,
     /// Activations as 8-bit integers; none when no step wants them.
     pub(super) quantized: Option<&'a QuantizedRows>,
+    /// Rows of prompts by expert; none when no step has experts.
+    pub(super) pairs: Option<&'a ExpertPairs>,
 }
 
 pub(super) fn view(place: &Place) -> View {
@@ -170,7 +178,7 @@ pub(super) fn n_kernels(
         Op::ExpertLinear(linear) => {
             let quantizes =
                 arithmetic != Arithmetic::F32 && experts::takes_quantized(weights, linear);
-            experts::n_kernels(gpu, weights, linear) + usize::from(quantizes)
+            experts::n_kernels(gpu, weights, (plan, idx), linear) + usize::from(quantizes)
         }
         Op::Attention(_) => 4,
         _ => 1,
@@ -256,7 +264,7 @@ impl Binder<'_> {
                 Ok(vec![Run::One(kernel, Count::Rows(SEQS))])
             }
             Op::Route(route) => self.route(route, step).map(one),
-            Op::ExpertLinear(linear) => self.experts(linear, step),
+            Op::ExpertLinear(linear) => self.experts(linear, (plan, idx)),
             Op::Combine => self.combine(step).map(one),
             Op::Scale(factor) => elementwise(Elementwise::Scale(*factor), x, x),
             Op::Softcap(cap) => elementwise(Elementwise::Softcap(*cap), x, x),

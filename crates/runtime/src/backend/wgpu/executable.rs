@@ -17,7 +17,7 @@ use crate::graph::{Op, RowDomain};
 use realizar_formats::FileWatch;
 use realizar_kernels_wgpu as kernels;
 use realizar_kernels_wgpu::{
-    AttentionScratch, Buffer, Gpu, Kernel, KvLayer, QuantizedRows, Recorder, Timer,
+    AttentionScratch, Buffer, ExpertPairs, Gpu, Kernel, KvLayer, QuantizedRows, Recorder, Timer,
 };
 use realizar_kvcache::{KvLayout, PageCopy, PageId, StateId};
 use std::ops::Range;
@@ -132,9 +132,9 @@ impl WgpuExecutable {
         room: Room,
         options: &ExecutableOptions,
     ) -> Result<Self, kernels::Error> {
-        let Room { places, n_values, n_outputs, page_bytes, scratch, quantized, n_kernels, .. } =
-            room;
         let list_rows = room.list_rows;
+        let Room { places, n_values, n_outputs, page_bytes, scratch, quantized, .. } = room;
+        let Room { pairs, n_kernels, .. } = room;
         let batch = gpu.buffer("words of a step", f32_bytes(places.n_words))?;
         let values = gpu.buffer("activations", f32_bytes(n_values))?;
         let readback = gpu.readback_buffer("rows of the output", f32_bytes(n_outputs))?;
@@ -147,6 +147,8 @@ impl WgpuExecutable {
         let scratch = AttentionScratch::new(gpu, max_items, n_heads, head_dim)?;
         let quantized = quantized.map(|(rows, cols)| QuantizedRows::new(gpu, rows, cols));
         let quantized = quantized.transpose()?;
+        let pairs = pairs.map(|(n_pairs, n_experts)| ExpertPairs::new(gpu, n_pairs, n_experts));
+        let pairs = pairs.transpose()?;
         let lists = match list_rows {
             0 => None,
             n => Some(RowLists::new(gpu, &values, &plan.output, n)?),
@@ -168,6 +170,7 @@ impl WgpuExecutable {
             next_waves: &next_waves,
             states: &states,
             quantized: quantized.as_ref(),
+            pairs: pairs.as_ref(),
         };
         let bound = (0..plan.steps.len()).map(|i| binder.bind(&plan, i));
         let steps: Vec<Vec<Run>> = bound.collect::<Result<_, _>>()?;

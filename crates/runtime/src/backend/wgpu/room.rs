@@ -12,7 +12,7 @@ use crate::graph::plan::{Plan, Step};
 use crate::graph::weights::Weights;
 use crate::graph::{Op, Reach, RowDomain};
 use realizar_kernels_wgpu as kernels;
-use realizar_kernels_wgpu::{AttentionScratch, Gpu, Kernel, QuantizedRows, Timer};
+use realizar_kernels_wgpu::{AttentionScratch, ExpertPairs, Gpu, Kernel, QuantizedRows, Timer};
 use realizar_kvcache::KvLayout;
 
 /// Bytes of `n` numbers.
@@ -43,6 +43,8 @@ pub(super) struct Room {
     pub(super) scratch: ScratchRoom,
     /// Rows and columns of activations as 8-bit integers; none when no step wants them.
     pub(super) quantized: Option<(u32, u32)>,
+    /// Pairs of rows and their experts, and experts; none when no step has any.
+    pub(super) pairs: Option<(u32, u32)>,
     /// Rows of logits that shortlists are made of in a step; none where the output has none.
     pub(super) list_rows: usize,
     /// Columns of the output.
@@ -131,6 +133,7 @@ impl Room {
             page_bytes: options.kv.iter().map(of_page).max().unwrap_or(0).max(4),
             scratch: ScratchRoom { max_items: max_items as u32, n_heads, head_dim },
             quantized,
+            pairs: experts::most_pairs(plan),
             list_rows: shortlists::n_rows(plan, options),
             width: plan.output.width,
             n_kernels,
@@ -149,6 +152,7 @@ impl Room {
             self.page_bytes,
             AttentionScratch::bytes(max_items, n_heads, head_dim),
             self.quantized.map_or(0, quantized),
+            self.pairs.map_or(0, |(n_pairs, n_experts)| ExpertPairs::bytes(n_pairs, n_experts)),
             self.n_kernels as u64 * Kernel::N_BYTES,
             shortlists::device_bytes(self.width, self.list_rows),
             if self.profile { Timer::bytes(gpu, self.n_kernels) } else { 0 },

@@ -8,7 +8,7 @@ use crate::base::ByteSize;
 use crate::graph::plan::Plan;
 use crate::graph::weights::{WeightData, WeightId, Weights};
 use crate::graph::{Op, Prologue};
-use realizar_kernels_wgpu::{Gpu, KvLayer, Matrix};
+use realizar_kernels_wgpu::{ExpertPairs, Gpu, KvLayer, Matrix};
 
 /// Reasons, each once, in the order of the plan.
 #[derive(Default)]
@@ -77,6 +77,14 @@ pub(super) fn refusals(
         reasons.add(format!(
             "a step of {max_rows} tokens exceeds the GPU's maxComputeWorkgroupsPerDimension of \
              {available} (a smaller chunk needs less)"
+        ));
+    }
+    let n_tiles =
+        room.pairs.map_or(0, |(n_pairs, n_experts)| ExpertPairs::most(n_pairs, n_experts));
+    if n_tiles > available {
+        reasons.add(format!(
+            "{n_tiles} tiles of tokens and experts exceed the GPU's \
+             maxComputeWorkgroupsPerDimension of {available} (a smaller chunk needs less)"
         ));
     }
     let caps = gpu.caps();
