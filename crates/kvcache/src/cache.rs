@@ -16,6 +16,7 @@ use crate::{
     BlockTable, CacheEvent, Error, PAGE_LEN, PageId, PagePool, PoolStats, PrefixStats, SeqStates,
     StateId, Symbol, Variant,
 };
+use std::ops::Range;
 
 /// The contents of a page that must be copied before the next step writes to it. The page that is
 /// read stays held until [`KvCache::copied`].
@@ -204,7 +205,8 @@ impl KvCache {
     }
 
     /// Gives an empty sequence, which is of `variant` from now on, the pages that the prefix cache
-    /// has for the beginning of `prompt`, up to `max_len` rows; returns how many rows they cover.
+    /// has for the beginning of `prompt`, up to `max_len` rows; returns how many rows they cover. Of
+    /// each range of `whole` they cover all rows or none.
     ///
     /// # Panics
     /// If the sequence is not empty.
@@ -214,6 +216,7 @@ impl KvCache {
         variant: Variant,
         prompt: &[Symbol],
         max_len: usize,
+        whole: &[Range<usize>],
     ) -> usize {
         assert!(
             seq.len == 0 && seq.place.parent.is_none(),
@@ -221,7 +224,7 @@ impl KvCache {
         );
         self.expect_prompt(seq, prompt.len());
         let Some(tree) = &mut self.tree else { return 0 };
-        let found = tree.lookup(variant, prompt, max_len);
+        let found = tree.lookup(variant, prompt, max_len, whole);
         seq.place.variant = variant;
         seq.want_junction(found.junction);
         if found.len == 0 {

@@ -20,6 +20,7 @@ use crate::pool::Pools;
 use crate::{PAGE_LEN, PageId, StateId, Symbol, Variant};
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
 
 /// A node of a [`PrefixTree`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -228,9 +229,36 @@ impl PrefixTree {
         window.map_or(0, |w| (len + 1).saturating_sub(w) / PAGE_LEN)
     }
 
-    /// The longest beginning of `symbols`, of at most `max_len`, that every group has the pages for.
-    pub(crate) fn lookup(&mut self, variant: Variant, symbols: &[Symbol], max_len: usize) -> Match {
-        let max_len = max_len.min(symbols.len());
+    /// The longest beginning of `symbols`, of at most `max_len`, that every group has the pages for and
+    /// that ends within none of the ranges of `whole`.
+    pub(crate) fn lookup(
+        &mut self,
+        variant: Variant,
+        symbols: &[Symbol],
+        max_len: usize,
+        whole: &[Range<usize>],
+    ) -> Match {
+        let mut max_len = max_len.min(symbols.len());
+        let (path, len, junction) = loop {
+            let (path, len, junction) = self.find(variant, &symbols[..max_len]);
+            match whole.iter().find(|range| range.start < len && len < range.end) {
+                Some(range) => max_len = range.start,
+                None => break (path, len, junction),
+            }
+        };
+        self.stats.stateless_tokens += (junction - len) as u64;
+        self.stats.queried_tokens += symbols.len() as u64;
+        self.stats.found_tokens += len as u64;
+        *(if len > 0 { &mut self.stats.hits } else { &mut self.stats.misses }) += 1;
+        self.touch(&path, len);
+        let state = path.last().and_then(|&id| self.state(id));
+        Match { len, path, state, junction }
+    }
+
+    /// The longest beginning of `symbols` that every group has the pages for: its nodes, how many
+    /// symbols it covers, and how many it would if there were a state wherever there are pages.
+    fn find(&self, variant: Variant, symbols: &[Symbol]) -> (Vec<NodeId>, usize, usize) {
+        let max_len = symbols.len();
         let (mut path, mut len) = (Vec::new(), 0);
         let mut place = Place { variant, parent: None };
         while len < max_len {
@@ -258,15 +286,9 @@ impl PrefixTree {
         }
         let junction = len;
         if self.has_states {
-            len = self.end_at_state(&mut path, variant, &symbols[..max_len], len);
-            self.stats.stateless_tokens += (junction - len) as u64;
+            len = self.end_at_state(&mut path, variant, symbols, len);
         }
-        self.stats.queried_tokens += symbols.len() as u64;
-        self.stats.found_tokens += len as u64;
-        *(if len > 0 { &mut self.stats.hits } else { &mut self.stats.misses }) += 1;
-        self.touch(&path, len);
-        let state = path.last().and_then(|&id| self.state(id));
-        Match { len, path, state, junction }
+        (path, len, junction)
     }
 
     /// Whether every group still has the pages that `len` positions along `path` need.

@@ -6,6 +6,7 @@ use common::OfTokens;
 use realizar_kvcache::{
     CacheEvent, Error, KvCache, PAGE_LEN, PageCopy, PageId, SeqPages, Symbol, Variant,
 };
+use std::ops::Range;
 
 /// A cache of one group without a window and, if wanted, one with it.
 fn cache(n_pages: usize, window: Option<usize>) -> KvCache {
@@ -306,7 +307,7 @@ fn rows_of_embeddings_are_found_by_their_content() {
     };
     let run = |cache: &mut KvCache, variant, symbols: &[Symbol]| {
         let mut seq = cache.sequence();
-        let cached = cache.adopt(&mut seq, Variant(variant), symbols, symbols.len() - 1);
+        let cached = cache.adopt(&mut seq, Variant(variant), symbols, symbols.len() - 1, &[]);
         grow(cache, &mut seq, symbols.len()).unwrap();
         cache.written(&mut seq, symbols[cached..].iter().copied(), true);
         cache.clear(&mut seq);
@@ -324,6 +325,44 @@ fn rows_of_embeddings_are_found_by_their_content() {
     assert_eq!(cache.take_events().len(), 1);
     cache.clear_prefixes();
     assert_eq!(used(&cache), [(0, 0)]);
+}
+
+#[test]
+fn rows_that_belong_together_are_found_together() {
+    let mut cache = cache(32, None);
+    let image = (0..60).map(|i| Symbol::embedded([1; 32], i));
+    let text = |n, seed| prompt(n, seed).into_iter().map(Symbol::from);
+    let symbols: Vec<_> = text(10, 1).chain(image).chain(text(30, 2)).collect();
+    let adopt = |cache: &mut KvCache, symbols: &[Symbol], max_len, whole: &[Range<usize>]| {
+        let mut seq = cache.sequence();
+        let cached = cache.adopt(&mut seq, Variant::default(), symbols, max_len, whole);
+        (seq, cached)
+    };
+    let (mut seq, _) = adopt(&mut cache, &symbols, 99, &[]);
+    grow(&mut cache, &mut seq, 100).unwrap();
+    cache.written(&mut seq, symbols.iter().copied(), true);
+    cache.clear(&mut seq);
+    let found = [(99, 99), (75, 75), (70, 70), (69, 10), (40, 10), (11, 10), (10, 10), (9, 9)];
+    let whole = std::slice::from_ref(&(10..70));
+    for (max_len, expected) in found {
+        let (mut seq, cached) = adopt(&mut cache, &symbols, max_len, whole);
+        assert_eq!(cached, expected, "up to {max_len}");
+        cache.clear(&mut seq);
+    }
+    // Of two that follow each other the first is found; at the beginning nothing is before it.
+    let whole = [10..30, 30..70];
+    let (mut seq, cached) = adopt(&mut cache, &symbols, 69, &whole);
+    assert_eq!(cached, 30);
+    cache.clear(&mut seq);
+    let (mut seq, cached) = adopt(&mut cache, &symbols, 69, &[0..10, 10..70]);
+    assert_eq!(cached, 10);
+    cache.clear(&mut seq);
+    let (mut seq, cached) = adopt(&mut cache, &symbols, 69, std::slice::from_ref(&(0..70)));
+    assert_eq!(cached, 0);
+    cache.clear(&mut seq);
+    // Once per prompt, however often was looked.
+    let stats = cache.prefix_stats();
+    assert_eq!((stats.hits, stats.misses, stats.queried_tokens), (10, 2, 1200));
 }
 
 /// Many sequences, begun, grown, forked, cut and ended in a fixed random order, with contents of

@@ -10,7 +10,7 @@ pub(crate) trait OfTokens {
 impl OfTokens for KvCache {
     fn adopt_tokens(&mut self, seq: &mut SeqPages, prompt: &[u32], max_len: usize) -> usize {
         let prompt: Vec<_> = prompt.iter().copied().map(Symbol::from).collect();
-        self.adopt(seq, Variant::default(), &prompt, max_len)
+        self.adopt(seq, Variant::default(), &prompt, max_len, &[])
     }
 
     fn written_tokens(&mut self, seq: &mut SeqPages, tokens: &[u32], is_prompt: bool) {

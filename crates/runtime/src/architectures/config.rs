@@ -26,6 +26,8 @@ pub struct Config {
     pub qk_norm: bool,
     /// Soft cap on attention scores.
     pub attn_softcap: Option<f32>,
+    /// How far rows see behind themselves.
+    pub reach: Reach,
     /// Limit on the absolute values of queries, keys and values.
     pub qkv_limit: Option<f32>,
     /// Soft cap on logits.
@@ -169,7 +171,7 @@ impl Config {
             scale: attn_scale,
             softcap: self.attn_softcap,
             window,
-            reach: Reach::Causal,
+            reach: self.reach,
             sinks: None,
         }
     }
@@ -198,6 +200,7 @@ impl Config {
             ropes: vec![Rope::from_hf(s, &keys.rope, head_dim, max_seq_len)?],
             qk_norm: false,
             attn_softcap: None,
+            reach: Reach::Causal,
             qkv_limit: None,
             logit_softcap: None,
             activation: activation_from_hf(s, s.opt_str(keys.activation)?.unwrap_or("silu"))?,
@@ -268,6 +271,7 @@ impl Config {
             ropes: vec![Rope::from_gguf(s, head_dim, max_seq_len)?],
             qk_norm: false,
             attn_softcap: None,
+            reach: Reach::Causal,
             qkv_limit: None,
             logit_softcap: None,
             activation: Activation::Silu,

@@ -1,14 +1,16 @@
 //! gemma3: Gemma 2 with a norm on every head of Q and K instead of the soft cap
 //! on scores, and a rotary base of its own for the layers with a window.
 //!
-//! Gemma Team, 2025 (Gemma 3). The text model; images are not built.
+//! Gemma Team, 2025 (Gemma 3). The text model, and what it does with the rows of an image: they see each
+//! other in both directions, in layers with a window too, where a row still sees no further back than the
+//! window. The vision tower that makes such rows is not built.
 
 use super::{Architecture, Build, gemma, gemma2};
 use crate::Error;
 use crate::architectures::config::{Config, hf_window, window_or_none};
 use crate::architectures::rope::{HfRopeKeys, Rope, RopeScaling};
 use crate::checkpoint::{GgufSettings, HfSettings};
-use crate::graph::ValueId;
+use crate::graph::{Reach, ValueId};
 use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
@@ -55,12 +57,13 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         0 => return Err(s.wrong("sliding_window_pattern", "a number of layers")),
         n => n,
     };
-    Ok(with_local_rope(c.with_hf_layer_types(s, hf_window(s)?, |l| (l + 1) % pattern != 0)?))
+    Ok(finished(c.with_hf_layer_types(s, hf_window(s)?, |l| (l + 1) % pattern != 0)?))
 }
 
-/// Gives layers with a window the second rotary embedding.
-fn with_local_rope(c: Config) -> Config {
-    c.with_layers(|_, layer| layer.rope = Some(usize::from(layer.window.is_some())))
+/// Gives layers with a window the second rotary embedding, and lets rows see as far as they reach.
+fn finished(c: Config) -> Config {
+    Config { reach: Reach::OfRow, ..c }
+        .with_layers(|_, layer| layer.rope = Some(usize::from(layer.window.is_some())))
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
@@ -80,7 +83,7 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
         0 => return Err(s.wrong("attention.sliding_window_pattern", "a number of layers", "0")),
         n => n,
     };
-    Ok(with_local_rope(c.with_windows(|l| window.filter(|_| (l + 1) % pattern != 0))))
+    Ok(finished(c.with_windows(|l| window.filter(|_| (l + 1) % pattern != 0))))
 }
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {

@@ -7,7 +7,7 @@ use crate::Error;
 use crate::architectures::config::{Config, Layer, activation_from_hf, hf_n_layers};
 use crate::architectures::loader::Bias;
 use crate::checkpoint::{GgufSettings, HfSettings};
-use crate::graph::{Activation, NormKind, ValueId};
+use crate::graph::{Activation, NormKind, Reach, ValueId};
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "gpt2",
@@ -48,6 +48,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         ropes: Vec::new(),
         qk_norm: false,
         attn_softcap: None,
+        reach: Reach::Causal,
         qkv_limit: None,
         logit_softcap: None,
         activation: activation_from_hf(s, s.opt_str("activation_function")?.unwrap_or("gelu_new"))?,

@@ -1,6 +1,8 @@
 //! What one step of the engine runs on: rows of tokens from any number of
 //! sequences, prompts and generated tokens together.
 
+use std::ops::Range;
+
 /// Stands for the token of a row that is embedded. It is in no vocabulary.
 pub(crate) const EMBEDDED: u32 = u32::MAX;
 
@@ -131,6 +133,26 @@ impl Batch {
         let within = |(own, &reach): (u32, &u32)| (own..=end).contains(&reach);
         assert!(reaches.is_sorted() && all.all(within), "reaches {reaches:?} in a chunk to {end}");
         Some(reaches)
+    }
+
+    /// The rows, which are a segment of a prompt, see each other in both directions.
+    pub(crate) fn see_each_other(&mut self, rows: Range<usize>) {
+        self.fill_reaches();
+        let end = self.positions[rows.end - 1] + 1;
+        self.reaches[rows].fill(end);
+    }
+
+    /// The rows that nothing was said of see up to themselves.
+    fn fill_reaches(&mut self) {
+        let rest = &self.positions[self.reaches.len()..];
+        self.reaches.extend(rest.iter().map(|pos| pos + 1));
+    }
+
+    /// All rows are there: fills up the lists that some rows have asked for.
+    pub(crate) fn complete(&mut self) {
+        if !self.reaches.is_empty() {
+            self.fill_reaches();
+        }
     }
 
     /// Empties the batch and keeps its room.

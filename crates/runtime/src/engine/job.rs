@@ -193,7 +193,8 @@ pub(super) struct Run {
     /// What the last mask of its grammar took, and the step in which it had a turn for a slow one.
     pub(super) mask_time: Duration,
     pub(super) last_turn: u64,
-    /// It is not in the step that is planned, because of masks that take long.
+    /// It is not in the step that is planned, because of masks that take long, or because a prompt needs
+    /// all of the step.
     pub(super) sits_out: bool,
 }
 

@@ -57,7 +57,7 @@ use crate::checkpoint::Pooling;
 use crate::generate::answer::Answer;
 use crate::generate::check_len;
 use crate::generate::embedding::Pooler;
-use crate::run::{Model, Prompt, check_rows};
+use crate::run::{Model, Prompt, PromptRules};
 use crate::text::template::ChatTemplate;
 use crate::text::tokenizer::Tokenizer;
 use draft::Draft;
@@ -129,6 +129,7 @@ pub struct ModelInfo {
     output_width: usize,
     pooling: Pooling,
     vocab_size: usize,
+    rules: PromptRules,
     n_params: usize,
     weight_bytes: usize,
     memory: MemoryUse,
@@ -319,6 +320,7 @@ impl Engine {
             output_width: 0,
             pooling: model.default_pooling(),
             vocab_size: 0,
+            rules: model.rules(),
             n_params: model.n_params(),
             weight_bytes: model.weight_bytes(),
             memory: model.memory() + draft.as_ref().map(Model::memory).unwrap_or_default(),
@@ -476,7 +478,7 @@ impl Engine {
 
     fn check_prompt(&self, prompt: &Prompt) -> Result<(), Error> {
         check_len(prompt.len(), self.model.max_seq_len)?;
-        check_rows(prompt.rows(), self.model.vocab_size, self.model.config.dim)
+        self.model.rules.check(prompt.rows())
     }
 
     /// Makes the answers' states, which finds what is wrong with the parameters.

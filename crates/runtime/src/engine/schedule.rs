@@ -4,10 +4,12 @@
 //! Answers whose grammars take long for their masks take turns, so that a step, which waits for the
 //! masks of all its answers, waits for few of these.
 //!
-//! Generation is never put off by prompts. The prompt that is first in order gets at least half of
+//! Generation is never put off by prompts of tokens. The prompt that is first in order gets at least half of
 //! the step's remaining tokens, and the shortest of the others share the rest, so that a short
 //! prompt need not wait for a long one. What they leave is for further prompts that fit into it
-//! whole. A prompt that begins like one that is being run waits until the common pages are in the
+//! whole. Rows that see each other in both directions are run in one step: the first prompt gets as many
+//! rows as its next such segment has, and where these do not fit beside the answers, the answers sit out
+//! every other step until it is run. A prompt that begins like one that is being run waits until the common pages are in the
 //! prefix cache.
 
 use super::job::{Run, Stage};
@@ -61,6 +63,8 @@ pub(super) struct StepPlan {
     /// Answers with slow masks: the steps of their last turns, the runs, and the times.
     slow: Vec<(u64, usize, Duration)>,
     n_steps: u64,
+    /// In the last step no answer was generated, for the sake of a prompt.
+    gave_way: bool,
 }
 
 impl StepPlan {
@@ -78,12 +82,15 @@ impl StepPlan {
         let mut left = Left { tokens, outputs };
         start_prompts(runs, runner);
         self.give_turns(runs);
+        let least = self.give_way(runs, tokens);
+        left.tokens -= least;
         plan_generation(runs, runner.max_seq_len(), max_drafts, &mut left, &mut self.planned);
+        left.tokens += least;
         let n_answers = self.planned.len();
         if n_answers > 0 {
-            left.tokens = left.tokens.min(prompt_tokens.max(n_answers));
+            left.tokens = left.tokens.min(prompt_tokens.max(n_answers).max(least));
         }
-        self.share_out(runs, left.tokens);
+        self.share_out(runs, left.tokens, least);
         plan_prompts(runs, &self.shares, &mut left, &mut self.planned);
     }
 
@@ -143,8 +150,24 @@ impl StepPlan {
         }
     }
 
-    /// Shares `n_tokens` out to the runs that are at their prompts.
-    fn share_out(&mut self, runs: &[Run], n_tokens: usize) {
+    /// The rows that the first prompt in order needs together, none where a single one will do. Where a
+    /// step of `n_tokens` has not enough beside the answers, these sit out, or the prompt waits.
+    fn give_way(&mut self, runs: &mut [Run], n_tokens: usize) -> usize {
+        let at_prompt = |run: &&Run| run.seq.is_some() && run.in_prompt();
+        let first = runs.iter().find(at_prompt).filter(|run| run.prompt.has_embeddings());
+        let least =
+            first.map_or(1, |run| run.prompt.rows().slice(run.done..run.prompt.len()).least());
+        let n_answers = runs.iter().filter(|run| generates(run) && !run.sits_out).count();
+        self.gave_way = n_answers > 0 && least + n_answers > n_tokens && !self.gave_way;
+        if self.gave_way {
+            runs.iter_mut().for_each(|run| run.sits_out = true);
+            return least;
+        }
+        if least == 1 || least + n_answers > n_tokens { 0 } else { least }
+    }
+
+    /// Shares `n_tokens` out to the runs that are at their prompts, of which the first gets `least`.
+    fn share_out(&mut self, runs: &[Run], n_tokens: usize, least: usize) {
         let Self { prompts, shares, .. } = self;
         shares.clear();
         prompts.clear();
@@ -155,7 +178,7 @@ impl StepPlan {
         others.sort_unstable_by_key(|&(i, todo)| (todo, i));
         let (others, rest) = others.split_at(others.len().min(MAX_OTHERS));
         // The first in order takes what the others leave.
-        let mut for_others = n_tokens / 2;
+        let mut for_others = (n_tokens / 2).min(n_tokens - least);
         shares.push(first);
         for (k, &(i, todo)) in others.iter().enumerate() {
             let n = todo.min(for_others / (others.len() - k));
@@ -287,15 +310,17 @@ fn plan_prompts(
 ) {
     for &(i, mut n) in shares {
         let run = &mut runs[i];
-        let todo = &run.prompt.rows().ids()[run.done..];
+        let rows = run.prompt.rows().slice(run.done..run.prompt.len());
+        let todo = rows.ids();
+        n = rows.cut(n);
         let wanted = match run.prompt_rows() {
             Wanted::All => {
-                n = n.min(left.outputs);
+                n = rows.cut(n.min(left.outputs));
                 Wanted::All
             }
             // Where no output row is left, its last token is for the next step.
             Wanted::Last if n == todo.len() && left.outputs == 0 => {
-                n -= 1;
+                n = rows.cut(n - 1);
                 Wanted::None
             }
             Wanted::Last if n == todo.len() => Wanted::Last,

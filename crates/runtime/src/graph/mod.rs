@@ -379,6 +379,18 @@ impl Graph {
         (0..self.values.len() as u32).map(ValueId)
     }
 
+    /// Whether rows may see further than themselves: every layer that mixes rows attends as far as
+    /// the batch says.
+    pub fn has_reaches(&self) -> bool {
+        let mut of_rows = self.nodes.iter().filter_map(|node| match &node.op {
+            Op::Attention(attention) => Some(attention.reach == Reach::OfRow),
+            Op::ShortConv(_) | Op::DeltaNet(_) => Some(false),
+            _ => None,
+        });
+        let first = of_rows.next();
+        first.unwrap_or(false) && of_rows.all(|of_row| of_row)
+    }
+
     /// Columns of what the graph computes.
     ///
     /// # Panics

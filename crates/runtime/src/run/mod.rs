@@ -7,6 +7,7 @@ mod model;
 mod placement;
 mod prompt;
 mod results;
+mod rules;
 mod runner;
 mod seq_id;
 
@@ -15,6 +16,7 @@ pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model};
 pub use placement::{DeviceLayers, PlacedPart, Placement};
 pub use prompt::{Embeddings, Prompt, Rows};
 pub(crate) use results::{GivenList, Results, RowWants};
+pub(crate) use rules::PromptRules;
 pub use runner::Runner;
-pub(crate) use runner::{Saved, check_rows};
+pub(crate) use runner::Saved;
 pub use seq_id::SeqId;

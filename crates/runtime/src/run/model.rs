@@ -16,6 +16,7 @@ use crate::graph::weights::{WeightData, Weights};
 use crate::graph::{self, Graph};
 use crate::run::chunk::{Chunk, Outputs};
 use crate::run::placement::{DeviceLayers, Placement, ToLoad, place};
+use crate::run::rules::PromptRules;
 use crate::run::runner::Runner;
 use crate::text::template::ChatTemplate;
 use crate::text::tokenizer::Tokenizer;
@@ -173,6 +174,7 @@ impl Model {
         let kv = kv_pools(&graph.kv_groups, options, max_seq_len, limits.tokens)?;
         let output = (options.output, graph.output_width());
         let n_states = n_states(&graph, options);
+        let rules = PromptRules::new(&graph, (config.vocab_size, config.dim), limits);
         let (n_params, weight_bytes) = sizes(&weights);
         let bytes_per_token = graph::bytes_per_token(&graph, &weights);
         let fingerprint = Fingerprint::new(&graph, &weights, options.arithmetic);
@@ -203,7 +205,7 @@ impl Model {
             executable,
             limits,
             output,
-            (config.vocab_size, config.dim),
+            rules,
             max_seq_len,
             (&kv, n_states),
             options.prefix_cache,
@@ -311,6 +313,11 @@ impl Model {
     /// What it was loaded to compute.
     pub fn output(&self) -> ModelOutput {
         self.runner.output()
+    }
+
+    /// What prompts may be made of.
+    pub(crate) fn rules(&self) -> PromptRules {
+        self.runner.rules()
     }
 
     pub(crate) fn default_pooling(&self) -> Pooling {

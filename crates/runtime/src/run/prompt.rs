@@ -10,10 +10,25 @@ use std::sync::Arc;
 /// Rows that take the place of the embeddings of tokens, as a vision tower or a prompt that was tuned
 /// makes them. What the model does to the embedding of a token at once, such as Gemma's scale, is
 /// not done to them.
+///
+/// ```
+/// use realizar_runtime::{Embeddings, Prompt};
+/// use std::sync::Arc;
+///
+/// # fn main() -> Result<(), realizar_runtime::Error> {
+/// let image = Embeddings::new(vec![0.5; 4 * 8], 8)?.bidirectional();
+/// let mut prompt = Prompt::from(vec![2, 105]);
+/// prompt.push_embeddings(Arc::new(image));
+/// prompt.push_tokens(&[106]);
+/// assert_eq!(prompt.len(), 7);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Embeddings {
     values: Vec<f32>, // [n_rows, dim]
     dim: usize,
+    is_bidirectional: bool,
     content: [u8; 32],
 }
 
@@ -34,7 +49,25 @@ impl Embeddings {
         let mut hash = Sha256::new();
         hash.update((dim as u64).to_le_bytes());
         values.iter().for_each(|x| hash.update(x.to_le_bytes()));
-        Ok(Self { values, dim, content: hash.finalize().into() })
+        Ok(Self { values, dim, is_bidirectional: false, content: hash.finalize().into() })
+    }
+
+    /// The same rows, each of which sees all others, as Gemma 3 has its images: in a prompt they see
+    /// what is before them, and each other. All of them are run in one step; a model whose attention
+    /// does not have this refuses them.
+    #[must_use]
+    pub fn bidirectional(mut self) -> Self {
+        if !self.is_bidirectional {
+            self.is_bidirectional = true;
+            self.hash_further(b"bidirectional");
+        }
+        self
+    }
+
+    /// The content is not the same as without what these bytes say.
+    fn hash_further(&mut self, bytes: &[u8]) {
+        let hash = Sha256::new().chain_update(self.content).chain_update(bytes);
+        self.content = hash.finalize().into();
     }
 
     /// Rows.
@@ -45,6 +78,11 @@ impl Embeddings {
     /// Elements of a row.
     pub fn dim(&self) -> usize {
         self.dim
+    }
+
+    /// Whether its rows see each other in both directions.
+    pub fn is_bidirectional(&self) -> bool {
+        self.is_bidirectional
     }
 
     fn row(&self, idx: usize) -> &[f32] {
@@ -135,6 +173,29 @@ pub struct Rows<'a> {
     contents: &'a [Content],
 }
 
+/// A segment of embeddings among [`Rows`].
+#[derive(Debug, Clone)]
+pub(crate) struct Segment<'a> {
+    /// Those of the rows that are part of it.
+    pub(crate) rows: Range<usize>,
+    /// Its row that the first of these is.
+    pub(crate) first: usize,
+    pub(crate) embeddings: &'a Embeddings,
+}
+
+impl Segment<'_> {
+    /// Whether these rows are all of it.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.first == 0 && self.rows.len() == self.embeddings.n_rows()
+    }
+
+    /// Whether the first `len` rows end within it.
+    fn is_cut_by(&self, len: usize) -> bool {
+        let end = self.rows.start + self.embeddings.n_rows() - self.first;
+        self.rows.start < len && len < end
+    }
+}
+
 /// What a row is made from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source<'a> {
@@ -200,6 +261,43 @@ impl<'a> Rows<'a> {
                 None => Source::Token(id),
             }
         })
+    }
+
+    /// Its segments of embeddings, in order.
+    pub(crate) fn segments(self) -> impl Iterator<Item = Segment<'a>> + Clone {
+        let (first, end) = (self.first, self.first + self.ids.len());
+        let before = self.contents.partition_point(|content| content.range().end <= first);
+        let within = self.contents[before..].iter().take_while(move |content| content.first < end);
+        within.map(move |content| {
+            let Range { start, end: to } = content.range();
+            let from = start.max(first);
+            let rows = from - first..to.min(end) - first;
+            Segment { rows, first: from - start, embeddings: &content.embeddings }
+        })
+    }
+
+    /// Its segments whose rows see each other in both directions.
+    pub(crate) fn bidirectional(self) -> impl Iterator<Item = Segment<'a>> + Clone {
+        self.segments().filter(|segment| segment.embeddings.is_bidirectional)
+    }
+
+    /// Those that are run together or not at all.
+    pub(crate) fn whole(self) -> Vec<Range<usize>> {
+        self.bidirectional().map(|segment| segment.rows).collect()
+    }
+
+    /// The longest beginning of at most `len` rows that can be run without those behind it: rows that
+    /// see each other in both directions are run in one chunk.
+    #[must_use]
+    pub fn cut(self, len: usize) -> usize {
+        let cut = self.bidirectional().find(|segment| segment.is_cut_by(len));
+        cut.map_or(len, |segment| segment.rows.start)
+    }
+
+    /// The least rows at the beginning that can be run without those behind them.
+    pub(crate) fn least(self) -> usize {
+        let first = self.bidirectional().next().filter(|segment| segment.rows.start == 0);
+        first.map_or(1, |segment| segment.rows.end)
     }
 
     /// What tells each from others.
@@ -282,6 +380,38 @@ mod tests {
         assert_eq!(common(&prompt(embeddings(2, 1.0), 8)), 3);
         assert_eq!(common(&prompt(embeddings(2, 1.5), 7)), 1);
         assert_eq!(common(&vec![5, EMBEDDED, EMBEDDED, 7].into()), 1);
+    }
+
+    #[test]
+    fn rows_that_see_each_other_stay_together() {
+        let image = |n_rows: usize| Arc::new(Embeddings::new(vec![0.5; n_rows * 2], 2).unwrap());
+        let both = |n_rows: usize| {
+            Arc::new(Embeddings::new(vec![0.5; n_rows * 2], 2).unwrap().bidirectional())
+        };
+        let mut prompt = Prompt::from(vec![5, 6]);
+        prompt.push_embeddings(both(3));
+        prompt.push_embeddings(both(2));
+        prompt.push_embeddings(image(4));
+        prompt.push_tokens(&[7]);
+        assert_eq!(prompt.rows().whole(), [2..5, 5..7]);
+        let cuts: Vec<_> = (0..=12).map(|len| prompt.rows().cut(len)).collect();
+        assert_eq!(cuts, [0, 1, 2, 2, 2, 5, 5, 7, 8, 9, 10, 11, 12]);
+        let rest = |start| prompt.rows().slice(start..12);
+        let least: Vec<_> = [0, 1, 2, 5, 7, 8].map(|start| rest(start).least()).into();
+        assert_eq!(least, [1, 1, 3, 2, 1, 1]);
+        assert_eq!(rest(2).cut(1), 0);
+        assert_eq!(rest(2).slice(0..4).cut(4), 3, "the second goes on behind them");
+        let is_whole = |rows: Rows<'_>| rows.segments().map(|s| s.is_whole()).collect::<Vec<_>>();
+        assert_eq!(is_whole(prompt.rows().slice(3..9)), [false, true, false]);
+        // The two forms are different contents.
+        let symbols = |content| {
+            let mut prompt = Prompt::default();
+            prompt.push_embeddings(content);
+            prompt.rows().symbols().collect::<Vec<_>>()
+        };
+        assert!(symbols(image(3)).iter().zip(symbols(both(3))).all(|(a, b)| *a != b));
+        let twice = Embeddings::new(vec![0.5; 6], 2).unwrap().bidirectional().bidirectional();
+        assert_eq!(symbols(both(3)), symbols(Arc::new(twice)));
     }
 
     #[test]

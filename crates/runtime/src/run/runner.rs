@@ -3,13 +3,14 @@
 //!
 //! A runner knows tokens, positions and pages; it knows no text and no sampling.
 
-use super::chunk::{Chunk, OutputRows, Outputs};
-use super::prompt::{Rows, Source};
+use super::chunk::{Chunk, OutputRows};
+use super::prompt::Rows;
+use super::rules::PromptRules;
 use super::seq_id::{Ended, SeqId};
 use crate::Error;
 use crate::architectures::ModelOutput;
 use crate::backend::metrics::DispatchMetrics;
-use crate::backend::{Batch, BatchSeq, Executable, Role, SeqTable, Wants};
+use crate::backend::{Batch, Executable, Role, Wants};
 use crate::graph::plan::RowLimits;
 use realizar_formats::FileWatch;
 use realizar_kvcache::{
@@ -18,6 +19,7 @@ use realizar_kvcache::{
 use std::sync::Arc;
 
 mod launch;
+mod layout;
 
 /// The keys and values of a sequence, as bytes.
 #[derive(Debug)]
@@ -37,9 +39,7 @@ pub struct Runner {
     limits: RowLimits,
     output: ModelOutput,
     output_width: usize,
-    vocab_size: usize,
-    /// Elements of an embedding.
-    dim: usize,
+    rules: PromptRules,
     max_seq_len: usize,
     /// What pages look like, in words.
     layout: String,
@@ -72,7 +72,7 @@ impl Runner {
         executable: Box<dyn Executable>,
         limits: RowLimits,
         (output, output_width): (ModelOutput, usize),
-        (vocab_size, dim): (usize, usize),
+        rules: PromptRules,
         max_seq_len: usize,
         (kv, n_states): (&[(KvLayout, usize)], Option<usize>),
         prefixes: bool,
@@ -93,8 +93,7 @@ impl Runner {
             limits,
             output,
             output_width,
-            vocab_size,
-            dim,
+            rules,
             max_seq_len,
             layout: kv.iter().map(|(layout, _)| layout.to_string()).collect::<Vec<_>>().join(", "),
             cache: KvCache::new(&groups, n_states, max_seq_len, prefixes),
@@ -134,7 +133,12 @@ impl Runner {
 
     /// Tokens of the vocabulary.
     pub fn vocab_size(&self) -> usize {
-        self.vocab_size
+        self.rules.vocab_size
+    }
+
+    /// What prompts may be made of.
+    pub(crate) fn rules(&self) -> PromptRules {
+        self.rules
     }
 
     /// Of each key-value group, what its pool has seen.
@@ -261,14 +265,14 @@ impl Runner {
     }
 
     /// Gives an empty sequence what the prefix cache has of the beginning of `prompt`, up to
-    /// `max_len` tokens; returns how many it has.
+    /// `max_len` tokens; returns how many it has. They do not end within rows that see each other.
     ///
     /// # Panics
     /// If the sequence is not empty.
     pub fn adopt(&mut self, id: &SeqId, prompt: Rows<'_>, max_len: usize) -> usize {
         let seq = self.seqs[id.idx].as_mut().expect(LIVES);
-        let prompt: Vec<_> = prompt.symbols().collect();
-        self.cache.adopt(seq, Variant::default(), &prompt, max_len)
+        let symbols: Vec<_> = prompt.symbols().collect();
+        self.cache.adopt(seq, Variant::default(), &symbols, max_len, &prompt.whole())
     }
 
     /// The prompt that the sequence's next rows belong to has `len` tokens in all.
@@ -364,7 +368,8 @@ impl Runner {
 
     /// Forgets the tokens of a sequence from `len` on. Where a window has let go
     /// of positions that would be seen again, it forgets all of them. Returns the
-    /// tokens that are left.
+    /// tokens that are left. They should not end within rows that see each other in both directions,
+    /// as what is left of these has seen the others.
     pub fn truncate(&mut self, id: &SeqId, len: usize) -> usize {
         let seq = self.seqs[id.idx].as_mut().expect(LIVES);
         self.cache.truncate(seq, len)
@@ -410,44 +415,6 @@ impl Runner {
         Ok(())
     }
 
-    fn check<'c>(&mut self, chunks: impl Iterator<Item = Chunk<'c>>) -> Result<(), Error> {
-        let (mut n_tokens, mut n_outputs) = (0, 0);
-        let request = |text: &str| Err(Error::Request(text.to_owned()));
-        self.n_steps += 1;
-        for chunk in chunks {
-            if chunk.rows.is_empty() {
-                return request("a chunk has no rows");
-            }
-            if std::mem::replace(&mut self.last_steps[chunk.seq.idx], self.n_steps) == self.n_steps
-            {
-                return request("a sequence has two chunks in one step");
-            }
-            if let Outputs::At(idx) = chunk.outputs
-                && !(idx.is_sorted_by(|a, b| a < b)
-                    && idx.last().is_none_or(|&last| last < chunk.rows.len()))
-            {
-                return request("the wanted rows of a chunk are not in it or not ascending");
-            }
-            check_rows(chunk.rows, self.vocab_size, self.dim)?;
-            let len = self.seq(chunk.seq).len() + chunk.rows.len();
-            if len > self.max_seq_len {
-                let n = self.max_seq_len;
-                let text = format!("{len} tokens do not fit the context of {n}");
-                return Err(Error::Request(text));
-            }
-            n_tokens += chunk.rows.len();
-            n_outputs += chunk.outputs.count(chunk.rows.len());
-        }
-        let RowLimits { tokens, outputs } = self.limits;
-        if n_tokens > tokens || n_outputs > outputs {
-            return Err(Error::Request(format!(
-                "a step of {n_tokens} tokens and {n_outputs} output rows exceeds its limits of \
-                 {tokens} and {outputs}"
-            )));
-        }
-        Ok(())
-    }
-
     /// Gets the pages that the chunks need, or leaves everything as it was.
     fn grow<'c>(&mut self, chunks: impl Iterator<Item = Chunk<'c>> + Clone) -> Result<(), Error> {
         let Self { seqs, cache, copies, executable, .. } = self;
@@ -477,57 +444,6 @@ impl Runner {
         }
         grown
     }
-
-    /// Lays the chunks out as rows: generated tokens first, then prompts.
-    fn fill_batch<'c>(&mut self, chunks: &(impl Iterator<Item = Chunk<'c>> + Clone)) {
-        let Self { batch, first_rows, seqs, cache, .. } = self;
-        batch.clear();
-        first_rows.clear();
-        first_rows.extend(chunks.clone().map(|_| 0));
-        let of_role = |role| {
-            let chunks = chunks.clone().enumerate();
-            chunks.filter(move |(_, chunk)| chunk.role == role)
-        };
-        for (i, chunk) in of_role(Role::Generated).chain(of_role(Role::Prompt)) {
-            let seq = seqs[chunk.seq.idx].as_ref().expect(LIVES);
-            let (first_row, n_rows) = (batch.tokens.len(), chunk.rows.len());
-            batch.tokens.extend_from_slice(chunk.rows.ids());
-            let embedded = chunk.rows.sources().filter_map(Source::embedding);
-            embedded.for_each(|row| batch.embedded.extend_from_slice(row));
-            // A context has at most 2^31 positions.
-            batch.positions.extend((seq.len()..seq.len() + n_rows).map(|pos| pos as u32));
-            if chunk.role == Role::Generated {
-                batch.n_generated += n_rows;
-            }
-            first_rows[i] = batch.outputs.len();
-            let row = |idx: usize| (first_row + idx) as u32;
-            match chunk.outputs {
-                Outputs::None => {}
-                Outputs::Last => batch.outputs.push(row(n_rows - 1)),
-                Outputs::All => batch.outputs.extend((0..n_rows).map(row)),
-                Outputs::At(idx) => batch.outputs.extend(idx.iter().map(|&i| row(i))),
-            }
-            batch.seqs.push(BatchSeq { first_row, n_rows, first_pos: seq.len() });
-            if cache.has_states() {
-                let states = seq.states();
-                batch.state_reads.push(states.current().map(|state| state.0));
-                batch.state_writes.resize(first_row + n_rows, None);
-                for &(pos, state) in states.pending() {
-                    batch.state_writes[first_row + pos - 1 - seq.len()] = Some(state.0);
-                }
-            }
-            for (group, table) in batch.groups.iter_mut().zip(seq.tables()) {
-                let start = group.pages.len();
-                group.pages.extend(table.pages().iter().map(|page| page.0));
-                let (len, first_page) = (table.pages().len(), table.first_page());
-                group.tables.push(SeqTable { start, len, first_page });
-                group.slots.extend((seq.len()..seq.len() + n_rows).map(|pos| {
-                    let (page, idx) = table.locate(pos);
-                    (page.0, idx as u32)
-                }));
-            }
-        }
-    }
 }
 
 /// Notes that chunks were run, or takes back what was done for them.
@@ -546,25 +462,6 @@ fn note<'c, T>(
         }
     }
     result
-}
-
-/// Whether rows are tokens of a vocabulary of `vocab_size` and embeddings of `dim` elements.
-///
-/// # Errors
-/// If one of them is neither.
-pub(crate) fn check_rows(rows: Rows<'_>, vocab_size: usize, dim: usize) -> Result<(), Error> {
-    let wrong = rows.sources().find(|source| match *source {
-        Source::Token(id) => id as usize >= vocab_size,
-        Source::Embedded(embeddings, _) => embeddings.dim() != dim,
-    });
-    let text = match wrong {
-        None => return Ok(()),
-        Some(Source::Token(id)) => format!("token {id} is not in the vocabulary of {vocab_size}"),
-        Some(Source::Embedded(embeddings, _)) => {
-            format!("embeddings of {} elements for a model of {dim}", embeddings.dim())
-        }
-    };
-    Err(Error::Request(text))
 }
 
 /// Takes back what [`Runner::grow`] did for `chunks`, of whose copies these were not made.

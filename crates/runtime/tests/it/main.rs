@@ -23,6 +23,7 @@ mod packed_cache;
 mod prompts;
 mod reach;
 mod recurrent;
+mod segments;
 mod session_files;
 mod settings;
 #[cfg(feature = "wgpu")]

@@ -122,7 +122,7 @@ mod tests {
     use crate::graph::plan::{RowLimits, plan};
     use crate::graph::weights::{Linear, Weight, WeightId};
     use crate::graph::{AttentionSpec, GraphBuilder, Reach, WeightInfo, fuse};
-    use crate::run::{Chunk, Outputs, Runner};
+    use crate::run::{Chunk, Outputs, PromptRules, Runner};
     use realizar_formats::Bytes;
     use realizar_quant::BlockType;
 
@@ -202,10 +202,8 @@ mod tests {
         };
         let executable = backend.load(plan(&graph, limits), weights, &options).unwrap();
         let output = (ModelOutput::Embeddings, DIM);
-        (
-            Runner::new(executable, limits, output, (VOCAB_SIZE, DIM), 64, (&kv, None), false),
-            graph.to_string(),
-        )
+        let rules = PromptRules::new(&graph, (VOCAB_SIZE, DIM), limits);
+        (Runner::new(executable, limits, output, rules, 64, (&kv, None), false), graph.to_string())
     }
 
     /// The output at every position of a prompt that is run in chunks.

@@ -4,5 +4,6 @@ pub(crate) mod gpus;
 pub(crate) mod other_load;
 pub(crate) mod quantized;
 pub(crate) mod requests;
+pub(crate) mod segments;
 pub(crate) mod tiny;
 pub(crate) mod tiny_models;
