@@ -102,7 +102,7 @@ pub use recurrent::{
     DeltaInputs, DeltaNet, DeltaScratch, LayerStates, NO_STATE, ShortConv, StateSeq, StateSteps,
     delta_net, short_conv,
 };
-pub use rope::{RopeStyle, rope, rope_table};
+pub use rope::{RopePositions, RopeStyle, rope, rope_table};
 pub use route::{MAX_EXPERTS, Routing, Scoring, route};
 pub use rows::{Rows, RowsMut};
 pub use team::{Affinity, PerThread, Team};

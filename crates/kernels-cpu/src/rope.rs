@@ -14,30 +14,69 @@ pub enum RopeStyle {
     Interleaved,
 }
 
+/// The positions that angles are made of.
+#[derive(Clone, Copy, Debug)]
+pub enum RopePositions<'a> {
+    /// One for each row.
+    OfRows(&'a [u32]), // [n_rows]
+    /// Three for each row, and which of them each pair takes: the first where nothing is said.
+    Components(&'a [[u32; 3]], &'a [u8]), // [n_rows], [rotary_dim / 2] or empty
+}
+
+impl RopePositions<'_> {
+    fn n_rows(&self) -> usize {
+        match self {
+            Self::OfRows(positions) => positions.len(),
+            Self::Components(positions, _) => positions.len(),
+        }
+    }
+}
+
 /// Fills row `i` of `out` with the cosines and then the sines of the angles
 /// `positions[i] * inv_freq[j]`, times `mscale`.
 ///
 /// Angles are products in f32, as `transformers` computes them; their cosines
 /// and sines are rounded from f64, so they are right for large angles too.
+///
+/// # Panics
+/// If the shapes disagree, or a pair takes a component that there is not.
 pub fn rope_table(
     team: &Team,
     inv_freq: &[f32], // [rotary_dim / 2]
     mscale: f32,
-    positions: &[u32], // [n_rows]
-    out: RowsMut<'_>,  // [n_rows, rotary_dim]
+    positions: RopePositions<'_>,
+    out: RowsMut<'_>, // [n_rows, rotary_dim]
 ) {
     let half = inv_freq.len();
-    assert_eq!((positions.len(), 2 * half), (out.n_rows(), out.n_cols()), "shape of the table");
+    assert_eq!((positions.n_rows(), 2 * half), (out.n_rows(), out.n_cols()), "shape of the table");
+    if let RopePositions::Components(_, of_pair) = positions {
+        let fits = of_pair.is_empty() || of_pair.len() == half && of_pair.iter().all(|&c| c < 3);
+        assert!(fits, "components of {half} pairs: {of_pair:?}");
+    }
     // A sine takes about as long as sixteen elements of a simple kernel.
     let grain = row_grain(16 * out.n_cols());
     team.for_each_row_mut(out, grain, |i, row, _thread| {
         let (cos, sin) = row.split_at_mut(half);
-        for ((&f, cos), sin) in inv_freq.iter().zip(cos).zip(sin) {
-            let angle = f64::from(positions[i] as f32 * f);
-            *cos = angle.cos() as f32 * mscale;
-            *sin = angle.sin() as f32 * mscale;
+        let pairs = inv_freq.iter().zip(cos).zip(sin);
+        match positions {
+            RopePositions::OfRows(positions) => {
+                pairs.for_each(|((&f, cos), sin)| turn(positions[i], f, mscale, cos, sin));
+            }
+            RopePositions::Components(positions, of_pair) => {
+                for (j, ((&f, cos), sin)) in pairs.enumerate() {
+                    let component = of_pair.get(j).copied().unwrap_or(0);
+                    turn(positions[i][usize::from(component)], f, mscale, cos, sin);
+                }
+            }
         }
     });
+}
+
+#[inline]
+fn turn(position: u32, f: f32, mscale: f32, cos: &mut f32, sin: &mut f32) {
+    let angle = f64::from(position as f32 * f);
+    *cos = angle.cos() as f32 * mscale;
+    *sin = angle.sin() as f32 * mscale;
 }
 
 /// Rotates the first `rotary_dim` elements of each head of each row.
@@ -184,7 +223,7 @@ mod tests {
         let positions = [0, 1, 511, 131_071, 16_000_000];
         let mut table = vec![0.0; positions.len() * 64];
         let out = RowsMut::new(&mut table, positions.len(), 64);
-        rope_table(&Team::new(2), &inv_freq, 1.5, &positions, out);
+        rope_table(&Team::new(2), &inv_freq, 1.5, RopePositions::OfRows(&positions), out);
         for (row, &pos) in table.chunks(64).zip(&positions) {
             for (j, &f) in inv_freq.iter().enumerate() {
                 let angle = f64::from(pos as f32 * f);
@@ -192,6 +231,28 @@ mod tests {
                 assert!((f64::from(row[32 + j]) - 1.5 * angle.sin()).abs() < 2e-7, "sin {pos} {j}");
             }
         }
+    }
+
+    #[test]
+    fn pairs_take_the_component_that_is_theirs() {
+        let inv_freq = [1.0, 0.5, 0.25, 0.125];
+        let table = |positions: RopePositions<'_>, n_rows: usize| {
+            let mut table = vec![0.0; n_rows * 8];
+            let out = RowsMut::new(&mut table, n_rows, 8);
+            rope_table(&Team::new(2), &inv_freq, 1.5, positions, out);
+            table
+        };
+        let own = [[7, 8, 90], [4, 4, 4]];
+        let found = table(RopePositions::Components(&own, &[0, 2, 1, 1]), 2);
+        // Each pair has the bits that its position alone gives.
+        for (row, components) in found.chunks(8).zip(own) {
+            for (j, component) in [0, 2, 1, 1].into_iter().enumerate() {
+                let plain = table(RopePositions::OfRows(&[components[component]]), 1);
+                assert_eq!([row[j], row[4 + j]], [plain[j], plain[4 + j]], "pair {j}");
+            }
+        }
+        let first = table(RopePositions::Components(&own, &[]), 2);
+        assert_eq!(first, table(RopePositions::OfRows(&[7, 4]), 2));
     }
 
     /// The rotation by its definition as a product of complex numbers, in f64.
@@ -229,7 +290,8 @@ mod tests {
                     let mut table = vec![0.0; n_rows * rotary_dim as usize];
                     let rotary_dim = rotary_dim as usize;
                     let table_rows = RowsMut::new(&mut table, n_rows, rotary_dim);
-                    rope_table(&team, &inv_freq, 1.0, &positions, table_rows);
+                    let positions = RopePositions::OfRows(&positions);
+                    rope_table(&team, &inv_freq, 1.0, positions, table_rows);
                     let mut y = x.clone();
                     let table = Rows::new(&table, n_rows, rotary_dim);
                     let y_rows = RowsMut::new(&mut y, n_rows, n_cols);

@@ -11,6 +11,8 @@ struct Params {
     mscale: f32,
     positions_at: u32, // batch[positions_at + row]
     rows_at: u32,
+    // Not 0 where positions have several components: words from one to the next.
+    component_stride: u32,
     out: vec2<u32>, // start, stride
 }
 
@@ -81,7 +83,13 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         return;
     }
     let row = batch[params.rows_at] + id.y;
-    let signed_angle = f32(batch[params.positions_at + row]) * vectors[params.inv_freq + id.x];
+    var position_at = params.positions_at + row;
+    if params.component_stride != 0u {
+        // Which component a pair takes stands behind the frequencies.
+        let component = u32(vectors[params.inv_freq + params.n_pairs + id.x]);
+        position_at += component * params.component_stride;
+    }
+    let signed_angle = f32(batch[position_at]) * vectors[params.inv_freq + id.x];
     let reduced = reduce_angle(abs(signed_angle));
     let s = sine(reduced.angle);
     let c = cosine(reduced.angle);

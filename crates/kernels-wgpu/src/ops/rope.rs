@@ -15,7 +15,8 @@ pub enum RopeStyle {
     Interleaved,
 }
 
-/// The angles of a table: `position * inv_freq[j]`, for each pair `j`.
+/// The angles of a table: `position * inv_freq[j]`, for each pair `j`. Positions may have several
+/// components, of which each pair takes one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RopeAngles {
     /// Pairs of a head.
@@ -26,6 +27,9 @@ pub struct RopeAngles {
     pub mscale: f32,
     /// The position of row `r` is `batch[positions_at + r]`.
     pub positions_at: u32,
+    /// Where it is not zero, component `c` of the position is `batch[positions_at + c * stride + r]`,
+    /// and the pairs' components, as numbers, follow the frequencies in `vectors`.
+    pub component_stride: u32,
 }
 
 /// Invocations of a workgroup, each with one pair.
@@ -39,7 +43,7 @@ struct TableParams {
     mscale: f32,
     positions_at: u32,
     rows_at: u32,
-    _align: u32,
+    component_stride: u32,
     out: [u32; 2], // start, stride
 }
 
@@ -104,7 +108,7 @@ pub fn rope_table(
         mscale: angles.mscale,
         positions_at: angles.positions_at,
         rows_at: rows.at.0,
-        _align: 0,
+        component_stride: angles.component_stride,
         out: [out.start, out.stride],
     };
     let grid = Grid { x: angles.n_pairs.div_ceil(WORKGROUP), rows: 1, z: 1 };
@@ -172,7 +176,8 @@ mod tests {
         for mscale in [1.0, 1.5] {
             let bench = Bench::new(&gpu, &values, &batch);
             let vectors_on_gpu = testing::filled(&gpu, &vectors);
-            let angles = RopeAngles { n_pairs, inv_freq: 2, mscale, positions_at: 5 };
+            let angles =
+                RopeAngles { n_pairs, inv_freq: 2, mscale, positions_at: 5, component_stride: 0 };
             let kernel = rope_table(&gpu, bench.rows(0), &vectors_on_gpu, &angles, out).unwrap();
             let found = bench.run(&[(&kernel, n_rows)]);
             for (r, &position) in positions.iter().enumerate() {
@@ -190,6 +195,36 @@ mod tests {
                 assert_eq!(row[out.width as usize..][..5], [7.0; 5]);
             }
         }
+    }
+
+    #[test]
+    fn pairs_take_the_component_that_is_theirs() {
+        let (n_pairs, n_rows) = (5, 3);
+        let frequencies = [1.0, 0.5, 0.25, 0.125, 0.3];
+        let components = [0, 2, 1, 1, 0];
+        let vectors = [&frequencies[..], &components.map(|c| c as f32)].concat();
+        // Rows of each component, with a word between them.
+        let positions = [7, 4, 1000, 9, 8, 4, 17, 9, 90, 4, 3, 9];
+        let batch = [&[0, n_rows, 7], &positions[..]].concat();
+        let out = View { start: 0, stride: 2 * n_pairs, width: 2 * n_pairs };
+        let Some(gpu) = testing::gpu() else { return };
+        let bench = Bench::new(&gpu, &vec![0.0; (n_rows * out.stride) as usize], &batch);
+        let vectors = testing::filled(&gpu, &vectors);
+        let run = |positions_at, component_stride| {
+            let mscale = 1.5;
+            let angles =
+                RopeAngles { n_pairs, inv_freq: 0, mscale, positions_at, component_stride };
+            let kernel = rope_table(&gpu, bench.rows(0), &vectors, &angles, out).unwrap();
+            bench.run(&[(&kernel, n_rows)])
+        };
+        let found = run(3, 4);
+        // Each pair has the bits that the component alone gives.
+        let alone = [3, 7, 11].map(|at| run(at, 0));
+        for (i, x) in found.iter().enumerate() {
+            let component = components[i % out.width as usize % n_pairs as usize];
+            assert_eq!(*x, alone[component][i], "{i}");
+        }
+        assert_ne!(found, alone[0]);
     }
 
     /// The rotation of a head as a product of complex numbers, in f64.

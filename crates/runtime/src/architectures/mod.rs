@@ -21,6 +21,7 @@ mod phi3;
 mod pieces;
 mod qwen2;
 mod qwen2moe;
+mod qwen2vl;
 mod qwen3;
 mod qwen35;
 mod qwen3moe;
@@ -53,7 +54,7 @@ pub(crate) struct Architecture {
     forward: fn(&mut Build<'_>) -> Result<ValueId, Error>,
 }
 
-static REGISTRY: [&Architecture; 15] = [
+static REGISTRY: [&Architecture; 16] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -68,6 +69,7 @@ static REGISTRY: [&Architecture; 15] = [
     &lfm2::ARCHITECTURE,
     &qwen35::ARCHITECTURE,
     &qwen2moe::ARCHITECTURE,
+    &qwen2vl::ARCHITECTURE,
     &qwen3moe::ARCHITECTURE,
 ];
 

@@ -24,6 +24,11 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 
 /// The settings, with the window on the layers from `max_window_layers` on.
 pub(super) fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    config_with(s, &HfKeys::COMMON)
+}
+
+/// As [`config_from_hf`], of a family that reads these keys.
+pub(super) fn config_with(s: &HfSettings, keys: &HfKeys) -> Result<Config, Error> {
     let s = &s.with_defaults([
         ("max_position_embeddings", json!(32_768)),
         ("num_key_value_heads", json!(32)),
@@ -32,7 +37,7 @@ pub(super) fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     ]);
     let window = hf_switched_window(s)?;
     let first = s.usize("max_window_layers")?;
-    Config::from_hf(s, &HfKeys::COMMON)?.with_hf_layer_types(s, window, |l| l >= first)
+    Config::from_hf(s, keys)?.with_hf_layer_types(s, window, |l| l >= first)
 }
 
 pub(super) fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
@@ -42,7 +47,7 @@ pub(super) fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     Config::from_gguf(s, NormKind::Rms)
 }
 
-fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+pub(super) fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let tok_embed = m.tok_embed()?;
     let x = m.graph.embed(&tok_embed, 1.0);
     let shape = Shape {

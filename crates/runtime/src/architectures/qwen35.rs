@@ -9,7 +9,7 @@ use super::{Architecture, Build};
 use crate::Error;
 use crate::architectures::config::{Config, HfKeys, Recurrent, hf_layer_types};
 use crate::architectures::loader::Bias;
-use crate::architectures::rope::HfRopeKeys;
+use crate::architectures::rope::{HfRopeKeys, Sections};
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{Activation, DeltaNetSpec, NormKind, ValueId};
 use serde_json::json;
@@ -46,9 +46,15 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
     forward,
 };
 
-/// The keys that the model reads: its rotary embedding takes a part of each head.
-const KEYS: HfKeys =
-    HfKeys { rope: HfRopeKeys { partial: Some(0.25), ..HfRopeKeys::COMMON }, ..HfKeys::COMMON };
+/// The keys that the model reads: its rotary embedding takes a part of each head, and angles of
+/// positions with three components.
+const KEYS: HfKeys = HfKeys { rope: ROPE, ..HfKeys::COMMON };
+
+const ROPE: HfRopeKeys = HfRopeKeys {
+    partial: Some(0.25),
+    sections: Some(Sections { sizes: [11, 11, 10], interleaved: true }),
+    ..HfRopeKeys::COMMON
+};
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let s =
@@ -83,7 +89,10 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     if s.opt_usize("nextn_predict_layers")?.is_some_and(|n| n > 0) {
         return Err(s.unsupported("layers that predict further tokens (`nextn_predict_layers`)"));
     }
-    let config = Config::from_gguf(s, NormKind::Rms)?;
+    let mut config = Config::from_gguf(s, NormKind::Rms)?;
+    for rope in &mut config.ropes {
+        rope.sections = Sections::from_gguf(s, true, rope.rotary_dim / 2)?;
+    }
     let (k_dim, n_v_heads) = (s.usize("ssm.state_size")?, s.usize("ssm.time_step_rank")?);
     let net = Recurrent::DeltaNet {
         n_k_heads: s.usize("ssm.group_count")?,

@@ -4,11 +4,13 @@
 //! Su et al., 2021 (RoPE); linear scaling (position interpolation, Chen et al.,
 //! 2023); NTK-by-parts and attention factor (YaRN, Peng et al., 2023); dynamic
 //! NTK, which moves the base; Llama 3.1's frequency bands; LongRoPE's factors per
-//! pair (Ding et al., 2024).
+//! pair (Ding et al., 2024). Positions of three components are in `sections.rs`.
 
 mod hf;
+mod sections;
 
 pub use hf::HfRopeKeys;
+pub use sections::Sections;
 
 use crate::Error;
 use crate::checkpoint::GgufSettings;
@@ -104,6 +106,8 @@ pub struct Rope {
     pub rotary_dim: usize,
     /// How the angles are stretched.
     pub scaling: RopeScaling,
+    /// The components of positions that pairs take their angles from, where there are three.
+    pub sections: Option<Sections>,
 }
 
 impl Rope {
@@ -170,7 +174,7 @@ impl Rope {
             let key = "rope.scaling.original_context_length";
             return Err(s.wrong(key, "a number of positions", "0"));
         }
-        Ok(Self { theta, rotary_dim, scaling })
+        Ok(Self { theta, rotary_dim, scaling, sections: None })
     }
 
     /// The rope of a model with a context of `max_seq_len`, stretched; `None` where it is
@@ -283,7 +287,12 @@ impl Rope {
                     .collect()
             }
         };
-        RopeAngles { inv_freq: inv_freq.iter().map(|&f| f as f32).collect(), mscale }
+        let components = self.sections.map(|sections| sections.components(n)).unwrap_or_default();
+        RopeAngles {
+            inv_freq: inv_freq.iter().map(|&f| f as f32).collect(),
+            mscale,
+            components: components.into(),
+        }
     }
 }
 
@@ -333,7 +342,7 @@ mod tests {
     use super::*;
 
     fn rope(scaling: RopeScaling) -> Rope {
-        Rope { theta: 10_000.0, rotary_dim: 16, scaling }
+        Rope { theta: 10_000.0, rotary_dim: 16, scaling, sections: None }
     }
 
     fn check(scaling: &RopeScaling, context: usize, expected: [f32; 8], mscale: f32) {

@@ -26,6 +26,9 @@ pub struct Batch {
     pub embedded: Vec<f32>, // [n_embedded, dim]
     /// Its position in its sequence.
     pub positions: Vec<u32>, // [n_rows]
+    /// The temporal, height and width component of the position that its angles are made of. Empty
+    /// when each of them is the position in the sequence, of all rows.
+    pub angles: Vec<[u32; 3]>, // [n_rows]
     /// The first rows, of this number, are generated tokens.
     pub n_generated: usize,
     /// The rows whose output is wanted, ascending.
@@ -87,6 +90,7 @@ impl Batch {
             tokens: Vec::with_capacity(max_rows),
             embedded: Vec::new(),
             positions: Vec::with_capacity(max_rows),
+            angles: Vec::with_capacity(max_rows),
             outputs: Vec::with_capacity(max_rows),
             seqs: Vec::with_capacity(max_rows),
             groups: (0..n_groups).map(|_| BatchGroup::default()).collect(),
@@ -148,10 +152,21 @@ impl Batch {
         self.reaches.extend(rest.iter().map(|pos| pos + 1));
     }
 
+    /// The positions of angles, those of the first `n_rows` rows filled up, to append those of the
+    /// rows that follow.
+    pub(crate) fn angles_from(&mut self, n_rows: usize) -> &mut Vec<[u32; 3]> {
+        let rest = &self.positions[self.angles.len()..n_rows];
+        self.angles.extend(rest.iter().map(|&pos| [pos; 3]));
+        &mut self.angles
+    }
+
     /// All rows are there: fills up the lists that some rows have asked for.
     pub(crate) fn complete(&mut self) {
         if !self.reaches.is_empty() {
             self.fill_reaches();
+        }
+        if !self.angles.is_empty() {
+            self.angles_from(self.positions.len());
         }
     }
 
@@ -160,6 +175,7 @@ impl Batch {
         self.tokens.clear();
         self.embedded.clear();
         self.positions.clear();
+        self.angles.clear();
         self.outputs.clear();
         self.seqs.clear();
         self.n_generated = 0;

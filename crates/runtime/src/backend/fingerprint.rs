@@ -120,7 +120,11 @@ mod tests {
         let mut builder = GraphBuilder::new();
         let table = Weight { id: WeightId(0), rows: 2, cols: 2 };
         let x = builder.embed(&table, scale);
-        builder.rope_table(RopeAngles { inv_freq: [1.0, angle].into(), mscale: 1.0 });
+        builder.rope_table(RopeAngles {
+            inv_freq: [1.0, angle].into(),
+            mscale: 1.0,
+            components: [].into(),
+        });
         let x = builder.select_rows(x);
         let mut graph = builder.finish(x);
         let info = |name: &str, shape: &[usize]| WeightInfo {

@@ -78,6 +78,15 @@ impl<'a> GgufSettings<'a> {
         Ok(self.gguf.metadata().u32(&self.key(key)?)?.map(|n| n as usize))
     }
 
+    /// A list of whole numbers that may be missing.
+    ///
+    /// # Errors
+    /// If it is no list of whole numbers of 32 bits.
+    pub fn opt_usizes(&self, key: &str) -> Result<Option<Vec<usize>>, Error> {
+        let list = self.gguf.metadata().u32_array(&self.key(key)?)?;
+        Ok(list.map(|list| list.into_iter().map(|n| n as usize).collect()))
+    }
+
     /// Whole numbers of each of `n_layers` layers, given as one for all or as a list.
     ///
     /// # Errors

@@ -16,6 +16,8 @@ pub struct HfSettings {
     prefix: String,
     map: Map<String, Value>,
     asked: Asked,
+    /// They are those of a model's text part, beside others.
+    pub(super) is_of_text: bool,
 }
 
 impl HfSettings {
@@ -29,7 +31,8 @@ impl HfSettings {
         let map = serde_json::from_str(&text)
             .map_err(|source| Error::Json { path: path.to_owned(), source })?;
         let asked = Asked::default();
-        Ok(Self { path: path.to_owned(), prefix: String::new(), map, asked })
+        let (path, prefix) = (path.to_owned(), String::new());
+        Ok(Self { path, prefix, map, asked, is_of_text: false })
     }
 
     /// The settings with `defaults` for keys that the file leaves out, as the
@@ -211,6 +214,6 @@ impl HfSettings {
         let map = self.typed(key, "an object", Value::as_object)?.cloned();
         let prefix = format!("{}{key}.", self.prefix);
         let (path, asked) = (self.path.clone(), self.asked.clone());
-        Ok(map.map(|map| Self { path, prefix, map, asked }))
+        Ok(map.map(|map| Self { path, prefix, map, asked, is_of_text: false }))
     }
 }

@@ -1,7 +1,7 @@
 //! Models that read more than text, of which the text model is run by itself.
 //!
 //! Their config.json has the settings of the text model under `text_config`, and its tensors have
-//! a prefix, by which those of the other parts are told from them.
+//! a prefix, by which those of the other parts are told from them. Early files have both without.
 
 use super::HfSettings;
 use crate::Error;
@@ -13,11 +13,14 @@ const PREFIXES: [(&str, &str); 2] =
     [("model.language_model.", ""), ("language_model.model.", "language_model.")];
 
 /// How the names of tensors of the other parts begin.
-const OTHER_PARTS: [&str; 4] = [
+const OTHER_PARTS: [&str; 7] = [
     "model.multi_modal_projector.",
     "model.vision_tower.",
+    "model.visual.",
+    "mtp.",
     "multi_modal_projector.",
     "vision_tower.",
+    "visual.",
 ];
 
 impl HfSettings {
@@ -25,12 +28,21 @@ impl HfSettings {
     ///
     /// # Errors
     /// If `text_config` is no object.
-    pub(super) fn of_text(self) -> Result<Self, Error> {
+    pub(super) fn of_text(mut self) -> Result<Self, Error> {
         let outer = self.opt_str("model_type").unwrap_or_default();
-        if !matches!(outer, Some("gemma3" | "mistral3")) {
+        let is_qwen = matches!(outer, Some("qwen2_vl" | "qwen2_5_vl" | "qwen3_5"));
+        if !is_qwen && !matches!(outer, Some("gemma3" | "mistral3")) {
             return Ok(self);
         }
-        let Some(text) = self.opt_object("text_config")? else { return Ok(self) };
+        let Some(mut text) = self.opt_object("text_config")? else {
+            // Early files of Qwen2-VL have the settings of the text model beside the others.
+            self.is_of_text = is_qwen && self.has("vision_config");
+            return Ok(self);
+        };
+        text.is_of_text = true;
+        if is_qwen && self.bool_or("tie_word_embeddings", false)? {
+            text = text.with_defaults([("tie_word_embeddings", json!(true))]);
+        }
         tracing::info!("{}: the text model alone is run", self.path().display());
         // What the class of the text model has where early files say nothing.
         let text = match text.opt_str("model_type")? {
@@ -54,7 +66,7 @@ impl HfSettings {
 
     /// Whether they are those of a model's text part.
     pub(super) fn is_of_text(&self) -> bool {
-        !self.prefix().is_empty()
+        self.is_of_text
     }
 }
 

@@ -57,7 +57,7 @@ use crate::checkpoint::Pooling;
 use crate::generate::answer::Answer;
 use crate::generate::check_len;
 use crate::generate::embedding::Pooler;
-use crate::run::{Model, Prompt, PromptRules};
+use crate::run::{Model, Offsets, Prompt, PromptRules};
 use crate::text::template::ChatTemplate;
 use crate::text::tokenizer::Tokenizer;
 use draft::Draft;
@@ -478,7 +478,7 @@ impl Engine {
 
     fn check_prompt(&self, prompt: &Prompt) -> Result<(), Error> {
         check_len(prompt.len(), self.model.max_seq_len)?;
-        self.model.rules.check(prompt.rows())
+        self.model.rules.check(prompt.rows(), (0, &Offsets::default()))
     }
 
     /// Makes the answers' states, which finds what is wrong with the parameters.

@@ -147,6 +147,9 @@ pub struct RopeAngles {
     pub inv_freq: Arc<[f32]>, // [rotary_dim / 2]
     /// Factor on sine and cosine (YaRN's attention factor).
     pub mscale: f32,
+    /// Of each pair the component of the position that its angle is made of: temporal, height or
+    /// width. Empty where positions have one.
+    pub components: Arc<[u8]>, // [rotary_dim / 2]
 }
 
 /// How far behind its own position a row of attention sees.
@@ -389,6 +392,18 @@ impl Graph {
         });
         let first = of_rows.next();
         first.unwrap_or(false) && of_rows.all(|of_row| of_row)
+    }
+
+    /// How many components positions have that rows may bring along for their angles: none where
+    /// positions do not reach the rows by angles alone.
+    pub fn angle_components(&self) -> usize {
+        let of_node = |node: &Node| match &node.op {
+            Op::RopeTable(angles) => Some(if angles.components.is_empty() { 1 } else { 3 }),
+            Op::PosEmbed { .. } => Some(0),
+            _ => None,
+        };
+        let all = || self.nodes.iter().filter_map(of_node);
+        if all().any(|n| n == 0) { 0 } else { all().max().unwrap_or(0) }
     }
 
     /// Columns of what the graph computes.

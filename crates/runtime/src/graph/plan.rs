@@ -255,7 +255,11 @@ mod tests {
     fn attention_layers(n_layers: usize) -> Graph {
         let mut b = GraphBuilder::new();
         let mut x = b.embed(&Weight { id: WeightId(0), rows: 10, cols: DIM }, 1.0);
-        let table = b.rope_table(RopeAngles { inv_freq: vec![1.0; 4].into(), mscale: 1.0 });
+        let table = b.rope_table(RopeAngles {
+            inv_freq: vec![1.0; 4].into(),
+            mscale: 1.0,
+            components: [].into(),
+        });
         for _ in 0..n_layers {
             let norm = NormWeights { weight: None, bias: None, len: DIM };
             let h = b.norm(x, NormKind::Rms, &norm, 1e-5);

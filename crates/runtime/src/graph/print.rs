@@ -69,7 +69,13 @@ impl Graph {
             Op::RopeTable(angles) => {
                 let last = angles.inv_freq.last().copied().unwrap_or_default();
                 let n = 2 * angles.inv_freq.len();
-                format!("rope_table {n} columns, slowest {last:e}, mscale {}", angles.mscale)
+                let mscale = angles.mscale;
+                let mut text = format!("rope_table {n} columns, slowest {last:e}, mscale {mscale}");
+                if !angles.components.is_empty() {
+                    text += ", by ";
+                    text.extend(angles.components.iter().map(|&c| ['t', 'h', 'w'][usize::from(c)]));
+                }
+                text
             }
             Op::Norm(norm) => self.norm(norm),
             Op::Linear { prologue, parts, residual } => {

@@ -277,7 +277,11 @@ mod tests {
         };
         let embedded = b.embed(&table, 1.0);
         let mut x = embedded;
-        let angles = |freq: f32| RopeAngles { inv_freq: vec![freq; 2].into(), mscale: 1.0 };
+        let angles = |freq: f32| RopeAngles {
+            inv_freq: vec![freq; 2].into(),
+            mscale: 1.0,
+            components: [].into(),
+        };
         let tables = [b.rope_table(angles(1.0)), b.rope_table(angles(0.5))];
         for l in 0..n_layers {
             b.begin_layer(l);

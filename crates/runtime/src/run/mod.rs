@@ -1,6 +1,7 @@
 //! A loaded model that computes rows: from a device's name to a backend, from a checkpoint to the
 //! parts of a model on their backends, and from chunks of sequences to rows of output.
 
+mod angles;
 mod chunk;
 pub mod device;
 mod model;
@@ -11,6 +12,7 @@ mod rules;
 mod runner;
 mod seq_id;
 
+pub(crate) use angles::Offsets;
 pub use chunk::{Chunk, OutputRows, Outputs};
 pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model};
 pub use placement::{DeviceLayers, PlacedPart, Placement};

@@ -1,6 +1,7 @@
 //! What a model is given: rows that are tokens, or embeddings in place of tokens.
 
 use crate::Error;
+use crate::architectures::config::MAX_POSITIONS;
 use crate::backend::EMBEDDED;
 use realizar_kvcache::Symbol;
 use sha2::{Digest, Sha256};
@@ -29,6 +30,9 @@ pub struct Embeddings {
     values: Vec<f32>, // [n_rows, dim]
     dim: usize,
     is_bidirectional: bool,
+    positions: Option<Vec<[u32; 3]>>, // [n_rows]
+    /// One past the largest of these.
+    extent: u32,
     content: [u8; 32],
 }
 
@@ -49,7 +53,14 @@ impl Embeddings {
         let mut hash = Sha256::new();
         hash.update((dim as u64).to_le_bytes());
         values.iter().for_each(|x| hash.update(x.to_le_bytes()));
-        Ok(Self { values, dim, is_bidirectional: false, content: hash.finalize().into() })
+        Ok(Self {
+            values,
+            dim,
+            is_bidirectional: false,
+            positions: None,
+            extent: 0,
+            content: hash.finalize().into(),
+        })
     }
 
     /// The same rows, each of which sees all others, as Gemma 3 has its images: in a prompt they see
@@ -62,6 +73,29 @@ impl Embeddings {
             self.hash_further(b"bidirectional");
         }
         self
+    }
+
+    /// The same rows with positions of their own for the angles of rotary embeddings: of each row the
+    /// temporal, the height and the width component, counted from where the segment begins. The row
+    /// after them goes on behind the largest, as in Qwen2-VL and its successors. A model whose rotary
+    /// embedding has one component takes rows whose three are the same.
+    ///
+    /// # Errors
+    /// If there are not as many as rows, or one is 2^31 or more.
+    pub fn with_positions(mut self, positions: Vec<[u32; 3]>) -> Result<Self, Error> {
+        let refuse = |reason: String| Err(Error::Request(format!("embeddings: {reason}")));
+        if positions.len() != self.n_rows() {
+            return refuse(format!("{} positions for {} rows", positions.len(), self.n_rows()));
+        }
+        let largest = positions.iter().flatten().copied().max().unwrap_or(0);
+        if largest as usize >= MAX_POSITIONS {
+            return refuse(format!("a position of {largest}"));
+        }
+        let bytes: Vec<u8> = positions.iter().flatten().flat_map(|x| x.to_le_bytes()).collect();
+        self.hash_further(b"positions");
+        self.hash_further(&bytes);
+        (self.extent, self.positions) = (largest + 1, Some(positions));
+        Ok(self)
     }
 
     /// The content is not the same as without what these bytes say.
@@ -83,6 +117,16 @@ impl Embeddings {
     /// Whether its rows see each other in both directions.
     pub fn is_bidirectional(&self) -> bool {
         self.is_bidirectional
+    }
+
+    /// The positions of its rows, if they have their own.
+    pub fn positions(&self) -> Option<&[[u32; 3]]> {
+        self.positions.as_deref()
+    }
+
+    /// One past the largest of its positions.
+    pub(crate) fn extent(&self) -> u32 {
+        self.extent
     }
 
     fn row(&self, idx: usize) -> &[f32] {
@@ -187,6 +231,11 @@ impl Segment<'_> {
     /// Whether these rows are all of it.
     pub(crate) fn is_whole(&self) -> bool {
         self.first == 0 && self.rows.len() == self.embeddings.n_rows()
+    }
+
+    /// Whether its last row is among these.
+    pub(crate) fn is_last_part(&self) -> bool {
+        self.first + self.rows.len() == self.embeddings.n_rows()
     }
 
     /// Whether the first `len` rows end within it.

@@ -3,6 +3,7 @@
 //!
 //! A runner knows tokens, positions and pages; it knows no text and no sampling.
 
+use super::angles::Offsets;
 use super::chunk::{Chunk, OutputRows};
 use super::prompt::Rows;
 use super::rules::PromptRules;
@@ -45,6 +46,8 @@ pub struct Runner {
     layout: String,
     cache: KvCache,
     seqs: Vec<Option<SeqPages>>,
+    /// Of each sequence, how positions and those of angles differ.
+    offsets: Vec<Offsets>, // [n_seqs]
     /// Of each sequence, the last step that it had a chunk in.
     last_steps: Vec<u64>, // [n_seqs]
     n_steps: u64,
@@ -98,6 +101,7 @@ impl Runner {
             layout: kv.iter().map(|(layout, _)| layout.to_string()).collect::<Vec<_>>().join(", "),
             cache: KvCache::new(&groups, n_states, max_seq_len, prefixes),
             seqs: Vec::new(),
+            offsets: Vec::new(),
             last_steps: Vec::new(),
             n_steps: 0,
             ended: Ended::default(),
@@ -213,7 +217,11 @@ impl Runner {
         self.free_ended();
         let seq = self.seqs[id.idx].as_ref().expect(LIVES);
         let seq = self.cache.fork(seq);
-        self.insert(seq)
+        let fork = self.insert(seq);
+        if let Ok([from, to]) = self.offsets.get_disjoint_mut([id.idx, fork.idx]) {
+            to.copy(from);
+        }
+        fork
     }
 
     fn insert(&mut self, seq: SeqPages) -> SeqId {
@@ -222,10 +230,12 @@ impl Runner {
             None => {
                 self.seqs.push(None);
                 self.last_steps.push(0);
+                self.offsets.push(Offsets::default());
                 self.seqs.len() - 1
             }
         };
         self.seqs[idx] = Some(seq);
+        self.offsets[idx].truncate(0);
         // So that no drop has to allocate.
         self.ended.lock().reserve(self.seqs.len());
         SeqId { idx, ended: self.ended.clone() }
@@ -259,6 +269,7 @@ impl Runner {
         self.ended = Ended::default();
         self.seqs.clear();
         self.last_steps.clear();
+        self.offsets.clear();
         self.copies.clear();
         self.is_launched = false;
         self.cache.reset();
@@ -272,7 +283,9 @@ impl Runner {
     pub fn adopt(&mut self, id: &SeqId, prompt: Rows<'_>, max_len: usize) -> usize {
         let seq = self.seqs[id.idx].as_mut().expect(LIVES);
         let symbols: Vec<_> = prompt.symbols().collect();
-        self.cache.adopt(seq, Variant::default(), &symbols, max_len, &prompt.whole())
+        let found = self.cache.adopt(seq, Variant::default(), &symbols, max_len, &prompt.whole());
+        self.offsets[id.idx].extend(0, prompt.slice(0..found));
+        found
     }
 
     /// The prompt that the sequence's next rows belong to has `len` tokens in all.
@@ -372,7 +385,9 @@ impl Runner {
     /// as what is left of these has seen the others.
     pub fn truncate(&mut self, id: &SeqId, len: usize) -> usize {
         let seq = self.seqs[id.idx].as_mut().expect(LIVES);
-        self.cache.truncate(seq, len)
+        let left = self.cache.truncate(seq, len);
+        self.offsets[id.idx].truncate(left);
+        left
     }
 
     /// Appends every chunk to its sequence, in one batch, and returns the output rows
@@ -393,12 +408,12 @@ impl Runner {
         chunks: impl Iterator<Item = Chunk<'c>> + Clone,
     ) -> Result<OutputRows<'_>, Error> {
         self.prepare(&chunks)?;
-        let Self { executable, batch, files, .. } = self;
+        let Self { executable, batch, files, seqs, offsets, cache, .. } = self;
         let result = executable.run(batch, &[]).and_then(|values| {
             files.iter().try_for_each(FileWatch::check)?;
             Ok(values)
         });
-        let values = note(&mut self.seqs, &mut self.cache, chunks, result)?;
+        let values = note((seqs, offsets), cache, chunks, result)?;
         Ok(OutputRows { values, width: self.output_width, first_rows: &self.first_rows })
     }
 
@@ -448,7 +463,7 @@ impl Runner {
 
 /// Notes that chunks were run, or takes back what was done for them.
 fn note<'c, T>(
-    seqs: &mut [Option<SeqPages>],
+    (seqs, offsets): (&mut [Option<SeqPages>], &mut [Offsets]),
     cache: &mut KvCache,
     chunks: impl Iterator<Item = Chunk<'c>>,
     result: Result<T, Error>,
@@ -458,6 +473,7 @@ fn note<'c, T>(
     } else {
         for chunk in chunks {
             let seq = seqs[chunk.seq.idx].as_mut().expect(LIVES);
+            offsets[chunk.seq.idx].extend(seq.len(), chunk.rows);
             cache.written(seq, chunk.rows.symbols(), chunk.role == Role::Prompt);
         }
     }

@@ -20,6 +20,7 @@ mod memory;
 mod metrics;
 mod model_tokens;
 mod packed_cache;
+mod positions;
 mod prompts;
 mod reach;
 mod recurrent;

@@ -9,7 +9,7 @@ use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::backend::{Arithmetic, Backend, Role};
 use realizar_runtime::engine::{Engine, EngineOptions, Request, SubmitError};
 use realizar_runtime::sampling::SamplingParams;
-use realizar_runtime::{Chunk, GenerateParams, LoadOptions, Model, Outputs, Prompt};
+use realizar_runtime::{Chunk, Embeddings, GenerateParams, LoadOptions, Model, Outputs, Prompt};
 use std::sync::Arc;
 
 fn cpu(tier: Option<&str>) -> Box<dyn Backend> {
@@ -20,7 +20,8 @@ fn devices() -> Vec<Box<dyn Backend>> {
     [cpu(None), cpu(Some("amx-bf16-software"))].into_iter().chain(gpus()).collect()
 }
 
-const CASES: [&str; 1] = ["gemma3_images"];
+const CASES: [&str; 4] =
+    ["gemma3_images", "qwen3_5_positions", "qwen2_vl_positions", "llama_positions"];
 
 #[test]
 fn segments_give_the_logits_of_transformers() {
@@ -127,9 +128,9 @@ fn what_a_model_cannot_run_is_refused() {
     }
 }
 
-/// An engine on the model of `gemma3_text`, with steps of `chunk` rows.
-fn engine(options: LoadOptions, drafts: usize) -> Engine {
-    let path = tiny("gemma3_text").join("model-f32.gguf");
+/// An engine on a tiny model.
+fn engine(name: &str, options: LoadOptions, drafts: usize) -> Engine {
+    let path = tiny(name).join("model-f32.gguf");
     let options = LoadOptions { max_seq_len: Some(200), max_seqs: 8, ..options };
     let model = Model::load(&path, &CpuBackend::new(Some(2), None).unwrap(), &options).unwrap();
     let options =
@@ -137,8 +138,19 @@ fn engine(options: LoadOptions, drafts: usize) -> Engine {
     Engine::start(model, options).unwrap()
 }
 
+/// The image of a prompt as the model knows it.
+fn image(name: &str, rows: Embeddings, is_plain: bool) -> Embeddings {
+    let n = rows.n_rows() as u32;
+    match name {
+        _ if is_plain => rows,
+        "gemma3_text" => rows.bidirectional(),
+        "qwen3_5_text" => rows.with_positions((0..n).map(|i| [0, i / 3, i % 3]).collect()).unwrap(),
+        _ => rows.with_positions((0..n).map(|i| [3 * i; 3]).collect()).unwrap(),
+    }
+}
+
 /// Prompts of text and images of 5 to 13 rows, some of which begin alike.
-fn request(i: usize) -> Request {
+fn request(name: &str, i: usize) -> Request {
     let text = |n: usize, salt: usize| -> Vec<u32> {
         (0..n).map(|pos| 3 + ((pos * 31 + salt * 17 + pos * pos * 7) % 200) as u32).collect()
     };
@@ -146,10 +158,7 @@ fn request(i: usize) -> Request {
     for image in 0..3 {
         let which = if image == 0 { i % 2 } else { i };
         let rows = embeddings(50 * which + 9 * image, 5 + (3 * which + image) % 9, 32);
-        prompt.push_embeddings(Arc::new(match (i + image) % 5 {
-            4 => rows,
-            _ => rows.bidirectional(),
-        }));
+        prompt.push_embeddings(Arc::new(self::image(name, rows, (i + image) % 5 == 4)));
         prompt.push_tokens(&text(4 + i % 7, i + image));
     }
     let sampling = match i % 3 {
@@ -174,8 +183,14 @@ fn answers(engine: &Engine, requests: &[Request]) -> Vec<(Answer, usize)> {
 
 #[test]
 fn answers_to_images_are_those_of_being_alone() {
-    let requests: Vec<Request> = (0..24).map(request).collect();
-    let alone = engine(LoadOptions { chunk: 96, ..LoadOptions::default() }, 0);
+    for name in ["gemma3_text", "qwen3_5_text", "llama"] {
+        check_answers(name);
+    }
+}
+
+fn check_answers(name: &str) {
+    let requests: Vec<Request> = (0..24).map(|i| request(name, i)).collect();
+    let alone = engine(name, LoadOptions { chunk: 96, ..LoadOptions::default() }, 0);
     let wanted: Vec<Answer> =
         requests.iter().map(|r| answers(&alone, std::slice::from_ref(r)).remove(0).0).collect();
     // With 14 rows a step has no room for an image of 13 beside two answers; some lose their pages.
@@ -187,21 +202,21 @@ fn answers_to_images_are_those_of_being_alone() {
             max_outputs: 14,
             ..LoadOptions::default()
         };
-        let engine = engine(options, 2);
+        let engine = engine(name, options, 2);
         let found = answers(&engine, &requests);
         for (i, ((found, _), wanted)) in found.iter().zip(&wanted).enumerate() {
-            assert_eq!(found, wanted, "request {i} in steps of {chunk}");
+            assert_eq!(found, wanted, "{name}, request {i} in steps of {chunk}");
         }
         let stats = engine.stats();
-        assert_eq!(stats.preemptions > 0, kv_tokens.is_some(), "{stats:?}");
-        assert!(stats.prefix_hits > 100, "{stats:?}");
+        assert_eq!(stats.preemptions > 0, kv_tokens.is_some(), "{name}: {stats:?}");
+        assert!(stats.prefix_hits > 100, "{name}: {stats:?}");
     }
 }
 
 #[test]
 fn a_prefix_does_not_end_within_rows_that_see_each_other() {
     let options = LoadOptions { chunk: 64, prefix_cache: true, ..LoadOptions::default() };
-    let engine = engine(options, 0);
+    let engine = engine("gemma3_text", options, 0);
     let prompt = |is_both: bool, n_text: usize| {
         let mut prompt: Prompt = (0..20).map(|i| 3 + i).collect();
         let rows = embeddings(0, 40, 32);
@@ -224,7 +239,7 @@ fn a_prefix_does_not_end_within_rows_that_see_each_other() {
 
 #[test]
 fn an_image_that_fits_no_step_is_refused_at_the_request() {
-    let engine = engine(LoadOptions { chunk: 16, ..LoadOptions::default() }, 0);
+    let engine = engine("gemma3_text", LoadOptions { chunk: 16, ..LoadOptions::default() }, 0);
     let mut prompt = Prompt::from(vec![5]);
     prompt.push_embeddings(Arc::new(embeddings(0, 17, 32).bidirectional()));
     let request = Request::new(prompt, GenerateParams::default());

@@ -5,7 +5,9 @@
 //! that override it. Where a file gives both spellings with different meanings, transformers
 //! takes one and loses the other, so that is an error here.
 
-use super::{BASE, Rope, RopeScaling, is_base, longrope_attention_factor, yarn_attention_factor};
+use super::{
+    BASE, Rope, RopeScaling, Sections, is_base, longrope_attention_factor, yarn_attention_factor,
+};
 use crate::Error;
 use crate::checkpoint::HfSettings;
 
@@ -22,6 +24,8 @@ pub struct HfRopeKeys {
     pub partial: Option<f32>,
     /// Whether `yarn` is another name of LongRoPE, the only scaling of the family.
     pub longrope_only: bool,
+    /// The sections of M-RoPE where the file says nothing, in families that have it.
+    pub sections: Option<Sections>,
 }
 
 impl HfRopeKeys {
@@ -31,6 +35,7 @@ impl HfRopeKeys {
         theta: ("rope_theta", 10_000.0),
         partial: None,
         longrope_only: false,
+        sections: None,
     };
 }
 
@@ -135,7 +140,8 @@ impl Source<'_> {
             Some(p) => self.scaling(p, ty, rotary_dim / 2)?,
             None => RopeScaling::None,
         };
-        Ok(Rope { theta, rotary_dim, scaling })
+        let sections = keys.sections.map(|sections| sections.or_from_hf(p, rotary_dim / 2));
+        Ok(Rope { theta, rotary_dim, scaling, sections: sections.transpose()? })
     }
 
     /// The context of the training. A value at the top level goes before that of the
@@ -161,6 +167,8 @@ impl Source<'_> {
         let max_seq_len = self.max_seq_len;
         Ok(match ty {
             "default" => RopeScaling::None,
+            // The older name of no scaling in families with sections.
+            "mrope" if self.keys.sections.is_some() => RopeScaling::None,
             "longrope" | "su" => self.longrope(p, n_pairs)?,
             "yarn" if self.keys.longrope_only => self.longrope(p, n_pairs)?,
             _ if self.keys.longrope_only => return Err(self.unsupported(ty)),

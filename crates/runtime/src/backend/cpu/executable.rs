@@ -17,8 +17,8 @@ use crate::graph::{Attention, Op, Reach, RowDomain};
 use realizar_formats::FileWatch;
 use realizar_kernels_cpu as kernels;
 use realizar_kernels_cpu::{
-    AttnLimits, AttnParams, AttnScratch, AttnSeq, KvGeometry, KvSlot, Pages, Rows, RowsMut, Team,
-    Tier,
+    AttnLimits, AttnParams, AttnScratch, AttnSeq, KvGeometry, KvSlot, Pages, RopePositions, Rows,
+    RowsMut, Team, Tier,
 };
 use realizar_kvcache::{KvLayout, PAGE_LEN, PageCopy, PageId, StateId};
 use std::sync::Arc;
@@ -161,7 +161,11 @@ impl CpuExecutable {
             }
             Op::RopeTable(angles) => {
                 let out = self.arena.rows_mut(&step.output, n_rows);
-                kernels::rope_table(team, &angles.inv_freq, angles.mscale, &batch.positions, out);
+                let positions = match &batch.angles[..] {
+                    [] => RopePositions::OfRows(&batch.positions),
+                    own => RopePositions::Components(own, &angles.components),
+                };
+                kernels::rope_table(team, &angles.inv_freq, angles.mscale, positions, out);
             }
             Op::Norm(norm) => {
                 let norm = names::norm(norm, &self.weights);

@@ -279,7 +279,7 @@ mod tests {
             n_chosen: 2,
             n_in: 8,
         };
-        let angles = RopeAngles { inv_freq: [1.0].into(), mscale: 1.0 };
+        let angles = RopeAngles { inv_freq: [1.0].into(), mscale: 1.0, components: [].into() };
         let table = WeightId(0);
         for (op, want) in [
             (Op::Input, "embed"),

@@ -236,7 +236,11 @@ impl Binder<'_> {
                     n_pairs: angles.inv_freq.len() as u32,
                     inv_freq: start.expect("frequencies were uploaded"),
                     mscale: angles.mscale,
-                    positions_at: self.places.positions_at,
+                    positions_at: self.places.angles_at,
+                    component_stride: match angles.components.is_empty() {
+                        true => 0,
+                        false => self.places.max_rows as u32,
+                    },
                 };
                 kernels::rope_table(self.gpu, rows, &self.weights.vectors, &angles, out).map(one)
             }

@@ -113,7 +113,16 @@ impl Room {
         };
         let shapes: Vec<GroupShape> = options.kv.iter().map(shape).collect();
         let reaches = |step: &Step| matches!(&step.op, Op::Attention(a) if a.reach == Reach::OfRow);
-        let lists = Lists { states: plan.state_len > 0, reaches: plan.steps.iter().any(reaches) };
+        let components = |step: &Step| match &step.op {
+            Op::RopeTable(angles) if angles.components.is_empty() => 1,
+            Op::RopeTable(_) => 3,
+            _ => 0,
+        };
+        let lists = Lists {
+            states: plan.state_len > 0,
+            reaches: plan.steps.iter().any(reaches),
+            angles: plan.steps.iter().map(components).max().unwrap_or(0),
+        };
         let places = Places::new(plan.limits, options.max_seq_len, &shapes, wave_items, lists);
         // Nothing would hold the scratch memory of a part without attention.
         let attends = plan.steps.iter().any(|step| matches!(step.op, Op::Attention(_)));

@@ -265,7 +265,8 @@ impl WeightLayout {
             match &step.op {
                 Op::Embed { table, .. } | Op::PosEmbed { table } => keys.push(vec![*table]),
                 Op::RopeTable(angles) => {
-                    let frequencies = angles.inv_freq.iter().copied();
+                    let components = angles.components.iter().map(|&c| f32::from(c));
+                    let frequencies = angles.inv_freq.iter().copied().chain(components);
                     vectors.add(VectorKey::Frequencies(i), frequencies);
                 }
                 Op::Attention(attention) => vectors.add_weight(weights, attention.sinks),

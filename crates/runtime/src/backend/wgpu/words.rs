@@ -127,6 +127,8 @@ pub(super) struct Lists {
     pub(super) states: bool,
     /// Some layer attends as far as rows reach.
     pub(super) reaches: bool,
+    /// Components of the positions that angles are made of; 0 where nothing is rotated.
+    pub(super) angles: usize,
 }
 
 /// The places of all lists.
@@ -136,6 +138,9 @@ pub(super) struct Places {
     pub(super) tokens_at: u32, // [n_rows]
     /// Its position.
     pub(super) positions_at: u32, // [n_rows]
+    /// The positions that its angles are made of, component by component.
+    pub(super) angles_at: u32, // [n_components, max_rows]
+    n_components: usize,
     /// The rows whose logits are wanted.
     pub(super) outputs_at: u32, // [n_outputs]
     /// The index of each row's sequence.
@@ -151,7 +156,7 @@ pub(super) struct Places {
     tables_at: usize,
     /// Words of the largest step.
     pub(super) n_words: usize,
-    max_rows: usize,
+    pub(super) max_rows: usize,
 }
 
 impl Places {
@@ -173,6 +178,7 @@ impl Places {
         };
         let n = limits.tokens;
         let (tokens_at, positions_at) = (place(n), place(n));
+        let angles_at = place(lists.angles.saturating_mul(n));
         let (outputs_at, seq_of_row_at) = (place(limits.outputs), place(n));
         let tiles_at = place(2 * n);
         let reaches_at = lists.reaches.then(|| place(n));
@@ -200,6 +206,8 @@ impl Places {
         Self {
             tokens_at,
             positions_at,
+            angles_at,
+            n_components: lists.angles,
             outputs_at,
             seq_of_row_at,
             tiles_at,
@@ -288,6 +296,7 @@ impl Words {
         ] {
             self.words[at as usize..][..list.len()].copy_from_slice(list);
         }
+        self.fill_angles(batch);
         let mut n_tiles = 0;
         for (i, seq) in batch.seqs.iter().enumerate() {
             let rows = self.places.seq_of_row_at as usize + seq.first_row;
@@ -313,6 +322,20 @@ impl Words {
         for (i, group) in batch.groups.iter().enumerate() {
             self.fill_tables(i, batch, group);
             self.fill_work(i, batch);
+        }
+    }
+
+    /// The positions that angles are made of.
+    fn fill_angles(&mut self, batch: &Batch) {
+        let Places { angles_at, n_components, max_rows, .. } = self.places;
+        for component in 0..n_components {
+            let words = &mut self.words[angles_at as usize + component * max_rows..];
+            if batch.angles.is_empty() {
+                words[..batch.n_rows()].copy_from_slice(&batch.positions);
+            } else {
+                let own = batch.angles.iter().map(|components| components[component]);
+                words.iter_mut().zip(own).for_each(|(word, own)| *word = own);
+            }
         }
     }
 
@@ -407,7 +430,7 @@ mod tests {
     use super::*;
     use crate::backend::{BatchSeq, SeqTable};
 
-    const ALL: Lists = Lists { states: true, reaches: true };
+    const ALL: Lists = Lists { states: true, reaches: true, angles: 3 };
 
     /// Two generated rows (positions 5 and 600) and a prompt of 20 rows from 40 on.
     fn batch() -> Batch {
@@ -459,6 +482,18 @@ mod tests {
         assert_eq!(list(places.tiles_at, tiles.len()), tiles);
         assert_eq!(words.n_tiles() as usize, tiles.len() / 2);
         assert_eq!(list(places.reaches_at.unwrap(), 22), batch.reaches);
+        let component = |words: &Words, c: u32| {
+            let at = places.angles_at as usize + 32 * c as usize;
+            words.words()[at..][..22].to_vec()
+        };
+        assert!((0..3).all(|c| component(&words, c) == batch.positions));
+        batch.angles = batch.positions.iter().map(|&pos| [pos, pos + 100, pos + 200]).collect();
+        let mut own = Words::new(places.clone());
+        own.fill(&batch);
+        for c in 0..3 {
+            let wanted: Vec<u32> = batch.positions.iter().map(|pos| pos + 100 * c).collect();
+            assert_eq!(component(&own, c), wanted);
+        }
         batch.reaches.clear();
         let mut causal = Words::new(places.clone());
         causal.fill(&batch);

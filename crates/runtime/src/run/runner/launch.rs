@@ -53,18 +53,18 @@ impl Runner {
         chunks: impl Iterator<Item = Chunk<'c>> + Clone,
     ) -> Result<Results<'_>, Error> {
         assert!(std::mem::take(&mut self.is_launched), "a step that was launched is collected");
-        let Self { executable, batch, files, wants, seqs, cache, first_rows, .. } = self;
+        let Self { executable, batch, files, wants, seqs, offsets, cache, first_rows, .. } = self;
         let width = self.output_width;
         let check = || files.iter().try_for_each(FileWatch::check).map_err(Error::from);
         if executable.beside().is_none() {
             let rows = executable.run(batch, &[]).and_then(|rows| check().map(|()| rows));
-            let values = note(seqs, cache, chunks, rows)?;
+            let values = note((seqs, offsets), cache, chunks, rows)?;
             return Ok(Results::of_rows(OutputRows { values, width, first_rows }));
         }
         wants.settle();
         let beside = executable.beside().expect("it was there");
         let collected = beside.collect(batch, wants).and_then(|()| check());
-        note(seqs, cache, chunks, collected)?;
+        note((seqs, offsets), cache, chunks, collected)?;
         Ok(Results::of_wants(beside, wants, (width, first_rows)))
     }
 

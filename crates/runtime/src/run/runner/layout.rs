@@ -31,7 +31,8 @@ impl Runner {
             {
                 return request("the wanted rows of a chunk are not in it or not ascending");
             }
-            self.rules.check(chunk.rows)?;
+            let at = (self.seq(chunk.seq).len(), &self.offsets[chunk.seq.idx]);
+            self.rules.check(chunk.rows, at)?;
             let mut bidirectional = chunk.rows.bidirectional();
             if bidirectional.any(|segment| chunk.role == Role::Generated || !segment.is_whole()) {
                 return request("rows that see each other are not in one chunk of a prompt");
@@ -57,7 +58,7 @@ impl Runner {
 
     /// Lays the chunks out as rows: generated tokens first, then prompts.
     pub(super) fn fill_batch<'c>(&mut self, chunks: &(impl Iterator<Item = Chunk<'c>> + Clone)) {
-        let Self { batch, first_rows, seqs, cache, .. } = self;
+        let Self { batch, first_rows, seqs, cache, offsets, .. } = self;
         batch.clear();
         first_rows.clear();
         first_rows.extend(chunks.clone().map(|_| 0));
@@ -73,6 +74,11 @@ impl Runner {
             embedded.for_each(|row| batch.embedded.extend_from_slice(row));
             // A context has at most 2^31 positions.
             batch.positions.extend((seq.len()..seq.len() + n_rows).map(|pos| pos as u32));
+            let offsets = &offsets[chunk.seq.idx];
+            if offsets.concern(chunk.rows) {
+                let angles = batch.angles_from(first_row);
+                offsets.angles(seq.len(), chunk.rows, angles);
+            }
             for segment in chunk.rows.bidirectional() {
                 let Range { start, end } = segment.rows;
                 batch.see_each_other(first_row + start..first_row + end);

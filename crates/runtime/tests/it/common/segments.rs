@@ -85,9 +85,18 @@ impl Case {
     }
 
     pub(crate) fn prompt(&self) -> Prompt {
-        self.prompt_with(|rows, segment| match segment.get("bidirectional") {
-            Some(_) => rows.bidirectional(),
-            None => rows,
+        self.prompt_with(|rows, segment| {
+            let rows = match segment.get("positions") {
+                Some(Value::Array(positions)) => {
+                    let positions = positions.iter().map(|x| numbers(x).try_into().unwrap());
+                    rows.with_positions(positions.collect()).unwrap()
+                }
+                _ => rows,
+            };
+            match segment.get("bidirectional") {
+                Some(_) => rows.bidirectional(),
+                None => rows,
+            }
         })
     }
 
