@@ -31,6 +31,22 @@ impl Symbol {
     }
 }
 
+impl From<Symbol> for u64 {
+    fn from(symbol: Symbol) -> Self {
+        symbol.0
+    }
+}
+
+impl TryFrom<u64> for Symbol {
+    type Error = u64;
+
+    /// The symbol that has become this number.
+    fn try_from(number: u64) -> Result<Self, u64> {
+        let is_symbol = number & EMBEDDED != 0 || u32::try_from(number).is_ok();
+        if is_symbol { Ok(Self(number)) } else { Err(number) }
+    }
+}
+
 impl From<u32> for Symbol {
     fn from(token: u32) -> Self {
         Self(token.into())
@@ -57,6 +73,10 @@ mod tests {
         assert_eq!(Symbol::from(u32::MAX).token(), Some(u32::MAX));
         assert_eq!(row(1, 1, 0), row(1, 1, 0));
         assert_eq!(row(1, 1, 0).token(), None);
+        for symbol in [Symbol::from(7), u32::MAX.into(), row(1, 1, 0)] {
+            assert_eq!(Symbol::try_from(u64::from(symbol)), Ok(symbol));
+        }
+        assert_eq!(Symbol::try_from(1_u64 << 32), Err(1 << 32));
         let mut all: Vec<_> = (0..100).map(|i| row(1, 1, i)).collect();
         all.extend((2..100).map(|i| row(i, 1, 0)));
         all.extend((2..100).map(|i| row(1, i, 0)));

@@ -11,7 +11,8 @@ use super::params::{FinishReason, GenerateParams, TopLogprob};
 use crate::Error;
 use crate::architectures::ModelOutput;
 use crate::backend::Role;
-use crate::run::{Chunk, Model, Outputs, Runner, SeqId};
+use crate::run::{Chunk, Model, Offsets, Outputs, Rows, Runner, SeqId};
+use realizar_kvcache::Symbol;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -81,8 +82,8 @@ pub struct Generation {
 #[derive(Debug)]
 pub struct Session {
     seq: SeqId,
-    /// The tokens at the front of the sequence that were run as prompts.
-    prompt: Vec<u32>,
+    /// The rows at the front of the sequence that were run as prompts.
+    prompt: Vec<Symbol>,
 }
 
 impl Model {
@@ -101,13 +102,13 @@ pub(crate) fn check_len(n_tokens: usize, max: usize) -> Result<usize, Error> {
 }
 
 impl Session {
-    /// A session over a sequence whose tokens were run as a prompt.
-    pub(crate) fn with_prompt(seq: SeqId, prompt: Vec<u32>) -> Self {
+    /// A session over a sequence whose rows were run as a prompt.
+    pub(crate) fn with_prompt(seq: SeqId, prompt: Vec<Symbol>) -> Self {
         Self { seq, prompt }
     }
 
-    /// The sequence, and its tokens that were run as a prompt.
-    pub(crate) fn parts(&mut self) -> (&SeqId, &mut Vec<u32>) {
+    /// The sequence, and its rows that were run as a prompt.
+    pub(crate) fn parts(&mut self) -> (&SeqId, &mut Vec<Symbol>) {
         (&self.seq, &mut self.prompt)
     }
 
@@ -116,17 +117,27 @@ impl Session {
         model.runner().remove(self.seq);
     }
 
-    /// Generates after the prompt `ids` and tells `on_event` of each part of the
-    /// prompt and of each token; it may cancel at any of them.
+    /// Generates after a prompt, of tokens or a [`Prompt`](crate::Prompt), and tells `on_event` of each
+    /// part of the prompt and of each token; it may cancel at any of them.
     ///
     /// # Errors
-    /// If a parameter is out of range, the prompt is empty or does not fit the
-    /// context, no token continues the answer as its constraint wants it, the model
+    /// If a parameter is out of range, the prompt is empty, has what the model cannot run or does not fit
+    /// the context, no token continues the answer as its constraint wants it, the model
     /// was loaded for embeddings or its output is not finite, or the device fails.
-    pub fn generate(
+    pub fn generate<'r>(
         &mut self,
         model: &mut Model,
-        ids: &[u32],
+        prompt: impl Into<Rows<'r>>,
+        params: &GenerateParams,
+        on_event: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
+    ) -> Result<Generation, Error> {
+        self.generate_after(model, prompt.into(), params, on_event)
+    }
+
+    fn generate_after(
+        &mut self,
+        model: &mut Model,
+        all: Rows<'_>,
         params: &GenerateParams,
         on_event: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
     ) -> Result<Generation, Error> {
@@ -134,10 +145,13 @@ impl Session {
         let path = model.path().to_owned();
         let (tokenizer, runner) = model.parts()?;
         runner.output().require(ModelOutput::Logits)?;
-        let room = check_len(ids.len(), runner.max_seq_len())?;
+        let room = check_len(all.len(), runner.max_seq_len())?;
+        runner.rules().check(all, (0, &Offsets::default()))?;
         // The last token's own row needs no room: its logits are not wanted.
         let limits = (0, room + 1);
-        let mut answer = Answer::new(tokenizer.clone(), params, ids, limits, runner.vocab_size())?;
+        let tokens: Vec<u32> = all.tokens().collect();
+        let vocab_size = runner.vocab_size();
+        let mut answer = Answer::new(tokenizer.clone(), params, &tokens, limits, vocab_size)?;
         let mut scratch = Scratch::default();
         let mut out = Generation {
             ids: Vec::new(),
@@ -146,9 +160,9 @@ impl Session {
             finish_reason: FinishReason::Length,
             logprobs: Vec::new(),
             top_logprobs: Vec::new(),
-            timings: Timings { prompt_tokens: ids.len(), ..Timings::default() },
+            timings: Timings { prompt_tokens: all.len(), ..Timings::default() },
         };
-        let (cached_tokens, last_chunk) = match self.prefill(runner, ids, on_event)? {
+        let (cached_tokens, last_chunk) = match self.prefill(runner, all, on_event)? {
             ControlFlow::Continue(at) => at,
             ControlFlow::Break(()) => {
                 out.finish_reason = FinishReason::Cancelled;
@@ -158,15 +172,16 @@ impl Session {
         };
         let runs_beside = runner.runs_beside();
         let mut prompt = Duration::ZERO;
+        let last_rows = all.slice(last_chunk..all.len());
         // The choice whose text is not known yet.
         let mut untold = None;
         loop {
             let last = answer.ids().last().map(|&id| [id]);
             let (rows, role) = match &last {
-                None => (&ids[last_chunk..], Role::Prompt),
-                Some(last) => (&last[..], Role::Generated),
+                None => (last_rows, Role::Prompt),
+                Some(last) => (last.into(), Role::Generated),
             };
-            let step = [Chunk { seq: &self.seq, rows: rows.into(), role, outputs: Outputs::Last }];
+            let step = [Chunk { seq: &self.seq, rows, role, outputs: Outputs::Last }];
             runner.launch(step.iter().copied())?;
             // What the choice before leads to is found out while the device runs.
             if let Some(choice) = untold.take() {
@@ -183,9 +198,9 @@ impl Session {
             }
             let mut rows = runner.collect(step.iter().copied())?;
             if last.is_none() {
-                self.prompt.extend_from_slice(&ids[last_chunk..]);
+                self.prompt.extend(last_rows.symbols());
                 prompt = started.elapsed();
-                let event = Event::Prompt { done: ids.len(), total: ids.len() };
+                let event = Event::Prompt { done: all.len(), total: all.len() };
                 if on_event(&event).is_break() {
                     out.finish_reason = FinishReason::Cancelled;
                     out.timings.prompt = prompt;
@@ -204,7 +219,7 @@ impl Session {
         out.tail = answer.tail(out.finish_reason);
         out.text.push_str(&out.tail);
         out.timings = Timings {
-            prompt_tokens: ids.len(),
+            prompt_tokens: all.len(),
             cached_tokens,
             prompt,
             generated_tokens: out.ids.len(),
@@ -213,32 +228,42 @@ impl Session {
         Ok(out)
     }
 
-    /// Runs the part of `ids` that the session does not hold as a prompt already, but for the last chunk,
+    /// Runs the part of `rows` that the session does not hold as a prompt already, but for the last chunk,
     /// whose logits are wanted. Returns the tokens that it held and where the last chunk begins, or a
     /// break when the caller cancelled; the session keeps what was run.
     fn prefill(
         &mut self,
         runner: &mut Runner,
-        ids: &[u32],
+        rows: Rows<'_>,
         on_event: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<(), (usize, usize)>, Error> {
-        let common = self.prompt.iter().zip(ids).take_while(|(a, b)| a == b).count();
+        let n = rows.len();
+        let pairs = self.prompt.iter().zip(rows.symbols());
+        let common = pairs.take_while(|(a, b)| *a == b).count();
         // The last token is run in any case: its logits are wanted.
-        let mut cached = runner.truncate(&self.seq, common.min(ids.len() - 1));
+        let mut cached = rows.cut(common.min(n - 1));
+        loop {
+            let left = runner.truncate(&self.seq, cached);
+            cached = rows.cut(left);
+            if cached == left {
+                break;
+            }
+        }
         if cached == 0 {
-            cached = runner.adopt(&self.seq, ids.into(), ids.len() - 1);
+            cached = runner.adopt(&self.seq, rows, n - 1);
         } else {
-            runner.expect_prompt(&self.seq, ids.len());
+            runner.expect_prompt(&self.seq, n);
         }
         self.prompt.clear();
-        self.prompt.extend_from_slice(&ids[..cached]);
-        let chunk = runner.limits().tokens;
-        while ids.len() - self.prompt.len() > chunk {
-            let tokens = &ids[self.prompt.len()..][..chunk];
-            let (rows, outputs) = (tokens.into(), Outputs::None);
-            runner.step(&[Chunk { seq: &self.seq, rows, role: Role::Prompt, outputs }])?;
-            self.prompt.extend_from_slice(tokens);
-            let event = Event::Prompt { done: self.prompt.len(), total: ids.len() };
+        self.prompt.extend(rows.slice(0..cached).symbols());
+        let most = runner.limits().tokens;
+        while n - self.prompt.len() > most {
+            let rest = rows.slice(self.prompt.len()..n);
+            let chunk = rest.slice(0..rest.cut(most));
+            let (role, outputs) = (Role::Prompt, Outputs::None);
+            runner.step(&[Chunk { seq: &self.seq, rows: chunk, role, outputs }])?;
+            self.prompt.extend(chunk.symbols());
+            let event = Event::Prompt { done: self.prompt.len(), total: n };
             if on_event(&event).is_break() {
                 return Ok(ControlFlow::Break(()));
             }

@@ -1,4 +1,5 @@
-//! Sessions on disk: the tokens that a session has run as a prompt, with their keys and values.
+//! Sessions on disk: the rows that a session has run as a prompt, with their keys and values. Rows that are
+//! embeddings are kept by their symbols, which tell whether a prompt has the same ones.
 //!
 //! A file begins with 16 bytes that name the format, the length of the header in 8 bytes
 //! (little-endian) and the header in JSON; then come the pages of each key-value group in order of
@@ -12,7 +13,8 @@ use super::Session;
 use crate::Error;
 use crate::backend::Fingerprint;
 use crate::base::own_file::{self, Refusal};
-use crate::run::{Model, Saved};
+use crate::run::{Model, Offsets, Saved};
+use realizar_kvcache::Symbol;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -21,7 +23,7 @@ use std::path::Path;
 
 /// The first bytes of a file: the format and its version.
 const MAGIC: [u8; 16] = *b"realizar session";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// A header of a context of millions of tokens is shorter.
 const MAX_HEADER_LEN: u64 = 256 << 20;
 const HASH_LEN: usize = 32;
@@ -30,7 +32,10 @@ const HASH_LEN: usize = 32;
 struct Header {
     version: u32,
     model: Fingerprint,
-    tokens: Vec<u32>,
+    /// The symbol of each row: a token is its own number.
+    rows: Vec<u64>,
+    /// Positions, and by how much those of angles differ from there on.
+    offsets: Vec<(usize, i64)>,
     /// Of each group, the pages at the front that a window has let go of.
     first_pages: Vec<usize>,
 }
@@ -52,15 +57,21 @@ impl Session {
         let fingerprint = model.fingerprint().clone();
         let runner = model.runner();
         let (seq, prompt) = self.parts();
+        let offsets = runner.offsets(seq).clone();
         let mut len = runner.truncate(seq, prompt.len());
         if len == 0 {
-            len = runner.adopt(seq, (&*prompt).into(), prompt.len());
+            len = runner.adopt_again(seq, prompt, &offsets);
         }
         prompt.truncate(len);
         let Saved { first_pages, mut pages, state } = runner.save(seq)?;
         pages.extend_from_slice(&state);
-        let tokens = prompt.clone();
-        let header = Header { version: VERSION, model: fingerprint, tokens, first_pages };
+        let header = Header {
+            version: VERSION,
+            model: fingerprint,
+            rows: prompt.iter().map(|&symbol| symbol.into()).collect(),
+            offsets: runner.offsets(seq).as_list().to_vec(),
+            first_pages,
+        };
         let header = serde_json::to_vec(&header).map_err(|e| io(e.into()))?;
         let mut bytes = Vec::with_capacity(24 + header.len() + pages.len() + HASH_LEN);
         bytes.extend_from_slice(&MAGIC);
@@ -107,16 +118,21 @@ impl Model {
             return Err(refuse(reason));
         }
         let runner = self.runner();
-        let (n, max) = (header.tokens.len(), runner.max_seq_len());
+        let (n, max) = (header.rows.len(), runner.max_seq_len());
         if n > max {
             return Err(refuse(format!("its {n} tokens do not fit the context of {max}")));
         }
         let vocab_size = runner.vocab_size();
-        if let Some(id) = header.tokens.iter().find(|&&id| id as usize >= vocab_size) {
-            return Err(refuse(format!("token {id} is not in the vocabulary of {vocab_size}")));
-        }
-        match runner.restore(n, &header.first_pages, pages)? {
-            Some(seq) => Ok(Session::with_prompt(seq, header.tokens)),
+        let symbol = |&number: &u64| match Symbol::try_from(number) {
+            Ok(symbol) if symbol.token().is_none_or(|id| (id as usize) < vocab_size) => Ok(symbol),
+            _ => Err(refuse(format!("token {number} is not in the vocabulary of {vocab_size}"))),
+        };
+        let symbols: Vec<Symbol> = header.rows.iter().map(symbol).collect::<Result<_, _>>()?;
+        let Some(offsets) = Offsets::from_list(&header.offsets, n) else {
+            return Err(refuse("its offsets are not those of its rows".to_owned()));
+        };
+        match runner.restore((n, &offsets), &header.first_pages, pages)? {
+            Some(seq) => Ok(Session::with_prompt(seq, symbols)),
             None => Err(refuse("its pages are not those of its tokens".to_owned())),
         }
     }

@@ -6,6 +6,7 @@
 //! offset, which the sequence keeps.
 
 use super::prompt::{Rows, Segment};
+use crate::architectures::config::MAX_POSITIONS;
 
 /// What is added to the positions of a sequence's rows to get those of their angles.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,6 +16,22 @@ pub(crate) struct Offsets {
 }
 
 impl Offsets {
+    /// The offsets that [`Self::as_list`] gave, of a sequence of `len` rows; none where they cannot be
+    /// of one.
+    pub(crate) fn from_list(from: &[(usize, i64)], len: usize) -> Option<Self> {
+        let is_position = |&(pos, offset): &(usize, i64)| {
+            let own = i64::try_from(pos).ok().and_then(|pos| pos.checked_add(offset));
+            pos <= len && own.is_some_and(|own| (0..=MAX_POSITIONS as i64).contains(&own))
+        };
+        let is_sound = from.is_sorted_by(|a, b| a.0 < b.0) && from.iter().all(is_position);
+        is_sound.then(|| Self { from: from.to_vec() })
+    }
+
+    /// Positions in the sequence and the offsets from there on.
+    pub(crate) fn as_list(&self) -> &[(usize, i64)] {
+        &self.from
+    }
+
     /// The offset of what comes next.
     fn last(&self) -> i64 {
         self.from.last().map_or(0, |&(_, offset)| offset)
@@ -100,6 +117,19 @@ mod tests {
     fn image(positions: Vec<[u32; 3]>) -> Arc<Embeddings> {
         let rows = Embeddings::new(vec![0.5; 2 * positions.len()], 2).unwrap();
         Arc::new(rows.with_positions(positions).unwrap())
+    }
+
+    #[test]
+    fn offsets_that_no_sequence_has_are_none() {
+        for list in [&[][..], &[(3, -3)], &[(3, 5), (7, -7), (10, 0)]] {
+            let offsets = Offsets::from_list(list, 10);
+            assert_eq!(offsets.as_ref().map(Offsets::as_list), Some(list));
+        }
+        for list in
+            [&[(3, -4)][..], &[(11, 0)], &[(3, 1), (3, 2)], &[(7, 1), (3, 1)], &[(3, i64::MAX)]]
+        {
+            assert_eq!(Offsets::from_list(list, 10), None, "{list:?}");
+        }
     }
 
     #[test]

@@ -186,8 +186,7 @@ impl Prompt {
 
     /// Its tokens, without the rows that are embeddings.
     pub fn tokens(&self) -> impl Iterator<Item = u32> + '_ {
-        let is_token = |i: &usize| self.contents.iter().all(|content| !content.range().contains(i));
-        (0..self.ids.len()).filter(is_token).map(|i| self.ids[i])
+        self.rows().tokens()
     }
 
     /// All its rows.
@@ -295,6 +294,14 @@ impl<'a> Rows<'a> {
         self.ids
     }
 
+    /// The tokens among them.
+    pub(crate) fn tokens(self) -> impl Iterator<Item = u32> + 'a {
+        self.sources().filter_map(|source| match source {
+            Source::Token(id) => Some(id),
+            Source::Embedded(..) => None,
+        })
+    }
+
     /// What each is made from.
     pub(crate) fn sources(self) -> impl ExactSizeIterator<Item = Source<'a>> + Clone {
         let mut contents = self.contents;
@@ -357,6 +364,12 @@ impl<'a> Rows<'a> {
     /// How many rows at the beginning are the same.
     pub(crate) fn common_len(self, other: Rows<'_>) -> usize {
         self.symbols().zip(other.symbols()).take_while(|(a, b)| a == b).count()
+    }
+}
+
+impl<'a> From<&'a Prompt> for Rows<'a> {
+    fn from(prompt: &'a Prompt) -> Self {
+        prompt.rows()
     }
 }
 

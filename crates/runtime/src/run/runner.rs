@@ -15,7 +15,8 @@ use crate::backend::{Batch, Executable, Role, Wants};
 use crate::graph::plan::RowLimits;
 use realizar_formats::FileWatch;
 use realizar_kvcache::{
-    BlockTable, CacheEvent, KvCache, KvLayout, PageCopy, PoolStats, PrefixStats, SeqPages, Variant,
+    BlockTable, CacheEvent, KvCache, KvLayout, PageCopy, PoolStats, PrefixStats, SeqPages, Symbol,
+    Variant,
 };
 use std::sync::Arc;
 
@@ -288,6 +289,26 @@ impl Runner {
         found
     }
 
+    /// As [`Self::adopt`], of all rows that a sequence had, by their symbols and its offsets. They may end
+    /// anywhere.
+    pub(crate) fn adopt_again(
+        &mut self,
+        id: &SeqId,
+        symbols: &[Symbol],
+        offsets: &Offsets,
+    ) -> usize {
+        let seq = self.seqs[id.idx].as_mut().expect(LIVES);
+        let found = self.cache.adopt(seq, Variant::default(), symbols, symbols.len(), &[]);
+        self.offsets[id.idx].copy(offsets);
+        self.offsets[id.idx].truncate(found);
+        found
+    }
+
+    /// By how much positions of angles and those of its rows differ.
+    pub(crate) fn offsets(&self, id: &SeqId) -> &Offsets {
+        &self.offsets[id.idx]
+    }
+
     /// The prompt that the sequence's next rows belong to has `len` tokens in all.
     pub fn expect_prompt(&mut self, id: &SeqId, len: usize) {
         let seq = self.seqs[id.idx].as_mut().expect(LIVES);
@@ -324,14 +345,14 @@ impl Runner {
         Ok(saved)
     }
 
-    /// A new sequence of `len` tokens with the [saved](Saved) keys and values of another; `None`
-    /// where they are not those of so many tokens.
+    /// A new sequence of `len` rows with these offsets and the [saved](Saved) keys and values of another;
+    /// `None` where they are not those of so many rows.
     ///
     /// # Errors
     /// If there are too few pages, or the device fails.
     pub(crate) fn restore(
         &mut self,
-        len: usize,
+        (len, offsets): (usize, &Offsets),
         first_pages: &[usize],
         saved: &[u8],
     ) -> Result<Option<SeqId>, Error> {
@@ -365,7 +386,9 @@ impl Runner {
                 }
             }
         }
-        Ok(Some(self.insert(seq)))
+        let id = self.insert(seq);
+        self.offsets[id.idx].copy(offsets);
+        Ok(Some(id))
     }
 
     /// Tokens of a sequence.

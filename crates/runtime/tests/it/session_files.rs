@@ -2,13 +2,17 @@
 //! are refused.
 
 use crate::common::gpus::gpus;
+use crate::common::segments::{Case, embeddings};
 use crate::common::tiny::tiny;
-use realizar_runtime::backend::Backend;
 use realizar_runtime::backend::cpu::CpuBackend;
+use realizar_runtime::backend::{Arithmetic, Backend};
 use realizar_runtime::sampling::SamplingParams;
-use realizar_runtime::{GenerateParams, Generation, LoadOptions, Model, Session};
+use realizar_runtime::{
+    Embeddings, GenerateParams, Generation, LoadOptions, Model, Prompt, Rows, Session,
+};
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
 fn cpu() -> Box<dyn Backend> {
     Box::new(CpuBackend::new(Some(2), None).unwrap())
@@ -23,14 +27,18 @@ fn prompt(n: u32) -> Vec<u32> {
     (0..n).map(|i| 3 + (i * i * 7 + i) % 200).collect()
 }
 
-fn generate(model: &mut Model, session: &mut Session, ids: &[u32]) -> Generation {
+fn generate<'r>(
+    model: &mut Model,
+    session: &mut Session,
+    prompt: impl Into<Rows<'r>>,
+) -> Generation {
     let params = GenerateParams {
         sampling: SamplingParams::greedy(),
         max_tokens: Some(8),
         logprobs: Some(0),
         ..GenerateParams::default()
     };
-    session.generate(model, ids, &params, &mut |_| ControlFlow::Continue(())).unwrap()
+    session.generate(model, prompt, &params, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
 #[test]
@@ -56,6 +64,97 @@ fn a_restored_session_goes_on_with_the_same_bits() {
             assert_eq!(bits(&got), bits(&wanted), "{case}");
             session.close(&mut model);
             assert!(model.runner().pool_stats().iter().all(|stats| stats.used == 0));
+        }
+    }
+}
+
+fn bits(generation: &Generation) -> Vec<u32> {
+    generation.logprobs.iter().map(|x| x.to_bits()).collect()
+}
+
+/// The images of a model, by the first of their rows.
+type Image = Box<dyn Fn(usize) -> Embeddings>;
+
+/// The turns of a conversation with an image each, of which the first is all of the second's beginning.
+fn turns(image: impl Fn(usize) -> Embeddings) -> [Prompt; 2] {
+    let mut first = Prompt::from(prompt(30));
+    first.push_embeddings(Arc::new(image(0)));
+    first.push_tokens(&prompt(9));
+    let mut second = first.clone();
+    second.push_tokens(&[5, 6, 7]);
+    second.push_embeddings(Arc::new(image(100)));
+    second.push_tokens(&prompt(5));
+    [first, second]
+}
+
+#[test]
+fn a_session_keeps_images() {
+    fn rows(from: usize) -> Embeddings {
+        embeddings(from, 20, 32)
+    }
+    fn grid() -> Vec<[u32; 3]> {
+        (0..20).map(|i| [i / 10, i % 10 / 5, i % 5]).collect()
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("session");
+    let backend = cpu();
+    let images: [(&str, Image); 4] = [
+        ("llama", Box::new(rows)),
+        ("llama", Box::new(|from| rows(from).with_positions(vec![[40; 3]; 20]).unwrap())),
+        ("gemma3_text", Box::new(|from| rows(from).bidirectional())),
+        ("qwen3_5_text", Box::new(|from| rows(from).with_positions(grid()).unwrap())),
+    ];
+    for (name, image) in images {
+        let [first, second] = turns(&image);
+        let options = || LoadOptions { prefix_cache: true, chunk: 24, ..LoadOptions::default() };
+        let mut model = load(name, &*backend, options());
+        let mut session = model.new_session();
+        let before = generate(&mut model, &mut session, &first);
+        assert_eq!(before.timings.prompt_tokens, 59);
+        session.save(&mut model, &file).unwrap();
+        let kept = generate(&mut model, &mut session, &second);
+        // A session that begins with the second turn.
+        let mut fresh = load(name, &*backend, LoadOptions::default());
+        let mut session = fresh.new_session();
+        let wanted = generate(&mut fresh, &mut session, &second);
+        assert_eq!((kept.ids.clone(), bits(&kept)), (wanted.ids.clone(), bits(&wanted)), "{name}");
+        assert!(kept.timings.cached_tokens > 0, "{name}");
+        // One of another process, which has no embeddings but those of its prompt.
+        let mut restored = load(name, &*backend, LoadOptions::default());
+        let mut session = restored.restore_session(&file).unwrap();
+        let found = generate(&mut restored, &mut session, &second);
+        assert_eq!(
+            (found.ids.clone(), bits(&found)),
+            (wanted.ids.clone(), bits(&wanted)),
+            "{name}"
+        );
+        assert!(found.timings.cached_tokens >= 32, "{name}: {:?}", found.timings);
+        // Another image in the same place.
+        let [_, other] = turns(|from| image(from + 1));
+        let mut session = restored.restore_session(&file).unwrap();
+        let found = generate(&mut restored, &mut session, &other);
+        assert!(found.timings.cached_tokens <= 30, "{name}: {:?}", found.timings);
+        let mut session = fresh.new_session();
+        let wanted = generate(&mut fresh, &mut session, &other);
+        assert_eq!(
+            (found.ids.clone(), bits(&found)),
+            (wanted.ids.clone(), bits(&wanted)),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn a_session_answers_images_as_transformers_does() {
+    for (case, name) in [("gemma3_images", "gemma3_text"), ("llama_positions", "llama")] {
+        let case = Case::read(case);
+        for backend in std::iter::once(cpu()).chain(gpus()) {
+            let options =
+                LoadOptions { arithmetic: Arithmetic::F32, chunk: 16, ..LoadOptions::default() };
+            let mut model = load(name, &*backend, options);
+            let mut session = model.new_session();
+            let found = generate(&mut model, &mut session, &case.prompt());
+            assert_eq!(found.ids, case.greedy(), "{} on {}", case.name, backend.name());
         }
     }
 }
@@ -143,7 +242,6 @@ fn a_session_is_its_users_own() {
 #[test]
 fn what_changes_keys_and_values_is_refused() {
     use realizar_quant::BlockType;
-    use realizar_runtime::backend::Arithmetic;
     use realizar_runtime::rope::RopeStretch;
 
     let dir = tempfile::tempdir().unwrap();
