@@ -12,7 +12,9 @@ use realizar_runtime::backend::Role;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::engine::{Engine, EngineEvent, EngineOptions, PAGE_LEN, Request, Sink};
 use realizar_runtime::sampling::{Sampler, SamplingParams};
-use realizar_runtime::{Chunk, DeviceLayers, GenerateParams, LoadOptions, Model, Outputs};
+use realizar_runtime::{
+    Chunk, DeviceLayers, Embeddings, GenerateParams, LoadOptions, Model, Outputs, Prompt, Rows,
+};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
 use std::sync::Arc;
@@ -71,7 +73,9 @@ fn tokens_allocate_nothing() {
     // long after.
     rayon::broadcast(|_| ());
     for tier in [None, Some("amx-bf16-software")] {
-        steps_allocate_nothing(&CpuBackend::new(Some(2), tier).unwrap());
+        let backend = CpuBackend::new(Some(2), tier).unwrap();
+        steps_allocate_nothing(&backend);
+        steps_behind_an_image_allocate_nothing(&backend);
     }
     samplers_allocate_nothing();
     engines_allocate_what_they_hand_out();
@@ -108,6 +112,30 @@ fn steps_allocate_nothing(backend: &CpuBackend) {
         let n: usize = (0..100).map(|i| step(&tokens[i % 32..][..1], Role::Generated)).sum();
         assert_eq!(n, 0, "{path:?}: allocations of 100 generated tokens");
         assert_eq!(step(&tokens, Role::Prompt), 0, "{path:?}: allocations of a prompt");
+    }
+}
+
+/// Rows whose angles have positions of their own, and rows that follow some that see each other.
+fn steps_behind_an_image_allocate_nothing(backend: &CpuBackend) {
+    let image = || Embeddings::new(vec![0.5; 4 * 32], 32).unwrap();
+    let positions = image().with_positions(vec![[9; 3]; 4]).unwrap();
+    for (name, image) in [("llama", positions), ("gemma3_text", image().bidirectional())] {
+        let options = LoadOptions { chunk: 32, ..LoadOptions::default() };
+        let mut model = Model::load(&tiny(name), backend, &options).unwrap();
+        let runner = model.runner();
+        let seq = runner.new_sequence();
+        let mut prompt = Prompt::from(vec![5, 6]);
+        prompt.push_embeddings(Arc::new(image));
+        let mut step = |rows: Rows<'_>, role| {
+            let step = Chunk { seq: &seq, rows, role, outputs: Outputs::Last };
+            let before = N_ALLOCATIONS.load(Ordering::Relaxed);
+            assert!(runner.step(&[step]).unwrap().row(0, 0)[0].is_finite());
+            N_ALLOCATIONS.load(Ordering::Relaxed) - before
+        };
+        step(prompt.rows(), Role::Prompt);
+        step((&[7]).into(), Role::Generated);
+        let n: usize = (0..100).map(|i| step((&[3 + i]).into(), Role::Generated)).sum();
+        assert_eq!(n, 0, "{name}: allocations of 100 generated tokens behind an image");
     }
 }
 

@@ -65,8 +65,8 @@ impl Sections {
     pub fn components(&self, n_pairs: usize) -> Vec<u8> {
         let [t, h, w] = self.sizes;
         let component = |pair: usize| match (self.interleaved, pair % 3) {
-            (true, 1) if pair < 3 * h => 1,
-            (true, 2) if pair < 3 * w => 2,
+            (true, 1) if pair / 3 < h => 1,
+            (true, 2) if pair / 3 < w => 2,
             (true, _) => 0,
             (false, _) => u8::from(pair >= t) + u8::from(pair >= t + h),
         };
@@ -86,6 +86,7 @@ mod tests {
         assert_eq!(of([2, 3, 3], false, 8), [0, 0, 1, 1, 1, 2, 2, 2]);
         assert_eq!(of([4, 2, 2], true, 8), [0, 1, 2, 0, 1, 2, 0, 0]);
         assert_eq!(of([11, 11, 10], true, 2), [0, 1]);
+        assert_eq!(of([usize::MAX; 3], true, 4), [0, 1, 2, 0]);
         // The published sizes: each component has as many pairs as its section says.
         for (sizes, interleaved) in
             [([16, 24, 24], false), ([24, 20, 20], true), ([11, 11, 10], true)]
