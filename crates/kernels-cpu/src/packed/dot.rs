@@ -344,7 +344,7 @@ macro_rules! dot_kernels {
                 // SAFETY: the block's scales follow its planes.
                 let block_scales = unsafe { BlockScales::unpack::<F>(scales) };
                 for line in 0..block.len().div_ceil(64) {
-                    prefetch_far(block.as_ptr().wrapping_add(PREFETCH_FAR_BYTES + 64 * line));
+                    prefetch(block.as_ptr().wrapping_add(2 * PREFETCH_BYTES + 64 * line));
                 }
                 for (g, panel) in panel.iter_mut().enumerate() {
                     let planes = &block[g * F::PLANES.n_bytes()..][..F::PLANES.n_bytes()];
