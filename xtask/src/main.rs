@@ -12,6 +12,7 @@ mod clients;
 mod deny;
 mod fixtures;
 mod fuzz;
+mod kernels;
 mod lavapipe;
 mod load;
 mod loom;
@@ -42,8 +43,9 @@ enum Command {
     Test(test::Args),
     /// Fetch what the tests need into `.cache/`.
     Setup(setup::Args),
-    /// Check every GPU shader for Vulkan, Metal and DX12, and write its text for reading.
-    Kernels,
+    /// Check every GPU shader for Vulkan, Metal and DX12, and write its text for reading; compile the
+    /// CUDA kernels (needs pip and gcc).
+    Kernels(kernels::Args),
     /// Compare the engine with reference outputs, on the CPU or on a GPU.
     Parity(parity::Args),
     /// Make the fixture files anew (needs Python with torch and transformers).
@@ -80,10 +82,7 @@ fn run() -> Result<ExitCode> {
         Command::Deny => deny::run()?,
         Command::Test(args) => return test::run(&args),
         Command::Setup(args) => setup::run(&args)?,
-        Command::Kernels => {
-            let shaders = ["--package", "realizar-kernels-wgpu", "--test", "shaders"];
-            shell::check(shell::cargo().arg("test").args(shaders).args(["--", "--nocapture"]))?;
-        }
+        Command::Kernels(args) => kernels::run(&args)?,
         Command::Parity(args) => parity::run(&args)?.into_result()?,
         Command::Fixtures(args) => fixtures::run(&args)?,
         Command::Bench(args) => bench::run(&args)?,

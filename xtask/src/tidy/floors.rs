@@ -21,6 +21,10 @@ struct House {
 
 const HOUSES: &[House] = &[
     House {
+        src: "crates/kernels-cuda/src",
+        floors: &[&["error"], &["device"], &["matrix"], &["kernels"], &["ops"]],
+    },
+    House {
         src: "crates/kernels-wgpu/src",
         floors: &[&["error"], &["device"], &["dispatch"], &["storage"], &["ops"]],
     },

@@ -17,7 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["realizar"],
 ];
 
-/// Crates outside the layers: tools of this repository, published nowhere.
+/// Crates outside the layers: tools of this repository, published nowhere. Tests may use them.
 const TOOLS: &[&str] = &["xtask", "realizar-benches", "realizar-fuzz", "realizar-ptx"];
 
 fn layer(name: &str) -> Option<usize> {
@@ -31,7 +31,9 @@ pub(super) fn check(metadata: &Value) -> Vec<Finding> {
         let name = package["name"].as_str().unwrap_or_default();
         let dependencies = package["dependencies"].as_array().into_iter().flatten();
         let ours = dependencies.filter(|d| d["path"].is_string());
-        let names: Vec<&str> = ours.filter_map(|d| d["name"].as_str()).collect();
+        let named = ours.filter_map(|d| Some((d["name"].as_str()?, d["kind"] == "dev")));
+        let names: Vec<&str> =
+            named.filter(|(name, dev)| !(*dev && TOOLS.contains(name))).map(|(n, _)| n).collect();
         findings.extend(
             violations(name, &names).into_iter().map(|m| Finding::new(Path::new(name), 0, m)),
         );
@@ -78,6 +80,7 @@ mod tests {
             "name": "realizar-quant",
             "dependencies": [
                 {"name": "half", "path": null},
+                {"name": "realizar-ptx", "path": "crates/ptx", "kind": "dev"},
                 {"name": "realizar-runtime", "path": "crates/runtime"},
             ],
         }]});

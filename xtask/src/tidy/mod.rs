@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
+use crate::kernels::images;
 use crate::shell;
 
 mod crates;
@@ -81,6 +82,10 @@ pub(crate) fn run() -> Result<()> {
     ]))?;
     findings.extend(layers::check(&metadata));
     findings.extend(crates::check(&root, &metadata));
+    for name in images::stale(&root)? {
+        let message = format!("`{name}` is not what the images were made of: cargo xtask kernels");
+        findings.push(Finding::new(Path::new(images::LIST), 0, message));
+    }
     for finding in &findings {
         println!("{finding}");
     }

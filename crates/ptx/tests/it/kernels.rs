@@ -1,6 +1,6 @@
 //! What nvcc made of CUDA C++: results beside plain loops.
 //!
-//! `tests/kernels/build` makes the PTX. Each module names the hash of the source that it was made of.
+//! `cargo xtask kernels cuda` makes the PTX. Each module names the hash of the source that it was made of.
 
 use half::{bf16, f16};
 use sha2::{Digest, Sha256};
@@ -22,7 +22,7 @@ fn modules_belong_to_their_sources() {
     ] {
         let hash: String = Sha256::digest(source).iter().map(|b| format!("{b:02x}")).collect();
         let first = ptx.lines().next().unwrap();
-        assert_eq!(first, format!("// source: {name}.cu {hash}"), "run tests/kernels/build");
+        assert_eq!(first, format!("// source: {name}.cu {hash}"), "run cargo xtask kernels cuda");
     }
 }
 

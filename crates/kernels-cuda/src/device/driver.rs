@@ -1,0 +1,396 @@
+//! The CUDA driver as a [`Device`], opened at run time.
+//!
+//! Without a driver, or with one that is too old, opening is an error and nothing panics.
+
+use std::ffi::{CString, c_void};
+use std::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::result::{self, DriverError, ctx, event, graph, module, primary_ctx, stream};
+use cudarc::driver::sys;
+
+use super::{Address, Argument, Device, Launch, MAX_ARGUMENTS};
+use crate::Error;
+use crate::error::Version;
+
+/// The oldest driver that reads the kernels: PTX 9.0 came with CUDA 13.0.
+const DRIVER: Version = Version { major: 13, minor: 0 };
+/// The lowest compute capability, that of the A100: the kernels are made for it.
+const CAPABILITY: Version = Version { major: 8, minor: 0 };
+
+/// A card, opened by the CUDA driver. All who open the same card share its context.
+pub struct Driver {
+    context: Arc<Context>,
+    name: String,
+    capability: Version,
+    n_bytes: usize,
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// What the driver says about a failed call.
+fn failed(call: &'static str) -> impl Fn(DriverError) -> Error {
+    move |error| Error::Driver { call, reason: reason(error) }
+}
+
+fn reason(error: DriverError) -> String {
+    match (error.error_name(), error.error_string()) {
+        (Ok(name), Ok(text)) => format!("{} ({})", text.to_string_lossy(), name.to_string_lossy()),
+        _ => format!("error {:?}", error.0),
+    }
+}
+
+impl Driver {
+    /// The number of cards.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`], [`Error::OldDriver`], or what the driver reports.
+    pub fn n_devices() -> Result<usize, Error> {
+        // SAFETY: the call only tries to open libraries by the names of the driver.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(Error::NoDriver);
+        }
+        let mut raw = 0;
+        // SAFETY: the library is there; every version of the driver has this call, and it writes one integer.
+        let status = unsafe { sys::cuDriverGetVersion(&raw mut raw) };
+        status.result().map_err(failed("version"))?;
+        let found = Version { major: raw as u32 / 1000, minor: raw as u32 % 1000 / 10 };
+        if found < DRIVER {
+            return Err(Error::OldDriver { found, needed: DRIVER });
+        }
+        match result::init() {
+            Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => return Ok(0),
+            other => other.map_err(failed("start"))?,
+        }
+        let n = result::device::get_count().map_err(failed("count of devices"))?;
+        Ok(n as usize)
+    }
+
+    /// Opens card number `index`.
+    ///
+    /// # Errors
+    /// As [`n_devices`](Self::n_devices); [`Error::NoDevice`], [`Error::OldDevice`].
+    pub fn open(index: usize) -> Result<Self, Error> {
+        let n = Self::n_devices()?;
+        if index >= n {
+            return Err(Error::NoDevice { wanted: index, n });
+        }
+        let device = result::device::get(index as i32).map_err(failed("device"))?;
+        let name = result::device::get_name(device).map_err(failed("name"))?;
+        use sys::CUdevice_attribute::{
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+        };
+        let attribute = |which| {
+            // SAFETY: `device` comes from `device::get`.
+            let value = unsafe { result::device::get_attribute(device, which) };
+            value.map(|value| value as u32).map_err(failed("compute capability"))
+        };
+        let capability = Version { major: attribute(MAJOR)?, minor: attribute(MINOR)? };
+        if capability < CAPABILITY {
+            return Err(Error::OldDevice { name, found: capability, needed: CAPABILITY });
+        }
+        // SAFETY: `device` comes from `device::get`.
+        let n_bytes =
+            unsafe { result::device::total_mem(device) }.map_err(failed("memory size"))?;
+        // SAFETY: as above; `Context` releases what is retained here.
+        let raw = unsafe { primary_ctx::retain(device) }.map_err(failed("context"))?;
+        Ok(Self { context: Arc::new(Context { device, raw }), name, capability, n_bytes })
+    }
+
+    /// The card's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its compute capability.
+    pub fn capability(&self) -> Version {
+        self.capability
+    }
+
+    /// The size of its memory in bytes.
+    pub fn n_bytes(&self) -> usize {
+        self.n_bytes
+    }
+}
+
+/// The context of a card.
+struct Context {
+    device: sys::CUdevice,
+    raw: sys::CUcontext,
+}
+
+// SAFETY: contexts may be used by all threads; each makes it current before a call.
+unsafe impl Send for Context {}
+// SAFETY: as above; the driver locks what calls share.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// Makes this the context of the calling thread.
+    fn enter(&self) -> Result<(), Error> {
+        // SAFETY: the context is retained as long as this lives.
+        unsafe { ctx::set_current(self.raw) }.map_err(failed("context"))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: the context was retained once when this was made. A failure leaves nothing to do.
+        let _ = unsafe { primary_ctx::release(self.device) };
+    }
+}
+
+/// Something that the driver made in a context, and how it is released.
+struct Owned<T: Copy> {
+    context: Arc<Context>,
+    raw: T,
+    release: unsafe fn(T) -> Result<(), DriverError>,
+}
+
+// SAFETY: the driver's objects may be used by all threads, as their context.
+unsafe impl<T: Copy> Send for Owned<T> {}
+// SAFETY: as above.
+unsafe impl<T: Copy> Sync for Owned<T> {}
+
+impl<T: Copy> Drop for Owned<T> {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: `raw` was made in this context, with the function's counterpart, and is released once.
+            // A failure is one of earlier work, which the next call reports.
+            let _ = unsafe { (self.release)(self.raw) };
+        }
+    }
+}
+
+impl<T: Copy> fmt::Debug for Owned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(std::any::type_name::<T>())
+    }
+}
+
+/// A module of the driver.
+#[derive(Debug)]
+pub struct DriverModule(Arc<Owned<sys::CUmodule>>);
+
+/// A kernel of the driver, which keeps its module loaded.
+pub struct DriverFunction {
+    raw: sys::CUfunction,
+    name: String,
+    _module: Arc<Owned<sys::CUmodule>>,
+}
+
+// SAFETY: functions may be used by all threads, as their context.
+unsafe impl Send for DriverFunction {}
+// SAFETY: as above.
+unsafe impl Sync for DriverFunction {}
+
+impl fmt::Debug for DriverFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// A stream of the driver.
+#[derive(Debug)]
+pub struct DriverStream(Owned<sys::CUstream>);
+
+/// An event of the driver.
+#[derive(Debug)]
+pub struct DriverEvent(Owned<sys::CUevent>);
+
+/// A captured graph of the driver, ready to run.
+#[derive(Debug)]
+pub struct DriverGraph(Owned<sys::CUgraphExec>);
+
+impl Driver {
+    fn own<T: Copy>(&self, raw: T, release: unsafe fn(T) -> Result<(), DriverError>) -> Owned<T> {
+        Owned { context: Arc::clone(&self.context), raw, release }
+    }
+}
+
+impl Device for Driver {
+    type Module = DriverModule;
+    type Function = DriverFunction;
+    type Stream = DriverStream;
+    type Event = DriverEvent;
+    type Graph = DriverGraph;
+
+    fn load(&self, name: &str, ptx: &str) -> Result<Self::Module, Error> {
+        self.context.enter()?;
+        let refused = |reason| Error::Kernel { kernel: name.to_owned(), reason };
+        let text = CString::new(ptx).map_err(|e| refused(e.to_string()))?;
+        // SAFETY: the image is PTX that ends with a zero, as the driver asks for.
+        let raw = unsafe { module::load_data(text.as_ptr().cast()) };
+        let raw = raw.map_err(|e| refused(reason(e)))?;
+        Ok(DriverModule(Arc::new(self.own(raw, module::unload))))
+    }
+
+    fn function(&self, module: &Self::Module, name: &str) -> Result<Self::Function, Error> {
+        self.context.enter()?;
+        let refused = |reason| Error::Kernel { kernel: name.to_owned(), reason };
+        let text = CString::new(name).map_err(|e| refused(e.to_string()))?;
+        // SAFETY: the module is loaded as long as its handle lives.
+        let raw = unsafe { module::get_function(module.0.raw, text) };
+        let raw = raw.map_err(|e| refused(reason(e)))?;
+        Ok(DriverFunction { raw, name: name.to_owned(), _module: Arc::clone(&module.0) })
+    }
+
+    fn allocate(&self, what: &str, n_bytes: usize) -> Result<Address, Error> {
+        self.context.enter()?;
+        // SAFETY: the memory is not read before it is written.
+        match unsafe { result::malloc_sync(n_bytes) } {
+            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
+                Err(Error::OutOfMemory { what: what.to_owned(), n_bytes })
+            }
+            other => other.map_err(failed("allocation")),
+        }
+    }
+
+    unsafe fn free(&self, address: Address) {
+        if self.context.enter().is_ok() {
+            // SAFETY: the caller has the address from `allocate`. The driver waits for queued work.
+            let _ = unsafe { result::free_sync(address) };
+        }
+    }
+
+    fn stream(&self) -> Result<Self::Stream, Error> {
+        self.context.enter()?;
+        let raw = stream::create(stream::StreamKind::NonBlocking).map_err(failed("stream"))?;
+        Ok(DriverStream(self.own(raw, stream::destroy)))
+    }
+
+    unsafe fn upload(&self, stream: &Self::Stream, to: Address, bytes: &[u8]) -> Result<(), Error> {
+        self.context.enter()?;
+        // SAFETY: the caller vouches for the range; the bytes live until the stream has been waited for. In a
+        // stream that is captured, waiting fails and ends the capture, so that no graph holds their address.
+        unsafe { result::memcpy_htod_async(to, bytes, stream.0.raw) }.map_err(failed("upload"))?;
+        self.synchronize(stream)
+    }
+
+    unsafe fn download(
+        &self,
+        stream: &Self::Stream,
+        to: &mut [u8],
+        from: Address,
+    ) -> Result<(), Error> {
+        self.context.enter()?;
+        // SAFETY: as in `upload`.
+        unsafe { result::memcpy_dtoh_async(to, from, stream.0.raw) }.map_err(failed("download"))?;
+        self.synchronize(stream)
+    }
+
+    unsafe fn copy(
+        &self,
+        stream: &Self::Stream,
+        to: Address,
+        from: Address,
+        n_bytes: usize,
+    ) -> Result<(), Error> {
+        self.context.enter()?;
+        // SAFETY: the caller vouches for both ranges.
+        let queued = unsafe { result::memcpy_dtod_async(to, from, n_bytes, stream.0.raw) };
+        queued.map_err(failed("copy"))
+    }
+
+    unsafe fn launch(
+        &self,
+        stream: &Self::Stream,
+        launch: &Launch<'_, Self::Function>,
+    ) -> Result<(), Error> {
+        self.context.enter()?;
+        assert!(launch.arguments.len() <= MAX_ARGUMENTS, "{} arguments", launch.arguments.len());
+        let mut pointers = [std::ptr::null_mut::<c_void>(); MAX_ARGUMENTS];
+        for (pointer, argument) in pointers.iter_mut().zip(launch.arguments) {
+            let value: *const c_void = match argument {
+                Argument::Address(value) => std::ptr::from_ref(value).cast(),
+                Argument::I32(value) => std::ptr::from_ref(value).cast(),
+                Argument::F32(value) => std::ptr::from_ref(value).cast(),
+            };
+            *pointer = value.cast_mut();
+        }
+        // SAFETY: the pointers lead to the arguments, which the driver copies before it returns; the caller
+        // vouches for their number, types and addresses.
+        let queued = unsafe {
+            result::launch_kernel(
+                launch.function.raw,
+                launch.grid.into(),
+                launch.block.into(),
+                0,
+                stream.0.raw,
+                &mut pointers[..launch.arguments.len()],
+            )
+        };
+        let kernel = || launch.function.name.clone();
+        queued.map_err(|e| Error::Kernel { kernel: kernel(), reason: reason(e) })
+    }
+
+    fn begin_capture(&self, stream: &Self::Stream) -> Result<(), Error> {
+        self.context.enter()?;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is valid as long as its handle lives.
+        unsafe { stream::begin_capture(stream.0.raw, mode) }.map_err(failed("capture"))
+    }
+
+    fn end_capture(&self, stream: &Self::Stream) -> Result<Self::Graph, Error> {
+        self.context.enter()?;
+        // SAFETY: the stream is valid as long as its handle lives.
+        let captured = unsafe { stream::end_capture(stream.0.raw) }.map_err(failed("capture"))?;
+        let captured = self.own(captured, graph::destroy);
+        let flags = sys::CUgraphInstantiate_flags(0);
+        // SAFETY: the graph is valid until `captured` is dropped, and what is made of it stands alone.
+        let raw = unsafe { graph::instantiate(captured.raw, flags) }.map_err(failed("graph"))?;
+        Ok(DriverGraph(self.own(raw, graph::exec_destroy)))
+    }
+
+    unsafe fn replay(&self, stream: &Self::Stream, graph: &Self::Graph) -> Result<(), Error> {
+        self.context.enter()?;
+        // SAFETY: both handles are valid; the caller vouches for the memory that the graph uses.
+        unsafe { graph::launch(graph.0.raw, stream.0.raw) }.map_err(failed("graph"))
+    }
+
+    fn record(&self, stream: &Self::Stream) -> Result<Self::Event, Error> {
+        self.context.enter()?;
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
+        let event = self.own(event::create(flags).map_err(failed("event"))?, event::destroy);
+        // SAFETY: both handles are valid.
+        unsafe { event::record(event.raw, stream.0.raw) }.map_err(failed("event"))?;
+        Ok(DriverEvent(event))
+    }
+
+    fn wait(&self, stream: &Self::Stream, event: &Self::Event) -> Result<(), Error> {
+        self.context.enter()?;
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: both handles are valid.
+        unsafe { stream::wait_event(stream.0.raw, event.0.raw, flags) }.map_err(failed("event"))
+    }
+
+    fn synchronize(&self, stream: &Self::Stream) -> Result<(), Error> {
+        self.context.enter()?;
+        // SAFETY: the stream is valid as long as its handle lives.
+        unsafe { stream::synchronize(stream.0.raw) }.map_err(failed("kernel or copy"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_a_card_gives_one_clear_error() {
+        match Driver::n_devices() {
+            Ok(n) => assert_eq!(
+                Driver::open(n).unwrap_err(),
+                Error::NoDevice { wanted: n, n },
+                "a card behind the last one"
+            ),
+            Err(error) => {
+                assert!(!error.to_string().contains('\n'), "{error}");
+                assert_eq!(Driver::open(0).unwrap_err(), error);
+            }
+        }
+    }
+}

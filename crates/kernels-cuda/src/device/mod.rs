@@ -1,0 +1,283 @@
+//! What the crate needs of a device: [`Device`], which the [`Driver`] implements; memory that frees itself.
+//!
+//! Nothing here knows a kernel.
+
+use std::sync::Arc;
+
+use crate::Error;
+
+mod driver;
+
+pub use driver::Driver;
+
+/// An address in a device's memory.
+pub type Address = u64;
+
+/// The most arguments of a launch.
+pub const MAX_ARGUMENTS: usize = 16;
+
+/// One argument of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Argument {
+    /// A pointer; 0 where a kernel allows none.
+    Address(Address),
+    /// `int`.
+    I32(i32),
+    /// `float`.
+    F32(f32),
+}
+
+/// One launch.
+#[derive(Debug)]
+pub struct Launch<'a, F> {
+    /// The kernel.
+    pub function: &'a F,
+    /// Blocks by axis.
+    pub grid: [u32; 3],
+    /// Threads of a block by axis.
+    pub block: [u32; 3],
+    /// The kernel's parameters in order, at most [`MAX_ARGUMENTS`].
+    pub arguments: &'a [Argument],
+}
+
+/// A device that runs modules of PTX: streams of work in order, memory by address, captured graphs.
+///
+/// The calls are those of the CUDA driver, and so is what they promise: work that is queued in a stream
+/// runs later, and its failure is reported by a later call.
+pub trait Device {
+    /// A loaded module.
+    type Module;
+    /// A kernel of a loaded module.
+    type Function;
+    /// A queue of work.
+    type Stream;
+    /// A point in a stream.
+    type Event;
+    /// Captured work.
+    type Graph;
+
+    /// Loads a module; `name` is for messages.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] if the driver does not take it.
+    fn load(&self, name: &str, ptx: &str) -> Result<Self::Module, Error>;
+
+    /// A kernel by its name.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] if the module has none of that name.
+    fn function(&self, module: &Self::Module, name: &str) -> Result<Self::Function, Error>;
+
+    /// Allocates memory, aligned to 256 bytes; `what` is for messages.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    fn allocate(&self, what: &str, n_bytes: usize) -> Result<Address, Error>;
+
+    /// Frees memory, after all work that was queued. A failure is that of earlier work, and is left to the
+    /// next call that reports it.
+    ///
+    /// # Safety
+    /// `address` comes from [`allocate`](Self::allocate), and nothing uses it any more, no captured graph
+    /// that is still replayed among it.
+    unsafe fn free(&self, address: Address);
+
+    /// A new stream, which waits for no other.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    fn stream(&self) -> Result<Self::Stream, Error>;
+
+    /// Queues a copy from the host. The bytes are taken before this returns.
+    ///
+    /// # Safety
+    /// `to` has `bytes.len()` bytes of one allocation.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    unsafe fn upload(&self, stream: &Self::Stream, to: Address, bytes: &[u8]) -> Result<(), Error>;
+
+    /// Waits for the stream and copies to the host.
+    ///
+    /// # Safety
+    /// `from` has `to.len()` bytes of one allocation.
+    ///
+    /// # Errors
+    /// What the driver reports, the failure of earlier work among it.
+    unsafe fn download(
+        &self,
+        stream: &Self::Stream,
+        to: &mut [u8],
+        from: Address,
+    ) -> Result<(), Error>;
+
+    /// Queues a copy on the device.
+    ///
+    /// # Safety
+    /// `to` and `from` have `n_bytes` bytes of one allocation each, which do not overlap.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    unsafe fn copy(
+        &self,
+        stream: &Self::Stream,
+        to: Address,
+        from: Address,
+        n_bytes: usize,
+    ) -> Result<(), Error>;
+
+    /// Queues a launch.
+    ///
+    /// # Safety
+    /// The arguments are of the number and types that the kernel has, and what it reads and writes
+    /// through their addresses is allocated until it has run, or for as long as the graph that it is
+    /// captured in is replayed.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] for sizes that the device does not run.
+    unsafe fn launch(
+        &self,
+        stream: &Self::Stream,
+        launch: &Launch<'_, Self::Function>,
+    ) -> Result<(), Error>;
+
+    /// Captures what is queued in the stream from now on, instead of running it.
+    ///
+    /// # Errors
+    /// If the stream is captured already.
+    fn begin_capture(&self, stream: &Self::Stream) -> Result<(), Error>;
+
+    /// Ends a capture.
+    ///
+    /// # Errors
+    /// If the stream is not captured.
+    fn end_capture(&self, stream: &Self::Stream) -> Result<Self::Graph, Error>;
+
+    /// Queues captured work, with the addresses and arguments that it was captured with.
+    ///
+    /// # Safety
+    /// What the captured work reads and writes is still allocated.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    unsafe fn replay(&self, stream: &Self::Stream, graph: &Self::Graph) -> Result<(), Error>;
+
+    /// Marks the end of what is queued in a stream.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    fn record(&self, stream: &Self::Stream) -> Result<Self::Event, Error>;
+
+    /// Lets a stream wait until another has passed an event.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    fn wait(&self, stream: &Self::Stream, event: &Self::Event) -> Result<(), Error>;
+
+    /// Waits until all that is queued in a stream has run.
+    ///
+    /// # Errors
+    /// What the driver reports, the failure of a kernel among it.
+    fn synchronize(&self, stream: &Self::Stream) -> Result<(), Error>;
+}
+
+/// Memory of a device, freed when it is dropped.
+///
+/// A captured graph holds addresses: it must not be replayed after the buffers of its launches are gone.
+#[derive(Debug)]
+pub struct Buffer<D: Device> {
+    device: Arc<D>,
+    address: Address,
+    n_bytes: usize,
+}
+
+impl<D: Device> Buffer<D> {
+    /// Memory whose content is undefined; `what` is for messages.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn new(device: &Arc<D>, what: &str, n_bytes: usize) -> Result<Self, Error> {
+        // The driver allocates nothing of no size.
+        let address = device.allocate(what, n_bytes.max(1))?;
+        Ok(Self { device: Arc::clone(device), address, n_bytes })
+    }
+
+    /// Memory with the bytes of plain values.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], or what the driver reports.
+    pub fn with<T: bytemuck::NoUninit>(
+        device: &Arc<D>,
+        stream: &D::Stream,
+        what: &str,
+        values: &[T],
+    ) -> Result<Self, Error> {
+        let buffer = Self::new(device, what, size_of_val(values))?;
+        buffer.write(stream, 0, values)?;
+        Ok(buffer)
+    }
+
+    /// Queues a copy of plain values to `offset` bytes behind the start.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub fn write<T: bytemuck::NoUninit>(
+        &self,
+        stream: &D::Stream,
+        offset: usize,
+        values: &[T],
+    ) -> Result<(), Error> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        self.check(offset, bytes.len());
+        // SAFETY: the range was checked to be inside of this allocation.
+        unsafe { self.device.upload(stream, self.address + offset as u64, bytes) }
+    }
+
+    /// Waits for the stream and reads plain values from `offset` bytes behind the start.
+    ///
+    /// # Errors
+    /// What the driver reports, the failure of earlier work among it.
+    ///
+    /// # Panics
+    /// If the buffer has not as many.
+    pub fn read<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(
+        &self,
+        stream: &D::Stream,
+        offset: usize,
+        values: &mut [T],
+    ) -> Result<(), Error> {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
+        self.check(offset, bytes.len());
+        // SAFETY: the range was checked to be inside of this allocation.
+        unsafe { self.device.download(stream, bytes, self.address + offset as u64) }
+    }
+
+    fn check(&self, offset: usize, n_bytes: usize) {
+        let end = offset.checked_add(n_bytes);
+        assert!(
+            end.is_some_and(|end| end <= self.n_bytes),
+            "{n_bytes} bytes at {offset} of a buffer of {}",
+            self.n_bytes
+        );
+    }
+
+    /// Its size in bytes.
+    pub fn n_bytes(&self) -> usize {
+        self.n_bytes
+    }
+
+    /// Where it begins.
+    pub fn address(&self) -> Address {
+        self.address
+    }
+}
+
+impl<D: Device> Drop for Buffer<D> {
+    fn drop(&mut self) {
+        // SAFETY: the address comes from `allocate`, and views of the buffer do not outlive it.
+        unsafe { self.device.free(self.address) }
+    }
+}

@@ -1,0 +1,85 @@
+//! What can go wrong between a driver and a result.
+
+/// An error of a CUDA device.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The driver's library is not on this machine.
+    #[error("no CUDA driver: libcuda.so.1 (on Windows nvcuda.dll) was not found")]
+    NoDriver,
+    /// The driver does not know the version of the kernels.
+    #[error("the CUDA driver is too old: it knows CUDA {found}, and {needed} is needed")]
+    OldDriver {
+        /// The driver's newest CUDA version.
+        found: Version,
+        /// The oldest version that will do.
+        needed: Version,
+    },
+    /// There is no card of that index.
+    #[error("no CUDA device {wanted}: the driver finds {n}")]
+    NoDevice {
+        /// The index that was asked for.
+        wanted: usize,
+        /// Cards that there are.
+        n: usize,
+    },
+    /// The card does not run the kernels' instructions.
+    #[error("{name} is too old: its compute capability is {found}, and {needed} is needed")]
+    OldDevice {
+        /// The card's name.
+        name: String,
+        /// Its compute capability.
+        found: Version,
+        /// The lowest that will do.
+        needed: Version,
+    },
+    /// The card has no memory left.
+    #[error("the CUDA device has no memory left for {what} of {n_bytes} bytes")]
+    OutOfMemory {
+        /// What the memory was for.
+        what: String,
+        /// Its size.
+        n_bytes: usize,
+    },
+    /// The driver does not take a kernel, or has none of that name.
+    #[error("the CUDA driver refuses kernel `{kernel}`: {reason}")]
+    Kernel {
+        /// The kernel, or the module that it is in.
+        kernel: String,
+        /// What the driver says.
+        reason: String,
+    },
+    /// No kernel takes weights of this type.
+    #[error("no CUDA kernel takes weights of type {0}")]
+    BlockType(realizar_quant::BlockType),
+    /// A matrix whose bytes are not those of its rows and columns.
+    #[error("{what}: {message}")]
+    Matrix {
+        /// The matrix.
+        what: String,
+        /// What was expected and found.
+        message: String,
+    },
+    /// Anything else that the driver reports, a failed kernel among it.
+    #[error("CUDA {call}: {reason}")]
+    Driver {
+        /// What was asked of the driver.
+        call: &'static str,
+        /// What it says.
+        reason: String,
+    },
+}
+
+/// A version of CUDA, or a compute capability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    /// In front of the dot.
+    pub major: u32,
+    /// Behind it.
+    pub minor: u32,
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}

@@ -1,0 +1,61 @@
+//! CUDA kernels for transformer inference. The driver is opened at run time: nothing of CUDA is needed to build
+//! the crate, and a machine without a driver gets an error that says so.
+//!
+//! A [`Driver`] is an opened card, [`Kernels`] are loaded on it once, and a function for each operation checks
+//! its shapes and queues one launch in a stream. Streams are captured into graphs and replayed by the calls of
+//! [`Device`], which is all that the crate asks of a driver. The crate knows no model and no file format.
+//!
+//! The sums of a row have one order, whatever the number of rows beside it, and are not contracted by a
+//! compiler: a result's bits depend on its own inputs alone.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use realizar_kernels_cuda::{Buffer, Device, Driver, Error, Kernels, Linear, Matrix, Rows, matvec};
+//! use realizar_quant::BlockType;
+//!
+//! let device = match Driver::open(0) {
+//!     Ok(device) => Arc::new(device),
+//!     Err(error) => {
+//!         println!("{error}");
+//!         return Ok(());
+//!     }
+//! };
+//! let (kernels, stream) = (Kernels::load(&device)?, device.stream()?);
+//!
+//! // A 2 x 32 matrix of Q8_0 blocks: an f16 scale of 1.0, then 32 quants.
+//! let row: Vec<u8> = [0x00, 0x3c].into_iter().chain(0..32).collect();
+//! let matrix = Matrix::upload(&device, &stream, "w", BlockType::Q8_0, 2, 32, &row.repeat(2))?;
+//! let x = Buffer::with(&device, &stream, "x", &[1.0f32; 32])?;
+//! let out = Buffer::new(&device, "out", 2 * 4)?;
+//! let linear = Linear {
+//!     matrix: &matrix,
+//!     x: Rows::vector(&x, 32),
+//!     bias: None,
+//!     residual: None,
+//!     out: Rows::vector(&out, 2),
+//! };
+//! matvec(&kernels, &stream, &linear)?;
+//! let mut found = [0.0f32; 2];
+//! out.read(&stream, 0, &mut found)?;
+//! assert_eq!(found, [496.0, 496.0]);
+//! # Ok::<(), Error>(())
+//! ```
+
+mod error;
+pub use error::{Error, Version};
+
+mod device;
+pub use device::{Address, Argument, Buffer, Device, Driver, Launch, MAX_ARGUMENTS};
+
+mod matrix;
+pub use matrix::{BLOCK_TYPES, Matrix};
+
+mod kernels;
+pub use kernels::{Kernels, Rows};
+
+mod ops;
+pub use ops::{Gated, Linear, Pairs, Rope, add, embed, glu, layer_norm, matvec, rms_norm, rope};
+
+#[cfg(test)]
+mod testing;

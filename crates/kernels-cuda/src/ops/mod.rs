@@ -1,0 +1,7 @@
+//! The operations: a function checks shapes, and queues one launch.
+
+mod matvec;
+mod rows;
+
+pub use matvec::{Linear, matvec};
+pub use rows::{Gated, Pairs, Rope, add, embed, glu, layer_norm, rms_norm, rope};

@@ -1,0 +1,155 @@
+//! `cargo xtask kernels`: checks the shaders of `kernels-wgpu`, and compiles the CUDA kernels of
+//! `kernels-cuda` and of the PTX interpreter's tests.
+//!
+//! The CUDA compiler comes from Python packages of pinned versions, which are installed below
+//! cargo's target folder, and needs gcc. The same sources give the same images, byte for byte.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::shell;
+
+pub(crate) mod images;
+
+/// The compiler's packages. Version 13.0 makes PTX 9.0, which drivers from 580 on take.
+const COMPILER: &[&str] = &[
+    "nvidia-cuda-nvcc==13.0.88",
+    "nvidia-cuda-crt==13.0.88",
+    "nvidia-nvvm==13.0.88",
+    "nvidia-cuda-runtime==13.0.96",
+    "nvidia-cuda-cccl==13.0.85",
+];
+
+/// Where the interpreter's test kernels lie.
+const INTERPRETED: &str = "crates/ptx/tests/kernels";
+
+/// Arguments of `cargo xtask kernels`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only the kernels in this language
+    language: Option<Language>,
+}
+
+/// What kernels are written in.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Language {
+    /// The shaders of `kernels-wgpu`
+    Wgsl,
+    /// The kernels of `kernels-cuda` and of the interpreter's tests
+    Cuda,
+}
+
+/// Checks or makes what the arguments ask for.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.language != Some(Language::Cuda) {
+        let shaders = ["--package", "realizar-kernels-wgpu", "--test", "shaders"];
+        shell::check(shell::cargo().arg("test").args(shaders).args(["--", "--nocapture"]))?;
+    }
+    if args.language != Some(Language::Wgsl) {
+        let compiler = Compiler::install()?;
+        build_images(&compiler)?;
+        build_interpreted(&compiler)?;
+    }
+    Ok(())
+}
+
+/// The kernels that ship: an image for each source, and the list of hashes.
+fn build_images(compiler: &Compiler) -> Result<()> {
+    let root = shell::root();
+    fs::create_dir_all(root.join(images::IMAGES))?;
+    for source in sources(&root.join(images::SOURCES))? {
+        // Products and sums are not contracted: a sum has the same bits wherever its function was
+        // inlined, and sources say where they want `fmaf`.
+        let ptx = compiler.compile(&source, &["-fmad=false"], 80, &[80, 90])?;
+        let image = root.join(images::IMAGES).join(images::image_name(&source));
+        let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+        packed.write_all(&ptx)?;
+        let packed = packed.finish()?;
+        println!("{}: {} bytes of PTX, {} packed", source.display(), ptx.len(), packed.len());
+        fs::write(&image, packed).with_context(|| image.display().to_string())?;
+    }
+    fs::write(root.join(images::LIST), images::list(&root)?)?;
+    Ok(())
+}
+
+/// The kernels that only tests run, as text with the hash of the source in its first line.
+fn build_interpreted(compiler: &Compiler) -> Result<()> {
+    for source in sources(&shell::root().join(INTERPRETED))? {
+        // Dependent launches are not in older instruction sets.
+        let arch = if source.ends_with("dependent.cu") { 90 } else { 80 };
+        let ptx = compiler.compile(&source, &[], arch, &[arch])?;
+        let name = source.file_name().unwrap_or_default().to_string_lossy();
+        let mut text = format!("// source: {name} {}\n", images::hash(&source)?).into_bytes();
+        text.extend(ptx);
+        println!("{}: {} bytes of PTX", source.display(), text.len());
+        fs::write(source.with_extension("ptx"), text)?;
+    }
+    Ok(())
+}
+
+/// The `.cu` files of a folder, by name.
+fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = images::files(folder)?;
+    files.retain(|file| file.extension().is_some_and(|e| e == "cu"));
+    ensure!(!files.is_empty(), "no .cu files in {}", folder.display());
+    Ok(files)
+}
+
+/// nvcc and ptxas.
+struct Compiler {
+    bin: PathBuf,
+    scratch: PathBuf,
+}
+
+impl Compiler {
+    /// Installs the packages, unless they are there in the pinned versions.
+    fn install() -> Result<Self> {
+        let folder = shell::target_dir()?.join("cuda-compiler");
+        let (packages, stamp) = (folder.join("packages"), folder.join("installed"));
+        let wanted = COMPILER.join("\n");
+        if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+            return Ok(Self { bin: packages.join("nvidia/cu13/bin"), scratch: folder });
+        }
+        println!("kernels: install {}", COMPILER.join(" "));
+        if folder.exists() {
+            fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        }
+        let mut pip = shell::command("python3");
+        pip.args(["-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+        shell::check(pip.args(["--no-deps", "--target"]).arg(&packages).args(COMPILER))?;
+        fs::write(stamp, wanted)?;
+        Ok(Self { bin: packages.join("nvidia/cu13/bin"), scratch: folder })
+    }
+
+    /// The PTX of a source for compute capability `arch / 10`.
+    ///
+    /// nvcc passes inline assembly on unread, so ptxas assembles the text for each of `cards`; what it
+    /// makes is not kept.
+    fn compile(
+        &self,
+        source: &Path,
+        options: &[&str],
+        arch: u32,
+        cards: &[u32],
+    ) -> Result<Vec<u8>> {
+        let folder = source.parent().context("a source has a folder")?;
+        let name = source.file_name().context("a source has a name")?;
+        let (ptx, cubin) = (self.scratch.join("made.ptx"), self.scratch.join("made.cubin"));
+        let mut nvcc = shell::command(self.bin.join("nvcc"));
+        nvcc.current_dir(folder).args(["-ptx", "-O3", "-Werror", "all-warnings"]);
+        nvcc.args(options).arg(format!("-arch=compute_{arch}")).arg(name).arg("-o").arg(&ptx);
+        shell::check(&mut nvcc).with_context(|| source.display().to_string())?;
+        for card in cards {
+            let mut ptxas = shell::command(self.bin.join("ptxas"));
+            ptxas.args(["--warning-as-error", &format!("-arch=sm_{card}")]);
+            shell::check(ptxas.arg(&ptx).arg("-o").arg(&cubin))
+                .with_context(|| source.display().to_string())?;
+        }
+        fs::read(&ptx).with_context(|| ptx.display().to_string())
+    }
+}
