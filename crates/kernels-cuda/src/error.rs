@@ -59,6 +59,14 @@ pub enum Error {
         /// What was expected and found.
         message: String,
     },
+    /// Keys and values of a shape that no kernel takes.
+    #[error("{what}: {message}")]
+    Pages {
+        /// What they are of.
+        what: String,
+        /// What was found, and what is supported.
+        message: String,
+    },
     /// Anything else that the driver reports, a failed kernel among it.
     #[error("CUDA {call}: {reason}")]
     Driver {

@@ -8,12 +8,17 @@ use realizar_quant::BlockType;
 
 use crate::device::{Argument, Device, Launch};
 use crate::matrix::BLOCK_TYPES;
+use crate::pages::KV_TYPES;
 use crate::{Buffer, Error};
 
 /// Products with weights.
 const MATVEC: &[u8] = include_bytes!("../image/matvec.ptx.gz");
 /// Operations on rows.
 const ROWS: &[u8] = include_bytes!("../image/rows.ptx.gz");
+/// Attention, and the pages that it reads.
+const ATTENTION: &[u8] = include_bytes!("../image/attention.ptx.gz");
+/// Query heads of a block of attention: a kernel for each.
+pub(crate) const ATTENTION_HEADS: [usize; 3] = [1, 4, 8];
 
 /// The kernels, loaded on a device.
 pub struct Kernels<D: Device> {
@@ -24,6 +29,8 @@ pub struct Kernels<D: Device> {
     pub(crate) rope: D::Function,
     pub(crate) add: D::Function,
     pub(crate) glu: [D::Function; 3],
+    pub(crate) by_kv_type: [ByKvType<D::Function>; KV_TYPES.len()],
+    pub(crate) attention_merge: D::Function,
 }
 
 /// The kernels of a block type.
@@ -33,6 +40,13 @@ pub(crate) struct ByType<F> {
     /// For several, four of them at a time.
     pub(crate) matvec_4: F,
     pub(crate) embed: F,
+}
+
+/// The kernels of a type of keys and values.
+pub(crate) struct ByKvType<F> {
+    pub(crate) store: F,
+    /// One for each of [`ATTENTION_HEADS`].
+    pub(crate) attention: [F; ATTENTION_HEADS.len()],
 }
 
 impl<D: Device> Kernels<D> {
@@ -53,6 +67,15 @@ impl<D: Device> Kernels<D> {
             });
         }
         let Ok(by_type) = by_type.try_into() else { unreachable!("one for each type") };
+        let attention = device.load("attention", &text("attention", ATTENTION)?)?;
+        let of_kv = |ty: BlockType| {
+            let name = ty.name().to_lowercase();
+            let [a, b, c] = ATTENTION_HEADS
+                .map(|heads| device.function(&attention, &format!("attention_{name}_{heads}")));
+            let store = device.function(&attention, &format!("kv_store_{name}"))?;
+            Ok(ByKvType { store, attention: [a?, b?, c?] })
+        };
+        let [f32, f16, bf16] = KV_TYPES.map(of_kv);
         let row = |name| device.function(&rows, name);
         Ok(Self {
             device: Arc::clone(device),
@@ -62,6 +85,8 @@ impl<D: Device> Kernels<D> {
             rope: row("rope")?,
             add: row("add")?,
             glu: [row("swiglu")?, row("geglu_tanh")?, row("geglu_erf")?],
+            by_kv_type: [f32?, f16?, bf16?],
+            attention_merge: device.function(&attention, "attention_merge")?,
         })
     }
 
@@ -75,6 +100,11 @@ impl<D: Device> Kernels<D> {
         &self.by_type[index.expect("matrices have these types only")]
     }
 
+    pub(crate) fn of_kv(&self, ty: BlockType) -> &ByKvType<D::Function> {
+        let index = KV_TYPES.iter().position(|&t| t == ty);
+        &self.by_kv_type[index.expect("pages have these types only")]
+    }
+
     /// Queues a launch.
     ///
     /// # Safety
@@ -83,11 +113,10 @@ impl<D: Device> Kernels<D> {
         &self,
         stream: &D::Stream,
         function: &D::Function,
-        grid: [u32; 2],
+        grid: [u32; 3],
         block: [u32; 2],
         arguments: &[Argument],
     ) -> Result<(), Error> {
-        let grid = [grid[0], grid[1], 1];
         let launch = Launch { function, grid, block: [block[0], block[1], 1], arguments };
         // SAFETY: the caller's promise.
         unsafe { self.device.launch(stream, &launch) }

@@ -51,11 +51,17 @@ pub use device::{Address, Argument, Buffer, Device, Driver, Launch, MAX_ARGUMENT
 mod matrix;
 pub use matrix::{BLOCK_TYPES, Matrix};
 
+mod pages;
+pub use pages::{KvPages, KvSpec};
+
 mod kernels;
 pub use kernels::{Kernels, Rows};
 
 mod ops;
-pub use ops::{Gated, Linear, Pairs, Rope, add, embed, glu, layer_norm, matvec, rms_norm, rope};
+pub use ops::{
+    Attention, AttentionScratch, Gated, Linear, Pairs, Rope, add, attention, embed, glu, kv_store,
+    layer_norm, matvec, rms_norm, rope,
+};
 
 #[cfg(test)]
 mod testing;

@@ -137,7 +137,13 @@ fn bytes(argument: Argument) -> Vec<u8> {
 
 /// A device with one stream.
 pub(crate) fn bench() -> (Arc<Interpreter>, ptx::Stream) {
-    let device = Interpreter(Mutex::new(ptx::Device::new(ptx::Checks::default())));
+    bench_with(usize::MAX)
+}
+
+/// The same with `n_bytes` of memory.
+pub(crate) fn bench_with(n_bytes: usize) -> (Arc<Interpreter>, ptx::Stream) {
+    let device = ptx::Device::with_memory(ptx::Checks::default(), n_bytes);
+    let device = Interpreter(Mutex::new(device));
     let stream = device.stream().unwrap();
     (Arc::new(device), stream)
 }

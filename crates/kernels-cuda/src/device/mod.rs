@@ -14,7 +14,7 @@ pub use driver::Driver;
 pub type Address = u64;
 
 /// The most arguments of a launch.
-pub const MAX_ARGUMENTS: usize = 16;
+pub const MAX_ARGUMENTS: usize = 20;
 
 /// One argument of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -279,5 +279,57 @@ impl<D: Device> Drop for Buffer<D> {
     fn drop(&mut self) {
         // SAFETY: the address comes from `allocate`, and views of the buffer do not outlive it.
         unsafe { self.device.free(self.address) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{bench, bench_with};
+
+    #[test]
+    fn a_device_without_memory_left_names_what_it_was_for() {
+        let (device, _) = bench_with(1000);
+        let first = Buffer::new(&device, "weights", 600).unwrap();
+        let error = Buffer::new(&device, "pages", 500).unwrap_err();
+        assert_eq!(error, Error::OutOfMemory { what: "pages".to_owned(), n_bytes: 500 });
+        // What is dropped is there again.
+        drop(first);
+        assert_eq!(Buffer::new(&device, "pages", 500).unwrap().n_bytes(), 500);
+    }
+
+    #[test]
+    fn a_kernel_that_is_refused_is_named() {
+        let (device, _) = bench();
+        let broken = device.load("broken", "not a module").unwrap_err().to_string();
+        assert!(broken.contains("refuses kernel `broken`: "), "{broken}");
+        let text = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry one() { ret; }";
+        let module = device.load("one", text).unwrap();
+        let missing = device.function(&module, "two").unwrap_err().to_string();
+        assert!(missing.contains("refuses kernel `two`: "), "{missing}");
+    }
+
+    #[test]
+    fn a_stream_waits_for_what_another_has_written() {
+        let (device, first) = bench();
+        let second = device.stream().unwrap();
+        let from = Buffer::with(&device, &first, "from", &[1u32, 2, 3]).unwrap();
+        let to = Buffer::with(&device, &second, "to", &[0u32; 3]).unwrap();
+        device.synchronize(&second).unwrap();
+        let event = device.record(&first).unwrap();
+        device.wait(&second, &event).unwrap();
+        // SAFETY: both ranges are those of 8 bytes inside of their buffers.
+        unsafe { device.copy(&second, to.address(), from.address() + 4, 8) }.unwrap();
+        let mut found = [9u32; 3];
+        to.read(&second, 0, &mut found).unwrap();
+        assert_eq!(found, [2, 3, 0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "8 bytes at 12 of a buffer of 16")]
+    fn what_does_not_fit_in_a_buffer_is_not_written() {
+        let (device, stream) = bench();
+        let buffer = Buffer::new(&device, "values", 16).unwrap();
+        buffer.write(&stream, 12, &[1u32, 2]).unwrap();
     }
 }

@@ -74,7 +74,7 @@ pub fn matvec<D: Device>(
     ];
     let n_groups = n_batch.div_ceil(cols);
     assert!(n_groups <= 65535, "{n_batch} rows of activations");
-    let grid = [matrix.n_rows().div_ceil(WARPS * rows) as u32, n_groups as u32];
+    let grid = [matrix.n_rows().div_ceil(WARPS * rows) as u32, n_groups as u32, 1];
     // SAFETY: the arguments are those of `matvec_*` in order. The planes are those of the matrix, and the rows
     // were checked to be inside of their buffers when they were made, their shapes above. The buffers are
     // borrowed; freeing one waits for queued work, and replaying a graph is the caller's promise.

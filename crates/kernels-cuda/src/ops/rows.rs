@@ -35,7 +35,7 @@ pub fn rms_norm<D: Device>(
         Argument::I32(x.n_cols() as i32),
         Argument::F32(eps),
     ];
-    let grid = [x.n_rows() as u32, 1];
+    let grid = [x.n_rows() as u32, 1, 1];
     // SAFETY: the arguments are those of the kernel in order; rows are inside of their buffers, and their
     // shapes were checked. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch(stream, &kernels.rms_norm, grid, [NORM_THREADS, 1], &arguments) }
@@ -72,7 +72,7 @@ pub fn layer_norm<D: Device>(
         Argument::I32(x.n_cols() as i32),
         Argument::F32(eps),
     ];
-    let grid = [x.n_rows() as u32, 1];
+    let grid = [x.n_rows() as u32, 1, 1];
     // SAFETY: as in `rms_norm`.
     unsafe { kernels.launch(stream, &kernels.layer_norm, grid, [NORM_THREADS, 1], &arguments) }
 }
@@ -132,7 +132,7 @@ pub fn rope<D: Device>(
         Argument::I32(rotary_dim as i32),
         Argument::I32(i32::from(pairs == Pairs::Neighbours)),
     ];
-    let grid = [x.n_rows() as u32, 1];
+    let grid = [x.n_rows() as u32, 1, 1];
     // SAFETY: as in `rms_norm`; the kernel checks positions, which only the device knows.
     unsafe { kernels.launch(stream, &kernels.rope, grid, [ROW_THREADS, 1], &arguments) }
 }
@@ -165,7 +165,7 @@ pub fn embed<D: Device>(
         Argument::I32(matrix.n_rows() as i32),
         Argument::I32(matrix.n_cols() as i32),
     ];
-    let grid = [out.n_rows() as u32, 1];
+    let grid = [out.n_rows() as u32, 1, 1];
     let function = &kernels.of(matrix.ty()).embed;
     // SAFETY: as in `rms_norm`; the kernel checks ids, which only the device knows.
     unsafe { kernels.launch(stream, function, grid, [ROW_THREADS, 1], &arguments) }
@@ -242,7 +242,7 @@ fn of_two<D: Device>(
         out.stride(),
         Argument::I32(x.n_cols() as i32),
     ];
-    let grid = [x.n_rows() as u32, n_blocks as u32];
+    let grid = [x.n_rows() as u32, n_blocks as u32, 1];
     // SAFETY: as in `rms_norm`.
     unsafe { kernels.launch(stream, function, grid, [ELEMENT_THREADS, 1], &arguments) }
 }
