@@ -197,6 +197,18 @@ struct Q4_K : Unit {
   __device__ __forceinline__ float min(int) const { return minimum; }
 };
 
+// As Q4_K, with the fifth bit of element i in bit i of the unit's word of the high plane.
+struct Q5_K : Q4_K {
+  uint32_t high;
+  __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
+    Q4_K::load(planes, unit);
+    high = reinterpret_cast<const uint32_t*>(planes.high)[unit];
+  }
+  __device__ __forceinline__ float4 piece(int piece) const {
+    return centered(main.nibbles(piece) | fifth_bits(high >> 4 * piece), 0.0f);
+  }
+};
+
 // Two of the sixteen sub-blocks of a block, whose head is d and sixteen scales of a byte each. Bits 4 and 5 of
 // element 4 * p + i lie in word p / 4 of the high plane, above bit 2 * (p % 4) of byte i.
 struct Q6_K : Unit {
@@ -238,4 +250,5 @@ __device__ __forceinline__ float4 row_piece(const float* row, int at, int n) {
   MAKE(Q5_1, q5_1)                \
   MAKE(Q8_0, q8_0)                \
   MAKE(Q4_K, q4_k)                \
+  MAKE(Q5_K, q5_k)                \
   MAKE(Q6_K, q6_k)

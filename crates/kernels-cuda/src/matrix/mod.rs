@@ -12,7 +12,7 @@ mod pack;
 use pack::{Planes, UNIT_BYTES, pack, planes};
 
 /// The types that kernels take, in the order of their tables.
-pub const BLOCK_TYPES: [BlockType; 10] = [
+pub const BLOCK_TYPES: [BlockType; 11] = [
     BlockType::F32,
     BlockType::F16,
     BlockType::BF16,
@@ -22,6 +22,7 @@ pub const BLOCK_TYPES: [BlockType; 10] = [
     BlockType::Q5_1,
     BlockType::Q8_0,
     BlockType::Q4_K,
+    BlockType::Q5_K,
     BlockType::Q6_K,
 ];
 

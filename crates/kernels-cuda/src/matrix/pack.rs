@@ -2,8 +2,8 @@
 //! the same to the kernels.
 //!
 //! A matrix has up to three planes: the *main* one in units of 16 bytes, the *high* one with the upper
-//! bits of levels, the *head* with scales and minimums. Packed weights have no more bytes than the
-//! blocks that they come from.
+//! bits of levels, the *head* with scales and minimums. Packed weights have as many bytes as the
+//! blocks that they come from, and what fills planes and rows of floats up to 16.
 
 use realizar_quant::BlockType;
 
@@ -29,6 +29,7 @@ pub(crate) const fn planes(ty: BlockType) -> Option<Planes> {
         BlockType::Q5_1 => (16, 4, 4),
         BlockType::Q8_0 => (32, 0, 2),
         BlockType::Q4_K => (128, 0, 16),
+        BlockType::Q5_K => (128, 32, 16),
         BlockType::Q6_K => (128, 64, 18),
         _ => return None,
     };
@@ -51,12 +52,17 @@ pub(crate) fn pack(ty: BlockType, block: &[u8], main: &mut [u8], high: &mut [u8]
         }
         BlockType::Q4_K => {
             head.copy_from_slice(&block[..16]);
-            for (j, unit) in main.chunks_exact_mut(UNIT_BYTES).enumerate() {
-                let qs = &block[16 + 32 * (j / 2)..][..32];
-                let level = |i: usize| qs[i] >> (4 * (j % 2)) & 0x0f;
-                for (i, byte) in unit.iter_mut().enumerate() {
-                    *byte = level(i) | level(i + 16) << 4;
-                }
+            sub_blocks(&block[16..], main);
+        }
+        BlockType::Q5_K => {
+            let (scales, levels) = block.split_at(16);
+            let (qh, qs) = levels.split_at(32);
+            head.copy_from_slice(scales);
+            sub_blocks(qs, main);
+            // Bit `j` of byte `i` belongs to element `i` of sub-block `j`.
+            for (j, word) in high.chunks_exact_mut(4).enumerate() {
+                let bits = (0..32).fold(0, |bits, i| bits | u32::from(qh[i] >> j & 1) << i);
+                word.copy_from_slice(&bits.to_le_bytes());
             }
         }
         BlockType::Q6_K => {
@@ -81,6 +87,17 @@ pub(crate) fn pack(ty: BlockType, block: &[u8], main: &mut [u8], high: &mut [u8]
         }
         // Plain floats.
         _ => main.copy_from_slice(block),
+    }
+}
+
+/// The eight sub-blocks of 32 elements, which lie in low and high nibbles of the same bytes in turn, each
+/// in 16 bytes of its own.
+fn sub_blocks(qs: &[u8], main: &mut [u8]) {
+    for (j, unit) in main.chunks_exact_mut(UNIT_BYTES).enumerate() {
+        let level = |i: usize| qs[32 * (j / 2) + i] >> (4 * (j % 2)) & 0x0f;
+        for (i, byte) in unit.iter_mut().enumerate() {
+            *byte = level(i) | level(i + 16) << 4;
+        }
     }
 }
 
