@@ -105,6 +105,12 @@ impl<D: Device> Kernels<D> {
         &self.by_kv_type[index.expect("pages have these types only")]
     }
 
+    /// Asserts that a buffer is on this device and has `n` words of four bytes.
+    pub(crate) fn check(&self, what: &str, buffer: &Buffer<D>, n: usize) {
+        assert!(Arc::ptr_eq(&self.device, buffer.device()), "{what} is on another device");
+        assert!(buffer.n_bytes() / 4 >= n, "{what}: {} bytes for {n} words", buffer.n_bytes());
+    }
+
     /// Queues a launch.
     ///
     /// # Safety
@@ -196,7 +202,9 @@ impl<'a, D: Device> Rows<'a, D> {
         self.n_cols
     }
 
-    pub(crate) fn check(&self, what: &str, n_rows: usize, n_cols: usize) {
+    /// Asserts that they are on the device of the kernels and have a shape.
+    pub(crate) fn check(&self, kernels: &Kernels<D>, what: &str, n_rows: usize, n_cols: usize) {
+        kernels.check(what, self.buffer, 0);
         let found = (self.n_rows, self.n_cols);
         assert_eq!(found, (n_rows, n_cols), "rows and columns of {what}");
     }

@@ -82,6 +82,11 @@ impl<D: Device> KvPages<D> {
         self.k.n_bytes() + self.v.n_bytes()
     }
 
+    /// The memory of the keys, which is on the device of the values.
+    pub(crate) fn buffer(&self) -> &Buffer<D> {
+        &self.k
+    }
+
     /// Both addresses and the shape, as kernels take them.
     pub(crate) fn arguments(&self) -> [Argument; 6] {
         let KvSpec { n_kv_heads, head_dim, page_len, n_pages, .. } = self.spec;

@@ -269,6 +269,11 @@ impl<D: Device> Buffer<D> {
         self.n_bytes
     }
 
+    /// The device that it is on.
+    pub fn device(&self) -> &Arc<D> {
+        &self.device
+    }
+
     /// Where it begins.
     pub fn address(&self) -> Address {
         self.address

@@ -90,6 +90,11 @@ impl<D: Device> Matrix<D> {
         self.buffer.n_bytes()
     }
 
+    /// The memory of all planes.
+    pub(crate) fn buffer(&self) -> &Buffer<D> {
+        &self.buffer
+    }
+
     /// The addresses of the planes; null is what the type does not have.
     pub(crate) fn planes(&self) -> [Argument; 3] {
         let at = |n_bytes: usize, offset: usize| match n_bytes {

@@ -19,7 +19,7 @@ const THREADS: u32 = 128;
 /// What the driver reports.
 ///
 /// # Panics
-/// If shapes do not fit.
+/// If shapes or devices do not fit.
 pub fn kv_store<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -29,9 +29,10 @@ pub fn kv_store<D: Device>(
     pages: &KvPages<D>,
 ) -> Result<(), Error> {
     let n_cols = pages.spec().n_kv_heads * pages.spec().head_dim;
-    k.check("k", k.n_rows(), n_cols);
-    v.check("v", k.n_rows(), n_cols);
-    assert!(slots.n_bytes() / 4 >= k.n_rows(), "a slot for each row");
+    k.check(kernels, "k", k.n_rows(), n_cols);
+    v.check(kernels, "v", k.n_rows(), n_cols);
+    kernels.check("slots", slots, k.n_rows());
+    kernels.check("pages", pages.buffer(), 0);
     let [k_pages, v_pages, n_pages, n_kv_heads, page_len, head_dim] = pages.arguments();
     let arguments = [
         k.address(),
@@ -124,7 +125,7 @@ pub struct Attention<'a, D: Device> {
 /// What the driver reports.
 ///
 /// # Panics
-/// If shapes do not fit, or the scratch is too small for the step.
+/// If shapes or devices do not fit, or the scratch is too small for the step.
 pub fn attention<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -136,18 +137,20 @@ pub fn attention<D: Device>(
     let n_rows = q.n_rows();
     assert!(n_heads > 0 && n_heads.is_multiple_of(spec.n_kv_heads), "{n_heads} query heads");
     assert!(n_rows <= 65535 && n_heads <= i32::MAX as usize, "{n_rows} rows, {n_heads} heads");
-    q.check("q", n_rows, n_heads * spec.head_dim);
-    out.check("out", n_rows, n_heads * spec.head_dim);
-    assert!(kv_lens.n_bytes() / 4 >= n_rows, "a length for each row");
+    q.check(kernels, "q", n_rows, n_heads * spec.head_dim);
+    out.check(kernels, "out", n_rows, n_heads * spec.head_dim);
+    kernels.check("kv_lens", kv_lens, n_rows);
+    kernels.check("pages", pages.buffer(), 0);
     assert!(table_len <= i32::MAX as usize, "{table_len} pages in a row of the table");
-    assert!(block_table.n_bytes() / 4 / n_rows >= table_len, "pages for each row");
+    kernels.check("block_table", block_table, n_rows.saturating_mul(table_len));
     let n_splits = max_kv_len.div_ceil(SPLIT);
     assert!(n_splits > 0 && n_splits <= 65535, "contexts of {max_kv_len} positions");
-    let room = scratch.sums.n_bytes() / 4 / (n_rows * n_heads * n_splits);
-    let stats_room = scratch.stats.n_bytes() / 8 / (n_rows * n_heads * n_splits);
-    assert!(room >= spec.head_dim && stats_room > 0, "the scratch is too small");
+    // Less than 2^63: the factors fit in 16, 31 and 16 bits.
+    let n_parts = n_rows * n_heads * n_splits;
+    kernels.check("the scratch", &scratch.sums, n_parts.saturating_mul(spec.head_dim));
+    kernels.check("the scratch", &scratch.stats, n_parts.saturating_mul(2));
     if let Some(sinks) = attention.sinks {
-        assert!(sinks.n_bytes() / 4 >= n_heads, "a sink for each head");
+        kernels.check("sinks", sinks, n_heads);
     }
 
     let [kv_lens, block_table, sums, stats] = [kv_lens, block_table, &scratch.sums, &scratch.stats]

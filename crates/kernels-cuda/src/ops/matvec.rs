@@ -34,7 +34,7 @@ pub struct Linear<'a, D: Device> {
 /// What the driver reports.
 ///
 /// # Panics
-/// If shapes do not fit, or there are more than 262,140 rows of activations.
+/// If shapes or devices do not fit, or there are more than 262,140 rows of activations.
 pub fn matvec<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -42,14 +42,15 @@ pub fn matvec<D: Device>(
 ) -> Result<(), Error> {
     let Linear { matrix, x, bias, residual, out } = linear;
     let n_batch = x.n_rows();
-    x.check("x", n_batch, matrix.n_cols());
-    out.check("out", n_batch, matrix.n_rows());
+    x.check(kernels, "x", n_batch, matrix.n_cols());
+    out.check(kernels, "out", n_batch, matrix.n_rows());
     if let Some(bias) = bias {
-        bias.check("bias", 1, matrix.n_rows());
+        bias.check(kernels, "bias", 1, matrix.n_rows());
     }
     if let Some(residual) = residual {
-        residual.check("residual", n_batch, matrix.n_rows());
+        residual.check(kernels, "residual", n_batch, matrix.n_rows());
     }
+    kernels.check("the matrix", matrix.buffer(), 0);
     let by_type = kernels.of(matrix.ty());
     let (function, rows, cols) = match n_batch {
         1 => (&by_type.matvec_1, ROWS_OF_1, 1),

@@ -15,7 +15,7 @@ const ELEMENT_THREADS: u32 = 256;
 /// What the driver reports.
 ///
 /// # Panics
-/// If shapes do not fit.
+/// If shapes or devices do not fit.
 pub fn rms_norm<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -24,8 +24,9 @@ pub fn rms_norm<D: Device>(
     eps: f32,
     out: Rows<'_, D>, // [n_rows, n_cols]
 ) -> Result<(), Error> {
-    weight.check("weight", 1, x.n_cols());
-    out.check("out", x.n_rows(), x.n_cols());
+    x.check(kernels, "x", x.n_rows(), x.n_cols());
+    weight.check(kernels, "weight", 1, x.n_cols());
+    out.check(kernels, "out", x.n_rows(), x.n_cols());
     let arguments = [
         x.address(),
         x.stride(),
@@ -47,7 +48,7 @@ pub fn rms_norm<D: Device>(
 /// What the driver reports.
 ///
 /// # Panics
-/// If shapes do not fit.
+/// If shapes or devices do not fit.
 pub fn layer_norm<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -57,11 +58,12 @@ pub fn layer_norm<D: Device>(
     eps: f32,
     out: Rows<'_, D>, // [n_rows, n_cols]
 ) -> Result<(), Error> {
-    weight.check("weight", 1, x.n_cols());
+    x.check(kernels, "x", x.n_rows(), x.n_cols());
+    weight.check(kernels, "weight", 1, x.n_cols());
     if let Some(bias) = bias {
-        bias.check("bias", 1, x.n_cols());
+        bias.check(kernels, "bias", 1, x.n_cols());
     }
-    out.check("out", x.n_rows(), x.n_cols());
+    out.check(kernels, "out", x.n_rows(), x.n_cols());
     let arguments = [
         x.address(),
         x.stride(),
@@ -109,7 +111,7 @@ pub struct Rope<'a, D: Device> {
 /// What the driver reports.
 ///
 /// # Panics
-/// If shapes do not fit.
+/// If shapes or devices do not fit.
 pub fn rope<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -120,7 +122,9 @@ pub fn rope<D: Device>(
     assert!(rotary_dim > 0 && rotary_dim <= head_dim, "{rotary_dim} of {head_dim}");
     assert!(rotary_dim.is_multiple_of(2), "pairs of {rotary_dim} elements");
     let n_positions = (angles.n_bytes() / 4 / rotary_dim).min(i32::MAX as usize);
-    assert!(positions.n_bytes() / 4 >= x.n_rows(), "a position for each row");
+    x.check(kernels, "x", x.n_rows(), x.n_cols());
+    kernels.check("positions", positions, x.n_rows());
+    kernels.check("angles", angles, 0);
     let arguments = [
         x.address(),
         x.stride(),
@@ -144,7 +148,7 @@ pub fn rope<D: Device>(
 /// What the driver reports.
 ///
 /// # Panics
-/// If shapes do not fit.
+/// If shapes or devices do not fit.
 pub fn embed<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -152,8 +156,9 @@ pub fn embed<D: Device>(
     ids: &Buffer<D>,    // `u32`, one for each row of `out`
     out: Rows<'_, D>,   // [n_rows, dim]
 ) -> Result<(), Error> {
-    out.check("out", out.n_rows(), matrix.n_cols());
-    assert!(ids.n_bytes() / 4 >= out.n_rows(), "an id for each row");
+    out.check(kernels, "out", out.n_rows(), matrix.n_cols());
+    kernels.check("ids", ids, out.n_rows());
+    kernels.check("the matrix", matrix.buffer(), 0);
     let [main, high, head] = matrix.planes();
     let arguments = [
         main,
@@ -188,7 +193,7 @@ pub enum Gated {
 /// What the driver reports.
 ///
 /// # Panics
-/// If shapes do not fit, or rows have more than 16 million elements.
+/// If shapes or devices do not fit, or rows have more than 16 million elements.
 pub fn glu<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -211,7 +216,7 @@ pub fn glu<D: Device>(
 /// What the driver reports.
 ///
 /// # Panics
-/// If shapes do not fit, or rows have more than 16 million elements.
+/// If shapes or devices do not fit, or rows have more than 16 million elements.
 pub fn add<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -229,8 +234,9 @@ fn of_two<D: Device>(
     function: &D::Function,
     [x, y, out]: [Rows<'_, D>; 3],
 ) -> Result<(), Error> {
-    y.check("the second input", x.n_rows(), x.n_cols());
-    out.check("out", x.n_rows(), x.n_cols());
+    x.check(kernels, "the first input", x.n_rows(), x.n_cols());
+    y.check(kernels, "the second input", x.n_rows(), x.n_cols());
+    out.check(kernels, "out", x.n_rows(), x.n_cols());
     let n_blocks = x.n_cols().div_ceil(ELEMENT_THREADS as usize);
     assert!(n_blocks <= 65535, "rows of {} elements", x.n_cols());
     let arguments = [
@@ -331,6 +337,16 @@ mod tests {
             rms_norm(&kernels, &stream, x, weight, 1e-6, x).unwrap();
         }
         assert_eq!(read(&stream, &x_at, x.len()), together);
+    }
+
+    #[test]
+    #[should_panic(expected = "weight is on another device")]
+    fn buffers_of_another_device_are_not_taken() {
+        let ((kernels, stream), (others, other_stream)) = (kernels(), kernels());
+        let x = on_device(kernels.device(), &stream, &[1.0f32; 4]);
+        let weight = on_device(others.device(), &other_stream, &[1.0f32; 4]);
+        let (x, weight) = (Rows::vector(&x, 4), Rows::vector(&weight, 4));
+        rms_norm(&kernels, &stream, x, weight, 1e-6, x).unwrap();
     }
 
     #[test]
