@@ -12,7 +12,7 @@ use super::{Dot, Kernels, Widen};
 #[cfg(target_arch = "x86_64")]
 use crate::lanes;
 #[cfg(target_arch = "x86_64")]
-use crate::streams::PREFETCH_FAR_BYTES;
+use crate::streams::{PREFETCH_FAR_BYTES, prefers_one};
 
 /// A float type of `BYTES` bytes.
 pub(super) trait Float<const BYTES: usize> {
@@ -92,9 +92,12 @@ fn dot_row<T: Float<BYTES>, const BYTES: usize, const N: usize>(
     let (w, w_tail) = w.as_chunks::<32>();
     let (x, x_tail) = chunks(x, w.len());
     let mut acc = [[_mm256_setzero_ps(); 4]; N];
+    let is_far = prefers_one();
     for (b, w) in w.iter().enumerate() {
-        for line in 0..size_of_val(w).div_ceil(64) {
-            prefetch_far(w.as_ptr().wrapping_byte_add(PREFETCH_FAR_BYTES + 64 * line));
+        if is_far {
+            for line in 0..size_of_val(w).div_ceil(64) {
+                prefetch_far(w.as_ptr().wrapping_byte_add(PREFETCH_FAR_BYTES + 64 * line));
+            }
         }
         let w = w.as_chunks::<8>().0;
         for i in 0..4 {
