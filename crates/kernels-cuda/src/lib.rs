@@ -46,6 +46,8 @@ mod error;
 pub use error::{Error, Version};
 
 mod device;
+#[cfg(feature = "interpreter")]
+pub use device::Interpreter;
 pub use device::{Address, Argument, Buffer, Device, Driver, Launch, MAX_ARGUMENTS};
 
 mod matrix;
@@ -54,13 +56,13 @@ pub use matrix::{BLOCK_TYPES, Matrix};
 mod pages;
 pub use pages::{KvPages, KvSpec};
 
-mod kernels;
-pub use kernels::{Kernels, Rows};
+mod image;
 
 mod ops;
 pub use ops::{
-    Attention, AttentionScratch, Gated, Linear, Pairs, Rope, add, attention, embed, glu, kv_store,
-    layer_norm, matvec, rms_norm, rope,
+    Activation, Attention, AttentionScratch, Elementwise, Kernels, Linear, List, Norm, NormKind,
+    Pairs, RopeAngles, Rows, attention, elementwise, embed, kv_store, matvec, norm, rope,
+    rope_table, select_rows,
 };
 
 #[cfg(test)]

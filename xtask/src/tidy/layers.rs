@@ -17,7 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["realizar"],
 ];
 
-/// Crates outside the layers: tools of this repository, published nowhere. Tests may use them.
+/// Crates outside the layers: tools of this repository. Tests may use them, and features that are off by default.
 const TOOLS: &[&str] = &["xtask", "realizar-benches", "realizar-fuzz", "realizar-ptx"];
 
 fn layer(name: &str) -> Option<usize> {
@@ -31,9 +31,12 @@ pub(super) fn check(metadata: &Value) -> Vec<Finding> {
         let name = package["name"].as_str().unwrap_or_default();
         let dependencies = package["dependencies"].as_array().into_iter().flatten();
         let ours = dependencies.filter(|d| d["path"].is_string());
-        let named = ours.filter_map(|d| Some((d["name"].as_str()?, d["kind"] == "dev")));
-        let names: Vec<&str> =
-            named.filter(|(name, dev)| !(*dev && TOOLS.contains(name))).map(|(n, _)| n).collect();
+        let beside = |d: &Value| d["kind"] == "dev" || d["optional"] == true;
+        let named = ours.filter_map(|d| Some((d["name"].as_str()?, beside(d))));
+        let names: Vec<&str> = named
+            .filter(|(name, beside)| !(*beside && TOOLS.contains(name)))
+            .map(|(name, _)| name)
+            .collect();
         findings.extend(
             violations(name, &names).into_iter().map(|m| Finding::new(Path::new(name), 0, m)),
         );
@@ -81,6 +84,7 @@ mod tests {
             "dependencies": [
                 {"name": "half", "path": null},
                 {"name": "realizar-ptx", "path": "crates/ptx", "kind": "dev"},
+                {"name": "realizar-ptx", "path": "crates/ptx", "kind": null, "optional": true},
                 {"name": "realizar-runtime", "path": "crates/runtime"},
             ],
         }]});

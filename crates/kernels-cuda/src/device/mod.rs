@@ -2,13 +2,18 @@
 //!
 //! Nothing here knows a kernel.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::Error;
 
 mod driver;
+#[cfg(any(test, feature = "interpreter"))]
+mod interpreter;
 
 pub use driver::Driver;
+#[cfg(any(test, feature = "interpreter"))]
+pub use interpreter::Interpreter;
 
 /// An address in a device's memory.
 pub type Address = u64;
@@ -44,17 +49,17 @@ pub struct Launch<'a, F> {
 ///
 /// The calls are those of the CUDA driver, and so is what they promise: work that is queued in a stream
 /// runs later, and its failure is reported by a later call.
-pub trait Device {
+pub trait Device: fmt::Debug + Send + Sync + Sized + 'static {
     /// A loaded module.
-    type Module;
+    type Module: fmt::Debug + Send + Sync;
     /// A kernel of a loaded module.
-    type Function;
+    type Function: fmt::Debug + Send + Sync;
     /// A queue of work.
-    type Stream;
+    type Stream: fmt::Debug + Send + Sync;
     /// A point in a stream.
-    type Event;
+    type Event: fmt::Debug + Send + Sync;
     /// Captured work.
-    type Graph;
+    type Graph: fmt::Debug + Send + Sync;
 
     /// Loads a module; `name` is for messages.
     ///

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use super::kernels::{ATTENTION_HEADS, Kernels};
 use crate::device::{Argument, Device};
-use crate::kernels::{ATTENTION_HEADS, Kernels, Rows};
-use crate::{Buffer, Error, KvPages};
+use crate::{Buffer, Error, KvPages, Rows};
 
 /// Positions that one block attends to, as `cuda/attention.cu` has them.
 const SPLIT: usize = 256;

@@ -1,8 +1,9 @@
 //! Products of packed weights with the few rows of a decode step.
 
+use super::kernels::Kernels;
+use super::rows::optional;
 use crate::device::{Argument, Device};
-use crate::kernels::{Kernels, Rows, optional};
-use crate::{Error, Matrix};
+use crate::{Error, Matrix, Rows};
 
 /// Warps of a block, and rows of the matrix for each of them: as `cuda/matvec.cu` has them.
 const WARPS: usize = 4;
@@ -43,6 +44,7 @@ pub fn matvec<D: Device>(
     let Linear { matrix, x, bias, residual, out } = linear;
     let n_batch = x.n_rows();
     x.check(kernels, "x", n_batch, matrix.n_cols());
+    x.check_aligned("x");
     out.check(kernels, "out", n_batch, matrix.n_rows());
     if let Some(bias) = bias {
         bias.check(kernels, "bias", 1, matrix.n_rows());

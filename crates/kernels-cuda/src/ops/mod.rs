@@ -1,9 +1,20 @@
-//! The operations: a function checks shapes, and queues one launch.
+//! The operations: a function checks shapes, and queues one launch. `kernels.rs` holds what is loaded, `rows.rs` what
+//! operations work on.
 
 mod attention;
+mod elementwise;
+mod embed;
+mod kernels;
 mod matvec;
+mod norm;
+mod rope;
 mod rows;
 
 pub use attention::{Attention, AttentionScratch, attention, kv_store};
+pub use elementwise::{Activation, Elementwise, elementwise};
+pub use embed::{embed, select_rows};
+pub use kernels::Kernels;
 pub use matvec::{Linear, matvec};
-pub use rows::{Gated, Pairs, Rope, add, embed, glu, layer_norm, rms_norm, rope};
+pub use norm::{Norm, NormKind, norm};
+pub use rope::{Pairs, RopeAngles, rope, rope_table};
+pub use rows::{List, Rows};

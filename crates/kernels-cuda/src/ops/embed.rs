@@ -1,0 +1,182 @@
+//! Rows of tables by their numbers, and of values by theirs.
+
+use super::kernels::Kernels;
+use crate::device::{Argument, Device};
+use crate::image::Image;
+use crate::matrix::BLOCK_TYPES;
+use crate::{Error, List, Matrix, Rows};
+
+const IMAGE: &[u8] = include_bytes!("../../image/embed.ptx.gz");
+/// Threads of a block, for look-ups and for copies.
+const THREADS: u32 = 128;
+const COPY_THREADS: u32 = 256;
+
+/// The kernels of look-ups.
+#[derive(Debug)]
+pub(crate) struct EmbedKernels<D: Device> {
+    by_type: [D::Function; BLOCK_TYPES.len()],
+    select_rows: D::Function,
+}
+
+impl<D: Device> EmbedKernels<D> {
+    pub(crate) fn load(device: &D) -> Result<Self, Error> {
+        let image = Image::load(device, "embed", IMAGE)?;
+        let name = |ty: realizar_quant::BlockType| format!("embed_{}", ty.name().to_lowercase());
+        Ok(Self {
+            by_type: image.functions(BLOCK_TYPES, name)?,
+            select_rows: image.function("select_rows")?,
+        })
+    }
+}
+
+/// Queues a look-up of rows by their numbers, times `scale`. A row of `out` whose number is `u32::MAX` is left as
+/// it is. Any other number that the matrix does not have stops the device: the next call that waits reports it.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes or devices do not fit.
+pub fn embed<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    matrix: &Matrix<D>, // [vocab_size, dim]
+    ids: List<'_, D>,   // one for each row of `out`
+    scale: f32,
+    out: Rows<'_, D>, // [n_rows, dim]
+) -> Result<(), Error> {
+    out.check(kernels, "out", out.n_rows(), matrix.n_cols());
+    ids.check(kernels, "ids", out.n_rows());
+    kernels.check("the matrix", matrix.buffer(), 0);
+    let [main, high, head] = matrix.planes();
+    let arguments = [
+        main,
+        high,
+        head,
+        ids.address(),
+        out.address(),
+        out.stride(),
+        Argument::I32(matrix.n_rows() as i32),
+        Argument::I32(matrix.n_cols() as i32),
+        Argument::F32(scale),
+    ];
+    let grid = [out.n_rows() as u32, 1, 1];
+    let index = BLOCK_TYPES.iter().position(|&ty| ty == matrix.ty());
+    let function = &kernels.embed.by_type[index.expect("matrices have these types only")];
+    // SAFETY: the arguments are those of `embed_*` in order; rows and lists are inside of their buffers, their
+    // shapes were checked, and the kernel checks numbers. As `matvec` says, buffers outlive queued work.
+    unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }
+}
+
+/// Queues a copy of the rows of `x` with these numbers. A number that `x` does not have stops the device: the next
+/// call that waits reports it.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes or devices do not fit, or rows have more than 16 million elements.
+pub fn select_rows<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    x: Rows<'_, D>, // [n, n_cols]
+    numbers: List<'_, D>,
+    out: Rows<'_, D>, // [n_rows, n_cols]
+) -> Result<(), Error> {
+    x.check(kernels, "x", x.n_rows(), out.n_cols());
+    out.check(kernels, "out", out.n_rows(), out.n_cols());
+    numbers.check(kernels, "numbers", out.n_rows());
+    let n_blocks = out.n_cols().div_ceil(COPY_THREADS as usize);
+    assert!(n_blocks <= 65535, "rows of {} elements", out.n_cols());
+    let arguments = [
+        x.address(),
+        x.stride(),
+        numbers.address(),
+        out.address(),
+        out.stride(),
+        Argument::I32(x.n_rows() as i32),
+        Argument::I32(x.n_cols() as i32),
+    ];
+    let grid = [out.n_rows() as u32, n_blocks as u32, 1];
+    // SAFETY: as in `embed`.
+    unsafe {
+        kernels.launch(stream, &kernels.embed.select_rows, grid, [COPY_THREADS, 1], &arguments)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use realizar_quant::dequantize;
+
+    use super::*;
+    use crate::testing::{Random, kernels, on_device, read};
+
+    #[test]
+    fn embeddings_are_the_values_of_their_blocks() {
+        for ty in BLOCK_TYPES {
+            let (kernels, stream) = kernels();
+            let device = kernels.device();
+            let n_rows = 5;
+            let lengths: &[usize] = if ty.block_len() == 1 { &[1, 9, 1031] } else { &[256, 1280] };
+            for &n_cols in lengths {
+                let values = Random(n_cols as u64).floats(n_rows * n_cols);
+                let row_bytes = ty.row_bytes(n_cols).unwrap();
+                let mut bytes = vec![0; n_rows * row_bytes];
+                for (values, bytes) in values.chunks(n_cols).zip(bytes.chunks_mut(row_bytes)) {
+                    realizar_quant::quantize(ty, values, bytes).unwrap();
+                }
+                let matrix =
+                    Matrix::upload(device, &stream, "embeddings", ty, n_rows, n_cols, &bytes);
+                let matrix = matrix.unwrap();
+                let (ids, stride) = ([4u32, 0, u32::MAX, 4, 2], n_cols + 3);
+                let at = on_device(device, &stream, &ids);
+                let out = on_device(device, &stream, &vec![9.0f32; ids.len() * stride]);
+                let rows = Rows::new(&out, 0, ids.len(), n_cols, stride);
+                embed(&kernels, &stream, &matrix, List::all(&at), 1.0, rows).unwrap();
+                let found = read(&stream, &out, ids.len() * stride);
+                for (id, found) in ids.into_iter().zip(found.chunks(stride)) {
+                    let mut expected = vec![9.0; n_cols];
+                    if id == u32::MAX {
+                        assert_eq!(found[..n_cols], expected, "a row without a number");
+                        continue;
+                    }
+                    let row = &bytes[id as usize * row_bytes..][..row_bytes];
+                    dequantize(ty, row, &mut expected).unwrap();
+                    assert_eq!(found[..n_cols], expected, "{ty}");
+                    assert!(found[n_cols..].iter().all(|&x| x == 9.0));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_that_a_table_does_not_have_are_reported() {
+        let (kernels, stream) = kernels();
+        let device = kernels.device();
+        let data = [0; 2 * 34];
+        let ty = realizar_quant::BlockType::Q8_0;
+        let matrix = Matrix::upload(device, &stream, "w", ty, 2, 32, &data).unwrap();
+        let ids = on_device(device, &stream, &[2u32]);
+        let out = on_device(device, &stream, &[0.0f32; 32]);
+        embed(&kernels, &stream, &matrix, List::all(&ids), 1.0, Rows::vector(&out, 32)).unwrap();
+        let message = device.synchronize(&stream).unwrap_err().to_string();
+        assert!(message.contains("trap") && message.contains("embed_q8_0"), "{message}");
+    }
+
+    #[test]
+    fn rows_are_copied_by_their_numbers() {
+        let (kernels, stream) = kernels();
+        let device = kernels.device();
+        let x = Random(1).floats(4 * 301);
+        let at = on_device(device, &stream, &x);
+        let out = on_device(device, &stream, &[9.0f32; 3 * 300]);
+        let numbers = on_device(device, &stream, &[8u32, 3, 0, 3]);
+        let rows = Rows::new(&at, 1, 4, 300, 301);
+        let numbers = List::new(&numbers, 1, 3);
+        select_rows(&kernels, &stream, rows, numbers, Rows::new(&out, 0, 3, 300, 300)).unwrap();
+        let found = read(&stream, &out, 900);
+        for (found, from) in found.chunks(300).zip([3, 0, 3]) {
+            assert_eq!(found, &x[1 + 301 * from..][..300]);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The compiled kernels: images of PTX in the crate, loaded once on a device, found by index and not by name.
+//!
+//! A file of this folder says which functions its operations take from their image, in a struct of its own.
+
+use std::sync::Arc;
+
+use realizar_quant::BlockType;
+
+use super::elementwise::ElementwiseKernels;
+use super::embed::EmbedKernels;
+use super::norm::NormKernels;
+use super::rope::RopeKernels;
+use crate::device::{Argument, Device, Launch};
+use crate::image::Image;
+use crate::matrix::BLOCK_TYPES;
+use crate::pages::KV_TYPES;
+use crate::{Buffer, Error};
+
+/// Products with weights.
+const MATVEC: &[u8] = include_bytes!("../../image/matvec.ptx.gz");
+/// Attention, and the pages that it reads.
+const ATTENTION: &[u8] = include_bytes!("../../image/attention.ptx.gz");
+/// Query heads of a block of attention: a kernel for each.
+pub(crate) const ATTENTION_HEADS: [usize; 3] = [1, 4, 8];
+
+/// The kernels, loaded on a device.
+#[derive(Debug)]
+pub struct Kernels<D: Device> {
+    device: Arc<D>,
+    pub(crate) by_type: [ByType<D::Function>; BLOCK_TYPES.len()],
+    pub(crate) embed: EmbedKernels<D>,
+    pub(crate) norm: NormKernels<D>,
+    pub(crate) rope: RopeKernels<D>,
+    pub(crate) elementwise: ElementwiseKernels<D>,
+    pub(crate) by_kv_type: [ByKvType<D::Function>; KV_TYPES.len()],
+    pub(crate) attention_merge: D::Function,
+}
+
+/// The kernels of a block type.
+#[derive(Debug)]
+pub(crate) struct ByType<F> {
+    /// For one row of activations.
+    pub(crate) matvec_1: F,
+    /// For several, four of them at a time.
+    pub(crate) matvec_4: F,
+}
+
+/// The kernels of a type of keys and values.
+#[derive(Debug)]
+pub(crate) struct ByKvType<F> {
+    pub(crate) store: F,
+    /// One for each of [`ATTENTION_HEADS`].
+    pub(crate) attention: [F; ATTENTION_HEADS.len()],
+}
+
+impl<D: Device> Kernels<D> {
+    /// Loads all kernels; the driver compiles them for its card, and keeps what it made.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] if the device does not take one.
+    pub fn load(device: &Arc<D>) -> Result<Self, Error> {
+        let matvec = Image::load(&**device, "matvec", MATVEC)?;
+        let mut by_type = Vec::with_capacity(BLOCK_TYPES.len());
+        for ty in BLOCK_TYPES {
+            let name = ty.name().to_lowercase();
+            by_type.push(ByType {
+                matvec_1: matvec.function(&format!("matvec_{name}_1"))?,
+                matvec_4: matvec.function(&format!("matvec_{name}_4"))?,
+            });
+        }
+        let Ok(by_type) = by_type.try_into() else { unreachable!("one for each type") };
+        let attention = Image::load(&**device, "attention", ATTENTION)?;
+        let of_kv = |ty: BlockType| {
+            let name = ty.name().to_lowercase();
+            Ok(ByKvType {
+                store: attention.function(&format!("kv_store_{name}"))?,
+                attention: attention
+                    .functions(ATTENTION_HEADS, |heads| format!("attention_{name}_{heads}"))?,
+            })
+        };
+        let [f32, f16, bf16] = KV_TYPES.map(of_kv);
+        Ok(Self {
+            device: Arc::clone(device),
+            by_type,
+            embed: EmbedKernels::load(&**device)?,
+            norm: NormKernels::load(&**device)?,
+            rope: RopeKernels::load(&**device)?,
+            elementwise: ElementwiseKernels::load(&**device)?,
+            by_kv_type: [f32?, f16?, bf16?],
+            attention_merge: attention.function("attention_merge")?,
+        })
+    }
+
+    /// The device that they are loaded on.
+    pub fn device(&self) -> &Arc<D> {
+        &self.device
+    }
+
+    pub(crate) fn of(&self, ty: BlockType) -> &ByType<D::Function> {
+        let index = BLOCK_TYPES.iter().position(|&t| t == ty);
+        &self.by_type[index.expect("matrices have these types only")]
+    }
+
+    pub(crate) fn of_kv(&self, ty: BlockType) -> &ByKvType<D::Function> {
+        let index = KV_TYPES.iter().position(|&t| t == ty);
+        &self.by_kv_type[index.expect("pages have these types only")]
+    }
+
+    /// Asserts that a buffer is on this device and has `n` words of four bytes.
+    pub(crate) fn check(&self, what: &str, buffer: &Buffer<D>, n: usize) {
+        assert!(Arc::ptr_eq(&self.device, buffer.device()), "{what} is on another device");
+        assert!(buffer.n_bytes() / 4 >= n, "{what}: {} bytes for {n} words", buffer.n_bytes());
+    }
+
+    /// Queues a launch.
+    ///
+    /// # Safety
+    /// As of [`Device::launch`].
+    pub(crate) unsafe fn launch(
+        &self,
+        stream: &D::Stream,
+        function: &D::Function,
+        grid: [u32; 3],
+        block: [u32; 2],
+        arguments: &[Argument],
+    ) -> Result<(), Error> {
+        let launch = Launch { function, grid, block: [block[0], block[1], 1], arguments };
+        // SAFETY: the caller's promise.
+        unsafe { self.device.launch(stream, &launch) }
+    }
+}
