@@ -8,6 +8,8 @@
 mod batch;
 pub mod cpu;
 pub(crate) mod fingerprint;
+#[cfg(feature = "wgpu")]
+mod gpu;
 mod memory;
 pub mod metrics;
 pub(crate) mod packed_cache;

@@ -3,9 +3,10 @@
 
 use super::experts::{self, PairTiles};
 use super::recurrent::States;
-use super::upload::{DeviceWeights, VectorKey, WeightLayout, matrix};
+use super::upload::DeviceWeights;
 use super::words::{Places, RowCounts, Rows, SEQS, Words, rows_at};
 use crate::backend::Arithmetic;
+use crate::backend::gpu::weights::{VectorKey, WeightLayout, matrix};
 use crate::graph::plan::{Place, Plan, Step};
 use crate::graph::weights::{WeightId, Weights};
 use crate::graph::{

@@ -6,9 +6,10 @@ use super::kv_spec;
 use super::recurrent::States;
 use super::room::{Room, ScratchRoom, f32_bytes};
 use super::shortlists::RowLists;
-use super::upload::{DeviceWeights, WeightLayout};
+use super::upload::DeviceWeights;
 use super::words::{GroupPlaces, RowCounts, Rows, Words, rows_at};
 use crate::Error;
+use crate::backend::gpu::weights::WeightLayout;
 use crate::backend::metrics::{DeviceKind, DispatchMetrics, OpClass};
 use crate::backend::{Batch, Beside, Executable, ExecutableOptions, Offer, Shortlist, Wants};
 use crate::graph::plan::{Place, Plan, Step};
@@ -186,7 +187,9 @@ impl WgpuExecutable {
             classes: Vec::with_capacity(n_kernels),
             durations: Vec::with_capacity(n_kernels),
         });
-        tracing::debug!(device = name, bytes = device_weights.n_bytes(), "weights are uploaded");
+        let matrices = device_weights.matrices().map(kernels::Matrix::n_bytes);
+        let bytes = matrices.sum::<u64>() + device_weights.vectors.n_bytes();
+        tracing::debug!(device = name, bytes, "weights are uploaded");
         Ok(Self {
             name: name.to_owned(),
             metrics: Arc::new(DispatchMetrics::new(name.to_owned(), DeviceKind::Gpu)),

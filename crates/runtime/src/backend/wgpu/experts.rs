@@ -6,8 +6,8 @@
 //! follow a choice, and multiplied in tiles.
 
 use super::bind::{Binder, Count, Run, is_int8, view};
-use super::upload::matrix_type;
 use super::words::{Rows, rows_at};
+use crate::backend::gpu::weights::matrix_type;
 use crate::graph::plan::{Plan, Step};
 use crate::graph::weights::{WeightId, Weights};
 use crate::graph::{ExpertLinear, ExpertPart, Op, Prologue, Route, RowDomain, Scoring};

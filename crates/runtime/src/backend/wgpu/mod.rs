@@ -19,6 +19,7 @@ mod words;
 
 use crate::Error;
 use crate::backend::MemoryUse;
+use crate::backend::gpu::weights::WeightLayout;
 use crate::backend::{Backend, Executable, ExecutableOptions};
 use crate::base::ByteSize;
 use crate::error::DeviceFault;
@@ -30,7 +31,6 @@ use realizar_kernels_wgpu as kernels;
 use realizar_kernels_wgpu::{Gpu, GpuOptions, KvSpec};
 use realizar_kvcache::{KvLayout, PAGE_LEN};
 use room::Room;
-use upload::WeightLayout;
 
 /// Bytes for the partial results of attention: so many that a wave of generated rows
 /// occupies a large GPU for longer than the start of the next one takes.
@@ -136,7 +136,11 @@ impl Backend for WgpuBackend {
         let room = Room::new(&self.gpu, plan, (weights, &layout), options, self.attention_bytes);
         let scratch = room.device_bytes(&self.gpu).saturating_add(room.host_bytes());
         let bytes = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        MemoryUse { weights: layout.n_bytes(weights), kv: bytes(kv), scratch: bytes(scratch) }
+        MemoryUse {
+            weights: layout.n_bytes::<Gpu>(weights),
+            kv: bytes(kv),
+            scratch: bytes(scratch),
+        }
     }
 
     fn load(

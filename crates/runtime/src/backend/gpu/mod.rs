@@ -1,0 +1,3 @@
+//! What backends of GPUs share: how a plan's weights are put together and brought to a device.
+
+pub(crate) mod weights;
