@@ -48,16 +48,41 @@ __device__ __forceinline__ float4 centered(uint32_t levels, float zero) {
           __uint_as_float(__byte_perm(levels, 0x4b000000, 0x7443)) - base};
 }
 
-// Four bits that follow one another, each as bit 4 of a byte.
-__device__ __forceinline__ uint32_t fifth_bits(uint32_t bits) {
-  return (bits << 4 & 0x10) | (bits << 11 & 0x1000) | (bits << 18 & 0x100000) | (bits << 25 & 0x10000000);
-}
+// The bytes of a codebook of sixteen that four nibbles stand for.
+struct Codebook {
+  uint32_t word[4];
+
+  __device__ __forceinline__ uint32_t look_up(uint32_t nibbles) const {
+    // The lower three bits of a nibble choose of eight, the upper one between the two that were chosen.
+    uint32_t lower = __byte_perm(word[0], word[1], nibbles & 0x7777);
+    uint32_t upper = __byte_perm(word[2], word[3], nibbles & 0x7777);
+    return __byte_perm(lower, upper, 0x3210 | (nibbles & 0x8888) >> 1);
+  }
+};
+
+// -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113.
+__device__ constexpr Codebook iq4 = {{0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535}};
+// Twice the values of FP4: 0 1 2 3 4 6 8 12, then the same below zero.
+__device__ constexpr Codebook fp4 = {{0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc}};
 
 // What every type says; each replaces what is different.
 struct Unit {
-  static constexpr bool has_min = false;  // whether a minimum is subtracted
-  static constexpr bool may_end = false;  // whether a row may end inside of a unit
+  static constexpr bool is_integer = false;  // whether it has levels
+  static constexpr bool has_min = false;     // whether a minimum is subtracted
+  static constexpr bool may_end = false;     // whether a row may end inside of a unit
   __device__ __forceinline__ float min(int) const { return 0.0f; }
+};
+
+// What types of integer levels say: `levels(p)` are those of elements 4 * p to 4 * p + 3, as the bytes of a word.
+template <class B>
+struct Integer : Unit {
+  static constexpr bool is_integer = true;
+  static constexpr bool is_signed = false;  // whether levels are signed bytes; others are below 64
+  static constexpr int zero = 0;            // the level that stands for zero
+  __device__ __forceinline__ float4 piece(int piece) const {
+    uint32_t levels = static_cast<const B*>(this)->levels(piece);
+    return B::is_signed ? centered(levels ^ 0x80808080, 128.0f) : centered(levels, float(B::zero));
+  }
 };
 
 struct F32 : Unit {
@@ -100,19 +125,40 @@ struct BF16 : Unit {
   __device__ __forceinline__ float scale(int) const { return 1.0f; }
 };
 
-struct Q4_0 : Unit {
-  static constexpr int len = 32, group = 32;
+// A quarter of a block of 64 numbers of FP8 (E4M3). With the exponent's bits where binary16 has them, a number is
+// that of binary16 over 256, the ones below the normal numbers among them.
+struct F8_0 : Unit {
+  static constexpr int len = 16, group = 16;
+  Main main;
+  float d;
+  __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
+    main.load(planes, unit);
+    d = 256.0f * reinterpret_cast<const float*>(planes.head)[unit / 4];
+  }
+  __device__ __forceinline__ float2 pair(uint32_t bytes) const {
+    uint32_t halves = (bytes & 0x80008000) | (bytes & 0x7f007f00) >> 1;
+    return __half22float2(*reinterpret_cast<const __half2*>(&halves));
+  }
+  __device__ __forceinline__ float4 piece(int piece) const {
+    float2 a = pair(__byte_perm(main.word[piece], 0, 0x1404)), b = pair(__byte_perm(main.word[piece], 0, 0x3424));
+    return {a.x, a.y, b.x, b.y};
+  }
+  __device__ __forceinline__ float scale(int) const { return d; }
+};
+
+struct Q4_0 : Integer<Q4_0> {
+  static constexpr int len = 32, group = 32, zero = 8;
   Main main;
   float d;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
     d = half_at(planes.head, unit);
   }
-  __device__ __forceinline__ float4 piece(int piece) const { return centered(main.nibbles(piece), 8.0f); }
+  __device__ __forceinline__ uint32_t levels(int piece) const { return main.nibbles(piece); }
   __device__ __forceinline__ float scale(int) const { return d; }
 };
 
-struct Q4_1 : Unit {
+struct Q4_1 : Integer<Q4_1> {
   static constexpr int len = 32, group = 32;
   static constexpr bool has_min = true;
   Main main;
@@ -121,13 +167,31 @@ struct Q4_1 : Unit {
     main.load(planes, unit);
     dm = half2_at(planes.head, unit);
   }
-  __device__ __forceinline__ float4 piece(int piece) const { return centered(main.nibbles(piece), 0.0f); }
+  __device__ __forceinline__ uint32_t levels(int piece) const { return main.nibbles(piece); }
   __device__ __forceinline__ float scale(int) const { return dm.x; }
   __device__ __forceinline__ float min(int) const { return -dm.y; }
 };
 
-struct Q5_0 : Unit {
+// As Q4_1, with the level that stands for zero in the place of the minimum; its product with the scale is exact.
+struct Q4_Z : Integer<Q4_Z> {
   static constexpr int len = 32, group = 32;
+  static constexpr bool has_min = true;
+  Main main;
+  float2 dz;
+  __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
+    main.load(planes, unit);
+    dz = half2_at(planes.head, unit);
+  }
+  __device__ __forceinline__ uint32_t levels(int piece) const { return main.nibbles(piece); }
+  __device__ __forceinline__ float scale(int) const { return dz.x; }
+  __device__ __forceinline__ float min(int) const { return dz.x * dz.y; }
+};
+
+// The fifth bit of element 4 * p + i is bit p of byte i of the unit's word of the high plane.
+__device__ __forceinline__ uint32_t fifth_bits(uint32_t high, int piece) { return (high >> piece & 0x01010101) << 4; }
+
+struct Q5_0 : Integer<Q5_0> {
+  static constexpr int len = 32, group = 32, zero = 16;
   Main main;
   uint32_t high;
   float d;
@@ -136,13 +200,13 @@ struct Q5_0 : Unit {
     high = reinterpret_cast<const uint32_t*>(planes.high)[unit];
     d = half_at(planes.head, unit);
   }
-  __device__ __forceinline__ float4 piece(int piece) const {
-    return centered(main.nibbles(piece) | fifth_bits(high >> 4 * piece), 16.0f);
+  __device__ __forceinline__ uint32_t levels(int piece) const {
+    return main.nibbles(piece) | fifth_bits(high, piece);
   }
   __device__ __forceinline__ float scale(int) const { return d; }
 };
 
-struct Q5_1 : Unit {
+struct Q5_1 : Integer<Q5_1> {
   static constexpr int len = 32, group = 32;
   static constexpr bool has_min = true;
   Main main;
@@ -153,36 +217,81 @@ struct Q5_1 : Unit {
     high = reinterpret_cast<const uint32_t*>(planes.high)[unit];
     dm = half2_at(planes.head, unit);
   }
-  __device__ __forceinline__ float4 piece(int piece) const {
-    return centered(main.nibbles(piece) | fifth_bits(high >> 4 * piece), 0.0f);
+  __device__ __forceinline__ uint32_t levels(int piece) const {
+    return main.nibbles(piece) | fifth_bits(high, piece);
   }
   __device__ __forceinline__ float scale(int) const { return dm.x; }
   __device__ __forceinline__ float min(int) const { return -dm.y; }
 };
 
 // Half of a block of 32.
-struct Q8_0 : Unit {
+struct Q8_0 : Integer<Q8_0> {
   static constexpr int len = 16, group = 16;
+  static constexpr bool is_signed = true;
   Main main;
   float d;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
     d = half_at(planes.head, unit / 2);
   }
-  __device__ __forceinline__ float4 piece(int piece) const {
-    return centered(main.word[piece] ^ 0x80808080, 128.0f);
-  }
+  __device__ __forceinline__ uint32_t levels(int piece) const { return main.word[piece]; }
   __device__ __forceinline__ float scale(int) const { return d; }
 };
 
-// One of the eight sub-blocks of a block, whose head is that of the file: d, dmin and twelve bytes of scales.
-struct Q4_K : Unit {
-  static constexpr int len = 32, group = 32;
+// Four of the sixteen sub-blocks of a block, whose head is that of the file: sixteen bytes of scales and minimums,
+// d and dmin. Element 4 * p + i lies in bits 2 * (p / 4) of byte i of word p % 4.
+struct Q2_K : Integer<Q2_K> {
+  static constexpr int len = 64, group = 16;
   static constexpr bool has_min = true;
   Main main;
-  float scaled, minimum;
+  uint32_t scales;
+  float2 dm;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
+    const uint32_t* head = reinterpret_cast<const uint32_t*>(planes.head) + unit / 4 * 5;
+    scales = head[unit % 4];
+    dm = __half22float2(*reinterpret_cast<const __half2*>(head + 4));
+  }
+  __device__ __forceinline__ uint32_t levels(int piece) const {
+    return main.word[piece % 4] >> 2 * (piece / 4) & 0x03030303;
+  }
+  __device__ __forceinline__ float scale(int group) const { return dm.x * float(scales >> 8 * group & 15); }
+  __device__ __forceinline__ float min(int group) const { return dm.y * float(scales >> (8 * group + 4) & 15); }
+};
+
+// Four of the sixteen sub-blocks of a block. The lower bits lie as in Q2_K, bit 2 of element 4 * p + i is bit p % 8
+// of byte i of word p / 8 of the high plane. The head has the low nibbles of sixteen scales, their upper bits
+// by two, and d.
+struct Q3_K : Integer<Q3_K> {
+  static constexpr int len = 64, group = 16, zero = 4;
+  Main main;
+  uint32_t high[2];
+  uint32_t low_scales, high_scales;
+  float d;
+  __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
+    main.load(planes, unit);
+    uint2 bits = reinterpret_cast<const uint2*>(planes.high)[unit];
+    high[0] = bits.x, high[1] = bits.y;
+    const uint8_t* head = planes.head + unit / 4 * 14;
+    low_scales = reinterpret_cast<const uint16_t*>(head)[unit % 4];
+    high_scales = head[8 + unit % 4];
+    d = half_at(head, 6);
+  }
+  __device__ __forceinline__ uint32_t levels(int piece) const {
+    uint32_t low = main.word[piece % 4] >> 2 * (piece / 4) & 0x03030303;
+    return low | (high[piece / 8] >> piece % 8 & 0x01010101) << 2;
+  }
+  __device__ __forceinline__ float scale(int group) const {
+    int low = low_scales >> 4 * group & 15, upper = high_scales >> 2 * group & 3;
+    return d * float((low | upper << 4) - 32);
+  }
+};
+
+// Scale and minimum of one of the eight sub-blocks of a block of Q4_K or Q5_K, whose head is that of the file:
+// d, dmin and twelve bytes.
+struct KScales {
+  float scaled, minimum;
+  __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     uint4 head = reinterpret_cast<const uint4*>(planes.head)[unit / 8];
     int sub = unit % 8, shift = sub % 4 * 8;
     uint32_t a = head.y >> shift, b = head.z >> shift, c = head.w >> shift;
@@ -192,27 +301,44 @@ struct Q4_K : Unit {
     scaled = d.x * float(sc);
     minimum = d.y * float(m);
   }
-  __device__ __forceinline__ float4 piece(int piece) const { return centered(main.nibbles(piece), 0.0f); }
-  __device__ __forceinline__ float scale(int) const { return scaled; }
-  __device__ __forceinline__ float min(int) const { return minimum; }
 };
 
-// As Q4_K, with the fifth bit of element i in bit i of the unit's word of the high plane.
-struct Q5_K : Q4_K {
-  uint32_t high;
+struct Q4_K : Integer<Q4_K> {
+  static constexpr int len = 32, group = 32;
+  static constexpr bool has_min = true;
+  Main main;
+  KScales k;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
-    Q4_K::load(planes, unit);
+    main.load(planes, unit);
+    k.load(planes, unit);
+  }
+  __device__ __forceinline__ uint32_t levels(int piece) const { return main.nibbles(piece); }
+  __device__ __forceinline__ float scale(int) const { return k.scaled; }
+  __device__ __forceinline__ float min(int) const { return k.minimum; }
+};
+
+struct Q5_K : Integer<Q5_K> {
+  static constexpr int len = 32, group = 32;
+  static constexpr bool has_min = true;
+  Main main;
+  uint32_t high;
+  KScales k;
+  __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
+    main.load(planes, unit);
     high = reinterpret_cast<const uint32_t*>(planes.high)[unit];
+    k.load(planes, unit);
   }
-  __device__ __forceinline__ float4 piece(int piece) const {
-    return centered(main.nibbles(piece) | fifth_bits(high >> 4 * piece), 0.0f);
+  __device__ __forceinline__ uint32_t levels(int piece) const {
+    return main.nibbles(piece) | fifth_bits(high, piece);
   }
+  __device__ __forceinline__ float scale(int) const { return k.scaled; }
+  __device__ __forceinline__ float min(int) const { return k.minimum; }
 };
 
 // Two of the sixteen sub-blocks of a block, whose head is d and sixteen scales of a byte each. Bits 4 and 5 of
 // element 4 * p + i lie in word p / 4 of the high plane, above bit 2 * (p % 4) of byte i.
-struct Q6_K : Unit {
-  static constexpr int len = 32, group = 16;
+struct Q6_K : Integer<Q6_K> {
+  static constexpr int len = 32, group = 16, zero = 32;
   Main main;
   uint32_t high[2];
   float scaled[2];
@@ -226,11 +352,64 @@ struct Q6_K : Unit {
     scaled[0] = d * float(sc.x);
     scaled[1] = d * float(sc.y);
   }
-  __device__ __forceinline__ float4 piece(int piece) const {
+  __device__ __forceinline__ uint32_t levels(int piece) const {
     uint32_t upper = high[piece / 4] >> 2 * (piece % 4) & 0x03030303;
-    return centered(main.nibbles(piece) | upper << 4, 32.0f);
+    return main.nibbles(piece) | upper << 4;
   }
   __device__ __forceinline__ float scale(int group) const { return scaled[group]; }
+};
+
+// The four nibbles of piece p lie in the half p / 4 of word p % 4.
+struct IQ4_NL : Integer<IQ4_NL> {
+  static constexpr int len = 32, group = 32;
+  static constexpr bool is_signed = true;
+  Main main;
+  float d;
+  __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
+    main.load(planes, unit);
+    d = half_at(planes.head, unit);
+  }
+  __device__ __forceinline__ uint32_t levels(int piece) const {
+    return iq4.look_up(main.word[piece % 4] >> 16 * (piece / 4));
+  }
+  __device__ __forceinline__ float scale(int) const { return d; }
+};
+
+// One of the eight sub-blocks of a block, whose head is that of the file: d, the upper bits of eight scales by two,
+// their low nibbles.
+struct IQ4_XS : Integer<IQ4_XS> {
+  static constexpr int len = 32, group = 32;
+  static constexpr bool is_signed = true;
+  Main main;
+  float d;
+  __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
+    main.load(planes, unit);
+    uint2 head = reinterpret_cast<const uint2*>(planes.head)[unit / 8];
+    int sub = unit % 8;
+    int scale = (head.y >> 4 * sub & 15) | (head.x >> (16 + 2 * sub) & 3) << 4;
+    d = __low2float(*reinterpret_cast<const __half2*>(&head.x)) * float(scale - 32);
+  }
+  __device__ __forceinline__ uint32_t levels(int piece) const {
+    return iq4.look_up(main.word[piece % 4] >> 16 * (piece / 4));
+  }
+  __device__ __forceinline__ float scale(int) const { return d; }
+};
+
+// The head is the exponent of the scale, whose half goes with the doubled values of the codebook.
+struct MXFP4 : Integer<MXFP4> {
+  static constexpr int len = 32, group = 32;
+  static constexpr bool is_signed = true;
+  Main main;
+  float d;
+  __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
+    main.load(planes, unit);
+    uint32_t e = planes.head[unit];
+    d = __uint_as_float(e < 2 ? 0x00200000 << e : (e - 1) << 23);
+  }
+  __device__ __forceinline__ uint32_t levels(int piece) const {
+    return fp4.look_up(main.word[piece % 4] >> 16 * (piece / 4));
+  }
+  __device__ __forceinline__ float scale(int) const { return d; }
 };
 
 // Four values of a row of `n`, the first of them number `at`; what is behind the row's end is zero.
@@ -240,15 +419,25 @@ __device__ __forceinline__ float4 row_piece(const float* row, int at, int n) {
   return {at < n ? row[at] : 0.0f, at + 1 < n ? row[at + 1] : 0.0f, at + 2 < n ? row[at + 2] : 0.0f, 0.0f};
 }
 
+#define FOR_EACH_INTEGER_TYPE(MAKE) \
+  MAKE(Q4_0, q4_0)                  \
+  MAKE(Q4_1, q4_1)                  \
+  MAKE(Q5_0, q5_0)                  \
+  MAKE(Q5_1, q5_1)                  \
+  MAKE(Q8_0, q8_0)                  \
+  MAKE(Q2_K, q2_k)                  \
+  MAKE(Q3_K, q3_k)                  \
+  MAKE(Q4_K, q4_k)                  \
+  MAKE(Q5_K, q5_k)                  \
+  MAKE(Q6_K, q6_k)                  \
+  MAKE(IQ4_NL, iq4_nl)              \
+  MAKE(IQ4_XS, iq4_xs)              \
+  MAKE(MXFP4, mxfp4)                \
+  MAKE(Q4_Z, q4_z)
+
 #define FOR_EACH_BLOCK_TYPE(MAKE) \
   MAKE(F32, f32)                  \
   MAKE(F16, f16)                  \
   MAKE(BF16, bf16)                \
-  MAKE(Q4_0, q4_0)                \
-  MAKE(Q4_1, q4_1)                \
-  MAKE(Q5_0, q5_0)                \
-  MAKE(Q5_1, q5_1)                \
-  MAKE(Q8_0, q8_0)                \
-  MAKE(Q4_K, q4_k)                \
-  MAKE(Q5_K, q5_k)                \
-  MAKE(Q6_K, q6_k)
+  MAKE(F8_0, f8_0)                \
+  FOR_EACH_INTEGER_TYPE(MAKE)

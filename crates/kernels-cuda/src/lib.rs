@@ -51,7 +51,7 @@ pub use device::Interpreter;
 pub use device::{Address, Argument, Buffer, Device, Driver, Launch, MAX_ARGUMENTS};
 
 mod matrix;
-pub use matrix::{BLOCK_TYPES, Matrix};
+pub use matrix::{BLOCK_TYPES, Matrix, pack_rows, packed_row_bytes};
 
 mod pages;
 pub use pages::{KvPages, KvSpec};

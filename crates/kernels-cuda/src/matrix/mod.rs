@@ -9,10 +9,14 @@ use crate::{Buffer, Error};
 
 mod pack;
 
-use pack::{Planes, UNIT_BYTES, pack, planes};
+use pack::{Planes, UNIT_BYTES, planes, row_planes};
+pub use pack::{pack_rows, packed_row_bytes};
+
+/// Bytes that are packed at once when a matrix is uploaded whole.
+const STAGING_BYTES: usize = 16 << 20;
 
 /// The types that kernels take, in the order of their tables.
-pub const BLOCK_TYPES: [BlockType; 11] = [
+pub const BLOCK_TYPES: [BlockType; 18] = [
     BlockType::F32,
     BlockType::F16,
     BlockType::BF16,
@@ -24,25 +28,73 @@ pub const BLOCK_TYPES: [BlockType; 11] = [
     BlockType::Q4_K,
     BlockType::Q5_K,
     BlockType::Q6_K,
+    BlockType::Q2_K,
+    BlockType::Q3_K,
+    BlockType::IQ4_NL,
+    BlockType::IQ4_XS,
+    BlockType::MXFP4,
+    BlockType::Q4_Z,
+    BlockType::F8_0,
 ];
 
-/// A matrix of weights on a device.
+/// A matrix of weights on a device. Weights of one type and width may lie in it one below the other, and so do
+/// the matrices of experts.
 #[derive(Debug)]
 pub struct Matrix<D: Device> {
     buffer: Buffer<D>,
     ty: BlockType,
     n_rows: usize,
     n_cols: usize,
-    /// Where the high plane and the head begin.
-    offsets: [usize; 2],
 }
 
 impl<D: Device> Matrix<D> {
+    /// A matrix whose rows are undefined until they are written. `what` names it in messages.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check), and [`Error::OutOfMemory`].
+    pub fn new(
+        device: &Arc<D>,
+        what: &str,
+        ty: BlockType,
+        n_rows: usize,
+        n_cols: usize,
+    ) -> Result<Self, Error> {
+        Self::check(what, ty, n_rows, n_cols)?;
+        let buffer = Buffer::new(device, what, Self::bytes(ty, n_rows, n_cols))?;
+        Ok(Self { buffer, ty, n_rows, n_cols })
+    }
+
+    /// Whether kernels take such a matrix, before it is made.
+    ///
+    /// # Errors
+    /// [`Error::BlockType`] for a type that no kernel takes; [`Error::Matrix`] if it has no rows or columns, more
+    /// than fit in 31 bits, or rows that are not whole blocks.
+    pub fn check(what: &str, ty: BlockType, n_rows: usize, n_cols: usize) -> Result<(), Error> {
+        planes(ty).ok_or(Error::BlockType(ty))?;
+        let wrong = |message: String| Error::Matrix { what: what.to_owned(), message };
+        ty.row_bytes(n_cols).map_err(|e| wrong(e.to_string()))?;
+        let max = i32::MAX as usize;
+        if n_rows == 0 || n_cols == 0 || n_rows > max || n_cols > max {
+            return Err(wrong(format!("{n_rows} rows of {n_cols} elements of type {ty}")));
+        }
+        Ok(())
+    }
+
+    /// Bytes of such a matrix on a device.
+    ///
+    /// # Panics
+    /// If [`check`](Self::check) refuses it.
+    pub fn bytes(ty: BlockType, n_rows: usize, n_cols: usize) -> usize {
+        let Planes { main, high, head } = row_planes(ty, n_cols);
+        let whole = |n_bytes: usize| n_bytes.next_multiple_of(UNIT_BYTES);
+        n_rows * main + whole(n_rows * high) + whole(n_rows * head)
+    }
+
     /// Packs and uploads rows of blocks, as a file has them. `what` names the matrix in messages.
     ///
     /// # Errors
-    /// [`Error::BlockType`] for a type that no kernel takes; [`Error::Matrix`] if `data` is not `n_rows` rows
-    /// of `n_cols` elements; [`Error::OutOfMemory`], or what the driver reports.
+    /// As [`new`](Self::new); [`Error::Matrix`] if `data` is not `n_rows` rows of `n_cols` elements, or what the
+    /// driver reports.
     pub fn upload(
         device: &Arc<D>,
         stream: &D::Stream,
@@ -52,22 +104,65 @@ impl<D: Device> Matrix<D> {
         n_cols: usize,
         data: &[u8], // [n_rows, n_cols]
     ) -> Result<Self, Error> {
-        let planes = planes(ty).ok_or(Error::BlockType(ty))?;
+        Self::check(what, ty, n_rows, n_cols)?;
         let wrong = |message: String| Error::Matrix { what: what.to_owned(), message };
-        let row_bytes = ty.row_bytes(n_cols).map_err(|e| wrong(e.to_string()))?;
-        let wanted = n_rows.checked_mul(row_bytes);
-        if n_rows == 0 || n_cols == 0 || wanted != Some(data.len()) {
+        let from = ty.row_bytes(n_cols).map_err(|e| wrong(e.to_string()))?;
+        if n_rows.checked_mul(from) != Some(data.len()) {
             return Err(wrong(format!(
-                "{} bytes for {n_rows} rows of {n_cols} elements of type {ty}, {row_bytes} bytes each",
+                "{} bytes for {n_rows} rows of {n_cols} elements of type {ty}, {from} bytes each",
                 data.len()
             )));
         }
-        if n_rows > i32::MAX as usize || n_cols > i32::MAX as usize {
-            return Err(wrong(format!("{n_rows} rows of {n_cols} elements do not fit in 31 bits")));
+        let matrix = Self::new(device, what, ty, n_rows, n_cols)?;
+        let to = packed_row_bytes(ty, n_cols);
+        let n_at_once = (STAGING_BYTES / to).max(1);
+        let mut packed = vec![0; n_at_once.min(n_rows) * to];
+        for (rows, first_row) in data.chunks(n_at_once * from).zip((0..).step_by(n_at_once)) {
+            let packed = &mut packed[..rows.len() / from * to];
+            pack_rows(ty, n_cols, rows, packed);
+            matrix.write_rows(stream, first_row, packed)?;
         }
-        let (packed, offsets) = pack_rows(ty, planes, n_rows, n_cols, data);
-        let buffer = Buffer::with(device, stream, what, &packed)?;
-        Ok(Self { buffer, ty, n_rows, n_cols, offsets })
+        Ok(matrix)
+    }
+
+    /// Queues copies of rows that [`pack_rows`] has packed together, from `first_row` on.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    ///
+    /// # Panics
+    /// If these are not whole rows, or more than there are.
+    pub fn write_rows(
+        &self,
+        stream: &D::Stream,
+        first_row: usize,
+        packed: &[u8],
+    ) -> Result<(), Error> {
+        let Planes { main, high, head } = row_planes(self.ty, self.n_cols);
+        let n = packed.len() / (main + high + head);
+        assert!(
+            n * (main + high + head) == packed.len() && first_row + n <= self.n_rows,
+            "{} bytes as rows of {} from {first_row} on, and there are {}",
+            packed.len(),
+            self.ty,
+            self.n_rows
+        );
+        let (mains, rest) = packed.split_at(n * main);
+        let (highs, heads) = rest.split_at(n * high);
+        let [high_at, head_at] = self.offsets();
+        for (at, row, bytes) in [(0, main, mains), (high_at, high, highs), (head_at, head, heads)] {
+            if !bytes.is_empty() {
+                self.buffer.write(stream, at + first_row * row, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the second and the third plane begin.
+    fn offsets(&self) -> [usize; 2] {
+        let Planes { main, high, .. } = row_planes(self.ty, self.n_cols);
+        let high_at = self.n_rows * main;
+        [high_at, high_at + (self.n_rows * high).next_multiple_of(UNIT_BYTES)]
     }
 
     /// Its type.
@@ -101,44 +196,17 @@ impl<D: Device> Matrix<D> {
             0 => Argument::Address(0),
             _ => Argument::Address(self.buffer.address() + offset as u64),
         };
-        let Planes { main, high, head } = planes(self.ty).expect("checked when it was uploaded");
-        [at(main, 0), at(high, self.offsets[0]), at(head, self.offsets[1])]
+        let Planes { main, high, head } = row_planes(self.ty, self.n_cols);
+        let [high_at, head_at] = self.offsets();
+        [at(main, 0), at(high, high_at), at(head, head_at)]
     }
-}
-
-/// All planes, one behind the other, and where the second and third begin.
-fn pack_rows(
-    ty: BlockType,
-    planes: Planes,
-    n_rows: usize,
-    n_cols: usize,
-    data: &[u8],
-) -> (Vec<u8>, [usize; 2]) {
-    let n_blocks = n_cols / ty.block_len();
-    // Rows of floats are filled up to whole units with zeros.
-    let main_row = (n_blocks * planes.main).next_multiple_of(UNIT_BYTES);
-    let high_at = n_rows * main_row;
-    let head_at = high_at + (n_rows * n_blocks * planes.high).next_multiple_of(UNIT_BYTES);
-    let mut packed = vec![0; head_at + n_rows * n_blocks * planes.head];
-    let (main, rest) = packed.split_at_mut(high_at);
-    let (high, head) = rest.split_at_mut(head_at - high_at);
-    for (i, block) in data.chunks_exact(ty.block_bytes()).enumerate() {
-        let (row, col) = (i / n_blocks, i % n_blocks);
-        pack(
-            ty,
-            block,
-            &mut main[row * main_row + col * planes.main..][..planes.main],
-            &mut high[i * planes.high..][..planes.high],
-            &mut head[i * planes.head..][..planes.head],
-        );
-    }
-    (packed, [high_at, head_at])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::bench;
+    use crate::testing::{bench, kernels, on_device, read};
+    use crate::{List, Rows, embed};
 
     #[test]
     fn what_does_not_fit_is_named() {
@@ -153,7 +221,7 @@ mod tests {
                 67,
                 "w: 67 bytes for 2 rows of 32 elements of type Q8_0, 34 bytes",
             ),
-            (BlockType::F32, 0, 4, 0, "w: 0 bytes for 0 rows"),
+            (BlockType::F32, 0, 4, 0, "w: 0 rows of 4 elements of type F32"),
         ];
         for (ty, n_rows, n_cols, n_bytes, expected) in cases {
             let data = vec![0; n_bytes];
@@ -161,5 +229,67 @@ mod tests {
             let message = matrix.unwrap_err().to_string();
             assert!(message.starts_with(expected), "{message}");
         }
+    }
+
+    /// Blocks of random bits, with scales and zero points of sizes that files have.
+    fn random_rows(ty: BlockType, n_bytes: usize, seed: u64) -> Vec<u8> {
+        let mut state = seed;
+        let mut rows: Vec<u8> = (0..n_bytes)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 56) as u8
+            })
+            .collect();
+        for block in rows.chunks_exact_mut(ty.block_bytes()) {
+            match ty {
+                BlockType::F8_0 => block[3] &= 0x3f,
+                // 5.0 in binary16.
+                BlockType::Q4_Z => block[2..4].copy_from_slice(&[0x00, 0x45]),
+                _ => {}
+            }
+        }
+        rows
+    }
+
+    #[test]
+    fn rows_written_in_pieces_are_the_values_of_their_blocks() {
+        let (kernels, stream) = kernels();
+        for ty in BLOCK_TYPES {
+            let (n_rows, n_cols) = (9, if ty.block_len() == 1 { 37 } else { 512 });
+            let (from, to) = (ty.row_bytes(n_cols).unwrap(), packed_row_bytes(ty, n_cols));
+            let rows = random_rows(ty, n_rows * from, 5);
+            let matrix = Matrix::new(kernels.device(), "w", ty, n_rows, n_cols).unwrap();
+            assert_eq!(
+                matrix.n_bytes(),
+                Matrix::<crate::testing::Interpreter>::bytes(ty, 9, n_cols)
+            );
+            for (first, end) in [(4, 9), (0, 1), (1, 4)] {
+                let mut packed = vec![0xee; (end - first) * to];
+                pack_rows(ty, n_cols, &rows[first * from..end * from], &mut packed);
+                matrix.write_rows(&stream, first, &packed).unwrap();
+            }
+            let stride = n_cols.next_multiple_of(4);
+            let ids: Vec<u32> = (0..9).collect();
+            let ids = on_device(kernels.device(), &stream, &ids);
+            let out = on_device(kernels.device(), &stream, &vec![0.0; n_rows * stride]);
+            let out_rows = Rows::new(&out, 0, n_rows, n_cols, stride);
+            embed(&kernels, &stream, &matrix, List::all(&ids), 1.0, out_rows).unwrap();
+            let found = read(&stream, &out, n_rows * stride);
+            let mut expected = vec![0.0f32; n_cols];
+            for (row, found) in rows.chunks_exact(from).zip(found.chunks_exact(stride)) {
+                realizar_quant::dequantize(ty, row, &mut expected).unwrap();
+                let same = |a: f32, b: f32| a == b || a.is_nan() && b.is_nan();
+                let at = expected.iter().zip(found).position(|(&a, &b)| !same(a, b));
+                assert_eq!(at.map(|i| (i, expected[i], found[i])), None, "{ty}");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "68 bytes as rows of Q8_0 from 1 on, and there are 2")]
+    fn no_more_rows_are_written_than_there_are() {
+        let (device, stream) = bench();
+        let matrix = Matrix::new(&device, "w", BlockType::Q8_0, 2, 32).unwrap();
+        matrix.write_rows(&stream, 1, &[0; 68]).unwrap();
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! A matrix has up to three planes: the *main* one in units of 16 bytes, the *high* one with the upper
 //! bits of levels, the *head* with scales and minimums. Packed weights have as many bytes as the
-//! blocks that they come from, and what fills planes and rows of floats up to 16.
+//! blocks that they come from, and what fills planes and rows of floats up to 16. A *piece* is four elements
+//! that follow one another: the bytes of a word, when a kernel has unpacked it.
 
 use realizar_quant::BlockType;
 
@@ -23,32 +24,139 @@ pub(crate) const fn planes(ty: BlockType) -> Option<Planes> {
     let (main, high, head) = match ty {
         BlockType::F32 => (4, 0, 0),
         BlockType::F16 | BlockType::BF16 => (2, 0, 0),
-        BlockType::Q4_0 => (16, 0, 2),
-        BlockType::Q4_1 => (16, 0, 4),
+        BlockType::Q4_0 | BlockType::IQ4_NL => (16, 0, 2),
+        BlockType::Q4_1 | BlockType::Q4_Z => (16, 0, 4),
         BlockType::Q5_0 => (16, 4, 2),
         BlockType::Q5_1 => (16, 4, 4),
         BlockType::Q8_0 => (32, 0, 2),
+        BlockType::Q2_K => (64, 0, 20),
+        BlockType::Q3_K => (64, 32, 14),
         BlockType::Q4_K => (128, 0, 16),
         BlockType::Q5_K => (128, 32, 16),
         BlockType::Q6_K => (128, 64, 18),
+        BlockType::IQ4_XS => (128, 0, 8),
+        BlockType::MXFP4 => (16, 0, 1),
+        BlockType::F8_0 => (64, 0, 4),
         _ => return None,
     };
     Some(Planes { main, high, head })
 }
 
-/// Takes a block apart. The slices have the bytes that [`planes`] says.
-pub(crate) fn pack(ty: BlockType, block: &[u8], main: &mut [u8], high: &mut [u8], head: &mut [u8]) {
-    match ty {
-        BlockType::Q4_0 | BlockType::Q4_1 | BlockType::Q8_0 => {
-            let (scales, levels) = block.split_at(head.len());
-            head.copy_from_slice(scales);
-            main.copy_from_slice(levels);
+/// Bytes of a row in each plane. Rows of floats are filled up to whole units with zeros.
+///
+/// # Panics
+/// If the type has no planes.
+pub(crate) fn row_planes(ty: BlockType, n_cols: usize) -> Planes {
+    let Planes { main, high, head } = planes(ty).unwrap_or_else(|| panic!("a matrix of {ty}"));
+    let n_blocks = n_cols / ty.block_len();
+    Planes {
+        main: (n_blocks * main).next_multiple_of(UNIT_BYTES),
+        high: n_blocks * high,
+        head: n_blocks * head,
+    }
+}
+
+/// Bytes of a packed row of `n_cols` columns.
+///
+/// # Panics
+/// If no kernel takes the type.
+pub fn packed_row_bytes(ty: BlockType, n_cols: usize) -> usize {
+    let Planes { main, high, head } = row_planes(ty, n_cols);
+    main + high + head
+}
+
+/// Packs whole rows. It needs no device, so any thread may call it.
+///
+/// `rows` is as files have it, `[n, ty.row_bytes(n_cols)]` bytes, and `out` is what
+/// [`Matrix::write_rows`](crate::Matrix::write_rows) takes, `n * packed_row_bytes(ty, n_cols)` bytes: the first
+/// plane of all rows, then the second, then the third.
+///
+/// # Panics
+/// If the lengths do not fit together, `n_cols` is not a number of whole blocks, or no kernel takes the type.
+pub fn pack_rows(ty: BlockType, n_cols: usize, rows: &[u8], out: &mut [u8]) {
+    let from = ty.row_bytes(n_cols).unwrap_or_else(|error| panic!("{error}"));
+    let (planes, to) = (planes(ty), row_planes(ty, n_cols));
+    let Some(planes) = planes else { unreachable!("its rows have planes") };
+    if from == 0 {
+        return;
+    }
+    let n_rows = rows.len() / from;
+    let n_bytes = n_rows * (to.main + to.high + to.head);
+    assert!(rows.len() == n_rows * from && out.len() == n_bytes, "rows of {ty} to pack");
+    let n_blocks = n_cols / ty.block_len();
+    let (main, rest) = out.split_at_mut(n_rows * to.main);
+    let (high, head) = rest.split_at_mut(n_rows * to.high);
+    for (row, (blocks, main)) in
+        rows.chunks_exact(from).zip(main.chunks_exact_mut(to.main)).enumerate()
+    {
+        if ty.block_len() == 1 {
+            main[..from].copy_from_slice(blocks);
+            main[from..].fill(0);
+            continue;
         }
+        for (i, block) in blocks.chunks_exact(ty.block_bytes()).enumerate() {
+            let at = row * n_blocks + i;
+            pack(
+                ty,
+                block,
+                &mut main[i * planes.main..][..planes.main],
+                &mut high[at * planes.high..][..planes.high],
+                &mut head[at * planes.head..][..planes.head],
+            );
+        }
+    }
+}
+
+/// Takes a block apart. The slices have the bytes that [`planes`] says.
+fn pack(ty: BlockType, block: &[u8], main: &mut [u8], high: &mut [u8], head: &mut [u8]) {
+    match ty {
         BlockType::Q5_0 | BlockType::Q5_1 => {
             let (scales, levels) = block.split_at(head.len());
+            let (qh, qs) = levels.split_at(4);
             head.copy_from_slice(scales);
-            high.copy_from_slice(&levels[..4]);
-            main.copy_from_slice(&levels[4..]);
+            main.copy_from_slice(qs);
+            let bits = u32::from_le_bytes([qh[0], qh[1], qh[2], qh[3]]);
+            fifth_bits(|i| bits >> i & 1, high);
+        }
+        BlockType::IQ4_NL | BlockType::MXFP4 => {
+            let (scale, levels) = block.split_at(head.len());
+            head.copy_from_slice(scale);
+            halves(levels, main);
+        }
+        BlockType::IQ4_XS => {
+            let (scales, levels) = block.split_at(8);
+            head.copy_from_slice(scales);
+            for (levels, unit) in levels.chunks_exact(16).zip(main.chunks_exact_mut(UNIT_BYTES)) {
+                halves(levels, unit);
+            }
+        }
+        BlockType::Q2_K => {
+            let (scales, rest) = block.split_at(16);
+            let (qs, d) = rest.split_at(64);
+            head[..16].copy_from_slice(scales);
+            head[16..].copy_from_slice(d);
+            pairs(qs, main);
+        }
+        BlockType::Q3_K => {
+            let (hmask, rest) = block.split_at(32);
+            let (qs, rest) = rest.split_at(64);
+            let (scales, d) = rest.split_at(12);
+            pairs(qs, main);
+            // Element `e` has bit `e / 32` of byte `e % 32`.
+            high.fill(0);
+            for e in 0..256 {
+                let (piece, bit) = (e / 4, hmask[e % 32] >> (e / 32) & 1);
+                high[4 * (piece / 8) + e % 4] |= bit << (piece % 8);
+            }
+            // Of the four sub-blocks of a unit: the low nibbles, then the upper two bits.
+            head.fill(0);
+            for j in 0..16 {
+                let low = scales[j % 8] >> (4 * (j / 8)) & 0x0f;
+                let upper = scales[8 + j % 4] >> (2 * (j / 4)) & 3;
+                head[j / 2] |= low << (4 * (j % 2));
+                head[8 + j / 4] |= upper << (2 * (j % 4));
+            }
+            head[12..].copy_from_slice(d);
         }
         BlockType::Q4_K => {
             head.copy_from_slice(&block[..16]);
@@ -61,8 +169,7 @@ pub(crate) fn pack(ty: BlockType, block: &[u8], main: &mut [u8], high: &mut [u8]
             sub_blocks(qs, main);
             // Bit `j` of byte `i` belongs to element `i` of sub-block `j`.
             for (j, word) in high.chunks_exact_mut(4).enumerate() {
-                let bits = (0..32).fold(0, |bits, i| bits | u32::from(qh[i] >> j & 1) << i);
-                word.copy_from_slice(&bits.to_le_bytes());
+                fifth_bits(|i| u32::from(qh[i] >> j & 1), word);
             }
         }
         BlockType::Q6_K => {
@@ -85,8 +192,12 @@ pub(crate) fn pack(ty: BlockType, block: &[u8], main: &mut [u8], high: &mut [u8]
                 }
             }
         }
-        // Plain floats.
-        _ => main.copy_from_slice(block),
+        // Scales, then levels as they are.
+        _ => {
+            let (scales, levels) = block.split_at(head.len());
+            head.copy_from_slice(scales);
+            main.copy_from_slice(levels);
+        }
     }
 }
 
@@ -101,6 +212,33 @@ fn sub_blocks(qs: &[u8], main: &mut [u8]) {
     }
 }
 
+/// A bit for each of 32 elements: that of element `4 * p + i` is bit `p` of byte `i`.
+fn fifth_bits(bit: impl Fn(usize) -> u32, high: &mut [u8]) {
+    let bits = (0..32).fold(0, |bits, e| bits | bit(e) << (8 * (e % 4) + e / 4));
+    high.copy_from_slice(&bits.to_le_bytes());
+}
+
+/// 32 levels of four bits, in word `p % 4` the four of piece `p` in the half `p / 4`.
+fn halves(qs: &[u8], unit: &mut [u8]) {
+    for (p, half) in (0..8).map(|p| (p, 4 * (p % 4) + 2 * (p / 4))) {
+        let level = |i: usize| qs[(4 * p + i) % 16] >> (4 * (p / 4)) & 0x0f;
+        unit[half] = level(0) | level(1) << 4;
+        unit[half + 1] = level(2) | level(3) << 4;
+    }
+}
+
+/// 256 levels of two bits: of the 64 of a unit, element `4 * p + i` in bits `2 * (p / 4)` of byte `i` of word
+/// `p % 4`.
+fn pairs(qs: &[u8], main: &mut [u8]) {
+    main.fill(0);
+    for e in 0..256 {
+        // Of 128 elements, number `32 * k + l` lies in bits `2 * k` of byte `l` of 32.
+        let level = qs[32 * (e / 128) + e % 32] >> (2 * (e % 128 / 32)) & 3;
+        let (unit, piece) = (e / 64, e % 64 / 4);
+        main[UNIT_BYTES * unit + 4 * (piece % 4) + e % 4] |= level << (2 * (piece / 4));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +248,40 @@ mod tests {
         for ty in BlockType::all() {
             let Some(planes) = planes(ty) else { continue };
             assert_eq!(planes.main + planes.high + planes.head, ty.block_bytes(), "{ty}");
+        }
+    }
+
+    #[test]
+    fn sizes_of_packed_rows() {
+        let sizes = [
+            (BlockType::F32, 33, 144),
+            (BlockType::F16, 1, 16),
+            (BlockType::BF16, 64, 128),
+            (BlockType::Q4_0, 96, 54),
+            (BlockType::Q3_K, 512, 220),
+            (BlockType::Q6_K, 768, 630),
+            (BlockType::MXFP4, 96, 51),
+            (BlockType::F8_0, 192, 204),
+        ];
+        for (ty, n_cols, n_bytes) in sizes {
+            assert_eq!(packed_row_bytes(ty, n_cols), n_bytes, "{ty}");
+        }
+    }
+
+    #[test]
+    fn rows_packed_together_have_the_planes_of_rows_packed_alone() {
+        let (ty, n_cols) = (BlockType::Q3_K, 512);
+        let rows: Vec<u8> = (0..3 * 220).map(|i| (i * 37 % 251) as u8).collect();
+        let mut together = vec![0xee; 3 * 220];
+        pack_rows(ty, n_cols, &rows, &mut together);
+        let (main, rest) = together.split_at(3 * 128);
+        let (high, head) = rest.split_at(3 * 64);
+        for (i, row) in rows.chunks_exact(220).enumerate() {
+            let mut alone = vec![0xee; 220];
+            pack_rows(ty, n_cols, row, &mut alone);
+            assert_eq!(alone[..128], main[128 * i..][..128]);
+            assert_eq!(alone[128..192], high[64 * i..][..64]);
+            assert_eq!(alone[192..], head[28 * i..][..28]);
         }
     }
 }
