@@ -61,8 +61,8 @@ mod image;
 mod ops;
 pub use ops::{
     Activation, Attention, AttentionScratch, Elementwise, Kernels, Linear, List, Norm, NormKind,
-    Pairs, RopeAngles, Rows, attention, elementwise, embed, kv_store, matvec, norm, rope,
-    rope_table, select_rows,
+    Pairs, RopeAngles, Rows, Tables, attention_decode, elementwise, embed, kv_store, matvec, norm,
+    rope, rope_table, select_rows,
 };
 
 #[cfg(test)]

@@ -13,7 +13,10 @@ use crate::{Buffer, Error};
 pub(crate) const KV_TYPES: [BlockType; 3] = [BlockType::F32, BlockType::F16, BlockType::BF16];
 
 /// The widest heads that attention takes.
-const MAX_HEAD_DIM: usize = 256;
+const MAX_HEAD_DIM: usize = 512;
+
+/// The shortest pages: kernels look a page up once for so many positions.
+const MIN_PAGE_LEN: usize = 16;
 
 /// The shape of a layer's keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,15 +25,74 @@ pub struct KvSpec {
     pub ty: BlockType,
     /// Heads of keys and values.
     pub n_kv_heads: usize,
-    /// Elements of a head: a multiple of 8, at most 256.
+    /// Elements of a head, at most 512.
     pub head_dim: usize,
-    /// Positions of a page.
+    /// Positions of a page, a power of two of at least 16.
     pub page_len: usize,
     /// Pages.
     pub n_pages: usize,
 }
 
-/// The keys and values of a layer, `[n_pages, n_kv_heads, page_len, head_dim]` each.
+impl KvSpec {
+    /// Elements that a position of a head takes in a page: kernels read eight at a time.
+    pub(crate) fn row_len(&self) -> usize {
+        self.head_dim.next_multiple_of(8)
+    }
+
+    /// The type's index in [`KV_TYPES`].
+    pub(crate) fn type_index(&self) -> usize {
+        let index = KV_TYPES.iter().position(|&ty| ty == self.ty);
+        index.expect("pages have these types only")
+    }
+
+    /// Bytes of the keys, or of the values, of a page; `usize::MAX` if that is not a number of bytes.
+    pub fn page_bytes(&self) -> usize {
+        let n = [self.page_len, self.row_len(), self.ty.block_bytes()];
+        n.into_iter().fold(self.n_kv_heads, usize::saturating_mul)
+    }
+
+    /// Bytes of all keys and values; `usize::MAX` if that is not a number of bytes.
+    pub fn n_bytes(&self) -> usize {
+        self.page_bytes().saturating_mul(self.n_pages).saturating_mul(2)
+    }
+
+    /// Whether kernels take keys and values of this shape; `what` names them in messages.
+    ///
+    /// # Errors
+    /// [`Error::Pages`] with the reason.
+    pub fn check(&self, what: &str) -> Result<(), Error> {
+        let wrong = |message: String| Err(Error::Pages { what: what.to_owned(), message });
+        let &Self { ty, n_kv_heads, head_dim, page_len, n_pages } = self;
+        if !KV_TYPES.contains(&ty) {
+            return wrong(format!("elements of type {ty}: F32, F16 and BF16 are supported"));
+        }
+        if head_dim == 0 || head_dim > MAX_HEAD_DIM {
+            return wrong(format!(
+                "heads of {head_dim} elements: up to {MAX_HEAD_DIM} are supported"
+            ));
+        }
+        if page_len < MIN_PAGE_LEN || !page_len.is_power_of_two() {
+            return wrong(format!(
+                "pages of {page_len} positions: powers of two from {MIN_PAGE_LEN} on are supported"
+            ));
+        }
+        // Slots are numbered in 32 bits, and the last number stands for none.
+        let positions = n_pages.checked_mul(page_len);
+        let fits = positions.is_some_and(|n| n > 0 && n <= i32::MAX as usize)
+            && n_kv_heads > 0
+            && n_kv_heads <= i32::MAX as usize / MAX_HEAD_DIM
+            && self.n_bytes() < usize::MAX;
+        if !fits {
+            return wrong(format!(
+                "{n_pages} pages of {page_len} positions with {n_kv_heads} heads of {head_dim}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The keys and values of a layer, `[n_pages, n_kv_heads, page_len, head_dim]` each. A head whose size is no multiple
+/// of eight is filled up with zeros to one.
 #[derive(Debug)]
 pub struct KvPages<D: Device> {
     spec: KvSpec,
@@ -44,31 +106,9 @@ impl<D: Device> KvPages<D> {
     /// # Errors
     /// [`Error::Pages`] for a shape that no kernel takes; [`Error::OutOfMemory`].
     pub fn new(device: &Arc<D>, what: &str, spec: KvSpec) -> Result<Self, Error> {
-        let wrong = |message: String| Err(Error::Pages { what: what.to_owned(), message });
-        let KvSpec { ty, n_kv_heads, head_dim, page_len, n_pages } = spec;
-        if !KV_TYPES.contains(&ty) {
-            return wrong(format!("elements of type {ty}: F32, F16 and BF16 are supported"));
-        }
-        if head_dim == 0 || !head_dim.is_multiple_of(8) || head_dim > MAX_HEAD_DIM {
-            return wrong(format!(
-                "heads of {head_dim} elements: multiples of 8 up to {MAX_HEAD_DIM} are supported"
-            ));
-        }
-        let positions = n_pages.checked_mul(page_len);
-        let row = n_kv_heads.checked_mul(head_dim * ty.block_bytes());
-        // Slots are numbered in 32 bits, and the last number stands for none.
-        let fits = positions.is_some_and(|n| n > 0 && n < u32::MAX as usize)
-            && row.is_some_and(|n| n > 0 && n <= i32::MAX as usize)
-            && n_pages <= i32::MAX as usize
-            && page_len <= i32::MAX as usize;
-        let n_bytes = positions.zip(row).and_then(|(n, row)| n.checked_mul(row));
-        let (true, Some(n_bytes)) = (fits, n_bytes) else {
-            return wrong(format!(
-                "{n_pages} pages of {page_len} positions with {n_kv_heads} heads of {head_dim}"
-            ));
-        };
-        let k = Buffer::new(device, &format!("{what} (keys)"), n_bytes)?;
-        let v = Buffer::new(device, &format!("{what} (values)"), n_bytes)?;
+        spec.check(what)?;
+        let k = Buffer::new(device, &format!("{what} (keys)"), spec.n_bytes() / 2)?;
+        let v = Buffer::new(device, &format!("{what} (values)"), spec.n_bytes() / 2)?;
         Ok(Self { spec, k, v })
     }
 
@@ -82,6 +122,62 @@ impl<D: Device> KvPages<D> {
         self.k.n_bytes() + self.v.n_bytes()
     }
 
+    /// Queues a copy of the keys and values of page `from` to page `to`.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    ///
+    /// # Panics
+    /// If one of them does not exist, or they are the same.
+    pub fn copy_page(&self, stream: &D::Stream, from: u32, to: u32) -> Result<(), Error> {
+        assert_ne!(from, to, "a page is copied to itself");
+        let [from, to] = [from, to].map(|page| self.offset(page) as u64);
+        for buffer in [&self.k, &self.v] {
+            let at = buffer.address();
+            // SAFETY: both pages exist, as `offset` asserts, and are apart, as their numbers differ.
+            unsafe { buffer.device().copy(stream, at + to, at + from, self.spec.page_bytes()) }?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the stream and appends the keys and then the values of a page to `out`, twice
+    /// [`KvSpec::page_bytes`], in the form that they have on the device.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    ///
+    /// # Panics
+    /// If the page does not exist.
+    pub fn read_page(&self, stream: &D::Stream, page: u32, out: &mut Vec<u8>) -> Result<(), Error> {
+        for buffer in [&self.k, &self.v] {
+            let at = out.len();
+            out.resize(at + self.spec.page_bytes(), 0);
+            buffer.read(stream, self.offset(page), &mut out[at..])?;
+        }
+        Ok(())
+    }
+
+    /// Queues a copy to a page of what [`Self::read_page`] gave.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    ///
+    /// # Panics
+    /// If the page does not exist, or `bytes` has another length.
+    pub fn write_page(&self, stream: &D::Stream, page: u32, bytes: &[u8]) -> Result<(), Error> {
+        let n_bytes = self.spec.page_bytes();
+        assert_eq!(bytes.len(), 2 * n_bytes, "bytes of the keys and values of a page");
+        let (k, v) = bytes.split_at(n_bytes);
+        self.k.write(stream, self.offset(page), k)?;
+        self.v.write(stream, self.offset(page), v)
+    }
+
+    /// Where a page begins, in bytes.
+    fn offset(&self, page: u32) -> usize {
+        assert!((page as usize) < self.spec.n_pages, "page {page} of {}", self.spec.n_pages);
+        page as usize * self.spec.page_bytes()
+    }
+
     /// The memory of the keys, which is on the device of the values.
     pub(crate) fn buffer(&self) -> &Buffer<D> {
         &self.k
@@ -90,10 +186,11 @@ impl<D: Device> KvPages<D> {
     /// Both addresses and the shape, as kernels take them.
     pub(crate) fn arguments(&self) -> [Argument; 6] {
         let KvSpec { n_kv_heads, head_dim, page_len, n_pages, .. } = self.spec;
-        let [n_pages, n_kv_heads, page_len, head_dim] =
-            [n_pages, n_kv_heads, page_len, head_dim].map(|n| Argument::I32(n as i32));
+        let page_shift = page_len.ilog2() as usize;
+        let [n_pages, n_kv_heads, page_shift, head_dim] =
+            [n_pages, n_kv_heads, page_shift, head_dim].map(|n| Argument::I32(n as i32));
         let [k, v] = [&self.k, &self.v].map(|buffer| Argument::Address(buffer.address()));
-        [k, v, n_pages, n_kv_heads, page_len, head_dim]
+        [k, v, n_pages, n_kv_heads, page_shift, head_dim]
     }
 }
 
@@ -102,22 +199,47 @@ mod tests {
     use super::*;
     use crate::testing::bench;
 
+    const SPEC: KvSpec =
+        KvSpec { ty: BlockType::F16, n_kv_heads: 2, head_dim: 64, page_len: 16, n_pages: 3 };
+
     #[test]
     fn shapes_that_no_kernel_takes_are_named() {
         let (device, _) = bench();
-        let spec =
-            KvSpec { ty: BlockType::F16, n_kv_heads: 2, head_dim: 64, page_len: 16, n_pages: 3 };
-        assert_eq!(KvPages::new(&device, "kv", spec).unwrap().n_bytes(), 2 * 3 * 2 * 16 * 64 * 2);
+        assert_eq!(KvPages::new(&device, "kv", SPEC).unwrap().n_bytes(), 2 * 3 * 2 * 16 * 64 * 2);
+        assert_eq!(SPEC.n_bytes(), 2 * 3 * 2 * 16 * 64 * 2);
+        // Rows of 12 elements are filled up to 16.
+        assert_eq!(KvSpec { head_dim: 12, ..SPEC }.page_bytes(), 2 * 16 * 16 * 2);
         let cases = [
-            (KvSpec { ty: BlockType::Q4_0, ..spec }, "kv: elements of type Q4_0"),
-            (KvSpec { head_dim: 20, ..spec }, "kv: heads of 20 elements"),
-            (KvSpec { head_dim: 264, ..spec }, "kv: heads of 264 elements"),
-            (KvSpec { page_len: 0, ..spec }, "kv: 3 pages of 0 positions"),
-            (KvSpec { n_pages: usize::MAX, ..spec }, "kv: 18446744073709551615 pages"),
+            (KvSpec { ty: BlockType::Q4_1, ..SPEC }, "kv: elements of type Q4_1"),
+            (KvSpec { head_dim: 0, ..SPEC }, "kv: heads of 0 elements"),
+            (KvSpec { head_dim: 520, ..SPEC }, "kv: heads of 520 elements"),
+            (KvSpec { page_len: 8, ..SPEC }, "kv: pages of 8 positions"),
+            (KvSpec { page_len: 48, ..SPEC }, "kv: pages of 48 positions"),
+            (KvSpec { n_pages: 0, ..SPEC }, "kv: 0 pages"),
+            (KvSpec { n_pages: usize::MAX, ..SPEC }, "kv: 18446744073709551615 pages"),
         ];
         for (spec, expected) in cases {
-            let message = KvPages::new(&device, "kv", spec).unwrap_err().to_string();
+            let message = spec.check("kv").unwrap_err().to_string();
             assert!(message.starts_with(expected), "{message}");
+            let refused = KvPages::new(&device, "kv", spec).unwrap_err().to_string();
+            assert_eq!(refused, message);
         }
+    }
+
+    #[test]
+    fn pages_are_copied_read_and_written() {
+        let (device, stream) = bench();
+        let pages = KvPages::new(&device, "kv", SPEC).unwrap();
+        let n_bytes = 2 * SPEC.page_bytes();
+        let of = |seed: usize| -> Vec<u8> { (0..n_bytes).map(|i| (i * 7 + seed) as u8).collect() };
+        for page in 0..3 {
+            pages.write_page(&stream, page, &of(page as usize)).unwrap();
+        }
+        pages.copy_page(&stream, 2, 0).unwrap();
+        let mut found = vec![1];
+        for page in 0..3 {
+            pages.read_page(&stream, page, &mut found).unwrap();
+        }
+        assert_eq!(found, [vec![1], of(2), of(1), of(2)].concat());
     }
 }

@@ -19,7 +19,7 @@ pub use interpreter::Interpreter;
 pub type Address = u64;
 
 /// The most arguments of a launch.
-pub const MAX_ARGUMENTS: usize = 20;
+pub const MAX_ARGUMENTS: usize = 32;
 
 /// One argument of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -6,22 +6,19 @@ use std::sync::Arc;
 
 use realizar_quant::BlockType;
 
+use super::attention::DecodeKernels;
 use super::elementwise::ElementwiseKernels;
 use super::embed::EmbedKernels;
+use super::kv_store::KvStoreKernels;
 use super::norm::NormKernels;
 use super::rope::RopeKernels;
 use crate::device::{Argument, Device, Launch};
 use crate::image::Image;
 use crate::matrix::BLOCK_TYPES;
-use crate::pages::KV_TYPES;
 use crate::{Buffer, Error};
 
 /// Products with weights.
 const MATVEC: &[u8] = include_bytes!("../../image/matvec.ptx.gz");
-/// Attention, and the pages that it reads.
-const ATTENTION: &[u8] = include_bytes!("../../image/attention.ptx.gz");
-/// Query heads of a block of attention: a kernel for each.
-pub(crate) const ATTENTION_HEADS: [usize; 3] = [1, 4, 8];
 
 /// The kernels, loaded on a device.
 #[derive(Debug)]
@@ -32,8 +29,8 @@ pub struct Kernels<D: Device> {
     pub(crate) norm: NormKernels<D>,
     pub(crate) rope: RopeKernels<D>,
     pub(crate) elementwise: ElementwiseKernels<D>,
-    pub(crate) by_kv_type: [ByKvType<D::Function>; KV_TYPES.len()],
-    pub(crate) attention_merge: D::Function,
+    pub(crate) kv_store: KvStoreKernels<D>,
+    pub(crate) attention_decode: DecodeKernels<D>,
 }
 
 /// The kernels of a block type.
@@ -43,14 +40,6 @@ pub(crate) struct ByType<F> {
     pub(crate) matvec_1: F,
     /// For several, four of them at a time.
     pub(crate) matvec_4: F,
-}
-
-/// The kernels of a type of keys and values.
-#[derive(Debug)]
-pub(crate) struct ByKvType<F> {
-    pub(crate) store: F,
-    /// One for each of [`ATTENTION_HEADS`].
-    pub(crate) attention: [F; ATTENTION_HEADS.len()],
 }
 
 impl<D: Device> Kernels<D> {
@@ -69,16 +58,6 @@ impl<D: Device> Kernels<D> {
             });
         }
         let Ok(by_type) = by_type.try_into() else { unreachable!("one for each type") };
-        let attention = Image::load(&**device, "attention", ATTENTION)?;
-        let of_kv = |ty: BlockType| {
-            let name = ty.name().to_lowercase();
-            Ok(ByKvType {
-                store: attention.function(&format!("kv_store_{name}"))?,
-                attention: attention
-                    .functions(ATTENTION_HEADS, |heads| format!("attention_{name}_{heads}"))?,
-            })
-        };
-        let [f32, f16, bf16] = KV_TYPES.map(of_kv);
         Ok(Self {
             device: Arc::clone(device),
             by_type,
@@ -86,8 +65,8 @@ impl<D: Device> Kernels<D> {
             norm: NormKernels::load(&**device)?,
             rope: RopeKernels::load(&**device)?,
             elementwise: ElementwiseKernels::load(&**device)?,
-            by_kv_type: [f32?, f16?, bf16?],
-            attention_merge: attention.function("attention_merge")?,
+            kv_store: KvStoreKernels::load(&**device)?,
+            attention_decode: DecodeKernels::load(&**device)?,
         })
     }
 
@@ -99,11 +78,6 @@ impl<D: Device> Kernels<D> {
     pub(crate) fn of(&self, ty: BlockType) -> &ByType<D::Function> {
         let index = BLOCK_TYPES.iter().position(|&t| t == ty);
         &self.by_type[index.expect("matrices have these types only")]
-    }
-
-    pub(crate) fn of_kv(&self, ty: BlockType) -> &ByKvType<D::Function> {
-        let index = KV_TYPES.iter().position(|&t| t == ty);
-        &self.by_kv_type[index.expect("pages have these types only")]
     }
 
     /// Asserts that a buffer is on this device and has `n` words of four bytes.

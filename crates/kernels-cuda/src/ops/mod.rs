@@ -5,15 +5,17 @@ mod attention;
 mod elementwise;
 mod embed;
 mod kernels;
+mod kv_store;
 mod matvec;
 mod norm;
 mod rope;
 mod rows;
 
-pub use attention::{Attention, AttentionScratch, attention, kv_store};
+pub use attention::{Attention, AttentionScratch, Tables, attention_decode};
 pub use elementwise::{Activation, Elementwise, elementwise};
 pub use embed::{embed, select_rows};
 pub use kernels::Kernels;
+pub use kv_store::kv_store;
 pub use matvec::{Linear, matvec};
 pub use norm::{Norm, NormKind, norm};
 pub use rope::{Pairs, RopeAngles, rope, rope_table};
