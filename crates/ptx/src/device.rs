@@ -88,7 +88,9 @@ impl Device {
         }
     }
 
-    /// Loads a module, all of its kernels included.
+    /// Loads a module, all of its kernels included. Of a large module, each kernel is taken apart when
+    /// it is first used; but an opcode, modifier or type that is not known is found here. Modules are
+    /// taken apart once in a process, whatever the number of devices that load them.
     ///
     /// # Errors
     ///
@@ -125,7 +127,7 @@ impl Device {
     ///
     /// [`Error::NoSuchKernel`].
     pub fn function(&self, module: ModuleId, name: &str) -> Result<Function, Error> {
-        let found = self.module(module.0)?.programs.iter().position(|p| p.name == name);
+        let found = self.module(module.0)?.image.names().position(|n| n == name);
         let program = found.ok_or_else(|| Error::NoSuchKernel(name.to_owned()))?;
         Ok(Function { module: module.0, program })
     }
@@ -136,16 +138,16 @@ impl Device {
     ///
     /// That the module is not loaded.
     pub fn function_names(&self, module: ModuleId) -> Result<Vec<&str>, Error> {
-        Ok(self.module(module.0)?.programs.iter().map(|p| p.name.as_str()).collect())
+        Ok(self.module(module.0)?.image.names().collect())
     }
 
     /// What a kernel takes.
     ///
     /// # Errors
     ///
-    /// That the module is not loaded.
+    /// That the module is not loaded, or as of [`load`](Self::load).
     pub fn info(&self, function: Function) -> Result<FunctionInfo, Error> {
-        let program = &self.module(function.module)?.programs[function.program];
+        let program = self.module(function.module)?.image.program(function.program)?;
         let threads = program.threads.map(|(n, _)| n.iter().product());
         Ok(FunctionInfo {
             params: program.params.clone(),
@@ -287,7 +289,8 @@ impl Device {
 
     /// The parameters as the kernel reads them, after all sizes were checked.
     fn params(&self, launch: &Launch<'_>) -> Result<Vec<u8>, Error> {
-        let program = &self.module(launch.function.module)?.programs[launch.function.program];
+        let image = &self.module(launch.function.module)?.image;
+        let program = image.program(launch.function.program)?;
         let wrong = |message: String| Err(Error::Launch { kernel: program.name.clone(), message });
         let (grid, block) = (launch.grid, launch.block);
         let threads: u64 = block.iter().map(|&n| u64::from(n)).product();
@@ -431,13 +434,21 @@ impl Device {
                 let loaded = self.modules.get(module).and_then(Option::as_ref);
                 let loaded =
                     loaded.ok_or_else(|| Error::Memory("the module is not loaded".to_owned()))?;
-                let program = &loaded.programs[program];
+                let program = loaded.image.program(program)?;
                 let shared_bytes = program.shared_bytes + dynamic_shared;
                 let shape = Shape { grid, block, dynamic_shared, shared_bytes };
                 let number = self.statistics.launches + 1;
-                let ran = launch(program, &mut self.memory, &params, shape, &self.checks, number);
+                let ran = launch(
+                    program,
+                    &loaded.addresses,
+                    &mut self.memory,
+                    &params,
+                    shape,
+                    &self.checks,
+                    number,
+                );
                 let ran = ran.map_err(|mut fault| {
-                    loaded.line(fault.line).clone_into(&mut fault.text);
+                    loaded.image.line(fault.line).clone_into(&mut fault.text);
                     Error::Fault(fault)
                 })?;
                 self.statistics.launches += ran.launches;

@@ -1,82 +1,154 @@
-//! A loaded module: its variables in global memory, its kernels decoded.
+//! Modules: their text, taken apart once in a process, and their variables on a device.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::Error;
-use crate::decode::decode;
+use crate::decode::{Source, check, decode};
 use crate::exec::memory::Memory;
 use crate::exec::program::Program;
-use crate::syntax::{Global, Initial, Number, Tree, parse};
+use crate::syntax::{Function, Global, Initial, Number, parse};
+
+/// Up to so many bytes a module is decoded when it is loaded; of a larger one each kernel is decoded
+/// when it is first used, as most programs use few of the kernels that they load.
+const EAGER: usize = 1 << 16;
+
+/// Larger modules stay, for the next device that loads the same text; so many of them.
+const KEPT: usize = 64;
+
+static KEEP: Mutex<Vec<Arc<Image>>> = Mutex::new(Vec::new());
+
+/// What a module's text says, on any device.
+pub(crate) struct Image {
+    source: Source,
+    kernels: Vec<Kernel>,
+}
+
+/// A kernel of a module.
+struct Kernel {
+    /// Its place among the functions of the module.
+    function: usize,
+    program: OnceLock<Result<Box<Program>, Error>>,
+}
+
+impl Image {
+    /// Takes a module apart, or finds it where that was done before.
+    fn of(text: &str) -> Result<Arc<Self>, Error> {
+        if text.len() <= EAGER {
+            return Self::new(text).map(Arc::new);
+        }
+        // Whatever panicked, the list holds whole images.
+        let mut kept = KEEP.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = kept.iter().find(|image| *image.source.text == *text) {
+            return Ok(Arc::clone(found));
+        }
+        let image = Arc::new(Self::new(text)?);
+        if kept.len() == KEPT {
+            kept.remove(0);
+        }
+        kept.push(Arc::clone(&image));
+        Ok(image)
+    }
+
+    fn new(text: &str) -> Result<Self, Error> {
+        let source = Source { tree: parse(text)?, text: text.into() };
+        let functions = source.tree.functions.iter().enumerate();
+        let kernels = functions.filter(|(_, f)| f.is_entry && f.body.is_some());
+        let kernels = kernels.map(|(function, _)| Kernel { function, program: OnceLock::new() });
+        let image = Self { kernels: kernels.collect(), source };
+        // An address of a variable that is not there is found now, wherever the variables will lie.
+        initial(&image.source, &vec![0; image.source.tree.in_global_memory().count()])?;
+        for function in &image.source.tree.functions {
+            check(&image.source, function)?;
+        }
+        for at in 0..image.kernels.len() {
+            let calls = image.function(at).body.as_ref().is_some_and(|b| b.sample.calls);
+            if calls || text.len() <= EAGER {
+                image.program(at)?;
+            }
+        }
+        Ok(image)
+    }
+
+    fn function(&self, kernel: usize) -> &Function {
+        &self.source.tree.functions[self.kernels[kernel].function]
+    }
+
+    /// A kernel as it runs.
+    pub(crate) fn program(&self, kernel: usize) -> Result<&Program, Error> {
+        let program = &self.kernels[kernel].program;
+        let made =
+            program.get_or_init(|| decode(&self.source, self.function(kernel)).map(Box::new));
+        made.as_deref().map_err(Clone::clone)
+    }
+
+    /// The names of the kernels, in the order of the text.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        (0..self.kernels.len()).map(|at| self.function(at).name.as_str())
+    }
+
+    /// The text of a line, from 1.
+    pub(crate) fn line(&self, line: u32) -> &str {
+        self.source.text.lines().nth(line as usize - 1).unwrap_or_default().trim()
+    }
+}
 
 /// A module on a device.
 pub(crate) struct Module {
-    pub(crate) programs: Vec<Program>,
+    pub(crate) image: Arc<Image>,
     /// Address and size of each variable in global or constant memory.
     pub(crate) variables: HashMap<String, (u64, usize)>,
-    text: String,
+    /// The addresses in the order of the text.
+    pub(crate) addresses: Vec<u64>,
 }
 
 impl Module {
     /// Reads a module and gives its variables their memory.
     pub(crate) fn load(text: &str, memory: &mut Memory) -> Result<Self, Error> {
-        let tree = parse(text)?;
+        let image = Image::of(text)?;
+        let globals = image.source.tree.in_global_memory();
         let mut variables = HashMap::new();
-        let mut addresses = HashMap::new();
-        for global in tree.globals.iter().filter(|g| g.variable.space != "shared") {
-            let address = memory.allocate(global.variable.bytes);
-            addresses.insert(global.variable.name.clone(), address);
-            variables.insert(global.variable.name.clone(), (address, global.variable.bytes));
+        let mut addresses = Vec::new();
+        for Global { variable, .. } in globals {
+            let address = memory.allocate(variable.bytes);
+            addresses.push(address);
+            variables.insert(variable.name.clone(), (address, variable.bytes));
         }
-        let loaded = Self::fill(&tree, &addresses, memory).and_then(|()| {
-            let entries = tree.functions.iter().filter(|f| f.is_entry && f.body.is_some());
-            entries.map(|entry| decode(&tree, &addresses, entry)).collect()
-        });
-        match loaded {
-            Ok(programs) => Ok(Self { programs, variables, text: text.to_owned() }),
-            Err(error) => {
-                for address in addresses.values() {
-                    memory.free(*address).map_err(Error::Memory)?;
+        for (bytes, &address) in initial(&image.source, &addresses)?.iter().zip(&addresses) {
+            memory.slice(address, bytes.len()).map_err(Error::Memory)?.copy_from_slice(bytes);
+        }
+        Ok(Self { image, variables, addresses })
+    }
+}
+
+/// The variables' first content, where they lie at `addresses`; what has none is zero.
+fn initial(source: &Source, addresses: &[u64]) -> Result<Vec<Vec<u8>>, Error> {
+    let globals: Vec<&Global> = source.tree.in_global_memory().collect();
+    let address_of =
+        |name: &str| globals.iter().position(|g| g.variable.name == name).map(|i| addresses[i]);
+    let mut contents = Vec::new();
+    for Global { variable, element, initial } in &globals {
+        let mut bytes = vec![0; variable.bytes];
+        for (value, to) in initial.iter().zip(bytes.chunks_mut(*element)) {
+            let value = match value {
+                Initial::Number(Number::Integer(n)) => *n as u64,
+                Initial::Number(Number::F32(bits)) => u64::from(*bits),
+                Initial::Number(Number::F64(bits)) if *element == 4 => {
+                    u64::from((f64::from_bits(*bits) as f32).to_bits())
                 }
-                Err(error)
-            }
-        }
-    }
-
-    /// Writes the variables' first content; what has none is zero.
-    fn fill(
-        tree: &Tree,
-        addresses: &HashMap<String, u64>,
-        memory: &mut Memory,
-    ) -> Result<(), Error> {
-        for Global { variable, element, initial } in &tree.globals {
-            let Some(&address) = addresses.get(&variable.name) else { continue };
-            let mut bytes = vec![0; variable.bytes];
-            for (value, to) in initial.iter().zip(bytes.chunks_mut(*element)) {
-                let value = match value {
-                    Initial::Number(Number::Integer(n)) => *n as u64,
-                    Initial::Number(Number::F32(bits)) => u64::from(*bits),
-                    Initial::Number(Number::F64(bits)) if *element == 4 => {
-                        u64::from((f64::from_bits(*bits) as f32).to_bits())
+                Initial::Number(Number::F64(bits)) => *bits,
+                Initial::Address(name, offset) => match address_of(name) {
+                    Some(address) => address.wrapping_add_signed(*offset),
+                    None => {
+                        let message = format!("there is no variable `{name}` to point to");
+                        return Err(Error::Syntax { line: variable.line, message });
                     }
-                    Initial::Number(Number::F64(bits)) => *bits,
-                    Initial::Address(name, offset) => match addresses.get(name) {
-                        Some(address) => address.wrapping_add_signed(*offset),
-                        None => {
-                            let message = format!("there is no variable `{name}` to point to");
-                            return Err(Error::Syntax { line: variable.line, message });
-                        }
-                    },
-                };
-                let n = to.len().min(8);
-                to[..n].copy_from_slice(&value.to_le_bytes()[..n]);
-            }
-            memory.slice(address, bytes.len()).map_err(Error::Memory)?.copy_from_slice(&bytes);
+                },
+            };
+            let n = to.len().min(8);
+            to[..n].copy_from_slice(&value.to_le_bytes()[..n]);
         }
-        Ok(())
+        contents.push(bytes);
     }
-
-    /// The text of a line, from 1.
-    pub(crate) fn line(&self, line: u32) -> &str {
-        self.text.lines().nth(line as usize - 1).unwrap_or_default().trim()
-    }
+    Ok(contents)
 }

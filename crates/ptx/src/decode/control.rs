@@ -93,7 +93,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Puts the body of a device function in the place of its call.
-    pub(super) fn call(&mut self, statement: &'a Statement) -> Result<(), Error> {
+    pub(super) fn call(&mut self, statement: &Statement) -> Result<(), Error> {
         let unsupported = |message: String| Error::Unsupported {
             line: statement.line,
             opcode: statement.opcode.clone(),
@@ -140,6 +140,7 @@ impl<'a> Decoder<'a> {
             };
         }
         self.reads.clear();
+        self.uses.clear();
         self.function(function, scope)
     }
 }

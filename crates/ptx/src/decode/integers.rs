@@ -39,7 +39,7 @@ impl Decoder<'_> {
         if let Some(reg) = self.carry {
             return reg;
         }
-        let reg = self.register(1, "the carry bit".to_owned());
+        let reg = self.register(1, || "the carry bit".to_owned());
         self.carry = Some(reg);
         reg
     }

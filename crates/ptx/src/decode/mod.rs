@@ -8,6 +8,7 @@ mod collectives;
 mod control;
 mod conversions;
 mod floats;
+mod flow;
 mod halves;
 mod integers;
 mod matrices;
@@ -17,12 +18,15 @@ mod operands;
 mod types;
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use crate::Error;
-use crate::exec::lanes::{LaneFn, Reg};
+use crate::exec::lanes::{LaneFn, Reg, UNTRACKED};
 use crate::exec::program::{Guard, Instruction, Op, Program, Special};
 use crate::syntax::{Function, Item, Statement, Tree, Variable};
 
+use crate::exec::memory::LOCAL_BASE;
+use flow::Flow;
 use operands::Symbol;
 use types::Opcode;
 
@@ -33,58 +37,59 @@ pub(crate) struct Unsupported(pub(crate) String);
 /// What a decoder of an instruction gives.
 type Decoded = Result<Op, Unsupported>;
 
-/// Decodes kernel `entry` of a module whose variables lie at `globals`.
+/// A module's text and what it declares.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) text: Box<str>,
+    pub(crate) tree: Tree,
+}
+
+/// Decodes kernel `entry` of a module.
 ///
 /// # Errors
 ///
 /// [`Error::Unsupported`] names the opcode that is not known, and its line.
-pub(crate) fn decode(
-    tree: &Tree,
-    globals: &HashMap<String, u64>,
-    entry: &Function,
-) -> Result<Program, Error> {
-    let functions = tree.functions.iter().filter(|f| !f.is_entry);
-    let mut bodies = HashMap::new();
-    for function in functions {
-        // A declaration does not hide the definition.
-        if function.body.is_some() || !bodies.contains_key(function.name.as_str()) {
-            bodies.insert(function.name.as_str(), function);
-        }
-    }
-    let mut decoder = Decoder {
-        globals,
-        functions: bodies,
-        shared: tree.globals.iter().map(|g| &g.variable).filter(|v| v.space == "shared").collect(),
-        shared_places: HashMap::new(),
-        dynamic: Vec::new(),
-        calls: Vec::new(),
-        scopes: Vec::new(),
-        constants: HashMap::new(),
-        specials: HashMap::new(),
-        carry: None,
-        reads: Vec::new(),
-        writes: Vec::new(),
-        moves: false,
-        targets: Vec::new(),
-        program: Program {
-            name: entry.name.clone(),
-            code: Vec::new(),
-            n_w32: 0,
-            n_w64: 0,
-            n_predicates: 0,
-            names: Vec::new(),
-            constants: Vec::new(),
-            specials: Vec::new(),
-            params: Vec::new(),
-            param_bytes: 0,
-            shared_bytes: 0,
-            local_bytes: 0,
-            granules: [4; 2],
-            threads: entry.threads,
-        },
-    };
+pub(crate) fn decode(source: &Source, entry: &Function) -> Result<Program, Error> {
+    let mut decoder = Decoder::new(source, entry);
+    decoder.entry(entry)?;
+    let Decoder { program, flow, regs, bodies, .. } = decoder;
+    let constants = program.constants.iter().map(|c| c.0);
+    let fixed = constants.chain(program.specials.iter().map(|s| s.0));
+    let layout = flow::layout(&program.code, &flow, &regs, fixed);
+    // Instructions are made for places, so they are decoded once more when the places are known.
+    let mut decoder = Decoder::new(source, entry);
+    decoder.bodies = bodies;
+    let names = layout.tracked.iter().map(|&id| program.names[id as usize].clone());
+    decoder.program.names = names.collect();
+    [decoder.program.n_w32, decoder.program.n_w64, decoder.program.n_predicates] = layout.sizes;
+    decoder.regs = layout.regs;
+    decoder.is_laid_out = true;
     decoder.entry(entry)?;
     Ok(decoder.program)
+}
+
+/// Decodes the statements of a function that are of a form not seen before.
+///
+/// # Errors
+///
+/// As of [`decode`].
+pub(crate) fn check(source: &Source, function: &Function) -> Result<(), Error> {
+    let Some(body) = function.body.as_ref().filter(|b| !b.sample.statements.is_empty()) else {
+        return Ok(());
+    };
+    let mut decoder = Decoder::new(source, function);
+    let mut scope = decoder.parameters(function);
+    if !function.is_entry {
+        // Those of functions are memory of the thread.
+        let params = function.returns.iter().chain(&function.params);
+        scope.symbols.extend(params.map(|p| (p.name.clone(), Symbol::Local(LOCAL_BASE))));
+    }
+    decoder.scopes.push(scope);
+    for item in &body.sample.declarations {
+        decoder.item(item)?;
+    }
+    let statements = body.sample.statements.iter();
+    statements.filter(|s| !s.opcode.starts_with("call")).try_for_each(|s| decoder.statement(s))
 }
 
 /// Names and labels between two braces.
@@ -102,7 +107,9 @@ struct Scope {
 const END: &str = "end of the function";
 
 struct Decoder<'a> {
-    globals: &'a HashMap<String, u64>,
+    text: &'a str,
+    /// The variables in global or constant memory, by their number.
+    globals: HashMap<&'a str, usize>,
     functions: HashMap<&'a str, &'a Function>,
     /// The module's own shared variables, which get a place when a kernel uses them.
     shared: Vec<&'a Variable>,
@@ -116,16 +123,72 @@ struct Decoder<'a> {
     specials: HashMap<Special, Reg>,
     /// The carry bit of `add.cc` and its like.
     carry: Option<Reg>,
-    /// Of the instruction in work: what it reads and writes, whether it is a move, where it jumps.
+    /// Bodies that were taken apart.
+    bodies: HashMap<String, Rc<[Item]>>,
+    /// All registers, by their number; in the second pass with the places that they were given.
+    regs: Vec<Reg>,
+    /// Those that are there so far.
+    n_regs: usize,
+    is_laid_out: bool,
+    /// In the first pass, the registers of each instruction.
+    flow: Vec<Flow>,
+    /// Of the instruction in work: what it must have and defines, all that it reads and writes, whether it
+    /// is a move, where it jumps.
     reads: Vec<u32>,
     writes: Vec<u32>,
+    uses: Vec<u32>,
+    defs: Vec<u32>,
     moves: bool,
     targets: Vec<String>,
     program: Program,
 }
 
 impl<'a> Decoder<'a> {
-    fn entry(&mut self, entry: &'a Function) -> Result<(), Error> {
+    fn new(source: &'a Source, entry: &Function) -> Self {
+        let Source { text, tree } = source;
+        let functions = tree.functions.iter().filter(|f| !f.is_entry);
+        let mut bodies = HashMap::new();
+        for function in functions {
+            // A declaration does not hide the definition.
+            if function.body.is_some() || !bodies.contains_key(function.name.as_str()) {
+                bodies.insert(function.name.as_str(), function);
+            }
+        }
+        let globals = tree.in_global_memory().enumerate();
+        Self {
+            text,
+            globals: globals.map(|(i, g)| (g.variable.name.as_str(), i)).collect(),
+            functions: bodies,
+            shared: tree
+                .globals
+                .iter()
+                .map(|g| &g.variable)
+                .filter(|v| v.space == "shared")
+                .collect(),
+            shared_places: HashMap::new(),
+            dynamic: Vec::new(),
+            calls: Vec::new(),
+            scopes: Vec::new(),
+            constants: HashMap::new(),
+            specials: HashMap::new(),
+            carry: None,
+            bodies: HashMap::new(),
+            regs: Vec::new(),
+            n_regs: 0,
+            is_laid_out: false,
+            flow: Vec::new(),
+            reads: Vec::new(),
+            writes: Vec::new(),
+            uses: Vec::new(),
+            defs: Vec::new(),
+            moves: false,
+            targets: Vec::new(),
+            program: Program::new(entry.name.clone(), entry.threads),
+        }
+    }
+
+    /// The names of a kernel's parameters, which get their places.
+    fn parameters(&mut self, entry: &Function) -> Scope {
         let mut scope = Scope::default();
         let mut offset: usize = 0;
         for param in &entry.params {
@@ -136,6 +199,11 @@ impl<'a> Decoder<'a> {
             offset += param.bytes;
         }
         self.program.param_bytes = offset;
+        scope
+    }
+
+    fn entry(&mut self, entry: &'a Function) -> Result<(), Error> {
+        let scope = self.parameters(entry);
         self.function(entry, scope)?;
         self.push(entry.line, None, Op::Exit);
         self.place_dynamic();
@@ -146,26 +214,37 @@ impl<'a> Decoder<'a> {
     fn function(&mut self, function: &'a Function, scope: Scope) -> Result<(), Error> {
         self.calls.push(function.name.clone());
         let outer = std::mem::replace(&mut self.scopes, vec![scope]);
-        for item in function.body.iter().flatten() {
-            match item {
-                Item::Registers(line, kind, name, count) => {
-                    self.registers(*line, kind, name, *count)?;
-                }
-                Item::Variable(variable) => self.variable(variable)?,
-                Item::Label(line, name) => self.label(*line, name)?,
-                Item::Targets(name, labels) => {
-                    self.scope().tables.insert(name.clone(), labels.clone());
-                }
-                Item::Statement(statement) => self.statement(statement)?,
-                Item::Open => self.scopes.push(Scope::default()),
-                Item::Close => self.close()?,
-            }
+        if let Some(body) = &function.body {
+            let items = match self.bodies.get(&function.name) {
+                Some(items) => Rc::clone(items),
+                None => crate::syntax::body(self.text, body)?.into(),
+            };
+            self.bodies.insert(function.name.clone(), Rc::clone(&items));
+            items.iter().try_for_each(|item| self.item(item))?;
         }
         self.label(function.line, END)?;
         self.close()?;
         self.scopes = outer;
         self.calls.pop();
         Ok(())
+    }
+
+    fn item(&mut self, item: &Item) -> Result<(), Error> {
+        match item {
+            Item::Registers(line, kind, name, count) => self.registers(*line, kind, name, *count),
+            Item::Variable(variable) => self.variable(variable),
+            Item::Label(line, name) => self.label(*line, name),
+            Item::Targets(name, labels) => {
+                self.scope().tables.insert(name.clone(), labels.clone());
+                Ok(())
+            }
+            Item::Statement(statement) => self.statement(statement),
+            Item::Open => {
+                self.scopes.push(Scope::default());
+                Ok(())
+            }
+            Item::Close => self.close(),
+        }
     }
 
     fn scope(&mut self) -> &mut Scope {
@@ -207,13 +286,22 @@ impl<'a> Decoder<'a> {
         if let Some(scope) = self.scopes.last_mut() {
             scope.jumps.extend(jumps);
         }
-        let reads = std::mem::take(&mut self.reads).into();
-        let writes = std::mem::take(&mut self.writes).into();
+        let mut taken =
+            [&mut self.reads, &mut self.writes, &mut self.uses, &mut self.defs].map(std::mem::take);
+        if self.is_laid_out {
+            taken[..2].iter_mut().for_each(|ids| ids.retain(|&id| id != UNTRACKED));
+        } else {
+            taken[2].extend(guard.map(|g| g.predicate.id));
+        }
+        let [reads, writes, uses, defs] = taken.map(Vec::into_boxed_slice);
+        self.flow.push(Flow { uses, defs });
         let moves = std::mem::take(&mut self.moves);
-        self.program.code.push(Instruction { line, guard, op, reads, writes, moves });
+        let is_tracked = !reads.is_empty() || !writes.is_empty();
+        let instruction = Instruction { line, guard, op, reads, writes, is_tracked, moves };
+        self.program.code.push(instruction);
     }
 
-    fn statement(&mut self, statement: &'a Statement) -> Result<(), Error> {
+    fn statement(&mut self, statement: &Statement) -> Result<(), Error> {
         let unsupported = |Unsupported(message)| Error::Unsupported {
             line: statement.line,
             opcode: statement.opcode.clone(),
@@ -228,6 +316,7 @@ impl<'a> Decoder<'a> {
             }
         };
         self.reads.clear();
+        self.uses.clear();
         if opcode.base == "call" {
             if guard.is_some() {
                 let message = "a call behind a predicate is not supported".to_owned();

@@ -2,6 +2,7 @@
 
 use crate::exec::lanes::{File, LaneFn, Reg, Registers, Value, compare, map1};
 use crate::exec::memory::{LOCAL_WINDOW, SHARED_WINDOW, is_local, is_shared};
+use crate::exec::program::Op;
 use crate::numeric::flush;
 use crate::numeric::format::{BF16, F16};
 use crate::syntax::Operand;
@@ -163,6 +164,9 @@ impl Decoder<'_> {
                 let a = self.src(from, ty)?;
                 let d = self.dst(to, ty.bits())?;
                 self.moves = true;
+                if d.file == a.file && d.idx == a.idx {
+                    return Ok(Op::Nothing);
+                }
                 Self::lanes(copy(d, a))
             }
         }

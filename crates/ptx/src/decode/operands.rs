@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::exec::lanes::{File, Reg};
 use crate::exec::memory::{Address, LOCAL_BASE, SHARED_BASE};
-use crate::exec::program::Special;
+use crate::exec::program::{Constant, Special};
 use crate::syntax::{Number, Operand, Variable};
 
 use super::types::Type;
@@ -13,8 +13,8 @@ use super::{Decoder, Unsupported};
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Symbol {
     Register(Reg),
-    /// `%r<40>`: the first of the registers, and how many.
-    Range(Reg, u32),
+    /// `%r<40>`: the number of the first of the registers, and how many.
+    Range(usize, u32),
     /// An address in the parameters of the kernel.
     Param(u64),
     /// An address in the memory of the thread.
@@ -23,8 +23,8 @@ pub(super) enum Symbol {
     Shared(u64),
     /// The start of dynamic shared memory, with the alignment it must have.
     Dynamic(usize),
-    /// An address in global or constant memory.
-    Global(u64),
+    /// A variable in global or constant memory, by its number.
+    Global(usize),
 }
 
 /// A name that is nobody's: what is written to it is dropped.
@@ -46,12 +46,12 @@ impl Decoder<'_> {
             }
         };
         let symbol = match count {
-            None => Symbol::Register(self.register(bits, name.to_owned())),
+            None => Symbol::Register(self.register(bits, || name.to_owned())),
             Some(0) => return Ok(()),
             Some(count) => {
-                let first = self.register(bits, format!("{name}0"));
-                for i in 1..count {
-                    self.register(bits, format!("{name}{i}"));
+                let first = self.n_regs;
+                for i in 0..count {
+                    self.register(bits, || format!("{name}{i}"));
                 }
                 Symbol::Range(first, count)
             }
@@ -61,18 +61,21 @@ impl Decoder<'_> {
     }
 
     /// A new register.
-    pub(super) fn register(&mut self, bits: u8, name: String) -> Reg {
-        let program = &mut self.program;
-        let (file, count) = match bits {
-            1 => (File::Predicate, &mut program.n_predicates),
-            64 => (File::W64, &mut program.n_w64),
-            _ => (File::W32, &mut program.n_w32),
+    pub(super) fn register(&mut self, bits: u8, name: impl FnOnce() -> String) -> Reg {
+        let id = self.n_regs as u32;
+        self.n_regs += 1;
+        if let Some(&reg) = self.regs.get(id as usize) {
+            return reg;
+        }
+        let file = match bits {
+            1 => File::Predicate,
+            64 => File::W64,
+            _ => File::W32,
         };
-        let idx = *count as u32;
-        *count += 1;
-        let id = program.names.len() as u32;
-        program.names.push(name);
-        Reg { file, bits, idx, id }
+        self.program.names.push(name());
+        let reg = Reg { file, bits, idx: id, id };
+        self.regs.push(reg);
+        reg
     }
 
     pub(super) fn variable(&mut self, variable: &Variable) -> Result<(), Error> {
@@ -110,8 +113,7 @@ impl Decoder<'_> {
                 if n >= count {
                     return Err(Unsupported(format!("`{name}` is behind the last of `{prefix}`")));
                 }
-                let reg = Reg { idx: first.idx + n, id: first.id + n, ..first };
-                return Ok(Symbol::Register(reg));
+                return Ok(Symbol::Register(self.regs[first + n as usize]));
             }
         }
         if let Some(special) = Special::parse(name) {
@@ -129,8 +131,8 @@ impl Decoder<'_> {
             });
             return Ok(Symbol::Shared(*at));
         }
-        if let Some(&address) = self.globals.get(name) {
-            return Ok(Symbol::Global(address));
+        if let Some(&variable) = self.globals.get(name) {
+            return Ok(Symbol::Global(variable));
         }
         let what = if name.starts_with('%') { "register" } else { "name" };
         Err(Unsupported(format!("there is no {what} `{name}`")))
@@ -140,7 +142,7 @@ impl Decoder<'_> {
         if let Some(&reg) = self.specials.get(&special) {
             return reg;
         }
-        let reg = self.register(32, format!("{special:?}"));
+        let reg = self.register(32, || format!("{special:?}"));
         self.specials.insert(special, reg);
         self.program.specials.push((reg, special));
         reg
@@ -152,17 +154,24 @@ impl Decoder<'_> {
         if let Some(&reg) = self.constants.get(&(bits, value)) {
             return reg;
         }
-        let reg = self.register(bits, format!("{value:#x}"));
+        let reg = self.register(bits, || format!("{value:#x}"));
         self.constants.insert((bits, value), reg);
-        self.program.constants.push((reg, value));
+        self.program.constants.push((reg, Constant::Value(value)));
+        reg
+    }
+
+    /// A register that holds the address of a variable.
+    fn variable_address(&mut self, bits: u8, variable: usize, offset: i64) -> Reg {
+        let reg = self.register(bits, || "the address of a variable".to_owned());
+        self.program.constants.push((reg, Constant::Variable(variable, offset)));
         reg
     }
 
     /// A register that holds the address of dynamic shared memory, known when all else has a place.
     fn dynamic_address(&mut self, bits: u8, align: usize, offset: i64) -> Reg {
-        let reg = self.register(bits, "dynamic shared memory".to_owned());
+        let reg = self.register(bits, || "dynamic shared memory".to_owned());
         self.dynamic.push((self.program.constants.len(), align));
-        self.program.constants.push((reg, offset as u64));
+        self.program.constants.push((reg, Constant::Value(offset as u64)));
         reg
     }
 
@@ -172,8 +181,9 @@ impl Decoder<'_> {
         program.shared_bytes = program.shared_bytes.next_multiple_of(align.max(16));
         for &(at, _) in &self.dynamic {
             let start = SHARED_BASE + program.shared_bytes as u64;
-            let (_, value) = &mut program.constants[at];
-            *value = value.wrapping_add(start);
+            if let (_, Constant::Value(value)) = &mut program.constants[at] {
+                *value = value.wrapping_add(start);
+            }
         }
     }
 
@@ -187,12 +197,14 @@ impl Decoder<'_> {
     /// A register that is read.
     pub(super) fn read(&mut self, reg: Reg) -> Reg {
         self.reads.push(reg.id);
+        self.uses.push(reg.id);
         reg
     }
 
     /// A register that is written.
     pub(super) fn write(&mut self, reg: Reg) -> Reg {
         self.writes.push(reg.id);
+        self.defs.push(reg.id);
         reg
     }
 
@@ -210,7 +222,7 @@ impl Decoder<'_> {
     /// A destination of `bits`.
     pub(super) fn dst(&mut self, operand: &Operand, bits: u8) -> Result<Reg, Unsupported> {
         if *operand == Operand::Name(SINK.to_owned()) {
-            let reg = self.register(bits, SINK.to_owned());
+            let reg = self.register(bits, || SINK.to_owned());
             return Ok(self.write(reg));
         }
         let reg = self.any_dst(operand)?;
@@ -252,7 +264,8 @@ impl Decoder<'_> {
                 Err(Unsupported(format!("`{name}` is no address")))
             }
             Symbol::Dynamic(align) => Ok(self.dynamic_address(bits, align, offset)),
-            Symbol::Param(at) | Symbol::Local(at) | Symbol::Shared(at) | Symbol::Global(at) => {
+            Symbol::Global(variable) => Ok(self.variable_address(bits, variable, offset)),
+            Symbol::Param(at) | Symbol::Local(at) | Symbol::Shared(at) => {
                 Ok(self.constant(bits, at.wrapping_add_signed(offset)))
             }
         }
@@ -296,7 +309,11 @@ impl Decoder<'_> {
                 let base = self.dynamic_address(64, align, 0);
                 (Address { base: Some(base), offset: *offset }, Some(symbol))
             }
-            Symbol::Param(at) | Symbol::Local(at) | Symbol::Shared(at) | Symbol::Global(at) => {
+            Symbol::Global(variable) => {
+                let base = self.variable_address(64, variable, 0);
+                (Address { base: Some(base), offset: *offset }, Some(symbol))
+            }
+            Symbol::Param(at) | Symbol::Local(at) | Symbol::Shared(at) => {
                 let address =
                     Address { base: None, offset: at.wrapping_add_signed(*offset) as i64 };
                 (address, Some(symbol))

@@ -11,9 +11,9 @@ use crate::fault::{Fault, FaultKind, LaneFault};
 
 use super::collective::{Barriers, Collective};
 use super::grid::Shape;
-use super::lanes::{LANES, Registers, lanes_of};
+use super::lanes::{LANES, Registers, UNTRACKED, lanes_of};
 use super::memory::{Memory, Shared};
-use super::program::{Op, Order, Program, Special};
+use super::program::{Instruction, Op, Order, Program, Special};
 use super::races::Clocks;
 
 /// Instructions that a split runs before another one gets its turn.
@@ -110,14 +110,15 @@ enum Next {
 
 impl Warp {
     /// Registers for a program.
-    pub(crate) fn new(idx: usize, program: &Program) -> Self {
+    pub(crate) fn new(idx: usize, program: &Program, variables: &[u64]) -> Self {
         let mut registers = Registers {
             w32: vec![[0; LANES]; program.n_w32],
             w64: vec![[0; LANES]; program.n_w64],
             predicates: vec![0; program.n_predicates],
             defined: vec![0; program.names.len()],
         };
-        for &(reg, value) in &program.constants {
+        for &(reg, constant) in &program.constants {
+            let value = constant.value(variables);
             (0..LANES).for_each(|lane| registers.set_lane(reg, lane, value));
         }
         Self { idx, registers, ..Self::default() }
@@ -131,11 +132,7 @@ impl Warp {
         self.splits.clear();
         self.splits.push(Split { at: 0, mask: self.alive, wait: Wait::Nothing, turn: 0 });
         self.registers.defined.fill(0);
-        for &(reg, _) in &program.constants {
-            self.registers.defined[reg.id as usize] = u32::MAX;
-        }
         for &(reg, special) in &program.specials {
-            self.registers.defined[reg.id as usize] = u32::MAX;
             for lane in 0..LANES {
                 let value = self.special(special, shape, block, lane);
                 self.registers.set_lane(reg, lane, u64::from(value));
@@ -295,7 +292,9 @@ impl Context<'_> {
             self.at = at;
             let mut active = mask;
             if let Some(guard) = instruction.guard {
-                self.check_defined(warp, guard.predicate.id, mask)?;
+                if guard.predicate.id != UNTRACKED {
+                    self.check_defined(warp, guard.predicate.id, mask)?;
+                }
                 let holds = warp.registers.predicate(guard.predicate);
                 active &= if guard.negated { !holds } else { holds };
             }
@@ -304,21 +303,10 @@ impl Context<'_> {
                 at += 1;
                 continue;
             }
-            self.executed[1] += u64::from(active.count_ones());
-            if instruction.moves {
-                let from = instruction
-                    .reads
-                    .first()
-                    .map_or(u32::MAX, |&r| warp.registers.defined[r as usize]);
-                let to = &mut warp.registers.defined[instruction.writes[0] as usize];
-                *to = *to & !active | from & active;
-            } else {
-                for &read in &instruction.reads {
-                    self.check_defined(warp, read, active)?;
-                }
-                for &write in &instruction.writes {
-                    warp.registers.defined[write as usize] |= active;
-                }
+            self.executed[1] +=
+                if active == u32::MAX { 32 } else { u64::from(active.count_ones()) };
+            if instruction.is_tracked {
+                self.track(warp, instruction, active)?;
             }
             if let Op::Lanes(f) = &instruction.op {
                 f(&mut warp.registers, active);
@@ -331,6 +319,32 @@ impl Context<'_> {
                 Next::Away => return Ok(Turn::Over),
             }
         }
+    }
+
+    /// Checks that registers have values, and notes which get one.
+    #[inline(never)]
+    fn track(
+        &self,
+        warp: &mut Warp,
+        instruction: &Instruction,
+        active: u32,
+    ) -> Result<(), LaneFault> {
+        if instruction.moves {
+            let defined = &mut warp.registers.defined;
+            let from = instruction.reads.first().map_or(u32::MAX, |&r| defined[r as usize]);
+            for &write in &instruction.writes {
+                let to = &mut defined[write as usize];
+                *to = *to & !active | from & active;
+            }
+            return Ok(());
+        }
+        for &read in &instruction.reads {
+            self.check_defined(warp, read, active)?;
+        }
+        for &write in &instruction.writes {
+            warp.registers.defined[write as usize] |= active;
+        }
+        Ok(())
     }
 
     fn check_defined(&self, warp: &Warp, register: u32, active: u32) -> Result<(), LaneFault> {

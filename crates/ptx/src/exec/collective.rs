@@ -254,7 +254,7 @@ impl Context<'_> {
                 | Kind::MatchAll { value, .. }
                 | Kind::Reduce { value, .. } => (*value, 0),
             };
-            known |= r.defined[from.id as usize] & lanes;
+            known |= r.defined(from) & lanes;
             for lane in lanes_of(*lanes) {
                 values[lane] = r.lane(from, lane) ^ flip;
             }
@@ -262,7 +262,7 @@ impl Context<'_> {
         for (collective, lanes) in parts {
             let written = |r: &mut super::lanes::Registers, reg: Reg, lane: usize, value: u64| {
                 r.set_lane(reg, lane, value);
-                r.defined[reg.id as usize] |= 1 << lane;
+                r.define(reg, 1 << lane, true);
             };
             match &collective.kind {
                 Kind::Sync => {}
@@ -272,8 +272,7 @@ impl Context<'_> {
                         let (from, valid) = source(*how, lane, by as usize & 31, clamp as usize);
                         let is_known = known >> from & 1;
                         r.set_lane(regs.to, lane, values[from]);
-                        let defined = &mut r.defined[regs.to.id as usize];
-                        *defined = *defined & !(1 << lane) | is_known << lane;
+                        r.define(regs.to, 1 << lane, is_known == 1);
                         if let Some(reg) = regs.valid {
                             written(r, reg, lane, u64::from(valid));
                         }

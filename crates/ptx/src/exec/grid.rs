@@ -40,14 +40,16 @@ impl Shape {
 /// Runs a grid.
 pub(crate) fn launch(
     program: &Program,
+    variables: &[u64],
     memory: &mut Memory,
     params: &[u8],
     shape: Shape,
     checks: &Checks,
     number: u64,
 ) -> Result<Statistics, Box<Fault>> {
-    let mut warps: Vec<Warp> =
-        (0..shape.threads().div_ceil(LANES)).map(|idx| Warp::new(idx, program)).collect();
+    let mut warps: Vec<Warp> = (0..shape.threads().div_ceil(LANES))
+        .map(|idx| Warp::new(idx, program, variables))
+        .collect();
     let mut fenced = vec![false; shape.blocks()];
     let mut context = Context {
         program,

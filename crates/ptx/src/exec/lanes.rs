@@ -23,9 +23,13 @@ pub(crate) struct Reg {
     pub(crate) bits: u8,
     /// Its place in its file.
     pub(crate) idx: u32,
-    /// Its number among all registers of the kernel.
+    /// Its number among the registers of which it is tracked whether they have a value; [`UNTRACKED`]
+    /// of the others. Until a kernel's registers have their places: its number among all of them.
     pub(crate) id: u32,
 }
+
+/// The number of a register that has a value wherever it is read.
+pub(crate) const UNTRACKED: u32 = u32::MAX;
 
 /// The registers of one warp.
 #[derive(Debug, Default)]
@@ -33,7 +37,7 @@ pub(crate) struct Registers {
     pub(crate) w32: Vec<[u32; LANES]>,
     pub(crate) w64: Vec<[u64; LANES]>,
     pub(crate) predicates: Vec<u32>,
-    /// The lanes in which a register has a value, by its number among all registers.
+    /// The lanes in which a register has a value, by its number among those that are tracked.
     pub(crate) defined: Vec<u32>,
 }
 
@@ -57,6 +61,18 @@ impl Registers {
                 let word = &mut self.predicates[reg.idx as usize];
                 *word = *word & !(1 << lane) | (value as u32 & 1) << lane;
             }
+        }
+    }
+
+    /// The lanes in which a register has a value.
+    pub(crate) fn defined(&self, reg: Reg) -> u32 {
+        self.defined.get(reg.id as usize).copied().unwrap_or(u32::MAX)
+    }
+
+    /// Notes for the lanes of `mask` that a register has a value, or that it has none.
+    pub(crate) fn define(&mut self, reg: Reg, mask: u32, has_value: bool) {
+        if let Some(lanes) = self.defined.get_mut(reg.id as usize) {
+            *lanes = *lanes & !mask | if has_value { mask } else { 0 };
         }
     }
 

@@ -12,10 +12,10 @@ pub(crate) struct Program {
     pub(crate) n_w32: usize,
     pub(crate) n_w64: usize,
     pub(crate) n_predicates: usize,
-    /// The names of all registers, by their number.
+    /// The names of the registers of which it is tracked whether they have a value.
     pub(crate) names: Vec<String>,
     /// Registers that hold a number from the start.
-    pub(crate) constants: Vec<(Reg, u64)>,
+    pub(crate) constants: Vec<(Reg, Constant)>,
     /// Registers that hold what the thread is.
     pub(crate) specials: Vec<(Reg, Special)>,
     pub(crate) params: Vec<ParamLayout>,
@@ -27,6 +27,46 @@ pub(crate) struct Program {
     pub(crate) granules: [usize; 2],
     /// `.maxntid` or `.reqntid`, and whether it is exact.
     pub(crate) threads: Option<([u32; 3], bool)>,
+}
+
+impl Program {
+    /// Without any code yet.
+    pub(crate) fn new(name: String, threads: Option<([u32; 3], bool)>) -> Self {
+        Self {
+            name,
+            code: Vec::new(),
+            n_w32: 0,
+            n_w64: 0,
+            n_predicates: 0,
+            names: Vec::new(),
+            constants: Vec::new(),
+            specials: Vec::new(),
+            params: Vec::new(),
+            param_bytes: 0,
+            shared_bytes: 0,
+            local_bytes: 0,
+            granules: [4; 2],
+            threads,
+        }
+    }
+}
+
+/// A number that a register holds from the start.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Constant {
+    Value(u64),
+    /// So many bytes behind the start of a variable of the module, by its number.
+    Variable(usize, i64),
+}
+
+impl Constant {
+    /// The number, where the module's variables lie at `variables`.
+    pub(crate) fn value(self, variables: &[u64]) -> u64 {
+        match self {
+            Self::Value(value) => value,
+            Self::Variable(at, offset) => variables[at].wrapping_add_signed(offset),
+        }
+    }
 }
 
 /// Where a parameter of a kernel lies in the bytes that a launch passes.
@@ -43,9 +83,11 @@ pub(crate) struct Instruction {
     pub(crate) line: u32,
     pub(crate) guard: Option<Guard>,
     pub(crate) op: Op,
-    /// Registers that must have a value, by their number.
+    /// Registers that must have a value, and that get one, by their number among those that are tracked.
     pub(crate) reads: Box<[u32]>,
     pub(crate) writes: Box<[u32]>,
+    /// It has such registers.
+    pub(crate) is_tracked: bool,
     /// A plain move: no value moves as well as a value.
     pub(crate) moves: bool,
 }

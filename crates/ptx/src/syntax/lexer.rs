@@ -9,12 +9,11 @@ pub(super) struct Token<'a> {
     pub(super) line: u32,
 }
 
-/// Splits a module into tokens; comments are left out.
-pub(super) fn tokens(text: &str) -> Result<Vec<Token<'_>>, Error> {
+/// Splits a module, or the part of one that begins in `line`, into tokens; comments are left out.
+pub(super) fn tokens(text: &str, mut line: u32) -> Result<Vec<Token<'_>>, Error> {
     let bytes = text.as_bytes();
     let mut found = Vec::with_capacity(text.len() / 4);
     let mut at = 0;
-    let mut line = 1;
     while let Some(&c) = bytes.get(at) {
         let start = at;
         match c {
@@ -87,7 +86,7 @@ mod tests {
     #[test]
     fn words_punctuation_and_lines() {
         let text = "$L__1: // all of it\n@!%p1 ld.global.L2::128B.u32 {%r1}, [%rd2+-4]; /* x\n y */ .reg.b16 \"a b\"";
-        let words: Vec<_> = tokens(text).unwrap().iter().map(|t| (t.text, t.line)).collect();
+        let words: Vec<_> = tokens(text, 1).unwrap().iter().map(|t| (t.text, t.line)).collect();
         let expected = [
             ("$L__1", 1),
             (":", 1),
@@ -120,7 +119,7 @@ mod tests {
             ("/* a", "line 1: a comment does not end"),
             ("\n\"a", "line 2: a string does not end"),
         ] {
-            assert_eq!(tokens(text).unwrap_err().to_string(), expected);
+            assert_eq!(tokens(text, 1).unwrap_err().to_string(), expected);
         }
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! Names are not resolved here and opcodes not known; that is the work of `decode`.
 
+mod forms;
 mod lexer;
 mod parser;
 mod tree;
 
-pub(crate) use parser::parse;
+pub(crate) use parser::{body, parse};
 pub(crate) use tree::{
     Function, Global, Initial, Item, Number, Operand, Statement, Tree, Variable,
 };

@@ -1,8 +1,9 @@
 //! Statements, variables and functions from tokens.
 
+use super::forms::Forms;
 use super::lexer::{Token, tokens};
 use super::tree::{
-    Function, Global, Initial, Item, Number, Operand, Param, Statement, Tree, Variable,
+    Body, Function, Global, Initial, Item, Number, Operand, Param, Statement, Tree, Variable,
 };
 use crate::Error;
 
@@ -18,8 +19,8 @@ const MAX_REGISTERS: u32 = 1 << 20;
 ///
 /// [`Error::Syntax`] names the line that PTX's grammar does not allow.
 pub(crate) fn parse(text: &str) -> Result<Tree, Error> {
-    let tokens = tokens(text)?;
-    let mut parser = Parser { tokens: &tokens, at: 0 };
+    let tokens = tokens(text, 1)?;
+    let mut parser = Parser { text, tokens: &tokens, at: 0, forms: Forms::default() };
     let mut tree = Tree::default();
     while parser.at < tokens.len() {
         parser.module_item(&mut tree)?;
@@ -27,26 +28,38 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Error> {
     Ok(tree)
 }
 
-struct Parser<'a> {
-    tokens: &'a [Token<'a>],
-    at: usize,
+/// What the body of a function of the module `text` consists of.
+///
+/// # Errors
+///
+/// As of [`parse`].
+pub(crate) fn body(text: &str, body: &Body) -> Result<Vec<Item>, Error> {
+    let tokens = tokens(&text[body.text.clone()], body.line)?;
+    Parser { text, tokens: &tokens, at: 0, forms: Forms::default() }.body()
+}
+
+pub(super) struct Parser<'a> {
+    text: &'a str,
+    pub(super) tokens: &'a [Token<'a>],
+    pub(super) at: usize,
+    pub(super) forms: Forms,
 }
 
 impl<'a> Parser<'a> {
-    fn peek(&self) -> &'a str {
+    pub(super) fn peek(&self) -> &'a str {
         self.tokens.get(self.at).map_or("", |t| t.text)
     }
 
-    fn line(&self) -> u32 {
+    pub(super) fn line(&self) -> u32 {
         let last = self.tokens.last();
         self.tokens.get(self.at).or(last).map_or(1, |t| t.line)
     }
 
-    fn error<T>(&self, message: impl Into<String>) -> Result<T, Error> {
+    pub(super) fn error<T>(&self, message: impl Into<String>) -> Result<T, Error> {
         Err(Error::Syntax { line: self.line(), message: message.into() })
     }
 
-    fn next(&mut self) -> Result<&'a str, Error> {
+    pub(super) fn next(&mut self) -> Result<&'a str, Error> {
         let Some(token) = self.tokens.get(self.at) else {
             return self.error("the module ends inside of a statement");
         };
@@ -109,7 +122,7 @@ impl<'a> Parser<'a> {
     }
 
     /// A directive that ends with its line.
-    fn directive_line(&mut self, line: u32) {
+    pub(super) fn directive_line(&mut self, line: u32) {
         while self.tokens.get(self.at).is_some_and(|t| t.line == line) {
             self.at += 1;
         }
@@ -155,7 +168,12 @@ impl<'a> Parser<'a> {
                 }
             }
         }
-        let body = Some(self.body()?);
+        let (first, line_of_body) = (self.at, self.line());
+        let sample = self.sample()?;
+        let last = self.tokens[self.at - 1].text;
+        let offset = |text: &str| text.as_ptr() as usize - self.text.as_ptr() as usize;
+        let range = offset(self.tokens[first].text)..offset(last) + last.len();
+        let body = Some(Body { text: range, line: line_of_body, sample });
         Ok(Function { line, name, is_entry, returns, params, threads, body })
     }
 
@@ -284,7 +302,6 @@ impl<'a> Parser<'a> {
         let mut items = Vec::new();
         let mut depth = 1;
         while depth > 0 {
-            let line = self.line();
             match self.peek() {
                 "" => return self.error("a function's body does not end"),
                 "{" => {
@@ -299,27 +316,36 @@ impl<'a> Parser<'a> {
                     }
                     self.at += 1;
                 }
-                ";" => self.at += 1,
-                ".reg" => self.registers(&mut items)?,
-                ".shared" | ".local" | ".param" | ".const" | ".global" => {
-                    let space = space(self.next()?).unwrap_or("local");
-                    let globals = self.variables(space)?;
-                    for global in globals {
-                        if !global.initial.is_empty() || matches!(space, "const" | "global") {
-                            return self.error("variables of functions cannot be initialised here");
-                        }
-                        items.push(Item::Variable(global.variable));
-                    }
-                }
-                ".pragma" => while !matches!(self.next()?, ";") {},
-                ".loc" => self.directive_line(line),
-                word if word.starts_with('.') => {
-                    return self.error(format!("`{word}` is no known directive of a body"));
-                }
-                _ => self.statement(&mut items)?,
+                _ => self.body_item(&mut items)?,
             }
         }
         Ok(items)
+    }
+
+    /// A declaration, directive, label or statement of a body.
+    pub(super) fn body_item(&mut self, items: &mut Vec<Item>) -> Result<(), Error> {
+        let line = self.line();
+        match self.peek() {
+            ";" => self.at += 1,
+            ".reg" => self.registers(items)?,
+            ".shared" | ".local" | ".param" | ".const" | ".global" => {
+                let space = space(self.next()?).unwrap_or("local");
+                let globals = self.variables(space)?;
+                for global in globals {
+                    if !global.initial.is_empty() || matches!(space, "const" | "global") {
+                        return self.error("variables of functions cannot be initialised here");
+                    }
+                    items.push(Item::Variable(global.variable));
+                }
+            }
+            ".pragma" => while !matches!(self.next()?, ";") {},
+            ".loc" => self.directive_line(line),
+            word if word.starts_with('.') => {
+                return self.error(format!("`{word}` is no known directive of a body"));
+            }
+            _ => self.statement(items)?,
+        }
+        Ok(())
     }
 
     fn registers(&mut self, items: &mut Vec<Item>) -> Result<(), Error> {

@@ -1,10 +1,19 @@
 //! What a module's text says, by function and statement.
 
+use std::ops::Range;
+
 /// A module.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     pub(crate) globals: Vec<Global>,
     pub(crate) functions: Vec<Function>,
+}
+
+impl Tree {
+    /// The variables that have their place when the module is loaded, in order.
+    pub(crate) fn in_global_memory(&self) -> impl Iterator<Item = &Global> {
+        self.globals.iter().filter(|g| g.variable.space != "shared")
+    }
 }
 
 /// A variable with a place in memory: of a module, or of a function.
@@ -56,11 +65,32 @@ pub(crate) struct Function {
     /// From `.reqntid` or `.maxntid`, and whether it is exact.
     pub(crate) threads: Option<([u32; 3], bool)>,
     /// None of a function that is only declared.
-    pub(crate) body: Option<Vec<Item>>,
+    pub(crate) body: Option<Body>,
+}
+
+/// Where a function's body stands, which is taken apart when it is wanted.
+#[derive(Debug, Clone)]
+pub(crate) struct Body {
+    /// From the opening brace to the closing one, both included, in bytes of the module's text.
+    pub(crate) text: Range<usize>,
+    /// The line of the opening brace.
+    pub(crate) line: u32,
+    /// What of it must be looked at before the function is known to be understood.
+    pub(crate) sample: Sample,
+}
+
+/// A part of a body: its declarations, and those of its statements that differ in their form from all
+/// that stand before them in the module.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sample {
+    pub(crate) declarations: Vec<Item>,
+    pub(crate) statements: Vec<Statement>,
+    /// It calls functions.
+    pub(crate) calls: bool,
 }
 
 /// What a body consists of.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Item {
     /// `.reg .f32 %f<40>` or `.reg .f32 x, y`: the type, the name, and how many if it is a range.
     Registers(u32, String, String, Option<u32>),
@@ -74,7 +104,7 @@ pub(crate) enum Item {
 }
 
 /// An instruction.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Statement {
     pub(crate) line: u32,
     /// The predicate's name, and whether it is negated.

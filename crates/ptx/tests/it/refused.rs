@@ -1,6 +1,6 @@
 //! Modules that are refused: what is not known is named with its line, and broken text is no panic.
 
-use realizar_ptx::{Checks, Device, Error};
+use realizar_ptx::{Checks, Device, Error, Launch};
 
 use crate::memory::kernel;
 
@@ -128,5 +128,60 @@ fn cut_and_changed_modules_do_not_panic() {
         drop(Device::new(Checks::default()).load(&String::from_utf8(changed).unwrap()));
         let gone = format!("{}{}", cut, whole.get(at + 7..).unwrap_or_default());
         drop(Device::new(Checks::default()).load(&gone));
+    }
+}
+
+/// A module of so many kernels, numbered, that it is taken apart kernel by kernel; `last` stands in the
+/// last of them. Each adds its number to a variable of the module.
+fn large(last: &str) -> String {
+    let mut ptx = ".version 9.0\n.target sm_90\n.address_size 64\n".to_owned();
+    ptx += ".visible .global .align 4 .u32 sum = 7;\n.const .align 8 .u64 place = sum;\n";
+    for i in 0..200 {
+        let code = if i == 199 { last } else { "" };
+        ptx += &format!(
+            ".visible .entry k{i}()\n{{\n.reg .b32 %r<9>;\n.reg .b64 %rd<4>;\n.reg .pred %p<3>;\n\
+             // {}\nld.const.u64 %rd1, [place];\nld.global.u32 %r1, [%rd1];\nadd.u32 %r1, %r1, {i};\n\
+             mov.u64 %rd2, sum;\n$L{i}:\nst.global.u32 [%rd2], %r1;\n{code}\nret;\n}}\n",
+            "-".repeat(300)
+        );
+    }
+    assert!(ptx.len() > 1 << 16);
+    ptx
+}
+
+#[test]
+fn unknown_instructions_of_large_modules_are_found_when_they_are_loaded() {
+    for (code, message) in [
+        ("frobnicate.u32 %r1, %r2;", "an opcode that is not known"),
+        ("add.u32.fast %r1, %r2, 3;", "the modifier `.fast` is not known here"),
+        ("add.u32 %r1, %rd2, 3;", "`%rd2` has 64 bits where 32 are expected"),
+        ("cp.async.cg.shared.global [%r1], [%rd1], 8;", "a copy of 8 bytes"),
+        ("st.global.u32 [%rd2], %r1", "expected `,` or `;`, found `ret`"),
+        ("call frobnicate;", "there is no function `frobnicate`"),
+    ] {
+        let found = refusal(&large(code)).to_string();
+        assert!(found.contains(message), "{code}: {found}");
+    }
+}
+
+#[test]
+fn devices_share_a_large_module_and_not_its_variables() {
+    let ptx = large("");
+    let mut devices: Vec<Device> = (0..2).map(|_| Device::new(Checks::default())).collect();
+    // What is allocated before makes the addresses differ.
+    devices[1].allocate(5000).unwrap();
+    for (i, device) in devices.iter_mut().enumerate() {
+        let (module, stream) = (device.load(&ptx).unwrap(), device.stream());
+        let [one, two] = if i == 0 { ["k3", "k4"] } else { ["k4", "k199"] };
+        for name in [one, two] {
+            let function = device.function(module, name).unwrap();
+            let launch =
+                Launch { function, grid: [1; 3], block: [1; 3], dynamic_shared: 0, arguments: &[] };
+            device.launch(stream, &launch).unwrap();
+        }
+        let (at, _) = device.variable(module, "sum").unwrap();
+        let mut sum = [0; 4];
+        device.copy_to_host(stream, &mut sum, at).unwrap();
+        assert_eq!(u32::from_le_bytes(sum), [7 + 3 + 4, 7 + 4 + 199][i]);
     }
 }
