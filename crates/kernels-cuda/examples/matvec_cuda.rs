@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 
 fn run(index: usize, only: Option<BlockType>) -> Result<(), Error> {
     let device = Arc::new(Driver::open(index)?);
-    println!("{}, compute capability {}, {DIM} x {DIM}", device.name(), device.capability());
+    println!("{}, compute capability {}, {DIM} x {DIM}", device.name(), device.card().capability);
     let start = Instant::now();
     let (kernels, stream) = (Kernels::load(&device)?, device.stream()?);
     println!("kernels loaded in {:.2} s", start.elapsed().as_secs_f64());

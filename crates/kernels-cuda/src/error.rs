@@ -67,6 +67,14 @@ pub enum Error {
         /// What was found, and what is supported.
         message: String,
     },
+    /// Recurrent states that no kernel can number.
+    #[error("{what}: {message}")]
+    States {
+        /// What they are of.
+        what: String,
+        /// What was asked for.
+        message: String,
+    },
     /// Anything else that the driver reports, a failed kernel among it.
     #[error("CUDA {call}: {reason}")]
     Driver {

@@ -48,7 +48,7 @@ pub use error::{Error, Version};
 mod device;
 #[cfg(feature = "interpreter")]
 pub use device::Interpreter;
-pub use device::{Address, Argument, Buffer, Device, Driver, Launch, MAX_ARGUMENTS};
+pub use device::{Address, Argument, Buffer, Card, Device, Driver, Launch, MAX_ARGUMENTS};
 
 mod matrix;
 pub use matrix::{BLOCK_TYPES, Matrix, pack_rows, packed_row_bytes};
@@ -56,13 +56,20 @@ pub use matrix::{BLOCK_TYPES, Matrix, pack_rows, packed_row_bytes};
 mod pages;
 pub use pages::{KvPages, KvSpec};
 
+mod states;
+pub use states::{StateLayer, StateSpec};
+
 mod image;
 
 mod ops;
 pub use ops::{
-    Activation, Attention, AttentionScratch, Elementwise, Kernels, Linear, List, Norm, NormKind,
-    Pairs, RopeAngles, Rows, Tables, attention_decode, elementwise, embed, kv_store, matvec, norm,
-    rope, rope_table, select_rows,
+    Activation, Attention, AttentionScratch, Captured, DeltaNet, DeltaNetSpec, Elementwise, Greedy,
+    Kernels, Linear, LinearInt8, List, MAX_PARTS, NO_TOKEN, Norm, NormKind, Pairs, Quantized,
+    QuantizedRows, RopeAngles, Routing, Rows, Scoring, SharesOf, ShortConv, Shortlist,
+    ShortlistLimits, ShortlistRow, ShortlistScratch, Shortlists, StateLists, Tables,
+    attention_decode, combine, delta_net, elementwise, embed, kv_store, matvec, matvec_int8, norm,
+    quantize, quantize_activated, quantize_norm, reorder, rope, rope_table, route, select_rows,
+    short_conv, takes_quantized,
 };
 
 #[cfg(test)]

@@ -1,42 +1,279 @@
-//! For tests: kernels on the interpreter, and values.
+//! For tests: a device, kernels on it, and values.
+//!
+//! The device is the interpreter. With `REALIZAR_CUDA_DEVICE=driver` in the environment it is the first card, so that
+//! the same tests hold there.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use realizar_ptx as ptx;
+use realizar_quant::BlockType;
 
-use crate::device::Device;
-pub(crate) use crate::device::Interpreter;
-use crate::{Buffer, Kernels};
+use crate::device::{self, Address, Device, Driver, Launch};
+use crate::{Buffer, Error, Kernels, List, StateLists};
 
-/// A device with one stream.
-pub(crate) fn bench() -> (Arc<Interpreter>, ptx::Stream) {
-    bench_with(usize::MAX)
+/// Whether the tests run on a card.
+pub(crate) fn is_card() -> bool {
+    std::env::var_os("REALIZAR_CUDA_DEVICE").is_some_and(|name| name == "driver")
 }
 
-/// The same with `n_bytes` of memory.
-pub(crate) fn bench_with(n_bytes: usize) -> (Arc<Interpreter>, ptx::Stream) {
-    let device = Interpreter::new(ptx::Checks::default(), n_bytes);
+/// Whether a message says that `kernel` has stopped the device; a card does not tell which one did.
+pub(crate) fn is_trap(message: &str, kernel: &str) -> bool {
+    is_card() || message.contains("trap") && message.contains(kernel)
+}
+
+/// The device of the tests. Streams are those of the interpreter, and stand for those of a card there.
+#[derive(Debug)]
+pub(crate) struct TestDevice {
+    interpreter: device::Interpreter,
+    card: Option<Card>,
+}
+
+pub(crate) use TestDevice as Interpreter;
+
+#[derive(Debug)]
+struct Card {
+    driver: Driver,
+    streams: Mutex<HashMap<ptx::Stream, Arc<<Driver as Device>::Stream>>>,
+}
+
+impl Card {
+    fn open() -> Self {
+        let driver = Driver::open(0).expect("the tests were asked to run on a card");
+        Self { driver, streams: Mutex::default() }
+    }
+
+    fn stream(&self, stream: &ptx::Stream) -> Arc<<Driver as Device>::Stream> {
+        let streams = self.streams.lock().expect("no call panics");
+        Arc::clone(streams.get(stream).expect("a stream of this device"))
+    }
+}
+
+/// Something of the interpreter or of a card.
+#[derive(Debug)]
+pub(crate) enum Of<I, C> {
+    Interpreter(I),
+    Card(C),
+}
+
+impl<I, C> Of<I, C> {
+    fn interpreted(&self) -> &I {
+        match self {
+            Self::Interpreter(of) => of,
+            Self::Card(_) => panic!("something of a card on the interpreter"),
+        }
+    }
+
+    fn on_card(&self) -> &C {
+        match self {
+            Self::Card(of) => of,
+            Self::Interpreter(_) => panic!("something of the interpreter on a card"),
+        }
+    }
+}
+
+impl Device for TestDevice {
+    type Module = Of<ptx::ModuleId, <Driver as Device>::Module>;
+    type Function = Of<ptx::Function, <Driver as Device>::Function>;
+    type Stream = ptx::Stream;
+    type Event = Of<ptx::Event, <Driver as Device>::Event>;
+    type Graph = Of<ptx::Graph, <Driver as Device>::Graph>;
+
+    fn name(&self) -> String {
+        self.card.as_ref().map_or_else(|| self.interpreter.name(), |card| card.driver.name())
+    }
+
+    fn free_bytes(&self) -> Result<usize, Error> {
+        match &self.card {
+            None => self.interpreter.free_bytes(),
+            Some(card) => card.driver.free_bytes(),
+        }
+    }
+
+    fn load(&self, name: &str, text: &str) -> Result<Self::Module, Error> {
+        match &self.card {
+            None => self.interpreter.load(name, text).map(Of::Interpreter),
+            Some(card) => card.driver.load(name, text).map(Of::Card),
+        }
+    }
+
+    fn function(&self, module: &Self::Module, name: &str) -> Result<Self::Function, Error> {
+        match &self.card {
+            None => self.interpreter.function(module.interpreted(), name).map(Of::Interpreter),
+            Some(card) => card.driver.function(module.on_card(), name).map(Of::Card),
+        }
+    }
+
+    fn allocate(&self, what: &str, n_bytes: usize) -> Result<Address, Error> {
+        match &self.card {
+            None => self.interpreter.allocate(what, n_bytes),
+            Some(card) => card.driver.allocate(what, n_bytes),
+        }
+    }
+
+    unsafe fn free(&self, address: Address) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match &self.card {
+                None => self.interpreter.free(address),
+                Some(card) => card.driver.free(address),
+            }
+        }
+    }
+
+    fn stream(&self) -> Result<Self::Stream, Error> {
+        let stream = self.interpreter.stream()?;
+        if let Some(card) = &self.card {
+            let of_card = Arc::new(card.driver.stream()?);
+            card.streams.lock().expect("no call panics").insert(stream, of_card);
+        }
+        Ok(stream)
+    }
+
+    unsafe fn upload(&self, stream: &Self::Stream, to: Address, bytes: &[u8]) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match &self.card {
+                None => self.interpreter.upload(stream, to, bytes),
+                Some(card) => card.driver.upload(&card.stream(stream), to, bytes),
+            }
+        }
+    }
+
+    unsafe fn download(
+        &self,
+        stream: &Self::Stream,
+        to: &mut [u8],
+        from: Address,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match &self.card {
+                None => self.interpreter.download(stream, to, from),
+                Some(card) => card.driver.download(&card.stream(stream), to, from),
+            }
+        }
+    }
+
+    unsafe fn copy(
+        &self,
+        stream: &Self::Stream,
+        to: Address,
+        from: Address,
+        n_bytes: usize,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match &self.card {
+                None => self.interpreter.copy(stream, to, from, n_bytes),
+                Some(card) => card.driver.copy(&card.stream(stream), to, from, n_bytes),
+            }
+        }
+    }
+
+    unsafe fn launch(
+        &self,
+        stream: &Self::Stream,
+        launch: &Launch<'_, Self::Function>,
+    ) -> Result<(), Error> {
+        let &Launch { function, grid, block, arguments } = launch;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match &self.card {
+                None => {
+                    let function = function.interpreted();
+                    let launch = Launch { function, grid, block, arguments };
+                    self.interpreter.launch(stream, &launch)
+                }
+                Some(card) => {
+                    let function = function.on_card();
+                    let launch = Launch { function, grid, block, arguments };
+                    card.driver.launch(&card.stream(stream), &launch)
+                }
+            }
+        }
+    }
+
+    fn begin_capture(&self, stream: &Self::Stream) -> Result<(), Error> {
+        match &self.card {
+            None => self.interpreter.begin_capture(stream),
+            Some(card) => card.driver.begin_capture(&card.stream(stream)),
+        }
+    }
+
+    fn end_capture(&self, stream: &Self::Stream) -> Result<Self::Graph, Error> {
+        match &self.card {
+            None => self.interpreter.end_capture(stream).map(Of::Interpreter),
+            Some(card) => card.driver.end_capture(&card.stream(stream)).map(Of::Card),
+        }
+    }
+
+    unsafe fn replay(&self, stream: &Self::Stream, graph: &Self::Graph) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match &self.card {
+                None => self.interpreter.replay(stream, graph.interpreted()),
+                Some(card) => card.driver.replay(&card.stream(stream), graph.on_card()),
+            }
+        }
+    }
+
+    fn record(&self, stream: &Self::Stream) -> Result<Self::Event, Error> {
+        match &self.card {
+            None => self.interpreter.record(stream).map(Of::Interpreter),
+            Some(card) => card.driver.record(&card.stream(stream)).map(Of::Card),
+        }
+    }
+
+    fn wait(&self, stream: &Self::Stream, event: &Self::Event) -> Result<(), Error> {
+        match &self.card {
+            None => self.interpreter.wait(stream, event.interpreted()),
+            Some(card) => card.driver.wait(&card.stream(stream), event.on_card()),
+        }
+    }
+
+    fn synchronize(&self, stream: &Self::Stream) -> Result<(), Error> {
+        match &self.card {
+            None => self.interpreter.synchronize(stream),
+            Some(card) => card.driver.synchronize(&card.stream(stream)),
+        }
+    }
+}
+
+/// A device with one stream.
+pub(crate) fn bench() -> (Arc<TestDevice>, ptx::Stream) {
+    opened(usize::MAX, is_card().then(Card::open))
+}
+
+/// The interpreter with `n_bytes` of memory.
+pub(crate) fn bench_with(n_bytes: usize) -> (Arc<TestDevice>, ptx::Stream) {
+    opened(n_bytes, None)
+}
+
+fn opened(n_bytes: usize, card: Option<Card>) -> (Arc<TestDevice>, ptx::Stream) {
+    let interpreter = device::Interpreter::new(ptx::Checks::default(), n_bytes);
+    let device = TestDevice { interpreter, card };
     let stream = device.stream().unwrap();
     (Arc::new(device), stream)
 }
 
 /// The kernels on a device with one stream.
-pub(crate) fn kernels() -> (Kernels<Interpreter>, ptx::Stream) {
+pub(crate) fn kernels() -> (Kernels<TestDevice>, ptx::Stream) {
     let (device, stream) = bench();
     (Kernels::load(&device).unwrap(), stream)
 }
 
 /// A buffer with values.
 pub(crate) fn on_device<T: bytemuck::NoUninit>(
-    device: &Arc<Interpreter>,
+    device: &Arc<TestDevice>,
     stream: &ptx::Stream,
     values: &[T],
-) -> Buffer<Interpreter> {
+) -> Buffer<TestDevice> {
     Buffer::with(device, stream, "values", values).unwrap()
 }
 
 /// The first `n` values of a buffer.
-pub(crate) fn read(stream: &ptx::Stream, buffer: &Buffer<Interpreter>, n: usize) -> Vec<f32> {
+pub(crate) fn read(stream: &ptx::Stream, buffer: &Buffer<TestDevice>, n: usize) -> Vec<f32> {
     let mut values = vec![0.0; n];
     buffer.read(stream, 0, &mut values).unwrap();
     values
@@ -55,5 +292,93 @@ impl Random {
 
     pub(crate) fn floats(&mut self, n: usize) -> Vec<f32> {
         (0..n).map(|_| self.float()).collect()
+    }
+}
+
+/// Weights of a type, and the values that its bytes stand for.
+pub(crate) fn weights(
+    ty: BlockType,
+    n_rows: usize,
+    n_cols: usize,
+    random: &mut Random,
+) -> (Vec<u8>, Vec<f32>) {
+    let values: Vec<f32> = (0..n_rows * n_cols).map(|_| random.float()).collect();
+    let row_bytes = ty.row_bytes(n_cols).unwrap();
+    let mut bytes = vec![0; n_rows * row_bytes];
+    let mut back = vec![0.0; values.len()];
+    for row in 0..n_rows {
+        let part = &mut bytes[row * row_bytes..][..row_bytes];
+        realizar_quant::quantize(ty, &values[row * n_cols..][..n_cols], part).unwrap();
+        realizar_quant::dequantize(ty, part, &mut back[row * n_cols..][..n_cols]).unwrap();
+    }
+    (bytes, back)
+}
+
+/// Quants, the bits of the scale and the two sums of a block, by their definition.
+pub(crate) fn quantized_block(x: &[f32]) -> (Vec<i8>, u32, [i16; 2]) {
+    let amax = f32::from_bits(x.iter().map(|v| v.abs().to_bits()).max().unwrap());
+    let scale = amax / 127.0;
+    let quants: Vec<i8> = if scale.is_normal() {
+        x.iter().map(|v| (v * scale.recip()).round_ties_even() as i8).collect()
+    } else {
+        vec![0; x.len()]
+    };
+    let sum = |half: &[i8]| half.iter().map(|&q| i16::from(q)).sum();
+    let sums = [sum(&quants[..16]), sum(&quants[16..])];
+    (quants, if scale.is_subnormal() { 0 } else { scale.to_bits() }, sums)
+}
+
+/// The values that 8-bit rows stand for.
+pub(crate) fn rounded(x: &[f32]) -> Vec<f64> {
+    let block = |x: &[f32]| {
+        let (quants, scale, _) = quantized_block(x);
+        quants.into_iter().map(move |q| f64::from(q) * f64::from(f32::from_bits(scale)))
+    };
+    x.chunks(32).flat_map(block).collect()
+}
+
+/// The lists of a step of sequences with states, on a device.
+pub(crate) struct StateWords {
+    buffer: Buffer<Interpreter>,
+    n_seqs: usize,
+    n_rows: usize,
+}
+
+impl StateWords {
+    /// Of sequences, each with its number of rows and the slot that it goes on from, and of rows with the slots that
+    /// they write. Behind them comes a row of no sequence.
+    pub(crate) fn new(
+        device: &Arc<Interpreter>,
+        stream: &ptx::Stream,
+        seqs: &[(usize, u32)],
+        writes: &[(usize, u32)],
+    ) -> Self {
+        let none = StateLists::<Interpreter>::NONE;
+        let n_rows = seqs.iter().map(|seq| seq.0).sum::<usize>() + 1;
+        let (mut words, mut of_rows) = (vec![7], Vec::new());
+        for (i, &(n, from)) in (0..).zip(seqs) {
+            words.extend([of_rows.len() as u32, n as u32, from]);
+            of_rows.extend(std::iter::repeat_n(i, n));
+        }
+        of_rows.push(none);
+        words.extend(of_rows);
+        let slot = |row| writes.iter().find(|write| write.0 == row).map_or(none, |w| w.1);
+        words.extend((0..n_rows).map(slot));
+        Self { buffer: on_device(device, stream, &words), n_seqs: seqs.len(), n_rows }
+    }
+
+    /// Rows, that of no sequence among them.
+    pub(crate) fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    pub(crate) fn lists(&self) -> StateLists<'_, Interpreter> {
+        let rows_at = 1 + 3 * self.n_seqs;
+        StateLists {
+            seqs: List::new(&self.buffer, 1, 3 * self.n_seqs),
+            seq_of_row: List::new(&self.buffer, rows_at, self.n_rows),
+            writes: List::new(&self.buffer, rows_at + self.n_rows, self.n_rows),
+            n_seqs: self.n_seqs,
+        }
     }
 }

@@ -22,7 +22,7 @@ struct House {
 const HOUSES: &[House] = &[
     House {
         src: "crates/kernels-cuda/src",
-        floors: &[&["error"], &["device"], &["image", "matrix", "pages"], &["ops"]],
+        floors: &[&["error"], &["device"], &["image", "matrix", "pages", "states"], &["ops"]],
     },
     House {
         src: "crates/kernels-wgpu/src",

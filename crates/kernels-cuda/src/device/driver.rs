@@ -21,14 +21,26 @@ const CAPABILITY: Version = Version { major: 8, minor: 0 };
 /// A card, opened by the CUDA driver. All who open the same card share its context.
 pub struct Driver {
     context: Arc<Context>,
-    name: String,
-    capability: Version,
-    n_bytes: usize,
+    card: Card,
+}
+
+/// What a card is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Card {
+    /// Its name.
+    pub name: String,
+    /// Its compute capability.
+    pub capability: Version,
+    /// The size of its memory in bytes.
+    pub n_bytes: usize,
+    /// The newest CUDA version that its driver knows.
+    pub driver: Version,
+    device: sys::CUdevice,
 }
 
 impl fmt::Debug for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Driver").field("card", &self.card).finish_non_exhaustive()
     }
 }
 
@@ -44,21 +56,29 @@ fn reason(error: DriverError) -> String {
     }
 }
 
+/// The newest CUDA version that the driver knows.
+///
+/// # Errors
+/// [`Error::NoDriver`], or what the driver reports.
+fn driver_version() -> Result<Version, Error> {
+    // SAFETY: the call only tries to open libraries by the names of the driver.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(Error::NoDriver);
+    }
+    let mut raw = 0;
+    // SAFETY: the library is there; every version of the driver has this call, and it writes one integer.
+    let status = unsafe { sys::cuDriverGetVersion(&raw mut raw) };
+    status.result().map_err(failed("version"))?;
+    Ok(Version { major: raw as u32 / 1000, minor: raw as u32 % 1000 / 10 })
+}
+
 impl Driver {
     /// The number of cards.
     ///
     /// # Errors
     /// [`Error::NoDriver`], [`Error::OldDriver`], or what the driver reports.
     pub fn n_devices() -> Result<usize, Error> {
-        // SAFETY: the call only tries to open libraries by the names of the driver.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(Error::NoDriver);
-        }
-        let mut raw = 0;
-        // SAFETY: the library is there; every version of the driver has this call, and it writes one integer.
-        let status = unsafe { sys::cuDriverGetVersion(&raw mut raw) };
-        status.result().map_err(failed("version"))?;
-        let found = Version { major: raw as u32 / 1000, minor: raw as u32 % 1000 / 10 };
+        let found = driver_version()?;
         if found < DRIVER {
             return Err(Error::OldDriver { found, needed: DRIVER });
         }
@@ -70,11 +90,11 @@ impl Driver {
         Ok(n as usize)
     }
 
-    /// Opens card number `index`.
+    /// What card number `index` is; nothing is opened.
     ///
     /// # Errors
     /// As [`n_devices`](Self::n_devices); [`Error::NoDevice`], [`Error::OldDevice`].
-    pub fn open(index: usize) -> Result<Self, Error> {
+    pub fn describe(index: usize) -> Result<Card, Error> {
         let n = Self::n_devices()?;
         if index >= n {
             return Err(Error::NoDevice { wanted: index, n });
@@ -97,24 +117,23 @@ impl Driver {
         // SAFETY: `device` comes from `device::get`.
         let n_bytes =
             unsafe { result::device::total_mem(device) }.map_err(failed("memory size"))?;
-        // SAFETY: as above; `Context` releases what is retained here.
-        let raw = unsafe { primary_ctx::retain(device) }.map_err(failed("context"))?;
-        Ok(Self { context: Arc::new(Context { device, raw }), name, capability, n_bytes })
+        Ok(Card { name, capability, n_bytes, driver: driver_version()?, device })
     }
 
-    /// The card's name.
-    pub fn name(&self) -> &str {
-        &self.name
+    /// Opens card number `index`.
+    ///
+    /// # Errors
+    /// As [`describe`](Self::describe), or what the driver reports.
+    pub fn open(index: usize) -> Result<Self, Error> {
+        let card = Self::describe(index)?;
+        // SAFETY: the device comes from `device::get`; `Context` releases what is retained here.
+        let raw = unsafe { primary_ctx::retain(card.device) }.map_err(failed("context"))?;
+        Ok(Self { context: Arc::new(Context { device: card.device, raw }), card })
     }
 
-    /// Its compute capability.
-    pub fn capability(&self) -> Version {
-        self.capability
-    }
-
-    /// The size of its memory in bytes.
-    pub fn n_bytes(&self) -> usize {
-        self.n_bytes
+    /// What it is.
+    pub fn card(&self) -> &Card {
+        &self.card
     }
 }
 
@@ -219,6 +238,16 @@ impl Device for Driver {
     type Event = DriverEvent;
     type Graph = DriverGraph;
 
+    fn name(&self) -> String {
+        self.card.name.clone()
+    }
+
+    fn free_bytes(&self) -> Result<usize, Error> {
+        self.context.enter()?;
+        let (free, _) = result::mem_get_info().map_err(failed("free memory"))?;
+        Ok(free)
+    }
+
     fn load(&self, name: &str, ptx: &str) -> Result<Self::Module, Error> {
         self.context.enter()?;
         let refused = |reason| Error::Kernel { kernel: name.to_owned(), reason };
@@ -265,10 +294,16 @@ impl Device for Driver {
 
     unsafe fn upload(&self, stream: &Self::Stream, to: Address, bytes: &[u8]) -> Result<(), Error> {
         self.context.enter()?;
-        // SAFETY: the caller vouches for the range; the bytes live until the stream has been waited for. In a
-        // stream that is captured, waiting fails and ends the capture, so that no graph holds their address.
-        unsafe { result::memcpy_htod_async(to, bytes, stream.0.raw) }.map_err(failed("upload"))?;
-        self.synchronize(stream)
+        // SAFETY: the stream is valid as long as its handle lives.
+        let status = unsafe { stream::is_capturing(stream.0.raw) }.map_err(failed("upload"))?;
+        if status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+            let reason = "the stream is captured, and a graph would hold the host's address";
+            return Err(Error::Driver { call: "upload", reason: reason.to_owned() });
+        }
+        // SAFETY: the caller vouches for the range. The bytes are pageable memory of the host, which the driver
+        // copies to memory of its own before the call returns ("API synchronization behavior" of the driver's
+        // documentation), and does not read afterwards.
+        unsafe { result::memcpy_htod_async(to, bytes, stream.0.raw) }.map_err(failed("upload"))
     }
 
     unsafe fn download(

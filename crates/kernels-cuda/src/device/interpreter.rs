@@ -9,7 +9,10 @@ use super::{Address, Argument, Device, Launch};
 use crate::Error;
 
 /// An interpreted device. It checks what kernels do, and is thousands of times slower than a card.
-pub struct Interpreter(Mutex<ptx::Device>);
+pub struct Interpreter {
+    device: Mutex<ptx::Device>,
+    n_bytes: usize,
+}
 
 impl fmt::Debug for Interpreter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -20,12 +23,17 @@ impl fmt::Debug for Interpreter {
 impl Interpreter {
     /// A device with `n_bytes` of memory that makes these checks.
     pub fn new(checks: ptx::Checks, n_bytes: usize) -> Self {
-        Self(Mutex::new(ptx::Device::with_memory(checks, n_bytes)))
+        Self { device: Mutex::new(ptx::Device::with_memory(checks, n_bytes)), n_bytes }
+    }
+
+    /// Bytes that are allocated.
+    pub fn used_bytes(&self) -> usize {
+        self.get().used()
     }
 
     /// The interpreter itself.
     fn get(&self) -> MutexGuard<'_, ptx::Device> {
-        self.0.lock().expect("no call of the interpreter panics")
+        self.device.lock().expect("no call of the interpreter panics")
     }
 }
 
@@ -39,6 +47,14 @@ impl Device for Interpreter {
     type Stream = ptx::Stream;
     type Event = ptx::Event;
     type Graph = ptx::Graph;
+
+    fn name(&self) -> String {
+        "PTX interpreter".to_owned()
+    }
+
+    fn free_bytes(&self) -> Result<usize, Error> {
+        Ok(self.n_bytes - self.used_bytes())
+    }
 
     fn load(&self, name: &str, text: &str) -> Result<Self::Module, Error> {
         let refused =

@@ -2,6 +2,8 @@
 //!
 //! Nothing here knows a kernel.
 
+use std::any::Any;
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,7 +13,7 @@ mod driver;
 #[cfg(any(test, feature = "interpreter"))]
 mod interpreter;
 
-pub use driver::Driver;
+pub use driver::{Card, Driver};
 #[cfg(any(test, feature = "interpreter"))]
 pub use interpreter::Interpreter;
 
@@ -19,7 +21,7 @@ pub use interpreter::Interpreter;
 pub type Address = u64;
 
 /// The most arguments of a launch.
-pub const MAX_ARGUMENTS: usize = 32;
+pub const MAX_ARGUMENTS: usize = 28;
 
 /// One argument of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -60,6 +62,15 @@ pub trait Device: fmt::Debug + Send + Sync + Sized + 'static {
     type Event: fmt::Debug + Send + Sync;
     /// Captured work.
     type Graph: fmt::Debug + Send + Sync;
+
+    /// The device's name.
+    fn name(&self) -> String;
+
+    /// Bytes of its memory that are free now.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    fn free_bytes(&self) -> Result<usize, Error>;
 
     /// Loads a module; `name` is for messages.
     ///
@@ -186,13 +197,43 @@ pub trait Device: fmt::Debug + Send + Sync + Sized + 'static {
     fn synchronize(&self, stream: &Self::Stream) -> Result<(), Error>;
 }
 
-/// Memory of a device, freed when it is dropped.
-///
-/// A captured graph holds addresses: it must not be replayed after the buffers of its launches are gone.
+/// Memory of a device, freed when neither a buffer nor captured work needs it any more.
 #[derive(Debug)]
-pub struct Buffer<D: Device> {
+struct Memory<D: Device> {
     device: Arc<D>,
     address: Address,
+}
+
+impl<D: Device> Drop for Memory<D> {
+    fn drop(&mut self) {
+        // SAFETY: the address comes from `allocate`. Views of a buffer do not outlive it, and captured work that
+        // was given the address holds this memory too.
+        unsafe { self.device.free(self.address) }
+    }
+}
+
+/// Memory that captured work needs.
+pub(crate) type Held = Vec<Arc<dyn Any + Send + Sync>>;
+
+thread_local! {
+    /// What the work that this thread captures was given, if it captures any.
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+}
+
+/// Runs `work`, and returns the memory of all buffers whose addresses were asked for meanwhile, each once.
+pub(crate) fn hold<T>(work: impl FnOnce() -> T) -> (T, Held) {
+    let before = HELD.replace(Some(Vec::new()));
+    let result = work();
+    let mut held = HELD.replace(before).unwrap_or_default();
+    held.sort_by_key(|memory| Arc::as_ptr(memory).addr());
+    held.dedup_by_key(|memory| Arc::as_ptr(memory).addr());
+    (result, held)
+}
+
+/// Memory of a device, freed when it is dropped, or when the last captured work that uses it is.
+#[derive(Debug)]
+pub struct Buffer<D: Device> {
+    memory: Arc<Memory<D>>,
     n_bytes: usize,
 }
 
@@ -204,7 +245,7 @@ impl<D: Device> Buffer<D> {
     pub fn new(device: &Arc<D>, what: &str, n_bytes: usize) -> Result<Self, Error> {
         // The driver allocates nothing of no size.
         let address = device.allocate(what, n_bytes.max(1))?;
-        Ok(Self { device: Arc::clone(device), address, n_bytes })
+        Ok(Self { memory: Arc::new(Memory { device: Arc::clone(device), address }), n_bytes })
     }
 
     /// Memory with the bytes of plain values.
@@ -238,7 +279,7 @@ impl<D: Device> Buffer<D> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         self.check(offset, bytes.len());
         // SAFETY: the range was checked to be inside of this allocation.
-        unsafe { self.device.upload(stream, self.address + offset as u64, bytes) }
+        unsafe { self.device().upload(stream, self.memory.address + offset as u64, bytes) }
     }
 
     /// Waits for the stream and reads plain values from `offset` bytes behind the start.
@@ -257,7 +298,7 @@ impl<D: Device> Buffer<D> {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
         self.check(offset, bytes.len());
         // SAFETY: the range was checked to be inside of this allocation.
-        unsafe { self.device.download(stream, bytes, self.address + offset as u64) }
+        unsafe { self.device().download(stream, bytes, self.memory.address + offset as u64) }
     }
 
     fn check(&self, offset: usize, n_bytes: usize) {
@@ -276,19 +317,17 @@ impl<D: Device> Buffer<D> {
 
     /// The device that it is on.
     pub fn device(&self) -> &Arc<D> {
-        &self.device
+        &self.memory.device
     }
 
-    /// Where it begins.
+    /// Where it begins. Work that this thread captures keeps the memory.
     pub fn address(&self) -> Address {
-        self.address
-    }
-}
-
-impl<D: Device> Drop for Buffer<D> {
-    fn drop(&mut self) {
-        // SAFETY: the address comes from `allocate`, and views of the buffer do not outlive it.
-        unsafe { self.device.free(self.address) }
+        HELD.with_borrow_mut(|held| {
+            if let Some(held) = held {
+                held.push(Arc::clone(&self.memory) as Arc<dyn Any + Send + Sync>);
+            }
+        });
+        self.memory.address
     }
 }
 

@@ -10,8 +10,13 @@ use super::attention::DecodeKernels;
 use super::elementwise::ElementwiseKernels;
 use super::embed::EmbedKernels;
 use super::kv_store::KvStoreKernels;
+use super::matvec_int8::MatvecInt8Kernels;
 use super::norm::NormKernels;
+use super::quantize::QuantizeKernels;
+use super::recurrent::RecurrentKernels;
 use super::rope::RopeKernels;
+use super::route::RouteKernels;
+use super::shortlist::ShortlistKernels;
 use crate::device::{Argument, Device, Launch};
 use crate::image::Image;
 use crate::matrix::BLOCK_TYPES;
@@ -25,12 +30,17 @@ const MATVEC: &[u8] = include_bytes!("../../image/matvec.ptx.gz");
 pub struct Kernels<D: Device> {
     device: Arc<D>,
     pub(crate) by_type: [ByType<D::Function>; BLOCK_TYPES.len()],
+    pub(crate) matvec_int8: MatvecInt8Kernels<D>,
+    pub(crate) quantize: QuantizeKernels<D>,
     pub(crate) embed: EmbedKernels<D>,
     pub(crate) norm: NormKernels<D>,
     pub(crate) rope: RopeKernels<D>,
     pub(crate) elementwise: ElementwiseKernels<D>,
     pub(crate) kv_store: KvStoreKernels<D>,
     pub(crate) attention_decode: DecodeKernels<D>,
+    pub(crate) recurrent: RecurrentKernels<D>,
+    pub(crate) route: RouteKernels<D>,
+    pub(crate) shortlist: ShortlistKernels<D>,
 }
 
 /// The kernels of a block type.
@@ -61,12 +71,17 @@ impl<D: Device> Kernels<D> {
         Ok(Self {
             device: Arc::clone(device),
             by_type,
+            matvec_int8: MatvecInt8Kernels::load(&**device)?,
+            quantize: QuantizeKernels::load(&**device)?,
             embed: EmbedKernels::load(&**device)?,
             norm: NormKernels::load(&**device)?,
             rope: RopeKernels::load(&**device)?,
             elementwise: ElementwiseKernels::load(&**device)?,
             kv_store: KvStoreKernels::load(&**device)?,
             attention_decode: DecodeKernels::load(&**device)?,
+            recurrent: RecurrentKernels::load(&**device)?,
+            route: RouteKernels::load(&**device)?,
+            shortlist: ShortlistKernels::load(&**device)?,
         })
     }
 

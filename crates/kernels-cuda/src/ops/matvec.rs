@@ -86,31 +86,12 @@ pub fn matvec<D: Device>(
 
 #[cfg(test)]
 mod tests {
-    use realizar_quant::{BlockType, dequantize, quantize};
+    use realizar_quant::BlockType;
 
     use super::*;
     use crate::matrix::BLOCK_TYPES;
-    use crate::testing::{Interpreter, Random, kernels, on_device, read};
+    use crate::testing::{Interpreter, Random, kernels, on_device, read, weights};
     use crate::{Buffer, device::Device};
-
-    /// Weights of a type, and the values that its bytes stand for.
-    fn weights(
-        ty: BlockType,
-        n_rows: usize,
-        n_cols: usize,
-        random: &mut Random,
-    ) -> (Vec<u8>, Vec<f32>) {
-        let values: Vec<f32> = (0..n_rows * n_cols).map(|_| random.float()).collect();
-        let row_bytes = ty.row_bytes(n_cols).unwrap();
-        let mut bytes = vec![0; n_rows * row_bytes];
-        let mut back = vec![0.0; values.len()];
-        for row in 0..n_rows {
-            let part = &mut bytes[row * row_bytes..][..row_bytes];
-            quantize(ty, &values[row * n_cols..][..n_cols], part).unwrap();
-            dequantize(ty, part, &mut back[row * n_cols..][..n_cols]).unwrap();
-        }
-        (bytes, back)
-    }
 
     struct Case {
         ty: BlockType,

@@ -2,21 +2,40 @@
 //! operations work on.
 
 mod attention;
+mod capture;
+mod delta_net;
 mod elementwise;
 mod embed;
 mod kernels;
 mod kv_store;
 mod matvec;
+mod matvec_int8;
 mod norm;
+mod quantize;
+mod recurrent;
 mod rope;
+mod route;
 mod rows;
+mod short_conv;
+mod shortlist;
 
 pub use attention::{Attention, AttentionScratch, Tables, attention_decode};
+pub use capture::Captured;
+pub use delta_net::{DeltaNet, DeltaNetSpec, delta_net};
 pub use elementwise::{Activation, Elementwise, elementwise};
 pub use embed::{embed, select_rows};
 pub use kernels::Kernels;
 pub use kv_store::kv_store;
 pub use matvec::{Linear, matvec};
+pub use matvec_int8::{LinearInt8, MAX_PARTS, matvec_int8, takes_quantized};
 pub use norm::{Norm, NormKind, norm};
+pub use quantize::{Quantized, QuantizedRows, quantize, quantize_activated, quantize_norm};
+pub use recurrent::StateLists;
 pub use rope::{Pairs, RopeAngles, rope, rope_table};
+pub use route::{Routing, Scoring, combine, reorder, route};
 pub use rows::{List, Rows};
+pub use short_conv::{ShortConv, short_conv};
+pub use shortlist::{
+    Greedy, NO_TOKEN, SharesOf, Shortlist, ShortlistLimits, ShortlistRow, ShortlistScratch,
+    Shortlists,
+};

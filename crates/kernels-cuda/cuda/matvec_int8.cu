@@ -1,0 +1,188 @@
+// Products of packed matrices with a few rows of 8-bit activations, as decode steps need them.
+//
+// A warp has two rows of a matrix and up to `Cols` rows of activations. A lane takes every 32nd span of the columns,
+// the next one of which is on its way while one is multiplied; then lanes are added in pairs. Sums of integers are
+// exact, and what a block of 32 columns adds is rounded in one order, so that the bits of a result depend on neither
+// `Cols` nor the number of activation rows.
+#include "blocks.cuh"
+#include "quantized.cuh"
+
+constexpr int warps = 4;
+constexpr int Rows = 2;  // of a matrix, for a warp
+
+// What all parts of a launch share.
+struct Step {
+  Quantized x;
+  const float* bias;      // [n_rows] or null
+  const float* residual;  // [n_batch, n_rows] or null
+  int residual_stride;
+  float* out;  // [n_batch, n_rows]
+  int out_stride;
+  int n_cols, n_batch;
+};
+
+// The columns that a lane takes at once: a unit or two, a block of activations or two.
+template <class B>
+struct Span {
+  static constexpr int len = B::len < 32 ? 32 : B::len;
+  static constexpr int n_units = len / B::len, n_blocks = len / 32;
+  B unit[n_units];
+
+  __device__ __forceinline__ void load(const Planes& w, size_t row_at, int span) {
+#pragma unroll
+    for (int i = 0; i < n_units; i++) unit[i].load(w, row_at + size_t(span) * n_units + i);
+  }
+
+  // The levels of a block, in the order of its columns.
+  __device__ __forceinline__ void levels(int block, uint32_t (&word)[8]) const {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      int piece = 8 * block + i;
+      word[i] = unit[piece / (B::len / 4)].levels(piece % (B::len / 4));
+    }
+  }
+
+  // The product of a block with activations, over the scale of these.
+  __device__ __forceinline__ float product(int block, const uint32_t (&level)[8], const QuantBlock& x) const {
+    int lower = 0, upper = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) lower = __dp4a(int(level[i]), int(x.word[i]), lower);
+#pragma unroll
+    for (int i = 4; i < 8; i++) upper = __dp4a(int(level[i]), int(x.word[i]), upper);
+    lower -= B::zero * x.lower;
+    upper -= B::zero * x.upper;
+    // A block of 32 has one scale, unless groups are shorter; units that are have it in common.
+    constexpr bool halves = B::group < 32 && B::group < B::len;
+    if (!halves) {
+      float sum = unit[0].scale(0) * float(lower + upper);
+      return B::has_min ? fmaf(-unit[0].min(0), float(x.lower + x.upper), sum) : sum;
+    }
+    const int g = 2 * block;
+    float sum = fmaf(unit[0].scale(g + 1), float(upper), unit[0].scale(g) * float(lower));
+    if (B::has_min) {
+      sum = fmaf(-unit[0].min(g), float(x.lower), sum);
+      sum = fmaf(-unit[0].min(g + 1), float(x.upper), sum);
+    }
+    return sum;
+  }
+};
+
+// Rows from `first_row` on of a matrix of `n_rows`, whose results begin at column `out_at`.
+template <class B, int Cols>
+__device__ __forceinline__ void matvec(const Planes& w, const Step& step, int first_row, int n_rows, int out_at) {
+  using S = Span<B>;
+  const int lane = threadIdx.x;
+  const int first_col = blockIdx.x * Cols;
+  const int n_spans = step.n_cols / S::len;
+  if (first_row >= n_rows) return;
+
+  // Behind the last row and column, the last one is computed again and not stored.
+  size_t row_at[Rows];
+  for (int r = 0; r < Rows; r++) row_at[r] = size_t(::min(first_row + r, n_rows - 1)) * n_spans * S::n_units;
+  size_t x_at[Cols];
+  for (int c = 0; c < Cols; c++) x_at[c] = size_t(::min(first_col + c, step.n_batch - 1)) * step.x.stride;
+
+  float sum[Rows][Cols] = {};
+  S span[Rows];
+  if (lane < n_spans) {
+#pragma unroll
+    for (int r = 0; r < Rows; r++) span[r].load(w, row_at[r], lane);
+  }
+  for (int s = lane; s < n_spans; s += 32) {
+    S next[Rows];
+    if (s + 32 < n_spans) {
+#pragma unroll
+      for (int r = 0; r < Rows; r++) next[r].load(w, row_at[r], s + 32);
+    }
+#pragma unroll
+    for (int b = 0; b < S::n_blocks; b++) {
+      uint32_t level[Rows][8];
+#pragma unroll
+      for (int r = 0; r < Rows; r++) span[r].levels(b, level[r]);
+#pragma unroll
+      for (int c = 0; c < Cols; c++) {
+        QuantBlock x;
+        x.load(step.x, x_at[c] + size_t(s) * S::n_blocks + b);
+#pragma unroll
+        for (int r = 0; r < Rows; r++) sum[r][c] = fmaf(x.scale, span[r].product(b, level[r], x), sum[r][c]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < Rows; r++) span[r] = next[r];
+  }
+
+#pragma unroll
+  for (int r = 0; r < Rows; r++) {
+#pragma unroll
+    for (int c = 0; c < Cols; c++) {
+      float s = sum[r][c];
+      for (int offset = 16; offset; offset >>= 1) s += __shfl_xor_sync(0xffffffffu, s, offset);
+      const int row = first_row + r, col = first_col + c;
+      if (lane != r * Cols + c || row >= n_rows || col >= step.n_batch) continue;
+      if (step.bias) s += step.bias[out_at + row];
+      if (step.residual) s += step.residual[size_t(col) * step.residual_stride + out_at + row];
+      step.out[size_t(col) * step.out_stride + out_at + row] = s;
+    }
+  }
+}
+
+#define MAKE_ONE(TYPE, NAME, COLS)                                                                                \
+  extern "C" __global__ void __launch_bounds__(32 * warps, 4) matvec_int8_##NAME##_##COLS(                          \
+      const uint4* main, const uint8_t* high, const uint8_t* head, const uint4* quants, const uint2* blocks,     \
+      int x_stride, const float* bias, const float* residual, int residual_stride, float* out, int out_stride,   \
+      int n_rows, int n_cols, int n_batch) {                                                                     \
+    const Step step = {{quants, blocks, x_stride}, bias,   residual, residual_stride, out, out_stride,           \
+                       n_cols,                     n_batch};                                                     \
+    matvec<TYPE, COLS>({main, high, head}, step, (blockIdx.y * warps + threadIdx.y) * Rows, n_rows, 0);          \
+  }
+#define MAKE(TYPE, NAME)  \
+  MAKE_ONE(TYPE, NAME, 1) \
+  MAKE_ONE(TYPE, NAME, 2) \
+  MAKE_ONE(TYPE, NAME, 4)
+
+FOR_EACH_INTEGER_TYPE(MAKE)
+
+// A matrix of a launch that has several of different types: its results follow on those of the one in front of it.
+struct Part {
+  Planes planes;
+  int type, n_rows;
+};
+
+template <int Cols>
+__device__ __forceinline__ void mixed(const Part (&part)[3], const Step& step) {
+  // Blocks of the grid are those of the matrices in turn.
+  int block = blockIdx.y, out_at = 0, i = 0;
+  for (; i < 2; i++) {
+    const int n_blocks = (part[i].n_rows + warps * Rows - 1) / (warps * Rows);
+    if (block < n_blocks) break;
+    block -= n_blocks;
+    out_at += part[i].n_rows;
+  }
+  const Part& p = part[i];
+  const int first_row = (block * warps + threadIdx.y) * Rows;
+  int type = 0;
+#define CASE(TYPE, NAME) \
+  if (p.type == type++) return matvec<TYPE, Cols>(p.planes, step, first_row, p.n_rows, out_at);
+  FOR_EACH_INTEGER_TYPE(CASE)
+#undef CASE
+}
+
+// Types are indices in FOR_EACH_INTEGER_TYPE; a matrix that is not there has no rows.
+#define MAKE_MIXED(COLS)                                                                                           \
+  extern "C" __global__ void __launch_bounds__(32 * warps, 4) matvec_int8_mixed_##COLS(                              \
+      const uint4* main_0, const uint8_t* high_0, const uint8_t* head_0, const uint4* main_1,                     \
+      const uint8_t* high_1, const uint8_t* head_1, const uint4* main_2, const uint8_t* high_2,                   \
+      const uint8_t* head_2, int type_0, int type_1, int type_2, int n_rows_0, int n_rows_1, int n_rows_2,        \
+      const uint4* quants, const uint2* blocks, int x_stride, const float* bias, const float* residual,           \
+      int residual_stride, float* out, int out_stride, int n_cols, int n_batch) {                                 \
+    const Step step = {{quants, blocks, x_stride}, bias,   residual, residual_stride, out, out_stride,            \
+                       n_cols,                     n_batch};                                                      \
+    const Part part[3] = {{{main_0, high_0, head_0}, type_0, n_rows_0},                                           \
+                          {{main_1, high_1, head_1}, type_1, n_rows_1},                                           \
+                          {{main_2, high_2, head_2}, type_2, n_rows_2}};                                          \
+    mixed<COLS>(part, step);                                                                                      \
+  }
+
+MAKE_MIXED(1)
+MAKE_MIXED(2)
+MAKE_MIXED(4)

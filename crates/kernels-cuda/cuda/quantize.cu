@@ -1,0 +1,113 @@
+// Rows of F32 values as 8-bit integers in blocks of 32, as they are or behind what comes before a product: a norm, an
+// activation, a gated activation. Rows are whole blocks.
+#include "activations.cuh"
+#include "quantized.cuh"
+
+constexpr int warps = 4;  // of a block of single elements
+constexpr int norm_warps = 16;
+
+__device__ __forceinline__ float4 four(const float* row, int col) {
+  return *reinterpret_cast<const float4*>(row + col);
+}
+
+// A block for 512 columns of a row. quants: [n_rows, 32 * stride], blocks: [n_rows, stride].
+extern "C" __global__ void __launch_bounds__(32 * warps) quantize(
+    const float* x, int x_stride, uint32_t* quants, uint2* blocks, int stride, int n_cols) {
+  const size_t row = blockIdx.x;
+  const int col = (blockIdx.y * 32 * warps + threadIdx.x) * 4;
+  const bool inside = col < n_cols;
+  float4 v = inside ? four(x + row * x_stride, col) : float4{};
+  store_quants(v, col, inside, quants + row * stride * 8, blocks + row * stride);
+}
+
+// The same of activation(gate) * up, or of activation(gate) where `up` is null. The values go to `out`, too, if there
+// is one.
+extern "C" __global__ void __launch_bounds__(32 * warps) quantize_activated(
+    const float* gate, int gate_stride, const float* up, int up_stride, int act, float* out, int out_stride,
+    uint32_t* quants, uint2* blocks, int stride, int n_cols) {
+  const size_t row = blockIdx.x;
+  const int col = (blockIdx.y * 32 * warps + threadIdx.x) * 4;
+  const bool inside = col < n_cols;
+  float4 v = {};
+  if (inside) {
+    float4 g = four(gate + row * gate_stride, col);
+    v = {activate(act, g.x), activate(act, g.y), activate(act, g.z), activate(act, g.w)};
+    if (up) {
+      float4 u = four(up + row * up_stride, col);
+      v = {v.x * u.x, v.y * u.y, v.z * u.z, v.w * u.w};
+    }
+    if (out) *reinterpret_cast<float4*>(out + row * out_stride + col) = v;
+  }
+  store_quants(v, col, inside, quants + row * stride * 8, blocks + row * stride);
+}
+
+// The sum over a block, the same in all threads: lanes in pairs, then warps in order.
+__device__ __forceinline__ float block_sum(float x, float (&partial)[norm_warps]) {
+  for (int offset = 16; offset; offset >>= 1) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
+  __syncthreads();
+  float sum = 0.0f;
+  for (int i = 0; i < norm_warps; i++) sum += partial[i];
+  __syncthreads();
+  return sum;
+}
+
+// The same of a norm of whole rows, a block for each: (x - mean) / sqrt(variance + eps) * weight + bias; without
+// `centered`, the mean is taken for zero. weight, bias: [n_cols] or null.
+template <bool centered>
+__device__ __forceinline__ void quantize_norm(
+    const float* x, int x_stride, const float* weight, const float* bias, float eps, float* out, int out_stride,
+    uint32_t* quants, uint2* blocks, int stride, int n_cols) {
+  __shared__ float partial[norm_warps];
+  constexpr int step = 32 * norm_warps * 4;
+  const size_t row = blockIdx.x;
+  x += row * x_stride;
+  const int first = threadIdx.x * 4;
+  float mean = 0.0f;
+  if (centered) {
+    float sum = 0.0f;
+    for (int col = first; col < n_cols; col += step) {
+      float4 v = four(x, col);
+      sum += (v.x + v.y) + (v.z + v.w);
+    }
+    mean = block_sum(sum, partial) / float(n_cols);
+  }
+  float squares = 0.0f;
+  for (int col = first; col < n_cols; col += step) {
+    float4 v = four(x, col);
+    if (centered) v = {v.x - mean, v.y - mean, v.z - mean, v.w - mean};
+    squares = fmaf(v.x, v.x, squares);
+    squares = fmaf(v.y, v.y, squares);
+    squares = fmaf(v.z, v.z, squares);
+    squares = fmaf(v.w, v.w, squares);
+  }
+  const float scale = 1.0f / sqrtf(block_sum(squares, partial) / float(n_cols) + eps);
+  // Every lane of a warp takes part, also where its columns are behind the end.
+  for (int start = 0; start < n_cols; start += step) {
+    const int col = start + first;
+    const bool inside = col < n_cols;
+    float4 v = {};
+    if (inside) {
+      v = four(x, col);
+      if (centered) v = {v.x - mean, v.y - mean, v.z - mean, v.w - mean};
+      v = {v.x * scale, v.y * scale, v.z * scale, v.w * scale};
+      if (weight) {
+        float4 w = {weight[col], weight[col + 1], weight[col + 2], weight[col + 3]};
+        v = {v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w};
+      }
+      if (bias) v = {v.x + bias[col], v.y + bias[col + 1], v.z + bias[col + 2], v.w + bias[col + 3]};
+      if (out) *reinterpret_cast<float4*>(out + row * out_stride + col) = v;
+    }
+    store_quants(v, col, inside, quants + row * stride * 8, blocks + row * stride);
+  }
+}
+
+#define MAKE(NAME, CENTERED)                                                                                      \
+  extern "C" __global__ void __launch_bounds__(32 * norm_warps) NAME(                                             \
+      const float* x, int x_stride, const float* weight, const float* bias, float eps, float* out, int out_stride, \
+      uint32_t* quants, uint2* blocks, int stride, int n_cols) {                                                  \
+    quantize_norm<CENTERED>(x, x_stride, weight, bias, eps, out, out_stride, quants, blocks, stride, n_cols);     \
+  }
+
+MAKE(quantize_rms_norm, false)
+MAKE(quantize_layer_norm, true)

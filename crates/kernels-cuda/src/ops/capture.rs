@@ -1,0 +1,90 @@
+//! Work that is captured once and replayed.
+
+use std::sync::Arc;
+
+use super::kernels::Kernels;
+use crate::Error;
+use crate::device::{Device, Held, hold};
+
+/// Launches that were captured, with all that they use.
+pub struct Captured<D: Device> {
+    graph: D::Graph,
+    kernels: Arc<Kernels<D>>,
+    _memory: Held,
+}
+
+impl<D: Device> std::fmt::Debug for Captured<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Captured").field("graph", &self.graph).finish_non_exhaustive()
+    }
+}
+
+impl<D: Device> Captured<D> {
+    /// Captures what `work` queues in the stream, instead of running it. The memory of the buffers that it uses
+    /// stays until this is dropped.
+    ///
+    /// # Errors
+    /// What `work` and the driver report.
+    pub fn new(
+        kernels: &Arc<Kernels<D>>,
+        stream: &D::Stream,
+        work: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<Self, Error> {
+        let device = kernels.device();
+        device.begin_capture(stream)?;
+        let (queued, memory) = hold(work);
+        // Ended also where something was refused, so that the stream can be used again.
+        let graph = device.end_capture(stream);
+        queued?;
+        Ok(Self { graph: graph?, kernels: Arc::clone(kernels), _memory: memory })
+    }
+
+    /// Queues the captured work.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn replay(&self, stream: &D::Stream) -> Result<(), Error> {
+        // SAFETY: the memory of every buffer whose address a launch was given, and the kernels, are held.
+        unsafe { self.kernels.device().replay(stream, &self.graph) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{kernels, on_device, read};
+    use crate::{Elementwise, Rows, elementwise};
+
+    #[test]
+    fn captured_work_keeps_its_memory() {
+        let (kernels, stream) = kernels();
+        let (kernels, used) = (Arc::new(kernels), 3);
+        let device = kernels.device();
+        let before = device.free_bytes().unwrap();
+        let x = on_device(device, &stream, &[1.0f32, 2.0, 3.0]);
+        let out = on_device(device, &stream, &[0.0f32; 3]);
+        let captured = {
+            let y = on_device(device, &stream, &[10.0f32, 20.0, 30.0]);
+            let op = Elementwise::Add(Rows::vector(&y, used));
+            let (x, out) = (Rows::vector(&x, used), Rows::vector(&out, used));
+            let work = || elementwise(&kernels, &stream, &op, x, out);
+            Captured::new(&kernels, &stream, work).unwrap()
+        };
+        assert_eq!(read(&stream, &out, 3), [0.0; 3], "captured work does not run");
+        x.write(&stream, 0, &[5.0f32]).unwrap();
+        captured.replay(&stream).unwrap();
+        assert_eq!(read(&stream, &out, 3), [15.0, 22.0, 33.0]);
+        drop((captured, x, out));
+        assert_eq!(device.free_bytes().unwrap(), before);
+    }
+
+    #[test]
+    fn a_capture_that_fails_leaves_the_stream_usable() {
+        let (kernels, stream) = kernels();
+        let kernels = Arc::new(kernels);
+        let failed = || Err(Error::NoDriver);
+        assert_eq!(Captured::new(&kernels, &stream, failed).unwrap_err(), Error::NoDriver);
+        let x = on_device(kernels.device(), &stream, &[1.0f32]);
+        assert_eq!(read(&stream, &x, 1), [1.0]);
+    }
+}

@@ -1,0 +1,403 @@
+//! Activations as 8-bit integers, the input of the integer products.
+//!
+//! One format serves every weight type: blocks of 32 values with an F32 scale, and the sums of each half for
+//! the types whose levels have an offset.
+
+use super::kernels::Kernels;
+use super::rows::optional;
+use crate::device::{Argument, Device};
+use crate::image::Image;
+use crate::{Activation, Buffer, Error, Norm, NormKind, Rows};
+use std::sync::Arc;
+
+const IMAGE: &[u8] = include_bytes!("../../image/quantize.ptx.gz");
+/// Values that share a scale.
+pub(crate) const BLOCK_LEN: usize = 32;
+/// Threads of a block, and of one that has a whole row to normalize; each has four columns at a time.
+const THREADS: u32 = 128;
+const NORM_THREADS: u32 = 512;
+
+/// The kernels that quantize.
+#[derive(Debug)]
+pub(crate) struct QuantizeKernels<D: Device> {
+    plain: D::Function,
+    activated: D::Function,
+    rms: D::Function,
+    layer: D::Function,
+}
+
+impl<D: Device> QuantizeKernels<D> {
+    pub(crate) fn load(device: &D) -> Result<Self, Error> {
+        let image = Image::load(device, "quantize", IMAGE)?;
+        Ok(Self {
+            plain: image.function("quantize")?,
+            activated: image.function("quantize_activated")?,
+            rms: image.function("quantize_rms_norm")?,
+            layer: image.function("quantize_layer_norm")?,
+        })
+    }
+}
+
+/// Room on a device for rows of 8-bit integers: `x[i] ≈ scale[i / 32] * q[i]`, where the scale is the block's largest
+/// magnitude over 127 and quants round to nearest, ties to even. A block with a value that is not finite has a
+/// scale that is not finite, so that every product with it shows it.
+#[derive(Debug)]
+pub struct QuantizedRows<D: Device> {
+    /// `[max_rows, 32 * max_blocks]`, `i8`
+    quants: Buffer<D>,
+    /// A scale, `f32`, and the sums of the block's first and last 16 quants, `i16`: `[max_rows, max_blocks]`.
+    blocks: Buffer<D>,
+    max_rows: usize,
+    max_blocks: usize,
+}
+
+impl<D: Device> QuantizedRows<D> {
+    /// Bytes of room for `max_rows` rows of up to `max_cols` values.
+    pub fn bytes(max_rows: usize, max_cols: usize) -> usize {
+        max_rows * max_cols.div_ceil(BLOCK_LEN) * (BLOCK_LEN + 8)
+    }
+
+    /// Room for `max_rows` rows of up to `max_cols` values.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn new(device: &Arc<D>, max_rows: usize, max_cols: usize) -> Result<Self, Error> {
+        let max_blocks = max_cols.div_ceil(BLOCK_LEN);
+        let n = max_rows * max_blocks;
+        Ok(Self {
+            quants: Buffer::new(device, "8-bit activations", n * BLOCK_LEN)?,
+            blocks: Buffer::new(device, "the scales of 8-bit activations", n * 8)?,
+            max_rows,
+            max_blocks,
+        })
+    }
+
+    /// `n_rows` rows from number `first` on, of `n_cols` values each.
+    ///
+    /// # Panics
+    /// If there is no room for them, or `n_cols` is not a multiple of 32.
+    pub fn rows(&self, first: usize, n_rows: usize, n_cols: usize) -> Quantized<'_, D> {
+        assert!(n_cols.is_multiple_of(BLOCK_LEN), "{n_cols} columns are not blocks of 32");
+        assert!(
+            n_rows > 0 && n_cols > 0 && first + n_rows <= self.max_rows,
+            "rows {first} to {} of {n_cols} values, room for {}",
+            first + n_rows,
+            self.max_rows
+        );
+        assert!(n_cols <= self.max_blocks * BLOCK_LEN, "{n_cols} columns");
+        Quantized { room: self, first, n_rows, n_cols }
+    }
+}
+
+/// Rows of 8-bit integers.
+#[derive(Debug)]
+pub struct Quantized<'a, D: Device> {
+    room: &'a QuantizedRows<D>,
+    first: usize,
+    n_rows: usize,
+    n_cols: usize,
+}
+
+impl<D: Device> Clone for Quantized<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D: Device> Copy for Quantized<'_, D> {}
+
+impl<D: Device> Quantized<'_, D> {
+    /// Rows that there are.
+    pub fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Values of a row.
+    pub fn n_cols(&self) -> usize {
+        self.n_cols
+    }
+
+    /// Asserts that they are on the device of the kernels and have a shape.
+    pub(crate) fn check(&self, kernels: &Kernels<D>, what: &str, n_rows: usize, n_cols: usize) {
+        kernels.check(what, &self.room.quants, 0);
+        let found = (self.n_rows, self.n_cols);
+        assert_eq!(found, (n_rows, n_cols), "rows and columns of {what}");
+    }
+
+    /// Quants, blocks, and blocks from one row to the next.
+    pub(crate) fn arguments(&self) -> [Argument; 3] {
+        let at = self.first * self.room.max_blocks;
+        [
+            Argument::Address(self.room.quants.address() + (at * BLOCK_LEN) as u64),
+            Argument::Address(self.room.blocks.address() + (at * 8) as u64),
+            Argument::I32(self.room.max_blocks as i32),
+        ]
+    }
+
+    /// The grid of kernels that take single elements.
+    fn grid(&self) -> [u32; 3] {
+        let n_blocks = self.n_cols.div_ceil(4 * THREADS as usize);
+        assert!(n_blocks <= 65535, "rows of {} elements", self.n_cols);
+        [self.n_rows as u32, n_blocks as u32, 1]
+    }
+}
+
+/// Queues the quantization of rows.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes or devices do not fit, or rows do not begin at multiples of 16 bytes.
+pub fn quantize<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    x: Rows<'_, D>, // [n_rows, n_cols]
+    to: Quantized<'_, D>,
+) -> Result<(), Error> {
+    x.check(kernels, "x", to.n_rows, to.n_cols);
+    x.check_aligned("x");
+    to.check(kernels, "8-bit rows", to.n_rows, to.n_cols);
+    let [quants, blocks, stride] = to.arguments();
+    let n_cols = Argument::I32(to.n_cols as i32);
+    let arguments = [x.address(), x.stride(), quants, blocks, stride, n_cols];
+    let function = &kernels.quantize.plain;
+    // SAFETY: the arguments are those of the kernel in order; rows are inside of their buffers, and their shapes
+    // and alignment were checked. As `matvec` says, buffers outlive queued work.
+    unsafe { kernels.launch(stream, function, to.grid(), [THREADS, 1], &arguments) }
+}
+
+/// Queues the quantization of `act(gate) * up`, or of `act(gate)` if there is no `up`. The values themselves go to
+/// `out` where they are wanted, too; it may be `gate` or `up`.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes or devices do not fit, or rows do not begin at multiples of 16 bytes.
+pub fn quantize_activated<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    act: Activation,
+    gate: Rows<'_, D>,        // [n_rows, n_cols]
+    up: Option<Rows<'_, D>>,  // [n_rows, n_cols]
+    out: Option<Rows<'_, D>>, // [n_rows, n_cols]
+    to: Quantized<'_, D>,
+) -> Result<(), Error> {
+    for (what, rows) in [("gate", Some(gate)), ("up", up), ("out", out)] {
+        if let Some(rows) = rows {
+            rows.check(kernels, what, to.n_rows, to.n_cols);
+            rows.check_aligned(what);
+        }
+    }
+    to.check(kernels, "8-bit rows", to.n_rows, to.n_cols);
+    let act = Activation::ALL.iter().position(|&a| a == act);
+    let ([up, up_stride], [out, out_stride]) = (optional(up), optional(out));
+    let [quants, blocks, stride] = to.arguments();
+    let arguments = [
+        gate.address(),
+        gate.stride(),
+        up,
+        up_stride,
+        Argument::I32(act.expect("it is one of all") as i32),
+        out,
+        out_stride,
+        quants,
+        blocks,
+        stride,
+        Argument::I32(to.n_cols as i32),
+    ];
+    let function = &kernels.quantize.activated;
+    // SAFETY: as in `quantize`.
+    unsafe { kernels.launch(stream, function, to.grid(), [THREADS, 1], &arguments) }
+}
+
+/// Queues the quantization of normalized rows. The values themselves go to `out` where they are wanted, too; it may
+/// be `x`.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes or devices do not fit, the norm is not one of whole rows, or rows do not begin at multiples of 16 bytes.
+pub fn quantize_norm<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    norm: &Norm<'_, D>,
+    x: Rows<'_, D>,           // [n_rows, n_cols]
+    out: Option<Rows<'_, D>>, // [n_rows, n_cols]
+    to: Quantized<'_, D>,
+) -> Result<(), Error> {
+    let &Norm { kind, group, eps, weight, bias } = norm;
+    assert_eq!(group, to.n_cols, "columns of a run and of a row");
+    for (what, rows) in [("x", Some(x)), ("out", out)] {
+        if let Some(rows) = rows {
+            rows.check(kernels, what, to.n_rows, to.n_cols);
+            rows.check_aligned(what);
+        }
+    }
+    for (what, vector) in [("weight", weight), ("bias", bias)] {
+        if let Some(vector) = vector {
+            vector.check(kernels, what, 1, group);
+        }
+    }
+    to.check(kernels, "8-bit rows", to.n_rows, to.n_cols);
+    let [out, out_stride] = optional(out);
+    let [quants, blocks, stride] = to.arguments();
+    let arguments = [
+        x.address(),
+        x.stride(),
+        optional(weight)[0],
+        optional(bias)[0],
+        Argument::F32(eps),
+        out,
+        out_stride,
+        quants,
+        blocks,
+        stride,
+        Argument::I32(to.n_cols as i32),
+    ];
+    let function = match kind {
+        NormKind::Rms => &kernels.quantize.rms,
+        NormKind::Layer => &kernels.quantize.layer,
+    };
+    let grid = [to.n_rows as u32, 1, 1];
+    // SAFETY: as in `quantize`.
+    unsafe { kernels.launch(stream, function, grid, [NORM_THREADS, 1], &arguments) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Interpreter, Random, kernels, on_device, quantized_block, read};
+    use realizar_ptx as ptx;
+
+    /// Asserts that rows are those of `x`, and that what is beside them has not been written.
+    fn check(
+        stream: &ptx::Stream,
+        room: &QuantizedRows<Interpreter>,
+        first: usize,
+        x: &[Vec<f32>],
+    ) {
+        let n = room.max_rows * room.max_blocks;
+        let (mut quants, mut blocks) = (vec![0i8; n * 32], vec![[0u32; 2]; n]);
+        room.quants.read(stream, 0, &mut quants).unwrap();
+        room.blocks.read(stream, 0, &mut blocks).unwrap();
+        for i in 0..n {
+            let (row, block) = (i / room.max_blocks, i % room.max_blocks);
+            let (found, [scale, sums]) = (&quants[32 * i..][..32], blocks[i]);
+            let values = row.checked_sub(first).and_then(|row| x.get(row));
+            let Some(values) = values.and_then(|row| row.get(32 * block..32 * block + 32)) else {
+                assert!(found.iter().all(|&q| q == 77) && scale == 77, "row {row}, block {block}");
+                continue;
+            };
+            let wanted = quantized_block(values);
+            assert_eq!(found, wanted.0, "row {row}, block {block}");
+            match f32::from_bits(wanted.1).is_nan() {
+                true => assert!(f32::from_bits(scale).is_nan()),
+                false => assert_eq!(scale, wanted.1, "row {row}, block {block}"),
+            }
+            assert_eq!([sums as i16, (sums >> 16) as i16], wanted.2);
+        }
+    }
+
+    /// Room for seven rows of 13 blocks, filled with marks.
+    fn room(device: &Arc<Interpreter>, stream: &ptx::Stream) -> QuantizedRows<Interpreter> {
+        let room = QuantizedRows::new(device, 7, 400).unwrap();
+        assert_eq!(
+            QuantizedRows::<Interpreter>::bytes(7, 400),
+            room.quants.n_bytes() + room.blocks.n_bytes()
+        );
+        room.quants.write(stream, 0, &[77i8; 7 * 13 * 32]).unwrap();
+        room.blocks.write(stream, 0, &[77u32; 7 * 13 * 2]).unwrap();
+        room
+    }
+
+    fn rows_of(values: &[f32], stride: usize, n_cols: usize) -> Vec<Vec<f32>> {
+        values.chunks(stride).map(|row| row[..n_cols].to_vec()).collect()
+    }
+
+    #[test]
+    fn blocks_are_those_of_the_definition() {
+        let (kernels, stream) = kernels();
+        let (n_rows, n_cols, stride) = (4, 320, 332);
+        let mut values = Random(3).floats(n_rows * stride);
+        // Blocks of extremes in row 2: ties, zeros, subnormal, huge, not finite.
+        let special = &mut values[2 * stride..][..192];
+        special.fill(0.0);
+        special[..7].copy_from_slice(&[127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -127.0]);
+        special[64..96].fill(f32::MIN_POSITIVE / 2.0);
+        special[96..128].fill(-f32::MAX);
+        special[130] = f32::NEG_INFINITY;
+        special[161] = f32::NAN;
+        special[162] = 3.0;
+        let x = on_device(kernels.device(), &stream, &values);
+        let room = room(kernels.device(), &stream);
+        let x = Rows::new(&x, 0, n_rows, n_cols, stride);
+        quantize(&kernels, &stream, x, room.rows(2, n_rows, n_cols)).unwrap();
+        check(&stream, &room, 2, &rows_of(&values, stride, n_cols));
+    }
+
+    #[test]
+    fn activations_and_norms_are_quantized() {
+        let (kernels, stream) = kernels();
+        let (n_rows, n_cols, stride) = (3, 352, 356);
+        let mut random = Random(5);
+        let [a, b, w, v] = [n_rows * stride, n_rows * stride, n_cols, n_cols]
+            .map(|n| random.floats(n).iter().map(|x| 3.0 * x + 0.5).collect::<Vec<f32>>());
+        let put = |values: &[f32]| on_device(kernels.device(), &stream, values);
+        let (a_at, b_at, w_at, v_at, out) = (put(&a), put(&b), put(&w), put(&v), put(&a));
+        let rows = |buffer| Rows::new(buffer, 0, n_rows, n_cols, stride);
+        let found = |room: &QuantizedRows<Interpreter>| {
+            let found = read(&stream, &out, a.len());
+            check(&stream, room, 1, &rows_of(&found, stride, n_cols));
+            found
+        };
+        let silu = |x: f64| x / (1.0 + (-x).exp());
+        for has_up in [true, false] {
+            let room = room(kernels.device(), &stream);
+            let to = room.rows(1, n_rows, n_cols);
+            let up = has_up.then(|| rows(&b_at));
+            let act = Activation::Silu;
+            quantize_activated(&kernels, &stream, act, rows(&a_at), up, Some(rows(&out)), to)
+                .unwrap();
+            for (i, found) in found(&room).iter().enumerate().filter(|(i, _)| i % stride < n_cols) {
+                let expected = silu(f64::from(a[i])) * if has_up { f64::from(b[i]) } else { 1.0 };
+                assert!((f64::from(*found) - expected).abs() < 2e-6, "{found} {expected}");
+            }
+        }
+        for (kind, vectors) in [(NormKind::Rms, 1), (NormKind::Layer, 2), (NormKind::Rms, 0)] {
+            let room = room(kernels.device(), &stream);
+            let to = room.rows(1, n_rows, n_cols);
+            let norm = Norm {
+                kind,
+                group: n_cols,
+                eps: 1e-5,
+                weight: (vectors > 0).then(|| Rows::vector(&w_at, n_cols)),
+                bias: (vectors > 1).then(|| Rows::vector(&v_at, n_cols)),
+            };
+            quantize_norm(&kernels, &stream, &norm, rows(&a_at), Some(rows(&out)), to).unwrap();
+            let found = found(&room);
+            for row in 0..n_rows {
+                let x: Vec<f64> = a[row * stride..][..n_cols].iter().map(|&x| x.into()).collect();
+                let mean = |f: &dyn Fn(f64) -> f64| x.iter().map(|&x| f(x)).sum::<f64>() / 352.0;
+                let center = if kind == NormKind::Layer { mean(&|x| x) } else { 0.0 };
+                let deviation = (mean(&|x| (x - center).powi(2)) + 1e-5).sqrt();
+                for (i, x) in x.iter().enumerate() {
+                    let w = if vectors > 0 { f64::from(w[i]) } else { 1.0 };
+                    let v = if vectors > 1 { f64::from(v[i]) } else { 0.0 };
+                    let expected = (x - center) / deviation * w + v;
+                    let found = f64::from(found[row * stride + i]);
+                    assert!((found - expected).abs() < 4e-6, "{kind:?}: {found} {expected}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "33 columns are not blocks of 32")]
+    fn rows_are_whole_blocks() {
+        let (kernels, stream) = kernels();
+        room(kernels.device(), &stream).rows(0, 1, 33);
+    }
+}

@@ -1,0 +1,520 @@
+//! The choice of experts for each row, and the sum of what they give.
+//!
+//! Routes, `[n_rows, 2 * n_chosen]`, are the numbers of a row's experts, ascending, and then their factors. A row that
+//! takes no part has -1 for each of its experts.
+
+use super::kernels::Kernels;
+use crate::device::{Argument, Device};
+use crate::image::Image;
+use crate::{Error, List, Rows};
+
+const IMAGE: &[u8] = include_bytes!("../../image/route.ptx.gz");
+/// Experts of a lane: a kernel for each.
+const PER_LANE: [usize; 6] = [1, 2, 4, 8, 16, 32];
+/// Rows of a block of the choice, each with a warp.
+const WARPS: usize = 4;
+/// Threads of a block of operations on single elements.
+const THREADS: u32 = 128;
+/// Elements of a step from which on a thread takes four: fewer leave too many threads idle.
+const FOUR_FROM: usize = 1 << 17;
+
+/// The kernels of these operations.
+#[derive(Debug)]
+pub(crate) struct RouteKernels<D: Device> {
+    route: [D::Function; PER_LANE.len()],
+    /// For one element of a thread, and for four.
+    combine: [D::Function; 2],
+    reorder: D::Function,
+}
+
+impl<D: Device> RouteKernels<D> {
+    pub(crate) fn load(device: &D) -> Result<Self, Error> {
+        let image = Image::load(device, "route", IMAGE)?;
+        Ok(Self {
+            route: image.functions(PER_LANE, |n| format!("route_{n}"))?,
+            combine: image.functions([1, 4], |n| format!("combine_{n}"))?,
+            reorder: image.function("reorder")?,
+        })
+    }
+}
+
+/// How the scores of a router become factors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scoring {
+    /// A softmax over all experts.
+    Softmax,
+    /// A sigmoid of each score (DeepSeek-V3, arXiv:2412.19437).
+    Sigmoid,
+    /// A softmax over the scores of the chosen experts alone.
+    SoftmaxOfChosen,
+}
+
+/// The choice of some experts for each row.
+#[derive(Debug)]
+pub struct Routing<'a, D: Device> {
+    /// How scores become factors.
+    pub scoring: Scoring,
+    /// Experts of a row.
+    pub n_chosen: usize,
+    /// Added to the factors for the choice alone, `[1, n_experts]`.
+    pub choice_bias: Option<Rows<'a, D>>,
+    /// Groups of neighbouring experts, and how many of them are chosen from: those with the largest sums of their two
+    /// best.
+    pub groups: Option<(usize, usize)>,
+    /// Whether factors of a row are divided by their sum.
+    pub normalize: bool,
+    /// Times each factor.
+    pub scale: f32,
+    /// Of each row a number that is `u32::MAX` if the row takes no part, such as its slot of keys and values. None:
+    /// all rows do.
+    pub active: Option<List<'a, D>>,
+}
+
+impl<D: Device> Routing<'_, D> {
+    /// The most experts of a router.
+    pub const MAX_EXPERTS: usize = 1024;
+}
+
+/// Queues the choice of each row's experts. Of equal scores the expert of the lower number is chosen. A row with a score
+/// that is not a number has factors that are not.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes or devices do not fit, or there are more than [`Routing::MAX_EXPERTS`].
+pub fn route<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    routing: &Routing<'_, D>,
+    scores: Rows<'_, D>, // [n_rows, n_experts]
+    out: Rows<'_, D>,    // [n_rows, 2 * n_chosen]
+) -> Result<(), Error> {
+    let &Routing { scoring, n_chosen, choice_bias, groups, normalize, scale, active } = routing;
+    let (n_rows, n_experts) = (scores.n_rows(), scores.n_cols());
+    assert!((1..=n_experts).contains(&n_chosen), "{n_chosen} of {n_experts} experts");
+    let per_lane = PER_LANE.iter().position(|n| n_experts <= 32 * n);
+    let per_lane = per_lane.unwrap_or_else(|| panic!("{n_experts} experts"));
+    scores.check(kernels, "scores", n_rows, n_experts);
+    out.check(kernels, "routes", n_rows, 2 * n_chosen);
+    if let Some(bias) = choice_bias {
+        bias.check(kernels, "the bias of the choice", 1, n_experts);
+    }
+    if let Some(active) = active {
+        active.check(kernels, "rows that take part", n_rows);
+    }
+    let (n_groups, n_open) = groups.unwrap_or((0, 0));
+    if groups.is_some() {
+        let fits = n_groups > 0 && n_experts.is_multiple_of(n_groups) && n_open <= n_groups;
+        assert!(
+            fits && n_open * (n_experts / n_groups) >= n_chosen,
+            "{n_open} of {n_groups} groups"
+        );
+    }
+    let scoring = match scoring {
+        Scoring::Softmax => 0,
+        Scoring::Sigmoid => 1,
+        Scoring::SoftmaxOfChosen => 2,
+    };
+    let arguments = [
+        scores.address(),
+        scores.stride(),
+        choice_bias.map_or(Argument::Address(0), |bias| bias.address()),
+        active.map_or(Argument::Address(0), |active| active.address()),
+        out.address(),
+        out.stride(),
+        Argument::I32(n_rows as i32),
+        Argument::I32(n_experts as i32),
+        Argument::I32(n_chosen as i32),
+        Argument::I32(scoring),
+        Argument::I32(n_groups as i32),
+        Argument::I32(n_open as i32),
+        Argument::I32(i32::from(normalize)),
+        Argument::F32(scale),
+    ];
+    let grid = [n_rows.div_ceil(WARPS) as u32, 1, 1];
+    let function = &kernels.route.route[per_lane];
+    // SAFETY: the arguments are those of `route_*` in order; rows and lists are inside of their buffers, and their
+    // shapes were checked. As `matvec` says, buffers outlive queued work.
+    unsafe { kernels.launch(stream, function, grid, [32, WARPS as u32], &arguments) }
+}
+
+/// Queues the sum of the results of a row's experts by their factors, in the order of the routes. What experts with the
+/// number -1 have as results is not read.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes or devices do not fit, or rows have more than 8 million elements.
+pub fn combine<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    x: Rows<'_, D>,      // [n_rows, n_chosen * n_cols]
+    routes: Rows<'_, D>, // [n_rows, 2 * n_chosen]
+    out: Rows<'_, D>,    // [n_rows, n_cols]
+) -> Result<(), Error> {
+    let (n_rows, n_cols, n_chosen) = (out.n_rows(), out.n_cols(), routes.n_cols() / 2);
+    x.check(kernels, "results of experts", n_rows, n_chosen * n_cols);
+    routes.check(kernels, "routes", n_rows, 2 * n_chosen);
+    out.check(kernels, "out", n_rows, n_cols);
+    // Both kernels have the same bits.
+    let is_aligned = x.is_aligned() && out.is_aligned() && n_cols.is_multiple_of(4);
+    let which = usize::from(is_aligned && n_rows * n_cols >= FOUR_FROM);
+    let arguments = [
+        x.address(),
+        x.stride(),
+        routes.address(),
+        routes.stride(),
+        out.address(),
+        out.stride(),
+        Argument::I32(n_chosen as i32),
+        Argument::I32(n_cols as i32),
+    ];
+    let grid = grid(n_rows, n_cols, [1, 4][which]);
+    // SAFETY: as in `route`, for `combine_*`.
+    unsafe { kernels.launch(stream, &kernels.route.combine[which], grid, [THREADS, 1], &arguments) }
+}
+
+/// Queues a copy of rows with their columns in another order: column `c` of a row of `out` is column `order[c]` of that
+/// row of `x`. An order that names no column stops the device: the next call that waits reports it.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes or devices do not fit, or rows have more than 8 million elements.
+pub fn reorder<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    order: Rows<'_, D>, // [1, n_cols], whole numbers
+    x: Rows<'_, D>,     // [n_rows, n_cols]
+    out: Rows<'_, D>,   // [n_rows, n_cols], which shares nothing with `x`
+) -> Result<(), Error> {
+    let (n_rows, n_cols) = (x.n_rows(), x.n_cols());
+    order.check(kernels, "the order", 1, n_cols);
+    x.check(kernels, "x", n_rows, n_cols);
+    out.check(kernels, "out", n_rows, n_cols);
+    let arguments = [
+        x.address(),
+        x.stride(),
+        order.address(),
+        out.address(),
+        out.stride(),
+        Argument::I32(n_cols as i32),
+    ];
+    let grid = grid(n_rows, n_cols, 1);
+    // SAFETY: as in `route`, for `reorder`, which checks the order.
+    unsafe { kernels.launch(stream, &kernels.route.reorder, grid, [THREADS, 1], &arguments) }
+}
+
+/// A block for some columns of a row.
+fn grid(n_rows: usize, n_cols: usize, per_thread: usize) -> [u32; 3] {
+    let n_blocks = n_cols.div_ceil(per_thread * THREADS as usize);
+    assert!(n_blocks <= 65535, "rows of {n_cols} elements");
+    [n_rows as u32, n_blocks as u32, 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Interpreter, Random, kernels, on_device, read};
+    use realizar_ptx::Stream;
+
+    /// The choice as numbers say it.
+    #[derive(Clone, Copy, Debug)]
+    struct Choice {
+        scoring: Scoring,
+        n_chosen: usize,
+        groups: Option<(usize, usize)>,
+        normalize: bool,
+        scale: f32,
+    }
+
+    const PLAIN: Choice = Choice {
+        scoring: Scoring::Softmax,
+        n_chosen: 2,
+        groups: None,
+        normalize: false,
+        scale: 1.0,
+    };
+
+    /// The definition, in F64: experts and factors of a row.
+    fn expected(choice: &Choice, bias: Option<&[f32]>, scores: &[f32]) -> (Vec<usize>, Vec<f64>) {
+        let softmax = |x: &[f64]| -> Vec<f64> {
+            let sum: f64 = x.iter().map(|x| x.exp()).sum();
+            x.iter().map(|x| x.exp() / sum).collect()
+        };
+        let scores: Vec<f64> = scores.iter().map(|&s| f64::from(s)).collect();
+        let factors = match choice.scoring {
+            Scoring::Softmax => softmax(&scores),
+            Scoring::Sigmoid => scores.iter().map(|s| 1.0 / (1.0 + (-s).exp())).collect(),
+            Scoring::SoftmaxOfChosen => scores.clone(),
+        };
+        let key = |e: usize| factors[e] + bias.map_or(0.0, |bias| f64::from(bias[e]));
+        let first_of = |mut all: Vec<usize>, key: &dyn Fn(usize) -> f64, n: usize| {
+            // Stable, and so equal ones stay in order.
+            all.sort_by(|&a, &b| key(b).total_cmp(&key(a)));
+            all.truncate(n);
+            all.sort_unstable();
+            all
+        };
+        let mut open: Vec<usize> = (0..scores.len()).collect();
+        if let Some((n_groups, n_open)) = choice.groups {
+            let len = scores.len() / n_groups;
+            let total = |g: usize| {
+                let mut keys: Vec<f64> = (g * len..(g + 1) * len).map(key).collect();
+                keys.sort_by(|a, b| b.total_cmp(a));
+                keys.iter().take(2).sum()
+            };
+            let groups = first_of((0..n_groups).collect(), &total, n_open);
+            open.retain(|e| groups.contains(&(e / len)));
+        }
+        let chosen = first_of(open, &key, choice.n_chosen);
+        let mut of_chosen: Vec<f64> = chosen.iter().map(|&e| factors[e]).collect();
+        if choice.scoring == Scoring::SoftmaxOfChosen {
+            of_chosen = softmax(&of_chosen);
+        }
+        let sum: f64 = if choice.normalize { of_chosen.iter().sum() } else { 1.0 };
+        let factors = of_chosen.iter().map(|f| f / sum * f64::from(choice.scale)).collect();
+        (chosen, factors)
+    }
+
+    type On = (Kernels<Interpreter>, Stream);
+
+    /// Routes of rows, found by the kernels. `active` is a number for each row.
+    fn found(
+        (kernels, stream): &On,
+        choice: &Choice,
+        bias: Option<&[f32]>,
+        scores: &[f32],
+        n_experts: usize,
+        active: Option<&[u32]>,
+    ) -> Vec<f32> {
+        let device = kernels.device();
+        let n_rows = scores.len() / n_experts;
+        let stride = 2 * choice.n_chosen + 1;
+        let scores = on_device(device, stream, scores);
+        let out = on_device(device, stream, &vec![7.5f32; n_rows * stride]);
+        let bias = bias.map(|bias| on_device(device, stream, bias));
+        let active = active.map(|active| on_device(device, stream, active));
+        let routing = Routing {
+            scoring: choice.scoring,
+            n_chosen: choice.n_chosen,
+            choice_bias: bias.as_ref().map(|bias| Rows::vector(bias, n_experts)),
+            groups: choice.groups,
+            normalize: choice.normalize,
+            scale: choice.scale,
+            active: active.as_ref().map(List::all),
+        };
+        let scores = Rows::new(&scores, 0, n_rows, n_experts, n_experts);
+        let to = Rows::new(&out, 0, n_rows, 2 * choice.n_chosen, stride);
+        route(kernels, stream, &routing, scores, to).unwrap();
+        let all = read(stream, &out, n_rows * stride);
+        let rows = all.chunks(stride).flat_map(|row| {
+            assert_eq!(row[stride - 1], 7.5, "behind a row");
+            row[..stride - 1].to_vec()
+        });
+        rows.collect()
+    }
+
+    fn assert_routes(
+        on: &On,
+        choice: &Choice,
+        bias: Option<&[f32]>,
+        scores: &[f32],
+        n_experts: usize,
+    ) {
+        let found = found(on, choice, bias, scores, n_experts, None);
+        for (row, found) in scores.chunks(n_experts).zip(found.chunks(2 * choice.n_chosen)) {
+            let (ids, factors) = expected(choice, bias, row);
+            let (found_ids, found) = found.split_at(choice.n_chosen);
+            let found_ids: Vec<usize> = found_ids.iter().map(|&id| id as usize).collect();
+            assert_eq!(found_ids, ids, "{choice:?}");
+            for (found, wanted) in found.iter().zip(factors) {
+                let away = (f64::from(*found) - wanted).abs();
+                assert!(away < 1e-6 * wanted.abs().max(1.0), "{choice:?}: {found} {wanted}");
+            }
+        }
+    }
+
+    #[test]
+    fn scores_become_factors() {
+        let on = kernels();
+        // exp of these is 1, 2, 4, 8.
+        let scores = [0.0, 1.0, 2.0, 3.0].map(|n| n * std::f32::consts::LN_2);
+        let sigmoid = Choice { scoring: Scoring::Sigmoid, ..PLAIN };
+        let of_chosen = Choice { scoring: Scoring::SoftmaxOfChosen, ..PLAIN };
+        for choice in [
+            PLAIN,
+            Choice { normalize: true, scale: 2.5, ..PLAIN },
+            of_chosen,
+            sigmoid,
+            Choice { n_chosen: 4, normalize: true, ..sigmoid },
+        ] {
+            assert_routes(&on, &choice, None, &scores, 4);
+            assert_routes(&on, &choice, Some(&[0.0, 9.0, 0.0, -1.0]), &scores, 4);
+        }
+        // What a choice of large scores gives does not overflow, and the bias chooses one far below the best.
+        let large = [-300.0, 200.0, 0.0, 199.0];
+        assert_routes(&on, &of_chosen, Some(&[900.0, 0.0, 600.0, 0.0]), &large, 4);
+        assert_routes(&on, &sigmoid, None, &large, 4);
+        // Of equal ones the first, zeros of both signs among them.
+        assert_routes(&on, &PLAIN, None, &[1.0; 200], 200);
+        let zeros: Vec<f32> = (0..40).map(|i| if i % 3 == 0 { -0.0 } else { 0.0 }).collect();
+        assert_routes(&on, &Choice { n_chosen: 5, ..of_chosen }, None, &zeros, 40);
+    }
+
+    #[test]
+    fn any_number_of_experts() {
+        let on = kernels();
+        for (n_experts, n_chosen, groups) in [
+            (1, 1, None),
+            (8, 2, Some((4, 1))),
+            (33, 4, None),
+            (60, 6, Some((20, 7))),
+            (128, 8, Some((8, 4))),
+            (256, 8, Some((8, 2))),
+            (300, 3, Some((300, 9))),
+            (512, 10, None),
+            (1024, 40, Some((2, 1))),
+        ] {
+            let mut random = Random(n_experts as u64);
+            let scores: Vec<f32> = random.floats(3 * n_experts).iter().map(|x| 4.0 * x).collect();
+            let bias = random.floats(n_experts);
+            let choice = Choice { n_chosen, groups, normalize: true, ..PLAIN };
+            assert_routes(
+                &on,
+                &Choice { scoring: Scoring::Sigmoid, ..choice },
+                Some(&bias),
+                &scores,
+                n_experts,
+            );
+            assert_routes(&on, &Choice { groups: None, ..choice }, None, &scores, n_experts);
+        }
+    }
+
+    #[test]
+    fn rows_alone_and_rows_that_take_no_part() {
+        let on = kernels();
+        let scores = Random(8).floats(7 * 70);
+        let choice = Choice { n_chosen: 3, ..PLAIN };
+        let all = found(&on, &choice, None, &scores, 70, None);
+        for row in 0..7 {
+            let alone = found(&on, &choice, None, &scores[row * 70..][..70], 70, None);
+            assert_eq!(alone, all[row * 6..][..6]);
+        }
+        let part =
+            found(&on, &choice, None, &scores, 70, Some(&[0, u32::MAX, 2, 3, u32::MAX, 5, 6]));
+        for row in 0..7 {
+            let wanted = match row {
+                1 | 4 => &[-1.0, -1.0, -1.0, 0.0, 0.0, 0.0],
+                _ => &all[row * 6..][..6],
+            };
+            assert_eq!(&part[row * 6..][..6], wanted, "row {row}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_shows() {
+        let on = kernels();
+        let mut scores = [0.5; 40];
+        (scores[3], scores[7], scores[11]) = (f32::NAN, 1.0, f32::NEG_INFINITY);
+        for scoring in [Scoring::Softmax, Scoring::Sigmoid, Scoring::SoftmaxOfChosen] {
+            let found = found(&on, &Choice { scoring, ..PLAIN }, None, &scores, 40, None);
+            assert!(found[..2].iter().all(|id| (0.0..40.0).contains(id)), "{found:?}");
+            assert!(found[2..].iter().all(|factor| factor.is_nan()), "{found:?}");
+        }
+    }
+
+    /// The sums of a step of routes, with results that are random, in rows with something between them.
+    fn sums(
+        (kernels, stream): &On,
+        routes: &[f32],
+        x: &[f32],
+        n_chosen: usize,
+        n_cols: usize,
+        first: usize,
+        n: usize,
+    ) -> Vec<f32> {
+        let put = |values: &[f32]| on_device::<f32>(kernels.device(), stream, values);
+        let stride = n_cols + 4;
+        let (routes, x, out) = (put(routes), put(x), put(&vec![7.5; n * stride]));
+        let [x_cols, route_cols] = [n_chosen * n_cols, 2 * n_chosen];
+        let x = Rows::new(&x, first * x_cols, n, x_cols, x_cols);
+        let routes = Rows::new(&routes, first * route_cols, n, route_cols, route_cols);
+        let to = Rows::new(&out, 0, n, n_cols, stride);
+        combine(kernels, stream, x, routes, to).unwrap();
+        let found = read(stream, &out, n * stride);
+        assert!(found.chunks(stride).all(|row| row[n_cols..] == [7.5; 4]), "between the rows");
+        found.chunks(stride).flat_map(|row| row[..n_cols].to_vec()).collect()
+    }
+
+    #[test]
+    fn results_are_added_by_their_factors() {
+        let on = kernels();
+        // Enough elements for four of a thread, and a row that takes no part, whose results are no numbers.
+        for (n_rows, n_chosen, n_cols) in [(3, 2, 5), (2, 1, 131), (4, 9, 16), (70, 3, 1900)] {
+            let mut random = Random(n_cols as u64);
+            let mut x = random.floats(n_rows * n_chosen * n_cols);
+            x[n_chosen * n_cols..][..n_chosen * n_cols].fill(f32::NAN);
+            let mut routes = Vec::new();
+            for row in 0..n_rows {
+                let id = |i: usize| if row == 1 { -1.0 } else { i as f32 };
+                routes.extend((0..n_chosen).map(id));
+                routes.extend(random.floats(n_chosen));
+            }
+            let found = sums(&on, &routes, &x, n_chosen, n_cols, 0, n_rows);
+            for (row, found) in found.chunks(n_cols).enumerate() {
+                if row == 1 {
+                    assert!(found.iter().all(|&x| x == 0.0));
+                    continue;
+                }
+                for (col, found) in found.iter().enumerate() {
+                    let of = |i: usize| {
+                        let factor = routes[row * 2 * n_chosen + n_chosen + i];
+                        f64::from(factor) * f64::from(x[(row * n_chosen + i) * n_cols + col])
+                    };
+                    let wanted: f64 = (0..n_chosen).map(of).sum();
+                    assert!((f64::from(*found) - wanted).abs() < 1e-6, "{found} {wanted}");
+                }
+            }
+            let last = n_rows - 1;
+            assert_eq!(
+                sums(&on, &routes, &x, n_chosen, n_cols, last, 1),
+                found[last * n_cols..],
+                "alone"
+            );
+        }
+    }
+
+    #[test]
+    fn columns_land_where_they_belong() {
+        let (kernels, stream) = kernels();
+        let device = kernels.device();
+        for n_cols in [1, 64, 131] {
+            let (n_rows, stride) = (3, n_cols + 3);
+            let x: Vec<f32> = (0..n_rows * stride).map(|i| i as f32).collect();
+            let order: Vec<usize> = (0..n_cols).map(|c| (c * 7 + 3) % n_cols).collect();
+            let floats: Vec<f32> = order.iter().map(|&c| c as f32).collect();
+            let order_at = on_device(device, &stream, &floats);
+            let (x_at, out) = (on_device(device, &stream, &x), on_device(device, &stream, &x));
+            let rows = |buffer| Rows::new(buffer, 0, n_rows, n_cols, stride);
+            let order_at = Rows::vector(&order_at, n_cols);
+            reorder(&kernels, &stream, order_at, rows(&x_at), rows(&out)).unwrap();
+            let mut wanted = x.clone();
+            for row in 0..n_rows {
+                for (col, from) in order.iter().enumerate() {
+                    wanted[row * stride + col] = x[row * stride + from];
+                }
+            }
+            assert_eq!(read(&stream, &out, x.len()), wanted);
+        }
+        // A column that does not exist.
+        let x = on_device(device, &stream, &[3.0f32; 6]);
+        let [order, from, to] = [0, 2, 4].map(|at| Rows::vector_at(&x, at, 2));
+        reorder(&kernels, &stream, order, from, to).unwrap();
+        let message = device.synchronize(&stream).unwrap_err().to_string();
+        assert!(message.contains("trap") && message.contains("reorder"), "{message}");
+    }
+}

@@ -1,0 +1,423 @@
+//! Shortlists of rows of logits: the best tokens, tokens that are asked for by themselves, shares and draws.
+//!
+//! A list is what a token is chosen from where the rest of the row cannot matter, and a few hundred bytes where the
+//! row is a megabyte. Logits are compared by their bits, of equal ones the lower ids are in a list, and the shares
+//! of a vocabulary are integers, which every device computes and adds up alike.
+
+mod greedy;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use super::kernels::Kernels;
+use crate::device::{Argument, Device};
+use crate::image::Image;
+use crate::{Buffer, Error, Rows};
+
+pub use greedy::{Greedy, NO_TOKEN};
+
+const IMAGE: &[u8] = include_bytes!("../../../image/shortlist.ptx.gz");
+/// Threads of a block, the logits that it reads, and logits of which the largest is found first: as
+/// `cuda/shortlist.cu` has them.
+const THREADS: u32 = 256;
+const CHUNK: u32 = 4096;
+const BLOCK: u32 = 64;
+/// The most of the best tokens of a row.
+const MAX_BEST: u32 = 256;
+/// Words of what is wanted of a row, beside the lists and masks that these name.
+const HEADER: usize = 12;
+/// What is written for a row or a mask that is not there, and as the length of a list of unusable logits.
+const NONE: u32 = u32::MAX;
+
+/// The kernels of shortlists.
+#[derive(Debug)]
+pub(crate) struct ShortlistKernels<D: Device> {
+    greedy: D::Function,
+    select: D::Function,
+    weigh: D::Function,
+}
+
+impl<D: Device> ShortlistKernels<D> {
+    pub(crate) fn load(device: &D) -> Result<Self, Error> {
+        let image = Image::load(device, "shortlist", IMAGE)?;
+        Ok(Self {
+            greedy: image.function("shortlist_greedy")?,
+            select: image.function("shortlist_select")?,
+            weigh: image.function("shortlist_weigh")?,
+        })
+    }
+}
+
+/// That shares of tokens are wanted: `2^39 e^((logit - max) * scale)` as an integer of 64 bits, for the largest logit
+/// `max` of those that may be among the best.
+#[derive(Debug, Clone, Copy)]
+pub struct SharesOf<'a> {
+    /// `scale * log2(e)` as a fraction of a power of two in units of 2^-32, whose highest bit is set.
+    pub factor: u32,
+    /// The exponent of 64 / scale, from -90 to 133: logits that are further below the largest have no shares.
+    pub range: i32,
+    /// Places among the tokens that may be among the best, in units of 2^-32 of their shares, in order of the
+    /// tokens; at most [`Shortlists::MAX_DRAWS`].
+    pub draws: &'a [u32],
+}
+
+/// What is wanted of a row of logits.
+#[derive(Debug, Clone, Copy)]
+pub struct ShortlistRow<'a> {
+    /// The row.
+    pub row: u32,
+    /// How many of the best tokens, from 1 to [`Shortlists::MAX_BEST`].
+    pub n_best: u32,
+    /// Tokens; what the row has behind them is of none.
+    pub n_tokens: u32,
+    /// Tokens that are given by themselves and are not among the best, in ascending order, at most
+    /// [`Shortlists::MAX_LISTED`]. A row that has some is wanted once in a launch.
+    pub listed: &'a [u32],
+    /// One bit for each token that may be among the best, 32 to a word from the lowest on; all may where there is
+    /// none. Tokens behind its end may not.
+    pub mask: Option<&'a [u32]>, // [ceil(n_tokens / 32)]
+    /// What is wanted of the shares of all that may be among the best.
+    pub shares: Option<SharesOf<'a>>,
+}
+
+/// The shortlist of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shortlist<'a> {
+    /// The bits of the logits of the listed tokens, in their order.
+    pub listed: &'a [u32],
+    /// The best tokens and the bits of their logits, best first and of equals the lower ids, plus zero before minus
+    /// zero: as many as are wanted, or all that may be among them and are above minus infinity. None where a logit
+    /// is NaN or plus infinity.
+    pub best: Option<&'a [[u32; 2]]>,
+    /// The shares of all that may be among the best, together, where that was wanted; zero where `best` is none.
+    pub total: Option<u64>,
+    /// The tokens at the places that were wanted, with the bits of their logits; none is one where the total is
+    /// zero.
+    pub drawn: &'a [[u32; 2]],
+}
+
+/// Where the list of a row lies, and what it has.
+#[derive(Debug, Clone, Copy)]
+struct ListPlace {
+    at: usize,
+    n_listed: usize,
+    n_best: usize,
+    has_shares: bool,
+    n_draws: usize,
+}
+
+/// Memory that the blocks of a launch hand to one another. Lists that are made one after the other in one stream
+/// share it.
+#[derive(Debug)]
+pub struct ShortlistScratch<D: Device> {
+    n_logits: u32,
+    max_rows: usize,
+    maxima: Buffer<D>,   // [max_rows, n_blocks], keys
+    sums: Buffer<D>,     // [max_rows, n_blocks], of 64 bits
+    largest: Buffer<D>,  // [max_rows], keys
+    counters: Buffer<D>, // [max_rows], zero between launches
+}
+
+impl<D: Device> ShortlistScratch<D> {
+    /// Bytes for `max_rows` rows of `n_logits`.
+    pub fn bytes(n_logits: u32, max_rows: usize) -> u64 {
+        max_rows as u64 * (12 * u64::from(n_logits.div_ceil(BLOCK)) + 8)
+    }
+
+    /// Room for `max_rows` rows of `n_logits`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], or what the driver reports.
+    pub fn new(
+        device: &Arc<D>,
+        stream: &D::Stream,
+        n_logits: u32,
+        max_rows: usize,
+    ) -> Result<Self, Error> {
+        let what = "what is known of blocks of logits";
+        let n_blocks = max_rows * n_logits.div_ceil(BLOCK) as usize;
+        Ok(Self {
+            n_logits,
+            max_rows,
+            maxima: Buffer::new(device, what, 4 * n_blocks)?,
+            sums: Buffer::new(device, what, 8 * n_blocks)?,
+            largest: Buffer::new(device, what, 4 * max_rows)?,
+            counters: Buffer::with(device, stream, what, &vec![0u32; max_rows])?,
+        })
+    }
+}
+
+/// What the lists of a step may have at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShortlistLimits {
+    /// Rows.
+    pub rows: usize,
+    /// Tokens of a row that are given by themselves.
+    pub listed: usize,
+    /// Draws of a row.
+    pub draws: usize,
+    /// Whether a row may have a mask.
+    pub masks: bool,
+}
+
+impl ShortlistLimits {
+    /// Words of a row's wants, in all.
+    fn want_words(&self, n_logits: u32) -> usize {
+        let mask = if self.masks { n_logits.div_ceil(32) as usize } else { 0 };
+        HEADER + self.listed + self.draws + mask
+    }
+
+    /// The most words of a list.
+    fn list_words(&self) -> usize {
+        3 + self.listed + 2 * MAX_BEST as usize + 2 * self.draws
+    }
+}
+
+/// Room for the shortlists of a step.
+///
+/// Rows are [pushed](Self::push), what is wanted of them is [uploaded](Self::upload) in one copy, the lists are made
+/// by [`queue`](Self::queue) and [read](Self::read) in one copy. What is queued depends on the number of rows and on
+/// whether shares are wanted, and on nothing else of what was pushed, so that a captured graph can hold it and be
+/// replayed behind another upload; where fewer rows were pushed than are queued, the others are skipped.
+#[derive(Debug)]
+pub struct Shortlists<D: Device> {
+    n_logits: u32,
+    limits: ShortlistLimits,
+    wants: Buffer<D>,
+    lists: Buffer<D>,
+    /// What is wanted: a header for each row that there is room for, and the lists and masks that these name.
+    words: Vec<u32>,
+    /// Of each row, where its list lies.
+    places: Vec<ListPlace>,
+    end_row: usize,
+    n_words: usize,
+    has_shares: bool,
+    out: Vec<u32>,
+}
+
+impl<D: Device> Shortlists<D> {
+    /// The most of the best tokens of a row.
+    pub const MAX_BEST: u32 = MAX_BEST;
+    /// The most tokens of a row that are given by themselves.
+    pub const MAX_LISTED: u32 = 1024;
+    /// The longest row: indices have so many bits in a selection.
+    pub const MAX_LOGITS: u32 = 1 << 24;
+    /// The most draws of a row.
+    pub const MAX_DRAWS: u32 = 64;
+    /// The most rows of a launch.
+    pub const MAX_ROWS: usize = 65535;
+
+    /// Bytes on the device for lists of rows of `n_logits`, beside what is shared.
+    pub fn bytes(n_logits: u32, limits: &ShortlistLimits) -> u64 {
+        4 * (limits.rows * (limits.want_words(n_logits) + limits.list_words())) as u64
+    }
+
+    /// Bytes on the host.
+    pub fn host_bytes(n_logits: u32, limits: &ShortlistLimits) -> u64 {
+        Self::bytes(n_logits, limits) + (limits.rows * size_of::<ListPlace>()) as u64
+    }
+
+    /// Room for lists of rows of `n_logits`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    ///
+    /// # Panics
+    /// If a row is longer than [`Self::MAX_LOGITS`], or the limits are above what a row or a launch may have.
+    pub fn new(device: &Arc<D>, n_logits: u32, limits: ShortlistLimits) -> Result<Self, Error> {
+        assert!((1..=Self::MAX_LOGITS).contains(&n_logits), "{n_logits} logits");
+        assert!(limits.rows <= Self::MAX_ROWS, "{} rows", limits.rows);
+        assert!(limits.listed <= Self::MAX_LISTED as usize, "{} listed tokens", limits.listed);
+        assert!(limits.draws <= Self::MAX_DRAWS as usize, "{} draws", limits.draws);
+        let n_wants = limits.rows * limits.want_words(n_logits);
+        let n_out = limits.rows * limits.list_words();
+        // Places are numbers of 32 bits.
+        assert!(n_wants.max(n_out) < NONE as usize, "lists of {} rows", limits.rows);
+        let mut words = Vec::with_capacity(n_wants);
+        words.resize(limits.rows * HEADER, NONE);
+        Ok(Self {
+            n_logits,
+            limits,
+            wants: Buffer::new(device, "what shortlists are of", 4 * n_wants)?,
+            lists: Buffer::new(device, "shortlists", 4 * n_out)?,
+            words,
+            places: Vec::with_capacity(limits.rows),
+            end_row: 0,
+            n_words: 0,
+            has_shares: false,
+            out: vec![0; n_out],
+        })
+    }
+
+    /// Forgets all rows.
+    pub fn clear(&mut self) {
+        self.words.truncate(self.limits.rows * HEADER);
+        for header in self.words.chunks_mut(HEADER).take(self.places.len()) {
+            header[0] = NONE;
+        }
+        self.places.clear();
+        (self.end_row, self.n_words, self.has_shares) = (0, 0, false);
+    }
+
+    /// Adds a row, of which a list is made.
+    ///
+    /// # Panics
+    /// If there are more rows than there is room for, or what is wanted is not as [`ShortlistRow`] says.
+    pub fn push(&mut self, of: &ShortlistRow<'_>) {
+        let &ShortlistRow { row, n_best, n_tokens, listed, mask, shares } = of;
+        let limits = self.limits;
+        assert!(self.places.len() < limits.rows, "more than {} rows", limits.rows);
+        assert!(row < NONE, "row {row}");
+        assert!((1..=Self::MAX_BEST).contains(&n_best), "the best {n_best}");
+        assert!(listed.len() <= limits.listed, "{} listed tokens", listed.len());
+        assert!(listed.is_sorted_by(|a, b| a < b), "listed tokens are in ascending order");
+        assert!(listed.last().is_none_or(|&id| id < self.n_logits), "a listed token is one");
+        assert!(mask.is_none() || limits.masks, "a mask");
+        let mut n_tokens = n_tokens.min(self.n_logits);
+        let listed_at = self.words.len() as u32;
+        self.words.extend_from_slice(listed);
+        let mut mask_at = NONE;
+        if let Some(mask) = mask {
+            let n_words = mask.len().min(n_tokens.div_ceil(32) as usize);
+            n_tokens = n_tokens.min(32 * n_words as u32);
+            mask_at = self.words.len() as u32;
+            self.words.extend_from_slice(&mask[..n_words]);
+        }
+        let has_shares = shares.is_some();
+        let shares = shares.unwrap_or(SharesOf { factor: 0, range: 0, draws: &[] });
+        let SharesOf { factor, range, draws } = shares;
+        assert!(!has_shares || factor >> 31 == 1, "a factor of {factor}");
+        assert!((-90..=133).contains(&range), "a range of 2^{range}");
+        assert!(draws.len() <= limits.draws, "{} draws", draws.len());
+        let draws_at = self.words.len() as u32;
+        self.words.extend_from_slice(draws);
+        let at = self.n_words;
+        let place = ListPlace {
+            at,
+            n_listed: listed.len(),
+            n_best: n_best as usize,
+            has_shares,
+            n_draws: draws.len(),
+        };
+        let header = &mut self.words[self.places.len() * HEADER..][..HEADER];
+        header[..4].copy_from_slice(&[row, n_best, n_tokens, mask_at]);
+        header[4..8].copy_from_slice(&[listed_at, place.n_listed as u32, at as u32, factor]);
+        header[8..].copy_from_slice(&[range.cast_unsigned(), draws_at, place.n_draws as u32, 0]);
+        self.end_row = self.end_row.max(row as usize + 1);
+        self.n_words += 1 + place.n_listed + 2 * place.n_best;
+        self.n_words += if has_shares { 2 + 2 * place.n_draws } else { 0 };
+        self.has_shares |= has_shares;
+        self.places.push(place);
+    }
+
+    /// Rows that were pushed.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Whether shares of a row are wanted.
+    pub fn has_shares(&self) -> bool {
+        self.has_shares
+    }
+
+    /// Bytes of all lists, which [`read`](Self::read) brings to the host.
+    pub fn n_bytes(&self) -> u64 {
+        4 * self.n_words as u64
+    }
+
+    /// Queues the copy of what is wanted. It may be queued in another stream than the lists, so as not to wait for
+    /// the step that computes the logits, if the lists that were queued before have been read.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn upload(&self, stream: &D::Stream) -> Result<(), Error> {
+        self.wants.write(stream, 0, &self.words)
+    }
+
+    /// Queues the making of the lists of the first `n_rows` rows: one launch, and another one `with_shares`. Behind
+    /// it, listed tokens have minus infinity in `logits`. [`upload`](Self::upload) comes before.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    ///
+    /// # Panics
+    /// If shapes or devices do not fit, there is no room for as many rows, or a row that was pushed is not one of
+    /// `logits`, is not among the first `n_rows`, or wants shares without `with_shares`.
+    pub fn queue(
+        &self,
+        kernels: &Kernels<D>,
+        stream: &D::Stream,
+        logits: Rows<'_, D>, // [n, n_logits]
+        scratch: &ShortlistScratch<D>,
+        n_rows: usize,
+        with_shares: bool,
+    ) -> Result<(), Error> {
+        let limits = self.limits;
+        assert!((1..=limits.rows).contains(&n_rows), "{n_rows} rows, room for {}", limits.rows);
+        assert!(n_rows <= scratch.max_rows, "{n_rows} rows, room for {}", scratch.max_rows);
+        assert!(self.places.len() <= n_rows, "{} rows were pushed", self.places.len());
+        assert!(with_shares || !self.has_shares, "shares are wanted");
+        assert!(self.end_row <= logits.n_rows(), "{} rows of logits", logits.n_rows());
+        assert_eq!(scratch.n_logits, self.n_logits, "logits of the scratch");
+        logits.check(kernels, "logits", logits.n_rows(), self.n_logits as usize);
+        kernels.check("the lists", &self.lists, 0);
+        kernels.check("the scratch", &scratch.maxima, 0);
+        let at = |buffer: &Buffer<D>| Argument::Address(buffer.address());
+        let ShortlistScratch { maxima, sums, largest, counters, .. } = scratch;
+        let [wants, lists] = [&self.wants, &self.lists].map(at);
+        let [maxima, sums, largest, counters] = [maxima, sums, largest, counters].map(at);
+        let (values, stride) = (logits.address(), logits.stride());
+        let n_logits = Argument::I32(self.n_logits as i32);
+        let grid = [self.n_logits.div_ceil(CHUNK), n_rows as u32, 1];
+        let functions = &kernels.shortlist;
+        let arguments = [wants, values, stride, n_logits, maxima, largest, counters, lists];
+        // SAFETY: the arguments are those of `shortlist_select` in order. Rows, lists and what is wanted are inside
+        // of their buffers, as was asserted when they were pushed and above; headers of rows that were not pushed say
+        // so. The scratch has room for the rows. As `matvec` says, buffers outlive queued work.
+        unsafe { kernels.launch(stream, &functions.select, grid, [THREADS, 1], &arguments) }?;
+        if !with_shares {
+            return Ok(());
+        }
+        let arguments = [wants, values, stride, n_logits, largest, sums, counters, lists];
+        // SAFETY: as above, for `shortlist_weigh`.
+        unsafe { kernels.launch(stream, &functions.weigh, grid, [THREADS, 1], &arguments) }
+    }
+
+    /// Waits for the lists of all rows that were pushed.
+    ///
+    /// # Errors
+    /// What the driver reports, the failure of earlier work among it.
+    pub fn read(&mut self, stream: &D::Stream) -> Result<(), Error> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        self.lists.read(stream, 0, &mut self.out[..self.n_words])
+    }
+
+    /// The list of the row that was pushed as number `idx`, behind [`read`](Self::read).
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn list(&self, idx: usize) -> Shortlist<'_> {
+        let ListPlace { at, n_listed, n_best, has_shares, n_draws } = self.places[idx];
+        let (listed, rest) = self.out[at + 1..].split_at(n_listed);
+        let (best, rest) = rest.split_at(2 * n_best);
+        let best = match self.out[at] {
+            NONE => None,
+            n => Some(&best.as_chunks().0[..n as usize]),
+        };
+        if !has_shares {
+            return Shortlist { listed, best, total: None, drawn: &[] };
+        }
+        let total = u64::from(rest[0]) | u64::from(rest[1]) << 32;
+        let n_drawn = if total == 0 { 0 } else { n_draws };
+        let drawn = rest[2..][..2 * n_drawn].as_chunks().0;
+        Shortlist { listed, best, total: Some(total), drawn }
+    }
+}
