@@ -37,7 +37,8 @@ pub(crate) struct Args {
     /// Hold the peak memory of published models against their size (Linux alone).
     #[arg(long)]
     memory: bool,
-    /// Where the models run: cpu, wgpu or wgpu:N. A GPU is compared with the CPU's references.
+    /// Where the models run: cpu, wgpu, wgpu:N, cuda, cuda:N or cuda-interpreter, which needs an engine with that crate
+    /// feature. A GPU is compared with the CPU's references.
     #[arg(long, default_value = "cpu", value_parser = device)]
     device: String,
     /// Use none of the features that a GPU may lack.
@@ -139,6 +140,10 @@ impl Args {
     }
 
     fn on_gpu(&self) -> bool {
+        self.device != "cpu"
+    }
+
+    fn on_wgpu_alone(&self) -> bool {
         self.device.starts_with("wgpu")
     }
 
@@ -166,8 +171,11 @@ impl Args {
 
     /// The binary on the device that was asked for.
     fn engine(&self, bin: PathBuf) -> Result<engine::Engine> {
-        if !self.on_gpu() && (self.plain || self.lavapipe || self.gpu_layers.is_some()) {
-            bail!("--plain, --lavapipe and --gpu-layers are for --device wgpu");
+        if !self.on_wgpu_alone() && (self.plain || self.lavapipe) {
+            bail!("--plain and --lavapipe are for --device wgpu");
+        }
+        if !self.on_gpu() && self.gpu_layers.is_some() {
+            bail!("--gpu-layers is for a GPU");
         }
         if self.on_gpu() && self.memory {
             bail!("--memory is measured on the CPU alone");
@@ -188,12 +196,12 @@ impl Args {
     }
 }
 
-/// `cpu`, `wgpu` or `wgpu:N`.
+/// A device by its name.
 fn device(text: &str) -> Result<String, String> {
-    let index = text.strip_prefix("wgpu:").map(str::parse::<u32>);
-    match (text, index) {
-        ("cpu" | "wgpu", _) | (_, Some(Ok(_))) => Ok(text.to_owned()),
-        _ => Err("expected cpu, wgpu or wgpu:N".to_owned()),
+    let index = text.strip_prefix("wgpu:").or_else(|| text.strip_prefix("cuda:"));
+    match (text, index.map(str::parse::<u32>)) {
+        ("cpu" | "wgpu" | "cuda" | "cuda-interpreter", _) | (_, Some(Ok(_))) => Ok(text.to_owned()),
+        _ => Err("expected cpu, wgpu, wgpu:N, cuda, cuda:N or cuda-interpreter".to_owned()),
     }
 }
 
@@ -280,10 +288,9 @@ mod tests {
 
     #[test]
     fn devices_are_named_and_their_options_are_passed_on() {
-        for (text, good) in [("cpu", true), ("wgpu", true), ("wgpu:1", true), ("wgpu:", false)] {
-            assert_eq!(device(text).is_ok(), good, "{text}");
-        }
-        assert!(device("cuda").is_err());
+        let good = ["cpu", "wgpu", "wgpu:1", "cuda", "cuda:0", "cuda-interpreter"];
+        assert!(good.into_iter().all(|text| device(text).is_ok()));
+        assert!(["wgpu:", "cuda:x", "cpu:0", "rocm"].into_iter().all(|text| device(text).is_err()));
         let options = |args: &Args| args.engine(PathBuf::new()).map(|engine| engine.options);
         let tiny = Args::tiny();
         assert_eq!((tiny.place(), tiny.on_gpu()), ("cpu".to_owned(), false));

@@ -7,8 +7,10 @@
 
 mod batch;
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub(crate) mod fingerprint;
-#[cfg(feature = "wgpu")]
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
 mod gpu;
 mod memory;
 pub mod metrics;

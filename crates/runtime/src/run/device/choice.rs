@@ -16,8 +16,10 @@ pub enum DeviceChoice {
     /// A GPU by Vulkan, Metal or DX12: the one of this index in [`devices`](super::devices), or
     /// the first, be it a driver in software.
     Wgpu(Option<usize>),
-    /// A GPU by CUDA.
+    /// A GPU of NVIDIA, by its driver: the one of this index, or the first.
     Cuda(Option<usize>),
+    /// The interpreter of CUDA kernels, in builds for tests.
+    CudaInterpreter,
 }
 
 impl fmt::Display for DeviceChoice {
@@ -27,6 +29,7 @@ impl fmt::Display for DeviceChoice {
             Self::Cpu => ("cpu", None),
             Self::Wgpu(index) => ("wgpu", *index),
             Self::Cuda(index) => ("cuda", *index),
+            Self::CudaInterpreter => ("cuda-interpreter", None),
         };
         match index {
             Some(index) => write!(f, "{name}:{index}"),
@@ -45,6 +48,7 @@ impl FromStr for DeviceChoice {
                 "cpu" => Some(Self::Cpu),
                 "wgpu" => Some(Self::Wgpu(None)),
                 "cuda" => Some(Self::Cuda(None)),
+                "cuda-interpreter" => Some(Self::CudaInterpreter),
                 _ => None,
             },
             Some((name, index)) => match (name, index.parse::<u32>()) {
@@ -146,6 +150,7 @@ mod tests {
             ("wgpu:12", DeviceChoice::Wgpu(Some(12))),
             ("cuda", DeviceChoice::Cuda(None)),
             ("cuda:3", DeviceChoice::Cuda(Some(3))),
+            ("cuda-interpreter", DeviceChoice::CudaInterpreter),
         ] {
             assert_eq!(text.parse::<DeviceChoice>().expect(text), choice);
             assert_eq!(choice.to_string(), text);

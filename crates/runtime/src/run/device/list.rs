@@ -7,8 +7,9 @@ use realizar_kernels_cpu::{Tier, default_threads};
 use realizar_kernels_wgpu::AdapterKind;
 use serde::Serialize;
 
-/// Said where a CUDA device is asked for.
-pub(super) const NO_CUDA: &str = "CUDA is not part of this build";
+/// Said where a CUDA device is asked for in a build without them.
+#[cfg(not(feature = "cuda"))]
+pub(super) const NO_CUDA: &str = "CUDA is not part of this build (crate feature `cuda`)";
 /// Said where a wgpu device is asked for in a build without them.
 #[cfg(not(feature = "wgpu"))]
 pub(super) const NO_WGPU: &str = "wgpu is not part of this build (crate feature `wgpu`)";
@@ -23,7 +24,7 @@ pub struct DeviceInfo {
     /// `processor`, or the kind of GPU: `discrete`, `integrated`, `virtual`,
     /// `software` or `other`.
     pub kind: &'static str,
-    /// The interface it is reached by: `native`, `vulkan`, `metal` or `dx12`.
+    /// The interface it is reached by: `native`, `cuda`, `vulkan`, `metal` or `dx12`.
     pub api: &'static str,
     /// The driver and its version; empty for the processor.
     pub driver: String,
@@ -48,26 +49,28 @@ pub struct Devices {
 pub fn devices() -> Devices {
     let mut devices = vec![processor()];
     let mut notes = Vec::new();
+    list_cuda(&mut devices, &mut notes);
     list_gpus(&mut devices, &mut notes);
-    notes.push(NO_CUDA.to_owned());
     Devices { devices, auto: auto().to_string(), notes }
 }
 
 /// As [`devices`], but drivers are not loaded where the system knows of no GPU; then a
 /// driver in software is not listed either.
 pub fn devices_in_hardware() -> Devices {
-    #[cfg(feature = "wgpu")]
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
     if !may_have_gpu() {
-        let notes = vec!["the system knows of no GPU".to_owned(), NO_CUDA.to_owned()];
+        let notes = vec!["the system knows of no GPU".to_owned()];
         return Devices { devices: vec![processor()], auto: auto().to_string(), notes };
     }
     devices()
 }
 
-/// The device that `auto` tries first: the first GPU in hardware, else the
-/// processor.
+/// The device that `auto` tries first: the first card that the CUDA driver runs the kernels on, else the first GPU in
+/// hardware, else the processor.
 pub(super) fn auto() -> DeviceChoice {
-    first_gpu().map_or(DeviceChoice::Cpu, |index| DeviceChoice::Wgpu(Some(index)))
+    let cuda = first_card().map(|index| DeviceChoice::Cuda(Some(index)));
+    let gpu = || first_gpu().map(|index| DeviceChoice::Wgpu(Some(index)));
+    cuda.or_else(gpu).unwrap_or(DeviceChoice::Cpu)
 }
 
 fn processor() -> DeviceInfo {
@@ -114,6 +117,56 @@ pub(super) fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     Some(value.trim())
 }
 
+/// The interface of cards, in lists of devices.
+#[cfg(feature = "cuda")]
+const CUDA: &str = "cuda";
+
+#[cfg(feature = "cuda")]
+fn list_cuda(devices: &mut Vec<DeviceInfo>, notes: &mut Vec<String>) {
+    use realizar_kernels_cuda::Driver;
+    let n = match Driver::n_devices() {
+        Ok(0) => return notes.push("the CUDA driver finds no device".to_owned()),
+        Ok(n) => n,
+        Err(error) => return notes.push(error.to_string()),
+    };
+    for index in 0..n {
+        match Driver::describe(index) {
+            Ok(card) => devices.push(DeviceInfo {
+                name: format!("{CUDA}:{index}"),
+                title: card.name,
+                kind: "discrete",
+                api: CUDA,
+                driver: format!("CUDA {}", card.driver),
+                memory_bytes: Some(card.n_bytes as u64),
+                features: vec![format!("compute capability {}", card.capability)],
+            }),
+            Err(error) => notes.push(error.to_string()),
+        }
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn list_cuda(_: &mut Vec<DeviceInfo>, notes: &mut Vec<String>) {
+    notes.push(NO_CUDA.to_owned());
+}
+
+/// The index of the first card that runs the kernels.
+#[cfg(feature = "cuda")]
+fn first_card() -> Option<usize> {
+    use realizar_kernels_cuda::Driver;
+    if !may_have_gpu() {
+        return None;
+    }
+    let n = Driver::n_devices().unwrap_or(0);
+    (0..n).find(|&index| Driver::describe(index).is_ok())
+}
+
+/// The index of the first card: this build reaches none.
+#[cfg(not(feature = "cuda"))]
+fn first_card() -> Option<usize> {
+    None
+}
+
 #[cfg(feature = "wgpu")]
 fn list_gpus(devices: &mut Vec<DeviceInfo>, notes: &mut Vec<String>) {
     let adapters = realizar_kernels_wgpu::Adapter::all();
@@ -143,7 +196,7 @@ fn list_gpus(_: &mut Vec<DeviceInfo>, notes: &mut Vec<String>) {
 
 /// Whether the kernel of the system knows of a GPU, so that drivers need not be
 /// loaded on a machine without one: they take time and memory, and some print.
-#[cfg(feature = "wgpu")]
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
 fn may_have_gpu() -> bool {
     const NODES: [&str; 5] =
         ["/dev/dri", "/dev/nvidiactl", "/dev/dxg", "/dev/mali0", "/dev/kgsl-3d0"];
@@ -180,10 +233,14 @@ mod tests {
         let cpu = &found.devices[0];
         assert_eq!((&*cpu.name, cpu.kind, cpu.api), ("cpu", "processor", "native"));
         assert!(cpu.features.iter().any(|f| f == "scalar"), "{:?}", cpu.features);
-        assert!(found.notes.contains(&NO_CUDA.to_owned()), "{:?}", found.notes);
+        let is_cuda = |device: &&DeviceInfo| device.api == "cuda";
+        let n_cards = found.devices.iter().filter(is_cuda).count();
         for (index, gpu) in found.devices[1..].iter().enumerate() {
-            let choice = gpu.name.parse().ok();
-            assert_eq!(choice, Some(DeviceChoice::Wgpu(Some(index))), "{gpu:?}");
+            let wanted = match index.checked_sub(n_cards) {
+                None => DeviceChoice::Cuda(Some(index)),
+                Some(index) => DeviceChoice::Wgpu(Some(index)),
+            };
+            assert_eq!(gpu.name.parse().ok(), Some(wanted), "{gpu:?}");
         }
         let auto = found.devices.iter().find(|device| device.name == found.auto);
         let kind = auto.map(|device| device.kind);
@@ -191,8 +248,10 @@ mod tests {
             matches!(kind, Some("processor" | "discrete" | "integrated" | "virtual")),
             "{found:?}"
         );
-        // Either a GPU is listed or a note says why not.
-        assert_eq!(found.devices.len() > 1, found.notes.len() == 1, "{found:?}");
+        // Of each interface a GPU is listed, or a note says why not.
+        let has_others = found.devices.len() > 1 + n_cards;
+        let n_listed = usize::from(n_cards > 0) + usize::from(has_others);
+        assert_eq!(n_listed + found.notes.len(), 2, "{found:?}");
     }
 
     #[cfg(feature = "wgpu")]

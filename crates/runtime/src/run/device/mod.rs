@@ -53,7 +53,8 @@ pub fn open(choice: &DeviceChoice, options: &DeviceOptions) -> Result<Box<dyn Ba
         DeviceChoice::Auto => open(&list::auto(), options),
         DeviceChoice::Cpu => Ok(Box::new(cpu)),
         DeviceChoice::Wgpu(index) => open_wgpu(*index, options),
-        DeviceChoice::Cuda(_) => Err(no_cuda()),
+        DeviceChoice::Cuda(index) => open_cuda(*index),
+        DeviceChoice::CudaInterpreter => open_interpreter(),
     }
 }
 
@@ -210,8 +211,28 @@ fn open_wgpu(_: Option<usize>, _: &DeviceOptions) -> Result<Box<dyn Backend>, Er
     Err(refused(format!("{}; there is `cpu`", list::NO_WGPU)))
 }
 
-fn no_cuda() -> Error {
-    refused(format!("{}; `wgpu` uses NVIDIA's cards by Vulkan", list::NO_CUDA))
+#[cfg(feature = "cuda")]
+fn open_cuda(index: Option<usize>) -> Result<Box<dyn Backend>, Error> {
+    Ok(Box::new(crate::backend::cuda::CudaBackend::open(index)?))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open_cuda(_: Option<usize>) -> Result<Box<dyn Backend>, Error> {
+    Err(refused(format!("{}; `wgpu` uses NVIDIA's cards by Vulkan", list::NO_CUDA)))
+}
+
+#[cfg(feature = "cuda-interpreter")]
+fn open_interpreter() -> Result<Box<dyn Backend>, Error> {
+    use realizar_kernels_cuda::Interpreter;
+    let device = Interpreter::new(realizar_ptx::Checks::default(), usize::MAX);
+    Ok(Box::new(crate::backend::cuda::CudaBackend::new(device)?))
+}
+
+#[cfg(not(feature = "cuda-interpreter"))]
+fn open_interpreter() -> Result<Box<dyn Backend>, Error> {
+    let reason = "the interpreter is for tests and not part of this build (crate feature \
+                  `cuda-interpreter`)";
+    Err(refused(reason.to_owned()))
 }
 
 fn refused(reason: String) -> Error {
@@ -244,8 +265,9 @@ mod tests {
     #[test]
     fn a_device_that_is_not_there_is_named() {
         let options = DeviceOptions::default();
-        let error = open(&DeviceChoice::Cuda(Some(0)), &options).expect_err("no CUDA").to_string();
-        assert!(error.starts_with("device: CUDA is not part of this build"), "{error}");
+        let error = open(&DeviceChoice::Cuda(Some(999)), &options).expect_err("999").to_string();
+        let expected = if cfg!(feature = "cuda") { "CUDA d" } else { "CUDA is not part" };
+        assert!(error.contains(expected), "{error}");
         let error = open(&DeviceChoice::Wgpu(Some(999)), &options).expect_err("999").to_string();
         let expected = if cfg!(feature = "wgpu") { "999" } else { "wgpu is not part" };
         assert!(error.contains(expected), "{error}");

@@ -1,0 +1,271 @@
+//! A plan on the device: its memory, its captured steps, and a step of it.
+
+use super::room::{Room, ScratchRoom};
+use super::steps::{KvGroup, Launcher};
+use super::store::{DeviceWeights, Store};
+use super::words::{Counts, Words};
+use super::{device_error, kv_spec};
+use crate::Error;
+use crate::backend::gpu::weights::WeightLayout;
+use crate::backend::metrics::{DeviceKind, DispatchMetrics, OpClass};
+use crate::backend::{Batch, Executable, ExecutableOptions};
+use crate::graph::plan::{Place, Plan};
+use crate::graph::weights::Weights;
+use crate::graph::{Op, RowDomain};
+use realizar_formats::FileWatch;
+use realizar_kernels_cuda as kernels;
+use realizar_kernels_cuda::{AttentionScratch, Buffer, Captured, Device, Kernels, KvPages};
+use realizar_kvcache::{KvLayout, PageCopy, PageId, StateId};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Positions that a captured step sees at least, so that few captures serve all contexts.
+const MIN_CAPTURED_LEN: usize = 1024;
+
+/// What a captured step was made for: its numbers of rows, and positions that a row sees at most.
+type CapturedFor = (Counts, usize);
+
+/// A loaded plan.
+#[derive(Debug)]
+pub(super) struct CudaExecutable<D: Device> {
+    name: String,
+    kernels: Arc<Kernels<D>>,
+    store: Store<D>,
+    plan: Plan,
+    max_seq_len: usize,
+    /// Steps of generated rows.
+    captured: HashMap<CapturedFor, Captured<D>>,
+    weights: DeviceWeights<D>,
+    words: Words,
+    batch: Buffer<D>,
+    values: Buffer<D>,
+    kv: Vec<KvGroup<D>>,
+    scratch: Option<(ScratchRoom, AttentionScratch<D>)>,
+    /// The rows of the plan's output.
+    output: Vec<f32>, // [max rows, width]
+    metrics: Arc<DispatchMetrics>,
+}
+
+/// Rows that a step of `n` generated rows is filled up to, so that few captures serve all numbers.
+fn bucket(n: usize) -> usize {
+    match n {
+        0..=8 => n.next_power_of_two(),
+        9..=64 => n.next_multiple_of(8),
+        _ => n.next_multiple_of(32),
+    }
+}
+
+impl<D: Device> CudaExecutable<D> {
+    pub(super) fn new(
+        kernels: &Arc<Kernels<D>>,
+        name: &str,
+        plan: Plan,
+        (weights, layout): (&Weights, WeightLayout),
+        room: Room,
+        options: &ExecutableOptions,
+    ) -> Result<Self, kernels::Error> {
+        let device = kernels.device();
+        let store = Store { device: Arc::clone(device), stream: device.stream()? };
+        let buffer = |what: &str, n: usize| Buffer::new(device, what, 4 * n);
+        let batch = buffer("numbers of a step", room.places.n_words)?;
+        let values = buffer("activations", room.n_values)?;
+        // What can be too large comes before the weights, which take long.
+        let pages = |(layout, n_pages): &(KvLayout, usize)| {
+            let layer = |_| KvPages::new(device, "keys and values", kv_spec(layout, *n_pages));
+            (0..layout.spec().n_layers).map(layer).collect::<Result<KvGroup<D>, _>>()
+        };
+        let kv = options.kv.iter().map(pages).collect::<Result<_, _>>()?;
+        let scratch = room.scratch.map(|room| {
+            let ScratchRoom { max_rows, n_heads, head_dim, max_kv_len } = room;
+            let n = (max_rows, n_heads, head_dim, max_kv_len);
+            let new = AttentionScratch::new(device, &store.stream, n.0, n.1, n.2, n.3);
+            new.map(|scratch| (room, scratch))
+        });
+        let scratch = scratch.transpose()?;
+        let weights = DeviceWeights::upload(&store, layout, weights)?;
+        if options.profile {
+            tracing::warn!(device = name, "the CUDA backend does not time its kernels");
+        }
+        let bytes = weights.matrices().map(kernels::Matrix::n_bytes).sum::<usize>();
+        tracing::debug!(device = name, bytes, "weights are uploaded");
+        Ok(Self {
+            name: name.to_owned(),
+            kernels: Arc::clone(kernels),
+            metrics: Arc::new(DispatchMetrics::new(name.to_owned(), DeviceKind::Gpu)),
+            output: vec![0.0; room.n_outputs],
+            words: Words::new(room.places),
+            max_seq_len: options.max_seq_len,
+            captured: HashMap::new(),
+            store,
+            plan,
+            weights,
+            batch,
+            values,
+            kv,
+            scratch,
+        })
+    }
+
+    /// Bytes on the host.
+    #[cfg(test)]
+    pub(super) fn host_bytes(&self) -> usize {
+        4 * (self.output.len() + self.words.capacity())
+    }
+
+    /// Rows that a batch is filled up to, if its step can be captured: it has generated rows alone, and all of their
+    /// outputs are wanted.
+    fn captured_rows(&self, batch: &Batch) -> Option<usize> {
+        let n = batch.n_rows();
+        let all_wanted = self.plan.output.rows == RowDomain::Tokens || batch.outputs.len() == n;
+        let limits = self.plan.limits;
+        let most = limits.tokens.min(limits.outputs);
+        let fits = n <= most && batch.n_generated == n && all_wanted && batch.embedded.is_empty();
+        fits.then(|| bucket(n).min(most))
+    }
+
+    /// Writes the rows that are embedded where the embedding of tokens leaves them out.
+    fn write_embedded(&self, batch: &Batch) -> Result<(), kernels::Error> {
+        let mut steps = self.plan.steps.iter();
+        // Another device has the embedding where there is none here.
+        let Some(embed) = steps.find(|step| matches!(step.op, Op::Embed { .. })) else {
+            return Ok(());
+        };
+        let Place { start, stride, width, .. } = embed.output;
+        for (row, embedding) in batch.embedded_rows(width) {
+            self.values.write(&self.store.stream, 4 * (start + row * stride), embedding)?;
+        }
+        Ok(())
+    }
+
+    /// Queues the step.
+    fn queue(&mut self, batch: &Batch, input: &[f32]) -> Result<Counts, kernels::Error> {
+        let captured_rows = self.captured_rows(batch);
+        let counts = self.words.fill(batch, captured_rows.unwrap_or(batch.n_rows()));
+        self.batch.write(&self.store.stream, 0, self.words.words())?;
+        if let Some(place) = &self.plan.input {
+            assert_eq!(place.stride, place.width, "an input is dense");
+            assert_eq!(input.len(), batch.n_rows() * place.width, "rows of the input");
+            self.values.write(&self.store.stream, 4 * place.start, input)?;
+        }
+        if !batch.embedded.is_empty() {
+            self.write_embedded(batch)?;
+        }
+        let seen = batch.reaches.iter().copied().max().unwrap_or(0) as usize;
+        let seen = batch.positions.iter().map(|&p| p as usize + 1).max().unwrap_or(1).max(seen);
+        for step in &self.plan.steps {
+            self.metrics.count(OpClass::of(&step.op), 1);
+        }
+        if captured_rows.is_none() {
+            self.queue_steps(counts, seen)?;
+            return Ok(counts);
+        }
+        let max_kv_len = seen.next_power_of_two().max(MIN_CAPTURED_LEN).min(self.max_seq_len);
+        let key = (counts, max_kv_len);
+        if !self.captured.contains_key(&key) {
+            let work = || self.queue_steps(counts, max_kv_len);
+            let captured = Captured::new(&self.kernels, &self.store.stream, work)?;
+            self.captured.insert(key, captured);
+        }
+        self.captured[&key].replay(&self.store.stream)?;
+        Ok(counts)
+    }
+
+    /// Queues the launches of a step.
+    fn queue_steps(&self, counts: Counts, max_kv_len: usize) -> Result<(), kernels::Error> {
+        let launcher = Launcher {
+            kernels: &self.kernels,
+            store: &self.store,
+            plan: &self.plan,
+            weights: &self.weights,
+            values: &self.values,
+            words: &self.batch,
+            places: self.words.places(),
+            kv: &self.kv,
+            scratch: self.scratch.as_ref(),
+            counts,
+            max_kv_len,
+        };
+        (0..self.plan.steps.len()).try_for_each(|idx| launcher.launch(idx))
+    }
+
+    /// Runs the step and brings its output to the host; returns how many numbers it has.
+    fn step(&mut self, batch: &Batch, input: &[f32]) -> Result<usize, kernels::Error> {
+        let launched = Instant::now();
+        self.queue(batch, input)?;
+        let Place { start, stride, width, rows } = self.plan.output;
+        assert_eq!(stride, width, "an output is dense");
+        let n_rows = match rows {
+            RowDomain::Tokens => batch.n_rows(),
+            RowDomain::Outputs => batch.outputs.len(),
+        };
+        let n = n_rows * width;
+        if n > 0 {
+            self.values.read(&self.store.stream, 4 * start, &mut self.output[..n])?;
+        } else {
+            self.store.device.synchronize(&self.store.stream)?;
+        }
+        self.metrics.came_down(n_rows, 0, 4 * n as u64);
+        self.metrics.record(OpClass::Step, launched.elapsed());
+        Ok(n)
+    }
+
+    fn error(&self, error: &kernels::Error) -> Error {
+        device_error(&self.name, error)
+    }
+}
+
+impl<D: Device> Executable for CudaExecutable<D> {
+    fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error> {
+        let n = self.step(batch, input).map_err(|e| device_error(&self.name, &e))?;
+        Ok(&self.output[..n])
+    }
+
+    fn copy_pages(&mut self, copies: &[PageCopy]) -> Result<(), Error> {
+        let copied = copies.iter().try_for_each(|copy| {
+            let mut layers = self.kv[copy.group].iter();
+            layers.try_for_each(|layer| layer.copy_page(&self.store.stream, copy.from.0, copy.to.0))
+        });
+        copied.map_err(|e| self.error(&e))
+    }
+
+    fn page_bytes(&self, group: usize) -> usize {
+        self.kv[group].iter().map(|layer| 2 * layer.spec().page_bytes()).sum()
+    }
+
+    fn read_page(&mut self, group: usize, page: PageId, out: &mut Vec<u8>) -> Result<(), Error> {
+        let mut layers = self.kv[group].iter();
+        layers
+            .try_for_each(|layer| layer.read_page(&self.store.stream, page.0, out))
+            .map_err(|e| self.error(&e))
+    }
+
+    fn write_page(&mut self, group: usize, page: PageId, mut bytes: &[u8]) -> Result<(), Error> {
+        let written = self.kv[group].iter().try_for_each(|layer| {
+            let (own, rest) = bytes.split_at(2 * layer.spec().page_bytes());
+            bytes = rest;
+            layer.write_page(&self.store.stream, page.0, own)
+        });
+        written.map_err(|e| self.error(&e))
+    }
+
+    fn state_bytes(&self) -> usize {
+        0
+    }
+
+    fn read_state(&mut self, _: StateId, _: &mut Vec<u8>) -> Result<(), Error> {
+        unreachable!("models with states were refused")
+    }
+
+    fn write_state(&mut self, _: StateId, _: &[u8]) -> Result<(), Error> {
+        unreachable!("models with states were refused")
+    }
+
+    fn files(&self) -> Vec<FileWatch> {
+        Vec::new() // everything is on the device
+    }
+
+    fn metrics(&self) -> Vec<Arc<DispatchMetrics>> {
+        vec![self.metrics.clone()]
+    }
+}

@@ -1,0 +1,136 @@
+//! The CUDA backend: a plan's steps as launches in a stream; those of generated rows are captured once for each
+//! number of rows, and replayed.
+//!
+//! Weights, norms, biases, activations, keys, values and recurrent states stay on the device. Per step the numbers of
+//! the batch go up and what is wanted of the output comes down.
+
+mod executable;
+mod room;
+mod steps;
+mod store;
+mod support;
+mod words;
+
+use crate::Error;
+use crate::backend::gpu::weights::WeightLayout;
+use crate::backend::{Backend, Executable, ExecutableOptions, MemoryUse};
+use crate::base::ByteSize;
+use crate::error::DeviceFault;
+use crate::graph::Fusions;
+use crate::graph::plan::Plan;
+use crate::graph::weights::Weights;
+use executable::CudaExecutable;
+use realizar_kernels_cuda as kernels;
+use realizar_kernels_cuda::{Device, Driver, Kernels, KvSpec};
+use realizar_kvcache::{KvLayout, PAGE_LEN};
+use room::Room;
+use std::sync::Arc;
+use store::Store;
+
+/// A card that is reached by NVIDIA's driver, or what stands for one.
+#[derive(Debug)]
+pub struct CudaBackend<D: Device> {
+    kernels: Arc<Kernels<D>>,
+}
+
+impl CudaBackend<Driver> {
+    /// Opens a card by its index among those of the driver, the first when `None`.
+    ///
+    /// # Errors
+    /// If there is no driver, no such card, or either is too old.
+    pub fn open(index: Option<usize>) -> Result<Self, Error> {
+        let driver = Driver::open(index.unwrap_or(0)).map_err(|e| device_error("cuda", &e))?;
+        Self::new(driver)
+    }
+}
+
+impl<D: Device> CudaBackend<D> {
+    /// A backend on a device that is open.
+    ///
+    /// # Errors
+    /// If the device does not take the kernels.
+    pub fn new(device: D) -> Result<Self, Error> {
+        let name = device_name(&device);
+        let kernels = Kernels::load(&Arc::new(device)).map_err(|e| device_error(&name, &e))?;
+        Ok(Self { kernels: Arc::new(kernels) })
+    }
+
+    fn load_executable(
+        &self,
+        plan: Plan,
+        weights: &Weights,
+        options: &ExecutableOptions,
+    ) -> Result<CudaExecutable<D>, Error> {
+        let name = self.name();
+        let layout = WeightLayout::new(&plan, weights);
+        let room = Room::new(&plan, options);
+        let reasons = support::refusals(&plan, weights, options);
+        if !reasons.is_empty() {
+            return Err(Error::Refused { backend: name, reasons });
+        }
+        CudaExecutable::new(&self.kernels, &name, plan, (weights, layout), room, options)
+            .map_err(|e| device_error(&name, &e))
+    }
+}
+
+fn device_name(device: &impl Device) -> String {
+    format!("cuda ({})", device.name())
+}
+
+/// The shape of a layer's keys and values on the device.
+fn kv_spec(layout: &KvLayout, n_pages: usize) -> KvSpec {
+    let shape = layout.spec();
+    KvSpec {
+        ty: layout.ty(),
+        n_kv_heads: shape.n_kv_heads,
+        head_dim: shape.head_dim,
+        page_len: PAGE_LEN,
+        n_pages,
+    }
+}
+
+/// What went wrong on `device`, in the terms of this crate.
+fn device_error(device: &str, error: &kernels::Error) -> Error {
+    let fault = match error {
+        kernels::Error::OutOfMemory { .. } => DeviceFault::OutOfMemory,
+        // A failed kernel takes the context of the card with it.
+        kernels::Error::Driver { .. } => DeviceFault::Lost,
+        _ => DeviceFault::Other,
+    };
+    let reason = match error {
+        kernels::Error::OutOfMemory { what, n_bytes } => {
+            format!("the GPU has no memory left for {what} of {}", ByteSize(*n_bytes as u64))
+        }
+        error => error.to_string(),
+    };
+    Error::Device { device: device.to_owned(), fault, reason }
+}
+
+impl<D: Device> Backend for CudaBackend<D> {
+    fn name(&self) -> String {
+        device_name(&**self.kernels.device())
+    }
+
+    fn fusions(&self) -> Fusions {
+        Fusions { parts: true, prologue: false, residual: true }
+    }
+
+    fn memory(&self, plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> MemoryUse {
+        let layout = WeightLayout::new(plan, weights);
+        let room = Room::new(plan, options);
+        let scratch = room.device_bytes().saturating_add(room.host_bytes());
+        MemoryUse { weights: layout.n_bytes::<Store<D>>(weights), kv: room.kv_bytes(), scratch }
+    }
+
+    fn load(
+        &self,
+        plan: Plan,
+        weights: Weights,
+        options: &ExecutableOptions,
+    ) -> Result<Box<dyn Executable>, Error> {
+        let executable = self.load_executable(plan, &weights, options)?;
+        // The device has its own copy now.
+        drop(weights);
+        Ok(Box::new(executable))
+    }
+}

@@ -1,0 +1,117 @@
+//! The memory that a plan takes on a device beside its weights: told before it is loaded, and made when it is.
+
+use super::kv_spec;
+use super::words::{Lists, Places};
+use crate::backend::ExecutableOptions;
+use crate::graph::plan::{Plan, Step};
+use crate::graph::{Op, Reach, RowDomain};
+use realizar_kernels_cuda::{AttentionScratch, Driver};
+use realizar_kvcache::KvLayout;
+
+/// Bytes for the partial results of attention, unless one row needs more.
+const ATTENTION_BYTES: usize = 64 << 20;
+
+/// Bytes of `n` numbers.
+pub(super) fn f32_bytes(n: usize) -> usize {
+    n.saturating_mul(size_of::<f32>())
+}
+
+/// The partial results of attention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ScratchRoom {
+    /// Rows that are attended to at once.
+    pub(super) max_rows: usize,
+    /// The maximum of all layers.
+    pub(super) n_heads: usize,
+    /// The maximum of all layers.
+    pub(super) head_dim: usize,
+    /// Positions that a row sees at most.
+    pub(super) max_kv_len: usize,
+}
+
+/// What a plan needs room for.
+#[derive(Debug)]
+pub(super) struct Room {
+    pub(super) places: Places,
+    /// Numbers of the activations.
+    pub(super) n_values: usize,
+    /// Numbers of the output's rows.
+    pub(super) n_outputs: usize,
+    /// None where no layer attends.
+    pub(super) scratch: Option<ScratchRoom>,
+    kv_bytes: usize,
+}
+
+/// The maximum numbers of a plan's output.
+fn max_output(plan: &Plan) -> usize {
+    let rows = match plan.output.rows {
+        RowDomain::Tokens => plan.limits.tokens,
+        RowDomain::Outputs => plan.limits.outputs,
+    };
+    plan.output.width.saturating_mul(rows)
+}
+
+/// The maximum number of heads of any layer's attention, and of their columns; none without one.
+fn heads(plan: &Plan) -> Option<(usize, usize)> {
+    let attentions = plan.steps.iter().filter_map(|step| match &step.op {
+        Op::Attention(a) => Some((a.n_heads, a.head_dim)),
+        _ => None,
+    });
+    attentions.reduce(|most, of| (most.0.max(of.0), most.1.max(of.1)))
+}
+
+impl Room {
+    pub(super) fn new(plan: &Plan, options: &ExecutableOptions) -> Self {
+        let reaches = |step: &Step| matches!(&step.op, Op::Attention(a) if a.reach == Reach::OfRow);
+        let components = |step: &Step| match &step.op {
+            Op::RopeTable(angles) if angles.components.is_empty() => 1,
+            Op::RopeTable(_) => 3,
+            _ => 0,
+        };
+        let lists = Lists {
+            states: plan.state_len > 0,
+            reaches: plan.steps.iter().any(reaches),
+            angles: plan.steps.iter().map(components).max().unwrap_or(0),
+        };
+        let n_pages: Vec<usize> = options.kv.iter().map(|(_, n_pages)| *n_pages).collect();
+        let places = Places::new(plan.limits, options.max_seq_len, &n_pages, lists);
+        let scratch = heads(plan).map(|(n_heads, head_dim)| {
+            let max_kv_len = options.max_seq_len;
+            let of_row = AttentionScratch::<Driver>::bytes(1, n_heads, head_dim, max_kv_len);
+            let max_rows = (ATTENTION_BYTES / of_row).clamp(1, plan.limits.tokens);
+            ScratchRoom { max_rows, n_heads, head_dim, max_kv_len }
+        });
+        let pool = |(layout, n_pages): &(KvLayout, usize)| {
+            kv_spec(layout, *n_pages).n_bytes().saturating_mul(layout.spec().n_layers)
+        };
+        Self {
+            places,
+            n_values: plan.arena_len,
+            n_outputs: max_output(plan),
+            scratch,
+            kv_bytes: options.kv.iter().map(pool).fold(0, usize::saturating_add),
+        }
+    }
+
+    /// Bytes of keys, values and states.
+    pub(super) fn kv_bytes(&self) -> usize {
+        self.kv_bytes
+    }
+
+    /// Bytes on the device.
+    pub(super) fn device_bytes(&self) -> usize {
+        let of_scratch = |room: ScratchRoom| {
+            let ScratchRoom { max_rows, n_heads, head_dim, max_kv_len } = room;
+            AttentionScratch::<Driver>::bytes(max_rows, n_heads, head_dim, max_kv_len)
+        };
+        let scratch = self.scratch.map_or(0, of_scratch);
+        [f32_bytes(self.places.n_words), f32_bytes(self.n_values), scratch]
+            .into_iter()
+            .fold(0, usize::saturating_add)
+    }
+
+    /// Bytes on the host: the numbers of a step and the rows of the output are there.
+    pub(super) fn host_bytes(&self) -> usize {
+        f32_bytes(self.places.n_words).saturating_add(f32_bytes(self.n_outputs))
+    }
+}
