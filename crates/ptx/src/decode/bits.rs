@@ -1,6 +1,6 @@
 //! Instructions on the bits of integers: logic, shifts, fields, counts, permutations of bytes.
 
-use crate::exec::lanes::{Reg, map1, map2, map3};
+use crate::exec::lanes::{LaneFn, Reg, map1, map2, map3};
 use crate::syntax::Operand;
 
 use super::operands::{literal, take};
@@ -109,6 +109,19 @@ impl Decoder<'_> {
         }
         let from = [self.src(a, ty)?, self.src(b, ty)?, self.src(c, ty)?];
         let d = self.dst(d, 32)?;
+        let known: Option<LaneFn> = match table {
+            0x80 => Some(map3(d, from, |x: u32, y: u32, z: u32| x & y & z)),
+            0xfe => Some(map3(d, from, |x: u32, y: u32, z: u32| x | y | z)),
+            0x96 => Some(map3(d, from, |x: u32, y: u32, z: u32| x ^ y ^ z)),
+            0xea => Some(map3(d, from, |x: u32, y: u32, z: u32| x & y | z)),
+            0xf8 => Some(map3(d, from, |x: u32, y: u32, z: u32| x | y & z)),
+            0x6a => Some(map3(d, from, |x: u32, y: u32, z: u32| x & y ^ z)),
+            0xca => Some(map3(d, from, |x: u32, y: u32, z: u32| x & y | !x & z)),
+            _ => None,
+        };
+        if let Some(known) = known {
+            return Self::lanes(known);
+        }
         let rows: [u32; 8] =
             std::array::from_fn(|i| if table >> i & 1 == 1 { u32::MAX } else { 0 });
         Self::lanes(map3(d, from, move |x: u32, y: u32, z: u32| {
@@ -155,6 +168,9 @@ impl Decoder<'_> {
         let from = [self.src(a, ty)?, self.src(at, Type::U32)?, self.src(len, Type::U32)?];
         let d = self.dst(d, ty.bits())?;
         let signed = ty.is_signed();
+        if ty == Type::U32 {
+            return Self::lanes(map3(d, from, field));
+        }
         by_integer!(ty, T => Self::lanes(map3(d, from, move |x: T, at: u32, len: u32| {
             let (at, len) = (at & 0xff, len & 0xff);
             let bits = <T as Integer>::BITS;
@@ -228,13 +244,15 @@ impl Decoder<'_> {
         let [d, a, b, c] = take::<4>(args)?;
         let from = [self.src(a, ty)?, self.src(b, ty)?, self.src(c, ty)?];
         let d = self.dst(d, 32)?;
+        if mode.is_none() {
+            return Self::lanes(map3(d, from, permuted));
+        }
         Self::lanes(map3(d, from, move |low: u32, high: u32, selector: u32| {
             let both = u64::from(high) << 32 | u64::from(low);
             let s = selector & 3;
             let mut out = 0;
             for i in 0..4 {
                 let pick = match mode {
-                    None => selector >> (4 * i) & 15,
                     Some("f4e") => s + i,
                     Some("b4e") => (s + 8 - i) & 7,
                     Some("rc8") => s,
@@ -243,11 +261,31 @@ impl Decoder<'_> {
                     _ => (s & 1) * 2 + (i & 1),
                 };
                 let byte = (both >> (8 * (pick & 7))) as u8;
-                // The highest bit of a selection asks for the byte's sign instead.
-                let byte = if pick & 8 != 0 { (byte as i8 >> 7) as u8 } else { byte };
                 out |= u32::from(byte) << (8 * i);
             }
             out
         }))
     }
+}
+
+/// `prmt.b32`: four bytes of eight, by four bits of `selector` each.
+#[inline(always)]
+fn permuted(low: u32, high: u32, selector: u32) -> u32 {
+    let both = u64::from(high) << 32 | u64::from(low);
+    (0..4).fold(0, |out, i| {
+        let pick = selector >> (4 * i);
+        let byte = (both >> (8 * (pick & 7))) as u32 & 0xff;
+        // The highest bit of a selection asks for the byte's sign instead.
+        let sign = (byte >> 7) * 0xff;
+        let byte = if pick & 8 != 0 { sign } else { byte };
+        out | byte << (8 * i)
+    })
+}
+
+/// `bfe.u32`: so many bits from bit `at` on.
+#[inline(always)]
+fn field(x: u32, at: u32, len: u32) -> u32 {
+    let (at, len) = (at & 0xff, len & 0xff);
+    let x = if at < 32 { x >> at } else { 0 };
+    if len < 32 { x & ((1 << len) - 1) } else { x }
 }

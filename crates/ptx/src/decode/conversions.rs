@@ -1,7 +1,9 @@
 //! `cvt`: between integers, between floats, and from one to the other.
 
-use crate::exec::lanes::{LANES, LaneFn, Reg, Registers, lanes_of, map1};
-use crate::numeric::format::{BF16, E4M3, E5M2, F16, Format, TF32, f16_to_f32};
+use crate::exec::lanes::{LANES, LaneFn, Reg, Registers, lanes_of, map1, map2};
+use crate::numeric::format::{
+    BF16, E4M3, E5M2, F16, Format, TF32, f16_to_f32, f32_to_bf16, f32_to_f16,
+};
 use crate::numeric::round::Rounding;
 use crate::numeric::{NAN32, canonical, flush, saturate};
 use crate::syntax::Operand;
@@ -163,6 +165,13 @@ impl Decoder<'_> {
         let (a, b) = (self.src(a, from)?, self.src(b, from)?);
         let d = self.dst(d, to.bits())?;
         let shift = to.bits() / 2;
+        if !relu && !satfinite && mode == Rounding::Near {
+            match to {
+                Type::F16x2 => return Self::lanes(map2(d, a, b, f32_to_f16x2)),
+                Type::BF16x2 => return Self::lanes(map2(d, a, b, f32_to_bf16x2)),
+                _ => {}
+            }
+        }
         Self::lanes(crate::exec::lanes::map2(d, a, b, move |high: f32, low: f32| {
             let half = |x: f32| {
                 let x = if relu && x <= 0.0 { 0.0 } else { x };
@@ -244,17 +253,20 @@ fn common(d: Reg, a: Reg, to: Type, from: Type, modifiers: Modifiers) -> Option<
     if integer.is_some() || ftz || sat || relu || satfinite || a.bits != from.bits() {
         return None;
     }
+    let plain = (d.bits, rounding) == (to.bits(), None);
     Some(match (to, from, rounding) {
+        (Type::S64, Type::S32, _) if plain => map1(d, a, |x: i32| i64::from(x)),
+        (Type::U64, Type::U32, _) if plain => map1(d, a, |x: u32| u64::from(x)),
+        (Type::U32 | Type::S32, Type::U64 | Type::S64, _) if plain => map1(d, a, |x: u64| x as u32),
+        (Type::U32, Type::U16, _) if plain => map1(d, a, |x: u32| x),
+        (Type::S32, Type::S16, _) if plain => map1(d, a, |x: i16| i32::from(x)),
+        (Type::U16, Type::U32, _) if plain => map1(d, a, |x: u32| x & 0xffff),
         (Type::F32, Type::F16, None) => map1(d, a, |x: u32| canonical(f16_to_f32(x))),
         (Type::F32, Type::BF16, None) => map1(d, a, |x: u32| canonical(f32::from_bits(x << 16))),
         (Type::F32, Type::S32, Some(Rounding::Near)) => map1(d, a, |x: i32| x as f32),
         (Type::F32, Type::U32, Some(Rounding::Near)) => map1(d, a, |x: u32| x as f32),
-        (Type::F16, Type::F32, Some(Rounding::Near)) => {
-            map1(d, a, |x: f32| F16.narrow(f64::from(x), Rounding::Near, false))
-        }
-        (Type::BF16, Type::F32, Some(Rounding::Near)) => {
-            map1(d, a, |x: f32| BF16.narrow(f64::from(x), Rounding::Near, false))
-        }
+        (Type::F16, Type::F32, Some(Rounding::Near)) => map1(d, a, f32_to_f16),
+        (Type::BF16, Type::F32, Some(Rounding::Near)) => map1(d, a, f32_to_bf16),
         _ => return None,
     })
 }
@@ -382,4 +394,16 @@ fn resize(d: Reg, a: Reg, to: Type, from: Type) -> LaneFn {
             })
         }
     }
+}
+
+/// `cvt.rn.f16x2.f32`.
+#[inline(always)]
+fn f32_to_f16x2(high: f32, low: f32) -> u32 {
+    f32_to_f16(high) << 16 | f32_to_f16(low)
+}
+
+/// `cvt.rn.bf16x2.f32`.
+#[inline(always)]
+fn f32_to_bf16x2(high: f32, low: f32) -> u32 {
+    f32_to_bf16(high) << 16 | f32_to_bf16(low)
 }

@@ -1,6 +1,7 @@
 //! Arithmetic of F32 and F64, exact and approximate. That of 16-bit floats is in `halves`.
 
 use crate::exec::lanes::{LaneFn, Reg, map1, map2, map3};
+use crate::exec::wide::is_wide;
 use crate::numeric::round::{Rounding, add_odd, div_odd, fma_odd, sqrt_odd};
 use crate::numeric::{NAN32, approx, canonical, flush, fma, saturate};
 use crate::syntax::Operand;
@@ -128,6 +129,12 @@ impl Decoder<'_> {
             }
             "fma" | "mad" => {
                 let [d, a, b, c] = self.all(args, ty)?;
+                if is_near && edges == Edges::PLAIN && is_wide() {
+                    // Compiled for such a processor this is its own instruction.
+                    return Self::lanes(map3(d, [a, b, c], |x: f32, y: f32, z: f32| {
+                        canonical(x.mul_add(y, z))
+                    }));
+                }
                 if is_near && edges == Edges::PLAIN {
                     let lanes = fma::fma_lanes();
                     return Self::lanes(Box::new(move |r, active| {

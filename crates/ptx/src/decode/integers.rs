@@ -271,13 +271,16 @@ impl Decoder<'_> {
                 if signed { i32::from(byte as i8) } else { i32::from(byte) }
             }
         };
-        let (x, y) = (byte(ta.is_signed()), byte(tb.is_signed()));
+        let y = byte(tb.is_signed());
         let signed = ta.is_signed();
         let at = if half == Some("hi") { 2 } else { 0 };
         Self::lanes(if is_four {
-            map3(d, from, move |a: u32, b: u32, c: u32| {
-                (0..4).fold(c, |sum, i| sum.wrapping_add((x(a, i) * y(b, i)) as u32))
-            })
+            match (ta.is_signed(), tb.is_signed()) {
+                (true, true) => map3(d, from, dot4::<true, true>),
+                (true, false) => map3(d, from, dot4::<true, false>),
+                (false, true) => map3(d, from, dot4::<false, true>),
+                (false, false) => map3(d, from, dot4::<false, false>),
+            }
         } else {
             map3(d, from, move |a: u32, b: u32, c: u32| {
                 let wide = |i: u32| {
@@ -313,4 +316,14 @@ fn with_carry(
             }
         }
     })
+}
+
+/// `dp4a`: the products of four bytes, signed or not, added to `c`.
+#[inline(always)]
+fn dot4<const A: bool, const B: bool>(a: u32, b: u32, c: u32) -> u32 {
+    let byte = |word: u32, i: u32, signed: bool| {
+        let top = word << (24 - 8 * i);
+        if signed { top as i32 >> 24 } else { (top >> 24) as i32 }
+    };
+    (0..4).fold(c, |sum, i| sum.wrapping_add((byte(a, i, A) * byte(b, i, B)) as u32))
 }

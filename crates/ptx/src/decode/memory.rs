@@ -1,6 +1,6 @@
 //! Loads, stores, atomics, asynchronous copies and hints to caches.
 
-use crate::exec::lanes::Value;
+use crate::exec::lanes::{Reg, Value};
 use crate::exec::memory::{Access, Atomic, Combine, CopyAsync, Space};
 use crate::exec::program::Op;
 use crate::numeric::canonical;
@@ -161,7 +161,9 @@ impl Decoder<'_> {
             self.granule(space, width * lanes.min(4));
         }
         let signed = ty.is_signed();
+        let is_words = width == 4 && lanes <= 4 && regs.iter().all(|r: &Reg| r.bits == 32);
         Ok(Op::Access(Access {
+            is_words,
             is_store,
             space,
             address,

@@ -1,8 +1,9 @@
 //! Moves, packing, selections and comparisons.
 
-use crate::exec::lanes::{File, LaneFn, Reg, Registers, Value, compare, map1};
+use crate::exec::lanes::{File, LaneFn, Reg, Registers, Value, compare, map1, map2};
 use crate::exec::memory::{LOCAL_WINDOW, SHARED_WINDOW, is_local, is_shared};
 use crate::exec::program::Op;
+use crate::exec::wide::wide;
 use crate::numeric::flush;
 use crate::numeric::format::{BF16, F16};
 use crate::syntax::Operand;
@@ -393,6 +394,22 @@ pub(super) fn copy(d: Reg, a: Reg) -> LaneFn {
 }
 
 fn unpack(from: Reg, parts: Vec<Reg>, bits: u8) -> LaneFn {
+    if let ([low, high], File::W64) = (&parts[..], from.file) {
+        let low = map1(*low, from, |x: u64| x as u32);
+        let high = map1(*high, from, |x: u64| (x >> 32) as u32);
+        return Box::new(move |r, active| {
+            low(r, active);
+            high(r, active);
+        });
+    }
+    if let ([low, high], File::W32) = (&parts[..], from.file) {
+        let low = map1(*low, from, |x: u32| x & 0xffff);
+        let high = map1(*high, from, |x: u32| x >> 16);
+        return Box::new(move |r, active| {
+            low(r, active);
+            high(r, active);
+        });
+    }
     let mask = (1u64 << bits) - 1;
     Box::new(move |r, active| {
         for (i, part) in parts.iter().enumerate() {
@@ -405,6 +422,13 @@ fn unpack(from: Reg, parts: Vec<Reg>, bits: u8) -> LaneFn {
 }
 
 fn pack(to: Reg, parts: Vec<Reg>, bits: u8) -> LaneFn {
+    match (&parts[..], to.file) {
+        ([low, high], File::W64) => {
+            return map2(to, *low, *high, |x: u32, y: u32| u64::from(x) | u64::from(y) << 32);
+        }
+        ([low, high], File::W32) => return map2(to, *low, *high, |x: u32, y: u32| x | y << 16),
+        _ => {}
+    }
     Box::new(move |r, active| {
         let mut out = [0u64; crate::exec::lanes::LANES];
         for (i, part) in parts.iter().enumerate() {
@@ -421,7 +445,8 @@ fn pack(to: Reg, parts: Vec<Reg>, bits: u8) -> LaneFn {
 }
 
 /// `d = mask ? a : b`.
-fn select(r: &mut Registers, d: Reg, [a, b]: [Reg; 2], mask: u32, active: u32) {
+#[inline(always)]
+fn select_all(r: &mut Registers, d: Reg, [a, b]: [Reg; 2], mask: u32, active: u32) {
     let [a, b, to] = [a, b, d].map(|r| r.idx as usize);
     match d.file {
         File::W32 => {
@@ -440,3 +465,5 @@ fn select(r: &mut Registers, d: Reg, [a, b]: [Reg; 2], mask: u32, active: u32) {
         }
     }
 }
+
+wide!(select_all in fn select(r: &mut Registers, d: Reg, from: [Reg; 2], mask: u32, active: u32));

@@ -10,11 +10,13 @@ use super::memory::{
 };
 use super::races::{Actor, Clocks};
 use super::transfer::{get, load, put, store};
+use super::wide::wide;
 
 pub(super) type Checked<T = ()> = Result<T, LaneFault>;
 
 /// The addresses of all lanes; those of 32 bits stay within 32 bits.
-pub(super) fn addresses(registers: &Registers, address: Address) -> [u64; LANES] {
+#[inline(always)]
+fn addresses_of(registers: &Registers, address: Address) -> [u64; LANES] {
     let offset = address.offset;
     match address.base {
         None => [offset as u64; LANES],
@@ -24,6 +26,36 @@ pub(super) fn addresses(registers: &Registers, address: Address) -> [u64; LANES]
         Some(base) => registers.word(base).map(|x| u64::from(x.wrapping_add(offset as u32))),
     }
 }
+
+wide!(addresses_of in pub(super) fn addresses(registers: &Registers, address: Address) -> [u64; LANES]);
+
+/// The least and the largest address of a warp's active lanes, and all of their bits.
+#[inline(always)]
+fn range_of(at: &[u64; LANES], active: u32) -> [u64; 3] {
+    let mut settled = *at;
+    if active != u32::MAX {
+        let first = at[active.trailing_zeros() as usize & 31];
+        for (lane, at) in settled.iter_mut().enumerate() {
+            *at = if active >> lane & 1 == 1 { *at } else { first };
+        }
+    }
+    let [mut least, mut most, mut bits] = [settled[0]; 3];
+    for at in settled {
+        least = least.min(at);
+        most = most.max(at);
+        bits |= at;
+    }
+    [least, most, bits]
+}
+
+wide!(range_of in fn range(at: &[u64; LANES], active: u32) -> [u64; 3]);
+
+#[inline(always)]
+fn less_of(at: &[u64; LANES], start: u64) -> [usize; LANES] {
+    at.map(|at| at.wrapping_sub(start) as usize)
+}
+
+wide!(less_of in fn less(at: &[u64; LANES], start: u64) -> [usize; LANES]);
 
 /// An access as the checks see it.
 #[derive(Debug, Clone, Copy)]
@@ -56,6 +88,9 @@ impl Context<'_> {
             return self.access_in(warp, access, access.space, &at, active);
         }
         for (mask, space, window) in generic_spaces(&at, active) {
+            if mask == 0 {
+                continue;
+            }
             for lane in lanes_of(mask) {
                 at[lane] -= window;
             }
@@ -75,9 +110,27 @@ impl Context<'_> {
         let bytes = access.width * access.regs.len();
         let how =
             Use { bytes, writes: access.is_store, reads: !access.is_store, atomic: access.strong };
-        check_alignment(at, active, bytes, how)?;
+        let [least, most, bits] = range(at, active);
+        if bits & (bytes as u64 - 1) != 0 {
+            check_alignment(at, active, bytes, how)?;
+        }
+        // The common case: all lanes are inside of the place that the instruction used last.
+        let is_inside = |start: u64, len: usize| {
+            let fits = most.wrapping_sub(start).saturating_add(bytes as u64) <= len as u64;
+            least >= start && most >= start && fits
+        };
         match space {
             Space::Global | Space::Generic => {
+                let hint = self.hints[self.at] as usize;
+                if let Some((start, _)) = self.memory.extent(hint).filter(|e| is_inside(e.0, e.1)) {
+                    let offsets = less(at, start);
+                    if self.checks.global_races {
+                        self.check_global(warp, Some(access), hint, &offsets, active, how)?;
+                    }
+                    let (_, piece) = self.memory.piece(hint);
+                    transfer(&mut warp.registers, access, piece, &offsets, active);
+                    return Ok(());
+                }
                 let mut rest = active;
                 while rest != 0 {
                     let (index, mask, offsets) = self.global_run(at, rest, how)?;
@@ -88,7 +141,11 @@ impl Context<'_> {
                 }
             }
             Space::Shared => {
-                let offsets = self.shared_offsets(at, active, how)?;
+                let offsets = if is_inside(SHARED_BASE, self.shared.bytes.len()) {
+                    less(at, SHARED_BASE)
+                } else {
+                    self.shared_offsets(at, active, how)?
+                };
                 self.check_shared(warp, Some(access), &offsets, active, how)?;
                 let bytes = &mut self.shared.bytes;
                 transfer(&mut warp.registers, access, bytes, &offsets, active);
@@ -101,7 +158,11 @@ impl Context<'_> {
             }
             Space::Param => {
                 let size = self.params.len();
-                let offsets = window(at, active, 0, size, how, "the parameters")?;
+                let offsets = if is_inside(0, size) {
+                    less(at, 0)
+                } else {
+                    window(at, active, 0, size, how, "the parameters")?
+                };
                 load(&mut warp.registers, access, self.params, &offsets, active);
             }
         }
@@ -187,21 +248,22 @@ impl Context<'_> {
         active: u32,
         how: Use,
     ) -> Checked {
-        for lane in lanes_of(active) {
-            let range = offsets[lane]..offsets[lane] + how.bytes;
-            let written = &mut self.shared.written[range];
-            if how.reads && self.checks.uninitialised && !written.iter().all(|w| *w) {
-                let message = format!(
-                    "{} of {} bytes of shared memory at offset {}, which was not written, or by an \
-                     asynchronous copy that was not waited for",
-                    how.what(),
-                    how.bytes,
-                    offsets[lane]
-                );
-                return Err(LaneFault::new(FaultKind::Uninitialised, lane, message));
-            }
-            if how.writes {
-                written.fill(true);
+        if !self.shared.is_written(offsets, active, how.bytes) {
+            for lane in lanes_of(active) {
+                let written = &mut self.shared.written[offsets[lane]..][..how.bytes];
+                if how.reads && self.checks.uninitialised && !written.iter().all(|w| *w) {
+                    let message = format!(
+                        "{} of {} bytes of shared memory at offset {}, which was not written, or by an \
+                         asynchronous copy that was not waited for",
+                        how.what(),
+                        how.bytes,
+                        offsets[lane]
+                    );
+                    return Err(LaneFault::new(FaultKind::Uninitialised, lane, message));
+                }
+                if how.writes {
+                    written.fill(true);
+                }
             }
         }
         let mut rest = if self.checks.shared_races { active } else { 0 };

@@ -110,7 +110,7 @@ enum Next {
 
 impl Warp {
     /// Registers for a program.
-    pub(crate) fn new(idx: usize, program: &Program, variables: &[u64]) -> Self {
+    pub(crate) fn new(idx: usize, program: &Program, variables: &[u64], shape: &Shape) -> Self {
         let mut registers = Registers {
             w32: vec![[0; LANES]; program.n_w32],
             w64: vec![[0; LANES]; program.n_w64],
@@ -121,7 +121,14 @@ impl Warp {
             let value = constant.value(variables);
             (0..LANES).for_each(|lane| registers.set_lane(reg, lane, value));
         }
-        Self { idx, registers, ..Self::default() }
+        let mut warp = Self { idx, registers, ..Self::default() };
+        // What does not depend on the block.
+        for &(reg, special) in &program.specials {
+            let values: [u32; LANES] =
+                std::array::from_fn(|lane| warp.special(special, shape, 0, lane));
+            warp.registers.set_word(reg, u32::MAX, &values);
+        }
+        warp
     }
 
     /// For a new block.
@@ -133,9 +140,9 @@ impl Warp {
         self.splits.push(Split { at: 0, mask: self.alive, wait: Wait::Nothing, turn: 0 });
         self.registers.defined.fill(0);
         for &(reg, special) in &program.specials {
-            for lane in 0..LANES {
-                let value = self.special(special, shape, block, lane);
-                self.registers.set_lane(reg, lane, u64::from(value));
+            if let Special::Ctaid(axis) = special {
+                let value = Shape::split(block, shape.grid)[axis];
+                self.registers.set_word(reg, u32::MAX, &[value; LANES]);
             }
         }
         self.local.clear();

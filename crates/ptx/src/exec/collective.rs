@@ -3,7 +3,7 @@
 use crate::fault::{FaultKind, LaneFault};
 
 use super::block::{Context, Wait, Warp};
-use super::lanes::{LANES, Reg, lanes_of};
+use super::lanes::{LANES, Reg, Registers, lanes_of};
 use super::program::Op;
 
 /// A collective of the lanes that a mask names.
@@ -176,6 +176,13 @@ impl Context<'_> {
         at: usize,
         active: u32,
     ) -> Result<u32, LaneFault> {
+        let masks = warp.registers.word(collective.mask);
+        let first = masks[active.trailing_zeros() as usize];
+        let differ = masks.iter().fold(0, |bits, mask| bits | mask ^ first);
+        if differ == 0 && first & warp.alive == active && active & !first == 0 {
+            self.execute(warp, &[(collective, active)]);
+            return Ok(active);
+        }
         let (mut rest, mut done, mut waits) = (active, 0, 0);
         while rest != 0 {
             let lane = rest.trailing_zeros() as usize;
@@ -240,6 +247,11 @@ impl Context<'_> {
 
     /// Runs a collective of lanes, which are at one instruction or at several of a kind.
     fn execute(&mut self, warp: &mut Warp, parts: &[(&Collective, u32)]) {
+        if let [(Collective { kind: Kind::Shuffle(how, regs), .. }, u32::MAX)] = parts
+            && warp.registers.defined(regs.from) == u32::MAX
+        {
+            return shuffle_whole(&mut warp.registers, *how, regs);
+        }
         let all = parts.iter().fold(0, |all, part| all | part.1);
         let r = &mut warp.registers;
         // What each lane brings.
@@ -260,7 +272,7 @@ impl Context<'_> {
             }
         }
         for (collective, lanes) in parts {
-            let written = |r: &mut super::lanes::Registers, reg: Reg, lane: usize, value: u64| {
+            let written = |r: &mut Registers, reg: Reg, lane: usize, value: u64| {
                 r.set_lane(reg, lane, value);
                 r.define(reg, 1 << lane, true);
             };
@@ -435,6 +447,29 @@ impl Context<'_> {
             }
         }
         Ok(any)
+    }
+}
+
+/// A shuffle of all lanes.
+fn shuffle_whole(r: &mut Registers, how: Shuffle, regs: &ShuffleRegs) {
+    let (from, by, clamp) = (r.word(regs.from), r.word(regs.by), r.word(regs.clamp));
+    let differ = |words: &[u32; LANES], first: u32| words.iter().fold(0, |d, w| d | w ^ first);
+    let mut valid = u32::MAX;
+    let out = if how == Shuffle::Butterfly && differ(by, by[0]) | differ(clamp, 31) == 0 {
+        let by = by[0] as usize & 31;
+        std::array::from_fn(|lane| from[(lane ^ by) & 31])
+    } else {
+        std::array::from_fn(|lane| {
+            let (at, is_valid) = source(how, lane, by[lane] as usize & 31, clamp[lane] as usize);
+            valid &= !(u32::from(!is_valid) << lane);
+            from[at & 31]
+        })
+    };
+    r.set_word(regs.to, u32::MAX, &out);
+    r.define(regs.to, u32::MAX, true);
+    if let Some(reg) = regs.valid {
+        r.set_predicate(reg, u32::MAX, valid);
+        r.define(reg, u32::MAX, true);
     }
 }
 

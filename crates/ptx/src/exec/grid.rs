@@ -48,7 +48,7 @@ pub(crate) fn launch(
     number: u64,
 ) -> Result<Statistics, Box<Fault>> {
     let mut warps: Vec<Warp> = (0..shape.threads().div_ceil(LANES))
-        .map(|idx| Warp::new(idx, program, variables))
+        .map(|idx| Warp::new(idx, program, variables, &shape))
         .collect();
     let mut fenced = vec![false; shape.blocks()];
     let mut context = Context {

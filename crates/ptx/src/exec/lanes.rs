@@ -4,6 +4,8 @@
 //! upper one zero) or 64. A predicate is one word with a bit per lane. Functions compute all lanes,
 //! which the compiler turns into vector instructions, and store those of the active ones.
 
+use super::wide::{is_wide, wide};
+
 /// The lanes of a warp.
 pub(crate) const LANES: usize = 32;
 
@@ -91,9 +93,16 @@ impl Registers {
     }
 
     pub(crate) fn set_word(&mut self, reg: Reg, active: u32, values: &[u32; LANES]) {
-        blend(&mut self.w32[reg.idx as usize], active, values);
+        put_words(&mut self.w32[reg.idx as usize], active, values);
     }
 }
+
+#[inline(always)]
+fn put_all(to: &mut [u32; LANES], active: u32, values: &[u32; LANES]) {
+    blend(to, active, values);
+}
+
+wide!(put_all in fn put_words(to: &mut [u32; LANES], active: u32, values: &[u32; LANES]));
 
 /// The lanes of a mask, ascending.
 pub(crate) fn lanes_of(mask: u32) -> impl Iterator<Item = usize> {
@@ -108,7 +117,7 @@ pub(crate) fn lanes_of(mask: u32) -> impl Iterator<Item = usize> {
 }
 
 /// Stores the active lanes.
-#[inline]
+#[inline(always)]
 pub(crate) fn blend<W: Copy>(to: &mut [W; LANES], active: u32, values: &[W; LANES]) {
     if active == u32::MAX {
         *to = *values;
@@ -129,10 +138,12 @@ pub(crate) trait Word: Copy + Default + Send + Sync + 'static {
 impl Word for u32 {
     const FILE: File = File::W32;
 
+    #[inline(always)]
     fn file(registers: &Registers) -> &Vec<[Self; LANES]> {
         &registers.w32
     }
 
+    #[inline(always)]
     fn file_mut(registers: &mut Registers) -> &mut Vec<[Self; LANES]> {
         &mut registers.w32
     }
@@ -141,10 +152,12 @@ impl Word for u32 {
 impl Word for u64 {
     const FILE: File = File::W64;
 
+    #[inline(always)]
     fn file(registers: &Registers) -> &Vec<[Self; LANES]> {
         &registers.w64
     }
 
+    #[inline(always)]
     fn file_mut(registers: &mut Registers) -> &mut Vec<[Self; LANES]> {
         &mut registers.w64
     }
@@ -162,13 +175,13 @@ macro_rules! values {
         impl Value for $type {
             type Word = $word;
 
-            #[inline]
+            #[inline(always)]
             fn of(word: $word) -> Self {
                 let of: fn($word) -> $type = $of;
                 of(word)
             }
 
-            #[inline]
+            #[inline(always)]
             fn to(self) -> $word {
                 let to: fn($type) -> $word = $to;
                 to(self)
@@ -193,6 +206,96 @@ values! {
 /// A function of registers for the lanes of a mask.
 pub(crate) type LaneFn = Box<dyn Fn(&mut Registers, u32) + Send + Sync>;
 
+#[inline(always)]
+fn each1<A: Value, D: Value, F: Fn(A) -> D>(
+    r: &mut Registers,
+    [d, a]: [usize; 2],
+    active: u32,
+    f: &F,
+) {
+    let x = &A::Word::file(r)[a];
+    let mut out = [D::Word::default(); LANES];
+    for (out, x) in out.iter_mut().zip(x) {
+        *out = f(A::of(*x)).to();
+    }
+    blend(&mut D::Word::file_mut(r)[d], active, &out);
+}
+
+#[inline(always)]
+fn each2<A: Value, B: Value, D: Value, F: Fn(A, B) -> D>(
+    r: &mut Registers,
+    [d, a, b]: [usize; 3],
+    active: u32,
+    f: &F,
+) {
+    let (x, y) = (&A::Word::file(r)[a], &B::Word::file(r)[b]);
+    let mut out = [D::Word::default(); LANES];
+    for i in 0..LANES {
+        out[i] = f(A::of(x[i]), B::of(y[i])).to();
+    }
+    blend(&mut D::Word::file_mut(r)[d], active, &out);
+}
+
+#[inline(always)]
+fn each3<A: Value, B: Value, C: Value, D: Value, F: Fn(A, B, C) -> D>(
+    r: &mut Registers,
+    [d, a, b, c]: [usize; 4],
+    active: u32,
+    f: &F,
+) {
+    let x = &A::Word::file(r)[a];
+    let (y, z) = (&B::Word::file(r)[b], &C::Word::file(r)[c]);
+    let mut out = [D::Word::default(); LANES];
+    for i in 0..LANES {
+        out[i] = f(A::of(x[i]), B::of(y[i]), C::of(z[i])).to();
+    }
+    blend(&mut D::Word::file_mut(r)[d], active, &out);
+}
+
+#[inline(always)]
+fn test2<A: Value, F: Fn(A, A) -> bool>(r: &Registers, [a, b]: [usize; 2], f: &F) -> u32 {
+    let file = A::Word::file(r);
+    let (x, y) = (&file[a], &file[b]);
+    let mut mask = 0;
+    for i in 0..LANES {
+        mask |= u32::from(f(A::of(x[i]), A::of(y[i]))) << i;
+    }
+    mask
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2")]
+fn wide1<A: Value, D: Value, F: Fn(A) -> D>(
+    r: &mut Registers,
+    regs: [usize; 2],
+    active: u32,
+    f: &F,
+) {
+    each1(r, regs, active, f);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2")]
+fn wide2<A: Value, B: Value, D: Value, F: Fn(A, B) -> D>(
+    r: &mut Registers,
+    regs: [usize; 3],
+    active: u32,
+    f: &F,
+) {
+    each2(r, regs, active, f);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2")]
+fn wide3<A: Value, B: Value, C: Value, D: Value, F: Fn(A, B, C) -> D>(
+    r: &mut Registers,
+    regs: [usize; 4],
+    active: u32,
+    f: &F,
+) {
+    each3(r, regs, active, f);
+}
+
 /// `d = f(a)`.
 pub(crate) fn map1<A: Value, D: Value>(
     d: Reg,
@@ -200,15 +303,13 @@ pub(crate) fn map1<A: Value, D: Value>(
     f: impl Fn(A) -> D + Send + Sync + 'static,
 ) -> LaneFn {
     debug_assert!(d.file == D::Word::FILE && a.file == A::Word::FILE);
-    let (d, a) = (d.idx as usize, a.idx as usize);
-    Box::new(move |registers, active| {
-        let x = &A::Word::file(registers)[a];
-        let mut out = [D::Word::default(); LANES];
-        for (out, x) in out.iter_mut().zip(x) {
-            *out = f(A::of(*x)).to();
-        }
-        blend(&mut D::Word::file_mut(registers)[d], active, &out);
-    })
+    let regs = [d, a].map(|r| r.idx as usize);
+    #[cfg(target_arch = "x86_64")]
+    if is_wide() {
+        // SAFETY: the features were detected.
+        return Box::new(move |r, active| unsafe { wide1(r, regs, active, &f) });
+    }
+    Box::new(move |r, active| each1(r, regs, active, &f))
 }
 
 /// `d = f(a, b)`.
@@ -219,15 +320,13 @@ pub(crate) fn map2<A: Value, B: Value, D: Value>(
     f: impl Fn(A, B) -> D + Send + Sync + 'static,
 ) -> LaneFn {
     debug_assert!(d.file == D::Word::FILE && a.file == A::Word::FILE && b.file == B::Word::FILE);
-    let (d, a, b) = (d.idx as usize, a.idx as usize, b.idx as usize);
-    Box::new(move |registers, active| {
-        let (x, y) = (&A::Word::file(registers)[a], &B::Word::file(registers)[b]);
-        let mut out = [D::Word::default(); LANES];
-        for i in 0..LANES {
-            out[i] = f(A::of(x[i]), B::of(y[i])).to();
-        }
-        blend(&mut D::Word::file_mut(registers)[d], active, &out);
-    })
+    let regs = [d, a, b].map(|r| r.idx as usize);
+    #[cfg(target_arch = "x86_64")]
+    if is_wide() {
+        // SAFETY: the features were detected.
+        return Box::new(move |r, active| unsafe { wide2(r, regs, active, &f) });
+    }
+    Box::new(move |r, active| each2(r, regs, active, &f))
 }
 
 /// `d = f(a, b, c)`.
@@ -238,16 +337,13 @@ pub(crate) fn map3<A: Value, B: Value, C: Value, D: Value>(
 ) -> LaneFn {
     debug_assert!(d.file == D::Word::FILE && a.file == A::Word::FILE);
     debug_assert!(b.file == B::Word::FILE && c.file == C::Word::FILE);
-    let [d, a, b, c] = [d, a, b, c].map(|r| r.idx as usize);
-    Box::new(move |registers, active| {
-        let x = &A::Word::file(registers)[a];
-        let (y, z) = (&B::Word::file(registers)[b], &C::Word::file(registers)[c]);
-        let mut out = [D::Word::default(); LANES];
-        for i in 0..LANES {
-            out[i] = f(A::of(x[i]), B::of(y[i]), C::of(z[i])).to();
-        }
-        blend(&mut D::Word::file_mut(registers)[d], active, &out);
-    })
+    let regs = [d, a, b, c].map(|r| r.idx as usize);
+    #[cfg(target_arch = "x86_64")]
+    if is_wide() {
+        // SAFETY: the features were detected.
+        return Box::new(move |r, active| unsafe { wide3(r, regs, active, &f) });
+    }
+    Box::new(move |r, active| each3(r, regs, active, &f))
 }
 
 /// The mask of the lanes for which `f(a, b)` holds.
@@ -258,11 +354,15 @@ pub(crate) fn compare<A: Value>(
     b: Reg,
     f: impl Fn(A, A) -> bool,
 ) -> u32 {
-    let file = A::Word::file(registers);
-    let (x, y) = (&file[a.idx as usize], &file[b.idx as usize]);
-    let mut mask = 0;
-    for i in 0..LANES {
-        mask |= u32::from(f(A::of(x[i]), A::of(y[i]))) << i;
+    let regs = [a.idx as usize, b.idx as usize];
+    #[cfg(target_arch = "x86_64")]
+    if is_wide() {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2")]
+        fn on_wide<A: Value, F: Fn(A, A) -> bool>(r: &Registers, regs: [usize; 2], f: &F) -> u32 {
+            test2(r, regs, f)
+        }
+        // SAFETY: all of these features were detected.
+        return unsafe { on_wide(registers, regs, &f) };
     }
-    mask
+    test2(registers, regs, &f)
 }

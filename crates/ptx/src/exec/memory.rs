@@ -65,6 +65,8 @@ pub(crate) struct Access {
     pub(crate) signed: bool,
     /// Volatile, or with a memory order: no race with atomics.
     pub(crate) strong: bool,
+    /// One, two or four words to or from registers of 32 bits.
+    pub(crate) is_words: bool,
 }
 
 /// What an atomic makes of the old value and its operands.
@@ -276,6 +278,19 @@ impl Shared {
         self.written.resize(bytes, false);
         self.cells.clear();
         self.cells.resize(granule.map_or(0, |g| bytes.div_ceil(g)), [0; 3]);
+    }
+
+    /// Is all of the range written that the lanes of `mask` are in? Of a long range the answer is no.
+    pub(super) fn is_written(&self, offsets: &[usize; LANES], mask: u32, bytes: usize) -> bool {
+        let first = offsets[mask.trailing_zeros() as usize & 31];
+        let (mut least, mut most) = (first, first);
+        for (lane, &offset) in offsets.iter().enumerate() {
+            let offset = if mask >> lane & 1 == 1 { offset } else { first };
+            least = least.min(offset);
+            most = most.max(offset);
+        }
+        let range = least..most + bytes;
+        range.len() <= 4096 && self.written[range].iter().fold(true, |all, w| all & w)
     }
 
     /// Notes the accesses of the lanes of `mask` for race checks; the first lane that races, and the

@@ -11,3 +11,4 @@ pub(crate) mod memory;
 pub(crate) mod program;
 mod races;
 mod transfer;
+pub(crate) mod wide;

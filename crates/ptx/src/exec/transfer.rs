@@ -2,6 +2,7 @@
 
 use super::lanes::{File, LANES, Reg, Registers, blend, lanes_of};
 use super::memory::Access;
+use super::wide::wide;
 
 /// `width` bytes as a number.
 #[inline]
@@ -20,34 +21,86 @@ pub(super) fn put(bytes: &mut [u8], at: usize, width: usize, value: u64) {
     bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
 }
 
-#[inline]
+#[inline(always)]
 fn word(bytes: &[u8]) -> u32 {
     u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
 /// How the lanes' places lie to one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pattern {
-    /// Lane by lane, `usize` bytes apart.
-    Strided(usize),
+    /// Lane by lane, one behind the other.
+    Block,
     /// All at one place.
     Same,
     Scattered,
 }
 
-/// The pattern of a whole warp's places.
-#[inline]
-fn pattern(offsets: &[usize; LANES], mask: u32) -> Pattern {
-    let stride = offsets[1].wrapping_sub(offsets[0]);
-    let mut differences = 0;
-    for pair in offsets.windows(2) {
-        differences |= pair[1].wrapping_sub(pair[0]) ^ stride;
+/// The pattern of the places of a warp's lanes, each of `bytes`.
+#[inline(always)]
+fn pattern_of(offsets: &[usize; LANES], bytes: usize) -> Pattern {
+    let (mut not_same, mut not_block) = (0, 0);
+    for (lane, &offset) in offsets.iter().enumerate() {
+        not_same |= offset ^ offsets[0];
+        not_block |= offset ^ offsets[0].wrapping_add(lane * bytes);
     }
-    match stride {
-        _ if mask != u32::MAX || differences != 0 => Pattern::Scattered,
-        0 => Pattern::Same,
-        stride => Pattern::Strided(stride),
+    match (not_same, not_block) {
+        (0, _) => Pattern::Same,
+        (_, 0) => Pattern::Block,
+        _ => Pattern::Scattered,
     }
 }
+
+wide!(pattern_of in fn pattern(offsets: &[usize; LANES], bytes: usize) -> Pattern);
+
+/// The places of all lanes, of which those that are not of `mask` are where its first one is.
+#[inline(always)]
+fn settle_all(offsets: &mut [usize; LANES], mask: u32) {
+    let first = offsets[mask.trailing_zeros() as usize & 31];
+    for (lane, offset) in offsets.iter_mut().enumerate() {
+        *offset = if mask >> lane & 1 == 1 { *offset } else { first };
+    }
+}
+
+wide!(settle_all in fn settle(offsets: &mut [usize; LANES], mask: u32));
+
+/// `N` words of each lane, lane by lane, from a block of them.
+#[inline(always)]
+fn unzip_all<const N: usize>(block: &[u8]) -> [[u32; LANES]; N] {
+    let mut out = [[0; LANES]; N];
+    let block = &block[..4 * N * LANES];
+    for lane in 0..LANES {
+        for (i, out) in out.iter_mut().enumerate() {
+            out[lane] = word(&block[4 * (N * lane + i)..]);
+        }
+    }
+    out
+}
+
+#[inline(always)]
+fn zip_all<const N: usize>(words: &[&[u32; LANES]; N], block: &mut [u8]) {
+    let block = &mut block[..4 * N * LANES];
+    for lane in 0..LANES {
+        for (i, words) in words.iter().enumerate() {
+            block[4 * (N * lane + i)..][..4].copy_from_slice(&words[lane].to_le_bytes());
+        }
+    }
+}
+
+#[inline(always)]
+fn gather_all<const N: usize>(bytes: &[u8], offsets: &[usize; LANES]) -> [[u32; LANES]; N] {
+    let mut out = [[0; LANES]; N];
+    for (lane, &offset) in offsets.iter().enumerate() {
+        let from = &bytes[offset..][..4 * N];
+        for (i, out) in out.iter_mut().enumerate() {
+            out[lane] = word(&from[4 * i..]);
+        }
+    }
+    out
+}
+
+wide!(unzip_all in fn unzip<; const N: usize>(block: &[u8]) -> [[u32; LANES]; N]);
+wide!(zip_all in fn zip<; const N: usize>(words: &[&[u32; LANES]; N], block: &mut [u8]));
 
 /// Stores the active lanes' elements.
 pub(super) fn store(
@@ -58,22 +111,29 @@ pub(super) fn store(
     mask: u32,
 ) {
     let width = access.width;
-    let pattern = pattern(offsets, mask);
+    if access.is_words && mask == u32::MAX {
+        let all = width * access.regs.len();
+        if pattern(offsets, all) == Pattern::Block {
+            let block = &mut bytes[offsets[0]..];
+            return match *access.regs {
+                [a] => zip(&[a].map(|r| registers.word(r)), block),
+                [a, b] => zip(&[a, b].map(|r| registers.word(r)), block),
+                [a, b, c, d] => zip(&[a, b, c, d].map(|r| registers.word(r)), block),
+                _ => unreachable!("words are stored by one, two or four"),
+            };
+        }
+    }
     for (i, &reg) in access.regs.iter().enumerate() {
         let at = i * width;
-        let is_word = reg.file == File::W32 && width == 4;
-        match pattern {
-            Pattern::Strided(stride) if is_word && stride < usize::MAX / 2 => {
-                let all = &mut bytes[offsets[0] + at..];
-                for (lane, value) in registers.word(reg).iter().enumerate() {
-                    all[lane * stride..][..4].copy_from_slice(&value.to_le_bytes());
-                }
+        if reg.file == File::W32 && width == 4 {
+            let words = registers.word(reg);
+            for lane in lanes_of(mask) {
+                bytes[offsets[lane] + at..][..4].copy_from_slice(&words[lane].to_le_bytes());
             }
-            _ => {
-                for lane in lanes_of(mask) {
-                    put(bytes, offsets[lane] + at, width, registers.lane(reg, lane));
-                }
-            }
+            continue;
+        }
+        for lane in lanes_of(mask) {
+            put(bytes, offsets[lane] + at, width, registers.lane(reg, lane));
         }
     }
 }
@@ -86,31 +146,42 @@ pub(super) fn load(
     offsets: &[usize; LANES],
     mask: u32,
 ) {
-    let width = access.width;
-    let pattern = pattern(offsets, mask);
+    let mut places = *offsets;
+    if mask != u32::MAX {
+        settle(&mut places, mask);
+    }
+    let pattern = pattern(&places, access.width * access.regs.len());
+    if access.is_words {
+        return match *access.regs {
+            [a] => load_words([a], registers, bytes, &places, pattern, mask),
+            [a, b] => load_words([a, b], registers, bytes, &places, pattern, mask),
+            [a, b, c, d] => load_words([a, b, c, d], registers, bytes, &places, pattern, mask),
+            _ => unreachable!("words are loaded by one, two or four"),
+        };
+    }
     for (i, &reg) in access.regs.iter().enumerate() {
-        let at = i * width;
-        if reg.file == File::W32 && width == 4 {
-            let to = &mut registers.w32[reg.idx as usize];
-            match pattern {
-                Pattern::Strided(stride) if stride < usize::MAX / 2 => {
-                    let all = &bytes[offsets[0] + at..];
-                    for (lane, to) in to.iter_mut().enumerate() {
-                        *to = word(&all[lane * stride..]);
-                    }
-                }
-                Pattern::Same => *to = [word(&bytes[offsets[0] + at..]); LANES],
-                _ => {
-                    let mut out = [0; LANES];
-                    for lane in lanes_of(mask) {
-                        out[lane] = word(&bytes[offsets[lane] + at..]);
-                    }
-                    blend(to, mask, &out);
-                }
-            }
-            continue;
+        load_any(registers, reg, access, bytes, &places, i * access.width, mask);
+    }
+}
+
+fn load_words<const N: usize>(
+    regs: [Reg; N],
+    registers: &mut Registers,
+    bytes: &[u8],
+    places: &[usize; LANES],
+    pattern: Pattern,
+    mask: u32,
+) {
+    let words = match pattern {
+        Pattern::Block => unzip::<N>(&bytes[places[0]..]),
+        Pattern::Same => {
+            let from = &bytes[places[0]..][..4 * N];
+            std::array::from_fn(|i| [word(&from[4 * i..]); LANES])
         }
-        load_any(registers, reg, access, bytes, offsets, at, mask);
+        Pattern::Scattered => gather_all::<N>(bytes, places),
+    };
+    for (reg, words) in regs.iter().zip(&words) {
+        registers.set_word(*reg, mask, words);
     }
 }
 
@@ -120,27 +191,29 @@ fn load_any(
     reg: Reg,
     access: &Access,
     bytes: &[u8],
-    offsets: &[usize; LANES],
+    places: &[usize; LANES],
     at: usize,
     mask: u32,
 ) {
     let width = access.width;
-    let drop = 64 - 8 * width as u32;
-    let extend = |value: u64| {
-        if access.signed { ((value << drop) as i64 >> drop) as u64 } else { value }
-    };
-    if reg.file == File::W64 {
-        let mut out = [0; LANES];
-        for lane in lanes_of(mask) {
-            out[lane] = extend(get(bytes, offsets[lane] + at, width));
+    let mut out = [0u64; LANES];
+    let mut each = |get: fn(&[u8]) -> u64| {
+        for (out, place) in out.iter_mut().zip(places) {
+            *out = get(&bytes[place + at..][..width]);
         }
-        blend(&mut registers.w64[reg.idx as usize], mask, &out);
-        return;
+    };
+    match (width, access.signed) {
+        (1, false) => each(|b| u64::from(b[0])),
+        (1, true) => each(|b| b[0] as i8 as u64),
+        (2, false) => each(|b| u64::from(u16::from_le_bytes([b[0], b[1]]))),
+        (2, true) => each(|b| i16::from_le_bytes([b[0], b[1]]) as u64),
+        (4, false) => each(|b| u64::from(word(b))),
+        (4, true) => each(|b| word(b) as i32 as u64),
+        _ => each(|b| u64::from_le_bytes(std::array::from_fn(|i| b[i]))),
+    }
+    if reg.file == File::W64 {
+        return blend(&mut registers.w64[reg.idx as usize], mask, &out);
     }
     let keep = if reg.bits == 16 { 0xffff } else { u32::MAX };
-    let mut out = [0; LANES];
-    for lane in lanes_of(mask) {
-        out[lane] = extend(get(bytes, offsets[lane] + at, width)) as u32 & keep;
-    }
-    blend(&mut registers.w32[reg.idx as usize], mask, &out);
+    registers.set_word(reg, mask, &out.map(|x| x as u32 & keep));
 }

@@ -130,6 +130,29 @@ pub(crate) fn f16_to_f32(bits: u32) -> f32 {
     f32::from_bits(magnitude | (bits & 0x8000) << 16)
 }
 
+/// The bits of `x` in BF16, rounded to nearest.
+#[inline(always)]
+pub(crate) fn f32_to_bf16(x: f32) -> u32 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    if bits & 0x7fff_ffff > 0x7f80_0000 { 0x7fff } else { rounded }
+}
+
+/// The bits of `x` in F16, rounded to nearest.
+#[inline(always)]
+pub(crate) fn f32_to_f16(x: f32) -> u32 {
+    let bits = x.to_bits();
+    let (sign, magnitude) = (bits >> 16 & 0x8000, bits & 0x7fff_ffff);
+    // A subnormal number's quantum is 2^-24: added to 2^-1, whose quantum that is, F32 rounds it.
+    let small = (f32::from_bits(magnitude) + 0.5).to_bits() - 0.5f32.to_bits();
+    let normal =
+        magnitude.wrapping_add(0xfff + (magnitude >> 13 & 1)).wrapping_sub(112 << 23) >> 13;
+    // 65520 is the least that rounds to infinity.
+    let finite = if magnitude < 0x3880_0000 { small } else { normal };
+    let rounded = if magnitude >= 0x477f_f000 { 0x7c00 } else { finite };
+    if magnitude > 0x7f80_0000 { 0x7fff } else { sign | rounded }
+}
+
 #[inline]
 fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(((exponent + 1023) as u64) << 52)
@@ -138,6 +161,19 @@ fn power_of_two(exponent: i32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_f32_are_rounded_as_by_the_general_way() {
+        let edges = [0x3880_0000u32, 0x477f_f000, 0x7f80_0000, 0x7f7f_8000, 0x3300_0000, 0];
+        let near = edges.iter().flat_map(|e| (-70i32..70).map(|i| e.wrapping_add_signed(i)));
+        let spread = (0..=u32::MAX).step_by(9973).chain((0..=u32::MAX).step_by(0x800));
+        for bits in near.chain(spread).flat_map(|bits| [bits, bits | 1 << 31]) {
+            let x = f32::from_bits(bits);
+            let general = |format: Format| format.narrow(f64::from(x), Rounding::Near, false);
+            assert_eq!(f32_to_f16(x), general(F16), "{x:e}");
+            assert_eq!(f32_to_bf16(x), general(BF16), "{x:e}");
+        }
+    }
 
     #[test]
     fn sixteen_bits_agree_with_half() {
