@@ -1,33 +1,110 @@
-// Keys and values of new positions, to their places in pages.
+// What happens to queries, keys and values between the products and attention, in one launch: norms of single heads,
+// rotary embeddings, and the way of keys and values into their pages.
+//
+// A warp has a head of a row, in shared memory.
 #include "pages.cuh"
 
-constexpr int threads = 128;
+constexpr int warps = 4;
+constexpr int threads = 32 * warps;
+constexpr int max_head_dim = 512;
 
-// k, v: [n_rows, n_kv_heads * head_dim]. A slot is the page times its length, plus the position in the page; a row
-// whose slot is 0xffffffff is not stored. Blocks (row, 0) store keys, (row, 1) values.
+// Eight elements to their place in a row of a page. All lanes call it, and those that share a block of Q8_0 with chunks
+// that exist or do not.
 template <class T>
-__device__ __forceinline__ void kv_store(
-    const float* k, int k_stride, const float* v, int v_stride, const uint32_t* slots, T* k_pages, T* v_pages,
-    const Pages& pages) {
-  const uint32_t slot = slots[blockIdx.x];
-  if (slot == none) return;
-  const float* row = blockIdx.y ? v + size_t(blockIdx.x) * v_stride : k + size_t(blockIdx.x) * k_stride;
-  T* to = blockIdx.y ? v_pages : k_pages;
+struct Row {
+  T* to;
+
+  __device__ __forceinline__ void store(int chunk, const float (&x)[8], bool exists) const {
+    if (!exists) return;
+    if constexpr (sizeof(T) == 4) {
+      float4* place = reinterpret_cast<float4*>(to + 8 * chunk);
+      place[0] = {x[0], x[1], x[2], x[3]}, place[1] = {x[4], x[5], x[6], x[7]};
+    } else {
+      __align__(16) T all[8];
+#pragma unroll
+      for (int i = 0; i < 8; i++) all[i] = from_float<T>(x[i]);
+      *reinterpret_cast<uint4*>(to + 8 * chunk) = *reinterpret_cast<const uint4*>(all);
+    }
+  }
+};
+
+// Norm of a head, null for none: x / sqrt(mean(x^2) + eps) * weight.
+struct HeadNorm {
+  const float* weight;  // [head_dim]
+  float eps;
+};
+
+// q: [n_rows, n_heads * head_dim], to q_out, which may be the same; k, v: [n_rows, n_kv_heads * head_dim], to the row's
+// slot: the page times its length, plus the position in the page. Keys and values of a row whose slot is 0xffffffff are
+// not stored. table: [n_rows, 2 * n_pairs] of cosines, then sines. Pairs are neighbours, or lie `n_pairs` apart. Grid:
+// rows, and heads of q, k and v, one behind the other, four in each block.
+template <class T>
+__device__ __forceinline__ void store(
+    const float* q, int q_stride, float* q_out, int q_out_stride, const float* k, int k_stride, const float* v,
+    int v_stride, const float* table, int table_stride, int n_pairs, bool neighbours, const HeadNorm& q_norm,
+    const HeadNorm& k_norm, const uint32_t* slots, T* k_pages, T* v_pages, const Pages& pages, int n_heads) {
+  __shared__ __align__(16) float staged[warps][max_head_dim];
+  const int lane = threadIdx.x % 32, row = blockIdx.x, head_dim = pages.head_dim;
+  const int head = blockIdx.y * warps + threadIdx.x / 32;
+  float* x = staged[threadIdx.x / 32];
+  const bool is_query = head < n_heads, is_value = head >= n_heads + pages.n_kv_heads;
+  const int kv_head = (head - n_heads) % pages.n_kv_heads;
+  if (head >= n_heads + 2 * pages.n_kv_heads) return;
+  const uint32_t slot = slots[row];
+  if (!is_query && slot == none) return;
+
+  const float* from = is_query   ? q + size_t(row) * q_stride + head * head_dim
+                      : is_value ? v + size_t(row) * v_stride + kv_head * head_dim
+                                 : k + size_t(row) * k_stride + kv_head * head_dim;
   const int row_len = pages.row_len();
+  for (int i = lane; i < row_len; i += 32) x[i] = i < head_dim ? from[i] : 0.0f;
+  __syncwarp();
+
+  if (!is_value) {
+    const HeadNorm& norm = is_query ? q_norm : k_norm;
+    if (norm.weight) {
+      float squares = 0.0f;
+      for (int i = lane; i < head_dim; i += 32) squares = fmaf(x[i], x[i], squares);
+      for (int offset = 16; offset; offset >>= 1) squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+      const float scale = 1.0f / sqrtf(squares / float(head_dim) + norm.eps);
+      for (int i = lane; i < head_dim; i += 32) x[i] = x[i] * scale * norm.weight[i];
+      __syncwarp();
+    }
+    const float* turn = table + size_t(row) * table_stride;
+    for (int i = lane; i < n_pairs; i += 32) {
+      const int a = neighbours ? 2 * i : i, b = neighbours ? a + 1 : a + n_pairs;
+      const float c = turn[i], s = turn[n_pairs + i], first = x[a], second = x[b];
+      x[a] = fmaf(first, c, -(second * s));
+      x[b] = fmaf(second, c, first * s);
+    }
+    __syncwarp();
+  }
+
+  if (is_query) {
+    float* to = q_out + size_t(row) * q_out_stride + head * head_dim;
+    for (int i = lane; i < head_dim; i += 32) to[i] = x[i];
+    return;
+  }
   const uint32_t page = slot >> pages.page_shift, in_page = slot & ((1u << pages.page_shift) - 1);
-  for (int i = threadIdx.x; i < pages.n_kv_heads * row_len; i += threads) {
-    const int kv_head = i / row_len, column = i % row_len;
-    const float x = column < pages.head_dim ? row[kv_head * pages.head_dim + column] : 0.0f;
-    to[pages.at(page, kv_head, in_page) + column] = from_float<T>(x);
+  const Row<T> to = {(is_value ? v_pages : k_pages) + pages.at(page, kv_head, in_page)};
+  for (int first = 0; 8 * first < row_len; first += 32) {
+    const int chunk = first + lane;
+    const bool exists = 8 * chunk < row_len;
+    float eight[8] = {};
+    if (exists) load8(x + 8 * chunk, eight);
+    to.store(chunk, eight, exists);
   }
 }
 
-#define MAKE(TYPE, NAME)                                                                                          \
-  extern "C" __global__ void __launch_bounds__(threads) kv_store_##NAME(                                          \
-      const float* k, int k_stride, const float* v, int v_stride, const uint32_t* slots, TYPE* k_pages,           \
-      TYPE* v_pages, int n_pages, int n_kv_heads, int page_shift, int head_dim) {                                 \
-    kv_store<TYPE>(k, k_stride, v, v_stride, slots, k_pages, v_pages,                                             \
-                   {n_pages, n_kv_heads, page_shift, head_dim});                                                  \
+#define MAKE(TYPE, NAME)                                                                                            \
+  extern "C" __global__ void __launch_bounds__(threads) kv_store_##NAME(                                            \
+      const float* q, int q_stride, float* q_out, int q_out_stride, const float* k, int k_stride, const float* v,   \
+      int v_stride, const float* table, int table_stride, int n_pairs, int neighbours, const float* q_norm,         \
+      float q_eps, const float* k_norm, float k_eps, const uint32_t* slots, TYPE* k_pages, TYPE* v_pages,           \
+      int n_pages, int n_kv_heads, int page_shift, int head_dim, int n_heads) {                                     \
+    store<TYPE>(q, q_stride, q_out, q_out_stride, k, k_stride, v, v_stride, table, table_stride, n_pairs,           \
+                neighbours != 0, {q_norm, q_eps}, {k_norm, k_eps}, slots, k_pages, v_pages,                         \
+                {n_pages, n_kv_heads, page_shift, head_dim}, n_heads);                                              \
   }
 
 MAKE(float, f32)

@@ -63,13 +63,15 @@ mod image;
 
 mod ops;
 pub use ops::{
-    Activation, Attention, AttentionScratch, Captured, DeltaNet, DeltaNetSpec, Elementwise, Greedy,
-    Kernels, Linear, LinearInt8, List, MAX_PARTS, NO_TOKEN, Norm, NormKind, Pairs, Quantized,
-    QuantizedRows, RopeAngles, Routing, Rows, Scoring, SharesOf, ShortConv, Shortlist,
-    ShortlistLimits, ShortlistRow, ShortlistScratch, Shortlists, StateLists, Tables,
-    attention_decode, combine, delta_net, elementwise, embed, kv_store, matvec, matvec_int8, norm,
-    quantize, quantize_activated, quantize_norm, reorder, rope, rope_table, route, select_rows,
-    short_conv, takes_quantized,
+    Activation, Attention, AttentionArithmetic, AttentionScratch, Captured, DeltaNet, DeltaNetSpec,
+    Elementwise, ExpertLinear, ExpertPairs, Greedy, HeadNorm, Kernels, Linear, LinearInt8, List,
+    MAX_PARTS, NO_TOKEN, Norm, NormKind, PairTiles, Pairs, Quantized, QuantizedRows, RopeAngles,
+    RopeStore, Routing, Rows, Scoring, SharesOf, ShortConv, Shortlist, ShortlistLimits,
+    ShortlistRow, ShortlistScratch, Shortlists, SortedPairs, StateLists, TILE_ROWS, Tables,
+    attention_decode, attention_prefill, combine, delta_net, elementwise, embed, expert_matmul,
+    expert_matvec, expert_matvec_int8, is_worth_sorting, kv_store, matvec, matvec_int8, norm,
+    quantize, quantize_activated, quantize_norm, reorder, rope, rope_store, rope_table, route,
+    select_rows, short_conv, sort_by_expert, takes_quantized,
 };
 
 #[cfg(test)]

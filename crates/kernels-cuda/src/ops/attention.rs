@@ -4,17 +4,27 @@
 //! pages that a sequence happens to have show in a row's bits.
 
 mod decode;
+mod prefill;
 #[cfg(test)]
 mod tests;
 
 pub use decode::{AttentionScratch, attention_decode};
+pub use prefill::{AttentionArithmetic, TILE_ROWS, attention_prefill};
 
 pub(crate) use decode::DecodeKernels;
+pub(crate) use prefill::PrefillKernels;
+
+use std::ops::Deref;
+
+use realizar_quant::BlockType;
 
 use super::kernels::Kernels;
 use super::rows::optional;
-use crate::device::{Argument, Device};
+use crate::device::{Argument, Device, MAX_ARGUMENTS};
 use crate::{KvPages, List, Rows};
+
+/// Types of keys and values that tensor cores take.
+const TENSOR_TYPES: [BlockType; 2] = [BlockType::F16, BlockType::BF16];
 
 /// Where the rows of a step find their keys and values: lists of numbers that the kernels read when they run.
 #[derive(Debug)]
@@ -77,6 +87,20 @@ impl<D: Device> Clone for Attention<'_, D> {
 
 impl<D: Device> Copy for Attention<'_, D> {}
 
+/// The arguments of a launch.
+struct Arguments {
+    all: [Argument; MAX_ARGUMENTS],
+    len: usize,
+}
+
+impl Deref for Arguments {
+    type Target = [Argument];
+
+    fn deref(&self) -> &[Argument] {
+        &self.all[..self.len]
+    }
+}
+
 impl<D: Device> Attention<'_, D> {
     /// Query heads that share a head of keys and values.
     fn group(&self) -> usize {
@@ -105,14 +129,14 @@ impl<D: Device> Attention<'_, D> {
         }
     }
 
-    /// What all kernels take first: queries, pages, tables, and what becomes of scores.
-    fn arguments(&self) -> [Argument; 19] {
+    /// What all kernels take first, queries, pages, tables, and what becomes of scores; then `more`.
+    fn arguments(&self, more: &[Argument]) -> Arguments {
         let Tables { positions, seq_of_row, bases, words, reaches } = self.tables;
         let [k_pages, v_pages, n_pages, n_kv_heads, page_shift, head_dim] = self.pages.arguments();
         // No window, and one that is wider than any context, are the same.
         let window = self.window.map_or(0, |n| n.min(i32::MAX as usize) as i32);
         let count = |list: List<'_, D>| Argument::I32(list.len().min(i32::MAX as usize) as i32);
-        [
+        let common = [
             self.q.address(),
             self.q.stride(),
             k_pages,
@@ -132,7 +156,12 @@ impl<D: Device> Attention<'_, D> {
             Argument::I32(self.n_heads as i32),
             Argument::F32(self.scale),
             Argument::F32(self.softcap.unwrap_or(0.0)),
-        ]
+        ];
+        let mut all = [Argument::I32(0); MAX_ARGUMENTS];
+        let len = common.len() + more.len();
+        all[..common.len()].copy_from_slice(&common);
+        all[common.len()..len].copy_from_slice(more);
+        Arguments { all, len }
     }
 
     /// The address of the sinks, or 0.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use realizar_quant::BlockType;
 
-use super::attention::DecodeKernels;
+use super::attention::{DecodeKernels, PrefillKernels};
 use super::elementwise::ElementwiseKernels;
 use super::embed::EmbedKernels;
+use super::experts::ExpertKernels;
 use super::kv_store::KvStoreKernels;
 use super::matvec_int8::MatvecInt8Kernels;
 use super::norm::NormKernels;
@@ -41,6 +42,8 @@ pub struct Kernels<D: Device> {
     pub(crate) recurrent: RecurrentKernels<D>,
     pub(crate) route: RouteKernels<D>,
     pub(crate) shortlist: ShortlistKernels<D>,
+    pub(crate) attention_prefill: PrefillKernels<D>,
+    pub(crate) experts: ExpertKernels<D>,
 }
 
 /// The kernels of a block type.
@@ -82,6 +85,8 @@ impl<D: Device> Kernels<D> {
             recurrent: RecurrentKernels::load(&**device)?,
             route: RouteKernels::load(&**device)?,
             shortlist: ShortlistKernels::load(&**device)?,
+            attention_prefill: PrefillKernels::load(&**device)?,
+            experts: ExpertKernels::load(&**device)?,
         })
     }
 

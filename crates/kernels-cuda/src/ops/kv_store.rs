@@ -1,7 +1,9 @@
-//! Keys and values of new positions, into their pages.
+//! Keys and values of new positions, into their pages; and what happens to them and to queries before that.
 
 use super::kernels::Kernels;
-use crate::device::Device;
+use super::rope::Pairs;
+use super::rows::optional;
+use crate::device::{Argument, Device};
 use crate::image::Image;
 use crate::pages::KV_TYPES;
 use crate::{Error, KvPages, List, Rows};
@@ -9,6 +11,8 @@ use crate::{Error, KvPages, List, Rows};
 const IMAGE: &[u8] = include_bytes!("../../image/kv_store.ptx.gz");
 /// Threads of a block.
 const THREADS: u32 = 128;
+/// Heads of a block.
+const HEADS: usize = 4;
 
 /// The kernels that store keys and values.
 #[derive(Debug)]
@@ -42,17 +46,124 @@ pub fn kv_store<D: Device>(
     slots: List<'_, D>, // one for each row
     pages: &KvPages<D>,
 ) -> Result<(), Error> {
-    let n_cols = pages.spec().n_kv_heads * pages.spec().head_dim;
-    k.check(kernels, "k", k.n_rows(), n_cols);
-    v.check(kernels, "v", k.n_rows(), n_cols);
-    slots.check(kernels, "slots", k.n_rows());
+    launch(kernels, stream, None, k, v, None, [None, None], slots, pages)
+}
+
+/// The RMS norm of single heads: `x / sqrt(mean(x^2) + eps) * weight`.
+#[derive(Debug)]
+pub struct HeadNorm<'a, D: Device> {
+    /// `[1, head_dim]`.
+    pub weight: Rows<'a, D>,
+    /// Added to the mean of the squares.
+    pub eps: f32,
+}
+
+impl<D: Device> Clone for HeadNorm<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D: Device> Copy for HeadNorm<'_, D> {}
+
+/// Queries, keys and values on their way to attention.
+#[derive(Debug)]
+pub struct RopeStore<'a, D: Device> {
+    /// Queries, `[n_rows, n_heads * head_dim]`.
+    pub q: Rows<'a, D>,
+    /// Where they go, and may be `q`.
+    pub q_out: Rows<'a, D>,
+    /// Keys, `[n_rows, n_kv_heads * head_dim]`.
+    pub k: Rows<'a, D>,
+    /// Values, as `k`.
+    pub v: Rows<'a, D>,
+    /// Norm of each query head, before it turns.
+    pub q_norm: Option<HeadNorm<'a, D>>,
+    /// Norm of each key, before it turns.
+    pub k_norm: Option<HeadNorm<'a, D>>,
+    /// Cosines, then sines, of each row's angles, `[n_rows, rotary_dim]`, by which the first columns of queries and keys
+    /// turn.
+    pub table: Rows<'a, D>,
+    /// Which columns turn together.
+    pub pairs: Pairs,
+    /// Where keys and values go, as [`kv_store`] has it.
+    pub slots: List<'a, D>,
+    /// The pages.
+    pub pages: &'a KvPages<D>,
+}
+
+/// Queues norms and rotary embeddings of queries and keys, and the store of keys and values, in one launch.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes or devices do not fit.
+pub fn rope_store<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    store: &RopeStore<'_, D>,
+) -> Result<(), Error> {
+    let &RopeStore { q, q_out, k, v, q_norm, k_norm, table, pairs, slots, pages } = store;
+    let (rope, norms) = (Some((table, pairs)), [q_norm, k_norm]);
+    launch(kernels, stream, Some([q, q_out]), k, v, rope, norms, slots, pages)
+}
+
+#[expect(clippy::too_many_arguments, reason = "what both operations have, and what only one has")]
+fn launch<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    q: Option<[Rows<'_, D>; 2]>,
+    k: Rows<'_, D>,
+    v: Rows<'_, D>,
+    rope: Option<(Rows<'_, D>, Pairs)>,
+    [q_norm, k_norm]: [Option<HeadNorm<'_, D>>; 2],
+    slots: List<'_, D>,
+    pages: &KvPages<D>,
+) -> Result<(), Error> {
+    let (n_rows, spec) = (k.n_rows(), pages.spec());
+    k.check(kernels, "k", n_rows, spec.n_kv_heads * spec.head_dim);
+    v.check(kernels, "v", n_rows, spec.n_kv_heads * spec.head_dim);
+    slots.check(kernels, "slots", n_rows);
     kernels.check("pages", pages.buffer(), 0);
+    let n_heads = q.map_or(0, |[q, _]| q.n_cols() / spec.head_dim);
+    for q in q.into_iter().flatten() {
+        q.check(kernels, "q", n_rows, n_heads * spec.head_dim);
+    }
+    for norm in [q_norm, k_norm].into_iter().flatten() {
+        norm.weight.check(kernels, "the weight of a head's norm", 1, spec.head_dim);
+    }
+    if let Some((table, _)) = rope {
+        let rotary_dim = table.n_cols();
+        assert!(rotary_dim <= spec.head_dim, "{rotary_dim} of {}", spec.head_dim);
+        assert!(rotary_dim.is_multiple_of(2), "pairs of {rotary_dim} columns");
+        table.check(kernels, "table", n_rows, rotary_dim);
+    }
+    let [q_at, q_stride] = optional(q.map(|[q, _]| q));
+    let [q_out, q_out_stride] = optional(q.map(|[_, out]| out));
+    let [table, table_stride] = optional(rope.map(|(table, _)| table));
+    let of_norm = |norm: Option<HeadNorm<'_, D>>| {
+        (optional(norm.map(|norm| norm.weight))[0], norm.map_or(0.0, |norm| norm.eps))
+    };
+    let [(q_norm, q_eps), (k_norm, k_eps)] = [q_norm, k_norm].map(of_norm);
     let [k_pages, v_pages, n_pages, n_kv_heads, page_shift, head_dim] = pages.arguments();
     let arguments = [
+        q_at,
+        q_stride,
+        q_out,
+        q_out_stride,
         k.address(),
         k.stride(),
         v.address(),
         v.stride(),
+        table,
+        table_stride,
+        Argument::I32(rope.map_or(0, |(table, _)| table.n_cols() as i32 / 2)),
+        Argument::I32(rope.map_or(0, |(_, pairs)| i32::from(pairs == Pairs::Neighbours))),
+        q_norm,
+        Argument::F32(q_eps),
+        k_norm,
+        Argument::F32(k_eps),
         slots.address(),
         k_pages,
         v_pages,
@@ -60,9 +171,12 @@ pub fn kv_store<D: Device>(
         n_kv_heads,
         page_shift,
         head_dim,
+        Argument::I32(n_heads as i32),
     ];
-    let function = &kernels.kv_store.store[pages.spec().type_index()];
-    let grid = [k.n_rows() as u32, 2, 1];
+    let function = &kernels.kv_store.store[spec.type_index()];
+    let n_blocks = (n_heads + 2 * spec.n_kv_heads).div_ceil(HEADS);
+    assert!(n_blocks <= 65535, "{n_heads} and {} heads", spec.n_kv_heads);
+    let grid = [n_rows as u32, n_blocks as u32, 1];
     // SAFETY: the arguments are those of `kv_store_*` in order; rows are inside of their buffers, their shapes
     // were checked, and the kernel checks slots. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }
@@ -70,11 +184,160 @@ pub fn kv_store<D: Device>(
 
 #[cfg(test)]
 mod tests {
-    use realizar_quant::BlockType;
+    use realizar_quant::{BlockType, quantize};
 
     use super::*;
     use crate::KvSpec;
-    use crate::testing::{kernels, on_device};
+    use crate::testing::{Random, kernels, on_device, read};
+
+    /// Bytes that a head of a position has in a page.
+    fn row_of_page(ty: BlockType, head: &[f32]) -> Vec<u8> {
+        let mut head = head.to_vec();
+        head.resize(head.len().next_multiple_of(8), 0.0);
+        let mut bytes = vec![0; head.len() / ty.block_len() * ty.block_bytes()];
+        quantize(ty, &head, &mut bytes).unwrap();
+        bytes
+    }
+
+    struct Case {
+        ty: BlockType,
+        n_heads: usize,
+        n_kv_heads: usize,
+        head_dim: usize,
+        rotary_dim: usize,
+        pairs: Pairs,
+        norms: bool,
+    }
+
+    /// Three rows, of which the second is not stored.
+    fn check(case: &Case) {
+        let Case { ty, n_heads, n_kv_heads, head_dim, rotary_dim, pairs, norms } = *case;
+        let (kernels, stream) = kernels();
+        let device = kernels.device();
+        let spec = KvSpec { ty, n_kv_heads, head_dim, page_len: 16, n_pages: 2 };
+        let pages = KvPages::new(device, "kv", spec).unwrap();
+        let mut random = Random(5);
+        let (n_rows, q_cols, kv_cols) = (3, n_heads * head_dim, n_kv_heads * head_dim);
+        // q, k and v are columns of one value.
+        let stride = q_cols + 2 * kv_cols + 3;
+        let x = random.floats(n_rows * stride);
+        let table = random.floats(n_rows * rotary_dim.max(1));
+        let weights = random.floats(2 * head_dim);
+        let slots = [3u32, u32::MAX, 17];
+        let [x_at, table_at, weights_at] =
+            [&x, &table, &weights].map(|values| on_device(device, &stream, values));
+        let q_at = on_device(device, &stream, &vec![7.0f32; n_rows * q_cols]);
+        let slots_at = on_device(device, &stream, &slots);
+        let rows = |from, n_cols| Rows::new(&x_at, from, n_rows, n_cols, stride);
+        let norm = |from| {
+            let weight = Rows::vector_at(&weights_at, from, head_dim);
+            norms.then_some(HeadNorm { weight, eps: 1e-3 })
+        };
+        let store = RopeStore {
+            q: rows(0, q_cols),
+            q_out: Rows::new(&q_at, 0, n_rows, q_cols, q_cols),
+            k: rows(q_cols, kv_cols),
+            v: rows(q_cols + kv_cols, kv_cols),
+            q_norm: norm(0),
+            k_norm: norm(head_dim),
+            table: Rows::new(&table_at, 0, n_rows, rotary_dim, rotary_dim),
+            pairs,
+            slots: List::all(&slots_at),
+            pages: &pages,
+        };
+        let bytes: Vec<u8> = (0..2 * spec.page_bytes()).map(|i| i as u8).collect();
+        for page in 0..2 {
+            pages.write_page(&stream, page, &bytes).unwrap();
+        }
+        rope_store(&kernels, &stream, &store).unwrap();
+
+        let turned = |row: usize, head: &[f32], weight: &[f32]| {
+            let mut head: Vec<f64> = head.iter().map(|&x| f64::from(x)).collect();
+            if norms {
+                let squares: f64 = head.iter().map(|x| x * x).sum();
+                let scale = 1.0 / (squares / head_dim as f64 + 1e-3).sqrt();
+                head.iter_mut().zip(weight).for_each(|(x, &w)| *x *= scale * f64::from(w));
+            }
+            let n = rotary_dim / 2;
+            for i in 0..n {
+                let [c, s] = [i, n + i].map(|i| f64::from(table[row * rotary_dim + i]));
+                let (a, b) = match pairs {
+                    Pairs::Neighbours => (2 * i, 2 * i + 1),
+                    Pairs::Halves => (i, i + n),
+                };
+                (head[a], head[b]) = (head[a] * c - head[b] * s, head[b] * c + head[a] * s);
+            }
+            head
+        };
+        let q = read(&stream, &q_at, n_rows * q_cols);
+        let mut found = Vec::new();
+        for page in 0..2 {
+            pages.read_page(&stream, page, &mut found).unwrap();
+        }
+        let mut wanted = [&bytes[..], &bytes[..]].concat();
+        for (row, &slot) in slots.iter().enumerate() {
+            let x = &x[row * stride..];
+            for (head, x) in x[..q_cols].chunks(head_dim).enumerate() {
+                let wanted = turned(row, x, &weights);
+                for (found, wanted) in q[row * q_cols + head * head_dim..].iter().zip(wanted) {
+                    let away = (f64::from(*found) - wanted).abs();
+                    assert!(away < 1e-6, "q {row} {head}: {found} is not {wanted}");
+                }
+            }
+            if slot == u32::MAX {
+                continue;
+            }
+            for part in 0..2 {
+                let x = &x[q_cols + part * kv_cols..][..kv_cols];
+                for (head, x) in x.chunks(head_dim).enumerate() {
+                    let row_bytes = row_of_page(ty, x).len();
+                    let (page, in_page) = (slot as usize / 16, slot as usize % 16);
+                    let at =
+                        (2 * page + part) * spec.page_bytes() + (head * 16 + in_page) * row_bytes;
+                    let found = &found[at..][..row_bytes];
+                    if part == 1 {
+                        assert_eq!(found, row_of_page(ty, x), "v {row} {head}");
+                    } else {
+                        let mut back = vec![0.0; x.len().next_multiple_of(8)];
+                        realizar_quant::dequantize(ty, found, &mut back).unwrap();
+                        let keys = turned(row, x, &weights[head_dim..]);
+                        // Half a step of the type.
+                        let step = match ty {
+                            BlockType::F32 => 1e-6,
+                            BlockType::F16 => 1.01 / 2048.0,
+                            _ => 1.01 / 256.0,
+                        };
+                        for (found, wanted) in back.iter().zip(keys) {
+                            let away = (f64::from(*found) - wanted).abs();
+                            let limit = step * wanted.abs() + 1e-6;
+                            assert!(away <= limit, "k {row} {head}: {found} is not {wanted}");
+                        }
+                    }
+                    wanted[at..at + row_bytes].copy_from_slice(found);
+                }
+            }
+        }
+        assert_eq!(found, wanted, "bytes of no slot");
+    }
+
+    #[test]
+    fn queries_turn_and_keys_and_values_are_stored() {
+        let case = |ty, head_dim, rotary_dim, pairs, norms| Case {
+            ty,
+            n_heads: 6,
+            n_kv_heads: 2,
+            head_dim,
+            rotary_dim,
+            pairs,
+            norms,
+        };
+        use BlockType::{BF16, F16, F32};
+        check(&case(F32, 64, 64, Pairs::Halves, false));
+        check(&case(F16, 12, 12, Pairs::Neighbours, true));
+        check(&case(F16, 128, 32, Pairs::Halves, true));
+        check(&case(BF16, 80, 20, Pairs::Neighbours, false));
+        check(&case(F16, 320, 64, Pairs::Halves, true));
+    }
 
     #[test]
     fn a_slot_that_does_not_exist_is_reported() {

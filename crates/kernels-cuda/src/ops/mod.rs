@@ -6,6 +6,7 @@ mod capture;
 mod delta_net;
 mod elementwise;
 mod embed;
+mod experts;
 mod kernels;
 mod kv_store;
 mod matvec;
@@ -19,13 +20,20 @@ mod rows;
 mod short_conv;
 mod shortlist;
 
-pub use attention::{Attention, AttentionScratch, Tables, attention_decode};
+pub use attention::{
+    Attention, AttentionArithmetic, AttentionScratch, TILE_ROWS, Tables, attention_decode,
+    attention_prefill,
+};
 pub use capture::Captured;
 pub use delta_net::{DeltaNet, DeltaNetSpec, delta_net};
 pub use elementwise::{Activation, Elementwise, elementwise};
 pub use embed::{embed, select_rows};
+pub use experts::{
+    ExpertLinear, ExpertPairs, PairTiles, SortedPairs, expert_matmul, expert_matvec,
+    expert_matvec_int8, is_worth_sorting, sort_by_expert,
+};
 pub use kernels::Kernels;
-pub use kv_store::kv_store;
+pub use kv_store::{HeadNorm, RopeStore, kv_store, rope_store};
 pub use matvec::{Linear, matvec};
 pub use matvec_int8::{LinearInt8, MAX_PARTS, matvec_int8, takes_quantized};
 pub use norm::{Norm, NormKind, norm};

@@ -109,9 +109,7 @@ pub fn attention_decode<D: Device>(
 
     let [sums, stats] =
         [&scratch.sums, &scratch.stats].map(|buffer| Argument::Address(buffer.address()));
-    let common = attention.arguments();
-    let mut arguments = common.to_vec();
-    arguments.extend([sums, stats]);
+    let arguments = attention.arguments(&[sums, stats]);
     let group = attention.group();
     let which = HEADS.iter().position(|&heads| group <= heads).unwrap_or(HEADS.len() - 1);
     let function = &kernels.attention_decode.splits[spec.type_index()][which];
@@ -121,7 +119,7 @@ pub fn attention_decode<D: Device>(
     // kernel checks what it reads by numbers of the lists. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }?;
 
-    let [.., positions, seq_of_row, _, reaches, _, _, window, _, _, _] = common;
+    let [positions, seq_of_row, reaches, window] = [9, 10, 12, 15].map(|i| arguments[i]);
     let arguments = [
         sums,
         stats,

@@ -1,0 +1,117 @@
+//! Attention of prompts: tiles of rows go over tiles of positions, on tensor cores or in F32.
+
+use realizar_quant::BlockType;
+
+use super::{Attention, TENSOR_TYPES};
+use crate::device::{Argument, Device};
+use crate::image::Image;
+use crate::ops::Kernels;
+use crate::{Error, KvSpec, List};
+
+const IMAGE: &[u8] = include_bytes!("../../../image/attention_prefill.ptx.gz");
+const F32_IMAGE: &[u8] = include_bytes!("../../../image/attention_prefill_f32.ptx.gz");
+/// The maximum number of rows of a prompt's tile.
+pub const TILE_ROWS: usize = 128;
+/// Threads of a block on tensor cores, and its queries, as `cuda/attention_prefill.cu` has them.
+const THREADS: u32 = 256;
+const QUERIES: usize = 128;
+/// The same in F32, as `cuda/attention_prefill_f32.cu` has them.
+const F32_THREADS: u32 = 128;
+const F32_QUERIES: usize = 32;
+/// Columns of a head: a kernel for each.
+const HEAD_DIMS: [usize; 3] = [64, 128, 256];
+const F32_HEAD_DIMS: [usize; 4] = [64, 128, 256, 512];
+
+/// What the products of queries and keys, and of weights and values, are computed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttentionArithmetic {
+    /// Tensor cores, where keys and values are F16 or BF16 and a head has at most 256 elements; otherwise as F32.
+    /// Queries are two numbers of the type of the keys each, weights are rounded to one.
+    Tensor,
+    /// F32.
+    F32,
+}
+
+/// The kernels of prefill rows.
+#[derive(Debug)]
+pub(crate) struct PrefillKernels<D: Device> {
+    /// By type of keys and values, and by [`HEAD_DIMS`].
+    tensor: [[D::Function; HEAD_DIMS.len()]; TENSOR_TYPES.len()],
+    /// By [`F32_HEAD_DIMS`].
+    f32: [D::Function; F32_HEAD_DIMS.len()],
+}
+
+impl<D: Device> PrefillKernels<D> {
+    pub(crate) fn load(device: &D) -> Result<Self, Error> {
+        let image = Image::load(device, "attention_prefill", IMAGE)?;
+        let of_type = |ty: BlockType| {
+            let ty = ty.name().to_lowercase();
+            image.functions(HEAD_DIMS, |dim| format!("attention_prefill_{ty}_{dim}"))
+        };
+        let [f16, bf16] = TENSOR_TYPES.map(of_type);
+        let image = Image::load(device, "attention_prefill_f32", F32_IMAGE)?;
+        let f32 = image.functions(F32_HEAD_DIMS, |dim| format!("attention_prefill_{dim}"))?;
+        Ok(Self { tensor: [f16?, bf16?], f32 })
+    }
+
+    /// The kernel on tensor cores, where there is one.
+    fn tensor(&self, spec: &KvSpec) -> Option<&D::Function> {
+        let ty = TENSOR_TYPES.iter().position(|&ty| ty == spec.ty)?;
+        let which = HEAD_DIMS.iter().position(|&dim| spec.head_dim <= dim)?;
+        Some(&self.tensor[ty][which])
+    }
+
+    /// The kernel in F32.
+    fn f32(&self, spec: &KvSpec) -> &D::Function {
+        let which = F32_HEAD_DIMS.iter().position(|&dim| spec.head_dim <= dim);
+        &self.f32[which.expect("pages have no larger heads")]
+    }
+}
+
+/// Queues attention of prefill rows. `tiles` has two numbers for each tile: its first row, and the number of its rows,
+/// at most [`TILE_ROWS`], which are of one sequence at consecutive positions; what they see may only rise. A tile
+/// without rows is skipped. The bits of a row depend on its own query and context alone.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes or devices do not fit.
+pub fn attention_prefill<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    attention: &Attention<'_, D>,
+    tiles: List<'_, D>, // [n_tiles, 2]
+    arithmetic: AttentionArithmetic,
+) -> Result<(), Error> {
+    attention.check(kernels);
+    let (spec, out) = (attention.pages.spec(), attention.out);
+    tiles.check(kernels, "tiles", 2);
+    let n_tiles = tiles.len() / 2;
+    assert!(n_tiles <= 65535, "{n_tiles} tiles");
+    let of_kernels = &kernels.attention_prefill;
+    let tensor = match arithmetic {
+        AttentionArithmetic::Tensor => of_kernels.tensor(spec),
+        AttentionArithmetic::F32 => None,
+    };
+    let (function, threads, queries) = match tensor {
+        Some(function) => (function, THREADS, QUERIES),
+        None => (of_kernels.f32(spec), F32_THREADS, F32_QUERIES),
+    };
+    let n_parts = (TILE_ROWS * attention.group()).div_ceil(queries);
+    let arguments = attention.arguments(&[
+        attention.sinks(),
+        out.address(),
+        out.stride(),
+        tiles.address(),
+        Argument::I32(n_tiles as i32),
+        Argument::I32(n_parts as i32),
+        Argument::I32(spec.type_index() as i32),
+    ]);
+    // The kernels on tensor cores have their types in their names.
+    let arguments = &arguments[..arguments.len() - usize::from(tensor.is_some())];
+    let grid = [(spec.n_kv_heads * n_parts) as u32, n_tiles as u32, 1];
+    // SAFETY: the arguments are those of `attention_prefill_*` in order; rows and lists were checked, and the kernel
+    // checks what it reads by numbers of the lists. As `matvec` says, buffers outlive queued work.
+    unsafe { kernels.launch(stream, function, grid, [threads, 1], arguments) }
+}

@@ -1,0 +1,720 @@
+//! Products of rows with the matrices of their experts, which the device reads in the routes of each row.
+//!
+//! A row and one of its experts are a pair. Generated rows are multiplied pair by pair; from some number on it is worth
+//! sorting the pairs by expert, so that a matrix is read once for several, and the bits of a row's results are the same
+//! either way. Rows of prompts are sorted and multiplied in tiles.
+
+use std::sync::Arc;
+
+use realizar_quant::BlockType;
+
+use super::kernels::Kernels;
+use super::matvec_int8::INTEGER_TYPES;
+use super::quantize::BLOCK_LEN;
+use crate::device::{Argument, Device, MAX_ARGUMENTS};
+use crate::image::Image;
+use crate::matrix::BLOCK_TYPES;
+use crate::{Buffer, Error, Matrix, Quantized, Routing, Rows};
+
+const EXPERTS: &[u8] = include_bytes!("../../image/experts.ptx.gz");
+const TILES: &[u8] = include_bytes!("../../image/experts_tiles.ptx.gz");
+const INT8: &[u8] = include_bytes!("../../image/experts_int8.ptx.gz");
+/// Threads that sort.
+const SORT_THREADS: u32 = 1024;
+/// Pairs that weights are read once for: a kernel for each.
+const COLS: [usize; 2] = [1, FEW];
+/// Pairs of a tile, for generated rows and for prompts.
+const FEW: usize = 4;
+const MANY: usize = 64;
+/// Rows of a matrix for a block of tiles, and its threads.
+const TILE_ROWS: usize = 128;
+const TILE_THREADS: u32 = 128;
+/// Warps of a block, and rows of a matrix for each of them, as the kernels have them.
+const WARPS: usize = 4;
+const ROWS: [usize; 2] = [4, 2];
+const INT8_ROWS: [usize; 2] = [2, 2];
+/// Words of a tile: its expert, its first place, its pairs, and one that is not used. What says how many tiles there
+/// are comes before them and is as large.
+const TILE_BYTES: usize = 16;
+
+/// The kernels of these operations.
+#[derive(Debug)]
+pub(crate) struct ExpertKernels<D: Device> {
+    sort: D::Function,
+    matvec: [[D::Function; COLS.len()]; BLOCK_TYPES.len()],
+    matvec_int8: [[D::Function; COLS.len()]; INTEGER_TYPES.len()],
+    matmul: [D::Function; BLOCK_TYPES.len()],
+}
+
+impl<D: Device> ExpertKernels<D> {
+    pub(crate) fn load(device: &D) -> Result<Self, Error> {
+        let image = Image::load(device, "experts", EXPERTS)?;
+        let tiles = Image::load(device, "experts_tiles", TILES)?;
+        let int8 = Image::load(device, "experts_int8", INT8)?;
+        Ok(Self {
+            sort: image.function("sort_by_expert")?,
+            matvec: by_type(&image, BLOCK_TYPES, "expert_matvec")?,
+            matvec_int8: by_type(&int8, INTEGER_TYPES, "expert_matvec_int8")?,
+            matmul: tiles.functions(BLOCK_TYPES, |ty| {
+                format!("expert_matmul_{}", ty.name().to_lowercase())
+            })?,
+        })
+    }
+}
+
+/// Kernels for each type and number of pairs.
+fn by_type<D: Device, const N: usize>(
+    image: &Image<'_, D>,
+    types: [BlockType; N],
+    name: &str,
+) -> Result<[[D::Function; COLS.len()]; N], Error> {
+    let of = |ty: BlockType| {
+        let ty = ty.name().to_lowercase();
+        image.functions(COLS, |cols| format!("{name}_{ty}_{cols}"))
+    };
+    let all: Result<Vec<_>, _> = types.into_iter().map(of).collect();
+    let Ok(all) = all?.try_into() else { unreachable!("one for each type") };
+    Ok(all)
+}
+
+/// Room for pairs of rows and their experts, sorted by expert.
+#[derive(Debug)]
+pub struct ExpertPairs<D: Device> {
+    /// Tiles, then the pairs by place.
+    buffer: Buffer<D>,
+    max_pairs: usize,
+    max_tiles: usize,
+}
+
+impl<D: Device> ExpertPairs<D> {
+    /// The most tiles of up to `tile_rows` that so many pairs make.
+    fn n_tiles(n_pairs: usize, n_experts: usize, tile_rows: usize) -> usize {
+        // Every expert may have a tile that is not full.
+        n_pairs / tile_rows + n_experts.min(n_pairs)
+    }
+
+    /// Bytes of room for up to `max_pairs` pairs with up to `max_experts` experts.
+    pub fn bytes(max_pairs: usize, max_experts: usize) -> usize {
+        (1 + Self::n_tiles(max_pairs, max_experts, FEW)) * TILE_BYTES + 4 * max_pairs
+    }
+
+    /// Such room.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn new(device: &Arc<D>, max_pairs: usize, max_experts: usize) -> Result<Self, Error> {
+        let n_bytes = Self::bytes(max_pairs, max_experts);
+        let buffer = Buffer::new(device, "pairs of rows and experts", n_bytes)?;
+        Ok(Self { buffer, max_pairs, max_tiles: Self::n_tiles(max_pairs, max_experts, FEW) })
+    }
+
+    /// Where the tiles and the pairs by place begin.
+    fn arguments(&self) -> [Argument; 2] {
+        let order = (1 + self.max_tiles) * TILE_BYTES;
+        [0, order].map(|at| Argument::Address(self.buffer.address() + at as u64))
+    }
+}
+
+/// The pairs of some rows as [`sort_by_expert`] has sorted them.
+#[derive(Debug)]
+pub struct SortedPairs<'a, D: Device> {
+    room: &'a ExpertPairs<D>,
+    n_pairs: usize,
+    n_experts: usize,
+    tile_rows: usize,
+}
+
+impl<D: Device> Clone for SortedPairs<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D: Device> Copy for SortedPairs<'_, D> {}
+
+/// What pairs are sorted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PairTiles {
+    /// Generated rows: [`expert_matvec`] and [`expert_matvec_int8`].
+    Few,
+    /// Rows of prompts: [`expert_matmul`].
+    Many,
+}
+
+/// Whether so many pairs of generated rows are worth sorting before [`expert_matvec`] and [`expert_matvec_int8`]: whether
+/// enough of them share an expert.
+pub fn is_worth_sorting(n_pairs: usize, n_experts: usize) -> bool {
+    2 * n_pairs >= n_experts
+}
+
+/// Queues the sorting of the pairs of rows and the experts that their routes name, for the products that follow with
+/// the same routes, until the room is used again. The pairs of an expert stay in their order. An expert that does not exist stops the device: the
+/// next call that waits reports it.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes or devices do not fit, or there is too little room.
+pub fn sort_by_expert<'a, D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    routes: Rows<'_, D>, // [n_rows, 2 * n_chosen]
+    n_experts: usize,
+    tiles: PairTiles,
+    room: &'a ExpertPairs<D>,
+) -> Result<SortedPairs<'a, D>, Error> {
+    let tile_rows = match tiles {
+        PairTiles::Few => FEW,
+        PairTiles::Many => MANY,
+    };
+    let n_chosen = routes.n_cols() / 2;
+    let n_pairs = routes.n_rows() * n_chosen;
+    routes.check(kernels, "routes", routes.n_rows(), 2 * n_chosen);
+    kernels.check("the pairs", &room.buffer, 0);
+    assert!((1..=Routing::<D>::MAX_EXPERTS).contains(&n_experts), "{n_experts} experts");
+    let n_tiles = ExpertPairs::<D>::n_tiles(n_pairs, n_experts, tile_rows);
+    assert!(
+        n_pairs > 0 && n_pairs <= room.max_pairs && n_tiles <= room.max_tiles,
+        "{n_pairs} pairs of {n_experts} experts, room for {} in {} tiles",
+        room.max_pairs,
+        room.max_tiles
+    );
+    let [tiles, order] = room.arguments();
+    let arguments = [
+        routes.address(),
+        routes.stride(),
+        Argument::I32(n_pairs as i32),
+        Argument::I32(n_chosen as i32),
+        Argument::I32(n_experts as i32),
+        Argument::I32(tile_rows as i32),
+        tiles,
+        order,
+        Argument::I32(room.max_tiles as i32),
+    ];
+    let function = &kernels.experts.sort;
+    // SAFETY: the arguments are those of `sort_by_expert` in order; rows are inside of their buffer, there is room for
+    // the pairs and tiles, and the kernel checks the routes. As `matvec` says, buffers outlive queued work.
+    unsafe { kernels.launch(stream, function, [1, 1, 1], [SORT_THREADS, 1], &arguments) }?;
+    Ok(SortedPairs { room, n_pairs, n_experts, tile_rows })
+}
+
+/// Products of each row with the matrices of its experts: for each matrix, the results of a row's experts side by
+/// side, in the order of the routes. What belongs to the expert -1 is left as it is.
+#[derive(Debug)]
+pub struct ExpertLinear<'a, D: Device, X> {
+    /// The matrices of all experts one below the other, `[n_experts * n_outputs, n_cols]`: those of one part or of
+    /// several, which may have different numbers of outputs and types.
+    pub matrices: &'a [&'a Matrix<D>],
+    /// Experts that there are.
+    pub n_experts: usize,
+    /// `[n_rows, n_cols]`, or `[n_rows, n_chosen * n_cols]` with some columns for each expert of a row.
+    pub x: X,
+    /// What [`route`](crate::route()) wrote, `[n_rows, 2 * n_chosen]`.
+    pub routes: Rows<'a, D>,
+    /// `[n_rows, n_chosen * (sum of all n_outputs)]`.
+    pub out: Rows<'a, D>,
+}
+
+/// A product whose shapes were checked.
+struct Checked {
+    n_cols: usize,
+    n_chosen: usize,
+    /// Columns of x for each expert of a row, 0 where they share them.
+    n_own: usize,
+}
+
+impl<D: Device, X> ExpertLinear<'_, D, X> {
+    /// Asserts that shapes and devices fit.
+    fn check(
+        &self,
+        kernels: &Kernels<D>,
+        x_cols: usize,
+        sorted: Option<SortedPairs<'_, D>>,
+    ) -> Checked {
+        let (n_rows, n_chosen) = (self.routes.n_rows(), self.routes.n_cols() / 2);
+        let n_cols = self.matrices.first().map_or(0, |matrix| matrix.n_cols());
+        self.routes.check(kernels, "routes", n_rows, 2 * n_chosen);
+        let mut n_outputs = 0;
+        for matrix in self.matrices {
+            kernels.check("the matrix", matrix.buffer(), 0);
+            assert_eq!(matrix.n_cols(), n_cols, "columns of the matrices");
+            n_outputs += self.n_outputs(matrix);
+        }
+        self.out.check(kernels, "out", n_rows, n_chosen * n_outputs);
+        let n_own = if x_cols == n_cols { 0 } else { n_cols };
+        assert!(
+            n_own == 0 || x_cols == n_chosen * n_cols,
+            "{x_cols} columns of x, and experts take {n_cols}"
+        );
+        if let Some(sorted) = sorted {
+            kernels.check("the pairs", &sorted.room.buffer, 0);
+            let found = (sorted.n_pairs, sorted.n_experts);
+            assert_eq!(found, (n_rows * n_chosen, self.n_experts), "sorted pairs, and experts");
+        }
+        Checked { n_cols, n_chosen, n_own }
+    }
+
+    /// Rows of each expert's matrix.
+    fn n_outputs(&self, matrix: &Matrix<D>) -> usize {
+        let (n_rows, n) = (matrix.n_rows(), self.n_experts);
+        assert!(n > 0 && n_rows.is_multiple_of(n), "{n_rows} rows of {n} experts");
+        n_rows / n
+    }
+
+    /// Queues one launch for every two matrices of a type that follow one another. `x` and `n_own` are what the kernel
+    /// takes for the rows, and the function that of a type; a block of such threads has `block_rows` rows of a matrix.
+    fn launch<'f>(
+        &self,
+        kernels: &Kernels<D>,
+        stream: &D::Stream,
+        checked: &Checked,
+        (x, n_own): (&[Argument], usize),
+        sorted: Option<SortedPairs<'_, D>>,
+        (function, block_rows, block): (impl Fn(BlockType) -> &'f D::Function, usize, [u32; 2]),
+    ) -> Result<(), Error> {
+        let &Checked { n_cols, n_chosen, .. } = checked;
+        let n_pairs = self.routes.n_rows() * n_chosen;
+        let n_groups = match sorted {
+            Some(sorted) => ExpertPairs::<D>::n_tiles(n_pairs, self.n_experts, sorted.tile_rows),
+            None => n_pairs,
+        };
+        assert!(n_groups <= 65535, "{n_pairs} pairs of rows and experts");
+        let none = Argument::Address(0);
+        let pairs = sorted.map_or([none; 2], |sorted| sorted.room.arguments());
+        let mut first_col = 0;
+        let of_a_type = self.matrices.chunk_by(|a, b| a.ty() == b.ty());
+        for matrices in of_a_type.flat_map(|matrices| matrices.chunks(2)) {
+            let second = matrices.get(1);
+            let n_outputs = [Some(&matrices[0]), second]
+                .map(|matrix| matrix.map_or(0, |matrix| self.n_outputs(matrix)));
+            let width = n_chosen * (n_outputs[0] + n_outputs[1]);
+            let out = self.out.columns(first_col, width);
+            first_col += width;
+            let number = |n: usize| Argument::I32(n as i32);
+            let shared = [out.address(), out.stride(), number(n_cols), number(n_own)];
+            let parts: [&[Argument]; 8] = [
+                &matrices[0].planes(),
+                &second.map_or([none; 3], |matrix| matrix.planes()),
+                &n_outputs.map(number),
+                x,
+                &[self.routes.address(), self.routes.stride()],
+                &pairs,
+                &shared,
+                &[number(n_chosen), number(self.n_experts)],
+            ];
+            let mut arguments = [none; MAX_ARGUMENTS];
+            let n = parts.iter().map(|part| part.len()).sum();
+            for (to, from) in arguments.iter_mut().zip(parts.into_iter().flatten()) {
+                *to = *from;
+            }
+            let n_blocks: usize = n_outputs.iter().map(|n| n.div_ceil(block_rows)).sum();
+            let grid = [n_blocks as u32, n_groups as u32, 1];
+            let function = function(matrices[0].ty());
+            // SAFETY: the arguments are those of `expert_*` in order. The planes are those of the matrices, rows were
+            // checked to be inside of their buffers when they were made, their shapes in `check`, and the kernel
+            // checks the routes. As `matvec` says, buffers outlive queued work.
+            unsafe { kernels.launch(stream, function, grid, block, &arguments[..n]) }?;
+        }
+        Ok(())
+    }
+}
+
+/// Which kernel takes pairs, sorted or not.
+fn which<D: Device>(sorted: Option<SortedPairs<'_, D>>) -> usize {
+    let Some(sorted) = sorted else { return 0 };
+    assert_eq!(sorted.tile_rows, FEW, "pairs that were sorted for a few rows");
+    1
+}
+
+/// Queues the products of a few rows of F32 values. The bits of a row's results depend on its own values alone, and not
+/// on whether its pairs were sorted.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes or devices do not fit, rows do not begin at multiples of 16 bytes or experts have columns of their own that
+/// do not, or there are more than 65,535 pairs.
+pub fn expert_matvec<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    linear: &ExpertLinear<'_, D, Rows<'_, D>>,
+    sorted: Option<SortedPairs<'_, D>>,
+) -> Result<(), Error> {
+    let x = linear.x;
+    x.check(kernels, "x", linear.routes.n_rows(), x.n_cols());
+    x.check_aligned("x");
+    let checked = linear.check(kernels, x.n_cols(), sorted);
+    assert!(checked.n_own.is_multiple_of(4), "{} columns of each expert", checked.n_own);
+    let which = which(sorted);
+    let of = |ty| {
+        let index = BLOCK_TYPES.iter().position(|&t| t == ty);
+        &kernels.experts.matvec[index.expect("matrices have these types only")][which]
+    };
+    let rows = (of, WARPS * ROWS[which], [32, WARPS as u32]);
+    let x = [x.address(), x.stride()];
+    linear.launch(kernels, stream, &checked, (&x, checked.n_own), sorted, rows)
+}
+
+/// Queues the products of a few rows of 8-bit integers. The bits of a row's results depend on its own values alone, and
+/// not on whether its pairs were sorted.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes or devices do not fit, a type is none that [`takes_quantized`](crate::takes_quantized), or there are more
+/// than 65,535 pairs.
+pub fn expert_matvec_int8<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    linear: &ExpertLinear<'_, D, Quantized<'_, D>>,
+    sorted: Option<SortedPairs<'_, D>>,
+) -> Result<(), Error> {
+    let x = linear.x;
+    x.check(kernels, "x", linear.routes.n_rows(), x.n_cols());
+    let checked = linear.check(kernels, x.n_cols(), sorted);
+    let n_own = checked.n_own / BLOCK_LEN;
+    assert_eq!(n_own * BLOCK_LEN, checked.n_own, "columns of each expert are blocks");
+    let which = which(sorted);
+    let of = |ty| {
+        let index = INTEGER_TYPES.iter().position(|&t| t == ty);
+        let index = index.unwrap_or_else(|| panic!("{ty} has no levels"));
+        &kernels.experts.matvec_int8[index][which]
+    };
+    let rows = (of, WARPS * INT8_ROWS[which], [32, WARPS as u32]);
+    linear.launch(kernels, stream, &checked, (&x.arguments(), n_own), sorted, rows)
+}
+
+/// Queues the products of many rows of F32 values, whose pairs were sorted for that. The bits of a row's results depend
+/// on its own values alone.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes or devices do not fit, rows do not begin at multiples of 16 bytes or experts have columns of their own that
+/// do not, or there are more than 65,535 tiles.
+pub fn expert_matmul<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    linear: &ExpertLinear<'_, D, Rows<'_, D>>,
+    sorted: SortedPairs<'_, D>,
+) -> Result<(), Error> {
+    let x = linear.x;
+    x.check(kernels, "x", linear.routes.n_rows(), x.n_cols());
+    x.check_aligned("x");
+    assert_eq!(sorted.tile_rows, MANY, "pairs that were sorted for many rows");
+    let checked = linear.check(kernels, x.n_cols(), Some(sorted));
+    assert!(checked.n_own.is_multiple_of(4), "{} columns of each expert", checked.n_own);
+    let of = |ty| {
+        let index = BLOCK_TYPES.iter().position(|&t| t == ty);
+        &kernels.experts.matmul[index.expect("matrices have these types only")]
+    };
+    let rows = (of, TILE_ROWS, [TILE_THREADS, 1]);
+    let x = [x.address(), x.stride()];
+    linear.launch(kernels, stream, &checked, (&x, checked.n_own), Some(sorted), rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Interpreter, Random, kernels, on_device, read, rounded, weights};
+    use crate::{QuantizedRows, quantize, takes_quantized};
+    use realizar_ptx::Stream;
+
+    type On = (Kernels<Interpreter>, Stream);
+
+    /// Rows that chose experts.
+    fn routes(chosen: &[&[f32]]) -> Vec<f32> {
+        chosen.iter().flat_map(|row| [*row, &vec![0.25; row.len()]].concat()).collect()
+    }
+
+    /// Tiles and pairs as the device sorts them.
+    fn sorted(
+        (kernels, stream): &On,
+        routes: &[f32],
+        n_chosen: usize,
+        n_experts: usize,
+        tiles: PairTiles,
+    ) -> (Vec<[u32; 3]>, Vec<u32>) {
+        let device = kernels.device();
+        let n_rows = routes.len() / (2 * n_chosen);
+        let routes = on_device(device, stream, routes);
+        let routes = Rows::new(&routes, 0, n_rows, 2 * n_chosen, 2 * n_chosen);
+        let room = ExpertPairs::new(device, n_rows * n_chosen, n_experts).unwrap();
+        sort_by_expert(kernels, stream, routes, n_experts, tiles, &room).unwrap();
+        let mut words = vec![0u32; room.buffer.n_bytes() / 4];
+        room.buffer.read(stream, 0, &mut words).unwrap();
+        let n_tiles = words[0] as usize;
+        let tiles: Vec<[u32; 3]> =
+            words[4..][..4 * n_tiles].chunks(4).map(|t| [t[0], t[1], t[2]]).collect();
+        let order = words[4 * (1 + room.max_tiles)..].to_vec();
+        (tiles, order)
+    }
+
+    #[test]
+    fn pairs_are_sorted_by_expert_and_keep_their_order() {
+        let on = kernels();
+        // Some experts of all numbers, in as many parts as there are and in fewer; and rows that take no part.
+        for (n_rows, n_chosen, n_experts) in
+            [(1, 1, 1), (5, 2, 3), (70, 3, 8), (400, 4, 60), (130, 8, 300), (90, 2, 1024)]
+        {
+            let mut random = Random(n_experts as u64);
+            let mut all = Vec::new();
+            for row in 0..n_rows {
+                let id = |x: f32| ((x + 1.0) / 2.0 * n_experts as f32).min(n_experts as f32 - 1.0);
+                let ids: Vec<f32> =
+                    random.floats(n_chosen).into_iter().map(|x| id(x * x * x).floor()).collect();
+                let ids = if row % 9 == 4 { vec![-1.0; n_chosen] } else { ids };
+                all.extend([ids, vec![0.5; n_chosen]].concat());
+            }
+            let id = |pair: usize| all[pair / n_chosen * 2 * n_chosen + pair % n_chosen];
+            let mut wanted: Vec<usize> =
+                (0..n_rows * n_chosen).filter(|&pair| id(pair) >= 0.0).collect();
+            wanted.sort_by_key(|&pair| id(pair) as usize);
+            for (height, tile_rows) in [(PairTiles::Few, 4), (PairTiles::Many, 64)] {
+                let (tiles, order) = sorted(&on, &all, n_chosen, n_experts, height);
+                let found: Vec<usize> =
+                    order[..wanted.len()].iter().map(|&pair| pair as usize).collect();
+                assert_eq!(found, wanted, "{n_experts} experts");
+                // Tiles of an expert each, one behind the other.
+                let mut place = 0;
+                for (i, &[expert, first, n]) in tiles.iter().enumerate() {
+                    assert_eq!(first as usize, place);
+                    assert!((1..=tile_rows).contains(&n));
+                    place += n as usize;
+                    let of_tile = &wanted[first as usize..place];
+                    assert!(of_tile.iter().all(|&pair| id(pair) == expert as f32));
+                    let next = tiles.get(i + 1);
+                    assert!(n == tile_rows || next.is_none_or(|next| next[0] > expert), "full");
+                }
+                assert_eq!(place, wanted.len(), "all pairs are in tiles");
+            }
+        }
+    }
+
+    #[test]
+    fn experts_that_do_not_exist_are_reported() {
+        for id in [3.0, f32::NAN] {
+            let (kernels, stream) = kernels();
+            let device = kernels.device();
+            let values = on_device(device, &stream, &routes(&[&[0.0, id]]));
+            let routes = Rows::vector(&values, 4);
+            let room = ExpertPairs::new(device, 2, 3).unwrap();
+            sort_by_expert(&kernels, &stream, routes, 3, PairTiles::Few, &room).unwrap();
+            let message = device.synchronize(&stream).unwrap_err().to_string();
+            assert!(message.contains("trap") && message.contains("sort_by_expert"), "{message}");
+        }
+    }
+
+    const N_EXPERTS: usize = 5;
+    const N_CHOSEN: usize = 2;
+
+    /// The experts of the rows: all but one share an expert, so that it has several tiles, and the fourth has none.
+    fn ids(row: usize) -> [f32; N_CHOSEN] {
+        if row == 3 { [-1.0; 2] } else { [(row % 3) as f32, 4.0] }
+    }
+
+    /// How pairs are multiplied.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Form {
+        Pairs,
+        Int8,
+        Tiles,
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    struct Case {
+        ty: BlockType,
+        n_rows: usize,
+        n_in: usize,
+        /// Rows of the first matrix and of the second.
+        n_out: [usize; 2],
+        is_shared: bool,
+        form: Form,
+    }
+
+    /// Results are as they should be, and have the same bits row by row and sorted or not.
+    fn check(on: &On, case: Case) {
+        let (kernels, stream) = on;
+        let device = kernels.device();
+        let Case { ty, n_rows, n_in, n_out: n_outs, is_shared, form } = case;
+        let mut random = Random(n_in as u64);
+        let parts = n_outs.map(|n_out| weights(ty, N_EXPERTS * n_out, n_in, &mut random));
+        let matrices: Vec<_> = parts
+            .iter()
+            .zip(n_outs)
+            .map(|((bytes, _), n_out)| {
+                Matrix::upload(device, stream, "w", ty, N_EXPERTS * n_out, n_in, bytes).unwrap()
+            })
+            .collect();
+        let matrices: Vec<&Matrix<_>> = matrices.iter().collect();
+        let x_cols = if is_shared { n_in } else { N_CHOSEN * n_in };
+        let x_stride = x_cols.next_multiple_of(4) + 4;
+        let x = random.floats(n_rows * x_stride);
+        let all_ids: Vec<_> = (0..n_rows).map(ids).collect();
+        let route_values =
+            routes(&all_ids.iter().map(<[f32; N_CHOSEN]>::as_slice).collect::<Vec<_>>());
+        let n_out: usize = n_outs.iter().sum();
+        let out_stride = N_CHOSEN * n_out + 3;
+        let put = |values: &[f32]| on_device(device, stream, values);
+        let (x_at, routes_at) = (put(&x), put(&route_values));
+        let room = ExpertPairs::new(device, n_rows * N_CHOSEN, N_EXPERTS).unwrap();
+        let run = |first: usize, n: usize, is_sorted: bool| {
+            let out = put(&vec![7.5; n_rows * out_stride]);
+            let routes = Rows::new(&routes_at, first * 2 * N_CHOSEN, n, 2 * N_CHOSEN, 2 * N_CHOSEN);
+            let sort =
+                |tiles| sort_by_expert(kernels, stream, routes, N_EXPERTS, tiles, &room).unwrap();
+            let sorted = is_sorted.then(|| sort(PairTiles::Few));
+            let x = Rows::new(&x_at, first * x_stride, n, x_cols, x_stride);
+            let to = Rows::new(&out, first * out_stride, n, N_CHOSEN * n_out, out_stride);
+            let matrices = &matrices[..];
+            let linear = ExpertLinear { matrices, n_experts: N_EXPERTS, x, routes, out: to };
+            match form {
+                Form::Pairs => expert_matvec(kernels, stream, &linear, sorted).unwrap(),
+                Form::Tiles => {
+                    let sorted = sort(PairTiles::Many);
+                    expert_matmul(kernels, stream, &linear, sorted).unwrap();
+                }
+                Form::Int8 => {
+                    let quants = QuantizedRows::new(device, n_rows, x_cols + 32).unwrap();
+                    let quants = quants.rows(first, n, x_cols);
+                    quantize(kernels, stream, x, quants).unwrap();
+                    let linear =
+                        ExpertLinear { matrices, n_experts: N_EXPERTS, x: quants, routes, out: to };
+                    expert_matvec_int8(kernels, stream, &linear, sorted).unwrap();
+                    device.synchronize(stream).unwrap();
+                }
+            }
+            read(stream, &out, n_rows * out_stride)
+        };
+        let found = run(0, n_rows, false);
+        let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        if form != Form::Tiles {
+            assert_eq!(bits(&run(0, n_rows, true)), bits(&found), "{case:?}: sorted");
+        }
+        let some = if form == Form::Tiles { &[n_rows - 1][..] } else { &[0, 3, n_rows - 1] };
+        for &row in some {
+            let alone = run(row, 1, row == n_rows - 1);
+            let range = row * out_stride..(row + 1) * out_stride;
+            assert_eq!(bits(&alone[range.clone()]), bits(&found[range]), "{case:?}: alone");
+        }
+        for row in 0..n_rows {
+            let found = &found[row * out_stride..][..out_stride];
+            assert_eq!(found[N_CHOSEN * n_out..], [7.5; 3], "{case:?}: behind a row");
+            let mut first_col = 0;
+            for ((_, values), n_out) in parts.iter().zip(n_outs) {
+                for (slot, id) in ids(row).into_iter().enumerate() {
+                    let own = if is_shared { 0 } else { slot * n_in };
+                    let x = &x[row * x_stride + own..][..n_in];
+                    let x = match form {
+                        Form::Int8 => rounded(x),
+                        _ => x.iter().map(|&x| x.into()).collect(),
+                    };
+                    for col in 0..n_out {
+                        let found = found[first_col + slot * n_out + col];
+                        if id < 0.0 {
+                            assert_eq!(found, 7.5, "{case:?}: a row that takes no part");
+                            continue;
+                        }
+                        let w = &values[(id as usize * n_out + col) * n_in..][..n_in];
+                        let products = w.iter().zip(&x).map(|(&w, &x)| f64::from(w) * x);
+                        let size: f64 = products.clone().map(f64::abs).sum();
+                        let away = (f64::from(found) - products.sum::<f64>()).abs();
+                        assert!(
+                            away <= 2e-6 * size + 1e-6,
+                            "{case:?}: {row} {slot} {col}: {away:e}"
+                        );
+                    }
+                }
+                first_col += N_CHOSEN * n_out;
+            }
+        }
+    }
+
+    const SMALL: Case = Case {
+        ty: BlockType::F32,
+        n_rows: 6,
+        n_in: 100,
+        n_out: [19, 6],
+        is_shared: true,
+        form: Form::Pairs,
+    };
+
+    #[test]
+    fn products_with_the_experts_that_rows_chose() {
+        let on = kernels();
+        for (i, ty) in BLOCK_TYPES.into_iter().enumerate() {
+            let n_in = if ty.block_len() == 1 { 100 } else { 96.max(ty.block_len()) };
+            let n_in = n_in.next_multiple_of(ty.block_len());
+            check(&on, Case { ty, n_in, is_shared: i % 2 == 0, ..SMALL });
+        }
+        // Rows that are longer than a step of a warp.
+        check(&on, Case { ty: BlockType::F16, n_in: 601, ..SMALL });
+        check(&on, Case { ty: BlockType::Q4_0, n_in: 1056, is_shared: false, ..SMALL });
+    }
+
+    #[test]
+    fn products_of_8_bit_integers() {
+        let on = kernels();
+        for (i, ty) in INTEGER_TYPES.into_iter().enumerate() {
+            assert!(takes_quantized(ty));
+            let case = Case { ty, form: Form::Int8, ..SMALL };
+            check(&on, Case { n_in: 96.max(ty.block_len()), is_shared: i % 2 == 0, ..case });
+            if ty.block_len() == 32 {
+                check(&on, Case { n_in: 256, is_shared: i % 2 == 1, ..case });
+            }
+        }
+        let n_in = 1056;
+        check(&on, Case { ty: BlockType::Q4_0, form: Form::Int8, n_in, is_shared: false, ..SMALL });
+    }
+
+    #[test]
+    fn products_of_prompts() {
+        let on = kernels();
+        for (i, ty) in BLOCK_TYPES.into_iter().enumerate() {
+            let n_in = if ty.block_len() == 1 { 100 } else { 96.max(ty.block_len()) };
+            let n_in = n_in.next_multiple_of(ty.block_len());
+            let case = Case { ty, n_in, form: Form::Tiles, ..SMALL };
+            check(&on, Case { is_shared: i % 2 == 0, ..case });
+        }
+        // Rows of any length, tiles that are full, more than half of it and less, and more rows than a block has.
+        let case = Case { form: Form::Tiles, ..SMALL };
+        check(&on, Case { ty: BlockType::BF16, n_in: 29, n_rows: 110, ..case });
+        check(&on, Case { ty: BlockType::Q4_1, n_in: 32, n_rows: 78, n_out: [130, 7], ..case });
+    }
+
+    #[test]
+    fn matrices_of_different_types_are_multiplied_one_after_the_other() {
+        let (kernels, stream) = kernels();
+        let device = kernels.device();
+        let mut random = Random(5);
+        let types = [BlockType::F32, BlockType::Q8_0, BlockType::Q8_0, BlockType::Q8_0];
+        let parts = types.map(|ty| weights(ty, 2 * 3, 32, &mut random));
+        let matrices: Vec<_> = (types.iter().zip(&parts))
+            .map(|(&ty, (bytes, _))| {
+                Matrix::upload(device, &stream, "w", ty, 6, 32, bytes).unwrap()
+            })
+            .collect();
+        let matrices: Vec<&Matrix<_>> = matrices.iter().collect();
+        let x = random.floats(32);
+        let values = on_device(device, &stream, &[&x[..], &routes(&[&[1.0]])].concat());
+        let out = on_device(device, &stream, &[0.0f32; 12]);
+        let linear = ExpertLinear {
+            matrices: &matrices,
+            n_experts: 2,
+            x: Rows::vector(&values, 32),
+            routes: Rows::vector_at(&values, 32, 2),
+            out: Rows::vector(&out, 12),
+        };
+        expert_matvec(&kernels, &stream, &linear, None).unwrap();
+        let found = read(&stream, &out, 12);
+        for (i, found) in found.iter().enumerate() {
+            let w = &parts[i / 3].1[(3 + i % 3) * 32..][..32];
+            let wanted: f64 = w.iter().zip(&x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum();
+            assert!((f64::from(*found) - wanted).abs() < 1e-5, "{i}: {found} {wanted}");
+        }
+    }
+}
