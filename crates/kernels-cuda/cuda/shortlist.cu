@@ -42,6 +42,22 @@ struct Logits {
     auto one = [&](int i) { return id + i < n_tokens ? values[id + i] : minus_infinity; };
     return {one(0), one(1), one(2), one(3)};
   }
+
+  // The bits of this thread's logits of its chunk: four at `id_of(j)` for each of the loads, all of them under way at
+  // once where the chunk is whole.
+  __device__ __forceinline__ void chunk(uint4 (&bits)[loads]) const {
+    if (is_aligned && int(blockIdx.x + 1) * chunk_len <= n_tokens) {
+#pragma unroll
+      for (int j = 0; j < loads; j++) bits[j] = *reinterpret_cast<const uint4*>(values + id_of(j));
+    } else {
+#pragma unroll
+      for (int j = 0; j < loads; j++) bits[j] = four(id_of(j));
+    }
+  }
+
+  static __device__ __forceinline__ int id_of(int load) {
+    return int(blockIdx.x) * chunk_len + (load * threads + int(threadIdx.x)) * 4;
+  }
 };
 
 // Whether this block of threads is the last one of its row. It then sees what the others have written. The counter
@@ -66,11 +82,8 @@ extern "C" __global__ void __launch_bounds__(threads) shortlist_greedy(
     const uint32_t* values, int stride, int n_tokens, unsigned long long* best, uint32_t* counters, uint32_t* chosen,
     uint32_t* tokens) {
   const Logits row(values, blockIdx.y, stride, n_tokens);
-  const int first = blockIdx.x * chunk_len + threadIdx.x * 4;
   uint4 bits[loads];
-#pragma unroll
-  for (int j = 0; j < loads; j++) bits[j] = row.four(first + j * 4 * threads);
-
+  row.chunk(bits);
   uint32_t most = 0;
   int at = 0;
   auto take = [&](uint32_t bits, int id) {
@@ -79,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(threads) shortlist_greedy(
   };
 #pragma unroll
   for (int j = 0; j < loads; j++) {
-    const int id = first + j * 4 * threads;
+    const int id = row.id_of(j);
     take(bits[j].x, id), take(bits[j].y, id + 1), take(bits[j].z, id + 2), take(bits[j].w, id + 3);
   }
 
@@ -231,12 +244,10 @@ extern "C" __global__ void __launch_bounds__(threads) shortlist_select(
 
   // The largest key of each block of 64.
   uint4 bits[loads];
-  const int first = blockIdx.x * chunk_len + threadIdx.x * 4;
-#pragma unroll
-  for (int j = 0; j < loads; j++) bits[j] = row.four(first + j * 4 * threads);
+  row.chunk(bits);
 #pragma unroll
   for (int j = 0; j < loads; j++) {
-    const int id = first + j * 4 * threads;
+    const int id = row.id_of(j);
     const uint4 keys = row.of(id, bits[j]);
     uint32_t most = max(max(keys.x, keys.y), max(keys.z, keys.w));
     for (int step = block_len / 8; step; step >>= 1) most = max(most, __shfl_xor_sync(all_lanes, most, step));
@@ -384,12 +395,10 @@ extern "C" __global__ void __launch_bounds__(threads) shortlist_weigh(
 
   // Sums of blocks of 64.
   uint4 bits[loads];
-  const int first = blockIdx.x * chunk_len + threadIdx.x * 4;
-#pragma unroll
-  for (int j = 0; j < loads; j++) bits[j] = row.four(first + j * 4 * threads);
+  row.chunk(bits);
 #pragma unroll
   for (int j = 0; j < loads; j++) {
-    const int id = first + j * 4 * threads;
+    const int id = row.id_of(j);
     const uint4 keys = row.of(id, bits[j]);
     uint64_t sum = shares.of(keys.x) + shares.of(keys.y) + shares.of(keys.z) + shares.of(keys.w);
     for (int step = block_len / 8; step; step >>= 1) sum += __shfl_xor_sync(all_lanes, sum, step);

@@ -1,7 +1,8 @@
 //! For tests: a device, kernels on it, and values.
 //!
 //! The device is the interpreter. With `REALIZAR_CUDA_DEVICE=driver` in the environment it is the first card, so that
-//! the same tests hold there.
+//! the same tests hold there; but for those that stop the device on purpose, by whose names something is `reported`: a
+//! process can do nothing more with a card that was stopped.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,16 +11,12 @@ use realizar_ptx as ptx;
 use realizar_quant::BlockType;
 
 use crate::device::{self, Address, Device, Driver, Launch};
+pub(crate) use crate::matrix::INTEGER_TYPES;
 use crate::{Buffer, Error, Kernels, List, StateLists};
 
 /// Whether the tests run on a card.
 pub(crate) fn is_card() -> bool {
     std::env::var_os("REALIZAR_CUDA_DEVICE").is_some_and(|name| name == "driver")
-}
-
-/// Whether a message says that `kernel` has stopped the device; a card does not tell which one did.
-pub(crate) fn is_trap(message: &str, kernel: &str) -> bool {
-    is_card() || message.contains("trap") && message.contains(kernel)
 }
 
 /// The device of the tests. Streams are those of the interpreter, and stand for those of a card there.
@@ -381,4 +378,12 @@ impl StateWords {
             n_seqs: self.n_seqs,
         }
     }
+}
+
+/// The bits of a number in F16 or BF16, and the number that they stand for.
+pub(crate) fn halved(ty: BlockType, x: f32) -> (u16, f32) {
+    let (mut bytes, mut back) = ([0; 2], [0.0]);
+    realizar_quant::quantize(ty, &[x], &mut bytes).unwrap();
+    realizar_quant::dequantize(ty, &bytes, &mut back).unwrap();
+    (u16::from_le_bytes(bytes), back[0])
 }

@@ -37,6 +37,24 @@ pub const BLOCK_TYPES: [BlockType; 18] = [
     BlockType::F8_0,
 ];
 
+/// Those of them that have integer levels, which products with 8-bit activations take.
+pub(crate) const INTEGER_TYPES: [BlockType; 14] = [
+    BlockType::Q4_0,
+    BlockType::Q4_1,
+    BlockType::Q5_0,
+    BlockType::Q5_1,
+    BlockType::Q8_0,
+    BlockType::Q2_K,
+    BlockType::Q3_K,
+    BlockType::Q4_K,
+    BlockType::Q5_K,
+    BlockType::Q6_K,
+    BlockType::IQ4_NL,
+    BlockType::IQ4_XS,
+    BlockType::MXFP4,
+    BlockType::Q4_Z,
+];
+
 /// A matrix of weights on a device. Weights of one type and width may lie in it one below the other, and so do
 /// the matrices of experts.
 #[derive(Debug)]

@@ -109,7 +109,7 @@ mod tests {
     use realizar_quant::dequantize;
 
     use super::*;
-    use crate::testing::{Random, is_trap, kernels, on_device, read};
+    use crate::testing::{Random, kernels, on_device, read};
 
     #[test]
     fn embeddings_are_the_values_of_their_blocks() {
@@ -160,7 +160,7 @@ mod tests {
         let out = on_device(device, &stream, &[0.0f32; 32]);
         embed(&kernels, &stream, &matrix, List::all(&ids), 1.0, Rows::vector(&out, 32)).unwrap();
         let message = device.synchronize(&stream).unwrap_err().to_string();
-        assert!(is_trap(&message, "embed_q8_0"), "{message}");
+        assert!(message.contains("trap") && message.contains("embed_q8_0"), "{message}");
     }
 
     #[test]

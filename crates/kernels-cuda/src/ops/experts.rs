@@ -9,11 +9,10 @@ use std::sync::Arc;
 use realizar_quant::BlockType;
 
 use super::kernels::Kernels;
-use super::matvec_int8::INTEGER_TYPES;
 use super::quantize::BLOCK_LEN;
 use crate::device::{Argument, Device, MAX_ARGUMENTS};
 use crate::image::Image;
-use crate::matrix::BLOCK_TYPES;
+use crate::matrix::{BLOCK_TYPES, INTEGER_TYPES};
 use crate::{Buffer, Error, Matrix, Quantized, Routing, Rows};
 
 const EXPERTS: &[u8] = include_bytes!("../../image/experts.ptx.gz");

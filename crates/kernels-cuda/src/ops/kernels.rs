@@ -4,34 +4,28 @@
 
 use std::sync::Arc;
 
-use realizar_quant::BlockType;
-
 use super::attention::{DecodeKernels, PrefillKernels};
 use super::elementwise::ElementwiseKernels;
 use super::embed::EmbedKernels;
 use super::experts::ExpertKernels;
 use super::kv_store::KvStoreKernels;
-use super::matvec_int8::MatvecInt8Kernels;
 use super::norm::NormKernels;
+use super::products::Products;
 use super::quantize::QuantizeKernels;
 use super::recurrent::RecurrentKernels;
 use super::rope::RopeKernels;
+use super::round::RoundKernels;
 use super::route::RouteKernels;
 use super::shortlist::ShortlistKernels;
 use crate::device::{Argument, Device, Launch};
-use crate::image::Image;
-use crate::matrix::BLOCK_TYPES;
 use crate::{Buffer, Error};
-
-/// Products with weights.
-const MATVEC: &[u8] = include_bytes!("../../image/matvec.ptx.gz");
 
 /// The kernels, loaded on a device.
 #[derive(Debug)]
 pub struct Kernels<D: Device> {
     device: Arc<D>,
-    pub(crate) by_type: [ByType<D::Function>; BLOCK_TYPES.len()],
-    pub(crate) matvec_int8: MatvecInt8Kernels<D>,
+    pub(crate) products: Products<D>,
+    pub(crate) round: RoundKernels<D>,
     pub(crate) quantize: QuantizeKernels<D>,
     pub(crate) embed: EmbedKernels<D>,
     pub(crate) norm: NormKernels<D>,
@@ -46,35 +40,17 @@ pub struct Kernels<D: Device> {
     pub(crate) experts: ExpertKernels<D>,
 }
 
-/// The kernels of a block type.
-#[derive(Debug)]
-pub(crate) struct ByType<F> {
-    /// For one row of activations.
-    pub(crate) matvec_1: F,
-    /// For several, four of them at a time.
-    pub(crate) matvec_4: F,
-}
-
 impl<D: Device> Kernels<D> {
-    /// Loads all kernels; the driver compiles them for its card, and keeps what it made.
+    /// Loads all kernels but those of products, which [`prepare`](Self::prepare) loads by type; the driver compiles
+    /// them for its card, and keeps what it made.
     ///
     /// # Errors
     /// [`Error::Kernel`] if the device does not take one.
     pub fn load(device: &Arc<D>) -> Result<Self, Error> {
-        let matvec = Image::load(&**device, "matvec", MATVEC)?;
-        let mut by_type = Vec::with_capacity(BLOCK_TYPES.len());
-        for ty in BLOCK_TYPES {
-            let name = ty.name().to_lowercase();
-            by_type.push(ByType {
-                matvec_1: matvec.function(&format!("matvec_{name}_1"))?,
-                matvec_4: matvec.function(&format!("matvec_{name}_4"))?,
-            });
-        }
-        let Ok(by_type) = by_type.try_into() else { unreachable!("one for each type") };
         Ok(Self {
             device: Arc::clone(device),
-            by_type,
-            matvec_int8: MatvecInt8Kernels::load(&**device)?,
+            products: Products::default(),
+            round: RoundKernels::load(&**device)?,
             quantize: QuantizeKernels::load(&**device)?,
             embed: EmbedKernels::load(&**device)?,
             norm: NormKernels::load(&**device)?,
@@ -93,11 +69,6 @@ impl<D: Device> Kernels<D> {
     /// The device that they are loaded on.
     pub fn device(&self) -> &Arc<D> {
         &self.device
-    }
-
-    pub(crate) fn of(&self, ty: BlockType) -> &ByType<D::Function> {
-        let index = BLOCK_TYPES.iter().position(|&t| t == ty);
-        &self.by_type[index.expect("matrices have these types only")]
     }
 
     /// Asserts that a buffer is on this device and has `n` words of four bytes.

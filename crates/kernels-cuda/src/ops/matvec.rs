@@ -1,18 +1,17 @@
 //! Products of packed weights with the few rows of a decode step.
 
 use super::kernels::Kernels;
+use super::products::MATVEC_COLS;
 use super::rows::optional;
 use crate::device::{Argument, Device};
 use crate::{Error, Matrix, Rows};
 
-/// Warps of a block, and rows of the matrix for each of them: as `cuda/matvec.cu` has them.
+/// Warps of a block, and rows of the matrix for each of them: as `cuda/matvec.cuh` has them.
 const WARPS: usize = 4;
 /// For one row of activations.
 const ROWS_OF_1: usize = 4;
-/// For `COLS` rows of activations at a time.
+/// For several.
 const ROWS_OF_4: usize = 2;
-/// Rows of activations that weights are read once for.
-const COLS: usize = 4;
 
 /// `out = matrix * x + bias + residual`, row by row.
 #[derive(Debug)]
@@ -29,6 +28,24 @@ pub struct Linear<'a, D: Device> {
     pub out: Rows<'a, D>,
 }
 
+impl<D: Device> Linear<'_, D> {
+    /// Asserts that shapes and devices fit.
+    pub(crate) fn check(&self, kernels: &Kernels<D>) {
+        let Self { matrix, x, bias, residual, out } = self;
+        let n_batch = x.n_rows();
+        x.check(kernels, "x", n_batch, matrix.n_cols());
+        x.check_aligned("x");
+        out.check(kernels, "out", n_batch, matrix.n_rows());
+        if let Some(bias) = bias {
+            bias.check(kernels, "bias", 1, matrix.n_rows());
+        }
+        if let Some(residual) = residual {
+            residual.check(kernels, "residual", n_batch, matrix.n_rows());
+        }
+        kernels.check("the matrix", matrix.buffer(), 0);
+    }
+}
+
 /// Queues a product. The bits of a row of the result depend on its own row of activations alone.
 ///
 /// # Errors
@@ -42,21 +59,12 @@ pub fn matvec<D: Device>(
     linear: &Linear<'_, D>,
 ) -> Result<(), Error> {
     let Linear { matrix, x, bias, residual, out } = linear;
+    linear.check(kernels);
     let n_batch = x.n_rows();
-    x.check(kernels, "x", n_batch, matrix.n_cols());
-    x.check_aligned("x");
-    out.check(kernels, "out", n_batch, matrix.n_rows());
-    if let Some(bias) = bias {
-        bias.check(kernels, "bias", 1, matrix.n_rows());
-    }
-    if let Some(residual) = residual {
-        residual.check(kernels, "residual", n_batch, matrix.n_rows());
-    }
-    kernels.check("the matrix", matrix.buffer(), 0);
-    let by_type = kernels.of(matrix.ty());
+    let [of_1, of_4] = &kernels.of(matrix.ty())?.matvec;
     let (function, rows, cols) = match n_batch {
-        1 => (&by_type.matvec_1, ROWS_OF_1, 1),
-        _ => (&by_type.matvec_4, ROWS_OF_4, COLS),
+        1 => (of_1, ROWS_OF_1, 1),
+        _ => (of_4, ROWS_OF_4, MATVEC_COLS[1]),
     };
     let [main, high, head] = matrix.planes();
     let [residual, residual_stride] = optional(*residual);

@@ -1,66 +1,17 @@
 //! Products of quantized weights with the few rows of a decode step, as 8-bit integers.
 
-use realizar_quant::BlockType;
-
 use super::kernels::Kernels;
+use super::products::{INT8_COLS, mixed_index};
 use super::quantize::Quantized;
 use super::rows::optional;
 use crate::device::{Argument, Device};
-use crate::image::Image;
 use crate::{Error, Matrix, Rows};
 
-const IMAGE: &[u8] = include_bytes!("../../image/matvec_int8.ptx.gz");
-/// Types of integer levels, in the order of `FOR_EACH_INTEGER_TYPE`.
-pub(crate) const INTEGER_TYPES: [BlockType; 14] = [
-    BlockType::Q4_0,
-    BlockType::Q4_1,
-    BlockType::Q5_0,
-    BlockType::Q5_1,
-    BlockType::Q8_0,
-    BlockType::Q2_K,
-    BlockType::Q3_K,
-    BlockType::Q4_K,
-    BlockType::Q5_K,
-    BlockType::Q6_K,
-    BlockType::IQ4_NL,
-    BlockType::IQ4_XS,
-    BlockType::MXFP4,
-    BlockType::Q4_Z,
-];
-/// Rows of activations that weights are read once for: a kernel for each.
-const COLS: [usize; 3] = [1, 2, 4];
-/// Warps of a block, and rows of the matrix for each of them: as `cuda/matvec_int8.cu` has them.
+/// Warps of a block, and rows of the matrix for each of them: as `cuda/matvec_int8.cuh` has them.
 const WARPS: usize = 4;
 const ROWS: usize = 2;
 /// The most matrices of a product.
 pub const MAX_PARTS: usize = 3;
-
-/// Whether products with matrices of this type can take quantized activations: all types of integer levels do.
-pub fn takes_quantized(ty: BlockType) -> bool {
-    index(ty).is_some()
-}
-
-fn index(ty: BlockType) -> Option<usize> {
-    INTEGER_TYPES.iter().position(|&t| t == ty)
-}
-
-/// The kernels of these products.
-#[derive(Debug)]
-pub(crate) struct MatvecInt8Kernels<D: Device> {
-    by_type: [[D::Function; COLS.len()]; INTEGER_TYPES.len()],
-    mixed: [D::Function; COLS.len()],
-}
-
-impl<D: Device> MatvecInt8Kernels<D> {
-    pub(crate) fn load(device: &D) -> Result<Self, Error> {
-        let image = Image::load(device, "matvec_int8", IMAGE)?;
-        let of = |name: &str| image.functions(COLS, |cols| format!("matvec_int8_{name}_{cols}"));
-        let by_type: Result<Vec<_>, _> =
-            INTEGER_TYPES.iter().map(|ty| of(&ty.name().to_lowercase())).collect();
-        let Ok(by_type) = by_type?.try_into() else { unreachable!("one for each type") };
-        Ok(Self { by_type, mixed: of("mixed")? })
-    }
-}
 
 /// `out = matrices * x + bias + residual`, row by row, with the results of the matrices side by side.
 #[derive(Debug)]
@@ -77,9 +28,16 @@ pub struct LinearInt8<'a, D: Device> {
     pub out: Rows<'a, D>,
 }
 
+/// Bias, residual and result of a matrix, as kernels take them: addresses, and strides of the latter two.
+pub(crate) struct Ends {
+    pub(crate) bias: Argument,
+    pub(crate) residual: [Argument; 2],
+    pub(crate) out: [Argument; 2],
+}
+
 impl<D: Device> LinearInt8<'_, D> {
-    /// Asserts that shapes and devices fit; the types' indices.
-    pub(crate) fn check(&self, kernels: &Kernels<D>) -> [usize; MAX_PARTS] {
+    /// Asserts that shapes and devices fit.
+    pub(crate) fn check(&self, kernels: &Kernels<D>) {
         let Self { matrices, x, bias, residual, out } = self;
         assert!((1..=MAX_PARTS).contains(&matrices.len()), "{} matrices", matrices.len());
         let n_rows = matrices.iter().map(|matrix| matrix.n_rows()).sum();
@@ -94,81 +52,134 @@ impl<D: Device> LinearInt8<'_, D> {
         if let Some(residual) = residual {
             residual.check(kernels, "residual", x.n_rows(), n_rows);
         }
-        let index = |matrix: &&Matrix<D>| {
-            index(matrix.ty()).unwrap_or_else(|| panic!("{} has no levels", matrix.ty()))
-        };
-        let mut types = [0; MAX_PARTS];
-        for (ty, matrix) in types.iter_mut().zip(*matrices) {
-            *ty = index(matrix);
-        }
-        types
+    }
+
+    /// Each matrix with its columns of the result.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (&Matrix<D>, Ends)> {
+        let mut at = 0;
+        self.matrices.iter().map(move |matrix| {
+            let columns = |rows: Rows<'_, D>| rows.columns(at, matrix.n_rows()).arguments();
+            let null = [Argument::Address(0), Argument::I32(0)];
+            let ends = Ends {
+                bias: self.bias.map_or(null, columns)[0],
+                residual: self.residual.map_or(null, columns),
+                out: columns(self.out),
+            };
+            at += matrix.n_rows();
+            (*matrix, ends)
+        })
     }
 }
 
 /// Queues a product. The bits of a row of the result depend on its own row of activations alone, and are the same
-/// whatever the other matrices.
+/// whatever the other matrices. Matrices of K types are one launch, of other types a launch for each.
 ///
 /// # Errors
 /// What the driver reports.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or a type is none that [`takes_quantized`].
+/// If shapes or devices do not fit, or a type is none that [`takes_quantized`](crate::takes_quantized).
 pub fn matvec_int8<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
     linear: &LinearInt8<'_, D>,
 ) -> Result<(), Error> {
-    let types = linear.check(kernels);
+    linear.check(kernels);
     let LinearInt8 { matrices, x, bias, residual, out } = linear;
     let n_batch = x.n_rows();
-    let cols = COLS.iter().position(|&cols| n_batch <= cols).unwrap_or(COLS.len() - 1);
+    let cols = INT8_COLS.iter().position(|&n| n_batch <= n).unwrap_or(INT8_COLS.len() - 1);
+    let [n_cols, n_batch_at] = [x.n_cols(), n_batch].map(|n| Argument::I32(n as i32));
     let [quants, blocks, stride] = x.arguments();
-    let [residual, residual_stride] = optional(*residual);
-    let shared = (
-        quants,
-        blocks,
-        stride,
-        optional(*bias)[0],
-        residual,
-        residual_stride,
-        out.address(),
-        out.stride(),
-    );
-    let n_cols = Argument::I32(x.n_cols() as i32);
-    let n_batch_at = Argument::I32(n_batch as i32);
-    let n_blocks: usize = matrices.iter().map(|m| m.n_rows().div_ceil(WARPS * ROWS)).sum();
-    assert!(n_blocks <= 65535, "{n_blocks} blocks of rows");
-    let grid = [n_batch.div_ceil(COLS[cols]) as u32, n_blocks as u32, 1];
-    let (q, b, s, bias, r, rs, o, os) = shared;
-    if let [matrix] = matrices {
-        let [main, high, head] = matrix.planes();
-        let n_rows = Argument::I32(matrix.n_rows() as i32);
-        let arguments = [main, high, head, q, b, s, bias, r, rs, o, os, n_rows, n_cols, n_batch_at];
-        let function = &kernels.matvec_int8.by_type[types[0]][cols];
-        // SAFETY: the arguments are those of `matvec_int8_*` in order. The planes are those of the matrix, and rows
-        // were checked to be inside of their buffers when they were made, their shapes above. As `matvec` says,
-        // buffers outlive queued work.
-        return unsafe { kernels.launch(stream, function, grid, [32, WARPS as u32], &arguments) };
+    let grid = |n_blocks: usize| {
+        assert!(n_blocks <= 65535, "{n_blocks} blocks of rows");
+        [n_batch.div_ceil(INT8_COLS[cols]) as u32, n_blocks as u32, 1]
+    };
+    let block = [32, WARPS as u32];
+    let blocks_of = |matrix: &Matrix<D>| matrix.n_rows().div_ceil(WARPS * ROWS);
+
+    if matrices.len() > 1 && matrices.iter().all(|matrix| mixed_index(matrix.ty()).is_some()) {
+        let part = |i: usize| matrices.get(i).copied();
+        let planes = |i| part(i).map_or([Argument::Address(0); 3], Matrix::planes);
+        let of_part = |f: fn(&Matrix<D>) -> usize| {
+            [0, 1, 2].map(|i| Argument::I32(part(i).map_or(0, f) as i32))
+        };
+        let [[m0, h0, d0], [m1, h1, d1], [m2, h2, d2]] = [planes(0), planes(1), planes(2)];
+        let [t0, t1, t2] = of_part(|matrix| mixed_index(matrix.ty()).unwrap_or(0));
+        let [n0, n1, n2] = of_part(Matrix::n_rows);
+        let [residual, residual_stride] = optional(*residual);
+        let [out, out_stride] = out.arguments();
+        let arguments = [
+            m0,
+            h0,
+            d0,
+            m1,
+            h1,
+            d1,
+            m2,
+            h2,
+            d2,
+            t0,
+            t1,
+            t2,
+            n0,
+            n1,
+            n2,
+            quants,
+            blocks,
+            stride,
+            optional(*bias)[0],
+            residual,
+            residual_stride,
+            out,
+            out_stride,
+            n_cols,
+            n_batch_at,
+        ];
+        let grid = grid(matrices.iter().map(|matrix| blocks_of(matrix)).sum());
+        let function = &kernels.mixed()?[cols];
+        // SAFETY: the arguments are those of `matvec_int8_mixed_*` in order. The planes are those of the matrices; one
+        // that is not there has no rows. Rows were checked to be inside of their buffers when they were made, their
+        // shapes above. As `matvec` says, buffers outlive queued work.
+        return unsafe { kernels.launch(stream, function, grid, block, &arguments) };
     }
-    let part = |i: usize| matrices.get(i).copied();
-    let planes = |i| part(i).map_or([Argument::Address(0); 3], Matrix::planes);
-    let [[m0, h0, d0], [m1, h1, d1], [m2, h2, d2]] = [planes(0), planes(1), planes(2)];
-    let [t0, t1, t2] = types.map(|ty| Argument::I32(ty as i32));
-    let [n0, n1, n2] =
-        [0, 1, 2].map(|i| Argument::I32(part(i).map_or(0, |matrix| matrix.n_rows() as i32)));
-    let arguments = [
-        m0, h0, d0, m1, h1, d1, m2, h2, d2, t0, t1, t2, n0, n1, n2, q, b, s, bias, r, rs, o, os,
-        n_cols, n_batch_at,
-    ];
-    let function = &kernels.matvec_int8.mixed[cols];
-    // SAFETY: as above, for each of the matrices; one that is not there has no rows.
-    unsafe { kernels.launch(stream, function, grid, [32, WARPS as u32], &arguments) }
+    for (matrix, ends) in linear.parts() {
+        let Some(int8) = &kernels.of(matrix.ty())?.int8 else {
+            panic!("{} has no levels", matrix.ty())
+        };
+        let [main, high, head] = matrix.planes();
+        let Ends { bias, residual: [residual, residual_stride], out: [out, out_stride] } = ends;
+        let n_rows = Argument::I32(matrix.n_rows() as i32);
+        let arguments = [
+            main,
+            high,
+            head,
+            quants,
+            blocks,
+            stride,
+            bias,
+            residual,
+            residual_stride,
+            out,
+            out_stride,
+            n_rows,
+            n_cols,
+            n_batch_at,
+        ];
+        let (function, grid) = (&int8.matvec[cols], grid(blocks_of(matrix)));
+        // SAFETY: the arguments are those of `matvec_int8_*` in order, and otherwise as above.
+        unsafe { kernels.launch(stream, function, grid, block, &arguments) }?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use realizar_quant::BlockType;
+
     use super::*;
-    use crate::testing::{Interpreter, Random, kernels, on_device, read, rounded, weights};
+    use crate::testing::{
+        INTEGER_TYPES, Interpreter, Random, kernels, on_device, read, rounded, weights,
+    };
     use crate::{Buffer, QuantizedRows, quantize};
 
     struct Case<'a> {

@@ -510,7 +510,12 @@ mod tests {
             }
             assert_eq!(read(&stream, &out, x.len()), wanted);
         }
-        // A column that does not exist.
+    }
+
+    #[test]
+    fn a_column_that_does_not_exist_is_reported() {
+        let (kernels, stream) = kernels();
+        let device = kernels.device();
         let x = on_device(device, &stream, &[3.0f32; 6]);
         let [order, from, to] = [0, 2, 4].map(|at| Rows::vector_at(&x, at, 2));
         reorder(&kernels, &stream, order, from, to).unwrap();

@@ -109,6 +109,11 @@ impl<'a, D: Device> Rows<'a, D> {
     pub(crate) fn stride(&self) -> Argument {
         Argument::I32(self.stride as i32)
     }
+
+    /// Address and stride.
+    pub(crate) fn arguments(&self) -> [Argument; 2] {
+        [self.address(), self.stride()]
+    }
 }
 
 /// Address and stride of rows that may be absent.

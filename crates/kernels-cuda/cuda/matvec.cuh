@@ -3,7 +3,11 @@
 // A warp has `Rows` rows of the matrix at a time, so that as many loads of 16 bytes are under way in each lane, and
 // a piece of the activations serves all of them. A lane takes every 32nd unit of a row; then lanes are added in
 // pairs. The order of a sum depends on neither `Rows` nor `Cols` nor the number of activation rows.
+#pragma once
+
 #include "blocks.cuh"
+
+namespace with_floats {
 
 constexpr int warps = 4;
 
@@ -77,17 +81,14 @@ __device__ __forceinline__ void matvec(
   }
 }
 
+}  // namespace with_floats
+
 // x: [n_batch, n_cols], bias: [n_rows] or null, residual: [n_batch, n_rows] or null, out: [n_batch, n_rows].
-#define MAKE_ONE(TYPE, NAME, ROWS, COLS)                                                                         \
-  extern "C" __global__ void __launch_bounds__(32 * warps) matvec_##NAME##_##COLS(                               \
+#define MATVEC(TYPE, NAME, ROWS, COLS)                                                                         \
+  extern "C" __global__ void __launch_bounds__(32 * with_floats::warps) matvec_##NAME##_##COLS(                               \
       const uint4* main, const uint8_t* high, const uint8_t* head, const float* x, int x_stride,                 \
       const float* bias, const float* residual, int residual_stride, float* out, int out_stride, int n_rows,     \
       int n_cols, int n_batch) {                                                                                 \
-    matvec<TYPE, ROWS, COLS>({main, high, head}, x, x_stride, bias, residual, residual_stride, out, out_stride, \
+    with_floats::matvec<TYPE, ROWS, COLS>({main, high, head}, x, x_stride, bias, residual, residual_stride, out, out_stride, \
                              n_rows, n_cols, n_batch);                                                           \
   }
-#define MAKE(TYPE, NAME)      \
-  MAKE_ONE(TYPE, NAME, 4, 1) \
-  MAKE_ONE(TYPE, NAME, 2, 4)
-
-FOR_EACH_BLOCK_TYPE(MAKE)

@@ -4,7 +4,11 @@
 // the next one of which is on its way while one is multiplied; then lanes are added in pairs. Sums of integers are
 // exact, and what a block of 32 columns adds is rounded in one order, so that the bits of a result depend on neither
 // `Cols` nor the number of activation rows.
+#pragma once
+
 #include "spans.cuh"
+
+namespace with_quants {
 
 constexpr int warps = 4;
 constexpr int Rows = 2;  // of a matrix, for a warp
@@ -79,63 +83,14 @@ __device__ __forceinline__ void matvec(const Planes& w, const Step& step, int fi
   }
 }
 
-#define MAKE_ONE(TYPE, NAME, COLS)                                                                                \
-  extern "C" __global__ void __launch_bounds__(32 * warps, 4) matvec_int8_##NAME##_##COLS(                          \
+}  // namespace with_quants
+
+#define MATVEC_INT8(TYPE, NAME, COLS)                                                                                \
+  extern "C" __global__ void __launch_bounds__(32 * with_quants::warps, 4) matvec_int8_##NAME##_##COLS(                          \
       const uint4* main, const uint8_t* high, const uint8_t* head, const uint4* quants, const uint2* blocks,     \
       int x_stride, const float* bias, const float* residual, int residual_stride, float* out, int out_stride,   \
       int n_rows, int n_cols, int n_batch) {                                                                     \
-    const Step step = {{quants, blocks, x_stride}, bias,   residual, residual_stride, out, out_stride,           \
+    const with_quants::Step step = {{quants, blocks, x_stride}, bias,   residual, residual_stride, out, out_stride,           \
                        n_cols,                     n_batch};                                                     \
-    matvec<TYPE, COLS>({main, high, head}, step, (blockIdx.y * warps + threadIdx.y) * Rows, n_rows, 0);          \
+    with_quants::matvec<TYPE, COLS>({main, high, head}, step, (blockIdx.y * with_quants::warps + threadIdx.y) * with_quants::Rows, n_rows, 0);          \
   }
-#define MAKE(TYPE, NAME)  \
-  MAKE_ONE(TYPE, NAME, 1) \
-  MAKE_ONE(TYPE, NAME, 2) \
-  MAKE_ONE(TYPE, NAME, 4)
-
-FOR_EACH_INTEGER_TYPE(MAKE)
-
-// A matrix of a launch that has several of different types: its results follow on those of the one in front of it.
-struct Part {
-  Planes planes;
-  int type, n_rows;
-};
-
-template <int Cols>
-__device__ __forceinline__ void mixed(const Part (&part)[3], const Step& step) {
-  // Blocks of the grid are those of the matrices in turn.
-  int block = blockIdx.y, out_at = 0, i = 0;
-  for (; i < 2; i++) {
-    const int n_blocks = (part[i].n_rows + warps * Rows - 1) / (warps * Rows);
-    if (block < n_blocks) break;
-    block -= n_blocks;
-    out_at += part[i].n_rows;
-  }
-  const Part& p = part[i];
-  const int first_row = (block * warps + threadIdx.y) * Rows;
-  int type = 0;
-#define CASE(TYPE, NAME) \
-  if (p.type == type++) return matvec<TYPE, Cols>(p.planes, step, first_row, p.n_rows, out_at);
-  FOR_EACH_INTEGER_TYPE(CASE)
-#undef CASE
-}
-
-// Types are indices in FOR_EACH_INTEGER_TYPE; a matrix that is not there has no rows.
-#define MAKE_MIXED(COLS)                                                                                           \
-  extern "C" __global__ void __launch_bounds__(32 * warps, 4) matvec_int8_mixed_##COLS(                              \
-      const uint4* main_0, const uint8_t* high_0, const uint8_t* head_0, const uint4* main_1,                     \
-      const uint8_t* high_1, const uint8_t* head_1, const uint4* main_2, const uint8_t* high_2,                   \
-      const uint8_t* head_2, int type_0, int type_1, int type_2, int n_rows_0, int n_rows_1, int n_rows_2,        \
-      const uint4* quants, const uint2* blocks, int x_stride, const float* bias, const float* residual,           \
-      int residual_stride, float* out, int out_stride, int n_cols, int n_batch) {                                 \
-    const Step step = {{quants, blocks, x_stride}, bias,   residual, residual_stride, out, out_stride,            \
-                       n_cols,                     n_batch};                                                      \
-    const Part part[3] = {{{main_0, high_0, head_0}, type_0, n_rows_0},                                           \
-                          {{main_1, high_1, head_1}, type_1, n_rows_1},                                           \
-                          {{main_2, high_2, head_2}, type_2, n_rows_2}};                                          \
-    mixed<COLS>(part, step);                                                                                      \
-  }
-
-MAKE_MIXED(1)
-MAKE_MIXED(2)
-MAKE_MIXED(4)

@@ -1,0 +1,221 @@
+// Products of packed matrices with many rows of activations on tensor cores, in half precision: F16 weights with F16
+// activations, all others with both in BF16. Sums are F32.
+//
+// A block has a tile of activation rows and weight rows, and takes 64 columns at a time. Activations are copied as they
+// are; weights are unpacked on their way from registers, which hold the next columns already. The columns of a
+// sum are added in their order, so its bits do not depend on the size of the tile or the number of rows.
+#pragma once
+
+#include "blocks.cuh"
+#include "tiles.cuh"
+
+namespace in_half {
+
+constexpr int depth = 64;  // columns of a step
+
+template <class T>
+struct Pair;
+
+template <>
+struct Pair<__half> {
+  static __device__ __forceinline__ uint32_t of(float a, float b) {
+    __half2 pair = __floats2half2_rn(a, b);
+    return *reinterpret_cast<uint32_t*>(&pair);
+  }
+};
+
+template <>
+struct Pair<__nv_bfloat16> {
+  static __device__ __forceinline__ uint32_t of(float a, float b) {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
+    return *reinterpret_cast<uint32_t*>(&pair);
+  }
+};
+
+// What weights of a type are multiplied in, and whether that is how they lie in memory.
+template <class B>
+struct Half {
+  using T = __nv_bfloat16;
+  static constexpr bool as_is = false;
+};
+
+template <>
+struct Half<F16> {
+  using T = __half;
+  static constexpr bool as_is = true;
+};
+
+template <>
+struct Half<BF16> {
+  using T = __nv_bfloat16;
+  static constexpr bool as_is = true;
+};
+
+// A tile of XT rows of activations by WT rows of weights, of which each of WX by WW warps has a part.
+template <class B, int XT, int WT, int WX, int WW>
+struct Tile {
+  using T = typename Half<B>::T;
+  static constexpr int threads = 32 * WX * WW;
+  static constexpr int MT = XT / WX / 16, NT = WT / WW / 8;  // fragments of a warp
+  static constexpr int chunks = depth / 8;                   // 16 bytes each, of a row
+  static constexpr int row_units = depth / B::len, n_units = WT * row_units;
+  static constexpr int own_units = (n_units + threads - 1) / threads;
+
+  // Rows of 128 bytes. Chunk `c` of row `r` lies at `c ^ r % 8`, so that chunks of neighbouring rows are in different
+  // banks.
+  struct Shared {
+    uint4 x[2][XT * chunks];
+    uint4 w[WT * chunks];
+  };
+
+  static __device__ __forceinline__ int place(int row, int chunk) { return row * chunks + (chunk ^ row % 8); }
+
+  float sum[MT][NT][4];
+
+  // x: rows of `x_stride` elements, zeros behind column `n_cols` up to a multiple of `depth`.
+  __device__ __forceinline__ void run(
+      Shared& shared, const Planes& w, size_t first_row, int n_rows, const T* x, int x_stride, const TileRows& rows,
+      int n_cols) {
+    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+    const int n_row_units = (n_cols + B::len - 1) / B::len;
+    B unit[own_units];
+
+    auto load_x = [&](int stage, int col) {
+#pragma unroll
+      for (int i = thread; i < XT * chunks; i += threads) {
+        const int row = i / chunks, chunk = i % chunks;
+        copy16(&shared.x[stage][place(row, chunk)], x + rows.source(row) * x_stride + col + 8 * chunk);
+      }
+      commit_copies();
+    };
+    auto load_w = [&](int col) {
+#pragma unroll
+      for (int i = 0; i < own_units; i++) {
+        const int at = thread + i * threads, row = at / row_units, u = col / B::len + at % row_units;
+        if (n_units % threads != 0 && at >= n_units) break;
+        // What is behind the end is loaded from in front of it, and not used.
+        unit[i].load(w, (first_row + ::min(row, n_rows - 1)) * n_row_units + ::min(u, n_row_units - 1));
+      }
+    };
+    auto store_w = [&](int col) {
+#pragma unroll
+      for (int i = 0; i < own_units; i++) {
+        const int at = thread + i * threads, row = at / row_units, u = at % row_units;
+        if (n_units % threads != 0 && at >= n_units) break;
+        const bool inside = col / B::len + u < n_row_units;
+#pragma unroll
+        for (int c = 0; c < B::len / 8; c++) {
+          uint4 chunk = {};
+          if (inside) chunk = unpack(unit[i], c);
+          shared.w[place(row, u * (B::len / 8) + c)] = chunk;
+        }
+      }
+    };
+
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+      for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) sum[m][n][i] = 0.0f;
+
+    // Rows of fragments for the lane's addresses.
+    const int x_row = warp / WW * (XT / WX) + lane % 16, x_chunk = lane / 16;
+    const int w_row = warp % WW * (WT / WW) + lane % 8 + lane / 16 * 8, w_chunk = lane / 8 % 2;
+    load_x(0, 0);
+    load_w(0);
+    for (int col = 0, stage = 0; col < n_cols; col += depth, stage ^= 1) {
+      __syncthreads();
+      store_w(col);
+      wait_for_copies<0>();
+      __syncthreads();
+      if (col + depth < n_cols) {
+        load_x(stage ^ 1, col + depth);
+        load_w(col + depth);
+      }
+#pragma unroll
+      for (int k = 0; k < depth / 16; k++) {
+        uint32_t b[NT / 2][4];
+#pragma unroll
+        for (int n = 0; n < NT / 2; n++) load_matrices(b[n], &shared.w[place(w_row + 16 * n, 2 * k + w_chunk)]);
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+          uint32_t a[4];
+          load_matrices(a, &shared.x[stage][place(x_row + 16 * m, 2 * k + x_chunk)]);
+#pragma unroll
+          for (int n = 0; n < NT; n++) multiply(T{}, sum[m][n], a, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+        }
+      }
+    }
+  }
+
+  // Eight elements of a unit.
+  static __device__ __forceinline__ uint4 unpack(const B& unit, int chunk) {
+    if constexpr (Half<B>::as_is) {
+      return {unit.main.word[0], unit.main.word[1], unit.main.word[2], unit.main.word[3]};
+    } else {
+      uint32_t word[4];
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const int piece = 2 * chunk + i;
+        const float scale = unit.scale(4 * piece / B::group), min = unit.min(4 * piece / B::group);
+        float4 v = unit.piece(piece);
+        v = {scale * v.x - min, scale * v.y - min, scale * v.z - min, scale * v.w - min};
+        word[2 * i] = Pair<T>::of(v.x, v.y);
+        word[2 * i + 1] = Pair<T>::of(v.z, v.w);
+      }
+      return {word[0], word[1], word[2], word[3]};
+    }
+  }
+
+  // Calls `f` with the row of activations, the row of weights and the sum of each result, as the tile counts them.
+  template <class F>
+  __device__ __forceinline__ void each(const F& f) const {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+      for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          const int x_row = warp / WW * (XT / WX) + 16 * m + lane / 4 + i / 2 * 8;
+          const int w_row = warp % WW * (WT / WW) + 8 * n + lane % 4 * 2 + i % 2;
+          f(x_row, w_row, sum[m][n][i]);
+        }
+  }
+};
+
+// x: [n_batch, x_stride], scales: of rows of x, [n_batch] or null, bias: [n_rows] or null, residual: [n_batch, n_rows] or
+// null, out: [n_batch, n_rows].
+template <class B, int XT, int WT, int WX, int WW>
+__device__ __forceinline__ void matmul(
+    const Planes& w, const void* x, int x_stride, const float* scales, const float* bias, const float* residual,
+    int residual_stride, float* out, int out_stride, int n_rows, int n_cols, int n_batch) {
+  using Tile = Tile<B, XT, WT, WX, WW>;
+  __shared__ typename Tile::Shared shared;
+  const int first_x = blockIdx.x * XT, first_row = blockIdx.y * WT;
+  const TileRows rows = {nullptr, nullptr, ::min(XT, n_batch - first_x)};
+  Tile tile;
+  tile.run(shared, w, first_row, ::min(WT, n_rows - first_row),
+           reinterpret_cast<const typename Tile::T*>(x) + size_t(first_x) * x_stride, x_stride, rows, n_cols);
+  tile.each([&](int x_row, int w_row, float sum) {
+    const int row = first_row + w_row;
+    if (x_row >= rows.n || row >= n_rows) return;
+    const size_t to = first_x + rows.target(x_row);
+    if (scales) sum *= scales[to];
+    if (bias) sum += bias[row];
+    if (residual) sum += residual[to * residual_stride + row];
+    out[to * out_stride + row] = sum;
+  });
+}
+
+}  // namespace in_half
+
+#define MATMUL_HALF(TYPE, NAME, XT, WT, WX, WW)                                                                     \
+  extern "C" __global__ void __launch_bounds__(32 * WX * WW, XT == 128 ? 2 : 4) matmul_half_##NAME##_##XT(      \
+      const uint4* main, const uint8_t* high, const uint8_t* head, const void* x, int x_stride,                  \
+      const float* scales, const float* bias, const float* residual, int residual_stride, float* out,            \
+      int out_stride, int n_rows, int n_cols, int n_batch) {                                                     \
+    in_half::matmul<TYPE, XT, WT, WX, WW>({main, high, head}, x, x_stride, scales, bias, residual, residual_stride, out,  \
+                                 out_stride, n_rows, n_cols, n_batch);                                           \
+  }

@@ -1,0 +1,27 @@
+// The products of a block type: each type has a file, and an image of its own, of which a model needs few.
+#pragma once
+
+#include "matmul_f32.cuh"
+#include "matmul_half.cuh"
+#include "matmul_int8.cuh"
+#include "matvec.cuh"
+#include "matvec_int8.cuh"
+
+// Those with F32 activations, for few rows and for many.
+#define F32_PRODUCTS(TYPE, NAME) \
+  MATVEC(TYPE, NAME, 4, 1)       \
+  MATVEC(TYPE, NAME, 2, 4)       \
+  MATMUL_F32(TYPE, NAME)
+
+// Those in half precision, for many rows.
+#define HALF_PRODUCTS(TYPE, NAME)             \
+  MATMUL_HALF(TYPE, NAME, 128, 128, 2, 4)     \
+  MATMUL_HALF(TYPE, NAME, 32, 64, 1, 4)
+
+// Those with 8-bit activations, for few rows and for many.
+#define INT8_PRODUCTS(TYPE, NAME)             \
+  MATVEC_INT8(TYPE, NAME, 1)                  \
+  MATVEC_INT8(TYPE, NAME, 2)                  \
+  MATVEC_INT8(TYPE, NAME, 4)                  \
+  MATMUL_INT8(TYPE, NAME, 128, 128, 2, 4)     \
+  MATMUL_INT8(TYPE, NAME, 32, 64, 1, 4)

@@ -1,0 +1,5 @@
+// The products of BF16.
+#include "products.cuh"
+
+F32_PRODUCTS(BF16, bf16)
+HALF_PRODUCTS(BF16, bf16)

@@ -1,0 +1,5 @@
+// The products of F16.
+#include "products.cuh"
+
+F32_PRODUCTS(F16, f16)
+HALF_PRODUCTS(F16, f16)

@@ -1,0 +1,6 @@
+// The products of Q4_K.
+#include "products.cuh"
+
+F32_PRODUCTS(Q4_K, q4_k)
+HALF_PRODUCTS(Q4_K, q4_k)
+INT8_PRODUCTS(Q4_K, q4_k)

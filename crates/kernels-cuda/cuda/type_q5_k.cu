@@ -1,0 +1,6 @@
+// The products of Q5_K.
+#include "products.cuh"
+
+F32_PRODUCTS(Q5_K, q5_k)
+HALF_PRODUCTS(Q5_K, q5_k)
+INT8_PRODUCTS(Q5_K, q5_k)

@@ -1,0 +1,6 @@
+// The products of Q6_K.
+#include "products.cuh"
+
+F32_PRODUCTS(Q6_K, q6_k)
+HALF_PRODUCTS(Q6_K, q6_k)
+INT8_PRODUCTS(Q6_K, q6_k)

@@ -1,0 +1,155 @@
+//! The kernels of the products with each block type. A type has an image of its own, which is loaded when a matrix of
+//! that type is first multiplied or [`Kernels::prepare`] asks for it: a model has few types, and a driver takes its
+//! time to compile an image that it has not seen.
+
+use std::sync::{Arc, OnceLock};
+
+use realizar_quant::BlockType;
+
+use super::kernels::Kernels;
+use crate::Error;
+use crate::device::Device;
+use crate::image::Image;
+use crate::matrix::{BLOCK_TYPES, INTEGER_TYPES};
+
+/// The images, in the order of [`BLOCK_TYPES`].
+const IMAGES: [&[u8]; BLOCK_TYPES.len()] = [
+    include_bytes!("../../image/type_f32.ptx.gz"),
+    include_bytes!("../../image/type_f16.ptx.gz"),
+    include_bytes!("../../image/type_bf16.ptx.gz"),
+    include_bytes!("../../image/type_q4_0.ptx.gz"),
+    include_bytes!("../../image/type_q4_1.ptx.gz"),
+    include_bytes!("../../image/type_q5_0.ptx.gz"),
+    include_bytes!("../../image/type_q5_1.ptx.gz"),
+    include_bytes!("../../image/type_q8_0.ptx.gz"),
+    include_bytes!("../../image/type_q4_k.ptx.gz"),
+    include_bytes!("../../image/type_q5_k.ptx.gz"),
+    include_bytes!("../../image/type_q6_k.ptx.gz"),
+    include_bytes!("../../image/type_q2_k.ptx.gz"),
+    include_bytes!("../../image/type_q3_k.ptx.gz"),
+    include_bytes!("../../image/type_iq4_nl.ptx.gz"),
+    include_bytes!("../../image/type_iq4_xs.ptx.gz"),
+    include_bytes!("../../image/type_mxfp4.ptx.gz"),
+    include_bytes!("../../image/type_q4_z.ptx.gz"),
+    include_bytes!("../../image/type_f8_0.ptx.gz"),
+];
+/// Products of several types at once.
+const MIXED: &[u8] = include_bytes!("../../image/matvec_mixed.ptx.gz");
+
+/// Rows of activations that a read of F32 weights serves in decode steps: a kernel for each.
+pub(crate) const MATVEC_COLS: [usize; 2] = [1, 4];
+/// The same of 8-bit activations.
+pub(crate) const INT8_COLS: [usize; 3] = [1, 2, 4];
+/// Rows of activations and of weights that a tile has: a kernel for each, with these threads.
+pub(crate) const TILES: [Tile; 2] = [
+    Tile { x_rows: 128, w_rows: 128, threads: 256 },
+    Tile { x_rows: 32, w_rows: 64, threads: 128 },
+];
+
+/// A size of tiles.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tile {
+    pub(crate) x_rows: usize,
+    pub(crate) w_rows: usize,
+    pub(crate) threads: u32,
+}
+
+/// The kernels of a block type.
+#[derive(Debug)]
+pub(crate) struct ProductKernels<D: Device> {
+    pub(crate) matvec: [D::Function; MATVEC_COLS.len()],
+    pub(crate) matmul: D::Function,
+    /// Of all types but F32.
+    pub(crate) matmul_half: Option<[D::Function; TILES.len()]>,
+    /// Of types of integer levels.
+    pub(crate) int8: Option<Int8Kernels<D>>,
+}
+
+/// The kernels of a block type with 8-bit activations.
+#[derive(Debug)]
+pub(crate) struct Int8Kernels<D: Device> {
+    pub(crate) matvec: [D::Function; INT8_COLS.len()],
+    pub(crate) matmul: [D::Function; TILES.len()],
+}
+
+impl<D: Device> ProductKernels<D> {
+    fn load(device: &D, index: usize) -> Result<Self, Error> {
+        let ty = BLOCK_TYPES[index];
+        let name = ty.name().to_lowercase();
+        let image = Image::load(device, &format!("type_{name}"), IMAGES[index])?;
+        let tiles =
+            |what: &str| image.functions(TILES, |tile| format!("{what}_{name}_{}", tile.x_rows));
+        let int8 = || {
+            let matvec = image.functions(INT8_COLS, |cols| format!("matvec_int8_{name}_{cols}"))?;
+            Ok(Int8Kernels { matvec, matmul: tiles("matmul_int8")? })
+        };
+        Ok(Self {
+            matvec: image.functions(MATVEC_COLS, |cols| format!("matvec_{name}_{cols}"))?,
+            matmul: image.function(&format!("matmul_f32_{name}"))?,
+            matmul_half: (ty != BlockType::F32).then(|| tiles("matmul_half")).transpose()?,
+            int8: takes_quantized(ty).then(int8).transpose()?,
+        })
+    }
+}
+
+/// Whether products with matrices of this type can take quantized activations: all types of integer levels do.
+pub fn takes_quantized(ty: BlockType) -> bool {
+    INTEGER_TYPES.contains(&ty)
+}
+
+/// The kernels of all products, as far as they were loaded.
+#[derive(Debug)]
+pub(crate) struct Products<D: Device> {
+    by_type: [OnceLock<ProductKernels<D>>; BLOCK_TYPES.len()],
+    mixed: OnceLock<[D::Function; INT8_COLS.len()]>,
+}
+
+impl<D: Device> Default for Products<D> {
+    fn default() -> Self {
+        Self { by_type: [const { OnceLock::new() }; BLOCK_TYPES.len()], mixed: OnceLock::new() }
+    }
+}
+
+/// What a lock holds, made if it is empty.
+fn get<T>(lock: &OnceLock<T>, make: impl FnOnce() -> Result<T, Error>) -> Result<&T, Error> {
+    if let Some(found) = lock.get() {
+        return Ok(found);
+    }
+    let made = make()?;
+    Ok(lock.get_or_init(|| made))
+}
+
+impl<D: Device> Kernels<D> {
+    /// Loads the kernels of a block type, unless they are. Operations do so, too, but a stream that is captured is
+    /// no place for it.
+    ///
+    /// # Errors
+    /// [`Error::BlockType`] for a type that has none, [`Error::Kernel`] if the device does not take one.
+    pub fn prepare(&self, ty: BlockType) -> Result<(), Error> {
+        self.of(ty)?;
+        if mixed_index(ty).is_some() {
+            self.mixed()?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn of(&self, ty: BlockType) -> Result<&ProductKernels<D>, Error> {
+        let index = BLOCK_TYPES.iter().position(|&t| t == ty).ok_or(Error::BlockType(ty))?;
+        let device: &Arc<D> = self.device();
+        get(&self.products.by_type[index], || ProductKernels::load(device, index))
+    }
+
+    pub(crate) fn mixed(&self) -> Result<&[D::Function; INT8_COLS.len()], Error> {
+        get(&self.products.mixed, || {
+            let image = Image::load(&**self.device(), "matvec_mixed", MIXED)?;
+            image.functions(INT8_COLS, |cols| format!("matvec_int8_mixed_{cols}"))
+        })
+    }
+}
+
+/// The number of a type for products of several types: its place in `FOR_EACH_K_TYPE`.
+pub(crate) fn mixed_index(ty: BlockType) -> Option<usize> {
+    [BlockType::Q2_K, BlockType::Q3_K, BlockType::Q4_K, BlockType::Q5_K, BlockType::Q6_K]
+        .iter()
+        .position(|&t| t == ty)
+}

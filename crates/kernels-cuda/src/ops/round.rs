@@ -1,0 +1,234 @@
+//! Activations in half precision, the input of products on tensor cores.
+
+use std::sync::Arc;
+
+use realizar_quant::BlockType;
+
+use super::kernels::Kernels;
+use crate::device::{Argument, Device};
+use crate::image::Image;
+use crate::{Buffer, Error, Rows};
+
+const IMAGE: &[u8] = include_bytes!("../../image/round.ptx.gz");
+/// Threads of a block.
+const THREADS: u32 = 256;
+/// Columns that a product takes at once: rows are filled up to a multiple of them with zeros.
+const DEPTH: usize = 64;
+
+/// The kernels that round.
+#[derive(Debug)]
+pub(crate) struct RoundKernels<D: Device> {
+    f16: D::Function,
+    bf16: D::Function,
+}
+
+impl<D: Device> RoundKernels<D> {
+    pub(crate) fn load(device: &D) -> Result<Self, Error> {
+        let image = Image::load(device, "round", IMAGE)?;
+        Ok(Self {
+            f16: image.function("round_rows_f16")?,
+            bf16: image.function("round_rows_bf16")?,
+        })
+    }
+}
+
+/// What products in half precision are made in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HalfType {
+    /// Binary16. Each row of activations has a power of two with it, so that its largest magnitude becomes 2^14 to 2^15.
+    F16,
+    /// The upper half of binary32.
+    BF16,
+}
+
+/// What products in half precision with weights of a type are made in; none of F32, whose products are in F32. F16 is
+/// multiplied as it is, weights of all other types in BF16.
+pub fn half_type(ty: BlockType) -> Option<HalfType> {
+    match ty {
+        BlockType::F32 => None,
+        BlockType::F16 => Some(HalfType::F16),
+        _ => Some(HalfType::BF16),
+    }
+}
+
+/// Room on a device for rows in half precision.
+#[derive(Debug)]
+pub struct HalfRows<D: Device> {
+    /// `[max_rows, max_cols]`, the latter a multiple of 64
+    values: Buffer<D>,
+    /// What products of a row in F16 are multiplied with, `f32`: `[max_rows]`.
+    scales: Buffer<D>,
+    max_rows: usize,
+    max_cols: usize,
+}
+
+impl<D: Device> HalfRows<D> {
+    /// Bytes of room for `max_rows` rows of up to `max_cols` values.
+    pub fn bytes(max_rows: usize, max_cols: usize) -> usize {
+        max_rows * (max_cols.next_multiple_of(DEPTH) * 2 + 4)
+    }
+
+    /// Room for `max_rows` rows of up to `max_cols` values.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn new(device: &Arc<D>, max_rows: usize, max_cols: usize) -> Result<Self, Error> {
+        let max_cols = max_cols.next_multiple_of(DEPTH);
+        let n_bytes = max_rows * max_cols * 2;
+        Ok(Self {
+            values: Buffer::new(device, "activations in half precision", n_bytes)?,
+            scales: Buffer::new(device, "the scales of rows in half precision", max_rows * 4)?,
+            max_rows,
+            max_cols,
+        })
+    }
+
+    /// `n_rows` rows from number `first` on, of `n_cols` values each.
+    ///
+    /// # Panics
+    /// If there is no room for them.
+    pub fn rows(&self, ty: HalfType, first: usize, n_rows: usize, n_cols: usize) -> Halves<'_, D> {
+        assert!(
+            n_rows > 0 && n_cols > 0 && first + n_rows <= self.max_rows && n_cols <= self.max_cols,
+            "rows {first} to {} of {n_cols} values, room for {} of {}",
+            first + n_rows,
+            self.max_rows,
+            self.max_cols
+        );
+        Halves { room: self, ty, first, n_rows, n_cols }
+    }
+}
+
+/// Rows in half precision.
+#[derive(Debug)]
+pub struct Halves<'a, D: Device> {
+    room: &'a HalfRows<D>,
+    ty: HalfType,
+    first: usize,
+    n_rows: usize,
+    n_cols: usize,
+}
+
+impl<D: Device> Clone for Halves<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D: Device> Copy for Halves<'_, D> {}
+
+impl<D: Device> Halves<'_, D> {
+    /// Their type.
+    pub fn ty(&self) -> HalfType {
+        self.ty
+    }
+
+    /// Rows that there are.
+    pub fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Values of a row.
+    pub fn n_cols(&self) -> usize {
+        self.n_cols
+    }
+
+    /// Asserts that they are on the device of the kernels and have a shape.
+    pub(crate) fn check(&self, kernels: &Kernels<D>, what: &str, n_rows: usize, n_cols: usize) {
+        kernels.check(what, &self.room.values, 0);
+        let found = (self.n_rows, self.n_cols);
+        assert_eq!(found, (n_rows, n_cols), "rows and columns of {what}");
+    }
+
+    /// Values, elements from one row to the next, and scales.
+    pub(crate) fn arguments(&self) -> [Argument; 3] {
+        let at = (self.first * self.room.max_cols * 2) as u64;
+        let scales = match self.ty {
+            HalfType::F16 => self.room.scales.address() + 4 * self.first as u64,
+            HalfType::BF16 => 0,
+        };
+        [
+            Argument::Address(self.room.values.address() + at),
+            Argument::I32(self.room.max_cols as i32),
+            Argument::Address(scales),
+        ]
+    }
+}
+
+/// Queues the rounding of rows.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes or devices do not fit.
+pub fn round_rows<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    x: Rows<'_, D>, // [n_rows, n_cols]
+    to: Halves<'_, D>,
+) -> Result<(), Error> {
+    x.check(kernels, "x", to.n_rows, to.n_cols);
+    to.check(kernels, "halves", to.n_rows, to.n_cols);
+    let [values, stride, scales] = to.arguments();
+    let n_cols = Argument::I32(to.n_cols as i32);
+    let arguments = [x.address(), x.stride(), values, stride, scales, n_cols];
+    let function = match to.ty {
+        HalfType::F16 => &kernels.round.f16,
+        HalfType::BF16 => &kernels.round.bf16,
+    };
+    let grid = [to.n_rows as u32, 1, 1];
+    // SAFETY: the arguments are those of the kernels in order; rows are inside of their buffers, and their shapes
+    // were checked. As `matvec` says, buffers outlive queued work.
+    unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Random, halved, kernels, on_device};
+
+    #[test]
+    fn rows_are_rounded_and_filled_up_with_zeros() {
+        let (kernels, stream) = kernels();
+        let (n_rows, n_cols, stride) = (4, 69, 71);
+        let mut x = Random(3).floats(n_rows * stride);
+        x[stride..2 * stride].iter_mut().for_each(|x| *x *= 1e20);
+        x[2 * stride..3 * stride].iter_mut().for_each(|x| *x *= 1e-20);
+        x[3 * stride..].fill(0.0);
+        let at = on_device(kernels.device(), &stream, &x);
+        let rows = Rows::new(&at, 0, n_rows, n_cols, stride);
+        for ty in [HalfType::F16, HalfType::BF16] {
+            let room = HalfRows::new(kernels.device(), n_rows + 1, n_cols).unwrap();
+            let n_bytes = room.values.n_bytes() + room.scales.n_bytes();
+            assert_eq!(HalfRows::<crate::testing::Interpreter>::bytes(n_rows + 1, n_cols), n_bytes);
+            round_rows(&kernels, &stream, rows, room.rows(ty, 1, n_rows, n_cols)).unwrap();
+            let (mut values, mut scales) = (vec![0u16; 5 * 128], [0.0f32; 5]);
+            // The first row was not written.
+            room.values.read(&stream, 256, &mut values[128..]).unwrap();
+            if ty == HalfType::F16 {
+                room.scales.read(&stream, 4, &mut scales[1..]).unwrap();
+            }
+            for row in 0..n_rows {
+                let x = &x[row * stride..][..n_cols];
+                let found = &values[128 * (row + 1)..][..128];
+                assert!(found[n_cols..].iter().all(|&v| v == 0));
+                let top = x.iter().fold(0.0f32, |top, x| top.max(x.abs()));
+                let mut scale = 1.0;
+                if ty == HalfType::F16 {
+                    scale = scales[row + 1];
+                    assert_eq!(scale.to_bits() & 0x7f_ffff, 0, "a power of two");
+                    let largest = top / scale;
+                    assert!(top == 0.0 || (16384.0..32768.0).contains(&largest), "{largest}");
+                }
+                for (x, &found) in x.iter().zip(found) {
+                    let wanted = match ty {
+                        HalfType::F16 => halved(BlockType::F16, x / scale).0,
+                        HalfType::BF16 => halved(BlockType::BF16, *x).0,
+                    };
+                    assert_eq!(found, wanted, "{ty:?} {x}");
+                }
+            }
+        }
+    }
+}
