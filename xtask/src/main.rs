@@ -12,6 +12,7 @@ mod clients;
 mod deny;
 mod fixtures;
 mod fuzz;
+mod gpu;
 mod kernels;
 mod lavapipe;
 mod load;
@@ -62,6 +63,8 @@ enum Command {
     /// Try stock clients, the chat page, a schema tester and a router on the server (needs pip and
     /// npm, and for the page a Chromium).
     Clients(clients::Args),
+    /// Check and measure on a machine with an NVIDIA card, which needs neither Rust nor a network.
+    Gpu(gpu::Args),
     /// Write a GGUF file of a published shape with made-up weights, to measure speed with.
     Synth(synth::Args),
 }
@@ -90,6 +93,7 @@ fn run() -> Result<ExitCode> {
         Command::Loom => loom::run()?,
         Command::Fuzz(args) => fuzz::run(&args)?,
         Command::Clients(args) => return clients::run(&args),
+        Command::Gpu(args) => return gpu::run(&args),
         Command::Synth(args) => synth::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -7,8 +7,11 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// The repository root.
+/// The repository root: `REALIZAR_ROOT`, or where this program was built.
 pub(crate) fn root() -> PathBuf {
+    if let Some(root) = std::env::var_os("REALIZAR_ROOT") {
+        return root.into();
+    }
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()
 }
@@ -43,6 +46,12 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
 /// The cargo that runs this command.
 pub(crate) fn cargo() -> Command {
     command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// A program of the search path.
+pub(crate) fn on_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|d| d.join(program)).find(|p| p.is_file())
 }
 
 /// Run to the end with the terminal's output; a status other than zero is an error.

@@ -141,7 +141,7 @@ fn contenders(args: &Args, engine: &Path) -> Result<Vec<Contender>> {
         all.push(Contender { label, kind, program: engine.into(), extra: words(&args.args) });
     }
     let found = |given: &Option<PathBuf>, name: &str| {
-        given.clone().or_else(|| on_path(name).filter(|_| args.peer))
+        given.clone().or_else(|| shell::on_path(name).filter(|_| args.peer))
     };
     if let Some(program) = found(&args.llama_bench, "llama-bench") {
         let batched = found(&args.llama_batched_bench, "llama-batched-bench");
@@ -189,9 +189,4 @@ fn measure(
         }
     }
     Ok(outcomes)
-}
-
-fn on_path(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|d| d.join(program)).find(|p| p.is_file())
 }
