@@ -1,5 +1,6 @@
 //! The device: modules, memory, streams and launches, with the calls of a driver.
 
+use crate::exec::counts::{Counter, Counts};
 use crate::exec::grid::{Shape, launch};
 use crate::exec::memory::Memory;
 use crate::module::Module;
@@ -66,6 +67,7 @@ pub struct Device {
     streams: Streams,
     checks: Checks,
     statistics: Statistics,
+    counts: Option<Vec<Counts>>,
     failed: Option<Error>,
 }
 
@@ -84,6 +86,7 @@ impl Device {
             streams: Streams::default(),
             checks,
             statistics: Statistics::default(),
+            counts: None,
             failed: None,
         }
     }
@@ -438,19 +441,25 @@ impl Device {
                 let shared_bytes = program.shared_bytes + dynamic_shared;
                 let shape = Shape { grid, block, dynamic_shared, shared_bytes };
                 let number = self.statistics.launches + 1;
+                let threads = grid.iter().chain(&block).map(|&n| u64::from(n)).product();
+                let is_counted = self.counts.is_some();
+                let mut counter = is_counted.then(|| Counter::new(&program.name, threads));
                 let ran = launch(
-                    program,
-                    &loaded.addresses,
+                    (program, &loaded.addresses),
                     &mut self.memory,
                     &params,
                     shape,
                     &self.checks,
                     number,
+                    counter.as_mut(),
                 );
                 let ran = ran.map_err(|mut fault| {
                     loaded.image.line(fault.line).clone_into(&mut fault.text);
                     Error::Fault(fault)
                 })?;
+                if let (Some(counts), Some(counter)) = (&mut self.counts, counter) {
+                    counts.push(counter.done());
+                }
                 self.statistics.launches += ran.launches;
                 self.statistics.instructions += ran.instructions;
                 self.statistics.thread_instructions += ran.thread_instructions;
@@ -470,6 +479,16 @@ impl Device {
             Work::Wait(_) => {}
         }
         Ok(())
+    }
+
+    /// Starts to count what each launch does that runs from now on, and forgets earlier counts.
+    pub fn start_counting(&mut self) {
+        self.counts = Some(Vec::new());
+    }
+
+    /// Ends counting: what each launch did, in the order in which they ran.
+    pub fn take_counts(&mut self) -> Vec<Counts> {
+        self.counts.take().unwrap_or_default()
     }
 
     /// What ran so far.

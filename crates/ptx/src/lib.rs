@@ -67,11 +67,15 @@ mod syntax;
 
 pub use device::{Address, Device, Function, FunctionInfo, Launch, ModuleId};
 pub use error::Error;
+pub use exec::counts::Counts;
 pub use exec::program::ParamLayout;
 pub use fault::{Fault, FaultKind};
 pub use streams::{Event, Graph, Stream};
 
 /// What launches are checked for.
+///
+/// Always checked: accesses are inside of allocations and aligned, lanes arrive at collectives, threads at
+/// barriers, numbers of lanes and barriers exist. What the others cost is in `docs/architecture.md`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checks {
     /// Report reads of registers and of shared memory that have no value yet.
@@ -89,16 +93,24 @@ pub struct Checks {
     pub max_instructions: u64,
 }
 
+impl Checks {
+    /// Everything, for tests of kernels.
+    pub const ALL: Self = Self {
+        uninitialised: true,
+        shared_races: true,
+        global_races: true,
+        float_atomics: false,
+        exited_threads_leave_barriers: false,
+        max_instructions: 1 << 40,
+    };
+
+    /// Everything but races, for runs of whole models through kernels whose tests look for them.
+    pub const FAST: Self = Self { shared_races: false, global_races: false, ..Self::ALL };
+}
+
 impl Default for Checks {
     fn default() -> Self {
-        Self {
-            uninitialised: true,
-            shared_races: true,
-            global_races: true,
-            float_atomics: false,
-            exited_threads_leave_barriers: false,
-            max_instructions: 1 << 40,
-        }
+        Self::ALL
     }
 }
 

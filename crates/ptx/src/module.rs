@@ -13,8 +13,9 @@ use crate::syntax::{Function, Global, Initial, Number, parse};
 /// when it is first used, as most programs use few of the kernels that they load.
 const EAGER: usize = 1 << 16;
 
-/// Larger modules stay, for the next device that loads the same text; so many of them.
-const KEPT: usize = 64;
+/// Modules that are not tiny stay, for the next device that loads the same text; so many of them.
+const KEPT: usize = 256;
+const TINY: usize = 1 << 12;
 
 static KEEP: Mutex<Vec<Arc<Image>>> = Mutex::new(Vec::new());
 
@@ -34,7 +35,7 @@ struct Kernel {
 impl Image {
     /// Takes a module apart, or finds it where that was done before.
     fn of(text: &str) -> Result<Arc<Self>, Error> {
-        if text.len() <= EAGER {
+        if text.len() <= TINY {
             return Self::new(text).map(Arc::new);
         }
         // Whatever panicked, the list holds whole images.

@@ -16,8 +16,10 @@ mod memory;
 mod moves;
 mod operands;
 mod types;
+pub(crate) mod work;
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 
 use crate::Error;
@@ -29,6 +31,7 @@ use crate::exec::memory::LOCAL_BASE;
 use flow::Flow;
 use operands::Symbol;
 use types::Opcode;
+use work::Work;
 
 /// What of an instruction is not known; the statement around it adds opcode and line.
 #[derive(Debug)]
@@ -92,11 +95,40 @@ pub(crate) fn check(source: &Source, function: &Function) -> Result<(), Error> {
     statements.filter(|s| !s.opcode.starts_with("call")).try_for_each(|s| decoder.statement(s))
 }
 
+/// A map that is asked often, by short keys that nobody chose to collide.
+type Map<K, V> = HashMap<K, V, BuildHasherDefault<Short>>;
+
+/// The hash of short keys.
+#[derive(Default)]
+struct Short(u64);
+
+impl Hasher for Short {
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for bytes in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u8(&mut self, value: u8) {
+        self.write_u64(u64::from(value));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
 /// Names and labels between two braces.
 #[derive(Default)]
 struct Scope {
-    symbols: HashMap<String, Symbol>,
-    labels: HashMap<String, usize>,
+    symbols: Map<String, Symbol>,
+    labels: Map<String, usize>,
     tables: HashMap<String, Vec<String>>,
     /// Instructions that jump to labels not seen yet: the instruction, which of its targets, the
     /// label, the line.
@@ -119,7 +151,7 @@ struct Decoder<'a> {
     /// The functions around the current statement, to find recursion.
     calls: Vec<String>,
     scopes: Vec<Scope>,
-    constants: HashMap<(u8, u64), Reg>,
+    constants: Map<(u8, u64), Reg>,
     specials: HashMap<Special, Reg>,
     /// The carry bit of `add.cc` and its like.
     carry: Option<Reg>,
@@ -169,7 +201,7 @@ impl<'a> Decoder<'a> {
             dynamic: Vec::new(),
             calls: Vec::new(),
             scopes: Vec::new(),
-            constants: HashMap::new(),
+            constants: Map::default(),
             specials: HashMap::new(),
             carry: None,
             bodies: HashMap::new(),
@@ -297,7 +329,8 @@ impl<'a> Decoder<'a> {
         self.flow.push(Flow { uses, defs });
         let moves = std::mem::take(&mut self.moves);
         let is_tracked = !reads.is_empty() || !writes.is_empty();
-        let instruction = Instruction { line, guard, op, reads, writes, is_tracked, moves };
+        let work = Work::None;
+        let instruction = Instruction { line, guard, op, work, reads, writes, is_tracked, moves };
         self.program.code.push(instruction);
     }
 
@@ -308,6 +341,7 @@ impl<'a> Decoder<'a> {
             message,
         };
         let mut opcode = Opcode::new(&statement.opcode);
+        let ty = opcode.ty();
         let guard = match &statement.guard {
             None => None,
             Some((name, negated)) => {
@@ -326,7 +360,9 @@ impl<'a> Decoder<'a> {
         }
         let op = self.instruction(&mut opcode, statement).map_err(unsupported)?;
         opcode.done().map_err(unsupported)?;
+        let work = work::of(&opcode, ty, &op);
         self.push(statement.line, guard, op);
+        self.program.code.last_mut().expect("one was added").work = work;
         Ok(())
     }
 

@@ -101,19 +101,20 @@ impl Decoder<'_> {
 
     /// What `name` stands for.
     pub(super) fn symbol(&mut self, name: &str) -> Result<Symbol, Unsupported> {
+        let digits = name.len() - name.bytes().rev().take_while(u8::is_ascii_digit).count();
+        let (prefix, number) = name.split_at(digits);
         for scope in self.scopes.iter().rev() {
-            if let Some(&symbol) = scope.symbols.get(name) {
-                return Ok(symbol);
-            }
-            let digits = name.len() - name.bytes().rev().take_while(u8::is_ascii_digit).count();
-            let (prefix, number) = name.split_at(digits);
-            if let (Some(&Symbol::Range(first, count)), Ok(n)) =
-                (scope.symbols.get(prefix), number.parse::<u32>())
+            if !number.is_empty()
+                && let Some(&Symbol::Range(first, count)) = scope.symbols.get(prefix)
+                && let Ok(n) = number.parse::<u32>()
             {
                 if n >= count {
                     return Err(Unsupported(format!("`{name}` is behind the last of `{prefix}`")));
                 }
                 return Ok(Symbol::Register(self.regs[first + n as usize]));
+            }
+            if let Some(&symbol) = scope.symbols.get(name) {
+                return Ok(symbol);
             }
         }
         if let Some(special) = Special::parse(name) {

@@ -124,7 +124,7 @@ impl Context<'_> {
                 let hint = self.hints[self.at] as usize;
                 if let Some((start, _)) = self.memory.extent(hint).filter(|e| is_inside(e.0, e.1)) {
                     let offsets = less(at, start);
-                    if self.checks.global_races {
+                    if self.checks.global_races || self.counter.is_some() {
                         self.check_global(warp, Some(access), hint, &offsets, active, how)?;
                     }
                     let (_, piece) = self.memory.piece(hint);
@@ -214,6 +214,9 @@ impl Context<'_> {
         mask: u32,
         how: Use,
     ) -> Checked {
+        if let Some(counter) = &mut self.counter {
+            counter.access(index, offsets, mask, how.bytes, [how.reads, how.writes]);
+        }
         let mut rest = if self.checks.global_races { mask } else { 0 };
         let places = (self.program.granules[1], self.launch);
         while rest != 0 {

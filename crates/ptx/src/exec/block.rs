@@ -10,6 +10,7 @@ use crate::Checks;
 use crate::fault::{Fault, FaultKind, LaneFault};
 
 use super::collective::{Barriers, Collective};
+use super::counts::Counter;
 use super::grid::Shape;
 use super::lanes::{LANES, Registers, UNTRACKED, lanes_of};
 use super::memory::{Memory, Shared};
@@ -39,14 +40,16 @@ pub(super) enum Wait {
     Barrier(usize),
 }
 
-/// A `cp.async` under way.
-#[derive(Debug, Clone, Copy)]
+/// A `cp.async` of a warp under way.
+#[derive(Debug, Clone)]
 pub(super) struct Pending {
-    pub(super) group: u32,
-    /// In shared memory.
-    pub(super) offset: usize,
+    /// The lanes that have not waited for it.
+    pub(super) mask: u32,
+    /// Of each lane the group, the place in shared memory and what comes there.
+    pub(super) groups: [u32; LANES],
+    pub(super) offsets: [usize; LANES],
     pub(super) bytes: usize,
-    pub(super) data: [u8; 16],
+    pub(super) data: [[u8; 16]; LANES],
 }
 
 /// Thirty-two threads.
@@ -59,8 +62,8 @@ pub(crate) struct Warp {
     pub(super) alive: u32,
     /// The memory of the threads, one behind the other.
     pub(super) local: Vec<u8>,
-    /// Of each lane, the copies that it has not waited for, and the number of its current group.
-    pub(super) copies: [Vec<Pending>; LANES],
+    /// The copies that not all of their lanes have waited for, and each lane's current group.
+    pub(super) copies: Vec<Pending>,
     pub(super) groups: [u32; LANES],
     turns: u64,
     /// A split ran for a whole slice: the one that waited longest is next.
@@ -88,6 +91,7 @@ pub(crate) struct Context<'a> {
     pub(super) at: usize,
     /// Instructions of warps, and of threads.
     pub(super) executed: [u64; 2],
+    pub(super) counter: Option<&'a mut Counter>,
 }
 
 /// How a turn of a warp ended.
@@ -147,7 +151,7 @@ impl Warp {
         }
         self.local.clear();
         self.local.resize(program.local_bytes * LANES, 0xcd);
-        self.copies.iter_mut().for_each(Vec::clear);
+        self.copies.clear();
         self.groups = [0; LANES];
         self.yields = false;
     }
@@ -312,6 +316,9 @@ impl Context<'_> {
             }
             self.executed[1] +=
                 if active == u32::MAX { 32 } else { u64::from(active.count_ones()) };
+            if let Some(counter) = &mut self.counter {
+                counter.instruction(instruction.work, active);
+            }
             if instruction.is_tracked {
                 self.track(warp, instruction, active)?;
             }

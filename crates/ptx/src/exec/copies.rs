@@ -18,6 +18,7 @@ impl Context<'_> {
         let read = Use { bytes: copy.bytes, writes: false, reads: true, atomic: false };
         check_alignment(&from, active, copy.bytes, read)?;
         let offsets = self.write_shared(warp, &to, active, copy.bytes)?;
+        let mut sizes = [0; LANES];
         for lane in lanes_of(active) {
             // What is under way cannot be read.
             self.shared.written[offsets[lane]..offsets[lane] + copy.bytes].fill(false);
@@ -29,19 +30,25 @@ impl Context<'_> {
                 let message = format!("{size} bytes to read of a copy of {}", copy.bytes);
                 return Err(LaneFault::new(FaultKind::Operand, lane, message));
             }
-            let size = if is_ignored { 0 } else { size as usize };
-            let mut data = [0; 16];
-            if size > 0 {
-                let how = Use { bytes: size, ..read };
-                let (index, mask, places) = self.global_run(&from, 1 << lane, how)?;
-                self.check_global(warp, None, index, &places, mask, how)?;
-                let place = places[lane];
-                data[..size].copy_from_slice(&self.memory.piece(index).1[place..place + size]);
-            }
-            let group = warp.groups[lane];
-            let offset = offsets[lane];
-            warp.copies[lane].push(Pending { group, offset, bytes: copy.bytes, data });
+            sizes[lane] = if is_ignored { 0 } else { size as usize };
         }
+        let mut data = [[0; 16]; LANES];
+        let mut rest = lanes_of(active).filter(|&l| sizes[l] > 0).fold(0u32, |m, l| m | 1 << l);
+        while rest != 0 {
+            // Lanes that read as much from one allocation go together.
+            let size = sizes[rest.trailing_zeros() as usize];
+            let alike = lanes_of(rest).filter(|&l| sizes[l] == size).fold(0u32, |m, l| m | 1 << l);
+            let how = Use { bytes: size, ..read };
+            let (index, mask, places) = self.global_run(&from, alike, how)?;
+            self.check_global(warp, None, index, &places, mask, how)?;
+            let piece = self.memory.piece(index).1;
+            for lane in lanes_of(mask) {
+                data[lane][..size].copy_from_slice(&piece[places[lane]..places[lane] + size]);
+            }
+            rest &= !mask;
+        }
+        let (bytes, groups) = (copy.bytes, warp.groups);
+        warp.copies.push(Pending { mask: active, groups, offsets, bytes, data });
         Ok(())
     }
 
@@ -53,19 +60,27 @@ impl Context<'_> {
         left: Option<u32>,
         active: u32,
     ) -> Checked {
-        for lane in lanes_of(active) {
-            let end = left.map_or(u32::MAX, |left| warp.groups[lane].saturating_sub(left));
-            let n = warp.copies[lane].iter().take_while(|copy| copy.group < end).count();
-            for i in 0..n {
-                let Pending { offset, bytes, data, .. } = warp.copies[lane][i];
-                let how = Use { bytes, writes: true, reads: false, atomic: false };
-                let mut offsets = [0; LANES];
-                offsets[lane] = offset;
-                self.check_shared(warp, None, &offsets, 1 << lane, how)?;
-                self.shared.bytes[offset..offset + bytes].copy_from_slice(&data[..bytes]);
-            }
-            warp.copies[lane].drain(..n);
+        if warp.copies.is_empty() {
+            return Ok(());
         }
+        let ends = warp.groups.map(|group| left.map_or(u32::MAX, |l| group.saturating_sub(l)));
+        let mut copies = std::mem::take(&mut warp.copies);
+        for Pending { mask, groups, offsets, bytes, data } in &mut copies {
+            let done = lanes_of(*mask & active).filter(|&lane| groups[lane] < ends[lane]);
+            let done = done.fold(0u32, |done, lane| done | 1 << lane);
+            if done == 0 {
+                continue;
+            }
+            let how = Use { bytes: *bytes, writes: true, reads: false, atomic: false };
+            self.check_shared(warp, None, offsets, done, how)?;
+            for lane in lanes_of(done) {
+                let to = &mut self.shared.bytes[offsets[lane]..offsets[lane] + *bytes];
+                to.copy_from_slice(&data[lane][..*bytes]);
+            }
+            *mask &= !done;
+        }
+        copies.retain(|copy| copy.mask != 0);
+        warp.copies = copies;
         Ok(())
     }
 }

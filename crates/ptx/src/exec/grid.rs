@@ -5,6 +5,7 @@ use crate::{Checks, Statistics};
 
 use super::block::{Context, Warp};
 use super::collective::Barriers;
+use super::counts::Counter;
 use super::lanes::LANES;
 use super::memory::{Memory, Shared};
 use super::program::Program;
@@ -39,13 +40,13 @@ impl Shape {
 
 /// Runs a grid.
 pub(crate) fn launch(
-    program: &Program,
-    variables: &[u64],
+    (program, variables): (&Program, &[u64]),
     memory: &mut Memory,
     params: &[u8],
     shape: Shape,
     checks: &Checks,
     number: u64,
+    counter: Option<&mut Counter>,
 ) -> Result<Statistics, Box<Fault>> {
     let mut warps: Vec<Warp> = (0..shape.threads().div_ceil(LANES))
         .map(|idx| Warp::new(idx, program, variables, &shape))
@@ -66,6 +67,7 @@ pub(crate) fn launch(
         block: 0,
         at: 0,
         executed: [0; 2],
+        counter,
     };
     for block in 0..shape.blocks() {
         context.run(&mut warps, block)?;

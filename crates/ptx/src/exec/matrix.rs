@@ -11,12 +11,13 @@
 //! documented, so results on a card may differ in the last bits.
 
 use crate::fault::LaneFault;
-use crate::numeric::format::{F16, Format};
+use crate::numeric::format::{BF16, F16, Format, f16_to_f32};
 use crate::numeric::round::Rounding;
 
 use super::block::{Context, Warp};
 use super::lanes::{LANES, Reg, Registers};
 use super::memory::{Address, Space};
+use super::wide::wide;
 
 /// An instruction on matrices.
 #[derive(Debug)]
@@ -147,42 +148,49 @@ impl Context<'_> {
 }
 
 impl Product {
-    /// A as [m][k] and B as [k][8], each element made by `of` from a register and a place in it.
+    /// A as [m][k] and B as [k][8]; `of` makes elements of a register's words, given their place in it.
+    #[inline(always)]
     fn gather<T: Copy + Default>(
         &self,
         registers: &Registers,
-        of: impl Fn(Element, u32, usize) -> T,
+        of: impl Fn(Element, &[u32; LANES], usize) -> [T; LANES],
     ) -> ([[T; MAX_K]; MAX_M], [[T; N]; MAX_K]) {
         let mut a = [[T::default(); MAX_K]; MAX_M];
         let mut b = [[T::default(); N]; MAX_K];
         let [ea, eb] = self.elements;
         let (na, nb) = (ea.per_register(), eb.per_register());
         for (r, &reg) in self.a.iter().enumerate() {
-            for (lane, &word) in registers.word(reg).iter().enumerate() {
-                let (g, t) = (lane / 4, lane % 4);
-                for i in 0..na {
-                    a[g + r % 2 * 8][t * na + i + r / 2 * 4 * na] = of(ea, word, i);
+            for i in 0..na {
+                for (lane, value) in of(ea, registers.word(reg), i).into_iter().enumerate() {
+                    let (g, t) = (lane / 4, lane % 4);
+                    a[g + r % 2 * 8][(t * na + i + r / 2 * 4 * na) % MAX_K] = value;
                 }
             }
         }
         for (r, &reg) in self.b.iter().enumerate() {
-            for (lane, &word) in registers.word(reg).iter().enumerate() {
-                let (g, t) = (lane / 4, lane % 4);
-                for i in 0..nb {
-                    b[t * nb + i + r * 4 * nb][g] = of(eb, word, i);
+            for i in 0..nb {
+                for (lane, value) in of(eb, registers.word(reg), i).into_iter().enumerate() {
+                    let (g, t) = (lane / 4, lane % 4);
+                    b[(t * nb + i + r * 4 * nb) % MAX_K][g] = value;
                 }
             }
         }
         (a, b)
     }
 
-    fn floats(&self, registers: &mut Registers) {
-        let (a, b) = self.gather(registers, |element, word, i| match element {
-            Element::Float(format) => {
-                let bits = format.bits();
-                format.widen(word >> (bits * i as u32) & ((1 << bits) - 1))
+    #[inline(always)]
+    fn float_sums(&self, registers: &Registers) -> [[f64; N]; MAX_M] {
+        let (a, b) = self.gather(registers, |element, words, i| {
+            let half = |w: u32| w >> (16 * i as u32) & 0xffff;
+            match element {
+                Element::Float(F16) => words.map(|w| f64::from(f16_to_f32(half(w)))),
+                Element::Float(BF16) => words.map(|w| f64::from(f32::from_bits(half(w) << 16))),
+                Element::Float(format) => {
+                    let bits = format.bits();
+                    words.map(|w| format.widen(w >> (bits * i as u32) & ((1 << bits) - 1)))
+                }
+                _ => words.map(|w| f64::from(f32::from_bits(w & !0x1fff))),
             }
-            _ => f64::from(f32::from_bits(word & !0x1fff)),
         });
         let mut sums = [[0f64; N]; MAX_M];
         for lane in 0..LANES {
@@ -204,6 +212,11 @@ impl Product {
                 }
             }
         }
+        sums
+    }
+
+    fn floats(&self, registers: &mut Registers) {
+        let sums = float_sums(self, registers);
         if self.sum == Sum::F16 {
             let half = |x: f64| F16.narrow(x, Rounding::Near, false);
             for (r, &reg) in self.d.iter().enumerate() {
@@ -224,10 +237,15 @@ impl Product {
         }
     }
 
-    fn integers(&self, registers: &mut Registers, clamps: bool) {
-        let (a, b) = self.gather(registers, |element, word, i| {
-            let byte = (word >> (8 * i)) as u8;
-            if element == Element::Signed8 { i32::from(byte as i8) } else { i32::from(byte) }
+    #[inline(always)]
+    fn integer_sums(&self, registers: &Registers) -> [[i32; N]; MAX_M] {
+        let (a, b) = self.gather(registers, |element, words, i| {
+            let top = words.map(|w| w << (24 - 8 * i as u32));
+            if element == Element::Signed8 {
+                top.map(|w| w as i32 >> 24)
+            } else {
+                top.map(|w| (w >> 24) as i32)
+            }
         });
         let mut sums = [[0i32; N]; MAX_M];
         for (a, sums) in a.iter().zip(&mut sums).take(self.m) {
@@ -237,6 +255,11 @@ impl Product {
                 }
             }
         }
+        sums
+    }
+
+    fn integers(&self, registers: &mut Registers, clamps: bool) {
+        let sums = integer_sums(self, registers);
         let outs: Vec<[u32; LANES]> = self
             .c
             .iter()
@@ -255,6 +278,19 @@ impl Product {
         }
     }
 }
+
+#[inline(always)]
+fn float_sums_of(product: &Product, registers: &Registers) -> [[f64; N]; MAX_M] {
+    product.float_sums(registers)
+}
+
+#[inline(always)]
+fn integer_sums_of(product: &Product, registers: &Registers) -> [[i32; N]; MAX_M] {
+    product.integer_sums(registers)
+}
+
+wide!(float_sums_of in fn float_sums(product: &Product, registers: &Registers) -> [[f64; N]; MAX_M]);
+wide!(integer_sums_of in fn integer_sums(product: &Product, registers: &Registers) -> [[i32; N]; MAX_M]);
 
 /// The row and column of element `i` of C and D in a lane.
 fn place(lane: usize, i: usize) -> (usize, usize) {

@@ -4,6 +4,7 @@ mod access;
 pub(crate) mod block;
 pub(crate) mod collective;
 mod copies;
+pub(crate) mod counts;
 pub(crate) mod grid;
 pub(crate) mod lanes;
 pub(crate) mod matrix;

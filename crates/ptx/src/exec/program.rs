@@ -4,6 +4,7 @@ use super::collective::{Barrier, Collective};
 use super::lanes::{LaneFn, Reg};
 use super::matrix::Matrix;
 use super::memory::{Access, Atomic, CopyAsync};
+use crate::decode::work::Work;
 
 /// A decoded kernel; device functions that it calls are part of its code.
 pub(crate) struct Program {
@@ -83,6 +84,8 @@ pub(crate) struct Instruction {
     pub(crate) line: u32,
     pub(crate) guard: Option<Guard>,
     pub(crate) op: Op,
+    /// For counts.
+    pub(crate) work: Work,
     /// Registers that must have a value, and that get one, by their number among those that are tracked.
     pub(crate) reads: Box<[u32]>,
     pub(crate) writes: Box<[u32]>,

@@ -122,6 +122,55 @@ fn tile_of_bytes() {
 }
 
 #[test]
+fn work_is_counted_by_launch() {
+    // 7 rows of 70 blocks: a warp for each row, two in a block of threads.
+    let (rows, words) = (7, 8 * 70);
+    let mut bench = Bench::new(Q8_MATVEC);
+    let buffers = [
+        bench.put(&vec![1u32; rows * words]),
+        bench.put(&vec![1u32; words]),
+        bench.put(&vec![f16::ONE; rows * words / 8]),
+        bench.put(&vec![1f32; words / 8]),
+        bench.put(&vec![0f32; rows]),
+    ];
+    let [w, x, ws, xs, y] = buffers.map(u64::to_le_bytes);
+    let sizes = [rows as i32, words as i32].map(i32::to_le_bytes);
+    let arguments: [&[u8]; 7] = [&w, &x, &ws, &xs, &y, &sizes[0], &sizes[1]];
+    bench.run("q8_matvec", 4, [32, 2, 1], &arguments);
+    bench.device.start_counting();
+    bench.run("q8_matvec", 4, [32, 2, 1], &arguments);
+    let before = bench.device.statistics().instructions;
+    let [counts] = &bench.device.take_counts()[..] else { panic!("one launch") };
+    assert_eq!((counts.kernel.as_str(), counts.threads), ("q8_matvec", 4 * 64));
+    // Both launches ran the same; a predicate that no lane has ends before it is counted.
+    assert!(counts.instructions <= before / 2 && counts.instructions > before / 3);
+    let blocks = rows * words / 8;
+    // A block of 32 quants with its scale, and as much of x, is asked for by each row.
+    assert_eq!(counts.loaded, (blocks * (32 + 2 + 32 + 4)) as u64);
+    assert_eq!(counts.stored, 4 * rows as u64);
+    let sectors = |bytes: usize| bytes.next_multiple_of(32);
+    let read = [rows * words * 4, words * 4, rows * words / 8 * 2, words / 8 * 4].map(sectors);
+    assert_eq!(counts.read_once, read.iter().sum::<usize>() as u64);
+    assert_eq!(counts.written_once, 32);
+    assert_eq!(counts.dot_ops, (blocks * 32 * 2) as u64);
+    // Two products and a sum for each block, five sums of each lane at the end.
+    assert_eq!(counts.flops, (blocks * 3 + rows * 32 * 5) as u64);
+    assert_eq!((counts.tensor_flops, counts.tensor_int_ops), (0, 0));
+
+    let mut bench = Bench::new(TILES);
+    let (a, b, c) =
+        (bench.put(&[1i8; 16 * 96]), bench.put(&[1i8; 8 * 96]), bench.put(&[0i32; 128]));
+    let [a, b, c] = [a, b, c].map(u64::to_le_bytes);
+    bench.device.start_counting();
+    let arguments: [&[u8]; 4] = [&a, &b, &c, &96i32.to_le_bytes()];
+    bench.try_run("tile_s8", 1, [32, 1, 1], 24 * 48, &arguments).unwrap();
+    let [counts] = &bench.device.take_counts()[..] else { panic!("one launch") };
+    assert_eq!(counts.tensor_int_ops, 2 * 16 * 8 * 96);
+    assert_eq!((counts.loaded, counts.read_once), (24 * 96, 24 * 96));
+    assert_eq!((counts.stored, counts.written_once), (512, 512));
+}
+
+#[test]
 fn sums_of_rows() {
     let (rows, n) = (3, 1000);
     let x: Vec<f32> = (0..rows * n).map(|i| (i % 97) as f32).collect();

@@ -1,6 +1,6 @@
 //! What threads do together: shuffles, votes, matches, reductions, barriers; and where they go.
 
-use crate::common::{Bench, Random};
+use crate::common::{Bench, Random, check};
 use crate::memory::kernel;
 
 /// What each of `threads` threads leaves in `%r0`, with its own value in `%r1` and its lane in `%r2`.
@@ -198,4 +198,51 @@ fn calls_of_functions() {
     let x = bench.put(&[3u32, 60, 200]);
     bench.run("test", 1, [3, 1, 1], &[&x.to_le_bytes(), &1000u32.to_le_bytes()]);
     assert_eq!(bench.get::<u32>(x, 3), [1013, 1002, 1003]);
+}
+
+#[test]
+fn values_of_threads_that_part_keep_apart() {
+    // Values that are never alive together share a place: those of both branches, and what is alive across the
+    // loop must not.
+    let code = "{
+        .reg .b32 %x<20>; .reg .b64 %y<4>; .reg .pred %q<6>;
+        and.b32 %x1, %r1, 7;
+        add.u32 %x2, %r1, 100;
+        mov.u32 %x3, 0;
+        mov.u32 %x4, 0;
+        setp.eq.u32 %q1, %x1, 0;
+        @%q1 bra DONE;
+    AGAIN:
+        and.b32 %x5, %x4, 1;
+        setp.eq.u32 %q2, %x5, 1;
+        @%q2 bra ODD;
+        mul.lo.u32 %x6, %x4, 3;
+        mul.wide.u32 %y1, %x6, %x2;
+        cvt.u32.u64 %x7, %y1;
+        add.u32 %x3, %x3, %x7;
+        bra NEXT;
+    ODD:
+        mul.lo.u32 %x8, %x4, 5;
+        xor.b32 %x9, %x8, %x2;
+        cvt.u64.u32 %y2, %x9;
+        shl.b64 %y3, %y2, 1;
+        cvt.u32.u64 %x10, %y3;
+        @%q1 mov.u32 %x10, 99;
+        sub.u32 %x3, %x3, %x10;
+    NEXT:
+        add.u32 %x4, %x4, 1;
+        setp.lt.u32 %q3, %x4, %x1;
+        @%q3 bra AGAIN;
+    DONE:
+        add.u32 %r0, %x3, %x2;
+    }";
+    let rows: Vec<Vec<u64>> = (0..64).map(|i| vec![i * 7 % 64]).collect();
+    check('r', code, &rows, |v| {
+        let (x, n) = (v[0] as u32 + 100, v[0] as u32 & 7);
+        let sum = (0..n).fold(0u32, |sum, i| match i % 2 {
+            0 => sum.wrapping_add((i * 3).wrapping_mul(x)),
+            _ => sum.wrapping_sub(((i * 5) ^ x) << 1),
+        });
+        u64::from(sum.wrapping_add(x))
+    });
 }
