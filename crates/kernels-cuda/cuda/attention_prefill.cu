@@ -41,38 +41,11 @@ __device__ __forceinline__ float2 query_pair(const float* query, int column, int
   return x;
 }
 
-// Both parts of two elements.
-template <class T>
-__device__ __forceinline__ void split_pair(float2 x, float factor, uint32_t& high, uint32_t& low) {
-  const float a = x.x * factor, b = x.y * factor;
-  high = pack2<T>(a, b);
-  const float2 rounded = unpack2<T>(high);
-  low = pack2<T>(a - rounded.x, b - rounded.y);
-}
-
-// The power of two that brings a number near 2^7. Halves have few exponents: with the largest element of a query
-// there, both parts of all elements that matter beside it are normal numbers.
-template <class T>
-__device__ __forceinline__ int exponent_shift(float largest) {
-  return 0;
-}
-template <>
-__device__ __forceinline__ int exponent_shift<__half>(float largest) {
-  const int exponent = int(__float_as_uint(largest) >> 23) - 127;
-  return exponent < -100 || exponent > 100 ? 0 : 7 - exponent;
-}
-__device__ __forceinline__ float power_of_two(int exponent) { return __uint_as_float(uint32_t(127 + exponent) << 23); }
-
-// Weights are kept as 2^bias times what they are: halves then are normal down to 2^-28 of the largest.
-template <class T>
-constexpr float weight_bias = 0.0f;
-template <>
-constexpr float weight_bias<__half> = 14.0f;
-
 // Dim: columns of a head, filled up. Len: positions of a tile.
-template <class T, int Dim, int Len>
+template <class S, int Dim, int Len>
 __device__ __forceinline__ void prefill(
-    const T* k_pages, const T* v_pages, const Pages& pages, const Tables& tables, const Job& job) {
+    const S* k_pages, const S* v_pages, const Pages& pages, const Tables& tables, const Job& job) {
+  using T = typename Half<S>::type;
   constexpr int chunks = Dim / 8;       // of 16 bytes, in a row
   constexpr int key_tiles = Len / 8;    // of a score's columns
   constexpr int value_tiles = Dim / 8;  // of a result's columns
@@ -160,16 +133,26 @@ __device__ __forceinline__ void prefill(
       tile_pages[t % 2][threadIdx.x] = tables.page(block_last, position, pages.page_shift);
   };
   // Positions that no row of the block sees become zeros.
-  auto copy_tile = [&](int t, const T* from, uint4* to) {
+  auto copy_tile = [&](int t, const S* from, uint4* to) {
 #pragma unroll
     for (int i = 0; i < copies; i++) {
       const int at = i * threads + threadIdx.x, in_tile = at / chunks, chunk = at % chunks;
       const int position = t * Len + in_tile;
-      const bool exists = position >= block_first.first && position < block_last.end && 8 * chunk < pages.row_len();
-      const T* place = from;
+      const bool exists = position >= block_first.first && position < block_last.end && 8 * chunk < pages.row_len<S>();
+      if constexpr (sizeof(S) == 1) {
+        Eight<S> eight;
+        eight.clear();
+        if (exists) {
+          const uint32_t page = tile_pages[t % 2][in_tile / 16], in_page = position & ((1 << pages.page_shift) - 1);
+          eight.load(from + pages.at<S>(page, kv_head, in_page), pages.scales(from, page, kv_head, in_page), 8 * chunk);
+        }
+        to[in_tile * pitch + chunk] = eight.words();
+        continue;
+      }
+      const S* place = from;
       if (exists) {
         const uint32_t page = tile_pages[t % 2][in_tile / 16];
-        place += pages.at(page, kv_head, position & ((1 << pages.page_shift) - 1)) + 8 * chunk;
+        place += pages.at<S>(page, kv_head, position & ((1 << pages.page_shift) - 1)) + 8 * chunk;
       }
       copy_async(shared_address(to + in_tile * pitch + chunk), place, exists);
     }
@@ -252,8 +235,8 @@ __device__ __forceinline__ void prefill(
         float sum = 0.0f;
 #pragma unroll
         for (int n = 0; n < key_tiles; n++) {
-          const float a = exp2_approx(score[n][2 * r] - zero + weight_bias<T>);
-          const float b = exp2_approx(score[n][2 * r + 1] - zero + weight_bias<T>);
+          const float a = exp2_approx(score[n][2 * r] - zero + weight_bias);
+          const float b = exp2_approx(score[n][2 * r + 1] - zero + weight_bias);
           sum += a + b;
           weight[n][r] = pack2<T>(a, b);
         }
@@ -335,7 +318,7 @@ __device__ __forceinline__ void prefill(
     if (job.sinks) {
       const float sink = job.sinks[head] * log2_e, largest = fmaxf(peak[r], sink);
       keep = exp2_approx(peak[r] - largest);
-      sum = fmaf(sum, keep, exp2_approx(sink - largest + weight_bias<T>));
+      sum = fmaf(sum, keep, exp2_approx(sink - largest + weight_bias));
     }
     const bool is_empty = first[r] >= last[r];
     const float quotient = is_empty ? 0.0f : keep / sum;
@@ -371,3 +354,4 @@ __device__ __forceinline__ void prefill(
 
 MAKE_ALL(__half, f16)
 MAKE_ALL(__nv_bfloat16, bf16)
+MAKE_ALL(Q8, q8_0)

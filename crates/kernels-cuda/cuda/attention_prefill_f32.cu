@@ -14,9 +14,6 @@ constexpr int piece = 64;          // columns in shared memory
 constexpr int pitch = piece + 4;   // from row to row there
 constexpr int weight_pitch = tile_len + 4;
 
-// The type of keys and values.
-enum Type { type_f32 = 0, type_f16 = 1, type_bf16 = 2 };
-
 struct Job {
   const float* q;
   int q_stride;
@@ -30,17 +27,6 @@ struct Job {
   int type;
 };
 
-// Eight elements of a row of keys or values.
-__device__ __forceinline__ void load_elements(const void* pages, size_t at, int type, float (&to)[8]) {
-  if (type == type_f32) {
-    load8(static_cast<const float*>(pages) + at, to);
-  } else if (type == type_f16) {
-    load8(static_cast<const __half*>(pages) + at, to);
-  } else {
-    load8(static_cast<const __nv_bfloat16*>(pages) + at, to);
-  }
-}
-
 // Dim: columns of a head, filled up to a multiple of 64.
 template <int Dim>
 __device__ __forceinline__ void prefill(
@@ -52,7 +38,7 @@ __device__ __forceinline__ void prefill(
   __shared__ uint32_t tile_pages[tile_len / 16];
 
   const int own = threadIdx.x % 8, line = threadIdx.x / 8;
-  const int group = job.n_heads / pages.n_kv_heads, head_dim = pages.head_dim, row_len = pages.row_len();
+  const int group = job.n_heads / pages.n_kv_heads, head_dim = pages.head_dim, row_len = pages.row_len(job.type);
   const int kv_head = blockIdx.x / job.n_parts, part = blockIdx.x % job.n_parts;
   const int tile = job.n_tiles - 1 - int(blockIdx.y);
   const uint32_t first_row = job.tiles[2 * tile], n_rows = job.tiles[2 * tile + 1];
@@ -91,7 +77,7 @@ __device__ __forceinline__ void prefill(
         float x[8] = {};
         if (position >= block_first.first && position < block_last.end && column < row_len) {
           const int in_page = position & ((1 << pages.page_shift) - 1);
-          load_elements(values, pages.at(tile_pages[in_tile / 16], kv_head, in_page) + column, job.type, x);
+          load_elements(values, pages, tile_pages[in_tile / 16], kv_head, in_page, column, job.type, x);
         }
         float4* place = reinterpret_cast<float4*>(&elements[in_tile][8 * own]);
         place[0] = {x[0], x[1], x[2], x[3]}, place[1] = {x[4], x[5], x[6], x[7]};

@@ -8,11 +8,11 @@ constexpr int warps = 4;
 constexpr int threads = 32 * warps;
 constexpr int max_head_dim = 512;
 
-// Eight elements to their place in a row of a page. All lanes call it, and those that share a block of Q8_0 with chunks
-// that exist or do not.
+// Eight elements to their place in a row of a page. All lanes of a warp call it.
 template <class T>
 struct Row {
   T* to;
+  __half* scales;
 
   __device__ __forceinline__ void store(int chunk, const float (&x)[8], bool exists) const {
     if (!exists) return;
@@ -25,6 +25,34 @@ struct Row {
       for (int i = 0; i < 8; i++) all[i] = from_float<T>(x[i]);
       *reinterpret_cast<uint4*>(to + 8 * chunk) = *reinterpret_cast<const uint4*>(all);
     }
+  }
+};
+
+// Blocks of 32 elements belong to four lanes. A block with an element that is not finite becomes NaN.
+template <>
+struct Row<Q8> {
+  Q8* to;
+  __half* scales;
+
+  __device__ __forceinline__ void store(int chunk, const float (&x)[8], bool exists) const {
+    float peak = 0.0f;
+    bool is_odd = false;
+#pragma unroll
+    for (int i = 0; i < 8; i++) peak = fmaxf(peak, fabsf(x[i])), is_odd |= !(fabsf(x[i]) < INFINITY);
+    for (int offset = 1; offset < 4; offset *= 2) {
+      peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, offset));
+      is_odd |= __shfl_xor_sync(0xffffffffu, int(is_odd), offset) != 0;
+    }
+    if (!exists) return;
+    const float scale = peak / 127.0f, inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+    uint32_t word[2] = {};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const float level = is_odd ? 0.0f : fminf(fmaxf(roundf(x[i] * inverse), -127.0f), 127.0f);
+      word[i / 4] |= (uint32_t(int(level)) & 0xff) << 8 * (i % 4);
+    }
+    *reinterpret_cast<uint2*>(to + 8 * chunk) = {word[0], word[1]};
+    if (chunk % 4 == 0) scales[chunk / 4] = is_odd ? __ushort_as_half(0x7e00) : __float2half(scale);
   }
 };
 
@@ -56,7 +84,7 @@ __device__ __forceinline__ void store(
   const float* from = is_query   ? q + size_t(row) * q_stride + head * head_dim
                       : is_value ? v + size_t(row) * v_stride + kv_head * head_dim
                                  : k + size_t(row) * k_stride + kv_head * head_dim;
-  const int row_len = pages.row_len();
+  const int row_len = pages.row_len<T>();
   for (int i = lane; i < row_len; i += 32) x[i] = i < head_dim ? from[i] : 0.0f;
   __syncwarp();
 
@@ -86,7 +114,9 @@ __device__ __forceinline__ void store(
     return;
   }
   const uint32_t page = slot >> pages.page_shift, in_page = slot & ((1u << pages.page_shift) - 1);
-  const Row<T> to = {(is_value ? v_pages : k_pages) + pages.at(page, kv_head, in_page)};
+  T* all = is_value ? v_pages : k_pages;
+  const Row<T> to = {all + pages.at<T>(page, kv_head, in_page),
+                     const_cast<__half*>(pages.scales<T>(all, page, kv_head, in_page))};
   for (int first = 0; 8 * first < row_len; first += 32) {
     const int chunk = first + lane;
     const bool exists = 8 * chunk < row_len;
@@ -110,3 +140,4 @@ __device__ __forceinline__ void store(
 MAKE(float, f32)
 MAKE(__half, f16)
 MAKE(__nv_bfloat16, bf16)
+MAKE(Q8, q8_0)

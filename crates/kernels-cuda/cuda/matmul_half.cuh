@@ -1,7 +1,7 @@
 // Products of packed matrices with many rows of activations on tensor cores, in half precision: F16 weights with F16
 // activations, all others with both in BF16. Sums are F32.
 //
-// A block has a tile of activation rows and weight rows, and takes 64 columns at a time. Activations are copied as they
+// A block has a tile of activation rows and weight rows, and takes some columns at a time. Activations are copied as they
 // are; weights are unpacked on their way from registers, which hold the next columns already. The columns of a
 // sum are added in their order, so its bits do not depend on the size of the tile or the number of rows.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace in_half {
 
-constexpr int depth = 64;  // columns of a step
+constexpr int padding = 64;  // rows of activations are filled up with zeros to a multiple of this
 
 template <class T>
 struct Pair;
@@ -51,8 +51,9 @@ struct Half<BF16> {
   static constexpr bool as_is = true;
 };
 
-// A tile of XT rows of activations by WT rows of weights, of which each of WX by WW warps has a part.
-template <class B, int XT, int WT, int WX, int WW>
+// A tile of XT rows of activations by WT rows of weights, of which each of WX by WW warps has a part. A step has `depth`
+// columns: small tiles take more of them, as there are fewer loads under way in a block.
+template <class B, int XT, int WT, int WX, int WW, int depth = 64>
 struct Tile {
   using T = typename Half<B>::T;
   static constexpr int threads = 32 * WX * WW;
@@ -61,8 +62,7 @@ struct Tile {
   static constexpr int row_units = depth / B::len, n_units = WT * row_units;
   static constexpr int own_units = (n_units + threads - 1) / threads;
 
-  // Rows of 128 bytes. Chunk `c` of row `r` lies at `c ^ r % 8`, so that chunks of neighbouring rows are in different
-  // banks.
+  // Chunk `c` of row `r` lies at `c ^ r % 8`, so that chunks of neighbouring rows are in different banks.
   struct Shared {
     uint4 x[2][XT * chunks];
     uint4 w[WT * chunks];
@@ -72,7 +72,7 @@ struct Tile {
 
   float sum[MT][NT][4];
 
-  // x: rows of `x_stride` elements, zeros behind column `n_cols` up to a multiple of `depth`.
+  // x: rows of `x_stride` elements, zeros behind column `n_cols` up to a multiple of `padding`.
   __device__ __forceinline__ void run(
       Shared& shared, const Planes& w, size_t first_row, int n_rows, const T* x, int x_stride, const TileRows& rows,
       int n_cols) {
@@ -84,7 +84,9 @@ struct Tile {
 #pragma unroll
       for (int i = thread; i < XT * chunks; i += threads) {
         const int row = i / chunks, chunk = i % chunks;
-        copy16(&shared.x[stage][place(row, chunk)], x + rows.source(row) * x_stride + col + 8 * chunk);
+        const int at = col + 8 * chunk;
+        const bool inside = at < n_cols;
+        copy16(&shared.x[stage][place(row, chunk)], x + rows.source(row) * x_stride + (inside ? at : 0), inside);
       }
       commit_copies();
     };
@@ -187,11 +189,11 @@ struct Tile {
 
 // x: [n_batch, x_stride], scales: of rows of x, [n_batch] or null, bias: [n_rows] or null, residual: [n_batch, n_rows] or
 // null, out: [n_batch, n_rows].
-template <class B, int XT, int WT, int WX, int WW>
+template <class B, int XT, int WT, int WX, int WW, int depth>
 __device__ __forceinline__ void matmul(
     const Planes& w, const void* x, int x_stride, const float* scales, const float* bias, const float* residual,
     int residual_stride, float* out, int out_stride, int n_rows, int n_cols, int n_batch) {
-  using Tile = Tile<B, XT, WT, WX, WW>;
+  using Tile = Tile<B, XT, WT, WX, WW, depth>;
   __shared__ typename Tile::Shared shared;
   const int first_x = blockIdx.x * XT, first_row = blockIdx.y * WT;
   const TileRows rows = {nullptr, nullptr, ::min(XT, n_batch - first_x)};
@@ -211,11 +213,11 @@ __device__ __forceinline__ void matmul(
 
 }  // namespace in_half
 
-#define MATMUL_HALF(TYPE, NAME, XT, WT, WX, WW)                                                                     \
-  extern "C" __global__ void __launch_bounds__(32 * WX * WW, XT == 128 ? 2 : 4) matmul_half_##NAME##_##XT(      \
-      const uint4* main, const uint8_t* high, const uint8_t* head, const void* x, int x_stride,                  \
-      const float* scales, const float* bias, const float* residual, int residual_stride, float* out,            \
-      int out_stride, int n_rows, int n_cols, int n_batch) {                                                     \
-    in_half::matmul<TYPE, XT, WT, WX, WW>({main, high, head}, x, x_stride, scales, bias, residual, residual_stride, out,  \
-                                 out_stride, n_rows, n_cols, n_batch);                                           \
+#define MATMUL_HALF(TYPE, NAME, XT, WT, WX, WW, DEPTH)                                                       \
+  extern "C" __global__ void __launch_bounds__(32 * WX * WW, XT == 128 ? 2 : 4) matmul_half_##NAME##_##XT(   \
+      const uint4* main, const uint8_t* high, const uint8_t* head, const void* x, int x_stride,              \
+      const float* scales, const float* bias, const float* residual, int residual_stride, float* out,        \
+      int out_stride, int n_rows, int n_cols, int n_batch) {                                                 \
+    in_half::matmul<TYPE, XT, WT, WX, WW, DEPTH>({main, high, head}, x, x_stride, scales, bias, residual,    \
+                                                 residual_stride, out, out_stride, n_rows, n_cols, n_batch); \
   }

@@ -1,9 +1,12 @@
 // Products of packed matrices of integer levels with many rows of 8-bit activations, on tensor cores.
 //
-// A block has a tile of activation rows and weight rows, and takes 64 columns at a time. Activations are copied as they
+// A block has a tile of activation rows and weight rows, and takes some columns at a time. Activations are copied as they
 // are; levels become bytes on their way from registers, which hold the next columns already. Sums of integers are
-// exact; what a block of 32 columns adds is rounded as in `matvec_int8.cu`, and the blocks of a row are added in their
-// order, so the bits of a sum do not depend on the size of the tile or the number of rows.
+// exact; what a block of 32 columns adds is rounded as in `matvec_int8.cuh`.
+//
+// For prompts, the blocks of a row are added in their order, so the bits of a sum do not depend on the size of the tile or
+// the number of rows. For many rows of decode steps, each of eight warps has every eighth block of the columns, as the
+// eight lanes have that share a row in `matvec_int8.cuh`, and they are added in the same pairs: the bits are the same.
 #pragma once
 
 #include "blocks.cuh"
@@ -12,12 +15,13 @@
 
 namespace in_int8 {
 
-constexpr int depth = 64;  // columns of a step
-
-// A tile of XT rows of activations by WT rows of weights, of which each of WX by WW warps has a part.
-template <class B, int XT, int WT, int WX, int WW>
+// A tile of XT rows of activations by WT rows of weights, of which each of WX by WW warps has a part, and that many times
+// WK warps share the blocks of 32 columns between them. A step has `depth` columns: small tiles take more of them, as
+// there are fewer loads under way in a block.
+template <class B, int XT, int WT, int WX, int WW, int WK = 1, int depth = 64>
 struct Tile {
-  static constexpr int threads = 32 * WX * WW;
+  static constexpr int threads = 32 * WX * WW * WK;
+  static_assert(WK == 1 || (B::len <= 32 && depth == 32 * WK), "a unit belongs to a warp");
   static constexpr int MT = XT / WX / 16, NT = WT / WW / 8;  // fragments of a warp
   static constexpr int chunks = depth / 16;                  // 16 bytes each, of a row
   static constexpr int row_units = depth / B::len, n_units = WT * row_units;
@@ -25,17 +29,18 @@ struct Tile {
   // Units of 16 elements have the scale of their block of 32 in common.
   static constexpr int group = B::len == 16 ? 32 : B::group, n_groups = depth / group;
 
-  // Rows of 64 bytes. Chunk `c` of row `r` lies at `c ^ r / 2 % 4`, so that chunks of neighbouring rows are in different
-  // banks.
   struct Shared {
     uint4 x[2][XT * chunks];
-    uint2 blocks[2][2][XT];
+    uint2 blocks[2][depth / 32][XT];
     uint4 w[WT * chunks];
     float scale[n_groups][WT];
     float min[B::has_min ? n_groups : 1][B::has_min ? WT : 1];
   };
 
-  static __device__ __forceinline__ int place(int row, int chunk) { return row * chunks + (chunk ^ row / 2 % 4); }
+  // Where a chunk of a row lies, so that those of neighbouring rows are in different banks.
+  static __device__ __forceinline__ int place(int row, int chunk) {
+    return row * chunks + (chunk ^ (chunks < 8 ? row / 2 % 4 : row % 8));
+  }
 
   float sum[MT][NT][4];
 
@@ -97,7 +102,7 @@ struct Tile {
         for (int i = 0; i < 4; i++) sum[m][n][i] = 0.0f;
 
     // Rows of fragments: for the lane's addresses, and of its results.
-    const int first_x = warp / WW * (XT / WX), first_w = warp % WW * (WT / WW);
+    const int first_x = warp / WW % WX * (XT / WX), first_w = warp % WW * (WT / WW);
     const int x_row = first_x + lane % 16, x_chunk = lane / 16;
     const int w_row = first_w + lane % 8 + lane / 16 * 8, w_chunk = lane / 8 % 2;
     load_x(0, 0);
@@ -112,7 +117,8 @@ struct Tile {
         load_w(col + depth);
       }
 #pragma unroll
-      for (int k = 0; k < depth / 32; k++) {
+      for (int i = 0; i < depth / 32 / WK; i++) {
+        const int k = WK == 1 ? i : warp / (WX * WW);
         uint32_t b[NT / 2][4];
 #pragma unroll
         for (int n = 0; n < NT / 2; n++) load_matrices(b[n], &shared.w[place(w_row + 16 * n, 2 * k + w_chunk)]);
@@ -123,7 +129,8 @@ struct Tile {
           const uint2 blocks[2] = {shared.blocks[stage][k][first_x + 16 * m + lane / 4],
                                    shared.blocks[stage][k][first_x + 16 * m + lane / 4 + 8]};
 #pragma unroll
-          for (int n = 0; n < NT; n++) add(shared, k, first_w + 8 * n + lane % 4 * 2, a, b[n / 2] + n % 2 * 2, blocks, sum[m][n]);
+          for (int n = 0; n < NT; n++)
+            add(shared, k, first_w + 8 * n + lane % 4 * 2, a, b[n / 2] + n % 2 * 2, blocks, sum[m][n]);
         }
       }
     }
@@ -180,10 +187,34 @@ struct Tile {
     for (int i = 0; i < 4; i++) sum[i] = fmaf(__uint_as_float(blocks[i / 2].x), term[i], sum[i]);
   }
 
+  // Adds up the sums of the warps that share columns, in pairs: those that are four apart, two, and one. The first has
+  // the result.
+  __device__ __forceinline__ void join(Shared& shared) {
+    const int lane = threadIdx.x % 32, k = threadIdx.x / (32 * WX * WW), warp = threadIdx.x / 32 % (WX * WW);
+    constexpr int n = MT * NT * 4;
+    static_assert(WX * WW * WK / 2 * n * 32 * sizeof(float) <= sizeof(shared.x), "sums of half of the warps");
+    float* room = reinterpret_cast<float*>(shared.x);
+#pragma unroll
+    for (int apart = WK / 2; apart; apart /= 2) {
+      __syncthreads();
+      float* at = room + (k % apart * WX * WW + warp) * n * 32 + lane;
+#pragma unroll
+      for (int i = 0; i < n; i++) {
+        if (k >= apart && k < 2 * apart) at[32 * i] = sum[i / 4 / NT][i / 4 % NT][i % 4];
+      }
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < n; i++) {
+        if (k < apart) sum[i / 4 / NT][i / 4 % NT][i % 4] += at[32 * i];
+      }
+    }
+  }
+
   // Calls `f` with the row of activations, the row of weights and the sum of each result, as the tile counts them.
   template <class F>
   __device__ __forceinline__ void each(const F& f) const {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (warp >= WX * WW) return;
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -198,11 +229,11 @@ struct Tile {
 };
 
 // bias: [n_rows] or null, residual: [n_batch, n_rows] or null, out: [n_batch, n_rows].
-template <class B, int XT, int WT, int WX, int WW>
+template <class B, int XT, int WT, int WX, int WW, int WK, int depth>
 __device__ __forceinline__ void matmul(
     const Planes& w, Quantized x, const float* bias, const float* residual, int residual_stride, float* out,
     int out_stride, int n_rows, int n_cols, int n_batch) {
-  using Tile = Tile<B, XT, WT, WX, WW>;
+  using Tile = Tile<B, XT, WT, WX, WW, WK, depth>;
   __shared__ typename Tile::Shared shared;
   const int first_x = blockIdx.x * XT, first_row = blockIdx.y * WT;
   const TileRows rows = {nullptr, nullptr, ::min(XT, n_batch - first_x)};
@@ -210,6 +241,7 @@ __device__ __forceinline__ void matmul(
   x.blocks += size_t(first_x) * x.stride;
   Tile tile;
   tile.run(shared, w, first_row, ::min(WT, n_rows - first_row), x, rows, n_cols);
+  if constexpr (WK > 1) tile.join(shared);
   tile.each([&](int x_row, int w_row, float sum) {
     const int row = first_row + w_row;
     if (x_row >= rows.n || row >= n_rows) return;
@@ -222,11 +254,12 @@ __device__ __forceinline__ void matmul(
 
 }  // namespace in_int8
 
-#define MATMUL_INT8(TYPE, NAME, XT, WT, WX, WW)                                                                       \
-  extern "C" __global__ void __launch_bounds__(32 * WX * WW, XT == 128 ? 2 : 4) matmul_int8_##NAME##_##XT(        \
+#define TILES_INT8(KERNEL, TYPE, XT, WT, WX, WW, WK, DEPTH)                                                        \
+  extern "C" __global__ void __launch_bounds__(32 * WX * WW * WK, XT == 128 || WK > 1 ? 2 : 4) KERNEL(             \
       const uint4* main, const uint8_t* high, const uint8_t* head, const uint4* quants, const uint2* blocks,       \
       int x_stride, const float* bias, const float* residual, int residual_stride, float* out, int out_stride,     \
       int n_rows, int n_cols, int n_batch) {                                                                       \
-    in_int8::matmul<TYPE, XT, WT, WX, WW>({main, high, head}, {quants, blocks, x_stride}, bias, residual, residual_stride,  \
-                                 out, out_stride, n_rows, n_cols, n_batch);                                        \
+    in_int8::matmul<TYPE, XT, WT, WX, WW, WK, DEPTH>({main, high, head}, {quants, blocks, x_stride}, bias,         \
+                                                     residual, residual_stride, out, out_stride, n_rows, n_cols,   \
+                                                     n_batch);                                                     \
   }

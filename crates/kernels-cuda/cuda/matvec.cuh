@@ -28,10 +28,21 @@ __device__ __forceinline__ void matvec(
   for (int c = 0; c < Cols; c++) row_x[c] = x + size_t(::min(first_col + c, n_batch - 1)) * x_stride;
 
   float sum[Rows][Cols] = {};
-  for (int u = lane; u < n_units; u += 32) {
-    B unit[Rows];
+  // Units of floats have so little to compute that the next ones are loaded first. What is behind the end is loaded
+  // from in front of it, and not used.
+  constexpr bool ahead = B::may_end;
+  B unit[Rows];
+  if (ahead) {
 #pragma unroll
-    for (int r = 0; r < Rows; r++) unit[r].load(w, row_at[r] + u);
+    for (int r = 0; r < Rows; r++) unit[r].load(w, row_at[r] + ::min(lane, n_units - 1));
+  }
+  for (int u = lane; u < n_units; u += 32) {
+    B next[Rows];
+#pragma unroll
+    for (int r = 0; r < Rows; r++) {
+      B& to = ahead ? next[r] : unit[r];
+      to.load(w, row_at[r] + (ahead ? ::min(u + 32, n_units - 1) : u));
+    }
 #pragma unroll
     for (int g = 0; g < B::len / B::group; g++) {
       float dot[Rows][Cols] = {}, total[Cols] = {};
@@ -64,6 +75,10 @@ __device__ __forceinline__ void matvec(
         }
       }
     }
+    if (ahead) {
+#pragma unroll
+      for (int r = 0; r < Rows; r++) unit[r] = next[r];
+    }
   }
 
 #pragma unroll
@@ -84,11 +99,11 @@ __device__ __forceinline__ void matvec(
 }  // namespace with_floats
 
 // x: [n_batch, n_cols], bias: [n_rows] or null, residual: [n_batch, n_rows] or null, out: [n_batch, n_rows].
-#define MATVEC(TYPE, NAME, ROWS, COLS)                                                                         \
-  extern "C" __global__ void __launch_bounds__(32 * with_floats::warps) matvec_##NAME##_##COLS(                               \
-      const uint4* main, const uint8_t* high, const uint8_t* head, const float* x, int x_stride,                 \
-      const float* bias, const float* residual, int residual_stride, float* out, int out_stride, int n_rows,     \
-      int n_cols, int n_batch) {                                                                                 \
-    with_floats::matvec<TYPE, ROWS, COLS>({main, high, head}, x, x_stride, bias, residual, residual_stride, out, out_stride, \
-                             n_rows, n_cols, n_batch);                                                           \
+#define MATVEC(TYPE, NAME, ROWS, COLS)                                                                       \
+  extern "C" __global__ void __launch_bounds__(32 * with_floats::warps) matvec_##NAME##_##COLS(              \
+      const uint4* main, const uint8_t* high, const uint8_t* head, const float* x, int x_stride,             \
+      const float* bias, const float* residual, int residual_stride, float* out, int out_stride, int n_rows, \
+      int n_cols, int n_batch) {                                                                             \
+    with_floats::matvec<TYPE, ROWS, COLS>({main, high, head}, x, x_stride, bias, residual, residual_stride,  \
+                                          out, out_stride, n_rows, n_cols, n_batch);                         \
   }

@@ -2,12 +2,29 @@
 //
 // Pages have the shape [n_pages, n_kv_heads, page_len, row_len], where `row_len` is the head size, filled up to a
 // multiple of eight with zeros. `page_len` is a power of two of at least 16.
+//
+// Of Q8_0, `row_len` is a multiple of 32. A head of a page has the levels of all its positions, then their scales: an
+// F16 for each 32 levels.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
 
 constexpr uint32_t none = 0xffffffffu;
+
+// A level of Q8_0.
+struct Q8 {
+  int8_t level;
+};
+
+// The type of keys and values, where it is known when a kernel runs.
+enum Type { type_f32 = 0, type_f16 = 1, type_bf16 = 2, type_q8_0 = 3 };
+
+// The elements that rows are made of.
+template <class T>
+constexpr int unit_len = 8;
+template <>
+constexpr int unit_len<Q8> = 32;
 
 template <class T>
 __device__ __forceinline__ T from_float(float x);
@@ -47,14 +64,105 @@ __device__ __forceinline__ void load8(const __nv_bfloat16* from, float (&to)[8])
 struct Pages {
   int n_pages, n_kv_heads, page_shift, head_dim;
 
-  __device__ __forceinline__ int row_len() const { return (head_dim + 7) & ~7; }
+  template <class T>
+  __device__ __forceinline__ int row_len() const {
+    return (head_dim + unit_len<T> - 1) / unit_len<T> * unit_len<T>;
+  }
 
-  // The first element of a position of a head.
+  // The same for a type of `Type`.
+  __device__ __forceinline__ int row_len(int type) const { return type == type_q8_0 ? row_len<Q8>() : row_len<float>(); }
+
+  // The first element, or level, of a position of a head.
+  template <class T>
   __device__ __forceinline__ size_t at(uint32_t page, int kv_head, uint32_t in_page) const {
     if (page >= uint32_t(n_pages)) __trap();
-    return (((size_t(page) * n_kv_heads + kv_head) << page_shift) + in_page) * row_len();
+    const size_t head = (size_t(page) * n_kv_heads + kv_head) << page_shift;
+    if constexpr (unit_len<T> == 32) return head * (row_len<T>() + row_len<T>() / 16) + in_page * row_len<T>();
+    return (head + in_page) * row_len<T>();
+  }
+
+  // The scales of a position of a head; none where elements have none.
+  template <class T>
+  __device__ __forceinline__ const __half* scales(const T* all, uint32_t page, int kv_head, uint32_t in_page) const {
+    if constexpr (unit_len<T> == 32) {
+      const T* head = all + at<T>(page, kv_head, 0) + (row_len<T>() << page_shift);
+      return reinterpret_cast<const __half*>(head) + in_page * (row_len<T>() / 32);
+    }
+    return nullptr;
   }
 };
+
+// Eight elements of a row as they lie in memory, and as four words of two elements of 16 bits.
+template <class T>
+struct Eight {
+  uint4 all;
+
+  __device__ __forceinline__ void clear() { all = {0, 0, 0, 0}; }
+  __device__ __forceinline__ void load(const T* row, const __half*, int column) {
+    all = *reinterpret_cast<const uint4*>(row + column);
+  }
+  __device__ __forceinline__ uint4 words() const { return all; }
+};
+
+template <>
+struct Eight<Q8> {
+  uint2 levels;
+  uint16_t scale;
+
+  __device__ __forceinline__ void clear() { levels = {0, 0}, scale = 0; }
+  __device__ __forceinline__ void load(const Q8* row, const __half* scales, int column) {
+    levels = *reinterpret_cast<const uint2*>(row + column);
+    scale = reinterpret_cast<const uint16_t*>(scales)[column / 32];
+  }
+
+  // Levels times the scale, rounded to halves: 0x6400 and a byte are 1024 and the byte.
+  __device__ __forceinline__ static uint32_t two(uint32_t halves, uint32_t scale) {
+    const uint32_t zero = 0x64806480u;
+    const __half2 level = __hsub2(*reinterpret_cast<const __half2*>(&halves), *reinterpret_cast<const __half2*>(&zero));
+    const __half2 product = __hmul2(level, *reinterpret_cast<const __half2*>(&scale));
+    return *reinterpret_cast<const uint32_t*>(&product);
+  }
+  __device__ __forceinline__ uint4 words() const {
+    const uint32_t x = levels.x ^ 0x80808080u, y = levels.y ^ 0x80808080u, both = scale | uint32_t(scale) << 16;
+    return {two(__byte_perm(x, 0x64646464u, 0x4140), both), two(__byte_perm(x, 0x64646464u, 0x4342), both),
+            two(__byte_perm(y, 0x64646464u, 0x4140), both), two(__byte_perm(y, 0x64646464u, 0x4342), both)};
+  }
+};
+
+// What tensor cores take for a type of pages.
+template <class T>
+struct Half {
+  using type = T;
+};
+template <>
+struct Half<Q8> {
+  using type = __half;
+};
+
+// Eight elements of a row of a type of `Type`, as floats.
+__device__ __forceinline__ void load_elements(
+    const void* all, const Pages& pages, uint32_t page, int kv_head, uint32_t in_page, int column, int type,
+    float (&to)[8]) {
+  if (type == type_q8_0) {
+    const Q8* levels = static_cast<const Q8*>(all);
+    const __half scale = pages.scales(levels, page, kv_head, in_page)[column / 32];
+    const uint2 eight = *reinterpret_cast<const uint2*>(levels + pages.at<Q8>(page, kv_head, in_page) + column);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const uint32_t word = i < 4 ? eight.x : eight.y;
+      to[i] = __half2float(scale) * float(int8_t(word >> 8 * (i % 4)));
+    }
+    return;
+  }
+  const size_t at = pages.at<float>(page, kv_head, in_page) + column;
+  if (type == type_f32) {
+    load8(static_cast<const float*>(all) + at, to);
+  } else if (type == type_f16) {
+    load8(static_cast<const __half*>(all) + at, to);
+  } else {
+    load8(static_cast<const __nv_bfloat16*>(all) + at, to);
+  }
+}
 
 // The positions that a row sees, and where the words of their pages are.
 struct Seen {

@@ -15,13 +15,15 @@
 
 // Those in half precision, for many rows.
 #define HALF_PRODUCTS(TYPE, NAME)             \
-  MATMUL_HALF(TYPE, NAME, 128, 128, 2, 4)     \
-  MATMUL_HALF(TYPE, NAME, 32, 64, 1, 4)
+  MATMUL_HALF(TYPE, NAME, 128, 128, 2, 4, 64) \
+  MATMUL_HALF(TYPE, NAME, 32, 32, 2, 2, 128)
 
-// Those with 8-bit activations, for few rows and for many.
-#define INT8_PRODUCTS(TYPE, NAME)             \
-  MATVEC_INT8(TYPE, NAME, 1)                  \
-  MATVEC_INT8(TYPE, NAME, 2)                  \
-  MATVEC_INT8(TYPE, NAME, 4)                  \
-  MATMUL_INT8(TYPE, NAME, 128, 128, 2, 4)     \
-  MATMUL_INT8(TYPE, NAME, 32, 64, 1, 4)
+// Those with 8-bit activations, for few rows and for prompts, and for many rows of decode steps.
+#define INT8_PRODUCTS(TYPE, NAME)                                     \
+  MATVEC_INT8(TYPE, NAME, 1)                                          \
+  MATVEC_INT8(TYPE, NAME, 2)                                          \
+  MATVEC_INT8(TYPE, NAME, 4)                                          \
+  TILES_INT8(matmul_int8_##NAME##_128, TYPE, 128, 128, 2, 4, 1, 64)   \
+  TILES_INT8(matmul_int8_##NAME##_32, TYPE, 32, 32, 2, 2, 1, 256)
+
+#define INT8_DECODE_TILES(TYPE, NAME) TILES_INT8(matvec_int8_##NAME##_32, TYPE, 32, 32, 1, 1, 8, 256)

@@ -151,10 +151,11 @@ __device__ __forceinline__ float4 fma4(const float4& a, const float4& b, const f
 
 __device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 
-// What the rows of a head have in common for all columns.
-struct RowFactors {
+// What a row of a head has in common for all columns, in two reads of 16 bytes.
+struct alignas(16) RowFactors {
   float key, query, dot;  // what normalizes key and query, the latter times 1 / sqrt(k_dim); their product as they come
   float forget, write;
+  uint32_t after;  // the slot that the state after the row goes to
 };
 
 // The gated delta rule (arXiv:2412.06464). A block has some columns of the values of one head through all rows of a
@@ -265,7 +266,7 @@ __device__ __forceinline__ void delta_net(
       const float of_key = 1.0f / sqrtf(part_sum(sum_of(kk)) + eps);
       const float of_query = root / sqrtf(part_sum(sum_of(qq)) + eps);
       const float dot = part_sum(sum_of(qk));
-      if (r < n && part == 0) factors[r] = {of_key, of_query, dot, forget, write};
+      if (r < n && part == 0) factors[r] = {of_key, of_query, dot, forget, write, to_slots[half][r]};
     }
     // The copies go to where the chunk before was, which all threads have left.
     if (start + chunk < rows) stage(start + chunk);
@@ -287,7 +288,7 @@ __device__ __forceinline__ void delta_net(
           of_query[c] = fma4(query, s, of_query[c]);
         }
       }
-      float* after = slots.at(to_slots[half][r]);
+      float* after = slots.at(f.after);
 #pragma unroll
       for (int c = 0; c < Cols; c++) {
         const int in_tile = line + lines * c;

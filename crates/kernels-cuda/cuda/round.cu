@@ -14,7 +14,7 @@ __device__ __forceinline__ uint32_t block_max(uint32_t x, uint32_t (&partial)[ro
   return x;
 }
 
-// Rows in half precision, with zeros up to a multiple of `depth` columns; a block for each. F16 has a power of two for
+// Rows in half precision, with zeros up to a multiple of `padding` columns; a block for each. F16 has a power of two for
 // each row, whose inverse is in `scales`: the largest magnitude becomes 2^14 to 2^15.
 template <class T>
 __device__ __forceinline__ void round_rows(
@@ -32,7 +32,7 @@ __device__ __forceinline__ void round_rows(
     if (top != 0 && top < 0x7f800000) scale = __int_as_float(exponent << 23);
     if (threadIdx.x == 0) scales[blockIdx.x] = 1.0f / scale;
   }
-  const int n_pairs = (n_cols + depth - 1) / depth * (depth / 2);
+  const int n_pairs = (n_cols + padding - 1) / padding * (padding / 2);
   for (int i = threadIdx.x; i < n_pairs; i += 32 * round_warps) {
     const float a = 2 * i < n_cols ? x[2 * i] : 0.0f, b = 2 * i + 1 < n_cols ? x[2 * i + 1] : 0.0f;
     out[i] = Pair<T>::of(scale * a, scale * b);

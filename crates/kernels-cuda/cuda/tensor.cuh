@@ -94,3 +94,28 @@ __device__ __forceinline__ float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+
+// Both parts of two elements.
+template <class T>
+__device__ __forceinline__ void split_pair(float2 x, float factor, uint32_t& high, uint32_t& low) {
+  const float a = x.x * factor, b = x.y * factor;
+  high = pack2<T>(a, b);
+  const float2 rounded = unpack2<T>(high);
+  low = pack2<T>(a - rounded.x, b - rounded.y);
+}
+
+// The power of two that brings a number near 2^7. Halves have few exponents: with the largest element of a query
+// there, both parts of all elements that matter beside it are normal numbers.
+template <class T>
+__device__ __forceinline__ int exponent_shift(float largest) {
+  return 0;
+}
+template <>
+__device__ __forceinline__ int exponent_shift<__half>(float largest) {
+  const int exponent = int(__float_as_uint(largest) >> 23) - 127;
+  return exponent < -100 || exponent > 100 ? 0 : 7 - exponent;
+}
+__device__ __forceinline__ float power_of_two(int exponent) { return __uint_as_float(uint32_t(127 + exponent) << 23); }
+
+// Weights are kept as 2^weight_bias times what they are: halves then are normal down to 2^-28 of the largest.
+constexpr float weight_bias = 14.0f;

@@ -10,7 +10,8 @@ use crate::device::{Argument, Device};
 use crate::{Buffer, Error};
 
 /// The types that elements of keys and values can have, in the order of the kernels' tables.
-pub(crate) const KV_TYPES: [BlockType; 3] = [BlockType::F32, BlockType::F16, BlockType::BF16];
+pub(crate) const KV_TYPES: [BlockType; 4] =
+    [BlockType::F32, BlockType::F16, BlockType::BF16, BlockType::Q8_0];
 
 /// The widest heads that attention takes.
 const MAX_HEAD_DIM: usize = 512;
@@ -21,7 +22,7 @@ const MIN_PAGE_LEN: usize = 16;
 /// The shape of a layer's keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvSpec {
-    /// Type of an element: F32, F16 or BF16.
+    /// Type of the elements: F32, F16, BF16, or blocks of Q8_0 along a head.
     pub ty: BlockType,
     /// Heads of keys and values.
     pub n_kv_heads: usize,
@@ -34,9 +35,9 @@ pub struct KvSpec {
 }
 
 impl KvSpec {
-    /// Elements that a position of a head takes in a page: kernels read eight at a time.
+    /// Elements that a position of a head takes in a page: kernels read eight at a time, of whole blocks.
     pub(crate) fn row_len(&self) -> usize {
-        self.head_dim.next_multiple_of(8)
+        self.head_dim.next_multiple_of(self.ty.block_len().max(8))
     }
 
     /// The type's index in [`KV_TYPES`].
@@ -47,7 +48,8 @@ impl KvSpec {
 
     /// Bytes of the keys, or of the values, of a page; `usize::MAX` if that is not a number of bytes.
     pub fn page_bytes(&self) -> usize {
-        let n = [self.page_len, self.row_len(), self.ty.block_bytes()];
+        let row_bytes = self.row_len() / self.ty.block_len() * self.ty.block_bytes();
+        let n = [self.page_len, row_bytes];
         n.into_iter().fold(self.n_kv_heads, usize::saturating_mul)
     }
 
@@ -64,7 +66,7 @@ impl KvSpec {
         let wrong = |message: String| Err(Error::Pages { what: what.to_owned(), message });
         let &Self { ty, n_kv_heads, head_dim, page_len, n_pages } = self;
         if !KV_TYPES.contains(&ty) {
-            return wrong(format!("elements of type {ty}: F32, F16 and BF16 are supported"));
+            return wrong(format!("elements of type {ty}: F32, F16, BF16 and Q8_0 are supported"));
         }
         if head_dim == 0 || head_dim > MAX_HEAD_DIM {
             return wrong(format!(
@@ -92,7 +94,8 @@ impl KvSpec {
 }
 
 /// The keys and values of a layer, `[n_pages, n_kv_heads, page_len, head_dim]` each. A head whose size is no multiple
-/// of eight is filled up with zeros to one.
+/// of eight is filled up with zeros to one, and with Q8_0 to a multiple of 32. A head of a page of Q8_0 has the levels of
+/// all its positions, and then their scales.
 #[derive(Debug)]
 pub struct KvPages<D: Device> {
     spec: KvSpec,

@@ -11,7 +11,6 @@ use realizar_ptx as ptx;
 use realizar_quant::BlockType;
 
 use crate::device::{self, Address, Device, Driver, Launch};
-pub(crate) use crate::matrix::INTEGER_TYPES;
 use crate::{Buffer, Error, Kernels, List, StateLists};
 
 /// Whether the tests run on a card.

@@ -31,6 +31,16 @@ impl Interpreter {
         self.get().used()
     }
 
+    /// Counts what each launch does from now on.
+    pub fn start_counting(&self) {
+        self.get().start_counting();
+    }
+
+    /// Ends counting: what each launch did, in the order in which they ran.
+    pub fn take_counts(&self) -> Vec<ptx::Counts> {
+        self.get().take_counts()
+    }
+
     /// The interpreter itself.
     fn get(&self) -> MutexGuard<'_, ptx::Device> {
         self.device.lock().expect("no call of the interpreter panics")

@@ -21,7 +21,7 @@ pub use interpreter::Interpreter;
 pub type Address = u64;
 
 /// The most arguments of a launch.
-pub const MAX_ARGUMENTS: usize = 28;
+pub const MAX_ARGUMENTS: usize = 32;
 
 /// One argument of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -9,7 +9,7 @@ mod prefill;
 mod tests;
 
 pub use decode::{AttentionScratch, attention_decode};
-pub use prefill::{AttentionArithmetic, TILE_ROWS, attention_prefill};
+pub use prefill::{TILE_ROWS, attention_prefill};
 
 pub(crate) use decode::DecodeKernels;
 pub(crate) use prefill::PrefillKernels;
@@ -24,7 +24,19 @@ use crate::device::{Argument, Device, MAX_ARGUMENTS};
 use crate::{KvPages, List, Rows};
 
 /// Types of keys and values that tensor cores take.
-const TENSOR_TYPES: [BlockType; 2] = [BlockType::F16, BlockType::BF16];
+const TENSOR_TYPES: [BlockType; 3] = [BlockType::F16, BlockType::BF16, BlockType::Q8_0];
+
+/// What the products of queries and keys, and of weights and values, are computed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttentionArithmetic {
+    /// Tensor cores, where keys and values are F16, BF16 or Q8_0, whose elements are rounded to F16, and a head has at
+    /// most 256 elements; otherwise as F32.
+    /// Queries are two numbers of the type of the keys each; weights are two in decode steps and one in
+    /// prompts.
+    Tensor,
+    /// F32.
+    F32,
+}
 
 /// Where the rows of a step find their keys and values: lists of numbers that the kernels read when they run.
 #[derive(Debug)]

@@ -311,6 +311,7 @@ mod tests {
             ([1, 1, 7, 5], false, 1),
             ([1, 2, 46, 16], false, 4),
             ([1, 1, 128, 33], false, 4),
+            ([2, 4, 128, 128], true, 4),
             ([1, 1, 200, 8], false, 4),
         ] {
             let case = Case { gap, ..Case::new(shape, tiled, 19) };

@@ -6,75 +6,28 @@
 
 use std::sync::Arc;
 
-use realizar_quant::BlockType;
-
+use super::expert_kernels::{OfType, TILES};
 use super::kernels::Kernels;
 use super::quantize::BLOCK_LEN;
 use crate::device::{Argument, Device, MAX_ARGUMENTS};
-use crate::image::Image;
-use crate::matrix::{BLOCK_TYPES, INTEGER_TYPES};
-use crate::{Buffer, Error, Matrix, Quantized, Routing, Rows};
+use crate::{Buffer, Error, Halves, Matrix, Quantized, Routing, Rows, half_type};
 
-const EXPERTS: &[u8] = include_bytes!("../../image/experts.ptx.gz");
-const TILES: &[u8] = include_bytes!("../../image/experts_tiles.ptx.gz");
-const INT8: &[u8] = include_bytes!("../../image/experts_int8.ptx.gz");
 /// Threads that sort.
 const SORT_THREADS: u32 = 1024;
-/// Pairs that weights are read once for: a kernel for each.
-const COLS: [usize; 2] = [1, FEW];
-/// Pairs of a tile, for generated rows and for prompts.
+/// Pairs of a tile for generated rows.
 const FEW: usize = 4;
-const MANY: usize = 64;
-/// Rows of a matrix for a block of tiles, and its threads.
-const TILE_ROWS: usize = 128;
-const TILE_THREADS: u32 = 128;
-/// Warps of a block, and rows of a matrix for each of them, as the kernels have them.
+/// Warps of a block for generated rows, and rows of a matrix for each of them by kernel.
 const WARPS: usize = 4;
 const ROWS: [usize; 2] = [4, 2];
 const INT8_ROWS: [usize; 2] = [2, 2];
+/// Rows of a matrix for a block in prompts with F32 activations, and its threads.
+const F32_ROWS: usize = 128;
+const F32_THREADS: u32 = 128;
+/// Columns that products in half precision take at once.
+const DEPTH: usize = 64;
 /// Words of a tile: its expert, its first place, its pairs, and one that is not used. What says how many tiles there
 /// are comes before them and is as large.
 const TILE_BYTES: usize = 16;
-
-/// The kernels of these operations.
-#[derive(Debug)]
-pub(crate) struct ExpertKernels<D: Device> {
-    sort: D::Function,
-    matvec: [[D::Function; COLS.len()]; BLOCK_TYPES.len()],
-    matvec_int8: [[D::Function; COLS.len()]; INTEGER_TYPES.len()],
-    matmul: [D::Function; BLOCK_TYPES.len()],
-}
-
-impl<D: Device> ExpertKernels<D> {
-    pub(crate) fn load(device: &D) -> Result<Self, Error> {
-        let image = Image::load(device, "experts", EXPERTS)?;
-        let tiles = Image::load(device, "experts_tiles", TILES)?;
-        let int8 = Image::load(device, "experts_int8", INT8)?;
-        Ok(Self {
-            sort: image.function("sort_by_expert")?,
-            matvec: by_type(&image, BLOCK_TYPES, "expert_matvec")?,
-            matvec_int8: by_type(&int8, INTEGER_TYPES, "expert_matvec_int8")?,
-            matmul: tiles.functions(BLOCK_TYPES, |ty| {
-                format!("expert_matmul_{}", ty.name().to_lowercase())
-            })?,
-        })
-    }
-}
-
-/// Kernels for each type and number of pairs.
-fn by_type<D: Device, const N: usize>(
-    image: &Image<'_, D>,
-    types: [BlockType; N],
-    name: &str,
-) -> Result<[[D::Function; COLS.len()]; N], Error> {
-    let of = |ty: BlockType| {
-        let ty = ty.name().to_lowercase();
-        image.functions(COLS, |cols| format!("{name}_{ty}_{cols}"))
-    };
-    let all: Result<Vec<_>, _> = types.into_iter().map(of).collect();
-    let Ok(all) = all?.try_into() else { unreachable!("one for each type") };
-    Ok(all)
-}
 
 /// Room for pairs of rows and their experts, sorted by expert.
 #[derive(Debug)]
@@ -120,7 +73,7 @@ pub struct SortedPairs<'a, D: Device> {
     room: &'a ExpertPairs<D>,
     n_pairs: usize,
     n_experts: usize,
-    tile_rows: usize,
+    tiles: PairTiles,
 }
 
 impl<D: Device> Clone for SortedPairs<'_, D> {
@@ -131,13 +84,33 @@ impl<D: Device> Clone for SortedPairs<'_, D> {
 
 impl<D: Device> Copy for SortedPairs<'_, D> {}
 
-/// What pairs are sorted for.
+/// What pairs are sorted for, which says how many of an expert are multiplied together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PairTiles {
     /// Generated rows: [`expert_matvec`] and [`expert_matvec_int8`].
     Few,
-    /// Rows of prompts: [`expert_matmul`].
+    /// Prompts in which experts have few pairs each: all other products. It shows in no bits.
+    Several,
+    /// Prompts in which experts have many.
     Many,
+}
+
+impl PairTiles {
+    /// The better ones for so many pairs of prompts.
+    pub fn of_prompts(n_pairs: usize, n_experts: usize) -> Self {
+        let [small, _] = TILES;
+        // Larger tiles read a matrix less often, and are worth it where they are mostly full.
+        if n_pairs < 3 * small.pairs / 2 * n_experts { Self::Several } else { Self::Many }
+    }
+
+    /// Pairs of a tile.
+    fn pairs(self) -> usize {
+        match self {
+            Self::Few => FEW,
+            Self::Several => TILES[0].pairs,
+            Self::Many => TILES[1].pairs,
+        }
+    }
 }
 
 /// Whether so many pairs of generated rows are worth sorting before [`expert_matvec`] and [`expert_matvec_int8`]: whether
@@ -163,31 +136,27 @@ pub fn sort_by_expert<'a, D: Device>(
     tiles: PairTiles,
     room: &'a ExpertPairs<D>,
 ) -> Result<SortedPairs<'a, D>, Error> {
-    let tile_rows = match tiles {
-        PairTiles::Few => FEW,
-        PairTiles::Many => MANY,
-    };
     let n_chosen = routes.n_cols() / 2;
     let n_pairs = routes.n_rows() * n_chosen;
     routes.check(kernels, "routes", routes.n_rows(), 2 * n_chosen);
     kernels.check("the pairs", &room.buffer, 0);
     assert!((1..=Routing::<D>::MAX_EXPERTS).contains(&n_experts), "{n_experts} experts");
-    let n_tiles = ExpertPairs::<D>::n_tiles(n_pairs, n_experts, tile_rows);
+    let n_tiles = ExpertPairs::<D>::n_tiles(n_pairs, n_experts, tiles.pairs());
     assert!(
         n_pairs > 0 && n_pairs <= room.max_pairs && n_tiles <= room.max_tiles,
         "{n_pairs} pairs of {n_experts} experts, room for {} in {} tiles",
         room.max_pairs,
         room.max_tiles
     );
-    let [tiles, order] = room.arguments();
+    let [tiles_at, order] = room.arguments();
     let arguments = [
         routes.address(),
         routes.stride(),
         Argument::I32(n_pairs as i32),
         Argument::I32(n_chosen as i32),
         Argument::I32(n_experts as i32),
-        Argument::I32(tile_rows as i32),
-        tiles,
+        Argument::I32(tiles.pairs() as i32),
+        tiles_at,
         order,
         Argument::I32(room.max_tiles as i32),
     ];
@@ -195,7 +164,7 @@ pub fn sort_by_expert<'a, D: Device>(
     // SAFETY: the arguments are those of `sort_by_expert` in order; rows are inside of their buffer, there is room for
     // the pairs and tiles, and the kernel checks the routes. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch(stream, function, [1, 1, 1], [SORT_THREADS, 1], &arguments) }?;
-    Ok(SortedPairs { room, n_pairs, n_experts, tile_rows })
+    Ok(SortedPairs { room, n_pairs, n_experts, tiles })
 }
 
 /// Products of each row with the matrices of its experts: for each matrix, the results of a row's experts side by
@@ -261,26 +230,29 @@ impl<D: Device, X> ExpertLinear<'_, D, X> {
         n_rows / n
     }
 
-    /// Queues one launch for every two matrices of a type that follow one another. `x` and `n_own` are what the kernel
-    /// takes for the rows, and the function that of a type; a block of such threads has `block_rows` rows of a matrix.
-    fn launch<'f>(
+    /// Queues one launch for every two matrices of a type that follow one another.
+    fn launch(
         &self,
         kernels: &Kernels<D>,
         stream: &D::Stream,
         checked: &Checked,
-        (x, n_own): (&[Argument], usize),
         sorted: Option<SortedPairs<'_, D>>,
-        (function, block_rows, block): (impl Fn(BlockType) -> &'f D::Function, usize, [u32; 2]),
+        how: &How<'_, D>,
     ) -> Result<(), Error> {
         let &Checked { n_cols, n_chosen, .. } = checked;
         let n_pairs = self.routes.n_rows() * n_chosen;
         let n_groups = match sorted {
-            Some(sorted) => ExpertPairs::<D>::n_tiles(n_pairs, self.n_experts, sorted.tile_rows),
+            Some(sorted) => {
+                ExpertPairs::<D>::n_tiles(n_pairs, self.n_experts, sorted.tiles.pairs())
+            }
             None => n_pairs,
         };
         assert!(n_groups <= 65535, "{n_pairs} pairs of rows and experts");
         let none = Argument::Address(0);
+        let number = |n: usize| Argument::I32(n as i32);
         let pairs = sorted.map_or([none; 2], |sorted| sorted.room.arguments());
+        let last = [n_cols, how.n_own, n_chosen, self.n_experts].map(number);
+        let routes = [self.routes.address(), self.routes.stride()];
         let mut first_col = 0;
         let of_a_type = self.matrices.chunk_by(|a, b| a.ty() == b.ty());
         for matrices in of_a_type.flat_map(|matrices| matrices.chunks(2)) {
@@ -290,47 +262,78 @@ impl<D: Device, X> ExpertLinear<'_, D, X> {
             let width = n_chosen * (n_outputs[0] + n_outputs[1]);
             let out = self.out.columns(first_col, width);
             first_col += width;
-            let number = |n: usize| Argument::I32(n as i32);
-            let shared = [out.address(), out.stride(), number(n_cols), number(n_own)];
             let parts: [&[Argument]; 8] = [
                 &matrices[0].planes(),
                 &second.map_or([none; 3], |matrix| matrix.planes()),
                 &n_outputs.map(number),
-                x,
-                &[self.routes.address(), self.routes.stride()],
+                how.x,
+                if how.takes_routes { &routes } else { &[] },
                 &pairs,
-                &shared,
-                &[number(n_chosen), number(self.n_experts)],
+                &[out.address(), out.stride()],
+                if how.takes_routes { &last } else { &last[..3] },
             ];
             let mut arguments = [none; MAX_ARGUMENTS];
             let n = parts.iter().map(|part| part.len()).sum();
             for (to, from) in arguments.iter_mut().zip(parts.into_iter().flatten()) {
                 *to = *from;
             }
-            let n_blocks: usize = n_outputs.iter().map(|n| n.div_ceil(block_rows)).sum();
+            let n_blocks: usize = n_outputs.iter().map(|n| n.div_ceil(how.block_rows)).sum();
             let grid = [n_blocks as u32, n_groups as u32, 1];
-            let function = function(matrices[0].ty());
+            let ty = matrices[0].ty();
+            let function = (how.function)(kernels.experts_of(ty)?);
+            let function = function.unwrap_or_else(|| panic!("no such products of {ty}"));
             // SAFETY: the arguments are those of `expert_*` in order. The planes are those of the matrices, rows were
-            // checked to be inside of their buffers when they were made, their shapes in `check`, and the kernel
-            // checks the routes. As `matvec` says, buffers outlive queued work.
-            unsafe { kernels.launch(stream, function, grid, block, &arguments[..n]) }?;
+            // checked to be inside of their buffers when they were made, their shapes in `check`, and the kernels
+            // check the routes. As `matvec` says, buffers outlive queued work.
+            unsafe { kernels.launch(stream, function, grid, how.block, &arguments[..n]) }?;
         }
         Ok(())
     }
 }
 
-/// Which kernel takes pairs, sorted or not.
+/// What distinguishes the kernels of products.
+struct How<'a, D: Device> {
+    /// The kernel of a type, if it has one.
+    function: &'a dyn Fn(&OfType<D>) -> Option<&D::Function>,
+    /// Threads of a block, and rows of a matrix that it has.
+    block: [u32; 2],
+    block_rows: usize,
+    /// What it takes for x.
+    x: &'a [Argument],
+    /// What it counts columns of x in for each expert of a row, 0 where they share them.
+    n_own: usize,
+    /// Whether it takes routes and the number of experts.
+    takes_routes: bool,
+}
+
+/// Which kernel for generated rows takes pairs, sorted or not.
 fn which<D: Device>(sorted: Option<SortedPairs<'_, D>>) -> usize {
     let Some(sorted) = sorted else { return 0 };
-    assert_eq!(sorted.tile_rows, FEW, "pairs that were sorted for a few rows");
+    assert_eq!(sorted.tiles, PairTiles::Few, "what pairs were sorted for");
     1
 }
 
-/// Queues the products of a few rows of F32 values. The bits of a row's results depend on its own values alone, and not
-/// on whether its pairs were sorted.
+/// Which kernel for prompts takes pairs.
+fn tile<D: Device>(sorted: SortedPairs<'_, D>) -> usize {
+    match sorted.tiles {
+        PairTiles::Few => panic!("pairs were sorted for generated rows"),
+        PairTiles::Several => 0,
+        PairTiles::Many => 1,
+    }
+}
+
+/// Asserts that rows of F32 values and the columns of each expert begin at multiples of 16 bytes.
+fn check_four<D: Device>(x: Rows<'_, D>, checked: &Checked) {
+    x.check_aligned("x");
+    assert!(checked.n_own.is_multiple_of(4), "{} columns of each expert", checked.n_own);
+}
+
+/// Queues the products of generated rows of F32 values. The bits of a row's results depend on its own values alone, and
+/// not on whether its pairs were sorted.
 ///
 /// # Errors
-/// What the driver reports.
+/// What the driver reports, and [`Error::Kernel`] if it does not take kernels that were not
+/// [prepared](Kernels::prepare_experts).
 ///
 /// # Panics
 /// If shapes or devices do not fit, rows do not begin at multiples of 16 bytes or experts have columns of their own that
@@ -343,24 +346,25 @@ pub fn expert_matvec<D: Device>(
 ) -> Result<(), Error> {
     let x = linear.x;
     x.check(kernels, "x", linear.routes.n_rows(), x.n_cols());
-    x.check_aligned("x");
     let checked = linear.check(kernels, x.n_cols(), sorted);
-    assert!(checked.n_own.is_multiple_of(4), "{} columns of each expert", checked.n_own);
+    check_four(x, &checked);
     let which = which(sorted);
-    let of = |ty| {
-        let index = BLOCK_TYPES.iter().position(|&t| t == ty);
-        &kernels.experts.matvec[index.expect("matrices have these types only")][which]
+    let how = How {
+        function: &|of| Some(&of.matvec[which]),
+        block: [32, WARPS as u32],
+        block_rows: WARPS * ROWS[which],
+        x: &[x.address(), x.stride()],
+        n_own: checked.n_own,
+        takes_routes: true,
     };
-    let rows = (of, WARPS * ROWS[which], [32, WARPS as u32]);
-    let x = [x.address(), x.stride()];
-    linear.launch(kernels, stream, &checked, (&x, checked.n_own), sorted, rows)
+    linear.launch(kernels, stream, &checked, sorted, &how)
 }
 
-/// Queues the products of a few rows of 8-bit integers. The bits of a row's results depend on its own values alone, and
-/// not on whether its pairs were sorted.
+/// Queues the products of generated rows of 8-bit integers. The bits of a row's results depend on its own values alone,
+/// and not on whether its pairs were sorted.
 ///
 /// # Errors
-/// What the driver reports.
+/// As [`expert_matvec`].
 ///
 /// # Panics
 /// If shapes or devices do not fit, a type is none that [`takes_quantized`](crate::takes_quantized), or there are more
@@ -372,25 +376,38 @@ pub fn expert_matvec_int8<D: Device>(
     sorted: Option<SortedPairs<'_, D>>,
 ) -> Result<(), Error> {
     let x = linear.x;
-    x.check(kernels, "x", linear.routes.n_rows(), x.n_cols());
-    let checked = linear.check(kernels, x.n_cols(), sorted);
-    let n_own = checked.n_own / BLOCK_LEN;
-    assert_eq!(n_own * BLOCK_LEN, checked.n_own, "columns of each expert are blocks");
+    let checked = check_blocks(kernels, linear, sorted);
     let which = which(sorted);
-    let of = |ty| {
-        let index = INTEGER_TYPES.iter().position(|&t| t == ty);
-        let index = index.unwrap_or_else(|| panic!("{ty} has no levels"));
-        &kernels.experts.matvec_int8[index][which]
+    let how = How {
+        function: &|of| of.int8.as_ref().map(|int8| &int8.matvec[which]),
+        block: [32, WARPS as u32],
+        block_rows: WARPS * INT8_ROWS[which],
+        x: &x.arguments(),
+        n_own: checked.n_own / BLOCK_LEN,
+        takes_routes: true,
     };
-    let rows = (of, WARPS * INT8_ROWS[which], [32, WARPS as u32]);
-    linear.launch(kernels, stream, &checked, (&x.arguments(), n_own), sorted, rows)
+    linear.launch(kernels, stream, &checked, sorted, &how)
 }
 
-/// Queues the products of many rows of F32 values, whose pairs were sorted for that. The bits of a row's results depend
-/// on its own values alone.
+/// Asserts that shapes and devices of 8-bit products fit.
+fn check_blocks<D: Device>(
+    kernels: &Kernels<D>,
+    linear: &ExpertLinear<'_, D, Quantized<'_, D>>,
+    sorted: Option<SortedPairs<'_, D>>,
+) -> Checked {
+    let x = linear.x;
+    x.check(kernels, "x", linear.routes.n_rows(), x.n_cols());
+    let checked = linear.check(kernels, x.n_cols(), sorted);
+    let n_own = checked.n_own;
+    assert!(n_own.is_multiple_of(BLOCK_LEN), "{n_own} columns of each expert are not blocks");
+    checked
+}
+
+/// Queues the products of prompts of F32 values, whose pairs were sorted for that. The bits of a row's results depend on
+/// its own values alone.
 ///
 /// # Errors
-/// What the driver reports.
+/// As [`expert_matvec`].
 ///
 /// # Panics
 /// If shapes or devices do not fit, rows do not begin at multiples of 16 bytes or experts have columns of their own that
@@ -403,25 +420,109 @@ pub fn expert_matmul<D: Device>(
 ) -> Result<(), Error> {
     let x = linear.x;
     x.check(kernels, "x", linear.routes.n_rows(), x.n_cols());
-    x.check_aligned("x");
-    assert_eq!(sorted.tile_rows, MANY, "pairs that were sorted for many rows");
     let checked = linear.check(kernels, x.n_cols(), Some(sorted));
-    assert!(checked.n_own.is_multiple_of(4), "{} columns of each expert", checked.n_own);
-    let of = |ty| {
-        let index = BLOCK_TYPES.iter().position(|&t| t == ty);
-        &kernels.experts.matmul[index.expect("matrices have these types only")]
+    check_four(x, &checked);
+    // One kernel takes tiles of either size.
+    tile(sorted);
+    let how = How {
+        function: &|of| Some(&of.matmul),
+        block: [F32_THREADS, 1],
+        block_rows: F32_ROWS,
+        x: &[x.address(), x.stride()],
+        n_own: checked.n_own,
+        takes_routes: true,
     };
-    let rows = (of, TILE_ROWS, [TILE_THREADS, 1]);
-    let x = [x.address(), x.stride()];
-    linear.launch(kernels, stream, &checked, (&x, checked.n_own), Some(sorted), rows)
+    linear.launch(kernels, stream, &checked, Some(sorted), &how)
+}
+
+/// Whether [`expert_matmul_half`] takes experts with so many columns of their own: each begins where the kernel's steps
+/// of columns do.
+pub fn takes_own_halves(n_cols: usize) -> bool {
+    n_cols.is_multiple_of(DEPTH)
+}
+
+/// Queues the products of prompts in half precision on tensor cores, whose sums are F32. The bits of a row's results
+/// depend on its own values alone.
+///
+/// # Errors
+/// As [`expert_matvec`].
+///
+/// # Panics
+/// If shapes, types or devices do not fit, experts have columns of their own that are none that [`takes_own_halves`], or
+/// there are more than 65,535 tiles.
+pub fn expert_matmul_half<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    linear: &ExpertLinear<'_, D, Halves<'_, D>>,
+    sorted: SortedPairs<'_, D>,
+) -> Result<(), Error> {
+    let x = linear.x;
+    x.check(kernels, "x", linear.routes.n_rows(), x.n_cols());
+    let checked = linear.check(kernels, x.n_cols(), Some(sorted));
+    for matrix in linear.matrices {
+        assert_eq!(half_type(matrix.ty()), Some(x.ty()), "weights of {}", matrix.ty());
+    }
+    assert!(takes_own_halves(checked.n_own), "{} columns of each expert", checked.n_own);
+    let [values, stride, scales] = x.arguments();
+    check_numbers(x.n_rows(), stride);
+    let tile = tile(sorted);
+    let how = How {
+        function: &|of| of.half.as_ref().map(|half| &half[tile]),
+        block: [TILES[tile].threads, 1],
+        block_rows: TILES[tile].w_rows,
+        x: &[values, stride, scales],
+        n_own: checked.n_own,
+        takes_routes: false,
+    };
+    linear.launch(kernels, stream, &checked, Some(sorted), &how)
+}
+
+/// Queues the products of prompts of 8-bit integers on tensor cores. The bits of a row's results depend on its own values
+/// alone.
+///
+/// # Errors
+/// As [`expert_matvec`].
+///
+/// # Panics
+/// If shapes or devices do not fit, a type is none that [`takes_quantized`](crate::takes_quantized), or there are more
+/// than 65,535 tiles.
+pub fn expert_matmul_int8<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    linear: &ExpertLinear<'_, D, Quantized<'_, D>>,
+    sorted: SortedPairs<'_, D>,
+) -> Result<(), Error> {
+    let x = linear.x;
+    let checked = check_blocks(kernels, linear, Some(sorted));
+    let x_at = x.arguments();
+    check_numbers(x.n_rows(), x_at[2]);
+    let tile = tile(sorted);
+    let how = How {
+        function: &|of| of.int8.as_ref().map(|int8| &int8.matmul[tile]),
+        block: [TILES[tile].threads, 1],
+        block_rows: TILES[tile].w_rows,
+        x: &x_at,
+        n_own: checked.n_own / BLOCK_LEN,
+        takes_routes: false,
+    };
+    linear.launch(kernels, stream, &checked, Some(sorted), &how)
+}
+
+/// Asserts that kernels can number what so many rows of x have, in 32 bits.
+fn check_numbers(n_rows: usize, stride: Argument) {
+    let Argument::I32(stride) = stride else { unreachable!("a number") };
+    let fits = n_rows.checked_mul(stride as usize).is_some_and(|n| u32::try_from(n).is_ok());
+    assert!(fits, "{n_rows} rows, {stride} apart");
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Interpreter, Random, kernels, on_device, read, rounded, weights};
-    use crate::{QuantizedRows, quantize, takes_quantized};
+    use crate::matrix::BLOCK_TYPES;
+    use crate::testing::{Interpreter, Random, halved, kernels, on_device, read, rounded, weights};
+    use crate::{HalfRows, QuantizedRows, quantize, round_rows, takes_quantized};
     use realizar_ptx::Stream;
+    use realizar_quant::BlockType;
 
     type On = (Kernels<Interpreter>, Stream);
 
@@ -473,7 +574,9 @@ mod tests {
             let mut wanted: Vec<usize> =
                 (0..n_rows * n_chosen).filter(|&pair| id(pair) >= 0.0).collect();
             wanted.sort_by_key(|&pair| id(pair) as usize);
-            for (height, tile_rows) in [(PairTiles::Few, 4), (PairTiles::Many, 64)] {
+            for (height, tile_rows) in
+                [(PairTiles::Few, 4), (PairTiles::Several, 32), (PairTiles::Many, 64)]
+            {
                 let (tiles, order) = sorted(&on, &all, n_chosen, n_experts, height);
                 let found: Vec<usize> =
                     order[..wanted.len()].iter().map(|&pair| pair as usize).collect();
@@ -521,7 +624,33 @@ mod tests {
     enum Form {
         Pairs,
         Int8,
-        Tiles,
+        Tiles(PairTiles),
+        HalfTiles(PairTiles),
+        Int8Tiles(PairTiles),
+    }
+
+    impl Form {
+        /// Weights and activations as they are multiplied.
+        fn multiplied(self, ty: BlockType, w: &[f32], x: &[f32]) -> (Vec<f64>, Vec<f64>) {
+            let plain = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect();
+            let bf16 =
+                |x: &[f32]| x.iter().map(|&x| f64::from(halved(BlockType::BF16, x).1)).collect();
+            match self {
+                Self::Pairs | Self::Tiles(_) => (plain(w), plain(x)),
+                Self::Int8 | Self::Int8Tiles(_) => (plain(w), rounded(x)),
+                // What activations lose to F16, `slack` allows.
+                Self::HalfTiles(_) if ty == BlockType::F16 => (plain(w), plain(x)),
+                Self::HalfTiles(_) => (bf16(w), bf16(x)),
+            }
+        }
+
+        /// What a sum may be off, of the sum of magnitudes.
+        fn slack(self, ty: BlockType) -> f64 {
+            match self {
+                Self::HalfTiles(_) if ty == BlockType::F16 => 5e-4,
+                _ => 2e-6,
+            }
+        }
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -535,8 +664,8 @@ mod tests {
         form: Form,
     }
 
-    /// Results are as they should be, and have the same bits row by row and sorted or not.
-    fn check(on: &On, case: Case) {
+    /// Results are as they should be, and have the same bits row by row and sorted or not: those of all rows.
+    fn check(on: &On, case: Case) -> Vec<u32> {
         let (kernels, stream) = on;
         let device = kernels.device();
         let Case { ty, n_rows, n_in, n_out: n_outs, is_shared, form } = case;
@@ -549,7 +678,8 @@ mod tests {
                 Matrix::upload(device, stream, "w", ty, N_EXPERTS * n_out, n_in, bytes).unwrap()
             })
             .collect();
-        let matrices: Vec<&Matrix<_>> = matrices.iter().collect();
+        let matrices: &[&Matrix<_>] = &matrices.iter().collect::<Vec<_>>();
+        let halves = HalfRows::new(device, n_rows, 2 * n_in + 1).unwrap();
         let x_cols = if is_shared { n_in } else { N_CHOSEN * n_in };
         let x_stride = x_cols.next_multiple_of(4) + 4;
         let x = random.floats(n_rows * x_stride);
@@ -569,32 +699,41 @@ mod tests {
             let sorted = is_sorted.then(|| sort(PairTiles::Few));
             let x = Rows::new(&x_at, first * x_stride, n, x_cols, x_stride);
             let to = Rows::new(&out, first * out_stride, n, N_CHOSEN * n_out, out_stride);
-            let matrices = &matrices[..];
             let linear = ExpertLinear { matrices, n_experts: N_EXPERTS, x, routes, out: to };
+            // Rows of a room that is wider than they are.
+            let quants = QuantizedRows::new(device, n_rows, x_cols + 32).unwrap();
+            let quantized = || {
+                let quants = quants.rows(first, n, x_cols);
+                quantize(kernels, stream, x, quants).unwrap();
+                ExpertLinear { matrices, n_experts: N_EXPERTS, x: quants, routes, out: to }
+            };
             match form {
-                Form::Pairs => expert_matvec(kernels, stream, &linear, sorted).unwrap(),
-                Form::Tiles => {
-                    let sorted = sort(PairTiles::Many);
-                    expert_matmul(kernels, stream, &linear, sorted).unwrap();
+                Form::Pairs => expert_matvec(kernels, stream, &linear, sorted),
+                Form::Int8 => expert_matvec_int8(kernels, stream, &quantized(), sorted),
+                Form::Tiles(tiles) => expert_matmul(kernels, stream, &linear, sort(tiles)),
+                Form::Int8Tiles(tiles) => {
+                    expert_matmul_int8(kernels, stream, &quantized(), sort(tiles))
                 }
-                Form::Int8 => {
-                    let quants = QuantizedRows::new(device, n_rows, x_cols + 32).unwrap();
-                    let quants = quants.rows(first, n, x_cols);
-                    quantize(kernels, stream, x, quants).unwrap();
-                    let linear =
-                        ExpertLinear { matrices, n_experts: N_EXPERTS, x: quants, routes, out: to };
-                    expert_matvec_int8(kernels, stream, &linear, sorted).unwrap();
-                    device.synchronize(stream).unwrap();
+                Form::HalfTiles(tiles) => {
+                    let halves = halves.rows(half_type(ty).unwrap(), first, n, x_cols);
+                    round_rows(kernels, stream, x, halves).unwrap();
+                    let (n_experts, x) = (N_EXPERTS, halves);
+                    let linear = ExpertLinear { matrices, n_experts, x, routes, out: to };
+                    expert_matmul_half(kernels, stream, &linear, sort(tiles))
                 }
             }
+            .unwrap();
+            device.synchronize(stream).unwrap();
             read(stream, &out, n_rows * out_stride)
         };
-        let found = run(0, n_rows, false);
+        let all = run(0, n_rows, false);
+        let found = &all;
         let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-        if form != Form::Tiles {
-            assert_eq!(bits(&run(0, n_rows, true)), bits(&found), "{case:?}: sorted");
+        let is_generated = matches!(form, Form::Pairs | Form::Int8);
+        if is_generated {
+            assert_eq!(bits(&run(0, n_rows, true)), bits(found), "{case:?}: sorted");
         }
-        let some = if form == Form::Tiles { &[n_rows - 1][..] } else { &[0, 3, n_rows - 1] };
+        let some = if is_generated { &[0, 3, n_rows - 1][..] } else { &[n_rows - 1] };
         for &row in some {
             let alone = run(row, 1, row == n_rows - 1);
             let range = row * out_stride..(row + 1) * out_stride;
@@ -608,10 +747,6 @@ mod tests {
                 for (slot, id) in ids(row).into_iter().enumerate() {
                     let own = if is_shared { 0 } else { slot * n_in };
                     let x = &x[row * x_stride + own..][..n_in];
-                    let x = match form {
-                        Form::Int8 => rounded(x),
-                        _ => x.iter().map(|&x| x.into()).collect(),
-                    };
                     for col in 0..n_out {
                         let found = found[first_col + slot * n_out + col];
                         if id < 0.0 {
@@ -619,18 +754,18 @@ mod tests {
                             continue;
                         }
                         let w = &values[(id as usize * n_out + col) * n_in..][..n_in];
-                        let products = w.iter().zip(&x).map(|(&w, &x)| f64::from(w) * x);
+                        let (w, x) = form.multiplied(ty, w, x);
+                        let products = w.iter().zip(&x).map(|(w, x)| w * x);
                         let size: f64 = products.clone().map(f64::abs).sum();
                         let away = (f64::from(found) - products.sum::<f64>()).abs();
-                        assert!(
-                            away <= 2e-6 * size + 1e-6,
-                            "{case:?}: {row} {slot} {col}: {away:e}"
-                        );
+                        let slack = form.slack(ty) * size + 1e-6;
+                        assert!(away <= slack, "{case:?}: {row} {slot} {col}: {away:e}");
                     }
                 }
                 first_col += N_CHOSEN * n_out;
             }
         }
+        bits(&all)
     }
 
     const SMALL: Case = Case {
@@ -658,8 +793,7 @@ mod tests {
     #[test]
     fn products_of_8_bit_integers() {
         let on = kernels();
-        for (i, ty) in INTEGER_TYPES.into_iter().enumerate() {
-            assert!(takes_quantized(ty));
+        for (i, ty) in BLOCK_TYPES.into_iter().filter(|&ty| takes_quantized(ty)).enumerate() {
             let case = Case { ty, form: Form::Int8, ..SMALL };
             check(&on, Case { n_in: 96.max(ty.block_len()), is_shared: i % 2 == 0, ..case });
             if ty.block_len() == 32 {
@@ -673,16 +807,57 @@ mod tests {
     #[test]
     fn products_of_prompts() {
         let on = kernels();
+        let case = Case { form: Form::Tiles(PairTiles::Several), ..SMALL };
         for (i, ty) in BLOCK_TYPES.into_iter().enumerate() {
             let n_in = if ty.block_len() == 1 { 100 } else { 96.max(ty.block_len()) };
             let n_in = n_in.next_multiple_of(ty.block_len());
-            let case = Case { ty, n_in, form: Form::Tiles, ..SMALL };
-            check(&on, Case { is_shared: i % 2 == 0, ..case });
+            check(&on, Case { ty, n_in, is_shared: i % 2 == 0, ..case });
         }
         // Rows of any length, tiles that are full, more than half of it and less, and more rows than a block has.
-        let case = Case { form: Form::Tiles, ..SMALL };
+        let case = Case { form: Form::Tiles(PairTiles::Many), ..SMALL };
         check(&on, Case { ty: BlockType::BF16, n_in: 29, n_rows: 110, ..case });
         check(&on, Case { ty: BlockType::Q4_1, n_in: 32, n_rows: 78, n_out: [130, 7], ..case });
+    }
+
+    #[test]
+    fn products_of_prompts_in_half_precision() {
+        let on = kernels();
+        let case = Case { form: Form::HalfTiles(PairTiles::Several), ..SMALL };
+        for (i, ty) in BLOCK_TYPES.into_iter().filter(|&ty| ty != BlockType::F32).enumerate() {
+            let n_in = 128.max(ty.block_len());
+            check(&on, Case { ty, n_in, is_shared: i % 2 == 0, ..case });
+        }
+        check(&on, Case { ty: BlockType::F16, n_in: 100, n_rows: 40, n_out: [70, 3], ..case });
+        let case = Case { form: Form::HalfTiles(PairTiles::Many), ..SMALL };
+        check(&on, Case { ty: BlockType::Q8_0, n_in: 96, n_rows: 70, n_out: [130, 7], ..case });
+    }
+
+    #[test]
+    fn products_of_prompts_of_8_bit_integers() {
+        let on = kernels();
+        let case = Case { form: Form::Int8Tiles(PairTiles::Several), ..SMALL };
+        for (i, ty) in BLOCK_TYPES.into_iter().filter(|&ty| takes_quantized(ty)).enumerate() {
+            check(&on, Case { ty, n_in: 96.max(ty.block_len()), is_shared: i % 2 == 0, ..case });
+        }
+        check(&on, Case { ty: BlockType::Q5_1, n_in: 64, n_rows: 40, n_out: [70, 3], ..case });
+        let case = Case { form: Form::Int8Tiles(PairTiles::Many), ..SMALL };
+        check(&on, Case { ty: BlockType::Q4_0, n_in: 96, n_rows: 70, n_out: [130, 7], ..case });
+    }
+
+    #[test]
+    fn tiles_of_either_size_have_the_same_bits() {
+        assert_eq!(PairTiles::of_prompts(1000, 20), PairTiles::Many);
+        assert_eq!(PairTiles::of_prompts(1000, 40), PairTiles::Several);
+        let on = kernels();
+        for (ty, forms) in [
+            (BlockType::F32, [PairTiles::Several, PairTiles::Many].map(Form::Tiles)),
+            (BlockType::Q4_K, [PairTiles::Several, PairTiles::Many].map(Form::HalfTiles)),
+            (BlockType::Q6_K, [PairTiles::Several, PairTiles::Many].map(Form::Int8Tiles)),
+        ] {
+            let case = Case { ty, n_in: 256, n_rows: 38, ..SMALL };
+            let [small, large] = forms.map(|form| check(&on, Case { form, ..case }));
+            assert_eq!(small, large, "{ty}");
+        }
     }
 
     #[test]

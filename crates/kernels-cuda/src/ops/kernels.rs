@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::attention::{DecodeKernels, PrefillKernels};
 use super::elementwise::ElementwiseKernels;
 use super::embed::EmbedKernels;
-use super::experts::ExpertKernels;
+use super::expert_kernels::ExpertKernels;
 use super::kv_store::KvStoreKernels;
 use super::norm::NormKernels;
 use super::products::Products;

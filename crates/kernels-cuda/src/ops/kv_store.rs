@@ -340,6 +340,53 @@ mod tests {
     }
 
     #[test]
+    fn blocks_are_those_of_the_host() {
+        // 40 columns are a block and a part of one.
+        let (ty, page_len) = (BlockType::Q8_0, 16);
+        let spec = KvSpec { ty, n_kv_heads: 2, head_dim: 40, page_len, n_pages: 1 };
+        let (kernels, stream) = kernels();
+        let device = kernels.device();
+        let pages = KvPages::new(device, "kv", spec).unwrap();
+        let mut x = Random(3).floats(page_len * 80);
+        // A block of zeros, a tiny one, and one with a value that is not finite.
+        x[..32].fill(0.0);
+        x[80..112].iter_mut().for_each(|x| *x *= 1e-7);
+        x[163] = f32::INFINITY;
+        let x_at = on_device(device, &stream, &x);
+        let slots: Vec<u32> = (0..page_len as u32).collect();
+        let slots = on_device(device, &stream, &slots);
+        let rows = Rows::new(&x_at, 0, page_len, 80, 80);
+        kv_store(&kernels, &stream, rows, rows, List::all(&slots), &pages).unwrap();
+        let mut found = Vec::new();
+        pages.read_page(&stream, 0, &mut found).unwrap();
+        let head_bytes = page_len * 2 * ty.block_bytes();
+        for (row, x) in x.chunks(80).enumerate() {
+            for (head, x) in x.chunks(40).enumerate() {
+                let mut x = x.to_vec();
+                x.resize(64, 0.0);
+                let is_odd = x.iter().any(|x| x.is_infinite());
+                let mut wanted = vec![0; 2 * ty.block_bytes()];
+                if is_odd {
+                    wanted[..2].copy_from_slice(&[0, 0x7e]);
+                    quantize(ty, &x[32..], &mut wanted[ty.block_bytes()..]).unwrap();
+                } else {
+                    quantize(ty, &x, &mut wanted).unwrap();
+                }
+                for part in 0..2 {
+                    let of_head = &found[part * spec.page_bytes() + head * head_bytes..];
+                    let levels = &of_head[row * 64..][..64];
+                    let scales = &of_head[page_len * 64 + row * 4..][..4];
+                    for (block, wanted) in wanted.chunks(34).enumerate() {
+                        let at = format!("row {row} head {head} block {block}");
+                        assert_eq!(scales[2 * block..][..2], wanted[..2], "{at}");
+                        assert_eq!(levels[32 * block..][..32], wanted[2..], "{at}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_slot_that_does_not_exist_is_reported() {
         let spec =
             KvSpec { ty: BlockType::F16, n_kv_heads: 1, head_dim: 8, page_len: 16, n_pages: 2 };

@@ -188,9 +188,8 @@ mod tests {
 
     use super::*;
     use crate::matrix::BLOCK_TYPES;
-    use crate::testing::{
-        INTEGER_TYPES, Interpreter, Random, halved, kernels, on_device, read, rounded, weights,
-    };
+    use crate::matrix::INTEGER_TYPES;
+    use crate::testing::{Interpreter, Random, halved, kernels, on_device, read, rounded, weights};
     use crate::{Buffer, HalfRows, QuantizedRows, matvec_int8, quantize, round_rows};
 
     /// What activations are.
@@ -369,9 +368,13 @@ mod tests {
     fn tiles_of_both_sizes_in_half_precision() {
         use BlockType::*;
         let (kernels, stream) = kernels();
-        for (ty, n_rows, n_cols, n_batch) in
-            [(F16, 130, 65, 64), (BF16, 129, 136, 65), (F8_0, 5, 64, 70), (Q4_K, 3, 512, 130)]
-        {
+        for (ty, n_rows, n_cols, n_batch) in [
+            (F16, 130, 65, 64),
+            (BF16, 129, 136, 65),
+            (F8_0, 5, 64, 70),
+            (Q4_K, 3, 512, 130),
+            (Q8_0, 35, 416, 20),
+        ] {
             let case = Case { form: Form::Half, types: &[ty], n_rows: &[n_rows], n_cols, n_batch };
             check(&kernels, &stream, &case);
         }
@@ -386,6 +389,8 @@ mod tests {
             (&[Q4_0], &[129], 160, 65),
             (&[Q4_K, Q6_K], &[3, 5], 512, 130),
             (&[Q2_K], &[70], 256, 66),
+            (&[Q5_K], &[40], 768, 33),
+            (&[Q4_1], &[31], 608, 3),
         ] {
             check(&kernels, &stream, &Case { form: Form::Int8, types, n_rows, n_cols, n_batch });
         }

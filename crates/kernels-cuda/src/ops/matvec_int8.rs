@@ -1,7 +1,7 @@
 //! Products of quantized weights with the few rows of a decode step, as 8-bit integers.
 
 use super::kernels::Kernels;
-use super::products::{INT8_COLS, mixed_index};
+use super::products::{INT8_COLS, INT8_TILE, mixed_index};
 use super::quantize::Quantized;
 use super::rows::optional;
 use crate::device::{Argument, Device};
@@ -9,7 +9,10 @@ use crate::{Error, Matrix, Rows};
 
 /// Warps of a block, and rows of the matrix for each of them: as `cuda/matvec_int8.cuh` has them.
 const WARPS: usize = 4;
-const ROWS: usize = 2;
+const ROWS: usize = 4;
+/// Threads of a tile, and the fewest rows of activations that tiles are for.
+const TILE_THREADS: u32 = 256;
+const MIN_TILE_ROWS: usize = 9;
 /// The most matrices of a product.
 pub const MAX_PARTS: usize = 3;
 
@@ -72,7 +75,8 @@ impl<D: Device> LinearInt8<'_, D> {
 }
 
 /// Queues a product. The bits of a row of the result depend on its own row of activations alone, and are the same
-/// whatever the other matrices. Matrices of K types are one launch, of other types a launch for each.
+/// whatever the other matrices. Matrices of K types are one launch, of other types a launch for each, and so are
+/// products of more than eight rows, which go over tiles.
 ///
 /// # Errors
 /// What the driver reports.
@@ -97,7 +101,10 @@ pub fn matvec_int8<D: Device>(
     let block = [32, WARPS as u32];
     let blocks_of = |matrix: &Matrix<D>| matrix.n_rows().div_ceil(WARPS * ROWS);
 
-    if matrices.len() > 1 && matrices.iter().all(|matrix| mixed_index(matrix.ty()).is_some()) {
+    if matrices.len() > 1
+        && n_batch < MIN_TILE_ROWS
+        && matrices.iter().all(|matrix| mixed_index(matrix.ty()).is_some())
+    {
         let part = |i: usize| matrices.get(i).copied();
         let planes = |i| part(i).map_or([Argument::Address(0); 3], Matrix::planes);
         let of_part = |f: fn(&Matrix<D>) -> usize| {
@@ -165,7 +172,14 @@ pub fn matvec_int8<D: Device>(
             n_cols,
             n_batch_at,
         ];
-        let (function, grid) = (&int8.matvec[cols], grid(blocks_of(matrix)));
+        let (function, grid, block) = match &int8.matvec_tiles {
+            Some(function) if n_batch >= MIN_TILE_ROWS => {
+                let [x, w] = [n_batch, matrix.n_rows()].map(|n| n.div_ceil(INT8_TILE));
+                assert!(w <= 65535, "{w} tiles of weights");
+                (function, [x as u32, w as u32, 1], [TILE_THREADS, 1])
+            }
+            _ => (&int8.matvec[cols], grid(blocks_of(matrix)), block),
+        };
         // SAFETY: the arguments are those of `matvec_int8_*` in order, and otherwise as above.
         unsafe { kernels.launch(stream, function, grid, block, &arguments) }?;
     }
@@ -177,9 +191,8 @@ mod tests {
     use realizar_quant::BlockType;
 
     use super::*;
-    use crate::testing::{
-        INTEGER_TYPES, Interpreter, Random, kernels, on_device, read, rounded, weights,
-    };
+    use crate::matrix::INTEGER_TYPES;
+    use crate::testing::{Interpreter, Random, kernels, on_device, read, rounded, weights};
     use crate::{Buffer, QuantizedRows, quantize};
 
     struct Case<'a> {
@@ -257,7 +270,7 @@ mod tests {
     fn every_type_by_one_row_and_by_several() {
         let (kernels, stream) = kernels();
         for ty in INTEGER_TYPES {
-            for (n_batch, n_cols) in [(1, 256), (2, 512), (4, 256), (7, 256)] {
+            for (n_batch, n_cols) in [(1, 256), (2, 512), (4, 256), (7, 256), (9, 512)] {
                 let case = Case { types: &[ty], n_rows: &[11], n_cols, n_batch };
                 check(&kernels, &stream, &case);
             }
@@ -277,11 +290,23 @@ mod tests {
     }
 
     #[test]
+    fn tiles_have_the_bits_of_single_rows() {
+        let (kernels, stream) = kernels();
+        for (i, ty) in INTEGER_TYPES.into_iter().enumerate() {
+            let lengths: &[usize] =
+                if ty.block_len() == 32 { &[96, 544, 1184] } else { &[256, 1280] };
+            let (n_rows, n_batch) = ([35, 3, 33][i % 3], [33, 17, 40][i / 3 % 3]);
+            let n_cols = lengths[i % lengths.len()];
+            check(&kernels, &stream, &Case { types: &[ty], n_rows: &[n_rows], n_cols, n_batch });
+        }
+    }
+
+    #[test]
     fn matrices_of_different_types_in_one_launch() {
         use BlockType::*;
         let (kernels, stream) = kernels();
         for types in [[Q4_K, Q4_K, Q6_K], [Q8_0, Q2_K, IQ4_NL], [Q5_K, Q3_K, MXFP4]] {
-            for n_batch in [1, 2, 3, 5] {
+            for n_batch in [1, 2, 3, 5, 10] {
                 for n in [2, 3] {
                     let (types, n_rows) = (&types[..n], &[16, 9, 7][..n]);
                     check(&kernels, &stream, &Case { types, n_rows, n_cols: 512, n_batch });

@@ -6,6 +6,7 @@ mod capture;
 mod delta_net;
 mod elementwise;
 mod embed;
+mod expert_kernels;
 mod experts;
 mod kernels;
 mod kv_store;
@@ -32,8 +33,9 @@ pub use delta_net::{DeltaNet, DeltaNetSpec, delta_net};
 pub use elementwise::{Activation, Elementwise, elementwise};
 pub use embed::{embed, select_rows};
 pub use experts::{
-    ExpertLinear, ExpertPairs, PairTiles, SortedPairs, expert_matmul, expert_matvec,
-    expert_matvec_int8, is_worth_sorting, sort_by_expert,
+    ExpertLinear, ExpertPairs, PairTiles, SortedPairs, expert_matmul, expert_matmul_half,
+    expert_matmul_int8, expert_matvec, expert_matvec_int8, is_worth_sorting, sort_by_expert,
+    takes_own_halves,
 };
 pub use kernels::Kernels;
 pub use kv_store::{HeadNorm, RopeStore, kv_store, rope_store};

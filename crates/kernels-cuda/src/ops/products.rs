@@ -40,10 +40,12 @@ const MIXED: &[u8] = include_bytes!("../../image/matvec_mixed.ptx.gz");
 pub(crate) const MATVEC_COLS: [usize; 2] = [1, 4];
 /// The same of 8-bit activations.
 pub(crate) const INT8_COLS: [usize; 3] = [1, 2, 4];
+/// Rows of activations and of weights, alike, that a tile of them has where there are many.
+pub(crate) const INT8_TILE: usize = 32;
 /// Rows of activations and of weights that a tile has: a kernel for each, with these threads.
 pub(crate) const TILES: [Tile; 2] = [
     Tile { x_rows: 128, w_rows: 128, threads: 256 },
-    Tile { x_rows: 32, w_rows: 64, threads: 128 },
+    Tile { x_rows: 32, w_rows: 32, threads: 128 },
 ];
 
 /// A size of tiles.
@@ -69,6 +71,8 @@ pub(crate) struct ProductKernels<D: Device> {
 #[derive(Debug)]
 pub(crate) struct Int8Kernels<D: Device> {
     pub(crate) matvec: [D::Function; INT8_COLS.len()],
+    /// For many rows of decode steps, with the bits of `matvec`; not of types with units of 64 columns.
+    pub(crate) matvec_tiles: Option<D::Function>,
     pub(crate) matmul: [D::Function; TILES.len()],
 }
 
@@ -81,7 +85,10 @@ impl<D: Device> ProductKernels<D> {
             |what: &str| image.functions(TILES, |tile| format!("{what}_{name}_{}", tile.x_rows));
         let int8 = || {
             let matvec = image.functions(INT8_COLS, |cols| format!("matvec_int8_{name}_{cols}"))?;
-            Ok(Int8Kernels { matvec, matmul: tiles("matmul_int8")? })
+            let tiled = !matches!(ty, BlockType::Q2_K | BlockType::Q3_K);
+            let tile = || image.function(&format!("matvec_int8_{name}_{INT8_TILE}"));
+            let matvec_tiles = tiled.then(tile).transpose()?;
+            Ok(Int8Kernels { matvec, matvec_tiles, matmul: tiles("matmul_int8")? })
         };
         Ok(Self {
             matvec: image.functions(MATVEC_COLS, |cols| format!("matvec_{name}_{cols}"))?,

@@ -1,7 +1,7 @@
 //! The GPU against the tiny models' references and against the CPU, and what
 //! happens when a GPU lacks something, runs out of memory or is lost.
 
-use crate::common::gpus::gpus;
+use crate::common::gpus::{adapters, gpus};
 use crate::common::quantized::write_quantized;
 use crate::common::tiny::tiny;
 use crate::common::tiny_models::tiny_models;
@@ -63,7 +63,7 @@ impl Golden {
 fn tiny_models_give_the_logits_of_transformers_without_optional_features() {
     let options = LoadOptions { arithmetic: Arithmetic::F32, ..LoadOptions::default() };
     // `cargo xtask parity --device wgpu` compares them with all that a device has.
-    for gpu in gpus().into_iter().skip(1) {
+    for gpu in adapters().into_iter().skip(1) {
         for path in tiny_models() {
             let golden = Golden::read(if path.is_dir() { &path } else { path.parent().unwrap() });
             let mut model = Model::load(&path, &*gpu, &options).unwrap();

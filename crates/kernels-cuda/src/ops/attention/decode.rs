@@ -1,78 +1,142 @@
-//! Attention of decode rows: a context is cut into splits, which are added in order.
+//! Attention of decode rows: a context is cut into splits, and eight splits are a span, which are added in order.
 
 use std::sync::Arc;
 
-use super::Attention;
+use realizar_quant::BlockType;
+
+use super::{Attention, AttentionArithmetic, TENSOR_TYPES};
 use crate::device::{Argument, Device};
 use crate::image::Image;
 use crate::ops::Kernels;
-use crate::pages::KV_TYPES;
-use crate::{Buffer, Error};
+use crate::{Buffer, Error, KvSpec};
 
 const IMAGE: &[u8] = include_bytes!("../../../image/attention_decode.ptx.gz");
-/// Positions of a split, as `cuda/attention_decode.cu` has them.
-pub(super) const SPLIT: usize = 256;
+/// Positions of a split, splits of a span, and query heads of a block, as `cuda/attention_decode.cu` has them.
+const SPLIT: usize = 256;
+const SPAN: usize = 8;
+const MAX_HEADS: usize = 8;
 /// Threads of a block.
 const THREADS: u32 = 128;
-/// Query heads of a block: a kernel for each.
-const HEADS: [usize; 3] = [1, 4, 8];
+/// Columns of a head: a kernel for each.
+const HEAD_DIMS: [usize; 3] = [64, 128, 256];
+const F32_HEAD_DIMS: [usize; 4] = [64, 128, 256, 512];
+/// Heads of splits of a launch that there is room for: enough blocks for any card. With more, blocks have a span each.
+pub(super) const SPLIT_HEADS: usize = 1 << 14;
+/// Heads of spans of a launch that there is room for, or those of one row, if they are more. Rows with more in all take
+/// several launches.
+const SPAN_HEADS: usize = 1 << 16;
 
 /// The kernels of decode rows.
 #[derive(Debug)]
 pub(crate) struct DecodeKernels<D: Device> {
-    /// By type of keys and values, and by [`HEADS`].
-    splits: [[D::Function; HEADS.len()]; KV_TYPES.len()],
-    merge: D::Function,
+    /// By type of keys and values, and by [`HEAD_DIMS`].
+    tensor: [[(D::Function, usize); HEAD_DIMS.len()]; TENSOR_TYPES.len()],
+    /// By [`F32_HEAD_DIMS`].
+    f32: [(D::Function, usize); F32_HEAD_DIMS.len()],
 }
 
 impl<D: Device> DecodeKernels<D> {
     pub(crate) fn load(device: &D) -> Result<Self, Error> {
         let image = Image::load(device, "attention_decode", IMAGE)?;
-        let of_type = |ty: realizar_quant::BlockType| {
+        let of =
+            |ty: &str, dim: usize| Ok((image.function(&format!("attention_{ty}_{dim}"))?, dim));
+        let of_type = |ty: BlockType| -> Result<_, Error> {
             let ty = ty.name().to_lowercase();
-            image.functions(HEADS, |heads| format!("attention_{ty}_{heads}"))
+            let [a, b, c] = HEAD_DIMS.map(|dim| of(&ty, dim));
+            Ok([a?, b?, c?])
         };
-        let [f32, f16, bf16] = KV_TYPES.map(of_type);
-        Ok(Self { splits: [f32?, f16?, bf16?], merge: image.function("attention_merge")? })
+        let [f16, bf16, q8_0] = TENSOR_TYPES.map(of_type);
+        let [a, b, c, d] = F32_HEAD_DIMS.map(|dim| of("in_f32", dim));
+        Ok(Self { tensor: [f16?, bf16?, q8_0?], f32: [a?, b?, c?, d?] })
+    }
+
+    /// The kernel on tensor cores, where there is one, and the columns that a head has in it.
+    fn tensor(&self, spec: &KvSpec) -> Option<&(D::Function, usize)> {
+        let ty = TENSOR_TYPES.iter().position(|&ty| ty == spec.ty)?;
+        self.tensor[ty].iter().find(|(_, dim)| spec.head_dim <= *dim)
+    }
+
+    /// The kernel in F32.
+    fn f32(&self, spec: &KvSpec) -> &(D::Function, usize) {
+        let found = self.f32.iter().find(|(_, dim)| spec.head_dim <= *dim);
+        found.expect("pages have no larger heads")
     }
 }
 
-/// Room for what the splits of a step hand to the kernel that adds them. The layers of a model share it.
+/// Heads, splits and spans that a scratch has room for.
+struct Room {
+    splits: usize,
+    spans: usize,
+    counters: usize,
+}
+
+impl Room {
+    fn new(max_rows: usize, n_heads: usize, max_kv_len: usize) -> Self {
+        let n_splits = max_kv_len.div_ceil(SPLIT).max(1);
+        // A window need not begin with a span.
+        let n_spans = n_splits.div_ceil(SPAN) + 1;
+        // The heads of a group may be cut into unequal parts.
+        let heads = n_heads.saturating_mul(2);
+        let of_row = heads.saturating_mul(n_spans);
+        Self {
+            splits: heads.saturating_mul(n_splits).saturating_mul(max_rows).min(SPLIT_HEADS),
+            spans: of_row.saturating_mul(max_rows).min(SPAN_HEADS.max(of_row)),
+            counters: n_heads.saturating_mul(n_spans + 1).saturating_mul(max_rows),
+        }
+    }
+
+    /// Bytes of splits and spans with heads of `head_dim`, and of the counters.
+    fn bytes(&self, head_dim: usize) -> [usize; 3] {
+        // Kernels have heads of up to twice the size, and at least 64 columns.
+        let head = (head_dim.next_power_of_two().max(64) + 2).saturating_mul(4);
+        [
+            self.splits.saturating_mul(head),
+            self.spans.saturating_mul(head),
+            self.counters.saturating_mul(4),
+        ]
+    }
+}
+
+/// Room for what the blocks of a row hand to the one that adds it up. The layers of a model share it; steps that run at
+/// the same time do not.
 #[derive(Debug)]
 pub struct AttentionScratch<D: Device> {
-    sums: Buffer<D>,
-    stats: Buffer<D>,
+    splits: Buffer<D>,
+    spans: Buffer<D>,
+    counters: Buffer<D>,
 }
 
 impl<D: Device> AttentionScratch<D> {
     /// Bytes of [`Self::new`] with the same maxima; `usize::MAX` if that is not a number of bytes.
     pub fn bytes(max_rows: usize, n_heads: usize, head_dim: usize, max_kv_len: usize) -> usize {
-        let n = [n_heads, max_kv_len.div_ceil(SPLIT), head_dim + 2, 4];
-        n.into_iter().fold(max_rows, usize::saturating_mul)
+        let bytes = Room::new(max_rows, n_heads, max_kv_len).bytes(head_dim);
+        bytes.into_iter().fold(0, usize::saturating_add)
     }
 
     /// Room for steps of at most `max_rows` decode rows that see at most `max_kv_len` positions, each the maximum of
-    /// all layers.
+    /// all layers. It does not grow with rows times positions: steps with more run in larger pieces, and then in several
+    /// launches, with the same bits.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], or what the driver reports.
     pub fn new(
         device: &Arc<D>,
-        _stream: &D::Stream,
+        stream: &D::Stream,
         max_rows: usize,
         n_heads: usize,
         head_dim: usize,
         max_kv_len: usize,
     ) -> Result<Self, Error> {
         let what = "sums of attention";
-        let n_bytes = Self::bytes(max_rows, n_heads, head_dim, max_kv_len);
-        if n_bytes == usize::MAX {
-            return Err(Error::OutOfMemory { what: what.to_owned(), n_bytes });
+        let bytes = Room::new(max_rows, n_heads, max_kv_len).bytes(head_dim);
+        if bytes.contains(&usize::MAX) {
+            return Err(Error::OutOfMemory { what: what.to_owned(), n_bytes: usize::MAX });
         }
-        let stats = n_bytes / (head_dim + 2) * 2;
+        let [splits, spans, counters] = bytes;
         Ok(Self {
-            sums: Buffer::new(device, what, n_bytes - stats)?,
-            stats: Buffer::new(device, what, stats)?,
+            splits: Buffer::new(device, what, splits)?,
+            spans: Buffer::new(device, what, spans)?,
+            counters: Buffer::with(device, stream, what, &vec![0u8; counters])?,
         })
     }
 }
@@ -91,50 +155,66 @@ pub fn attention_decode<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
     attention: &Attention<'_, D>,
+    arithmetic: AttentionArithmetic,
     max_kv_len: usize,
     scratch: &AttentionScratch<D>,
 ) -> Result<(), Error> {
     attention.check(kernels);
-    let &Attention { q, pages, n_heads, window, out, .. } = attention;
-    let (n_rows, spec) = (q.n_rows(), pages.spec());
-    // A window need not begin with a split.
+    let &Attention { q, pages, window, out, .. } = attention;
+    let (n_rows, spec, group) = (q.n_rows(), pages.spec(), attention.group());
+    for buffer in [&scratch.splits, &scratch.spans, &scratch.counters] {
+        kernels.check("the scratch", buffer, 0);
+    }
+    let of_kernels = &kernels.attention_decode;
+    let tensor = match arithmetic {
+        AttentionArithmetic::Tensor => of_kernels.tensor(spec),
+        AttentionArithmetic::F32 => None,
+    };
+    let (function, dim) = tensor.unwrap_or_else(|| of_kernels.f32(spec));
+
+    // A window need not begin with a split, nor its splits with a span.
+    let n_splits = max_kv_len.div_ceil(SPLIT);
     let of_window = window.map_or(usize::MAX, |window| window.div_ceil(SPLIT) + 1);
-    let n_splits = max_kv_len.div_ceil(SPLIT).min(of_window);
-    assert!(n_rows <= 65535 && n_heads <= i32::MAX as usize, "{n_rows} rows, {n_heads} heads");
+    let (n_splits, n_spans) = if of_window < n_splits {
+        (of_window, of_window.div_ceil(SPAN) + 1)
+    } else {
+        (n_splits, n_splits.div_ceil(SPAN))
+    };
     assert!(n_splits > 0 && n_splits <= 65535, "contexts of {max_kv_len} positions");
-    // Less than 2^63: the factors fit in 16, 31 and 16 bits.
-    let n_parts = n_rows * n_heads * n_splits;
-    kernels.check("the scratch", &scratch.sums, n_parts.saturating_mul(spec.head_dim));
-    kernels.check("the scratch", &scratch.stats, n_parts.saturating_mul(2));
+    let n_parts = group.div_ceil(MAX_HEADS);
+    let n_blocks = spec.n_kv_heads * n_parts;
+    let heads_of_row = n_blocks * group.div_ceil(n_parts);
+    let room = |buffer: &Buffer<D>| buffer.n_bytes() / 4 / (dim + 2) / heads_of_row;
 
-    let [sums, stats] =
-        [&scratch.sums, &scratch.stats].map(|buffer| Argument::Address(buffer.address()));
-    let arguments = attention.arguments(&[sums, stats]);
-    let group = attention.group();
-    let which = HEADS.iter().position(|&heads| group <= heads).unwrap_or(HEADS.len() - 1);
-    let function = &kernels.attention_decode.splits[spec.type_index()][which];
-    let n_blocks = spec.n_kv_heads * group.div_ceil(HEADS[which]);
-    let grid = [n_blocks as u32, n_rows as u32, n_splits as u32];
-    // SAFETY: the arguments are those of `attention_*` in order; rows, lists and scratch were checked, and the
-    // kernel checks what it reads by numbers of the lists. As `matvec` says, buffers outlive queued work.
-    unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }?;
-
-    let [positions, seq_of_row, reaches, window] = [9, 10, 12, 15].map(|i| arguments[i]);
-    let arguments = [
-        sums,
-        stats,
-        positions,
-        seq_of_row,
-        reaches,
-        window,
-        attention.sinks(),
-        out.address(),
-        out.stride(),
-        Argument::I32(n_splits as i32),
-        Argument::I32(spec.head_dim as i32),
-    ];
-    let grid = [n_heads as u32, n_rows as u32, 1];
-    let merge = &kernels.attention_decode.merge;
-    // SAFETY: as above, for `attention_merge`; a context that is too long has stopped the device before.
-    unsafe { kernels.launch(stream, merge, grid, [THREADS, 1], &arguments) }
+    // A block has a split where all of them fit, otherwise a span.
+    let by_span = n_rows * n_splits > room(&scratch.splits).min(SPLIT_HEADS / heads_of_row);
+    let of_counters = scratch.counters.n_bytes() / 4 / n_blocks / (n_spans + 1);
+    let rows_at_once = (room(&scratch.spans) / n_spans).min(of_counters).min(65535);
+    assert!(rows_at_once > 0, "the scratch is too small for contexts of {max_kv_len} positions");
+    for first_row in (0..n_rows).step_by(rows_at_once) {
+        let n_rows = rows_at_once.min(n_rows - first_row);
+        let arguments = attention.arguments(&[
+            attention.sinks(),
+            out.address(),
+            out.stride(),
+            Argument::Address(scratch.splits.address()),
+            Argument::Address(scratch.spans.address()),
+            Argument::Address(scratch.counters.address()),
+            Argument::I32(first_row as i32),
+            Argument::I32(n_parts as i32),
+            Argument::I32(n_splits as i32),
+            Argument::I32(n_spans as i32),
+            Argument::I32(i32::from(by_span)),
+            Argument::I32(spec.type_index() as i32),
+        ]);
+        // The kernels on tensor cores have their types in their names.
+        let arguments = &arguments[..arguments.len() - usize::from(tensor.is_some())];
+        let z = if by_span { n_spans } else { n_splits };
+        let grid = [n_blocks as u32, n_rows as u32, z as u32];
+        // SAFETY: the arguments are those of `attention_*` in order; rows and lists were checked, and the kernel checks
+        // what it reads by numbers of the lists. The scratch has room for the splits or spans of these rows, and a
+        // counter for each. As `matvec` says, buffers outlive queued work.
+        unsafe { kernels.launch(stream, function, grid, [THREADS, 1], arguments) }?;
+    }
+    Ok(())
 }

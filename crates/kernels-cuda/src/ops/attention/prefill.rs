@@ -2,7 +2,7 @@
 
 use realizar_quant::BlockType;
 
-use super::{Attention, TENSOR_TYPES};
+use super::{Attention, AttentionArithmetic, TENSOR_TYPES};
 use crate::device::{Argument, Device};
 use crate::image::Image;
 use crate::ops::Kernels;
@@ -22,16 +22,6 @@ const F32_QUERIES: usize = 32;
 const HEAD_DIMS: [usize; 3] = [64, 128, 256];
 const F32_HEAD_DIMS: [usize; 4] = [64, 128, 256, 512];
 
-/// What the products of queries and keys, and of weights and values, are computed in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AttentionArithmetic {
-    /// Tensor cores, where keys and values are F16 or BF16 and a head has at most 256 elements; otherwise as F32.
-    /// Queries are two numbers of the type of the keys each, weights are rounded to one.
-    Tensor,
-    /// F32.
-    F32,
-}
-
 /// The kernels of prefill rows.
 #[derive(Debug)]
 pub(crate) struct PrefillKernels<D: Device> {
@@ -48,10 +38,10 @@ impl<D: Device> PrefillKernels<D> {
             let ty = ty.name().to_lowercase();
             image.functions(HEAD_DIMS, |dim| format!("attention_prefill_{ty}_{dim}"))
         };
-        let [f16, bf16] = TENSOR_TYPES.map(of_type);
+        let [f16, bf16, q8_0] = TENSOR_TYPES.map(of_type);
         let image = Image::load(device, "attention_prefill_f32", F32_IMAGE)?;
         let f32 = image.functions(F32_HEAD_DIMS, |dim| format!("attention_prefill_{dim}"))?;
-        Ok(Self { tensor: [f16?, bf16?], f32 })
+        Ok(Self { tensor: [f16?, bf16?, q8_0?], f32 })
     }
 
     /// The kernel on tensor cores, where there is one.

@@ -1,14 +1,19 @@
 //! Attention on the interpreter, against F64.
 
+mod decode;
+mod prefill;
+
 use std::sync::Arc;
 
 use realizar_ptx::Stream;
 use realizar_quant::{BlockType, dequantize, quantize};
 
 use super::*;
-use crate::pages::KV_TYPES;
 use crate::testing::{Interpreter, Random, kernels, on_device, read};
 use crate::{Buffer, Kernels, KvSpec, kv_store};
+
+/// What rounding a number below one to F16 changes at most: values of Q8_0 on tensor cores, and weights of prompts.
+const HALF_STEP: f64 = 1.0 / 4096.0;
 
 #[derive(Clone)]
 struct Case {
@@ -196,22 +201,22 @@ impl World {
         found.chunks(stride).flat_map(|row| row[..n_cols].to_vec()).collect()
     }
 
-    /// Attention of decode rows, in a scratch for contexts of `max_kv_len`.
-    fn decode(&self, rows: &[Row], max_kv_len: usize) -> Vec<f32> {
+    /// Attention of decode rows, in a scratch for contexts of `max_kv_len` and `room` rows.
+    fn decode_in(&self, rows: &[Row], max_kv_len: usize, room: usize) -> Vec<f32> {
+        let (n_heads, head_dim) = (self.case.n_heads, self.case.head_dim);
+        let (device, stream) = (self.kernels.device(), &self.stream);
+        let scratch =
+            AttentionScratch::new(device, stream, room, n_heads, head_dim, max_kv_len).unwrap();
         self.run(rows, false, |attention, device| {
-            let (n_heads, head_dim) = (self.case.n_heads, self.case.head_dim);
-            let scratch = AttentionScratch::new(
-                device,
-                &self.stream,
-                rows.len(),
-                n_heads,
-                head_dim,
-                max_kv_len,
-            )
-            .unwrap();
-            attention_decode(&self.kernels, &self.stream, attention, max_kv_len, &scratch).unwrap();
-            device.synchronize(&self.stream).unwrap();
+            let arithmetic = self.case.arithmetic;
+            attention_decode(&self.kernels, stream, attention, arithmetic, max_kv_len, &scratch)
+                .unwrap();
+            device.synchronize(stream).unwrap();
         })
+    }
+
+    fn decode(&self, rows: &[Row], max_kv_len: usize) -> Vec<f32> {
+        self.decode_in(rows, max_kv_len, rows.len())
     }
 
     /// Attention of prefill rows; rows of a sequence that follow one another are cut into tiles of `tile_rows`.
@@ -233,14 +238,19 @@ impl World {
         })
     }
 
-    /// What rounding to the type of the pages makes of values.
+    /// What rounding to the type of the pages makes of heads.
     fn rounded(&self, values: &[f32]) -> Vec<f64> {
         let ty = self.case.ty;
-        let mut bytes = vec![0; values.len() / ty.block_len() * ty.block_bytes()];
-        quantize(ty, values, &mut bytes).unwrap();
-        let mut back = vec![0.0; values.len()];
-        dequantize(ty, &bytes, &mut back).unwrap();
-        back.into_iter().map(f64::from).collect()
+        let mut all = Vec::new();
+        for head in values.chunks(self.case.head_dim) {
+            let mut head = head.to_vec();
+            head.resize(head.len().next_multiple_of(ty.block_len()), 0.0);
+            let mut bytes = vec![0; head.len() / ty.block_len() * ty.block_bytes()];
+            quantize(ty, &head, &mut bytes).unwrap();
+            dequantize(ty, &bytes, &mut head).unwrap();
+            all.extend(head[..self.case.head_dim].iter().map(|&x| f64::from(x)));
+        }
+        all
     }
 
     /// A row in F64.
@@ -295,245 +305,11 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| x.to_bits()).collect()
 }
 
-/// The last row of every sequence in one step, between rows without a sequence, and each row alone in a step with room
-/// for longer contexts.
-fn check_decode(case: &Case) {
-    let world = World::new(case);
-    let last = |(seq, &n): (usize, &usize)| Row::of(seq, n - 1);
-    let mut rows: Vec<Row> = case.seqs.iter().enumerate().map(last).collect();
-    rows.insert(1, Row::NONE);
-    rows.push(Row::NONE);
-    let longest = *case.seqs.iter().max().unwrap();
-    let found = world.decode(&rows, longest);
-    world.assert_close(&rows, &found, 3e-6);
-    for (&row, found) in rows.iter().zip(found.chunks(case.n_cols())) {
-        let alone = world.decode(&[row], longest + 600);
-        assert_eq!(bits(&alone), bits(found), "{row:?} alone");
-    }
-}
-
-#[test]
-fn decode_types_of_keys_and_values() {
-    for ty in KV_TYPES {
-        check_decode(&Case { ty, ..Case::new(&[1, 257, 40]) });
-    }
-}
-
-#[test]
-fn decode_heads_and_pages_of_odd_shapes() {
-    for (n_heads, n_kv_heads, head_dim, page_len) in [
-        (1, 1, 8, 16),
-        (2, 1, 12, 16),
-        (3, 3, 80, 32),
-        (6, 2, 40, 64),
-        (7, 1, 128, 16),
-        (20, 2, 20, 64),
-        (2, 1, 256, 16),
-        (2, 2, 512, 32),
-    ] {
-        check_decode(&Case { n_heads, n_kv_heads, head_dim, page_len, ..Case::new(&[19, 270]) });
-    }
-}
-
-#[test]
-fn decode_long_contexts_are_merged() {
-    check_decode(&Case { head_dim: 32, ..Case::new(&[1025, 256, 512, 3]) });
-}
-
-#[test]
-fn decode_windows_soft_caps_and_sinks() {
-    for window in [1, 20, 256, 300, 4000] {
-        let window = Some(window);
-        check_decode(&Case { window, head_dim: 16, ..Case::new(&[600, 19, 513, 1]) });
-    }
-    let case = Case::new(&[1, 257, 40]);
-    check_decode(&Case { softcap: Some(0.7), ..case.clone() });
-    check_decode(&Case { sinks: true, ..case.clone() });
-    check_decode(&Case { sinks: true, softcap: Some(2.0), window: Some(33), ..case });
-}
-
 /// Rows `first..` of a sequence.
 fn rows_of(seq: usize, positions: std::ops::Range<usize>) -> Vec<Row> {
     positions.map(|position| Row::of(seq, position)).collect()
 }
 
-/// The last rows of all sequences in one step, and again in other tiles, and alone.
-fn check_prefill(case: &Case, tolerance: f64) {
-    let world = World::new(case);
-    // With a window, only the pages of the last row's are there.
-    let n_last = if case.window.is_some() { 1 } else { 45 };
-    let of = |(seq, &n): (usize, &usize)| rows_of(seq, n.saturating_sub(n_last)..n);
-    let rows: Vec<Row> = case.seqs.iter().enumerate().flat_map(of).collect();
-    let found = world.prefill(&rows, false, TILE_ROWS);
-    world.assert_close(&rows, &found, tolerance);
-    let again = world.prefill(&rows, false, 7);
-    assert_eq!(bits(&again), bits(&found), "in tiles of 7 rows");
-    for (i, (&row, found)) in rows.iter().zip(found.chunks(case.n_cols())).enumerate() {
-        if i % 16 == 3 {
-            assert_eq!(bits(&world.prefill(&[row], false, 1)), bits(found), "{row:?} alone");
-        }
-    }
-}
-
-/// The same on tensor cores, with weights of F16, and in F32.
-fn check_prefills(case: &Case) {
-    check_prefill(case, 3e-4);
-    check_prefill(&in_f32(case), 2e-6);
-}
-
 fn in_f32(case: &Case) -> Case {
     Case { arithmetic: AttentionArithmetic::F32, ..case.clone() }
-}
-
-#[test]
-fn prefill_types_of_keys_and_values() {
-    for (ty, tolerance) in [(BlockType::F32, 2e-6), (BlockType::F16, 3e-4), (BlockType::BF16, 3e-3)]
-    {
-        let case = Case { ty, ..Case::new(&[1, 70, 40]) };
-        check_prefill(&case, tolerance);
-        check_prefill(&in_f32(&case), 2e-6);
-    }
-}
-
-#[test]
-fn prefill_heads_and_pages_of_odd_shapes() {
-    for (n_heads, n_kv_heads, head_dim, page_len) in [
-        (1, 1, 8, 16),
-        (2, 1, 12, 16),
-        (3, 3, 80, 32),
-        (6, 2, 40, 64),
-        (7, 1, 128, 16),
-        (20, 2, 20, 64),
-        (3, 1, 15, 16),
-        (2, 1, 250, 16),
-    ] {
-        let seqs = &[19, 60];
-        let case = Case { n_heads, n_kv_heads, head_dim, page_len, ..Case::new(seqs) };
-        check_prefills(&case);
-    }
-    // Heads that are too wide for tensor cores are computed in F32.
-    check_prefill(&Case { n_heads: 1, n_kv_heads: 1, head_dim: 500, ..Case::new(&[40]) }, 2e-6);
-}
-
-#[test]
-fn prefill_windows() {
-    for window in [1, 20, 64, 100, 4000] {
-        let window = Some(window);
-        check_prefills(&Case { window, head_dim: 16, ..Case::new(&[300, 19, 200, 1]) });
-    }
-}
-
-#[test]
-fn prefill_soft_caps_and_sinks() {
-    let case = Case { head_dim: 40, ..Case::new(&[1, 130, 40]) };
-    check_prefills(&Case { softcap: Some(0.7), ..case.clone() });
-    check_prefills(&Case { sinks: true, ..case.clone() });
-    check_prefills(&Case { sinks: true, softcap: Some(2.0), window: Some(33), ..case });
-}
-
-#[test]
-fn prefill_chunks_of_a_prompt_have_the_bits_of_the_whole() {
-    let case = Case { head_dim: 32, n_heads: 3, n_kv_heads: 1, ..Case::new(&[300]) };
-    for (case, tolerance) in [(in_f32(&case), 2e-6), (case, 3e-4)] {
-        let world = World::new(&case);
-        let rows = rows_of(0, 0..300);
-        let whole = world.prefill(&rows, false, TILE_ROWS);
-        world.assert_close(&rows, &whole, tolerance);
-        let mut chunked = Vec::new();
-        for chunk in [0..1, 1..64, 64..127, 127..256, 256..300] {
-            chunked.extend(world.prefill(&rows[chunk], false, TILE_ROWS));
-        }
-        assert_eq!(bits(&chunked), bits(&whole));
-    }
-}
-
-#[test]
-fn prefill_rows_see_as_far_as_they_reach() {
-    let case = Case { sinks: true, head_dim: 32, ..Case::new(&[150]) };
-    for (case, tolerance) in [(in_f32(&case), 2e-6), (case, 3e-4)] {
-        let world = World::new(&case);
-        // Rows 20 to 89 see each other, all others up to themselves.
-        let mut rows = rows_of(0, 10..150);
-        let segment = rows.iter_mut().filter(|row| (20..90).contains(&row.position));
-        segment.for_each(|row| row.reach = 90);
-        let found = world.prefill(&rows, true, TILE_ROWS);
-        world.assert_close(&rows, &found, tolerance);
-        assert_eq!(bits(&world.prefill(&rows, true, 33)), bits(&found));
-        // Rows that see nothing are zero.
-        let mut none = rows_of(0, 3..6);
-        none.iter_mut().for_each(|row| row.reach = 0);
-        none.extend([Row::NONE, Row::NONE]);
-        let found = world.prefill(&none, true, TILE_ROWS);
-        assert!(found.iter().all(|x| x.to_bits() == 0), "{found:?}");
-    }
-}
-
-#[test]
-fn values_that_a_prefill_row_does_not_see_change_no_bit() {
-    let case = Case { n_heads: 2, n_kv_heads: 1, head_dim: 16, ..Case::new(&[140]) };
-    for case in [in_f32(&case), case] {
-        let rows = rows_of(0, 0..140);
-        let plain = World::new(&case).prefill(&rows, false, TILE_ROWS);
-        let odd = World::with(&case, |_, k, v| {
-            v[70 * 16 + 3] = f32::INFINITY;
-            v[100 * 16 + 5] = f32::NAN;
-            k[110 * 16..111 * 16].fill(f32::NAN);
-        });
-        for tile_rows in [TILE_ROWS, 50] {
-            let found = odd.prefill(&rows, false, tile_rows);
-            for (row, (found, plain)) in found.chunks(32).zip(plain.chunks(32)).enumerate() {
-                for (i, (found, plain)) in found.iter().zip(plain).enumerate() {
-                    let is_odd =
-                        row >= 110 || row >= 70 && i % 16 == 3 || row >= 100 && i % 16 == 5;
-                    if is_odd {
-                        assert!(!found.is_finite(), "row {row} column {i}: {found}");
-                    } else {
-                        assert_eq!(found.to_bits(), plain.to_bits(), "row {row} column {i}");
-                    }
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn prefill_of_long_contexts_and_large_scores() {
-    let case = Case { n_heads: 1, n_kv_heads: 1, head_dim: 32, ..Case::new(&[5000]) };
-    for (case, tolerance) in [(in_f32(&case), 1e-6), (case, 3e-5)] {
-        let world = World::new(&case);
-        let rows = rows_of(0, 4990..5000);
-        world.assert_close(&rows, &world.prefill(&rows, false, TILE_ROWS), tolerance);
-        // Queries that are far from one: scores of nearly zero, and of some hundreds.
-        for factor in [1e-3, 200.0] {
-            let mut world = World::new(&Case { seqs: vec![200], ..case.clone() });
-            world.q[0].iter_mut().for_each(|x| *x *= factor);
-            let rows = rows_of(0, 150..200);
-            world.assert_close(&rows, &world.prefill(&rows, false, TILE_ROWS), 5e-4);
-        }
-    }
-}
-
-#[test]
-fn contexts_that_do_not_exist_are_reported() {
-    let case = Case::new(&[16]);
-    // A context that is longer than the step's, a sequence without a base, a page without a word, and a word that is
-    // no page.
-    for (row, max_kv_len, word) in [
-        (Row::of(0, 256), 256, 0),
-        (Row::of(1, 3), 256, 0),
-        (Row::of(0, 40), 256, 0),
-        (Row::of(0, 3), 256, 2),
-    ] {
-        let mut world = World::new(&Case { seqs: vec![16], ..case.clone() });
-        world.q = vec![vec![0.0; 300 * case.n_cols()]; 2];
-        let base = world.bases[0] as usize;
-        world.words[base] = word;
-        world.run(&[row], false, |attention, device| {
-            let scratch = AttentionScratch::new(device, &world.stream, 1, 4, 64, 256).unwrap();
-            attention_decode(&world.kernels, &world.stream, attention, max_kv_len, &scratch)
-                .unwrap();
-            let message = device.synchronize(&world.stream).unwrap_err().to_string();
-            assert!(message.contains("trap") && message.contains("attention_f16"), "{message}");
-        });
-    }
 }

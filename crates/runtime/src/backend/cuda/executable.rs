@@ -1,6 +1,10 @@
 //! A plan on the device: its memory, its captured steps, and a step of it.
 
+use super::experts::{self, Experts};
+use super::products::Products;
+use super::recurrent::States;
 use super::room::{Room, ScratchRoom};
+use super::shortlists::RowLists;
 use super::steps::{KvGroup, Launcher};
 use super::store::{DeviceWeights, Store};
 use super::words::{Counts, Words};
@@ -8,15 +12,18 @@ use super::{device_error, kv_spec};
 use crate::Error;
 use crate::backend::gpu::weights::WeightLayout;
 use crate::backend::metrics::{DeviceKind, DispatchMetrics, OpClass};
-use crate::backend::{Batch, Executable, ExecutableOptions};
+use crate::backend::{
+    Arithmetic, Batch, Beside, Executable, ExecutableOptions, Offer, Shortlist, Wants,
+};
 use crate::graph::plan::{Place, Plan};
 use crate::graph::weights::Weights;
 use crate::graph::{Op, RowDomain};
 use realizar_formats::FileWatch;
 use realizar_kernels_cuda as kernels;
-use realizar_kernels_cuda::{AttentionScratch, Buffer, Captured, Device, Kernels, KvPages};
+use realizar_kernels_cuda::{AttentionScratch, Buffer, Captured, Device, Kernels, KvPages, Rows};
 use realizar_kvcache::{KvLayout, PageCopy, PageId, StateId};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -33,6 +40,7 @@ pub(super) struct CudaExecutable<D: Device> {
     kernels: Arc<Kernels<D>>,
     store: Store<D>,
     plan: Plan,
+    arithmetic: Arithmetic,
     max_seq_len: usize,
     /// Steps of generated rows.
     captured: HashMap<CapturedFor, Captured<D>>,
@@ -41,9 +49,16 @@ pub(super) struct CudaExecutable<D: Device> {
     batch: Buffer<D>,
     values: Buffer<D>,
     kv: Vec<KvGroup<D>>,
-    scratch: Option<(ScratchRoom, AttentionScratch<D>)>,
-    /// The rows of the plan's output.
+    states: States<D>,
+    products: Products<D>,
+    experts: Experts<D>,
+    scratch: Option<AttentionScratch<D>>,
+    /// The rows of the plan's output that were wanted.
     output: Vec<f32>, // [max rows, width]
+    n_output: usize,
+    /// Shortlists of rows of logits; none where the output has none.
+    lists: Option<RowLists<D>>,
+    launched: Instant,
     metrics: Arc<DispatchMetrics>,
 }
 
@@ -76,13 +91,22 @@ impl<D: Device> CudaExecutable<D> {
             (0..layout.spec().n_layers).map(layer).collect::<Result<KvGroup<D>, _>>()
         };
         let kv = options.kv.iter().map(pages).collect::<Result<_, _>>()?;
+        let states = States::new(device, &plan, options)?;
+        let products = Products::new(device, room.products)?;
+        let pairs = Experts::new(device, room.pairs)?;
+        let lists = match room.list_rows {
+            0 => None,
+            n => Some(RowLists::new(device, &store.stream, plan.output.width, n)?),
+        };
         let scratch = room.scratch.map(|room| {
             let ScratchRoom { max_rows, n_heads, head_dim, max_kv_len } = room;
-            let n = (max_rows, n_heads, head_dim, max_kv_len);
-            let new = AttentionScratch::new(device, &store.stream, n.0, n.1, n.2, n.3);
-            new.map(|scratch| (room, scratch))
+            let stream = &store.stream;
+            AttentionScratch::new(device, stream, max_rows, n_heads, head_dim, max_kv_len)
         });
         let scratch = scratch.transpose()?;
+        // A driver may not load kernels while it captures.
+        layout.types(weights).try_for_each(|ty| kernels.prepare(ty))?;
+        experts::types(&plan, weights).try_for_each(|ty| kernels.prepare_experts(ty))?;
         let weights = DeviceWeights::upload(&store, layout, weights)?;
         if options.profile {
             tracing::warn!(device = name, "the CUDA backend does not time its kernels");
@@ -94,6 +118,10 @@ impl<D: Device> CudaExecutable<D> {
             kernels: Arc::clone(kernels),
             metrics: Arc::new(DispatchMetrics::new(name.to_owned(), DeviceKind::Gpu)),
             output: vec![0.0; room.n_outputs],
+            n_output: 0,
+            lists,
+            launched: Instant::now(),
+            arithmetic: options.arithmetic,
             words: Words::new(room.places),
             max_seq_len: options.max_seq_len,
             captured: HashMap::new(),
@@ -103,6 +131,9 @@ impl<D: Device> CudaExecutable<D> {
             batch,
             values,
             kv,
+            states,
+            products,
+            experts: pairs,
             scratch,
         })
     }
@@ -110,7 +141,8 @@ impl<D: Device> CudaExecutable<D> {
     /// Bytes on the host.
     #[cfg(test)]
     pub(super) fn host_bytes(&self) -> usize {
-        4 * (self.output.len() + self.words.capacity())
+        let lists = self.lists.as_ref().map_or(0, RowLists::host_bytes);
+        4 * (self.output.len() + self.words.capacity()) + lists
     }
 
     /// Rows that a batch is filled up to, if its step can be captured: it has generated rows alone, and all of their
@@ -157,13 +189,13 @@ impl<D: Device> CudaExecutable<D> {
             self.metrics.count(OpClass::of(&step.op), 1);
         }
         if captured_rows.is_none() {
-            self.queue_steps(counts, seen)?;
+            self.queue_steps(counts, seen, false)?;
             return Ok(counts);
         }
         let max_kv_len = seen.next_power_of_two().max(MIN_CAPTURED_LEN).min(self.max_seq_len);
         let key = (counts, max_kv_len);
         if !self.captured.contains_key(&key) {
-            let work = || self.queue_steps(counts, max_kv_len);
+            let work = || self.queue_steps(counts, max_kv_len, true);
             let captured = Captured::new(&self.kernels, &self.store.stream, work)?;
             self.captured.insert(key, captured);
         }
@@ -172,7 +204,12 @@ impl<D: Device> CudaExecutable<D> {
     }
 
     /// Queues the launches of a step.
-    fn queue_steps(&self, counts: Counts, max_kv_len: usize) -> Result<(), kernels::Error> {
+    fn queue_steps(
+        &self,
+        counts: Counts,
+        max_kv_len: usize,
+        is_captured: bool,
+    ) -> Result<(), kernels::Error> {
         let launcher = Launcher {
             kernels: &self.kernels,
             store: &self.store,
@@ -182,32 +219,83 @@ impl<D: Device> CudaExecutable<D> {
             words: &self.batch,
             places: self.words.places(),
             kv: &self.kv,
+            states: &self.states,
+            products: &self.products,
+            experts: &self.experts,
             scratch: self.scratch.as_ref(),
+            arithmetic: self.arithmetic,
             counts,
             max_kv_len,
+            is_captured,
         };
         (0..self.plan.steps.len()).try_for_each(|idx| launcher.launch(idx))
     }
 
-    /// Runs the step and brings its output to the host; returns how many numbers it has.
-    fn step(&mut self, batch: &Batch, input: &[f32]) -> Result<usize, kernels::Error> {
-        let launched = Instant::now();
-        self.queue(batch, input)?;
-        let Place { start, stride, width, rows } = self.plan.output;
-        assert_eq!(stride, width, "an output is dense");
-        let n_rows = match rows {
+    fn begin(&mut self, batch: &Batch, input: &[f32]) -> Result<(), kernels::Error> {
+        self.launched = Instant::now();
+        self.n_output = 0;
+        self.queue(batch, input).map(|_| ())
+    }
+
+    /// Rows of the output.
+    fn output_rows(&self, batch: &Batch) -> usize {
+        match self.plan.output.rows {
             RowDomain::Tokens => batch.n_rows(),
             RowDomain::Outputs => batch.outputs.len(),
-        };
-        let n = n_rows * width;
+        }
+    }
+
+    /// Brings rows of the output to the host, behind those that were brought.
+    fn bring(&mut self, rows: Range<usize>) -> Result<(), kernels::Error> {
+        let Place { start, stride, width, .. } = self.plan.output;
+        assert_eq!(stride, width, "an output is dense");
+        let n = rows.len() * width;
         if n > 0 {
-            self.values.read(&self.store.stream, 4 * start, &mut self.output[..n])?;
-        } else {
+            let to = &mut self.output[self.n_output..self.n_output + n];
+            self.values.read(&self.store.stream, 4 * (start + rows.start * width), to)?;
+            self.n_output += n;
+        }
+        Ok(())
+    }
+
+    /// Makes and brings what is wanted of the output.
+    fn bring_wants(&mut self, batch: &Batch, wants: &Wants) -> Result<(), kernels::Error> {
+        let n_rows = self.output_rows(batch);
+        assert_eq!(wants.n_rows(), n_rows, "rows of the output");
+        let n_lists = wants.n_shortlists();
+        if let Some(lists) = self.lists.as_mut().filter(|_| n_lists > 0) {
+            let Place { start, stride, width, .. } = self.plan.output;
+            let logits = Rows::new(&self.values, start, n_rows, width, stride);
+            let n = lists.queue(&self.kernels, &self.store.stream, wants, logits)?;
+            self.metrics.count(OpClass::Select, n);
+        }
+        wants.whole_rows().try_for_each(|rows| self.bring(rows))?;
+        let mut n_bytes = 0;
+        if let Some(lists) = self.lists.as_mut().filter(|_| n_lists > 0) {
+            n_bytes = lists.read(&self.store.stream)?;
+        }
+        self.finish(n_lists, n_bytes)
+    }
+
+    /// The step is complete: so many shortlists came down, with these bytes.
+    fn finish(&self, n_lists: usize, n_bytes: u64) -> Result<(), kernels::Error> {
+        if self.n_output == 0 && n_lists == 0 {
             self.store.device.synchronize(&self.store.stream)?;
         }
-        self.metrics.came_down(n_rows, 0, 4 * n as u64);
-        self.metrics.record(OpClass::Step, launched.elapsed());
-        Ok(n)
+        let n_rows = self.n_output / self.plan.output.width;
+        self.metrics.came_down(n_rows, n_lists, n_bytes + 4 * self.n_output as u64);
+        self.metrics.record(OpClass::Step, self.launched.elapsed());
+        Ok(())
+    }
+
+    /// Reads an output row whose shortlist was made.
+    fn whole_row(&mut self, wants: &Wants, row: usize) -> Result<(), kernels::Error> {
+        let Place { start, width, .. } = self.plan.output;
+        let lists = self.lists.as_mut().expect("a shortlist was made of the row");
+        self.values.read(&self.store.stream, 4 * (start + row * width), &mut lists.row)?;
+        lists.put_back(wants, row);
+        self.metrics.came_down(1, 0, 4 * width as u64);
+        Ok(())
     }
 
     fn error(&self, error: &kernels::Error) -> Error {
@@ -215,10 +303,49 @@ impl<D: Device> CudaExecutable<D> {
     }
 }
 
+impl<D: Device> Beside for CudaExecutable<D> {
+    fn offer(&self) -> Offer {
+        self.lists.as_ref().expect("its output is logits").offer()
+    }
+
+    fn collect(&mut self, batch: &Batch, wants: &Wants) -> Result<(), Error> {
+        self.bring_wants(batch, wants).map_err(|e| self.error(&e))
+    }
+
+    fn rows(&self) -> &[f32] {
+        &self.output[..self.n_output]
+    }
+
+    fn shortlist(&self, idx: usize) -> Shortlist<'_> {
+        self.lists.as_ref().expect("a shortlist was made").list(idx)
+    }
+
+    fn logprobs(&self, idx: usize) -> Shortlist<'_> {
+        self.lists.as_ref().expect("log-probabilities were wanted").logprobs(idx)
+    }
+
+    fn read_row(&mut self, wants: &Wants, row: usize) -> Result<&[f32], Error> {
+        self.whole_row(wants, row).map_err(|e| self.error(&e))?;
+        Ok(&self.lists.as_ref().expect("a shortlist was made of the row").row)
+    }
+}
+
 impl<D: Device> Executable for CudaExecutable<D> {
     fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error> {
-        let n = self.step(batch, input).map_err(|e| device_error(&self.name, &e))?;
-        Ok(&self.output[..n])
+        let n_rows = self.output_rows(batch);
+        self.begin(batch, input)
+            .and_then(|()| self.bring(0..n_rows))
+            .and_then(|()| self.finish(0, 0))
+            .map_err(|e| self.error(&e))?;
+        Ok(&self.output[..self.n_output])
+    }
+
+    fn beside(&mut self) -> Option<&mut dyn Beside> {
+        if self.lists.is_some() { Some(self) } else { None }
+    }
+
+    fn launch(&mut self, batch: &Batch, input: &[f32]) -> Result<(), Error> {
+        self.begin(batch, input).map_err(|e| self.error(&e))
     }
 
     fn copy_pages(&mut self, copies: &[PageCopy]) -> Result<(), Error> {
@@ -250,15 +377,15 @@ impl<D: Device> Executable for CudaExecutable<D> {
     }
 
     fn state_bytes(&self) -> usize {
-        0
+        self.states.state_bytes()
     }
 
-    fn read_state(&mut self, _: StateId, _: &mut Vec<u8>) -> Result<(), Error> {
-        unreachable!("models with states were refused")
+    fn read_state(&mut self, state: StateId, out: &mut Vec<u8>) -> Result<(), Error> {
+        self.states.read(&self.store.stream, state, out).map_err(|e| self.error(&e))
     }
 
-    fn write_state(&mut self, _: StateId, _: &[u8]) -> Result<(), Error> {
-        unreachable!("models with states were refused")
+    fn write_state(&mut self, state: StateId, bytes: &[u8]) -> Result<(), Error> {
+        self.states.write(&self.store.stream, state, bytes).map_err(|e| self.error(&e))
     }
 
     fn files(&self) -> Vec<FileWatch> {

@@ -5,10 +5,16 @@
 //! the batch go up and what is wanted of the output comes down.
 
 mod executable;
+mod experts;
+mod products;
+mod recurrent;
 mod room;
+mod shortlists;
 mod steps;
 mod store;
 mod support;
+#[cfg(all(test, feature = "cuda-interpreter"))]
+mod tests;
 mod words;
 
 use crate::Error;
@@ -63,7 +69,7 @@ impl<D: Device> CudaBackend<D> {
     ) -> Result<CudaExecutable<D>, Error> {
         let name = self.name();
         let layout = WeightLayout::new(&plan, weights);
-        let room = Room::new(&plan, options);
+        let room = Room::new(&plan, weights, options);
         let reasons = support::refusals(&plan, weights, options);
         if !reasons.is_empty() {
             return Err(Error::Refused { backend: name, reasons });
@@ -117,7 +123,7 @@ impl<D: Device> Backend for CudaBackend<D> {
 
     fn memory(&self, plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> MemoryUse {
         let layout = WeightLayout::new(plan, weights);
-        let room = Room::new(plan, options);
+        let room = Room::new(plan, weights, options);
         let scratch = room.device_bytes().saturating_add(room.host_bytes());
         MemoryUse { weights: layout.n_bytes::<Store<D>>(weights), kv: room.kv_bytes(), scratch }
     }

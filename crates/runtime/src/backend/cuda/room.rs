@@ -1,15 +1,15 @@
 //! The memory that a plan takes on a device beside its weights: told before it is loaded, and made when it is.
 
-use super::kv_spec;
+use super::experts::PairRoom;
+use super::products::ProductRoom;
 use super::words::{Lists, Places};
+use super::{kv_spec, recurrent, shortlists};
 use crate::backend::ExecutableOptions;
 use crate::graph::plan::{Plan, Step};
+use crate::graph::weights::Weights;
 use crate::graph::{Op, Reach, RowDomain};
 use realizar_kernels_cuda::{AttentionScratch, Driver};
 use realizar_kvcache::KvLayout;
-
-/// Bytes for the partial results of attention, unless one row needs more.
-const ATTENTION_BYTES: usize = 64 << 20;
 
 /// Bytes of `n` numbers.
 pub(super) fn f32_bytes(n: usize) -> usize {
@@ -19,7 +19,7 @@ pub(super) fn f32_bytes(n: usize) -> usize {
 /// The partial results of attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ScratchRoom {
-    /// Rows that are attended to at once.
+    /// The most generated rows of a step.
     pub(super) max_rows: usize,
     /// The maximum of all layers.
     pub(super) n_heads: usize,
@@ -39,6 +39,12 @@ pub(super) struct Room {
     pub(super) n_outputs: usize,
     /// None where no layer attends.
     pub(super) scratch: Option<ScratchRoom>,
+    pub(super) products: ProductRoom,
+    pub(super) pairs: PairRoom,
+    /// Rows of logits that shortlists are made of in a step; none where the output has none.
+    pub(super) list_rows: usize,
+    /// Columns of the output.
+    width: usize,
     kv_bytes: usize,
 }
 
@@ -61,7 +67,7 @@ fn heads(plan: &Plan) -> Option<(usize, usize)> {
 }
 
 impl Room {
-    pub(super) fn new(plan: &Plan, options: &ExecutableOptions) -> Self {
+    pub(super) fn new(plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> Self {
         let reaches = |step: &Step| matches!(&step.op, Op::Attention(a) if a.reach == Reach::OfRow);
         let components = |step: &Step| match &step.op {
             Op::RopeTable(angles) if angles.components.is_empty() => 1,
@@ -75,12 +81,13 @@ impl Room {
         };
         let n_pages: Vec<usize> = options.kv.iter().map(|(_, n_pages)| *n_pages).collect();
         let places = Places::new(plan.limits, options.max_seq_len, &n_pages, lists);
-        let scratch = heads(plan).map(|(n_heads, head_dim)| {
-            let max_kv_len = options.max_seq_len;
-            let of_row = AttentionScratch::<Driver>::bytes(1, n_heads, head_dim, max_kv_len);
-            let max_rows = (ATTENTION_BYTES / of_row).clamp(1, plan.limits.tokens);
-            ScratchRoom { max_rows, n_heads, head_dim, max_kv_len }
+        let scratch = heads(plan).map(|(n_heads, head_dim)| ScratchRoom {
+            max_rows: plan.limits.tokens,
+            n_heads,
+            head_dim,
+            max_kv_len: options.max_seq_len,
         });
+        let states = recurrent::n_bytes(plan, options);
         let pool = |(layout, n_pages): &(KvLayout, usize)| {
             kv_spec(layout, *n_pages).n_bytes().saturating_mul(layout.spec().n_layers)
         };
@@ -89,7 +96,11 @@ impl Room {
             n_values: plan.arena_len,
             n_outputs: max_output(plan),
             scratch,
-            kv_bytes: options.kv.iter().map(pool).fold(0, usize::saturating_add),
+            products: ProductRoom::new(plan, weights, options),
+            pairs: PairRoom::new(plan),
+            list_rows: shortlists::n_rows(plan, options),
+            width: plan.output.width,
+            kv_bytes: options.kv.iter().map(pool).fold(states, usize::saturating_add),
         }
     }
 
@@ -105,13 +116,23 @@ impl Room {
             AttentionScratch::<Driver>::bytes(max_rows, n_heads, head_dim, max_kv_len)
         };
         let scratch = self.scratch.map_or(0, of_scratch);
-        [f32_bytes(self.places.n_words), f32_bytes(self.n_values), scratch]
-            .into_iter()
-            .fold(0, usize::saturating_add)
+        [
+            f32_bytes(self.places.n_words),
+            f32_bytes(self.n_values),
+            scratch,
+            self.products.n_bytes(),
+            self.pairs.n_bytes(),
+            shortlists::device_bytes(self.width, self.list_rows),
+        ]
+        .into_iter()
+        .fold(0, usize::saturating_add)
     }
 
     /// Bytes on the host: the numbers of a step and the rows of the output are there.
     pub(super) fn host_bytes(&self) -> usize {
-        f32_bytes(self.places.n_words).saturating_add(f32_bytes(self.n_outputs))
+        let lists = shortlists::host_bytes(self.width, self.list_rows);
+        f32_bytes(self.places.n_words)
+            .saturating_add(f32_bytes(self.n_outputs))
+            .saturating_add(lists)
     }
 }

@@ -1,18 +1,22 @@
 //! Launching: one arm per operation, each queueing what runs it on the rows of a step.
 
-use super::room::ScratchRoom;
+use super::experts::Experts;
+use super::products::Products;
+use super::recurrent::{States, delta_spec};
 use super::store::{DeviceWeights, Store};
-use super::words::{Counts, Places};
+use super::words::{Counts, Places, SEQ_WORDS};
+use crate::backend::Arithmetic;
 use crate::backend::gpu::weights::VectorKey;
 use crate::graph::plan::{Place, Plan, Step};
 use crate::graph::weights::WeightId;
 use crate::graph::{
-    Activation, Attention, Norm, NormKind, Op, Prologue, Reach, RopeStyle, RowDomain,
+    Activation, Attention, DeltaNet, Norm, NormKind, Op, Prologue, Reach, RopeStyle, RowDomain,
+    ShortConv,
 };
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
-    AttentionScratch, Buffer, Device, Elementwise, Error, Kernels, KvPages, Linear, List, Pairs,
-    RopeAngles, Rows, Tables,
+    AttentionArithmetic, AttentionScratch, Buffer, Device, Elementwise, Error, Kernels, KvPages,
+    List, Pairs, RopeAngles, Rows, StateLists, Tables,
 };
 use std::ops::Range;
 
@@ -29,11 +33,26 @@ pub(super) struct Launcher<'a, D: Device> {
     pub(super) words: &'a Buffer<D>,
     pub(super) places: &'a Places,
     pub(super) kv: &'a [KvGroup<D>],
-    pub(super) scratch: Option<&'a (ScratchRoom, AttentionScratch<D>)>,
+    pub(super) states: &'a States<D>,
+    pub(super) products: &'a Products<D>,
+    pub(super) experts: &'a Experts<D>,
+    pub(super) scratch: Option<&'a AttentionScratch<D>>,
+    pub(super) arithmetic: Arithmetic,
     /// The rows of the step.
     pub(super) counts: Counts,
     /// Positions that a row sees at most.
     pub(super) max_kv_len: usize,
+    /// Whether the step may have rows that it was filled up with.
+    pub(super) is_captured: bool,
+}
+
+/// Which rows of a step a product is of: their role decides its arithmetic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Generated tokens.
+    Generated,
+    /// Rows of prompts.
+    Prompt,
 }
 
 pub(super) fn activation(act: Activation) -> kernels::Activation {
@@ -51,7 +70,7 @@ pub(super) fn activation(act: Activation) -> kernels::Activation {
 }
 
 impl<'a, D: Device> Launcher<'a, D> {
-    fn stream(&self) -> &'a D::Stream {
+    pub(super) fn stream(&self) -> &'a D::Stream {
         &self.store.stream
     }
 
@@ -63,27 +82,26 @@ impl<'a, D: Device> Launcher<'a, D> {
         }
     }
 
-    /// The generated rows of a domain.
-    fn generated(&self, rows: RowDomain) -> Range<usize> {
-        match rows {
-            RowDomain::Tokens => 0..self.counts.generated,
-            RowDomain::Outputs => 0..self.counts.generated_outputs,
+    /// The rows of a role in a domain.
+    pub(super) fn of_role(&self, rows: RowDomain, role: Role) -> Range<usize> {
+        let n_generated = match rows {
+            RowDomain::Tokens => self.counts.generated,
+            RowDomain::Outputs => self.counts.generated_outputs,
+        };
+        match role {
+            Role::Generated => 0..n_generated,
+            Role::Prompt => n_generated..self.all(rows).end,
         }
     }
 
-    /// The rows of prompts of a domain.
-    fn prompt(&self, rows: RowDomain) -> Range<usize> {
-        self.generated(rows).end..self.all(rows).end
-    }
-
     /// Some rows of a value.
-    fn rows(&self, place: &Place, rows: Range<usize>) -> Rows<'a, D> {
+    pub(super) fn rows(&self, place: &Place, rows: Range<usize>) -> Rows<'a, D> {
         let Place { start, stride, width, .. } = *place;
         Rows::new(self.values, start + rows.start * stride, rows.len(), width, stride)
     }
 
     /// A list of a step with `n` numbers.
-    fn list(&self, at: usize, n: usize) -> List<'a, D> {
+    pub(super) fn list(&self, at: usize, n: usize) -> List<'a, D> {
         List::new(self.words, at, n)
     }
 
@@ -93,7 +111,7 @@ impl<'a, D: Device> Launcher<'a, D> {
         Some(Rows::vector_at(&self.weights.vectors, at as usize, n))
     }
 
-    fn weight(&self, id: Option<WeightId>, n: usize) -> Option<Rows<'a, D>> {
+    pub(super) fn weight(&self, id: Option<WeightId>, n: usize) -> Option<Rows<'a, D>> {
         id.and_then(|id| self.vector(&VectorKey::Weight(id), n))
     }
 
@@ -146,10 +164,8 @@ impl<'a, D: Device> Launcher<'a, D> {
             Op::Norm(norm) => self.norm(norm, input(0), out),
             Op::Linear { prologue, residual, .. } => {
                 assert_eq!(*prologue, Prologue::None, "the backend asks for no prologues");
-                for rows in [self.generated(step.output.rows), self.prompt(step.output.rows)] {
-                    self.linear((idx, step), rows, *residual)?;
-                }
-                Ok(())
+                self.linear((idx, step), Role::Generated, *residual)?;
+                self.linear((idx, step), Role::Prompt, *residual)
             }
             Op::Rope { head_dim, style } => {
                 let pairs = match style {
@@ -171,12 +187,19 @@ impl<'a, D: Device> Launcher<'a, D> {
                 let numbers = self.list(self.places.outputs, all.len());
                 kernels::select_rows(kernels, stream, from, numbers, out)
             }
-            Op::Reorder { .. }
-            | Op::Route(_)
-            | Op::ExpertLinear(_)
-            | Op::Combine
-            | Op::ShortConv(_)
-            | Op::DeltaNet(_) => unreachable!("refused before anything was uploaded"),
+            Op::Reorder { order } => {
+                let order = self.weight(Some(*order), out.n_cols());
+                let order = order.expect("the order was uploaded");
+                kernels::reorder(kernels, stream, order, input(0), out)
+            }
+            Op::Route(route) => self.route(route, input(0), out),
+            Op::ExpertLinear(linear) => {
+                self.experts(step, linear, Role::Generated)?;
+                self.experts(step, linear, Role::Prompt)
+            }
+            Op::Combine => kernels::combine(kernels, stream, input(0), input(1), out),
+            Op::ShortConv(conv) => self.short_conv(idx, conv, input(0), out),
+            Op::DeltaNet(net) => self.delta_net(idx, net, [0, 1, 2, 3, 4].map(input), out),
         }
     }
 
@@ -194,36 +217,6 @@ impl<'a, D: Device> Launcher<'a, D> {
         kernels::norm(self.kernels, self.stream(), &args, x, out)
     }
 
-    /// Products of some rows with the matrices of a step.
-    fn linear(
-        &self,
-        (idx, step): (usize, &Step),
-        rows: Range<usize>,
-        residual: bool,
-    ) -> Result<(), Error> {
-        if rows.is_empty() {
-            return Ok(());
-        }
-        let x = self.rows(&step.inputs[0], rows.clone());
-        let out = self.rows(&step.output, rows.clone());
-        let residual = residual.then(|| self.rows(&step.inputs[1], rows));
-        let mut first = 0;
-        for (matrix, bias) in self.weights.linear(idx) {
-            let width = matrix.n_rows();
-            let bias = bias.map(|at| Rows::vector_at(&self.weights.vectors, at as usize, width));
-            let linear = Linear {
-                matrix,
-                x,
-                bias,
-                residual: residual.map(|rows| rows.columns(first, width)),
-                out: out.columns(first, width),
-            };
-            kernels::matvec(self.kernels, self.stream(), &linear)?;
-            first += width;
-        }
-        Ok(())
-    }
-
     /// Stores keys and values of all rows, then attends.
     fn attention(&self, step: &Step, attention: &Attention) -> Result<(), Error> {
         let pages = &self.kv[attention.kv.group][attention.kv.layer];
@@ -232,12 +225,9 @@ impl<'a, D: Device> Launcher<'a, D> {
         let [k, v] = [1, 2].map(|i| self.rows(&step.inputs[i], 0..n_rows));
         let slots = self.list(places.slots, n_rows);
         kernels::kv_store(self.kernels, self.stream(), k, v, slots, pages)?;
-        let (room, scratch) = self.scratch.expect("there is room for the results of attention");
-        // Rows in waves, as many at a time as there is room for.
-        for first in (0..n_rows).step_by(room.max_rows) {
-            let rows = first..n_rows.min(first + room.max_rows);
+        let args = |rows: Range<usize>| {
             let list = |at: usize| self.list(at + rows.start, rows.len());
-            let args = kernels::Attention {
+            kernels::Attention {
                 q: self.rows(&step.inputs[0], rows.clone()),
                 pages,
                 tables: Tables {
@@ -256,10 +246,78 @@ impl<'a, D: Device> Launcher<'a, D> {
                 window: attention.window,
                 sinks: self.weight(attention.sinks, attention.n_heads),
                 out: self.rows(&step.output, rows.clone()),
-            };
+            }
+        };
+        let arithmetic = match self.arithmetic {
+            Arithmetic::Auto => AttentionArithmetic::Tensor,
+            Arithmetic::F32 => AttentionArithmetic::F32,
+        };
+        let (kernels, stream, generated) = (self.kernels, self.stream(), self.counts.generated);
+        if generated > 0 {
+            let (args, scratch) = (args(0..generated), self.scratch);
+            let scratch = scratch.expect("there is room for the results of attention");
             let max_kv_len = self.max_kv_len;
-            kernels::attention_decode(self.kernels, self.stream(), &args, max_kv_len, scratch)?;
+            kernels::attention_decode(kernels, stream, &args, arithmetic, max_kv_len, scratch)?;
+        }
+        if self.counts.tiles > 0 {
+            let tiles = self.list(self.places.tiles, 2 * self.counts.tiles);
+            kernels::attention_prefill(kernels, stream, &args(0..n_rows), tiles, arithmetic)?;
         }
         Ok(())
+    }
+
+    fn state_lists(&self) -> StateLists<'a, D> {
+        let [seqs, writes] = self.places.states.expect("a plan with states has their lists");
+        StateLists {
+            seqs: self.list(seqs, SEQ_WORDS * self.counts.seqs),
+            seq_of_row: self.list(self.places.seq_of_row, self.counts.rows),
+            writes: self.list(writes, self.counts.rows),
+            n_seqs: self.counts.seqs,
+        }
+    }
+
+    fn short_conv(
+        &self,
+        idx: usize,
+        conv: &ShortConv,
+        x: Rows<'_, D>,
+        out: Rows<'_, D>,
+    ) -> Result<(), Error> {
+        let taps = self.weight(Some(conv.taps), conv.n_taps * x.n_cols());
+        let args = kernels::ShortConv {
+            taps: taps.expect("weights of taps were uploaded"),
+            n_taps: conv.n_taps,
+            bias: self.weight(conv.bias, x.n_cols()),
+            act: conv.act.map(activation),
+            x,
+            out,
+            states: self.states.layer(idx),
+            lists: self.state_lists(),
+        };
+        kernels::short_conv(self.kernels, self.stream(), &args)
+    }
+
+    fn delta_net(
+        &self,
+        idx: usize,
+        net: &DeltaNet,
+        [q, k, v, a, b]: [Rows<'_, D>; 5],
+        out: Rows<'_, D>,
+    ) -> Result<(), Error> {
+        let vector = |id| self.weight(Some(id), net.n_v_heads).expect("the vector was uploaded");
+        let args = kernels::DeltaNet {
+            spec: delta_spec(net),
+            decay: vector(net.decay),
+            dt_bias: vector(net.dt_bias),
+            q,
+            k,
+            v,
+            a,
+            b,
+            out,
+            states: self.states.layer(idx),
+            lists: self.state_lists(),
+        };
+        kernels::delta_net(self.kernels, self.stream(), &args)
     }
 }

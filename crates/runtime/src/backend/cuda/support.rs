@@ -2,10 +2,11 @@
 
 use super::kv_spec;
 use crate::backend::ExecutableOptions;
+use crate::backend::gpu::weights;
 use crate::graph::plan::{Place, Plan};
 use crate::graph::weights::{WeightData, WeightId, Weights};
 use crate::graph::{Op, Prologue};
-use realizar_kernels_cuda::{Driver, Matrix};
+use realizar_kernels_cuda::{DeltaNetSpec, Driver, Matrix, Routing};
 
 /// Reasons, each once, in the order of the plan.
 #[derive(Default)]
@@ -53,13 +54,28 @@ pub(super) fn refusals(plan: &Plan, weights: &Weights, options: &ExecutableOptio
                     reasons.add(format!("attention with heads of {}: {error}", a.head_dim));
                 }
             }
-            Op::ShortConv(_) | Op::DeltaNet(_) => {
-                reasons.add("layers that carry a state".to_owned());
+            Op::DeltaNet(net) if net.k_dim > DeltaNetSpec::MAX_KEY_DIM => {
+                let most = DeltaNetSpec::MAX_KEY_DIM;
+                reasons.add(format!("linear attention with keys of {}, at most {most}", net.k_dim));
             }
-            Op::Route(_) | Op::ExpertLinear(_) | Op::Combine => {
-                reasons.add("layers of experts".to_owned());
+            Op::Route(route) if route.n_experts > Routing::<Driver>::MAX_EXPERTS => {
+                reasons.add(format!("routing to {} experts", route.n_experts));
             }
-            Op::Reorder { .. } => reasons.add("columns in another order".to_owned()),
+            Op::ExpertLinear(linear) => {
+                if linear.prologue != Prologue::None {
+                    reasons.add("experts: a prologue was not asked for".to_owned());
+                }
+                aligned(&mut reasons, "experts", &step.inputs[0]);
+                if !linear.n_in.is_multiple_of(4) {
+                    reasons.add(format!("experts of {} columns", linear.n_in));
+                }
+                for part in &linear.parts {
+                    let (ty, rows, cols, _) = weights::matrix(weights, part.weight);
+                    if let Err(error) = Matrix::<Driver>::check("experts", ty, rows, cols) {
+                        reasons.add(format!("experts of {ty} [{rows}, {cols}]: {error}"));
+                    }
+                }
+            }
             _ => {}
         }
     }

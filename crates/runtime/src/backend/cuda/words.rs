@@ -6,14 +6,13 @@
 
 use crate::backend::Batch;
 use crate::graph::plan::RowLimits;
+use realizar_kernels_cuda::{Driver, StateLists, TILE_ROWS};
 use realizar_kvcache::PAGE_LEN;
 
 /// What stands for no slot, no state and no sequence.
-pub(super) const NONE: u32 = u32::MAX;
-/// Rows of a tile of a prompt.
-pub(super) const TILE_ROWS: usize = 16;
-/// Numbers of a sequence in the list of states: first row, rows, and the slot that they go on from.
-pub(super) const SEQ_WORDS: usize = 3;
+const NONE: u32 = u32::MAX;
+/// Numbers of a sequence in the list of states.
+pub(super) const SEQ_WORDS: usize = StateLists::<Driver>::SEQ_WORDS;
 
 /// Lists that only some plans have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -345,29 +344,32 @@ mod tests {
 
     #[test]
     fn prompts_are_cut_into_tiles_of_one_sequence() {
-        let places = places(RowLimits { tokens: 40, outputs: 8 });
+        let limits = RowLimits { tokens: 2 * TILE_ROWS, outputs: 8 };
+        let places = places(limits);
         let mut words = Words::new(places.clone());
         let mut batch = batch();
-        batch.tokens.resize(22, 9);
-        batch.positions.extend(40..60);
-        batch.outputs = vec![1, 21];
-        batch.seqs.push(BatchSeq { first_row: 2, n_rows: 20, first_pos: 40 });
+        let n = 2 + TILE_ROWS + 4;
+        batch.tokens.resize(n, 9);
+        batch.positions.extend(40..40 + n as u32 - 2);
+        batch.outputs = vec![1, n as u32 - 1];
+        batch.seqs.push(BatchSeq { first_row: 2, n_rows: n - 2, first_pos: 40 });
         batch.state_reads.push(Some(9));
-        batch.state_writes.resize(22, None);
+        batch.state_writes.resize(n, None);
         batch.angles = batch.positions.iter().map(|&pos| [pos, pos + 100, pos + 200]).collect();
         batch.groups[0].pages.extend([8, 9]);
         batch.groups[0].tables.push(SeqTable { start: 3, len: 2, first_page: 0 });
-        batch.groups[0].slots.resize(22, (9, 0));
-        let counts = words.fill(&batch, 22);
+        batch.groups[0].slots.resize(n, (9, 0));
+        let counts = words.fill(&batch, n);
         let Counts { generated, outputs, generated_outputs, seqs, tiles, .. } = counts;
         assert_eq!((generated, outputs, generated_outputs, seqs, tiles), (2, 2, 1, 3, 2));
         let list = |at: usize, n: usize| words.words()[at..at + n].to_vec();
-        assert_eq!(list(places.tiles, 4), [2, 16, 18, 4]);
-        assert_eq!(list(places.seq_of_row, 22), [&[0, 1][..], &[2; 20]].concat());
+        let tile = TILE_ROWS as u32;
+        assert_eq!(list(places.tiles, 4), [2, tile, 2 + tile, 4]);
+        assert_eq!(list(places.seq_of_row, n), [&[0, 1][..], &vec![2; n - 2]].concat());
         for component in 0..3 {
             let wanted: Vec<u32> =
                 batch.positions.iter().map(|pos| pos + 100 * component as u32).collect();
-            assert_eq!(list(places.angles + 40 * component, 22), wanted);
+            assert_eq!(list(places.angles + limits.tokens * component, n), wanted);
         }
     }
 }

@@ -342,7 +342,14 @@ impl WeightLayout {
         matrices.saturating_add(vectors)
     }
 
+    /// The types of all matrices, each at least once.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn types(&self, weights: &Weights) -> impl Iterator<Item = BlockType> {
+        self.keys.iter().map(|key| matrix_type(weights, key[0]))
+    }
+
     /// Type, rows and columns of the matrices of a linear step.
+    #[cfg(feature = "wgpu")]
     pub(crate) fn linear(
         &self,
         step: usize,

@@ -1,13 +1,9 @@
 //! What loading takes is what [`Backend::memory`] says.
 
-#[path = "../../../tests/it/common/quantized.rs"]
-mod quantized;
-#[path = "../../../tests/it/common/tiny.rs"]
-mod tiny;
-
 use super::*;
 use crate::backend::Arithmetic;
 use crate::backend::cpu::CpuBackend;
+use crate::backend::gpu::{quantized, tiny};
 use crate::{DeviceLayers, LoadOptions, Model, ModelOutput};
 use realizar_kernels_wgpu::Adapter;
 use realizar_quant::BlockType;

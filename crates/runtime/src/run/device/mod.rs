@@ -224,7 +224,7 @@ fn open_cuda(_: Option<usize>) -> Result<Box<dyn Backend>, Error> {
 #[cfg(feature = "cuda-interpreter")]
 fn open_interpreter() -> Result<Box<dyn Backend>, Error> {
     use realizar_kernels_cuda::Interpreter;
-    let device = Interpreter::new(realizar_ptx::Checks::default(), usize::MAX);
+    let device = Interpreter::new(realizar_ptx::Checks::FAST, usize::MAX);
     Ok(Box::new(crate::backend::cuda::CudaBackend::new(device)?))
 }
 

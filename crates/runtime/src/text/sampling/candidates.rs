@@ -253,7 +253,6 @@ impl Sampler {
 mod tests {
     use super::*;
     use realizar_kernels_cpu::LogitShares;
-
     /// What a device gives of a row.
     fn few(logits: &[f32], of: Deciding, listed: &[u32], place: u32) -> Candidates {
         let n_best = of.n_best;
@@ -300,8 +299,8 @@ mod tests {
         (0..40).map(row).collect()
     }
 
-    #[test]
-    fn a_few_tokens_give_the_choices_of_the_whole_row() {
+    /// Parameters of every kind that few tokens can decide.
+    fn cases() -> Vec<SamplingParams> {
         let plain = SamplingParams {
             seed: Some(7),
             temperature: 0.9,
@@ -319,7 +318,7 @@ mod tests {
             dry_sequence_breakers: Vec::new(),
             ..plain.clone()
         };
-        let cases = [
+        vec![
             SamplingParams::greedy(),
             SamplingParams { temperature: 0.0, ..penalties.clone() },
             by_k.clone(),
@@ -337,16 +336,25 @@ mod tests {
             SamplingParams { temperature: 2.0, ..penalties.clone() },
             SamplingParams { mirostat: 2, ..plain.clone() },
             SamplingParams { mirostat: 2, mirostat_tau: 3.0, ..penalties },
-        ];
-        for n in [1, 7, 64, 500, 3000] {
-            for params in &cases {
+        ]
+    }
+
+    /// Asserts that what `few` gives of rows decides as the rows do.
+    fn check_choices(
+        sizes: &[usize],
+        n_rows: usize,
+        of_size: impl Fn(usize) -> Box<dyn FnMut(&[f32], Deciding, &[u32], u32) -> Candidates>,
+    ) {
+        for &n in sizes {
+            let mut few = of_size(n);
+            for params in cases() {
                 let bias = params.logit_bias.iter().filter(|(id, _)| (*id as usize) < n);
                 let logit_bias = bias.copied().collect();
                 let params = SamplingParams { logit_bias, ..params.clone() };
                 let new = || Sampler::new(params.clone(), n).unwrap();
                 let (mut of_all, mut of_few) = (new(), new());
                 let mut n_undecided = 0;
-                for row in rows(n) {
+                for row in rows(n).into_iter().take(n_rows) {
                     let want = of_all.sample(&mut row.clone());
                     let mut listed = Vec::new();
                     of_few.touched(&mut listed);
@@ -374,9 +382,14 @@ mod tests {
                 // Flat rows have more tokens within a share of the best, or of all, than are given.
                 let by_weight = params.min_p > 0.0 || params.top_p < 1.0 || params.mirostat != 0;
                 let is_few = n < 64 || by_weight && params.top_k == 0 || n_undecided <= 8;
-                assert!(is_few, "{n} {params:?}: {n_undecided} of 40");
+                assert!(is_few, "{n} {params:?}: {n_undecided} of {n_rows}");
             }
         }
+    }
+
+    #[test]
+    fn a_few_tokens_give_the_choices_of_the_whole_row() {
+        check_choices(&[1, 7, 64, 500, 3000], 40, |_| Box::new(few));
     }
 
     #[test]
@@ -412,5 +425,84 @@ mod tests {
         }
         let mut unusable = few(&[1.0, f32::NAN, 0.0, 0.0], one, &[1], 0);
         assert_eq!(sampler.sample_few(&mut unusable), None);
+    }
+
+    #[cfg(feature = "cuda-interpreter")]
+    mod cuda {
+        use super::*;
+        use realizar_kernels_cuda::{
+            Buffer, Device, Interpreter, Kernels, Rows, SharesOf, ShortlistLimits, ShortlistRow,
+            ShortlistScratch, Shortlists,
+        };
+        use std::sync::Arc;
+
+        /// The kernels of a GPU on the interpreter of their instructions, and room for lists of one row.
+        struct Cuda {
+            kernels: Kernels<Interpreter>,
+            stream: <Interpreter as Device>::Stream,
+            scratch: ShortlistScratch<Interpreter>,
+            lists: Shortlists<Interpreter>,
+            logits: Buffer<Interpreter>,
+            n: usize,
+        }
+
+        impl Cuda {
+            fn new(n: usize) -> Self {
+                let device =
+                    Arc::new(Interpreter::new(realizar_ptx::Checks::default(), usize::MAX));
+                let (kernels, stream) = (Kernels::load(&device).unwrap(), device.stream().unwrap());
+                let limits = ShortlistLimits { rows: 1, listed: 1024, draws: 1, masks: false };
+                Self {
+                    scratch: ShortlistScratch::new(&device, &stream, n as u32, 1).unwrap(),
+                    lists: Shortlists::new(&device, n as u32, limits).unwrap(),
+                    logits: Buffer::new(&device, "logits", 4 * n).unwrap(),
+                    kernels,
+                    stream,
+                    n,
+                }
+            }
+
+            /// What they give of a row.
+            fn few(&mut self, row: &[f32], of: Deciding, listed: &[u32], place: u32) -> Candidates {
+                let Self { kernels, stream, scratch, lists, logits, n } = self;
+                logits.write(stream, 0, row).unwrap();
+                let (place, draws) = ([place], usize::from(of.draws));
+                lists.clear();
+                lists.push(&ShortlistRow {
+                    row: 0,
+                    n_best: of.n_best as u32,
+                    n_tokens: *n as u32,
+                    listed,
+                    mask: None,
+                    shares: of.shares.map(|ShareScale { factor, range }| SharesOf {
+                        factor,
+                        range,
+                        draws: &place[..draws],
+                    }),
+                });
+                lists.upload(stream).unwrap();
+                let rows = Rows::vector(logits, *n);
+                lists.queue(kernels, stream, rows, scratch, 1, lists.has_shares()).unwrap();
+                lists.read(stream).unwrap();
+                let list = lists.list(0);
+                let token = |&[id, bits]: &[u32; 2]| (id, f32::from_bits(bits));
+                let best = list.best.expect("usable logits").iter().map(token);
+                let drawn = list.drawn.first().map(|token| token[0]);
+                let weighed = list.total.map(|total| Weighed { total, drawn });
+                let listed =
+                    listed.iter().zip(list.listed).map(|(&id, &x)| (id, f32::from_bits(x)));
+                let mut few = Candidates::default();
+                few.fill(of.n_best, best, listed, |_| true, weighed);
+                few
+            }
+        }
+
+        #[test]
+        fn lists_of_the_cuda_kernels_give_the_choices_of_the_whole_row() {
+            check_choices(&[65, 5000], 6, |n| {
+                let mut cuda = Cuda::new(n);
+                Box::new(move |row, of, listed, place| cuda.few(row, of, listed, place))
+            });
+        }
     }
 }

@@ -1,6 +1,10 @@
-// Products of pairs of a row and an expert with 8-bit activations.
+// Products of a few pairs of a row and an expert with 8-bit activations.
+#pragma once
+
 #include "pairs.cuh"
 #include "spans.cuh"
+
+namespace experts_with_quants {
 
 constexpr int warps = 4;
 constexpr int Rows = 2;  // of a matrix, for a warp
@@ -77,13 +81,16 @@ __device__ __forceinline__ void matvec(
   }
 }
 
+}  // namespace experts_with_quants
+
 // Blocks of a pair or a tile are those of the first matrix, then those of the second, which may have no rows.
-#define MAKE_ONE(TYPE, NAME, COLS)                                                                                \
-  extern "C" __global__ void __launch_bounds__(32 * warps, 4) expert_matvec_int8_##NAME##_##COLS(                 \
+#define EXPERT_MATVEC_INT8(TYPE, NAME, COLS)                                                                      \
+  extern "C" __global__ void __launch_bounds__(128, 4) expert_matvec_int8_##NAME##_##COLS(                        \
       const uint4* main_0, const uint8_t* high_0, const uint8_t* head_0, const uint4* main_1,                     \
       const uint8_t* high_1, const uint8_t* head_1, int n_rows_0, int n_rows_1, const uint4* quants,              \
       const uint2* blocks, int x_stride, const float* routes, int route_stride, const uint4* tiles,               \
       const uint32_t* order, float* out, int out_stride, int n_cols, int n_own, int n_chosen, int n_experts) {    \
+    using namespace experts_with_quants;                                                                          \
     const Step step = {{quants, blocks, x_stride}, out, out_stride, n_cols, n_own};                               \
     const Pairs pairs = {routes, route_stride, tiles, order, n_chosen, n_experts};                                \
     const int n_blocks = (n_rows_0 + warps * Rows - 1) / (warps * Rows);                                          \
@@ -93,8 +100,3 @@ __device__ __forceinline__ void matvec(
     matvec<TYPE, COLS>(w, step, pairs, first_row, second ? n_rows_1 : n_rows_0,                                   \
                        second ? n_chosen * n_rows_0 : 0);                                                         \
   }
-#define MAKE(TYPE, NAME)  \
-  MAKE_ONE(TYPE, NAME, 1) \
-  MAKE_ONE(TYPE, NAME, 4)
-
-FOR_EACH_INTEGER_TYPE(MAKE)

@@ -3,8 +3,12 @@
 // A block has a tile of up to 64 pairs of one expert and 128 rows of its matrix. The columns come 32 at a time: packed
 // weights and rows are on their way to registers while what came before is multiplied from shared memory, where weights
 // lie as floats. An element is one sum over the columns in their order, whatever tile its pair is in.
+#pragma once
+
 #include "blocks.cuh"
 #include "pairs.cuh"
+
+namespace experts_in_f32 {
 
 constexpr int threads = 128;
 constexpr int tile_rows = 128;  // of a matrix
@@ -72,7 +76,7 @@ __device__ __forceinline__ void matmul(
   const int n_pairs = int(tile.z), n_cols = step.n_cols;
   const int units_of_row = (n_cols + B::len - 1) / B::len;
 
-  // A thread brings a row of the matrix, and half of the columns of a pair's row. Behind the last one, it is that again.
+  // A thread brings a row of the matrix, and half of the columns of a pair's row; behind the last one, that again.
   const int last = n_rows - 1;
   const size_t row_at = (size_t(tile.x) * n_rows + ::min(first_row + int(threadIdx.x), last)) * units_of_row;
   const int own = threadIdx.x % tile_pairs, x_half = threadIdx.x / tile_pairs * (depth / 2);
@@ -136,20 +140,21 @@ __device__ __forceinline__ void matmul(
   }
 }
 
-// Blocks of a tile are those of the first matrix, then those of the second, which may have no rows.
-#define MAKE(TYPE, NAME)                                                                                         \
-  extern "C" __global__ void __launch_bounds__(threads) expert_matmul_##NAME(                                    \
-      const uint4* main_0, const uint8_t* high_0, const uint8_t* head_0, const uint4* main_1,                    \
-      const uint8_t* high_1, const uint8_t* head_1, int n_rows_0, int n_rows_1, const float* x, int x_stride,    \
-      const float* routes, int route_stride, const uint4* tiles, const uint32_t* order, float* out,              \
-      int out_stride, int n_cols, int n_own, int n_chosen, int n_experts) {                                      \
-    const Step step = {x, x_stride, out, out_stride, n_cols, n_own};                                             \
-    const Pairs pairs = {routes, route_stride, tiles, order, n_chosen, n_experts};                               \
-    const int n_blocks = (n_rows_0 + tile_rows - 1) / tile_rows;                                                 \
-    const bool second = blockIdx.x >= n_blocks;                                                                  \
-    const int first_row = (second ? blockIdx.x - n_blocks : blockIdx.x) * tile_rows;                             \
-    const Planes w = {second ? main_1 : main_0, second ? high_1 : high_0, second ? head_1 : head_0};             \
-    matmul<TYPE>(w, step, pairs, first_row, second ? n_rows_1 : n_rows_0, second ? n_chosen * n_rows_0 : 0);     \
-  }
+}  // namespace experts_in_f32
 
-FOR_EACH_BLOCK_TYPE(MAKE)
+// Blocks of a tile are those of the first matrix, then those of the second, which may have no rows.
+#define EXPERT_MATMUL(TYPE, NAME)                                                                                 \
+  extern "C" __global__ void __launch_bounds__(128) expert_matmul_##NAME(                                         \
+      const uint4* main_0, const uint8_t* high_0, const uint8_t* head_0, const uint4* main_1,                     \
+      const uint8_t* high_1, const uint8_t* head_1, int n_rows_0, int n_rows_1, const float* x, int x_stride,     \
+      const float* routes, int route_stride, const uint4* tiles, const uint32_t* order, float* out,               \
+      int out_stride, int n_cols, int n_own, int n_chosen, int n_experts) {                                       \
+    using namespace experts_in_f32;                                                                               \
+    const Step step = {x, x_stride, out, out_stride, n_cols, n_own};                                              \
+    const Pairs pairs = {routes, route_stride, tiles, order, n_chosen, n_experts};                                \
+    const int n_blocks = (n_rows_0 + tile_rows - 1) / tile_rows;                                                  \
+    const bool second = blockIdx.x >= n_blocks;                                                                   \
+    const int first_row = (second ? blockIdx.x - n_blocks : blockIdx.x) * tile_rows;                              \
+    const Planes w = {second ? main_1 : main_0, second ? high_1 : high_0, second ? head_1 : head_0};              \
+    matmul<TYPE>(w, step, pairs, first_row, second ? n_rows_1 : n_rows_0, second ? n_chosen * n_rows_0 : 0);      \
+  }

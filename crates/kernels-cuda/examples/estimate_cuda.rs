@@ -1,0 +1,472 @@
+//! Prints what the kernels of decode steps and prompts move and compute, counted on the interpreter of PTX, and the
+//! time that a card's limits would leave for that: the page `docs/cuda-estimates.md`. Nothing of it is measured on a
+//! card.
+//!
+//! Work is counted at the widths of a model for a part of a matrix's rows and of a prompt's, and carried on along
+//! straight lines through two sizes of each.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use realizar_kernels_cuda::{
+    Activation, Attention, AttentionArithmetic, AttentionScratch, Buffer, Device, Elementwise,
+    Error, HalfRows, Interpreter, Kernels, KvPages, KvSpec, Linear, LinearHalf, LinearInt8, List,
+    Matrix, Norm, NormKind, Pairs, QuantizedRows, RopeStore, Rows, TILE_ROWS, Tables,
+    attention_decode, attention_prefill, elementwise, half_type, matmul_half, matmul_int8, matvec,
+    matvec_int8, norm, quantize, quantize_activated, rope_store, round_rows,
+};
+use realizar_ptx::{Checks, Counts, Stream};
+use realizar_quant::BlockType;
+
+/// A card's limits.
+struct Card {
+    name: &'static str,
+    /// Bytes a second of a large copy, reads and writes together.
+    bandwidth: f64,
+    /// Operations a second: floats, `dp4a`, tensor cores in half precision, tensor cores of 8-bit integers; and
+    /// instructions of warps.
+    rates: [f64; 5],
+}
+
+/// Multiprocessors times cycles a second.
+const CYCLES: f64 = 132.0 * 1.755e9;
+/// Published for both cards: 128 floats and 64 `dp4a` a cycle and multiprocessor, the tensor cores without sparsity,
+/// and four instructions of warps.
+const RATES: [f64; 5] = [CYCLES * 128.0 * 2.0, CYCLES * 64.0 * 8.0, 989e12, 1979e12, CYCLES * 4.0];
+const CARDS: [Card; 2] = [
+    Card { name: "H100", bandwidth: 3.35e12 * 0.8, rates: RATES },
+    Card { name: "H200", bandwidth: 4.3e12, rates: RATES },
+];
+/// Seconds that a launch in a graph takes by itself.
+const LAUNCH: f64 = 1.3e-6;
+
+/// The shape of a dense model.
+struct Shape {
+    name: &'static str,
+    dim: usize,
+    hidden_dim: usize,
+    n_layers: usize,
+    n_heads: usize,
+    n_kv_heads: usize,
+    head_dim: usize,
+    vocab_size: usize,
+}
+
+const SHAPES: [Shape; 2] = [
+    Shape {
+        name: "1B",
+        dim: 2048,
+        hidden_dim: 8192,
+        n_layers: 16,
+        n_heads: 32,
+        n_kv_heads: 8,
+        head_dim: 64,
+        vocab_size: 128_256,
+    },
+    Shape {
+        name: "8B",
+        dim: 4096,
+        hidden_dim: 14_336,
+        n_layers: 32,
+        n_heads: 32,
+        n_kv_heads: 8,
+        head_dim: 128,
+        vocab_size: 128_256,
+    },
+];
+
+/// The types of a file's weights: most of them, values and down projections of every second layer, and the head.
+const FILES: [(&str, [BlockType; 3]); 3] = [
+    ("Q4_K_M", [BlockType::Q4_K, BlockType::Q6_K, BlockType::Q6_K]),
+    ("Q8_0", [BlockType::Q8_0; 3]),
+    ("BF16", [BlockType::BF16; 3]),
+];
+
+/// Positions in front of a generated row.
+const CONTEXT: usize = 4096;
+/// Rows of a prompt.
+const PROMPT: usize = 512;
+/// Rows of matrices and prompts that are counted.
+const SAMPLES: [usize; 2] = [128, 256];
+const PAGE_LEN: usize = 32;
+
+/// What a kernel does in a step: launches, bytes from and to memory, operations as in [`Card::rates`].
+type Work = BTreeMap<String, [f64; 8]>;
+
+fn work(counts: &[Counts]) -> Work {
+    let mut work = Work::new();
+    for c in counts {
+        let bytes = [c.read_once, c.written_once];
+        let rates = [c.flops, c.dot_ops, c.tensor_flops, c.tensor_int_ops, c.instructions];
+        let all = [1].into_iter().chain(bytes).chain(rates);
+        let entry = work.entry(c.kernel.clone()).or_default();
+        entry.iter_mut().zip(all).for_each(|(sum, n)| *sum += n as f64);
+    }
+    work
+}
+
+/// Adds `factor` times `more`.
+fn add(to: &mut Work, more: &Work, factor: f64) {
+    for (kernel, more) in more {
+        let entry = to.entry(kernel.clone()).or_default();
+        entry.iter_mut().zip(more).for_each(|(sum, n)| *sum += factor * n);
+    }
+}
+
+/// What is at `at` of the line through what is at the two [`SAMPLES`]. Launches do not grow.
+fn line(of: &[Work; 2], at: usize) -> Work {
+    let [a, b] = SAMPLES.map(|n| n as f64);
+    let along = (at as f64 - a) / (b - a);
+    let mut out = Work::new();
+    assert!(of[0].keys().eq(of[1].keys()), "other kernels for other sizes");
+    add(&mut out, &of[0], 1.0 - along);
+    add(&mut out, &of[1], along);
+    out
+}
+
+struct Bench {
+    device: Arc<Interpreter>,
+    kernels: Kernels<Interpreter>,
+    stream: Stream,
+}
+
+impl Bench {
+    fn new() -> Result<Self, Error> {
+        let device = Arc::new(Interpreter::new(Checks::FAST, usize::MAX));
+        let (kernels, stream) = (Kernels::load(&device)?, device.stream()?);
+        Ok(Self { device, kernels, stream })
+    }
+
+    fn values(&self, n: usize) -> Result<Buffer<Interpreter>, Error> {
+        Buffer::with(&self.device, &self.stream, "values", &vec![0.5f32; n])
+    }
+
+    fn numbers(&self, values: &[u32]) -> Result<Buffer<Interpreter>, Error> {
+        Buffer::with(&self.device, &self.stream, "numbers", values)
+    }
+
+    /// What `launch` does.
+    fn count(&self, launch: impl FnOnce() -> Result<(), Error>) -> Result<Work, Error> {
+        self.device.synchronize(&self.stream)?;
+        self.device.start_counting();
+        launch()?;
+        self.device.synchronize(&self.stream)?;
+        Ok(work(&self.device.take_counts()))
+    }
+
+    /// Products of one row with matrices in one launch where their types allow it.
+    fn decode_product(&self, parts: &[(BlockType, usize)], n_cols: usize) -> Result<Work, Error> {
+        let least = parts.iter().map(|p| p.1).min().unwrap_or(1);
+        let mut of = Vec::new();
+        for sample in SAMPLES {
+            let matrices = parts.iter().map(|&(ty, n)| {
+                Matrix::new(&self.device, "weights", ty, sample * n / least, n_cols)
+            });
+            let matrices = matrices.collect::<Result<Vec<_>, _>>()?;
+            let n_rows = matrices.iter().map(Matrix::n_rows).sum();
+            let (x, out) = (self.values(n_cols)?, self.values(n_rows)?);
+            let room = QuantizedRows::new(&self.device, 1, n_cols)?;
+            quantize(
+                &self.kernels,
+                &self.stream,
+                Rows::vector(&x, n_cols),
+                room.rows(0, 1, n_cols),
+            )?;
+            of.push(self.count(|| {
+                if parts[0].0 == BlockType::BF16 {
+                    return matrices.iter().try_for_each(|matrix| {
+                        let out = Rows::vector(&out, matrix.n_rows());
+                        let x = Rows::vector(&x, n_cols);
+                        let linear = Linear { matrix, x, bias: None, residual: None, out };
+                        matvec(&self.kernels, &self.stream, &linear)
+                    });
+                }
+                let matrices: Vec<_> = matrices.iter().collect();
+                let linear = LinearInt8 {
+                    matrices: &matrices,
+                    x: room.rows(0, 1, n_cols),
+                    bias: None,
+                    residual: None,
+                    out: Rows::vector(&out, n_rows),
+                };
+                matvec_int8(&self.kernels, &self.stream, &linear)
+            })?);
+        }
+        let Ok(of) = of.try_into() else { unreachable!("one for each sample") };
+        Ok(line(&of, least))
+    }
+
+    /// The product of a prompt with a matrix.
+    fn prompt_product(&self, ty: BlockType, n_rows: usize, n_cols: usize) -> Result<Work, Error> {
+        let mut by_rows = Vec::new();
+        for sample in SAMPLES {
+            let mut by_tokens = Vec::new();
+            let matrix = Matrix::new(&self.device, "weights", ty, sample, n_cols)?;
+            for n_tokens in SAMPLES {
+                let (x, out) = (self.values(n_tokens * n_cols)?, self.values(n_tokens * sample)?);
+                let x = Rows::new(&x, 0, n_tokens, n_cols, n_cols);
+                let out = Rows::new(&out, 0, n_tokens, sample, sample);
+                let work = if let (BlockType::BF16, Some(half)) = (ty, half_type(ty)) {
+                    let room = HalfRows::new(&self.device, n_tokens, n_cols)?;
+                    let to = room.rows(half, 0, n_tokens, n_cols);
+                    round_rows(&self.kernels, &self.stream, x, to)?;
+                    let linear =
+                        LinearHalf { matrix: &matrix, x: to, bias: None, residual: None, out };
+                    self.count(|| matmul_half(&self.kernels, &self.stream, &linear))?
+                } else {
+                    let room = QuantizedRows::new(&self.device, n_tokens, n_cols)?;
+                    let to = room.rows(0, n_tokens, n_cols);
+                    quantize(&self.kernels, &self.stream, x, to)?;
+                    let linear =
+                        LinearInt8 { matrices: &[&matrix], x: to, bias: None, residual: None, out };
+                    self.count(|| matmul_int8(&self.kernels, &self.stream, &linear))?
+                };
+                by_tokens.push(work);
+            }
+            let Ok(of) = by_tokens.try_into() else { unreachable!("one for each sample") };
+            by_rows.push(line(&of, PROMPT));
+        }
+        let Ok(of) = by_rows.try_into() else { unreachable!("one for each sample") };
+        Ok(line(&of, n_rows))
+    }
+
+    /// Norms, forms of activations, rope, the store and attention of a layer, for the last `n_rows` of `kv_len`
+    /// positions.
+    fn between(
+        &self,
+        shape: &Shape,
+        is_bf16: bool,
+        n_rows: usize,
+        kv_len: usize,
+    ) -> Result<Work, Error> {
+        let &Shape { dim, hidden_dim, n_heads, n_kv_heads, head_dim, .. } = shape;
+        let (kernels, stream) = (&self.kernels, &self.stream);
+        let (q_cols, kv_cols) = (n_heads * head_dim, n_kv_heads * head_dim);
+        let n_pages = kv_len.div_ceil(PAGE_LEN);
+        let buffer = |cols: usize| self.values(n_rows * cols);
+        let (x, gate, up) = (buffer(dim)?, buffer(hidden_dim)?, buffer(hidden_dim)?);
+        let (q, k, angles) = (buffer(q_cols)?, buffer(kv_cols)?, buffer(head_dim)?);
+        let rows = |buffer, cols| Rows::new(buffer, 0, n_rows, cols, cols);
+        let first = (kv_len - n_rows) as u32;
+        let positions = self.numbers(&(first..kv_len as u32).collect::<Vec<_>>())?;
+        let seqs = self.numbers(&vec![0; n_rows])?;
+        let table = self.numbers(&(0..n_pages as u32).collect::<Vec<_>>())?;
+        let tiles: Vec<u32> = (0..n_rows.div_ceil(TILE_ROWS))
+            .flat_map(|i| [i * TILE_ROWS, TILE_ROWS.min(n_rows - i * TILE_ROWS)])
+            .map(|n| n as u32)
+            .collect();
+        let tile_list = self.numbers(&tiles)?;
+        let spec = KvSpec { ty: BlockType::F16, n_kv_heads, head_dim, page_len: PAGE_LEN, n_pages };
+        let pages = KvPages::new(&self.device, "keys and values", spec)?;
+        let widest = dim.max(hidden_dim);
+        let eight = QuantizedRows::new(&self.device, n_rows, widest)?;
+        let half = HalfRows::new(&self.device, n_rows, widest)?;
+        let max_kv_len = kv_len.next_multiple_of(256);
+        let scratch =
+            AttentionScratch::new(&self.device, stream, n_rows, n_heads, head_dim, max_kv_len)?;
+        let weight = self.values(dim)?;
+        self.count(|| {
+            let form = |buffer, cols| {
+                let x = rows(buffer, cols);
+                match (is_bf16, half_type(BlockType::BF16)) {
+                    (false, _) => quantize(kernels, stream, x, eight.rows(0, n_rows, cols)),
+                    (true, Some(ty)) if n_rows > 1 => {
+                        round_rows(kernels, stream, x, half.rows(ty, 0, n_rows, cols))
+                    }
+                    _ => Ok(()),
+                }
+            };
+            let of_rows = Norm {
+                kind: NormKind::Rms,
+                group: dim,
+                eps: 1e-5,
+                weight: Some(Rows::vector(&weight, dim)),
+                bias: None,
+            };
+            for _ in 0..2 {
+                norm(kernels, stream, &of_rows, rows(&x, dim), rows(&x, dim))?;
+                form(&x, dim)?;
+            }
+            let store = RopeStore {
+                q: rows(&q, q_cols),
+                q_out: rows(&q, q_cols),
+                k: rows(&k, kv_cols),
+                v: rows(&k, kv_cols),
+                q_norm: None,
+                k_norm: None,
+                table: rows(&angles, head_dim),
+                pairs: Pairs::Neighbours,
+                slots: List::new(&positions, 0, n_rows),
+                pages: &pages,
+            };
+            rope_store(kernels, stream, &store)?;
+            let attention = Attention {
+                q: rows(&q, q_cols),
+                pages: &pages,
+                tables: Tables {
+                    positions: List::new(&positions, 0, n_rows),
+                    seq_of_row: List::new(&seqs, 0, n_rows),
+                    bases: List::new(&seqs, 0, 1),
+                    words: List::new(&table, 0, n_pages),
+                    reaches: None,
+                },
+                n_heads,
+                scale: 0.1,
+                softcap: None,
+                window: None,
+                sinks: None,
+                out: rows(&q, q_cols),
+            };
+            if n_rows == 1 {
+                let arithmetic = AttentionArithmetic::Tensor;
+                attention_decode(kernels, stream, &attention, arithmetic, max_kv_len, &scratch)?;
+            } else {
+                let tiles = List::new(&tile_list, 0, tiles.len());
+                attention_prefill(kernels, stream, &attention, tiles, AttentionArithmetic::Tensor)?;
+            }
+            form(&q, q_cols)?;
+            let (of_gate, up) = (rows(&gate, hidden_dim), rows(&up, hidden_dim));
+            if !is_bf16 {
+                let to = eight.rows(0, n_rows, hidden_dim);
+                let act = Activation::Silu;
+                return quantize_activated(kernels, stream, act, of_gate, Some(up), None, to);
+            }
+            let gated = Elementwise::Gated(Activation::Silu, up);
+            elementwise(kernels, stream, &gated, of_gate, of_gate)?;
+            form(&gate, hidden_dim)
+        })
+    }
+
+    /// A step of `n_rows`, which is 1 or [`PROMPT`], with one row of logits.
+    fn step(&self, shape: &Shape, types: [BlockType; 3], n_rows: usize) -> Result<Work, Error> {
+        let &Shape { dim, hidden_dim, n_layers, n_heads, n_kv_heads, head_dim, .. } = shape;
+        let [most, special, head] = types;
+        let (q_rows, kv_rows) = (n_heads * head_dim, n_kv_heads * head_dim);
+        let mut step = Work::new();
+        let kv_len = if n_rows == 1 { CONTEXT + 1 } else { n_rows };
+        let between = self.between(shape, most == BlockType::BF16, n_rows, kv_len)?;
+        add(&mut step, &between, n_layers as f64);
+        // Half of the layers have values and down projections of the second type.
+        for ty in [most, special] {
+            let qkv = [(most, q_rows), (most, kv_rows), (ty, kv_rows)];
+            let gate_up = [(most, hidden_dim); 2];
+            let products: [(&[_], usize); 4] = [
+                (&qkv, dim),
+                (&[(most, dim)], q_rows),
+                (&gate_up, dim),
+                (&[(ty, dim)], hidden_dim),
+            ];
+            for (parts, n_cols) in products {
+                if n_rows == 1 {
+                    let product = self.decode_product(parts, n_cols)?;
+                    add(&mut step, &product, n_layers as f64 / 2.0);
+                    continue;
+                }
+                for &(ty, rows) in parts {
+                    let product = self.prompt_product(ty, rows, n_cols)?;
+                    add(&mut step, &product, n_layers as f64 / 2.0);
+                }
+            }
+        }
+        let logits = self.decode_product(&[(head, shape.vocab_size)], dim)?;
+        add(&mut step, &logits, 1.0);
+        Ok(step)
+    }
+}
+
+/// Seconds of a kernel's launches on a card, and which limit they meet.
+fn seconds(card: &Card, work: &[f64; 8]) -> (f64, &'static str) {
+    let [launches, read, written, ops @ ..] = *work;
+    let mut most = ((read + written) / card.bandwidth, "memory");
+    let names = ["floats", "dp4a", "tensor cores", "tensor cores, int8", "instructions"];
+    for ((n, rate), name) in ops.into_iter().zip(card.rates).zip(names) {
+        if n / rate > most.0 {
+            most = (n / rate, name);
+        }
+    }
+    (most.0 + launches * LAUNCH, most.1)
+}
+
+const HEAD: &str = "\
+# What the CUDA kernels should take
+
+**Nothing on this page was measured on a card.** It is what the kernels' compiled code, run by the interpreter of
+`crates/ptx`, moves and computes, and the time that a card's limits leave for that: a bound from below, to be held
+beside the first measurements. `cargo xtask kernels --estimate` writes it.
+
+- Bytes are sectors of 32 that a launch touches at all, each counted once for a launch: caches are taken to be
+  perfect within a launch, and empty between two.
+- A launch takes the longest of what its bytes, its operations and its instructions take, and 1.3 us by itself,
+  which is the published cost inside of a graph. Neither its first and last blocks, which do not fill a card, nor
+  waits for memory are in it. Instructions are those of PTX, which the driver's compiler changes.
+- Limits: 80 % of 3.35 TB/s for an H100; a copy at 4.3 TB/s for an H200, measured elsewhere; 132 multiprocessors at
+  1.755 GHz with 128 floats, 64 `dp4a` and 4 instructions of warps a cycle each; 989 and 1979 TFLOP/s of the tensor
+  cores in half precision and 8-bit integers, both published.
+- The launches are those of a layer with a norm, products of queries, keys and values, rope, attention with keys and
+  values in F16, and a gated feed-forward part; of a prompt, logits are made for one row. Embeddings and sampling are
+  left out. Work is counted for 128 and 256 rows of matrices and prompts, and carried on along straight lines.
+";
+
+fn run() -> Result<(), Error> {
+    let bench = Bench::new()?;
+    println!("{HEAD}");
+    let mut tables = String::new();
+    println!("| model | weights | step | launches | GB | H100, ms | H200, ms | H200, tokens/s |");
+    println!("|---|---|---|---|---|---|---|---|");
+    for shape in &SHAPES {
+        for (file, types) in FILES {
+            for n_rows in [1, PROMPT] {
+                let step = bench.step(shape, types, n_rows)?;
+                let what = if n_rows == 1 {
+                    format!("a token behind {CONTEXT}")
+                } else {
+                    format!("a prompt of {n_rows}")
+                };
+                let all = |i: usize| step.values().map(|work| work[i]).sum::<f64>();
+                let [h100, h200] = CARDS
+                    .each_ref()
+                    .map(|card| step.values().map(|work| seconds(card, work).0).sum::<f64>());
+                println!(
+                    "| {} | {file} | {what} | {:.0} | {:.2} | {:.2} | {:.2} | {:.0} |",
+                    shape.name,
+                    all(0),
+                    (all(1) + all(2)) / 1e9,
+                    h100 * 1e3,
+                    h200 * 1e3,
+                    n_rows as f64 / h200
+                );
+                tables += &format!("\n## {} in {file}: {what}\n\n", shape.name);
+                tables += "| kernel | launches | MB | GFLOP | int8 Gop | M instructions | ";
+                tables += &CARDS.each_ref().map(|card| format!("{}, us | ", card.name)).concat();
+                tables += "limit |\n|---|---|---|---|---|---|---|---|---|\n";
+                for (kernel, work) in &step {
+                    let [launches, read, written, flops, dots, tensor, tensor_int, instructions] =
+                        *work;
+                    let times = CARDS.each_ref().map(|card| seconds(card, work));
+                    tables += &format!(
+                        "| `{kernel}` | {launches:.0} | {:.1} | {:.2} | {:.2} | {:.1} | {:.1} | {:.1} | {} |\n",
+                        (read + written) / 1e6,
+                        (flops + tensor) / 1e9,
+                        (dots + tensor_int) / 1e9,
+                        instructions / 1e6,
+                        times[0].0 * 1e6,
+                        times[1].0 * 1e6,
+                        times[1].1
+                    );
+                }
+            }
+        }
+    }
+    print!("{tables}");
+    Ok(())
+}
+
+fn main() -> std::process::ExitCode {
+    match run() {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            println!("{error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}

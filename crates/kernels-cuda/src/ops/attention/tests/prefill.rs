@@ -1,0 +1,169 @@
+//! Prefill rows.
+
+use super::*;
+
+/// The last rows of all sequences in one step, and again in other tiles, and alone.
+fn check_prefill(case: &Case, tolerance: f64) {
+    let world = World::new(case);
+    // With a window, only the pages of the last row's are there.
+    let n_last = if case.window.is_some() { 1 } else { 45 };
+    let of = |(seq, &n): (usize, &usize)| rows_of(seq, n.saturating_sub(n_last)..n);
+    let rows: Vec<Row> = case.seqs.iter().enumerate().flat_map(of).collect();
+    let found = world.prefill(&rows, false, TILE_ROWS);
+    world.assert_close(&rows, &found, tolerance);
+    let again = world.prefill(&rows, false, 7);
+    assert_eq!(bits(&again), bits(&found), "in tiles of 7 rows");
+    for (i, (&row, found)) in rows.iter().zip(found.chunks(case.n_cols())).enumerate() {
+        if i % 16 == 3 {
+            assert_eq!(bits(&world.prefill(&[row], false, 1)), bits(found), "{row:?} alone");
+        }
+    }
+}
+
+/// The same on tensor cores, with weights of F16, and in F32.
+fn check_prefills(case: &Case) {
+    check_prefill(case, 3e-4);
+    check_prefill(&in_f32(case), 2e-6);
+}
+
+#[test]
+fn prefill_types_of_keys_and_values() {
+    for (ty, tolerance) in [
+        (BlockType::F32, 2e-6),
+        (BlockType::F16, 3e-4),
+        (BlockType::BF16, 3e-3),
+        (BlockType::Q8_0, 2.0 * HALF_STEP + 1e-4),
+    ] {
+        let case = Case { ty, ..Case::new(&[1, 70, 40]) };
+        check_prefill(&case, tolerance);
+        check_prefill(&in_f32(&case), 2e-6);
+    }
+}
+
+#[test]
+fn prefill_heads_and_pages_of_odd_shapes() {
+    for (n_heads, n_kv_heads, head_dim, page_len) in [
+        (1, 1, 8, 16),
+        (2, 1, 12, 16),
+        (3, 3, 80, 32),
+        (6, 2, 40, 64),
+        (7, 1, 128, 16),
+        (20, 2, 20, 64),
+        (3, 1, 15, 16),
+        (2, 1, 250, 16),
+    ] {
+        let seqs = &[19, 60];
+        let case = Case { n_heads, n_kv_heads, head_dim, page_len, ..Case::new(seqs) };
+        check_prefills(&case);
+    }
+    // Heads that are too wide for tensor cores are computed in F32.
+    check_prefill(&Case { n_heads: 1, n_kv_heads: 1, head_dim: 500, ..Case::new(&[40]) }, 2e-6);
+}
+
+#[test]
+fn prefill_windows() {
+    for window in [1, 20, 64, 100, 4000] {
+        let window = Some(window);
+        check_prefills(&Case { window, head_dim: 16, ..Case::new(&[300, 19, 200, 1]) });
+    }
+}
+
+#[test]
+fn prefill_soft_caps_and_sinks() {
+    let case = Case { head_dim: 40, ..Case::new(&[1, 130, 40]) };
+    check_prefills(&Case { softcap: Some(0.7), ..case.clone() });
+    check_prefills(&Case { sinks: true, ..case.clone() });
+    check_prefills(&Case { sinks: true, softcap: Some(2.0), window: Some(33), ..case });
+}
+
+#[test]
+fn prefill_chunks_of_a_prompt_have_the_bits_of_the_whole() {
+    let case = Case { head_dim: 32, n_heads: 3, n_kv_heads: 1, ..Case::new(&[300]) };
+    for (case, tolerance) in [(in_f32(&case), 2e-6), (case, 3e-4)] {
+        let world = World::new(&case);
+        let rows = rows_of(0, 0..300);
+        let whole = world.prefill(&rows, false, TILE_ROWS);
+        world.assert_close(&rows, &whole, tolerance);
+        let mut chunked = Vec::new();
+        for chunk in [0..1, 1..64, 64..127, 127..256, 256..300] {
+            chunked.extend(world.prefill(&rows[chunk], false, TILE_ROWS));
+        }
+        assert_eq!(bits(&chunked), bits(&whole));
+    }
+}
+
+#[test]
+fn prefill_rows_see_as_far_as_they_reach() {
+    let case = Case { sinks: true, head_dim: 32, ..Case::new(&[150]) };
+    for (case, tolerance) in [(in_f32(&case), 2e-6), (case, 3e-4)] {
+        let world = World::new(&case);
+        // Rows 20 to 89 see each other, all others up to themselves.
+        let mut rows = rows_of(0, 10..150);
+        let segment = rows.iter_mut().filter(|row| (20..90).contains(&row.position));
+        segment.for_each(|row| row.reach = 90);
+        let found = world.prefill(&rows, true, TILE_ROWS);
+        world.assert_close(&rows, &found, tolerance);
+        assert_eq!(bits(&world.prefill(&rows, true, 33)), bits(&found));
+        // Rows that see nothing are zero.
+        let mut none = rows_of(0, 3..6);
+        none.iter_mut().for_each(|row| row.reach = 0);
+        none.extend([Row::NONE, Row::NONE]);
+        let found = world.prefill(&none, true, TILE_ROWS);
+        assert!(found.iter().all(|x| x.to_bits() == 0), "{found:?}");
+    }
+}
+
+#[test]
+fn values_that_a_prefill_row_does_not_see_change_no_bit() {
+    let case = Case { n_heads: 2, n_kv_heads: 1, head_dim: 16, ..Case::new(&[140]) };
+    for case in [in_f32(&case), case] {
+        let rows = rows_of(0, 0..140);
+        let plain = World::new(&case).prefill(&rows, false, TILE_ROWS);
+        let odd = World::with(&case, |_, k, v| {
+            v[70 * 16 + 3] = f32::INFINITY;
+            v[100 * 16 + 5] = f32::NAN;
+            k[110 * 16..111 * 16].fill(f32::NAN);
+        });
+        for tile_rows in [TILE_ROWS, 50] {
+            let found = odd.prefill(&rows, false, tile_rows);
+            for (row, (found, plain)) in found.chunks(32).zip(plain.chunks(32)).enumerate() {
+                for (i, (found, plain)) in found.iter().zip(plain).enumerate() {
+                    let is_odd =
+                        row >= 110 || row >= 70 && i % 16 == 3 || row >= 100 && i % 16 == 5;
+                    if is_odd {
+                        assert!(!found.is_finite(), "row {row} column {i}: {found}");
+                    } else {
+                        assert_eq!(found.to_bits(), plain.to_bits(), "row {row} column {i}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn prefill_of_long_contexts_and_large_scores() {
+    let case = Case { n_heads: 1, n_kv_heads: 1, head_dim: 32, ..Case::new(&[5000]) };
+    for (case, tolerance) in [(in_f32(&case), 1e-6), (case, 3e-5)] {
+        let world = World::new(&case);
+        let rows = rows_of(0, 4990..5000);
+        world.assert_close(&rows, &world.prefill(&rows, false, TILE_ROWS), tolerance);
+        // Queries that are far from one: scores of nearly zero, and of some hundreds.
+        for factor in [1e-3, 200.0] {
+            let mut world = World::new(&Case { seqs: vec![200], ..case.clone() });
+            world.q[0].iter_mut().for_each(|x| *x *= factor);
+            let rows = rows_of(0, 150..200);
+            world.assert_close(&rows, &world.prefill(&rows, false, TILE_ROWS), 5e-4);
+        }
+    }
+}
+
+#[test]
+fn prefill_blocks_along_heads_of_odd_sizes() {
+    for head_dim in [20, 96, 200] {
+        let ty = BlockType::Q8_0;
+        let case = Case { ty, head_dim, page_len: 32, n_heads: 2, ..Case::new(&[19, 70]) };
+        check_prefill(&case, 2.0 * HALF_STEP + 1e-4);
+        check_prefill(&in_f32(&case), 2e-6);
+    }
+}

@@ -1,0 +1,209 @@
+//! Products with weights. A row's role decides their arithmetic: generated rows are 8-bit integers where weights have
+//! integer levels, as reading the weights is all; rows of prompts meet weights on tensor cores in half precision, whose
+//! sums are F32. F32 weights, other generated rows and F32 arithmetic stay in F32.
+
+use super::steps::{Launcher, Role};
+use crate::backend::gpu::weights::matrix_type;
+use crate::backend::{Arithmetic, ExecutableOptions};
+use crate::graph::Op;
+use crate::graph::plan::{Plan, Step};
+use crate::graph::weights::Weights;
+use realizar_kernels_cuda as kernels;
+use realizar_kernels_cuda::{
+    Device, Driver, Error, HalfRows, HalfType, Halves, Linear, LinearHalf, LinearInt8, MAX_PARTS,
+    Matrix, Quantized, QuantizedRows, Rows, half_type,
+};
+use realizar_quant::BlockType;
+use std::sync::Arc;
+
+/// How a matrix is multiplied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// With F32 activations.
+    F32,
+    /// With 8-bit activations: generated rows alone.
+    Int8,
+    /// In half precision, on tensor cores: rows of prompts alone.
+    Half(HalfType),
+}
+
+/// The form of a product with a matrix of a type.
+pub(super) fn form(arithmetic: Arithmetic, role: Role, ty: BlockType) -> Form {
+    match (arithmetic, role) {
+        (Arithmetic::Auto, Role::Generated) if kernels::takes_quantized(ty) => Form::Int8,
+        (Arithmetic::Auto, Role::Prompt) => half_type(ty).map_or(Form::F32, Form::Half),
+        _ => Form::F32,
+    }
+}
+
+/// Rows and columns that there is room for.
+type Shape = (usize, usize);
+
+/// The room that activations take in other forms than F32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ProductRoom {
+    /// As 8-bit integers; none when no product takes them.
+    quantized: Option<Shape>,
+    /// In half precision; none when no product takes them.
+    halves: Option<Shape>,
+}
+
+/// The types of the matrices of a step, if it multiplies.
+fn types<'a>(step: &'a Step, weights: &'a Weights) -> impl Iterator<Item = BlockType> {
+    let ids: Vec<_> = match &step.op {
+        Op::Linear { parts, .. } => parts.iter().map(|part| part.weight).collect(),
+        Op::ExpertLinear(linear) => linear.parts.iter().map(|part| part.weight).collect(),
+        _ => Vec::new(),
+    };
+    ids.into_iter().map(|id| matrix_type(weights, id))
+}
+
+impl ProductRoom {
+    pub(super) fn new(plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> Self {
+        let widest = |is_form: &dyn Fn(Form) -> bool| {
+            let takes = |step: &&Step| {
+                let forms = [Role::Generated, Role::Prompt].map(|role| {
+                    types(step, weights).any(|ty| is_form(form(options.arithmetic, role, ty)))
+                });
+                forms.contains(&true)
+            };
+            let widths = plan.steps.iter().filter(takes).map(|step| step.inputs[0].width);
+            widths.max().map(|width| (plan.limits.tokens, width))
+        };
+        Self {
+            quantized: widest(&|form| form == Form::Int8),
+            halves: widest(&|form| matches!(form, Form::Half(_))),
+        }
+    }
+
+    /// Bytes on the device.
+    pub(super) fn n_bytes(&self) -> usize {
+        let quantized = |(rows, cols)| QuantizedRows::<Driver>::bytes(rows, cols);
+        let halves = |(rows, cols)| HalfRows::<Driver>::bytes(rows, cols);
+        self.quantized.map_or(0, quantized) + self.halves.map_or(0, halves)
+    }
+}
+
+/// Activations in other forms than F32.
+#[derive(Debug)]
+pub(super) struct Products<D: Device> {
+    quantized: Option<QuantizedRows<D>>,
+    halves: Option<HalfRows<D>>,
+}
+
+impl<D: Device> Products<D> {
+    pub(super) fn new(device: &Arc<D>, room: ProductRoom) -> Result<Self, Error> {
+        let quantized = room.quantized.map(|(rows, cols)| QuantizedRows::new(device, rows, cols));
+        let halves = room.halves.map(|(rows, cols)| HalfRows::new(device, rows, cols));
+        Ok(Self { quantized: quantized.transpose()?, halves: halves.transpose()? })
+    }
+
+    /// Room for rows as 8-bit integers, those of a step from `first` on.
+    pub(super) fn quantized(&self, first: usize, x: &Rows<'_, D>) -> Quantized<'_, D> {
+        let room = self.quantized.as_ref().expect("there is room for 8-bit activations");
+        room.rows(first, x.n_rows(), x.n_cols())
+    }
+
+    /// Room for rows in half precision, those of a step from `first` on.
+    pub(super) fn halves(&self, ty: HalfType, first: usize, x: &Rows<'_, D>) -> Halves<'_, D> {
+        let room = self.halves.as_ref().expect("there is room for halves");
+        room.rows(ty, first, x.n_rows(), x.n_cols())
+    }
+}
+
+/// A matrix of a linear step, with its bias and where its results are.
+struct Part<'a, D: Device> {
+    matrix: &'a Matrix<D>,
+    bias: Option<Rows<'a, D>>,
+    first: usize,
+}
+
+impl<'a, D: Device> Launcher<'a, D> {
+    /// Products of the rows of a role with the matrices of a step.
+    pub(super) fn linear(
+        &self,
+        (idx, step): (usize, &Step),
+        role: Role,
+        residual: bool,
+    ) -> Result<(), Error> {
+        let rows = self.of_role(step.output.rows, role);
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let (kernels, stream, first_row) = (self.kernels, self.stream(), rows.start);
+        let x = self.rows(&step.inputs[0], rows.clone());
+        let out = self.rows(&step.output, rows.clone());
+        let residual = residual.then(|| self.rows(&step.inputs[1], rows));
+        let mut end = 0;
+        let mut parts = self.weights.linear(idx).map(|(matrix, bias)| {
+            let (first, width) = (end, matrix.n_rows());
+            end += width;
+            let bias = bias.map(|at| Rows::vector_at(&self.weights.vectors, at as usize, width));
+            Part { matrix, bias, first }
+        });
+        let of = |part: &Part<'_, D>| form(self.arithmetic, role, part.matrix.ty());
+        let (mut quantized, mut rounded) = (None, None);
+        let mut next = parts.next();
+        while let Some(part) = next.take() {
+            let Part { matrix, bias, first } = part;
+            let width = matrix.n_rows();
+            let ends =
+                |width| (residual.map(|r| r.columns(first, width)), out.columns(first, width));
+            match of(&part) {
+                Form::F32 => {
+                    let (residual, out) = ends(width);
+                    let linear = Linear { matrix, x, bias, residual, out };
+                    match role {
+                        Role::Generated => kernels::matvec(kernels, stream, &linear)?,
+                        Role::Prompt => kernels::matmul(kernels, stream, &linear)?,
+                    }
+                    next = parts.next();
+                }
+                Form::Half(ty) => {
+                    let to = match rounded.filter(|&(of, _)| of == ty) {
+                        Some((_, to)) => to,
+                        None => {
+                            let to = self.products.halves(ty, first_row, &x);
+                            kernels::round_rows(kernels, stream, x, to)?;
+                            rounded = Some((ty, to));
+                            to
+                        }
+                    };
+                    let (residual, out) = ends(width);
+                    let linear = LinearHalf { matrix, x: to, bias, residual, out };
+                    kernels::matmul_half(kernels, stream, &linear)?;
+                    next = parts.next();
+                }
+                Form::Int8 => {
+                    let x = match quantized {
+                        Some(to) => to,
+                        None => {
+                            let to = self.products.quantized(first_row, &x);
+                            kernels::quantize(kernels, stream, x, to)?;
+                            quantized = Some(to);
+                            to
+                        }
+                    };
+                    // Neighbours without biases are one launch.
+                    let (mut matrices, mut n, mut width) = ([matrix; MAX_PARTS], 1, width);
+                    next = parts.next();
+                    while let Some(part) = &next
+                        && n < MAX_PARTS
+                        && bias.is_none()
+                        && part.bias.is_none()
+                        && of(part) == Form::Int8
+                    {
+                        matrices[n] = part.matrix;
+                        width += part.matrix.n_rows();
+                        n += 1;
+                        next = parts.next();
+                    }
+                    let (residual, out) = ends(width);
+                    let linear = LinearInt8 { matrices: &matrices[..n], x, bias, residual, out };
+                    kernels::matvec_int8(kernels, stream, &linear)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
