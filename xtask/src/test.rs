@@ -52,6 +52,8 @@ enum Step {
     GpuParity,
     /// Real models on wgpu.
     GpuReal,
+    /// Tiny models on the CUDA backend, on the interpreter of its kernels.
+    CudaParity,
 }
 
 /// The tests that a GPU runs: (package, test target).
@@ -65,7 +67,8 @@ impl Step {
     /// What the step needs beside the repository.
     fn needs(self) -> &'static [Need] {
         match self {
-            Self::Fmt | Self::Clippy | Self::Tidy | Self::Deny | Self::Doc | Self::Parity => &[],
+            Self::Fmt | Self::Clippy | Self::Tidy | Self::Deny | Self::Doc => &[],
+            Self::Parity | Self::CudaParity => &[],
             Self::Tests => &[Need::Vocabularies, Need::Driver],
             Self::Real | Self::Hostile => &[Need::Models],
             Self::GpuTests | Self::GpuParity => &[Need::Driver],
@@ -124,6 +127,7 @@ impl Step {
             Self::Hostile => return hostile(),
             Self::GpuTests => return gpu_tests(),
             Self::GpuParity => return gpu_parity(),
+            Self::CudaParity => return parity_of(parity::Args::tiny().interpreted()),
             Self::GpuReal => {
                 return parity_of(if cfg!(target_os = "linux") {
                     parity::Args::first_prompts().on_lavapipe(Width::W256)

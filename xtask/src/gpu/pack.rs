@@ -35,6 +35,11 @@ pub(super) struct Packed {
     pub(super) n_bytes: u64,
 }
 
+/// The folder of libraries in a packed one.
+pub(super) const LIBRARIES: &str = "lib";
+/// What Vulkan is loaded by, which a machine with a driver of Vulkan need not have.
+const VULKAN: &str = "libvulkan.so.1";
+
 /// The name of the file that says so.
 const FILE: &str = "pack.json";
 
@@ -79,6 +84,14 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     let models = Path::new("fixtures/archs");
     copy(&shell::root().join(models), &args.dir.join(models), &[])?;
+    match vulkan_loader() {
+        Some(library) => {
+            fs::create_dir_all(args.dir.join(LIBRARIES))?;
+            fs::copy(&library, args.dir.join(LIBRARIES).join(VULKAN))
+                .with_context(|| library.display().to_string())?;
+        }
+        None => println!("{VULKAN} is not here: wgpu finds a card where it is installed"),
+    }
     if let Some(sources) = &args.llama_cpp {
         let is_source = sources.join("ggml/src/ggml-cuda").is_dir();
         ensure!(is_source, "{} is no source folder of llama.cpp", sources.display());
@@ -120,6 +133,21 @@ fn built(messages: &str) -> Option<PathBuf> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut programs = messages.filter_map(|m| Some(PathBuf::from(m["executable"].as_str()?)));
     programs.next_back()
+}
+
+/// The loader of Vulkan on this machine.
+fn vulkan_loader() -> Option<PathBuf> {
+    let listed = shell::output(shell::command("ldconfig").arg("-p")).ok()?;
+    library(&listed, VULKAN)
+}
+
+/// Where the list of `ldconfig -p` has a library.
+fn library(listed: &str, name: &str) -> Option<PathBuf> {
+    let of = |line: &str| {
+        let (found, path) = line.split_once("=>")?;
+        (found.split_whitespace().next()? == name).then(|| PathBuf::from(path.trim()))
+    };
+    listed.lines().find_map(of)
 }
 
 /// Copies a program, without its symbols where there is a `strip`.
@@ -204,6 +232,14 @@ mod tests {
         fs::write(folder.path().join(FILE), r#"{"commit": "abc", "n_bytes": 7}"#).unwrap();
         let expected = Packed { commit: "abc".to_owned(), n_bytes: 7 };
         assert_eq!(Packed::read(folder.path()).unwrap(), expected);
+    }
+
+    #[test]
+    fn libraries_are_found_by_their_whole_names() {
+        let listed = "2 libs found in cache `/etc/ld.so.cache'\n\tlibvulkan.so.1.3 (libc6) => /lib/a\n\
+                      \tlibvulkan.so.1 (libc6,x86-64) => /lib/b\n";
+        assert_eq!(library(listed, VULKAN), Some(PathBuf::from("/lib/b")));
+        assert_eq!(library(listed, "libcuda.so.1"), None);
     }
 
     #[test]

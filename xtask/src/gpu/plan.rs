@@ -47,7 +47,8 @@ impl Step {
     pub(super) fn seconds(self) -> u64 {
         match self {
             Self::Card => 60,
-            Self::Tests | Self::Rates | Self::Parity | Self::Bits => 240,
+            Self::Tests | Self::Parity | Self::Bits => 240,
+            Self::Rates => 400,
             Self::Sanitizer | Self::Bench | Self::Wgpu | Self::Llama => 540,
         }
     }
@@ -136,6 +137,8 @@ pub(super) struct Place {
     pub(super) sanitizer: Option<PathBuf>,
     /// llama.cpp's sources, and whether nvcc and cmake are there to build them.
     pub(super) llama: Option<PathBuf>,
+    /// The search path of libraries, where the loader of Vulkan was packed.
+    pub(super) libraries: Option<String>,
     pub(super) n_cores: usize,
 }
 
@@ -256,7 +259,11 @@ impl Place {
             Step::Wgpu => {
                 let parity = ["llama", "qwen3_moe"].map(|name| self.parity("archs", name, "wgpu"));
                 let speeds = FEW_MODELS.iter().flat_map(|&model| self.with_model(model, "wgpu"));
-                parity.into_iter().chain(speeds).collect()
+                let path = |item: Item| match &self.libraries {
+                    Some(path) => item.env("LD_LIBRARY_PATH", path.as_str()),
+                    None => item,
+                };
+                parity.into_iter().chain(speeds).map(path).collect()
             }
             Step::Llama => {
                 let Some(sources) = &self.llama else {

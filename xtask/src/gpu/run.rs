@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::child;
 use super::outcome::{Outcome, Outcomes};
-use super::pack::Packed;
+use super::pack::{LIBRARIES, Packed};
 use super::plan::{Item, PART, Place, Step};
 use crate::{shell, table};
 
@@ -138,8 +138,16 @@ fn place(args: &Args, root: &Path) -> Result<Place> {
         tiny,
         sanitizer: toolkit("compute-sanitizer"),
         llama: Some(sources).filter(|sources| builds && sources.is_dir()),
+        libraries: libraries(&root.join(LIBRARIES)),
         n_cores,
     })
+}
+
+/// The search path of libraries with those of a folder in front, if there is one.
+fn libraries(folder: &Path) -> Option<String> {
+    let own = folder.is_dir().then(|| folder.to_string_lossy().into_owned())?;
+    let others = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+    Some(if others.is_empty() { own } else { format!("{own}:{others}") })
 }
 
 /// The names in what `--list --format terse` prints.
@@ -209,8 +217,7 @@ fn run_step(
             let word = if outcome.ok { "ok" } else { "FAILED" };
             println!("{} {}: {word}, {:.1} s", step.name(), item.name, outcome.seconds);
             if !outcome.ok {
-                let last = outcome.text.lines().rfind(|line| !line.trim().is_empty());
-                println!("    {}", last.unwrap_or("no message"));
+                println!("    {}", reason(&outcome.text));
             }
             let mut outcomes = lock(outcomes);
             outcomes.add(&step.name(), &item.name, outcome);
@@ -278,6 +285,17 @@ fn run_item(step: Step, item: &Item, limit: Duration) -> Result<(Outcome, bool)>
     let text = tail(&text, kept).to_owned();
     let outcome = Outcome { ok, seconds: ended.time.as_secs_f64(), value, text };
     Ok((outcome, ended.status.is_some()))
+}
+
+/// The line that tells why something failed: the last one that says so, or the last one.
+fn reason(text: &str) -> &str {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let last = lines.clone().next_back().unwrap_or("no message");
+    let says_so = |line: &&str| line.contains("FAILED: ") || line.contains("panicked at");
+    let line = lines.rfind(says_so).unwrap_or(last);
+    // In a table it is what is behind the dashes.
+    let line = line.split_once("FAILED: ").map_or(line, |(_, reason)| reason);
+    line.trim_end_matches(['|', ' '])
 }
 
 /// The last `n` bytes of a text, or a little less.
@@ -377,6 +395,7 @@ mod tests {
                 tiny: vec!["llama".to_owned()],
                 sanitizer: Some("compute-sanitizer".into()),
                 llama: Some("llama.cpp".into()),
+                libraries: Some("lib".to_owned()),
                 n_cores: 2,
             }
         }
@@ -498,6 +517,8 @@ mod tests {
         assert_eq!(sanitized.args[5..], ["--exact", "a::two"]);
         assert_eq!(names(Step::Bench).len(), 6 * 4);
         assert_eq!(names(Step::Wgpu).len(), 2 + 2 * 4);
+        let has_path = |item: Item| item.env.contains(&("LD_LIBRARY_PATH", "lib".to_owned()));
+        assert!(place.items(Step::Wgpu).unwrap().into_iter().all(has_path));
         assert_eq!(names(Step::Llama).len(), 2 + 2 * 3);
         let parity = &place.items(Step::Parity).unwrap()[0];
         let wanted = ["parity", "--archs", "--device", "cuda", "--only", "llama", "--bin"];
@@ -537,6 +558,18 @@ mod tests {
         assert_eq!(rows[0], ["realizar", "8b Q4_K_M tg128", "600", "3000", "75 %"]);
         assert_eq!(rows[1], ["realizar", "8b Q4_K_M tg128 x8", "3000", "-", "-"]);
         assert_eq!(rows[2], ["llama.cpp", "8b Q4_K_M pp512", "9.50", "-", "-"]);
+    }
+
+    #[test]
+    fn a_failure_is_told_in_the_line_that_says_it() {
+        for (text, expected) in [
+            ("", "no message"),
+            ("first\nlast\n\n", "last"),
+            ("thread 'a' panicked at src/a.rs:1:\nnote: run", "thread 'a' panicked at src/a.rs:1:"),
+            ("| llama | - | FAILED: no driver |\n\nerror: parity: 1 failed\n", "no driver"),
+        ] {
+            assert_eq!(reason(text), expected);
+        }
     }
 
     #[test]

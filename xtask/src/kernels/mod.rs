@@ -6,7 +6,10 @@
 
 use std::fs;
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use flate2::Compression;
@@ -33,6 +36,9 @@ const INTERPRETED: &str = "crates/ptx/tests/kernels";
 pub(crate) struct Args {
     /// Only the kernels in this language
     language: Option<Language>,
+    /// Write `docs/cuda-estimates.md` instead: what the CUDA kernels should take on a card
+    #[arg(long, conflicts_with = "language")]
+    estimate: bool,
 }
 
 /// What kernels are written in.
@@ -46,6 +52,9 @@ enum Language {
 
 /// Checks or makes what the arguments ask for.
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.estimate {
+        return estimate();
+    }
     if args.language != Some(Language::Cuda) {
         let shaders = ["--package", "realizar-kernels-wgpu", "--test", "shaders"];
         shell::check(shell::cargo().arg("test").args(shaders).args(["--", "--nocapture"]))?;
@@ -58,23 +67,50 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Writes the page of estimates from what the example counts.
+fn estimate() -> Result<()> {
+    let mut cargo = shell::cargo();
+    cargo.args(["run", "--quiet", "--package", "realizar-kernels-cuda"]);
+    cargo.args(["--features", "interpreter", "--example", "estimate_cuda"]);
+    let output = cargo.stderr(std::process::Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let page = shell::root().join("docs/cuda-estimates.md");
+    fs::write(&page, output.stdout).with_context(|| page.display().to_string())
+}
+
 /// The kernels that ship: an image for each source, and the list of hashes.
 fn build_images(compiler: &Compiler) -> Result<()> {
     let root = shell::root();
     fs::create_dir_all(root.join(images::IMAGES))?;
-    for source in sources(&root.join(images::SOURCES))? {
-        // Products and sums are not contracted: a sum has the same bits wherever its function was
-        // inlined, and sources say where they want `fmaf`.
-        let ptx = compiler.compile(&source, &["-fmad=false"], 80, &[80, 90])?;
-        let image = root.join(images::IMAGES).join(images::image_name(&source));
-        let mut packed = GzEncoder::new(Vec::new(), Compression::best());
-        packed.write_all(&ptx)?;
-        let packed = packed.finish()?;
-        println!("{}: {} bytes of PTX, {} packed", source.display(), ptx.len(), packed.len());
-        fs::write(&image, packed).with_context(|| image.display().to_string())?;
-    }
+    let sources = Mutex::new(sources(&root.join(images::SOURCES))?.into_iter());
+    let next = || sources.lock().expect("no thread panics").next();
+    // A thread for each core: compilers are programs of one.
+    thread::scope(|scope| {
+        let work = || -> Result<()> {
+            while let Some(source) = next() {
+                build_image(compiler, &root, &source)?;
+            }
+            Ok(())
+        };
+        let n_threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let threads: Vec<_> = (0..n_threads).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("no thread panics"))
+    })?;
     fs::write(root.join(images::LIST), images::list(&root)?)?;
     Ok(())
+}
+
+/// The image of a source.
+fn build_image(compiler: &Compiler, root: &Path, source: &Path) -> Result<()> {
+    // Products and sums are not contracted: a sum has the same bits wherever its function was
+    // inlined, and sources say where they want `fmaf`.
+    let ptx = compiler.compile(source, &["-fmad=false"], 80, &[80, 90])?;
+    let image = root.join(images::IMAGES).join(images::image_name(source));
+    let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+    packed.write_all(&ptx)?;
+    let packed = packed.finish()?;
+    println!("{}: {} bytes of PTX, {} packed", source.display(), ptx.len(), packed.len());
+    fs::write(&image, packed).with_context(|| image.display().to_string())
 }
 
 /// The kernels that only tests run, as text with the hash of the source in its first line.
@@ -139,7 +175,8 @@ impl Compiler {
     ) -> Result<Vec<u8>> {
         let folder = source.parent().context("a source has a folder")?;
         let name = source.file_name().context("a source has a name")?;
-        let (ptx, cubin) = (self.scratch.join("made.ptx"), self.scratch.join("made.cubin"));
+        let made = |extension| self.scratch.join(name).with_extension(extension);
+        let (ptx, cubin) = (made("ptx"), made("cubin"));
         let mut nvcc = shell::command(self.bin.join("nvcc"));
         nvcc.current_dir(folder).args(["-ptx", "-O3", "-Werror", "all-warnings"]);
         nvcc.args(options).arg(format!("-arch=compute_{arch}")).arg(name).arg("-o").arg(&ptx);

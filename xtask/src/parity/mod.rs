@@ -113,6 +113,11 @@ impl Args {
         Self { device: "wgpu".to_owned(), lavapipe: true, width: Some(width), ..self }
     }
 
+    /// Each model in one of its formats, on the interpreter of the CUDA kernels.
+    pub(crate) fn interpreted(self) -> Self {
+        Self { device: "cuda-interpreter".to_owned(), ..self }.in_one_format()
+    }
+
     /// The same on the first GPU.
     pub(crate) fn on_wgpu(self) -> Self {
         Self { device: "wgpu".to_owned(), ..self }
