@@ -11,9 +11,9 @@ use std::sync::Arc;
 use realizar_kernels_cuda::{
     Activation, Attention, AttentionArithmetic, AttentionScratch, Buffer, Device, Elementwise,
     Error, HalfRows, Interpreter, Kernels, KvPages, KvSpec, Linear, LinearHalf, LinearInt8, List,
-    Matrix, Norm, NormKind, Pairs, QuantizedRows, RopeStore, Rows, TILE_ROWS, Tables,
-    attention_decode, attention_prefill, elementwise, half_type, matmul_half, matmul_int8, matvec,
-    matvec_int8, norm, quantize, quantize_activated, rope_store, round_rows,
+    Matrix, Norm, NormKind, Pairs, QuantizedRows, Rows, TILE_ROWS, Tables, attention_decode,
+    attention_prefill, elementwise, half_type, kv_store, matmul_half, matvec, matvec_int8, norm,
+    quantize, rope, round_rows,
 };
 use realizar_ptx::{Checks, Counts, Stream};
 use realizar_quant::BlockType;
@@ -206,21 +206,12 @@ impl Bench {
                 let (x, out) = (self.values(n_tokens * n_cols)?, self.values(n_tokens * sample)?);
                 let x = Rows::new(&x, 0, n_tokens, n_cols, n_cols);
                 let out = Rows::new(&out, 0, n_tokens, sample, sample);
-                let work = if let (BlockType::BF16, Some(half)) = (ty, half_type(ty)) {
-                    let room = HalfRows::new(&self.device, n_tokens, n_cols)?;
-                    let to = room.rows(half, 0, n_tokens, n_cols);
-                    round_rows(&self.kernels, &self.stream, x, to)?;
-                    let linear =
-                        LinearHalf { matrix: &matrix, x: to, bias: None, residual: None, out };
-                    self.count(|| matmul_half(&self.kernels, &self.stream, &linear))?
-                } else {
-                    let room = QuantizedRows::new(&self.device, n_tokens, n_cols)?;
-                    let to = room.rows(0, n_tokens, n_cols);
-                    quantize(&self.kernels, &self.stream, x, to)?;
-                    let linear =
-                        LinearInt8 { matrices: &[&matrix], x: to, bias: None, residual: None, out };
-                    self.count(|| matmul_int8(&self.kernels, &self.stream, &linear))?
-                };
+                let half = half_type(ty).expect("weights other than F32");
+                let room = HalfRows::new(&self.device, n_tokens, n_cols)?;
+                let to = room.rows(half, 0, n_tokens, n_cols);
+                round_rows(&self.kernels, &self.stream, x, to)?;
+                let linear = LinearHalf { matrix: &matrix, x: to, bias: None, residual: None, out };
+                let work = self.count(|| matmul_half(&self.kernels, &self.stream, &linear))?;
                 by_tokens.push(work);
             }
             let Ok(of) = by_tokens.try_into() else { unreachable!("one for each sample") };
@@ -268,12 +259,12 @@ impl Bench {
         self.count(|| {
             let form = |buffer, cols| {
                 let x = rows(buffer, cols);
-                match (is_bf16, half_type(BlockType::BF16)) {
-                    (false, _) => quantize(kernels, stream, x, eight.rows(0, n_rows, cols)),
-                    (true, Some(ty)) if n_rows > 1 => {
+                match half_type(BlockType::BF16) {
+                    Some(ty) if n_rows > 1 => {
                         round_rows(kernels, stream, x, half.rows(ty, 0, n_rows, cols))
                     }
-                    _ => Ok(()),
+                    _ if is_bf16 => Ok(()),
+                    _ => quantize(kernels, stream, x, eight.rows(0, n_rows, cols)),
                 }
             };
             let of_rows = Norm {
@@ -287,19 +278,13 @@ impl Bench {
                 norm(kernels, stream, &of_rows, rows(&x, dim), rows(&x, dim))?;
                 form(&x, dim)?;
             }
-            let store = RopeStore {
-                q: rows(&q, q_cols),
-                q_out: rows(&q, q_cols),
-                k: rows(&k, kv_cols),
-                v: rows(&k, kv_cols),
-                q_norm: None,
-                k_norm: None,
-                table: rows(&angles, head_dim),
-                pairs: Pairs::Neighbours,
-                slots: List::new(&positions, 0, n_rows),
-                pages: &pages,
-            };
-            rope_store(kernels, stream, &store)?;
+            let turns = rows(&angles, head_dim);
+            for (heads, cols) in [(&q, q_cols), (&k, kv_cols)] {
+                let heads = rows(heads, cols);
+                rope(kernels, stream, heads, turns, heads, head_dim, Pairs::Neighbours)?;
+            }
+            let (k, slots) = (rows(&k, kv_cols), List::new(&positions, 0, n_rows));
+            kv_store(kernels, stream, k, k, slots, &pages)?;
             let attention = Attention {
                 q: rows(&q, q_cols),
                 pages: &pages,
@@ -326,11 +311,6 @@ impl Bench {
             }
             form(&q, q_cols)?;
             let (of_gate, up) = (rows(&gate, hidden_dim), rows(&up, hidden_dim));
-            if !is_bf16 {
-                let to = eight.rows(0, n_rows, hidden_dim);
-                let act = Activation::Silu;
-                return quantize_activated(kernels, stream, act, of_gate, Some(up), None, to);
-            }
             let gated = Elementwise::Gated(Activation::Silu, up);
             elementwise(kernels, stream, &gated, of_gate, of_gate)?;
             form(&gate, hidden_dim)
@@ -402,7 +382,7 @@ beside the first measurements. `cargo xtask kernels --estimate` writes it.
 - Limits: 80 % of 3.35 TB/s for an H100; a copy at 4.3 TB/s for an H200, measured elsewhere; 132 multiprocessors at
   1.755 GHz with 128 floats, 64 `dp4a` and 4 instructions of warps a cycle each; 989 and 1979 TFLOP/s of the tensor
   cores in half precision and 8-bit integers, both published.
-- The launches are those of a layer with a norm, products of queries, keys and values, rope, attention with keys and
+- The launches are those of the backend: of a layer norms, products of queries, keys and values, rope, attention with keys and
   values in F16, and a gated feed-forward part; of a prompt, logits are made for one row. Embeddings and sampling are
   left out. Work is counted for 128 and 256 rows of matrices and prompts, and carried on along straight lines.
 ";

@@ -46,7 +46,7 @@ mod error;
 pub use error::{Error, Version};
 
 mod device;
-#[cfg(feature = "interpreter")]
+#[cfg(any(test, feature = "interpreter"))]
 pub use device::Interpreter;
 pub use device::{Address, Argument, Buffer, Card, Device, Driver, Launch, MAX_ARGUMENTS};
 
