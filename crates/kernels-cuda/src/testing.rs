@@ -25,8 +25,6 @@ pub(crate) struct TestDevice {
     card: Option<Card>,
 }
 
-pub(crate) use TestDevice as Interpreter;
-
 #[derive(Debug)]
 struct Card {
     driver: Driver,
@@ -335,7 +333,7 @@ pub(crate) fn rounded(x: &[f32]) -> Vec<f64> {
 
 /// The lists of a step of sequences with states, on a device.
 pub(crate) struct StateWords {
-    buffer: Buffer<Interpreter>,
+    buffer: Buffer<TestDevice>,
     n_seqs: usize,
     n_rows: usize,
 }
@@ -344,12 +342,12 @@ impl StateWords {
     /// Of sequences, each with its number of rows and the slot that it goes on from, and of rows with the slots that
     /// they write. Behind them comes a row of no sequence.
     pub(crate) fn new(
-        device: &Arc<Interpreter>,
+        device: &Arc<TestDevice>,
         stream: &ptx::Stream,
         seqs: &[(usize, u32)],
         writes: &[(usize, u32)],
     ) -> Self {
-        let none = StateLists::<Interpreter>::NONE;
+        let none = StateLists::<TestDevice>::NONE;
         let n_rows = seqs.iter().map(|seq| seq.0).sum::<usize>() + 1;
         let (mut words, mut of_rows) = (vec![7], Vec::new());
         for (i, &(n, from)) in (0..).zip(seqs) {
@@ -368,7 +366,7 @@ impl StateWords {
         self.n_rows
     }
 
-    pub(crate) fn lists(&self) -> StateLists<'_, Interpreter> {
+    pub(crate) fn lists(&self) -> StateLists<'_, TestDevice> {
         let rows_at = 1 + 3 * self.n_seqs;
         StateLists {
             seqs: List::new(&self.buffer, 1, 3 * self.n_seqs),

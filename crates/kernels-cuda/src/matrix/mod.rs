@@ -279,7 +279,7 @@ mod tests {
             let matrix = Matrix::new(kernels.device(), "w", ty, n_rows, n_cols).unwrap();
             assert_eq!(
                 matrix.n_bytes(),
-                Matrix::<crate::testing::Interpreter>::bytes(ty, 9, n_cols)
+                Matrix::<crate::testing::TestDevice>::bytes(ty, 9, n_cols)
             );
             for (first, end) in [(4, 9), (0, 1), (1, 4)] {
                 let mut packed = vec![0xee; (end - first) * to];

@@ -156,15 +156,15 @@ pub fn delta_net<D: Device>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Interpreter, Random, StateWords, kernels, on_device, read};
+    use crate::testing::{Random, StateWords, TestDevice, kernels, on_device, read};
     use realizar_ptx::Stream;
 
-    const NONE: u32 = StateLists::<Interpreter>::NONE;
+    const NONE: u32 = StateLists::<TestDevice>::NONE;
     const N_SLOTS: usize = 32;
 
     /// A rule with random inputs.
     struct Case {
-        kernels: Kernels<Interpreter>,
+        kernels: Kernels<TestDevice>,
         stream: Stream,
         spec: DeltaNetSpec,
         n_rows: usize,
@@ -173,7 +173,7 @@ mod tests {
         /// One element too many in front.
         decay: Vec<f32>,
         dt_bias: Vec<f32>,
-        states: StateLayer<Interpreter>,
+        states: StateLayer<TestDevice>,
         /// Elements between the rows.
         gap: usize,
     }

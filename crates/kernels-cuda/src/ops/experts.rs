@@ -519,12 +519,12 @@ fn check_numbers(n_rows: usize, stride: Argument) {
 mod tests {
     use super::*;
     use crate::matrix::BLOCK_TYPES;
-    use crate::testing::{Interpreter, Random, halved, kernels, on_device, read, rounded, weights};
+    use crate::testing::{Random, TestDevice, halved, kernels, on_device, read, rounded, weights};
     use crate::{HalfRows, QuantizedRows, quantize, round_rows, takes_quantized};
     use realizar_ptx::Stream;
     use realizar_quant::BlockType;
 
-    type On = (Kernels<Interpreter>, Stream);
+    type On = (Kernels<TestDevice>, Stream);
 
     /// Rows that chose experts.
     fn routes(chosen: &[&[f32]]) -> Vec<f32> {

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
     use crate::matrix::BLOCK_TYPES;
     use crate::matrix::INTEGER_TYPES;
-    use crate::testing::{Interpreter, Random, halved, kernels, on_device, read, rounded, weights};
+    use crate::testing::{Random, TestDevice, halved, kernels, on_device, read, rounded, weights};
     use crate::{Buffer, HalfRows, QuantizedRows, matvec_int8, quantize, round_rows};
 
     /// What activations are.
@@ -228,18 +228,18 @@ mod tests {
 
     /// Runs a product of rows `from` to `from + n` of `x`.
     struct Bench<'a> {
-        kernels: &'a Kernels<Interpreter>,
+        kernels: &'a Kernels<TestDevice>,
         stream: &'a realizar_ptx::Stream,
-        matrices: Vec<Matrix<Interpreter>>,
-        x: Buffer<Interpreter>,
-        bias: Buffer<Interpreter>,
+        matrices: Vec<Matrix<TestDevice>>,
+        x: Buffer<TestDevice>,
+        bias: Buffer<TestDevice>,
         n_cols: usize,
         x_stride: usize,
         out_stride: usize,
     }
 
     impl Bench<'_> {
-        fn run(&self, form: Form, from: usize, n: usize, out: &Buffer<Interpreter>) {
+        fn run(&self, form: Form, from: usize, n: usize, out: &Buffer<TestDevice>) {
             let &Bench { kernels, stream, ref matrices, n_cols, x_stride, out_stride, .. } = self;
             let x = Rows::new(&self.x, from * x_stride, n, n_cols, x_stride);
             let n_rows: usize = matrices.iter().map(Matrix::n_rows).sum();
@@ -270,7 +270,7 @@ mod tests {
         }
     }
 
-    fn check(kernels: &Kernels<Interpreter>, stream: &realizar_ptx::Stream, case: &Case<'_>) {
+    fn check(kernels: &Kernels<TestDevice>, stream: &realizar_ptx::Stream, case: &Case<'_>) {
         let &Case { form, types, n_rows, n_cols, n_batch } = case;
         let device = kernels.device();
         let mut random = Random(n_cols as u64 + 5);

@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
     use crate::matrix::BLOCK_TYPES;
-    use crate::testing::{Interpreter, Random, kernels, on_device, read, weights};
+    use crate::testing::{Random, TestDevice, kernels, on_device, read, weights};
     use crate::{Buffer, device::Device};
 
     struct Case {
@@ -121,7 +121,7 @@ mod tests {
         let bias: Vec<f32> = (0..n_rows).map(|_| random.float()).collect();
         let first: Vec<f32> = (0..n_batch * out_stride).map(|_| random.float()).collect();
         let (x_at, bias_at) = (on_device(device, &stream, &x), on_device(device, &stream, &bias));
-        let run = |from: usize, n: usize, out: &Buffer<Interpreter>| {
+        let run = |from: usize, n: usize, out: &Buffer<TestDevice>| {
             let out = Rows::new(out, from * out_stride, n, n_rows, out_stride);
             let linear = Linear {
                 matrix: &matrix,

@@ -192,7 +192,7 @@ mod tests {
 
     use super::*;
     use crate::matrix::INTEGER_TYPES;
-    use crate::testing::{Interpreter, Random, kernels, on_device, read, rounded, weights};
+    use crate::testing::{Random, TestDevice, kernels, on_device, read, rounded, weights};
     use crate::{Buffer, QuantizedRows, quantize};
 
     struct Case<'a> {
@@ -202,7 +202,7 @@ mod tests {
         n_batch: usize,
     }
 
-    fn check(kernels: &Kernels<Interpreter>, stream: &realizar_ptx::Stream, case: &Case<'_>) {
+    fn check(kernels: &Kernels<TestDevice>, stream: &realizar_ptx::Stream, case: &Case<'_>) {
         let &Case { types, n_rows, n_cols, n_batch } = case;
         let mut random = Random(7 + n_cols as u64);
         let device = kernels.device();

@@ -269,16 +269,11 @@ pub fn quantize_norm<D: Device>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Interpreter, Random, kernels, on_device, quantized_block, read};
+    use crate::testing::{Random, TestDevice, kernels, on_device, quantized_block, read};
     use realizar_ptx as ptx;
 
     /// Asserts that rows are those of `x`, and that what is beside them has not been written.
-    fn check(
-        stream: &ptx::Stream,
-        room: &QuantizedRows<Interpreter>,
-        first: usize,
-        x: &[Vec<f32>],
-    ) {
+    fn check(stream: &ptx::Stream, room: &QuantizedRows<TestDevice>, first: usize, x: &[Vec<f32>]) {
         let n = room.max_rows * room.max_blocks;
         let (mut quants, mut blocks) = (vec![0i8; n * 32], vec![[0u32; 2]; n]);
         room.quants.read(stream, 0, &mut quants).unwrap();
@@ -302,10 +297,10 @@ mod tests {
     }
 
     /// Room for seven rows of 13 blocks, filled with marks.
-    fn room(device: &Arc<Interpreter>, stream: &ptx::Stream) -> QuantizedRows<Interpreter> {
+    fn room(device: &Arc<TestDevice>, stream: &ptx::Stream) -> QuantizedRows<TestDevice> {
         let room = QuantizedRows::new(device, 7, 400).unwrap();
         assert_eq!(
-            QuantizedRows::<Interpreter>::bytes(7, 400),
+            QuantizedRows::<TestDevice>::bytes(7, 400),
             room.quants.n_bytes() + room.blocks.n_bytes()
         );
         room.quants.write(stream, 0, &[77i8; 7 * 13 * 32]).unwrap();
@@ -348,7 +343,7 @@ mod tests {
         let put = |values: &[f32]| on_device(kernels.device(), &stream, values);
         let (a_at, b_at, w_at, v_at, out) = (put(&a), put(&b), put(&w), put(&v), put(&a));
         let rows = |buffer| Rows::new(buffer, 0, n_rows, n_cols, stride);
-        let found = |room: &QuantizedRows<Interpreter>| {
+        let found = |room: &QuantizedRows<TestDevice>| {
             let found = read(&stream, &out, a.len());
             check(&stream, room, 1, &rows_of(&found, stride, n_cols));
             found

@@ -201,7 +201,7 @@ mod tests {
         for ty in [HalfType::F16, HalfType::BF16] {
             let room = HalfRows::new(kernels.device(), n_rows + 1, n_cols).unwrap();
             let n_bytes = room.values.n_bytes() + room.scales.n_bytes();
-            assert_eq!(HalfRows::<crate::testing::Interpreter>::bytes(n_rows + 1, n_cols), n_bytes);
+            assert_eq!(HalfRows::<crate::testing::TestDevice>::bytes(n_rows + 1, n_cols), n_bytes);
             round_rows(&kernels, &stream, rows, room.rows(ty, 1, n_rows, n_cols)).unwrap();
             let (mut values, mut scales) = (vec![0u16; 5 * 128], [0.0f32; 5]);
             // The first row was not written.

@@ -218,7 +218,7 @@ fn grid(n_rows: usize, n_cols: usize, per_thread: usize) -> [u32; 3] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Interpreter, Random, kernels, on_device, read};
+    use crate::testing::{Random, TestDevice, kernels, on_device, read};
     use realizar_ptx::Stream;
 
     /// The choice as numbers say it.
@@ -280,7 +280,7 @@ mod tests {
         (chosen, factors)
     }
 
-    type On = (Kernels<Interpreter>, Stream);
+    type On = (Kernels<TestDevice>, Stream);
 
     /// Routes of rows, found by the kernels. `active` is a number for each row.
     fn found(

@@ -100,15 +100,15 @@ pub fn short_conv<D: Device>(
 mod tests {
     use super::*;
     use crate::StateSpec;
-    use crate::testing::{Interpreter, Random, StateWords, kernels, on_device, read};
+    use crate::testing::{Random, StateWords, TestDevice, kernels, on_device, read};
     use realizar_ptx::Stream;
 
-    const NONE: u32 = StateLists::<Interpreter>::NONE;
+    const NONE: u32 = StateLists::<TestDevice>::NONE;
     const N_SLOTS: usize = 16;
 
     /// A convolution with random inputs.
     struct Case {
-        kernels: Kernels<Interpreter>,
+        kernels: Kernels<TestDevice>,
         stream: Stream,
         n_taps: usize,
         width: usize,
@@ -116,7 +116,7 @@ mod tests {
         act: Option<Activation>,
         x: Vec<f32>,       // [n_rows, width]
         vectors: Vec<f32>, // 4 unused, taps, bias
-        states: StateLayer<Interpreter>,
+        states: StateLayer<TestDevice>,
     }
 
     impl Case {

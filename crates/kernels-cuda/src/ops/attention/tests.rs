@@ -9,7 +9,7 @@ use realizar_ptx::Stream;
 use realizar_quant::{BlockType, dequantize, quantize};
 
 use super::*;
-use crate::testing::{Interpreter, Random, kernels, on_device, read};
+use crate::testing::{Random, TestDevice, kernels, on_device, read};
 use crate::{Buffer, Kernels, KvSpec, kv_store};
 
 /// What rounding a number below one to F16 changes at most: values of Q8_0 on tensor cores, and weights of prompts.
@@ -76,9 +76,9 @@ impl Row {
 /// Sequences whose keys and values are on a device.
 struct World {
     case: Case,
-    kernels: Kernels<Interpreter>,
+    kernels: Kernels<TestDevice>,
     stream: Stream,
-    pages: KvPages<Interpreter>,
+    pages: KvPages<TestDevice>,
     k: Vec<Vec<f32>>, // [n_seqs][kv_len * kv_cols]
     v: Vec<Vec<f32>>, // as k
     q: Vec<Vec<f32>>, // [n_seqs][kv_len * n_cols]
@@ -153,7 +153,7 @@ impl World {
         &self,
         rows: &[Row],
         reaches: bool,
-        launch: impl Fn(&Attention<'_, Interpreter>, &Arc<Interpreter>),
+        launch: impl Fn(&Attention<'_, TestDevice>, &Arc<TestDevice>),
     ) -> Vec<f32> {
         let (device, stream, case) = (self.kernels.device(), &self.stream, &self.case);
         let (n_rows, n_cols) = (rows.len(), case.n_cols());
@@ -162,7 +162,7 @@ impl World {
         for (to, &row) in q.chunks_mut(stride).zip(rows) {
             to[..n_cols].copy_from_slice(self.query(row));
         }
-        let list = |of: &dyn Fn(&Row) -> u32| -> Buffer<Interpreter> {
+        let list = |of: &dyn Fn(&Row) -> u32| -> Buffer<TestDevice> {
             on_device(device, stream, &rows.iter().map(of).collect::<Vec<_>>())
         };
         let positions = list(&|row| row.position as u32);

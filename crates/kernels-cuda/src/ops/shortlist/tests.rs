@@ -4,7 +4,7 @@ use realizar_ptx as ptx;
 
 use super::*;
 use crate::List;
-use crate::testing::{Interpreter, Random, kernels, on_device};
+use crate::testing::{Random, TestDevice, kernels, on_device};
 
 /// Whether a token may be among the best.
 fn may(of: &ShortlistRow<'_>, id: u32) -> bool {
@@ -56,9 +56,9 @@ fn shares(logits: &[f32], of: &ShortlistRow<'_>) -> Option<(u64, Vec<[u32; 2]>)>
 
 /// Rows of logits on a device, with something in front of them and between them.
 struct Bench {
-    kernels: Kernels<Interpreter>,
+    kernels: Kernels<TestDevice>,
     stream: ptx::Stream,
-    values: Buffer<Interpreter>,
+    values: Buffer<TestDevice>,
     logits: Vec<f32>,
     start: usize,
     width: usize,
@@ -77,7 +77,7 @@ impl Bench {
         Self { kernels, stream, values, logits: logits.to_vec(), start, width, stride }
     }
 
-    fn rows(&self) -> Rows<'_, Interpreter> {
+    fn rows(&self) -> Rows<'_, TestDevice> {
         let n_rows = self.logits.len() / self.width;
         Rows::new(&self.values, self.start, n_rows, self.width, self.stride)
     }
@@ -86,18 +86,18 @@ impl Bench {
         &self.logits[row as usize * self.width..][..self.width]
     }
 
-    fn scratch(&self, n_rows: usize) -> ShortlistScratch<Interpreter> {
+    fn scratch(&self, n_rows: usize) -> ShortlistScratch<TestDevice> {
         let device = self.kernels.device();
         ShortlistScratch::new(device, &self.stream, self.width as u32, n_rows).unwrap()
     }
 
-    fn lists(&self, n_rows: usize) -> Shortlists<Interpreter> {
+    fn lists(&self, n_rows: usize) -> Shortlists<TestDevice> {
         let limits = ShortlistLimits { rows: n_rows, listed: 1024, draws: 8, masks: true };
         Shortlists::new(self.kernels.device(), self.width as u32, limits).unwrap()
     }
 
     /// The lists of `rows`, which are made together.
-    fn made(&self, rows: &[ShortlistRow<'_>]) -> Shortlists<Interpreter> {
+    fn made(&self, rows: &[ShortlistRow<'_>]) -> Shortlists<TestDevice> {
         let (scratch, mut lists) = (self.scratch(rows.len()), self.lists(rows.len()));
         rows.iter().for_each(|row| lists.push(row));
         lists.upload(&self.stream).unwrap();
