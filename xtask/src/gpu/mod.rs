@@ -1,6 +1,6 @@
 //! `cargo xtask gpu`: checks and measurements on a machine with an NVIDIA card that has neither Rust nor a network.
 //!
-//! [`pack`] puts programs, models and a script into a folder. [`run`] is what the script calls there: steps of items,
+//! [`pack`] puts programs, models and a script into a folder. [`mod@run`] is what the script calls there: steps of items,
 //! each a process with a time limit, whose outcomes are kept in one file, so that a run can be split over several
 //! calls. [`plan`] says what the steps consist of.
 
