@@ -1,7 +1,8 @@
 //! A plan on the device: its memory, its captured steps, and a step of it.
 
 use super::experts::{self, Experts};
-use super::products::Products;
+use super::fused::{self, Fused};
+use super::products::{self, Products};
 use super::recurrent::States;
 use super::room::{Room, ScratchRoom};
 use super::shortlists::RowLists;
@@ -40,6 +41,8 @@ pub(super) struct CudaExecutable<D: Device> {
     kernels: Arc<Kernels<D>>,
     store: Store<D>,
     plan: Plan,
+    /// What becomes of each step of the plan.
+    fused: Vec<Fused>,
     arithmetic: Arithmetic,
     max_seq_len: usize,
     /// Steps of generated rows.
@@ -108,6 +111,12 @@ impl<D: Device> CudaExecutable<D> {
         layout.types(weights).try_for_each(|ty| kernels.prepare(ty))?;
         experts::types(&plan, weights).try_for_each(|ty| kernels.prepare_experts(ty))?;
         let weights = DeviceWeights::upload(&store, layout, weights)?;
+        let is_int8 = |idx: usize| {
+            let matrices = || weights.linear(idx).map(|(matrix, _)| matrix);
+            matches!(plan.steps[idx].op, Op::Linear { .. })
+                && products::all_int8(options.arithmetic, matrices())
+        };
+        let fused = fused::find(&plan, is_int8);
         if options.profile {
             tracing::warn!(device = name, "the CUDA backend does not time its kernels");
         }
@@ -126,6 +135,7 @@ impl<D: Device> CudaExecutable<D> {
             max_seq_len: options.max_seq_len,
             captured: HashMap::new(),
             store,
+            fused,
             plan,
             weights,
             batch,
@@ -214,6 +224,7 @@ impl<D: Device> CudaExecutable<D> {
             kernels: &self.kernels,
             store: &self.store,
             plan: &self.plan,
+            fused: &self.fused,
             weights: &self.weights,
             values: &self.values,
             words: &self.batch,

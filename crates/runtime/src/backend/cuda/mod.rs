@@ -6,6 +6,7 @@
 
 mod executable;
 mod experts;
+mod fused;
 mod products;
 mod recurrent;
 mod room;

@@ -2,6 +2,7 @@
 //! integer levels, as reading the weights is all; rows of prompts meet weights on tensor cores in half precision, whose
 //! sums are F32. F32 weights, other generated rows and F32 arithmetic stay in F32.
 
+use super::fused::Fused;
 use super::steps::{Launcher, Role};
 use crate::backend::gpu::weights::matrix_type;
 use crate::backend::{Arithmetic, ExecutableOptions};
@@ -34,6 +35,14 @@ pub(super) fn form(arithmetic: Arithmetic, role: Role, ty: BlockType) -> Form {
         (Arithmetic::Auto, Role::Prompt) => half_type(ty).map_or(Form::F32, Form::Half),
         _ => Form::F32,
     }
+}
+
+/// Whether all products of a step with these matrices take quantized generated rows.
+pub(super) fn all_int8<'a, D: Device>(
+    arithmetic: Arithmetic,
+    mut matrices: impl Iterator<Item = &'a Matrix<D>>,
+) -> bool {
+    matrices.all(|matrix| form(arithmetic, Role::Generated, matrix.ty()) == Form::Int8)
 }
 
 /// Rows and columns that there is room for.
@@ -142,7 +151,10 @@ impl<'a, D: Device> Launcher<'a, D> {
             Part { matrix, bias, first }
         });
         let of = |part: &Part<'_, D>| form(self.arithmetic, role, part.matrix.ty());
-        let (mut quantized, mut rounded) = (None, None);
+        let mut rounded = None;
+        let is_fused = idx > 0 && self.fused[idx - 1] == Fused::Quantizes;
+        let mut quantized =
+            (is_fused && role == Role::Generated).then(|| self.products.quantized(first_row, &x));
         let mut next = parts.next();
         while let Some(part) = next.take() {
             let Part { matrix, bias, first } = part;

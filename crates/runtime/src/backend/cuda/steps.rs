@@ -1,6 +1,7 @@
 //! Launching: one arm per operation, each queueing what runs it on the rows of a step.
 
 use super::experts::Experts;
+use super::fused::Fused;
 use super::products::Products;
 use super::recurrent::{States, delta_spec};
 use super::store::{DeviceWeights, Store};
@@ -16,7 +17,7 @@ use crate::graph::{
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
     AttentionArithmetic, AttentionScratch, Buffer, Device, Elementwise, Error, Kernels, KvPages,
-    List, Pairs, RopeAngles, Rows, StateLists, Tables,
+    List, Pairs, RopeAngles, RopeStore, Rows, StateLists, Tables,
 };
 use std::ops::Range;
 
@@ -28,6 +29,8 @@ pub(super) struct Launcher<'a, D: Device> {
     pub(super) kernels: &'a Kernels<D>,
     pub(super) store: &'a Store<D>,
     pub(super) plan: &'a Plan,
+    /// What becomes of each step.
+    pub(super) fused: &'a [Fused],
     pub(super) weights: &'a DeviceWeights<D>,
     pub(super) values: &'a Buffer<D>,
     pub(super) words: &'a Buffer<D>,
@@ -66,6 +69,14 @@ pub(super) fn activation(act: Activation) -> kernels::Activation {
         Activation::Tanh => kernels::Activation::Tanh,
         Activation::Sigmoid => kernels::Activation::Sigmoid,
         Activation::Mish => kernels::Activation::Mish,
+    }
+}
+
+/// Which columns of a head turn together.
+fn pairs(style: RopeStyle) -> Pairs {
+    match style {
+        RopeStyle::Neox => Pairs::Halves,
+        RopeStyle::Interleaved => Pairs::Neighbours,
     }
 }
 
@@ -122,6 +133,41 @@ impl<'a, D: Device> Launcher<'a, D> {
     pub(super) fn launch(&self, idx: usize) -> Result<(), Error> {
         let step = &self.plan.steps[idx];
         let all = self.all(step.output.rows);
+        if all.is_empty() || self.fused[idx] == Fused::Skipped {
+            return Ok(());
+        }
+        if self.fused[idx] == Fused::Quantizes {
+            let generated = self.of_role(step.output.rows, Role::Generated);
+            let prompt = self.of_role(step.output.rows, Role::Prompt);
+            self.quantized(step, generated)?;
+            return self.plain(idx, step, prompt);
+        }
+        self.plain(idx, step, all)
+    }
+
+    /// Queues a norm or an activation of some rows, which are quantized for the product that follows.
+    fn quantized(&self, step: &Step, rows: Range<usize>) -> Result<(), Error> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let (kernels, stream, first) = (self.kernels, self.stream(), rows.start);
+        let input = |i: usize| self.rows(&step.inputs[i], rows.clone());
+        let (x, out) = (input(0), self.rows(&step.output, rows.clone()));
+        let to = self.products.quantized(first, &out);
+        let (act, up) = match &step.op {
+            Op::Norm(norm) => {
+                let norm = self.norm(norm);
+                return kernels::quantize_norm(kernels, stream, &norm, x, Some(out), to);
+            }
+            Op::Act(act) => (act, None),
+            Op::GatedAct(act) => (act, Some(input(1))),
+            op => unreachable!("{op:?} is not fused with a quantization"),
+        };
+        kernels::quantize_activated(kernels, stream, activation(*act), x, up, Some(out), to)
+    }
+
+    /// Queues a step for some of its rows.
+    fn plain(&self, idx: usize, step: &Step, all: Range<usize>) -> Result<(), Error> {
         if all.is_empty() {
             return Ok(());
         }
@@ -161,20 +207,17 @@ impl<'a, D: Device> Launcher<'a, D> {
                 };
                 kernels::rope_table(kernels, stream, &angles, out)
             }
-            Op::Norm(norm) => self.norm(norm, input(0), out),
+            Op::Norm(norm) => kernels::norm(kernels, stream, &self.norm(norm), input(0), out),
             Op::Linear { prologue, residual, .. } => {
                 assert_eq!(*prologue, Prologue::None, "the backend asks for no prologues");
                 self.linear((idx, step), Role::Generated, *residual)?;
                 self.linear((idx, step), Role::Prompt, *residual)
             }
             Op::Rope { head_dim, style } => {
-                let pairs = match style {
-                    RopeStyle::Neox => Pairs::Halves,
-                    RopeStyle::Interleaved => Pairs::Neighbours,
-                };
-                kernels::rope(kernels, stream, input(0), input(1), out, *head_dim, pairs)
+                let (x, table) = (input(0), input(1));
+                kernels::rope(kernels, stream, x, table, out, *head_dim, pairs(*style))
             }
-            Op::Attention(attention) => self.attention(step, attention),
+            Op::Attention(attention) => self.attention((idx, step), attention),
             Op::Act(act) => elementwise(Elementwise::Act(activation(*act))),
             Op::GatedAct(act) => elementwise(Elementwise::Gated(activation(*act), input(1))),
             Op::Add => elementwise(Elementwise::Add(input(1))),
@@ -203,8 +246,8 @@ impl<'a, D: Device> Launcher<'a, D> {
         }
     }
 
-    fn norm(&self, norm: &Norm, x: Rows<'_, D>, out: Rows<'_, D>) -> Result<(), Error> {
-        let args = kernels::Norm {
+    fn norm(&self, norm: &Norm) -> kernels::Norm<'a, D> {
+        kernels::Norm {
             kind: match norm.kind {
                 NormKind::Rms => kernels::NormKind::Rms,
                 NormKind::Layer => kernels::NormKind::Layer,
@@ -213,18 +256,36 @@ impl<'a, D: Device> Launcher<'a, D> {
             eps: norm.eps,
             weight: self.weight(norm.weight, norm.group),
             bias: self.weight(norm.bias, norm.group),
-        };
-        kernels::norm(self.kernels, self.stream(), &args, x, out)
+        }
     }
 
     /// Stores keys and values of all rows, then attends.
-    fn attention(&self, step: &Step, attention: &Attention) -> Result<(), Error> {
+    fn attention(&self, (idx, step): (usize, &Step), attention: &Attention) -> Result<(), Error> {
         let pages = &self.kv[attention.kv.group][attention.kv.layer];
         let places = &self.places.groups[attention.kv.group];
         let n_rows = self.counts.rows;
-        let [k, v] = [1, 2].map(|i| self.rows(&step.inputs[i], 0..n_rows));
+        let rows = |place: &Place| self.rows(place, 0..n_rows);
+        let [k, v] = [1, 2].map(|i| rows(&step.inputs[i]));
         let slots = self.list(places.slots, n_rows);
-        kernels::kv_store(self.kernels, self.stream(), k, v, slots, pages)?;
+        if let Fused::RopeStore { q: of_q, k: of_k } = self.fused[idx] {
+            let [of_q, of_k] = [of_q, of_k].map(|idx| &self.plan.steps[idx]);
+            let Op::Rope { style, .. } = &of_q.op else { unreachable!("a rotary embedding") };
+            let store = RopeStore {
+                q: rows(&of_q.inputs[0]),
+                q_out: rows(&of_q.output),
+                k: rows(&of_k.inputs[0]),
+                v,
+                q_norm: None,
+                k_norm: None,
+                table: rows(&of_q.inputs[1]),
+                pairs: pairs(*style),
+                slots,
+                pages,
+            };
+            kernels::rope_store(self.kernels, self.stream(), &store)?;
+        } else {
+            kernels::kv_store(self.kernels, self.stream(), k, v, slots, pages)?;
+        }
         let args = |rows: Range<usize>| {
             let list = |at: usize| self.list(at + rows.start, rows.len());
             kernels::Attention {
