@@ -11,9 +11,9 @@ use std::sync::Arc;
 use realizar_kernels_cuda::{
     Activation, Attention, AttentionArithmetic, AttentionScratch, Buffer, Device, Elementwise,
     Error, HalfRows, Interpreter, Kernels, KvPages, KvSpec, Linear, LinearHalf, LinearInt8, List,
-    Matrix, Norm, NormKind, Pairs, QuantizedRows, Rows, TILE_ROWS, Tables, attention_decode,
-    attention_prefill, elementwise, half_type, kv_store, matmul_half, matvec, matvec_int8, norm,
-    quantize, rope, round_rows,
+    Matrix, Norm, NormKind, Pairs, QuantizedRows, RopeStore, Rows, TILE_ROWS, Tables,
+    attention_decode, attention_prefill, elementwise, half_type, matmul_half, matvec, matvec_int8,
+    norm, quantize, quantize_activated, quantize_norm, rope_store, round_rows,
 };
 use realizar_ptx::{Checks, Counts, Stream};
 use realizar_quant::BlockType;
@@ -257,15 +257,12 @@ impl Bench {
             AttentionScratch::new(&self.device, stream, n_rows, n_heads, head_dim, max_kv_len)?;
         let weight = self.values(dim)?;
         self.count(|| {
-            let form = |buffer, cols| {
-                let x = rows(buffer, cols);
-                match half_type(BlockType::BF16) {
-                    Some(ty) if n_rows > 1 => {
-                        round_rows(kernels, stream, x, half.rows(ty, 0, n_rows, cols))
-                    }
-                    _ if is_bf16 => Ok(()),
-                    _ => quantize(kernels, stream, x, eight.rows(0, n_rows, cols)),
+            let form = |x, cols| match half_type(BlockType::BF16) {
+                Some(ty) if n_rows > 1 => {
+                    round_rows(kernels, stream, x, half.rows(ty, 0, n_rows, cols))
                 }
+                _ if is_bf16 => Ok(()),
+                _ => quantize(kernels, stream, x, eight.rows(0, n_rows, cols)),
             };
             let of_rows = Norm {
                 kind: NormKind::Rms,
@@ -274,19 +271,34 @@ impl Bench {
                 weight: Some(Rows::vector(&weight, dim)),
                 bias: None,
             };
+            // Generated rows are quantized where they are made.
+            let is_int8 = n_rows == 1 && !is_bf16;
             for _ in 0..2 {
-                norm(kernels, stream, &of_rows, rows(&x, dim), rows(&x, dim))?;
-                form(&x, dim)?;
+                let x = rows(&x, dim);
+                if is_int8 {
+                    let to = eight.rows(0, n_rows, dim);
+                    quantize_norm(kernels, stream, &of_rows, x, Some(x), to)?;
+                } else {
+                    norm(kernels, stream, &of_rows, x, x)?;
+                    form(x, dim)?;
+                }
             }
-            let turns = rows(&angles, head_dim);
-            for (heads, cols) in [(&q, q_cols), (&k, kv_cols)] {
-                let heads = rows(heads, cols);
-                rope(kernels, stream, heads, turns, heads, head_dim, Pairs::Neighbours)?;
-            }
-            let (k, slots) = (rows(&k, kv_cols), List::new(&positions, 0, n_rows));
-            kv_store(kernels, stream, k, k, slots, &pages)?;
+            let (q, k) = (rows(&q, q_cols), rows(&k, kv_cols));
+            let store = RopeStore {
+                q,
+                q_out: q,
+                k,
+                v: k,
+                q_norm: None,
+                k_norm: None,
+                table: rows(&angles, head_dim),
+                pairs: Pairs::Neighbours,
+                slots: List::new(&positions, 0, n_rows),
+                pages: &pages,
+            };
+            rope_store(kernels, stream, &store)?;
             let attention = Attention {
-                q: rows(&q, q_cols),
+                q,
                 pages: &pages,
                 tables: Tables {
                     positions: List::new(&positions, 0, n_rows),
@@ -300,7 +312,7 @@ impl Bench {
                 softcap: None,
                 window: None,
                 sinks: None,
-                out: rows(&q, q_cols),
+                out: q,
             };
             if n_rows == 1 {
                 let arithmetic = AttentionArithmetic::Tensor;
@@ -309,11 +321,16 @@ impl Bench {
                 let tiles = List::new(&tile_list, 0, tiles.len());
                 attention_prefill(kernels, stream, &attention, tiles, AttentionArithmetic::Tensor)?;
             }
-            form(&q, q_cols)?;
+            form(q, q_cols)?;
             let (of_gate, up) = (rows(&gate, hidden_dim), rows(&up, hidden_dim));
+            if is_int8 {
+                let (act, to) = (Activation::Silu, eight.rows(0, n_rows, hidden_dim));
+                let out = Some(of_gate);
+                return quantize_activated(kernels, stream, act, of_gate, Some(up), out, to);
+            }
             let gated = Elementwise::Gated(Activation::Silu, up);
             elementwise(kernels, stream, &gated, of_gate, of_gate)?;
-            form(&gate, hidden_dim)
+            form(of_gate, hidden_dim)
         })
     }
 
