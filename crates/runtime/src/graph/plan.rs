@@ -18,7 +18,8 @@ pub struct RowLimits {
 }
 
 impl RowLimits {
-    fn of(&self, rows: RowDomain) -> usize {
+    /// Rows of a domain.
+    pub fn of(&self, rows: RowDomain) -> usize {
         match rows {
             RowDomain::Tokens => self.tokens,
             RowDomain::Outputs => self.outputs,

@@ -181,7 +181,7 @@ impl<D: Device> CudaExecutable<D> {
     }
 
     /// Queues the step.
-    fn queue(&mut self, batch: &Batch, input: &[f32]) -> Result<Counts, kernels::Error> {
+    fn queue(&mut self, batch: &Batch, input: &[f32]) -> Result<(), kernels::Error> {
         let captured_rows = self.captured_rows(batch);
         let counts = self.words.fill(batch, captured_rows.unwrap_or(batch.n_rows()));
         self.batch.write(&self.store.stream, 0, self.words.words())?;
@@ -199,8 +199,7 @@ impl<D: Device> CudaExecutable<D> {
             self.metrics.count(OpClass::of(&step.op), 1);
         }
         if captured_rows.is_none() {
-            self.queue_steps(counts, seen, false)?;
-            return Ok(counts);
+            return self.queue_steps(counts, seen, false);
         }
         let max_kv_len = seen.next_power_of_two().max(MIN_CAPTURED_LEN).min(self.max_seq_len);
         let key = (counts, max_kv_len);
@@ -209,8 +208,7 @@ impl<D: Device> CudaExecutable<D> {
             let captured = Captured::new(&self.kernels, &self.store.stream, work)?;
             self.captured.insert(key, captured);
         }
-        self.captured[&key].replay(&self.store.stream)?;
-        Ok(counts)
+        self.captured[&key].replay(&self.store.stream)
     }
 
     /// Queues the launches of a step.
@@ -245,7 +243,7 @@ impl<D: Device> CudaExecutable<D> {
     fn begin(&mut self, batch: &Batch, input: &[f32]) -> Result<(), kernels::Error> {
         self.launched = Instant::now();
         self.n_output = 0;
-        self.queue(batch, input).map(|_| ())
+        self.queue(batch, input)
     }
 
     /// Rows of the output.

@@ -8,7 +8,7 @@ use super::steps::{Launcher, Role};
 use crate::backend::gpu::weights::matrix_type;
 use crate::graph::plan::{Plan, Step};
 use crate::graph::weights::Weights;
-use crate::graph::{ExpertLinear, ExpertPart, Op, Route, RowDomain, Scoring};
+use crate::graph::{ExpertLinear, ExpertPart, Op, Route, Scoring};
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
     Device, Driver, Error, ExpertPairs, Matrix, PairTiles, Routing, Rows, is_worth_sorting,
@@ -26,10 +26,7 @@ impl PairRoom {
     pub(super) fn new(plan: &Plan) -> Self {
         let of_step = |step: &Step| match &step.op {
             Op::ExpertLinear(linear) => {
-                let n_rows = match step.output.rows {
-                    RowDomain::Tokens => plan.limits.tokens,
-                    RowDomain::Outputs => plan.limits.outputs,
-                };
+                let n_rows = plan.limits.of(step.output.rows);
                 Some((n_rows * linear.n_chosen, linear.n_experts))
             }
             _ => None,

@@ -7,7 +7,7 @@ use super::{kv_spec, recurrent, shortlists};
 use crate::backend::ExecutableOptions;
 use crate::graph::plan::{Plan, Step};
 use crate::graph::weights::Weights;
-use crate::graph::{Op, Reach, RowDomain};
+use crate::graph::{Op, Reach};
 use realizar_kernels_cuda::{AttentionScratch, Driver};
 use realizar_kvcache::KvLayout;
 
@@ -50,11 +50,7 @@ pub(super) struct Room {
 
 /// The maximum numbers of a plan's output.
 fn max_output(plan: &Plan) -> usize {
-    let rows = match plan.output.rows {
-        RowDomain::Tokens => plan.limits.tokens,
-        RowDomain::Outputs => plan.limits.outputs,
-    };
-    plan.output.width.saturating_mul(rows)
+    plan.output.width.saturating_mul(plan.limits.of(plan.output.rows))
 }
 
 /// The maximum number of heads of any layer's attention, and of their columns; none without one.

@@ -2,23 +2,12 @@
 
 use super::kv_spec;
 use crate::backend::ExecutableOptions;
+use crate::backend::gpu::Reasons;
 use crate::backend::gpu::weights;
 use crate::graph::plan::{Place, Plan};
 use crate::graph::weights::{WeightData, WeightId, Weights};
 use crate::graph::{Op, Prologue};
 use realizar_kernels_cuda::{DeltaNetSpec, Driver, Matrix, Routing};
-
-/// Reasons, each once, in the order of the plan.
-#[derive(Default)]
-struct Reasons(Vec<String>);
-
-impl Reasons {
-    fn add(&mut self, reason: String) {
-        if !self.0.contains(&reason) {
-            self.0.push(reason);
-        }
-    }
-}
 
 /// Why `plan` cannot run; empty when it can.
 pub(super) fn refusals(plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> Vec<String> {

@@ -10,7 +10,7 @@ use super::words::{Rows, rows_at};
 use crate::backend::gpu::weights::matrix_type;
 use crate::graph::plan::{Plan, Step};
 use crate::graph::weights::{WeightId, Weights};
-use crate::graph::{ExpertLinear, ExpertPart, Op, Prologue, Route, RowDomain, Scoring};
+use crate::graph::{ExpertLinear, ExpertPart, Op, Prologue, Route, Scoring};
 use realizar_kernels_wgpu as kernels;
 use realizar_kernels_wgpu::{Error, ExpertPairs, Gpu, MatmulOptions, Matrix, Routing, RowsAt};
 use realizar_quant::BlockType;
@@ -74,10 +74,7 @@ fn is_sorted_before(plan: &Plan, idx: usize) -> bool {
 pub(super) fn most_pairs(plan: &Plan) -> Option<(u32, u32)> {
     let of_step = |step: &Step| match &step.op {
         Op::ExpertLinear(linear) => {
-            let n_rows = match step.output.rows {
-                RowDomain::Tokens => plan.limits.tokens,
-                RowDomain::Outputs => plan.limits.outputs,
-            };
+            let n_rows = plan.limits.of(step.output.rows);
             Some(((n_rows * linear.n_chosen) as u32, linear.n_experts as u32))
         }
         _ => None,

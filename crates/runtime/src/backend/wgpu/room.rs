@@ -10,7 +10,7 @@ use crate::backend::gpu::weights::{WeightLayout, matrix_type};
 use crate::backend::{Arithmetic, ExecutableOptions};
 use crate::graph::plan::{Plan, Step};
 use crate::graph::weights::Weights;
-use crate::graph::{Op, Reach, RowDomain};
+use crate::graph::{Op, Reach};
 use realizar_kernels_wgpu as kernels;
 use realizar_kernels_wgpu::{AttentionScratch, ExpertPairs, Gpu, Kernel, QuantizedRows, Timer};
 use realizar_kvcache::KvLayout;
@@ -64,11 +64,7 @@ fn max_linear_width(plan: &Plan) -> usize {
 
 /// The maximum numbers of a plan's output.
 fn max_output(plan: &Plan) -> usize {
-    let rows = match plan.output.rows {
-        RowDomain::Tokens => plan.limits.tokens,
-        RowDomain::Outputs => plan.limits.outputs,
-    };
-    plan.output.width.saturating_mul(rows)
+    plan.output.width.saturating_mul(plan.limits.of(plan.output.rows))
 }
 
 /// Whether generated rows of some product take quantized activations.

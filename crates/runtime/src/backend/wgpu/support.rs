@@ -4,23 +4,12 @@
 use super::room::{Room, f32_bytes};
 use super::{experts, kv_spec, recurrent};
 use crate::backend::ExecutableOptions;
+use crate::backend::gpu::Reasons;
 use crate::base::ByteSize;
 use crate::graph::plan::Plan;
 use crate::graph::weights::{WeightData, WeightId, Weights};
 use crate::graph::{Op, Prologue};
 use realizar_kernels_wgpu::{ExpertPairs, Gpu, KvLayer, Matrix};
-
-/// Reasons, each once, in the order of the plan.
-#[derive(Default)]
-struct Reasons(Vec<String>);
-
-impl Reasons {
-    fn add(&mut self, reason: String) {
-        if !self.0.contains(&reason) {
-            self.0.push(reason);
-        }
-    }
-}
 
 /// Why `gpu` cannot run `plan`; empty when it can.
 pub(super) fn refusals(
