@@ -1,9 +1,29 @@
 //! Answers of models, in which tool calls and reasoning are found as they come.
 
+use realizar_server::tools::Function;
 use realizar_server::{ChatDelta, ChatParser, ChatParserOptions, ReasoningFormat, ToolFormat};
+use serde_json::json;
 
-/// An answer: the first byte says which formats it has, the second how it is cut into pieces. What
-/// comes out does not depend on the pieces.
+/// The formats of calls that the second byte chooses from where the first says so.
+const MORE: [ToolFormat; 14] = [
+    ToolFormat::Qwen3Coder,
+    ToolFormat::Glm45,
+    ToolFormat::Harmony,
+    ToolFormat::Gemma4,
+    ToolFormat::Pythonic,
+    ToolFormat::Lfm2,
+    ToolFormat::DeepSeekV3,
+    ToolFormat::DeepSeekV31,
+    ToolFormat::DeepSeekV32,
+    ToolFormat::KimiK2,
+    ToolFormat::MinimaxM2,
+    ToolFormat::SeedOss,
+    ToolFormat::CommandR7b,
+    ToolFormat::Granite3,
+];
+
+/// An answer: the first byte and the upper bits of the second say which formats it has, its lower bits
+/// how it is cut into pieces. What comes out does not depend on the pieces.
 pub(crate) fn answer(data: &[u8]) {
     let [formats, piece, text @ ..] = data else { return };
     let text = String::from_utf8_lossy(text);
@@ -15,14 +35,16 @@ pub(crate) fn answer(data: &[u8]) {
             3 => Some(ToolFormat::Nemotron),
             4 => Some(ToolFormat::Apriel),
             5 => Some(ToolFormat::Json),
+            6 => Some(MORE[usize::from(*piece >> 3) % MORE.len()]),
             _ => None,
         },
-        tool_names: vec!["f".to_owned()],
+        functions: vec![Function::new("f", json!({"properties": {"a": {"type": "string"}}}))],
         calls_alone: formats & 8 != 0,
         single_call: formats & 16 != 0,
         reasoning: match formats >> 5 & 3 {
             0 => Some(ReasoningFormat::Think),
             1 => Some(ReasoningFormat::Mistral),
+            2 if formats & 7 == 6 => Some(ReasoningFormat::Harmony),
             _ => None,
         },
         reasoning_open: formats & 128 != 0,

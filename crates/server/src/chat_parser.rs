@@ -6,8 +6,9 @@
 use realizar_runtime::tokenizer::Tokenizer;
 
 use crate::reasoning::{Part, ReasoningFormat, ReasoningParser};
+use crate::tools::harmony::HarmonyParser;
 use crate::tools::parser::ToolParser;
-use crate::tools::{CallIds, IdStyle, ToolFormat};
+use crate::tools::{CallIds, Function, IdStyle, ToolFormat};
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,8 +42,8 @@ pub struct ChatParserOptions {
     /// Tool calls in this format.
     pub tools: Option<ToolFormat>,
     /// The functions that the request offers. An object without a marker is a call only if it
-    /// names one of them.
-    pub tool_names: Vec<String>,
+    /// names one of them, and arguments that are written without quotes are what their schemas say.
+    pub functions: Vec<Function>,
     /// The answer is calls and nothing else, as its grammar has it: what is cut before it tells
     /// which function it calls is no content, and is left out.
     pub calls_alone: bool,
@@ -76,6 +77,8 @@ pub struct ChatParserOptions {
 pub struct ChatParser {
     reasoning: Option<ReasoningParser>,
     tools: Option<ToolParser>,
+    /// In the place of both, where an answer comes as messages in channels.
+    channels: Option<HarmonyParser>,
     calls_alone: bool,
     parts: Vec<Part>,
 }
@@ -83,28 +86,38 @@ pub struct ChatParser {
 impl ChatParser {
     /// A parser for one answer.
     pub fn new(options: ChatParserOptions) -> Self {
-        let tools = options.tools.map(|format| {
-            let style = match format {
-                ToolFormat::Mistral => IdStyle::Mistral,
-                _ => IdStyle::OpenAi,
-            };
-            let ids = match options.id_seed {
-                Some(seed) => CallIds::seeded(style, seed),
-                None => CallIds::random(style),
-            };
-            ToolParser::new(format.syntax(), options.tool_names, options.single_call, ids)
-        });
+        let style = match options.tools {
+            Some(ToolFormat::Mistral) => IdStyle::Mistral,
+            _ => IdStyle::OpenAi,
+        };
+        let ids = match options.id_seed {
+            Some(seed) => CallIds::seeded(style, seed),
+            None => CallIds::random(style),
+        };
+        let (functions, single) = (options.functions.into(), options.single_call);
+        let calls_alone = options.calls_alone;
+        let in_channels = options.reasoning == Some(ReasoningFormat::Harmony)
+            || options.tools == Some(ToolFormat::Harmony);
+        if in_channels && options.tools.is_none_or(|format| format == ToolFormat::Harmony) {
+            let functions = options.tools.map(|_| functions);
+            let channels = Some(HarmonyParser::new(functions, single, ids));
+            let (reasoning, tools) = (None, None);
+            return Self { reasoning, tools, channels, calls_alone, parts: Vec::new() };
+        }
+        let syntax = options.tools.map(ToolFormat::syntax);
+        let tools = syntax.map(|syntax| ToolParser::new(syntax, functions, single, ids));
         let open = options.reasoning_open;
         let reasoning = options.reasoning.map(|format| ReasoningParser::new(format, open));
-        Self { reasoning, tools, calls_alone: options.calls_alone, parts: Vec::new() }
+        Self { reasoning, tools, channels: None, calls_alone, parts: Vec::new() }
     }
 
     /// Takes the next piece of the text and appends what it makes certain to `out`.
     pub fn push(&mut self, text: &str, out: &mut Vec<ChatDelta>) {
         let start = out.len();
-        match &mut self.reasoning {
-            Some(reasoning) => reasoning.push(text, &mut self.parts),
-            None => self.parts.push(Part::Answer(text.to_owned())),
+        match (&mut self.channels, &mut self.reasoning) {
+            (Some(channels), _) => channels.push(text, out),
+            (None, Some(reasoning)) => reasoning.push(text, &mut self.parts),
+            (None, None) => self.parts.push(Part::Answer(text.to_owned())),
         }
         self.take_parts(out);
         self.leave_calls(start, out);
@@ -113,6 +126,9 @@ impl ChatParser {
     /// Ends the answer: what was held back is content.
     pub fn finish(&mut self, out: &mut Vec<ChatDelta>) {
         let start = out.len();
+        if let Some(channels) = &mut self.channels {
+            channels.finish(out);
+        }
         if let Some(reasoning) = &mut self.reasoning {
             reasoning.finish(&mut self.parts);
         }
@@ -134,11 +150,13 @@ impl ChatParser {
     /// Whether there was a tool call, which makes `tool_calls` the reason why the answer ended.
     pub fn has_tool_calls(&self) -> bool {
         self.tools.as_ref().is_some_and(ToolParser::has_calls)
+            || self.channels.as_ref().is_some_and(HarmonyParser::has_calls)
     }
 
     /// Whether the only call that is wanted is complete, so that the generation may be stopped.
     pub fn is_complete(&self) -> bool {
         self.tools.as_ref().is_some_and(ToolParser::is_complete)
+            || self.channels.as_ref().is_some_and(HarmonyParser::is_complete)
     }
 
     /// The control tokens of `tokenizer` that spell markers of these formats. A stream decoder

@@ -1,14 +1,16 @@
 //! Reasoning that a model writes before its answer, between markers.
 //!
 //! The markers count only where the answer begins: `<think>` in the middle of an answer is text.
-//! White space around the reasoning, and between it and the answer, is left out. The channels of
-//! gpt-oss are not known here.
+//! White space around the reasoning, and between it and the answer, is left out. Messages in the
+//! channels of gpt-oss are told apart by the parser of [`harmony`]; here are only the marks by which a
+//! constraint knows them.
 
 use realizar_runtime::constrain::Reasoning;
 use std::str::FromStr;
 
-use crate::tools::UnknownParser;
-use crate::tools::parser::partial_len;
+use crate::tools::harmony;
+use crate::tools::reader::partial_len;
+use crate::tools::{ToolFormat, UnknownParser};
 
 /// How a model marks its reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,12 +19,40 @@ pub enum ReasoningFormat {
     Think,
     /// `[THINK]…[/THINK]`: Mistral.
     Mistral,
+    /// `<seed:think>…</seed:think>`: Seed-OSS.
+    SeedOss,
+    /// `<|START_THINKING|>…<|END_THINKING|>`: Command-R7B, Command A.
+    CommandR7b,
+    /// `<|channel>thought…<channel|>`: Gemma 4.
+    Gemma4,
+    /// The channel `analysis`: gpt-oss.
+    Harmony,
 }
+
+/// The names of the formats, as `--reasoning-parser` takes them; where there is one, vLLM's.
+static NAMES: [(&str, ReasoningFormat); 12] = [
+    ("think", ReasoningFormat::Think),
+    ("deepseek_r1", ReasoningFormat::Think),
+    ("deepseek_v3", ReasoningFormat::Think),
+    ("qwen3", ReasoningFormat::Think),
+    ("glm45", ReasoningFormat::Think),
+    ("minimax_m2", ReasoningFormat::Think),
+    ("mistral", ReasoningFormat::Mistral),
+    ("seed_oss", ReasoningFormat::SeedOss),
+    ("command_r7b", ReasoningFormat::CommandR7b),
+    ("gemma4", ReasoningFormat::Gemma4),
+    ("openai_gptoss", ReasoningFormat::Harmony),
+    ("gpt_oss", ReasoningFormat::Harmony),
+];
 
 impl ReasoningFormat {
     /// The format that a chat template knows.
     pub fn detect(template: &str) -> Option<Self> {
-        [Self::Think, Self::Mistral].into_iter().find(|format| template.contains(format.close()))
+        if template.contains("<|channel|>analysis") {
+            return Some(Self::Harmony);
+        }
+        let marked = [Self::Mistral, Self::SeedOss, Self::CommandR7b, Self::Gemma4, Self::Think];
+        marked.into_iter().find(|format| template.contains(format.close()))
     }
 
     /// Whether a prompt ends inside reasoning, because the template has begun it for the model.
@@ -44,14 +74,22 @@ impl ReasoningFormat {
 
     /// The markers that the parser must see. Where one of them is a control token, its text must
     /// not be left out of what is decoded.
-    pub fn markers(self) -> [&'static str; 2] {
-        [self.open(), self.close()]
+    pub fn markers(self) -> Vec<&'static str> {
+        match self {
+            Self::Gemma4 => vec!["<|channel>", self.close()],
+            Self::Harmony => ToolFormat::Harmony.markers(),
+            _ => vec![self.open(), self.close()],
+        }
     }
 
     fn open(self) -> &'static str {
         match self {
             Self::Think => "<think>",
             Self::Mistral => "[THINK]",
+            Self::SeedOss => "<seed:think>",
+            Self::CommandR7b => "<|START_THINKING|>",
+            Self::Gemma4 => "<|channel>thought",
+            Self::Harmony => harmony::REASONING_OPEN,
         }
     }
 
@@ -59,6 +97,10 @@ impl ReasoningFormat {
         match self {
             Self::Think => "</think>",
             Self::Mistral => "[/THINK]",
+            Self::SeedOss => "</seed:think>",
+            Self::CommandR7b => "<|END_THINKING|>",
+            Self::Gemma4 => "<channel|>",
+            Self::Harmony => harmony::REASONING_CLOSE,
         }
     }
 }
@@ -68,15 +110,12 @@ impl FromStr for ReasoningFormat {
 
     /// Reads a name as `--reasoning-parser` takes it, with vLLM's names.
     fn from_str(name: &str) -> Result<Self, UnknownParser> {
-        match name {
-            "think" | "deepseek_r1" | "qwen3" => Ok(Self::Think),
-            "mistral" => Ok(Self::Mistral),
-            _ => Err(UnknownParser {
-                what: "reasoning",
-                name: name.to_owned(),
-                known: "think, deepseek_r1, qwen3, mistral",
-            }),
-        }
+        let found = NAMES.iter().find(|(known, _)| *known == name);
+        found.map(|(_, format)| *format).ok_or_else(|| UnknownParser {
+            what: "reasoning",
+            name: name.to_owned(),
+            known: NAMES.map(|(name, _)| name).join(", "),
+        })
     }
 }
 

@@ -25,6 +25,8 @@ pub struct ServedModel {
     pub template: Option<ChatTemplate>,
     /// The format of its tool calls; where there is none, the one that its template shows.
     pub tool_format: Option<ToolFormat>,
+    /// The format of its reasoning; where there is none, the one that its template shows.
+    pub reasoning_format: Option<ReasoningFormat>,
     /// The sampling of a request that asks for nothing else.
     pub sampling: SamplingParams,
     /// When it was loaded, in seconds since 1970.
@@ -53,6 +55,7 @@ impl ServedModel {
             engine,
             template: None,
             tool_format: None,
+            reasoning_format: None,
             sampling: openai_sampling(),
             created: ids::unix_seconds(),
             chat: OnceLock::new(),
@@ -87,7 +90,7 @@ impl ServedModel {
         Ok(*self.chat.get_or_init(|| ChatSide {
             traits: TemplateTraits::of(template),
             tools: self.tool_format.or_else(|| ToolFormat::detect(template.source())),
-            reasoning: ReasoningFormat::detect(template.source()),
+            reasoning: self.reasoning_format.or_else(|| ReasoningFormat::detect(template.source())),
         }))
     }
 

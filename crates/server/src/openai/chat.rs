@@ -277,7 +277,7 @@ fn form(
     };
     let parser = ChatParserOptions {
         tools: format,
-        tool_names: tools.names(),
+        functions: tools.functions.clone(),
         calls_alone: tools.must_call(),
         single_call: !tools.parallel,
         reasoning: side.reasoning.filter(|_| forced.is_none() || conversation.may_reason),

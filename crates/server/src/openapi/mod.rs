@@ -508,7 +508,10 @@ mod tests {
         });
         let function = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
         let choice = json!({"type": "function", "function": {"name": "f"}});
-        check("ToolFields", &[json!({"tools": [function], "tool_choice": choice})], &|body| {
+        let some = json!({"mode": "auto", "tools": [choice]});
+        let some = json!({"type": "allowed_tools", "allowed_tools": some});
+        let examples = [choice, some].map(|one| json!({"tools": [function], "tool_choice": one}));
+        check("ToolFields", &examples, &|body| {
             ToolRequest::from_chat(body).expect("tools");
         });
     }

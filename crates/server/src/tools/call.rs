@@ -7,35 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::json::{Kind, Span, Step};
-
-/// A part of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Piece<'a> {
-    /// The function's name: the call is certain.
-    Name(&'a str),
-    /// The next piece of the arguments' JSON text.
-    Arguments(&'a str),
-}
-
-/// How far a call has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
-    /// More text is needed.
-    More,
-    /// The call ends here.
-    Done,
-    /// What follows is not the rest of a call.
-    Failed,
-}
-
-/// Which calls are taken for calls.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Policy<'a> {
-    /// The names that count; `None` takes any.
-    pub(super) names: Option<&'a [String]>,
-    /// A call without arguments counts as one with none, `{}`.
-    pub(super) arguments_optional: bool,
-}
+use super::reader::{Piece, Policy, Progress, Reader};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Key {
@@ -88,42 +60,6 @@ impl CallReader {
         let name = Some(name.to_owned());
         let (state, key, only_arguments) = (State::Value, Key::Arguments, true);
         Self { state, key, name, only_arguments, ..Self::object() }
-    }
-
-    /// Whether the text can no longer be anything but a call.
-    pub(super) fn is_certain(&self) -> bool {
-        self.certain
-    }
-
-    /// The bytes that have been read.
-    pub(super) fn read_len(&self) -> usize {
-        self.at
-    }
-
-    /// The caller drops what has been read, which it may once the call is certain.
-    pub(super) fn forget_read(&mut self) {
-        debug_assert!(self.certain);
-        (self.at, self.told) = (0, 0);
-    }
-
-    /// Reads on in `text`, which begins where it did at the last run.
-    pub(super) fn run(
-        &mut self,
-        text: &str,
-        policy: Policy<'_>,
-        out: &mut dyn FnMut(Piece<'_>),
-    ) -> Progress {
-        while let Some(&byte) = text.as_bytes().get(self.at) {
-            match self.step(text, byte, policy, out) {
-                Progress::More => {}
-                end => {
-                    self.tell_arguments(text, out);
-                    return end;
-                }
-            }
-        }
-        self.tell_arguments(text, out);
-        Progress::More
     }
 
     fn step(
@@ -226,7 +162,7 @@ impl CallReader {
             let value = &text[start..self.at];
             match key {
                 Key::Name => match serde_json::from_str::<String>(value) {
-                    Ok(name) if is_wanted(&name, policy) => self.name = Some(name),
+                    Ok(name) if policy.takes(&name) => self.name = Some(name),
                     _ => return Progress::Failed,
                 },
                 Key::Arguments => match arguments(kind, value) {
@@ -259,17 +195,43 @@ impl CallReader {
     }
 }
 
-/// What the key spelled by this JSON string says.
-fn key(spelling: &str) -> Key {
-    match serde_json::from_str::<String>(spelling).as_deref() {
-        Ok("name") => Key::Name,
-        Ok("arguments" | "parameters") => Key::Arguments,
-        _ => Key::Other,
+impl Reader for CallReader {
+    fn is_certain(&self) -> bool {
+        self.certain
+    }
+
+    fn read_len(&self) -> usize {
+        self.at
+    }
+
+    fn forget_read(&mut self) {
+        debug_assert!(self.certain);
+        (self.at, self.told) = (0, 0);
+    }
+
+    fn run(&mut self, text: &str, policy: Policy<'_>, out: &mut dyn FnMut(Piece<'_>)) -> Progress {
+        while let Some(&byte) = text.as_bytes().get(self.at) {
+            match self.step(text, byte, policy, out) {
+                Progress::More => {}
+                end => {
+                    self.tell_arguments(text, out);
+                    return end;
+                }
+            }
+        }
+        self.tell_arguments(text, out);
+        Progress::More
     }
 }
 
-fn is_wanted(name: &str, policy: Policy<'_>) -> bool {
-    !name.is_empty() && policy.names.is_none_or(|names| names.iter().any(|known| known == name))
+/// What the key spelled by this JSON string says.
+fn key(spelling: &str) -> Key {
+    match serde_json::from_str::<String>(spelling).as_deref() {
+        // The latter with Command-R7B.
+        Ok("name" | "tool_name") => Key::Name,
+        Ok("arguments" | "parameters") => Key::Arguments,
+        _ => Key::Other,
+    }
 }
 
 /// The JSON text of arguments that were written as `value`: an object, a string that holds one,
@@ -291,8 +253,9 @@ fn arguments(kind: Kind, value: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tools::Function;
 
-    const ANY: Policy<'_> = Policy { names: None, arguments_optional: true };
+    const ANY: Policy<'_> = Policy { functions: None, arguments_optional: true };
 
     /// Reads `text` in two pieces, cut at every place; the name, the arguments, the end, and how
     /// much was read must be the same.
@@ -327,8 +290,8 @@ mod tests {
     #[test]
     fn calls_are_read_in_any_order_of_keys() {
         use Progress::{Done, Failed, More};
-        let names = ["f".to_owned()];
-        let strict = Policy { names: Some(&names), arguments_optional: false };
+        let functions = [Function::new("f", Value::Null)];
+        let strict = Policy { functions: Some(&functions), arguments_optional: false };
         let whole = |policy, text: &str, arguments: &str| {
             check(policy, text, ("f", arguments), Done, text.len());
         };

@@ -1,14 +1,22 @@
 //! Tool calls: what a request says of them, and how they are found in what a model writes.
 //!
 //! `request` checks the tools of a request, `grammar` makes the schema that forces a call, `format`
-//! lists the ways in which models write calls, and `parser` finds them in an answer.
+//! lists the ways in which models write calls, and `parser` finds them in an answer. What a call
+//! itself looks like is known to its reader: `call`, `elements`, `python`, `gemma`. `harmony` reads
+//! answers that come as messages in channels.
 
+mod arguments;
 mod call;
+mod elements;
 mod format;
+mod gemma;
 mod grammar;
+pub(crate) mod harmony;
 mod ids;
 mod json;
 pub(crate) mod parser;
+mod python;
+pub(crate) mod reader;
 mod request;
 
 pub use format::{ToolFormat, UnknownParser};

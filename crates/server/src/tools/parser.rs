@@ -4,10 +4,17 @@
 //! reaches the client as content. What turns out not to be a call is content after all, to the
 //! letter. The result does not depend on how the text is cut into pieces.
 
-use super::call::{CallReader, Piece, Policy, Progress};
-use super::format::Syntax;
+use std::sync::Arc;
+
+use super::Function;
+use super::call::CallReader;
+use super::elements::ElementReader;
+use super::format::{Notation, Syntax};
+use super::gemma::{self, GemmaReader};
 use super::ids::CallIds;
 use super::json::space_len;
+use super::python::PythonReader;
+use super::reader::{Ahead, Piece, Policy, Progress, Reader, ahead, name_len, partial_len};
 use crate::chat_parser::ChatDelta;
 
 /// How the calls that are being read were opened.
@@ -26,14 +33,26 @@ enum State {
     /// A marker of this length came, or without one what may be a call.
     Open { marker_len: usize },
     /// A call whose text begins after `lead` bytes of the buffer.
-    Call { reader: Box<CallReader>, lead: usize, frame: Frame },
+    Call { reader: Box<dyn Reader>, lead: usize, frame: Frame },
     /// A call has ended.
     Between(Frame),
 }
 
-/// What comes first in a text that may be cut off.
-enum Ahead {
-    Yes,
+/// What a mark in content is for.
+#[derive(Clone, Copy, Debug)]
+enum Mark {
+    /// It opens a call.
+    Open,
+    /// It is the beginning of a call whose marker was forgotten.
+    Bare,
+    /// It stands around all calls.
+    Section,
+}
+
+/// Whether a call begins at a place.
+enum Begin {
+    /// It does; its text begins here.
+    Call(Box<dyn Reader>, usize),
     No,
     Unknown,
 }
@@ -42,7 +61,7 @@ enum Ahead {
 #[derive(Debug)]
 pub(crate) struct ToolParser {
     syntax: &'static Syntax,
-    names: Vec<String>,
+    functions: Arc<[Function]>,
     single: bool,
     ids: CallIds,
     state: State,
@@ -53,17 +72,16 @@ pub(crate) struct ToolParser {
 }
 
 impl ToolParser {
-    /// A parser for calls of the functions `names`. With `single`, calls after the first are left
-    /// out.
+    /// A parser for calls of `functions`. With `single`, calls after the first are left out.
     pub(crate) fn new(
         syntax: &'static Syntax,
-        names: Vec<String>,
+        functions: Arc<[Function]>,
         single: bool,
         ids: CallIds,
     ) -> Self {
         Self {
             syntax,
-            names,
+            functions,
             single,
             ids,
             state: State::Start,
@@ -107,6 +125,16 @@ impl ToolParser {
             }
             while self.step(out) {}
         }
+        if let State::Call { reader, .. } = &mut self.state
+            && !self.muted
+            && let Some(index) = self.n_calls.checked_sub(1)
+        {
+            reader.finish(&mut |piece| {
+                if let Piece::Arguments(text) = piece {
+                    out.push(ChatDelta::ToolCallArguments { index, text: text.to_owned() });
+                }
+            });
+        }
         if self.n_calls == 0 && !self.space.is_empty() {
             out.push(ChatDelta::Content(std::mem::take(&mut self.space)));
         }
@@ -124,7 +152,7 @@ impl ToolParser {
         match self.state {
             State::Start => {
                 let bare = match self.buf.as_bytes()[0] {
-                    b'{' => self.syntax.bare,
+                    b'{' => self.syntax.bare && matches!(self.syntax.notation, Notation::Json),
                     b'[' => self.syntax.bare && self.syntax.list,
                     _ => false,
                 };
@@ -138,90 +166,127 @@ impl ToolParser {
         }
     }
 
+    /// The marks that content is searched for: of a call, of one that came without its own, and those
+    /// around all calls, which are left out.
+    fn marks(&self) -> impl Iterator<Item = (&'static str, Mark)> + use<> {
+        let Syntax { open, section, notation, .. } = self.syntax;
+        let bare = match notation {
+            Notation::Elements(marks) if !marks.open.is_empty() => Some(marks.open),
+            _ => None,
+        };
+        let section = section.iter().flatten().map(|mark| (*mark, Mark::Section));
+        let open = open.iter().map(|mark| (*mark, Mark::Open));
+        open.chain(bare.map(|mark| (mark, Mark::Bare))).chain(section)
+    }
+
     /// Content up to the next marker.
     fn text(&mut self, out: &mut Vec<ChatDelta>) -> bool {
-        let Some(marker) = self.syntax.open else {
-            self.take_content(self.buf.len(), out);
-            return false;
-        };
-        if let Some(at) = self.buf.find(marker) {
+        let found =
+            self.marks().filter_map(|(mark, kind)| Some((self.buf.find(mark)?, mark, kind)));
+        if let Some((at, mark, kind)) = found.min_by_key(|(at, ..)| *at) {
             self.take_content(at, out);
-            self.state = State::Open { marker_len: marker.len() };
+            match kind {
+                Mark::Open => self.state = State::Open { marker_len: mark.len() },
+                Mark::Bare => self.state = State::Open { marker_len: 0 },
+                Mark::Section => drop(self.buf.drain(..mark.len())),
+            }
             return true;
         }
-        self.take_content(self.buf.len() - partial_len(&self.buf, marker), out);
+        let held = self.marks().map(|(mark, _)| partial_len(&self.buf, mark)).max().unwrap_or(0);
+        self.take_content(self.buf.len() - held, out);
         false
     }
 
     /// What a marker, or the first bracket, opens.
     fn open(&mut self, marker_len: usize, out: &mut Vec<ChatDelta>) -> bool {
-        let lead = marker_len + space_len(&self.buf[marker_len..]);
+        let mut lead = marker_len + space_len(&self.buf[marker_len..]);
         let mut frame = Frame { marked: marker_len > 0, in_list: false };
-        match self.buf.as_bytes().get(lead) {
-            None => return false,
-            Some(b'{') => self.begin(CallReader::object(), lead, frame),
-            Some(b'[') if self.syntax.list => {
-                let lead = lead + 1 + space_len(&self.buf[lead + 1..]);
-                frame.in_list = true;
-                match self.buf.as_bytes().get(lead) {
-                    None => return false,
-                    Some(b'{') => self.begin(CallReader::object(), lead, frame),
-                    Some(_) => self.give_up(out),
-                }
-            }
-            Some(_) => match self.named(lead) {
-                Some(Ok((name, lead))) => {
-                    self.begin(CallReader::arguments_of(&name), lead, frame);
-                }
-                Some(Err(())) => return false,
-                None => self.give_up(out),
-            },
+        if self.syntax.list && self.buf.as_bytes().get(lead) == Some(&b'[') {
+            frame.in_list = true;
+            lead += 1 + space_len(&self.buf[lead + 1..]);
+        }
+        match self.begins(lead, frame) {
+            Begin::Call(reader, lead) => self.state = State::Call { reader, lead, frame },
+            Begin::No => self.give_up(out),
+            Begin::Unknown => return false,
         }
         true
     }
 
-    /// A name before its arguments, as Mistral's newer models write calls: the name and where the
-    /// arguments begin. `Some(Err(()))` needs more text.
-    fn named(&self, start: usize) -> Option<Result<(String, usize), ()>> {
-        let infix = self.syntax.named.as_ref()?;
-        let rest = &self.buf[start..];
-        let name_len = rest.find(|c: char| !is_name_char(c)).unwrap_or(rest.len());
-        if name_len == 0 {
-            return None;
-        }
-        let mut at = start + name_len;
-        match ahead(&self.buf[at..], infix.id) {
-            Ahead::Unknown => return Some(Err(())),
-            Ahead::Yes => {
-                at += infix.id.len();
-                let rest = &self.buf[at..];
-                at += rest.find(|c: char| !is_name_char(c)).unwrap_or(rest.len());
+    /// Whether a call begins at `at`, behind white space.
+    fn begins(&self, at: usize, frame: Frame) -> Begin {
+        let rest = &self.buf[at..];
+        let Some(&first) = rest.as_bytes().first() else { return Begin::Unknown };
+        match &self.syntax.notation {
+            Notation::Json if first == b'{' => Begin::Call(Box::new(CallReader::object()), at),
+            Notation::Json if frame.in_list => Begin::No,
+            Notation::Json => self.named(at),
+            Notation::Elements(marks) => {
+                let functions = Arc::clone(&self.functions);
+                match ahead(rest, marks.open) {
+                    Ahead::Yes if marks.open.is_empty() && name_len(rest) == 0 => Begin::No,
+                    Ahead::Yes => Begin::Call(Box::new(ElementReader::new(marks, functions)), at),
+                    Ahead::No => Begin::No,
+                    Ahead::Unknown => Begin::Unknown,
+                }
             }
-            Ahead::No => {}
+            Notation::Python if name_len(rest) == 0 => Begin::No,
+            Notation::Python => Begin::Call(Box::new(PythonReader::new()), at),
+            Notation::Gemma => match ahead(rest, gemma::OPEN) {
+                Ahead::Yes => Begin::Call(Box::new(GemmaReader::new()), at),
+                Ahead::No => Begin::No,
+                Ahead::Unknown => Begin::Unknown,
+            },
+        }
+    }
+
+    /// A name before its arguments, as Mistral's newer models write calls.
+    fn named(&self, start: usize) -> Begin {
+        let Some(infix) = &self.syntax.named else { return Begin::No };
+        let mut start = start;
+        for prefix in infix.prefixes {
+            match ahead(&self.buf[start..], prefix) {
+                Ahead::Unknown => return Begin::Unknown,
+                Ahead::Yes => start += prefix.len(),
+                Ahead::No => {}
+            }
+        }
+        let len = name_len(&self.buf[start..]);
+        if len == 0 {
+            return if start == self.buf.len() { Begin::Unknown } else { Begin::No };
+        }
+        let name = &self.buf[start..start + len];
+        let mut at = start + len;
+        if !infix.id.is_empty() {
+            match ahead(&self.buf[at..], infix.id) {
+                Ahead::Unknown => return Begin::Unknown,
+                Ahead::Yes => {
+                    at += infix.id.len();
+                    at += name_len(&self.buf[at..]);
+                }
+                Ahead::No => {}
+            }
         }
         match ahead(&self.buf[at..], infix.arguments) {
-            Ahead::Unknown => return Some(Err(())),
+            Ahead::Unknown => return Begin::Unknown,
             Ahead::Yes => at += infix.arguments.len(),
             Ahead::No => {}
         }
         at += space_len(&self.buf[at..]);
         match self.buf.as_bytes().get(at) {
-            None => Some(Err(())),
-            Some(b'{') => Some(Ok((self.buf[start..start + name_len].to_owned(), at))),
-            Some(_) => None,
+            None => Begin::Unknown,
+            Some(b'{') => Begin::Call(Box::new(CallReader::arguments_of(name)), at),
+            Some(_) => Begin::No,
         }
-    }
-
-    fn begin(&mut self, reader: CallReader, lead: usize, frame: Frame) {
-        self.state = State::Call { reader: Box::new(reader), lead, frame };
     }
 
     /// Reads on in a call.
     fn call(&mut self, out: &mut Vec<ChatDelta>) -> bool {
         let State::Call { reader, lead, frame } = &mut self.state else { return false };
         // A bare object could be the answer itself: it must name a function of the request.
+        let strict = !frame.marked || self.syntax.is_loose();
         let policy = Policy {
-            names: (!frame.marked).then_some(self.names.as_slice()),
+            functions: strict.then_some(&*self.functions),
             arguments_optional: frame.marked,
         };
         let (ids, n_calls, space) = (&mut self.ids, &mut self.n_calls, &mut self.space);
@@ -263,10 +328,10 @@ impl ToolParser {
         let separator = if frame.in_list { Some(b',') } else { self.syntax.separator };
         if Some(first) == separator {
             let lead = 1 + space_len(&self.buf[1..]);
-            match self.buf.as_bytes().get(lead) {
-                None => return false,
-                Some(b'{') => self.begin(CallReader::object(), lead, frame),
-                Some(_) => self.state = State::Text,
+            match self.begins(lead, frame) {
+                Begin::Call(reader, lead) => self.state = State::Call { reader, lead, frame },
+                Begin::No => self.state = State::Text,
+                Begin::Unknown => return false,
             }
             return true;
         }
@@ -275,26 +340,55 @@ impl ToolParser {
             self.state = State::Between(Frame { in_list: false, ..frame });
             return true;
         }
+        let tail = self.syntax.named.as_ref().map_or("", |infix| infix.tail);
         if let Some(close) = self.syntax.close.filter(|_| frame.marked) {
+            if !tail.is_empty() {
+                match ahead(&self.buf, tail) {
+                    Ahead::Unknown => return false,
+                    Ahead::Yes => {
+                        self.buf.drain(..tail.len());
+                        self.space.clear();
+                        return true;
+                    }
+                    Ahead::No => {}
+                }
+            }
             match ahead(&self.buf, close) {
                 Ahead::Unknown => return false,
                 Ahead::Yes => {
                     self.buf.drain(..close.len());
+                    self.space.clear();
                     self.state = State::Between(Frame { marked: false, in_list: false });
                     return true;
                 }
-                Ahead::No if first == b'{' && !frame.in_list => {
-                    self.begin(CallReader::object(), 0, frame);
-                    return true;
+                Ahead::No if !frame.in_list && self.syntax.may_repeat(first) => {
+                    match self.begins(0, frame) {
+                        Begin::Call(reader, lead) => {
+                            self.state = State::Call { reader, lead, frame };
+                            return true;
+                        }
+                        Begin::Unknown => return false,
+                        Begin::No => {}
+                    }
                 }
                 Ahead::No => {}
             }
         }
-        self.state = match self.syntax.open.map(|marker| (marker, ahead(&self.buf, marker))) {
-            Some((_, Ahead::Unknown)) => return false,
-            Some((marker, Ahead::Yes)) => State::Open { marker_len: marker.len() },
-            _ => State::Text,
-        };
+        let marks = self.marks().map(|(mark, kind)| (ahead(&self.buf, mark), mark, kind));
+        let mut next = State::Text;
+        for (found, mark, kind) in marks {
+            match (found, kind) {
+                (Ahead::Unknown, _) => return false,
+                (Ahead::Yes, Mark::Open) => next = State::Open { marker_len: mark.len() },
+                (Ahead::Yes, Mark::Bare) => next = State::Open { marker_len: 0 },
+                (Ahead::Yes, Mark::Section) => {
+                    self.buf.drain(..mark.len());
+                    return true;
+                }
+                (Ahead::No, _) => {}
+            }
+        }
+        self.state = next;
         true
     }
 
@@ -302,8 +396,11 @@ impl ToolParser {
     /// looked at again.
     fn give_up(&mut self, out: &mut Vec<ChatDelta>) {
         self.state = State::Text;
-        if let Some(marker) = self.syntax.open.filter(|marker| self.buf.starts_with(marker)) {
-            self.take_content(marker.len(), out);
+        let opens = |(mark, kind): &(&str, Mark)| {
+            !matches!(kind, Mark::Section) && self.buf.starts_with(mark)
+        };
+        if let Some((mark, _)) = self.marks().find(opens) {
+            self.take_content(mark.len(), out);
         }
     }
 
@@ -319,25 +416,4 @@ impl ToolParser {
         }
         self.space.push_str(&text[trimmed.len()..]);
     }
-}
-
-fn is_name_char(c: char) -> bool {
-    c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')
-}
-
-/// Whether `text` begins with `marker`; unknown while all of it is the marker's beginning.
-fn ahead(text: &str, marker: &str) -> Ahead {
-    if text.starts_with(marker) {
-        Ahead::Yes
-    } else if marker.starts_with(text) {
-        Ahead::Unknown
-    } else {
-        Ahead::No
-    }
-}
-
-/// The length of the longest end of `text` that is the beginning of `marker`.
-pub(crate) fn partial_len(text: &str, marker: &str) -> usize {
-    let (text, marker) = (text.as_bytes(), marker.as_bytes());
-    (1..marker.len().min(text.len() + 1)).rev().find(|&n| text.ends_with(&marker[..n])).unwrap_or(0)
 }

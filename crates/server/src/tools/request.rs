@@ -64,6 +64,21 @@ impl FunctionAt {
             Self::Itself => Ok(tool),
         }
     }
+
+    /// The functions that `allowed_tools` lists, with the paths of their names.
+    fn names(self, list: &Fields<'_>) -> Result<Vec<(String, String)>, InvalidRequest> {
+        let tools = list.objects("tools")?;
+        tools.into_iter().try_fold(Vec::new(), |mut names, tool| {
+            let kind = tool.require_str("type")?;
+            if kind != "function" {
+                let what = format!("the tool type {kind:?}");
+                return Err(InvalidRequest::unsupported(tool.path("type"), what));
+            }
+            let function = self.of(tool)?;
+            names.push((function.path("name"), function.require_str("name")?.to_owned()));
+            Ok(names)
+        })
+    }
 }
 
 /// What a request says of tools.
@@ -107,6 +122,7 @@ impl ToolRequest {
             functions.push(Function::read(&place.of(tool)?, "parameters")?);
         }
         let mut name_path = String::new();
+        let mut allowed = None;
         let choice = match body.get("tool_choice") {
             None => ToolChoice::Auto,
             Some(Value::String(choice)) => match choice.as_str() {
@@ -120,16 +136,49 @@ impl ToolRequest {
             },
             Some(choice) => {
                 let choice = Fields::of(choice, "tool_choice".to_owned())?;
-                let kind = choice.require_str("type")?;
-                if kind != "function" {
-                    let what = format!("the choice {kind:?}");
-                    return Err(InvalidRequest::unsupported(choice.path("type"), what));
+                match choice.require_str("type")? {
+                    "function" => {
+                        let function = place.of(choice)?;
+                        name_path = function.path("name");
+                        ToolChoice::Function(function.require_str("name")?.to_owned())
+                    }
+                    "allowed_tools" => {
+                        let list = match place {
+                            FunctionAt::Member => Fields::of(
+                                choice.require("allowed_tools")?,
+                                choice.path("allowed_tools"),
+                            )?,
+                            FunctionAt::Itself => choice,
+                        };
+                        let mode = list.require_str("mode")?;
+                        allowed = Some(place.names(&list)?);
+                        match mode {
+                            "auto" => ToolChoice::Auto,
+                            "required" => ToolChoice::Required,
+                            _ => {
+                                let expected = "\"auto\" or \"required\"";
+                                let path = list.path("mode");
+                                return Err(InvalidRequest::value(path, expected, &json!(mode)));
+                            }
+                        }
+                    }
+                    kind => {
+                        let what = format!("the choice {kind:?}");
+                        return Err(InvalidRequest::unsupported(choice.path("type"), what));
+                    }
                 }
-                let function = place.of(choice)?;
-                name_path = function.path("name");
-                ToolChoice::Function(function.require_str("name")?.to_owned())
             }
         };
+        // The model is told of no others, so it calls no others.
+        if let Some(allowed) = allowed {
+            for (path, name) in &allowed {
+                if !functions.iter().any(|f| f.name == *name) {
+                    let expected = "the name of a function in tools";
+                    return Err(InvalidRequest::value(path.clone(), expected, &json!(name)));
+                }
+            }
+            functions.retain(|f| allowed.iter().any(|(_, name)| *name == f.name));
+        }
         let parallel = body.bool("parallel_tool_calls")?.unwrap_or(true);
         Self::new(functions, choice, parallel, "tools", "tool_choice", &name_path)
     }
@@ -176,11 +225,6 @@ impl ToolRequest {
         matches!(self.choice, ToolChoice::Required | ToolChoice::Function(_))
     }
 
-    /// The names of the functions.
-    pub fn names(&self) -> Vec<String> {
-        self.functions.iter().map(|function| function.name.clone()).collect()
-    }
-
     /// The tools as chat templates take them, or `None` if the model is not to know of any.
     pub fn for_template(&self) -> Option<Vec<Value>> {
         self.may_call().then(|| self.functions.iter().map(Function::to_chat).collect())
@@ -188,6 +232,11 @@ impl ToolRequest {
 }
 
 impl Function {
+    /// A function with this JSON schema of its arguments.
+    pub fn new(name: impl Into<String>, parameters: Value) -> Self {
+        Self { name: name.into(), description: None, parameters, strict: false }
+    }
+
     /// Reads a function whose schema is called `parameters` or, with Anthropic, `input_schema`.
     pub(crate) fn read(fields: &Fields<'_>, schema: &str) -> Result<Self, InvalidRequest> {
         let name = fields.require_str("name")?;
@@ -233,6 +282,28 @@ mod tests {
         json!({"type": "function", "function": {"name": name}})
     }
 
+    fn names(request: &ToolRequest) -> Vec<&str> {
+        request.functions.iter().map(|function| function.name.as_str()).collect()
+    }
+
+    #[test]
+    fn only_allowed_functions_are_left() {
+        let tools = json!([tool("f"), tool("g"), tool("h")]);
+        for (mode, want) in [("auto", ToolChoice::Auto), ("required", ToolChoice::Required)] {
+            let list = json!({"mode": mode, "tools": [tool("h"), tool("f")]});
+            let choice = json!({"type": "allowed_tools", "allowed_tools": list});
+            let request = read(&json!({"tools": tools, "tool_choice": choice})).unwrap();
+            assert_eq!((names(&request), &request.choice), (vec!["f", "h"], &want));
+            // The responses API names them in place.
+            let own = |name: &str| json!({"type": "function", "name": name});
+            let choice = json!({"type": "allowed_tools", "mode": mode, "tools": [own("g")]});
+            let body = json!({"tools": [own("f"), own("g")], "tool_choice": choice});
+            let fields = Fields::root(body.as_object().unwrap());
+            let request = ToolRequest::read(&fields, FunctionAt::Itself).unwrap();
+            assert_eq!((names(&request), &request.choice), (vec!["g"], &want));
+        }
+    }
+
     #[test]
     fn choices_are_read() {
         let check = |choice: Value, want: ToolChoice, may: bool, must: bool| {
@@ -241,7 +312,7 @@ mod tests {
             assert_eq!(request.choice, want);
             assert_eq!((request.may_call(), request.must_call()), (may, must), "{choice}");
             assert_eq!(request.for_template().is_some(), may);
-            assert_eq!(request.names(), ["f", "g.h-1"]);
+            assert_eq!(names(&request), ["f", "g.h-1"]);
         };
         check(Value::Null, ToolChoice::Auto, true, false);
         check(json!("auto"), ToolChoice::Auto, true, false);
@@ -305,7 +376,15 @@ mod tests {
         let choice = |choice: Value| json!({"tools": [tool("f")], "tool_choice": choice});
         check(choice(json!("any")), "tool_choice", "\"required\"");
         check(choice(json!(1)), "tool_choice", "an object");
-        check(choice(json!({"type": "allowed_tools"})), "tool_choice.type", "not supported");
+        check(choice(json!({"type": "custom"})), "tool_choice.type", "not supported");
+        let allowed = |list: Value| choice(json!({"type": "allowed_tools", "allowed_tools": list}));
+        let path = "tool_choice.allowed_tools";
+        check(choice(json!({"type": "allowed_tools"})), path, "required");
+        check(allowed(json!({"mode": "any"})), &format!("{path}.mode"), "\"required\"");
+        let other = json!({"mode": "auto", "tools": [tool("g")]});
+        check(allowed(other), &format!("{path}.tools[0].function.name"), "function in tools");
+        let none = json!({"mode": "required", "tools": []});
+        check(allowed(none), "tool_choice", "tools to choose from");
         check(choice(tool("g")), "tool_choice.function.name", "function in tools");
         check(json!({"tool_choice": "required"}), "tool_choice", "tools to choose from");
         check(json!({"parallel_tool_calls": 1}), "parallel_tool_calls", "true or false");

@@ -2,14 +2,19 @@
 //! tool calls must come out, and no part of a marker.
 
 use realizar_server::conversation::{Answer, AnswerPart};
+use realizar_server::tools::Function;
 use realizar_server::{ChatDelta, ChatParser, ChatParserOptions, ReasoningFormat, ToolFormat};
+use serde_json::json;
 
 use ToolFormat::{Apriel, Hermes, Json, Llama3Json, Mistral, Nemotron};
 
 fn options(tools: ToolFormat) -> ChatParserOptions {
     ChatParserOptions {
         tools: Some(tools),
-        tool_names: vec!["f".to_owned(), "get_weather".to_owned()],
+        functions: vec![
+            Function::new("f", json!({"properties": {"text": {"type": "string"}}})),
+            Function::new("get_weather", json!({"properties": {"days": {"type": "integer"}}})),
+        ],
         id_seed: Some(1),
         ..ChatParserOptions::default()
     }
@@ -214,6 +219,179 @@ fn lists_between_markers() {
 }
 
 #[test]
+fn lists_behind_markers() {
+    let calls = "[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\"}]";
+    let granite = format!("<|tool_call|>{calls}\n");
+    check(&options(ToolFormat::Granite3), &granite, "T f {\"a\": 1}|T g {}");
+    let command = "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": \
+                   {\"a\": 1}},\n    {\"tool_call_id\": \"1\", \"tool_name\": \"g\", \"parameters\": {}}\n]\
+                   <|END_ACTION|>";
+    check(&options(ToolFormat::CommandR7b), command, "T f {\"a\": 1}|T g {}");
+}
+
+#[test]
+fn names_before_arguments() {
+    let call = |inside: &str| format!("<｜tool▁call▁begin｜>{inside}<｜tool▁call▁end｜>");
+    let calls = |inside: &str| format!("Ok.<｜tool▁calls▁begin｜>{inside}<｜tool▁calls▁end｜>");
+    let two = [call("f<｜tool▁sep｜>{\"a\": 1}"), call("get_weather<｜tool▁sep｜>{}")].concat();
+    let want = "C Ok.|T f {\"a\": 1}|T get_weather {}";
+    check(&options(ToolFormat::DeepSeekV31), &calls(&two), want);
+    let old = |name: &str, arguments: &str| {
+        call(&format!("function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```"))
+    };
+    let two = [old("f", "{\"a\": 1}"), old("get_weather", "{}")].join("\n");
+    check(&options(ToolFormat::DeepSeekV3), &calls(&two), want);
+    let kimi = "Ok.<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0\
+                <|tool_call_argument_begin|>{\"a\": 1}<|tool_call_end|><|tool_call_begin|>\
+                functions.get_weather:1<|tool_call_argument_begin|>{}<|tool_call_end|>\
+                <|tool_calls_section_end|>";
+    check(&options(ToolFormat::KimiK2), kimi, want);
+    check(&options(ToolFormat::KimiK2), "no calls", "C no calls");
+}
+
+#[test]
+fn calls_in_elements() {
+    let qwen = |text: &str, want: &str| check(&options(ToolFormat::Qwen3Coder), text, want);
+    qwen(
+        "I look.\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nZürich\n</parameter>\n\
+         <parameter=days>\n3\n</parameter>\n<parameter=more>\n[1, {\"a\": true}]\n</parameter>\n\
+         </function>\n</tool_call>",
+        "C I look.|T get_weather {\"city\": \"Zürich\", \"days\": 3, \"more\": [1, {\"a\": true}]}",
+    );
+    // A text to the letter: quotes, line ends and what looks like a mark.
+    qwen(
+        "<tool_call><function=f><parameter=text>\n12\n\"</b>\n\n</para\n</parameter></function></tool_call>",
+        "T f {\"text\": \"12\\n\\\"</b>\\n\\n</para\"}",
+    );
+    qwen(
+        "<tool_call><function=f><parameter=text></parameter></function></tool_call>",
+        "T f {\"text\": \"\"}",
+    );
+    qwen("<tool_call>\n<function=f>\n</function>\n</tool_call>", "T f {}");
+    let call = "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n";
+    let two = format!("{call}</tool_call>\n{call}</tool_call> end");
+    qwen(&two, "T f {\"a\": 1}|T f {\"a\": 1}|C  end");
+    // Marks that models forget: around the call, at its end, between two.
+    let bare = &call["<tool_call>".len()..];
+    qwen(&format!("Well.{bare}</tool_call>"), "C Well.|T f {\"a\": 1}|C \n</tool_call>");
+    qwen("<tool_call><function=f><parameter=a>1</parameter>", "T f {\"a\": 1}");
+    qwen("<tool_call><function=f><parameter=a>1</parameter></tool_call>", "T f {\"a\": 1}");
+    qwen(&format!("{call}{}", bare.trim_start()), "T f {\"a\": 1}|T f {\"a\": 1}");
+    // The answer was cut off, or is no call.
+    qwen("<tool_call><function=f><parameter=text>ab", "T f {\"text\": \"ab");
+    qwen("<tool_call>\n<function=", "C <tool_call>\n<function=");
+    qwen("a <function=unknown> <tool_call>", "C a <function=unknown> <tool_call>");
+    qwen("<tool_call>{\"name\": \"f\"}</tool_call>", "C <tool_call>{\"name\": \"f\"}</tool_call>");
+
+    let seed = "<seed:tool_call>\n<function=f>\n<parameter=a>1</parameter>\n</function>\n</seed:tool_call>";
+    check(&options(ToolFormat::SeedOss), seed, "T f {\"a\": 1}");
+    let minimax = "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"a\">1</parameter>\n\
+                   <parameter name=\"text\">1</parameter>\n</invoke>\n<invoke name=\"get_weather\">\n</invoke>\n\
+                   </minimax:tool_call>";
+    let want = "T f {\"a\": 1, \"text\": \"1\"}|T get_weather {}";
+    check(&options(ToolFormat::MinimaxM2), minimax, want);
+    let glm = |text: &str, want: &str| check(&options(ToolFormat::Glm45), text, want);
+    glm(
+        "\n<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>text</arg_key>\n\
+         <arg_value>1</arg_value>\n</tool_call><tool_call>get_weather</tool_call>",
+        want,
+    );
+    glm("<tool_call>hello</tool_call>", "C <tool_call>hello</tool_call>");
+    let deepseek = |section: &str| {
+        format!(
+            "Ok.\n\n<｜DSML｜{section}>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" \
+             string=\"false\">[1, 2]</｜DSML｜parameter>\n<｜DSML｜parameter name=\"b\" string=\"true\">[1]\
+             </｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name=\"get_weather\">\n</｜DSML｜invoke>\n\
+             </｜DSML｜{section}>"
+        )
+    };
+    for section in ["function_calls", "tool_calls"] {
+        let want = "C Ok.|T f {\"a\": [1, 2], \"b\": \"[1]\"}|T get_weather {}";
+        check(&options(ToolFormat::DeepSeekV32), &deepseek(section), want);
+    }
+}
+
+#[test]
+fn calls_in_python() {
+    let lfm = |text: &str, want: &str| check(&options(ToolFormat::Lfm2), text, want);
+    lfm(
+        "Sure. <|tool_call_start|>[f(a=1, text='it\\'s \"so\"', c=[1, {'k': None}], d=True), other()]\
+         <|tool_call_end|>\nDone.",
+        "C Sure.|T f {\"a\": 1, \"text\": \"it's \\\"so\\\"\", \"c\": [1,{\"k\":null}], \"d\": true}|\
+         T other {}|C \nDone.",
+    );
+    lfm("<|tool_call_start|>[f(a=unquoted, )]<|tool_call_end|>", "T f {\"a\": \"unquoted\"}");
+    lfm("<|tool_call_start|>f(a = -1.5)<|tool_call_end|>", "T f {\"a\": -1.5}");
+    lfm("<|tool_call_start|>[1]<|tool_call_end|>", "C <|tool_call_start|>[1]<|tool_call_end|>");
+    let llama = |text: &str, want: &str| check(&options(ToolFormat::Pythonic), text, want);
+    llama(
+        "[f(a=1), get_weather(city=\"Zürich\")]",
+        "T f {\"a\": 1}|T get_weather {\"city\": \"Zürich\"}",
+    );
+    llama("<|python_start|>[f()]<|python_end|>", "T f {}");
+    for text in ["[1, 2]", "[g(a=1)]", "see [f(a=1)]", "[f]", "["] {
+        llama(text, &format!("C {text}"));
+    }
+}
+
+#[test]
+fn calls_of_gemma() {
+    let check = |text: &str, want: &str| check(&options(ToolFormat::Gemma4), text, want);
+    check(
+        "<|tool_call>call:get_weather{city:<|\"|>Zü\"rich<|\"|>,days:3,more:{a:[1,<|\"|>b<|\"|>,],c:true},\
+         <|\"|>d e<|\"|>:null}<tool_call|>",
+        "T get_weather {\"city\": \"Zü\\\"rich\", \"days\": 3, \"more\": {\"a\": [1, \"b\"], \"c\": true}, \
+         \"d e\": null}",
+    );
+    check(
+        "Ok <|tool_call>call:f{}<tool_call|><|tool_call>call:f{}<tool_call|>",
+        "C Ok|T f {}|T f {}",
+    );
+    check("<|tool_call>call:f{a:<|\"|>b", "T f {\"a\": \"b");
+    check("<|tool_call>f{}<tool_call|>", "C <|tool_call>f{}<tool_call|>");
+    let think = ChatParserOptions {
+        reasoning: Some(ReasoningFormat::Gemma4),
+        ..options(ToolFormat::Gemma4)
+    };
+    self::check(
+        &think,
+        "<|channel>thought\nHm.\n<channel|><|tool_call>call:f{}<tool_call|>",
+        "R Hm.|T f {}",
+    );
+}
+
+#[test]
+fn messages_in_channels() {
+    let options = ChatParserOptions {
+        reasoning: Some(ReasoningFormat::Harmony),
+        ..options(ToolFormat::Harmony)
+    };
+    let analysis = "<|channel|>analysis<|message|>Hm.<|end|>";
+    let answer = "<|start|>assistant<|channel|>final<|message|>Yes.";
+    check(&options, &format!("{analysis}{answer}<|return|>"), "R Hm.|C Yes.");
+    check(&options, &format!("{analysis}{answer}"), "R Hm.|C Yes.");
+    let call =
+        "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>";
+    check(&options, &format!("{analysis}{call}{{\"a\": 1}}<|call|>"), "R Hm.|T f {\"a\": 1}");
+    let early = "<|start|>assistant to=functions.f<|channel|>commentary json<|message|>";
+    check(&options, &format!("{early}{{}}<|call|>{call}{{}}<|call|>"), "T f {}|T f {}");
+    check(&options, " to=functions.f<|channel|>commentary<|message|><|call|>", "T f {}");
+    let preamble = "<|channel|>commentary<|message|>I look.<|end|>";
+    check(&options, &format!("{preamble}{call}{{\"a"), "C I look.|T f {\"a");
+    // The end of a message may be forgotten, and an answer may have none at all.
+    check(&options, &format!("<|channel|>analysis<|message|>Hm.{answer}"), "R Hm.|C Yes.");
+    check(&options, "{\"a\": \"<|b\"}", "C {\"a\": \"<|b\"}");
+    check(&options, "<|channel|>fin", "");
+    let single = ChatParserOptions { single_call: true, ..options.clone() };
+    check(&single, &format!("{early}{{\"a\": 1}}<|call|>{call}{{}}<|call|>"), "T f {\"a\": 1}");
+    // Without tools a message to a function is text, and forced calls are JSON.
+    let plain = ChatParserOptions { tools: None, ..options.clone() };
+    check(&plain, &format!("{analysis}{call}x"), "R Hm.|C x");
+    let forced = ChatParserOptions { tools: Some(Json), reasoning: None, ..options };
+    check(&forced, "{\"name\": \"f\", \"arguments\": {}}", "T f {}");
+}
+
+#[test]
 fn constrained_json() {
     let check = |text: &str, want: &str| check(&options(Json), text, want);
     check("{\"name\": \"f\", \"arguments\": {\"a\": 1}}", "T f {\"a\": 1}");
@@ -315,6 +493,27 @@ fn no_cut_changes_what_comes_out() {
         "[CALL_ID]",
         "<think>",
         "</think>",
+        "<function=f>",
+        "<parameter=text>",
+        "</parameter>",
+        "</function>",
+        "<arg_key>a</arg_key>",
+        "<arg_value>",
+        "</arg_value>",
+        "call:f{a:",
+        "<|\"|>",
+        "<|tool_call>",
+        "<tool_call|>",
+        "f(a=1)",
+        "f(",
+        ")",
+        "'",
+        "<|channel|>",
+        "<|start|>",
+        "<|message|>",
+        "<|end|>",
+        " to=functions.f",
+        "\r\n",
         "{\"name\": \"f\", \"arguments\": {\"a\": 1}}",
         "{\"name\": \"f\"",
         "{\"name\":",
@@ -350,7 +549,18 @@ fn no_cut_changes_what_comes_out() {
     let mut numbers = Numbers(42);
     let mut n_calls = 0;
     for round in 0..4000 {
-        let tools = [Hermes, Llama3Json, Mistral, Nemotron, Json][round % 5];
+        let tools = [
+            Hermes,
+            Llama3Json,
+            Mistral,
+            Nemotron,
+            Json,
+            ToolFormat::Qwen3Coder,
+            ToolFormat::Glm45,
+            ToolFormat::Pythonic,
+            ToolFormat::Gemma4,
+            ToolFormat::Harmony,
+        ][round % 10];
         let reasoning = [None, Some(ReasoningFormat::Think)][numbers.below(2)];
         let reasoning_open = numbers.below(4) == 0;
         let single_call = numbers.below(4) == 0;
@@ -371,7 +581,7 @@ fn no_cut_changes_what_comes_out() {
         }
         if want.contains("T f") {
             n_calls += 1;
-        } else if reasoning.is_none() && !text.is_empty() {
+        } else if reasoning.is_none() && !text.is_empty() && tools != ToolFormat::Harmony {
             assert_eq!(want, format!("C {text}"));
         }
     }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use realizar_runtime::template::{ChatTemplate, Message, RenderOptions};
 use realizar_server::conversation::{Answer, AnswerPart};
+use realizar_server::tools::Function;
 use realizar_server::{ChatParser, ChatParserOptions, ReasoningFormat, TemplateTraits, ToolFormat};
 use serde_json::json;
 
@@ -16,35 +17,52 @@ use ToolFormat as T;
 /// Templates with their formats of calls and of reasoning.
 const TEMPLATES: &[(&str, Option<T>, Option<R>)] = &[
     ("Bielik-11B-v3.0-Instruct", Some(T::Hermes), Some(R::Think)),
-    ("GLM-4.6", None, Some(R::Think)),
+    ("ByteDance-Seed-OSS", Some(T::SeedOss), Some(R::SeedOss)),
+    ("CohereForAI-c4ai-command-r7b-12-2024-tool_use", Some(T::CommandR7b), Some(R::CommandR7b)),
+    ("GLM-4.6", Some(T::Glm45), Some(R::Think)),
+    ("GLM-4.7-Flash", Some(T::Glm45), Some(R::Think)),
     ("HuggingFaceTB-SmolLM3-3B", None, Some(R::Think)),
+    ("Kimi-K2-Instruct", Some(T::KimiK2), None),
+    ("Kimi-K2-Thinking", Some(T::KimiK2), Some(R::Think)),
+    ("LFM2-8B-A1B", Some(T::Lfm2), None),
+    ("LFM2.5-8B-A1B", Some(T::Lfm2), Some(R::Think)),
     ("MiMo-VL", Some(T::Hermes), None),
+    ("MiniMax-M1", Some(T::Apriel), None),
+    ("MiniMax-M2", Some(T::MinimaxM2), Some(R::Think)),
     ("Mistral-Small-3.2-24B-Instruct-2506", Some(T::Mistral), None),
-    ("NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", None, Some(R::Think)),
+    ("NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", Some(T::Qwen3Coder), Some(R::Think)),
     ("NVIDIA-Nemotron-Nano-v2", Some(T::Nemotron), Some(R::Think)),
     ("NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", Some(T::Hermes), None),
     ("NousResearch-Hermes-3-Llama-3.1-8B-tool_use", Some(T::Hermes), None),
     ("Qwen-QwQ-32B", Some(T::Hermes), Some(R::Think)),
     ("Qwen-Qwen2.5-7B-Instruct", Some(T::Hermes), None),
     ("Qwen-Qwen3-0.6B", Some(T::Hermes), Some(R::Think)),
-    ("Qwen3-Coder", None, None),
-    ("Qwen3.5-4B", None, Some(R::Think)),
+    ("Qwen3-Coder", Some(T::Qwen3Coder), None),
+    ("Qwen3.5-4B", Some(T::Qwen3Coder), Some(R::Think)),
     ("Reka-Edge", Some(T::Hermes), Some(R::Think)),
-    ("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", None, Some(R::Think)),
+    ("StepFun3.5-Flash", Some(T::Qwen3Coder), Some(R::Think)),
+    ("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", Some(T::DeepSeekV3), Some(R::Think)),
+    ("deepseek-ai-DeepSeek-V3.1", Some(T::DeepSeekV31), Some(R::Think)),
+    ("deepseek-ai-DeepSeek-V3.2", Some(T::DeepSeekV32), Some(R::Think)),
     ("google-gemma-2-2b-it", None, None),
-    ("google-gemma-4-31B-it", None, None),
+    ("google-gemma-4-31B-it", Some(T::Gemma4), Some(R::Gemma4)),
+    ("ibm-granite-granite-3.3-2B-Instruct", Some(T::Granite3), Some(R::Think)),
     ("ibm-granite-granite-4.0", Some(T::Hermes), None),
-    ("llama-cpp-deepseek-r1", None, Some(R::Think)),
+    ("llama-cpp-deepseek-r1", Some(T::DeepSeekV3), Some(R::Think)),
     ("meta-llama-Llama-3.1-8B-Instruct", Some(T::Llama3Json), None),
     ("meta-llama-Llama-3.2-3B-Instruct", Some(T::Llama3Json), None),
     ("meta-llama-Llama-3.3-70B-Instruct", Some(T::Llama3Json), None),
     ("microsoft-Phi-3.5-mini-instruct", None, None),
     ("mistralai-Ministral-3-14B-Reasoning-2512", Some(T::Mistral), Some(R::Mistral)),
     ("mistralai-Mistral-Nemo-Instruct-2407", Some(T::Mistral), None),
-    ("openai-gpt-oss-120b", None, None),
+    ("moonshotai-Kimi-K2", Some(T::KimiK2), None),
+    ("openai-gpt-oss-120b", Some(T::Harmony), Some(R::Harmony)),
     ("unsloth-Apriel-1.5", Some(T::Apriel), None),
     ("unsloth-mistral-Devstral-Small-2507", Some(T::Mistral), None),
 ];
+
+/// Templates that leave the calls of earlier answers out.
+const WITHOUT_CALLS: &[&str] = &["LFM2-8B-A1B", "ibm-granite-granite-3.3-2B-Instruct"];
 
 /// What the template writes of an answer that calls `get_weather`: the end of the conversation
 /// with it, behind the prompt for it.
@@ -101,11 +119,17 @@ fn calls_are_read_as_templates_write_them() {
         if tools.is_none() {
             continue;
         }
+        if WITHOUT_CALLS.contains(name) {
+            continue;
+        }
         let template = ChatTemplate::new(&source, "<s>", "</s>").unwrap();
         let (prompt, answer) = answer(&template).unwrap_or_else(|error| panic!("{name}: {error}"));
         let mut parser = ChatParser::new(ChatParserOptions {
             tools: *tools,
-            tool_names: vec!["get_weather".to_owned()],
+            functions: vec![Function::new(
+                "get_weather",
+                json!({"type": "object", "properties": {"city": {"type": "string"}}}),
+            )],
             reasoning: *reasoning,
             reasoning_open: reasoning.is_some_and(|reasoning| reasoning.is_open_in(&prompt)),
             ..ChatParserOptions::default()

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use realizar_runtime::sampling::SamplingParams;
-use realizar_server::openai_sampling;
+use realizar_server::{ReasoningFormat, ToolFormat, openai_sampling};
 
 use crate::options::{LoadArgs, above_zero, memory_size, positive, range, whole};
 
@@ -164,6 +164,13 @@ pub(crate) struct Args {
     /// Jinja chat template to use instead of the model's
     #[arg(long, value_name = "FILE", visible_alias = "chat-template-file")]
     pub(super) template: Option<PathBuf>,
+    /// Format of tool calls instead of the one that the chat template shows: hermes, qwen3_coder,
+    /// openai, …
+    #[arg(long, value_name = "NAME", visible_alias = "tool-call-parser")]
+    pub(super) tool_parser: Option<ToolFormat>,
+    /// Format of reasoning instead of the one that the chat template shows: think, openai_gptoss, …
+    #[arg(long, value_name = "NAME")]
+    pub(super) reasoning_parser: Option<ReasoningFormat>,
     /// Metrics are always served at /metrics; this says so as llama-server does
     #[arg(long, hide = true)]
     pub(super) metrics: bool,

@@ -94,6 +94,8 @@ impl Loader {
         let engine = EngineThread::start_with_draft(model, draft, options)?;
         let mut served = ServedModel::new(name, engine);
         served.template = template;
+        served.tool_format = args.tool_parser;
+        served.reasoning_format = args.reasoning_parser;
         served.sampling = args.sampling.params();
         Ok(served)
     }

@@ -24,6 +24,8 @@ pub(super) fn configured(args: &Args) -> Result<Vec<Configured>> {
     if args.models.len() != 1 || args.models_dir.is_some() {
         for (is_given, flag) in [
             (args.template.is_some(), "--template"),
+            (args.tool_parser.is_some(), "--tool-parser"),
+            (args.reasoning_parser.is_some(), "--reasoning-parser"),
             (args.draft_model.is_some(), "--draft-model"),
             (args.kv_events.is_some(), "--kv-events"),
         ] {

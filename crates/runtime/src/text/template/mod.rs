@@ -201,7 +201,7 @@ fn on_a_stack<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result
 
 /// An environment set up as transformers sets up Jinja2, holding the one template.
 fn compile(text: &str) -> Result<Environment<'static>, Error> {
-    let text = source::without_generation_tags(text);
+    let text = source::with_known_tags(text);
     let checked = scan::check(&text).map_err(|problem| Error::Syntax { problem })?;
     on_a_stack(|| compile_here(checked))
 }

@@ -87,9 +87,10 @@ fn read(dir: &Path, name: &str) -> Result<Option<String>, Error> {
     }
 }
 
-/// Replaces `generation` blocks, which mark an answer for training and print their content, by
-/// blocks that every Jinja knows. White space control stays as it is.
-pub(super) fn without_generation_tags(source: &str) -> String {
+/// Replaces what transformers' Jinja knows and this one does not: `generation` blocks, which mark an
+/// answer for training and print their content, and lists of a namespace that are changed in place,
+/// which are set anew. White space control stays as it is.
+pub(super) fn with_known_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(at) = rest.find("{%") {
@@ -109,8 +110,29 @@ fn replace_tag(tag: &str) -> Cow<'_, str> {
     match name {
         "generation" => Cow::Owned(tag.replacen("generation", "if true", 1)),
         "endgeneration" => Cow::Owned(tag.replacen("endgeneration", "endif", 1)),
-        _ => Cow::Borrowed(tag),
+        _ => match set_anew(name) {
+            Some(statement) => Cow::Owned(tag.replacen(name, &statement, 1)),
+            None => Cow::Borrowed(tag),
+        },
     }
+}
+
+/// `set _ = space.list.append(x)` and `set x = space.list.pop(0)` as statements without methods that
+/// change a list.
+fn set_anew(statement: &str) -> Option<String> {
+    let (target, value) = statement.strip_prefix("set ")?.split_once('=')?;
+    let is_word = |word: &str| {
+        !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let is_member = |list: &str| {
+        list.split_once('.').is_some_and(|(space, name)| is_word(space) && is_word(name))
+    };
+    let (target, value) = (target.trim(), value.trim());
+    if let Some((list, item)) = value.strip_suffix(')')?.split_once(".append(") {
+        return is_member(list).then(|| format!("set {list} = {list} + [{item}]"));
+    }
+    let list = value.strip_suffix(".pop(0)").filter(|list| is_member(list))?;
+    Some(format!("set {target} = {list}[0] -%}}{{%- set {list} = {list}[1:]"))
 }
 
 #[cfg(test)]
@@ -118,8 +140,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn generation_tags_become_plain_blocks() {
+    fn tags_become_known_ones() {
         for (source, want) in [
+            ("{%- set _ = q.ids.append(f(x)) -%}", "{%- set q.ids = q.ids + [f(x)] -%}"),
+            ("{% set id = q.ids.pop(0) %}", "{% set id = q.ids[0] -%}{%- set q.ids = q.ids[1:] %}"),
+            ("{% set _ = ids.append(x) %}", "{% set _ = ids.append(x) %}"),
+            ("{% set x = f(1) %}", "{% set x = f(1) %}"),
             ("a{%- generation -%}b{% endgeneration %}", "a{%- if true -%}b{% endif %}"),
             (
                 "{% set generation = 1 %}{{ generation }}",
@@ -127,7 +153,7 @@ mod tests {
             ),
             ("no tags {% open", "no tags {% open"),
         ] {
-            assert_eq!(without_generation_tags(source), want);
+            assert_eq!(with_known_tags(source), want);
         }
     }
 }

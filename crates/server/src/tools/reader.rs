@@ -1,0 +1,91 @@
+//! What reads one call while it is being written, whatever its notation.
+
+use std::fmt::Debug;
+
+use super::Function;
+
+/// A part of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Piece<'a> {
+    /// The function's name: the call is certain.
+    Name(&'a str),
+    /// The next piece of the arguments' JSON text.
+    Arguments(&'a str),
+}
+
+/// How far a call has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// More text is needed.
+    More,
+    /// The call ends here.
+    Done,
+    /// What follows is not the rest of a call.
+    Failed,
+}
+
+/// Which calls are taken for calls.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Policy<'a> {
+    /// The functions that count; `None` takes any name.
+    pub(super) functions: Option<&'a [Function]>,
+    /// A call without arguments counts as one with none, `{}`.
+    pub(super) arguments_optional: bool,
+}
+
+impl Policy<'_> {
+    /// Whether a call of this function counts.
+    pub(super) fn takes(&self, name: &str) -> bool {
+        let known = |functions: &[Function]| functions.iter().any(|f| f.name == name);
+        !name.is_empty() && self.functions.is_none_or(known)
+    }
+}
+
+/// Reads one call. The caller keeps the text and gives it again, longer, at each run. Until the call
+/// is certain nothing is told of it.
+pub(super) trait Reader: Debug + Send + Sync {
+    /// Reads on in `text`, which begins where it did at the last run.
+    fn run(&mut self, text: &str, policy: Policy<'_>, out: &mut dyn FnMut(Piece<'_>)) -> Progress;
+
+    /// Whether the text can no longer be anything but a call.
+    fn is_certain(&self) -> bool;
+
+    /// The bytes that have been read.
+    fn read_len(&self) -> usize;
+
+    /// The caller drops what has been read, which it may once the call is certain.
+    fn forget_read(&mut self);
+
+    /// No more text comes. A call whose arguments are complete but for their end is told whole.
+    fn finish(&mut self, _out: &mut dyn FnMut(Piece<'_>)) {}
+}
+
+/// What comes first in a text that may be cut off.
+pub(super) enum Ahead {
+    Yes,
+    No,
+    Unknown,
+}
+
+/// Whether `text` begins with `marker`; unknown while all of it is the marker's beginning.
+pub(super) fn ahead(text: &str, marker: &str) -> Ahead {
+    if text.starts_with(marker) {
+        Ahead::Yes
+    } else if marker.starts_with(text) {
+        Ahead::Unknown
+    } else {
+        Ahead::No
+    }
+}
+
+/// How many bytes of names of functions `text` begins with.
+pub(super) fn name_len(text: &str) -> usize {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    text.find(|c| !is_name(c)).unwrap_or(text.len())
+}
+
+/// The length of the longest end of `text` that is the beginning of `marker`.
+pub(crate) fn partial_len(text: &str, marker: &str) -> usize {
+    let (text, marker) = (text.as_bytes(), marker.as_bytes());
+    (1..marker.len().min(text.len() + 1)).rev().find(|&n| text.ends_with(&marker[..n])).unwrap_or(0)
+}
