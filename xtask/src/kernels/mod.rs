@@ -2,7 +2,8 @@
 //! `kernels-cuda` and of the PTX interpreter's tests.
 //!
 //! The CUDA compiler comes from Python packages of pinned versions, which are installed below
-//! cargo's target folder, and needs gcc. The same sources give the same images, byte for byte.
+//! cargo's target folder, and needs gcc. The same sources give the same images, byte for byte, so only those are made whose
+//! ingredients changed.
 
 use std::fs;
 use std::io::Write;
@@ -60,9 +61,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         shell::check(shell::cargo().arg("test").args(shaders).args(["--", "--nocapture"]))?;
     }
     if args.language != Some(Language::Wgsl) {
-        let compiler = Compiler::install()?;
-        build_images(&compiler)?;
-        build_interpreted(&compiler)?;
+        build_images()?;
+        build_interpreted()?;
     }
     Ok(())
 }
@@ -78,33 +78,58 @@ fn estimate() -> Result<()> {
     fs::write(&page, output.stdout).with_context(|| page.display().to_string())
 }
 
-/// The kernels that ship: an image for each source, and the list of hashes.
-fn build_images(compiler: &Compiler) -> Result<()> {
+/// The kernels that ship: an image for each source that is not what it would be made to, and the list of hashes.
+fn build_images() -> Result<()> {
     let root = shell::root();
     fs::create_dir_all(root.join(images::IMAGES))?;
-    let sources = Mutex::new(sources(&root.join(images::SOURCES))?.into_iter());
-    let next = || sources.lock().expect("no thread panics").next();
-    // A thread for each core: compilers are programs of one.
-    thread::scope(|scope| {
-        let work = || -> Result<()> {
-            while let Some(source) = next() {
-                build_image(compiler, &root, &source)?;
-            }
-            Ok(())
-        };
-        let n_threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let threads: Vec<_> = (0..n_threads).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("no thread panics"))
-    })?;
-    fs::write(root.join(images::LIST), images::list(&root)?)?;
-    Ok(())
+    // What images are made of is what their sources are before they are compiled.
+    let all = images::wanted(&image_sources(&root)?)?;
+    let stale: Vec<_> = all.iter().filter(|image| !image.is_current(&root)).collect();
+    println!("kernels: {} of {} images are stale", stale.len(), all.len());
+    if !stale.is_empty() {
+        let compiler = Compiler::install()?;
+        let left = Mutex::new(stale.into_iter());
+        let next = || left.lock().expect("no thread panics").next();
+        // A thread for each core: compilers are programs of one.
+        thread::scope(|scope| {
+            let work = || -> Result<()> {
+                while let Some(image) = next() {
+                    build_image(&compiler, &root, &image.source)?;
+                }
+                Ok(())
+            };
+            let n_threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+            let threads: Vec<_> = (0..n_threads).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("no thread panics"))
+        })?;
+    }
+    let path = root.join(images::LIST);
+    fs::write(&path, images::list(&root, &all)?).with_context(|| path.display().to_string())
+}
+
+/// The sources of images, each with how it is compiled.
+pub(crate) fn image_sources(root: &Path) -> Result<Vec<(PathBuf, String)>> {
+    let sources = sources(&root.join(images::SOURCES))?;
+    let recipe = |source: &Path| {
+        let (arch, _) = image_archs(source);
+        format!("{} {} compute_{arch}", COMPILER.join(" "), IMAGE_OPTIONS.join(" "))
+    };
+    Ok(sources.into_iter().map(|source| (source.clone(), recipe(&source))).collect())
+}
+
+/// Products and sums are not contracted: a sum has the same bits wherever its function was inlined, and sources say where
+/// they want `fmaf`.
+const IMAGE_OPTIONS: &[&str] = &["-fmad=false"];
+/// What an image is compiled for, and the cards that it is assembled for. That is the base of what is supported, but for the
+/// products whose instructions only cards of capability 9.0 have.
+fn image_archs(source: &Path) -> (&'static str, &'static [&'static str]) {
+    if source.ends_with("wgmma.cu") { ("90a", &["90a"]) } else { ("80", &["80", "90"]) }
 }
 
 /// The image of a source.
 fn build_image(compiler: &Compiler, root: &Path, source: &Path) -> Result<()> {
-    // Products and sums are not contracted: a sum has the same bits wherever its function was
-    // inlined, and sources say where they want `fmaf`.
-    let ptx = compiler.compile(source, &["-fmad=false"], 80, &[80, 90])?;
+    let (arch, cards) = image_archs(source);
+    let ptx = compiler.compile(source, IMAGE_OPTIONS, arch, cards)?;
     let image = root.join(images::IMAGES).join(images::image_name(source));
     let mut packed = GzEncoder::new(Vec::new(), Compression::best());
     packed.write_all(&ptx)?;
@@ -113,17 +138,21 @@ fn build_image(compiler: &Compiler, root: &Path, source: &Path) -> Result<()> {
     fs::write(&image, packed).with_context(|| image.display().to_string())
 }
 
-/// The kernels that only tests run, as text with the hash of the source in its first line.
-fn build_interpreted(compiler: &Compiler) -> Result<()> {
+/// The kernels that only tests run, as text with the hash of the source in its first line; those that have it are kept.
+fn build_interpreted() -> Result<()> {
     for source in sources(&shell::root().join(INTERPRETED))? {
-        // Dependent launches are not in older instruction sets.
-        let arch = if source.ends_with("dependent.cu") { 90 } else { 80 };
-        let ptx = compiler.compile(&source, &[], arch, &[arch])?;
         let name = source.file_name().unwrap_or_default().to_string_lossy();
-        let mut text = format!("// source: {name} {}\n", images::hash(&source)?).into_bytes();
-        text.extend(ptx);
+        let first_line = format!("// source: {name} {}\n", images::hash(&source)?);
+        let made = source.with_extension("ptx");
+        if fs::read_to_string(&made).is_ok_and(|text| text.starts_with(&first_line)) {
+            continue;
+        }
+        // Dependent launches are not in older instruction sets.
+        let arch = if source.ends_with("dependent.cu") { "90" } else { "80" };
+        let ptx = Compiler::install()?.compile(&source, &[], arch, &[arch])?;
+        let text = [first_line.into_bytes(), ptx].concat();
         println!("{}: {} bytes of PTX", source.display(), text.len());
-        fs::write(source.with_extension("ptx"), text)?;
+        fs::write(made, text)?;
     }
     Ok(())
 }
@@ -162,7 +191,7 @@ impl Compiler {
         Ok(Self { bin: packages.join("nvidia/cu13/bin"), scratch: folder })
     }
 
-    /// The PTX of a source for compute capability `arch / 10`.
+    /// The PTX of a source for a compute capability, ten times which is `arch`.
     ///
     /// nvcc passes inline assembly on unread, so ptxas assembles the text for each of `cards`; what it
     /// makes is not kept.
@@ -170,8 +199,8 @@ impl Compiler {
         &self,
         source: &Path,
         options: &[&str],
-        arch: u32,
-        cards: &[u32],
+        arch: &str,
+        cards: &[&str],
     ) -> Result<Vec<u8>> {
         let folder = source.parent().context("a source has a folder")?;
         let name = source.file_name().context("a source has a name")?;

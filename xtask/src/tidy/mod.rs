@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use crate::kernels::images;
+use crate::kernels::{image_sources, images};
 use crate::shell;
 
 mod crates;
@@ -82,8 +82,8 @@ pub(crate) fn run() -> Result<()> {
     ]))?;
     findings.extend(layers::check(&metadata));
     findings.extend(crates::check(&root, &metadata));
-    for name in images::stale(&root)? {
-        let message = format!("`{name}` is not what the images were made of: cargo xtask kernels");
+    for name in images::stale(&root, &image_sources(&root)?)? {
+        let message = format!("`{name}` is not what its sources give: cargo xtask kernels cuda");
         findings.push(Finding::new(Path::new(images::LIST), 0, message));
     }
     for finding in &findings {
