@@ -13,25 +13,6 @@ namespace in_half {
 
 constexpr int padding = 64;  // rows of activations are filled up with zeros to a multiple of this
 
-template <class T>
-struct Pair;
-
-template <>
-struct Pair<__half> {
-  static __device__ __forceinline__ uint32_t of(float a, float b) {
-    __half2 pair = __floats2half2_rn(a, b);
-    return *reinterpret_cast<uint32_t*>(&pair);
-  }
-};
-
-template <>
-struct Pair<__nv_bfloat16> {
-  static __device__ __forceinline__ uint32_t of(float a, float b) {
-    __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
-    return *reinterpret_cast<uint32_t*>(&pair);
-  }
-};
-
 // What weights of a type are multiplied in, and whether that is how they lie in memory.
 template <class B>
 struct Half {
@@ -86,7 +67,7 @@ struct Tile {
         const int row = i / chunks, chunk = i % chunks;
         const int at = col + 8 * chunk;
         const bool inside = at < n_cols;
-        copy16(&shared.x[stage][place(row, chunk)], x + rows.source(row) * x_stride + (inside ? at : 0), inside);
+        copy16(&shared.x[stage][place(row, chunk)], x + uint32_t(rows.source(row) * x_stride + (inside ? at : 0)), inside);
       }
       commit_copies();
     };
@@ -135,7 +116,8 @@ struct Tile {
         load_x(stage ^ 1, col + depth);
         load_w(col + depth);
       }
-#pragma unroll
+      // All at once would take more registers than there are.
+#pragma unroll 2
       for (int k = 0; k < depth / 16; k++) {
         uint32_t b[NT / 2][4];
 #pragma unroll
@@ -145,7 +127,7 @@ struct Tile {
           uint32_t a[4];
           load_matrices(a, &shared.x[stage][place(x_row + 16 * m, 2 * k + x_chunk)]);
 #pragma unroll
-          for (int n = 0; n < NT; n++) multiply(T{}, sum[m][n], a, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+          for (int n = 0; n < NT; n++) mma<T>(sum[m][n], a, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
         }
       }
     }
@@ -163,8 +145,8 @@ struct Tile {
         const float scale = unit.scale(4 * piece / B::group), min = unit.min(4 * piece / B::group);
         float4 v = unit.piece(piece);
         v = {scale * v.x - min, scale * v.y - min, scale * v.z - min, scale * v.w - min};
-        word[2 * i] = Pair<T>::of(v.x, v.y);
-        word[2 * i + 1] = Pair<T>::of(v.z, v.w);
+        word[2 * i] = pack2<T>(v.x, v.y);
+        word[2 * i + 1] = pack2<T>(v.z, v.w);
       }
       return {word[0], word[1], word[2], word[3]};
     }

@@ -49,6 +49,7 @@ struct Tile {
       int n_cols) {
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int n_row_units = n_cols / B::len, n_blocks = n_cols / 32;
+    const size_t row_at = first_row * n_row_units;
     B unit[own_units];
 
     auto load_x = [&](int stage, int col) {
@@ -56,8 +57,8 @@ struct Tile {
       for (int i = thread; i < XT * chunks; i += threads) {
         const int row = i / chunks, chunk = i % chunks, block = col / 32 + chunk / 2;
         const bool inside = block < n_blocks;
-        const size_t from = rows.source(row) * x.stride + (inside ? block : 0);
-        copy16(&shared.x[stage][place(row, chunk)], x.quants + 2 * from + chunk % 2, inside);
+        const uint32_t from = rows.source(row) * x.stride + (inside ? block : 0);
+        copy16(&shared.x[stage][place(row, chunk)], x.quants + (size_t(from) * 2 + chunk % 2), inside);
         if (chunk % 2 == 0) copy8(&shared.blocks[stage][chunk / 2][row], x.blocks + from, inside);
       }
       commit_copies();
@@ -68,7 +69,7 @@ struct Tile {
         const int at = thread + i * threads, row = at / row_units, u = col / B::len + at % row_units;
         if (n_units % threads != 0 && at >= n_units) break;
         // What is behind the end is loaded from in front of it, and not used.
-        unit[i].load(w, (first_row + ::min(row, n_rows - 1)) * n_row_units + ::min(u, n_row_units - 1));
+        unit[i].load(w, row_at + uint32_t(::min(row, n_rows - 1) * n_row_units + ::min(u, n_row_units - 1)));
       }
     };
     auto store_w = [&](int col) {
@@ -116,7 +117,7 @@ struct Tile {
         load_x(stage ^ 1, col + depth);
         load_w(col + depth);
       }
-#pragma unroll
+#pragma unroll 1
       for (int i = 0; i < depth / 32 / WK; i++) {
         const int k = WK == 1 ? i : warp / (WX * WW);
         uint32_t b[NT / 2][4];
@@ -149,7 +150,15 @@ struct Tile {
   static __device__ __forceinline__ void add(
       const Shared& shared, int k, int column, const uint32_t (&a)[4], const uint32_t* b, const uint2 (&blocks)[2],
       float (&sum)[4]) {
-    auto pair = [&](const float* row) { return *reinterpret_cast<const float2*>(row + column); };
+    // Loaded for each fragment, as there are no registers for those of a whole tile.
+    auto pair = [&](const float* row) {
+      float2 v;
+      asm volatile("ld.volatile.shared.v2.f32 {%0, %1}, [%2];"
+                   : "=f"(v.x), "=f"(v.y)
+                   : "r"(shared_address(row + column))
+                   : "memory");
+      return v;
+    };
     int product[4];
     float term[4];
     if (group == 32) {

@@ -6,6 +6,7 @@
 #include "matmul_int8.cuh"
 #include "matvec.cuh"
 #include "matvec_int8.cuh"
+#include "matvec_parts.cuh"
 
 // Those with F32 activations, for few rows and for many.
 #define F32_PRODUCTS(TYPE, NAME) \

@@ -1,5 +1,6 @@
 // Rows of F32 values in half precision, the input of products on tensor cores.
 #include "matmul_half.cuh"
+#include "parts.cuh"
 
 using namespace in_half;
 
@@ -35,7 +36,7 @@ __device__ __forceinline__ void round_rows(
   const int n_pairs = (n_cols + padding - 1) / padding * (padding / 2);
   for (int i = threadIdx.x; i < n_pairs; i += 32 * round_warps) {
     const float a = 2 * i < n_cols ? x[2 * i] : 0.0f, b = 2 * i + 1 < n_cols ? x[2 * i + 1] : 0.0f;
-    out[i] = Pair<T>::of(scale * a, scale * b);
+    out[i] = pack2<T>(scale * a, scale * b);
   }
 }
 
@@ -47,3 +48,17 @@ __device__ __forceinline__ void round_rows(
 
 MAKE_ROUND(round_rows_f16, __half)
 MAKE_ROUND(round_rows_bf16, __nv_bfloat16)
+
+// Rows in two parts of BF16 each, one below the other, with zeros up to a multiple of `padding` columns; a block for each
+// row.
+extern "C" __global__ void __launch_bounds__(32 * round_warps) split_rows(
+    const float* x, int x_stride, uint32_t* out, int out_stride, int n_cols) {
+  x += size_t(blockIdx.x) * x_stride;
+  out += size_t(blockIdx.x) * out_stride;
+  const int n_pairs = (n_cols + padding - 1) / padding * (padding / 2);
+  for (int i = threadIdx.x; i < n_pairs; i += 32 * round_warps) {
+    const float a = 2 * i < n_cols ? x[2 * i] : 0.0f, b = 2 * i + 1 < n_cols ? x[2 * i + 1] : 0.0f;
+    out[i] = in_parts::part(a, b, false);
+    out[out_stride / 2 + i] = in_parts::part(a, b, true);
+  }
+}

@@ -1,9 +1,7 @@
-// What products by tiles share: asynchronous copies to shared memory, fragments, products of fragments.
+// What products by tiles share beside `tensor.cuh`: the rows of a tile, copies to shared memory, products of bytes.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <stdint.h>
+#include "tensor.cuh"
 
 // Rows of activations that a tile has, and where their results go: numbers of rows, or in their order where null.
 struct TileRows {
@@ -17,10 +15,6 @@ struct TileRows {
   }
   __device__ __forceinline__ size_t target(int i) const { return to ? to[i] : i; }
 };
-
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
 
 __device__ __forceinline__ void copy16(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from) : "memory");
@@ -39,8 +33,6 @@ __device__ __forceinline__ void copy8(void* to, const void* from, bool inside) {
                : "memory");
 }
 
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-
 // Waits until all but the last `n` groups of copies of this thread are done.
 template <int n>
 __device__ __forceinline__ void wait_for_copies() {
@@ -49,28 +41,7 @@ __device__ __forceinline__ void wait_for_copies() {
 
 // Four matrices of 8 rows of 16 bytes; lane `i` has the address of row `i % 8` of matrix `i / 8`.
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
-
-// sum += a b^T of a 16 x 16 and an 8 x 16 matrix.
-__device__ __forceinline__ void multiply(__half, float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};\n"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ void multiply(
-    __nv_bfloat16, float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};\n"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  load_matrices(r, shared_address(row));
 }
 
 // Products of bytes are added to these bits, which are those of 1.5 * 2^23 as a float: the bits of a sum are then that

@@ -12,8 +12,8 @@ use realizar_kernels_cuda::{
     Activation, Attention, AttentionArithmetic, AttentionScratch, Buffer, Device, Elementwise,
     Error, HalfRows, Interpreter, Kernels, KvPages, KvSpec, Linear, LinearHalf, LinearInt8, List,
     Matrix, Norm, NormKind, Pairs, QuantizedRows, RopeStore, Rows, TILE_ROWS, Tables,
-    attention_decode, attention_prefill, elementwise, half_type, matmul_half, matvec, matvec_int8,
-    norm, quantize, quantize_activated, quantize_norm, rope_store, round_rows,
+    attention_decode, attention_prefill, elementwise, half_type, matmul_half, matvec_int8,
+    matvec_parts, norm, quantize, quantize_activated, quantize_norm, rope_store, round_rows,
 };
 use realizar_ptx::{Checks, Counts, Stream};
 use realizar_quant::BlockType;
@@ -178,7 +178,7 @@ impl Bench {
                         let out = Rows::vector(&out, matrix.n_rows());
                         let x = Rows::vector(&x, n_cols);
                         let linear = Linear { matrix, x, bias: None, residual: None, out };
-                        matvec(&self.kernels, &self.stream, &linear)
+                        matvec_parts(&self.kernels, &self.stream, &linear, None)
                     });
                 }
                 let matrices: Vec<_> = matrices.iter().collect();

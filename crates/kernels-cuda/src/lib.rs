@@ -70,10 +70,11 @@ pub use ops::{
     Shortlist, ShortlistLimits, ShortlistRow, ShortlistScratch, Shortlists, SortedPairs,
     StateLists, TILE_ROWS, Tables, attention_decode, attention_prefill, combine, delta_net,
     elementwise, embed, expert_matmul, expert_matmul_half, expert_matmul_int8, expert_matvec,
-    expert_matvec_int8, half_type, is_worth_sorting, kv_store, matmul, matmul_half, matmul_int8,
-    matvec, matvec_int8, norm, quantize, quantize_activated, quantize_norm, reorder, rope,
-    rope_store, rope_table, round_rows, route, select_rows, short_conv, sort_by_expert,
-    takes_own_halves, takes_quantized,
+    expert_matvec_int8, half_type, is_worth_sorting, is_worth_splitting, kv_store, matmul,
+    matmul_half, matmul_int8, matvec, matvec_int8, matvec_parts, norm, quantize,
+    quantize_activated, quantize_norm, reorder, rope, rope_store, rope_table, round_rows, route,
+    select_rows, short_conv, sort_by_expert, split_rows, takes_own_halves, takes_parts,
+    takes_quantized,
 };
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use realizar_quant::BlockType;
 
 use super::kernels::Kernels;
+use super::matvec_parts::takes_parts;
 use crate::Error;
 use crate::device::Device;
 use crate::image::Image;
@@ -48,6 +49,20 @@ pub(crate) const TILES: [Tile; 2] = [
     Tile { x_rows: 32, w_rows: 32, threads: 128 },
 ];
 
+/// Rows of weights and of activations of a block of decode rows in parts, where these are few: a kernel for each.
+pub(crate) const PARTS_FEW: [Tile; 3] = [
+    Tile { x_rows: 4, w_rows: 16, threads: 256 },
+    Tile { x_rows: 4, w_rows: 32, threads: 256 },
+    Tile { x_rows: 8, w_rows: 32, threads: 256 },
+];
+/// The same of tiles for many: an activation has two parts, so that they have twice as many columns.
+pub(crate) const PARTS_TILES: [Tile; 4] = [
+    Tile { x_rows: 32, w_rows: 32, threads: 128 },
+    Tile { x_rows: 32, w_rows: 64, threads: 128 },
+    Tile { x_rows: 64, w_rows: 64, threads: 128 },
+    Tile { x_rows: 64, w_rows: 128, threads: 256 },
+];
+
 /// A size of tiles.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tile {
@@ -65,6 +80,15 @@ pub(crate) struct ProductKernels<D: Device> {
     pub(crate) matmul_half: Option<[D::Function; TILES.len()]>,
     /// Of types of integer levels.
     pub(crate) int8: Option<Int8Kernels<D>>,
+    /// Of types that take activations in parts.
+    pub(crate) parts: Option<PartsKernels<D>>,
+}
+
+/// The kernels of a block type with activations in parts.
+#[derive(Debug)]
+pub(crate) struct PartsKernels<D: Device> {
+    pub(crate) few: [D::Function; PARTS_FEW.len()],
+    pub(crate) tiles: [D::Function; PARTS_TILES.len()],
 }
 
 /// The kernels of a block type with 8-bit activations.
@@ -90,11 +114,19 @@ impl<D: Device> ProductKernels<D> {
             let matvec_tiles = tiled.then(tile).transpose()?;
             Ok(Int8Kernels { matvec, matvec_tiles, matmul: tiles("matmul_int8")? })
         };
+        let parts = || {
+            let few = |t: Tile| format!("matvec_parts_{name}_{}x{}", t.w_rows / 16, t.x_rows / 4);
+            let tiles = |t: Tile| format!("matmul_parts_{name}_{}x{}", t.w_rows, 2 * t.x_rows);
+            let (few, tiles) =
+                (image.functions(PARTS_FEW, few)?, image.functions(PARTS_TILES, tiles)?);
+            Ok::<_, Error>(PartsKernels { few, tiles })
+        };
         Ok(Self {
             matvec: image.functions(MATVEC_COLS, |cols| format!("matvec_{name}_{cols}"))?,
             matmul: image.function(&format!("matmul_f32_{name}"))?,
             matmul_half: (ty != BlockType::F32).then(|| tiles("matmul_half")).transpose()?,
             int8: takes_quantized(ty).then(int8).transpose()?,
+            parts: takes_parts(ty).then(parts).transpose()?,
         })
     }
 }

@@ -20,6 +20,7 @@ const DEPTH: usize = 64;
 pub(crate) struct RoundKernels<D: Device> {
     f16: D::Function,
     bf16: D::Function,
+    split: D::Function,
 }
 
 impl<D: Device> RoundKernels<D> {
@@ -28,6 +29,7 @@ impl<D: Device> RoundKernels<D> {
         Ok(Self {
             f16: image.function("round_rows_f16")?,
             bf16: image.function("round_rows_bf16")?,
+            split: image.function("split_rows")?,
         })
     }
 }
@@ -181,6 +183,31 @@ pub fn round_rows<D: Device>(
     // SAFETY: the arguments are those of the kernels in order; rows are inside of their buffers, and their shapes
     // were checked. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }
+}
+
+/// Queues the splitting of rows in two parts of BF16 each, which are neighbours of `to`: what is rounded, and what that
+/// leaves over, rounded too. Their sum has 16 bits of a number.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes or devices do not fit, or `to` is not BF16.
+pub fn split_rows<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    x: Rows<'_, D>,    // [n_rows, n_cols]
+    to: Halves<'_, D>, // [2 * n_rows, n_cols]
+) -> Result<(), Error> {
+    x.check(kernels, "x", to.n_rows / 2, to.n_cols);
+    to.check(kernels, "parts", 2 * x.n_rows(), to.n_cols);
+    assert_eq!(to.ty, HalfType::BF16, "parts");
+    let [values, stride, _] = to.arguments();
+    let arguments = [x.address(), x.stride(), values, stride, Argument::I32(to.n_cols as i32)];
+    let grid = [x.n_rows() as u32, 1, 1];
+    // SAFETY: the arguments are those of `split_rows` in order. Rows and room were checked above; a row of the room has a
+    // whole number of the columns that are filled up. As `matvec` says, buffers outlive queued work.
+    unsafe { kernels.launch(stream, &kernels.round.split, grid, [THREADS, 1], &arguments) }
 }
 
 #[cfg(test)]

@@ -42,7 +42,8 @@ use std::sync::Arc;
 pub enum Arithmetic {
     /// 8-bit activations for quantized weights: on the CPU in all rows, on a GPU in
     /// generated rows, where reading the matrix is all. Prompt rows on a GPU, and float
-    /// weights everywhere, have F32 activations.
+    /// weights everywhere, have F32 activations; on CUDA, generated rows have 16 bits of them
+    /// for float weights of 8 or 16 bits, and prompt rows those of half precision.
     #[default]
     Auto,
     /// F32 activations throughout.

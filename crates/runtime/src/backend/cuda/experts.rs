@@ -118,6 +118,7 @@ impl<D: Device> Launcher<'_, D> {
         let form = |part: &ExpertPart| match form(self.arithmetic, role, matrix(part).ty()) {
             // What begins inside of a step of columns is multiplied in F32.
             Form::Half(_) if has_own && !takes_own_halves(linear.n_in) => Form::F32,
+            Form::Parts => Form::F32,
             form => form,
         };
         let mut first = 0;
@@ -139,6 +140,7 @@ impl<D: Device> Launcher<'_, D> {
                     kernels::quantize(kernels, stream, x, to)?;
                     kernels::expert_matvec_int8(kernels, stream, &of.linear(to), sorted)?;
                 }
+                Form::Parts => unreachable!("experts have no kernels with activations in parts"),
                 Form::Half(ty) => {
                     let to = self.products.halves(ty, rows.start, &x);
                     kernels::round_rows(kernels, stream, x, to)?;

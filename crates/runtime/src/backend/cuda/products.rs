@@ -1,6 +1,7 @@
 //! Products with weights. A row's role decides their arithmetic: generated rows are 8-bit integers where weights have
-//! integer levels, as reading the weights is all; rows of prompts meet weights on tensor cores in half precision, whose
-//! sums are F32. F32 weights, other generated rows and F32 arithmetic stay in F32.
+//! integer levels, as reading the weights is all, and two parts of BF16 where weights are floats of 8 or 16 bits; rows of
+//! prompts meet weights on tensor cores in half precision. Sums are F32. F32 weights, the experts of other generated rows and
+//! F32 arithmetic stay in F32.
 
 use super::fused::Fused;
 use super::steps::{Launcher, Role};
@@ -24,6 +25,8 @@ pub(super) enum Form {
     F32,
     /// With 8-bit activations: generated rows alone.
     Int8,
+    /// With activations in two parts, on tensor cores: generated rows alone.
+    Parts,
     /// In half precision, on tensor cores: rows of prompts alone.
     Half(HalfType),
 }
@@ -32,6 +35,7 @@ pub(super) enum Form {
 pub(super) fn form(arithmetic: Arithmetic, role: Role, ty: BlockType) -> Form {
     match (arithmetic, role) {
         (Arithmetic::Auto, Role::Generated) if kernels::takes_quantized(ty) => Form::Int8,
+        (Arithmetic::Auto, Role::Generated) if kernels::takes_parts(ty) => Form::Parts,
         (Arithmetic::Auto, Role::Prompt) => half_type(ty).map_or(Form::F32, Form::Half),
         _ => Form::F32,
     }
@@ -53,7 +57,7 @@ type Shape = (usize, usize);
 pub(super) struct ProductRoom {
     /// As 8-bit integers; none when no product takes them.
     quantized: Option<Shape>,
-    /// In half precision; none when no product takes them.
+    /// In half precision or in parts, which are two rows each; none when no product takes them.
     halves: Option<Shape>,
 }
 
@@ -79,9 +83,13 @@ impl ProductRoom {
             let widths = plan.steps.iter().filter(takes).map(|step| step.inputs[0].width);
             widths.max().map(|width| (plan.limits.tokens, width))
         };
+        let halves = widest(&|form| matches!(form, Form::Half(_)));
+        // A linear's generated rows and its rows of prompts take the same room, one after the other.
+        let parts = widest(&|form| form == Form::Parts).map(|(rows, width)| (2 * rows, width));
+        let both = |a: Shape, b: Shape| (a.0.max(b.0), a.1.max(b.1));
         Self {
             quantized: widest(&|form| form == Form::Int8),
-            halves: widest(&|form| matches!(form, Form::Half(_))),
+            halves: halves.into_iter().chain(parts).reduce(both),
         }
     }
 
@@ -118,6 +126,12 @@ impl<D: Device> Products<D> {
         let room = self.halves.as_ref().expect("there is room for halves");
         room.rows(ty, first, x.n_rows(), x.n_cols())
     }
+
+    /// Room for the parts of generated rows, which are the first ones of a step.
+    fn parts(&self, x: &Rows<'_, D>) -> Halves<'_, D> {
+        let room = self.halves.as_ref().expect("there is room for parts");
+        room.rows(HalfType::BF16, 0, 2 * x.n_rows(), x.n_cols())
+    }
 }
 
 /// A matrix of a linear step, with its bias and where its results are.
@@ -151,7 +165,7 @@ impl<'a, D: Device> Launcher<'a, D> {
             Part { matrix, bias, first }
         });
         let of = |part: &Part<'_, D>| form(self.arithmetic, role, part.matrix.ty());
-        let mut rounded = None;
+        let (mut rounded, mut in_parts) = (None, None);
         let is_fused = idx > 0 && self.fused[idx - 1] == Fused::Quantizes;
         let mut quantized =
             (is_fused && role == Role::Generated).then(|| self.products.quantized(first_row, &x));
@@ -169,6 +183,17 @@ impl<'a, D: Device> Launcher<'a, D> {
                         Role::Generated => kernels::matvec(kernels, stream, &linear)?,
                         Role::Prompt => kernels::matmul(kernels, stream, &linear)?,
                     }
+                    next = parts.next();
+                }
+                Form::Parts => {
+                    let (residual, out) = ends(width);
+                    let linear = Linear { matrix, x, bias, residual, out };
+                    if in_parts.is_none() && kernels::is_worth_splitting(x.n_rows()) {
+                        let to = self.products.parts(&x);
+                        kernels::split_rows(kernels, stream, x, to)?;
+                        in_parts = Some(to);
+                    }
+                    kernels::matvec_parts(kernels, stream, &linear, in_parts)?;
                     next = parts.next();
                 }
                 Form::Half(ty) => {
