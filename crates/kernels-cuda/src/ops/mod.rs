@@ -24,6 +24,7 @@ mod route;
 mod rows;
 mod short_conv;
 mod shortlist;
+mod wgmma;
 
 pub use attention::{
     Attention, AttentionArithmetic, AttentionScratch, TILE_ROWS, Tables, attention_decode,
@@ -57,3 +58,4 @@ pub use shortlist::{
     Greedy, NO_TOKEN, SharesOf, Shortlist, ShortlistLimits, ShortlistRow, ShortlistScratch,
     Shortlists,
 };
+pub use wgmma::{Grouped, GroupedRows, LinearGrouped, WgmmaKernels, group_rows, matmul_wgmma};

@@ -1,0 +1,395 @@
+//! Products with the many rows of prompts by the tensor cores of compute capability 9.0: instructions of groups of four
+//! warps (`wgmma`), activations by bulk copies, weights from registers.
+//!
+//! They were not run on a card yet, and the interpreter does not know their instructions: nothing chooses them but who
+//! loads [`WgmmaKernels`]. A test holds them to [`matmul_half`](super::matmul_half) where there is a card.
+
+use std::sync::Arc;
+
+use realizar_quant::BlockType;
+
+use super::kernels::Kernels;
+use super::round::{HalfType, half_type};
+use super::rows::optional;
+use crate::device::{Argument, Device};
+use crate::image::Image;
+use crate::{Buffer, Error, Matrix, Rows};
+
+const IMAGE: &[u8] = include_bytes!("../../image/wgmma.ptx.gz");
+const GROUP_IMAGE: &[u8] = include_bytes!("../../image/group_rows.ptx.gz");
+/// The types that have kernels.
+const TYPES: [BlockType; 5] =
+    [BlockType::F16, BlockType::BF16, BlockType::Q8_0, BlockType::Q4_K, BlockType::Q6_K];
+/// Groups of four warps in a block: a kernel for each.
+const GROUPS: [usize; 2] = [2, 3];
+/// Rows of weights of a group.
+const GROUP_ROWS: usize = 64;
+/// Rows of activations of a tile.
+const X_ROWS: usize = 128;
+/// Columns of a step: rows are filled up to a multiple of them with zeros.
+const DEPTH: usize = 32;
+/// Rows that a block of the kernels that group rows has, a warp each.
+const ROWS_AT_ONCE: usize = 8;
+/// Blocks that keep a large card's processors busy: they have more warps where there are this many.
+const MIN_BLOCKS: usize = 108;
+
+/// The kernels, loaded on a card of compute capability 9.0.
+#[derive(Debug)]
+pub struct WgmmaKernels<D: Device> {
+    group: GroupKernels<D>,
+    by_type: [[D::Function; GROUPS.len()]; TYPES.len()],
+}
+
+/// The kernels that bring activations in the order of the products, which any device runs.
+#[derive(Debug)]
+struct GroupKernels<D: Device> {
+    f16: D::Function,
+    bf16: D::Function,
+}
+
+impl<D: Device> GroupKernels<D> {
+    fn load(device: &D) -> Result<Self, Error> {
+        let image = Image::load(device, "group_rows", GROUP_IMAGE)?;
+        let [f16, bf16] = image.functions(["f16", "bf16"], |ty| format!("group_rows_{ty}"))?;
+        Ok(Self { f16, bf16 })
+    }
+
+    fn queue(
+        &self,
+        kernels: &Kernels<D>,
+        stream: &D::Stream,
+        x: Rows<'_, D>,
+        to: Grouped<'_, D>,
+    ) -> Result<(), Error> {
+        x.check(kernels, "x", to.n_rows, to.n_cols);
+        x.check_aligned("x");
+        to.check(kernels);
+        let [values, room_rows, scales] = to.arguments();
+        let [n_rows, n_cols] = [to.n_rows, to.n_cols].map(|n| Argument::I32(n as i32));
+        let arguments = [x.address(), x.stride(), values, room_rows, scales, n_rows, n_cols];
+        let function = match to.ty {
+            HalfType::F16 => &self.f16,
+            HalfType::BF16 => &self.bf16,
+        };
+        let grid = [to.n_rows.div_ceil(ROWS_AT_ONCE) as u32, 1, 1];
+        // SAFETY: the arguments are those of `group_rows_*` in order. Rows and room were checked above; as `matvec` says,
+        // buffers outlive queued work.
+        unsafe { kernels.launch(stream, function, grid, [32, ROWS_AT_ONCE as u32], &arguments) }
+    }
+}
+
+impl<D: Device> WgmmaKernels<D> {
+    /// Loads the kernels.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] if the device does not take them: only cards of compute capability 9.0 do.
+    pub fn load(device: &D) -> Result<Self, Error> {
+        let image = Image::load(device, "wgmma", IMAGE)?;
+        let of_type = |ty: BlockType| {
+            let name = ty.name().to_lowercase();
+            image.functions(GROUPS, |groups| format!("matmul_wgmma_{name}_{groups}"))
+        };
+        let by_type: Result<Vec<_>, _> = TYPES.into_iter().map(of_type).collect();
+        let Ok(by_type) = by_type?.try_into() else { unreachable!("one for each type") };
+        Ok(Self { group: GroupKernels::load(device)?, by_type })
+    }
+
+    /// Whether products with matrices of this type have a kernel.
+    pub fn takes(ty: BlockType) -> bool {
+        TYPES.contains(&ty)
+    }
+}
+
+/// Room on a device for rows in half precision, in the order of the products.
+#[derive(Debug)]
+pub struct GroupedRows<D: Device> {
+    /// By eights of columns, `max_rows` of them: 16 bytes each.
+    values: Buffer<D>,
+    /// What products of a row in F16 are multiplied with, `f32`: `[max_rows]`.
+    scales: Buffer<D>,
+    max_rows: usize,
+    max_cols: usize,
+}
+
+impl<D: Device> GroupedRows<D> {
+    /// Bytes of room for `max_rows` rows of up to `max_cols` values.
+    pub fn bytes(max_rows: usize, max_cols: usize) -> usize {
+        max_rows.next_multiple_of(X_ROWS) * (max_cols.next_multiple_of(DEPTH) * 2 + 4)
+    }
+
+    /// Room for `max_rows` rows of up to `max_cols` values.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn new(device: &Arc<D>, max_rows: usize, max_cols: usize) -> Result<Self, Error> {
+        let (max_rows, max_cols) =
+            (max_rows.next_multiple_of(X_ROWS), max_cols.next_multiple_of(DEPTH));
+        let n_bytes = max_rows * max_cols * 2;
+        Ok(Self {
+            values: Buffer::new(device, "activations in half precision", n_bytes)?,
+            scales: Buffer::new(device, "the scales of rows in half precision", max_rows * 4)?,
+            max_rows,
+            max_cols,
+        })
+    }
+
+    /// `n_rows` rows of `n_cols` values each.
+    ///
+    /// # Panics
+    /// If there is no room for them.
+    pub fn rows(&self, ty: HalfType, n_rows: usize, n_cols: usize) -> Grouped<'_, D> {
+        assert!(
+            n_rows > 0 && n_cols > 0 && n_rows <= self.max_rows && n_cols <= self.max_cols,
+            "{n_rows} rows of {n_cols} values, room for {} of {}",
+            self.max_rows,
+            self.max_cols
+        );
+        Grouped { room: self, ty, n_rows, n_cols }
+    }
+}
+
+/// Rows in half precision, in the order of the products.
+#[derive(Debug)]
+pub struct Grouped<'a, D: Device> {
+    room: &'a GroupedRows<D>,
+    ty: HalfType,
+    n_rows: usize,
+    n_cols: usize,
+}
+
+impl<D: Device> Clone for Grouped<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D: Device> Copy for Grouped<'_, D> {}
+
+impl<D: Device> Grouped<'_, D> {
+    fn check(&self, kernels: &Kernels<D>) {
+        kernels.check("rows in half precision", &self.room.values, 0);
+    }
+
+    /// Values, rows that there is room for, and scales.
+    fn arguments(&self) -> [Argument; 3] {
+        let scales = match self.ty {
+            HalfType::F16 => self.room.scales.address(),
+            HalfType::BF16 => 0,
+        };
+        [
+            Argument::Address(self.room.values.address()),
+            Argument::I32(self.room.max_rows as i32),
+            Argument::Address(scales),
+        ]
+    }
+}
+
+/// Queues the rounding of rows to the order of the products.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes or devices do not fit, or rows of `x` do not begin at multiples of 16 bytes.
+pub fn group_rows<D: Device>(
+    kernels: &Kernels<D>,
+    wgmma: &WgmmaKernels<D>,
+    stream: &D::Stream,
+    x: Rows<'_, D>, // [n_rows, n_cols]
+    to: Grouped<'_, D>,
+) -> Result<(), Error> {
+    wgmma.group.queue(kernels, stream, x, to)
+}
+
+/// `out = matrix * x + bias + residual`, row by row, with the product in half precision.
+#[derive(Debug)]
+pub struct LinearGrouped<'a, D: Device> {
+    /// The weights, `[n_rows, n_cols]`.
+    pub matrix: &'a Matrix<D>,
+    /// Activations of the weights' [`half_type`], `[n_batch, n_cols]`.
+    pub x: Grouped<'a, D>,
+    /// Added to every row, `[1, n_rows]`.
+    pub bias: Option<Rows<'a, D>>,
+    /// Added row by row, `[n_batch, n_rows]`; it may be `out`.
+    pub residual: Option<Rows<'a, D>>,
+    /// The result, `[n_batch, n_rows]`.
+    pub out: Rows<'a, D>,
+}
+
+/// Queues a product, whose sums are F32. The bits of a row of the result depend on its own row of activations alone; they
+/// are not those of [`matmul_half`](super::matmul_half).
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes, types or devices do not fit, or there is no kernel for the matrix's type.
+pub fn matmul_wgmma<D: Device>(
+    kernels: &Kernels<D>,
+    wgmma: &WgmmaKernels<D>,
+    stream: &D::Stream,
+    linear: &LinearGrouped<'_, D>,
+) -> Result<(), Error> {
+    let LinearGrouped { matrix, x, bias, residual, out } = linear;
+    let (n_batch, n_rows) = (x.n_rows, matrix.n_rows());
+    let Some(ty) = TYPES.iter().position(|&ty| ty == matrix.ty()) else {
+        panic!("no kernel for weights of {}", matrix.ty())
+    };
+    assert_eq!(half_type(matrix.ty()), Some(x.ty), "weights of {}", matrix.ty());
+    assert_eq!(x.n_cols, matrix.n_cols(), "columns of x");
+    x.check(kernels);
+    kernels.check("the matrix", matrix.buffer(), 0);
+    out.check(kernels, "out", n_batch, n_rows);
+    if let Some(bias) = bias {
+        bias.check(kernels, "bias", 1, n_rows);
+    }
+    if let Some(residual) = residual {
+        residual.check(kernels, "residual", n_batch, n_rows);
+    }
+    let [main, high, head] = matrix.planes();
+    let [values, room_rows, scales] = x.arguments();
+    let [residual, residual_stride] = optional(*residual);
+    let arguments = [
+        main,
+        high,
+        head,
+        values,
+        room_rows,
+        scales,
+        optional(*bias)[0],
+        residual,
+        residual_stride,
+        out.address(),
+        out.stride(),
+        Argument::I32(n_rows as i32),
+        Argument::I32(matrix.n_cols() as i32),
+        Argument::I32(n_batch as i32),
+    ];
+    let groups = groups(n_rows, n_batch);
+    let n_tiles = n_rows.div_ceil(GROUP_ROWS * GROUPS[groups]);
+    assert!(n_tiles <= 65535, "{n_tiles} tiles of weights");
+    let grid = [n_batch.div_ceil(X_ROWS) as u32, n_tiles as u32, 1];
+    // A warp more brings the activations.
+    let threads = (128 * GROUPS[groups] + 32) as u32;
+    // SAFETY: the arguments are those of `matmul_wgmma_*` in order. The room has whole tiles of rows and whole steps of
+    // columns, and otherwise as in `matvec`.
+    unsafe { kernels.launch(stream, &wgmma.by_type[ty][groups], grid, [threads, 1], &arguments) }
+}
+
+/// The kernel for a shape; it shows in no bits.
+fn groups(n_rows: usize, n_batch: usize) -> usize {
+    let n_blocks = n_rows.div_ceil(GROUP_ROWS * GROUPS[1]) * n_batch.div_ceil(X_ROWS);
+    usize::from(n_blocks >= MIN_BLOCKS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Random, halved, is_card, kernels, on_device, read, weights};
+    use crate::{HalfRows, LinearHalf, matmul_half, round_rows};
+
+    #[test]
+    fn rows_are_rounded_in_the_order_of_the_products() {
+        let (kernels, stream) = kernels();
+        let device = kernels.device();
+        let group = GroupKernels::load(&**device).unwrap();
+        let (n_rows, n_cols, stride) = (11, 37, 40);
+        let mut x = Random(8).floats(n_rows * stride);
+        x[3 * stride..4 * stride].iter_mut().for_each(|x| *x *= 1e20);
+        let at = on_device(device, &stream, &x);
+        for (half, ty) in [(HalfType::F16, BlockType::F16), (HalfType::BF16, BlockType::BF16)] {
+            let room = GroupedRows::new(device, n_rows, n_cols).unwrap();
+            let n_bytes = room.values.n_bytes() + room.scales.n_bytes();
+            assert_eq!(GroupedRows::<crate::testing::TestDevice>::bytes(n_rows, n_cols), n_bytes);
+            let rows = Rows::new(&at, 0, n_rows, n_cols, stride);
+            group.queue(&kernels, &stream, rows, room.rows(half, n_rows, n_cols)).unwrap();
+            let (n_eights, mut scales) = (8, [0.0f32; 11]);
+            if half == HalfType::F16 {
+                room.scales.read(&stream, 0, &mut scales).unwrap();
+            }
+            for eight in 0..n_eights {
+                let mut found = vec![0u16; n_rows * 8];
+                room.values.read(&stream, eight * X_ROWS * 16, &mut found).unwrap();
+                for row in 0..n_rows {
+                    let x = &x[row * stride..][..n_cols];
+                    let scale = match half {
+                        HalfType::F16 => {
+                            let top = x.iter().fold(0.0f32, |top, x| top.max(x.abs()));
+                            let scale = (14.0 - top.log2().floor()).exp2();
+                            assert_eq!(scales[row], 1.0 / scale);
+                            scale
+                        }
+                        HalfType::BF16 => 1.0,
+                    };
+                    for place in 0..8 {
+                        // Pairs of fours: the first ones of 16 columns in an even eight, the second ones in an odd one.
+                        let col = eight / 2 * 16 + place / 2 * 4 + eight % 2 * 2 + place % 2;
+                        let expected = x.get(col).map_or(0, |x| halved(ty, scale * x).0);
+                        assert_eq!(found[row * 8 + place], expected, "{half:?} {row} {col}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_have_more_warps_where_there_are_enough() {
+        assert_eq!([groups(4096, 512), groups(28672, 512), groups(28672, 1)], [0, 1, 1]);
+    }
+
+    /// The interpreter knows neither `wgmma` nor bulk copies.
+    #[test]
+    fn a_card_of_capability_9_0_gives_what_other_tensor_cores_give() {
+        if !is_card() {
+            return;
+        }
+        let (kernels, stream) = kernels();
+        let device = kernels.device();
+        // Other cards refuse the image.
+        let Ok(wgmma) = WgmmaKernels::load(&**device) else { return };
+        for ty in TYPES {
+            for (n_rows, n_batch) in [(70, 3), (200, 129), (24000, 130)] {
+                let n_cols = if ty.block_len() == 1 { 520 } else { 1280 };
+                let mut random = Random(4);
+                let (bytes, _) = weights(ty, n_rows, n_cols, &mut random);
+                let matrix =
+                    Matrix::upload(device, &stream, "w", ty, n_rows, n_cols, &bytes).unwrap();
+                let x = random.floats(n_batch * n_cols);
+                let x_at = on_device(device, &stream, &x);
+                let half = half_type(ty).unwrap();
+                let outs =
+                    [0, 1, 2].map(|_| on_device(device, &stream, &vec![0.0f32; n_batch * n_rows]));
+                let product = |from: usize, n: usize, out: &Buffer<_>| {
+                    let x = Rows::new(&x_at, from * n_cols, n, n_cols, n_cols);
+                    let room = GroupedRows::new(device, n, n_cols).unwrap();
+                    let to = room.rows(half, n, n_cols);
+                    group_rows(&kernels, &wgmma, &stream, x, to).unwrap();
+                    let out = Rows::new(out, from * n_rows, n, n_rows, n_rows);
+                    let linear =
+                        LinearGrouped { matrix: &matrix, x: to, bias: None, residual: None, out };
+                    matmul_wgmma(&kernels, &wgmma, &stream, &linear).unwrap();
+                    device.synchronize(&stream).unwrap();
+                };
+                product(0, n_batch, &outs[0]);
+                product(n_batch - 1, 1, &outs[1]);
+                let room = HalfRows::new(device, n_batch, n_cols).unwrap();
+                let to = room.rows(half, 0, n_batch, n_cols);
+                let rows = Rows::new(&x_at, 0, n_batch, n_cols, n_cols);
+                round_rows(&kernels, &stream, rows, to).unwrap();
+                let out = Rows::new(&outs[2], 0, n_batch, n_rows, n_rows);
+                let linear = LinearHalf { matrix: &matrix, x: to, bias: None, residual: None, out };
+                matmul_half(&kernels, &stream, &linear).unwrap();
+                let [found, alone, other] =
+                    outs.each_ref().map(|out| read(&stream, out, n_batch * n_rows));
+                let last = (n_batch - 1) * n_rows..n_batch * n_rows;
+                let mut pairs = found[last.clone()].iter().zip(&alone[last]);
+                assert!(pairs.all(|(a, b)| a.to_bits() == b.to_bits()), "{ty} alone");
+                for (i, (a, b)) in found.iter().zip(&other).enumerate() {
+                    let reach: f32 =
+                        x[i / n_rows * n_cols..][..n_cols].iter().map(|x| x.abs()).sum();
+                    assert!((a - b).abs() <= 2e-6 * reach, "{ty} [{n_rows}] x {n_batch}: {a} {b}");
+                }
+            }
+        }
+    }
+}
