@@ -5,7 +5,7 @@ use crate::exec::grid::{Shape, launch};
 use crate::exec::memory::Memory;
 use crate::module::Module;
 use crate::streams::{Streams, Work};
-use crate::{Checks, Error, Event, Graph, ParamLayout, Statistics, Stream};
+use crate::{Checks, Error, Event, Graph, ParamLayout, Rank, Statistics, Stream};
 
 /// An address in the device's memory. Any address inside of an allocation may be passed on.
 pub type Address = u64;
@@ -271,6 +271,30 @@ impl Device {
         self.streams.push(stream, Work::Fill { to, value, bytes })
     }
 
+    /// Queues an exchange of the device's group: `bytes` bytes from every rank go to `to`, in the order of the
+    /// ranks. It runs when all ranks do, so each is waited for by a thread of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memory`] if a range is not inside of one allocation, or they overlap.
+    pub fn all_gather(
+        &mut self,
+        stream: Stream,
+        rank: &Rank,
+        to: Address,
+        from: Address,
+        bytes: usize,
+    ) -> Result<(), Error> {
+        let gathered = bytes.saturating_mul(rank.n_ranks());
+        if from < to.saturating_add(gathered as u64) && to < from.saturating_add(bytes as u64) {
+            return Err(Error::Memory("the ranges of an exchange overlap".to_owned()));
+        }
+        for (at, bytes) in [(to, gathered), (from, bytes)] {
+            self.memory.slice(at, bytes).map_err(Error::Memory)?;
+        }
+        self.streams.push(stream, Work::Gather { rank: rank.clone(), to, from, bytes })
+    }
+
     /// Queues a launch.
     ///
     /// # Errors
@@ -474,6 +498,11 @@ impl Device {
             }
             Work::Fill { to, value, bytes } => {
                 self.memory.slice(to, bytes).map_err(Error::Memory)?.fill(value);
+            }
+            Work::Gather { rank, to, from, bytes } => {
+                let own = self.memory.slice(from, bytes).map_err(Error::Memory)?.to_vec();
+                let all = rank.exchange(own)?;
+                self.memory.slice(to, all.len()).map_err(Error::Memory)?.copy_from_slice(&all);
             }
             Work::Record(event) => self.streams.passed(event),
             Work::Wait(_) => {}

@@ -45,6 +45,9 @@ pub enum Error {
     /// Streams or graphs used out of order.
     #[error("stream: {0}")]
     Stream(String),
+    /// Devices of a group that do not exchange bytes as they should.
+    #[error("exchange of ranks: {0}")]
+    Exchange(String),
     /// A kernel did what it must not do.
     #[error("{0}")]
     Fault(Box<Fault>),

@@ -62,6 +62,7 @@ mod exec;
 mod fault;
 mod module;
 mod numeric;
+mod ranks;
 mod streams;
 mod syntax;
 
@@ -70,6 +71,7 @@ pub use error::Error;
 pub use exec::counts::Counts;
 pub use exec::program::ParamLayout;
 pub use fault::{Fault, FaultKind};
+pub use ranks::Rank;
 pub use streams::{Event, Graph, Stream};
 
 /// What launches are checked for.

@@ -5,7 +5,7 @@
 //! or for one that depends on it. So a dependency that was not stated shows in the results, always
 //! in the same way.
 
-use crate::Error;
+use crate::{Error, Rank};
 
 /// A stream of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,7 +20,7 @@ pub struct Event(usize);
 pub struct Graph(pub(crate) Vec<Work>);
 
 impl Graph {
-    /// How many launches, copies and fills it holds.
+    /// How many launches, copies, fills and exchanges it holds.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -54,6 +54,12 @@ pub(crate) enum Work {
     Fill {
         to: u64,
         value: u8,
+        bytes: usize,
+    },
+    Gather {
+        rank: Rank,
+        to: u64,
+        from: u64,
         bytes: usize,
     },
     Record(usize),
