@@ -14,6 +14,19 @@ pub enum Error {
         /// The oldest version that will do.
         needed: Version,
     },
+    /// The library by which cards exchange rows is not on this machine.
+    #[error(
+        "no NCCL: libnccl.so.2, by which several cards share the layers of a model, was not found"
+    )]
+    NoNccl,
+    /// That library is too old.
+    #[error("NCCL is too old: it is version {found}, and {needed} is needed")]
+    OldNccl {
+        /// Its version.
+        found: Version,
+        /// The oldest version that will do.
+        needed: Version,
+    },
     /// There is no card of that index.
     #[error("no CUDA device {wanted}: the driver finds {n}")]
     NoDevice {

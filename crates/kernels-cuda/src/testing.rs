@@ -72,6 +72,7 @@ impl Device for TestDevice {
     type Stream = ptx::Stream;
     type Event = Of<ptx::Event, <Driver as Device>::Event>;
     type Graph = Of<ptx::Graph, <Driver as Device>::Graph>;
+    type Rank = ptx::Rank;
 
     fn name(&self) -> String {
         self.card.as_ref().map_or_else(|| self.interpreter.name(), |card| card.driver.name())
@@ -231,6 +232,27 @@ impl Device for TestDevice {
             None => self.interpreter.synchronize(stream),
             Some(card) => card.driver.synchronize(&card.stream(stream)),
         }
+    }
+
+    fn group(devices: &[Arc<Self>]) -> Result<Vec<Self::Rank>, Error> {
+        assert!(devices.iter().all(|device| device.card.is_none()), "one card is no group");
+        Ok(ptx::Rank::group(devices.len()))
+    }
+
+    unsafe fn all_gather(
+        &self,
+        rank: &Self::Rank,
+        stream: &Self::Stream,
+        to: Address,
+        from: Address,
+        n_bytes: usize,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.interpreter.all_gather(rank, stream, to, from, n_bytes) }
+    }
+
+    fn abort(rank: &Self::Rank) {
+        rank.abort();
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cudarc::driver::result::{self, DriverError, ctx, event, graph, module, primary_ctx, stream};
 use cudarc::driver::sys;
 
-use super::{Address, Argument, Device, Launch, MAX_ARGUMENTS};
+use super::{Address, Argument, Device, DriverRank, Launch, MAX_ARGUMENTS};
 use crate::Error;
 use crate::error::Version;
 
@@ -35,6 +35,7 @@ pub struct Card {
     pub n_bytes: usize,
     /// The newest CUDA version that its driver knows.
     pub driver: Version,
+    index: usize,
     device: sys::CUdevice,
 }
 
@@ -117,7 +118,7 @@ impl Driver {
         // SAFETY: `device` comes from `device::get`.
         let n_bytes =
             unsafe { result::device::total_mem(device) }.map_err(failed("memory size"))?;
-        Ok(Card { name, capability, n_bytes, driver: driver_version()?, device })
+        Ok(Card { name, capability, n_bytes, driver: driver_version()?, index, device })
     }
 
     /// Opens card number `index`.
@@ -237,6 +238,7 @@ impl Device for Driver {
     type Stream = DriverStream;
     type Event = DriverEvent;
     type Graph = DriverGraph;
+    type Rank = DriverRank;
 
     fn name(&self) -> String {
         self.card.name.clone()
@@ -407,6 +409,28 @@ impl Device for Driver {
         self.context.enter()?;
         // SAFETY: the stream is valid as long as its handle lives.
         unsafe { stream::synchronize(stream.0.raw) }.map_err(failed("kernel or copy"))
+    }
+
+    fn group(devices: &[Arc<Self>]) -> Result<Vec<Self::Rank>, Error> {
+        let cards: Vec<usize> = devices.iter().map(|device| device.card.index).collect();
+        DriverRank::group(&cards)
+    }
+
+    unsafe fn all_gather(
+        &self,
+        rank: &Self::Rank,
+        stream: &Self::Stream,
+        to: Address,
+        from: Address,
+        n_bytes: usize,
+    ) -> Result<(), Error> {
+        self.context.enter()?;
+        // SAFETY: the context is current and the stream's handle valid; the caller vouches for the ranges.
+        unsafe { rank.all_gather(stream.0.raw.cast(), to, from, n_bytes) }
+    }
+
+    fn abort(rank: &Self::Rank) {
+        rank.abort();
     }
 }
 

@@ -1,7 +1,7 @@
 //! The interpreter of PTX as a [`Device`], on which the kernels run without a card.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use realizar_ptx as ptx;
 
@@ -57,6 +57,7 @@ impl Device for Interpreter {
     type Stream = ptx::Stream;
     type Event = ptx::Event;
     type Graph = ptx::Graph;
+    type Rank = ptx::Rank;
 
     fn name(&self) -> String {
         "PTX interpreter".to_owned()
@@ -156,6 +157,25 @@ impl Device for Interpreter {
 
     fn synchronize(&self, stream: &Self::Stream) -> Result<(), Error> {
         self.get().synchronize(*stream).map_err(failed("kernel"))
+    }
+
+    fn group(devices: &[Arc<Self>]) -> Result<Vec<Self::Rank>, Error> {
+        Ok(ptx::Rank::group(devices.len()))
+    }
+
+    unsafe fn all_gather(
+        &self,
+        rank: &Self::Rank,
+        stream: &Self::Stream,
+        to: Address,
+        from: Address,
+        n_bytes: usize,
+    ) -> Result<(), Error> {
+        self.get().all_gather(*stream, rank, to, from, n_bytes).map_err(failed("exchange"))
+    }
+
+    fn abort(rank: &Self::Rank) {
+        rank.abort();
     }
 }
 

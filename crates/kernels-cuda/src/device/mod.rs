@@ -12,10 +12,12 @@ use crate::Error;
 mod driver;
 #[cfg(any(test, feature = "interpreter"))]
 mod interpreter;
+mod nccl;
 
 pub use driver::{Card, Driver};
 #[cfg(any(test, feature = "interpreter"))]
 pub use interpreter::Interpreter;
+pub use nccl::DriverRank;
 
 /// An address in a device's memory.
 pub type Address = u64;
@@ -62,6 +64,8 @@ pub trait Device: fmt::Debug + Send + Sync + Sized + 'static {
     type Event: fmt::Debug + Send + Sync;
     /// Captured work.
     type Graph: fmt::Debug + Send + Sync;
+    /// A device's place in a group of devices.
+    type Rank: fmt::Debug + Send + Sync;
 
     /// The device's name.
     fn name(&self) -> String;
@@ -195,6 +199,33 @@ pub trait Device: fmt::Debug + Send + Sync + Sized + 'static {
     /// # Errors
     /// What the driver reports, the failure of a kernel among it.
     fn synchronize(&self, stream: &Self::Stream) -> Result<(), Error>;
+
+    /// Makes a group of devices, whose ranks are their places in the list.
+    ///
+    /// # Errors
+    /// [`Error::NoNccl`], [`Error::OldNccl`], or what the library of a card's group reports.
+    fn group(devices: &[Arc<Self>]) -> Result<Vec<Self::Rank>, Error>;
+
+    /// Queues an exchange, which runs when every rank of the group runs its own: `n_bytes` bytes from each go to `to`,
+    /// one rank's behind the other's. Streams of different ranks are waited for by different threads.
+    ///
+    /// # Safety
+    /// The rank is this device's. `from` has `n_bytes` bytes of one allocation, `to` as many for every rank, which do
+    /// not overlap; as of [`launch`](Self::launch), they stay.
+    ///
+    /// # Errors
+    /// What the driver reports, and that another rank has failed.
+    unsafe fn all_gather(
+        &self,
+        rank: &Self::Rank,
+        stream: &Self::Stream,
+        to: Address,
+        from: Address,
+        n_bytes: usize,
+    ) -> Result<(), Error>;
+
+    /// Lets all exchanges of a rank's group fail, those that others wait in included.
+    fn abort(rank: &Self::Rank);
 }
 
 /// Memory of a device, freed when neither a buffer nor captured work needs it any more.

@@ -12,6 +12,7 @@ use super::kv_store::KvStoreKernels;
 use super::norm::NormKernels;
 use super::products::Products;
 use super::quantize::QuantizeKernels;
+use super::ranks::RankKernels;
 use super::recurrent::RecurrentKernels;
 use super::rope::RopeKernels;
 use super::round::RoundKernels;
@@ -38,6 +39,7 @@ pub struct Kernels<D: Device> {
     pub(crate) shortlist: ShortlistKernels<D>,
     pub(crate) attention_prefill: PrefillKernels<D>,
     pub(crate) experts: ExpertKernels<D>,
+    pub(crate) ranks: RankKernels<D>,
 }
 
 impl<D: Device> Kernels<D> {
@@ -63,6 +65,7 @@ impl<D: Device> Kernels<D> {
             shortlist: ShortlistKernels::load(&**device)?,
             attention_prefill: PrefillKernels::load(&**device)?,
             experts: ExpertKernels::load(&**device)?,
+            ranks: RankKernels::load(&**device)?,
         })
     }
 

@@ -74,6 +74,11 @@ impl<'a, D: Device> Rows<'a, D> {
         self.n_cols
     }
 
+    /// Values from the first of the first row to the last of the last.
+    pub(crate) fn n_values(&self) -> usize {
+        (self.n_rows - 1) * self.stride + self.n_cols
+    }
+
     /// Whether every row begins at a multiple of 16 bytes, as operations need that read four values at a time.
     pub fn is_aligned(&self) -> bool {
         let stride = if self.n_rows == 1 { 0 } else { self.stride };
