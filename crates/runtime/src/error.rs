@@ -192,6 +192,14 @@ pub enum Error {
         /// What crosses the cut, or what is missing.
         reason: String,
     },
+    /// The layers of the model cannot be divided among ranks.
+    #[error("the model cannot be divided among {n_ranks} ranks: {reason}")]
+    Shard {
+        /// The ranks.
+        n_ranks: usize,
+        /// What cannot be shared.
+        reason: String,
+    },
     /// The backend cannot run the model's plan.
     #[error("{backend} cannot run this model: {}", reasons.join("; "))]
     Refused {

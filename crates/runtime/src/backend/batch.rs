@@ -170,6 +170,41 @@ impl Batch {
         }
     }
 
+    /// Makes this a copy of another batch, in the room that it has.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn copy_from(&mut self, other: &Self) {
+        // The fields are listed so that one of them cannot be missed.
+        let Self {
+            tokens,
+            embedded,
+            positions,
+            angles,
+            n_generated,
+            outputs,
+            seqs,
+            groups,
+            reaches,
+            state_reads,
+            state_writes,
+        } = self;
+        tokens.clone_from(&other.tokens);
+        embedded.clone_from(&other.embedded);
+        positions.clone_from(&other.positions);
+        angles.clone_from(&other.angles);
+        *n_generated = other.n_generated;
+        outputs.clone_from(&other.outputs);
+        seqs.clone_from(&other.seqs);
+        groups.resize_with(other.groups.len(), BatchGroup::default);
+        for (group, BatchGroup { pages, tables, slots }) in groups.iter_mut().zip(&other.groups) {
+            group.pages.clone_from(pages);
+            group.tables.clone_from(tables);
+            group.slots.clone_from(slots);
+        }
+        reaches.clone_from(&other.reaches);
+        state_reads.clone_from(&other.state_reads);
+        state_writes.clone_from(&other.state_writes);
+    }
+
     /// Empties the batch and keeps its room.
     pub fn clear(&mut self) {
         self.tokens.clear();

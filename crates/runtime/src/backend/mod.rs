@@ -81,6 +81,21 @@ pub trait Backend: fmt::Debug + Send {
     /// The memory that [`Self::load`] would take for these.
     fn memory(&self, plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> MemoryUse;
 
+    /// The devices that divide every layer among them: one, unless it is a group of several.
+    fn n_ranks(&self) -> usize {
+        1
+    }
+
+    /// The memory that [`Self::load_ranks`] would take for these, of each rank.
+    fn memory_of_ranks(
+        &self,
+        plan: &Plan,
+        weights: &[Weights], // [n_ranks]
+        options: &ExecutableOptions,
+    ) -> Vec<MemoryUse> {
+        weights.iter().map(|weights| self.memory(plan, weights, options)).collect()
+    }
+
     /// Makes a plan runnable: takes the weights, allocates arena and pages.
     ///
     /// # Errors
@@ -91,6 +106,23 @@ pub trait Backend: fmt::Debug + Send {
         weights: Weights,
         options: &ExecutableOptions,
     ) -> Result<Box<dyn Executable>, Error>;
+
+    /// As [`Self::load`], with the weights of every rank.
+    ///
+    /// # Errors
+    /// As of [`Self::load`].
+    ///
+    /// # Panics
+    /// If there are not as many weights as ranks.
+    fn load_ranks(
+        &self,
+        plan: Plan,
+        mut weights: Vec<Weights>, // [n_ranks]
+        options: &ExecutableOptions,
+    ) -> Result<Box<dyn Executable>, Error> {
+        assert_eq!((weights.len(), self.n_ranks()), (1, 1), "weights of one device");
+        self.load(plan, weights.remove(0), options)
+    }
 }
 
 /// A loaded plan with its key-value memory.

@@ -13,7 +13,7 @@ pub struct Fusions {
     pub parts: bool,
     /// A normalization or activation whose only reader is a linear moves into it.
     pub prologue: bool,
-    /// A sum with a linear's output moves into the linear.
+    /// A sum with a linear's output moves into the linear, and one with a sum over ranks into that.
     pub residual: bool,
 }
 
@@ -154,7 +154,7 @@ fn fold_prologues(graph: &mut Graph) {
     }
 }
 
-/// Moves `x + linear(h)` into the linear, when nothing else reads the linear.
+/// Moves `x + linear(h)` into the linear, when nothing else reads the linear; a sum over ranks is as a linear.
 fn fold_residuals(graph: &mut Graph) {
     let n_readers = readers(graph);
     let mut i = 0;
@@ -169,13 +169,16 @@ fn fold_residuals(graph: &mut Graph) {
         let candidate = [(a, b), (b, a)].into_iter().find_map(|(linear, other)| {
             let l = maker(graph, linear)?;
             let fits = n_readers[linear.idx()] == 1
-                && matches!(&graph.nodes[l].op, Op::Linear { residual: false, .. });
+                && matches!(
+                    &graph.nodes[l].op,
+                    Op::Linear { residual: false, .. } | Op::AllReduce { residual: false }
+                );
             let made = maker(graph, graph.root(other).0);
             (fits && made.is_some_and(|m| m < l)).then_some((l, other))
         });
         if let Some((l, other)) = candidate {
             let linear = &mut graph.nodes[l];
-            if let Op::Linear { residual, .. } = &mut linear.op {
+            if let Op::Linear { residual, .. } | Op::AllReduce { residual } = &mut linear.op {
                 *residual = true;
             }
             linear.inputs.push(other);

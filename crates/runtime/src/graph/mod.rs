@@ -14,6 +14,7 @@ pub mod plan;
 mod print;
 mod reads;
 mod select;
+mod shard;
 mod split;
 pub mod weights;
 
@@ -23,6 +24,7 @@ pub use experts::{ExpertLinear, ExpertPart, Route, Scoring};
 pub use fuse::{Fusions, fuse};
 pub use reads::bytes_per_token;
 pub use select::select_early;
+pub use shard::{Sharded, shard};
 pub use split::{Part, split};
 
 use realizar_kvcache::GroupSpec;
@@ -329,6 +331,14 @@ pub enum Op {
     },
     /// Input x, tokens; output: only the rows whose output is wanted.
     SelectRows,
+    /// Input x, a term of every rank, and then the residual if there is one. Output: the sum of the terms in the
+    /// order of the ranks, and of the residual.
+    AllReduce {
+        /// Whether the last input is added to the sum.
+        residual: bool,
+    },
+    /// Input x, some columns of every rank. Output: the columns of all, in the order of the ranks.
+    AllGather,
 }
 
 /// An operation with its inputs and its output.

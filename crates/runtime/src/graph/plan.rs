@@ -136,6 +136,7 @@ fn works_in_place(op: &Op) -> bool {
             | Op::Clamp { .. }
             | Op::Add
             | Op::Mul
+            | Op::AllReduce { .. }
     )
 }
 

@@ -136,6 +136,9 @@ impl Graph {
             Op::Softcap(cap) => format!("soft cap {cap}"),
             Op::Clamp { min, max } => format!("clamp {min}..{max}"),
             Op::SelectRows => "select_rows".to_owned(),
+            Op::AllReduce { residual: false } => "sum over the ranks".to_owned(),
+            Op::AllReduce { residual: true } => "sum over the ranks + residual".to_owned(),
+            Op::AllGather => "columns of all ranks".to_owned(),
         }
     }
 }

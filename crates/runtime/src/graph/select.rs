@@ -133,7 +133,9 @@ fn is_row_wise(op: &Op) -> bool {
         | Op::Reorder { .. }
         | Op::Route(_)
         | Op::ExpertLinear(_)
-        | Op::Combine => true,
+        | Op::Combine
+        | Op::AllReduce { .. }
+        | Op::AllGather => true,
         // Those without inputs have the rows of the batch.
         Op::Input
         | Op::Embed { .. }

@@ -249,7 +249,9 @@ pub(super) fn each_weight(op: &mut Op, change: &mut dyn FnMut(&mut WeightId)) {
         | Op::Scale(_)
         | Op::Softcap(_)
         | Op::Clamp { .. }
-        | Op::SelectRows => {}
+        | Op::SelectRows
+        | Op::AllReduce { .. }
+        | Op::AllGather => {}
     }
 }
 

@@ -123,6 +123,102 @@ impl WeightData {
     }
 }
 
+/// What a rank has of a weight, where layers are divided among ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Slice {
+    /// All of it.
+    Whole,
+    /// A run of its rows, of each expert's where it has several, or of the numbers of a vector; the same in so many
+    /// neighbouring ranks.
+    Rows {
+        /// Ranks with the same rows.
+        copies: usize,
+    },
+    /// A run of the columns of a matrix.
+    Columns,
+    /// A vector that is all zeros but in the first rank.
+    FirstRank,
+}
+
+impl Slice {
+    /// The shape of the part of a weight of `shape`.
+    pub(crate) fn cut_shape(self, shape: &mut [usize], n_ranks: usize) {
+        let n = shape.len();
+        match self {
+            Self::Rows { copies } => shape[n.saturating_sub(2)] /= n_ranks / copies,
+            Self::Columns => shape[n - 1] /= n_ranks,
+            Self::Whole | Self::FirstRank => {}
+        }
+    }
+}
+
+impl WeightData {
+    /// What `rank` of `n_ranks` has of it.
+    ///
+    /// # Panics
+    /// If it cannot be shared evenly, or has no such parts.
+    pub(crate) fn sliced(&self, slice: Slice, rank: usize, n_ranks: usize) -> Self {
+        match (self, slice) {
+            (_, Slice::Whole) => self.clone(),
+            (Self::Vector(values), Slice::FirstRank) => {
+                Self::Vector(if rank == 0 { values.clone() } else { vec![0.0; values.len()] })
+            }
+            (Self::Vector(values), Slice::Rows { copies }) => {
+                let n = shared_by(values.len(), n_ranks / copies);
+                Self::Vector(values[rank / copies * n..][..n].to_vec())
+            }
+            (Self::Matrix { ty, rows, cols, data }, slice) => {
+                let (rows, cols, cut) = cut_of(*ty, (*rows, *cols), slice, rank, n_ranks);
+                Self::Matrix { ty: *ty, rows, cols, data: cut(data) }
+            }
+            (Self::Experts { ty, rows, cols, data }, slice) => {
+                let (rows, cols, cut) = cut_of(*ty, (*rows, *cols), slice, rank, n_ranks);
+                Self::Experts { ty: *ty, rows, cols, data: data.iter().map(cut).collect() }
+            }
+            (Self::Vector(_), Slice::Columns) => panic!("a vector has no columns"),
+        }
+    }
+}
+
+/// What each of `n_shares` has of `n`.
+fn shared_by(n: usize, n_shares: usize) -> usize {
+    assert!(n.is_multiple_of(n_shares), "{n} in {n_shares} shares");
+    n / n_shares
+}
+
+/// Rows and columns of a rank's part of a matrix, and what takes its blocks out of those of the whole.
+fn cut_of(
+    ty: BlockType,
+    (rows, cols): (usize, usize),
+    slice: Slice,
+    rank: usize,
+    n_ranks: usize,
+) -> (usize, usize, impl Fn(&Bytes) -> Bytes) {
+    let row_bytes = |cols| ty.row_bytes(cols).expect("a row has whole blocks");
+    let whole_row = row_bytes(cols);
+    let (own_rows, own_cols, first) = match slice {
+        Slice::Rows { copies } => {
+            let own = shared_by(rows, n_ranks / copies);
+            (own, cols, rank / copies * own)
+        }
+        Slice::Columns => (rows, shared_by(cols, n_ranks), 0),
+        Slice::Whole | Slice::FirstRank => panic!("a matrix is divided by rows or by columns"),
+    };
+    let own_row = row_bytes(own_cols);
+    let cut = move |data: &Bytes| {
+        if own_cols == cols {
+            return data.slice(first * whole_row..(first + own_rows) * whole_row);
+        }
+        let source = data.clone();
+        Bytes::made(vec![data.clone()], own_rows * own_row, move || {
+            let source = source.for_once();
+            let rows = source.chunks_exact(whole_row);
+            rows.flat_map(|row| &row[rank * own_row..][..own_row]).copied().collect()
+        })
+    };
+    (own_rows, own_cols, cut)
+}
+
 /// The weights of a model, indexed by [`WeightId`].
 #[derive(Debug, Clone, Default)]
 pub struct Weights(pub Vec<WeightData>);

@@ -191,8 +191,9 @@ impl Model {
                 let mut for_part = part_options(&part.graph, options, max_seq_len, limits)?;
                 for_part.packed_files = packed_files.clone();
                 let plan = plan(&part.graph, limits);
-                memory = memory + backend.memory(&plan, &weights, &for_part);
-                executables.push(backend.load(plan, weights, &for_part)?);
+                let of_ranks = backend.memory_of_ranks(&plan, &weights, &for_part);
+                memory = memory + of_ranks.into_iter().sum();
+                executables.push(backend.load_ranks(plan, weights, &for_part)?);
                 parts.push(part);
             }
             Ok::<_, Error>(executables)
@@ -249,7 +250,8 @@ impl Model {
         let to_load = place(graph, weights, config.layers.len(), devices)?;
         let needed = |(backend, part, weights): &ToLoad<'_>| {
             let for_part = part_options(&part.graph, options, max_seq_len, limits)?;
-            Ok(backend.memory(&plan(&part.graph, limits), weights, &for_part))
+            let plan = plan(&part.graph, limits);
+            Ok(backend.memory_of_ranks(&plan, weights, &for_part).into_iter().sum())
         };
         to_load.iter().map(needed).sum()
     }

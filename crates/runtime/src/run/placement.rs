@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::backend::Backend;
 use crate::graph::weights::Weights;
-use crate::graph::{Graph, fuse, select_early, split};
+use crate::graph::{Graph, fuse, select_early, shard, split};
 use std::fmt;
 use std::ops::Range;
 
@@ -107,10 +107,11 @@ impl fmt::Display for Placement {
     }
 }
 
-/// A part that is to be loaded: where, what, and its weights.
-pub(crate) type ToLoad<'a> = (&'a dyn Backend, PlacedPart, Weights);
+/// A part that is to be loaded: where, what, and the weights of each rank.
+pub(crate) type ToLoad<'a> = (&'a dyn Backend, PlacedPart, Vec<Weights>);
 
-/// Places a model of `n_layers` layers, and fuses each part as its backend wants it.
+/// Places a model of `n_layers` layers, divides each part among the ranks of its backend, and fuses it as the
+/// backend wants it.
 pub(crate) fn place<'a>(
     graph: Graph,
     weights: Weights,
@@ -132,10 +133,30 @@ pub(crate) fn place<'a>(
         } else {
             std::mem::take(&mut rest)
         };
-        let graph = fuse(select_early(graph), backend.fusions());
+        let (graph, weights) = divide(select_early(graph), weights, *backend)?;
+        let graph = fuse(graph, backend.fusions());
         parts.push((*backend, PlacedPart { backend: backend.name(), layers, graph }, weights));
     }
     Ok(parts)
+}
+
+/// The graph of a backend's ranks, and the weights of each.
+fn divide(
+    graph: Graph,
+    weights: Weights,
+    backend: &dyn Backend,
+) -> Result<(Graph, Vec<Weights>), Error> {
+    let n_ranks = backend.n_ranks();
+    if n_ranks == 1 {
+        return Ok((graph, vec![weights]));
+    }
+    let sharded = shard(&graph, n_ranks)?;
+    if !sharded.whole.is_empty() {
+        let names = sharded.whole.join(", ");
+        tracing::info!(n_ranks, "every rank has all of {names}");
+    }
+    let of_ranks = (0..n_ranks).map(|rank| sharded.weights_of(&weights, rank)).collect();
+    Ok((sharded.graph, of_ranks))
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ mod model_tokens;
 mod packed_cache;
 mod positions;
 mod prompts;
+#[cfg(feature = "cuda-interpreter")]
+mod ranks;
 mod reach;
 mod recurrent;
 mod segments;

@@ -1,6 +1,7 @@
 //! The GPU against the tiny models' references and against the CPU, and what
 //! happens when a GPU lacks something, runs out of memory or is lost.
 
+use crate::common::golden::{Golden, TOLERANCE, difference};
 use crate::common::gpus::{adapters, gpus};
 use crate::common::quantized::write_quantized;
 use crate::common::tiny::tiny;
@@ -12,52 +13,6 @@ use realizar_runtime::backend::wgpu::WgpuBackend;
 use realizar_runtime::backend::{Arithmetic, Backend, Role};
 use realizar_runtime::device::{self, DeviceChoice, DeviceOptions};
 use realizar_runtime::{Chunk, DeviceFault, DeviceLayers, Error, LoadOptions, Model, Outputs};
-use serde_json::Value;
-use std::path::Path;
-
-/// Largest allowed difference of a logit, relative to the largest of its row.
-const TOLERANCE: f32 = 2e-3;
-
-fn difference(found: &[f32], expected: &[f32]) -> f32 {
-    let scale = expected.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
-    let pairs = found.iter().zip(expected);
-    pairs.fold(0.0_f32, |m, (a, b)| m.max((a - b).abs())) / scale
-}
-
-fn numbers<T: serde::de::DeserializeOwned>(value: &Value) -> Vec<T> {
-    serde_json::from_value(value.clone()).unwrap()
-}
-
-/// A tiny model's prompt and what transformers computes for it.
-struct Golden {
-    ids: Vec<u32>,
-    positions: Vec<usize>,
-    values: Value,
-}
-
-impl Golden {
-    fn read(folder: &Path) -> Self {
-        let text = std::fs::read_to_string(folder.join("expected.json")).unwrap();
-        let golden: Value = serde_json::from_str(&text).unwrap();
-        Self {
-            ids: numbers(&golden["ids"]),
-            positions: numbers(&golden["positions"]),
-            values: golden["values"].clone(),
-        }
-    }
-
-    /// The logits are transformers', and the same bits in chunks.
-    fn check(&self, model: &mut Model, case: &str) {
-        let whole = model.logits(&self.ids, &self.positions, 256).unwrap();
-        for (pos, row) in self.positions.iter().zip(&whole) {
-            let expected: Vec<f32> = numbers(&self.values[pos.to_string()]);
-            let apart = difference(row, &expected);
-            assert!(apart <= TOLERANCE, "{case} at {pos}: {apart:e}");
-        }
-        let chunked = model.logits(&self.ids, &self.positions, 7).unwrap();
-        assert!(chunked == whole, "{case} in chunks");
-    }
-}
 
 #[test]
 fn tiny_models_give_the_logits_of_transformers_without_optional_features() {

@@ -205,6 +205,7 @@ impl CpuExecutable {
                 experts.run(linear, step, &mut self.arena, &mut self.experts);
             }
             Op::Combine => experts::combine(team, step, &mut self.arena, n_rows),
+            Op::AllReduce { .. } | Op::AllGather => unreachable!("a device alone has no ranks"),
             Op::Rope { head_dim, style } => {
                 copy_unless_in_place(&mut self.arena, team, step, n_rows);
                 let table = (&step.inputs[1], n_rows);

@@ -16,12 +16,15 @@ use crate::backend::metrics::{DeviceKind, DispatchMetrics, OpClass};
 use crate::backend::{
     Arithmetic, Batch, Beside, Executable, ExecutableOptions, Offer, Shortlist, Wants,
 };
+use crate::error::DeviceFault;
 use crate::graph::plan::{Place, Plan};
 use crate::graph::weights::Weights;
 use crate::graph::{Op, RowDomain};
 use realizar_formats::FileWatch;
 use realizar_kernels_cuda as kernels;
-use realizar_kernels_cuda::{AttentionScratch, Buffer, Captured, Device, Kernels, KvPages, Rows};
+use realizar_kernels_cuda::{
+    AttentionScratch, Buffer, Captured, Device, Kernels, KvPages, RankRows, Rows,
+};
 use realizar_kvcache::{KvLayout, PageCopy, PageId, StateId};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -56,6 +59,8 @@ pub(super) struct CudaExecutable<D: Device> {
     products: Products<D>,
     experts: Experts<D>,
     scratch: Option<AttentionScratch<D>>,
+    /// Its place in a group. Captured steps, which name the group, are dropped before it.
+    ranks: Option<RankRows<D>>,
     /// The rows of the plan's output that were wanted.
     output: Vec<f32>, // [max rows, width]
     n_output: usize,
@@ -80,7 +85,7 @@ impl<D: Device> CudaExecutable<D> {
         name: &str,
         plan: Plan,
         (weights, layout): (&Weights, WeightLayout),
-        room: Room,
+        (room, rank): (Room, Option<D::Rank>),
         options: &ExecutableOptions,
     ) -> Result<Self, kernels::Error> {
         let device = kernels.device();
@@ -107,6 +112,10 @@ impl<D: Device> CudaExecutable<D> {
             AttentionScratch::new(device, stream, max_rows, n_heads, head_dim, max_kv_len)
         });
         let scratch = scratch.transpose()?;
+        let ranks = rank
+            .zip(room.exchange)
+            .map(|(rank, (n_ranks, n_values))| RankRows::new(device, rank, n_ranks, n_values));
+        let ranks = ranks.transpose()?;
         // A driver may not load kernels while it captures.
         layout.types(weights).try_for_each(|ty| kernels.prepare(ty))?;
         experts::types(&plan, weights).try_for_each(|ty| kernels.prepare_experts(ty))?;
@@ -145,6 +154,7 @@ impl<D: Device> CudaExecutable<D> {
             products,
             experts: pairs,
             scratch,
+            ranks,
         })
     }
 
@@ -232,6 +242,7 @@ impl<D: Device> CudaExecutable<D> {
             products: &self.products,
             experts: &self.experts,
             scratch: self.scratch.as_ref(),
+            ranks: self.ranks.as_ref(),
             arithmetic: self.arithmetic,
             counts,
             max_kv_len,
@@ -309,6 +320,31 @@ impl<D: Device> CudaExecutable<D> {
 
     fn error(&self, error: &kernels::Error) -> Error {
         device_error(&self.name, error)
+    }
+
+    /// That the device can do nothing more.
+    pub(super) fn failed(&self, reason: String) -> Error {
+        Error::Device { device: self.name.clone(), fault: DeviceFault::Other, reason }
+    }
+
+    /// Waits for all that was queued.
+    pub(super) fn wait(&self) -> Result<(), Error> {
+        self.store.device.synchronize(&self.store.stream).map_err(|e| self.error(&e))
+    }
+
+    /// Runs a step as a rank whose output nobody reads.
+    pub(super) fn follow(&mut self, batch: &Batch, input: &[f32]) -> Result<(), Error> {
+        self.begin(batch, input).map_err(|e| self.error(&e))?;
+        self.wait()?;
+        self.metrics.record(OpClass::Step, self.launched.elapsed());
+        Ok(())
+    }
+
+    /// Lets the exchanges of all ranks fail, if it is one of several.
+    pub(super) fn abort(&self) {
+        if let Some(ranks) = &self.ranks {
+            D::abort(ranks.rank());
+        }
     }
 }
 

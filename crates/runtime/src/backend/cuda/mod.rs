@@ -8,6 +8,7 @@ mod executable;
 mod experts;
 mod fused;
 mod products;
+mod ranks;
 mod recurrent;
 mod room;
 mod shortlists;
@@ -27,6 +28,7 @@ use crate::graph::Fusions;
 use crate::graph::plan::Plan;
 use crate::graph::weights::Weights;
 use executable::CudaExecutable;
+pub use ranks::CudaRanks;
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{Device, Driver, Kernels, KvSpec};
 use realizar_kvcache::{KvLayout, PAGE_LEN};
@@ -62,21 +64,39 @@ impl<D: Device> CudaBackend<D> {
         Ok(Self { kernels: Arc::new(kernels) })
     }
 
-    fn load_executable(
+    /// Loads a plan for a device alone, or for one with a place in a group of so many.
+    fn load_rank(
         &self,
         plan: Plan,
         weights: &Weights,
         options: &ExecutableOptions,
+        group: Option<(D::Rank, usize)>,
     ) -> Result<CudaExecutable<D>, Error> {
         let name = self.name();
         let layout = WeightLayout::new(&plan, weights);
-        let room = Room::new(&plan, weights, options);
+        let n_ranks = group.as_ref().map_or(1, |(_, n_ranks)| *n_ranks);
+        let room = Room::new(&plan, weights, options, n_ranks);
         let reasons = support::refusals(&plan, weights, options);
         if !reasons.is_empty() {
             return Err(Error::Refused { backend: name, reasons });
         }
-        CudaExecutable::new(&self.kernels, &name, plan, (weights, layout), room, options)
+        let rank = group.map(|(rank, _)| rank);
+        CudaExecutable::new(&self.kernels, &name, plan, (weights, layout), (room, rank), options)
             .map_err(|e| device_error(&name, &e))
+    }
+
+    /// The memory of one of `n_ranks` ranks.
+    fn rank_memory(
+        &self,
+        plan: &Plan,
+        weights: &Weights,
+        options: &ExecutableOptions,
+        n_ranks: usize,
+    ) -> MemoryUse {
+        let layout = WeightLayout::new(plan, weights);
+        let room = Room::new(plan, weights, options, n_ranks);
+        let scratch = room.device_bytes().saturating_add(room.host_bytes());
+        MemoryUse { weights: layout.n_bytes::<Store<D>>(weights), kv: room.kv_bytes(), scratch }
     }
 }
 
@@ -123,10 +143,7 @@ impl<D: Device> Backend for CudaBackend<D> {
     }
 
     fn memory(&self, plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> MemoryUse {
-        let layout = WeightLayout::new(plan, weights);
-        let room = Room::new(plan, weights, options);
-        let scratch = room.device_bytes().saturating_add(room.host_bytes());
-        MemoryUse { weights: layout.n_bytes::<Store<D>>(weights), kv: room.kv_bytes(), scratch }
+        self.rank_memory(plan, weights, options, 1)
     }
 
     fn load(
@@ -135,7 +152,7 @@ impl<D: Device> Backend for CudaBackend<D> {
         weights: Weights,
         options: &ExecutableOptions,
     ) -> Result<Box<dyn Executable>, Error> {
-        let executable = self.load_executable(plan, &weights, options)?;
+        let executable = self.load_rank(plan, &weights, options, None)?;
         // The device has its own copy now.
         drop(weights);
         Ok(Box::new(executable))

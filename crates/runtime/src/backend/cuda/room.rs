@@ -8,7 +8,7 @@ use crate::backend::ExecutableOptions;
 use crate::graph::plan::{Plan, Step};
 use crate::graph::weights::Weights;
 use crate::graph::{Op, Reach};
-use realizar_kernels_cuda::{AttentionScratch, Driver};
+use realizar_kernels_cuda::{AttentionScratch, Driver, RankRows};
 use realizar_kvcache::KvLayout;
 
 /// Bytes of `n` numbers.
@@ -41,6 +41,8 @@ pub(super) struct Room {
     pub(super) scratch: Option<ScratchRoom>,
     pub(super) products: ProductRoom,
     pub(super) pairs: PairRoom,
+    /// Ranks, and values of each that are exchanged at once; none where there are no others.
+    pub(super) exchange: Option<(usize, usize)>,
     /// Rows of logits that shortlists are made of in a step; none where the output has none.
     pub(super) list_rows: usize,
     /// Columns of the output.
@@ -62,8 +64,25 @@ fn heads(plan: &Plan) -> Option<(usize, usize)> {
     attentions.reduce(|most, of| (most.0.max(of.0), most.1.max(of.1)))
 }
 
+/// The most values of a rank that a step exchanges; none where no step does.
+fn exchanged(plan: &Plan) -> Option<usize> {
+    let of_step = |step: &Step| match &step.op {
+        Op::AllReduce { .. } | Op::AllGather => {
+            let x = &step.inputs[0];
+            Some(plan.limits.of(x.rows).saturating_mul(x.stride))
+        }
+        _ => None,
+    };
+    plan.steps.iter().filter_map(of_step).max()
+}
+
 impl Room {
-    pub(super) fn new(plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> Self {
+    pub(super) fn new(
+        plan: &Plan,
+        weights: &Weights,
+        options: &ExecutableOptions,
+        n_ranks: usize,
+    ) -> Self {
         let reaches = |step: &Step| matches!(&step.op, Op::Attention(a) if a.reach == Reach::OfRow);
         let components = |step: &Step| match &step.op {
             Op::RopeTable(angles) if angles.components.is_empty() => 1,
@@ -94,6 +113,7 @@ impl Room {
             scratch,
             products: ProductRoom::new(plan, weights, options),
             pairs: PairRoom::new(plan),
+            exchange: exchanged(plan).map(|n_values| (n_ranks, n_values)),
             list_rows: shortlists::n_rows(plan, options),
             width: plan.output.width,
             kv_bytes: options.kv.iter().map(pool).fold(states, usize::saturating_add),
@@ -118,6 +138,7 @@ impl Room {
             scratch,
             self.products.n_bytes(),
             self.pairs.n_bytes(),
+            self.exchange.map_or(0, |(ranks, values)| RankRows::<Driver>::bytes(ranks, values)),
             shortlists::device_bytes(self.width, self.list_rows),
         ]
         .into_iter()

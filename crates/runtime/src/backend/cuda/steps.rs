@@ -17,7 +17,7 @@ use crate::graph::{
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
     AttentionArithmetic, AttentionScratch, Buffer, Device, Elementwise, Error, Kernels, KvPages,
-    List, Pairs, RopeAngles, RopeStore, Rows, StateLists, Tables,
+    List, Pairs, RankRows, RopeAngles, RopeStore, Rows, StateLists, Tables,
 };
 use std::ops::Range;
 
@@ -40,6 +40,8 @@ pub(super) struct Launcher<'a, D: Device> {
     pub(super) products: &'a Products<D>,
     pub(super) experts: &'a Experts<D>,
     pub(super) scratch: Option<&'a AttentionScratch<D>>,
+    /// The device's place in a group, if it is in one.
+    pub(super) ranks: Option<&'a RankRows<D>>,
     pub(super) arithmetic: Arithmetic,
     /// The rows of the step.
     pub(super) counts: Counts,
@@ -240,10 +242,20 @@ impl<'a, D: Device> Launcher<'a, D> {
                 self.experts(step, linear, Role::Generated)?;
                 self.experts(step, linear, Role::Prompt)
             }
+            Op::AllReduce { residual } => {
+                let residual = residual.then(|| input(1));
+                kernels::all_reduce(kernels, stream, self.group(), input(0), residual, out)
+            }
+            Op::AllGather => kernels::all_gather(kernels, stream, self.group(), input(0), out),
             Op::Combine => kernels::combine(kernels, stream, input(0), input(1), out),
             Op::ShortConv(conv) => self.short_conv(idx, conv, input(0), out),
             Op::DeltaNet(net) => self.delta_net(idx, net, [0, 1, 2, 3, 4].map(input), out),
         }
+    }
+
+    /// The place in a group that a plan with exchanges is loaded with.
+    fn group(&self) -> &'a RankRows<D> {
+        self.ranks.expect("a plan with exchanges is that of a rank")
     }
 
     fn norm(&self, norm: &Norm) -> kernels::Norm<'a, D> {

@@ -42,7 +42,7 @@ impl Backend for Spy {
         experts::types(&plan, &weights).for_each(|ty| kernels.prepare_experts(ty).unwrap());
         let device = self.backend.kernels.device();
         let before = device.used_bytes();
-        let executable = self.backend.load_executable(plan, &weights, options)?;
+        let executable = self.backend.load_rank(plan, &weights, options, None)?;
         let taken = device.used_bytes() - before + executable.host_bytes();
         *self.loaded.lock().unwrap() = Some([told, taken]);
         Ok(Box::new(executable))

@@ -47,6 +47,8 @@ pub enum OpClass {
     Elementwise,
     /// Selecting the rows whose logits are wanted.
     Select,
+    /// What ranks exchange, and its sums.
+    Exchange,
     /// A whole step, submission and read-back included. It contains the others
     /// and is no dispatch in the sums over classes.
     Step,
@@ -54,7 +56,7 @@ pub enum OpClass {
 
 impl OpClass {
     /// Every class, in the order of their declaration.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Embed,
         Self::Norm,
         Self::Linear,
@@ -66,6 +68,7 @@ impl OpClass {
         Self::Activation,
         Self::Elementwise,
         Self::Select,
+        Self::Exchange,
         Self::Step,
     ];
 
@@ -85,6 +88,7 @@ impl OpClass {
                 Self::Elementwise
             }
             Op::SelectRows | Op::Reorder { .. } => Self::Select,
+            Op::AllReduce { .. } | Op::AllGather => Self::Exchange,
         }
     }
 
@@ -102,6 +106,7 @@ impl OpClass {
             Self::Activation => "activation",
             Self::Elementwise => "elementwise",
             Self::Select => "select",
+            Self::Exchange => "exchange",
             Self::Step => "step",
         }
     }
@@ -302,6 +307,8 @@ mod tests {
             (Op::Clamp { min: -1.0, max: 1.0 }, "elementwise"),
             (Op::SelectRows, "select"),
             (Op::Reorder { order: table }, "select"),
+            (Op::AllReduce { residual: true }, "exchange"),
+            (Op::AllGather, "exchange"),
         ] {
             assert_eq!(OpClass::of(&op).name(), want, "{op:?}");
         }

@@ -271,6 +271,7 @@ impl Binder<'_> {
             Op::Route(route) => self.route(route, step).map(one),
             Op::ExpertLinear(linear) => self.experts(linear, (plan, idx)),
             Op::Combine => self.combine(step).map(one),
+            Op::AllReduce { .. } | Op::AllGather => unreachable!("a device alone has no ranks"),
             Op::Scale(factor) => elementwise(Elementwise::Scale(*factor), x, x),
             Op::Softcap(cap) => elementwise(Elementwise::Softcap(*cap), x, x),
             Op::Clamp { min, max } => {

@@ -7,6 +7,7 @@
 mod choice;
 mod list;
 mod machine;
+mod parallel;
 
 pub use choice::{DeviceChoice, DeviceList};
 pub use list::{DeviceInfo, Devices, devices, devices_in_hardware};
@@ -30,6 +31,8 @@ pub struct DeviceOptions {
     /// Use none of the features that a GPU may lack: subgroups, half precision
     /// and packed dot products. [`load`] refuses it where there is no GPU.
     pub gpu_plain: bool,
+    /// Cards that divide every layer among them: those of the list, or the first ones. [`load`] refuses other devices.
+    pub tensor_parallel: Option<usize>,
 }
 
 /// A model on its device or devices.
@@ -133,6 +136,11 @@ impl Opened {
     ) -> Result<Self, Error> {
         // Checked also where the processor has nothing to do.
         let cpu = cpu(options)?;
+        if let Some(n_ranks) = options.tensor_parallel {
+            let gpu = Some(parallel::open(list, gpu_layers, n_ranks, options)?);
+            let devices = vec![OpenedDevice { gpu, n_layers: None }];
+            return Ok(Self { cpu, devices, is_replaceable: false, replaced: None });
+        }
         let listed = match (list.whole(), gpu_layers) {
             (None, None) => list.devices().to_vec(),
             (None, Some(_)) => {

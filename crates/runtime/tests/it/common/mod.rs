@@ -1,5 +1,7 @@
 //! What several tests need.
 
+#[cfg(any(feature = "wgpu", feature = "cuda-interpreter"))]
+pub(crate) mod golden;
 pub(crate) mod gpus;
 pub(crate) mod other_load;
 pub(crate) mod quantized;

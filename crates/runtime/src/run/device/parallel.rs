@@ -1,0 +1,144 @@
+//! Cards that divide every layer of a model among them.
+
+use super::{DeviceChoice, DeviceList, DeviceOptions, list};
+use crate::Error;
+use crate::backend::Backend;
+
+fn refused<T>(reason: String) -> Result<T, Error> {
+    Err(Error::Option { option: "tensor-parallel", reason })
+}
+
+/// What the ranks are.
+#[derive(Debug, PartialEq, Eq)]
+enum Ranks {
+    /// Cards by their indices.
+    Cards(Vec<usize>),
+    /// So many interpreters of their kernels.
+    Interpreters(usize),
+}
+
+/// The ranks that a list of devices stands for; `auto` is the device that it tries first.
+fn ranks(devices: &DeviceList, n_ranks: usize, auto: DeviceChoice) -> Result<Ranks, Error> {
+    if n_ranks == 0 {
+        return refused("a model is on at least one device".to_owned());
+    }
+    if devices.devices().iter().any(|(_, n_layers)| n_layers.is_some()) {
+        return refused("every layer is on all devices, so --device takes no layers".to_owned());
+    }
+    let whole =
+        devices.whole().map(|device| if device == DeviceChoice::Auto { auto } else { device });
+    match whole {
+        Some(DeviceChoice::CudaInterpreter) => return Ok(Ranks::Interpreters(n_ranks)),
+        Some(DeviceChoice::Cuda(first))
+            if first.is_none() || devices.whole() == Some(DeviceChoice::Auto) =>
+        {
+            return Ok(Ranks::Cards((0..n_ranks).collect()));
+        }
+        _ => {}
+    }
+    let card = |&(device, _): &(DeviceChoice, Option<usize>)| match device {
+        DeviceChoice::Cuda(Some(card)) => Ok(card),
+        DeviceChoice::Cuda(None) => refused("a list names cards by cuda:N".to_owned()),
+        DeviceChoice::Auto => refused(format!("it needs cards of NVIDIA, and `auto` is `{auto}`")),
+        device => refused(format!("it needs cards of NVIDIA, and the device is `{device}`")),
+    };
+    let cards: Vec<usize> = devices.devices().iter().map(card).collect::<Result<_, _>>()?;
+    if cards.len() != n_ranks {
+        return refused(format!("--device names {} of {n_ranks} cards", cards.len()));
+    }
+    Ok(Ranks::Cards(cards))
+}
+
+/// Opens the devices of a list as `n_ranks` ranks.
+///
+/// # Errors
+/// If they are not cards of that number, or cannot be opened.
+pub(super) fn open(
+    devices: &DeviceList,
+    gpu_layers: Option<usize>,
+    n_ranks: usize,
+    options: &DeviceOptions,
+) -> Result<Box<dyn Backend>, Error> {
+    if gpu_layers.is_some() {
+        return refused("every layer is on all devices, so there is no --gpu-layers".to_owned());
+    }
+    if options.gpu_plain {
+        return refused("cards of NVIDIA are used as they are, without --gpu-plain".to_owned());
+    }
+    match ranks(devices, n_ranks, list::auto())? {
+        // One rank is a device as without.
+        Ranks::Cards(cards) if n_ranks == 1 => {
+            super::open(&DeviceChoice::Cuda(Some(cards[0])), options)
+        }
+        Ranks::Interpreters(1) => super::open(&DeviceChoice::CudaInterpreter, options),
+        Ranks::Cards(cards) => open_cards(&cards),
+        Ranks::Interpreters(n) => open_interpreters(n),
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn open_cards(cards: &[usize]) -> Result<Box<dyn Backend>, Error> {
+    Ok(Box::new(crate::backend::cuda::CudaRanks::open(cards)?))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open_cards(_: &[usize]) -> Result<Box<dyn Backend>, Error> {
+    refused(list::NO_CUDA.to_owned())
+}
+
+#[cfg(feature = "cuda-interpreter")]
+fn open_interpreters(n: usize) -> Result<Box<dyn Backend>, Error> {
+    use realizar_kernels_cuda::Interpreter;
+    let device = |_| Interpreter::new(realizar_ptx::Checks::FAST, usize::MAX);
+    Ok(Box::new(crate::backend::cuda::CudaRanks::new((0..n).map(device).collect())?))
+}
+
+#[cfg(not(feature = "cuda-interpreter"))]
+fn open_interpreters(_: usize) -> Result<Box<dyn Backend>, Error> {
+    super::open_interpreter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_stands_for_as_many_ranks() {
+        let auto = DeviceChoice::Cuda(Some(1));
+        for (devices, n_ranks, expected) in [
+            ("cuda", 2, Ranks::Cards(vec![0, 1])),
+            ("auto", 3, Ranks::Cards(vec![0, 1, 2])),
+            ("cuda:3", 1, Ranks::Cards(vec![3])),
+            ("cuda:2,cuda:0", 2, Ranks::Cards(vec![2, 0])),
+            ("cuda-interpreter", 4, Ranks::Interpreters(4)),
+        ] {
+            let list = devices.parse().expect(devices);
+            assert_eq!(ranks(&list, n_ranks, auto).expect(devices), expected, "{devices}");
+        }
+        for (devices, n_ranks, auto, expected) in [
+            ("cuda", 0, auto, "a model is on at least one device"),
+            ("cuda:0=3,cuda:1", 2, auto, "every layer is on all devices"),
+            ("cuda:0", 2, auto, "--device names 1 of 2 cards"),
+            ("cuda:0,cuda:1,cuda:2", 2, auto, "--device names 3 of 2 cards"),
+            ("cuda:0,cuda", 2, auto, "a list names cards by cuda:N"),
+            ("cpu", 2, auto, "it needs cards of NVIDIA, and the device is `cpu`"),
+            ("cuda:0,wgpu:1", 2, auto, "it needs cards of NVIDIA, and the device is `wgpu:1`"),
+            ("auto", 2, DeviceChoice::Cpu, "it needs cards of NVIDIA, and `auto` is `cpu`"),
+        ] {
+            let list = devices.parse().expect(devices);
+            let error = ranks(&list, n_ranks, auto).expect_err(devices).to_string();
+            assert!(error.starts_with(&format!("tensor-parallel: {expected}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn layers_are_not_placed_beside() {
+        let options = DeviceOptions { tensor_parallel: Some(2), ..DeviceOptions::default() };
+        let list = DeviceChoice::CudaInterpreter.into();
+        let error = open(&list, Some(3), 2, &options).expect_err("layers").to_string();
+        assert!(error.starts_with("tensor-parallel: every layer is on all devices"), "{error}");
+        let options = DeviceOptions { gpu_plain: true, ..options };
+        let error = open(&list, None, 2, &options).expect_err("plain").to_string();
+        assert!(error.ends_with("without --gpu-plain"), "{error}");
+    }
+}
