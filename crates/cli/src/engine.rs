@@ -68,6 +68,7 @@ impl Engine {
             model = %path.display(),
             device = %device,
             gpu_layers = args.gpu_layers,
+            tensor_parallel = args.tensor_parallel,
             arithmetic = %value_name(&args.arithmetic),
             kv_type = %args.kv_type.as_ref().map_or_else(|| "default".to_owned(), value_name),
             ctx = options.max_seq_len,
@@ -254,8 +255,8 @@ fn usage_of_device(error: Error) -> anyhow::Error {
     match error {
         Error::Option {
             option:
-                option @ ("device" | "gpu-layers" | "gpu-plain" | "threads" | "cpu-tier"
-                | "rope-scaling"),
+                option @ ("device" | "gpu-layers" | "gpu-plain" | "tensor-parallel" | "threads"
+                | "cpu-tier" | "rope-scaling"),
             reason,
         } => ui::usage(format!("--{option}: {reason}")),
         error => error.into(),

@@ -23,7 +23,8 @@ enum Meaning {
 const NO_CACHE_OPTION: &str = "the key-value cache is paged and shared by all requests; \
                                --kv-tokens N sets its size";
 const DRAFT: &str = "the draft model is loaded with the options of the model";
-const ONE_GPU: &str = "a model is on one GPU, which --device wgpu:N names";
+const ONE_GPU: &str = "--device names the GPUs, each with its layers: wgpu:0=20,wgpu:1; with --tensor-parallel N, \
+                       N cards of NVIDIA share every layer";
 const LAYERS: &str = "only whole layers are placed, by --gpu-layers N";
 const ONE_ANSWER: &str = "`realizar run MODEL PROMPT` gives one answer, with --raw without the \
                           chat template; `realizar chat MODEL` is a conversation";

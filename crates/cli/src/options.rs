@@ -98,6 +98,10 @@ pub(crate) struct LoadArgs {
     /// model has no more than N
     #[arg(long, value_name = "N", value_parser = gpu_layers, allow_negative_numbers = true)]
     pub(crate) gpu_layers: Option<usize>,
+    /// Divide every layer among N cards of NVIDIA: the first ones, or those that --device names
+    #[arg(long, visible_alias = "tensor-parallel-size", value_name = "N", value_parser = positive)]
+    #[arg(allow_negative_numbers = true)]
+    pub(crate) tensor_parallel: Option<usize>,
     /// Use no subgroups, half precision or packed dot products on the GPU
     #[arg(long, hide_short_help = true)]
     pub(crate) gpu_plain: bool,
@@ -145,6 +149,7 @@ impl LoadArgs {
             },
             cpu_tier: self.cpu_tier.clone(),
             gpu_plain: self.gpu_plain,
+            tensor_parallel: self.tensor_parallel,
         }
     }
 

@@ -449,6 +449,11 @@ fn devices_are_listed_and_chosen() {
             "error: --gpu-layers: the device is the CPU",
         ),
         (&["--device", "cpu", "--gpu-plain"], "error: --gpu-plain: the device is the CPU"),
+        (
+            &["--device", "cpu", "--tensor-parallel", "2"],
+            "error: --tensor-parallel: it needs cards of NVIDIA, and the device is `cpu`",
+        ),
+        (&["--tensor-parallel", "0"], "--tensor-parallel"),
         (&["--device", "cpu", "--threads", "0"], "--threads"),
     ] {
         let output = cli.run(&[&logits[..], options].concat());
