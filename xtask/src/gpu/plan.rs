@@ -23,6 +23,8 @@ pub(super) enum Step {
     Sanitizer,
     /// The speed of made-up models of published shapes.
     Bench,
+    /// Layers that two cards share: tiny models against transformers and themselves, and the speed of large ones.
+    Ranks,
     /// The same of wgpu on the same card, and whether it computes the same.
     Wgpu,
     /// The same of llama.cpp, which is built there.
@@ -49,7 +51,7 @@ impl Step {
             Self::Card => 60,
             Self::Tests | Self::Parity | Self::Bits => 240,
             Self::Rates => 400,
-            Self::Sanitizer | Self::Bench | Self::Wgpu | Self::Llama => 540,
+            Self::Sanitizer | Self::Bench | Self::Ranks | Self::Wgpu | Self::Llama => 540,
         }
     }
 }
@@ -140,6 +142,8 @@ pub(super) struct Place {
     /// The search path of libraries, where the loader of Vulkan was packed.
     pub(super) libraries: Option<String>,
     pub(super) n_cores: usize,
+    /// Cards that the driver finds.
+    pub(super) n_cards: usize,
 }
 
 /// Shapes and types of the models whose speed is measured, by the size of their files.
@@ -153,6 +157,11 @@ const MODELS: &[(&str, &str)] = &[
 ];
 /// Those of them that wgpu runs, and that llama.cpp runs beside.
 const FEW_MODELS: &[(&str, &str)] = &[("1b", "Q4_K_M"), ("8b", "Q4_K_M")];
+
+/// Those of them that two cards share.
+const SHARED_MODELS: &[(&str, &str)] = &[("8b", "Q8_0"), ("8b", "BF16")];
+/// Tiny models whose layers two cards share: dense, with windows, with biases, with experts.
+const SHARED_TINY: &[&str] = &["llama", "gemma3_text", "gpt2", "qwen2_moe", "qwen3_moe"];
 
 /// What `realizar bench` measures: a name, and arguments.
 const MEASURED: &[(&str, &str)] = &[
@@ -229,6 +238,9 @@ impl Place {
         if !self.is_card() && matches!(step, Step::Card | Step::Rates | Step::Wgpu | Step::Llama) {
             return Err("it is for a card".to_owned());
         }
+        if device == "cpu" && step == Step::Ranks {
+            return Err("it is for cards".to_owned());
+        }
         if device == "cuda-interpreter" && step == Step::Bench {
             return Err("the speed of the interpreter is that of no card".to_owned());
         }
@@ -255,6 +267,24 @@ impl Place {
             }
             Step::Bench => {
                 MODELS.iter().flat_map(|&model| self.with_model(model, device)).collect()
+            }
+            Step::Ranks => {
+                if self.is_card() && self.n_cards < 2 {
+                    return Err(format!("it is for two cards, and there is {}", self.n_cards));
+                }
+                let shared = |item: Item| item.args("--tensor-parallel 2");
+                let tiny = ["archs", "bits"].into_iter().flat_map(|kind| {
+                    SHARED_TINY.iter().map(move |name| {
+                        let item = shared(self.parity(kind, name, device));
+                        Item { name: format!("{kind} {name}"), ..item }
+                    })
+                });
+                let models = if self.is_card() { SHARED_MODELS } else { &[] };
+                let speeds = models.iter().flat_map(|&model| {
+                    let measured = self.measured(model, device).map(shared);
+                    std::iter::once(self.made(model)).chain(measured)
+                });
+                tiny.chain(speeds).collect()
             }
             Step::Wgpu => {
                 let parity = ["llama", "qwen3_moe"].map(|name| self.parity("archs", name, "wgpu"));

@@ -140,7 +140,15 @@ fn place(args: &Args, root: &Path) -> Result<Place> {
         llama: Some(sources).filter(|sources| builds && sources.is_dir()),
         libraries: libraries(&root.join(LIBRARIES)),
         n_cores,
+        n_cards: n_cards(),
     })
+}
+
+/// The cards that nvidia-smi lists, a line for each; none where it is not there.
+fn n_cards() -> usize {
+    let listed = Command::new("nvidia-smi").arg("--list-gpus").output();
+    let listed = listed.ok().filter(|output| output.status.success());
+    listed.map_or(0, |output| String::from_utf8_lossy(&output.stdout).lines().count())
 }
 
 /// The search path of libraries with those of a folder in front, if there is one.
@@ -320,7 +328,9 @@ fn row(step: Step, items: &[Item], outcomes: &Outcomes) -> Vec<String> {
 fn speeds(outcomes: &Outcomes) -> Vec<Vec<String>> {
     let copy = outcomes.get("rates", "card").and_then(|o| o.value["copy_gb_per_s"].as_f64());
     let mut rows = Vec::new();
-    for (on, step) in [("realizar", "bench"), ("wgpu", "wgpu"), ("llama.cpp", "llama")] {
+    let steps =
+        [("realizar", "bench"), ("two cards", "ranks"), ("wgpu", "wgpu"), ("llama.cpp", "llama")];
+    for (on, step) in steps {
         for (name, outcome) in outcomes.steps.get(step).into_iter().flatten() {
             let ours = outcome.value["results"].as_array();
             let theirs = outcome.value.as_array();
@@ -397,6 +407,7 @@ mod tests {
                 llama: Some("llama.cpp".into()),
                 libraries: Some("lib".to_owned()),
                 n_cores: 2,
+                n_cards: 2,
             }
         }
 
@@ -520,6 +531,16 @@ mod tests {
         let has_path = |item: Item| item.env.contains(&("LD_LIBRARY_PATH", "lib".to_owned()));
         assert!(place.items(Step::Wgpu).unwrap().into_iter().all(has_path));
         assert_eq!(names(Step::Llama).len(), 2 + 2 * 3);
+        // Two kinds of parity, and two models that are made and measured.
+        assert_eq!(names(Step::Ranks).len(), 2 * 5 + 2 * 4);
+        let ranks = place.items(Step::Ranks).unwrap();
+        let shares =
+            |item: &&Item| item.args.ends_with(&["--tensor-parallel", "2"].map(str::to_owned));
+        assert_eq!(ranks.iter().filter(shares).count(), 2 * 5 + 2 * 3);
+        let one_card = Place { n_cards: 1, ..place.clone() };
+        assert_eq!(one_card.items(Step::Ranks).unwrap_err(), "it is for two cards, and there is 1");
+        assert_eq!(folder.place("cuda-interpreter").items(Step::Ranks).unwrap().len(), 2 * 5);
+        assert!(folder.place("cpu").items(Step::Ranks).is_err());
         let parity = &place.items(Step::Parity).unwrap()[0];
         let wanted = ["parity", "--archs", "--device", "cuda", "--only", "llama", "--bin"];
         assert_eq!(parity.args[..7], wanted);

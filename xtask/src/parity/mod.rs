@@ -53,6 +53,9 @@ pub(crate) struct Args {
     /// Run the last N layers and the head on the GPU, the rest on the CPU.
     #[arg(long, value_name = "N")]
     gpu_layers: Option<usize>,
+    /// Divide every layer among N cards, or interpreters of their kernels.
+    #[arg(long, value_name = "N")]
+    tensor_parallel: Option<usize>,
     /// Read each tiny model from one of its formats: one from safetensors, the next from GGUF.
     #[arg(long)]
     one_format: bool,
@@ -171,6 +174,9 @@ impl Args {
         if let Some(n) = self.gpu_layers {
             place += &format!(", --gpu-layers {n}");
         }
+        if let Some(n) = self.tensor_parallel {
+            place += &format!(", --tensor-parallel {n}");
+        }
         place
     }
 
@@ -189,6 +195,9 @@ impl Args {
         options.extend(self.plain.then(|| "--gpu-plain".to_owned()));
         if let Some(n) = self.gpu_layers {
             options.extend(["--gpu-layers".to_owned(), n.to_string()]);
+        }
+        if let Some(n) = self.tensor_parallel {
+            options.extend(["--tensor-parallel".to_owned(), n.to_string()]);
         }
         options.extend(self.tier.iter().flat_map(|tier| ["--cpu-tier".to_owned(), tier.clone()]));
         let environment =
