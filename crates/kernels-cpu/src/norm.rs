@@ -18,8 +18,8 @@ pub enum Norm<'a> {
     Rms {
         /// Columns of a run.
         group: usize,
-        /// Factors, one for each column of a run.
-        weight: Option<&'a [f32]>, // [group]
+        /// Factors, one for each column of a run, or of all runs one after another.
+        weight: Option<&'a [f32]>, // [group] or [n_cols]
         /// Added to the mean square.
         eps: f32,
     },
@@ -27,10 +27,10 @@ pub enum Norm<'a> {
     Layer {
         /// Columns of a run.
         group: usize,
-        /// Factors, one for each column of a run.
-        weight: Option<&'a [f32]>, // [group]
-        /// Terms, one for each column of a run.
-        bias: Option<&'a [f32]>, // [group]
+        /// Factors, one for each column of a run, or of all runs one after another.
+        weight: Option<&'a [f32]>, // [group] or [n_cols]
+        /// Terms, one for each column of a run, or of all runs one after another.
+        bias: Option<&'a [f32]>, // [group] or [n_cols]
         /// Added to the variance.
         eps: f32,
     },
@@ -44,17 +44,27 @@ impl<'a> Norm<'a> {
         }
     }
 
-    /// What to do to each element of a run.
-    fn affine(&self, tier: Tier, x: &[f32]) -> Affine<'a> {
+    /// What to do to each element of run `g`.
+    fn affine(&self, tier: Tier, x: &[f32], g: usize) -> Affine<'a> {
         let n = x.len() as f64;
+        let of_run = |vector: &'a [f32]| match vector.len() == x.len() {
+            true => vector,
+            false => &vector[g * x.len()..][..x.len()],
+        };
         match *self {
             Self::Rms { weight, eps, .. } => {
                 let mean_square = reduce(tier, Reduction::Squares(0.0), x) / n;
-                Affine { mean: 0.0, scale: inverse_root(mean_square, eps), weight, bias: None }
+                Affine {
+                    mean: 0.0,
+                    scale: inverse_root(mean_square, eps),
+                    weight: weight.map(of_run),
+                    bias: None,
+                }
             }
             Self::Layer { weight, bias, eps, .. } => {
                 let mean = (reduce(tier, Reduction::Sum, x) / n) as f32;
                 let variance = reduce(tier, Reduction::Squares(mean), x) / n;
+                let (weight, bias) = (weight.map(of_run), bias.map(of_run));
                 Affine { mean, scale: inverse_root(variance, eps), weight, bias }
             }
         }
@@ -67,8 +77,9 @@ impl<'a> Norm<'a> {
         };
         let fits = group > 0 && n_cols.is_multiple_of(group);
         assert!(fits, "{n_cols} columns are not whole groups of {group}");
-        assert!(weight.is_none_or(|w| w.len() == group), "the norm's weight has {group} factors");
-        assert!(bias.is_none_or(|b| b.len() == group), "the norm's bias has {group} terms");
+        let fits = |v: &[f32]| v.len() == group || v.len() == n_cols;
+        assert!(weight.is_none_or(fits), "the norm's weight has {group} factors for each run");
+        assert!(bias.is_none_or(fits), "the norm's bias has {group} terms for each run");
     }
 }
 
@@ -125,7 +136,7 @@ pub fn norm_quantize(
     out.assert_arranged(x);
     out.fill(team, |i, mut out| {
         for (g, x) in x.row(i).chunks_exact(group).enumerate() {
-            norm.affine(tier, x).quantize(tier, x, &mut out, g * group / BLOCK_LEN);
+            norm.affine(tier, x, g).quantize(tier, x, &mut out, g * group / BLOCK_LEN);
         }
     });
 }
@@ -143,8 +154,9 @@ pub fn norm_row(
     norm.assert_fits(x.len());
     assert_eq!(x.len(), out.len(), "lengths of a norm");
     let group = norm.group();
-    for (x, out) in x.chunks_exact(group).zip(out.chunks_exact_mut(group)) {
-        norm.affine(tier, x).apply(tier, x, out);
+    let runs = x.chunks_exact(group).zip(out.chunks_exact_mut(group));
+    for (g, (x, out)) in runs.enumerate() {
+        norm.affine(tier, x, g).apply(tier, x, out);
     }
 }
 
@@ -158,8 +170,8 @@ pub fn norm_row_in_place(
     x: &mut [f32], // [n_cols]
 ) {
     norm.assert_fits(x.len());
-    for x in x.chunks_exact_mut(norm.group()) {
-        norm.affine(tier, x).apply_in_place(tier, x);
+    for (g, x) in x.chunks_exact_mut(norm.group()).enumerate() {
+        norm.affine(tier, x, g).apply_in_place(tier, x);
     }
 }
 
@@ -430,6 +442,29 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn runs_may_have_vectors_of_their_own() {
+        let (group, n_groups) = (37, 3);
+        let n_cols = group * n_groups;
+        let (x, weight, bias) = (values(n_cols, 1), values(n_cols, 2), values(n_cols, 3));
+        for tier in Tier::available() {
+            let (mut whole, mut in_place, mut apart) = (vec![0.0; n_cols], x.clone(), Vec::new());
+            let eps = 1e-5;
+            let all = Norm::Layer { group, weight: Some(&weight), bias: Some(&bias), eps };
+            norm_row(tier, &all, &x, &mut whole);
+            norm_row_in_place(tier, &all, &mut in_place);
+            for g in 0..n_groups {
+                let run = g * group..(g + 1) * group;
+                let (weight, bias) = (Some(&weight[run.clone()]), Some(&bias[run.clone()]));
+                let mut out = vec![0.0; group];
+                norm_row(tier, &Norm::Layer { group, weight, bias, eps }, &x[run], &mut out);
+                apart.extend(out);
+            }
+            assert_eq!(whole, apart, "{tier}");
+            assert_eq!(in_place, apart, "{tier} in place");
         }
     }
 

@@ -52,41 +52,41 @@ __device__ __forceinline__ void norm(
 
 constexpr int warps = 8;
 
-// A block for each run of a row; grid: runs, rows.
+// A block for each run of a row; grid: runs, rows. `step` is from the weight and bias of a run to those of the next.
 template <bool centered>
 __device__ __forceinline__ void norm_of_block(
     const float* x, int x_stride, const float* weight, const float* bias, float* out, int out_stride, int group,
-    float eps) {
+    float eps, int step) {
   __shared__ float partial[warps];
-  const size_t row = blockIdx.y, first = size_t(blockIdx.x) * group;
+  const size_t row = blockIdx.y, first = size_t(blockIdx.x) * group, of_run = size_t(blockIdx.x) * step;
   norm<centered, 32 * warps>(
-      x + row * x_stride + first, weight, bias, out + row * out_stride + first, group, eps, threadIdx.x,
-      Sum<warps>{partial});
+      x + row * x_stride + first, weight ? weight + of_run : weight, bias ? bias + of_run : bias,
+      out + row * out_stride + first, group, eps, threadIdx.x, Sum<warps>{partial});
 }
 
 // A warp for each run of a row; grid: eight runs each, rows.
 template <bool centered>
 __device__ __forceinline__ void norm_of_warp(
     const float* x, int x_stride, const float* weight, const float* bias, float* out, int out_stride, int group,
-    float eps, int n_groups) {
+    float eps, int step, int n_groups) {
   const int run = blockIdx.x * warps + threadIdx.x / 32;
   if (run >= n_groups) return;
-  const size_t row = blockIdx.y, first = size_t(run) * group;
+  const size_t row = blockIdx.y, first = size_t(run) * group, of_run = size_t(run) * step;
   norm<centered, 32>(
-      x + row * x_stride + first, weight, bias, out + row * out_stride + first, group, eps, threadIdx.x % 32,
-      WarpSum{});
+      x + row * x_stride + first, weight ? weight + of_run : weight, bias ? bias + of_run : bias,
+      out + row * out_stride + first, group, eps, threadIdx.x % 32, WarpSum{});
 }
 
 #define MAKE(NAME, CENTERED)                                                                                   \
   extern "C" __global__ void __launch_bounds__(32 * warps) NAME(                                               \
       const float* x, int x_stride, const float* weight, const float* bias, float* out, int out_stride,        \
-      int group, float eps, int) {                                                                             \
-    norm_of_block<CENTERED>(x, x_stride, weight, bias, out, out_stride, group, eps);                           \
+      int group, float eps, int step, int) {                                                                   \
+    norm_of_block<CENTERED>(x, x_stride, weight, bias, out, out_stride, group, eps, step);                     \
   }                                                                                                            \
   extern "C" __global__ void __launch_bounds__(32 * warps) NAME##_heads(                                       \
       const float* x, int x_stride, const float* weight, const float* bias, float* out, int out_stride,        \
-      int group, float eps, int n_groups) {                                                                    \
-    norm_of_warp<CENTERED>(x, x_stride, weight, bias, out, out_stride, group, eps, n_groups);                  \
+      int group, float eps, int step, int n_groups) {                                                          \
+    norm_of_warp<CENTERED>(x, x_stride, weight, bias, out, out_stride, group, eps, step, n_groups);            \
   }
 
 MAKE(rms_norm, false)

@@ -12,6 +12,7 @@ struct Params {
     out: vec2<u32>,
     weight: u32, // start in vectors, or NONE
     bias: u32,
+    step: u32, // from the vectors of a run to those of the next
 }
 
 const NONE = 0xffffffffu;
@@ -45,15 +46,16 @@ fn main(inv: Invocation) {
         let apart = values[x + c] - mean;
         squares = fma(apart, apart, squares);
     }
+    let vector = inv.group.x * params.step;
     let scale = inverseSqrt(workgroup_sum(squares, inv) / n + params.eps);
 
     for (var c = inv.lane; c < params.group; c += WORKGROUP) {
         var y = (values[x + c] - mean) * scale;
         if params.weight != NONE {
-            y *= vectors[params.weight + c];
+            y *= vectors[params.weight + vector + c];
         }
         if params.bias != NONE {
-            y += vectors[params.bias + c];
+            y += vectors[params.bias + vector + c];
         }
         values[out + c] = y;
     }

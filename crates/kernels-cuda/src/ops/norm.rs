@@ -46,9 +46,9 @@ pub struct Norm<'a, D: Device> {
     pub group: usize,
     /// Added under the root.
     pub eps: f32,
-    /// Multiplied with the result, `[1, group]`.
+    /// Multiplied with the result, `[1, group]`, or `[1, n_cols]` where every run has its own.
     pub weight: Option<Rows<'a, D>>,
-    /// Added behind that, `[1, group]`.
+    /// Added behind that, of the same shape.
     pub bias: Option<Rows<'a, D>>,
 }
 
@@ -69,9 +69,10 @@ pub fn norm<D: Device>(
     let &Norm { kind, group, eps, weight, bias } = norm;
     x.check(kernels, "x", x.n_rows(), x.n_cols());
     out.check(kernels, "out", x.n_rows(), x.n_cols());
+    let per_run = weight.or(bias).is_some_and(|vector| vector.n_cols() != group);
     for (what, vector) in [("weight", weight), ("bias", bias)] {
         if let Some(vector) = vector {
-            vector.check(kernels, what, 1, group);
+            vector.check(kernels, what, 1, if per_run { x.n_cols() } else { group });
         }
     }
     assert!(group > 0 && x.n_cols().is_multiple_of(group), "runs of {group} in {}", x.n_cols());
@@ -94,6 +95,7 @@ pub fn norm<D: Device>(
         out.stride(),
         Argument::I32(group as i32),
         Argument::F32(eps),
+        Argument::I32(if per_run { group as i32 } else { 0 }),
         Argument::I32(n_groups as i32),
     ];
     let grid = [n_blocks as u32, x.n_rows() as u32, 1];
@@ -124,17 +126,20 @@ mod tests {
             let n_cols = n_groups * group;
             let stride = n_cols + 3;
             let x: Vec<f32> = random.floats(n_rows * stride).iter().map(|x| x + 0.5).collect();
-            let [w, b] = [(); 2].map(|()| random.floats(group + 1));
+            let [w, b] = [(); 2].map(|()| random.floats(n_cols + 1));
             let put = |values: &[f32]| on_device(device, &stream, values);
             let (x_at, w_at, b_at) = (put(&x), put(&w), put(&b));
-            let [weight, bias] = [&w_at, &b_at].map(|at| Rows::vector_at(at, 1, group));
+            let vectors = |len| [&w_at, &b_at].map(|at| Rows::vector_at(at, 1, len));
             let eps = 1e-5;
-            for (kind, with) in [
-                (NormKind::Rms, [true, false]),
-                (NormKind::Rms, [false, false]),
-                (NormKind::Layer, [true, true]),
-                (NormKind::Layer, [true, false]),
+            for (kind, with, per_run) in [
+                (NormKind::Rms, [true, false], false),
+                (NormKind::Rms, [false, false], false),
+                (NormKind::Layer, [true, true], false),
+                (NormKind::Layer, [true, false], false),
+                (NormKind::Layer, [true, true], true),
+                (NormKind::Rms, [true, false], true),
             ] {
+                let [weight, bias] = vectors(if per_run { n_cols } else { group });
                 let out = put(&x);
                 let rows = |buffer| Rows::new(buffer, 0, n_rows, n_cols, stride);
                 let op = Norm {
@@ -157,8 +162,9 @@ mod tests {
                         let center = if kind == NormKind::Layer { mean(&|x| x) } else { 0.0 };
                         let variance = mean(&|x| (x - center) * (x - center));
                         for (i, value) in values.iter().enumerate() {
-                            let factor = if with[0] { f64::from(w[i + 1]) } else { 1.0 };
-                            let offset = if with[1] { f64::from(b[i + 1]) } else { 0.0 };
+                            let at = 1 + i + if per_run { run * group } else { 0 };
+                            let factor = if with[0] { f64::from(w[at]) } else { 1.0 };
+                            let offset = if with[1] { f64::from(b[at]) } else { 0.0 };
                             let root = (variance + f64::from(eps)).sqrt();
                             close(found[i], (value - center) / root * factor + offset, "norm");
                         }

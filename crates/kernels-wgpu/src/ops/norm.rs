@@ -30,6 +30,8 @@ pub struct Norm {
     pub weight: Option<u32>,
     /// Where the `group` terms start in `vectors`.
     pub bias: Option<u32>,
+    /// Whether every run has factors and terms of its own, one after another.
+    pub per_run: bool,
 }
 
 #[repr(C)]
@@ -43,7 +45,8 @@ struct Params {
     out: [u32; 2],
     weight: u32,
     bias: u32,
-    _pad: [u32; 2],
+    step: u32, // from the vectors of a run to those of the next
+    _pad: u32,
 }
 
 /// The start of a vector that is not there.
@@ -99,7 +102,8 @@ pub fn norm(
         out: [out.start, out.stride],
         weight: norm.weight.unwrap_or(NONE),
         bias: norm.bias.unwrap_or(NONE),
-        _pad: [0; 2],
+        step: if norm.per_run { norm.group } else { 0 },
+        _pad: 0,
     };
     let grid = Grid { x: x.width / norm.group, rows: 1, z: 1 };
     let shader = shader(gpu.caps().subgroups, norm.group);
@@ -137,7 +141,10 @@ mod tests {
                     (NormKind::Rms, Some(3), Some(3 + group)),
                 ][i % 4];
                 for kind in [kind, NormKind::Rms] {
-                    check(&gpu, Norm { kind, group, eps: 1e-5, weight, bias }, group * n_groups);
+                    let per_run = i == 3;
+                    let bias = bias.map(|at| if per_run { 3 + group * n_groups } else { at });
+                    let op = Norm { kind, group, eps: 1e-5, weight, bias, per_run };
+                    check(&gpu, op, group * n_groups);
                 }
             }
         }
@@ -153,13 +160,15 @@ mod tests {
         let n = out.start + n_rows * out.stride;
         let values: Vec<f32> = (0..n).map(value).collect();
         let vectors: Vec<f32> =
-            (0..3 + 2 * op.group).map(|i| ((i * 29) % 31) as f32 / 16.0 - 0.9).collect();
+            (0..3 + 2 * width).map(|i| ((i * 29) % 31) as f32 / 16.0 - 0.9).collect();
         let vectors_on_gpu = testing::filled(gpu, &vectors);
-        let part = |start: Option<u32>, else_: f32| match start {
-            Some(start) => vectors[start as usize..][..op.group as usize].to_vec(),
+        let part = |start: Option<u32>, run: usize, else_: f32| match start {
+            Some(start) => {
+                let at = start as usize + if op.per_run { run * op.group as usize } else { 0 };
+                vectors[at..][..op.group as usize].to_vec()
+            }
             None => vec![else_; op.group as usize],
         };
-        let (weight, bias) = (part(op.weight, 1.0), part(op.bias, 0.0));
 
         // Rows 0..3, then row 1 alone, then in place.
         let bench = Bench::new(gpu, &values, &[0, n_rows, 1, 1]);
@@ -171,7 +180,8 @@ mod tests {
         for r in 0..n_rows {
             let (inputs, found) = (row(&values, x, r), row(&found, out, r));
             let size = op.group as usize;
-            for (run, found) in inputs.chunks(size).zip(found.chunks(size)) {
+            for (i, (run, found)) in inputs.chunks(size).zip(found.chunks(size)).enumerate() {
+                let (weight, bias) = (part(op.weight, i, 1.0), part(op.bias, i, 0.0));
                 let wanted = reference(op.kind, op.eps, run, &weight, &bias);
                 for (found, wanted) in found.iter().zip(wanted) {
                     let apart = (f64::from(*found) - wanted).abs();

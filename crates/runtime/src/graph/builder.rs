@@ -138,7 +138,22 @@ impl GraphBuilder {
     pub fn norm(&mut self, x: ValueId, kind: NormKind, weights: &NormWeights, eps: f32) -> ValueId {
         assert_eq!(self.width(x) % weights.len, 0, "norm of {} columns", weights.len);
         let NormWeights { weight, bias, len } = *weights;
-        self.same_shape(Op::Norm(Norm { kind, group: len, eps, weight, bias }), &[x])
+        let norm = Norm { kind, group: len, eps, weight, bias, per_run: false };
+        self.same_shape(Op::Norm(norm), &[x])
+    }
+
+    /// Normalizes every run of `group` columns, with weights of its own.
+    pub fn norm_of_runs(
+        &mut self,
+        x: ValueId,
+        (kind, eps): (NormKind, f32),
+        weights: &NormWeights,
+        group: usize,
+    ) -> ValueId {
+        assert_eq!(self.width(x), weights.len, "weights of all runs");
+        assert_eq!(self.width(x) % group, 0, "norm of {group} columns");
+        let NormWeights { weight, bias, .. } = *weights;
+        self.same_shape(Op::Norm(Norm { kind, group, eps, weight, bias, per_run: true }), &[x])
     }
 
     /// `x` times the transposed matrix, plus its bias.

@@ -116,6 +116,8 @@ pub struct Norm {
     pub weight: Option<WeightId>,
     /// Offset, of length `group`.
     pub bias: Option<WeightId>,
+    /// Whether every run has a scale and an offset of its own, one after another.
+    pub per_run: bool,
 }
 
 /// One matrix of a [`Op::Linear`].

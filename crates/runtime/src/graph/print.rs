@@ -30,7 +30,8 @@ impl Graph {
         };
         let weight = norm.weight.map_or(String::new(), |w| format!(" {}", self.weight(w)));
         let bias = norm.bias.map_or(String::new(), |w| format!(" {}", self.weight(w)));
-        format!("{kind}(eps {:e}){weight}{bias}", norm.eps)
+        let per_run = if norm.per_run { ", of each run" } else { "" };
+        format!("{kind}(eps {:e}{per_run}){weight}{bias}", norm.eps)
     }
 
     fn prologue(&self, prologue: &Prologue) -> String {

@@ -158,7 +158,7 @@ impl<'a, D: Device> Launcher<'a, D> {
         let to = self.products.quantized(first, &out);
         let (act, up) = match &step.op {
             Op::Norm(norm) => {
-                let norm = self.norm(norm);
+                let norm = self.norm(norm, norm.group);
                 return kernels::quantize_norm(kernels, stream, &norm, x, Some(out), to);
             }
             Op::Act(act) => (act, None),
@@ -209,7 +209,10 @@ impl<'a, D: Device> Launcher<'a, D> {
                 };
                 kernels::rope_table(kernels, stream, &angles, out)
             }
-            Op::Norm(norm) => kernels::norm(kernels, stream, &self.norm(norm), input(0), out),
+            Op::Norm(norm) => {
+                let width = if norm.per_run { step.output.width } else { norm.group };
+                kernels::norm(kernels, stream, &self.norm(norm, width), input(0), out)
+            }
             Op::Linear { prologue, residual, .. } => {
                 assert_eq!(*prologue, Prologue::None, "the backend asks for no prologues");
                 self.linear((idx, step), Role::Generated, *residual)?;
@@ -258,7 +261,8 @@ impl<'a, D: Device> Launcher<'a, D> {
         self.ranks.expect("a plan with exchanges is that of a rank")
     }
 
-    fn norm(&self, norm: &Norm) -> kernels::Norm<'a, D> {
+    /// The norm, with vectors of `n` numbers.
+    fn norm(&self, norm: &Norm, n: usize) -> kernels::Norm<'a, D> {
         kernels::Norm {
             kind: match norm.kind {
                 NormKind::Rms => kernels::NormKind::Rms,
@@ -266,8 +270,8 @@ impl<'a, D: Device> Launcher<'a, D> {
             },
             group: norm.group,
             eps: norm.eps,
-            weight: self.weight(norm.weight, norm.group),
-            bias: self.weight(norm.bias, norm.group),
+            weight: self.weight(norm.weight, n),
+            bias: self.weight(norm.bias, n),
         }
     }
 

@@ -255,7 +255,8 @@ mod tests {
 
     #[test]
     fn class_of_every_operation() {
-        let norm = Norm { kind: NormKind::Rms, group: 4, eps: 1e-5, weight: None, bias: None };
+        let (kind, weight, bias) = (NormKind::Rms, None, None);
+        let norm = Norm { kind, group: 4, eps: 1e-5, weight, bias, per_run: false };
         let attention = Attention {
             kv: KvLayer { group: 0, layer: 0 },
             n_heads: 1,

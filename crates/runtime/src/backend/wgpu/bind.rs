@@ -298,6 +298,7 @@ impl Binder<'_> {
             eps: norm.eps,
             weight: self.weight(norm.weight),
             bias: self.weight(norm.bias),
+            per_run: norm.per_run,
         }
     }
 
