@@ -73,7 +73,9 @@ fn ropes(plan: &Plan, idx: usize) -> Option<(usize, usize)> {
         Op::Rope { head_dim, .. } => *head_dim == attention.head_dim,
         _ => false,
     };
-    let is_same = of_q.op == of_k.op && of_q.inputs[1] == of_k.inputs[1];
+    if q == k || !is_rope(of_q) || of_q.op != of_k.op || of_q.inputs[1] != of_k.inputs[1] {
+        return None;
+    }
     // Queries are written while keys and values are read.
     let overlaps = |a: &Place, b: &Place| {
         let end = |p: &Place| p.start + plan.limits.tokens * p.stride;
@@ -82,7 +84,7 @@ fn ropes(plan: &Plan, idx: usize) -> Option<(usize, usize)> {
     let read = [&of_k.inputs[0], &plan.steps[idx].inputs[2], &of_q.inputs[1]];
     let is_apart =
         of_q.output == of_q.inputs[0] || !read.iter().any(|place| overlaps(&of_q.output, place));
-    (q != k && is_rope(of_q) && is_same && is_apart).then_some((q, k))
+    is_apart.then_some((q, k))
 }
 
 #[cfg(test)]
@@ -90,7 +92,8 @@ mod tests {
     use super::*;
     use crate::graph::plan::RowLimits;
     use crate::graph::{
-        Activation, Attention, KvLayer, LinearPart, Prologue, Reach, RopeStyle, RowDomain,
+        Activation, Attention, KvLayer, LinearPart, Norm, NormKind, Prologue, Reach, RopeStyle,
+        RowDomain,
     };
 
     const LIMITS: RowLimits = RowLimits { tokens: 4, outputs: 1 };
@@ -142,6 +145,14 @@ mod tests {
         // Where keys are read while queries are written, and by tables of their own.
         assert_eq!(find(&attention(place(448, 64, 64), table)), [Fused::No; 3]);
         assert_eq!(find(&attention(place(640, 64, 64), place(2500, 32, 32))), [Fused::No; 3]);
+        // Where norms stand between the turns and attention.
+        let mut normed = attention(place(0, 128, 64), table);
+        for step in &mut normed.steps[..2] {
+            let (kind, weight, bias) = (NormKind::Rms, None, None);
+            let norm = Norm { kind, group: 32, eps: 1e-5, weight, bias, per_run: false };
+            (step.op, step.inputs) = (Op::Norm(norm), vec![step.inputs[0]]);
+        }
+        assert_eq!(find(&normed), [Fused::No; 3]);
     }
 
     #[test]
