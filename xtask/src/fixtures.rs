@@ -37,8 +37,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         None => println!("fixtures: no --llama-cpp, so the GGUF twins were not made"),
     }
-    let mut settings = shell::command(&args.python);
-    settings.arg("fixtures/settings/make_settings.py");
-    shell::check(settings.args(["fixtures/archs", "fixtures/settings/expected.json"]))?;
+    for (file, set) in [("expected.json", "all"), ("dense.json", "dense")] {
+        let mut settings = shell::command(&args.python);
+        settings.arg("fixtures/settings/make_settings.py").arg("fixtures/archs");
+        shell::check(settings.arg(format!("fixtures/settings/{file}")).args(["--set", set]))?;
+    }
     Ok(())
 }

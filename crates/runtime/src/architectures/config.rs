@@ -28,14 +28,27 @@ pub struct Config {
     pub attn_softcap: Option<f32>,
     /// How far rows see behind themselves.
     pub reach: Reach,
+    /// Growth of queries with the logarithm of how often their position has passed the context of the
+    /// training.
+    pub query_growth: Option<f32>,
     /// Limit on the absolute values of queries, keys and values.
     pub qkv_limit: Option<f32>,
     /// Soft cap on logits.
     pub logit_softcap: Option<f32>,
+    /// Factor on the embedding of tokens.
+    pub embed_scale: f32,
+    /// Factor on what attention and feed-forward network add to the residual stream.
+    pub residual_scale: f32,
+    /// Factor on logits.
+    pub logit_scale: f32,
+    /// Whether the feed-forward network reads what attention reads, and both are added at once.
+    pub parallel_residual: bool,
     /// Activation of the feed-forward network.
     pub activation: Activation,
     /// Biases of the projections of attention, where models of the architecture differ.
     pub attn_bias: Bias,
+    /// That of attention's output projection, where it is not as with the others.
+    pub wo_bias: Option<Bias>,
     /// Biases of the feed-forward network, where models of the architecture differ.
     pub ffn_bias: Bias,
     /// Whether the head is the embedding, when the file says.
@@ -201,10 +214,16 @@ impl Config {
             qk_norm: false,
             attn_softcap: None,
             reach: Reach::Causal,
+            query_growth: None,
             qkv_limit: None,
             logit_softcap: None,
+            embed_scale: 1.0,
+            residual_scale: 1.0,
+            logit_scale: 1.0,
+            parallel_residual: false,
             activation: activation_from_hf(s, s.opt_str(keys.activation)?.unwrap_or("silu"))?,
             attn_bias: Bias::None,
+            wo_bias: None,
             ffn_bias: Bias::None,
             tied_head: Some(s.bool_or("tie_word_embeddings", false)?),
         };
@@ -272,10 +291,16 @@ impl Config {
             qk_norm: false,
             attn_softcap: None,
             reach: Reach::Causal,
+            query_growth: None,
             qkv_limit: None,
             logit_softcap: None,
+            embed_scale: 1.0,
+            residual_scale: 1.0,
+            logit_scale: 1.0,
+            parallel_residual: false,
             activation: Activation::Silu,
             attn_bias: Bias::IfPresent,
+            wo_bias: None,
             ffn_bias: Bias::None,
             tied_head: None,
         };
@@ -343,6 +368,11 @@ impl Config {
         let caps = caps.into_iter().filter_map(|(what, x)| Some((what, x?)));
         let scales =
             self.layers.iter().map(|layer| ("factor of attention scores", layer.attn_scale));
+        let scales = scales.chain([
+            ("factor of embeddings", self.embed_scale),
+            ("factor of what layers add", self.residual_scale),
+            ("factor of logits", self.logit_scale),
+        ]);
         for (what, x) in caps.chain(scales) {
             if !(x > 0.0 && x.is_finite()) {
                 return Err((what, "a positive number", x));
@@ -363,6 +393,12 @@ impl Config {
     pub fn with_windows(self, mut window: impl FnMut(usize) -> Option<usize>) -> Self {
         // A window as long as the longest sequence of any model shows all of it.
         self.with_layers(|l, layer| layer.window = window(l).map(|w| w.min(MAX_POSITIONS)))
+    }
+
+    /// Lets layers with a window rotate queries and keys, and no others.
+    #[must_use]
+    pub fn with_rope_where_sliding(self) -> Self {
+        self.with_layers(|_, layer| layer.rope = layer.window.map(|_| 0))
     }
 
     /// Sets a window for the layers that transformers' `layer_types` calls

@@ -82,12 +82,14 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     Ok(config.with_windows(|_| window))
 }
 
-fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+/// The decoder with biases as the settings say and what they multiply by; in GGUF files the rows of Q and
+/// K are permuted.
+pub(super) fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     if !m.weights.is_hf() {
         m.rope_style = RopeStyle::Interleaved;
     }
     let tok_embed = m.tok_embed()?;
-    let x = m.graph.embed(&tok_embed, 1.0);
+    let x = m.graph.embed(&tok_embed, m.config.embed_scale);
     let shape = Shape::of(m.config);
     decoder(m, tok_embed, x, shape)
 }
@@ -108,8 +110,8 @@ pub(super) struct Shape {
 impl Shape {
     /// Biases as the settings say, and no norms of heads.
     pub(super) fn of(c: &Config) -> Self {
-        let (attn_bias, ffn_bias) = (c.attn_bias, c.ffn_bias);
-        Self { qkv_bias: attn_bias, wo_bias: attn_bias, ffn_bias, qk_norm: false }
+        let wo_bias = c.wo_bias.unwrap_or(c.attn_bias);
+        Self { qkv_bias: c.attn_bias, wo_bias, ffn_bias: c.ffn_bias, qk_norm: false }
     }
 }
 
@@ -138,11 +140,11 @@ pub(super) fn decoder_of(
         m.graph.begin_layer(l);
         let h = m.rms_norm(x, (l, "attn_norm"))?;
         let o = mix(m, h, l)?;
-        x = m.graph.add(x, o);
+        x = m.residual(x, o);
 
         let h = m.rms_norm(x, (l, "ffn_norm"))?;
         let f = m.ffn(h, l, ffn_bias)?;
-        x = m.graph.add(x, f);
+        x = m.residual(x, f);
     }
     m.graph.end_layers();
     let x = m.graph.select_rows(x);

@@ -7,6 +7,7 @@
 //! be used: one that no architecture asked for is an error, not a loss.
 
 mod experts;
+mod turns;
 
 use crate::Error;
 use crate::checkpoint::Checkpoint;
@@ -339,6 +340,40 @@ impl<'a> WeightLoader<'a> {
         Ok(NormWeights { weight, bias, len })
     }
 
+    /// The weights of normalizations of heads, each with its own, as one vector of `[n_heads * head_dim]`:
+    /// from a tensor of `[n_heads, head_dim]`, or from one of each head, whose name ends in `.norms.HEAD`.
+    ///
+    /// # Errors
+    /// If a tensor is missing, or of another shape or an unusable type.
+    pub fn head_norms(
+        &mut self,
+        name: impl Into<Name>,
+        n_heads: usize,
+        head_dim: usize,
+    ) -> Result<NormWeights, Error> {
+        let name = name.into();
+        let mut values = Vec::new();
+        if self.has(name) {
+            let tensor = self.require(name, "weight")?;
+            self.check_shape(&tensor, &[n_heads, head_dim])?;
+            values = self.vector_of(&tensor, 0.0)?;
+        } else {
+            let stem = self.file_name(name, "");
+            for head in 0..n_heads {
+                let full = format!("{stem}.norms.{head}.weight");
+                let Some(tensor) = self.look_up_file(&full) else {
+                    return Err(self.missing_tensor(name, "weight"));
+                };
+                self.used.insert(tensor.name.clone());
+                self.check_shape(&tensor, &[head_dim])?;
+                values.extend(self.vector_of(&tensor, 0.0)?);
+            }
+        }
+        let len = values.len();
+        let weight = Some(self.add(name.to_string(), vec![len], WeightData::Vector(values)));
+        Ok(NormWeights { weight, bias: None, len })
+    }
+
     /// The vector of a normalization that is stored as it is, also where the others are offsets.
     ///
     /// # Errors
@@ -396,36 +431,6 @@ impl<'a> WeightLoader<'a> {
         let tap = |i: usize| by_channel.iter().skip(i).step_by(n_taps);
         let values = (0..n_taps).flat_map(tap).copied().collect();
         Ok(self.add(name.to_string(), vec![n_taps, n_channels], WeightData::Vector(values)))
-    }
-
-    /// Two linear layers whose rows the file has in turns, `rows` of one and as many of the other,
-    /// `n` times; their rows are copied.
-    ///
-    /// # Errors
-    /// If the tensor is missing, of another shape or an unusable type, or has a bias.
-    pub fn interleaved_linears(
-        &mut self,
-        name: impl Into<Name>,
-        leaves: [&'static str; 2],
-        (n, rows): (usize, usize),
-        n_in: usize,
-    ) -> Result<[Linear; 2], Error> {
-        let name = name.into();
-        let tensor = self.require(name, "weight")?;
-        self.check_shape(&tensor, &[2 * n * rows, n_in])?;
-        let ty = self.block_type(&tensor)?;
-        let row_bytes = ty.row_bytes(n_in).map_err(|e| self.type_error(&tensor, &e.to_string()))?;
-        let order = self.order(&tensor);
-        Ok([0, 1].map(|i| {
-            let name = Name { leaf: leaves[i], ..name };
-            let (source, turn_bytes) = (tensor.data.clone(), (rows * row_bytes).max(1));
-            let data = Bytes::made(vec![source.clone()], n * rows * row_bytes, move || {
-                let source = source.for_once();
-                source.chunks_exact(turn_bytes).skip(i).step_by(2).flatten().copied().collect()
-            });
-            let weight = self.add_matrix(name.to_string(), ty, [n * rows, n_in], data);
-            Linear { weight, bias: None, order }
-        }))
     }
 
     /// The vector of the input that each column of a matrix is for, if that is not its own.

@@ -4,15 +4,31 @@
 //! An architecture maps settings to a [`Config`], says where its tensors' names
 //! deviate, and records its forward pass. It names no backend.
 
+mod baichuan;
+mod cohere2;
+mod command_r;
 pub mod config;
+mod ernie4_5;
+mod exaone4;
 mod experts;
+mod falcon;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod glm;
+mod glm4;
 mod gpt2;
+mod gptj;
+mod gptneox;
+mod granite;
+mod hunyuan;
+mod internlm2;
 mod lfm2;
 mod llama;
 pub mod loader;
+mod minicpm;
+mod mistral3;
+mod nemotron;
 mod olmo;
 mod olmo2;
 mod output;
@@ -26,6 +42,10 @@ mod qwen3;
 mod qwen35;
 mod qwen3moe;
 pub mod rope;
+mod seed_oss;
+mod smollm3;
+mod stablelm;
+mod starcoder2;
 
 pub use output::ModelOutput;
 pub(crate) use pieces::Build;
@@ -54,7 +74,7 @@ pub(crate) struct Architecture {
     forward: fn(&mut Build<'_>) -> Result<ValueId, Error>,
 }
 
-static REGISTRY: [&Architecture; 16] = [
+static REGISTRY: [&Architecture; 36] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -71,6 +91,26 @@ static REGISTRY: [&Architecture; 16] = [
     &qwen2moe::ARCHITECTURE,
     &qwen2vl::ARCHITECTURE,
     &qwen3moe::ARCHITECTURE,
+    &baichuan::ARCHITECTURE,
+    &cohere2::ARCHITECTURE,
+    &command_r::ARCHITECTURE,
+    &ernie4_5::ARCHITECTURE,
+    &exaone4::ARCHITECTURE,
+    &falcon::ARCHITECTURE,
+    &glm::ARCHITECTURE,
+    &glm4::ARCHITECTURE,
+    &gptj::ARCHITECTURE,
+    &gptneox::ARCHITECTURE,
+    &granite::ARCHITECTURE,
+    &hunyuan::ARCHITECTURE,
+    &internlm2::ARCHITECTURE,
+    &minicpm::ARCHITECTURE,
+    &mistral3::ARCHITECTURE,
+    &nemotron::ARCHITECTURE,
+    &seed_oss::ARCHITECTURE,
+    &smollm3::ARCHITECTURE,
+    &stablelm::ARCHITECTURE,
+    &starcoder2::ARCHITECTURE,
 ];
 
 /// The architectures of GGUF files, as `general.architecture` calls them.

@@ -3,7 +3,7 @@
 
 use crate::Error;
 use crate::architectures::ModelOutput;
-use crate::architectures::config::Config;
+use crate::architectures::config::{Config, Layer};
 use crate::architectures::loader::{Bias, Name, WeightLoader};
 use crate::architectures::rope::{Rope, RopeScaling};
 use crate::checkpoint::Checkpoint;
@@ -56,6 +56,11 @@ impl<'a> Build<'a> {
         Ok((graph, weights))
     }
 
+    /// The longest context that the model is loaded for.
+    pub(crate) fn context(&self) -> usize {
+        self.context
+    }
+
     /// The token embedding's table. Where it is the head too, the file may hold it as either.
     pub(crate) fn tok_embed(&mut self) -> Result<Weight, Error> {
         let tied = self.config.tied_head == Some(true);
@@ -66,8 +71,7 @@ impl<'a> Build<'a> {
 
     /// RMSNorm over `dim` columns.
     pub(crate) fn rms_norm(&mut self, x: ValueId, name: impl Into<Name>) -> Result<ValueId, Error> {
-        let weights = self.weights.norm(name, self.config.dim, Bias::None)?;
-        Ok(self.graph.norm(x, NormKind::Rms, &weights, self.config.norm_eps))
+        self.norm(x, name, NormKind::Rms, Bias::None)
     }
 
     /// LayerNorm with bias over `dim` columns.
@@ -76,8 +80,19 @@ impl<'a> Build<'a> {
         x: ValueId,
         name: impl Into<Name>,
     ) -> Result<ValueId, Error> {
-        let weights = self.weights.norm(name, self.config.dim, Bias::Required)?;
-        Ok(self.graph.norm(x, NormKind::Layer, &weights, self.config.norm_eps))
+        self.norm(x, name, NormKind::Layer, Bias::Required)
+    }
+
+    /// A normalization over `dim` columns.
+    pub(crate) fn norm(
+        &mut self,
+        x: ValueId,
+        name: impl Into<Name>,
+        kind: NormKind,
+        bias: Bias,
+    ) -> Result<ValueId, Error> {
+        let weights = self.weights.norm(name, self.config.dim, bias)?;
+        Ok(self.graph.norm(x, kind, &weights, self.config.norm_eps))
     }
 
     /// RMSNorm of every head of `x`.
@@ -89,6 +104,19 @@ impl<'a> Build<'a> {
         let head_dim = self.config.layers[name.0].head_dim;
         let weights = self.weights.norm(name, head_dim, Bias::None)?;
         Ok(self.graph.norm(x, NormKind::Rms, &weights, self.config.norm_eps))
+    }
+
+    /// LayerNorm without bias of every head of `x`, each with weights of its own.
+    pub(crate) fn each_head_norm(
+        &mut self,
+        x: ValueId,
+        (l, leaf): (usize, &'static str),
+    ) -> Result<ValueId, Error> {
+        let Layer { n_heads, n_kv_heads, head_dim, .. } = self.config.layers[l];
+        let n_heads = if leaf == "q_norm" { n_heads } else { n_kv_heads };
+        let weights = self.weights.head_norms((l, leaf), n_heads, head_dim)?;
+        let kind = (NormKind::Layer, self.config.norm_eps);
+        Ok(self.graph.norm_of_runs(x, kind, &weights, head_dim))
     }
 
     /// LayerNorm with bias of every head of `x`.
@@ -125,6 +153,22 @@ impl<'a> Build<'a> {
             let mut one = |i: usize| self.weights.linear((l, parts[i].0), parts[i].1, c.dim, bias);
             [one(0)?, one(1)?, one(2)?]
         };
+        Ok(linears.map(|linear| self.graph.linear(x, &linear)))
+    }
+
+    /// Queries, keys and values from one stacked matrix, in which each head of keys follows its queries
+    /// and stands before its values.
+    pub(crate) fn grouped_qkv(
+        &mut self,
+        x: ValueId,
+        l: usize,
+        bias: Bias,
+    ) -> Result<[ValueId; 3], Error> {
+        let Layer { n_heads, n_kv_heads, head_dim, .. } = self.config.layers[l];
+        let q_rows = n_heads / n_kv_heads * head_dim;
+        let parts = [("wq", q_rows), ("wk", head_dim), ("wv", head_dim)];
+        let dim = self.config.dim;
+        let linears = self.weights.linears_in_turns((l, "wqkv"), parts, n_kv_heads, dim, bias)?;
         Ok(linears.map(|linear| self.graph.linear(x, &linear)))
     }
 
@@ -179,6 +223,12 @@ impl<'a> Build<'a> {
         }
     }
 
+    /// `x + y`, with `y` times the factor on what layers add.
+    pub(crate) fn residual(&mut self, x: ValueId, y: ValueId) -> ValueId {
+        let y = self.graph.scale(y, self.config.residual_scale);
+        self.graph.add(x, y)
+    }
+
     /// The output projection of attention.
     pub(crate) fn wo(&mut self, x: ValueId, l: usize, bias: Bias) -> Result<ValueId, Error> {
         self.linear(x, (l, "wo"), (self.config.dim, self.config.layers[l].q_dim()), bias)
@@ -223,6 +273,7 @@ impl<'a> Build<'a> {
         }
         let head = self.weights.lm_head(tok_embed, tied, bias)?;
         let logits = self.graph.linear(x, &head);
+        let logits = self.graph.scale(logits, self.config.logit_scale);
         Ok(self.graph.softcap(logits, self.config.logit_softcap))
     }
 }

@@ -145,8 +145,9 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
 fn gated_attention(m: &mut Build<'_>, h: ValueId, l: usize) -> Result<ValueId, Error> {
     let c = m.config;
     let layer = c.layers[l];
-    let heads = (layer.n_heads, layer.head_dim);
-    let [q, gate] = m.weights.interleaved_linears((l, "wq"), ["wq", "attn_gate"], heads, c.dim)?;
+    let parts = [("wq", layer.head_dim), ("attn_gate", layer.head_dim)];
+    let [q, gate] =
+        m.weights.linears_in_turns((l, "wq"), parts, layer.n_heads, c.dim, Bias::None)?;
     let (q, gate) = (m.graph.linear(h, &q), m.graph.linear(h, &gate));
     let k = m.linear(h, (l, "wk"), (layer.kv_dim(), c.dim), Bias::None)?;
     let v = m.linear(h, (l, "wv"), (layer.kv_dim(), c.dim), Bias::None)?;

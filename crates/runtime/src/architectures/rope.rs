@@ -327,7 +327,7 @@ fn divide(base: impl Iterator<Item = f64>, factors: &[f32]) -> Vec<f64> {
 }
 
 /// YaRN's factor on sine and cosine (equation 22), `0.1 * mscale * ln(s) + 1`.
-fn yarn_attention_factor(factor: f32, mscale: f32) -> f32 {
+pub(crate) fn yarn_attention_factor(factor: f32, mscale: f32) -> f32 {
     if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
 }
 

@@ -105,6 +105,29 @@ impl<'a> GgufSettings<'a> {
         Ok(Some(list.into_iter().map(|n| n as usize).collect()))
     }
 
+    /// Of each of `n_layers` layers, whether its window is bounded: a list, or the number of layers of
+    /// which the last sees everything, `period` where the file has neither.
+    ///
+    /// # Errors
+    /// If there are more or fewer in the list, or it is neither.
+    pub fn sliding_layers(&self, n_layers: usize, period: usize) -> Result<Vec<bool>, Error> {
+        let key = "attention.sliding_window_pattern";
+        let full = self.key(key)?;
+        let metadata = self.gguf.metadata();
+        if metadata.get(&full).is_none_or(|value| value.as_array().is_none()) {
+            return match self.opt_usize(key)?.unwrap_or(period) {
+                0 => Err(self.wrong(key, "a number of layers", "0")),
+                period => Ok((1..=n_layers).map(|l| !l.is_multiple_of(period)).collect()),
+            };
+        }
+        let list = metadata.bool_array(&full)?.unwrap_or_default();
+        if list.len() != n_layers {
+            let found = format!("a list of {}", list.len());
+            return Err(self.wrong(key, format!("a value for each of {n_layers} layers"), found));
+        }
+        Ok(list)
+    }
+
     /// A whole number that may be given per layer, which then must all agree.
     ///
     /// # Errors

@@ -104,6 +104,7 @@ const HF: &[(Neutral, &[&str])] = &[
             "kv_lora_rank",
             "n_routed_experts",
             "n_shared_experts",
+            "new_decoder_architecture",
             "no_rope_layer_interval",
             "num_experts",
             "num_kv_shared_layers",
@@ -154,6 +155,7 @@ const GGUF: &[(Neutral, &[&str])] = &[
             "leading_dense_block_count",
             "rope.scaling.yarn_log_multiplier",
             "ssm.conv_kernel",
+            "use_parallel_residual",
         ],
     ),
 ];

@@ -65,16 +65,19 @@ fn the_head_turns_hidden_states_into_the_logits_of_transformers() {
         // A GGUF file of this architecture has no window.
         let (expected, config) = (read(&dir.join("expected.json")), read(&dir.join("config.json")));
         let tensors = SafeTensors::open(dir).unwrap();
-        let table = || ["embed_tokens.weight", "wte.weight"].map(|name| tensor(&tensors, name));
-        let own = tensor(&tensors, "lm_head.weight");
+        let any = |names: &[&str]| names.iter().find_map(|name| tensor(&tensors, name));
+        let own = any(&["lm_head.weight", "embed_out.weight"]);
+        let own = own
+            .or_else(|| (config["model_type"] == "internlm2").then(|| any(&["output.weight"]))?);
         let has_own = own.is_some();
-        let head = own.or_else(|| table().into_iter().flatten().next()).unwrap();
+        let tables = ["embed_tokens.weight", "wte.weight", "word_embeddings.weight"];
+        let head = own.or_else(|| any(&tables)).unwrap();
         let bias = tensor(&tensors, "lm_head.bias");
         let cap = config["final_logit_softcapping"].as_f64();
 
         let f32s = LoadOptions { arithmetic: Arithmetic::F32, ..options() };
         let mut model = Model::load(&path, &cpu(2), &f32s).unwrap();
-        let dim = model.config().dim;
+        let (dim, scale) = (model.config().dim, f64::from(model.config().logit_scale));
         let text = LoadOptions { output: ModelOutput::Logits, ..f32s };
         let whole = Model::load(&path, &cpu(1), &text).unwrap().n_params();
         let of_head = if has_own { head.len() + bias.as_ref().map_or(0, Vec::len) } else { 0 };
@@ -93,7 +96,7 @@ fn the_head_turns_hidden_states_into_the_logits_of_transformers() {
             for (i, (weights, want)) in head.chunks(dim).zip(&row).enumerate() {
                 let products = weights.iter().zip(&hidden);
                 let dot: f64 = products.map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
-                let dot = dot + bias.as_ref().map_or(0.0, |bias| f64::from(bias[i]));
+                let dot = scale * (dot + bias.as_ref().map_or(0.0, |bias| f64::from(bias[i])));
                 let logit = cap.map_or(dot, |cap| cap * (dot / cap).tanh());
                 let apart = (logit - want).abs();
                 assert!(

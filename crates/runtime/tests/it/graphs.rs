@@ -51,6 +51,17 @@ fn gguf_and_safetensors_are_one_graph() {
         "qwen3_5_text",
         "mixtral",
         "qwen3_moe",
+        "baichuan",
+        "cohere",
+        "cohere2",
+        "exaone4",
+        "glm4",
+        "gpt_neox",
+        "internlm2",
+        "olmo3",
+        "seed_oss",
+        "smollm3",
+        "stablelm",
     ] {
         let hf = graph(name).replace("BF16", "F32").replace("Neox", "Interleaved");
         let gguf = graph(&format!("{name}/model-f32.gguf")).replace("Neox", "Interleaved");

@@ -22,6 +22,10 @@ pub struct HfRopeKeys {
     /// The part of a head that is rotated when `partial_rotary_factor` is missing; `None` where
     /// the family rotates whole heads and does not read that key.
     pub partial: Option<f32>,
+    /// The key of that part at the top level.
+    pub partial_key: &'static str,
+    /// Whether `dynamic` with an `alpha` is a larger base at any context.
+    pub ntk_alpha: bool,
     /// Whether `yarn` is another name of LongRoPE, the only scaling of the family.
     pub longrope_only: bool,
     /// The sections of M-RoPE where the file says nothing, in families that have it.
@@ -34,6 +38,8 @@ impl HfRopeKeys {
         layer_type: None,
         theta: ("rope_theta", 10_000.0),
         partial: None,
+        partial_key: "partial_rotary_factor",
+        ntk_alpha: false,
         longrope_only: false,
         sections: None,
     };
@@ -121,7 +127,7 @@ impl Source<'_> {
             Some(p) => p.opt_str("rope_type")?.or(p.opt_str("type")?).unwrap_or("default"),
             None => "default",
         };
-        let partial = number("partial_rotary_factor", "partial_rotary_factor")?;
+        let partial = number("partial_rotary_factor", keys.partial_key)?;
         let fraction = match keys.partial {
             Some(default) => partial.unwrap_or(default),
             None if ty != "default" && partial.is_some_and(|x| x != 1.0) => {
@@ -133,13 +139,27 @@ impl Source<'_> {
         };
         let rotary_dim = (head_dim as f32 * fraction) as usize;
         if rotary_dim == 0 || rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
-            let inner = p.filter(|p| p.has("partial_rotary_factor")).unwrap_or(s);
-            return Err(inner.wrong("partial_rotary_factor", "an even part of a head"));
+            let expected = "an even part of a head";
+            return Err(match p.filter(|p| p.has("partial_rotary_factor")) {
+                Some(p) => p.wrong("partial_rotary_factor", expected),
+                None => s.wrong(keys.partial_key, expected),
+            });
         }
-        let scaling = match p {
-            Some(p) => self.scaling(p, ty, rotary_dim / 2)?,
-            None => RopeScaling::None,
+        let alpha = match p.filter(|_| keys.ntk_alpha && ty == "dynamic") {
+            Some(p) => p.opt_f32("alpha")?.filter(|&alpha| alpha != 0.0),
+            None => None,
         };
+        let (theta, scaling) = match (p, alpha) {
+            (Some(_), Some(alpha)) => {
+                let dim = rotary_dim as f32;
+                (theta * alpha.powf(dim / (dim - 2.0)), RopeScaling::None)
+            }
+            (Some(p), None) => (theta, self.scaling(p, ty, rotary_dim / 2)?),
+            (None, _) => (theta, RopeScaling::None),
+        };
+        if !is_base(theta) {
+            return Err(p.unwrap_or(s).wrong("alpha", "a factor that gives a base above 1"));
+        }
         let sections = keys.sections.map(|sections| sections.or_from_hf(p, rotary_dim / 2));
         Ok(Rope { theta, rotary_dim, scaling, sections: sections.transpose()? })
     }

@@ -1,0 +1,61 @@
+//! glm4: GLM-4-0414 and GLM-Z1. GLM-4 with norms after attention and feed-forward network too.
+//!
+//! GLM team, 2025 (GLM-4-0414). Rotated columns are neighbours in files of both formats.
+
+use super::{Architecture, Build, glm};
+use crate::Error;
+use crate::architectures::config::Config;
+use crate::architectures::loader::Bias;
+use crate::checkpoint::GgufSettings;
+use crate::graph::{RopeStyle, ValueId};
+
+pub(super) static ARCHITECTURE: Architecture = Architecture {
+    name: "glm4",
+    hf_model_types: &["glm4"],
+    hf_names: &[
+        ("post_attn_norm", "model.layers.{}.post_self_attn_layernorm"),
+        ("post_ffn_norm", "model.layers.{}.post_mlp_layernorm"),
+    ],
+    gguf_names: &[],
+    ignored: &["rotary_emb.inv_freq"],
+    config_from_hf: glm::config_from_hf,
+    config_from_gguf,
+    forward,
+};
+
+fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+    if s.opt_usize("nextn_predict_layers")?.is_some_and(|n| n > 0) {
+        return Err(s.unsupported("layers that predict further tokens (`nextn_predict_layers`)"));
+    }
+    if s.opt_usizes("rope.dimension_sections")?.is_some_and(|sizes| sizes.iter().any(|&n| n > 0)) {
+        return Err(s.unsupported("rotary embeddings in sections (`rope.dimension_sections`)"));
+    }
+    glm::config_from_gguf(s)
+}
+
+fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+    let c = m.config;
+    m.rope_style = RopeStyle::Interleaved;
+    let tok_embed = m.tok_embed()?;
+    let mut x = m.graph.embed(&tok_embed, 1.0);
+    m.rope_tables()?;
+    for l in 0..c.layers.len() {
+        m.graph.begin_layer(l);
+        let h = m.rms_norm(x, (l, "attn_norm"))?;
+        let [q, k, v] = m.qkv(h, l, c.attn_bias)?;
+        let (q, k) = (m.rope(q, l), m.rope(k, l));
+        let a = m.graph.attention(q, k, v, &c.attention(l));
+        let o = m.wo(a, l, Bias::None)?;
+        let o = m.rms_norm(o, (l, "post_attn_norm"))?;
+        x = m.graph.add(x, o);
+
+        let h = m.rms_norm(x, (l, "ffn_norm"))?;
+        let f = m.gated_ffn(h, l, Bias::None)?;
+        let f = m.rms_norm(f, (l, "post_ffn_norm"))?;
+        x = m.graph.add(x, f);
+    }
+    m.graph.end_layers();
+    let x = m.graph.select_rows(x);
+    let h = m.rms_norm(x, "final_norm")?;
+    m.lm_head(h, tok_embed, Bias::None)
+}

@@ -1,0 +1,87 @@
+//! mistral3: Mistral Small 3.1 and Ministral 3. The llama shape; Ministral has YaRN, and queries that grow with
+//! the logarithm of how often their position has passed the context of the training.
+//!
+//! Mistral AI, 2025 (Ministral 3). GGUF files store Q and K with their rows permuted, as llama's do.
+
+use super::{Architecture, Build, llama};
+use crate::Error;
+use crate::architectures::config::{Config, HfKeys, window_or_none};
+use crate::architectures::rope::{RopeScaling, yarn_attention_factor};
+use crate::checkpoint::{GgufSettings, HfSettings};
+use crate::graph::{NormKind, ValueId};
+use serde_json::json;
+
+pub(super) static ARCHITECTURE: Architecture = Architecture {
+    name: "mistral3",
+    hf_model_types: &["ministral3"],
+    hf_names: &[],
+    gguf_names: &[],
+    ignored: &["rotary_emb.inv_freq"],
+    config_from_hf,
+    config_from_gguf,
+    forward,
+};
+
+fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let s = &s.with_defaults([
+        ("head_dim", json!(128)),
+        ("max_position_embeddings", json!(262_144)),
+        ("num_key_value_heads", json!(8)),
+        ("rms_norm_eps", json!(1e-5)),
+    ]);
+    let defaults = json!({
+        "rope_type": "yarn",
+        "rope_theta": 1e6,
+        "factor": 16.0,
+        "original_max_position_embeddings": 16384,
+        "mscale_all_dim": 1.0,
+        "mscale": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    });
+    let s = &if s.has("rope_scaling") {
+        s.clone()
+    } else {
+        s.with_defaults([("rope_parameters", defaults)])
+    };
+    let window = window_or_none(s.opt_usize("sliding_window")?);
+    let config = Config::from_hf(s, &HfKeys::COMMON)?.with_windows(|_| window);
+    let parameters = s.opt_object("rope_parameters")?.or(s.opt_object("rope_scaling")?);
+    let growth = match &parameters {
+        // A second value of the length, which nothing reads.
+        Some(p) => {
+            p.pass_over("max_position_embeddings");
+            p.opt_f32("llama_4_scaling_beta")?
+        }
+        None => None,
+    };
+    Ok(Config { query_growth: growth.filter(|&growth| growth != 0.0), ..config })
+}
+
+fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+    if s.opt_usize("expert_count")?.is_some_and(|n| n > 0) {
+        return Err(s.unsupported("experts in a file of architecture mistral3"));
+    }
+    let mut config = Config::from_gguf(s, NormKind::Rms)?;
+    let mscale = s.opt_f32("rope.scaling.yarn_log_multiplier")?.filter(|&mscale| mscale != 0.0);
+    if let (RopeScaling::Yarn { factor, attention_factor, .. }, Some(mscale)) =
+        (&mut config.ropes[0].scaling, mscale)
+    {
+        *attention_factor /= yarn_attention_factor(*factor, mscale);
+    }
+    let growth = s.opt_f32("attention.temperature_scale")?.filter(|&growth| growth != 0.0);
+    Ok(Config { query_growth: growth, ..config })
+}
+
+fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+    if let (Some(_), RopeScaling::Yarn { original_max_seq_len, .. }) =
+        (m.config.query_growth, &m.config.ropes[0].scaling)
+        && m.context() > *original_max_seq_len
+    {
+        // Up to there the factor on queries is 1.
+        let what = format!(
+            "the growth of queries in contexts of more than {original_max_seq_len} positions"
+        );
+        return Err(m.weights.unsupported(what));
+    }
+    llama::forward(m)
+}
