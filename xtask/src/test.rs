@@ -127,7 +127,7 @@ impl Step {
             Self::Hostile => return hostile(),
             Self::GpuTests => return gpu_tests(),
             Self::GpuParity => return gpu_parity(),
-            Self::CudaParity => return parity_of(parity::Args::tiny().interpreted()),
+            Self::CudaParity => return parity_of(parity::Args::tiny().of_distinct().interpreted()),
             Self::GpuReal => {
                 return parity_of(if cfg!(target_os = "linux") {
                     parity::Args::first_prompts().on_lavapipe(Width::W256)
@@ -248,8 +248,9 @@ fn gpu_parity() -> Result<Totals> {
     let mut totals = Totals::default();
     if cfg!(target_os = "linux") {
         // Bits are compared at one width; the goldens compare them too, in F32.
-        totals.add(parity_of(parity::Args::tiny().on_lavapipe(Width::W256))?);
-        let archs = parity::Args::archs;
+        let tiny = parity::Args::tiny().of_distinct();
+        totals.add(parity_of(tiny.on_lavapipe(Width::W256))?);
+        let archs = || parity::Args::archs().of_distinct();
         for width in [Width::W128, Width::W512] {
             totals.add(parity_of(archs().in_one_format().on_lavapipe(width))?);
         }

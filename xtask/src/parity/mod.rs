@@ -59,6 +59,9 @@ pub(crate) struct Args {
     /// Read each tiny model from one of its formats: one from safetensors, the next from GGUF.
     #[arg(long)]
     one_format: bool,
+    /// Leave out the tiny models all of whose operations others have too.
+    #[arg(long)]
+    distinct: bool,
     /// Run only the first N prompts of each published model, and no perplexities.
     #[arg(long, value_name = "N")]
     prompts: Option<usize>,
@@ -140,6 +143,11 @@ impl Args {
     pub(crate) fn split(self) -> Self {
         let only = ["llama", "gemma3_text", "lfm2"].map(str::to_owned).into();
         Self { gpu_layers: Some(1), only, ..self }
+    }
+
+    /// The same without the tiny models all of whose operations others have too.
+    pub(crate) fn of_distinct(self) -> Self {
+        Self { distinct: true, ..self }
     }
 
     /// The same with each tier of this machine.
