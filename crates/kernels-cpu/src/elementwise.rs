@@ -161,7 +161,7 @@ fn add_piece(tier: Tier, a: &[f32], b: &[f32], out: &mut [f32]) {
     }
 }
 
-fn add_piece_in_place(tier: Tier, x: &mut [f32], y: &[f32]) {
+pub(crate) fn add_piece_in_place(tier: Tier, x: &mut [f32], y: &[f32]) {
     match tier.avx2() {
         None => x.iter_mut().zip(y).for_each(|(x, y)| *x += y),
         #[cfg(target_arch = "x86_64")]

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::elementwise::for_each_piece;
+use crate::elementwise::{add_piece_in_place, for_each_piece};
 use crate::{
     Activation, Bf16Rows, QuantizedRows, Rows, RowsMut, Team, Tier, activate_row, gated_row,
 };
@@ -256,6 +256,34 @@ impl ExpertRows {
     }
 }
 
+/// Adds to the results of each row's experts, which lie side by side, the biases of these experts.
+///
+/// # Panics
+/// If the shapes do not fit each other, or an expert has no biases.
+pub fn add_expert_biases_in_place(
+    team: &Team,
+    tier: Tier,
+    x: RowsMut<'_>,   // [n_rows, n_chosen * n]
+    routes: Rows<'_>, // [n_rows, 2 * n_chosen]
+    biases: &[f32],   // [n_experts, n]
+) {
+    let n_chosen = routes.n_cols() / 2;
+    assert!(n_chosen > 0 && x.n_cols().is_multiple_of(n_chosen), "results of {n_chosen} experts");
+    let n = x.n_cols() / n_chosen;
+    assert_eq!(routes.n_rows(), x.n_rows(), "rows of the routes");
+    assert!(biases.len().is_multiple_of(n.max(1)), "biases of experts with {n} results");
+    for_each_piece(team, x, |row, mut col, mut out: &mut [f32]| {
+        let experts = routes.row(row);
+        while !out.is_empty() {
+            let at = col % n;
+            let (part, rest) = out.split_at_mut(out.len().min(n - at));
+            let first = experts[col / n] as usize * n + at;
+            add_piece_in_place(tier, part, &biases[first..first + part.len()]);
+            (col, out) = (col + part.len(), rest);
+        }
+    });
+}
+
 /// `out[r] = sum of factor[i] * x[r][i * n ..][.. n]` over the experts of a row in the order of the
 /// router, which begins with the first product.
 ///
@@ -353,6 +381,33 @@ mod tests {
                     assert_eq!(found.quants(i), expected.quants(i), "{tier}");
                     assert_eq!(found.scales(i), expected.scales(i), "{tier}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn results_get_the_biases_of_their_experts() {
+        // Rows that pieces and vectors do not divide, strided, and experts in no order.
+        let (n, n_rows, stride) = (3001, 3, 2 * 3001 + 5);
+        let mut seed = 5;
+        let biases = crate::testing::random(&mut seed, 4 * n);
+        let before = crate::testing::random(&mut seed, n_rows * stride);
+        let routes = [[0.0, 3.0, 0.5, 0.5], [2.0, 1.0, 0.5, 0.5], [3.0, 3.0, 0.5, 0.5]];
+        let mut expected = before.clone();
+        for (row, route) in routes.iter().enumerate() {
+            for (slot, &expert) in route[..2].iter().enumerate() {
+                for i in 0..n {
+                    expected[row * stride + slot * n + i] += biases[expert as usize * n + i];
+                }
+            }
+        }
+        for tier in Tier::available() {
+            for n_threads in [1, 3] {
+                let mut x = before.clone();
+                let rows = RowsMut::with_stride(&mut x, n_rows, 2 * n, stride);
+                let routes = Rows::new(routes.as_flattened(), n_rows, 4);
+                add_expert_biases_in_place(&Team::new(n_threads), tier, rows, routes, &biases);
+                assert!(x == expected, "{tier}, {n_threads} threads");
             }
         }
     }

@@ -82,7 +82,7 @@ pub use elementwise::{
 };
 pub use embed::embed;
 pub use error::Error;
-pub use experts::{ExpertInput, ExpertRows, combine};
+pub use experts::{ExpertInput, ExpertRows, add_expert_biases_in_place, combine};
 pub use features::features;
 pub use kv::{KvGeometry, KvSlot, kv_store};
 pub use logits::{LOGIT_BLOCK, LogitShares, ShareScale, logit_maxima, logit_sums, logit_weight};

@@ -3,7 +3,7 @@
 use crate::{Rows, RowsMut, Team, math};
 
 /// How scores become factors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scoring {
     /// A softmax over all experts.
     Softmax,
@@ -11,6 +11,13 @@ pub enum Scoring {
     Sigmoid,
     /// A softmax over the scores of the chosen ones alone.
     SoftmaxOfChosen,
+    /// By turns (SparseMixer, arXiv:2409.12136): the best that is left is chosen, and its factor is its part of
+    /// a softmax over those left whose scores are no further from it than `margin` times the larger of
+    /// its score and their absolute value.
+    SparseMixer {
+        /// Largest distance, relative.
+        margin: f32,
+    },
 }
 
 /// A choice of some experts for each row.
@@ -71,7 +78,7 @@ fn route_row(routing: &Routing<'_>, scores: &[f32], out: &mut [f32]) {
         Scoring::Sigmoid => {
             factors.iter_mut().zip(scores).for_each(|(f, &s)| *f = math::sigmoid(s));
         }
-        Scoring::SoftmaxOfChosen => factors.copy_from_slice(scores),
+        Scoring::SoftmaxOfChosen | Scoring::SparseMixer { .. } => factors.copy_from_slice(scores),
     }
     let mut keys = [0.0; MAX_EXPERTS];
     let keys = &mut keys[..n];
@@ -86,6 +93,9 @@ fn route_row(routing: &Routing<'_>, scores: &[f32], out: &mut [f32]) {
     let mut is_chosen = [false; MAX_EXPERTS];
     for _ in 0..routing.n_chosen {
         let best = best(keys, &is_chosen[..n]);
+        if let Scoring::SparseMixer { margin } = routing.scoring {
+            factors[best] = part_of_near(scores, &is_chosen[..n], best, margin);
+        }
         is_chosen[best] = true;
     }
     let indices = (0..n).filter(|&i| is_chosen[i]);
@@ -114,6 +124,15 @@ fn best(keys: &[f32], taken: &[bool]) -> usize {
         if keys[i] > keys[best] || (keys[best].is_nan() && !keys[i].is_nan()) { i } else { best }
     };
     free.reduce(better).expect("fewer experts are chosen than there are")
+}
+
+/// The part of the best that is left in a softmax over those left that are near it.
+fn part_of_near(scores: &[f32], is_chosen: &[bool], best: usize, margin: f32) -> f32 {
+    let top = scores[best];
+    let left = scores.iter().zip(is_chosen).filter(|(_, is_chosen)| !**is_chosen);
+    let is_far = |s: f32| (top - s) / s.abs().max(top) > margin;
+    let near = left.filter(|(s, _)| !is_far(**s));
+    1.0 / near.map(|(&s, _)| math::exp(s - top)).sum::<f32>()
 }
 
 fn softmax(scores: &[f32], out: &mut [f32]) {
@@ -192,6 +211,21 @@ mod tests {
         assert_factors(&run(&of_chosen, &scores).1, &[1.0 / 3.0, 2.0 / 3.0]);
         let sigmoid = Routing { scoring: Scoring::Sigmoid, ..PLAIN };
         assert_factors(&run(&sigmoid, &scores).1, &[4.0 / 5.0, 8.0 / 9.0]);
+    }
+
+    #[test]
+    fn each_turn_weighs_what_is_near_the_best_that_is_left() {
+        let mixer = Routing { scoring: Scoring::SparseMixer { margin: 0.1 }, ..PLAIN };
+        // The first has one near it, which is the second, and that one near it again.
+        let (ids, factors) = run(&mixer, &[3.7, 0.5, 4.0, 3.4]);
+        assert_eq!(ids, [0, 2]);
+        let part = |others: f64| 1.0 / (1.0 + others);
+        assert_factors(&factors, &[part((-0.3_f64).exp()), part((-0.3_f64).exp())]);
+        // Below zero the absolute value counts.
+        let (ids, factors) = run(&mixer, &[-1.0, -1.1, -1.2]);
+        assert_eq!(ids, [0, 1]);
+        assert_factors(&factors, &[part((-0.1_f64).exp()), part((-0.1_f64).exp())]);
+        assert_eq!(run(&mixer, &[9.0, 5.0, 1.0]), (vec![0, 1], vec![1.0, 1.0]));
     }
 
     #[test]

@@ -8,7 +8,7 @@ constexpr uint32_t all_lanes = 0xffffffffu;
 constexpr uint32_t none = 0xffffffffu;
 constexpr int warps = 4;  // of a block, each with a row of scores
 
-enum Scoring { softmax = 0, sigmoid = 1, softmax_of_chosen = 2 };
+enum Scoring { softmax = 0, sigmoid = 1, softmax_of_chosen = 2, sparse_mixer = 3 };
 
 // Bits that are ordered as the numbers are. What is not a number comes before all, and nothing is zero.
 __device__ __forceinline__ uint32_t ordered(float x) {
@@ -35,7 +35,8 @@ __device__ __forceinline__ float warp_max(float x) {
 template <int N>
 __device__ __forceinline__ void route(
     const float* scores, int score_stride, const float* bias, const uint32_t* active, float* out, int out_stride,
-    int n_rows, int n_experts, int n_chosen, int scoring, int n_groups, int n_open, int normalize, float scale) {
+    int n_rows, int n_experts, int n_chosen, int scoring, int n_groups, int n_open, int normalize, float scale,
+    float margin) {
   const int lane = threadIdx.x, first = lane * N;
   const size_t row = size_t(blockIdx.x) * warps + threadIdx.y;
   if (row >= n_rows) return;
@@ -130,13 +131,35 @@ __device__ __forceinline__ void route(
     for (int i = 0; i < N; i++) best = max(best, key[i]);
     const uint32_t most = __reduce_max_sync(all_lanes, best);
     const uint32_t holders = __ballot_sync(all_lanes, best == most);
-    if (most == 0 || lane != __ffs(holders) - 1) continue;
+    const int holder = __ffs(holders) - 1;
+    // The part of the best in a softmax over those left that are near it.
+    float part = 0.0f;
+    if (scoring == sparse_mixer) {
+      float own = 0.0f;
+#pragma unroll
+      for (int i = N - 1; i >= 0; i--)
+        if (key[i] == most) own = factor[i];
+      const float best_score = __shfl_sync(all_lanes, own, holder);
+      float near = 0.0f;
+#pragma unroll
+      for (int i = 0; i < N; i++) {
+        const float x = factor[i];
+        const bool is_far = (best_score - x) / fmaxf(fabsf(x), best_score) > margin;
+        if (key[i] != 0 && !is_far) near += expf(x - best_score);
+      }
+      part = 1.0f / warp_sum(near);
+    }
+    if (most == 0 || lane != holder) continue;
     bool is_taken = false;
 #pragma unroll
     for (int i = 0; i < N; i++) {
       if (is_taken || key[i] != most) continue;
-      is_taken = true, key[i] = 0, chosen |= 1u << i;
+      is_taken = true, key[i] = 0, plain[i] = part, chosen |= 1u << i;
     }
+  }
+  if (scoring == sparse_mixer) {
+#pragma unroll
+    for (int i = 0; i < N; i++) factor[i] = plain[i];
   }
 
   if (scoring == softmax_of_chosen) {
@@ -187,9 +210,9 @@ __device__ __forceinline__ void route(
   extern "C" __global__ void __launch_bounds__(32 * warps) route_##N(                                            \
       const float* scores, int score_stride, const float* bias, const uint32_t* active, float* out,              \
       int out_stride, int n_rows, int n_experts, int n_chosen, int scoring, int n_groups, int n_open,            \
-      int normalize, float scale) {                                                                              \
+      int normalize, float scale, float margin) {                                                                \
     route<N>(scores, score_stride, bias, active, out, out_stride, n_rows, n_experts, n_chosen, scoring,          \
-             n_groups, n_open, normalize, scale);                                                                \
+             n_groups, n_open, normalize, scale, margin);                                                        \
   }
 
 MAKE(1)
@@ -267,6 +290,23 @@ __device__ __forceinline__ void combine(
 MAKE(1)
 MAKE(4)
 #undef MAKE
+
+// Adds to the results of a row's experts, which lie side by side, the biases of these experts. What experts with the
+// number -1 have as results stays as it is, and `out` may be `x`.
+// x: [n_rows, n_chosen * width], routes: [n_rows, 2 * n_chosen], biases: [n_experts, width].
+extern "C" __global__ void __launch_bounds__(threads) expert_bias(
+    const float* x, int x_stride, const float* routes, int route_stride, const float* biases, float* out,
+    int out_stride, int n_cols, int width, int n_experts) {
+  const int col = blockIdx.y * threads + threadIdx.x;
+  if (col >= n_cols) return;
+  const size_t row = blockIdx.x;
+  const int slot = col / width;
+  const float id = routes[row * route_stride + slot];
+  if (!(id >= 0.0f)) return;
+  const int expert = int(id);
+  if (expert >= n_experts) __trap();
+  out[row * out_stride + col] = x[row * x_stride + col] + biases[size_t(expert) * width + (col - slot * width)];
+}
 
 // Column c of a row of out is column order[c] of that row of x. order: [n_cols] of whole numbers.
 extern "C" __global__ void __launch_bounds__(threads) reorder(

@@ -24,6 +24,7 @@ pub(crate) struct RouteKernels<D: Device> {
     route: [D::Function; PER_LANE.len()],
     /// For one element of a thread, and for four.
     combine: [D::Function; 2],
+    bias: D::Function,
     reorder: D::Function,
 }
 
@@ -33,13 +34,14 @@ impl<D: Device> RouteKernels<D> {
         Ok(Self {
             route: image.functions(PER_LANE, |n| format!("route_{n}"))?,
             combine: image.functions([1, 4], |n| format!("combine_{n}"))?,
+            bias: image.function("expert_bias")?,
             reorder: image.function("reorder")?,
         })
     }
 }
 
 /// How the scores of a router become factors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scoring {
     /// A softmax over all experts.
     Softmax,
@@ -47,6 +49,13 @@ pub enum Scoring {
     Sigmoid,
     /// A softmax over the scores of the chosen experts alone.
     SoftmaxOfChosen,
+    /// By turns (SparseMixer, arXiv:2409.12136): the best that is left is chosen, and its factor is its part of
+    /// a softmax over those left whose scores are no further from it than `margin` times the larger of
+    /// its score and their absolute value.
+    SparseMixer {
+        /// Largest distance, relative.
+        margin: f32,
+    },
 }
 
 /// The choice of some experts for each row.
@@ -111,10 +120,14 @@ pub fn route<D: Device>(
             "{n_open} of {n_groups} groups"
         );
     }
-    let scoring = match scoring {
-        Scoring::Softmax => 0,
-        Scoring::Sigmoid => 1,
-        Scoring::SoftmaxOfChosen => 2,
+    let (scoring, margin) = match scoring {
+        Scoring::Softmax => (0, 0.0),
+        Scoring::Sigmoid => (1, 0.0),
+        Scoring::SoftmaxOfChosen => (2, 0.0),
+        Scoring::SparseMixer { margin } => {
+            assert!(choice_bias.is_none() && groups.is_none(), "turns are by scores alone");
+            (3, margin)
+        }
     };
     let arguments = [
         scores.address(),
@@ -131,6 +144,7 @@ pub fn route<D: Device>(
         Argument::I32(n_open as i32),
         Argument::I32(i32::from(normalize)),
         Argument::F32(scale),
+        Argument::F32(margin),
     ];
     let grid = [n_rows.div_ceil(WARPS) as u32, 1, 1];
     let function = &kernels.route.route[per_lane];
@@ -174,6 +188,48 @@ pub fn combine<D: Device>(
     let grid = grid(n_rows, n_cols, [1, 4][which]);
     // SAFETY: as in `route`, for `combine_*`.
     unsafe { kernels.launch(stream, &kernels.route.combine[which], grid, [THREADS, 1], &arguments) }
+}
+
+/// Queues the addition of biases to the results of a row's experts, which lie side by side: those of the experts that the
+/// routes say. What experts with the number -1 have as results is not written. An expert without biases stops the
+/// device: the next call that waits reports it.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes or devices do not fit, or rows have more than 8 million elements.
+pub fn expert_bias<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    biases: Rows<'_, D>, // [1, n_experts * n]
+    x: Rows<'_, D>,      // [n_rows, n_chosen * n]
+    routes: Rows<'_, D>, // [n_rows, 2 * n_chosen]
+    out: Rows<'_, D>,    // [n_rows, n_chosen * n], which may be `x`
+) -> Result<(), Error> {
+    let (n_rows, n_cols, n_chosen) = (x.n_rows(), x.n_cols(), routes.n_cols() / 2);
+    assert!(n_chosen > 0 && n_cols.is_multiple_of(n_chosen), "results of {n_chosen} experts");
+    let width = n_cols / n_chosen;
+    let n_experts = biases.n_cols() / width.max(1);
+    biases.check(kernels, "biases of experts", 1, n_experts * width);
+    x.check(kernels, "results of experts", n_rows, n_cols);
+    routes.check(kernels, "routes", n_rows, 2 * n_chosen);
+    out.check(kernels, "out", n_rows, n_cols);
+    let arguments = [
+        x.address(),
+        x.stride(),
+        routes.address(),
+        routes.stride(),
+        biases.address(),
+        out.address(),
+        out.stride(),
+        Argument::I32(n_cols as i32),
+        Argument::I32(width as i32),
+        Argument::I32(n_experts as i32),
+    ];
+    let grid = grid(n_rows, n_cols, 1);
+    // SAFETY: as in `route`, for `expert_bias`, which checks the experts.
+    unsafe { kernels.launch(stream, &kernels.route.bias, grid, [THREADS, 1], &arguments) }
 }
 
 /// Queues a copy of rows with their columns in another order: column `c` of a row of `out` is column `order[c]` of that
@@ -249,7 +305,7 @@ mod tests {
         let factors = match choice.scoring {
             Scoring::Softmax => softmax(&scores),
             Scoring::Sigmoid => scores.iter().map(|s| 1.0 / (1.0 + (-s).exp())).collect(),
-            Scoring::SoftmaxOfChosen => scores.clone(),
+            Scoring::SoftmaxOfChosen | Scoring::SparseMixer { .. } => scores.clone(),
         };
         let key = |e: usize| factors[e] + bias.map_or(0.0, |bias| f64::from(bias[e]));
         let first_of = |mut all: Vec<usize>, key: &dyn Fn(usize) -> f64, n: usize| {
@@ -272,6 +328,17 @@ mod tests {
         }
         let chosen = first_of(open, &key, choice.n_chosen);
         let mut of_chosen: Vec<f64> = chosen.iter().map(|&e| factors[e]).collect();
+        if let Scoring::SparseMixer { margin } = choice.scoring {
+            let part = |e: usize| {
+                let top = scores[e];
+                // Those chosen before it have larger scores, or equal ones and come first.
+                let is_left = |o: &usize| scores[*o] < top || (scores[*o] == top && *o >= e);
+                let left = (0..scores.len()).filter(is_left).map(|o| scores[o]);
+                let is_near = |s: &f64| (top - s) / s.abs().max(top) <= f64::from(margin);
+                1.0 / left.filter(is_near).map(|s| (s - top).exp()).sum::<f64>()
+            };
+            of_chosen = chosen.iter().map(|&e| part(e)).collect();
+        }
         if choice.scoring == Scoring::SoftmaxOfChosen {
             of_chosen = softmax(&of_chosen);
         }
@@ -355,6 +422,11 @@ mod tests {
             assert_routes(&on, &choice, None, &scores, 4);
             assert_routes(&on, &choice, Some(&[0.0, 9.0, 0.0, -1.0]), &scores, 4);
         }
+        let mixer = Choice { scoring: Scoring::SparseMixer { margin: 0.1 }, ..PLAIN };
+        assert_routes(&on, &mixer, None, &[3.7, 0.5, 4.0, 3.4], 4);
+        assert_routes(&on, &mixer, None, &[-1.0, -1.1, -1.2, -9.0], 4);
+        let many: Vec<f32> = (0..90).map(|i| 5.0 + (i * 37 % 90) as f32 / 60.0).collect();
+        assert_routes(&on, &Choice { n_chosen: 4, ..mixer }, None, &many, 90);
         // What a choice of large scores gives does not overflow, and the bias chooses one far below the best.
         let large = [-300.0, 200.0, 0.0, 199.0];
         assert_routes(&on, &of_chosen, Some(&[900.0, 0.0, 600.0, 0.0]), &large, 4);
@@ -485,6 +557,39 @@ mod tests {
                 found[last * n_cols..],
                 "alone"
             );
+        }
+    }
+
+    #[test]
+    fn results_get_the_biases_of_their_experts() {
+        let (kernels, stream) = kernels();
+        let device = kernels.device();
+        for (n_chosen, width) in [(2, 5), (3, 131), (1, 64)] {
+            let (n_rows, n_experts, n_cols) = (3, 4, n_chosen * width);
+            let stride = n_cols + 3;
+            let mut random = Random(width as u64);
+            let (x, biases) = (random.floats(n_rows * stride), random.floats(n_experts * width));
+            // The middle row takes no part.
+            let id = |row: usize, i: usize| [Some((3 + i) % 4), None, Some(i)][row];
+            let ids = |row: usize| {
+                (0..2 * n_chosen).map(move |i| id(row, i).map_or(-1.0, |id| id as f32))
+            };
+            let routes: Vec<f32> = (0..n_rows).flat_map(ids).collect();
+            let mut wanted = x.clone();
+            for row in 0..n_rows {
+                for col in 0..n_cols {
+                    if let Some(expert) = id(row, col / width) {
+                        wanted[row * stride + col] += biases[expert * width + col % width];
+                    }
+                }
+            }
+            let put = |values: &[f32]| on_device::<f32>(device, &stream, values);
+            let (x, biases, routes) = (put(&x), put(&biases), put(&routes));
+            let rows = Rows::new(&x, 0, n_rows, n_cols, stride);
+            let routes = Rows::new(&routes, 0, n_rows, 2 * n_chosen, 2 * n_chosen);
+            let biases = Rows::vector(&biases, n_experts * width);
+            expert_bias(&kernels, &stream, biases, rows, routes, rows).unwrap();
+            assert_eq!(read(&stream, &x, n_rows * stride), wanted, "{n_chosen} of {width}");
         }
     }
 

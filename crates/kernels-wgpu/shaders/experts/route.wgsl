@@ -4,6 +4,7 @@
 const SOFTMAX: u32 = 0u;
 const SIGMOID: u32 = 1u;
 const SOFTMAX_OF_CHOSEN: u32 = 2u;
+const SPARSE_MIXER: u32 = 3u;
 
 const HAS_BIAS: u32 = 1u;
 const NORMALIZE: u32 = 2u;
@@ -20,6 +21,7 @@ struct Params {
     x: vec2<u32>, // start, stride
     out: vec2<u32>,
     n_open: u32, // groups that are chosen from
+    margin: f32, // of SPARSE_MIXER
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -160,6 +162,18 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                     largest_key = best_key[l];
                 }
             }
+            if params.scoring == SPARSE_MIXER && best != NONE {
+                // Its part of a softmax over those left that are near it; there are no groups.
+                var near = 0.0;
+                for (var e = 0u; e < params.n_experts; e++) {
+                    let score = factors[e];
+                    let distance = (largest_key - score) / max(abs(score), largest_key);
+                    if taken[e] == 0u && !(distance > params.margin) {
+                        near += exponential(score - largest_key);
+                    }
+                }
+                totals[best] = 1.0 / near;
+            }
             // There are at least as many experts as are chosen.
             taken[min(best, params.n_experts - 1u)] = 1u;
         }
@@ -172,7 +186,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         for (var e = 0u; e < params.n_experts; e++) {
             if taken[e] == 1u && at < n {
                 values[out + at] = f32(e);
-                values[out + n + at] = factors[e];
+                values[out + n + at] = select(factors[e], totals[e], params.scoring == SPARSE_MIXER);
                 at++;
             }
         }

@@ -14,7 +14,7 @@ use crate::storage::matrix::Matrix;
 use crate::{Buffer, Error, Gpu};
 
 /// How the scores of a router become factors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scoring {
     /// A softmax over all experts.
     Softmax,
@@ -22,6 +22,13 @@ pub enum Scoring {
     Sigmoid,
     /// A softmax over the scores of the chosen experts alone.
     SoftmaxOfChosen,
+    /// By turns (SparseMixer, arXiv:2409.12136): the best that is left is chosen, and its factor is its part of
+    /// a softmax over those left whose scores are no further from it than `margin` times the larger of
+    /// its score and their absolute value.
+    SparseMixer {
+        /// Largest distance, relative.
+        margin: f32,
+    },
 }
 
 /// The choice of some experts for each row.
@@ -80,7 +87,8 @@ struct RouteParams {
     x: [u32; 2], // start, stride
     out: [u32; 2],
     n_open: u32,
-    _end: [u32; 3],
+    margin: f32,
+    _end: [u32; 2],
 }
 
 #[repr(C)]
@@ -250,6 +258,7 @@ pub fn route(
             Scoring::Softmax => 0,
             Scoring::Sigmoid => 1,
             Scoring::SoftmaxOfChosen => 2,
+            Scoring::SparseMixer { .. } => 3,
         },
         flags: u32::from(choice_bias.is_some()) | u32::from(normalize) << 1,
         bias: choice_bias.unwrap_or(0),
@@ -258,8 +267,15 @@ pub fn route(
         x: [scores.start, scores.stride],
         out: [out.start, out.stride],
         n_open: groups.map_or(0, |(_, n_open)| n_open),
-        _end: [0; 3],
+        margin: match scoring {
+            Scoring::SparseMixer { margin } => margin,
+            _ => 0.0,
+        },
+        _end: [0; 2],
     };
+    if let Scoring::SparseMixer { .. } = scoring {
+        assert!(groups.is_none() && choice_bias.is_none(), "a choice by turns is by scores alone");
+    }
     if let Some((n_groups, n_open)) = groups {
         let fits = n_groups > 0 && scores.width.is_multiple_of(n_groups) && n_open <= n_groups;
         assert!(fits && n_open * (scores.width / n_groups) >= n_chosen, "{n_groups} groups");
@@ -470,6 +486,11 @@ mod tests {
         assert_routes(&of_chosen, &scores, &[2.0, 3.0], &[1.0 / 3.0, 2.0 / 3.0]);
         let sigmoid = Routing { scoring: Scoring::Sigmoid, ..PLAIN };
         assert_routes(&sigmoid, &scores, &[2.0, 3.0], &[4.0 / 5.0, 8.0 / 9.0]);
+        let mixer = Routing { scoring: Scoring::SparseMixer { margin: 0.1 }, ..PLAIN };
+        let part = |other: f64| 1.0 / (1.0 + other.exp());
+        assert_routes(&mixer, &[3.7, 0.5, 4.0, 3.4], &[0.0, 2.0], &[part(-0.3), part(-0.3)]);
+        assert_routes(&mixer, &[-1.0, -1.1, -1.2], &[0.0, 1.0], &[part(-0.1), part(-0.1)]);
+        assert_routes(&mixer, &[9.0, 5.0, 1.0], &[0.0, 1.0], &[1.0, 1.0]);
         let biased = Routing { choice_bias: Some(1), ..sigmoid };
         let factors = [0.119_202_922, 0.880_797_078];
         assert_routes(&biased, &[0.0, -2.0, 1.0, 2.0], &[1.0, 3.0], &factors);

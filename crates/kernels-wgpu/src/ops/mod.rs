@@ -4,6 +4,7 @@ mod attention;
 mod delta_net;
 mod elementwise;
 mod embed;
+mod expert_bias;
 mod experts;
 mod kv_store;
 pub(crate) mod linear;
@@ -24,6 +25,7 @@ pub use attention::{
 pub use delta_net::{DeltaNet, DeltaNetSpec, delta_net};
 pub use elementwise::{Activation, Elementwise, elementwise};
 pub use embed::embed;
+pub use expert_bias::expert_bias;
 pub use experts::{
     ExpertLinear, ExpertPairs, Routing, Scoring, combine, expert_matmul, expert_matvec,
     expert_matvec_int8, route, sort_by_expert,
@@ -51,6 +53,7 @@ pub fn shaders() -> Vec<Shader> {
         delta_net::shaders(),
         elementwise::shaders(),
         embed::shaders(),
+        expert_bias::shaders(),
         experts::shaders(),
         kv_store::shaders(),
         matmul::shaders(),
