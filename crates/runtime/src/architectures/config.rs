@@ -43,6 +43,8 @@ pub struct Config {
     pub logit_scale: f32,
     /// Whether the feed-forward network reads what attention reads, and both are added at once.
     pub parallel_residual: bool,
+    /// Limit on what the gates of experts open to, and on the absolute values that they let through.
+    pub gate_limit: Option<f32>,
     /// Activation of the feed-forward network.
     pub activation: Activation,
     /// Biases of the projections of attention, where models of the architecture differ.
@@ -89,10 +91,18 @@ pub struct Experts {
     pub hidden_dim: usize,
     /// How the scores of the router become factors.
     pub scoring: Scoring,
+    /// Whether a vector is added to the factors for the choice alone.
+    pub choice_bias: bool,
+    /// Groups of neighbouring experts, and how many of them a row chooses from.
+    pub groups: Option<(usize, usize)>,
     /// Whether factors of a row are divided by their sum.
     pub normalize: bool,
-    /// Columns inside an expert that all rows use, times the sigmoid of a score of its own.
+    /// Times each factor.
+    pub scale: f32,
+    /// Columns inside an expert that all rows use.
     pub shared_dim: Option<usize>,
+    /// Whether what that expert gives is multiplied by the sigmoid of a score of its own.
+    pub shared_gate: bool,
 }
 
 impl Experts {
@@ -102,8 +112,18 @@ impl Experts {
         hidden_dim: usize,
         normalize: bool,
     ) -> Self {
-        let scoring = Scoring::Softmax;
-        Self { n_experts, n_chosen, hidden_dim, scoring, normalize, shared_dim: None }
+        Self {
+            n_experts,
+            n_chosen,
+            hidden_dim,
+            scoring: Scoring::Softmax,
+            choice_bias: false,
+            groups: None,
+            normalize,
+            scale: 1.0,
+            shared_dim: None,
+            shared_gate: false,
+        }
     }
 }
 
@@ -221,6 +241,7 @@ impl Config {
             residual_scale: 1.0,
             logit_scale: 1.0,
             parallel_residual: false,
+            gate_limit: None,
             activation: activation_from_hf(s, s.opt_str(keys.activation)?.unwrap_or("silu"))?,
             attn_bias: Bias::None,
             wo_bias: None,
@@ -298,6 +319,7 @@ impl Config {
             residual_scale: 1.0,
             logit_scale: 1.0,
             parallel_residual: false,
+            gate_limit: None,
             activation: Activation::Silu,
             attn_bias: Bias::IfPresent,
             wo_bias: None,
@@ -364,6 +386,7 @@ impl Config {
             ("soft cap of attention scores", self.attn_softcap),
             ("soft cap of logits", self.logit_softcap),
             ("limit of queries, keys and values", self.qkv_limit),
+            ("limit of gates", self.gate_limit),
         ];
         let caps = caps.into_iter().filter_map(|(what, x)| Some((what, x?)));
         let scales =
@@ -373,6 +396,8 @@ impl Config {
             ("factor of what layers add", self.residual_scale),
             ("factor of logits", self.logit_scale),
         ]);
+        let of_experts = self.layers.iter().filter_map(|layer| layer.experts);
+        let scales = scales.chain(of_experts.map(|it| ("factor of experts", it.scale)));
         for (what, x) in caps.chain(scales) {
             if !(x > 0.0 && x.is_finite()) {
                 return Err((what, "a positive number", x));

@@ -76,6 +76,55 @@ pub(super) fn gguf_counts(s: GgufSettings<'_>) -> Result<Option<(usize, usize)>,
     Ok(Some((n_experts, n_chosen)))
 }
 
+/// How scores become factors in GGUF files, `default` where the file does not say.
+///
+/// # Errors
+/// If it is none of the ways that are built.
+pub(super) fn gguf_scoring(s: GgufSettings<'_>, default: Scoring) -> Result<Scoring, Error> {
+    Ok(match s.opt_usize("expert_gating_func")? {
+        None | Some(0) => default,
+        Some(1) => Scoring::Softmax,
+        Some(2) => Scoring::Sigmoid,
+        Some(3) => Scoring::SoftmaxOfChosen,
+        Some(other) => return Err(s.unsupported(format!("routing by function {other}"))),
+    })
+}
+
+/// The columns inside the expert that all rows share, in GGUF files: as the file says, or of so many
+/// experts with `hidden_dim` columns each as it counts; `None` where there is no such expert.
+///
+/// # Errors
+/// If the settings are no whole numbers.
+pub(super) fn gguf_shared_dim(
+    s: GgufSettings<'_>,
+    hidden_dim: usize,
+) -> Result<Option<usize>, Error> {
+    let n_shared = s.opt_usize("expert_shared_count")?;
+    let dim = s.opt_usize("expert_shared_feed_forward_length")?.filter(|&dim| dim > 0);
+    let of_count = n_shared.map(|n| n.saturating_mul(hidden_dim)).filter(|&dim| dim > 0);
+    Ok(dim.or(of_count).filter(|_| n_shared != Some(0)))
+}
+
+/// The groups of experts, and how many of them a row chooses from; `None` where it chooses from all.
+///
+/// # Errors
+/// What cannot be right of the second number, if the groups do not fit the experts.
+pub(super) fn groups_of(
+    (n_groups, n_open): (usize, usize),
+    (n_experts, n_chosen): (usize, usize),
+) -> Result<Option<(usize, usize)>, String> {
+    if n_groups <= 1 {
+        return Ok(None);
+    }
+    let fits = n_experts.is_multiple_of(n_groups) && (1..=n_groups).contains(&n_open);
+    if !fits || n_open * (n_experts / n_groups) < n_chosen {
+        return Err(format!(
+            "some of {n_groups} groups of {n_experts} experts, with {n_chosen} or more in them"
+        ));
+    }
+    Ok(Some((n_groups, n_open)))
+}
+
 /// Puts experts with `expert_feed_forward_length` columns in all layers of a GGUF file; where the file
 /// does not say, the experts of a row have those of a dense layer together.
 ///
@@ -113,18 +162,25 @@ impl Build<'_> {
     /// The sum over the experts that a row chose of `w_down(act(w_gate x) * w_up x)` by their factors,
     /// and of the expert that all rows share, if there is one.
     fn routed_ffn(&mut self, x: ValueId, l: usize, experts: &Experts) -> Result<ValueId, Error> {
-        let &Experts { n_experts, n_chosen, hidden_dim, scoring, normalize, shared_dim } = experts;
-        let dim = self.config.dim;
-        let scores = self.linear(x, (l, "router"), (n_experts, dim), Bias::None)?;
-        let route = Route {
-            scoring,
+        let &Experts {
             n_experts,
             n_chosen,
-            choice_bias: None,
-            groups: None,
+            hidden_dim,
+            scoring,
+            choice_bias,
+            groups,
             normalize,
-            scale: 1.0,
+            scale,
+            shared_dim,
+            shared_gate,
+        } = experts;
+        let dim = self.config.dim;
+        let scores = self.linear(x, (l, "router"), (n_experts, dim), Bias::None)?;
+        let choice_bias = match choice_bias {
+            true => Some(self.weights.vector((l, "choice_bias"), n_experts)?),
+            false => None,
         };
+        let route = Route { scoring, n_experts, n_chosen, choice_bias, groups, normalize, scale };
         let routes = self.graph.route(scores, route);
         let [gate, up] = self.weights.gate_up_experts(l, n_experts, hidden_dim, dim)?;
         let down = self.weights.experts((l, "experts.w_down"), n_experts, dim, hidden_dim)?;
@@ -135,21 +191,37 @@ impl Build<'_> {
         let y = self.graph.combine(y, routes);
         match shared_dim {
             Some(hidden_dim) => {
-                let shared = self.shared_expert(x, l, hidden_dim)?;
+                let shared = self.shared_expert(x, l, hidden_dim, shared_gate)?;
                 Ok(self.graph.add(y, shared))
             }
             None => Ok(y),
         }
     }
 
-    /// The expert that all rows share, times the sigmoid of a score of its own.
-    fn shared_expert(&mut self, x: ValueId, l: usize, hidden_dim: usize) -> Result<ValueId, Error> {
+    /// The expert that all rows share; if it is gated, times the sigmoid of a score of its own.
+    fn shared_expert(
+        &mut self,
+        x: ValueId,
+        l: usize,
+        hidden_dim: usize,
+        is_gated: bool,
+    ) -> Result<ValueId, Error> {
         let dim = self.config.dim;
-        let gate = self.linear(x, (l, "shared.w_gate"), (hidden_dim, dim), Bias::None)?;
-        let up = self.linear(x, (l, "shared.w_up"), (hidden_dim, dim), Bias::None)?;
-        let score = self.linear(x, (l, "shared.router"), (1, dim), Bias::None)?;
+        let [gate, up] = if self.weights.has((l, "shared.w_gate_up")) {
+            let parts = [("shared.w_gate", hidden_dim), ("shared.w_up", hidden_dim)];
+            self.weights.stacked_linears((l, "shared.w_gate_up"), parts, dim, Bias::None)?
+        } else {
+            let mut one = |leaf| self.weights.linear((l, leaf), hidden_dim, dim, Bias::None);
+            [one("shared.w_gate")?, one("shared.w_up")?]
+        };
+        let [gate, up] = [gate, up].map(|linear| self.graph.linear(x, &linear));
+        let score = match is_gated {
+            true => Some(self.linear(x, (l, "shared.router"), (1, dim), Bias::None)?),
+            false => None,
+        };
         let hidden = self.graph.gated_act(gate, up, self.config.activation);
         let y = self.linear(hidden, (l, "shared.w_down"), (dim, hidden_dim), Bias::None)?;
+        let Some(score) = score else { return Ok(y) };
         // The choice of one expert out of one, whose factor is what is wanted.
         let route = Route {
             scoring: Scoring::Sigmoid,

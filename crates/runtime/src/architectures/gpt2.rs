@@ -56,6 +56,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         residual_scale: 1.0,
         logit_scale: 1.0,
         parallel_residual: false,
+        gate_limit: None,
         activation: activation_from_hf(s, s.opt_str("activation_function")?.unwrap_or("gelu_new"))?,
         attn_bias: Bias::Required,
         wo_bias: None,

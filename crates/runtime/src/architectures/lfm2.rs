@@ -9,6 +9,7 @@ use crate::Error;
 use crate::architectures::config::{Config, HfKeys, Recurrent, hf_layer_types};
 use crate::architectures::loader::Bias;
 use crate::architectures::rope::HfRopeKeys;
+use crate::checkpoint::names::NameTable;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, ValueId};
 use serde_json::json;
@@ -16,33 +17,62 @@ use serde_json::json;
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "lfm2",
     hf_model_types: &["lfm2"],
-    hf_names: &[
-        ("final_norm", "model.embedding_norm"),
-        ("attn_norm", "model.layers.{}.operator_norm"),
-        ("ffn_norm", "model.layers.{}.ffn_norm"),
-        ("wo", "model.layers.{}.self_attn.out_proj"),
-        ("q_norm", "model.layers.{}.self_attn.q_layernorm"),
-        ("k_norm", "model.layers.{}.self_attn.k_layernorm"),
-        ("conv_in", "model.layers.{}.conv.in_proj"),
-        ("conv", "model.layers.{}.conv.conv"),
-        ("conv_out", "model.layers.{}.conv.out_proj"),
-        ("w_gate", "model.layers.{}.feed_forward.w1"),
-        ("w_up", "model.layers.{}.feed_forward.w3"),
-        ("w_down", "model.layers.{}.feed_forward.w2"),
-    ],
-    gguf_names: &[
-        ("final_norm", "token_embd_norm"),
-        ("conv_in", "blk.{}.shortconv.in_proj"),
-        ("conv", "blk.{}.shortconv.conv"),
-        ("conv_out", "blk.{}.shortconv.out_proj"),
-    ],
+    hf_names: HF_NAMES,
+    gguf_names: GGUF_NAMES,
     ignored: &["rotary_emb.inv_freq"],
     config_from_hf,
     config_from_gguf,
     forward,
 };
 
+/// The names in safetensors files, those of experts included.
+pub(super) const HF_NAMES: NameTable = &[
+    ("final_norm", "model.embedding_norm"),
+    ("attn_norm", "model.layers.{}.operator_norm"),
+    ("ffn_norm", "model.layers.{}.ffn_norm"),
+    ("wo", "model.layers.{}.self_attn.out_proj"),
+    ("q_norm", "model.layers.{}.self_attn.q_layernorm"),
+    ("k_norm", "model.layers.{}.self_attn.k_layernorm"),
+    ("conv_in", "model.layers.{}.conv.in_proj"),
+    ("conv", "model.layers.{}.conv.conv"),
+    ("conv_out", "model.layers.{}.conv.out_proj"),
+    ("w_gate", "model.layers.{}.feed_forward.w1"),
+    ("w_up", "model.layers.{}.feed_forward.w3"),
+    ("w_down", "model.layers.{}.feed_forward.w2"),
+    ("router", "model.layers.{}.feed_forward.gate"),
+    ("choice_bias", "model.layers.{}.feed_forward.expert_bias"),
+    ("experts.w_gate_up", "model.layers.{}.feed_forward.experts.gate_up_proj"),
+    ("experts.w_down", "model.layers.{}.feed_forward.experts.down_proj"),
+    ("expert.w_gate", "model.layers.{}.feed_forward.experts.{e}.w1"),
+    ("expert.w_up", "model.layers.{}.feed_forward.experts.{e}.w3"),
+    ("expert.w_down", "model.layers.{}.feed_forward.experts.{e}.w2"),
+];
+
+/// The names in GGUF files.
+pub(super) const GGUF_NAMES: NameTable = &[
+    ("final_norm", "token_embd_norm"),
+    ("conv_in", "blk.{}.shortconv.in_proj"),
+    ("conv", "blk.{}.shortconv.conv"),
+    ("conv_out", "blk.{}.shortconv.out_proj"),
+];
+
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let config = layers_from_hf(s)?;
+    let mut hidden_dim = s.usize("intermediate_size")?;
+    if s.bool_or("block_auto_adjust_ff_dim", true)? {
+        let multiplier = s.opt_f32("block_ffn_dim_multiplier")?.unwrap_or(1.0);
+        let multiple = s.opt_usize("block_multiple_of")?.unwrap_or(256);
+        if multiple == 0 {
+            return Err(s.wrong("block_multiple_of", "a positive number"));
+        }
+        let adjusted = f64::from(multiplier) * (2 * hidden_dim / 3) as f64;
+        hidden_dim = (adjusted as usize).next_multiple_of(multiple);
+    }
+    Ok(config.with_layers(|_, layer| layer.hidden_dim = hidden_dim))
+}
+
+/// The settings of all but the feed-forward networks.
+pub(super) fn layers_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let s = &s.with_defaults([
         ("max_position_embeddings", json!(128_000)),
         ("rms_norm_eps", json!(s.opt_f32("norm_eps")?.unwrap_or(1e-5))),
@@ -68,21 +98,10 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
             None => vec![true; config.layers.len()],
         },
     };
-    let mut hidden_dim = s.usize("intermediate_size")?;
-    if s.bool_or("block_auto_adjust_ff_dim", true)? {
-        let multiplier = s.opt_f32("block_ffn_dim_multiplier")?.unwrap_or(1.0);
-        let multiple = s.opt_usize("block_multiple_of")?.unwrap_or(256);
-        if multiple == 0 {
-            return Err(s.wrong("block_multiple_of", "a positive number"));
-        }
-        let adjusted = f64::from(multiplier) * (2 * hidden_dim / 3) as f64;
-        hidden_dim = (adjusted as usize).next_multiple_of(multiple);
-    }
-    let config = config.with_layers(|_, layer| layer.hidden_dim = hidden_dim);
     Ok(with_convolutions(config, n_taps, |l| attends[l]))
 }
 
-fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+pub(super) fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     if s.opt_usize("attention.sliding_window")?.is_some_and(|window| window > 0) {
         return Err(s.unsupported("a sliding window"));
     }
@@ -100,7 +119,7 @@ fn with_convolutions(config: Config, n_taps: usize, attends: impl Fn(usize) -> b
     config.with_layers(|l, layer| layer.recurrent = (!attends(l)).then_some(conv))
 }
 
-fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+pub(super) fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let c = m.config;
     let tok_embed = m.tok_embed()?;
     let x = m.graph.embed(&tok_embed, 1.0);

@@ -7,7 +7,9 @@
 //! be used: one that no architecture asked for is an error, not a loss.
 
 mod experts;
+mod turned_experts;
 mod turns;
+mod unneeded;
 
 use crate::Error;
 use crate::checkpoint::Checkpoint;
@@ -288,7 +290,8 @@ impl<'a> WeightLoader<'a> {
     }
 
     /// A vector of `len` numbers that is neither a norm's nor a linear's, such as
-    /// the sinks of attention. Its tensor may be called `NAME.weight` or `NAME`.
+    /// the sinks of attention. Its tensor may be called `NAME.weight` or `NAME`, and may be a matrix of
+    /// one row.
     ///
     /// # Errors
     /// If it is missing, or of another length or an unusable type.
@@ -298,7 +301,9 @@ impl<'a> WeightLoader<'a> {
             Some(tensor) => tensor,
             None => self.require(name, "weight")?,
         };
-        self.check_shape(&tensor, &[len])?;
+        if tensor.shape != [1, len] {
+            self.check_shape(&tensor, &[len])?;
+        }
         let values = self.vector_of(&tensor, 0.0)?;
         Ok(self.add(name.to_string(), vec![len], WeightData::Vector(values)))
     }

@@ -9,6 +9,7 @@ mod cohere2;
 mod command_r;
 pub mod config;
 mod ernie4_5;
+mod ernie4_5moe;
 mod exaone4;
 mod experts;
 mod falcon;
@@ -17,23 +18,29 @@ mod gemma2;
 mod gemma3;
 mod glm;
 mod glm4;
+mod glm4moe;
 mod gpt2;
 mod gptj;
 mod gptneox;
+mod gptoss;
 mod granite;
 mod hunyuan;
 mod internlm2;
 mod lfm2;
+mod lfm2moe;
 mod llama;
 pub mod loader;
 mod minicpm;
+mod minimax_m2;
 mod mistral3;
 mod nemotron;
 mod olmo;
 mod olmo2;
+mod olmoe;
 mod output;
 mod phi2;
 mod phi3;
+mod phimoe;
 mod pieces;
 mod qwen2;
 mod qwen2moe;
@@ -74,7 +81,7 @@ pub(crate) struct Architecture {
     forward: fn(&mut Build<'_>) -> Result<ValueId, Error>,
 }
 
-static REGISTRY: [&Architecture; 36] = [
+static REGISTRY: [&Architecture; 43] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -87,6 +94,13 @@ static REGISTRY: [&Architecture; 36] = [
     &olmo::ARCHITECTURE,
     &olmo2::ARCHITECTURE,
     &lfm2::ARCHITECTURE,
+    &gptoss::ARCHITECTURE,
+    &olmoe::ARCHITECTURE,
+    &glm4moe::ARCHITECTURE,
+    &minimax_m2::ARCHITECTURE,
+    &lfm2moe::ARCHITECTURE,
+    &ernie4_5moe::ARCHITECTURE,
+    &phimoe::ARCHITECTURE,
     &qwen35::ARCHITECTURE,
     &qwen2moe::ARCHITECTURE,
     &qwen2vl::ARCHITECTURE,

@@ -119,6 +119,17 @@ impl<'a> Build<'a> {
         Ok(self.graph.norm_of_runs(x, kind, &weights, head_dim))
     }
 
+    /// RMSNorm over all columns of the queries or the keys, not head by head.
+    pub(crate) fn whole_norm(
+        &mut self,
+        x: ValueId,
+        name: (usize, &'static str),
+        len: usize,
+    ) -> Result<ValueId, Error> {
+        let weights = self.weights.norm(name, len, Bias::None)?;
+        Ok(self.graph.norm(x, NormKind::Rms, &weights, self.config.norm_eps))
+    }
+
     /// LayerNorm with bias of every head of `x`.
     pub(crate) fn head_layer_norm(
         &mut self,

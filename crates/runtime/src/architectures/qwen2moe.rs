@@ -45,6 +45,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let normalize = s.bool_or("norm_topk_prob", false)?;
     let experts = Experts {
         shared_dim: Some(s.usize("shared_expert_intermediate_size")?),
+        shared_gate: true,
         ..Experts::softmax(hf_counts(s)?, s.usize("moe_intermediate_size")?, normalize)
     };
     with_hf_sparse_layers(Config { attn_bias, ..config }, s, experts)?.checked_hf(s)
@@ -56,7 +57,9 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     let shared_dim = s.opt_usize("expert_shared_feed_forward_length")?.filter(|&dim| dim > 0);
     let config = config.with_layers(|_, layer| {
         let hidden_dim = shared_dim.unwrap_or(layer.hidden_dim);
-        layer.experts.iter_mut().for_each(|experts| experts.shared_dim = Some(hidden_dim));
+        layer.experts.iter_mut().for_each(|experts| {
+            (experts.shared_dim, experts.shared_gate) = (Some(hidden_dim), true);
+        });
     });
     config.checked_gguf(s)
 }

@@ -46,6 +46,14 @@ impl HfSettings {
         settings
     }
 
+    /// The settings with another value for a key.
+    #[must_use]
+    pub fn with_value(&self, key: &str, value: Value) -> Self {
+        let mut settings = self.clone();
+        settings.map.insert(key.to_owned(), value);
+        settings
+    }
+
     /// config.json's path.
     pub fn path(&self) -> &Path {
         &self.path

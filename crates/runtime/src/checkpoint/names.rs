@@ -32,6 +32,7 @@ pub(crate) const GGUF: NameTable = &[
     ("w_down", "blk.{}.ffn_down"),
     ("post_ffn_norm", "blk.{}.post_ffw_norm"),
     ("router", "blk.{}.ffn_gate_inp"),
+    ("choice_bias", "blk.{}.exp_probs_b.bias"),
     ("experts.w_gate", "blk.{}.ffn_gate_exps"),
     ("experts.w_up", "blk.{}.ffn_up_exps"),
     ("experts.w_gate_up", "blk.{}.ffn_gate_up_exps"),

@@ -25,6 +25,9 @@ pub enum Quantized {
     Gptq(Gptq),
     /// As FP8.
     Fp8(Fp8),
+    /// The experts as MXFP4, in tensors of blocks and of scales, which the loader of these experts puts
+    /// together. All else is as it is.
+    Mxfp4,
 }
 
 impl Quantized {
@@ -41,6 +44,7 @@ impl Quantized {
             Some("awq") => Some(Self::Awq(Awq::open(settings, &config, tensors)?)),
             Some("gptq") => Some(Self::Gptq(Gptq::open(settings, &config, tensors)?)),
             Some("fp8") => Some(Self::Fp8(Fp8::open(settings, &config, tensors)?)),
+            Some("mxfp4") => Some(Self::Mxfp4),
             Some("compressed-tensors") => {
                 fp8::check_compressed(&config)?;
                 Some(Self::Fp8(Fp8::open(settings, &config, tensors)?))
@@ -54,7 +58,7 @@ impl Quantized {
         match self {
             Self::Awq(awq) => &awq.linears().weights,
             Self::Gptq(gptq) => &gptq.linears().weights,
-            Self::Fp8(_) => &[],
+            Self::Fp8(_) | Self::Mxfp4 => &[],
         }
     }
 
@@ -64,6 +68,7 @@ impl Quantized {
             Self::Awq(awq) => awq.linears().is_part(name),
             Self::Gptq(gptq) => gptq.linears().is_part(name),
             Self::Fp8(fp8) => fp8.is_part(name),
+            Self::Mxfp4 => false,
         }
     }
 
@@ -74,6 +79,7 @@ impl Quantized {
             Self::Awq(awq) => awq.weight(tensors, name),
             Self::Gptq(gptq) => gptq.weight(tensors, name),
             Self::Fp8(fp8) => fp8.weight(tensors, name),
+            Self::Mxfp4 => None,
         }
     }
 
@@ -81,7 +87,7 @@ impl Quantized {
     pub(super) fn order(&self, tensors: &SafeTensors, weight: &str) -> Option<Vec<u32>> {
         match self {
             Self::Gptq(gptq) => gptq.order(tensors, weight),
-            Self::Awq(_) | Self::Fp8(_) => None,
+            Self::Awq(_) | Self::Fp8(_) | Self::Mxfp4 => None,
         }
     }
 }

@@ -102,6 +102,7 @@ const HF: &[(Neutral, &[&str])] = &[
             "first_k_dense_replace",
             "is_encoder_decoder",
             "kv_lora_rank",
+            "moe_num_experts",
             "n_routed_experts",
             "n_shared_experts",
             "new_decoder_architecture",
@@ -120,7 +121,14 @@ const HF: &[(Neutral, &[&str])] = &[
     ),
     (
         Neutral::Never,
-        &["attention_multiplier", "dim_model_base", "query_pre_attn_scalar", "scale_depth"],
+        &[
+            "attention_multiplier",
+            "dim_model_base",
+            "query_pre_attn_scalar",
+            "scale_depth",
+            "swiglu_alpha",
+            "swiglu_limit",
+        ],
     ),
 ];
 

@@ -316,6 +316,11 @@ impl GraphBuilder {
         }
     }
 
+    /// Every element held between `min` and `max`.
+    pub fn clamp_to(&mut self, x: ValueId, min: f32, max: f32) -> ValueId {
+        self.same_shape(Op::Clamp { min, max }, &[x])
+    }
+
     /// Only the rows whose logits are wanted.
     pub fn select_rows(&mut self, x: ValueId) -> ValueId {
         let width = self.width(x);

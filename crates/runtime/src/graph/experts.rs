@@ -5,7 +5,7 @@ use super::weights::{ExpertWeight, WeightId};
 use super::{GraphBuilder, Op, Prologue, ValueId};
 
 /// How the scores of a router become factors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scoring {
     /// A softmax over all experts.
     Softmax,
@@ -13,6 +13,13 @@ pub enum Scoring {
     Sigmoid,
     /// A softmax over the scores of the chosen experts alone.
     SoftmaxOfChosen,
+    /// By turns (SparseMixer, arXiv:2409.12136): the best that is left is chosen, and its factor is its part of
+    /// a softmax over those left whose scores are no further from it than `margin` times the larger of
+    /// its score and their absolute value.
+    SparseMixer {
+        /// Largest distance, relative.
+        margin: f32,
+    },
 }
 
 /// The choice of each row's experts.
@@ -60,6 +67,17 @@ pub struct ExpertLinear {
     pub n_in: usize,
 }
 
+/// The biases of products with experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertBias {
+    /// A vector, those of each expert one after the other.
+    pub biases: WeightId, // [n_experts, out]
+    /// Experts to choose from.
+    pub n_experts: usize,
+    /// Experts of a row.
+    pub n_chosen: usize,
+}
+
 impl GraphBuilder {
     /// The experts of each row, from the scores of its router: `[rows, 2 * n_chosen]`, the indices in
     /// ascending order, which F32 holds exactly, and then their factors.
@@ -82,6 +100,21 @@ impl GraphBuilder {
         let linear = ExpertLinear { prologue, parts, n_experts, n_chosen, n_in };
         let rows = self.rows(x);
         self.push(Op::ExpertLinear(linear), &[x, routes], n_chosen * out, rows)
+    }
+
+    /// The results of each row's experts, which lie side by side, plus the biases of their experts.
+    pub fn expert_bias(
+        &mut self,
+        x: ValueId,
+        routes: ValueId,
+        biases: WeightId, // [n_experts, out]
+        n_experts: usize,
+    ) -> ValueId {
+        let n_chosen = self.width(routes) / 2;
+        let (width, rows) = (self.width(x), self.rows(x));
+        assert!(width.is_multiple_of(n_chosen), "results of {n_chosen} experts");
+        let bias = ExpertBias { biases, n_experts, n_chosen };
+        self.push(Op::ExpertBias(bias), &[x, routes], width, rows)
     }
 
     /// The sum of the results of each row's experts by their factors, in the order of the routes.

@@ -20,7 +20,7 @@ pub mod weights;
 
 pub use body::body;
 pub use builder::{AttentionSpec, DeltaNetSpec, GraphBuilder};
-pub use experts::{ExpertLinear, ExpertPart, Route, Scoring};
+pub use experts::{ExpertBias, ExpertLinear, ExpertPart, Route, Scoring};
 pub use fuse::{Fusions, fuse};
 pub use reads::bytes_per_token;
 pub use select::select_early;
@@ -296,6 +296,9 @@ pub enum Op {
     /// Inputs x (gate and up with a gated prologue), then the routes. Output: for each part, the
     /// results of each row's experts side by side, `[rows, n_chosen * out]`.
     ExpertLinear(ExpertLinear),
+    /// Inputs x, `[rows, n_chosen * width]`, and the routes: each result of a row's experts, plus the
+    /// biases of its expert.
+    ExpertBias(ExpertBias),
     /// Inputs x, `[rows, n_chosen * width]`, and the routes. Output: the sum of a row's results by
     /// their factors.
     Combine,

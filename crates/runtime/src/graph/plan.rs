@@ -134,6 +134,7 @@ fn works_in_place(op: &Op) -> bool {
             | Op::Scale(_)
             | Op::Softcap(_)
             | Op::Clamp { .. }
+            | Op::ExpertBias(_)
             | Op::Add
             | Op::Mul
             | Op::AllReduce { .. }

@@ -100,6 +100,7 @@ impl Graph {
                 let parts: Vec<_> = parts.iter().map(|part| self.weight(part.weight)).collect();
                 format!("{before}{n_chosen} of {n_experts} experts {}", parts.join(" | "))
             }
+            Op::ExpertBias(bias) => format!("+ {} of each expert", self.weight(bias.biases)),
             Op::Combine => "combine".to_owned(),
             Op::Rope { head_dim, style } => format!("rope {style:?}, heads of {head_dim}"),
             Op::Attention(a) => {
@@ -135,6 +136,7 @@ impl Graph {
             Op::Mul => "mul".to_owned(),
             Op::Scale(factor) => format!("scale {factor}"),
             Op::Softcap(cap) => format!("soft cap {cap}"),
+            Op::Clamp { min: f32::MIN, max } => format!("clamp ..{max}"),
             Op::Clamp { min, max } => format!("clamp {min}..{max}"),
             Op::SelectRows => "select_rows".to_owned(),
             Op::AllReduce { residual: false } => "sum over the ranks".to_owned(),

@@ -20,6 +20,9 @@ pub fn bytes_per_token(graph: &Graph, weights: &Weights) -> usize {
             };
             linear.parts.iter().map(of_part).sum()
         }
+        Op::ExpertBias(bias) => {
+            weights.get(bias.biases).n_bytes() / bias.n_experts.max(1) * bias.n_chosen
+        }
         op => {
             let mut n_bytes = 0;
             each_weight(&mut op.clone(), &mut |id| n_bytes += weights.get(*id).n_bytes());

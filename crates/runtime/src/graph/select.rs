@@ -133,6 +133,7 @@ fn is_row_wise(op: &Op) -> bool {
         | Op::Reorder { .. }
         | Op::Route(_)
         | Op::ExpertLinear(_)
+        | Op::ExpertBias(_)
         | Op::Combine
         | Op::AllReduce { .. }
         | Op::AllGather => true,

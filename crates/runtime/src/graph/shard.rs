@@ -258,9 +258,11 @@ impl<'a> Layouts<'a> {
                 }
             }
             Op::Attention(attention) => self.attention(node, attention),
-            // Heads are normalized by themselves.
+            // Heads are normalized by themselves; where each has a scale of its own, every rank has all.
             Op::Norm(norm) => match input(self, 0) {
-                Layout::Cut(cut) if norm.group < self.graph.values[node.output.idx()].width => {
+                Layout::Cut(cut)
+                    if !norm.per_run && norm.group < self.graph.values[node.output.idx()].width =>
+                {
                     Layout::Cut(cut)
                 }
                 _ => self.keep_all_whole(node),
@@ -297,6 +299,7 @@ impl<'a> Layouts<'a> {
             | Op::RopeTable(_)
             | Op::Reorder { .. }
             | Op::Route(_)
+            | Op::ExpertBias(_)
             | Op::ShortConv(_)
             | Op::DeltaNet(_) => self.keep_all_whole(node),
             Op::AllReduce { .. } | Op::AllGather => unreachable!("a graph is divided once"),

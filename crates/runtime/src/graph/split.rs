@@ -7,8 +7,8 @@
 //! each part gets those of its own backend.
 
 use super::{
-    Attention, DeltaNet, ExpertLinear, ExpertPart, Graph, LinearPart, Node, Norm, Op, Prologue,
-    Route, RowDomain, ShortConv, StatePart, Value, ValueId,
+    Attention, DeltaNet, ExpertBias, ExpertLinear, ExpertPart, Graph, LinearPart, Node, Norm, Op,
+    Prologue, Route, RowDomain, ShortConv, StatePart, Value, ValueId,
 };
 use crate::Error;
 use crate::graph::weights::{WeightId, Weights};
@@ -238,6 +238,7 @@ pub(super) fn each_weight(op: &mut Op, change: &mut dyn FnMut(&mut WeightId)) {
             }
             parts.iter_mut().for_each(|ExpertPart { weight, out: _ }| change(weight));
         }
+        Op::ExpertBias(ExpertBias { biases, n_experts: _, n_chosen: _ }) => change(biases),
         Op::Input
         | Op::Combine
         | Op::RopeTable(_)

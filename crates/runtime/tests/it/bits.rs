@@ -23,8 +23,17 @@ fn models(dir: &Path) -> Vec<PathBuf> {
         &quantized,
         &[Q8_0, Q4_K, Q5_0, Q6_K, IQ4_XS, Q4_1, Q3_K, Q4_0, MXFP4, Q5_K, Q2_K, Q5_1, IQ4_NL, Q6_K],
     );
-    let names =
-        ["llama", "qwen3", "gemma3_text", "phi", "gpt2", "lfm2", "qwen3_5_text", "qwen3_moe"];
+    let names = [
+        "llama",
+        "qwen3",
+        "gemma3_text",
+        "phi",
+        "gpt2",
+        "lfm2",
+        "qwen3_5_text",
+        "qwen3_moe",
+        "gpt_oss",
+    ];
     let stored_in_parts = ["qwen3_fp8", "llama_awq", "olmo2_gptq"];
     names.into_iter().chain(stored_in_parts).map(tiny).chain([quantized, experts(dir)]).collect()
 }

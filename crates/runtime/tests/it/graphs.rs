@@ -62,6 +62,14 @@ fn gguf_and_safetensors_are_one_graph() {
         "seed_oss",
         "smollm3",
         "stablelm",
+        "gpt_oss",
+        "gpt_oss_mxfp4",
+        "olmoe",
+        "glm4_moe",
+        "minimax_m2",
+        "lfm2_moe",
+        "ernie4_5_moe",
+        "phimoe",
     ] {
         let hf = graph(name).replace("BF16", "F32").replace("Neox", "Interleaved");
         let gguf = graph(&format!("{name}/model-f32.gguf")).replace("Neox", "Interleaved");

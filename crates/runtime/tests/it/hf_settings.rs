@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The variants that are refused: model, variant, and what the error says after the file's name.
-const REFUSED: [(&str, &str, &str); 27] = [
+const REFUSED: [(&str, &str, &str); 29] = [
     ("llama", "both_spellings", TWO_ROPES),
     ("llama", "both_spellings_lose_theta", TWO_ROPES),
     (
@@ -32,6 +32,8 @@ const REFUSED: [(&str, &str, &str); 27] = [
         "mlp_bias: expected true, as the file holds `model.layers.0.mlp.gate_proj.bias`, found false",
     ),
     ("qwen3", "attn_bias_denied", ATTN_BIAS),
+    ("gpt_oss", "attn_bias_denied", ATTN_BIAS),
+    ("gpt_oss", "another_gain", "a `swiglu_alpha` other than 1.702 is not supported"),
     ("qwen3_moe", "attn_bias_denied", ATTN_BIAS),
     (
         "mistral",

@@ -100,7 +100,7 @@ impl WeightLoader<'_> {
     }
 
     /// A tensor by its name in the file, which from now on counts as used.
-    fn find_file(&mut self, file_name: &str) -> Option<Tensor> {
+    pub(super) fn find_file(&mut self, file_name: &str) -> Option<Tensor> {
         let tensor = self.look_up_file(file_name)?;
         self.used.insert(tensor.name.clone());
         Some(tensor)
@@ -113,7 +113,7 @@ impl WeightLoader<'_> {
         Ok((ty, row_bytes))
     }
 
-    fn add_experts(
+    pub(super) fn add_experts(
         &mut self,
         name: Name,
         ty: BlockType,

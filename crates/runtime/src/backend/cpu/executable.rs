@@ -204,6 +204,13 @@ impl CpuExecutable {
                 };
                 experts.run(linear, step, &mut self.arena, &mut self.experts);
             }
+            Op::ExpertBias(bias) => {
+                let biases = self.weights.vector(bias.biases);
+                copy_unless_in_place(&mut self.arena, team, step, n_rows);
+                let routes = (&step.inputs[1], n_rows);
+                let (x, [routes]) = self.arena.borrow((&step.output, n_rows), [routes]);
+                kernels::add_expert_biases_in_place(team, tier, x, routes, biases);
+            }
             Op::Combine => experts::combine(team, step, &mut self.arena, n_rows),
             Op::AllReduce { .. } | Op::AllGather => unreachable!("a device alone has no ranks"),
             Op::Rope { head_dim, style } => {

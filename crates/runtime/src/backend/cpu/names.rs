@@ -31,6 +31,7 @@ pub(super) fn routing<'a>(route: &Route, weights: &'a Weights) -> kernels::Routi
             Scoring::Softmax => kernels::Scoring::Softmax,
             Scoring::Sigmoid => kernels::Scoring::Sigmoid,
             Scoring::SoftmaxOfChosen => kernels::Scoring::SoftmaxOfChosen,
+            Scoring::SparseMixer { margin } => kernels::Scoring::SparseMixer { margin },
         },
         n_chosen: route.n_chosen,
         choice_bias: route.choice_bias.map(|id| weights.vector(id)),

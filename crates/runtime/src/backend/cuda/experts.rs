@@ -78,6 +78,7 @@ impl<D: Device> Launcher<'_, D> {
                 Scoring::Softmax => kernels::Scoring::Softmax,
                 Scoring::Sigmoid => kernels::Scoring::Sigmoid,
                 Scoring::SoftmaxOfChosen => kernels::Scoring::SoftmaxOfChosen,
+                Scoring::SparseMixer { margin } => kernels::Scoring::SparseMixer { margin },
             },
             n_chosen: route.n_chosen,
             choice_bias: self.weight(route.choice_bias, route.n_experts),

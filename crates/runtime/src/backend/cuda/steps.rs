@@ -250,6 +250,11 @@ impl<'a, D: Device> Launcher<'a, D> {
                 kernels::all_reduce(kernels, stream, self.group(), input(0), residual, out)
             }
             Op::AllGather => kernels::all_gather(kernels, stream, self.group(), input(0), out),
+            Op::ExpertBias(bias) => {
+                let n = bias.n_experts * (out.n_cols() / bias.n_chosen);
+                let biases = self.weight(Some(bias.biases), n).expect("the biases were uploaded");
+                kernels::expert_bias(kernels, stream, biases, input(0), input(1), out)
+            }
             Op::Combine => kernels::combine(kernels, stream, input(0), input(1), out),
             Op::ShortConv(conv) => self.short_conv(idx, conv, input(0), out),
             Op::DeltaNet(net) => self.delta_net(idx, net, [0, 1, 2, 3, 4].map(input), out),

@@ -322,6 +322,7 @@ impl WeightLayout {
                 }
                 Op::Reorder { order } => vectors.add_weight(weights, Some(*order)),
                 Op::Route(route) => vectors.add_weight(weights, route.choice_bias),
+                Op::ExpertBias(bias) => vectors.add_weight(weights, Some(bias.biases)),
                 Op::ExpertLinear(linear) => {
                     keys.extend(linear.parts.iter().map(|part| vec![part.weight]));
                 }

@@ -78,7 +78,7 @@ impl OpClass {
             Op::Input | Op::Embed { .. } | Op::PosEmbed { .. } => Self::Embed,
             Op::Norm(_) => Self::Norm,
             Op::Linear { .. } => Self::Linear,
-            Op::Route(_) | Op::Combine => Self::Routing,
+            Op::Route(_) | Op::ExpertBias(_) | Op::Combine => Self::Routing,
             Op::ExpertLinear(_) => Self::Experts,
             Op::RopeTable(_) | Op::Rope { .. } => Self::Rope,
             Op::Attention(_) => Self::Attention,
@@ -249,8 +249,8 @@ mod tests {
     use super::*;
     use crate::graph::weights::WeightId;
     use crate::graph::{
-        Activation, Attention, ExpertLinear, KvLayer, Norm, NormKind, Prologue, Reach, RopeAngles,
-        RopeStyle, Route, Scoring,
+        Activation, Attention, ExpertBias, ExpertLinear, KvLayer, Norm, NormKind, Prologue, Reach,
+        RopeAngles, RopeStyle, Route, Scoring,
     };
 
     #[test]
@@ -285,6 +285,7 @@ mod tests {
             n_chosen: 2,
             n_in: 8,
         };
+        let bias = ExpertBias { biases: WeightId(0), n_experts: 4, n_chosen: 2 };
         let angles = RopeAngles { inv_freq: [1.0].into(), mscale: 1.0, components: [].into() };
         let table = WeightId(0);
         for (op, want) in [
@@ -297,6 +298,7 @@ mod tests {
             (linear(Prologue::Norm(norm)), "linear"),
             (Op::Route(route), "routing"),
             (Op::ExpertLinear(experts), "experts"),
+            (Op::ExpertBias(bias), "routing"),
             (Op::Combine, "routing"),
             (Op::Rope { head_dim: 4, style: RopeStyle::Neox }, "rope"),
             (Op::Attention(attention), "attention"),

@@ -270,6 +270,11 @@ impl Binder<'_> {
             }
             Op::Route(route) => self.route(route, step).map(one),
             Op::ExpertLinear(linear) => self.experts(linear, (plan, idx)),
+            Op::ExpertBias(bias) => {
+                let biases = self.weight(Some(bias.biases)).expect("the biases were uploaded");
+                let (biases, routes) = ((&self.weights.vectors, biases), view(&step.inputs[1]));
+                kernels::expert_bias(self.gpu, rows, biases, x, routes, out).map(one)
+            }
             Op::Combine => self.combine(step).map(one),
             Op::AllReduce { .. } | Op::AllGather => unreachable!("a device alone has no ranks"),
             Op::Scale(factor) => elementwise(Elementwise::Scale(*factor), x, x),

@@ -121,6 +121,7 @@ impl Binder<'_> {
                 Scoring::Softmax => kernels::Scoring::Softmax,
                 Scoring::Sigmoid => kernels::Scoring::Sigmoid,
                 Scoring::SoftmaxOfChosen => kernels::Scoring::SoftmaxOfChosen,
+                Scoring::SparseMixer { margin } => kernels::Scoring::SparseMixer { margin },
             },
             n_chosen: route.n_chosen as u32,
             choice_bias: self.weight(route.choice_bias),

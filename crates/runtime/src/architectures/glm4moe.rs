@@ -1,0 +1,115 @@
+//! glm4moe: GLM 4.5 to 4.7. The first layers are dense, the others have experts that sigmoids and a bias choose, and
+//! one that all rows share. Half of a head is rotated.
+//!
+//! GLM-4.5 Team, 2025 (arXiv:2508.06471). The layer that predicts a second token is left out.
+
+use super::experts::{gguf_counts, gguf_scoring, gguf_shared_dim, groups_of, hf_counts};
+use super::llama::{Shape, decoder};
+use super::{Architecture, Build};
+use crate::Error;
+use crate::architectures::config::{Config, Experts, HfKeys, hf_bias};
+use crate::architectures::loader::Bias;
+use crate::architectures::rope::HfRopeKeys;
+use crate::checkpoint::{GgufSettings, HfSettings};
+use crate::graph::{NormKind, Scoring, ValueId};
+use serde_json::json;
+
+pub(super) static ARCHITECTURE: Architecture = Architecture {
+    name: "glm4moe",
+    hf_model_types: &["glm4_moe"],
+    hf_names: &[
+        ("choice_bias", "model.layers.{}.mlp.gate.e_score_correction_bias"),
+        ("shared.w_gate", "model.layers.{}.mlp.shared_experts.gate_proj"),
+        ("shared.w_up", "model.layers.{}.mlp.shared_experts.up_proj"),
+        ("shared.w_down", "model.layers.{}.mlp.shared_experts.down_proj"),
+    ],
+    gguf_names: &[("ffn_norm", "blk.{}.post_attention_norm")],
+    ignored: &["rotary_emb.inv_freq"],
+    config_from_hf,
+    config_from_gguf,
+    forward,
+};
+
+fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let s = &s.with_defaults([
+        ("max_position_embeddings", json!(131_072)),
+        ("num_key_value_heads", json!(8)),
+        ("rms_norm_eps", json!(1e-5)),
+        ("moe_intermediate_size", json!(1408)),
+        ("num_experts", s.opt_usize("n_routed_experts")?.map_or(json!(128), |n| json!(n))),
+        ("num_experts_per_tok", json!(8)),
+        ("n_shared_experts", json!(1)),
+        ("topk_group", json!(1)),
+    ]);
+    let rope = HfRopeKeys { partial: Some(0.5), ..HfRopeKeys::COMMON };
+    let config = Config {
+        attn_bias: hf_bias(s, "attention_bias")?,
+        qk_norm: s.bool_or("use_qk_norm", false)?,
+        ..Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?
+    };
+    let counts = hf_counts(s)?;
+    if counts.0 == 0 {
+        return Err(s.wrong("n_routed_experts", "a number of experts"));
+    }
+    let n_groups = s.opt_usize("n_group")?.unwrap_or(1);
+    let groups = groups_of((n_groups, s.usize("topk_group")?), counts);
+    let groups = groups.map_err(|expected| s.wrong("topk_group", expected))?;
+    let hidden_dim = s.usize("moe_intermediate_size")?;
+    let shared_dim = s.usize("n_shared_experts")?.saturating_mul(hidden_dim);
+    let experts = Experts {
+        scoring: Scoring::Sigmoid,
+        choice_bias: true,
+        groups,
+        scale: s.opt_f32("routed_scaling_factor")?.unwrap_or(1.0),
+        shared_dim: Some(shared_dim).filter(|&dim| dim > 0),
+        ..Experts::softmax(counts, hidden_dim, s.bool_or("norm_topk_prob", true)?)
+    };
+    // Layers beyond the last predict further tokens, which nothing does here.
+    s.pass_over("num_nextn_predict_layers");
+    s.pass_over("num_mtp_layers");
+    let n_dense = s.opt_usize("first_k_dense_replace")?.unwrap_or(1);
+    config.with_layers(|l, layer| layer.experts = (l >= n_dense).then_some(experts)).checked_hf(s)
+}
+
+fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+    let mut config = Config::from_gguf(s, NormKind::Rms)?;
+    // The file counts them among its layers.
+    let n_further = s.opt_usize("nextn_predict_layers")?.unwrap_or(0);
+    if n_further >= config.layers.len() {
+        let expected = format!("fewer than the {} layers", config.layers.len());
+        return Err(s.wrong("nextn_predict_layers", expected, n_further.to_string()));
+    }
+    config.layers.truncate(config.layers.len() - n_further);
+    config.qk_norm = s.gguf().tensor_info("blk.0.attn_q_norm.weight").is_some();
+    if s.gguf().metadata().get("glm4moe.rope.dimension_sections").is_some() {
+        return Err(s.unsupported("positions of three components (`rope.dimension_sections`)"));
+    }
+    let Some(counts) = gguf_counts(s)? else {
+        return Err(s.wrong("expert_count", "a number of experts", "nothing"));
+    };
+    let key = "expert_group_used_count";
+    let n_open = s.opt_usize(key)?.unwrap_or(1);
+    let groups = groups_of((s.opt_usize("expert_group_count")?.unwrap_or(1), n_open), counts);
+    let groups = groups.map_err(|expected| s.wrong(key, expected, n_open.to_string()))?;
+    let hidden_dim = s.usize("expert_feed_forward_length")?;
+    let experts = Experts {
+        scoring: gguf_scoring(s, Scoring::Sigmoid)?,
+        choice_bias: true,
+        groups,
+        // Zero stands for no factor.
+        scale: s.opt_f32("expert_weights_scale")?.filter(|&x| x != 0.0).unwrap_or(1.0),
+        shared_dim: gguf_shared_dim(s, hidden_dim)?,
+        ..Experts::softmax(counts, hidden_dim, s.bool_or("expert_weights_norm", false)?)
+    };
+    let n_dense = s.opt_usize("leading_dense_block_count")?.unwrap_or(0);
+    config.with_layers(|l, layer| layer.experts = (l >= n_dense).then_some(experts)).checked_gguf(s)
+}
+
+fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+    let c = m.config;
+    m.weights.ignore_layers_from(c.layers.len());
+    let tok_embed = m.tok_embed()?;
+    let x = m.graph.embed(&tok_embed, 1.0);
+    let shape = Shape { wo_bias: Bias::None, qk_norm: c.qk_norm, ..Shape::of(c) };
+    decoder(m, tok_embed, x, shape)
+}
