@@ -31,8 +31,11 @@ fn main() {
             continue;
         }
         let Some(n_bytes) = packed_bytes(ty, DIM, DIM) else { continue };
+        let Ok(row_bytes) = ty.row_bytes(DIM) else { continue };
+        let file_bytes = DIM * row_bytes;
         let n_copies = TOTAL_BYTES.div_ceil(n_bytes);
-        let [Some(mut data), Some(mut out)] = [0; 2].map(|_| Pages::zeroed(n_copies * n_bytes))
+        let [Some(mut data), Some(mut out)] =
+            [file_bytes, n_bytes].map(|n| Pages::zeroed(n_copies * n))
         else {
             println!("too little memory");
             return;
@@ -44,7 +47,7 @@ fn main() {
         for tier in Tier::available() {
             let mut times = Vec::new();
             for _ in 0..4 {
-                let copies = data.chunks_exact(n_bytes).zip(out.chunks_exact_mut(n_bytes));
+                let copies = data.chunks_exact(file_bytes).zip(out.chunks_exact_mut(n_bytes));
                 for (data, out) in copies {
                     let matrix = MatrixRef::new(ty, DIM, DIM, data);
                     let start = Instant::now();
@@ -54,7 +57,7 @@ fn main() {
             }
             // A busy machine disturbs some runs.
             times.sort_by(f64::total_cmp);
-            let rate = n_bytes as f64 / times[times.len() / 10] / 1e9;
+            let rate = file_bytes as f64 / times[times.len() / 10] / 1e9;
             println!("{ty:>5} {:<8} {rate:7.2} GB/s", tier.name());
         }
     }

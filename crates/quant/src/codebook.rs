@@ -12,6 +12,34 @@ pub const IQ4: [i8; 16] =
 /// Twice the values of FP4 (OCP `E2M1`), which are not all integers: bit 3 of a level is the sign.
 pub const FP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
+/// What the levels of the IQ2 types stand for: bits 0 and 1 of a level choose the magnitude, bit 2 is the
+/// sign. Levels that are not here do not occur.
+pub const IQ2: [i8; 16] = [8, 25, 43, 0, -8, -25, -43, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// What the levels of IQ3_XXS stand for: bit 3 of a level is the sign.
+pub const IQ3_XXS: [i8; 16] =
+    [4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62];
+
+/// What the levels of IQ3_S stand for: bit 3 of a level is the sign.
+pub const IQ3_S: [i8; 16] = [1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15];
+
+/// Eight times what the levels of IQ1_S and IQ1_M stand for: bits 0 and 1 of a level are -1, 0 or 1, plus 1,
+/// and bit 2 is set where the shift of an eighth is negative. Levels that are not here do not occur.
+pub const IQ1_EIGHTHS: [i8; 16] = [-7, 1, 9, 0, -9, -1, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// The points of IQ2_XXS, by their index: the choice of each magnitude in two bits, the first one lowest.
+pub static IQ2_XXS_POINTS: [u16; 256] = grids::IQ2_XXS;
+/// As [`IQ2_XXS_POINTS`], of IQ2_XS.
+pub static IQ2_XS_POINTS: [u16; 512] = grids::IQ2_XS;
+/// As [`IQ2_XXS_POINTS`], of IQ2_S.
+pub static IQ2_S_POINTS: [u16; 1024] = grids::IQ2_S;
+/// The points of IQ3_XXS, by their index: the choice of each magnitude in four bits, the first one lowest.
+pub static IQ3_XXS_POINTS: [u16; 256] = grids::IQ3_XXS;
+/// As [`IQ3_XXS_POINTS`], of IQ3_S.
+pub static IQ3_S_POINTS: [u16; 512] = grids::IQ3_S;
+/// The points of IQ1_S and IQ1_M, by their index: -1, 0 or 1, plus 1, in two bits, the first one lowest.
+pub static IQ1_POINTS: [u16; 2048] = grids::IQ1;
+
 /// The 8 magnitudes of an IQ2 point.
 #[inline]
 fn iq2_point(word: u16) -> [u8; 8] {

@@ -264,7 +264,10 @@ impl<const T: usize> BlockSums<T> {
                     }
                     isums[t][r] = _mm256_madd_epi16(sum, factors[r]);
                 }
-                let sum = _mm256_cvtepi32_ps(isums[t][r]);
+                let mut sum = _mm256_cvtepi32_ps(isums[t][r]);
+                if F::FLOAT_FACTORS {
+                    sum = _mm256_mul_ps(sum, integers.mins[HALF][r]);
+                }
                 self.totals[t][r] = _mm256_fmadd_ps(scale, sum, self.totals[t][r]);
             }
         }
@@ -339,7 +342,7 @@ unsafe fn dot_streams<F: FormatAvx2, const S: usize, const T: usize>(
     rows: [QuantizedRow<'_>; T],
     out: &mut [GroupSums],
 ) {
-    let block_bytes = PACKED_ROWS * F::BYTES;
+    let block_bytes = PACKED_ROWS * F::PACKED_BYTES;
     let groups_of_block = F::LEN / GROUP_LEN;
     let n_blocks = rows[0].quants.len() / F::LEN;
     let rows: [XRow; T] = std::array::from_fn(|t| XRow::new::<F>(&rows[t]));
@@ -407,7 +410,7 @@ unsafe fn store_sums(acc: Rows16<__m256>, out: &mut GroupSums) {
 /// The processor has AVX2, FMA and F16C; the bytes are those of the panel's columns.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn expand<F: FormatAvx2>(bytes: &[u8], panel: &mut [PanelGroup]) {
-    let blocks = bytes.chunks_exact(PACKED_ROWS * F::BYTES);
+    let blocks = bytes.chunks_exact(PACKED_ROWS * F::PACKED_BYTES);
     for (block, panel) in blocks.zip(panel.chunks_exact_mut(F::LEN / GROUP_LEN)) {
         let scales = block[F::SCALES_AT..].as_ptr();
         // SAFETY: the block's scales follow its planes.

@@ -7,7 +7,7 @@ use std::arch::x86_64::{
     _mm256_storeu_ps as store_f,
 };
 
-use super::format::HALVES_BYTES;
+use super::format::{E4M3_HALF_UNIT, E4M3_SHIFT, HALVES_BYTES};
 use super::types::{SIX_LOW, SIXES_LOW};
 
 super::scales::packed_scales!("avx2,fma,f16c", 2, __m256, __m256i, FormatAvx2::integers_avx2);
@@ -69,6 +69,18 @@ fn floats(bytes: __m128i) -> [__m256; 2] {
     let low = _mm256_cvtepu8_epi32(bytes);
     let high = _mm256_cvtepu8_epi32(_mm_srli_si128::<8>(bytes));
     [_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)]
+}
+
+/// Sixteen numbers of FP8 (`E4M3`) below 128, halved.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn e4m3_halves(bytes: __m128i) -> [__m256; 2] {
+    let low = _mm256_cvtepu8_epi32(bytes);
+    let high = _mm256_cvtepu8_epi32(_mm_srli_si128::<8>(bytes));
+    [low, high].map(|bits| {
+        let tiny = _mm256_castsi256_ps(_mm256_slli_epi32::<{ E4M3_SHIFT as i32 }>(bits));
+        _mm256_mul_ps(tiny, _mm256_set1_ps(E4M3_HALF_UNIT))
+    })
 }
 
 /// Sixteen signed bytes as words, each twice.
@@ -140,4 +152,24 @@ pub(super) fn high_nibbles(bytes: __m128i) -> __m128i {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn minus_32(bytes: __m128i) -> __m128i {
     _mm_sub_epi8(bytes, _mm_set1_epi8(32))
+}
+
+/// `2 * byte + 1`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn odd(bytes: __m128i) -> __m128i {
+    _mm_add_epi8(_mm_add_epi8(bytes, bytes), _mm_set1_epi8(1))
+}
+
+/// Factor and minimum of nibbles of IQ1_S; see [`super::types::iq1_s_integers`].
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn iq1_s(nibbles: __m128i) -> [__m128i; 2] {
+    let factor = odd(_mm_and_si128(nibbles, _mm_set1_epi8(7)));
+    // 16 bits of neighbours do not mix, as eight times a factor is below 128.
+    let eight = _mm_slli_epi16::<3>(factor);
+    let negative = _mm_cmpgt_epi8(nibbles, _mm_set1_epi8(7));
+    let more = _mm_add_epi8(eight, factor);
+    let less = _mm_sub_epi8(eight, factor);
+    [factor, _mm_blendv_epi8(less, more, negative)]
 }

@@ -8,8 +8,8 @@ use std::arch::x86_64::{
     _mm512_storeu_ps as store_f,
 };
 
-use super::avx2_scales::{high_nibbles, load, low_nibbles, minus_32, six, sixes};
-use super::format::HALVES_BYTES;
+use super::avx2_scales::{high_nibbles, iq1_s, load, low_nibbles, minus_32, odd, six, sixes};
+use super::format::{E4M3_HALF_UNIT, E4M3_SHIFT, HALVES_BYTES};
 
 super::scales::packed_scales!(
     "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c",
@@ -57,6 +57,14 @@ unsafe fn powers(scales: *const u8) -> [__m512; 1] {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 fn floats(bytes: __m128i) -> [__m512; 1] {
     [_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes))]
+}
+
+/// Sixteen numbers of FP8 (`E4M3`) below 128, halved.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+fn e4m3_halves(bytes: __m128i) -> [__m512; 1] {
+    let bits = _mm512_slli_epi32::<{ E4M3_SHIFT as u32 }>(_mm512_cvtepu8_epi32(bytes));
+    [_mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(E4M3_HALF_UNIT))]
 }
 
 /// Sixteen signed bytes as words, each twice.

@@ -161,6 +161,9 @@ macro_rules! dot_kernels {
                                     let factor = srai_32::<16>(integers[g].factors[half][r]);
                                     sum = mul(sum, to_float(factor));
                                 }
+                                if F::FLOAT_FACTORS {
+                                    sum = mul(sum, integers[g].mins[half][r]);
+                                }
                                 self.totals[t][g][r] = fmadd(scale, sum, self.totals[t][g][r]);
                             }
                         }
@@ -284,7 +287,7 @@ macro_rules! dot_kernels {
             rows: [QuantizedRow<'_>; T],
             out: &mut [GroupSums],
         ) {
-            let block_bytes = PACKED_ROWS * F::BYTES;
+            let block_bytes = PACKED_ROWS * F::PACKED_BYTES;
             let groups_of_block = F::LEN / GROUP_LEN;
             let n_blocks = rows[0].quants.len() / F::LEN;
             let rows: [XRow; T] = std::array::from_fn(|t| XRow::new::<F>(&rows[t]));
@@ -338,7 +341,7 @@ macro_rules! dot_kernels {
         /// The processor has the features; the bytes are those of the panel's columns.
         #[target_feature(enable = $features)]
         pub(super) unsafe fn expand<F: $Format>(bytes: &[u8], panel: &mut [PanelGroup]) {
-            let blocks = bytes.chunks_exact(PACKED_ROWS * F::BYTES);
+            let blocks = bytes.chunks_exact(PACKED_ROWS * F::PACKED_BYTES);
             for (block, panel) in blocks.zip(panel.chunks_exact_mut(F::LEN / GROUP_LEN)) {
                 let scales = block[F::SCALES_AT..].as_ptr();
                 // SAFETY: the block's scales follow its planes.

@@ -71,6 +71,8 @@ pub(super) enum ScaleKind {
     Half,
     /// As an exponent in a byte, half of whose power of two is meant (`E8M0`).
     Exponent,
+    /// There is none: factors are floats.
+    One,
 }
 
 /// A quantized type as it is packed.
@@ -83,8 +85,11 @@ pub(super) trait Format {
     const TY: BlockType;
     /// Columns of a block: 32 or 256.
     const LEN: usize = Self::TY.block_len();
-    /// Bytes of a row's block.
+    /// Bytes of a row's block in a file.
     const BYTES: usize = Self::TY.block_bytes();
+    /// Bytes of a row's block when it is packed: more where a file has the indices of points, of which
+    /// planes hold every element.
+    const PACKED_BYTES: usize = Self::BYTES;
     /// Where the bits of a quant are.
     const PLANES: Planes;
     /// What is subtracted from a quant. After it the products of sixteen quants with 8-bit
@@ -92,6 +97,11 @@ pub(super) trait Format {
     const OFFSET: i16 = 0;
     /// How `scale` is stored.
     const SCALE: ScaleKind = ScaleKind::Half;
+    /// What `scale` is times what is stored: a power of two, so that F32 holds it exactly.
+    const SCALE_UNIT: f32 = 1.0;
+    /// Whether factors are floats, one for each half of 32 columns, of so few bits that their products with
+    /// sums of 16 columns are exact.
+    const FLOAT_FACTORS: bool = false;
     /// Factors of 32 columns: none, one, or one for each half.
     const FACTORS: usize = 0;
     /// Minimums of 32 columns: none, one, or one for each half.
@@ -120,6 +130,7 @@ pub(super) trait Format {
     const SCALES_AT: usize = Self::LEN / GROUP_LEN * Self::PLANES.n_bytes();
     /// Where the bytes of integers begin among the scales: behind one list of them or two.
     const INTEGERS_AT: usize = match Self::SCALE {
+        ScaleKind::One => 0,
         ScaleKind::Exponent => PACKED_ROWS,
         ScaleKind::Half if Self::MINS > 0 && Self::MIN_PER_SCALE.is_none() => 2 * HALVES_BYTES,
         ScaleKind::Half => HALVES_BYTES,
@@ -133,6 +144,7 @@ pub(super) const HALVES_BYTES: usize = 2 * PACKED_ROWS;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Integers {
     pub(super) factors: [i16; 2],
+    /// In formats with factors that are floats, these, as bytes of FP8 (`E4M3`).
     pub(super) mins: [u8; 2],
 }
 
@@ -173,10 +185,17 @@ impl<W> RowScales<W> {
 /// The scale of row `row`, from the scales of a packed block.
 pub(super) fn scale_at<F: Format>(scales: &[u8], row: usize) -> f32 {
     match F::SCALE {
-        ScaleKind::Half => half_at(scales, 0, row),
+        ScaleKind::Half => F::SCALE_UNIT * half_at(scales, 0, row),
         ScaleKind::Exponent => realizar_quant::small_floats::e8m0_half(scales[row]),
+        ScaleKind::One => 1.0,
     }
 }
+
+/// Half of a number of FP8 (`E4M3`) without a sign: the exponent and the mantissa of an F32 of a far smaller
+/// exponent, which the product brings in place, exactly.
+pub(super) const E4M3_HALF_UNIT: f32 = f32::from_bits((119 + 127) << 23);
+/// Where the bits of such a number go.
+pub(super) const E4M3_SHIFT: usize = 20;
 
 /// Number `row` of the `i`-th list of f16 in the scales.
 pub(super) fn half_at(scales: &[u8], i: usize, row: usize) -> f32 {

@@ -3,7 +3,10 @@
 //! Sixteen rows lie interleaved: of every 32 columns, the values of all sixteen rows
 //! are neighbours, four columns of a row to a 32-bit word. One word of activations
 //! then meets sixteen rows in a register or two, sums need no shuffles, and every
-//! lane is a row. A packed matrix has exactly the bytes of the file's blocks.
+//! lane is a row. A packed matrix has the bytes of the file's blocks, but for the IQ1, IQ2 and IQ3
+//! types and TQ1_0: their files have indices of points of 4 or 8 elements, or five elements to a byte, which
+//! planes of two, three or four bits an element replace, so that no kernel looks in a table that does not fit a
+//! register.
 //!
 //! The bits of a product are the same on every tier and for any number of rows:
 //! within 16 columns sums are exact integers, and they are added in order with fused
@@ -11,9 +14,11 @@
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod dot;
+mod few_bits;
 mod format;
 mod pack;
 mod panel;
+mod points;
 mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod scales;
@@ -48,6 +53,7 @@ pub(crate) use panel::PanelGroup;
 use crate::quantize::QuantizedRow;
 use crate::tiles::Tile;
 use crate::{MatrixRef, Pages, QuantizedRows, Team, Tier};
+use format::Format;
 use types::with_format;
 
 /// Rows that lie interleaved.
@@ -63,17 +69,21 @@ pub(crate) const GROUP_LEN: usize = 32;
 /// The sums of one activation row with the rows of a group.
 pub(crate) type GroupSums = [f32; PACKED_ROWS];
 
-/// Whether matrices of this type can be packed: Q4_0 to Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS,
-/// MXFP4 and Q4_Z.
+/// Whether matrices of this type can be packed: all quantized types but FP8 (F8_0) and those of
+/// activations.
 pub const fn packs(ty: BlockType) -> bool {
     types::is_packed(ty)
 }
 
-/// Bytes of a packed matrix: those of its blocks, with the rows rounded up to whole
+/// Bytes of a packed matrix: those of its blocks in planes, with the rows rounded up to whole
 /// groups of [`PACKED_ROWS`]. `None` if the type cannot be packed, the columns are not
 /// whole blocks, or the size overflows.
 pub fn packed_bytes(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<usize> {
-    let row_bytes = packs(ty).then(|| ty.row_bytes(n_cols).ok())??;
+    if !packs(ty) || !n_cols.is_multiple_of(ty.block_len()) {
+        return None;
+    }
+    let block_bytes = with_format!(ty, F => <F as Format>::PACKED_BYTES);
+    let row_bytes = (n_cols / ty.block_len()).checked_mul(block_bytes)?;
     n_rows.div_ceil(PACKED_ROWS).checked_mul(PACKED_ROWS)?.checked_mul(row_bytes)
 }
 
@@ -261,7 +271,7 @@ fn dot_groups_of<F: Kernels>(
     let n_cols = rows[0].quants.len();
     let n_blocks = n_cols / F::LEN;
     for group in groups {
-        assert_eq!(group.len(), n_blocks * PACKED_ROWS * F::BYTES, "bytes of a group");
+        assert_eq!(group.len(), n_blocks * PACKED_ROWS * F::PACKED_BYTES, "bytes of a group");
     }
     let is_whole = |x: &QuantizedRow<'_>| x.is_whole() && x.quants.len() == n_cols;
     assert!(rows.iter().all(is_whole), "the parts of a quantized row");
@@ -299,7 +309,7 @@ pub(crate) fn expand(
 fn expand_of<F: Kernels>(tier: Tier, group: &[u8], col: usize, panel: &mut [PanelGroup]) {
     let n_cols = panel.len() * GROUP_LEN;
     assert!(col.is_multiple_of(F::LEN) && n_cols.is_multiple_of(F::LEN), "whole blocks");
-    let block_bytes = PACKED_ROWS * F::BYTES;
+    let block_bytes = PACKED_ROWS * F::PACKED_BYTES;
     let bytes = &group[col / F::LEN * block_bytes..][..n_cols / F::LEN * block_bytes];
     match tier.vectors() {
         Tier::Scalar => scalar::expand::<F>(bytes, panel),
@@ -406,7 +416,7 @@ fn widen_group_of<'t, F: Kernels>(
     out: impl Iterator<Item = &'t mut Tile>,
 ) {
     assert!(cols.start.is_multiple_of(F::LEN) && cols.end.is_multiple_of(F::LEN), "whole blocks");
-    let block_bytes = PACKED_ROWS * F::BYTES;
+    let block_bytes = PACKED_ROWS * F::PACKED_BYTES;
     let bytes = &group[cols.start / F::LEN * block_bytes..cols.end / F::LEN * block_bytes];
     match tier.avx512_bf16() {
         None => tiles::widen::<F>(bytes, out),

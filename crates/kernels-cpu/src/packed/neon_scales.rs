@@ -7,7 +7,7 @@ use std::arch::aarch64::{
 };
 use std::arch::asm;
 
-use super::format::HALVES_BYTES;
+use super::format::{E4M3_HALF_UNIT, E4M3_SHIFT, HALVES_BYTES};
 use super::types::{SIX_LOW, SIXES_LOW};
 
 super::scales::packed_scales!("neon,dotprod", 4, float32x4_t, int32x4_t, FormatNeon::integers_neon);
@@ -109,6 +109,23 @@ fn floats(bytes: uint8x16_t) -> Floats {
     ]
 }
 
+/// Sixteen numbers of FP8 (`E4M3`) below 128, halved.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn e4m3_halves(bytes: uint8x16_t) -> Floats {
+    let (low, high) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
+    let bits = [
+        vmovl_u16(vget_low_u16(low)),
+        vmovl_high_u16(low),
+        vmovl_u16(vget_low_u16(high)),
+        vmovl_high_u16(high),
+    ];
+    bits.map(|bits| {
+        let tiny = vreinterpretq_f32_u32(vshlq_n_u32::<{ E4M3_SHIFT as i32 }>(bits));
+        vmulq_f32(tiny, vdupq_n_f32(E4M3_HALF_UNIT))
+    })
+}
+
 /// Sixteen signed bytes as words, each twice.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
@@ -172,4 +189,21 @@ fn high_nibbles(bytes: uint8x16_t) -> uint8x16_t {
 #[target_feature(enable = "neon,dotprod")]
 fn minus_32(bytes: uint8x16_t) -> uint8x16_t {
     vsubq_u8(bytes, vdupq_n_u8(32))
+}
+
+/// `2 * byte + 1`.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn odd(bytes: uint8x16_t) -> uint8x16_t {
+    vaddq_u8(vaddq_u8(bytes, bytes), vdupq_n_u8(1))
+}
+
+/// Factor and minimum of nibbles of IQ1_S; see [`super::types::iq1_s_integers`].
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn iq1_s(nibbles: uint8x16_t) -> [uint8x16_t; 2] {
+    let factor = odd(vandq_u8(nibbles, vdupq_n_u8(7)));
+    let eight = vshlq_n_u8::<3>(factor);
+    let negative = vcgtq_u8(nibbles, vdupq_n_u8(7));
+    [factor, vbslq_u8(negative, vaddq_u8(eight, factor), vsubq_u8(eight, factor))]
 }

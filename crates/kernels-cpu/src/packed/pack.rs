@@ -5,6 +5,8 @@
 //! over words has no closures and is inlined always, into a function that may use the
 //! instructions of the words.
 
+use realizar_quant::codebook;
+
 use super::PACKED_ROWS;
 use super::format::{Format, Planes, RowQuants, RowScales};
 use crate::{MatrixRef, Tier};
@@ -19,6 +21,8 @@ pub(super) trait Word: Copy {
     fn down(self, bits: usize) -> Self;
     /// Moved to higher bits, within the 32.
     fn up(self, bits: usize) -> Self;
+    /// What a function makes of each row's word.
+    fn map(self, f: impl Fn(u32) -> u32) -> Self;
 }
 
 impl Word for u32 {
@@ -36,6 +40,10 @@ impl Word for u32 {
 
     fn up(self, bits: usize) -> Self {
         self << bits
+    }
+
+    fn map(self, f: impl Fn(u32) -> u32) -> Self {
+        f(self)
     }
 }
 
@@ -76,14 +84,14 @@ pub(super) fn pack_group<F: Format>(
     let first = group * PACKED_ROWS;
     assert!(first < matrix.n_rows(), "group {group} of {} rows", matrix.n_rows());
     let n_blocks = matrix.n_cols() / F::LEN;
-    assert_eq!(out.len(), n_blocks * PACKED_ROWS * F::BYTES, "bytes of a group");
+    assert_eq!(out.len(), n_blocks * PACKED_ROWS * F::PACKED_BYTES, "bytes of a group");
     let n_rows = PACKED_ROWS.min(matrix.n_rows() - first);
     let row_bytes = n_blocks * F::BYTES;
     let rows = &matrix.data()[first * row_bytes..][..n_rows * row_bytes];
     match tier.avx2() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the token of this tier exists only if its instructions were detected;
-        // `rows` are the bytes of sixteen rows, and `out` is as long.
+        // `rows` are the bytes of sixteen rows, and `out` those of a packed group.
         Some(_) if n_rows == PACKED_ROWS => unsafe { super::pack_avx2::pack_group::<F>(rows, out) },
         _ => pack_rows::<F>(rows, row_bytes, out),
     }
@@ -91,8 +99,8 @@ pub(super) fn pack_group<F: Format>(
 
 /// Packs up to sixteen rows one after the other; the others become zeros.
 fn pack_rows<F: Format>(rows: &[u8], row_bytes: usize, out: &mut [u8]) {
-    let packed_block = PACKED_ROWS * F::BYTES;
-    if rows.len() < out.len() {
+    let packed_block = PACKED_ROWS * F::PACKED_BYTES;
+    if rows.len() < PACKED_ROWS * row_bytes {
         out.fill(0);
     }
     for (row, blocks) in rows.chunks_exact(row_bytes).enumerate() {
@@ -188,6 +196,75 @@ pub(super) fn singles_of_bits<W: Word>(bits: W) -> W {
         out = out.or(fours.or(fours.down(12)).and(0xff).up(8 * j));
     }
     out
+}
+
+/// The lowest byte of a word as four bytes of two bits each.
+#[inline(always)]
+fn spread_pairs<W: Word>(byte: W) -> W {
+    let fours = byte.and(0xff);
+    let fours = fours.or(fours.up(12)).and(0x000f_000f);
+    fours.or(fours.up(6)).and(0x0303_0303)
+}
+
+/// From two bits of each of 16 columns in their order: those of four words in a byte.
+#[inline(always)]
+pub(super) fn pairs_of_bits<W: Word>(bits: W) -> W {
+    let mut out = spread_pairs(bits);
+    for q in 1..4 {
+        out = out.or(spread_pairs(bits.down(8 * q)).up(2 * q));
+    }
+    out
+}
+
+/// From four nibbles in the lower half of each of eight words, of four columns each: those of words `q` and
+/// `q + 4` in the low and the high half of a byte.
+#[inline(always)]
+pub(super) fn nibbles_of_fours<W: Word>(words: [W; 8]) -> [W; 4] {
+    let mut out = [words[0]; 4];
+    for (q, out) in out.iter_mut().enumerate() {
+        *out = spread_nibbles(words[q]).or(spread_nibbles(words[q + 4]).up(4));
+    }
+    out
+}
+
+/// The four nibbles of the lower half of a word as four bytes.
+#[inline(always)]
+fn spread_nibbles<W: Word>(word: W) -> W {
+    let twos = word.and(0xffff);
+    let twos = twos.or(twos.up(8)).and(0x00ff_00ff);
+    twos.or(twos.up(4)).and(0x0f0f_0f0f)
+}
+
+/// The lowest four bits of a word, each as the highest bit of a nibble of the lower half.
+#[inline(always)]
+pub(super) fn signs_of_nibbles<W: Word>(signs: W) -> W {
+    let twos = signs.and(0xf);
+    let twos = twos.or(twos.up(6)).and(0x0303);
+    twos.or(twos.up(3)).and(0x1111).up(3)
+}
+
+/// The signs of 32 columns from 28 bits, of which each seven are followed by one that makes the number of set
+/// ones even.
+#[inline(always)]
+pub(super) fn even_signs_of<W: Word>(stored: W) -> W {
+    stored.map(|stored| {
+        let signs = |i: u32| u32::from(codebook::even_signs((stored >> (7 * i)) as u8));
+        signs(0) | signs(1) << 8 | signs(2) << 16 | signs(3) << 24
+    })
+}
+
+/// Digit `k`, 0 to 2, of each byte of base-3 digits; see `realizar_quant::tq1_0`.
+#[inline(always)]
+pub(super) fn digits_of<W: Word>(bytes: W, k: usize) -> W {
+    const POWERS: [u32; 5] = [1, 3, 9, 27, 81];
+    bytes.map(|bytes| {
+        // Two bytes at a time, as their products have 16 bits.
+        let two = |bytes: u32| {
+            let front = ((bytes & 0x00ff_00ff) * POWERS[k]) & 0x00ff_00ff;
+            (front * 3) >> 8 & 0x0003_0003
+        };
+        two(bytes) | two(bytes >> 8) << 8
+    })
 }
 
 /// Bytes 0 and 2 of a word, next to each other.

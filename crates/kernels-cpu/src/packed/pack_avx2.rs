@@ -55,6 +55,19 @@ impl Word for Word16 {
             Self([_mm256_sll_epi32(a, bits), _mm256_sll_epi32(b, bits)])
         }
     }
+
+    #[inline(always)]
+    fn map(self, f: impl Fn(u32) -> u32) -> Self {
+        let mut words = [[0; 8]; 2];
+        // SAFETY: as in `and`; the stores and loads are of the array's 32 bytes each.
+        unsafe {
+            for (word, to) in self.0.into_iter().zip(&mut words) {
+                _mm256_storeu_si256(to.as_mut_ptr().cast(), word);
+            }
+            let [a, b] = words.map(|words| words.map(&f));
+            Self([a, b].map(|words| _mm256_loadu_si256(words.as_ptr().cast())))
+        }
+    }
 }
 
 /// The blocks of sixteen rows at the same columns. Made only where AVX2 was detected
@@ -138,11 +151,11 @@ impl Block for Block16 {
 ///
 /// # Safety
 /// The processor has AVX2, FMA and F16C; `rows` are the blocks of sixteen rows, and `out`
-/// is as long.
+/// has the bytes of them packed.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn pack_group<F: Format>(rows: &[u8], out: &mut [u8]) {
     let row_bytes = rows.len() / PACKED_ROWS;
-    for (b, out) in out.chunks_exact_mut(PACKED_ROWS * F::BYTES).enumerate() {
+    for (b, out) in out.chunks_exact_mut(PACKED_ROWS * F::PACKED_BYTES).enumerate() {
         let at = rows.as_ptr().wrapping_add(b * F::BYTES);
         // Each line once.
         let (first, end) = ((b * F::BYTES).div_ceil(LINE), ((b + 1) * F::BYTES).div_ceil(LINE));

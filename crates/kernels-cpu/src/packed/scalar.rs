@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::format::{Format, half_at, scale_at};
+use super::format::{E4M3_HALF_UNIT, E4M3_SHIFT, Format, half_at, scale_at};
 use super::panel::{GroupScales, PanelGroup};
 use super::{GROUP_LEN, GroupSums, PACKED_ROWS};
 use crate::quantize::{QuantizedRow, QuantizedRows};
@@ -17,7 +17,7 @@ pub(super) fn dot_groups<F: Format>(
     let panel = &mut panel[..F::LEN / GROUP_LEN];
     out.fill([0.0; PACKED_ROWS]);
     for (group, sums) in groups.iter().zip(out.chunks_exact_mut(rows.len())) {
-        let blocks = group.chunks_exact(PACKED_ROWS * F::BYTES);
+        let blocks = group.chunks_exact(PACKED_ROWS * F::PACKED_BYTES);
         for (b, block) in blocks.enumerate() {
             expand::<F>(block, panel);
             for (x, sums) in rows.iter().zip(&mut *sums) {
@@ -29,7 +29,7 @@ pub(super) fn dot_groups<F: Format>(
 
 /// See [`super::expand`].
 pub(super) fn expand<F: Format>(bytes: &[u8], panel: &mut [PanelGroup]) {
-    let blocks = bytes.chunks_exact(PACKED_ROWS * F::BYTES);
+    let blocks = bytes.chunks_exact(PACKED_ROWS * F::PACKED_BYTES);
     for (block, panel) in blocks.zip(panel.chunks_exact_mut(F::LEN / GROUP_LEN)) {
         for (g, panel) in panel.iter_mut().enumerate() {
             *panel = expand_group::<F>(block, g);
@@ -78,7 +78,12 @@ pub(super) fn group_scales<F: Format>(scales: &[u8], group: usize) -> GroupScale
             None => half_at(scales, 1, row),
         };
         for half in 0..2 {
-            out.mins[half][row] = f32::from(integers.mins[half]);
+            out.mins[half][row] = if F::FLOAT_FACTORS {
+                let bits = u32::from(integers.mins[half]) << E4M3_SHIFT;
+                f32::from_bits(bits) * E4M3_HALF_UNIT
+            } else {
+                f32::from(integers.mins[half])
+            };
             out.factors[half][row] = [integers.factors[half]; 2];
         }
     }
@@ -123,7 +128,11 @@ fn add_block<F: Format>(block: &[PanelGroup], x: &QuantizedRow<'_>, sums: &mut G
                     isum += w * i32::from(x.quants[g * GROUP_LEN + i]);
                 }
                 let isum = isum * i32::from(scales.factors[half][row][0]);
-                total = x.scales[2 * g + half].mul_add(isum as f32, total);
+                let mut sum = isum as f32;
+                if F::FLOAT_FACTORS {
+                    sum *= scales.mins[half][row];
+                }
+                total = x.scales[2 * g + half].mul_add(sum, total);
             }
             let mins = [scales.mins[0][row], scales.mins[1][row]];
             match F::MINS {

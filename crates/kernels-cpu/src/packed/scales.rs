@@ -7,13 +7,13 @@
 
 /// The scales for `$n` registers of sixteen rows, and the trait of formats that unpack
 /// theirs. The module says how bytes become factors and floats (`halves`, `powers`, `floats`,
-/// `twice`, `sixes`, `six`, the nibbles of bytes).
+/// `twice`, `odd`, `sixes`, `six`, `iq1_s`, `e4m3_halves`, the nibbles of bytes).
 macro_rules! packed_scales {
     ($features:literal, $n:literal, $float:ty, $int:ty, $Format:ident :: $unpack:ident) => {
         use $crate::packed::format::{Format, ScaleKind};
         use $crate::packed::panel::GroupScales;
         use $crate::packed::types::{
-            IQ4NL, IQ4XS, MXFP4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q4Z, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
+            IQ1M, IQ1S, IQ2S, IQ2XS, IQ2XXS, IQ3S, IQ3XXS, IQ4NL, IQ4XS, MXFP4, NVFP4, Q1_0, Q2_0, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q4Z, Q5_0, Q5_1, Q5K, Q6K, Q8_0, TQ1_0, TQ2_0,
         };
 
         type Floats = [$float; $n];
@@ -43,12 +43,18 @@ macro_rules! packed_scales {
             #[target_feature(enable = $features)]
             pub(super) unsafe fn unpack<F: Format>(scales: *const u8) -> Self {
                 // SAFETY: the caller's promise.
-                let scale = unsafe {
+                let mut scale = unsafe {
                     match F::SCALE {
                         ScaleKind::Half => halves(scales, 0),
                         ScaleKind::Exponent => powers(scales),
+                        ScaleKind::One => [set1_f(1.0); $n],
                     }
                 };
+                if F::SCALE_UNIT != 1.0 {
+                    for scale in &mut scale {
+                        *scale = mul(*scale, set1_f(F::SCALE_UNIT));
+                    }
+                }
                 let mut min_scale = [set1_f(0.0); $n];
                 if let Some(ratio) = F::MIN_PER_SCALE {
                     for (min, scale) in min_scale.iter_mut().zip(scale) {
@@ -113,6 +119,11 @@ macro_rules! packed_scales {
             #[target_feature(enable = $features)]
             pub(super) fn load<F: Format>(from: &GroupScales) -> Self {
                 let mut to = Self::none();
+                if F::FLOAT_FACTORS {
+                    for (half, mins) in to.mins.iter_mut().enumerate() {
+                        *mins = load_floats(&from.mins[half]);
+                    }
+                }
                 if F::FACTORS == 0 {
                     return to;
                 }
@@ -136,6 +147,11 @@ macro_rules! packed_scales {
             #[inline]
             #[target_feature(enable = $features)]
             pub(super) fn store<F: Format>(&self, to: &mut GroupScales) {
+                if F::FLOAT_FACTORS {
+                    for (half, mins) in self.mins.into_iter().enumerate() {
+                        store_floats(mins, &mut to.mins[half]);
+                    }
+                }
                 if F::FACTORS == 0 {
                     return;
                 }
@@ -184,8 +200,49 @@ macro_rules! packed_scales {
 
         $crate::packed::scales::integers_of!(
             $features, $Format::$unpack;
-            Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4Z, IQ4NL, MXFP4: |_, _| Integers::none()
+            Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4Z, IQ4NL, MXFP4, TQ1_0, TQ2_0, Q1_0, Q2_0:
+            |_, _| Integers::none()
         );
+        $crate::packed::scales::integers_of!(
+            $features, $Format::$unpack;
+            IQ2XXS, IQ3XXS, IQ3S: |scales, group| {
+                // SAFETY: the caller's promise; a byte for each two groups and a row.
+                let bytes = unsafe { load(scales.add(Self::INTEGERS_AT + 16 * (group / 2))) };
+                let nibbles =
+                    if group.is_multiple_of(2) { low_nibbles(bytes) } else { high_nibbles(bytes) };
+                Integers { factors: [twice(odd(nibbles)); 2], ..Integers::none() }
+            }
+        );
+        $crate::packed::scales::integers_of!(
+            $features, $Format::$unpack;
+            IQ2XS, IQ2S, IQ1M: |scales, group| {
+                // SAFETY: the caller's promise; a byte for each group and row.
+                let bytes = unsafe { load(scales.add(Self::INTEGERS_AT + 16 * group)) };
+                let factors = [low_nibbles(bytes), high_nibbles(bytes)];
+                let mut out = Integers::none();
+                for (out, factors) in out.factors.iter_mut().zip(factors) {
+                    *out = twice(odd(factors));
+                }
+                out
+            }
+        );
+        $crate::packed::scales::integers_of!($features, $Format::$unpack; IQ1S: |scales, group| {
+            // SAFETY: the caller's promise; a byte for each two groups and a row.
+            let bytes = unsafe { load(scales.add(Self::INTEGERS_AT + 16 * (group / 2))) };
+            let nibbles =
+                if group.is_multiple_of(2) { low_nibbles(bytes) } else { high_nibbles(bytes) };
+            let [factor, min] = iq1_s(nibbles);
+            Integers { factors: [twice(factor); 2], mins: [floats(min); 2] }
+        });
+        $crate::packed::scales::integers_of!($features, $Format::$unpack; NVFP4: |scales, group| {
+            let mut out = Integers::none();
+            for (half, out) in out.mins.iter_mut().enumerate() {
+                let at = Self::INTEGERS_AT + 16 * (2 * group + half);
+                // SAFETY: the caller's promise; a byte for each half of a group and row.
+                *out = e4m3_halves(unsafe { load(scales.add(at)) });
+            }
+            out
+        });
         $crate::packed::scales::integers_of!($features, $Format::$unpack; IQ4XS: |scales, group| {
             // SAFETY: the caller's promise.
             let factor = unsafe { six(scales.add(Self::INTEGERS_AT), group) };

@@ -92,7 +92,7 @@ fn packing_is_the_same_on_every_tier_and_keeps_every_weight() {
             let mut weights = vec![0.0; n_rows * n_cols];
             widen(ty, Tier::Scalar, &case.blocks, &mut weights);
             with_format!(ty, F => {
-                let packed_block = PACKED_ROWS * F::BYTES;
+                let packed_block = PACKED_ROWS * F::PACKED_BYTES;
                 for (i, &weight) in weights.iter().enumerate() {
                     let (row, col) = (i / n_cols, i % n_cols);
                     let block = row / PACKED_ROWS * (n_cols / F::LEN) + col / F::LEN;
@@ -109,8 +109,11 @@ fn packing_is_the_same_on_every_tier_and_keeps_every_weight() {
                     let half = col % 32 / 16;
                     let factor = scales.factors[half][row][0];
                     let min = scales.min_scale[row] * scales.mins[half][row];
-                    let found =
-                        scales.scale[row] * f32::from(factor) * f32::from(quant - F::OFFSET) + min;
+                    let mut scale = scales.scale[row] * f32::from(factor);
+                    if F::FLOAT_FACTORS {
+                        scale *= scales.mins[half][row];
+                    }
+                    let found = scale * f32::from(quant - F::OFFSET) + min;
                     let error = (found - weight).abs() / (min.abs() + weight.abs() + 1e-3);
                     assert!(error < 1e-5, "{ty} {row} {col}: {found}, not {weight}");
                 }
@@ -305,7 +308,9 @@ fn the_largest_quants_do_not_overflow() {
             BlockType::Q2_K => &[80, 82],
             BlockType::Q3_K => &[108],
             BlockType::Q6_K => &[208],
-            BlockType::MXFP4 => &[],
+            BlockType::TQ1_0 => &[52],
+            BlockType::TQ2_0 => &[64],
+            BlockType::MXFP4 | BlockType::NVFP4 | BlockType::IQ1_M => &[],
             _ => &[0],
         };
         let fill = match ty {
@@ -318,6 +323,15 @@ fn the_largest_quants_do_not_overflow() {
             block.fill(fill);
             if ty == BlockType::MXFP4 {
                 block[0] = 127;
+            }
+            if ty == BlockType::NVFP4 {
+                block[..4].fill(0x7e);
+            }
+            if ty == BlockType::IQ1_M {
+                // The nibbles of 1 in binary16, 0x3c00, in four words.
+                for (byte, nibble) in [49, 51, 53, 55].into_iter().zip([0x0f, 0x0f, 0xcf, 0x3f]) {
+                    block[byte] = nibble;
+                }
             }
             for &at in scales {
                 block[at..at + 2].copy_from_slice(&half::f16::ONE.to_le_bytes());

@@ -25,7 +25,7 @@ const HALF_LEN: usize = GROUP_LEN / 2;
 pub(super) fn widen<'t, F: Format>(bytes: &[u8], mut out: impl Iterator<Item = &'t mut Tile>) {
     let mut panel = [PanelGroup::ZERO; 8];
     let panel = &mut panel[..F::LEN / GROUP_LEN];
-    for block in bytes.chunks_exact(PACKED_ROWS * F::BYTES) {
+    for block in bytes.chunks_exact(PACKED_ROWS * F::PACKED_BYTES) {
         super::scalar::expand::<F>(block, panel);
         for (group, tile) in panel.iter().zip(&mut out) {
             for row in 0..PACKED_ROWS {
@@ -49,6 +49,9 @@ fn weight<F: Format>(PanelGroup { quants, scales }: &PanelGroup, row: usize, col
     if F::FACTORS > 0 {
         scale *= f32::from(scales.factors[half][row][0]);
     }
+    if F::FLOAT_FACTORS {
+        scale *= scales.mins[half][row];
+    }
     if F::MINS == 0 {
         return scale * quant;
     }
@@ -69,7 +72,7 @@ pub(super) unsafe fn widen_avx512<'t, F: super::avx512_scales::FormatAvx512>(
     bytes: &[u8],
     mut out: impl Iterator<Item = &'t mut Tile>,
 ) {
-    for block in bytes.chunks_exact(PACKED_ROWS * F::BYTES) {
+    for block in bytes.chunks_exact(PACKED_ROWS * F::PACKED_BYTES) {
         let scales = block[F::SCALES_AT..].as_ptr();
         for line in 0..block.len().div_ceil(64) {
             crate::vec_dot::simd::prefetch(block.as_ptr().wrapping_add(block.len() + 64 * line));
@@ -81,8 +84,13 @@ pub(super) unsafe fn widen_avx512<'t, F: super::avx512_scales::FormatAvx512>(
             // SAFETY: as above.
             let [factors, mins] = unsafe { avx512::factors_and_mins::<F>(scales, g) };
             for half in 0..2 {
-                let scale =
-                    if F::FACTORS > 0 { _mm512_mul_ps(scale, factors[half]) } else { scale };
+                let scale = if F::FACTORS > 0 {
+                    _mm512_mul_ps(scale, factors[half])
+                } else if F::FLOAT_FACTORS {
+                    _mm512_mul_ps(scale, mins[half])
+                } else {
+                    scale
+                };
                 let min =
                     if F::FACTORS > 0 { _mm512_mul_ps(min_scale, mins[half]) } else { min_scale };
                 for q in 4 * half..4 * half + 4 {

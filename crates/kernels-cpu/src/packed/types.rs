@@ -1,13 +1,17 @@
-//! The types that can be packed, each with its planes and scales.
+//! The types that can be packed, each with its planes and scales. Those of points are in [`points`](super::points),
+//! the smallest in [`few_bits`](super::few_bits).
 
 use realizar_quant::{BlockType, codebook};
 
 use super::PACKED_ROWS;
+pub(super) use super::few_bits::{NVFP4, Q1_0, Q2_0, TQ1_0, TQ2_0};
 use super::format::{Format, Integers, Planes, RowQuants, RowScales, ScaleKind};
 use super::pack::{
     Block, Word, nibbles_of, pairs_of, singles_of, singles_of_bits, sixes_of_k_scales,
     sixes_of_q3_k,
 };
+
+pub(super) use super::points::{IQ1M, IQ1S, IQ2S, IQ2XS, IQ2XXS, IQ3S, IQ3XXS};
 
 /// Runs an expression with the format of a block type as a type.
 macro_rules! with_format {
@@ -36,6 +40,18 @@ macro_rules! with_format {
             B::IQ4_NL => run!(t::IQ4NL),
             B::IQ4_XS => run!(t::IQ4XS),
             B::MXFP4 => run!(t::MXFP4),
+            B::NVFP4 => run!(t::NVFP4),
+            B::IQ1_S => run!(t::IQ1S),
+            B::IQ1_M => run!(t::IQ1M),
+            B::IQ2_XXS => run!(t::IQ2XXS),
+            B::IQ2_XS => run!(t::IQ2XS),
+            B::IQ2_S => run!(t::IQ2S),
+            B::IQ3_XXS => run!(t::IQ3XXS),
+            B::IQ3_S => run!(t::IQ3S),
+            B::TQ1_0 => run!(t::TQ1_0),
+            B::TQ2_0 => run!(t::TQ2_0),
+            B::Q1_0 => run!(t::Q1_0),
+            B::Q2_0 => run!(t::Q2_0),
             ty => panic!("{ty} weights are not packed"),
         }
     }};
@@ -61,6 +77,18 @@ pub(super) const fn is_packed(ty: BlockType) -> bool {
             | B::IQ4_NL
             | B::IQ4_XS
             | B::MXFP4
+            | B::NVFP4
+            | B::IQ1_S
+            | B::IQ1_M
+            | B::IQ2_XXS
+            | B::IQ2_XS
+            | B::IQ2_S
+            | B::IQ3_XXS
+            | B::IQ3_S
+            | B::TQ1_0
+            | B::TQ2_0
+            | B::Q1_0
+            | B::Q2_0
     )
 }
 
