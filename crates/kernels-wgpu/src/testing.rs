@@ -107,10 +107,14 @@ pub(crate) fn noise(n: usize, seed: u64) -> Vec<f32> {
 }
 
 /// Rows as files have them. Every other block is quantized noise, the others are
-/// noise in every byte but those of their scales, which are those of the former.
+/// noise in every byte but those of their scales, which are those of the former. Blocks of types that are only read
+/// are all of the second kind, with a scale for values of about 1.
 pub(crate) fn blocks(ty: BlockType, n_rows: usize, n_cols: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; n_rows * ty.row_bytes(n_cols).expect("whole blocks")];
-    realizar_quant::quantize(ty, &noise(n_rows * n_cols, seed), &mut bytes).expect("whole blocks");
+    if ty.can_quantize() {
+        let values = noise(n_rows * n_cols, seed);
+        realizar_quant::quantize(ty, &values, &mut bytes).expect("whole blocks");
+    }
     // Where binary16 numbers and exponents lie in a block.
     let scales = match ty {
         BlockType::F32 | BlockType::F16 | BlockType::BF16 => return bytes,
@@ -119,7 +123,12 @@ pub(crate) fn blocks(ty: BlockType, n_rows: usize, n_cols: usize, seed: u64) -> 
         | BlockType::Q5_0
         | BlockType::Q8_0
         | BlockType::IQ4_NL
-        | BlockType::IQ4_XS => 0..2,
+        | BlockType::IQ4_XS
+        | BlockType::Q1_0
+        | BlockType::Q2_0 => 0..2,
+        BlockType::TQ1_0 => 52..54,
+        BlockType::TQ2_0 => 64..66,
+        ty if !ty.can_quantize() => 0..0,
         BlockType::Q2_K => 80..84,
         BlockType::Q3_K => 108..110,
         BlockType::Q6_K => 208..210,
@@ -127,9 +136,27 @@ pub(crate) fn blocks(ty: BlockType, n_rows: usize, n_cols: usize, seed: u64) -> 
     };
     let random = noise(bytes.len(), seed + 1);
     let n = ty.block_bytes();
-    for (block, random) in bytes.chunks_exact_mut(n).zip(random.chunks_exact(n)).step_by(2) {
+    let step = if ty.can_quantize() { 2 } else { 1 };
+    for (block, random) in bytes.chunks_exact_mut(n).zip(random.chunks_exact(n)).step_by(step) {
         for (i, byte) in block.iter_mut().enumerate().filter(|(i, _)| !scales.contains(i)) {
             *byte = (random[i] * 128.0) as i8 as u8;
+        }
+        let largest = match ty {
+            BlockType::IQ2_XXS | BlockType::IQ2_XS | BlockType::IQ2_S => 0.006,
+            BlockType::IQ3_XXS => 0.002,
+            BlockType::IQ3_S => 0.002,
+            BlockType::IQ1_S | BlockType::IQ1_M => 0.06,
+            _ => continue,
+        };
+        let d = half::f16::from_f32(largest * random[0]).to_le_bytes();
+        if ty == BlockType::IQ1_M {
+            // A nibble of the scale in the upper bits of each of the last four words.
+            let nibbles = [d[0] & 15, d[0] >> 4, d[1] & 15, d[1] >> 4];
+            for (k, nibble) in nibbles.into_iter().enumerate() {
+                block[49 + 2 * k] = block[49 + 2 * k] & 15 | nibble << 4;
+            }
+        } else {
+            block[..2].copy_from_slice(&d);
         }
     }
     bytes

@@ -47,6 +47,7 @@ pub mod iq4_nl;
 pub mod iq4_xs;
 pub mod k_scales;
 mod k_search;
+pub mod levels;
 pub mod mxfp4;
 pub mod nvfp4;
 pub mod q1_0;

@@ -33,6 +33,9 @@ fn levels_parts(ty: BlockType) -> Option<Vec<&'static str>> {
     let codebook = include_str!("../../shaders/decode/codebook.wgsl");
     let look_up = include_str!("../../shaders/levels/look_up.wgsl");
     let of_codebook = |levels| vec![words, codebook, look_up, levels];
+    let three_bits = include_str!("../../shaders/levels/three_bits.wgsl");
+    let four_bits = include_str!("../../shaders/levels/four_bits.wgsl");
+    let of_points = |points, levels| vec![words, codebook, look_up, points, levels];
     Some(match ty {
         BlockType::Q4_0 => vec![words, include_str!("../../shaders/levels/q4_0.wgsl")],
         BlockType::Q4_1 => vec![words, include_str!("../../shaders/levels/q4_1.wgsl")],
@@ -48,6 +51,22 @@ fn levels_parts(ty: BlockType) -> Option<Vec<&'static str>> {
         BlockType::IQ4_XS => of_codebook(include_str!("../../shaders/levels/iq4_xs.wgsl")),
         BlockType::MXFP4 => of_codebook(include_str!("../../shaders/levels/mxfp4.wgsl")),
         BlockType::Q4_Z => vec![words, include_str!("../../shaders/levels/q4_z.wgsl")],
+        BlockType::IQ1_S | BlockType::IQ1_M => {
+            of_points(include_str!("../../shaders/decode/iq1.wgsl"), three_bits)
+        }
+        BlockType::IQ2_XXS | BlockType::IQ2_XS | BlockType::IQ2_S => {
+            of_points(include_str!("../../shaders/decode/iq2.wgsl"), three_bits)
+        }
+        BlockType::IQ3_XXS => {
+            of_points(include_str!("../../shaders/decode/iq3_xxs.wgsl"), four_bits)
+        }
+        BlockType::IQ3_S => of_points(include_str!("../../shaders/decode/iq3_s.wgsl"), four_bits),
+        BlockType::NVFP4 => of_codebook(include_str!("../../shaders/levels/nvfp4.wgsl")),
+        BlockType::TQ1_0 | BlockType::TQ2_0 => {
+            vec![words, include_str!("../../shaders/levels/ternary.wgsl")]
+        }
+        BlockType::Q1_0 => vec![words, include_str!("../../shaders/levels/q1_0.wgsl")],
+        BlockType::Q2_0 => vec![words, include_str!("../../shaders/levels/q2_0.wgsl")],
         // Floats, FP8 among them, types of activations, and types without decoders.
         _ => return None,
     })

@@ -310,7 +310,7 @@ impl Matrix {
 }
 
 /// Types that kernels read, for their tables of shaders.
-pub(crate) const TYPES: [BlockType; 18] = [
+pub(crate) const TYPES: [BlockType; 30] = [
     BlockType::F32,
     BlockType::F16,
     BlockType::BF16,
@@ -329,6 +329,18 @@ pub(crate) const TYPES: [BlockType; 18] = [
     BlockType::MXFP4,
     BlockType::F8_0,
     BlockType::Q4_Z,
+    BlockType::IQ1_S,
+    BlockType::IQ1_M,
+    BlockType::IQ2_XXS,
+    BlockType::IQ2_XS,
+    BlockType::IQ2_S,
+    BlockType::IQ3_XXS,
+    BlockType::IQ3_S,
+    BlockType::TQ1_0,
+    BlockType::TQ2_0,
+    BlockType::NVFP4,
+    BlockType::Q1_0,
+    BlockType::Q2_0,
 ];
 
 /// The part of a shader that defines `decode` for a type.
@@ -372,6 +384,35 @@ pub(crate) fn decode_part(ty: BlockType) -> &'static str {
         ),
         BlockType::F8_0 => include_str!("../../shaders/decode/f8_0.wgsl"),
         BlockType::Q4_Z => include_str!("../../shaders/decode/q4_z.wgsl"),
+        BlockType::IQ1_S | BlockType::IQ1_M => concat!(
+            include_str!("../../shaders/decode/codebook.wgsl"),
+            include_str!("../../shaders/decode/iq1.wgsl"),
+            include_str!("../../shaders/decode/three_bits.wgsl")
+        ),
+        BlockType::IQ2_XXS | BlockType::IQ2_XS | BlockType::IQ2_S => concat!(
+            include_str!("../../shaders/decode/codebook.wgsl"),
+            include_str!("../../shaders/decode/iq2.wgsl"),
+            include_str!("../../shaders/decode/three_bits.wgsl")
+        ),
+        BlockType::IQ3_XXS => concat!(
+            include_str!("../../shaders/decode/codebook.wgsl"),
+            include_str!("../../shaders/decode/iq3_xxs.wgsl"),
+            include_str!("../../shaders/decode/four_bits.wgsl")
+        ),
+        BlockType::IQ3_S => concat!(
+            include_str!("../../shaders/decode/codebook.wgsl"),
+            include_str!("../../shaders/decode/iq3_s.wgsl"),
+            include_str!("../../shaders/decode/four_bits.wgsl")
+        ),
+        BlockType::NVFP4 => concat!(
+            include_str!("../../shaders/decode/codebook.wgsl"),
+            include_str!("../../shaders/decode/nvfp4.wgsl")
+        ),
+        BlockType::TQ1_0 | BlockType::TQ2_0 => {
+            include_str!("../../shaders/decode/ternary.wgsl")
+        }
+        BlockType::Q1_0 => include_str!("../../shaders/decode/q1_0.wgsl"),
+        BlockType::Q2_0 => include_str!("../../shaders/decode/q2_0.wgsl"),
         _ => panic!("a matrix of {ty} on a GPU"),
     }
 }
@@ -422,10 +463,6 @@ mod tests {
             assert_eq!(
                 error(BlockType::Q8_K, 256, &[]),
                 "the GPU kernels have no matrices of type Q8_K (wq)"
-            );
-            assert_eq!(
-                error(BlockType::IQ3_S, 256, &[]),
-                "the GPU kernels have no matrices of type IQ3_S (wq)"
             );
             assert_eq!(
                 error(BlockType::Q4_K, 32, &[]),

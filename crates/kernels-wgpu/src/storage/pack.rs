@@ -1,13 +1,15 @@
 //! How rows of a matrix lie on a device, where shaders read 32-bit words.
 //!
-//! Block types whose blocks are not whole words (Q4_0, Q5_0, Q8_0, Q3_K, Q6_K, IQ4_NL, MXFP4)
-//! are split: a row is its blocks without their scales `d`, then the scales, then
-//! zeros up to a whole word. The other block types keep their bytes. Rows of
-//! floats are padded with zeros to whole groups of 32 columns.
+//! Block types whose blocks are not whole words (Q4_0, Q5_0, Q8_0, Q3_K, Q6_K, IQ4_NL, MXFP4, TQ2_0, Q1_0,
+//! Q2_0) are split: a row is its blocks without their scales `d`, then the scales, then
+//! zeros up to a whole word. Blocks of IQ1, IQ2 and IQ3 get a level of three or four bits for every element in the
+//! place of indices of points, and those of TQ1_0 become blocks of TQ2_0. The other block types keep their bytes.
+//! Rows of floats are padded with zeros to whole groups of 32 columns.
 
 use std::ops::Range;
 
 use realizar_quant::BlockType;
+use realizar_quant::levels::{self, Levels};
 
 /// Columns that a shader decodes at once.
 pub(crate) const GROUP: usize = 32;
@@ -21,6 +23,10 @@ enum Layout {
     Whole,
     /// The bytes of the scale at a place of a block move to the row's end.
     Split { at: usize, len: usize },
+    /// They are a scale, factors and levels of three or four bits, of so many words; `write_levels` says how.
+    Levels { bits: usize, n_words: usize },
+    /// They become blocks of TQ2_0, which are split.
+    Ternary,
 }
 
 fn layout(ty: BlockType) -> Option<Layout> {
@@ -32,11 +38,23 @@ fn layout(ty: BlockType) -> Option<Layout> {
         | BlockType::Q4_K
         | BlockType::Q5_K
         | BlockType::IQ4_XS
+        | BlockType::NVFP4
         | BlockType::F8_0
         | BlockType::Q4_Z => Some(Layout::Whole),
-        BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Q8_0 | BlockType::IQ4_NL => {
-            Some(Layout::Split { at: 0, len: 2 })
-        }
+        BlockType::Q4_0
+        | BlockType::Q5_0
+        | BlockType::Q8_0
+        | BlockType::Q1_0
+        | BlockType::Q2_0
+        | BlockType::IQ4_NL => Some(Layout::Split { at: 0, len: 2 }),
+        BlockType::TQ2_0 => Some(Layout::Split { at: 64, len: 2 }),
+        BlockType::TQ1_0 => Some(Layout::Ternary),
+        BlockType::IQ1_S
+        | BlockType::IQ1_M
+        | BlockType::IQ2_XXS
+        | BlockType::IQ2_XS
+        | BlockType::IQ2_S => Some(Layout::Levels { bits: 3, n_words: 27 }),
+        BlockType::IQ3_XXS | BlockType::IQ3_S => Some(Layout::Levels { bits: 4, n_words: 34 }),
         BlockType::MXFP4 => Some(Layout::Split { at: 0, len: 1 }),
         BlockType::Q3_K => Some(Layout::Split { at: 108, len: 2 }),
         BlockType::Q6_K => Some(Layout::Split { at: 208, len: 2 }),
@@ -69,6 +87,8 @@ pub fn packed_row_bytes(ty: BlockType, n_cols: usize) -> usize {
         Some(Layout::Padded) => n_cols.next_multiple_of(GROUP) * ty.block_bytes(),
         Some(Layout::Whole) | None => n_bytes,
         Some(Layout::Split { .. }) => n_bytes.next_multiple_of(4),
+        Some(Layout::Levels { n_words, .. }) => n_cols / ty.block_len() * 4 * n_words,
+        Some(Layout::Ternary) => packed_row_bytes(BlockType::TQ2_0, n_cols),
     }
 }
 
@@ -88,7 +108,7 @@ pub fn pack_rows(ty: BlockType, n_cols: usize, rows: &[u8], out: &mut [u8]) {
     let n_rows = rows.len() / from;
     assert!(rows.len() == n_rows * from && out.len() == n_rows * to, "rows of {ty} to pack");
     let layout = supported_layout(ty);
-    if from == to && !matches!(layout, Layout::Split { .. }) {
+    if from == to && matches!(layout, Layout::Padded | Layout::Whole) {
         out.copy_from_slice(rows);
         return;
     }
@@ -99,8 +119,60 @@ pub fn pack_rows(ty: BlockType, n_cols: usize, rows: &[u8], out: &mut [u8]) {
                 out[from..].fill(0);
             }
             Layout::Split { at, len } => split_row(ty.block_bytes(), at..at + len, row, out),
+            Layout::Levels { bits, n_words } => {
+                let blocks = row.chunks_exact(ty.block_bytes());
+                for (block, out) in blocks.zip(out.chunks_exact_mut(4 * n_words)) {
+                    write_levels(bits, &levels_of(ty, block), out);
+                }
+            }
+            Layout::Ternary => {
+                let ternary = |block: &[u8]| ternary_block(&levels_of(ty, block));
+                let blocks: Vec<u8> =
+                    row.chunks_exact(ty.block_bytes()).flat_map(ternary).collect();
+                pack_rows(BlockType::TQ2_0, n_cols, &blocks, out);
+            }
         }
     }
+}
+
+fn levels_of(ty: BlockType, block: &[u8]) -> Levels {
+    levels::of_block(ty, block).unwrap_or_else(|| unreachable!("{ty} has levels of its own"))
+}
+
+/// Writes a block: a word of the scale, the factors in nibbles, one for 16 columns or, with levels of four bits,
+/// for 32, then the levels of each group of 32 columns. Three bits: bits 0 and 1 of 16 columns in a word, of
+/// column `4 k + l` in bits `2 k` of byte `l`, and of the other 16 in the next, then bits 2, of column `4 k + l` in
+/// bit `k` of byte `l`. Four bits: columns 0 to 15 in low nibbles, 16 to 31 in high ones.
+fn write_levels(bits: usize, Levels { d, factors, levels }: &Levels, out: &mut [u8]) {
+    out.fill(0);
+    out[..2].copy_from_slice(d);
+    let per_factor = if bits == 3 { 1 } else { 2 };
+    let (head, groups) = out.split_at_mut(4 + 8 / per_factor);
+    for (i, factor) in factors.iter().step_by(per_factor).enumerate() {
+        head[4 + i / 2] |= factor << (4 * (i % 2));
+    }
+    for (levels, out) in levels.chunks_exact(GROUP).zip(groups.chunks_exact_mut(4 * bits)) {
+        for (i, level) in levels.iter().enumerate() {
+            let (k, l) = (i / 4, i % 4);
+            if bits == 3 {
+                out[4 * (k / 4) + l] |= (level & 3) << (2 * (k % 4));
+                out[8 + l] |= (level >> 2) << k;
+            } else {
+                out[i % 16] |= level << (4 * (i / 16));
+            }
+        }
+    }
+}
+
+/// A block of TQ2_0.
+fn ternary_block(Levels { d, levels, .. }: &Levels) -> [u8; 66] {
+    let mut block = [0; 66];
+    for (i, level) in levels.iter().enumerate() {
+        // Of 128 elements, number `32 k + l` lies in bits `2 k` of byte `l`.
+        block[32 * (i / 128) + i % 32] |= level << (2 * (i % 128 / 32));
+    }
+    block[64..].copy_from_slice(d);
+    block
 }
 
 /// Moves the bytes `scale` of each block behind the rest of all blocks.
@@ -140,6 +212,18 @@ mod tests {
             (BlockType::IQ4_NL, 96, 56),
             (BlockType::IQ4_XS, 512, 272),
             (BlockType::MXFP4, 96, 52),
+            (BlockType::NVFP4, 192, 108),
+            (BlockType::TQ1_0, 256, 68),
+            (BlockType::TQ2_0, 512, 132),
+            (BlockType::Q1_0, 384, 56),
+            (BlockType::Q2_0, 192, 56),
+            (BlockType::IQ1_S, 256, 108),
+            (BlockType::IQ1_M, 256, 108),
+            (BlockType::IQ2_XXS, 256, 108),
+            (BlockType::IQ2_XS, 512, 216),
+            (BlockType::IQ2_S, 256, 108),
+            (BlockType::IQ3_XXS, 256, 136),
+            (BlockType::IQ3_S, 512, 272),
             (BlockType::F8_0, 192, 204),
             (BlockType::Q4_Z, 96, 60),
         ];
@@ -149,7 +233,7 @@ mod tests {
         let supported = BlockType::all().filter(|ty| is_supported(*ty));
         assert!(supported.eq(sizes.map(|(ty, ..)| ty)));
         // What is refused is still counted.
-        assert_eq!(packed_row_bytes(BlockType::IQ3_S, 256), 110);
+        assert_eq!(packed_row_bytes(BlockType::Q8_1, 64), 72);
     }
 
     #[test]
