@@ -412,6 +412,135 @@ struct MXFP4 : Integer<MXFP4> {
   __device__ __forceinline__ float scale(int) const { return d; }
 };
 
+// Four of the sixteen sub-blocks of a block of IQ1 or IQ2, whose levels of three bits are numbers of a codebook of
+// eight. Bits lie as in Q3_K. The head has sixteen factors of a nibble, then d; a scale is that of `unit` times
+// an odd number.
+template <class B>
+struct ThreeBits : Integer<B> {
+  static constexpr int len = 64, group = 16;
+  static constexpr bool is_signed = true;
+  static constexpr float unit = 0.125f;
+  Main main;
+  uint32_t high[2];
+  uint32_t factors;
+  float d;
+  __device__ __forceinline__ void load(const Planes& planes, size_t at) {
+    main.load(planes, at);
+    uint2 bits = reinterpret_cast<const uint2*>(planes.high)[at];
+    high[0] = bits.x, high[1] = bits.y;
+    const uint8_t* head = planes.head + at / 4 * 10;
+    factors = reinterpret_cast<const uint16_t*>(head)[at % 4];
+    d = unit * half_at(head, 4);
+  }
+  __device__ __forceinline__ uint32_t levels(int piece) const {
+    uint32_t low = main.word[piece % 4] >> 2 * (piece / 4) & 0x03030303;
+    uint32_t level = low | (high[piece / 8] >> piece % 8 & 0x01010101) << 2;
+    // The four numbers as nibbles.
+    level |= level >> 4;
+    return __byte_perm(B::first, B::second, __byte_perm(level, 0, 0x4420));
+  }
+  __device__ __forceinline__ float scale(int group) const { return d * float(2 * (factors >> 4 * group & 15) + 1); }
+};
+
+// 8 25 43, then the same below zero.
+template <class B>
+struct IQ2 : ThreeBits<B> {
+  static constexpr uint32_t first = 0x002b1908, second = 0x00d5e7f8;
+};
+
+struct IQ2_XXS : IQ2<IQ2_XXS> {};
+struct IQ2_XS : IQ2<IQ2_XS> {};
+struct IQ2_S : IQ2<IQ2_S> {};
+
+// Eight times -1 0 1, with one more, then with one less.
+template <class B>
+struct IQ1 : ThreeBits<B> {
+  static constexpr uint32_t first = 0x000901f9, second = 0x0007fff7;
+};
+
+struct IQ1_S : IQ1<IQ1_S> {};
+struct IQ1_M : IQ1<IQ1_M> {};
+
+// One of the eight sub-blocks of a block of IQ3, whose levels of four bits lie as in IQ4_NL. The head has eight
+// factors of a nibble, then d; a scale is that of `unit` times an odd number.
+template <class B>
+struct FourBits : Integer<B> {
+  static constexpr int len = 32, group = 32;
+  static constexpr bool is_signed = true;
+  Main main;
+  float d;
+  __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
+    main.load(planes, unit);
+    const uint16_t* head = reinterpret_cast<const uint16_t*>(planes.head) + unit / 8 * 3;
+    const int factor = head[unit % 8 / 4] >> 4 * (unit % 4) & 15;
+    d = B::unit * half_at(planes.head, unit / 8 * 3 + 2) * float(2 * factor + 1);
+  }
+  __device__ __forceinline__ float scale(int) const { return d; }
+};
+
+// 4 12 20 28 36 44 52 62, then the same below zero.
+__device__ constexpr Codebook iq3_xxs = {{0x1c140c04, 0x3e342c24, 0xe4ecf4fc, 0xc2ccd4dc}};
+// The odd numbers to 15, then the same below zero.
+__device__ constexpr Codebook iq3_s = {{0x07050301, 0x0f0d0b09, 0xf9fbfdff, 0xf1f3f5f7}};
+
+struct IQ3_XXS : FourBits<IQ3_XXS> {
+  static constexpr float unit = 0.25f;
+  __device__ __forceinline__ uint32_t levels(int piece) const {
+    return iq3_xxs.look_up(main.word[piece % 4] >> 16 * (piece / 4));
+  }
+};
+
+struct IQ3_S : FourBits<IQ3_S> {
+  static constexpr float unit = 1.0f;
+  __device__ __forceinline__ uint32_t levels(int piece) const {
+    return iq3_s.look_up(main.word[piece % 4] >> 16 * (piece / 4));
+  }
+};
+
+// 64 levels of two bits, which lie as in Q2_K, and a scale for `units` of them.
+template <class B, int units>
+struct TwoBits : Integer<B> {
+  static constexpr int len = 64, group = 16, zero = 1;
+  Main main;
+  float d;
+  __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
+    main.load(planes, unit);
+    d = half_at(planes.head, unit / units);
+  }
+  __device__ __forceinline__ uint32_t levels(int piece) const {
+    return main.word[piece % 4] >> 2 * (piece / 4) & 0x03030303;
+  }
+  __device__ __forceinline__ float scale(int) const { return d; }
+};
+
+struct TQ1_0 : TwoBits<TQ1_0, 4> {};
+struct TQ2_0 : TwoBits<TQ2_0, 4> {};
+// The levels are 0 and 2.
+struct Q1_0 : TwoBits<Q1_0, 2> {};
+struct Q2_0 : TwoBits<Q2_0, 1> {};
+
+// Half of a block, whose head is four scales of FP8 (E4M3) without a sign for 16 elements each. Their halves go with
+// the doubled values of the codebook; 127 is zero. Levels lie as in IQ4_NL.
+struct NVFP4 : Integer<NVFP4> {
+  static constexpr int len = 32, group = 16;
+  static constexpr bool is_signed = true;
+  Main main;
+  uint32_t scales;
+  __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
+    main.load(planes, unit);
+    scales = reinterpret_cast<const uint16_t*>(planes.head)[unit];
+  }
+  __device__ __forceinline__ uint32_t levels(int piece) const {
+    return fp4.look_up(main.word[piece % 4] >> 16 * (piece / 4));
+  }
+  __device__ __forceinline__ float scale(int group) const {
+    const uint32_t bits = scales >> 8 * group & 255, magnitude = bits & 127;
+    const float normal = __uint_as_float((magnitude << 20) + (119u << 23));
+    const float value = magnitude < 8 ? float(magnitude) * (0.5f / 512.0f) : normal;
+    return bits == 127 ? 0.0f : value;
+  }
+};
+
 // Four values of a row of `n`, the first of them number `at`; what is behind the row's end is zero.
 template <bool may_end>
 __device__ __forceinline__ float4 row_piece(const float* row, int at, int n) {
@@ -433,7 +562,19 @@ __device__ __forceinline__ float4 row_piece(const float* row, int at, int n) {
   MAKE(IQ4_NL, iq4_nl)              \
   MAKE(IQ4_XS, iq4_xs)              \
   MAKE(MXFP4, mxfp4)                \
-  MAKE(Q4_Z, q4_z)
+  MAKE(Q4_Z, q4_z)                  \
+  MAKE(IQ1_S, iq1_s)                \
+  MAKE(IQ1_M, iq1_m)                \
+  MAKE(IQ2_XXS, iq2_xxs)            \
+  MAKE(IQ2_XS, iq2_xs)              \
+  MAKE(IQ2_S, iq2_s)                \
+  MAKE(IQ3_XXS, iq3_xxs)            \
+  MAKE(IQ3_S, iq3_s)                \
+  MAKE(TQ1_0, tq1_0)                \
+  MAKE(TQ2_0, tq2_0)                \
+  MAKE(NVFP4, nvfp4)                \
+  MAKE(Q1_0, q1_0)                  \
+  MAKE(Q2_0, q2_0)
 
 #define FOR_EACH_BLOCK_TYPE(MAKE) \
   MAKE(F32, f32)                  \

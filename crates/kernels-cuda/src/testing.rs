@@ -324,10 +324,38 @@ pub(crate) fn weights(
     let mut back = vec![0.0; values.len()];
     for row in 0..n_rows {
         let part = &mut bytes[row * row_bytes..][..row_bytes];
-        realizar_quant::quantize(ty, &values[row * n_cols..][..n_cols], part).unwrap();
+        if ty.can_quantize() {
+            realizar_quant::quantize(ty, &values[row * n_cols..][..n_cols], part).unwrap();
+        } else {
+            random_blocks(ty, part, random);
+        }
         realizar_quant::dequantize(ty, part, &mut back[row * n_cols..][..n_cols]).unwrap();
     }
     (bytes, back)
+}
+
+/// Random blocks of a type that is only read, with a scale for values of at most about 1.
+fn random_blocks(ty: BlockType, bytes: &mut [u8], random: &mut Random) {
+    for block in bytes.chunks_exact_mut(ty.block_bytes()) {
+        for byte in &mut *block {
+            *byte = (random.float() * 128.0) as i8 as u8;
+        }
+        let largest = match ty {
+            BlockType::IQ1_S | BlockType::IQ1_M => 0.06,
+            BlockType::IQ3_XXS => 0.002,
+            _ => 0.006,
+        };
+        let d = realizar_quant::half_bytes::f32_to_f16(largest * random.float());
+        if ty == BlockType::IQ1_M {
+            // A nibble of the scale in the upper bits of each of the last four words.
+            let nibbles = [d[0] & 15, d[0] >> 4, d[1] & 15, d[1] >> 4];
+            for (k, nibble) in nibbles.into_iter().enumerate() {
+                block[49 + 2 * k] = block[49 + 2 * k] & 15 | nibble << 4;
+            }
+        } else {
+            block[..2].copy_from_slice(&d);
+        }
+    }
 }
 
 /// Quants, the bits of the scale and the two sums of a block, by their definition.

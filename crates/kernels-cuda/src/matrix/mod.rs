@@ -16,7 +16,7 @@ pub use pack::{pack_rows, packed_row_bytes};
 const STAGING_BYTES: usize = 16 << 20;
 
 /// The types that kernels take, in the order of their tables.
-pub const BLOCK_TYPES: [BlockType; 18] = [
+pub const BLOCK_TYPES: [BlockType; 30] = [
     BlockType::F32,
     BlockType::F16,
     BlockType::BF16,
@@ -35,10 +35,22 @@ pub const BLOCK_TYPES: [BlockType; 18] = [
     BlockType::MXFP4,
     BlockType::Q4_Z,
     BlockType::F8_0,
+    BlockType::IQ1_S,
+    BlockType::IQ1_M,
+    BlockType::IQ2_XXS,
+    BlockType::IQ2_XS,
+    BlockType::IQ2_S,
+    BlockType::IQ3_XXS,
+    BlockType::IQ3_S,
+    BlockType::TQ1_0,
+    BlockType::TQ2_0,
+    BlockType::NVFP4,
+    BlockType::Q1_0,
+    BlockType::Q2_0,
 ];
 
 /// Those of them that have integer levels, which products with 8-bit activations take.
-pub(crate) const INTEGER_TYPES: [BlockType; 14] = [
+pub(crate) const INTEGER_TYPES: [BlockType; 26] = [
     BlockType::Q4_0,
     BlockType::Q4_1,
     BlockType::Q5_0,
@@ -53,6 +65,18 @@ pub(crate) const INTEGER_TYPES: [BlockType; 14] = [
     BlockType::IQ4_XS,
     BlockType::MXFP4,
     BlockType::Q4_Z,
+    BlockType::IQ1_S,
+    BlockType::IQ1_M,
+    BlockType::IQ2_XXS,
+    BlockType::IQ2_XS,
+    BlockType::IQ2_S,
+    BlockType::IQ3_XXS,
+    BlockType::IQ3_S,
+    BlockType::TQ1_0,
+    BlockType::TQ2_0,
+    BlockType::NVFP4,
+    BlockType::Q1_0,
+    BlockType::Q2_0,
 ];
 
 /// A matrix of weights on a device. Weights of one type and width may lie in it one below the other, and so do
@@ -230,7 +254,7 @@ mod tests {
     fn what_does_not_fit_is_named() {
         let (device, stream) = bench();
         let cases = [
-            (BlockType::IQ1_S, 1, 256, 50, "no CUDA kernel takes weights of type IQ1_S"),
+            (BlockType::Q8_1, 1, 32, 36, "no CUDA kernel takes weights of type Q8_1"),
             (BlockType::Q8_0, 2, 33, 68, "w: "),
             (
                 BlockType::Q8_0,

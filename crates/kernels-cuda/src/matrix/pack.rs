@@ -3,10 +3,12 @@
 //!
 //! A matrix has up to three planes: the *main* one in units of 16 bytes, the *high* one with the upper
 //! bits of levels, the *head* with scales and minimums. Packed weights have as many bytes as the
-//! blocks that they come from, and what fills planes and rows of floats up to 16. A *piece* is four elements
+//! blocks that they come from, and what fills planes and rows of floats up to 16. Only blocks of IQ1, IQ2 and IQ3, of
+//! which files have indices of points, TQ1_0 and Q1_0 have more: a level of two, three or four bits an element. A *piece* is four elements
 //! that follow one another: the bytes of a word, when a kernel has unpacked it.
 
 use realizar_quant::BlockType;
+use realizar_quant::levels::{self, Levels};
 
 /// Bytes of a unit in the main plane.
 pub(crate) const UNIT_BYTES: usize = 16;
@@ -37,6 +39,16 @@ pub(crate) const fn planes(ty: BlockType) -> Option<Planes> {
         BlockType::IQ4_XS => (128, 0, 8),
         BlockType::MXFP4 => (16, 0, 1),
         BlockType::F8_0 => (64, 0, 4),
+        BlockType::IQ1_S
+        | BlockType::IQ1_M
+        | BlockType::IQ2_XXS
+        | BlockType::IQ2_XS
+        | BlockType::IQ2_S => (64, 32, 10),
+        BlockType::IQ3_XXS | BlockType::IQ3_S => (128, 0, 6),
+        BlockType::TQ1_0 | BlockType::TQ2_0 => (64, 0, 2),
+        BlockType::NVFP4 => (32, 0, 4),
+        BlockType::Q1_0 => (32, 0, 2),
+        BlockType::Q2_0 => (16, 0, 2),
         _ => return None,
     };
     Some(Planes { main, high, head })
@@ -192,6 +204,62 @@ fn pack(ty: BlockType, block: &[u8], main: &mut [u8], high: &mut [u8], head: &mu
                 }
             }
         }
+        BlockType::IQ1_S
+        | BlockType::IQ1_M
+        | BlockType::IQ2_XXS
+        | BlockType::IQ2_XS
+        | BlockType::IQ2_S => {
+            let Levels { d, factors, levels } = levels_of(ty, block);
+            lower_pairs(|e| levels[e] & 3, main);
+            high.fill(0);
+            for (e, level) in levels.iter().enumerate() {
+                let piece = e / 4;
+                high[4 * (piece / 8) + e % 4] |= (level >> 2) << (piece % 8);
+            }
+            for (byte, two) in head.iter_mut().zip(factors.as_chunks::<2>().0) {
+                *byte = two[0] | two[1] << 4;
+            }
+            head[8..].copy_from_slice(&d);
+        }
+        BlockType::IQ3_XXS | BlockType::IQ3_S => {
+            let Levels { d, factors, levels } = levels_of(ty, block);
+            for (levels, unit) in levels.chunks_exact(32).zip(main.chunks_exact_mut(UNIT_BYTES)) {
+                pieces(|e| levels[e], unit);
+            }
+            // Each factor is that of two times 16 elements.
+            for (byte, four) in head.iter_mut().zip(factors.as_chunks::<4>().0) {
+                *byte = four[0] | four[2] << 4;
+            }
+            head[4..].copy_from_slice(&d);
+        }
+        BlockType::TQ1_0 => {
+            let Levels { d, levels, .. } = levels_of(ty, block);
+            lower_pairs(|e| levels[e], main);
+            head.copy_from_slice(&d);
+        }
+        BlockType::TQ2_0 => {
+            pairs(&block[..64], main);
+            head.copy_from_slice(&block[64..]);
+        }
+        BlockType::NVFP4 => {
+            let (scales, levels) = block.split_at(4);
+            head.copy_from_slice(scales);
+            // Of 16 elements, the first 8 lie in low nibbles.
+            let level = |e: usize| levels[e / 16 * 8 + e % 8] >> (e / 8 % 2 * 4) & 15;
+            for (unit, main) in main.chunks_exact_mut(UNIT_BYTES).enumerate() {
+                pieces(|e| level(32 * unit + e), main);
+            }
+        }
+        BlockType::Q1_0 => {
+            let (scale, bits) = block.split_at(2);
+            head.copy_from_slice(scale);
+            lower_pairs(|e| (bits[e / 8] >> (e % 8) & 1) << 1, main);
+        }
+        BlockType::Q2_0 => {
+            let (scale, levels) = block.split_at(2);
+            head.copy_from_slice(scale);
+            lower_pairs(|e| levels[e / 4] >> (e % 4 * 2) & 3, main);
+        }
         // Scales, then levels as they are.
         _ => {
             let (scales, levels) = block.split_at(head.len());
@@ -218,10 +286,19 @@ fn fifth_bits(bit: impl Fn(usize) -> u32, high: &mut [u8]) {
     high.copy_from_slice(&bits.to_le_bytes());
 }
 
-/// 32 levels of four bits, in word `p % 4` the four of piece `p` in the half `p / 4`.
+fn levels_of(ty: BlockType, block: &[u8]) -> Levels {
+    levels::of_block(ty, block).unwrap_or_else(|| unreachable!("{ty} has levels of its own"))
+}
+
+/// 32 levels of four bits, of which the first 16 lie in low nibbles, as [`pieces`] has them.
 fn halves(qs: &[u8], unit: &mut [u8]) {
+    pieces(|e| qs[e % 16] >> (4 * (e / 16)) & 0x0f, unit);
+}
+
+/// 32 levels of four bits, in word `p % 4` the four of piece `p` in the half `p / 4`.
+fn pieces(level: impl Fn(usize) -> u8, unit: &mut [u8]) {
     for (p, half) in (0..8).map(|p| (p, 4 * (p % 4) + 2 * (p / 4))) {
-        let level = |i: usize| qs[(4 * p + i) % 16] >> (4 * (p / 4)) & 0x0f;
+        let level = |i: usize| level(4 * p + i);
         unit[half] = level(0) | level(1) << 4;
         unit[half + 1] = level(2) | level(3) << 4;
     }
@@ -230,10 +307,15 @@ fn halves(qs: &[u8], unit: &mut [u8]) {
 /// 256 levels of two bits: of the 64 of a unit, element `4 * p + i` in bits `2 * (p / 4)` of byte `i` of word
 /// `p % 4`.
 fn pairs(qs: &[u8], main: &mut [u8]) {
+    // Of 128 elements, number `32 * k + l` lies in bits `2 * k` of byte `l` of 32.
+    lower_pairs(|e| qs[32 * (e / 128) + e % 32] >> (2 * (e % 128 / 32)) & 3, main);
+}
+
+/// As [`pairs`], of as many levels as `main` holds.
+fn lower_pairs(level: impl Fn(usize) -> u8, main: &mut [u8]) {
     main.fill(0);
-    for e in 0..256 {
-        // Of 128 elements, number `32 * k + l` lies in bits `2 * k` of byte `l` of 32.
-        let level = qs[32 * (e / 128) + e % 32] >> (2 * (e % 128 / 32)) & 3;
+    for e in 0..4 * main.len() {
+        let level = level(e);
         let (unit, piece) = (e / 64, e % 64 / 4);
         main[UNIT_BYTES * unit + 4 * (piece % 4) + e % 4] |= level << (2 * (piece / 4));
     }
@@ -247,7 +329,19 @@ mod tests {
     fn planes_hold_as_many_bytes_as_blocks() {
         for ty in BlockType::all() {
             let Some(planes) = planes(ty) else { continue };
-            assert_eq!(planes.main + planes.high + planes.head, ty.block_bytes(), "{ty}");
+            let n_bytes = match ty {
+                // Those whose elements get levels of their own.
+                BlockType::IQ1_S
+                | BlockType::IQ1_M
+                | BlockType::IQ2_XXS
+                | BlockType::IQ2_XS
+                | BlockType::IQ2_S => 106,
+                BlockType::IQ3_XXS | BlockType::IQ3_S => 134,
+                BlockType::TQ1_0 => 66,
+                BlockType::Q1_0 => 34,
+                _ => ty.block_bytes(),
+            };
+            assert_eq!(planes.main + planes.high + planes.head, n_bytes, "{ty}");
         }
     }
 

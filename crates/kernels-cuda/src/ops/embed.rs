@@ -109,7 +109,7 @@ mod tests {
     use realizar_quant::dequantize;
 
     use super::*;
-    use crate::testing::{Random, kernels, on_device, read};
+    use crate::testing::{Random, kernels, on_device, read, weights};
 
     #[test]
     fn embeddings_are_the_values_of_their_blocks() {
@@ -119,12 +119,8 @@ mod tests {
             let n_rows = 5;
             let lengths: &[usize] = if ty.block_len() == 1 { &[1, 9, 1031] } else { &[256, 1280] };
             for &n_cols in lengths {
-                let values = Random(n_cols as u64).floats(n_rows * n_cols);
+                let (bytes, _) = weights(ty, n_rows, n_cols, &mut Random(n_cols as u64));
                 let row_bytes = ty.row_bytes(n_cols).unwrap();
-                let mut bytes = vec![0; n_rows * row_bytes];
-                for (values, bytes) in values.chunks(n_cols).zip(bytes.chunks_mut(row_bytes)) {
-                    realizar_quant::quantize(ty, values, bytes).unwrap();
-                }
                 let matrix =
                     Matrix::upload(device, &stream, "embeddings", ty, n_rows, n_cols, &bytes);
                 let matrix = matrix.unwrap();

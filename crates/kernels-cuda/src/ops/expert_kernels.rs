@@ -33,6 +33,18 @@ const IMAGES: [&[u8]; BLOCK_TYPES.len()] = [
     include_bytes!("../../image/experts_mxfp4.ptx.gz"),
     include_bytes!("../../image/experts_q4_z.ptx.gz"),
     include_bytes!("../../image/experts_f8_0.ptx.gz"),
+    include_bytes!("../../image/experts_iq1_s.ptx.gz"),
+    include_bytes!("../../image/experts_iq1_m.ptx.gz"),
+    include_bytes!("../../image/experts_iq2_xxs.ptx.gz"),
+    include_bytes!("../../image/experts_iq2_xs.ptx.gz"),
+    include_bytes!("../../image/experts_iq2_s.ptx.gz"),
+    include_bytes!("../../image/experts_iq3_xxs.ptx.gz"),
+    include_bytes!("../../image/experts_iq3_s.ptx.gz"),
+    include_bytes!("../../image/experts_tq1_0.ptx.gz"),
+    include_bytes!("../../image/experts_tq2_0.ptx.gz"),
+    include_bytes!("../../image/experts_nvfp4.ptx.gz"),
+    include_bytes!("../../image/experts_q1_0.ptx.gz"),
+    include_bytes!("../../image/experts_q2_0.ptx.gz"),
 ];
 
 /// Pairs that a read of weights serves for generated rows: a kernel for each.

@@ -795,7 +795,14 @@ mod tests {
         let on = kernels();
         for (i, ty) in BLOCK_TYPES.into_iter().filter(|&ty| takes_quantized(ty)).enumerate() {
             let case = Case { ty, form: Form::Int8, ..SMALL };
-            check(&on, Case { n_in: 96.max(ty.block_len()), is_shared: i % 2 == 0, ..case });
+            check(
+                &on,
+                Case {
+                    n_in: 96_usize.next_multiple_of(ty.block_len()),
+                    is_shared: i % 2 == 0,
+                    ..case
+                },
+            );
             if ty.block_len() == 32 {
                 check(&on, Case { n_in: 256, is_shared: i % 2 == 1, ..case });
             }
@@ -837,7 +844,15 @@ mod tests {
         let on = kernels();
         let case = Case { form: Form::Int8Tiles(PairTiles::Several), ..SMALL };
         for (i, ty) in BLOCK_TYPES.into_iter().filter(|&ty| takes_quantized(ty)).enumerate() {
-            check(&on, Case { ty, n_in: 96.max(ty.block_len()), is_shared: i % 2 == 0, ..case });
+            check(
+                &on,
+                Case {
+                    ty,
+                    n_in: 96_usize.next_multiple_of(ty.block_len()),
+                    is_shared: i % 2 == 0,
+                    ..case
+                },
+            );
         }
         check(&on, Case { ty: BlockType::Q5_1, n_in: 64, n_rows: 40, n_out: [70, 3], ..case });
         let case = Case { form: Form::Int8Tiles(PairTiles::Many), ..SMALL };

@@ -33,6 +33,18 @@ const IMAGES: [&[u8]; BLOCK_TYPES.len()] = [
     include_bytes!("../../image/type_mxfp4.ptx.gz"),
     include_bytes!("../../image/type_q4_z.ptx.gz"),
     include_bytes!("../../image/type_f8_0.ptx.gz"),
+    include_bytes!("../../image/type_iq1_s.ptx.gz"),
+    include_bytes!("../../image/type_iq1_m.ptx.gz"),
+    include_bytes!("../../image/type_iq2_xxs.ptx.gz"),
+    include_bytes!("../../image/type_iq2_xs.ptx.gz"),
+    include_bytes!("../../image/type_iq2_s.ptx.gz"),
+    include_bytes!("../../image/type_iq3_xxs.ptx.gz"),
+    include_bytes!("../../image/type_iq3_s.ptx.gz"),
+    include_bytes!("../../image/type_tq1_0.ptx.gz"),
+    include_bytes!("../../image/type_tq2_0.ptx.gz"),
+    include_bytes!("../../image/type_nvfp4.ptx.gz"),
+    include_bytes!("../../image/type_q1_0.ptx.gz"),
+    include_bytes!("../../image/type_q2_0.ptx.gz"),
 ];
 /// Products of several types at once.
 const MIXED: &[u8] = include_bytes!("../../image/matvec_mixed.ptx.gz");
@@ -109,7 +121,7 @@ impl<D: Device> ProductKernels<D> {
             |what: &str| image.functions(TILES, |tile| format!("{what}_{name}_{}", tile.x_rows));
         let int8 = || {
             let matvec = image.functions(INT8_COLS, |cols| format!("matvec_int8_{name}_{cols}"))?;
-            let tiled = !matches!(ty, BlockType::Q2_K | BlockType::Q3_K);
+            let tiled = !has_long_units(ty);
             let tile = || image.function(&format!("matvec_int8_{name}_{INT8_TILE}"));
             let matvec_tiles = tiled.then(tile).transpose()?;
             Ok(Int8Kernels { matvec, matvec_tiles, matmul: tiles("matmul_int8")? })
@@ -129,6 +141,24 @@ impl<D: Device> ProductKernels<D> {
             parts: takes_parts(ty).then(parts).transpose()?,
         })
     }
+}
+
+/// Whether a unit of a type of integer levels has 64 columns: those of two and three bits.
+const fn has_long_units(ty: BlockType) -> bool {
+    matches!(
+        ty,
+        BlockType::Q2_K
+            | BlockType::Q3_K
+            | BlockType::IQ1_S
+            | BlockType::IQ1_M
+            | BlockType::IQ2_XXS
+            | BlockType::IQ2_XS
+            | BlockType::IQ2_S
+            | BlockType::TQ1_0
+            | BlockType::TQ2_0
+            | BlockType::Q1_0
+            | BlockType::Q2_0
+    )
 }
 
 /// Whether products with matrices of this type can take quantized activations: all types of integer levels do.
