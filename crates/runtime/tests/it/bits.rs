@@ -46,20 +46,20 @@ fn experts(dir: &Path) -> PathBuf {
     path
 }
 
-/// A model whose experts mix types that only the CPU runs.
-fn unpacked_experts(dir: &Path) -> PathBuf {
+/// A model whose experts mix types of few bits with others.
+fn few_bits_experts(dir: &Path) -> PathBuf {
     use BlockType::{BF16, F16, IQ3_S, NVFP4, Q4_K, Q6_K, Q8_0};
-    let path = dir.join("unpacked_experts.gguf");
+    let path = dir.join("few_bits_experts.gguf");
     write_quantized_experts(&path, &[Q8_0, BF16, IQ3_S, Q4_K, F16, NVFP4, Q6_K]);
     path
 }
 
-/// A model that mixes the quantized types that only the CPU runs.
-fn unpacked(dir: &Path) -> PathBuf {
+/// A model that mixes the types of at most three bits, IQ3 and NVFP4.
+fn few_bits(dir: &Path) -> PathBuf {
     use BlockType::{
         IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, NVFP4, Q1_0, Q2_0, Q8_0, TQ1_0, TQ2_0,
     };
-    let path = dir.join("unpacked.gguf");
+    let path = dir.join("few_bits.gguf");
     let i_quants = [IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_M, IQ1_S];
     let others = [Q8_0, NVFP4, TQ2_0, TQ1_0, Q2_0, Q1_0];
     write_quantized(&path, &[&i_quants[..], &others].concat());
@@ -167,11 +167,9 @@ fn together_with(model: &mut Model, all: &[(Vec<u32>, Vec<u32>)]) -> Vec<Vec<Vec
 fn a_batch_of_eight_gives_the_bits_of_eight_alone() {
     let dir = tempfile::tempdir().unwrap();
     let devices = devices();
-    let everywhere = models(dir.path()).into_iter().map(|path| (path, &devices[..]));
-    let on_cpu = [unpacked(dir.path()), unpacked_experts(dir.path())];
-    let on_cpu = on_cpu.into_iter().map(|path| (path, &devices[..2]));
-    for (path, devices) in everywhere.chain(on_cpu) {
-        for device in devices {
+    let of_few_bits = [few_bits(dir.path()), few_bits_experts(dir.path())];
+    for path in models(dir.path()).into_iter().chain(of_few_bits) {
+        for device in &devices {
             let mut model = load(&path, &**device, BlockType::F16);
             let batched = together(&mut model);
             for (i, rows) in batched.iter().enumerate() {
@@ -189,7 +187,7 @@ fn chunks_and_threads_change_no_bit() {
     let cpus = [cpu(1), cpu(2), cpu(3)];
     let with_tiles = [1, 2, 3].map(cpu_with_tiles);
     let gpus = gpus();
-    let on_cpu = [unpacked_experts(dir.path())];
+    let on_cpu = [few_bits_experts(dir.path())];
     for path in models(dir.path()).iter().chain(&on_cpu) {
         use BlockType::{BF16, F16, F32, Q4_0, Q8_0};
         for kv_type in [F32, F16, BF16, Q8_0, Q4_0] {

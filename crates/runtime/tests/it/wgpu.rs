@@ -99,15 +99,19 @@ fn mixed_roles(model: &mut Model) -> Vec<Vec<f32>> {
 #[test]
 fn quantized_models_give_the_logits_of_the_cpu() {
     use BlockType::{
-        BF16, F16, F32, IQ4_NL, IQ4_XS, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K,
-        Q6_K, Q8_0,
+        BF16, F16, F32, IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_NL, IQ4_XS,
+        MXFP4, NVFP4, Q1_0, Q2_0, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0,
+        TQ1_0, TQ2_0,
     };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("quantized.gguf");
     let cpu = CpuBackend::new(Some(2), None).unwrap();
     let all = [Q8_0, Q4_K, F16, Q5_0, Q6_K, Q4_1, Q3_K, BF16, Q4_0, Q5_K, Q2_K, F32, Q5_1].to_vec();
     let codebooks = vec![IQ4_NL, IQ4_XS, MXFP4];
+    let points = vec![IQ3_S, IQ2_XXS, IQ1_M, IQ3_XXS, IQ2_XS, IQ1_S, IQ2_S];
+    let few_bits = vec![NVFP4, TQ2_0, Q2_0, TQ1_0, Q1_0];
     let some = [vec![Q4_K, Q4_K, Q4_K, Q6_K], vec![Q2_K, Q3_K], vec![Q4_0, Q5_1], codebooks];
+    let some = some.into_iter().chain([points, few_bits]);
     for types in std::iter::once(all).chain(some) {
         write_quantized(&path, &types);
         // The two arithmetics round activations and sums differently on each device.
