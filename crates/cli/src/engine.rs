@@ -226,6 +226,7 @@ fn load_options(args: &LoadArgs, global: &GlobalArgs, needs: Needs) -> Result<Lo
             KvTypeArg::F32 => BlockType::F32,
             KvTypeArg::F16 => BlockType::F16,
             KvTypeArg::Bf16 => BlockType::BF16,
+            KvTypeArg::Fp8 => BlockType::F8,
             KvTypeArg::Q8_0 => BlockType::Q8_0,
             KvTypeArg::Q4_0 => BlockType::Q4_0,
         }),

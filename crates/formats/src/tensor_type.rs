@@ -234,7 +234,8 @@ mod tests {
             if let Some(dtype) = ty.dtype() {
                 assert_eq!(TensorType::from_dtype(dtype), Some(ty));
             }
-            let is_own = matches!(ty, TensorType::Block(BlockType::F8_0 | BlockType::Q4_Z));
+            let is_own =
+                matches!(ty, TensorType::Block(BlockType::F8_0 | BlockType::Q4_Z | BlockType::F8));
             assert_eq!(ty.ggml_id().is_none() && ty.dtype().is_none(), is_own, "{ty}");
         }
         assert_eq!(TensorType::from_ggml_id(26), Some(TensorType::I32));

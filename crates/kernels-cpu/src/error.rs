@@ -6,7 +6,7 @@ use realizar_quant::BlockType;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Keys and values of this type cannot be stored.
-    #[error("KV memory of type {ty} is not supported, only F32, F16, BF16, Q8_0 and Q4_0")]
+    #[error("KV memory of type {ty} is not supported, only F32, F16, BF16, F8, Q8_0 and Q4_0")]
     KvType {
         /// The type asked for.
         ty: BlockType,

@@ -5,7 +5,7 @@
 //! `page_len` positions of every layer; a [`KvGeometry`] describes one layer's
 //! part. Which sequence owns a page is not known here.
 
-use realizar_quant::{BlockType, quantize};
+use realizar_quant::{BlockF8, BlockType, Quantize, quantize};
 
 use crate::{Error, Rows, Team, Tier};
 
@@ -46,7 +46,7 @@ impl KvGeometry {
     /// Checks and makes a geometry.
     ///
     /// # Errors
-    /// If the type is none of F32, F16, BF16, Q8_0 and Q4_0, a head is not made of
+    /// If the type is none of F32, F16, BF16, F8, Q8_0 and Q4_0, a head is not made of
     /// whole blocks of it, a size is zero, or keys and values overlap or end past the
     /// page.
     pub fn new(
@@ -58,8 +58,8 @@ impl KvGeometry {
         k_offset: usize, // bytes from the start of the page
         v_offset: usize, // bytes from the start of the page
     ) -> Result<Self, Error> {
-        use BlockType::{BF16, F16, F32, Q4_0, Q8_0};
-        if !matches!(ty, F32 | F16 | BF16 | Q8_0 | Q4_0) {
+        use BlockType::{BF16, F8, F16, F32, Q4_0, Q8_0};
+        if !matches!(ty, F32 | F16 | BF16 | F8 | Q8_0 | Q4_0) {
             return Err(Error::KvType { ty });
         }
         let head_bytes = ty.row_bytes(head_dim)?;
@@ -140,7 +140,8 @@ const SERIAL_LEN: usize = 16 * 1024;
 
 /// Stores row `i` of `k` and `v` at `slots[i]`, converted to the geometry's type: floats
 /// by rounding to nearest, ties to even, blocks as [`quantize`] does, where a block with a
-/// value that is not finite becomes NaN. When two slots are equal, the later row stays.
+/// value that is not finite becomes NaN. F8 has no infinity: it saturates at 448, and what is
+/// infinite becomes NaN. When two slots are equal, the later row stays.
 ///
 /// # Panics
 /// If the shapes disagree or a slot is outside the memory.
@@ -218,6 +219,7 @@ fn encode(tier: Tier, ty: BlockType, x: &[f32], out: &mut [u8]) {
         (BlockType::F16, _) => put(x, out, |x| half::f16::from_f32(x).to_le_bytes()),
         (BlockType::BF16, _) => put(x, out, |x| half::bf16::from_f32(x).to_le_bytes()),
         (BlockType::F32, _) => put(x, out, f32::to_le_bytes),
+        (BlockType::F8, _) => put(x, out, |x| [BlockF8::quantize(&[x]).0]),
         _ => encode_blocks(ty, x, out),
     }
 }
@@ -295,8 +297,14 @@ mod tests {
         out
     }
 
-    const TYPES: [BlockType; 5] =
-        [BlockType::F32, BlockType::F16, BlockType::BF16, BlockType::Q8_0, BlockType::Q4_0];
+    const TYPES: [BlockType; 6] = [
+        BlockType::F32,
+        BlockType::F16,
+        BlockType::BF16,
+        BlockType::F8,
+        BlockType::Q8_0,
+        BlockType::Q4_0,
+    ];
 
     #[test]
     fn stored_rows_come_back_and_nothing_else_changes() {

@@ -56,9 +56,9 @@ impl KvLayout {
     /// If `ty` cannot hold keys and values, heads are not whole blocks of it, or a size
     /// overflows.
     pub fn new(ty: BlockType, spec: GroupSpec) -> Result<Self, Error> {
-        use BlockType::{BF16, F16, F32, Q4_0, Q8_0};
-        if !matches!(ty, F32 | F16 | BF16 | Q8_0 | Q4_0) {
-            let reason = "the cache stores F32, F16, BF16, Q8_0 or Q4_0".to_owned();
+        use BlockType::{BF16, F8, F16, F32, Q4_0, Q8_0};
+        if !matches!(ty, F32 | F16 | BF16 | F8 | Q8_0 | Q4_0) {
+            let reason = "the cache stores F32, F16, BF16, F8, Q8_0 or Q4_0".to_owned();
             return Err(Error::Layout { ty, reason });
         }
         let (head_dim, block_len) = (spec.head_dim, ty.block_len());
@@ -140,7 +140,8 @@ mod tests {
     #[test]
     fn quantized_heads_are_whole_blocks() {
         let spec = GroupSpec { n_layers: 2, n_kv_heads: 3, head_dim: 64, window: None };
-        for (ty, head_bytes) in [(BlockType::Q8_0, 68), (BlockType::Q4_0, 36)] {
+        let types = [(BlockType::F8, 64), (BlockType::Q8_0, 68), (BlockType::Q4_0, 36)];
+        for (ty, head_bytes) in types {
             let l = KvLayout::new(ty, spec.clone()).unwrap();
             assert_eq!(l.v_offset(0), 3 * PAGE_LEN * head_bytes);
             assert_eq!(l.page_bytes(), (4 * 3 * PAGE_LEN * head_bytes).next_multiple_of(64));
@@ -167,7 +168,7 @@ mod tests {
         let err = KvLayout::new(BlockType::Q6_K, spec.clone()).unwrap_err().to_string();
         assert_eq!(
             err,
-            "key-value cache of type Q6_K: the cache stores F32, F16, BF16, Q8_0 or Q4_0"
+            "key-value cache of type Q6_K: the cache stores F32, F16, BF16, F8, Q8_0 or Q4_0"
         );
         let odd = GroupSpec { head_dim: 80, ..spec.clone() };
         let err = KvLayout::new(BlockType::Q8_0, odd).unwrap_err().to_string();

@@ -6,17 +6,17 @@
 use crate::block::{self, Block, Quantize};
 use crate::floats::{BlockBF16, BlockF16, BlockF32};
 use crate::{
-    BlockF8_0, BlockIQ1M, BlockIQ1S, BlockIQ2S, BlockIQ2XS, BlockIQ2XXS, BlockIQ3S, BlockIQ3XXS,
-    BlockIQ4NL, BlockIQ4XS, BlockMXFP4, BlockNVFP4, BlockQ1_0, BlockQ2_0, BlockQ2K, BlockQ3K,
-    BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ4Z, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K, BlockQ8_0,
-    BlockQ8_1, BlockQ8K, BlockTQ1_0, BlockTQ2_0, Error,
+    BlockF8, BlockF8_0, BlockIQ1M, BlockIQ1S, BlockIQ2S, BlockIQ2XS, BlockIQ2XXS, BlockIQ3S,
+    BlockIQ3XXS, BlockIQ4NL, BlockIQ4XS, BlockMXFP4, BlockNVFP4, BlockQ1_0, BlockQ2_0, BlockQ2K,
+    BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ4Z, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K,
+    BlockQ8_0, BlockQ8_1, BlockQ8K, BlockTQ1_0, BlockTQ2_0, Error,
 };
 
 /// How the elements of a tensor are stored: plain floats or quantized blocks.
 ///
 /// Names, ids and sizes are ggml's (`ggml.h`, `ggml-common.h`), which the GGUF
 /// format refers to. The last types have no id, as no file has their blocks: tensors that other files
-/// have in several parts become such blocks when they are read.
+/// have in several parts become such blocks when they are read, and `F8` is a type of keys and values alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(non_camel_case_types, reason = "the field writes these names with underscores")]
 #[allow(missing_docs, reason = "each variant is the type of the same name; see the table below")]
@@ -53,6 +53,7 @@ pub enum BlockType {
     IQ3_S,
     F8_0,
     Q4_Z,
+    F8,
 }
 
 /// Values to blocks of a row.
@@ -116,7 +117,7 @@ const fn own<B: Quantize>(
 }
 
 /// In the order of the enum, so that `ty as usize` indexes it.
-static TABLE: [Row; 32] = [
+static TABLE: [Row; 33] = [
     row::<BlockF32>(BlockType::F32, "F32", 0, 1, 4),
     row::<BlockF16>(BlockType::F16, "F16", 1, 1, 2),
     row::<BlockBF16>(BlockType::BF16, "BF16", 30, 1, 2),
@@ -149,6 +150,7 @@ static TABLE: [Row; 32] = [
     read_only::<BlockIQ3S>(BlockType::IQ3_S, "IQ3_S", 21, 256, 110),
     own::<BlockF8_0>(BlockType::F8_0, "F8_0", 64, 68),
     own::<BlockQ4Z>(BlockType::Q4_Z, "Q4_Z", 32, 20),
+    own::<BlockF8>(BlockType::F8, "F8", 1, 1),
 ];
 
 impl BlockType {

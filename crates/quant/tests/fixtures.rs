@@ -29,7 +29,8 @@ fn records(mut data: &[u8]) -> Vec<(BlockType, &[u8], Vec<f32>)> {
 #[test]
 fn dequantize_has_the_bits_of_the_python_package() {
     let records = records(include_bytes!("fixtures/dequantize.bin"));
-    assert_eq!(records.len(), BlockType::all().count());
+    // Numbers of 8 bits have a fixture of their own.
+    assert_eq!(records.len(), BlockType::all().filter(|ty| *ty != BlockType::F8).count());
     for (ty, bytes, expected) in records {
         let mut out = vec![f32::NAN; expected.len()];
         dequantize(ty, bytes, &mut out).unwrap();
@@ -50,6 +51,29 @@ fn quantize_has_the_bits_of_the_python_package() {
         for (i, (got, want)) in blocks.enumerate() {
             assert_eq!(got, want, "{ty}, block {i}");
         }
+    }
+}
+
+/// All FP8 numbers, and values with the numbers that PyTorch makes of them.
+#[test]
+fn f8_has_the_bits_of_pytorch() {
+    let (numbers, pairs) = include_bytes!("fixtures/f8.bin").split_at(4 * 256);
+    let ty = BlockType::F8;
+    for (bits, value) in (0..=255).zip(numbers.as_chunks().0) {
+        let (want, mut out) = (f32::from_le_bytes(*value), [0.0]);
+        dequantize(ty, &[bits], &mut out).unwrap();
+        let [got] = out;
+        let is_same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
+        assert!(is_same, "{bits:#x}: {got} is not {want}");
+    }
+    let pairs = pairs.as_chunks::<5>().0;
+    assert_eq!(pairs.len(), 2000);
+    for [a, b, c, d, want] in pairs {
+        let value = f32::from_le_bytes([*a, *b, *c, *d]);
+        let mut got = [0];
+        quantize(ty, &[value], &mut got).unwrap();
+        let is_nan = want & 0x7f == 0x7f && got[0] & 0x7f == 0x7f;
+        assert!(got[0] == *want || is_nan, "{value}: {:#x} is not {want:#x}", got[0]);
     }
 }
 

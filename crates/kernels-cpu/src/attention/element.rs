@@ -88,6 +88,10 @@ float!(BF16, 2, l, bytes => l.widen_bf16(bytes), a, b => {
     l.join([l.widen_bf16(a), l.widen_bf16(b)])
 });
 
+float!(F8, 1, l, bytes => l.widen_e4m3(bytes), a, b => {
+    l.join([l.widen_e4m3(a), l.widen_e4m3(b)])
+});
+
 /// The scale at the start of a block.
 ///
 /// # Safety
@@ -161,6 +165,10 @@ macro_rules! with_element {
             }
             realizar_quant::BlockType::BF16 => {
                 type $E = $crate::attention::element::BF16;
+                $body
+            }
+            realizar_quant::BlockType::F8 => {
+                type $E = $crate::attention::element::F8;
                 $body
             }
             realizar_quant::BlockType::Q8_0 => {

@@ -29,8 +29,14 @@ fn round(ty: BlockType, x: &[f32]) -> Vec<f32> {
     out
 }
 
-const TYPES: [BlockType; 5] =
-    [BlockType::F32, BlockType::F16, BlockType::BF16, BlockType::Q8_0, BlockType::Q4_0];
+const TYPES: [BlockType; 6] = [
+    BlockType::F32,
+    BlockType::F16,
+    BlockType::BF16,
+    BlockType::F8,
+    BlockType::Q8_0,
+    BlockType::Q4_0,
+];
 
 /// Sequence, first position, rows, and whether they are generated.
 type Part = (usize, usize, usize, bool);
@@ -371,7 +377,7 @@ fn memory_of_every_type_matches_f64() {
             Case { ty, ..case(n_heads, 1, head_dim) }.check(&[(0, 0, 35), (1, 40, 1)]);
         }
     }
-    for ty in [BlockType::F16, BlockType::BF16] {
+    for ty in [BlockType::F16, BlockType::BF16, BlockType::F8] {
         Case { ty, ..case(3, 1, 20) }.check(&[(0, 0, 35), (1, 40, 1)]);
     }
 }

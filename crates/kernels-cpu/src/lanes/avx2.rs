@@ -5,17 +5,17 @@
 //! AVX2.
 
 use std::arch::x86_64::{
-    __m256, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0, _MM_HINT_T1,
-    _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128, _mm_max_ps,
-    _mm_max_ss, _mm_movehl_ps, _mm_prefetch, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_epi32,
-    _mm256_add_ps, _mm256_and_ps, _mm256_and_si256, _mm256_andnot_ps, _mm256_blendv_ps,
-    _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepi8_epi32,
-    _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtepu16_epi32, _mm256_cvtph_ps,
-    _mm256_cvtps_epi32, _mm256_div_ps, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_hadd_ps,
-    _mm256_loadu_ps, _mm256_max_ps, _mm256_mul_ps, _mm256_or_ps, _mm256_permute2f128_ps,
-    _mm256_round_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_shuffle_ps, _mm256_slli_epi32,
-    _mm256_srli_epi32, _mm256_storeu_ps, _mm256_sub_epi32, _mm256_sub_ps, _mm256_unpackhi_ps,
-    _mm256_unpacklo_ps,
+    __m256, _CMP_EQ_OQ, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0,
+    _MM_HINT_T1, _mm_add_ps, _mm_add_ss, _mm_and_si128, _mm_cvtepi8_epi16, _mm_cvtss_f32,
+    _mm_loadl_epi64, _mm_loadu_si128, _mm_max_ps, _mm_max_ss, _mm_movehl_ps, _mm_prefetch,
+    _mm_set1_epi16, _mm_shuffle_ps, _mm_slli_epi16, _mm_storeu_ps, _mm256_add_epi32, _mm256_add_ps,
+    _mm256_and_ps, _mm256_and_si256, _mm256_andnot_ps, _mm256_blendv_ps, _mm256_castps256_ps128,
+    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps,
+    _mm256_cvtepu8_epi32, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_cvtps_epi32,
+    _mm256_div_ps, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_hadd_ps, _mm256_loadu_ps,
+    _mm256_max_ps, _mm256_mul_ps, _mm256_or_ps, _mm256_permute2f128_ps, _mm256_round_ps,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_shuffle_ps, _mm256_slli_epi32, _mm256_srli_epi32,
+    _mm256_storeu_ps, _mm256_sub_epi32, _mm256_sub_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
 };
 
 use super::{Eight, Kernel, Lanes};
@@ -127,6 +127,21 @@ impl Eight for Avx2 {
         avx2!({
             let bytes = _mm_loadl_epi64(bytes.as_ptr().cast());
             _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))
+        })
+    }
+
+    #[inline(always)]
+    fn widen_e4m3(self, bytes: &[u8; 8]) -> __m256 {
+        avx2!({
+            // The sign to bit 15 and what follows it to bits 7 to 13, which is the number over 256.
+            let words = _mm_cvtepi8_epi16(_mm_loadl_epi64(bytes.as_ptr().cast()));
+            let halves =
+                _mm_and_si128(_mm_slli_epi16::<7>(words), _mm_set1_epi16(0xbfff_u16.cast_signed()));
+            let values = _mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_set1_ps(256.0));
+            // 480 stands for NaN.
+            let size = _mm256_andnot_ps(_mm256_set1_ps(-0.0), values);
+            let is_nan = _mm256_cmp_ps::<_CMP_EQ_OQ>(size, _mm256_set1_ps(480.0));
+            _mm256_or_ps(values, is_nan)
         })
     }
 

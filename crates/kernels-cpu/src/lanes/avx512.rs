@@ -50,6 +50,7 @@ impl Eight for Avx512 {
         fn widen_f16(self, bytes: &[u8; 16]) -> __m256;
         fn widen_bf16(self, bytes: &[u8; 16]) -> __m256;
         fn widen_i8(self, bytes: &[u8; 8]) -> __m256;
+        fn widen_e4m3(self, bytes: &[u8; 8]) -> __m256;
         fn low_nibbles(self, bytes: &[u8; 8]) -> __m256;
         fn high_nibbles(self, bytes: &[u8; 8]) -> __m256;
         fn prefetch(self, at: *const u8);

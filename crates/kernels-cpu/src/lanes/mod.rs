@@ -18,6 +18,8 @@ mod slices;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use slices::*;
 
+use realizar_quant::small_floats::{e4m3, e4m3_is_nan};
+
 use crate::Tier;
 
 /// Code that is compiled once for each form of the lanes.
@@ -68,6 +70,8 @@ pub(crate) trait Eight: Copy {
     fn widen_bf16(self, bytes: &[u8; 16]) -> Self::V;
     /// Eight values from signed bytes.
     fn widen_i8(self, bytes: &[u8; 8]) -> Self::V;
+    /// Eight values from FP8 numbers (`E4M3`).
+    fn widen_e4m3(self, bytes: &[u8; 8]) -> Self::V;
     /// The low nibble of each byte less 8.
     fn low_nibbles(self, bytes: &[u8; 8]) -> Self::V;
     /// The high nibble of each byte less 8.
@@ -223,6 +227,10 @@ impl Eight for Scalar {
 
     fn widen_i8(self, bytes: &[u8; 8]) -> Self::V {
         each(|i| f32::from(bytes[i] as i8))
+    }
+
+    fn widen_e4m3(self, bytes: &[u8; 8]) -> Self::V {
+        each(|i| if e4m3_is_nan(bytes[i]) { f32::NAN } else { e4m3(bytes[i]) })
     }
 
     fn low_nibbles(self, bytes: &[u8; 8]) -> Self::V {

@@ -82,9 +82,9 @@ fn kernels(ty: BlockType) -> Option<Kernels> {
 }
 
 /// Whether matrix products take weights of this type. Those that do not are the
-/// types made for activations, `Q8_1` and `Q8_K`.
+/// types made for activations, `Q8_1` and `Q8_K`, and `F8`, which is one of keys and values.
 pub fn supports_weights(ty: BlockType) -> bool {
-    !matches!(ty, BlockType::Q8_1 | BlockType::Q8_K)
+    !matches!(ty, BlockType::Q8_1 | BlockType::Q8_K | BlockType::F8)
 }
 
 /// Whether [`matmul_rows`](crate::matmul_rows) takes weights of this type: those of floats.
