@@ -56,6 +56,62 @@ struct Row<Q8> {
   }
 };
 
+// As of Q8_0; the element of the largest magnitude, of several the first, has level 0.
+template <>
+struct Row<Q4> {
+  Q4* to;
+  __half* scales;
+
+  __device__ __forceinline__ void store(int chunk, const float (&x)[8], bool exists) const {
+    float peak = 0.0f;
+    bool is_odd = false;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      if (fabsf(x[i]) > fabsf(peak)) peak = x[i];
+      is_odd |= !(fabsf(x[i]) < INFINITY);
+    }
+    for (int offset = 1; offset < 4; offset *= 2) {
+      const float other = __shfl_xor_sync(0xffffffffu, peak, offset);
+      const bool is_first = (threadIdx.x & offset) != 0;
+      if (fabsf(other) > fabsf(peak) || (is_first && fabsf(other) == fabsf(peak))) peak = other;
+      is_odd |= __shfl_xor_sync(0xffffffffu, int(is_odd), offset) != 0;
+    }
+    if (!exists) return;
+    const float scale = peak / -8.0f, inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+    uint32_t word = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const uint32_t level = is_odd ? 0 : min(__float2uint_rz(x[i] * inverse + 8.5f), 15u);
+      word |= level << (4 * (i / 2) + 16 * (i % 2));
+    }
+    *reinterpret_cast<uint32_t*>(to + 4 * chunk) = word;
+    if (chunk % 4 == 0) scales[chunk / 4] = is_odd ? __ushort_as_half(0x7e00) : __float2half(scale);
+  }
+};
+
+// The nearest number of FP8, of two the even one, or the largest; NaN for what is not finite.
+__device__ __forceinline__ uint32_t to_f8(float x) {
+  const float size = fminf(fabsf(x), 448.0f);
+  const uint32_t bits = __float_as_uint(size) - (120u << 23);
+  const uint32_t normal = (bits + 0x7ffffu + (bits >> 20 & 1)) >> 20;
+  const uint32_t number = size < 1.0f / 64.0f ? uint32_t(rintf(size * 512.0f)) : normal;
+  return fabsf(x) < INFINITY ? (__float_as_uint(x) >> 24 & 0x80) | number : 0x7f;
+}
+
+template <>
+struct Row<F8> {
+  F8* to;
+  __half* scales;
+
+  __device__ __forceinline__ void store(int chunk, const float (&x)[8], bool exists) const {
+    if (!exists) return;
+    uint32_t word[2] = {};
+#pragma unroll
+    for (int i = 0; i < 8; i++) word[i / 4] |= to_f8(x[i]) << 8 * (i % 4);
+    *reinterpret_cast<uint2*>(to + 8 * chunk) = {word[0], word[1]};
+  }
+};
+
 // Norm of a head, null for none: x / sqrt(mean(x^2) + eps) * weight.
 struct HeadNorm {
   const float* weight;  // [head_dim]
@@ -141,3 +197,5 @@ MAKE(float, f32)
 MAKE(__half, f16)
 MAKE(__nv_bfloat16, bf16)
 MAKE(Q8, q8_0)
+MAKE(Q4, q4_0)
+MAKE(F8, f8)

@@ -3,8 +3,8 @@
 // Pages have the shape [n_pages, n_kv_heads, page_len, row_len], where `row_len` is the head size, filled up to a
 // multiple of eight with zeros. `page_len` is a power of two of at least 16.
 //
-// Of Q8_0, `row_len` is a multiple of 32. A head of a page has the levels of all its positions, then their scales: an
-// F16 for each 32 levels.
+// Of Q8_0 and Q4_0, `row_len` is a multiple of 32. A head of a page has the levels of all its positions, then their
+// scales: an F16 for each 32 levels. FP8 (E4M3) has no scales.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -17,14 +17,33 @@ struct Q8 {
   int8_t level;
 };
 
+// Two levels of Q4_0. Eight neighbours are a word: the even ones in its lower nibbles, in order, the odd ones in its upper
+// ones.
+struct Q4 {
+  uint8_t levels;
+};
+
+// A number of FP8 (E4M3).
+struct F8 {
+  uint8_t bits;
+};
+
 // The type of keys and values, where it is known when a kernel runs.
-enum Type { type_f32 = 0, type_f16 = 1, type_bf16 = 2, type_q8_0 = 3 };
+enum Type { type_f32 = 0, type_f16 = 1, type_bf16 = 2, type_q8_0 = 3, type_q4_0 = 4, type_f8 = 5 };
 
 // The elements that rows are made of.
 template <class T>
 constexpr int unit_len = 8;
 template <>
 constexpr int unit_len<Q8> = 32;
+template <>
+constexpr int unit_len<Q4> = 32;
+
+// Elements of a `T`.
+template <class T>
+constexpr int packed_len = 1;
+template <>
+constexpr int packed_len<Q4> = 2;
 
 template <class T>
 __device__ __forceinline__ T from_float(float x);
@@ -70,22 +89,30 @@ struct Pages {
   }
 
   // The same for a type of `Type`.
-  __device__ __forceinline__ int row_len(int type) const { return type == type_q8_0 ? row_len<Q8>() : row_len<float>(); }
+  __device__ __forceinline__ int row_len(int type) const {
+    return type == type_q8_0 || type == type_q4_0 ? row_len<Q8>() : row_len<float>();
+  }
+
+  // From a position of a head to the next.
+  template <class T>
+  __device__ __forceinline__ int row_pitch() const {
+    return row_len<T>() / packed_len<T>;
+  }
 
   // The first element, or level, of a position of a head.
   template <class T>
   __device__ __forceinline__ size_t at(uint32_t page, int kv_head, uint32_t in_page) const {
     if (page >= uint32_t(n_pages)) __trap();
     const size_t head = (size_t(page) * n_kv_heads + kv_head) << page_shift;
-    if constexpr (unit_len<T> == 32) return head * (row_len<T>() + row_len<T>() / 16) + in_page * row_len<T>();
-    return (head + in_page) * row_len<T>();
+    if constexpr (unit_len<T> == 32) return head * (row_pitch<T>() + row_len<T>() / 16) + in_page * row_pitch<T>();
+    return (head + in_page) * row_pitch<T>();
   }
 
   // The scales of a position of a head; none where elements have none.
   template <class T>
   __device__ __forceinline__ const __half* scales(const T* all, uint32_t page, int kv_head, uint32_t in_page) const {
     if constexpr (unit_len<T> == 32) {
-      const T* head = all + at<T>(page, kv_head, 0) + (row_len<T>() << page_shift);
+      const T* head = all + at<T>(page, kv_head, 0) + (row_pitch<T>() << page_shift);
       return reinterpret_cast<const __half*>(head) + in_page * (row_len<T>() / 32);
     }
     return nullptr;
@@ -129,6 +156,57 @@ struct Eight<Q8> {
   }
 };
 
+template <>
+struct Eight<Q4> {
+  uint32_t levels;
+  uint16_t scale;
+
+  __device__ __forceinline__ void clear() { levels = 0, scale = 0; }
+  __device__ __forceinline__ void load(const Q4* row, const __half* scales, int column) {
+    levels = *reinterpret_cast<const uint32_t*>(row + column / 2);
+    scale = reinterpret_cast<const uint16_t*>(scales)[column / 32];
+  }
+
+  // Levels less 8 times the scale, rounded to halves: 0x6400 and a nibble are 1024 and the nibble.
+  __device__ __forceinline__ static uint32_t two(uint32_t nibbles, uint32_t scale) {
+    const uint32_t zero = 0x64086408u, halves = (nibbles & 0x000f000fu) | 0x64006400u;
+    const __half2 level = __hsub2(*reinterpret_cast<const __half2*>(&halves), *reinterpret_cast<const __half2*>(&zero));
+    const __half2 product = __hmul2(level, *reinterpret_cast<const __half2*>(&scale));
+    return *reinterpret_cast<const uint32_t*>(&product);
+  }
+  __device__ __forceinline__ uint4 words() const {
+    const uint32_t both = scale | uint32_t(scale) << 16;
+    return {two(levels, both), two(levels >> 4, both), two(levels >> 8, both), two(levels >> 12, both)};
+  }
+};
+
+template <>
+struct Eight<F8> {
+  uint2 numbers;
+
+  __device__ __forceinline__ void clear() { numbers = {0, 0}; }
+  __device__ __forceinline__ void load(const F8* row, const __half*, int column) {
+    numbers = *reinterpret_cast<const uint2*>(row + column);
+  }
+
+  // Numbers in the upper bytes of halves, exactly: one bit further down, behind the sign, they are halves that are 256
+  // times too small.
+  __device__ __forceinline__ static uint32_t two(uint32_t bytes, uint32_t factor) {
+    const uint32_t halves = (bytes & 0x80008000u) | (bytes >> 1 & 0x3f803f80u);
+    const __half2 product =
+        __hmul2(*reinterpret_cast<const __half2*>(&halves), *reinterpret_cast<const __half2*>(&factor));
+    return *reinterpret_cast<const uint32_t*>(&product);
+  }
+  // NaN, all bits but the sign, makes NaN of all eight.
+  __device__ __forceinline__ uint4 words() const {
+    const uint32_t x = numbers.x, y = numbers.y;
+    const uint32_t carry = ((x & 0x7f7f7f7fu) + 0x01010101u) | ((y & 0x7f7f7f7fu) + 0x01010101u);
+    const uint32_t factor = carry & 0x80808080u ? 0x7e007e00u : 0x5c005c00u;
+    return {two(__byte_perm(x, 0, 0x1404), factor), two(__byte_perm(x, 0, 0x3424), factor),
+            two(__byte_perm(y, 0, 0x1404), factor), two(__byte_perm(y, 0, 0x3424), factor)};
+  }
+};
+
 // What tensor cores take for a type of pages.
 template <class T>
 struct Half {
@@ -136,6 +214,14 @@ struct Half {
 };
 template <>
 struct Half<Q8> {
+  using type = __half;
+};
+template <>
+struct Half<Q4> {
+  using type = __half;
+};
+template <>
+struct Half<F8> {
   using type = __half;
 };
 
@@ -154,7 +240,25 @@ __device__ __forceinline__ void load_elements(
     }
     return;
   }
+  if (type == type_q4_0) {
+    const Q4* levels = static_cast<const Q4*>(all);
+    const float scale = __half2float(pages.scales(levels, page, kv_head, in_page)[column / 32]);
+    const uint32_t eight = *reinterpret_cast<const uint32_t*>(levels + pages.at<Q4>(page, kv_head, in_page) + column / 2);
+#pragma unroll
+    for (int i = 0; i < 8; i++) to[i] = scale * float(int(eight >> (4 * (i / 2) + 16 * (i % 2)) & 15) - 8);
+    return;
+  }
   const size_t at = pages.at<float>(page, kv_head, in_page) + column;
+  if (type == type_f8) {
+    const uint2 eight = *reinterpret_cast<const uint2*>(static_cast<const F8*>(all) + at);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const uint32_t bits = (i < 4 ? eight.x : eight.y) >> 8 * (i % 4) & 0xff;
+      const float number = 256.0f * __half2float(__ushort_as_half((bits & 0x80) << 8 | (bits & 0x7f) << 7));
+      to[i] = (bits & 0x7f) == 0x7f ? __uint_as_float(0x7fc00000u) : number;
+    }
+    return;
+  }
   if (type == type_f32) {
     load8(static_cast<const float*>(all) + at, to);
   } else if (type == type_f16) {

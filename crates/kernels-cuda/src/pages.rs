@@ -10,8 +10,14 @@ use crate::device::{Argument, Device};
 use crate::{Buffer, Error};
 
 /// The types that elements of keys and values can have, in the order of the kernels' tables.
-pub(crate) const KV_TYPES: [BlockType; 4] =
-    [BlockType::F32, BlockType::F16, BlockType::BF16, BlockType::Q8_0];
+pub(crate) const KV_TYPES: [BlockType; 6] = [
+    BlockType::F32,
+    BlockType::F16,
+    BlockType::BF16,
+    BlockType::Q8_0,
+    BlockType::Q4_0,
+    BlockType::F8,
+];
 
 /// The widest heads that attention takes.
 const MAX_HEAD_DIM: usize = 512;
@@ -22,7 +28,7 @@ const MIN_PAGE_LEN: usize = 16;
 /// The shape of a layer's keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvSpec {
-    /// Type of the elements: F32, F16, BF16, or blocks of Q8_0 along a head.
+    /// Type of the elements: F32, F16, BF16, F8, or blocks of Q8_0 or Q4_0 along a head.
     pub ty: BlockType,
     /// Heads of keys and values.
     pub n_kv_heads: usize,
@@ -66,7 +72,9 @@ impl KvSpec {
         let wrong = |message: String| Err(Error::Pages { what: what.to_owned(), message });
         let &Self { ty, n_kv_heads, head_dim, page_len, n_pages } = self;
         if !KV_TYPES.contains(&ty) {
-            return wrong(format!("elements of type {ty}: F32, F16, BF16 and Q8_0 are supported"));
+            return wrong(format!(
+                "elements of type {ty}: F32, F16, BF16, F8, Q8_0 and Q4_0 are supported"
+            ));
         }
         if head_dim == 0 || head_dim > MAX_HEAD_DIM {
             return wrong(format!(
@@ -94,8 +102,8 @@ impl KvSpec {
 }
 
 /// The keys and values of a layer, `[n_pages, n_kv_heads, page_len, head_dim]` each. A head whose size is no multiple
-/// of eight is filled up with zeros to one, and with Q8_0 to a multiple of 32. A head of a page of Q8_0 has the levels of
-/// all its positions, and then their scales.
+/// of eight is filled up with zeros to one, and with Q8_0 and Q4_0 to a multiple of 32. A head of a page of these has the
+/// levels of all its positions, and then their scales.
 #[derive(Debug)]
 pub struct KvPages<D: Device> {
     spec: KvSpec,
@@ -212,6 +220,10 @@ mod tests {
         assert_eq!(SPEC.n_bytes(), 2 * 3 * 2 * 16 * 64 * 2);
         // Rows of 12 elements are filled up to 16.
         assert_eq!(KvSpec { head_dim: 12, ..SPEC }.page_bytes(), 2 * 16 * 16 * 2);
+        // Of 40 elements, 40, and two blocks.
+        for (ty, n_bytes) in [(BlockType::F8, 40), (BlockType::Q8_0, 68), (BlockType::Q4_0, 36)] {
+            assert_eq!(KvSpec { head_dim: 40, ty, ..SPEC }.page_bytes(), 2 * 16 * n_bytes);
+        }
         let cases = [
             (KvSpec { ty: BlockType::Q4_1, ..SPEC }, "kv: elements of type Q4_1"),
             (KvSpec { head_dim: 0, ..SPEC }, "kv: heads of 0 elements"),

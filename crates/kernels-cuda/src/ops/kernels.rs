@@ -43,8 +43,9 @@ pub struct Kernels<D: Device> {
 }
 
 impl<D: Device> Kernels<D> {
-    /// Loads all kernels but those of products, which [`prepare`](Self::prepare) loads by type; the driver compiles
-    /// them for its card, and keeps what it made.
+    /// Loads all kernels but those of products and attention, which [`prepare`](Self::prepare),
+    /// [`prepare_experts`](Self::prepare_experts) and [`prepare_attention`](Self::prepare_attention) load by type; the
+    /// driver compiles them for its card, and keeps what it made.
     ///
     /// # Errors
     /// [`Error::Kernel`] if the device does not take one.
@@ -59,11 +60,11 @@ impl<D: Device> Kernels<D> {
             rope: RopeKernels::load(&**device)?,
             elementwise: ElementwiseKernels::load(&**device)?,
             kv_store: KvStoreKernels::load(&**device)?,
-            attention_decode: DecodeKernels::load(&**device)?,
+            attention_decode: DecodeKernels::default(),
             recurrent: RecurrentKernels::load(&**device)?,
             route: RouteKernels::load(&**device)?,
             shortlist: ShortlistKernels::load(&**device)?,
-            attention_prefill: PrefillKernels::load(&**device)?,
+            attention_prefill: PrefillKernels::default(),
             experts: ExpertKernels::load(&**device)?,
             ranks: RankKernels::load(&**device)?,
         })

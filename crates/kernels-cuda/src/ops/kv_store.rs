@@ -301,15 +301,16 @@ mod tests {
                         let mut back = vec![0.0; x.len().next_multiple_of(8)];
                         realizar_quant::dequantize(ty, found, &mut back).unwrap();
                         let keys = turned(row, x, &weights[head_dim..]);
-                        // Half a step of the type.
-                        let step = match ty {
-                            BlockType::F32 => 1e-6,
-                            BlockType::F16 => 1.01 / 2048.0,
-                            _ => 1.01 / 256.0,
+                        // Half a step of the type, and of its subnormal numbers.
+                        let (step, least) = match ty {
+                            BlockType::F32 => (1e-6, 1e-6),
+                            BlockType::F16 => (1.01 / 2048.0, 1e-6),
+                            BlockType::F8 => (1.01 / 16.0, 1.01 / 1024.0),
+                            _ => (1.01 / 256.0, 1e-6),
                         };
                         for (found, wanted) in back.iter().zip(keys) {
                             let away = (f64::from(*found) - wanted).abs();
-                            let limit = step * wanted.abs() + 1e-6;
+                            let limit = step * wanted.abs() + least;
                             assert!(away <= limit, "k {row} {head}: {found} is not {wanted}");
                         }
                     }
@@ -331,27 +332,42 @@ mod tests {
             pairs,
             norms,
         };
-        use BlockType::{BF16, F16, F32};
+        use BlockType::{BF16, F8, F16, F32};
         check(&case(F32, 64, 64, Pairs::Halves, false));
         check(&case(F16, 12, 12, Pairs::Neighbours, true));
         check(&case(F16, 128, 32, Pairs::Halves, true));
         check(&case(BF16, 80, 20, Pairs::Neighbours, false));
         check(&case(F16, 320, 64, Pairs::Halves, true));
+        check(&case(F8, 24, 24, Pairs::Halves, true));
     }
 
-    #[test]
-    fn blocks_are_those_of_the_host() {
+    /// Levels of a block in the order of a page.
+    fn levels_in_page(ty: BlockType, block: &[u8]) -> Vec<u8> {
+        if ty == BlockType::Q8_0 {
+            return block[2..].to_vec();
+        }
+        let level = |i: usize| block[2 + i % 16] >> (4 * (i / 16)) & 15;
+        let words = (0..4).flat_map(|word| {
+            let nibble = |i: usize| u32::from(level(8 * word + i)) << (4 * (i / 2) + 16 * (i % 2));
+            (0..8).map(nibble).sum::<u32>().to_le_bytes()
+        });
+        words.collect()
+    }
+
+    fn check_blocks(ty: BlockType) {
         // 40 columns are a block and a part of one.
-        let (ty, page_len) = (BlockType::Q8_0, 16);
+        let page_len = 16;
         let spec = KvSpec { ty, n_kv_heads: 2, head_dim: 40, page_len, n_pages: 1 };
         let (kernels, stream) = kernels();
         let device = kernels.device();
         let pages = KvPages::new(device, "kv", spec).unwrap();
         let mut x = Random(3).floats(page_len * 80);
-        // A block of zeros, a tiny one, and one with a value that is not finite.
+        // A block of zeros, a tiny one, one with a value that is not finite, and one with two largest values.
         x[..32].fill(0.0);
         x[80..112].iter_mut().for_each(|x| *x *= 1e-7);
         x[163] = f32::INFINITY;
+        (x[245], x[269]) = (3.0, -3.0);
+        (x[332], x[331]) = (3.0, -3.0);
         let x_at = on_device(device, &stream, &x);
         let slots: Vec<u32> = (0..page_len as u32).collect();
         let slots = on_device(device, &stream, &slots);
@@ -359,29 +375,75 @@ mod tests {
         kv_store(&kernels, &stream, rows, rows, List::all(&slots), &pages).unwrap();
         let mut found = Vec::new();
         pages.read_page(&stream, 0, &mut found).unwrap();
-        let head_bytes = page_len * 2 * ty.block_bytes();
+        let (block_bytes, level_bytes) = (ty.block_bytes(), ty.block_bytes() - 2);
+        let head_bytes = page_len * 2 * block_bytes;
         for (row, x) in x.chunks(80).enumerate() {
             for (head, x) in x.chunks(40).enumerate() {
                 let mut x = x.to_vec();
                 x.resize(64, 0.0);
+                let mut wanted = vec![0; 2 * block_bytes];
                 let is_odd = x.iter().any(|x| x.is_infinite());
-                let mut wanted = vec![0; 2 * ty.block_bytes()];
                 if is_odd {
                     wanted[..2].copy_from_slice(&[0, 0x7e]);
-                    quantize(ty, &x[32..], &mut wanted[ty.block_bytes()..]).unwrap();
+                    quantize(ty, &x[32..], &mut wanted[block_bytes..]).unwrap();
                 } else {
                     quantize(ty, &x, &mut wanted).unwrap();
                 }
                 for part in 0..2 {
                     let of_head = &found[part * spec.page_bytes() + head * head_bytes..];
-                    let levels = &of_head[row * 64..][..64];
-                    let scales = &of_head[page_len * 64 + row * 4..][..4];
-                    for (block, wanted) in wanted.chunks(34).enumerate() {
-                        let at = format!("row {row} head {head} block {block}");
+                    let levels = &of_head[row * 2 * level_bytes..][..2 * level_bytes];
+                    let scales = &of_head[page_len * 2 * level_bytes + row * 4..][..4];
+                    for (block, wanted) in wanted.chunks(block_bytes).enumerate() {
+                        let at = format!("{ty} row {row} head {head} block {block}");
+                        let levels = &levels[block * level_bytes..][..level_bytes];
                         assert_eq!(scales[2 * block..][..2], wanted[..2], "{at}");
-                        assert_eq!(levels[32 * block..][..32], wanted[2..], "{at}");
+                        if !is_odd || block > 0 {
+                            assert_eq!(levels, levels_in_page(ty, wanted), "{at}");
+                        }
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_are_those_of_the_host() {
+        check_blocks(BlockType::Q8_0);
+        check_blocks(BlockType::Q4_0);
+    }
+
+    #[test]
+    fn numbers_of_8_bits_are_those_of_the_host() {
+        let ty = BlockType::F8;
+        let (head_dim, page_len) = (512, 16);
+        let spec = KvSpec { ty, n_kv_heads: 1, head_dim, page_len, n_pages: 1 };
+        let (kernels, stream) = kernels();
+        let device = kernels.device();
+        let pages = KvPages::new(device, "kv", spec).unwrap();
+        // All numbers and what is half way between them, values of all sizes, and what is beyond the range.
+        let mut values: Vec<f32> = (0..=255).map(realizar_quant::small_floats::e4m3).collect();
+        let middles = values.windows(2).map(|pair| f32::midpoint(pair[0], pair[1]));
+        values.extend(middles.collect::<Vec<_>>());
+        let mut random = Random(9);
+        for exponent in -12..12 {
+            values.extend(random.floats(300).iter().map(|x| x * (exponent as f32).exp2()));
+        }
+        values.extend([448.1, 464.0, -1e9, f32::MAX, f32::INFINITY, -f32::INFINITY, f32::NAN]);
+        values.extend([0.0, -0.0, 1e-30, -1e-40]);
+        assert!(values.len() <= page_len * head_dim);
+        values.resize(page_len * head_dim, 1.0);
+        let x = on_device(device, &stream, &values);
+        let slots: Vec<u32> = (0..page_len as u32).collect();
+        let slots = on_device(device, &stream, &slots);
+        let rows = Rows::new(&x, 0, page_len, head_dim, head_dim);
+        kv_store(&kernels, &stream, rows, rows, List::all(&slots), &pages).unwrap();
+        let mut found = Vec::new();
+        pages.read_page(&stream, 0, &mut found).unwrap();
+        let mut wanted = vec![0; values.len()];
+        quantize(ty, &values, &mut wanted).unwrap();
+        for (part, found) in found.chunks(values.len()).enumerate() {
+            for (i, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
+                assert_eq!(found, wanted, "part {part}: {}", values[i]);
             }
         }
     }

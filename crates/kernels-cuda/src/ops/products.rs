@@ -180,7 +180,10 @@ impl<D: Device> Default for Products<D> {
 }
 
 /// What a lock holds, made if it is empty.
-fn get<T>(lock: &OnceLock<T>, make: impl FnOnce() -> Result<T, Error>) -> Result<&T, Error> {
+pub(crate) fn get<T>(
+    lock: &OnceLock<T>,
+    make: impl FnOnce() -> Result<T, Error>,
+) -> Result<&T, Error> {
     if let Some(found) = lock.get() {
         return Ok(found);
     }

@@ -1,17 +1,24 @@
 //! Attention of decode rows: a context is cut into splits, and eight splits are a span, which are added in order.
 
-use std::sync::Arc;
-
-use realizar_quant::BlockType;
+use std::sync::{Arc, OnceLock};
 
 use super::{Attention, AttentionArithmetic, TENSOR_TYPES};
 use crate::device::{Argument, Device};
 use crate::image::Image;
 use crate::ops::Kernels;
+use crate::ops::products::get;
 use crate::{Buffer, Error, KvSpec};
 
-const IMAGE: &[u8] = include_bytes!("../../../image/attention_decode.ptx.gz");
-/// Positions of a split, splits of a span, and query heads of a block, as `cuda/attention_decode.cu` has them.
+/// Images on tensor cores, by [`TENSOR_TYPES`].
+const IMAGES: [&[u8]; TENSOR_TYPES.len()] = [
+    include_bytes!("../../../image/attention_decode_f16.ptx.gz"),
+    include_bytes!("../../../image/attention_decode_bf16.ptx.gz"),
+    include_bytes!("../../../image/attention_decode_q8_0.ptx.gz"),
+    include_bytes!("../../../image/attention_decode_q4_0.ptx.gz"),
+    include_bytes!("../../../image/attention_decode_f8.ptx.gz"),
+];
+const F32_IMAGE: &[u8] = include_bytes!("../../../image/attention_decode_f32.ptx.gz");
+/// Positions of a split, splits of a span, and query heads of a block, as `cuda/attention_decode.cuh` has them.
 const SPLIT: usize = 256;
 const SPAN: usize = 8;
 const MAX_HEADS: usize = 8;
@@ -26,40 +33,52 @@ pub(super) const SPLIT_HEADS: usize = 1 << 14;
 /// several launches.
 const SPAN_HEADS: usize = 1 << 16;
 
-/// The kernels of decode rows.
+/// The kernels of decode rows, as far as they were loaded.
 #[derive(Debug)]
 pub(crate) struct DecodeKernels<D: Device> {
     /// By type of keys and values, and by [`HEAD_DIMS`].
-    tensor: [[(D::Function, usize); HEAD_DIMS.len()]; TENSOR_TYPES.len()],
+    tensor: [OnceLock<[D::Function; HEAD_DIMS.len()]>; TENSOR_TYPES.len()],
     /// By [`F32_HEAD_DIMS`].
-    f32: [(D::Function, usize); F32_HEAD_DIMS.len()],
+    f32: OnceLock<[D::Function; F32_HEAD_DIMS.len()]>,
+}
+
+impl<D: Device> Default for DecodeKernels<D> {
+    fn default() -> Self {
+        Self { tensor: [const { OnceLock::new() }; TENSOR_TYPES.len()], f32: OnceLock::new() }
+    }
+}
+
+/// A kernel, the columns that a head has in it, and whether it is for one type of keys and values alone.
+pub(super) struct Chosen<'a, D: Device> {
+    function: &'a D::Function,
+    dim: usize,
+    is_tensor: bool,
 }
 
 impl<D: Device> DecodeKernels<D> {
-    pub(crate) fn load(device: &D) -> Result<Self, Error> {
-        let image = Image::load(device, "attention_decode", IMAGE)?;
-        let of =
-            |ty: &str, dim: usize| Ok((image.function(&format!("attention_{ty}_{dim}"))?, dim));
-        let of_type = |ty: BlockType| -> Result<_, Error> {
-            let ty = ty.name().to_lowercase();
-            let [a, b, c] = HEAD_DIMS.map(|dim| of(&ty, dim));
-            Ok([a?, b?, c?])
-        };
-        let [f16, bf16, q8_0] = TENSOR_TYPES.map(of_type);
-        let [a, b, c, d] = F32_HEAD_DIMS.map(|dim| of("in_f32", dim));
-        Ok(Self { tensor: [f16?, bf16?, q8_0?], f32: [a?, b?, c?, d?] })
-    }
-
-    /// The kernel on tensor cores, where there is one, and the columns that a head has in it.
-    fn tensor(&self, spec: &KvSpec) -> Option<&(D::Function, usize)> {
-        let ty = TENSOR_TYPES.iter().position(|&ty| ty == spec.ty)?;
-        self.tensor[ty].iter().find(|(_, dim)| spec.head_dim <= *dim)
-    }
-
-    /// The kernel in F32.
-    fn f32(&self, spec: &KvSpec) -> &(D::Function, usize) {
-        let found = self.f32.iter().find(|(_, dim)| spec.head_dim <= *dim);
-        found.expect("pages have no larger heads")
+    /// The kernel for pages of this shape, on tensor cores where there is one.
+    pub(super) fn get(
+        &self,
+        device: &D,
+        spec: &KvSpec,
+        arithmetic: AttentionArithmetic,
+    ) -> Result<Chosen<'_, D>, Error> {
+        if let Some((ty, which)) = arithmetic.tensor(spec, &HEAD_DIMS) {
+            let functions = get(&self.tensor[ty], || {
+                let name = TENSOR_TYPES[ty].name().to_lowercase();
+                let image = Image::load(device, &format!("attention_decode_{name}"), IMAGES[ty])?;
+                image.functions(HEAD_DIMS, |dim| format!("attention_{name}_{dim}"))
+            })?;
+            let (function, dim) = (&functions[which], HEAD_DIMS[which]);
+            return Ok(Chosen { function, dim, is_tensor: true });
+        }
+        let functions = get(&self.f32, || {
+            let image = Image::load(device, "attention_decode_f32", F32_IMAGE)?;
+            image.functions(F32_HEAD_DIMS, |dim| format!("attention_in_f32_{dim}"))
+        })?;
+        let which = F32_HEAD_DIMS.iter().position(|&dim| spec.head_dim <= dim);
+        let which = which.expect("pages have no larger heads");
+        Ok(Chosen { function: &functions[which], dim: F32_HEAD_DIMS[which], is_tensor: false })
     }
 }
 
@@ -165,12 +184,8 @@ pub fn attention_decode<D: Device>(
     for buffer in [&scratch.splits, &scratch.spans, &scratch.counters] {
         kernels.check("the scratch", buffer, 0);
     }
-    let of_kernels = &kernels.attention_decode;
-    let tensor = match arithmetic {
-        AttentionArithmetic::Tensor => of_kernels.tensor(spec),
-        AttentionArithmetic::F32 => None,
-    };
-    let (function, dim) = tensor.unwrap_or_else(|| of_kernels.f32(spec));
+    let chosen = kernels.attention_decode.get(&**kernels.device(), spec, arithmetic)?;
+    let Chosen { function, dim, is_tensor } = chosen;
 
     // A window need not begin with a split, nor its splits with a span.
     let n_splits = max_kv_len.div_ceil(SPLIT);
@@ -208,7 +223,7 @@ pub fn attention_decode<D: Device>(
             Argument::I32(spec.type_index() as i32),
         ]);
         // The kernels on tensor cores have their types in their names.
-        let arguments = &arguments[..arguments.len() - usize::from(tensor.is_some())];
+        let arguments = &arguments[..arguments.len() - usize::from(is_tensor)];
         let z = if by_span { n_spans } else { n_splits };
         let grid = [n_blocks as u32, n_rows as u32, z as u32];
         // SAFETY: the arguments are those of `attention_*` in order; rows and lists were checked, and the kernel checks

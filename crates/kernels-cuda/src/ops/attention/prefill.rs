@@ -1,18 +1,26 @@
 //! Attention of prompts: tiles of rows go over tiles of positions, on tensor cores or in F32.
 
-use realizar_quant::BlockType;
+use std::sync::OnceLock;
 
 use super::{Attention, AttentionArithmetic, TENSOR_TYPES};
 use crate::device::{Argument, Device};
 use crate::image::Image;
 use crate::ops::Kernels;
+use crate::ops::products::get;
 use crate::{Error, KvSpec, List};
 
-const IMAGE: &[u8] = include_bytes!("../../../image/attention_prefill.ptx.gz");
+/// Images on tensor cores, by [`TENSOR_TYPES`].
+const IMAGES: [&[u8]; TENSOR_TYPES.len()] = [
+    include_bytes!("../../../image/attention_prefill_f16.ptx.gz"),
+    include_bytes!("../../../image/attention_prefill_bf16.ptx.gz"),
+    include_bytes!("../../../image/attention_prefill_q8_0.ptx.gz"),
+    include_bytes!("../../../image/attention_prefill_q4_0.ptx.gz"),
+    include_bytes!("../../../image/attention_prefill_f8.ptx.gz"),
+];
 const F32_IMAGE: &[u8] = include_bytes!("../../../image/attention_prefill_f32.ptx.gz");
 /// The maximum number of rows of a prompt's tile.
 pub const TILE_ROWS: usize = 128;
-/// Threads of a block on tensor cores, and its queries, as `cuda/attention_prefill.cu` has them.
+/// Threads of a block on tensor cores, and its queries, as `cuda/attention_prefill.cuh` has them.
 const THREADS: u32 = 256;
 const QUERIES: usize = 128;
 /// The same in F32, as `cuda/attention_prefill_f32.cu` has them.
@@ -22,39 +30,43 @@ const F32_QUERIES: usize = 32;
 const HEAD_DIMS: [usize; 3] = [64, 128, 256];
 const F32_HEAD_DIMS: [usize; 4] = [64, 128, 256, 512];
 
-/// The kernels of prefill rows.
+/// The kernels of prefill rows, as far as they were loaded.
 #[derive(Debug)]
 pub(crate) struct PrefillKernels<D: Device> {
     /// By type of keys and values, and by [`HEAD_DIMS`].
-    tensor: [[D::Function; HEAD_DIMS.len()]; TENSOR_TYPES.len()],
+    tensor: [OnceLock<[D::Function; HEAD_DIMS.len()]>; TENSOR_TYPES.len()],
     /// By [`F32_HEAD_DIMS`].
-    f32: [D::Function; F32_HEAD_DIMS.len()],
+    f32: OnceLock<[D::Function; F32_HEAD_DIMS.len()]>,
+}
+
+impl<D: Device> Default for PrefillKernels<D> {
+    fn default() -> Self {
+        Self { tensor: [const { OnceLock::new() }; TENSOR_TYPES.len()], f32: OnceLock::new() }
+    }
 }
 
 impl<D: Device> PrefillKernels<D> {
-    pub(crate) fn load(device: &D) -> Result<Self, Error> {
-        let image = Image::load(device, "attention_prefill", IMAGE)?;
-        let of_type = |ty: BlockType| {
-            let ty = ty.name().to_lowercase();
-            image.functions(HEAD_DIMS, |dim| format!("attention_prefill_{ty}_{dim}"))
-        };
-        let [f16, bf16, q8_0] = TENSOR_TYPES.map(of_type);
-        let image = Image::load(device, "attention_prefill_f32", F32_IMAGE)?;
-        let f32 = image.functions(F32_HEAD_DIMS, |dim| format!("attention_prefill_{dim}"))?;
-        Ok(Self { tensor: [f16?, bf16?, q8_0?], f32 })
-    }
-
-    /// The kernel on tensor cores, where there is one.
-    fn tensor(&self, spec: &KvSpec) -> Option<&D::Function> {
-        let ty = TENSOR_TYPES.iter().position(|&ty| ty == spec.ty)?;
-        let which = HEAD_DIMS.iter().position(|&dim| spec.head_dim <= dim)?;
-        Some(&self.tensor[ty][which])
-    }
-
-    /// The kernel in F32.
-    fn f32(&self, spec: &KvSpec) -> &D::Function {
+    /// The kernel for pages of this shape, on tensor cores where there is one, which the second tells.
+    pub(super) fn get(
+        &self,
+        device: &D,
+        spec: &KvSpec,
+        arithmetic: AttentionArithmetic,
+    ) -> Result<(&D::Function, bool), Error> {
+        if let Some((ty, which)) = arithmetic.tensor(spec, &HEAD_DIMS) {
+            let functions = get(&self.tensor[ty], || {
+                let name = TENSOR_TYPES[ty].name().to_lowercase();
+                let image = Image::load(device, &format!("attention_prefill_{name}"), IMAGES[ty])?;
+                image.functions(HEAD_DIMS, |dim| format!("attention_prefill_{name}_{dim}"))
+            })?;
+            return Ok((&functions[which], true));
+        }
+        let functions = get(&self.f32, || {
+            let image = Image::load(device, "attention_prefill_f32", F32_IMAGE)?;
+            image.functions(F32_HEAD_DIMS, |dim| format!("attention_prefill_{dim}"))
+        })?;
         let which = F32_HEAD_DIMS.iter().position(|&dim| spec.head_dim <= dim);
-        &self.f32[which.expect("pages have no larger heads")]
+        Ok((&functions[which.expect("pages have no larger heads")], false))
     }
 }
 
@@ -79,14 +91,11 @@ pub fn attention_prefill<D: Device>(
     tiles.check(kernels, "tiles", 2);
     let n_tiles = tiles.len() / 2;
     assert!(n_tiles <= 65535, "{n_tiles} tiles");
-    let of_kernels = &kernels.attention_prefill;
-    let tensor = match arithmetic {
-        AttentionArithmetic::Tensor => of_kernels.tensor(spec),
-        AttentionArithmetic::F32 => None,
-    };
-    let (function, threads, queries) = match tensor {
-        Some(function) => (function, THREADS, QUERIES),
-        None => (of_kernels.f32(spec), F32_THREADS, F32_QUERIES),
+    let device = &**kernels.device();
+    let (function, is_tensor) = kernels.attention_prefill.get(device, spec, arithmetic)?;
+    let (threads, queries) = match is_tensor {
+        true => (THREADS, QUERIES),
+        false => (F32_THREADS, F32_QUERIES),
     };
     let n_parts = (TILE_ROWS * attention.group()).div_ceil(queries);
     let arguments = attention.arguments(&[
@@ -99,7 +108,7 @@ pub fn attention_prefill<D: Device>(
         Argument::I32(spec.type_index() as i32),
     ]);
     // The kernels on tensor cores have their types in their names.
-    let arguments = &arguments[..arguments.len() - usize::from(tensor.is_some())];
+    let arguments = &arguments[..arguments.len() - usize::from(is_tensor)];
     let grid = [(spec.n_kv_heads * n_parts) as u32, n_tiles as u32, 1];
     // SAFETY: the arguments are those of `attention_prefill_*` in order; rows and lists were checked, and the kernel
     // checks what it reads by numbers of the lists. As `matvec` says, buffers outlive queued work.

@@ -119,6 +119,7 @@ impl<D: Device> CudaExecutable<D> {
         // A driver may not load kernels while it captures.
         layout.types(weights).try_for_each(|ty| kernels.prepare(ty))?;
         experts::types(&plan, weights).try_for_each(|ty| kernels.prepare_experts(ty))?;
+        super::prepare_attention(kernels, options)?;
         let weights = DeviceWeights::upload(&store, layout, weights)?;
         let is_int8 = |idx: usize| {
             let matrices = || weights.linear(idx).map(|(matrix, _)| matrix);

@@ -21,7 +21,7 @@ mod words;
 
 use crate::Error;
 use crate::backend::gpu::weights::WeightLayout;
-use crate::backend::{Backend, Executable, ExecutableOptions, MemoryUse};
+use crate::backend::{Arithmetic, Backend, Executable, ExecutableOptions, MemoryUse};
 use crate::base::ByteSize;
 use crate::error::DeviceFault;
 use crate::graph::Fusions;
@@ -30,7 +30,7 @@ use crate::graph::weights::Weights;
 use executable::CudaExecutable;
 pub use ranks::CudaRanks;
 use realizar_kernels_cuda as kernels;
-use realizar_kernels_cuda::{Device, Driver, Kernels, KvSpec};
+use realizar_kernels_cuda::{AttentionArithmetic, Device, Driver, Kernels, KvSpec};
 use realizar_kvcache::{KvLayout, PAGE_LEN};
 use room::Room;
 use std::sync::Arc;
@@ -114,6 +114,26 @@ fn kv_spec(layout: &KvLayout, n_pages: usize) -> KvSpec {
         page_len: PAGE_LEN,
         n_pages,
     }
+}
+
+/// What attention computes in.
+fn attention_arithmetic(arithmetic: Arithmetic) -> AttentionArithmetic {
+    match arithmetic {
+        Arithmetic::Auto => AttentionArithmetic::Tensor,
+        Arithmetic::F32 => AttentionArithmetic::F32,
+    }
+}
+
+/// Loads the kernels of attention for the keys and values of a plan: a driver may not load them while it captures.
+fn prepare_attention<D: Device>(
+    kernels: &Kernels<D>,
+    options: &ExecutableOptions,
+) -> Result<(), kernels::Error> {
+    let stored = options.kv.iter().filter(|(layout, _)| layout.spec().n_layers > 0);
+    let arithmetic = attention_arithmetic(options.arithmetic);
+    stored
+        .map(|(layout, n_pages)| kv_spec(layout, *n_pages))
+        .try_for_each(|spec| kernels.prepare_attention(&spec, arithmetic))
 }
 
 /// What went wrong on `device`, in the terms of this crate.

@@ -16,8 +16,8 @@ use crate::graph::{
 };
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
-    AttentionArithmetic, AttentionScratch, Buffer, Device, Elementwise, Error, Kernels, KvPages,
-    List, Pairs, RankRows, RopeAngles, RopeStore, Rows, StateLists, Tables,
+    AttentionScratch, Buffer, Device, Elementwise, Error, Kernels, KvPages, List, Pairs, RankRows,
+    RopeAngles, RopeStore, Rows, StateLists, Tables,
 };
 use std::ops::Range;
 
@@ -330,10 +330,7 @@ impl<'a, D: Device> Launcher<'a, D> {
                 out: self.rows(&step.output, rows.clone()),
             }
         };
-        let arithmetic = match self.arithmetic {
-            Arithmetic::Auto => AttentionArithmetic::Tensor,
-            Arithmetic::F32 => AttentionArithmetic::F32,
-        };
+        let arithmetic = super::attention_arithmetic(self.arithmetic);
         let (kernels, stream, generated) = (self.kernels, self.stream(), self.counts.generated);
         if generated > 0 {
             let (args, scratch) = (args(0..generated), self.scratch);

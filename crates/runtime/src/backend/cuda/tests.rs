@@ -40,6 +40,7 @@ impl Backend for Spy {
         let kernels = &self.backend.kernels;
         types.types(&weights).for_each(|ty| kernels.prepare(ty).unwrap());
         experts::types(&plan, &weights).for_each(|ty| kernels.prepare_experts(ty).unwrap());
+        super::prepare_attention(kernels, options).unwrap();
         let device = self.backend.kernels.device();
         let before = device.used_bytes();
         let executable = self.backend.load_rank(plan, &weights, options, None)?;
@@ -51,7 +52,7 @@ impl Backend for Spy {
 
 #[test]
 fn memory_is_what_loading_takes() {
-    use BlockType::{F16, F32, Q4_K, Q6_K, Q8_0};
+    use BlockType::{BF16, F8, F16, F32, Q4_0, Q4_K, Q6_K, Q8_0};
     let dir = tempfile::tempdir().unwrap();
     let mixed = dir.path().join("quantized.gguf");
     quantized::write_quantized(&mixed, &[Q8_0, Q4_K, F16, Q6_K, F32]);
@@ -76,5 +77,13 @@ fn memory_is_what_loading_takes() {
             let [told, taken] = spy.loaded.lock().unwrap().take().unwrap();
             assert_eq!(told, taken, "{path:?} {options:?}");
         }
+    }
+    // Heads of this one are whole blocks.
+    let quantized = paths.iter().find(|path| path.ends_with("quantized.gguf")).unwrap();
+    for kv_type in [BF16, F8, Q8_0, Q4_0] {
+        let options = LoadOptions { kv_type: Some(kv_type), ..all_options[0].clone() };
+        drop(Model::load(quantized, &spy, &options).unwrap());
+        let [told, taken] = spy.loaded.lock().unwrap().take().unwrap();
+        assert_eq!(told, taken, "{kv_type}");
     }
 }

@@ -32,7 +32,9 @@ fn decode_types_of_keys_and_values() {
         (BlockType::F32, 3e-6),
         (BlockType::F16, 3e-6),
         (BlockType::BF16, 2e-5),
+        (BlockType::F8, 3e-6),
         (BlockType::Q8_0, HALF_STEP + 1e-4),
+        (BlockType::Q4_0, HALF_STEP + 1e-4),
     ] {
         let case = Case { ty, ..Case::new(&[1, 257, 40]) };
         check_decode(&case, tolerance);
@@ -124,7 +126,8 @@ fn decode_soft_caps_and_sinks() {
 #[test]
 fn values_that_a_decode_row_does_not_see_change_no_bit() {
     let case = Case { n_heads: 2, n_kv_heads: 1, head_dim: 16, ..Case::new(&[40]) };
-    for case in [in_f32(&case), case] {
+    let [f8, q4_0] = [BlockType::F8, BlockType::Q4_0].map(|ty| Case { ty, ..case.clone() });
+    for case in [in_f32(&case), in_f32(&f8), case, f8, q4_0] {
         let case = Case { window: Some(20), ..case };
         let row = [Row::of(0, 30)];
         let plain = World::new(&Case { window: None, ..case.clone() });
@@ -169,8 +172,8 @@ fn contexts_that_do_not_exist_are_reported() {
 
 #[test]
 fn decode_blocks_along_heads_of_odd_sizes() {
-    for head_dim in [20, 96, 200] {
-        let ty = BlockType::Q8_0;
+    use BlockType::{F8, Q4_0, Q8_0};
+    for (ty, head_dim) in [(Q8_0, 20), (Q8_0, 96), (Q8_0, 200), (Q4_0, 20), (Q4_0, 200), (F8, 20)] {
         let case = Case { ty, head_dim, page_len: 32, n_heads: 2, ..Case::new(&[19, 70]) };
         check_decode(&case, HALF_STEP + 1e-4);
         check_decode(&in_f32(&case), 3e-6);

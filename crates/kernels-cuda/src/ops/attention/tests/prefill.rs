@@ -32,7 +32,9 @@ fn prefill_types_of_keys_and_values() {
         (BlockType::F32, 2e-6),
         (BlockType::F16, 3e-4),
         (BlockType::BF16, 3e-3),
+        (BlockType::F8, 3e-4),
         (BlockType::Q8_0, 2.0 * HALF_STEP + 1e-4),
+        (BlockType::Q4_0, 2.0 * HALF_STEP + 1e-4),
     ] {
         let case = Case { ty, ..Case::new(&[1, 70, 40]) };
         check_prefill(&case, tolerance);
@@ -160,8 +162,8 @@ fn prefill_of_long_contexts_and_large_scores() {
 
 #[test]
 fn prefill_blocks_along_heads_of_odd_sizes() {
-    for head_dim in [20, 96, 200] {
-        let ty = BlockType::Q8_0;
+    use BlockType::{F8, Q4_0, Q8_0};
+    for (ty, head_dim) in [(Q8_0, 20), (Q8_0, 96), (Q8_0, 200), (Q4_0, 20), (Q4_0, 200), (F8, 20)] {
         let case = Case { ty, head_dim, page_len: 32, n_heads: 2, ..Case::new(&[19, 70]) };
         check_prefill(&case, 2.0 * HALF_STEP + 1e-4);
         check_prefill(&in_f32(&case), 2e-6);

@@ -7,6 +7,7 @@
 //
 // Queries are split in two parts of 16 bits, whose products with the keys are added up, since a score's error has to be
 // small beside one however large the score is. Weights are rounded once.
+#pragma once
 #include "pages.cuh"
 #include "tensor.cuh"
 
@@ -351,7 +352,3 @@ __device__ __forceinline__ void prefill(
   MAKE(TYPE, NAME, 64, 32, 2) \
   MAKE(TYPE, NAME, 128, 64, 1) \
   MAKE(TYPE, NAME, 256, 32, 1)
-
-MAKE_ALL(__half, f16)
-MAKE_ALL(__nv_bfloat16, bf16)
-MAKE_ALL(Q8, q8_0)

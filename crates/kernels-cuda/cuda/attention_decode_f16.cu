@@ -1,0 +1,3 @@
+#include "attention_decode.cuh"
+
+MAKE_ALL(__half, f16)

@@ -1,0 +1,3 @@
+#include "attention_decode.cuh"
+
+MAKE_ALL(F8, f8)

@@ -1,0 +1,3 @@
+#include "attention_prefill.cuh"
+
+MAKE_ALL(__half, f16)
