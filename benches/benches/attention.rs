@@ -132,7 +132,7 @@ fn prefill(c: &mut Criterion) {
 /// One generated row.
 fn decode(c: &mut Criterion) {
     for shape in SHAPES {
-        for ty in [BlockType::F16, BlockType::Q8_0, BlockType::Q4_0] {
+        for ty in [BlockType::F16, BlockType::F8, BlockType::Q8_0, BlockType::Q4_0] {
             for len in [2048, 8192] {
                 let row = ty.row_bytes(shape.n_kv_heads * shape.head_dim).expect("whole blocks");
                 let name = ("decode", Throughput::Bytes((2 * len * row) as u64));

@@ -118,7 +118,8 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_enum, default_value = "auto", value_name = "KIND")]
     #[arg(hide_possible_values = true)]
     pub(crate) arithmetic: ArithmeticArg,
-    /// Type of the key-value cache: f32, f16, bf16, fp8, q8_0 or q4_0 [default: f16, with --arithmetic f32: f32]
+    /// Type of the key-value cache: f32, f16, bf16, fp8, q8_0 or q4_0 [default: f16, with
+    /// --arithmetic f32: f32]
     #[arg(long, value_enum, value_name = "TYPE", hide_possible_values = true)]
     pub(crate) kv_type: Option<KvTypeArg>,
     /// Stretch the rotary embedding beyond the model's context: linear or yarn, by --rope-scale

@@ -3,7 +3,7 @@
 
 struct Params {
     head_dim: u32,
-    row_words: u32,  // KvWords of a position of a head
+    row_words: u32,  // words of four columns of a position of a head
     n_kv_heads: u32,
     page_shift: u32, // a page has 1 << page_shift positions
     n_slots: u32,

@@ -3,7 +3,7 @@
 
 struct Params {
     head_dim: u32,
-    row_words: u32,  // KvWords of a position of a head
+    row_words: u32,  // words of four columns of a position of a head
     n_heads: u32,
     n_kv_heads: u32,
     page_shift: u32, // a page has 1 << page_shift positions
@@ -46,13 +46,13 @@ fn first_visible(position: u32) -> u32 {
     return select(0u, position + 1u - params.window, position >= params.window);
 }
 
-// Where a position's key and value begin, for the sequence whose pages have
-// this base.
+// The number of a position's row of a head among all, for the sequence whose pages
+// have this base.
 fn kv_place(base: u32, kv_head: u32, position: u32) -> u32 {
     let page = batch[base + (position >> params.page_shift)];
     let index = position & ((1u << params.page_shift) - 1u);
     let head = (page * params.n_kv_heads + kv_head) << params.page_shift;
-    return (head + index) * params.row_words;
+    return head + index;
 }
 
 // tanh by exponentials overflows; beyond 20 it is 1 to the last bit.

@@ -84,7 +84,7 @@ fn main(
         }
         if own == 0u {
             for (var i = 0u; i < 4u; i++) {
-                places[4u * line + i] = place + i * params.row_words;
+                places[4u * line + i] = place + i;
             }
         }
         var scores = array<vec4<f32>, HEADS>();
@@ -92,7 +92,7 @@ fn main(
             var k = array<vec4<f32>, 4>();
             for (var j = 0u; j < 4u; j++) {
                 if sees[j] {
-                    k[j] = kv_unpack(keys[place + j * params.row_words + i]);
+                    k[j] = kv_key(place + j, i);
                 }
             }
             let kx = vec4<f32>(k[0].x, k[1].x, k[2].x, k[3].x);
@@ -171,7 +171,7 @@ fn main(
             }
             for (var i = part; i < STEP; i += PARTS) {
                 if start + i >= first && start + i <= last {
-                    let v = kv_unpack(vals[places[i] + word]);
+                    let v = kv_value(places[i], word);
                     for (var head = 0u; head < HEADS; head++) {
                         acc[head] = fma(vec4<f32>(weights[head * STEP + i]), v, acc[head]);
                     }

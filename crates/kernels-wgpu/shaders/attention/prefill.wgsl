@@ -180,7 +180,7 @@ fn main(
                     query(first_row + index, index < n_rows, head, 4u * word);
                 var key = vec4<f32>();
                 if load[i] && word < params.row_words {
-                    key = kv_unpack(keys[place[i] + word]);
+                    key = kv_key(place[i], word);
                 }
                 // Position 4 n + m is kept at 8 m + n, so that eight
                 // invocations read eight neighbours.
@@ -247,7 +247,7 @@ fn main(
             for (var i = 0u; i < 2u; i++) {
                 var value = vec4<f32>();
                 if load[i] && word < params.row_words {
-                    value = kv_unpack(vals[place[i] + word]);
+                    value = kv_value(place[i], word);
                 }
                 kv_tile[(line + 16u * i) * ROW + own] = value;
             }

@@ -144,6 +144,8 @@ struct Inner {
     queue: wgpu::Queue,
     faults: Arc<Mutex<Faults>>,
     memory: Arc<Memory>,
+    /// Bytes of the adapter's memory, where that is known.
+    adapter_bytes: Option<u64>,
     pipelines: Pipelines,
     /// Keeps a block of memory for small copies, which then find room in it when the
     /// device has none left.
@@ -236,8 +238,17 @@ impl Gpu {
         let max_bytes = options.max_bytes.unwrap_or(u64::MAX);
         let memory = Arc::new(Memory { allocated: AtomicU64::new(0), max_bytes });
         let name = info.name;
-        let inner =
-            Inner { name, caps, device, queue, faults, memory, pipelines, _reserve: reserve };
+        let inner = Inner {
+            name,
+            caps,
+            device,
+            queue,
+            faults,
+            memory,
+            adapter_bytes: adapter.memory(),
+            pipelines,
+            _reserve: reserve,
+        };
         let gpu = Self { inner: Arc::new(inner) };
         gpu.check("the reserve of memory", SMALL_WRITE as u64)?;
         Ok(gpu)
@@ -246,6 +257,11 @@ impl Gpu {
     /// The adapter's name.
     pub fn name(&self) -> &str {
         &self.inner.name
+    }
+
+    /// Bytes of memory that the adapter has, where that is known.
+    pub fn memory(&self) -> Option<u64> {
+        self.inner.adapter_bytes
     }
 
     /// Whether a kernel can see a buffer of so many bytes, before it is made; `what` names it in errors.

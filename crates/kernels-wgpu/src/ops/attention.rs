@@ -248,30 +248,29 @@ fn heads_of_workgroup(group: u32, head_dim: u32) -> u32 {
     HEADS.into_iter().find(|heads| group <= *heads).unwrap_or(most).min(most)
 }
 
-fn prefill_shader(ty: BlockType, kv_part: &'static str, head_dim: u32) -> Shader {
+fn prefill_shader(ty: BlockType, kv_parts: &[&'static str], head_dim: u32) -> Shader {
     Shader {
         name: format!("attention_prefill {ty:?} {head_dim}").into(),
-        parts: vec![
-            head_dim_part(head_dim),
-            kv_part,
-            COMMON,
-            include_str!("../../shaders/attention/prefill.wgsl"),
-        ],
+        parts: [
+            &[head_dim_part(head_dim)],
+            kv_parts,
+            &[COMMON, include_str!("../../shaders/attention/prefill.wgsl")],
+        ]
+        .concat(),
         bindings: &[Access::Read, Access::ReadWrite, Access::Read, Access::Read, Access::Read],
         constants: Vec::new(),
     }
 }
 
-fn decode_shader(ty: BlockType, kv_part: &'static str, head_dim: u32, heads: u32) -> Shader {
+fn decode_shader(ty: BlockType, kv_parts: &[&'static str], head_dim: u32, heads: u32) -> Shader {
     Shader {
         name: format!("attention_decode {ty:?} {head_dim} x{heads}").into(),
-        parts: vec![
-            head_dim_part(head_dim),
-            heads_part(heads),
-            kv_part,
-            COMMON,
-            include_str!("../../shaders/attention/decode.wgsl"),
-        ],
+        parts: [
+            &[head_dim_part(head_dim), heads_part(heads)],
+            kv_parts,
+            &[COMMON, include_str!("../../shaders/attention/decode.wgsl")],
+        ]
+        .concat(),
         bindings: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::ReadWrite],
         constants: Vec::new(),
     }
@@ -298,11 +297,11 @@ fn next_wave_shader() -> Shader {
 pub(crate) fn shaders() -> Vec<Shader> {
     let mut all = vec![combine_shader(), next_wave_shader()];
     for ty in kv::TYPES {
-        let Some(part) = kv::part(ty) else { continue };
+        let Some(parts) = kv::parts(ty) else { continue };
         for head_dim in HEAD_DIMS {
-            all.push(prefill_shader(ty, part, head_dim));
+            all.push(prefill_shader(ty, parts, head_dim));
             let heads = HEADS.into_iter().filter(|n| heads_of_workgroup(*n, head_dim) == *n);
-            all.extend(heads.map(|n| decode_shader(ty, part, head_dim, n)));
+            all.extend(heads.map(|n| decode_shader(ty, parts, head_dim, n)));
         }
     }
     all
@@ -333,7 +332,7 @@ pub fn attention_decode(
     let group = spec.n_heads / spec.n_kv_heads;
     let heads = heads_of_workgroup(group, head_dim);
     let partial = gpu.kernel(
-        &decode_shader(kv.ty, kv.part()?, head_dim, heads),
+        &decode_shader(kv.ty, kv.parts()?, head_dim, heads),
         &params,
         &[rows.batch, rows.values, &layer.k, &layer.v, &scratch.buffer],
         Grid { x: spec.n_kv_heads, rows: 1, z: group.div_ceil(heads) },
@@ -375,7 +374,7 @@ pub fn attention_prefill(
     let Attention { rows, spec, kv, layer, vectors, .. } = attention;
     let head_dim = rounded_head_dim(spec.head_dim)?;
     gpu.kernel(
-        &prefill_shader(kv.ty, kv.part()?, head_dim),
+        &prefill_shader(kv.ty, kv.parts()?, head_dim),
         &params,
         &[rows.batch, rows.values, &layer.k, &layer.v, vectors],
         Grid { x: spec.n_heads, rows: 1, z: 1 },

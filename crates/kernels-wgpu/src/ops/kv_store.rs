@@ -4,7 +4,7 @@ use crate::Error;
 use crate::device::Gpu;
 use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Rows, View};
-use crate::storage::kv::{KvLayer, KvSpec, TYPES, part};
+use crate::storage::kv::{KvLayer, KvSpec, TYPES, is_in_blocks, parts};
 use realizar_quant::BlockType;
 
 /// Invocations of a workgroup of the store, each with four columns.
@@ -25,24 +25,30 @@ struct Params {
     v: [u32; 2],
 }
 
-fn shader(ty: BlockType, part: &'static str) -> Shader {
+fn shader(ty: BlockType, parts: &[&'static str]) -> Shader {
+    let last = match is_in_blocks(ty) {
+        true => include_str!("../../shaders/kv_store_blocks.wgsl"),
+        false => include_str!("../../shaders/kv_store.wgsl"),
+    };
     Shader {
         name: format!("kv_store {ty:?}").into(),
-        parts: vec![part, include_str!("../../shaders/kv_store.wgsl")],
+        parts: [parts, &[last]].concat(),
         bindings: &[Access::Read, Access::Read, Access::ReadWrite, Access::ReadWrite],
         constants: Vec::new(),
     }
 }
 
 pub(crate) fn shaders() -> Vec<Shader> {
-    TYPES.into_iter().filter_map(|ty| Some(shader(ty, part(ty)?))).collect()
+    TYPES.into_iter().filter_map(|ty| Some(shader(ty, parts(ty)?))).collect()
 }
 
 /// Stores `k` and `v`, of `n_kv_heads * head_dim` columns, in the slots of their
 /// rows: `batch[slots_at + row]` is the page's number times `page_len` plus the
 /// index in the page. A slot beyond the last page stores nothing.
 ///
-/// 16-bit elements are the nearest to the values, ties to even.
+/// Elements of 16 and of 8 bits are the nearest to the values, ties to even; F8 saturates, and what is not finite
+/// becomes NaN in it. Blocks are those of `realizar_quant::quantize`, as far as the device divides as exactly; one
+/// with a value that is not finite becomes NaN.
 ///
 /// # Errors
 /// If the kernels have no such type or page, or the device refuses the kernel.
@@ -69,9 +75,14 @@ pub fn kv_store(
         k: [k.start, k.stride],
         v: [v.start, v.stride],
     };
-    let grid = Grid { x: (spec.n_kv_heads * spec.row_words()).div_ceil(WORKGROUP), rows: 1, z: 1 };
+    let grid = match is_in_blocks(spec.ty) {
+        true => Grid { x: spec.n_kv_heads, rows: 1, z: 2 },
+        false => {
+            Grid { x: (spec.n_kv_heads * spec.row_words()).div_ceil(WORKGROUP), rows: 1, z: 1 }
+        }
+    };
     let buffers = [rows.batch, rows.values, &layer.k, &layer.v];
-    gpu.kernel(&shader(spec.ty, spec.part()?), &params, &buffers, grid)
+    gpu.kernel(&shader(spec.ty, spec.parts()?), &params, &buffers, grid)
 }
 
 #[cfg(test)]
@@ -84,6 +95,11 @@ mod tests {
         match ty {
             BlockType::F16 => half::f16::from_f32(x).to_le_bytes().to_vec(),
             BlockType::BF16 => half::bf16::from_f32(x).to_le_bytes().to_vec(),
+            BlockType::F8 => {
+                let mut bits = vec![0];
+                realizar_quant::quantize(ty, &[x], &mut bits).unwrap();
+                bits
+            }
             _ => x.to_le_bytes().to_vec(),
         }
     }
@@ -109,7 +125,7 @@ mod tests {
             -1.0e-20,
         ];
         let Some(gpu) = testing::gpu() else { return };
-        for ty in TYPES {
+        for ty in TYPES.into_iter().filter(|ty| !is_in_blocks(*ty)) {
             for head_dim in [5, 6, 20] {
                 let spec = KvSpec { ty, n_kv_heads: 2, head_dim, page_len: 8, n_pages: 3 };
                 let width = 2 * head_dim;
@@ -146,6 +162,74 @@ mod tests {
                     }
                     let found: Vec<u8> = testing::contents(&gpu, buffer, n_bytes);
                     assert!(found == wanted, "{ty:?} head_dim {head_dim}");
+                }
+            }
+        }
+    }
+
+    /// Columns `0..` of the levels and of the scales of a position of a head, as numbers.
+    fn read_row(ty: BlockType, row: &[u8], row_len: usize) -> Vec<f32> {
+        let (levels, scales) =
+            row.split_at(if ty == BlockType::Q8_0 { row_len } else { row_len / 2 });
+        let column = |i: usize| {
+            let at = i / 32 * 2;
+            let scale = half::f16::from_le_bytes([scales[at], scales[at + 1]]).to_f32();
+            let level = match ty {
+                BlockType::Q8_0 => i32::from(levels[i].cast_signed()),
+                _ => i32::from(levels[i / 2] >> (4 * (i % 2)) & 15) - 8,
+            };
+            scale * level as f32
+        };
+        (0..row_len).map(column).collect()
+    }
+
+    #[test]
+    fn blocks_are_those_of_the_host() {
+        let Some(gpu) = testing::gpu() else { return };
+        for ty in [BlockType::Q8_0, BlockType::Q4_0] {
+            for head_dim in [20u32, 32, 96, 128, 320] {
+                let spec = KvSpec { ty, n_kv_heads: 3, head_dim, page_len: 4, n_pages: 2 };
+                let (width, row_len) = (3 * head_dim, head_dim.next_multiple_of(32) as usize);
+                let view = |start| View { start, stride: 2 * width + 1, width };
+                let (k, v) = (view(2), view(2 + width));
+                let n = (2 + 2 * (2 * width + 1)) as usize;
+                let mut values: Vec<f32> =
+                    (0..n).map(|i| ((i * 7919 + 31) % 4001) as f32 / 500.0 - 4.0).collect();
+                // Of the first row a block of zeros, and in its last head a value that is not finite.
+                values[2..22].fill(0.0);
+                values[(2 + width - 1) as usize] = f32::INFINITY;
+                // Two largest values: the first decides the sign.
+                (values[(2 + width) as usize], values[(4 + width) as usize]) = (-5.0, 5.0);
+                let slots = [6u32, 1];
+                let bench = Bench::new(&gpu, &values, &[0, 2, slots[0], slots[1]]);
+                let layer = KvLayer::new(&gpu, "a layer", &spec).unwrap();
+                let kernel = kv_store(&gpu, bench.rows(0), &spec, &layer, k, v, 2).unwrap();
+                bench.run(&[(&kernel, 2)]);
+                let row_bytes = spec.page_bytes() as usize / 3 / 4;
+                for (buffer, view) in [(&layer.k, k), (&layer.v, v)] {
+                    let found: Vec<u8> = testing::contents(&gpu, buffer, spec.n_bytes() as usize);
+                    for (row, slot) in (0..).zip(slots) {
+                        for head in 0..3 {
+                            let at = (slot / 4 * 3 + head) * 4 + slot % 4;
+                            let bytes = &found[at as usize * row_bytes..][..row_bytes];
+                            let found = read_row(ty, bytes, row_len);
+                            let from = (view.start + row * view.stride + head * head_dim) as usize;
+                            let mut x = values[from..from + head_dim as usize].to_vec();
+                            x.resize(row_len, 0.0);
+                            for (x, found) in x.chunks(32).zip(found.chunks(32)) {
+                                let case = format!("{ty} {head_dim} row {row} head {head}");
+                                if x.iter().any(|x| x.is_infinite()) {
+                                    assert!(found.iter().all(|x| x.is_nan()), "{case}");
+                                    continue;
+                                }
+                                let mut block = vec![0; ty.block_bytes()];
+                                let mut wanted = [0.0; 32];
+                                realizar_quant::quantize(ty, x, &mut block).unwrap();
+                                realizar_quant::dequantize(ty, &block, &mut wanted).unwrap();
+                                assert_eq!(found, wanted, "{case}");
+                            }
+                        }
+                    }
                 }
             }
         }

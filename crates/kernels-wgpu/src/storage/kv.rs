@@ -1,8 +1,9 @@
 //! The paged key-value store of a layer on the device.
 //!
 //! Keys and values lie in a buffer each, `[page][kv_head][page_len][head_dim]`,
-//! with `head_dim` filled up with zeros to a multiple of four. Which page belongs
-//! to which sequence is the host's to say, in the words of each step.
+//! with `head_dim` filled up with zeros to a multiple of four, or of 32 in blocks, whose
+//! scales are behind the levels of a position. Which page belongs to which sequence is
+//! the host's to say, in the words of each step.
 
 use crate::Error;
 use crate::device::{Buffer, Gpu};
@@ -10,7 +11,14 @@ use crate::dispatch::Recorder;
 use realizar_quant::BlockType;
 
 /// The element types that keys and values can have.
-pub(crate) const TYPES: [BlockType; 3] = [BlockType::F32, BlockType::F16, BlockType::BF16];
+pub(crate) const TYPES: [BlockType; 6] = [
+    BlockType::F32,
+    BlockType::F16,
+    BlockType::BF16,
+    BlockType::F8,
+    BlockType::Q8_0,
+    BlockType::Q4_0,
+];
 
 /// Head sizes that the kernels are made for; others take the next.
 pub(crate) const HEAD_DIMS: [u32; 4] = [64, 128, 256, 512];
@@ -24,7 +32,7 @@ pub(crate) fn rounded_head_dim(head_dim: u32) -> Result<u32, Error> {
 /// The shape of a layer's key-value store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvSpec {
-    /// Type of an element: F32, F16 or BF16.
+    /// Type of an element: F32, F16, BF16, F8, or blocks of Q8_0 or Q4_0 along a head.
     pub ty: BlockType,
     /// Heads of keys and values.
     pub n_kv_heads: u32,
@@ -37,15 +45,28 @@ pub struct KvSpec {
 }
 
 impl KvSpec {
-    /// The part of a shader that packs and unpacks elements of the type.
-    pub(crate) fn part(&self) -> Result<&'static str, Error> {
-        part(self.ty)
+    /// The parts of a shader that pack and unpack elements of the type.
+    pub(crate) fn parts(&self) -> Result<&'static [&'static str], Error> {
+        parts(self.ty)
             .ok_or_else(|| Error::Unsupported(format!("keys and values of type {:?}", self.ty)))
     }
 
     /// Words of four elements that a position of a head takes.
     pub(crate) fn row_words(&self) -> u32 {
-        self.head_dim.div_ceil(4)
+        let block_len = self.ty.block_len() as u32;
+        self.head_dim.div_ceil(block_len.max(4)) * block_len.max(4) / 4
+    }
+
+    /// Bytes of a position of a head. Scales are two in a word.
+    fn row_bytes(&self) -> u32 {
+        let words = self.row_words();
+        match self.ty {
+            BlockType::F32 => 16 * words,
+            BlockType::F8 => 4 * words,
+            BlockType::Q8_0 => 4 * words + 4 * (words / 8).div_ceil(2),
+            BlockType::Q4_0 => 2 * words + 4 * (words / 8).div_ceil(2),
+            _ => 8 * words,
+        }
     }
 
     /// The binary logarithm of the positions of a page.
@@ -64,8 +85,7 @@ impl KvSpec {
 
     /// Bytes of the keys, or of the values, of a page of a layer.
     pub fn page_bytes(&self) -> u64 {
-        let element = if self.ty == BlockType::F32 { 4 } else { 2 };
-        [self.n_kv_heads, self.page_len, self.row_words() * 4, element]
+        [self.n_kv_heads, self.page_len, self.row_bytes()]
             .into_iter()
             .fold(1, |n: u64, factor| n.saturating_mul(u64::from(factor)))
     }
@@ -85,7 +105,7 @@ impl KvLayer {
     /// If a buffer of them is larger than the device allows, if there is no
     /// memory left, or if the kernels have no such type or page.
     pub fn new(gpu: &Gpu, what: &str, spec: &KvSpec) -> Result<Self, Error> {
-        spec.part()?;
+        spec.parts()?;
         spec.page_shift()?;
         Ok(Self {
             k: gpu.buffer(&format!("{what} (keys)"), spec.n_bytes())?,
@@ -100,7 +120,7 @@ impl KvLayer {
     /// As [`Self::new`], except that memory is not asked for; or if heads are
     /// wider than the attention kernels take.
     pub fn check(gpu: &Gpu, what: &str, spec: &KvSpec) -> Result<(), Error> {
-        spec.part()?;
+        spec.parts()?;
         spec.page_shift()?;
         rounded_head_dim(spec.head_dim)?;
         gpu.check_binding(what, spec.n_bytes())
@@ -170,11 +190,21 @@ impl KvLayer {
     }
 }
 
-pub(crate) fn part(ty: BlockType) -> Option<&'static str> {
+/// Whether elements are in blocks with scales.
+pub(crate) fn is_in_blocks(ty: BlockType) -> bool {
+    ty.block_len() > 1
+}
+
+pub(crate) fn parts(ty: BlockType) -> Option<&'static [&'static str]> {
+    const FLOATS: &str = include_str!("../../shaders/kv/floats.wgsl");
+    const HALF: &str = include_str!("../../shaders/kv/half.wgsl");
     match ty {
-        BlockType::F32 => Some(include_str!("../../shaders/kv/f32.wgsl")),
-        BlockType::F16 => Some(include_str!("../../shaders/kv/f16.wgsl")),
-        BlockType::BF16 => Some(include_str!("../../shaders/kv/bf16.wgsl")),
+        BlockType::F32 => Some(&[include_str!("../../shaders/kv/f32.wgsl"), FLOATS]),
+        BlockType::F16 => Some(&[HALF, include_str!("../../shaders/kv/f16.wgsl"), FLOATS]),
+        BlockType::BF16 => Some(&[include_str!("../../shaders/kv/bf16.wgsl"), FLOATS]),
+        BlockType::F8 => Some(&[include_str!("../../shaders/kv/f8.wgsl"), FLOATS]),
+        BlockType::Q8_0 => Some(&[HALF, include_str!("../../shaders/kv/q8_0.wgsl")]),
+        BlockType::Q4_0 => Some(&[HALF, include_str!("../../shaders/kv/q4_0.wgsl")]),
         _ => None,
     }
 }
@@ -192,9 +222,16 @@ mod tests {
         assert_eq!(fits.n_bytes(), 2 * 2 * 32 * 64 * 2);
         let layer = |spec: KvSpec| KvLayer::new(&gpu, "layer 3", &spec).map(|_| ());
         assert_eq!(layer(fits), Ok(()));
+        // Two blocks, a block and a half of one, and four elements more than sixteen.
+        use BlockType::{F8, Q4_0, Q8_0};
+        for (ty, head_dim, row_bytes) in
+            [(Q8_0, 64, 68), (Q4_0, 64, 36), (Q8_0, 32, 36), (Q8_0, 48, 68), (F8, 20, 20)]
+        {
+            assert_eq!(KvSpec { ty, head_dim, ..fits }.page_bytes(), 2 * 32 * row_bytes);
+        }
         let large = KvSpec { n_pages: u32::MAX, ..fits };
         assert!(matches!(layer(large), Err(Error::Limit { what, .. }) if what == "layer 3 (keys)"));
-        for spec in [KvSpec { page_len: 24, ..fits }, KvSpec { ty: BlockType::Q8_0, ..fits }] {
+        for spec in [KvSpec { page_len: 24, ..fits }, KvSpec { ty: BlockType::Q4_1, ..fits }] {
             assert!(matches!(layer(spec), Err(Error::Unsupported(_))), "{spec:?}");
         }
     }

@@ -189,8 +189,8 @@ fn chunks_and_threads_change_no_bit() {
     let gpus = gpus();
     let on_cpu = [few_bits_experts(dir.path())];
     for path in models(dir.path()).iter().chain(&on_cpu) {
-        use BlockType::{BF16, F16, F32, Q4_0, Q8_0};
-        for kv_type in [F32, F16, BF16, Q8_0, Q4_0] {
+        use BlockType::{BF16, F8, F16, F32, Q4_0, Q8_0};
+        for kv_type in [F32, F16, BF16, F8, Q8_0, Q4_0] {
             let options = LoadOptions { kv_type: Some(kv_type), ..LoadOptions::default() };
             if let Err(error) = Model::load(path, &*cpus[0], &options) {
                 // Most tiny models have heads of less than a block.
@@ -211,9 +211,9 @@ fn chunks_and_threads_change_no_bit() {
             };
             check(&cpus);
             check(&with_tiles);
-            // The kernels for the other floats differ in loads and stores alone.
-            let is_float = matches!(kv_type, F32 | F16 | BF16);
-            let is_checked = kv_type == F16 || is_float && path.ends_with("gemma3_text");
+            // The kernels for the other types differ in loads and stores alone.
+            let one = if kv_type.block_len() > 1 { "quantized.gguf" } else { "gemma3_text" };
+            let is_checked = kv_type == F16 || path.ends_with(one);
             if is_checked && !on_cpu.contains(path) {
                 gpus.chunks(1).for_each(check);
             }
@@ -262,7 +262,9 @@ fn contexts_beyond_the_split_of_attention_change_no_bit() {
         check(&[&*cpus[0], &*cpus[1], &*cpus[2]], kv_type);
         check(&[&*with_tiles[0], &*with_tiles[1], &*with_tiles[2]], kv_type);
     }
-    gpus().iter().take(1).for_each(|gpu| check(&[&**gpu], F16));
+    for kv_type in [F16, Q4_0] {
+        gpus().iter().take(1).for_each(|gpu| check(&[&**gpu], kv_type));
+    }
 }
 
 #[test]

@@ -215,16 +215,6 @@ fn what_a_device_cannot_run_is_refused_by_name() {
     let text = Model::load(&tiny("qwen3_5_text"), &backend, &options).unwrap_err().to_string();
     assert!(text.contains("cannot run this model: "), "{text}");
     assert!(text.contains("layers that carry a state: a layer's states needs"), "{text}");
-
-    // Types of keys and values that the kernels lack.
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("quantized.gguf");
-    write_quantized(&path, &[BlockType::Q8_0]);
-    for ty in [BlockType::Q8_0, BlockType::Q4_0] {
-        let options = LoadOptions { kv_type: Some(ty), ..LoadOptions::default() };
-        let text = Model::load(&path, &backend, &options).unwrap_err().to_string();
-        assert!(text.contains(&format!("keys and values of type {ty}")), "{text}");
-    }
 }
 
 #[test]

@@ -156,6 +156,25 @@ impl Case {
             BlockType::BF16 => half::bf16::from_f32(x).to_f64(),
             _ => f64::from(x),
         };
+        // Of blocks, and numbers of 8 bits, what quantization leaves.
+        let stored_heads = |values: &[f32]| -> Vec<f32> {
+            let mut all = Vec::with_capacity(values.len());
+            for head in values.chunks(dim) {
+                let mut head = head.to_vec();
+                head.resize(dim.next_multiple_of(self.ty.block_len()), 0.0);
+                let mut bytes = vec![0; self.ty.row_bytes(head.len()).unwrap()];
+                realizar_quant::quantize(self.ty, &head, &mut bytes).unwrap();
+                realizar_quant::dequantize(self.ty, &bytes, &mut head).unwrap();
+                all.extend_from_slice(&head[..dim]);
+            }
+            all
+        };
+        let is_quantized = self.ty == BlockType::F8 || self.ty.block_len() > 1;
+        let heads_of = |values: &[f32]| match is_quantized {
+            true => stored_heads(values),
+            false => values.to_vec(),
+        };
+        let (keys, vals) = (heads_of(&sequence.k), heads_of(&sequence.v));
         let mut out = Vec::new();
         for head in 0..spec.n_heads {
             let kv_head = head / (spec.n_heads / spec.n_kv_heads);
@@ -165,7 +184,7 @@ impl Case {
             let mut scores: Vec<f64> = seen
                 .clone()
                 .map(|at| {
-                    let k = &sequence.k[place(at)..][..dim];
+                    let k = &keys[place(at)..][..dim];
                     let dot: f64 = q.iter().zip(k).map(|(q, k)| f64::from(*q) * stored(*k)).sum();
                     let score = dot * f64::from(spec.scale);
                     match spec.softcap {
@@ -182,7 +201,7 @@ impl Case {
             let sum: f64 = weights.iter().sum();
             let mut x = vec![0.0; dim];
             for (at, weight) in seen.zip(&weights) {
-                let v = &sequence.v[place(at)..][..dim];
+                let v = &vals[place(at)..][..dim];
                 x.iter_mut().zip(v).for_each(|(x, v)| *x += weight / sum * stored(*v));
             }
             out.extend(x);
@@ -351,7 +370,7 @@ impl Case {
 }
 
 fn cases() -> Vec<Case> {
-    use BlockType::{BF16, F16, F32};
+    use BlockType::{BF16, F8, F16, F32, Q4_0, Q8_0};
     let lens = &[1, 45, 300];
     vec![
         case(F32, [2, 1, 20], lens),
@@ -367,6 +386,14 @@ fn cases() -> Vec<Case> {
         case(F16, [12, 1, 50], lens).softcap(20.0).sinks(),
         case(BF16, [2, 2, 47], lens),
         case(F32, [6, 1, 512], &[40]),
+        case(F8, [6, 2, 20], lens).window(290),
+        case(F8, [4, 1, 128], &[33, 270]).sinks(),
+        case(Q8_0, [4, 2, 64], lens).window(290),
+        case(Q8_0, [3, 3, 96], &[33, 270]).sinks(),
+        case(Q8_0, [2, 1, 256], &[45]).softcap(9.0),
+        case(Q4_0, [4, 2, 64], lens).window(5),
+        case(Q4_0, [3, 1, 40], &[33, 270]).sinks(),
+        case(Q4_0, [2, 1, 512], &[45]),
     ]
 }
 
@@ -444,12 +471,15 @@ fn chunks(case: &Case, seq: u32, chunk: u32) -> Vec<Vec<Part>> {
 }
 
 fn bit_cases() -> Vec<Case> {
-    use BlockType::{BF16, F16, F32};
+    use BlockType::{BF16, F8, F16, F32, Q4_0, Q8_0};
     let lens = &[50, 290, 100];
     vec![
         case(F32, [3, 1, 20], lens),
         case(F16, [4, 2, 64], lens).window(37).sinks(),
         case(BF16, [2, 1, 80], lens).window(270).softcap(6.0),
+        case(F8, [2, 1, 20], lens).sinks(),
+        case(Q8_0, [2, 1, 64], lens).window(37),
+        case(Q4_0, [2, 2, 32], lens),
     ]
 }
 

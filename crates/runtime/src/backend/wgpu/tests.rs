@@ -60,7 +60,7 @@ fn memory_is_what_loading_takes() {
         println!("skipped: no GPU adapter on this machine");
         return;
     }
-    use BlockType::{F16, F32, Q4_K, Q6_K, Q8_0};
+    use BlockType::{BF16, F8, F16, F32, Q4_0, Q4_K, Q6_K, Q8_0};
     let dir = tempfile::tempdir().unwrap();
     let mixed = dir.path().join("quantized.gguf");
     quantized::write_quantized(&mixed, &[Q8_0, Q4_K, F16, Q6_K, F32]);
@@ -104,6 +104,12 @@ fn memory_is_what_loading_takes() {
             let split = |first, last| [DeviceLayers::rest(first), DeviceLayers::at_most(last, 1)];
             check(path, options, Model::load_onto(path, &split(&cpu, &spy), options));
             check(path, options, Model::load_onto(path, &split(&spy, &cpu), options));
+        }
+        // Heads of this one are whole blocks.
+        let quantized = paths.iter().find(|path| path.ends_with("quantized.gguf")).unwrap();
+        for kv_type in [BF16, F8, Q8_0, Q4_0] {
+            let options = LoadOptions { kv_type: Some(kv_type), ..all_options[0].clone() };
+            check(quantized, &options, Model::load(quantized, &spy, &options));
         }
     }
 }
