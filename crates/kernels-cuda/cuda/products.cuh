@@ -19,11 +19,15 @@
   MATMUL_HALF(TYPE, NAME, 128, 128, 2, 4, 64) \
   MATMUL_HALF(TYPE, NAME, 32, 32, 2, 2, 128)
 
-// Those with 8-bit activations, for few rows and for prompts, and for many rows of decode steps.
+// Those with 8-bit activations, for few rows, also with a gated activation behind them, and for prompts; and for many rows of
+// decode steps.
 #define INT8_PRODUCTS(TYPE, NAME)                                     \
   MATVEC_INT8(TYPE, NAME, 1)                                          \
   MATVEC_INT8(TYPE, NAME, 2)                                          \
   MATVEC_INT8(TYPE, NAME, 4)                                          \
+  GATED_INT8(TYPE, NAME, 1)                                           \
+  GATED_INT8(TYPE, NAME, 2)                                           \
+  GATED_INT8(TYPE, NAME, 4)                                           \
   TILES_INT8(matmul_int8_##NAME##_128, TYPE, 128, 128, 2, 4, 1, 64)   \
   TILES_INT8(matmul_int8_##NAME##_32, TYPE, 32, 32, 2, 2, 1, 256)
 

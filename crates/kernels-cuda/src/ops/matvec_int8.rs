@@ -8,11 +8,11 @@ use crate::device::{Argument, Device};
 use crate::{Error, Matrix, Rows};
 
 /// Warps of a block, and rows of the matrix for each of them: as `cuda/matvec_int8.cuh` has them.
-const WARPS: usize = 4;
-const ROWS: usize = 4;
+pub(super) const WARPS: usize = 4;
+pub(super) const ROWS: usize = 4;
 /// Threads of a tile, and the fewest rows of activations that tiles are for.
 const TILE_THREADS: u32 = 256;
-const MIN_TILE_ROWS: usize = 9;
+pub(super) const MIN_TILE_ROWS: usize = 9;
 /// The most matrices of a product.
 pub const MAX_PARTS: usize = 3;
 

@@ -8,6 +8,7 @@ mod elementwise;
 mod embed;
 mod expert_kernels;
 mod experts;
+mod gated;
 mod kernels;
 mod kv_store;
 mod matmul;
@@ -40,6 +41,7 @@ pub use experts::{
     expert_matmul_int8, expert_matvec, expert_matvec_int8, is_worth_sorting, sort_by_expert,
     takes_own_halves,
 };
+pub use gated::{GatedInt8, GatedRows, MAX_GATED_ROWS, gated_int8};
 pub use kernels::Kernels;
 pub use kv_store::{HeadNorm, RopeStore, kv_store, rope_store};
 pub use matmul::{LinearHalf, matmul, matmul_half, matmul_int8};

@@ -107,6 +107,8 @@ pub(crate) struct PartsKernels<D: Device> {
 #[derive(Debug)]
 pub(crate) struct Int8Kernels<D: Device> {
     pub(crate) matvec: [D::Function; INT8_COLS.len()],
+    /// With a gated activation behind two matrices.
+    pub(crate) gated: [D::Function; INT8_COLS.len()],
     /// For many rows of decode steps, with the bits of `matvec`; not of types with units of 64 columns.
     pub(crate) matvec_tiles: Option<D::Function>,
     pub(crate) matmul: [D::Function; TILES.len()],
@@ -121,10 +123,11 @@ impl<D: Device> ProductKernels<D> {
             |what: &str| image.functions(TILES, |tile| format!("{what}_{name}_{}", tile.x_rows));
         let int8 = || {
             let matvec = image.functions(INT8_COLS, |cols| format!("matvec_int8_{name}_{cols}"))?;
+            let gated = image.functions(INT8_COLS, |cols| format!("gated_int8_{name}_{cols}"))?;
             let tiled = !has_long_units(ty);
             let tile = || image.function(&format!("matvec_int8_{name}_{INT8_TILE}"));
             let matvec_tiles = tiled.then(tile).transpose()?;
-            Ok(Int8Kernels { matvec, matvec_tiles, matmul: tiles("matmul_int8")? })
+            Ok(Int8Kernels { matvec, gated, matvec_tiles, matmul: tiles("matmul_int8")? })
         };
         let parts = || {
             let few = |t: Tile| format!("matvec_parts_{name}_{}x{}", t.w_rows / 16, t.x_rows / 4);

@@ -124,6 +124,25 @@ impl<D: Device> Quantized<'_, D> {
         assert_eq!(found, (n_rows, n_cols), "rows and columns of {what}");
     }
 
+    /// Whether both are in one room.
+    pub(crate) fn is_in_room_of(&self, other: &Self) -> bool {
+        std::ptr::eq(self.room, other.room)
+    }
+
+    /// Waits for the rows: of each block its quants, then its scale and sums.
+    #[cfg(test)]
+    pub(crate) fn read(&self, stream: &D::Stream) -> Vec<Vec<([u32; 8], [u32; 2])>> {
+        let n = self.n_cols / BLOCK_LEN;
+        let of_row = |row: usize| {
+            let at = (self.first + row) * self.room.max_blocks;
+            let (mut quants, mut blocks) = (vec![[0u32; 8]; n], vec![[0u32; 2]; n]);
+            self.room.quants.read(stream, at * BLOCK_LEN, &mut quants).unwrap();
+            self.room.blocks.read(stream, at * 8, &mut blocks).unwrap();
+            quants.into_iter().zip(blocks).collect()
+        };
+        (0..self.n_rows).map(of_row).collect()
+    }
+
     /// Quants, blocks, and blocks from one row to the next.
     pub(crate) fn arguments(&self) -> [Argument; 3] {
         let at = self.first * self.room.max_blocks;

@@ -1,0 +1,298 @@
+//! Products with a gate in the end: the two halves of a quantized matrix, whose results become one activated value.
+
+use std::sync::Arc;
+
+use super::kernels::Kernels;
+use super::matvec_int8::{MIN_TILE_ROWS, ROWS, WARPS};
+use super::products::INT8_COLS;
+use super::quantize::{BLOCK_LEN, Quantized, QuantizedRows};
+use super::rows::optional;
+use crate::device::{Argument, Device};
+use crate::{Activation, Buffer, Error, Matrix, Rows};
+
+/// The most rows of activations of a gated product; for more, products are tiles.
+pub const MAX_GATED_ROWS: usize = MIN_TILE_ROWS - 1;
+
+/// Groups that the rows of a product are multiplied in at most.
+const MAX_GROUPS: usize = MAX_GATED_ROWS.div_ceil(INT8_COLS[INT8_COLS.len() - 1]);
+
+/// Room for the results of gated products as 8-bit integers: up to [`MAX_GATED_ROWS`] rows.
+///
+/// The blocks of a launch count by counters which of them is the last of each 32 results, so launches that use one
+/// room belong in one stream.
+#[derive(Debug)]
+pub struct GatedRows<D: Device> {
+    rows: QuantizedRows<D>,
+    counters: Buffer<D>, // [MAX_GROUPS, max_cols / 32], zero between launches
+    max_cols: usize,
+}
+
+impl<D: Device> GatedRows<D> {
+    /// Bytes of room for rows of up to `max_cols` values.
+    pub fn bytes(max_cols: usize) -> usize {
+        QuantizedRows::<D>::bytes(MAX_GATED_ROWS, max_cols) + 4 * Self::n_counters(max_cols)
+    }
+
+    fn n_counters(max_cols: usize) -> usize {
+        MAX_GROUPS * max_cols.div_ceil(BLOCK_LEN)
+    }
+
+    /// Room for rows of up to `max_cols` values.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], or what the driver reports.
+    pub fn new(device: &Arc<D>, stream: &D::Stream, max_cols: usize) -> Result<Self, Error> {
+        let counters = vec![0u32; Self::n_counters(max_cols)];
+        Ok(Self {
+            rows: QuantizedRows::new(device, MAX_GATED_ROWS, max_cols)?,
+            counters: Buffer::with(device, stream, "the counters of gated products", &counters)?,
+            max_cols,
+        })
+    }
+
+    /// The first `n_rows` rows, of `n_cols` values each.
+    ///
+    /// # Panics
+    /// If there is no room for them, or `n_cols` is not a multiple of 32.
+    pub fn rows(&self, n_rows: usize, n_cols: usize) -> Quantized<'_, D> {
+        self.rows.rows(0, n_rows, n_cols)
+    }
+}
+
+/// `out = act(gate * x) * (up * x)`, row by row, each product with its part of the bias.
+#[derive(Debug)]
+pub struct GatedInt8<'a, D: Device> {
+    /// The rows of the gate, then those of what it lets through, as many, `[2 * n_rows, n_cols]`.
+    pub matrix: &'a Matrix<D>,
+    /// Whether the gate's rows are the last ones instead.
+    pub up_first: bool,
+    /// Added to the products with the matrix, `[1, 2 * n_rows]`.
+    pub bias: Option<Rows<'a, D>>,
+    /// Activations, `[n_batch, n_cols]`, of at most [`MAX_GATED_ROWS`] rows, not in the room of `to`.
+    pub x: Quantized<'a, D>,
+    /// The gate's activation.
+    pub act: Activation,
+    /// The result, `[n_batch, n_rows]`.
+    pub out: Rows<'a, D>,
+    /// Where the result goes as 8-bit integers, too, if it is wanted: as [`GatedRows::rows`] then has it.
+    pub to: Option<&'a GatedRows<D>>,
+}
+
+/// Queues a gated product in one launch, with the bits of [`matvec_int8`](crate::matvec_int8) and
+/// [`quantize_activated`](crate::quantize_activated) behind it.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes or devices do not fit, the type is none that [`takes_quantized`](crate::takes_quantized), or the result is
+/// wanted as 8-bit integers and its rows are not aligned to 16 bytes.
+pub fn gated_int8<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    gated: &GatedInt8<'_, D>,
+) -> Result<(), Error> {
+    let &GatedInt8 { matrix, up_first, bias, x, act, out, to } = gated;
+    let (n_batch, n_rows) = (x.n_rows(), out.n_cols());
+    assert!(n_batch <= MAX_GATED_ROWS, "{n_batch} rows of activations");
+    assert_eq!(matrix.n_rows(), 2 * n_rows, "rows of a gate and of what it lets through");
+    x.check(kernels, "x", n_batch, matrix.n_cols());
+    out.check(kernels, "out", n_batch, n_rows);
+    kernels.check("the matrix", matrix.buffer(), 0);
+    if let Some(bias) = bias {
+        bias.check(kernels, "bias", 1, 2 * n_rows);
+    }
+    let quants = match to {
+        None => [Argument::Address(0), Argument::Address(0), Argument::I32(0)],
+        Some(to) => {
+            out.check_aligned("out");
+            assert!(n_rows <= to.max_cols, "{n_rows} columns, room for {}", to.max_cols);
+            let rows = to.rows(n_batch, n_rows);
+            rows.check(kernels, "8-bit results", n_batch, n_rows);
+            assert!(!rows.is_in_room_of(&x), "the activations are where the results go");
+            rows.arguments()
+        }
+    };
+    let counters = to.map_or(0, |to| to.counters.address());
+    let ([x_quants, x_blocks, x_stride], [to_quants, to_blocks, to_stride]) =
+        (x.arguments(), quants);
+    let [main, high, head] = matrix.planes();
+    let act = Activation::ALL.iter().position(|&a| a == act);
+    let [n_rows_at, n_cols, n_batch_at] =
+        [n_rows, matrix.n_cols(), n_batch].map(|n| Argument::I32(n as i32));
+    let arguments = [
+        main,
+        high,
+        head,
+        x_quants,
+        x_blocks,
+        x_stride,
+        optional(bias)[0],
+        Argument::I32(i32::from(up_first)),
+        Argument::I32(act.expect("it is one of all") as i32),
+        out.address(),
+        out.stride(),
+        to_quants,
+        to_blocks,
+        to_stride,
+        Argument::Address(counters),
+        n_rows_at,
+        n_cols,
+        n_batch_at,
+    ];
+    let cols = INT8_COLS.iter().position(|&n| n_batch <= n).unwrap_or(INT8_COLS.len() - 1);
+    let Some(int8) = &kernels.of(matrix.ty())?.int8 else {
+        panic!("{} has no levels", matrix.ty())
+    };
+    // Half of a warp's rows are those of the gate.
+    let n_blocks = n_rows.div_ceil(WARPS * ROWS / 2);
+    assert!(n_blocks <= 65535, "{n_blocks} blocks of rows");
+    let grid = [n_batch.div_ceil(INT8_COLS[cols]) as u32, n_blocks as u32, 1];
+    let function = &int8.gated[cols];
+    // SAFETY: the arguments are those of `gated_int8_*` in order. The planes are those of the matrix, rows are inside of
+    // their buffers, and 8-bit rows and their counters have room for as many. As `matvec` says, buffers outlive queued work.
+    unsafe { kernels.launch(stream, function, grid, [32, WARPS as u32], &arguments) }
+}
+
+#[cfg(test)]
+mod tests {
+    use realizar_quant::BlockType;
+
+    use super::*;
+    use crate::matrix::INTEGER_TYPES;
+    use crate::testing::{Random, TestDevice, kernels, on_device, read, weights};
+    use crate::{LinearInt8, matvec_int8, quantize, quantize_activated};
+
+    struct Case {
+        ty: BlockType,
+        act: Activation,
+        n_rows: usize,
+        n_cols: usize,
+        n_batch: usize,
+        has_biases: bool,
+        up_first: bool,
+    }
+
+    /// Compares with a product and an activation of their own, bit by bit.
+    fn check(kernels: &Kernels<TestDevice>, stream: &realizar_ptx::Stream, case: &Case) {
+        let &Case { ty, act, n_rows, n_cols, n_batch, has_biases, up_first } = case;
+        let mut random = Random(7 + n_cols as u64);
+        let device = kernels.device();
+        let (bytes, _) = weights(ty, 2 * n_rows, n_cols, &mut random);
+        let matrix = Matrix::upload(device, stream, "w", ty, 2 * n_rows, n_cols, &bytes).unwrap();
+        let x = on_device(device, stream, &random.floats(n_batch * n_cols));
+        let bias = on_device(device, stream, &random.floats(2 * n_rows));
+        let room = QuantizedRows::new(device, n_batch, n_cols.max(n_rows)).unwrap();
+        let of_x = room.rows(0, n_batch, n_cols);
+        quantize(kernels, stream, Rows::new(&x, 0, n_batch, n_cols, n_cols), of_x).unwrap();
+
+        let stride = n_rows.next_multiple_of(4) + 4;
+        let blank = vec![7.0f32; n_batch * stride];
+        let [out, apart] = [(); 2].map(|()| on_device(device, stream, &blank));
+        let both = on_device(device, stream, &vec![0.0f32; n_batch * 2 * n_rows]);
+        let rows = |buffer| Rows::new(buffer, 0, n_batch, n_rows, stride);
+        let bias_at = has_biases.then(|| Rows::vector(&bias, 2 * n_rows));
+        let linear = LinearInt8 {
+            matrices: &[&matrix],
+            x: of_x,
+            bias: bias_at,
+            residual: None,
+            out: Rows::new(&both, 0, n_batch, 2 * n_rows, 2 * n_rows),
+        };
+        matvec_int8(kernels, stream, &linear).unwrap();
+        let to = GatedRows::new(device, stream, n_rows).unwrap();
+        let is_whole = n_rows.is_multiple_of(BLOCK_LEN);
+        let gated = GatedInt8 {
+            matrix: &matrix,
+            up_first,
+            bias: bias_at,
+            x: of_x,
+            act,
+            out: rows(&out),
+            to: is_whole.then_some(&to),
+        };
+        let part = |at| Rows::new(&both, at, n_batch, n_rows, 2 * n_rows);
+        let [gate, up] = if up_first { [n_rows, 0] } else { [0, n_rows] }.map(part);
+        let of_apart = is_whole.then(|| {
+            let quantized = QuantizedRows::new(device, n_batch, n_rows).unwrap();
+            let to = quantized.rows(0, n_batch, n_rows);
+            let out = Some(rows(&apart));
+            quantize_activated(kernels, stream, act, gate, Some(up), out, to).unwrap();
+            quantized
+        });
+        if of_apart.is_none() {
+            let op = crate::Elementwise::Gated(act, up);
+            crate::elementwise(kernels, stream, &op, gate, rows(&apart)).unwrap();
+        }
+        // The second launch finds the counters as the first one did.
+        for _ in 0..2 {
+            gated_int8(kernels, stream, &gated).unwrap();
+            let [found, wanted] = [&out, &apart].map(|at| read(stream, at, blank.len()));
+            let bits = |values: Vec<f32>| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(found), bits(wanted), "{ty} [{n_rows}, {n_cols}] x {n_batch}");
+            if let Some(apart) = &of_apart {
+                let [found, wanted] = [to.rows(n_batch, n_rows), apart.rows(0, n_batch, n_rows)]
+                    .map(|q| q.read(stream));
+                assert_eq!(found, wanted, "{ty} [{n_rows}, {n_cols}] x {n_batch}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_type_has_the_bits_of_separate_launches() {
+        let (kernels, stream) = kernels();
+        for (i, ty) in INTEGER_TYPES.into_iter().enumerate() {
+            for (n_batch, n_rows) in [(1, 64), (2, 32), (3, 32), (8, 32)] {
+                let act = Activation::ALL[(i + n_batch) % Activation::ALL.len()];
+                let (has_biases, up_first) = (i % 2 == n_batch % 2, n_batch == 2);
+                let case = Case { ty, act, n_rows, n_cols: 512, n_batch, has_biases, up_first };
+                check(&kernels, &stream, &case);
+            }
+        }
+    }
+
+    #[test]
+    fn rows_that_do_not_fill_blocks_are_not_quantized() {
+        let (kernels, stream) = kernels();
+        for (n_rows, n_cols, n_batch) in [(1, 256, 1), (13, 1280, 5), (7, 2304, 2)] {
+            let (ty, act) = (BlockType::Q4_K, Activation::Silu);
+            let case = Case { ty, act, n_rows, n_cols, n_batch, has_biases: true, up_first: true };
+            check(&kernels, &stream, &case);
+        }
+    }
+
+    #[test]
+    fn rows_have_the_bits_that_they_have_alone() {
+        let (kernels, stream) = kernels();
+        let device = kernels.device();
+        let (ty, n, n_batch) = (BlockType::Q6_K, 256, 7);
+        let mut random = Random(5);
+        let (bytes, _) = weights(ty, 2 * n, n, &mut random);
+        let matrix = Matrix::upload(device, &stream, "w", ty, 2 * n, n, &bytes).unwrap();
+        let x = on_device(device, &stream, &random.floats(n_batch * n));
+        let room = QuantizedRows::new(device, n_batch, n).unwrap();
+        let x = Rows::new(&x, 0, n_batch, n, n);
+        quantize(&kernels, &stream, x, room.rows(0, n_batch, n)).unwrap();
+        let [together, alone] =
+            [(); 2].map(|()| on_device(device, &stream, &vec![0.0f32; n_batch * n]));
+        let to = GatedRows::new(device, &stream, n).unwrap();
+        let run = |first: usize, n_rows: usize, out: &Buffer<TestDevice>| {
+            let gated = GatedInt8 {
+                matrix: &matrix,
+                up_first: false,
+                bias: None,
+                x: room.rows(first, n_rows, n),
+                act: Activation::GeluTanh,
+                out: Rows::new(out, first * n, n_rows, n, n),
+                to: Some(&to),
+            };
+            gated_int8(&kernels, &stream, &gated).unwrap();
+            to.rows(n_rows, n).read(&stream)
+        };
+        let all = run(0, n_batch, &together);
+        let each: Vec<_> = (0..n_batch).map(|row| run(row, 1, &alone)).collect();
+        assert_eq!(all, each.concat());
+        let [together, alone] = [&together, &alone].map(|at| read(&stream, at, n_batch * n));
+        assert_eq!(together, alone);
+    }
+}
