@@ -205,6 +205,7 @@ mod tests {
             "qwen2_gptq",
             "qwen2_moe",
             "qwen3",
+            "qwen3_5_moe_text",
             "qwen3_5_text",
             "qwen3_fp8",
             "qwen3_moe",
@@ -212,6 +213,7 @@ mod tests {
             "smollm3",
             "stablelm",
             "starcoder2",
+            "qwen3_next",
         ];
         assert_eq!(names, expected);
         for golden in goldens {

@@ -55,6 +55,9 @@ pub struct Config {
     pub ffn_bias: Bias,
     /// Whether the head is the embedding, when the file says.
     pub tied_head: Option<bool>,
+    /// Layers that the file has behind those of [`Self::layers`], which predict further tokens and
+    /// are not run.
+    pub n_predictors: usize,
 }
 
 /// What may differ from one layer of a model to the next.
@@ -247,6 +250,7 @@ impl Config {
             wo_bias: None,
             ffn_bias: Bias::None,
             tied_head: Some(s.bool_or("tie_word_embeddings", false)?),
+            n_predictors: 0,
         };
         config.checked_hf(s)
     }
@@ -293,7 +297,14 @@ impl Config {
         };
         let n_kv_heads = s.opt_per_layer("attention.head_count_kv", n_layers)?;
         let n_kv_heads = n_kv_heads.as_ref().unwrap_or(&n_heads);
-        let hidden_dims = of_layers("feed_forward_length")?;
+        // Models all of whose layers have experts may give the columns of an expert alone.
+        let hidden_dims = match s.opt_per_layer("feed_forward_length", n_layers)? {
+            Some(hidden_dims) => hidden_dims,
+            None => match s.opt_per_layer("expert_feed_forward_length", n_layers)? {
+                Some(hidden_dims) => hidden_dims,
+                None => of_layers("feed_forward_length")?,
+            },
+        };
         let heads = n_heads.iter().zip(n_kv_heads);
         let layers = heads.zip(hidden_dims);
         let config = Self {
@@ -325,12 +336,28 @@ impl Config {
             wo_bias: None,
             ffn_bias: Bias::None,
             tied_head: None,
+            n_predictors: 0,
         };
         config.check().map_err(|(key, expected, found)| {
             let key = if key.1 == "rms_norm_eps" { eps_key } else { key.0 };
             s.wrong(key, expected, found)
         })?;
         Ok(config)
+    }
+
+    /// Without the layers at the end that predict further tokens, which `nextn_predict_layers` of a GGUF
+    /// file counts among its blocks.
+    ///
+    /// # Errors
+    /// If no layer is left.
+    pub(crate) fn without_gguf_predictors(mut self, s: GgufSettings<'_>) -> Result<Self, Error> {
+        let n = s.opt_usize("nextn_predict_layers")?.unwrap_or(0);
+        if n >= self.layers.len() {
+            let expected = format!("fewer than the {} blocks", self.layers.len());
+            return Err(s.wrong("nextn_predict_layers", expected, n.to_string()));
+        }
+        self.layers.truncate(self.layers.len() - n);
+        Ok(Self { n_predictors: n, ..self })
     }
 
     /// What cannot be right: the keys (GGUF's and transformers'), what was

@@ -138,7 +138,7 @@ pub(super) fn with_gguf_experts(
     let Some(counts) = gguf_counts(s)? else {
         return Err(s.wrong("expert_count", "a number of experts", "nothing"));
     };
-    let n_layers = config.layers.len();
+    let n_layers = config.layers.len() + config.n_predictors;
     let hidden_dims = s.opt_per_layer("expert_feed_forward_length", n_layers)?;
     Ok(config.with_layers(|l, layer| {
         let hidden_dim = match &hidden_dims {

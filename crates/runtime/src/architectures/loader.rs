@@ -7,9 +7,12 @@
 //! be used: one that no architecture asked for is an error, not a loss.
 
 mod experts;
+mod groups;
 mod turned_experts;
 mod turns;
 mod unneeded;
+
+pub use groups::GroupedPart;
 
 use crate::Error;
 use crate::checkpoint::Checkpoint;
@@ -19,6 +22,7 @@ use crate::graph::weights::{Linear, NormWeights, Weight, WeightData, WeightId, W
 use realizar_formats::{Bytes, Tensor};
 use realizar_quant::BlockType;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::path::Path;
 
 /// Whether a linear or a norm has a bias.
@@ -75,6 +79,8 @@ pub struct WeightLoader<'a> {
     transposed: bool,
     /// The orders of columns, each once.
     orders: HashMap<Vec<u32>, WeightId>,
+    /// The layers behind the model's own, whose tensors are not asked for.
+    beyond: Range<usize>,
 }
 
 impl<'a> WeightLoader<'a> {
@@ -93,6 +99,7 @@ impl<'a> WeightLoader<'a> {
             norm_offset: 0.0,
             transposed: false,
             orders: HashMap::new(),
+            beyond: 0..0,
         }
     }
 
@@ -104,6 +111,18 @@ impl<'a> WeightLoader<'a> {
     /// Whether the weights come from a Hugging Face directory.
     pub fn is_hf(&self) -> bool {
         matches!(self.checkpoint, Checkpoint::Hf { .. })
+    }
+
+    /// Tensors of these layers, which the file has behind the model's own, are not asked for.
+    pub(crate) fn pass_over_layers(&mut self, layers: Range<usize>) {
+        self.beyond = layers;
+    }
+
+    /// Whether the tensor of this name in the file is of a layer that is passed over.
+    fn is_beyond(&self, name: &str) -> bool {
+        let start = if self.is_hf() { "model.layers." } else { "blk." };
+        let layer = name.strip_prefix(start).and_then(|rest| rest.split('.').next());
+        layer.and_then(|layer| layer.parse().ok()).is_some_and(|layer| self.beyond.contains(&layer))
     }
 
     /// From now on, norm weights are stored as their difference from 1.
@@ -573,7 +592,8 @@ impl<'a> WeightLoader<'a> {
     }
 
     /// The weights, once every tensor of the file is accounted for: used, or
-    /// ending in one of `ignored`.
+    /// ending in one of `ignored`, beginning with one that ends in a dot, or of a layer that is passed
+    /// over.
     ///
     /// # Errors
     /// If a tensor is neither.
@@ -586,7 +606,12 @@ impl<'a> WeightLoader<'a> {
             .checkpoint
             .tensor_names()
             .filter(|name| !self.used.contains(*name))
-            .filter(|name| !ignored.iter().any(|suffix| name.ends_with(suffix)))
+            .filter(|name| !self.is_beyond(name))
+            .filter(|name| {
+                !ignored.iter().any(|part| {
+                    name.ends_with(part) || (part.ends_with('.') && name.starts_with(part))
+                })
+            })
             .collect();
         if let Some(first) = unused.first() {
             return Err(Error::UnusedTensor {

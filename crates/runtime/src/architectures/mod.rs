@@ -47,7 +47,9 @@ mod qwen2moe;
 mod qwen2vl;
 mod qwen3;
 mod qwen35;
+mod qwen35moe;
 mod qwen3moe;
+mod qwen3next;
 pub mod rope;
 mod seed_oss;
 mod smollm3;
@@ -74,14 +76,14 @@ pub(crate) struct Architecture {
     hf_names: NameTable,
     /// Where the names in GGUF files deviate from the common table.
     gguf_names: NameTable,
-    /// Endings of tensors that files carry and no computation needs.
+    /// Endings of tensors that files carry and no computation needs, and beginnings, which end in a dot.
     ignored: &'static [&'static str],
     config_from_hf: fn(&HfSettings) -> Result<Config, Error>,
     config_from_gguf: fn(GgufSettings<'_>) -> Result<Config, Error>,
     forward: fn(&mut Build<'_>) -> Result<ValueId, Error>,
 }
 
-static REGISTRY: [&Architecture; 43] = [
+static REGISTRY: [&Architecture; 45] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -102,6 +104,7 @@ static REGISTRY: [&Architecture; 43] = [
     &ernie4_5moe::ARCHITECTURE,
     &phimoe::ARCHITECTURE,
     &qwen35::ARCHITECTURE,
+    &qwen35moe::ARCHITECTURE,
     &qwen2moe::ARCHITECTURE,
     &qwen2vl::ARCHITECTURE,
     &qwen3moe::ARCHITECTURE,
@@ -125,6 +128,7 @@ static REGISTRY: [&Architecture; 43] = [
     &smollm3::ARCHITECTURE,
     &stablelm::ARCHITECTURE,
     &starcoder2::ARCHITECTURE,
+    &qwen3next::ARCHITECTURE,
 ];
 
 /// The architectures of GGUF files, as `general.architecture` calls them.

@@ -43,11 +43,13 @@ impl<'a> Build<'a> {
     }
 
     pub(super) fn finish(
-        self,
+        mut self,
         logits: ValueId,
         architecture: &str,
         ignored: &[&str],
     ) -> Result<(Graph, Weights), Error> {
+        let n_layers = self.config.layers.len();
+        self.weights.pass_over_layers(n_layers..n_layers + self.config.n_predictors);
         let (infos, weights) = self.weights.finish(architecture, ignored)?;
         let mut graph = self.graph.finish(logits);
         let rows = graph.values[logits.idx()].rows;

@@ -8,8 +8,9 @@ use super::llama::decoder_of;
 use super::{Architecture, Build};
 use crate::Error;
 use crate::architectures::config::{Config, HfKeys, Recurrent, hf_layer_types};
-use crate::architectures::loader::Bias;
+use crate::architectures::loader::{Bias, GroupedPart};
 use crate::architectures::rope::{HfRopeKeys, Sections};
+use crate::checkpoint::names::NameTable;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{Activation, DeltaNetSpec, NormKind, ValueId};
 use serde_json::json;
@@ -17,38 +18,51 @@ use serde_json::json;
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "qwen35",
     hf_model_types: &["qwen3_5_text"],
-    hf_names: &[
-        ("in_qkv", "model.layers.{}.linear_attn.in_proj_qkv"),
-        ("in_z", "model.layers.{}.linear_attn.in_proj_z"),
-        ("in_a", "model.layers.{}.linear_attn.in_proj_a"),
-        ("in_b", "model.layers.{}.linear_attn.in_proj_b"),
-        ("conv", "model.layers.{}.linear_attn.conv1d"),
-        ("decay", "model.layers.{}.linear_attn.A_log"),
-        ("dt", "model.layers.{}.linear_attn.dt_bias"),
-        ("linear_norm", "model.layers.{}.linear_attn.norm"),
-        ("linear_out", "model.layers.{}.linear_attn.out_proj"),
-    ],
-    gguf_names: &[
-        ("ffn_norm", "blk.{}.post_attention_norm"),
-        ("in_qkv", "blk.{}.attn_qkv"),
-        ("in_z", "blk.{}.attn_gate"),
-        ("in_a", "blk.{}.ssm_alpha"),
-        ("in_b", "blk.{}.ssm_beta"),
-        ("conv", "blk.{}.ssm_conv1d"),
-        ("decay", "blk.{}.ssm_a"),
-        ("dt", "blk.{}.ssm_dt"),
-        ("linear_norm", "blk.{}.ssm_norm"),
-        ("linear_out", "blk.{}.ssm_out"),
-    ],
-    ignored: &["rotary_emb.inv_freq"],
+    hf_names: HF_NAMES,
+    gguf_names: GGUF_NAMES,
+    ignored: IGNORED,
     config_from_hf,
     config_from_gguf,
     forward,
 };
 
+/// The names in safetensors files that the architectures with these layers share.
+pub(super) const HF_NAMES: NameTable = &[
+    ("in_qkv", "model.layers.{}.linear_attn.in_proj_qkv"),
+    ("in_z", "model.layers.{}.linear_attn.in_proj_z"),
+    ("in_qkvz", "model.layers.{}.linear_attn.in_proj_qkvz"),
+    ("in_a", "model.layers.{}.linear_attn.in_proj_a"),
+    ("in_b", "model.layers.{}.linear_attn.in_proj_b"),
+    ("in_ba", "model.layers.{}.linear_attn.in_proj_ba"),
+    ("conv", "model.layers.{}.linear_attn.conv1d"),
+    ("decay", "model.layers.{}.linear_attn.A_log"),
+    ("dt", "model.layers.{}.linear_attn.dt_bias"),
+    ("linear_norm", "model.layers.{}.linear_attn.norm"),
+    ("linear_out", "model.layers.{}.linear_attn.out_proj"),
+];
+
+/// The names in GGUF files.
+pub(super) const GGUF_NAMES: NameTable = &[
+    ("ffn_norm", "blk.{}.post_attention_norm"),
+    ("in_qkv", "blk.{}.attn_qkv"),
+    ("in_z", "blk.{}.attn_gate"),
+    ("in_qkvz", "blk.{}.ssm_in"),
+    ("in_a", "blk.{}.ssm_alpha"),
+    ("in_b", "blk.{}.ssm_beta"),
+    ("in_ba", "blk.{}.ssm_ba"),
+    ("conv", "blk.{}.ssm_conv1d"),
+    ("decay", "blk.{}.ssm_a"),
+    ("dt", "blk.{}.ssm_dt"),
+    ("linear_norm", "blk.{}.ssm_norm"),
+    ("linear_out", "blk.{}.ssm_out"),
+];
+
+/// What is not needed: the layers that predict further tokens among them.
+pub(super) const IGNORED: &[&str] = &["rotary_emb.inv_freq", "mtp."];
+
 /// The keys that the model reads: its rotary embedding takes a part of each head, and angles of
 /// positions with three components.
-const KEYS: HfKeys = HfKeys { rope: ROPE, ..HfKeys::COMMON };
+pub(super) const KEYS: HfKeys = HfKeys { rope: ROPE, ..HfKeys::COMMON };
 
 const ROPE: HfRopeKeys = HfRopeKeys {
     partial: Some(0.25),
@@ -57,9 +71,14 @@ const ROPE: HfRopeKeys = HfRopeKeys {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    hybrid_from_hf(s, &KEYS)
+}
+
+/// The settings of a decoder with these two kinds of layers.
+pub(super) fn hybrid_from_hf(s: &HfSettings, keys: &HfKeys) -> Result<Config, Error> {
     let s =
         &s.with_defaults([("max_position_embeddings", json!(32_768)), ("head_dim", json!(256))]);
-    let config = Config::from_hf(s, &KEYS)?;
+    let config = Config::from_hf(s, keys)?;
     let net = Recurrent::DeltaNet {
         n_k_heads: s.opt_usize("linear_num_key_heads")?.unwrap_or(16),
         n_v_heads: s.opt_usize("linear_num_value_heads")?.unwrap_or(32),
@@ -85,14 +104,17 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     Ok(config.with_layers(|l, layer| layer.recurrent = linear[l].then_some(net)))
 }
 
-fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
-    if s.opt_usize("nextn_predict_layers")?.is_some_and(|n| n > 0) {
-        return Err(s.unsupported("layers that predict further tokens (`nextn_predict_layers`)"));
-    }
-    let mut config = Config::from_gguf(s, NormKind::Rms)?;
+pub(super) fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+    let mut config = hybrid_from_gguf(s)?;
     for rope in &mut config.ropes {
         rope.sections = Sections::from_gguf(s, true, rope.rotary_dim / 2)?;
     }
+    Ok(config)
+}
+
+/// The settings of a decoder with these two kinds of layers, whose positions have one component.
+pub(super) fn hybrid_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+    let config = Config::from_gguf(s, NormKind::Rms)?;
     let (k_dim, n_v_heads) = (s.usize("ssm.state_size")?, s.usize("ssm.time_step_rank")?);
     let net = Recurrent::DeltaNet {
         n_k_heads: s.usize("ssm.group_count")?,
@@ -103,9 +125,13 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     };
     check(net).map_err(|reason| s.unsupported(reason))?;
     let interval = s.opt_usize("full_attention_interval")?.unwrap_or(4).max(1);
-    Ok(config.with_layers(|l, layer| {
-        layer.recurrent = (!(l + 1).is_multiple_of(interval)).then_some(net);
-    }))
+    let linear = s.opt_bools("attention.recurrent_layers", config.layers.len())?;
+    let config = config.with_layers(|l, layer| {
+        let by_interval = !(l + 1).is_multiple_of(interval);
+        let is_linear = linear.as_ref().map_or(by_interval, |linear| linear[l]);
+        layer.recurrent = is_linear.then_some(net);
+    });
+    config.without_gguf_predictors(s)
 }
 
 /// Why a linear attention of these sizes cannot be.
@@ -126,7 +152,13 @@ fn check(net: Recurrent) -> Result<(), String> {
     Ok(())
 }
 
-fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+pub(super) fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+    let tiled = !m.weights.is_hf();
+    hybrid(m, tiled)
+}
+
+/// The decoder; `tiled` says which order the heads of values are in, as [`DeltaNetSpec::tiled`].
+pub(super) fn hybrid(m: &mut Build<'_>, tiled: bool) -> Result<ValueId, Error> {
     let c = m.config;
     if m.weights.is_hf() {
         m.weights.norms_are_offsets();
@@ -135,7 +167,7 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let x = m.graph.embed(&tok_embed, 1.0);
     decoder_of(m, tok_embed, x, Bias::None, |m, h, l| match c.layers[l].recurrent {
         Some(Recurrent::DeltaNet { n_k_heads, n_v_heads, k_dim, v_dim, n_taps }) => {
-            linear_attention(m, h, l, [n_k_heads, n_v_heads, k_dim, v_dim, n_taps])
+            linear_attention(m, h, l, tiled, [n_k_heads, n_v_heads, k_dim, v_dim, n_taps])
         }
         _ => gated_attention(m, h, l),
     })
@@ -163,15 +195,37 @@ fn linear_attention(
     m: &mut Build<'_>,
     h: ValueId,
     l: usize,
+    tiled: bool,
     [n_k_heads, n_v_heads, k_dim, v_dim, n_taps]: [usize; 5],
 ) -> Result<ValueId, Error> {
     let c = m.config;
     let (key_dim, value_dim) = (n_k_heads * k_dim, n_v_heads * v_dim);
     let conv_dim = 2 * key_dim + value_dim;
-    let qkv = m.linear(h, (l, "in_qkv"), (conv_dim, c.dim), Bias::None)?;
-    let z = m.linear(h, (l, "in_z"), (value_dim, c.dim), Bias::None)?;
-    let b = m.linear(h, (l, "in_b"), (n_v_heads, c.dim), Bias::None)?;
-    let a = m.linear(h, (l, "in_a"), (n_v_heads, c.dim), Bias::None)?;
+    // Values of a head of keys.
+    let n_values = n_v_heads / n_k_heads;
+    let [qkv, z] = if m.weights.has((l, "in_qkvz")) {
+        let ends = [k_dim, 2 * k_dim, 2 * k_dim + n_values * v_dim];
+        let qkv = [0..ends[0], ends[0]..ends[1], ends[1]..ends[2]];
+        let z = [ends[2]..ends[2] + n_values * v_dim];
+        let parts =
+            [GroupedPart { leaf: "in_qkv", rows: &qkv }, GroupedPart { leaf: "in_z", rows: &z }];
+        let linears = m.weights.grouped_linears((l, "in_qkvz"), n_k_heads, parts, c.dim)?;
+        linears.map(|linear| m.graph.linear(h, &linear))
+    } else {
+        let qkv = m.linear(h, (l, "in_qkv"), (conv_dim, c.dim), Bias::None)?;
+        [qkv, m.linear(h, (l, "in_z"), (value_dim, c.dim), Bias::None)?]
+    };
+    let [b, a] = if m.weights.has((l, "in_ba")) {
+        let parts = [
+            GroupedPart { leaf: "in_b", rows: &[0..n_values] },
+            GroupedPart { leaf: "in_a", rows: &[n_values..2 * n_values] },
+        ];
+        let linears = m.weights.grouped_linears((l, "in_ba"), n_k_heads, parts, c.dim)?;
+        linears.map(|linear| m.graph.linear(h, &linear))
+    } else {
+        let b = m.linear(h, (l, "in_b"), (n_v_heads, c.dim), Bias::None)?;
+        [b, m.linear(h, (l, "in_a"), (n_v_heads, c.dim), Bias::None)?]
+    };
     let taps = m.weights.taps((l, "conv"), conv_dim, n_taps)?;
     let qkv = m.graph.short_conv(qkv, (taps, n_taps), None, Some(Activation::Silu));
     let q = m.graph.columns(qkv, 0, key_dim);
@@ -184,7 +238,6 @@ fn linear_attention(
         true => m.weights.vector((l, "dt"), n_v_heads)?,
         false => m.weights.bias_vector((l, "dt"), n_v_heads)?,
     };
-    let tiled = !is_hf;
     let spec = DeltaNetSpec { n_k_heads, n_v_heads, k_dim, v_dim, tiled, decay, dt_bias };
     let o = m.graph.delta_net([q, k, v], [a, b], &spec);
     let norm = m.weights.plain_norm((l, "linear_norm"), v_dim)?;

@@ -169,6 +169,19 @@ impl<'a> GgufSettings<'a> {
         Ok(self.gguf.metadata().bool(&self.key(key)?)?.unwrap_or(default))
     }
 
+    /// Truth values of each of `n_layers` layers, which may be missing.
+    ///
+    /// # Errors
+    /// If there are more or fewer, or they are neither true nor false.
+    pub fn opt_bools(&self, key: &str, n_layers: usize) -> Result<Option<Vec<bool>>, Error> {
+        let Some(list) = self.gguf.metadata().bool_array(&self.key(key)?)? else { return Ok(None) };
+        if list.len() != n_layers {
+            let found = format!("a list of {}", list.len());
+            return Err(self.wrong(key, format!("one of each of {n_layers} layers"), found));
+        }
+        Ok(Some(list))
+    }
+
     /// A string that may be missing.
     ///
     /// # Errors

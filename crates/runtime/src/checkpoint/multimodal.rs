@@ -30,7 +30,7 @@ impl HfSettings {
     /// If `text_config` is no object.
     pub(super) fn of_text(mut self) -> Result<Self, Error> {
         let outer = self.opt_str("model_type").unwrap_or_default();
-        let is_qwen = matches!(outer, Some("qwen2_vl" | "qwen2_5_vl" | "qwen3_5"));
+        let is_qwen = matches!(outer, Some("qwen2_vl" | "qwen2_5_vl" | "qwen3_5" | "qwen3_5_moe"));
         if !is_qwen && !matches!(outer, Some("gemma3" | "mistral3")) {
             return Ok(self);
         }

@@ -70,6 +70,8 @@ fn gguf_and_safetensors_are_one_graph() {
         "lfm2_moe",
         "ernie4_5_moe",
         "phimoe",
+        "qwen3_next",
+        "qwen3_5_moe_text",
     ] {
         let hf = graph(name).replace("BF16", "F32").replace("Neox", "Interleaved");
         let gguf = graph(&format!("{name}/model-f32.gguf")).replace("Neox", "Interleaved");
