@@ -17,9 +17,9 @@ const DEVICE_CRATES: &str = "realizar_kernels";
 /// Files of that folder that are no architecture.
 const SHARED: &[&str] = &["config", "experts", "hf", "loader", "mod", "output", "pieces", "rope"];
 
-/// The names of the architectures: the files of their folder.
+/// The names of the architectures: the files of their folder, but not of folders inside of it.
 pub(super) fn architectures(files: &[PathBuf]) -> BTreeSet<String> {
-    let of_models = files.iter().filter(|file| file.starts_with(ARCHITECTURES));
+    let of_models = files.iter().filter(|file| file.parent() == Some(Path::new(ARCHITECTURES)));
     let stems = of_models.filter_map(|file| file.file_stem()?.to_str());
     stems.filter(|stem| !SHARED.contains(stem)).map(str::to_owned).collect()
 }

@@ -7,12 +7,12 @@
 //! be used: one that no architecture asked for is an error, not a loss.
 
 mod experts;
-mod groups;
+mod grouped_rows;
 mod turned_experts;
 mod turns;
 mod unneeded;
 
-pub use groups::GroupedPart;
+pub use grouped_rows::GroupedPart;
 
 use crate::Error;
 use crate::checkpoint::Checkpoint;

@@ -204,9 +204,9 @@ fn linear_attention(
     // Values of a head of keys.
     let n_values = n_v_heads / n_k_heads;
     let [qkv, z] = if m.weights.has((l, "in_qkvz")) {
-        let ends = [k_dim, 2 * k_dim, 2 * k_dim + n_values * v_dim];
-        let qkv = [0..ends[0], ends[0]..ends[1], ends[1]..ends[2]];
-        let z = [ends[2]..ends[2] + n_values * v_dim];
+        let n_rows = n_values * v_dim;
+        let qkv = [(0, k_dim), (k_dim, k_dim), (2 * k_dim, n_rows)];
+        let z = [(2 * k_dim + n_rows, n_rows)];
         let parts =
             [GroupedPart { leaf: "in_qkv", rows: &qkv }, GroupedPart { leaf: "in_z", rows: &z }];
         let linears = m.weights.grouped_linears((l, "in_qkvz"), n_k_heads, parts, c.dim)?;
@@ -217,8 +217,8 @@ fn linear_attention(
     };
     let [b, a] = if m.weights.has((l, "in_ba")) {
         let parts = [
-            GroupedPart { leaf: "in_b", rows: &[0..n_values] },
-            GroupedPart { leaf: "in_a", rows: &[n_values..2 * n_values] },
+            GroupedPart { leaf: "in_b", rows: &[(0, n_values)] },
+            GroupedPart { leaf: "in_a", rows: &[(n_values, n_values)] },
         ];
         let linears = m.weights.grouped_linears((l, "in_ba"), n_k_heads, parts, c.dim)?;
         linears.map(|linear| m.graph.linear(h, &linear))

@@ -4,15 +4,15 @@
 use super::{Linear, Name, WeightLoader};
 use crate::Error;
 use realizar_formats::Bytes;
-use std::ops::Range;
 
 /// A linear layer of which a file has rows in every group.
 #[derive(Debug, Clone, Copy)]
 pub struct GroupedPart<'a> {
     /// Its leaf.
     pub leaf: &'static str,
-    /// Its rows within a group. Those of the first range come first, of all groups.
-    pub rows: &'a [Range<usize>],
+    /// Its rows within a group, by the first and their number. Those of the first run come first, of all
+    /// groups.
+    pub rows: &'a [(usize, usize)],
 }
 
 impl WeightLoader<'_> {
@@ -30,7 +30,7 @@ impl WeightLoader<'_> {
     ) -> Result<[Linear; N], Error> {
         let name = name.into();
         let tensor = self.require(name, "weight")?;
-        let n_rows = |part: &GroupedPart<'_>| part.rows.iter().map(Range::len).sum::<usize>();
+        let n_rows = |part: &GroupedPart<'_>| part.rows.iter().map(|(_, n)| n).sum::<usize>();
         let group_rows: usize = parts.iter().map(n_rows).sum();
         self.check_shape(&tensor, &[n_groups * group_rows, n_in])?;
         let ty = self.block_type(&tensor)?;
@@ -43,10 +43,10 @@ impl WeightLoader<'_> {
             let data = Bytes::made(vec![source.clone()], n_out * row_bytes, move || {
                 let source = source.for_once();
                 let mut out = Vec::with_capacity(n_out * row_bytes);
-                for rows in &rows {
+                for &(first, n) in &rows {
                     for group in 0..n_groups {
-                        let first = (group * group_rows + rows.start) * row_bytes;
-                        out.extend_from_slice(&source[first..first + rows.len() * row_bytes]);
+                        let first = (group * group_rows + first) * row_bytes;
+                        out.extend_from_slice(&source[first..first + n * row_bytes]);
                     }
                 }
                 out
@@ -75,8 +75,8 @@ mod tests {
         let checkpoint = Checkpoint::open(dir.path()).unwrap();
         let mut loader = WeightLoader::new(&checkpoint, &[]);
         let parts = [
-            GroupedPart { leaf: "a", rows: &[0..1, 3..4] },
-            GroupedPart { leaf: "b", rows: &[1..3] },
+            GroupedPart { leaf: "a", rows: &[(0, 1), (3, 1)] },
+            GroupedPart { leaf: "b", rows: &[(1, 2)] },
         ];
         let linears = loader.grouped_linears((0, "wq"), 2, parts, 1).unwrap();
         let (_, weights) = loader.finish("llama", &[]).unwrap();
