@@ -9,7 +9,6 @@
 mod experts;
 mod grouped_rows;
 mod turned_experts;
-mod turns;
 mod unneeded;
 
 pub use grouped_rows::GroupedPart;
@@ -484,53 +483,6 @@ impl<'a> WeightLoader<'a> {
         let name = name.into();
         let [linear] = self.stacked_linears(name, [(name.leaf, n_out)], n_in, bias)?;
         Ok(linear)
-    }
-
-    /// Linear layers whose matrices and biases the file stacks in one tensor:
-    /// the rows of each, by its own name.
-    ///
-    /// # Errors
-    /// If a tensor is missing, or of another shape or an unusable type.
-    pub fn stacked_linears<const N: usize>(
-        &mut self,
-        name: impl Into<Name>,
-        parts: [(&'static str, usize); N],
-        n_in: usize,
-        bias: Bias,
-    ) -> Result<[Linear; N], Error> {
-        let name = name.into();
-        let n_out = parts.iter().map(|(_, rows)| rows).sum();
-        let tensor = self.require(name, "weight")?;
-        let data = if self.transposed {
-            self.check_shape(&tensor, &[n_in, n_out])?;
-            self.transpose(&tensor, n_in, n_out)?
-        } else {
-            // llama.cpp's quantizer writes a matrix of one row as a vector.
-            if (n_out, &tensor.shape[..]) != (1, &[n_in]) {
-                self.check_shape(&tensor, &[n_out, n_in])?;
-            }
-            tensor.data.clone()
-        };
-        let ty = self.block_type(&tensor)?;
-        let row_bytes = ty.row_bytes(n_in).map_err(|e| self.type_error(&tensor, &e.to_string()))?;
-        let biases = match self.bias_tensor(name, bias, n_out)? {
-            Some(tensor) => Some(self.vector_of(&tensor, 0.0)?),
-            None => None,
-        };
-        let order = self.order(&tensor);
-        let mut first = 0;
-        Ok(parts.map(|(leaf, rows)| {
-            let name = Name { leaf, ..name };
-            let rows_of = first..first + rows;
-            first += rows;
-            let data = data.slice(rows_of.start * row_bytes..rows_of.end * row_bytes);
-            let weight = self.add_matrix(name.to_string(), ty, [rows, n_in], data);
-            let bias = biases.as_ref().map(|values| {
-                let values = values[rows_of].to_vec();
-                self.add(format!("{name}.bias"), vec![rows], WeightData::Vector(values))
-            });
-            Linear { weight, bias, order }
-        }))
     }
 
     /// The elements of `[rows, cols]` as `[cols, rows]`, copied.

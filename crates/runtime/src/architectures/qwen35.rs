@@ -209,18 +209,16 @@ fn linear_attention(
         let z = [(2 * k_dim + n_rows, n_rows)];
         let parts =
             [GroupedPart { leaf: "in_qkv", rows: &qkv }, GroupedPart { leaf: "in_z", rows: &z }];
-        let linears = m.weights.grouped_linears((l, "in_qkvz"), n_k_heads, parts, c.dim)?;
+        let (name, none) = ((l, "in_qkvz"), Bias::None);
+        let linears = m.weights.grouped_linears(name, n_k_heads, parts, c.dim, none)?;
         linears.map(|linear| m.graph.linear(h, &linear))
     } else {
         let qkv = m.linear(h, (l, "in_qkv"), (conv_dim, c.dim), Bias::None)?;
         [qkv, m.linear(h, (l, "in_z"), (value_dim, c.dim), Bias::None)?]
     };
     let [b, a] = if m.weights.has((l, "in_ba")) {
-        let parts = [
-            GroupedPart { leaf: "in_b", rows: &[(0, n_values)] },
-            GroupedPart { leaf: "in_a", rows: &[(n_values, n_values)] },
-        ];
-        let linears = m.weights.grouped_linears((l, "in_ba"), n_k_heads, parts, c.dim)?;
+        let (name, parts) = ((l, "in_ba"), [("in_b", n_values), ("in_a", n_values)]);
+        let linears = m.weights.linears_in_turns(name, parts, n_k_heads, c.dim, Bias::None)?;
         linears.map(|linear| m.graph.linear(h, &linear))
     } else {
         let b = m.linear(h, (l, "in_b"), (n_v_heads, c.dim), Bias::None)?;
