@@ -24,6 +24,8 @@ pub struct Config {
     pub ropes: Vec<Rope>,
     /// Whether the heads of Q and K are normalized, where models differ.
     pub qk_norm: bool,
+    /// Limit on what the gates of experts open to, and on the absolute values that they let through.
+    pub gate_limit: Option<f32>,
     /// Soft cap on attention scores.
     pub attn_softcap: Option<f32>,
     /// How far rows see behind themselves.
@@ -43,8 +45,6 @@ pub struct Config {
     pub logit_scale: f32,
     /// Whether the feed-forward network reads what attention reads, and both are added at once.
     pub parallel_residual: bool,
-    /// Limit on what the gates of experts open to, and on the absolute values that they let through.
-    pub gate_limit: Option<f32>,
     /// Activation of the feed-forward network.
     pub activation: Activation,
     /// Biases of the projections of attention, where models of the architecture differ.
@@ -235,6 +235,7 @@ impl Config {
             norm_eps: s.opt_f32("rms_norm_eps")?.unwrap_or(1e-6),
             ropes: vec![Rope::from_hf(s, &keys.rope, head_dim, max_seq_len)?],
             qk_norm: false,
+            gate_limit: None,
             attn_softcap: None,
             reach: Reach::Causal,
             query_growth: None,
@@ -244,7 +245,6 @@ impl Config {
             residual_scale: 1.0,
             logit_scale: 1.0,
             parallel_residual: false,
-            gate_limit: None,
             activation: activation_from_hf(s, s.opt_str(keys.activation)?.unwrap_or("silu"))?,
             attn_bias: Bias::None,
             wo_bias: None,
@@ -321,6 +321,7 @@ impl Config {
             norm_eps: s.f32(eps_key)?,
             ropes: vec![Rope::from_gguf(s, head_dim, max_seq_len)?],
             qk_norm: false,
+            gate_limit: None,
             attn_softcap: None,
             reach: Reach::Causal,
             query_growth: None,
@@ -330,7 +331,6 @@ impl Config {
             residual_scale: 1.0,
             logit_scale: 1.0,
             parallel_residual: false,
-            gate_limit: None,
             activation: Activation::Silu,
             attn_bias: Bias::IfPresent,
             wo_bias: None,
@@ -416,6 +416,8 @@ impl Config {
             ("limit of gates", self.gate_limit),
         ];
         let caps = caps.into_iter().filter_map(|(what, x)| Some((what, x?)));
+        let of_experts = self.layers.iter().filter_map(|layer| layer.experts);
+        let caps = caps.chain(of_experts.map(|experts| ("factor of experts", experts.scale)));
         let scales =
             self.layers.iter().map(|layer| ("factor of attention scores", layer.attn_scale));
         let scales = scales.chain([
@@ -423,8 +425,6 @@ impl Config {
             ("factor of what layers add", self.residual_scale),
             ("factor of logits", self.logit_scale),
         ]);
-        let of_experts = self.layers.iter().filter_map(|layer| layer.experts);
-        let scales = scales.chain(of_experts.map(|it| ("factor of experts", it.scale)));
         for (what, x) in caps.chain(scales) {
             if !(x > 0.0 && x.is_finite()) {
                 return Err((what, "a positive number", x));

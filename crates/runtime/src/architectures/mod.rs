@@ -13,18 +13,20 @@ mod ernie4_5moe;
 mod exaone4;
 mod experts;
 mod falcon;
-mod gemma;
 mod gemma2;
 mod gemma3;
-mod glm;
+mod gemma;
 mod glm4;
 mod glm4moe;
+mod glm;
 mod gpt2;
 mod gptj;
 mod gptneox;
 mod gptoss;
 mod granite;
+mod granitemoe;
 mod hunyuan;
+mod hunyuanmoe;
 mod internlm2;
 mod lfm2;
 mod lfm2moe;
@@ -34,8 +36,8 @@ mod minicpm;
 mod minimax_m2;
 mod mistral3;
 mod nemotron;
-mod olmo;
 mod olmo2;
+mod olmo;
 mod olmoe;
 mod output;
 mod phi2;
@@ -45,9 +47,9 @@ mod pieces;
 mod qwen2;
 mod qwen2moe;
 mod qwen2vl;
-mod qwen3;
 mod qwen35;
 mod qwen35moe;
+mod qwen3;
 mod qwen3moe;
 mod qwen3next;
 pub mod rope;
@@ -83,7 +85,7 @@ pub(crate) struct Architecture {
     forward: fn(&mut Build<'_>) -> Result<ValueId, Error>,
 }
 
-static REGISTRY: [&Architecture; 45] = [
+static REGISTRY: [&Architecture; 47] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -103,6 +105,8 @@ static REGISTRY: [&Architecture; 45] = [
     &lfm2moe::ARCHITECTURE,
     &ernie4_5moe::ARCHITECTURE,
     &phimoe::ARCHITECTURE,
+    &granitemoe::ARCHITECTURE,
+    &hunyuanmoe::ARCHITECTURE,
     &qwen35::ARCHITECTURE,
     &qwen35moe::ARCHITECTURE,
     &qwen2moe::ARCHITECTURE,

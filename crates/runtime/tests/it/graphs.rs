@@ -72,6 +72,8 @@ fn gguf_and_safetensors_are_one_graph() {
         "phimoe",
         "qwen3_next",
         "qwen3_5_moe_text",
+        "granitemoeshared",
+        "hunyuan_v1_moe",
     ] {
         let hf = graph(name).replace("BF16", "F32").replace("Neox", "Interleaved");
         let gguf = graph(&format!("{name}/model-f32.gguf")).replace("Neox", "Interleaved");
