@@ -1,8 +1,8 @@
 //! A plan on the device: its memory, its captured steps, and a step of it.
 
 use super::experts::{self, Experts};
-use super::fused::{self, Fused};
-use super::products::{self, Products};
+use super::fused::Fused;
+use super::products::Products;
 use super::recurrent::States;
 use super::room::{Room, ScratchRoom};
 use super::shortlists::RowLists;
@@ -100,7 +100,7 @@ impl<D: Device> CudaExecutable<D> {
         };
         let kv = options.kv.iter().map(pages).collect::<Result<_, _>>()?;
         let states = States::new(device, &plan, options)?;
-        let products = Products::new(device, room.products)?;
+        let products = Products::new(device, &store.stream, room.products)?;
         let pairs = Experts::new(device, room.pairs)?;
         let lists = match room.list_rows {
             0 => None,
@@ -121,12 +121,6 @@ impl<D: Device> CudaExecutable<D> {
         experts::types(&plan, weights).try_for_each(|ty| kernels.prepare_experts(ty))?;
         super::prepare_attention(kernels, options)?;
         let weights = DeviceWeights::upload(&store, layout, weights)?;
-        let is_int8 = |idx: usize| {
-            let matrices = || weights.linear(idx).map(|(matrix, _)| matrix);
-            matches!(plan.steps[idx].op, Op::Linear { .. })
-                && products::all_int8(options.arithmetic, matrices())
-        };
-        let fused = fused::find(&plan, is_int8);
         if options.profile {
             tracing::warn!(device = name, "the CUDA backend does not time its kernels");
         }
@@ -145,7 +139,7 @@ impl<D: Device> CudaExecutable<D> {
             max_seq_len: options.max_seq_len,
             captured: HashMap::new(),
             store,
-            fused,
+            fused: room.fused,
             plan,
             weights,
             batch,

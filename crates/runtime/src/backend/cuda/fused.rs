@@ -2,8 +2,9 @@
 //!
 //! Found once, when a plan is loaded, and taken in every batch, so that fusing shows in no batch's bits.
 
-use crate::graph::Op;
 use crate::graph::plan::{Place, Plan, Step};
+use crate::graph::{NormKind, Op};
+use std::ops::Range;
 
 /// Columns of a block of 8-bit activations.
 const BLOCK_LEN: usize = 32;
@@ -17,25 +18,61 @@ pub(super) enum Fused {
     Quantizes,
     /// A later step does its work.
     Skipped,
+    /// A product that makes the step behind it, a gated activation of its two halves, of its generated rows, if these are
+    /// not too many; and quantizes them if that step would.
+    Gates {
+        /// Whether the gate is the second half.
+        up_first: bool,
+    },
     /// An attention that turns its queries and keys on their way: the steps whose work that was.
     RopeStore {
-        /// That of the queries.
-        q: usize,
-        /// That of the keys.
-        k: usize,
+        /// Those of the queries.
+        q: OfHeads,
+        /// Those of the keys.
+        k: OfHeads,
     },
 }
 
-/// What becomes of each step of a plan; `is_int8` says whether all products of a linear step take quantized rows.
-pub(super) fn find(plan: &Plan, is_int8: impl Fn(usize) -> bool) -> Vec<Fused> {
+/// The steps between the heads that a product makes and the attention that reads them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct OfHeads {
+    /// The norm of each head.
+    pub(super) norm: Option<usize>,
+    /// The turn.
+    pub(super) rope: usize,
+}
+
+impl OfHeads {
+    /// The first of them.
+    pub(super) fn first(self) -> usize {
+        self.norm.unwrap_or(self.rope)
+    }
+
+    fn steps(self) -> impl Iterator<Item = usize> {
+        self.norm.into_iter().chain([self.rope])
+    }
+}
+
+/// How many matrices a linear step has on the device if all of them take quantized rows; 0 for other steps.
+pub(super) fn n_int8(types: impl IntoIterator<Item = bool>) -> usize {
+    types.into_iter().try_fold(0, |n, is_int8| is_int8.then_some(n + 1)).unwrap_or(0)
+}
+
+/// What becomes of each step of a plan; `n_int8` tells of a step what the function of that name does.
+pub(super) fn find(plan: &Plan, n_int8: impl Fn(usize) -> usize) -> Vec<Fused> {
     let mut fused = vec![Fused::No; plan.steps.len()];
     for idx in 1..plan.steps.len() {
-        if is_int8(idx) && quantizes(&plan.steps[idx - 1], &plan.steps[idx]) {
+        if n_int8(idx - 1) == 1
+            && let Some(up_first) = gates(plan, idx - 1)
+        {
+            fused[idx - 1] = Fused::Gates { up_first };
+        }
+        if n_int8(idx) > 0 && quantizes(&plan.steps[idx - 1], &plan.steps[idx]) {
             fused[idx - 1] = Fused::Quantizes;
         }
         if let Some((q, k)) = ropes(plan, idx) {
             fused[idx] = Fused::RopeStore { q, k };
-            (fused[q], fused[k]) = (Fused::Skipped, Fused::Skipped);
+            q.steps().chain(k.steps()).for_each(|step| fused[step] = Fused::Skipped);
         }
     }
     fused
@@ -59,8 +96,53 @@ fn quantizes(step: &Step, linear: &Step) -> bool {
         && step.inputs.iter().all(is_aligned)
 }
 
-/// The two steps before an attention that turn its queries and its keys, if one launch may do that and store the keys.
-fn ropes(plan: &Plan, idx: usize) -> Option<(usize, usize)> {
+/// Whether a linear step is read by nobody but the gated activation of its halves behind it, and whether the gate is the
+/// second half.
+fn gates(plan: &Plan, idx: usize) -> Option<bool> {
+    let (linear, gated) = (&plan.steps[idx], &plan.steps[idx + 1]);
+    let (Op::Linear { residual: false, .. }, Op::GatedAct(_)) = (&linear.op, &gated.op) else {
+        return None;
+    };
+    let [gate, up] = &gated.inputs[..] else { return None };
+    let Place { start, stride, width, rows } = linear.output;
+    let half = |i: usize| Place { start: start + i * (width / 2), stride, width: width / 2, rows };
+    let is_halves = |a, b| *gate == half(a) && *up == half(b);
+    let is_all = width.is_multiple_of(2) && gated.output.rows == rows;
+    let up_first = is_halves(1, 0);
+    (is_all && (up_first || is_halves(0, 1)) && !is_read_after(plan, idx + 1, &linear.output))
+        .then_some(up_first)
+}
+
+/// Whether what lies at `place` is read by a step behind `idx`, or is the output.
+fn is_read_after(plan: &Plan, idx: usize, place: &Place) -> bool {
+    // Up to the last column of the last row: a view does not reach as far as its stride would.
+    let range = |p: &Place| {
+        let before_last = plan.limits.of(p.rows).saturating_sub(1) * p.stride;
+        p.start..p.start + before_last + p.width
+    };
+    let overlap = |a: &Range<usize>, b: &Range<usize>| a.start < b.end && b.start < a.end;
+    // What no step has written over so far.
+    let mut left = vec![range(place)];
+    for step in &plan.steps[idx + 1..] {
+        let is_read = |p: &Place| left.iter().any(|left| overlap(left, &range(p)));
+        if step.inputs.iter().any(is_read) {
+            return true;
+        }
+        // Between the rows of a view there may be something else.
+        if step.output.stride == step.output.width {
+            let over = range(&step.output);
+            let rest = |left: Range<usize>| {
+                [left.start..left.end.min(over.start), left.start.max(over.end)..left.end]
+            };
+            left = left.into_iter().flat_map(rest).filter(|left| !left.is_empty()).collect();
+        }
+    }
+    left.iter().any(|left| overlap(left, &range(&plan.output)))
+}
+
+/// The steps before an attention that turn its queries and its keys, and those before them that normalize their heads, if
+/// one launch may do all of that and store the keys.
+fn ropes(plan: &Plan, idx: usize) -> Option<(OfHeads, OfHeads)> {
     let Op::Attention(attention) = &plan.steps[idx].op else { return None };
     let (first, second) = (idx.checked_sub(2)?, idx - 1);
     let made_by = |i: usize| {
@@ -76,14 +158,33 @@ fn ropes(plan: &Plan, idx: usize) -> Option<(usize, usize)> {
     if q == k || !is_rope(of_q) || of_q.op != of_k.op || of_q.inputs[1] != of_k.inputs[1] {
         return None;
     }
+    let mut found = [q, k].map(|rope| OfHeads { norm: None, rope });
+    // Where a turn is in place, nobody else reads what the norm before it made.
+    let is_norm_of = |step: &Step, rope: &Step| {
+        matches!(&step.op, Op::Norm(norm)
+            if norm.kind == NormKind::Rms
+                && norm.group == attention.head_dim
+                && !norm.per_run
+                && norm.weight.is_some()
+                && norm.bias.is_none())
+            && step.output == rope.inputs[0]
+            && step.output == rope.output
+    };
+    for before in (first.saturating_sub(2)..first).rev() {
+        let step = &plan.steps[before];
+        let of = |of: &&mut OfHeads| of.norm.is_none() && is_norm_of(step, &plan.steps[of.rope]);
+        let Some(of) = found.iter_mut().find(of) else { break };
+        of.norm = Some(before);
+    }
+    let [q, k] = found;
     // Queries are written while keys and values are read.
     let overlaps = |a: &Place, b: &Place| {
         let end = |p: &Place| p.start + plan.limits.tokens * p.stride;
         a.start < end(b) && b.start < end(a)
     };
-    let read = [&of_k.inputs[0], &plan.steps[idx].inputs[2], &of_q.inputs[1]];
-    let is_apart =
-        of_q.output == of_q.inputs[0] || !read.iter().any(|place| overlaps(&of_q.output, place));
+    let input = |of: OfHeads| &plan.steps[of.first()].inputs[0];
+    let read = [input(k), &plan.steps[idx].inputs[2], &of_q.inputs[1]];
+    let is_apart = of_q.output == *input(q) || !read.iter().any(|at| overlaps(&of_q.output, at));
     is_apart.then_some((q, k))
 }
 
@@ -91,6 +192,7 @@ fn ropes(plan: &Plan, idx: usize) -> Option<(usize, usize)> {
 mod tests {
     use super::*;
     use crate::graph::plan::RowLimits;
+    use crate::graph::weights::WeightId;
     use crate::graph::{
         Activation, Attention, KvLayer, LinearPart, Norm, NormKind, Prologue, Reach, RopeStyle,
         RowDomain,
@@ -135,8 +237,9 @@ mod tests {
 
     #[test]
     fn queries_and_keys_turn_on_their_way_to_attention() {
-        let (table, fused) = (place(2000, 32, 32), Fused::RopeStore { q: 0, k: 1 });
-        let find = |plan: &Plan| super::find(plan, |_| false);
+        let [q, k] = [0, 1].map(|rope| OfHeads { norm: None, rope });
+        let (table, fused) = (place(2000, 32, 32), Fused::RopeStore { q, k });
+        let find = |plan: &Plan| super::find(plan, |_| 0);
         // In place, and elsewhere.
         for q in [place(0, 128, 64), place(640, 64, 64)] {
             let found = find(&attention(q, table));
@@ -156,6 +259,47 @@ mod tests {
     }
 
     #[test]
+    fn heads_are_normalized_where_they_turn() {
+        let norm = |group: usize, bias: Option<WeightId>| {
+            let (kind, weight) = (NormKind::Rms, Some(WeightId(0)));
+            Op::Norm(Norm { kind, group, eps: 1e-6, weight, bias, per_run: false })
+        };
+        let heads = place(0, 128, 64);
+        // A norm of the queries goes in front of the two turns, and one of the keys.
+        let with = |of_q: Op, of_k: Option<Op>| {
+            let mut plan = attention(heads, place(2000, 32, 32));
+            let k = plan.steps[1].output;
+            let norms = of_k.map(|op| step(op, &[k], k));
+            let norms = [step(of_q, &[heads], heads)].into_iter().chain(norms);
+            plan.steps.splice(0..0, norms);
+            plan
+        };
+        let find = |plan: &Plan| super::find(plan, |_| 0);
+        let fused = |[q, k]: [Option<usize>; 2], first: usize| Fused::RopeStore {
+            q: OfHeads { norm: q, rope: first },
+            k: OfHeads { norm: k, rope: first + 1 },
+        };
+        let plan = with(norm(32, None), Some(norm(32, None)));
+        assert_eq!(find(&plan)[4], fused([Some(0), Some(1)], 2));
+        assert_eq!(find(&plan)[..4], [Fused::Skipped; 4]);
+        let plan = with(norm(32, None), None);
+        assert_eq!(find(&plan)[3], fused([Some(0), None], 1));
+        // Norms of whole rows and such with a bias stay launches of their own, and so does what is in front of them.
+        let plan = with(norm(32, None), Some(norm(32, Some(WeightId(1)))));
+        assert_eq!(find(&plan)[..2], [Fused::No; 2]);
+        assert_eq!(find(&plan)[4], fused([None, None], 2));
+        let plan = with(norm(64, None), None);
+        assert_eq!(find(&plan)[3], fused([None, None], 1));
+        // What is not turned in place may have another reader.
+        let mut plan = with(norm(32, None), None);
+        let (output, at) = (place(640, 64, 64), [1, 3]);
+        plan.steps[at[0]].output = output;
+        plan.steps[at[1]].inputs[0] = output;
+        assert_eq!(find(&plan)[0], Fused::No);
+        assert_eq!(find(&plan)[3], fused([None, None], 1));
+    }
+
+    #[test]
     fn what_a_product_of_8_bit_rows_reads_is_quantized_where_it_is_made() {
         let of = |width: usize, between: bool| {
             let (x, h) = (place(0, width, width), place(512, width, width));
@@ -169,10 +313,48 @@ mod tests {
             steps.push(step(linear, &[h], place(1024, 64, 64)));
             plan(steps)
         };
-        let find = |plan: &Plan, int8: usize| super::find(plan, |idx| idx == int8);
+        let find = |plan: &Plan, int8: usize| super::find(plan, |idx| usize::from(idx == int8));
         assert_eq!(find(&of(64, false), 1), [Fused::Quantizes, Fused::No]);
         assert_eq!(find(&of(64, false), 9), [Fused::No; 2]);
         assert_eq!(find(&of(48, false), 1), [Fused::No; 2]);
         assert_eq!(find(&of(64, true), 2), [Fused::No; 3]);
+    }
+
+    #[test]
+    fn a_product_gates_what_nobody_else_reads() {
+        let linear = || Op::Linear {
+            prologue: Prologue::None,
+            parts: Vec::<LinearPart>::new(),
+            residual: false,
+        };
+        let (x, both, out) = (place(0, 32, 32), place(256, 128, 128), place(1024, 64, 64));
+        let halves = [place(256, 128, 64), place(320, 128, 64)];
+        let of = |inputs: &[Place], more: Vec<Step>| {
+            let steps = [
+                step(linear(), &[x], both),
+                step(Op::GatedAct(Activation::Silu), inputs, out),
+                step(linear(), &[out], x),
+            ];
+            plan(steps.into_iter().chain(more).collect())
+        };
+        let find = |plan: &Plan, n: usize| super::find(plan, |idx| if idx == 0 { n } else { 1 })[0];
+        let fused = |up_first| Fused::Gates { up_first };
+        let swapped = [halves[1], halves[0]];
+        assert_eq!(find(&of(&halves, vec![]), 1), fused(false));
+        assert_eq!(find(&of(&swapped, vec![]), 1), fused(true));
+        // Of several matrices, of none that takes 8-bit rows, and of other columns.
+        assert_eq!(find(&of(&halves, vec![]), 2), Fused::No);
+        assert_eq!(find(&of(&halves, vec![]), 0), Fused::No);
+        assert_eq!(find(&of(&[halves[0]; 2], vec![]), 1), Fused::No);
+        // With another reader, unless its place was written before.
+        let scale = |from, to| step(Op::Scale(2.0), &[from], to);
+        assert_eq!(find(&of(&halves, vec![scale(halves[1], x)]), 1), Fused::No);
+        assert_eq!(find(&of(&halves, vec![scale(both, both)]), 1), Fused::No);
+        let written = vec![scale(x, both), scale(halves[1], x)];
+        assert_eq!(find(&of(&halves, written), 1), fused(false));
+        let written = vec![scale(x, place(256, 64, 64)), scale(place(288, 64, 32), x)];
+        assert_eq!(find(&of(&halves, written), 1), fused(false), "columns of what was written");
+        let written = vec![scale(x, place(256, 32, 32)), scale(halves[1], x)];
+        assert_eq!(find(&of(&halves, written), 1), Fused::No);
     }
 }

@@ -74,12 +74,12 @@ impl<D: Device> CudaBackend<D> {
     ) -> Result<CudaExecutable<D>, Error> {
         let name = self.name();
         let layout = WeightLayout::new(&plan, weights);
-        let n_ranks = group.as_ref().map_or(1, |(_, n_ranks)| *n_ranks);
-        let room = Room::new(&plan, weights, options, n_ranks);
         let reasons = support::refusals(&plan, weights, options);
         if !reasons.is_empty() {
             return Err(Error::Refused { backend: name, reasons });
         }
+        let n_ranks = group.as_ref().map_or(1, |(_, n_ranks)| *n_ranks);
+        let room = Room::new(&plan, weights, &layout, options, n_ranks);
         let rank = group.map(|(rank, _)| rank);
         CudaExecutable::new(&self.kernels, &name, plan, (weights, layout), (room, rank), options)
             .map_err(|e| device_error(&name, &e))
@@ -94,7 +94,7 @@ impl<D: Device> CudaBackend<D> {
         n_ranks: usize,
     ) -> MemoryUse {
         let layout = WeightLayout::new(plan, weights);
-        let room = Room::new(plan, weights, options, n_ranks);
+        let room = Room::new(plan, weights, &layout, options, n_ranks);
         let scratch = room.device_bytes().saturating_add(room.host_bytes());
         MemoryUse { weights: layout.n_bytes::<Store<D>>(weights), kv: room.kv_bytes(), scratch }
     }

@@ -4,7 +4,7 @@
 //! F32 arithmetic stay in F32.
 
 use super::fused::Fused;
-use super::steps::{Launcher, Role};
+use super::steps::{Launcher, Role, activation};
 use crate::backend::gpu::weights::matrix_type;
 use crate::backend::{Arithmetic, ExecutableOptions};
 use crate::graph::Op;
@@ -12,8 +12,8 @@ use crate::graph::plan::{Plan, Step};
 use crate::graph::weights::Weights;
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
-    Device, Driver, Error, HalfRows, HalfType, Halves, Linear, LinearHalf, LinearInt8, MAX_PARTS,
-    Matrix, Quantized, QuantizedRows, Rows, half_type,
+    Device, Driver, Error, GatedInt8, GatedRows, HalfRows, HalfType, Halves, Linear, LinearHalf,
+    LinearInt8, MAX_GATED_ROWS, MAX_PARTS, Matrix, Quantized, QuantizedRows, Rows, half_type,
 };
 use realizar_quant::BlockType;
 use std::sync::Arc;
@@ -41,14 +41,6 @@ pub(super) fn form(arithmetic: Arithmetic, role: Role, ty: BlockType) -> Form {
     }
 }
 
-/// Whether all products of a step with these matrices take quantized generated rows.
-pub(super) fn all_int8<'a, D: Device>(
-    arithmetic: Arithmetic,
-    mut matrices: impl Iterator<Item = &'a Matrix<D>>,
-) -> bool {
-    matrices.all(|matrix| form(arithmetic, Role::Generated, matrix.ty()) == Form::Int8)
-}
-
 /// Rows and columns that there is room for.
 type Shape = (usize, usize);
 
@@ -59,6 +51,8 @@ pub(super) struct ProductRoom {
     quantized: Option<Shape>,
     /// In half precision or in parts, which are two rows each; none when no product takes them.
     halves: Option<Shape>,
+    /// Columns of results of gated products as 8-bit integers; none when no product makes them.
+    gated: Option<usize>,
 }
 
 /// The types of the matrices of a step, if it multiplies.
@@ -72,7 +66,16 @@ fn types<'a>(step: &'a Step, weights: &'a Weights) -> impl Iterator<Item = Block
 }
 
 impl ProductRoom {
-    pub(super) fn new(plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> Self {
+    pub(super) fn new(
+        plan: &Plan,
+        fused: &[Fused],
+        weights: &Weights,
+        options: &ExecutableOptions,
+    ) -> Self {
+        let gated = fused.windows(2).zip(&plan.steps[1..]).filter_map(|(fused, step)| {
+            let is_gated = matches!(fused, [Fused::Gates { .. }, Fused::Quantizes]);
+            is_gated.then_some(step.output.width)
+        });
         let widest = |is_form: &dyn Fn(Form) -> bool| {
             let takes = |step: &&Step| {
                 let forms = [Role::Generated, Role::Prompt].map(|role| {
@@ -90,6 +93,7 @@ impl ProductRoom {
         Self {
             quantized: widest(&|form| form == Form::Int8),
             halves: halves.into_iter().chain(parts).reduce(both),
+            gated: gated.max(),
         }
     }
 
@@ -97,7 +101,8 @@ impl ProductRoom {
     pub(super) fn n_bytes(&self) -> usize {
         let quantized = |(rows, cols)| QuantizedRows::<Driver>::bytes(rows, cols);
         let halves = |(rows, cols)| HalfRows::<Driver>::bytes(rows, cols);
-        self.quantized.map_or(0, quantized) + self.halves.map_or(0, halves)
+        let gated = self.gated.map_or(0, GatedRows::<Driver>::bytes);
+        self.quantized.map_or(0, quantized) + self.halves.map_or(0, halves) + gated
     }
 }
 
@@ -106,13 +111,23 @@ impl ProductRoom {
 pub(super) struct Products<D: Device> {
     quantized: Option<QuantizedRows<D>>,
     halves: Option<HalfRows<D>>,
+    gated: Option<GatedRows<D>>,
 }
 
 impl<D: Device> Products<D> {
-    pub(super) fn new(device: &Arc<D>, room: ProductRoom) -> Result<Self, Error> {
+    pub(super) fn new(
+        device: &Arc<D>,
+        stream: &D::Stream,
+        room: ProductRoom,
+    ) -> Result<Self, Error> {
         let quantized = room.quantized.map(|(rows, cols)| QuantizedRows::new(device, rows, cols));
         let halves = room.halves.map(|(rows, cols)| HalfRows::new(device, rows, cols));
-        Ok(Self { quantized: quantized.transpose()?, halves: halves.transpose()? })
+        let gated = room.gated.map(|cols| GatedRows::new(device, stream, cols));
+        Ok(Self {
+            quantized: quantized.transpose()?,
+            halves: halves.transpose()?,
+            gated: gated.transpose()?,
+        })
     }
 
     /// Room for rows as 8-bit integers, those of a step from `first` on.
@@ -142,6 +157,63 @@ struct Part<'a, D: Device> {
 }
 
 impl<'a, D: Device> Launcher<'a, D> {
+    /// Whether linear step `idx` makes the generated rows of the gated activation behind it, too.
+    pub(super) fn gates(&self, idx: usize) -> bool {
+        let rows = self.plan.steps[idx].output.rows;
+        matches!(self.fused[idx], Fused::Gates { .. })
+            && self.of_role(rows, Role::Generated).len() <= MAX_GATED_ROWS
+    }
+
+    /// The rows of a role that the steps before linear step `idx` have quantized for it.
+    fn quantized_before(
+        &self,
+        idx: usize,
+        role: Role,
+        x: &Rows<'_, D>,
+    ) -> Option<Quantized<'a, D>> {
+        let is_quantized =
+            role == Role::Generated && idx > 0 && self.fused[idx - 1] == Fused::Quantizes;
+        let is_gated = idx > 1 && self.gates(idx - 2);
+        match &self.products.gated {
+            Some(room) if is_quantized && is_gated => Some(room.rows(x.n_rows(), x.n_cols())),
+            _ => is_quantized.then(|| self.products.quantized(0, x)),
+        }
+    }
+
+    /// Products of the generated rows with the matrix of a step, and the gated activation behind it.
+    pub(super) fn gated(&self, (idx, step): (usize, &Step), up_first: bool) -> Result<(), Error> {
+        let (kernels, stream, next) = (self.kernels, self.stream(), &self.plan.steps[idx + 1]);
+        let rows = self.of_role(step.output.rows, Role::Generated);
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let Op::GatedAct(act) = &next.op else { unreachable!("a gated activation") };
+        let x = self.rows(&step.inputs[0], rows.clone());
+        let quantized = match self.quantized_before(idx, Role::Generated, &x) {
+            Some(quantized) => quantized,
+            None => {
+                let to = self.products.quantized(0, &x);
+                kernels::quantize(kernels, stream, x, to)?;
+                to
+            }
+        };
+        let mut matrices = self.weights.linear(idx);
+        let (Some((matrix, bias)), None) = (matrices.next(), matrices.next()) else {
+            unreachable!("gate and what it lets through are one matrix");
+        };
+        let to_bias = |at| Rows::vector_at(&self.weights.vectors, at as usize, matrix.n_rows());
+        let gated = GatedInt8 {
+            matrix,
+            up_first,
+            bias: bias.map(to_bias),
+            x: quantized,
+            act: activation(*act),
+            out: self.rows(&next.output, rows),
+            to: self.products.gated.as_ref().filter(|_| self.fused[idx + 1] == Fused::Quantizes),
+        };
+        kernels::gated_int8(kernels, stream, &gated)
+    }
+
     /// Products of the rows of a role with the matrices of a step.
     pub(super) fn linear(
         &self,
@@ -166,9 +238,7 @@ impl<'a, D: Device> Launcher<'a, D> {
         });
         let of = |part: &Part<'_, D>| form(self.arithmetic, role, part.matrix.ty());
         let (mut rounded, mut in_parts) = (None, None);
-        let is_fused = idx > 0 && self.fused[idx - 1] == Fused::Quantizes;
-        let mut quantized =
-            (is_fused && role == Role::Generated).then(|| self.products.quantized(first_row, &x));
+        let mut quantized = self.quantized_before(idx, role, &x);
         let mut next = parts.next();
         while let Some(part) = next.take() {
             let Part { matrix, bias, first } = part;

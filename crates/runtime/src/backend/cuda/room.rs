@@ -1,10 +1,13 @@
 //! The memory that a plan takes on a device beside its weights: told before it is loaded, and made when it is.
 
 use super::experts::PairRoom;
-use super::products::ProductRoom;
+use super::fused::{self, Fused};
+use super::products::{Form, ProductRoom, form};
+use super::steps::Role;
 use super::words::{Lists, Places};
 use super::{kv_spec, recurrent, shortlists};
 use crate::backend::ExecutableOptions;
+use crate::backend::gpu::weights::WeightLayout;
 use crate::graph::plan::{Plan, Step};
 use crate::graph::weights::Weights;
 use crate::graph::{Op, Reach};
@@ -39,6 +42,8 @@ pub(super) struct Room {
     pub(super) n_outputs: usize,
     /// None where no layer attends.
     pub(super) scratch: Option<ScratchRoom>,
+    /// What becomes of each step.
+    pub(super) fused: Vec<Fused>,
     pub(super) products: ProductRoom,
     pub(super) pairs: PairRoom,
     /// Ranks, and values of each that are exchanged at once; none where there are no others.
@@ -80,6 +85,7 @@ impl Room {
     pub(super) fn new(
         plan: &Plan,
         weights: &Weights,
+        layout: &WeightLayout,
         options: &ExecutableOptions,
         n_ranks: usize,
     ) -> Self {
@@ -102,6 +108,13 @@ impl Room {
             head_dim,
             max_kv_len: options.max_seq_len,
         });
+        let is_int8 = |ty| form(options.arithmetic, Role::Generated, ty) == Form::Int8;
+        let fused = fused::find(plan, |idx| match &plan.steps[idx].op {
+            Op::Linear { .. } => {
+                fused::n_int8(layout.linear(idx, weights).map(|(ty, ..)| is_int8(ty)))
+            }
+            _ => 0,
+        });
         let states = recurrent::n_bytes(plan, options);
         let pool = |(layout, n_pages): &(KvLayout, usize)| {
             kv_spec(layout, *n_pages).n_bytes().saturating_mul(layout.spec().n_layers)
@@ -111,7 +124,8 @@ impl Room {
             n_values: plan.arena_len,
             n_outputs: max_output(plan),
             scratch,
-            products: ProductRoom::new(plan, weights, options),
+            products: ProductRoom::new(plan, &fused, weights, options),
+            fused,
             pairs: PairRoom::new(plan),
             exchange: exchanged(plan).map(|n_values| (n_ranks, n_values)),
             list_rows: shortlists::n_rows(plan, options),

@@ -1,7 +1,7 @@
 //! Launching: one arm per operation, each queueing what runs it on the rows of a step.
 
 use super::experts::Experts;
-use super::fused::Fused;
+use super::fused::{Fused, OfHeads};
 use super::products::Products;
 use super::recurrent::{States, delta_spec};
 use super::store::{DeviceWeights, Store};
@@ -16,8 +16,8 @@ use crate::graph::{
 };
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
-    AttentionScratch, Buffer, Device, Elementwise, Error, Kernels, KvPages, List, Pairs, RankRows,
-    RopeAngles, RopeStore, Rows, StateLists, Tables,
+    AttentionScratch, Buffer, Device, Elementwise, Error, HeadNorm, Kernels, KvPages, List, Pairs,
+    RankRows, RopeAngles, RopeStore, Rows, StateLists, Tables,
 };
 use std::ops::Range;
 
@@ -138,13 +138,15 @@ impl<'a, D: Device> Launcher<'a, D> {
         if all.is_empty() || self.fused[idx] == Fused::Skipped {
             return Ok(());
         }
-        if self.fused[idx] == Fused::Quantizes {
-            let generated = self.of_role(step.output.rows, Role::Generated);
-            let prompt = self.of_role(step.output.rows, Role::Prompt);
-            self.quantized(step, generated)?;
-            return self.plain(idx, step, prompt);
+        let is_made = idx > 0 && self.gates(idx - 1);
+        let is_quantized = self.fused[idx] == Fused::Quantizes;
+        if !is_made && !is_quantized {
+            return self.plain(idx, step, all);
         }
-        self.plain(idx, step, all)
+        if !is_made {
+            self.quantized(step, self.of_role(step.output.rows, Role::Generated))?;
+        }
+        self.plain(idx, step, self.of_role(step.output.rows, Role::Prompt))
     }
 
     /// Queues a norm or an activation of some rows, which are quantized for the product that follows.
@@ -215,6 +217,13 @@ impl<'a, D: Device> Launcher<'a, D> {
             }
             Op::Linear { prologue, residual, .. } => {
                 assert_eq!(*prologue, Prologue::None, "the backend asks for no prologues");
+                if let Fused::Gates { up_first } = self.fused[idx]
+                    && self.gates(idx)
+                {
+                    // What is gated may lie where the rows of prompts are, which nobody else reads.
+                    self.linear((idx, step), Role::Prompt, *residual)?;
+                    return self.gated((idx, step), up_first);
+                }
                 self.linear((idx, step), Role::Generated, *residual)?;
                 self.linear((idx, step), Role::Prompt, *residual)
             }
@@ -280,6 +289,13 @@ impl<'a, D: Device> Launcher<'a, D> {
         }
     }
 
+    /// The norm of heads on their way to attention.
+    fn head_norm(&self, of: OfHeads) -> Option<HeadNorm<'a, D>> {
+        let Op::Norm(norm) = &self.plan.steps[of.norm?].op else { unreachable!("a norm") };
+        let weight = self.weight(norm.weight, norm.group).expect("the weight was uploaded");
+        Some(HeadNorm { weight, eps: norm.eps })
+    }
+
     /// Stores keys and values of all rows, then attends.
     fn attention(&self, (idx, step): (usize, &Step), attention: &Attention) -> Result<(), Error> {
         let pages = &self.kv[attention.kv.group][attention.kv.layer];
@@ -289,16 +305,17 @@ impl<'a, D: Device> Launcher<'a, D> {
         let [k, v] = [1, 2].map(|i| rows(&step.inputs[i]));
         let slots = self.list(places.slots, n_rows);
         if let Fused::RopeStore { q: of_q, k: of_k } = self.fused[idx] {
-            let [of_q, of_k] = [of_q, of_k].map(|idx| &self.plan.steps[idx]);
-            let Op::Rope { style, .. } = &of_q.op else { unreachable!("a rotary embedding") };
+            let input = |of: OfHeads| rows(&self.plan.steps[of.first()].inputs[0]);
+            let turn = &self.plan.steps[of_q.rope];
+            let Op::Rope { style, .. } = &turn.op else { unreachable!("a rotary embedding") };
             let store = RopeStore {
-                q: rows(&of_q.inputs[0]),
-                q_out: rows(&of_q.output),
-                k: rows(&of_k.inputs[0]),
+                q: input(of_q),
+                q_out: rows(&turn.output),
+                k: input(of_k),
                 v,
-                q_norm: None,
-                k_norm: None,
-                table: rows(&of_q.inputs[1]),
+                q_norm: self.head_norm(of_q),
+                k_norm: self.head_norm(of_k),
+                table: rows(&turn.inputs[1]),
                 pairs: pairs(*style),
                 slots,
                 pages,

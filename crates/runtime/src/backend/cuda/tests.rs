@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::backend::Arithmetic;
+use crate::backend::Role;
 use crate::backend::gpu::{quantized, tiny};
-use crate::{LoadOptions, Model, ModelOutput};
+use crate::{Chunk, LoadOptions, Model, ModelOutput, Outputs};
 use realizar_kernels_cuda::Interpreter;
 use realizar_quant::BlockType;
 use std::sync::Mutex;
@@ -56,10 +57,12 @@ fn memory_is_what_loading_takes() {
     let dir = tempfile::tempdir().unwrap();
     let mixed = dir.path().join("quantized.gguf");
     quantized::write_quantized(&mixed, &[Q8_0, Q4_K, F16, Q6_K, F32]);
+    let whole = dir.path().join("whole.gguf");
+    quantized::write_quantized(&whole, &[Q4_K]);
     let experts = dir.path().join("experts.gguf");
     quantized::write_quantized_experts(&experts, &[Q4_K, Q6_K, Q8_0, F16]);
     let names = ["llama", "gemma3_text", "gpt2", "phi", "qwen3", "lfm2", "qwen3_5_text"];
-    let paths: Vec<_> = names.into_iter().map(tiny::tiny).chain([mixed, experts]).collect();
+    let paths: Vec<_> = names.into_iter().map(tiny::tiny).chain([mixed, whole, experts]).collect();
     let usual = LoadOptions { max_seq_len: Some(96), ..LoadOptions::default() };
     let all_options = [
         usual.clone(),
@@ -85,5 +88,49 @@ fn memory_is_what_loading_takes() {
         drop(Model::load(quantized, &spy, &options).unwrap());
         let [told, taken] = spy.loaded.lock().unwrap().take().unwrap();
         assert_eq!(told, taken, "{kv_type}");
+    }
+}
+
+#[test]
+fn gated_rows_have_the_bits_that_they_have_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("quantized.gguf");
+    quantized::write_quantized(&path, &[BlockType::Q4_K]);
+    let device = Interpreter::new(realizar_ptx::Checks::FAST, usize::MAX);
+    let backend = CudaBackend::new(device).unwrap();
+    let options = LoadOptions { max_seq_len: Some(96), max_seqs: 16, ..LoadOptions::default() };
+    let mut model = Model::load(&path, &backend, &options).unwrap();
+    let prompt = |i: usize| [3 + i as u32, 7, 9];
+    let token = |i: usize| [40 + i as u32];
+    // Sequences with a prompt each, then a token of each in one step, in front of a prompt if that is asked for.
+    let mut run = |from: usize, n: usize, with_prompt: bool| -> Vec<Vec<u32>> {
+        let runner = model.runner();
+        let seqs: Vec<_> = (0..n + 1).map(|_| runner.new_sequence()).collect();
+        let (outputs, role) = (Outputs::Last, Role::Prompt);
+        for (i, seq) in seqs[..n].iter().enumerate() {
+            let ids = prompt(from + i);
+            let chunk = Chunk { seq, rows: (&ids).into(), role, outputs: Outputs::None };
+            runner.step(&[chunk]).unwrap();
+        }
+        let ids: Vec<_> = (from..from + n).map(token).collect();
+        let mut chunks: Vec<_> = seqs
+            .iter()
+            .zip(&ids)
+            .map(|(seq, ids)| Chunk { seq, rows: ids.into(), role: Role::Generated, outputs })
+            .collect();
+        let long: Vec<u32> = (100..140).collect();
+        if with_prompt {
+            chunks.push(Chunk { seq: &seqs[n], rows: (&long).into(), role, outputs });
+        }
+        let rows = runner.step(&chunks).unwrap();
+        let bits = |i: usize| rows.row(i, 0).iter().map(|x| x.to_bits()).collect();
+        let found = (0..n).map(bits).collect();
+        seqs.into_iter().for_each(|seq| runner.remove(seq));
+        found
+    };
+    let alone: Vec<_> = (0..10).flat_map(|i| run(i, 1, false)).collect();
+    // More than eight rows have a launch for the activation.
+    for (n, with_prompt) in [(3, false), (8, true), (10, false)] {
+        assert!(run(0, n, with_prompt) == alone[..n], "{n} rows, {with_prompt}");
     }
 }

@@ -350,7 +350,6 @@ impl WeightLayout {
     }
 
     /// Type, rows and columns of the matrices of a linear step.
-    #[cfg(feature = "wgpu")]
     pub(crate) fn linear(
         &self,
         step: usize,
