@@ -2,6 +2,7 @@
 //!
 //! A file of this folder says which functions its operations take from their image, in a struct of its own.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::attention::{DecodeKernels, PrefillKernels};
@@ -20,6 +21,17 @@ use super::route::RouteKernels;
 use super::shortlist::ShortlistKernels;
 use crate::device::{Argument, Device, Launch};
 use crate::{Buffer, Error};
+
+thread_local! {
+    /// Launches that this thread has queued.
+    static LAUNCHES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Launches that this thread has queued or captured so far, on any device: the difference of two numbers is what the
+/// operations between them take.
+pub fn launches_of_thread() -> u64 {
+    LAUNCHES.get()
+}
 
 /// The kernels, loaded on a device.
 #[derive(Debug)]
@@ -94,6 +106,7 @@ impl<D: Device> Kernels<D> {
         arguments: &[Argument],
     ) -> Result<(), Error> {
         let launch = Launch { function, grid, block: [block[0], block[1], 1], arguments };
+        LAUNCHES.set(LAUNCHES.get() + 1);
         // SAFETY: the caller's promise.
         unsafe { self.device.launch(stream, &launch) }
     }

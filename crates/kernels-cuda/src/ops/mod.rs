@@ -42,7 +42,7 @@ pub use experts::{
     takes_own_halves,
 };
 pub use gated::{GatedInt8, GatedRows, MAX_GATED_ROWS, gated_int8};
-pub use kernels::Kernels;
+pub use kernels::{Kernels, launches_of_thread};
 pub use kv_store::{HeadNorm, RopeStore, kv_store, rope_store};
 pub use matmul::{LinearHalf, matmul, matmul_half, matmul_int8};
 pub use matvec::{Linear, matvec};

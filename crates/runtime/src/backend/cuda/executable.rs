@@ -37,6 +37,9 @@ const MIN_CAPTURED_LEN: usize = 1024;
 /// What a captured step was made for: its numbers of rows, and positions that a row sees at most.
 type CapturedFor = (Counts, usize);
 
+/// Launches of a step by the class of the operation that they are counted for, in the order of [`OpClass::ALL`].
+type Launches = [u64; OpClass::ALL.len()];
+
 /// A loaded plan.
 #[derive(Debug)]
 pub(super) struct CudaExecutable<D: Device> {
@@ -49,7 +52,7 @@ pub(super) struct CudaExecutable<D: Device> {
     arithmetic: Arithmetic,
     max_seq_len: usize,
     /// Steps of generated rows.
-    captured: HashMap<CapturedFor, Captured<D>>,
+    captured: HashMap<CapturedFor, (Captured<D>, Launches)>,
     weights: DeviceWeights<D>,
     words: Words,
     batch: Buffer<D>,
@@ -200,29 +203,42 @@ impl<D: Device> CudaExecutable<D> {
         }
         let seen = batch.reaches.iter().copied().max().unwrap_or(0) as usize;
         let seen = batch.positions.iter().map(|&p| p as usize + 1).max().unwrap_or(1).max(seen);
-        for step in &self.plan.steps {
-            self.metrics.count(OpClass::of(&step.op), 1);
-        }
         if captured_rows.is_none() {
-            return self.queue_steps(counts, seen, false);
+            let launches = self.queue_steps(counts, seen, false)?;
+            self.count(&launches);
+            return Ok(());
         }
         let max_kv_len = seen.next_power_of_two().max(MIN_CAPTURED_LEN).min(self.max_seq_len);
         let key = (counts, max_kv_len);
         if !self.captured.contains_key(&key) {
-            let work = || self.queue_steps(counts, max_kv_len, true);
+            let mut launches = Launches::default();
+            let work = || {
+                launches = self.queue_steps(counts, max_kv_len, true)?;
+                Ok(())
+            };
             let captured = Captured::new(&self.kernels, &self.store.stream, work)?;
-            self.captured.insert(key, captured);
+            self.captured.insert(key, (captured, launches));
         }
-        self.captured[&key].replay(&self.store.stream)
+        let (captured, launches) = &self.captured[&key];
+        captured.replay(&self.store.stream)?;
+        self.count(launches);
+        Ok(())
     }
 
-    /// Queues the launches of a step.
+    /// Counts the launches of a step.
+    fn count(&self, launches: &Launches) {
+        for (&class, &n) in OpClass::ALL.iter().zip(launches).filter(|(_, n)| **n > 0) {
+            self.metrics.count(class, n);
+        }
+    }
+
+    /// Queues the launches of a step, and tells how many of which class they are.
     fn queue_steps(
         &self,
         counts: Counts,
         max_kv_len: usize,
         is_captured: bool,
-    ) -> Result<(), kernels::Error> {
+    ) -> Result<Launches, kernels::Error> {
         let launcher = Launcher {
             kernels: &self.kernels,
             store: &self.store,
@@ -243,7 +259,13 @@ impl<D: Device> CudaExecutable<D> {
             max_kv_len,
             is_captured,
         };
-        (0..self.plan.steps.len()).try_for_each(|idx| launcher.launch(idx))
+        let mut launches = Launches::default();
+        for (idx, step) in self.plan.steps.iter().enumerate() {
+            let before = kernels::launches_of_thread();
+            launcher.launch(idx)?;
+            launches[OpClass::of(&step.op) as usize] += kernels::launches_of_thread() - before;
+        }
+        Ok(launches)
     }
 
     fn begin(&mut self, batch: &Batch, input: &[f32]) -> Result<(), kernels::Error> {

@@ -91,6 +91,45 @@ fn memory_is_what_loading_takes() {
     }
 }
 
+/// What runs in a step of `path` is what is counted; a generated step has so many launches of these kernels.
+fn check_launches(path: &std::path::Path, wanted: &[(&str, usize)]) {
+    let device = Interpreter::new(realizar_ptx::Checks::default(), usize::MAX);
+    let backend = CudaBackend::new(device).unwrap();
+    let device = Arc::clone(backend.kernels.device());
+    let options = LoadOptions { max_seq_len: Some(96), ..LoadOptions::default() };
+    let mut model = Model::load(path, &backend, &options).unwrap();
+    let seq = model.runner().new_sequence();
+    let chunks = [(&[3, 4, 5][..], Role::Prompt), (&[6], Role::Generated), (&[7], Role::Generated)];
+    for (tokens, role) in chunks {
+        model.reset_metrics();
+        device.start_counting();
+        let chunk = Chunk { seq: &seq, rows: tokens.into(), role, outputs: Outputs::Last };
+        model.runner().step(&[chunk]).unwrap();
+        let ran: Vec<String> = device.take_counts().into_iter().map(|of| of.kernel).collect();
+        assert_eq!(model.metrics().gpu_dispatches, ran.len() as u64, "{ran:?}");
+        for &(kernel, wanted) in wanted.iter().filter(|_| role == Role::Generated) {
+            let found = ran.iter().filter(|name| *name == kernel).count();
+            assert_eq!(found, wanted, "{kernel}: {ran:?}");
+        }
+    }
+    model.runner().remove(seq);
+}
+
+#[test]
+fn launches_are_counted_and_few() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("quantized.gguf");
+    quantized::write_quantized(&path, &[BlockType::Q8_0]);
+    // Two layers, whose gates are part of a product.
+    let apart = ["quantize_activated", "gated_silu", "rope"].map(|kernel| (kernel, 0));
+    check_launches(&path, &[&[("gated_int8_q8_0_1", 2)][..], &apart].concat());
+    // Norms of whole rows: two or four of a layer, and the last one. Those of heads are part of another launch.
+    for (name, n_layers, n_norms) in [("qwen3", 4, 9), ("gemma3_text", 6, 25)] {
+        let wanted = [("rms_norm_heads", n_norms), ("rope", 0), ("kv_store_f16", n_layers)];
+        check_launches(&tiny::tiny(name), &wanted);
+    }
+}
+
 #[test]
 fn gated_rows_have_the_bits_that_they_have_alone() {
     let dir = tempfile::tempdir().unwrap();
