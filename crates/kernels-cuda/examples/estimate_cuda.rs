@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use realizar_kernels_cuda::{
     Activation, Attention, AttentionArithmetic, AttentionScratch, Buffer, Device, Elementwise,
-    Error, HalfRows, Interpreter, Kernels, KvPages, KvSpec, Linear, LinearHalf, LinearInt8, List,
-    Matrix, Norm, NormKind, Pairs, QuantizedRows, RopeStore, Rows, TILE_ROWS, Tables,
-    attention_decode, attention_prefill, elementwise, half_type, matmul_half, matvec_int8,
-    matvec_parts, norm, quantize, quantize_activated, quantize_norm, rope_store, round_rows,
+    Error, GatedInt8, GatedRows, HalfRows, Interpreter, Kernels, KvPages, KvSpec, Linear,
+    LinearHalf, LinearInt8, List, Matrix, Norm, NormKind, Pairs, QuantizedRows, RopeStore, Rows,
+    TILE_ROWS, Tables, attention_decode, attention_prefill, elementwise, gated_int8, half_type,
+    matmul_half, matvec_int8, matvec_parts, norm, quantize, quantize_norm, rope_store, round_rows,
+    takes_quantized,
 };
 use realizar_ptx::{Checks, Counts, Stream};
 use realizar_quant::BlockType;
@@ -124,6 +125,12 @@ fn line(of: &[Work; 2], at: usize) -> Work {
     out
 }
 
+/// Types and rows of the matrices on a device: neighbours of one type are one matrix.
+fn merged(parts: &[(BlockType, usize)]) -> Vec<(BlockType, usize)> {
+    let of_run = |run: &[(BlockType, usize)]| (run[0].0, run.iter().map(|part| part.1).sum());
+    parts.chunk_by(|a, b| a.0 == b.0).map(of_run).collect()
+}
+
 struct Bench {
     device: Arc<Interpreter>,
     kernels: Kernels<Interpreter>,
@@ -194,6 +201,31 @@ impl Bench {
         }
         let Ok(of) = of.try_into() else { unreachable!("one for each sample") };
         Ok(line(&of, least))
+    }
+
+    /// The gated products of one row with the halves of a matrix, and their results as 8-bit integers.
+    fn gated_product(&self, ty: BlockType, n_rows: usize, n_cols: usize) -> Result<Work, Error> {
+        let mut of = Vec::new();
+        for sample in SAMPLES {
+            let matrix = Matrix::new(&self.device, "weights", ty, 2 * sample, n_cols)?;
+            let (x, out) = (self.values(n_cols)?, self.values(sample)?);
+            let room = QuantizedRows::new(&self.device, 1, n_cols)?;
+            let to = GatedRows::new(&self.device, &self.stream, sample)?;
+            let of_x = room.rows(0, 1, n_cols);
+            quantize(&self.kernels, &self.stream, Rows::vector(&x, n_cols), of_x)?;
+            let gated = GatedInt8 {
+                matrix: &matrix,
+                up_first: false,
+                bias: None,
+                x: of_x,
+                act: Activation::Silu,
+                out: Rows::vector(&out, sample),
+                to: Some(&to),
+            };
+            of.push(self.count(|| gated_int8(&self.kernels, &self.stream, &gated))?);
+        }
+        let Ok(of) = of.try_into() else { unreachable!("one for each sample") };
+        Ok(line(&of, n_rows))
     }
 
     /// The product of a prompt with a matrix.
@@ -323,10 +355,9 @@ impl Bench {
             }
             form(q, q_cols)?;
             let (of_gate, up) = (rows(&gate, hidden_dim), rows(&up, hidden_dim));
+            // The product of a generated row gates and quantizes.
             if is_int8 {
-                let (act, to) = (Activation::Silu, eight.rows(0, n_rows, hidden_dim));
-                let out = Some(of_gate);
-                return quantize_activated(kernels, stream, act, of_gate, Some(up), out, to);
+                return Ok(());
             }
             let gated = Elementwise::Gated(Activation::Silu, up);
             elementwise(kernels, stream, &gated, of_gate, of_gate)?;
@@ -346,16 +377,19 @@ impl Bench {
         // Half of the layers have values and down projections of the second type.
         for ty in [most, special] {
             let qkv = [(most, q_rows), (most, kv_rows), (ty, kv_rows)];
-            let gate_up = [(most, hidden_dim); 2];
+            let gate_up = [(most, 2 * hidden_dim)];
             let products: [(&[_], usize); 4] = [
-                (&qkv, dim),
+                (&merged(&qkv), dim),
                 (&[(most, dim)], q_rows),
                 (&gate_up, dim),
                 (&[(ty, dim)], hidden_dim),
             ];
             for (parts, n_cols) in products {
                 if n_rows == 1 {
-                    let product = self.decode_product(parts, n_cols)?;
+                    let product = match parts == gate_up && takes_quantized(most) {
+                        true => self.gated_product(most, hidden_dim, n_cols)?,
+                        false => self.decode_product(parts, n_cols)?,
+                    };
                     add(&mut step, &product, n_layers as f64 / 2.0);
                     continue;
                 }

@@ -91,7 +91,7 @@ impl Format for Q2_0 {
     fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
         for group in 0..2 {
             let words = [block.word(2 + 8 * group), block.word(6 + 8 * group)];
-            let pairs = Some(words.map(|bits| pairs_of_bits(bits)));
+            let pairs = Some([pairs_of_bits(words[0]), pairs_of_bits(words[1])]);
             put(group, RowQuants { pairs, ..RowQuants::NONE });
         }
     }

@@ -174,7 +174,7 @@ impl Format for IQ2S {
                 two_points(indices, &codebook::IQ2_S_POINTS)
             };
             let pairs = [two(bytes, upper), two(bytes.down(16), upper.down(4))];
-            let pairs = Some(pairs.map(|bits| pairs_of_bits(bits)));
+            let pairs = Some([pairs_of_bits(pairs[0]), pairs_of_bits(pairs[1])]);
             let singles = Some(singles_of_bits(block.word(34 + 4 * group)));
             put(group, RowQuants { pairs, singles, ..RowQuants::NONE });
         }
@@ -302,7 +302,7 @@ impl Format for IQ1S {
                 two_points(indices, &codebook::IQ1_POINTS)
             };
             let pairs = [two(bytes, upper), two(bytes.down(16), upper.down(6))];
-            let pairs = Some(pairs.map(|bits| pairs_of_bits(bits)));
+            let pairs = Some([pairs_of_bits(pairs[0]), pairs_of_bits(pairs[1])]);
             put(group, RowQuants { pairs, ..RowQuants::NONE });
         }
     }
@@ -355,7 +355,7 @@ impl Format for IQ1M {
                 two_points(indices, &codebook::IQ1_POINTS)
             };
             let pairs = [two(bytes, upper), two(bytes.down(16), upper.down(8))];
-            let pairs = Some(pairs.map(|bits| pairs_of_bits(bits)));
+            let pairs = Some([pairs_of_bits(pairs[0]), pairs_of_bits(pairs[1])]);
             // The shift of a point is that of two words.
             let singles = upper.map(|upper| {
                 let two = |l: u32| ((upper >> (4 * l + 3) & 1) * 3) << (2 * l);
