@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::Function;
 use super::arguments::{Kinds, Members, escaped};
 use super::json::space_len;
-use super::reader::{Ahead, Piece, Policy, Progress, Reader, ahead, name_len, partial_len};
+use super::reader::{Ahead, Piece, Place, Policy, Progress, Steps, ahead, name_len, partial_len};
 
 /// The marks of a call and of its arguments.
 #[derive(Debug)]
@@ -57,16 +57,15 @@ pub(super) struct ElementReader {
     marks: &'static Elements,
     functions: Arc<[Function]>,
     state: State,
-    at: usize,
+    place: Place,
     function: Option<usize>,
     members: Members,
-    certain: bool,
 }
 
 impl ElementReader {
     pub(super) fn new(marks: &'static Elements, functions: Arc<[Function]>) -> Self {
         let (state, members) = (State::Open, Members::default());
-        Self { marks, functions, state, at: 0, function: None, members, certain: false }
+        Self { marks, functions, state, place: Place::default(), function: None, members }
     }
 
     /// The name; the call is certain from there on.
@@ -103,8 +102,8 @@ impl ElementReader {
         }
         self.function = self.functions.iter().position(|f| f.name == name);
         out(Piece::Name(name));
-        self.certain = true;
-        self.at += end;
+        self.place.certain = true;
+        self.place.at += end;
         self.state = State::Between;
         None
     }
@@ -118,7 +117,7 @@ impl ElementReader {
         }
         let end = match (ahead(rest, self.marks.key_open), ahead(rest, self.marks.close)) {
             (Ahead::Yes, _) => {
-                self.at += space + self.marks.key_open.len();
+                self.place.at += space + self.marks.key_open.len();
                 self.state = State::Key;
                 return None;
             }
@@ -130,13 +129,13 @@ impl ElementReader {
             _ => 0,
         };
         out(Piece::Arguments(self.members.end()));
-        self.at += space + end;
+        self.place.at += space + end;
         Some(Progress::Done)
     }
 
     fn key(&mut self, rest: &str) -> Option<Progress> {
         let Some(len) = rest.find(self.marks.key_end) else { return Some(Progress::More) };
-        self.at += len + self.marks.key_end.len();
+        self.place.at += len + self.marks.key_end.len();
         let key = rest[..len].trim().to_owned();
         self.state = match self.marks.attributes_end {
             Some(_) => State::Attributes { key },
@@ -164,7 +163,7 @@ impl ElementReader {
         let parameters = self.function.map_or(&Value::Null, |at| &self.functions[at].parameters);
         let kinds = Kinds::of(parameters, key);
         out(Piece::Arguments(&self.members.next(key)));
-        self.at += space + open.len() + line;
+        self.place.at += space + open.len() + line;
         self.state = if is_text.unwrap_or(kinds.is_text()) {
             State::Text { begun: false }
         } else {
@@ -194,10 +193,10 @@ impl ElementReader {
                     out(Piece::Arguments(&told));
                 }
                 let Some(end) = end else {
-                    self.at += text.len();
+                    self.place.at += text.len();
                     return Some(Progress::More);
                 };
-                self.at += end + self.marks.value_end.len();
+                self.place.at += end + self.marks.value_end.len();
             }
             State::Value { kinds, is_text } => {
                 let Some(end) = end else { return Some(Progress::More) };
@@ -206,7 +205,7 @@ impl ElementReader {
                 let is_json = *is_text == Some(false) && serde_json::from_str::<Value>(raw).is_ok();
                 let json = if is_json { raw.trim().to_owned() } else { kinds.json(raw) };
                 out(Piece::Arguments(&json));
-                self.at += end + self.marks.value_end.len();
+                self.place.at += end + self.marks.value_end.len();
             }
             _ => {}
         }
@@ -220,54 +219,49 @@ fn without_last_line_end(text: &str) -> &str {
     if line.len() < text.len() { line.strip_suffix('\r').unwrap_or(line) } else { text }
 }
 
-impl Reader for ElementReader {
-    fn run(&mut self, text: &str, policy: Policy<'_>, out: &mut dyn FnMut(Piece<'_>)) -> Progress {
-        loop {
-            let rest = &text[self.at..];
-            let end = match &self.state {
-                State::Open => self.open(rest, policy, out),
-                State::Between => self.between(rest, out),
-                State::Key => self.key(rest),
-                State::Attributes { key } => {
-                    let end = self.marks.attributes_end.unwrap_or_default();
-                    match rest.find(end) {
-                        None => Some(Progress::More),
-                        Some(len) => {
-                            let says = |what: &str| rest[..len].contains(what);
-                            let is_text = if says("string=\"true\"") {
-                                Some(true)
-                            } else {
-                                says("string=\"false\"").then_some(false)
-                            };
-                            self.at += len + end.len();
-                            self.state = State::BeforeValue { key: key.clone(), is_text };
-                            None
-                        }
+impl Steps for ElementReader {
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn place_mut(&mut self) -> &mut Place {
+        &mut self.place
+    }
+
+    fn step(
+        &mut self,
+        rest: &str,
+        policy: Policy<'_>,
+        out: &mut dyn FnMut(Piece<'_>),
+    ) -> Option<Progress> {
+        match &self.state {
+            State::Open => self.open(rest, policy, out),
+            State::Between => self.between(rest, out),
+            State::Key => self.key(rest),
+            State::Attributes { key } => {
+                let end = self.marks.attributes_end.unwrap_or_default();
+                match rest.find(end) {
+                    None => Some(Progress::More),
+                    Some(len) => {
+                        let says = |what: &str| rest[..len].contains(what);
+                        let is_text = if says("string=\"true\"") {
+                            Some(true)
+                        } else {
+                            says("string=\"false\"").then_some(false)
+                        };
+                        self.place.at += len + end.len();
+                        self.state = State::BeforeValue { key: key.clone(), is_text };
+                        None
                     }
                 }
-                State::BeforeValue { .. } => self.before_value(rest, out),
-                State::Value { .. } | State::Text { .. } => self.value(rest, out),
-            };
-            if let Some(progress) = end {
-                return progress;
             }
+            State::BeforeValue { .. } => self.before_value(rest, out),
+            State::Value { .. } | State::Text { .. } => self.value(rest, out),
         }
     }
 
-    fn is_certain(&self) -> bool {
-        self.certain
-    }
-
-    fn read_len(&self) -> usize {
-        self.at
-    }
-
-    fn forget_read(&mut self) {
-        self.at = 0;
-    }
-
-    fn finish(&mut self, out: &mut dyn FnMut(Piece<'_>)) {
-        if self.certain && matches!(self.state, State::Between) {
+    fn end(&mut self, out: &mut dyn FnMut(Piece<'_>)) {
+        if self.place.certain && matches!(self.state, State::Between) {
             out(Piece::Arguments(self.members.end()));
         }
     }

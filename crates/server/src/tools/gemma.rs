@@ -3,7 +3,7 @@
 
 use super::arguments::escaped;
 use super::json::space_len;
-use super::reader::{Ahead, Piece, Policy, Progress, Reader, ahead, name_len, partial_len};
+use super::reader::{Ahead, Piece, Place, Policy, Progress, Steps, ahead, name_len, partial_len};
 
 /// What a call begins with.
 pub(super) const OPEN: &str = "call:";
@@ -29,20 +29,19 @@ enum State {
 #[derive(Debug)]
 pub(super) struct GemmaReader {
     state: State,
-    at: usize,
+    place: Place,
     closers: Vec<u8>, // of the brackets that are open
     comma: bool,      // one was read and not told
-    certain: bool,
 }
 
 impl GemmaReader {
     pub(super) fn new() -> Self {
-        Self { state: State::Name, at: 0, closers: Vec::new(), comma: false, certain: false }
+        Self { state: State::Name, place: Place::default(), closers: Vec::new(), comma: false }
     }
 
     fn go(&mut self, state: State, len: usize) -> Option<Progress> {
         self.state = state;
-        self.at += len;
+        self.place.at += len;
         None
     }
 
@@ -59,6 +58,70 @@ impl GemmaReader {
         self.comma = false;
         self.go(State::After, len);
         self.closers.is_empty().then_some(Progress::Done)
+    }
+
+    fn name(
+        &mut self,
+        rest: &str,
+        policy: Policy<'_>,
+        out: &mut dyn FnMut(Piece<'_>),
+    ) -> Option<Progress> {
+        match ahead(rest, OPEN) {
+            Ahead::Unknown => return Some(Progress::More),
+            Ahead::No => return Some(Progress::Failed),
+            Ahead::Yes => {}
+        }
+        let name = &rest[OPEN.len()..];
+        let len = name_len(name);
+        match name.as_bytes().get(len) {
+            None => return Some(Progress::More),
+            Some(b'{') if policy.takes(&name[..len]) => {}
+            Some(_) => return Some(Progress::Failed),
+        }
+        out(Piece::Name(&name[..len]));
+        self.place.certain = true;
+        self.open(b'}', out);
+        self.go(State::Key, OPEN.len() + len + 1)
+    }
+
+    fn text(
+        &mut self,
+        rest: &str,
+        is_key: bool,
+        out: &mut dyn FnMut(Piece<'_>),
+    ) -> Option<Progress> {
+        let end = rest.find(QUOTE);
+        let len = end.unwrap_or_else(|| rest.len() - partial_len(rest, QUOTE));
+        if len > 0 {
+            out(Piece::Arguments(&escaped(&rest[..len])));
+        }
+        self.place.at += len;
+        if end.is_none() {
+            return Some(Progress::More);
+        }
+        if !is_key {
+            out(Piece::Arguments("\""));
+            return self.go(State::After, QUOTE.len());
+        }
+        // The colon belongs to the key.
+        match rest.as_bytes().get(len + QUOTE.len()) {
+            Some(b':') => {
+                out(Piece::Arguments("\": "));
+                self.go(State::Value, QUOTE.len() + 1)
+            }
+            Some(_) => Some(Progress::Failed),
+            None => Some(Progress::More),
+        }
+    }
+}
+
+impl Steps for GemmaReader {
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn place_mut(&mut self) -> &mut Place {
+        &mut self.place
     }
 
     fn step(
@@ -131,81 +194,5 @@ impl GemmaReader {
             }
             _ => Some(Progress::Failed),
         }
-    }
-
-    fn name(
-        &mut self,
-        rest: &str,
-        policy: Policy<'_>,
-        out: &mut dyn FnMut(Piece<'_>),
-    ) -> Option<Progress> {
-        match ahead(rest, OPEN) {
-            Ahead::Unknown => return Some(Progress::More),
-            Ahead::No => return Some(Progress::Failed),
-            Ahead::Yes => {}
-        }
-        let name = &rest[OPEN.len()..];
-        let len = name_len(name);
-        match name.as_bytes().get(len) {
-            None => return Some(Progress::More),
-            Some(b'{') if policy.takes(&name[..len]) => {}
-            Some(_) => return Some(Progress::Failed),
-        }
-        out(Piece::Name(&name[..len]));
-        self.certain = true;
-        self.open(b'}', out);
-        self.go(State::Key, OPEN.len() + len + 1)
-    }
-
-    fn text(
-        &mut self,
-        rest: &str,
-        is_key: bool,
-        out: &mut dyn FnMut(Piece<'_>),
-    ) -> Option<Progress> {
-        let end = rest.find(QUOTE);
-        let len = end.unwrap_or_else(|| rest.len() - partial_len(rest, QUOTE));
-        if len > 0 {
-            out(Piece::Arguments(&escaped(&rest[..len])));
-        }
-        self.at += len;
-        if end.is_none() {
-            return Some(Progress::More);
-        }
-        if !is_key {
-            out(Piece::Arguments("\""));
-            return self.go(State::After, QUOTE.len());
-        }
-        // The colon belongs to the key.
-        match rest.as_bytes().get(len + QUOTE.len()) {
-            Some(b':') => {
-                out(Piece::Arguments("\": "));
-                self.go(State::Value, QUOTE.len() + 1)
-            }
-            Some(_) => Some(Progress::Failed),
-            None => Some(Progress::More),
-        }
-    }
-}
-
-impl Reader for GemmaReader {
-    fn run(&mut self, text: &str, policy: Policy<'_>, out: &mut dyn FnMut(Piece<'_>)) -> Progress {
-        loop {
-            if let Some(progress) = self.step(&text[self.at..], policy, out) {
-                return progress;
-            }
-        }
-    }
-
-    fn is_certain(&self) -> bool {
-        self.certain
-    }
-
-    fn read_len(&self) -> usize {
-        self.at
-    }
-
-    fn forget_read(&mut self) {
-        self.at = 0;
     }
 }

@@ -2,7 +2,7 @@
 
 use super::arguments::{Members, python_value};
 use super::json::space_len;
-use super::reader::{Piece, Policy, Progress, Reader, name_len};
+use super::reader::{Piece, Place, Policy, Progress, Steps, name_len};
 
 #[derive(Debug)]
 enum State {
@@ -44,14 +44,23 @@ impl Span {
 #[derive(Debug)]
 pub(super) struct PythonReader {
     state: State,
-    at: usize,
+    place: Place,
     members: Members,
-    certain: bool,
 }
 
 impl PythonReader {
     pub(super) fn new() -> Self {
-        Self { state: State::Name, at: 0, members: Members::default(), certain: false }
+        Self { state: State::Name, place: Place::default(), members: Members::default() }
+    }
+}
+
+impl Steps for PythonReader {
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn place_mut(&mut self) -> &mut Place {
+        &mut self.place
     }
 
     fn step(
@@ -71,13 +80,13 @@ impl PythonReader {
                     Some(_) => return Some(Progress::Failed),
                 }
                 out(Piece::Name(&rest[..len]));
-                self.certain = true;
-                self.at += len + 1;
+                self.place.certain = true;
+                self.place.at += len + 1;
                 self.state = State::KeyOrEnd;
             }
             State::KeyOrEnd | State::CommaOrEnd if first == Some(b')') => {
                 out(Piece::Arguments(self.members.end()));
-                self.at += space + 1;
+                self.place.at += space + 1;
                 return Some(Progress::Done);
             }
             State::KeyOrEnd => {
@@ -91,7 +100,7 @@ impl PythonReader {
                     Some(_) => return Some(Progress::Failed),
                 }
                 out(Piece::Arguments(&self.members.next(&rest[..len])));
-                self.at += space + behind + 1;
+                self.place.at += space + behind + 1;
                 self.state = State::Value(Span::default());
             }
             State::Value(span) => {
@@ -107,40 +116,18 @@ impl PythonReader {
                 // What Python would not take is a text to the letter.
                 let value = python_value(raw).unwrap_or_else(|| raw.into());
                 out(Piece::Arguments(&value.to_string()));
-                self.at += span.len;
+                self.place.at += span.len;
                 self.state = State::CommaOrEnd;
             }
             State::CommaOrEnd => match first {
                 None => return Some(Progress::More),
                 Some(b',') => {
-                    self.at += space + 1;
+                    self.place.at += space + 1;
                     self.state = State::KeyOrEnd;
                 }
                 Some(_) => return Some(Progress::Failed),
             },
         }
         None
-    }
-}
-
-impl Reader for PythonReader {
-    fn run(&mut self, text: &str, policy: Policy<'_>, out: &mut dyn FnMut(Piece<'_>)) -> Progress {
-        loop {
-            if let Some(progress) = self.step(&text[self.at..], policy, out) {
-                return progress;
-            }
-        }
-    }
-
-    fn is_certain(&self) -> bool {
-        self.certain
-    }
-
-    fn read_len(&self) -> usize {
-        self.at
-    }
-
-    fn forget_read(&mut self) {
-        self.at = 0;
     }
 }

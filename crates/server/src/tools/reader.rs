@@ -60,6 +60,61 @@ pub(super) trait Reader: Debug + Send + Sync {
     fn finish(&mut self, _out: &mut dyn FnMut(Piece<'_>)) {}
 }
 
+/// Where a reader is, and whether what it reads is certainly a call.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    /// The bytes that have been read.
+    pub(super) at: usize,
+    pub(super) certain: bool,
+}
+
+/// A reader that goes from one part of a call to the next.
+pub(super) trait Steps: Debug + Send + Sync {
+    /// Where it is.
+    fn place(&self) -> &Place;
+
+    /// Where it is, to be moved on.
+    fn place_mut(&mut self) -> &mut Place;
+
+    /// Reads the next part, with which `rest` begins; what ends the run, if anything does.
+    fn step(
+        &mut self,
+        rest: &str,
+        policy: Policy<'_>,
+        out: &mut dyn FnMut(Piece<'_>),
+    ) -> Option<Progress>;
+
+    /// As [`Reader::finish`].
+    fn end(&mut self, _out: &mut dyn FnMut(Piece<'_>)) {}
+}
+
+impl<T: Steps> Reader for T {
+    fn run(&mut self, text: &str, policy: Policy<'_>, out: &mut dyn FnMut(Piece<'_>)) -> Progress {
+        loop {
+            let rest = &text[self.place().at..];
+            if let Some(progress) = self.step(rest, policy, out) {
+                return progress;
+            }
+        }
+    }
+
+    fn is_certain(&self) -> bool {
+        self.place().certain
+    }
+
+    fn read_len(&self) -> usize {
+        self.place().at
+    }
+
+    fn forget_read(&mut self) {
+        self.place_mut().at = 0;
+    }
+
+    fn finish(&mut self, out: &mut dyn FnMut(Piece<'_>)) {
+        self.end(out);
+    }
+}
+
 /// What comes first in a text that may be cut off.
 pub(super) enum Ahead {
     Yes,
