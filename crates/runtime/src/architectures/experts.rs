@@ -105,6 +105,36 @@ pub(super) fn gguf_shared_dim(
     Ok(dim.or(of_count).filter(|_| n_shared != Some(0)))
 }
 
+/// Experts, and one that all rows share behind a gate, as Qwen's config.json has them.
+///
+/// # Errors
+/// If a setting is missing or cannot be right.
+pub(super) fn hf_gated(s: &HfSettings, normalize: bool) -> Result<Experts, Error> {
+    let shared_dim = Some(s.usize("shared_expert_intermediate_size")?);
+    let hidden_dim = s.usize("moe_intermediate_size")?;
+    let experts = Experts::softmax(hf_counts(s)?, hidden_dim, normalize);
+    Ok(Experts { shared_dim, shared_gate: true, ..experts })
+}
+
+/// The same of GGUF files: in every layer, where a file that does not say how wide the shared expert is
+/// means a layer's own width.
+///
+/// # Errors
+/// If a setting cannot be right.
+pub(super) fn with_gguf_gated(
+    config: Config,
+    s: GgufSettings<'_>,
+    normalize: bool,
+) -> Result<Config, Error> {
+    let shared_dim = s.opt_usize("expert_shared_feed_forward_length")?.filter(|&dim| dim > 0);
+    Ok(with_gguf_experts(config, s, normalize)?.with_layers(|_, layer| {
+        let hidden_dim = shared_dim.unwrap_or(layer.hidden_dim);
+        if let Some(experts) = &mut layer.experts {
+            (experts.shared_dim, experts.shared_gate) = (Some(hidden_dim), true);
+        }
+    }))
+}
+
 /// The groups of experts, and how many of them a row chooses from; `None` where it chooses from all.
 ///
 /// # Errors

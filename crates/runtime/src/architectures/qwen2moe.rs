@@ -2,11 +2,11 @@
 //!
 //! Yang et al., 2024 (Qwen2 technical report).
 
-use super::experts::{hf_counts, with_gguf_experts, with_hf_sparse_layers};
+use super::experts::{hf_gated, with_gguf_gated, with_hf_sparse_layers};
 use super::llama::{Shape, decoder};
 use super::{Architecture, Build, qwen2};
 use crate::Error;
-use crate::architectures::config::{Config, Experts, HfKeys, hf_switched_window};
+use crate::architectures::config::{Config, HfKeys, hf_switched_window};
 use crate::architectures::loader::Bias;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::ValueId;
@@ -42,26 +42,13 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         false => Bias::Denied("qkv_bias"),
     };
     let config = Config::from_hf(s, &HfKeys::COMMON)?.with_hf_layer_types(s, window, slides)?;
-    let normalize = s.bool_or("norm_topk_prob", false)?;
-    let experts = Experts {
-        shared_dim: Some(s.usize("shared_expert_intermediate_size")?),
-        shared_gate: true,
-        ..Experts::softmax(hf_counts(s)?, s.usize("moe_intermediate_size")?, normalize)
-    };
+    let experts = hf_gated(s, s.bool_or("norm_topk_prob", false)?)?;
     with_hf_sparse_layers(Config { attn_bias, ..config }, s, experts)?.checked_hf(s)
 }
 
 /// llama.cpp has no key for factors that are normalized, and does not normalize them.
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
-    let config = with_gguf_experts(qwen2::config_from_gguf(s)?, s, false)?;
-    let shared_dim = s.opt_usize("expert_shared_feed_forward_length")?.filter(|&dim| dim > 0);
-    let config = config.with_layers(|_, layer| {
-        let hidden_dim = shared_dim.unwrap_or(layer.hidden_dim);
-        layer.experts.iter_mut().for_each(|experts| {
-            (experts.shared_dim, experts.shared_gate) = (Some(hidden_dim), true);
-        });
-    });
-    config.checked_gguf(s)
+    with_gguf_gated(qwen2::config_from_gguf(s)?, s, false)?.checked_gguf(s)
 }
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {

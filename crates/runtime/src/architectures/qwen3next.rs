@@ -4,7 +4,7 @@
 //! those of its queries, values and gates included; GGUF files have some of them apart, and heads of values
 //! in the order of transformers.
 
-use super::experts::with_hf_sparse_layers;
+use super::experts::{hf_gated, with_gguf_gated, with_hf_sparse_layers};
 use super::{Architecture, Build, qwen35, qwen35moe};
 use crate::Error;
 use crate::architectures::config::{Config, HfKeys};
@@ -29,13 +29,13 @@ const KEYS: HfKeys =
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let s = &qwen35moe::with_defaults(s, 512, 10);
-    let experts = qwen35moe::shared_from_hf(s, s.bool_or("norm_topk_prob", true)?)?;
+    let experts = hf_gated(s, s.bool_or("norm_topk_prob", true)?)?;
     let config = qwen35moe::hybrid_from_hf(s, &KEYS)?;
     with_hf_sparse_layers(config, s, experts)?.checked_hf(s)
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
-    qwen35moe::shared_from_gguf(s, qwen35::hybrid_from_gguf(s)?)
+    with_gguf_gated(qwen35::hybrid_from_gguf(s)?, s, true)?.checked_gguf(s)
 }
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
