@@ -18,7 +18,8 @@ use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::template::{ChatTemplate, Message, RenderOptions};
 use realizar_runtime::tokenizer::{EncodeOptions, Tokenizer};
 use realizar_runtime::{
-    Error, Event, GenerateParams, Generation, LoadOptions, MemoryUse, Model, ModelOutput, Session,
+    ByteSize, Error, Event, GenerateParams, Generation, LoadOptions, MemoryUse, Model, ModelOutput,
+    Session,
 };
 
 use crate::options::{ArithmeticArg, GenerateArgs, GlobalArgs, KvTypeArg, LoadArgs, TemplateArgs};
@@ -83,6 +84,10 @@ impl Engine {
             backend = model.backend(),
             threads = n_threads,
             ctx = model.max_seq_len(),
+            kv_tokens = model.kv_tokens(),
+            weights = %ByteSize::from(model.memory().weights),
+            kv = %ByteSize::from(model.memory().kv),
+            workspace = %ByteSize::from(model.memory().scratch),
             "loaded"
         );
         Ok(Self { model, n_threads, session: None, template: None, constraint: None })

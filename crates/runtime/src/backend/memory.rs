@@ -16,6 +16,17 @@ pub struct MemoryUse {
     pub scratch: usize,
 }
 
+/// Memory of a device that nothing has taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FreeMemory {
+    /// All of it.
+    pub bytes: usize,
+    /// What of it is to be left to others.
+    pub reserve: usize,
+    /// Whether the device says so itself, and more cannot be had.
+    pub is_exact: bool,
+}
+
 impl MemoryUse {
     /// All of it.
     pub fn total(&self) -> usize {

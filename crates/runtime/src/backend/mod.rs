@@ -23,7 +23,7 @@ pub mod wgpu;
 pub(crate) use batch::EMBEDDED;
 pub use batch::{Batch, BatchGroup, BatchSeq, Role, SeqTable};
 pub use fingerprint::Fingerprint;
-pub use memory::MemoryUse;
+pub use memory::{FreeMemory, MemoryUse};
 pub use packed_cache::{PackedCache, PackedFiles};
 pub use wanted::{Beside, Few, Offer, Shortlist, ShortlistOf, Wanted, Wants};
 
@@ -94,6 +94,11 @@ pub trait Backend: fmt::Debug + Send {
         options: &ExecutableOptions,
     ) -> Vec<MemoryUse> {
         weights.iter().map(|weights| self.memory(plan, weights, options)).collect()
+    }
+
+    /// The memory that is free on the device, where that is known.
+    fn free_memory(&self) -> Option<FreeMemory> {
+        None
     }
 
     /// Makes a plan runnable: takes the weights, allocates arena and pages.

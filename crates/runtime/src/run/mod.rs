@@ -4,6 +4,7 @@
 mod angles;
 mod chunk;
 pub mod device;
+mod kv_room;
 mod model;
 mod placement;
 mod prompt;

@@ -15,12 +15,13 @@ use crate::graph::plan::{RowLimits, plan};
 use crate::graph::weights::{WeightData, Weights};
 use crate::graph::{self, Graph};
 use crate::run::chunk::{Chunk, Outputs};
+use crate::run::kv_room::{kv_pools, most_pages};
 use crate::run::placement::{DeviceLayers, Placement, ToLoad, place};
 use crate::run::rules::PromptRules;
 use crate::run::runner::Runner;
 use crate::text::template::ChatTemplate;
 use crate::text::tokenizer::Tokenizer;
-use realizar_kvcache::{GroupSpec, KvLayout, PAGE_LEN};
+use realizar_kvcache::PAGE_LEN;
 use realizar_quant::BlockType;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,9 +33,8 @@ pub struct LoadOptions {
     pub output: ModelOutput,
     /// The arithmetic of matrix products.
     pub arithmetic: Arithmetic,
-    /// The type of stored keys and values: F32, F16, BF16 or, on the CPU and for heads of
-    /// whole blocks of 32 elements, Q8_0 or Q4_0. `None` is F16, or F32 with F32
-    /// arithmetic.
+    /// The type of stored keys and values: F32, F16, BF16, F8 or, for heads of whole blocks of 32 elements, Q8_0 or
+    /// Q4_0. `None` is F16, or F32 with F32 arithmetic.
     pub kv_type: Option<BlockType>,
     /// The most tokens of a sequence. `None` is what the model was made for, up
     /// to [`DEFAULT_MAX_SEQ_LEN`] and, with LongRoPE and dynamic NTK, to the context before it
@@ -52,7 +52,8 @@ pub struct LoadOptions {
     /// Whether the pages of prompts are kept for requests that begin alike.
     pub prefix_cache: bool,
     /// The most tokens that the key-value cache holds, of all sequences together. `None` is room
-    /// for `max_seqs` sequences of full length.
+    /// for `max_seqs` sequences of full length, or for as many tokens as fit into the memory that is free, but one
+    /// sequence at least.
     pub kv_tokens: Option<usize>,
     /// Whether to time each operation on devices where that slows the model down;
     /// see [`ExecutableOptions::profile`].
@@ -102,6 +103,7 @@ pub struct Model {
     weight_bytes: usize,
     bytes_per_token: usize,
     memory: MemoryUse,
+    kv_tokens: Option<usize>,
     fingerprint: Fingerprint,
 }
 
@@ -171,7 +173,7 @@ impl Model {
             ModelOutput::Logits => Pooling::Last,
             ModelOutput::Embeddings => checkpoint.pooling()?.unwrap_or(Pooling::Last),
         };
-        let kv = kv_pools(&graph.kv_groups, options, max_seq_len, limits.tokens)?;
+        let kv_groups = graph.kv_groups.clone();
         let output = (options.output, graph.output_width());
         let n_states = n_states(&graph, options);
         let rules = PromptRules::new(&graph, (config.vocab_size, config.dim), limits);
@@ -179,6 +181,10 @@ impl Model {
         let bytes_per_token = graph::bytes_per_token(&graph, &weights);
         let fingerprint = Fingerprint::new(&graph, &weights, options.arithmetic);
         let to_load = place(graph, weights, config.layers.len(), devices)?;
+        let most_pages = most_pages(&to_load, options, max_seq_len, limits)?;
+        let kv = kv_pools(&kv_groups, options, max_seq_len, limits.tokens, most_pages)?;
+        // Groups with a window need fewer pages for the same tokens.
+        let kv_tokens = kv.iter().map(|(_, n_pages)| n_pages * PAGE_LEN).max();
         let packed_files = options.packed_cache.files(&checkpoint, &fingerprint)?;
         let mut memory = MemoryUse::default();
         let mut parts = Vec::new();
@@ -188,7 +194,8 @@ impl Model {
             scope.spawn(|_| text = Some(text_side(&checkpoint, path)));
             let mut executables = Vec::new();
             for (backend, part, weights) in to_load {
-                let mut for_part = part_options(&part.graph, options, max_seq_len, limits)?;
+                let mut for_part =
+                    part_options(&part.graph, options, max_seq_len, limits, most_pages)?;
                 for_part.packed_files = packed_files.clone();
                 let plan = plan(&part.graph, limits);
                 let of_ranks = backend.memory_of_ranks(&plan, &weights, &for_part);
@@ -231,6 +238,7 @@ impl Model {
             weight_bytes,
             bytes_per_token,
             memory,
+            kv_tokens,
         })
     }
 
@@ -248,8 +256,9 @@ impl Model {
         let (_, Recorded { config, graph, weights, max_seq_len, limits, .. }) =
             Recorded::open(path, options)?;
         let to_load = place(graph, weights, config.layers.len(), devices)?;
+        let most_pages = most_pages(&to_load, options, max_seq_len, limits)?;
         let needed = |(backend, part, weights): &ToLoad<'_>| {
-            let for_part = part_options(&part.graph, options, max_seq_len, limits)?;
+            let for_part = part_options(&part.graph, options, max_seq_len, limits, most_pages)?;
             let plan = plan(&part.graph, limits);
             Ok(backend.memory_of_ranks(&plan, weights, &for_part).into_iter().sum())
         };
@@ -305,6 +314,12 @@ impl Model {
     /// The memory that it takes on its devices.
     pub fn memory(&self) -> MemoryUse {
         self.memory
+    }
+
+    /// The tokens that its key-value cache holds, of all sequences together, where no window has passed them; none
+    /// without attention.
+    pub fn kv_tokens(&self) -> Option<usize> {
+        self.kv_tokens
     }
 
     /// The most tokens of a sequence.
@@ -523,16 +538,17 @@ fn row_limits(options: &LoadOptions, max_seq_len: usize) -> Result<RowLimits, Er
     Ok(RowLimits { tokens, outputs })
 }
 
-/// What a part of a model is made for; without files of packed weights.
-fn part_options(
+/// What a part of a model is made for, with at most `most_pages` of a key-value group; without files of packed weights.
+pub(super) fn part_options(
     graph: &Graph,
     options: &LoadOptions,
     max_seq_len: usize,
     limits: RowLimits,
+    most_pages: Option<usize>,
 ) -> Result<ExecutableOptions, Error> {
     Ok(ExecutableOptions {
         arithmetic: options.arithmetic,
-        kv: kv_pools(&graph.kv_groups, options, max_seq_len, limits.tokens)?,
+        kv: kv_pools(&graph.kv_groups, options, max_seq_len, limits.tokens, most_pages)?,
         n_states: n_states(graph, options).unwrap_or(0),
         max_seq_len,
         profile: options.profile,
@@ -547,31 +563,6 @@ fn n_states(graph: &Graph, options: &LoadOptions) -> Option<usize> {
     const DRAFTS: usize = 8;
     let kept = if options.prefix_cache { 2 * options.max_seqs + 16 } else { 0 };
     (graph.state_len > 0).then_some(3 * options.max_seqs + DRAFTS + kept)
-}
-
-/// Of each key-value group, its layout and its pages.
-fn kv_pools(
-    groups: &[GroupSpec],
-    options: &LoadOptions,
-    max_seq_len: usize,
-    max_step: usize,
-) -> Result<Vec<(KvLayout, usize)>, Error> {
-    let ty = options.kv_type.unwrap_or(match options.arithmetic {
-        Arithmetic::Auto => BlockType::F16,
-        Arithmetic::F32 => BlockType::F32,
-    });
-    let pool = |spec: &GroupSpec| {
-        let layout = KvLayout::new(ty, spec.clone())?;
-        // Of a window, prefixes keep pages that their sequences have passed.
-        let per_seq = match options.prefix_cache {
-            true => max_seq_len.div_ceil(PAGE_LEN),
-            false => layout.pages_for(max_seq_len, max_step),
-        };
-        let wanted = per_seq.saturating_mul(options.max_seqs);
-        let n_pages = options.kv_tokens.map_or(wanted, |n| n.div_ceil(PAGE_LEN));
-        Ok((layout, n_pages))
-    };
-    groups.iter().map(pool).collect()
 }
 
 /// Elements and bytes of the weights.

@@ -1,10 +1,14 @@
 //! What a model takes is known before it is loaded, and is what it reports afterwards.
 
+use crate::common::tiny::tiny;
 use realizar_quant::BlockType;
-use realizar_runtime::backend::Arithmetic;
 use realizar_runtime::backend::cpu::CpuBackend;
+use realizar_runtime::backend::{Arithmetic, Backend, Executable, ExecutableOptions, FreeMemory};
 use realizar_runtime::engine::{Engine, EngineOptions};
-use realizar_runtime::{DeviceLayers, LoadOptions, MemoryUse, Model, ModelOutput};
+use realizar_runtime::graph::Fusions;
+use realizar_runtime::plan::Plan;
+use realizar_runtime::weights::Weights;
+use realizar_runtime::{DeviceLayers, Error, LoadOptions, MemoryUse, Model, ModelOutput};
 use std::path::PathBuf;
 
 fn memory(file: &str, options: &LoadOptions) -> (Model, MemoryUse) {
@@ -37,6 +41,89 @@ fn keys_and_values_take_their_pages() {
     assert_eq!(three.kv, 3 * one.kv);
     let (_, halves) = memory("llama/model-f32.gguf", &options(1, BlockType::F16));
     assert_eq!(halves.kv * 2, one.kv);
+    let (_, quarters) = memory("llama/model-f32.gguf", &options(1, BlockType::F8));
+    assert_eq!(quarters.kv * 4, one.kv);
+}
+
+/// A processor with a limit of its own to the memory that is free.
+#[derive(Debug)]
+struct Small {
+    cpu: CpuBackend,
+    free: FreeMemory,
+}
+
+impl Backend for Small {
+    fn name(&self) -> String {
+        "small".to_owned()
+    }
+
+    fn fusions(&self) -> Fusions {
+        self.cpu.fusions()
+    }
+
+    fn memory(&self, plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> MemoryUse {
+        self.cpu.memory(plan, weights, options)
+    }
+
+    fn free_memory(&self) -> Option<FreeMemory> {
+        Some(self.free)
+    }
+
+    fn load(
+        &self,
+        plan: Plan,
+        weights: Weights,
+        options: &ExecutableOptions,
+    ) -> Result<Box<dyn Executable>, Error> {
+        self.cpu.load(plan, weights, options)
+    }
+}
+
+#[test]
+fn pages_fill_what_is_left() {
+    let path = tiny("llama");
+    let cpu = CpuBackend::new(Some(1), None).expect("the processor");
+    let options = |max_seqs, kv_tokens| LoadOptions {
+        max_seq_len: Some(64),
+        chunk: 64,
+        max_seqs,
+        kv_tokens,
+        ..LoadOptions::default()
+    };
+    let total = |options: &LoadOptions| {
+        let devices = [DeviceLayers::rest(&cpu)];
+        Model::memory_needed(&path, &devices, options).expect("a sound file").total()
+    };
+    let load = |bytes: usize, is_exact: bool, options: &LoadOptions| {
+        let free = FreeMemory { bytes: bytes + 1000, reserve: 1000, is_exact };
+        let small = Small { cpu, free };
+        let needed = Model::memory_needed(&path, &[DeviceLayers::rest(&small)], options);
+        let model = Model::load(&path, &small, options);
+        model.inspect(|model| assert_eq!(model.memory(), needed.expect("what is loaded")))
+    };
+    // Ten contexts, with room for all of them, for some, for a page more, and for a page less than one.
+    let ten = options(10, None);
+    let tokens = |n: usize| total(&options(10, Some(n)));
+    for (bytes, expected) in [
+        (total(&ten), 640),
+        (tokens(640) - 1, 608),
+        (tokens(320), 320),
+        (tokens(320) - 1, 288),
+        (tokens(64), 64),
+    ] {
+        let model = load(bytes, true, &ten).expect("the model loads");
+        assert_eq!(model.kv_tokens(), Some(expected));
+        assert!(model.memory().total() <= bytes);
+    }
+    let text = load(tokens(64) - 1, true, &ten).unwrap_err().to_string();
+    assert!(text.contains("one context of 64 tokens takes"), "{text}");
+    assert!(text.contains("32 tokens would fit: --ctx 32, or --kv-type"), "{text}");
+    let text = load(tokens(1) / 2, true, &ten).unwrap_err().to_string();
+    assert!(text.contains("not one token would fit"), "{text}");
+    // What is only estimated refuses nothing, and what is stated is taken.
+    assert_eq!(load(0, false, &ten).expect("the model loads").kv_tokens(), Some(64));
+    let stated = load(0, true, &options(10, Some(96))).expect("the model loads");
+    assert_eq!(stated.kv_tokens(), Some(96));
 }
 
 #[test]

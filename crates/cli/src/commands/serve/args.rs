@@ -97,7 +97,7 @@ pub(crate) struct Args {
     #[arg(visible_alias = "ctx-size", alias = "max-model-len")]
     pub(super) ctx: Option<usize>,
     /// Tokens that the key-value cache holds of all requests together [default: --parallel times
-    /// the context]
+    /// the context, or as many as fit into the memory that is free]
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(super) kv_tokens: Option<usize>,
     /// Requests that may wait; more are refused with status 429

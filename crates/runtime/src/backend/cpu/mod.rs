@@ -3,6 +3,7 @@
 
 mod executable;
 mod experts;
+mod free;
 mod linear;
 mod memory;
 mod names;
@@ -11,9 +12,9 @@ mod recurrent;
 mod roles;
 
 use crate::Error;
-use crate::backend::MemoryUse;
 use crate::backend::metrics::{DeviceKind, DispatchMetrics};
 use crate::backend::{Arithmetic, Backend, Executable, ExecutableOptions};
+use crate::backend::{FreeMemory, MemoryUse};
 use crate::graph::Fusions;
 use crate::graph::plan::Plan;
 use crate::graph::weights::{WeightData, Weights};
@@ -98,6 +99,12 @@ impl Backend for CpuBackend {
                 .fold(recurrent::n_bytes(plan, options), usize::saturating_add),
             scratch: scratch.saturating_add(linear_scratch).saturating_add(expert_scratch),
         }
+    }
+
+    fn free_memory(&self) -> Option<FreeMemory> {
+        // Pages of files can be dropped, so what is free is not a limit.
+        let bytes = free::available_bytes()?;
+        Some(FreeMemory { bytes, reserve: bytes / 4, is_exact: false })
     }
 
     fn load(

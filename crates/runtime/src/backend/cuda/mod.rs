@@ -21,7 +21,7 @@ mod words;
 
 use crate::Error;
 use crate::backend::gpu::weights::WeightLayout;
-use crate::backend::{Arithmetic, Backend, Executable, ExecutableOptions, MemoryUse};
+use crate::backend::{Arithmetic, Backend, Executable, ExecutableOptions, FreeMemory, MemoryUse};
 use crate::base::ByteSize;
 use crate::error::DeviceFault;
 use crate::graph::Fusions;
@@ -164,6 +164,12 @@ impl<D: Device> Backend for CudaBackend<D> {
 
     fn memory(&self, plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> MemoryUse {
         self.rank_memory(plan, weights, options, 1)
+    }
+
+    fn free_memory(&self) -> Option<FreeMemory> {
+        let bytes = self.kernels.device().free_bytes().ok()?;
+        // For kernels that are loaded later, captured steps, and other programs.
+        Some(FreeMemory { bytes, reserve: bytes / 16, is_exact: true })
     }
 
     fn load(

@@ -10,7 +10,8 @@ use super::executable::CudaExecutable;
 use crate::Error;
 use crate::backend::metrics::DispatchMetrics;
 use crate::backend::{
-    Backend, Batch, Beside, Executable, ExecutableOptions, MemoryUse, Offer, Shortlist, Wants,
+    Backend, Batch, Beside, Executable, ExecutableOptions, FreeMemory, MemoryUse, Offer, Shortlist,
+    Wants,
 };
 use crate::base::{ByteSize, panics};
 use crate::error::DeviceFault;
@@ -89,6 +90,12 @@ impl<D: Device> Backend for CudaRanks<D> {
             backend.rank_memory(plan, weights, &options, self.ranks.len())
         };
         self.ranks.iter().zip(weights).enumerate().map(of_rank).collect()
+    }
+
+    /// That of the rank which has the least.
+    fn free_memory(&self) -> Option<FreeMemory> {
+        let of_ranks = self.ranks.iter().map(Backend::free_memory);
+        of_ranks.collect::<Option<Vec<_>>>()?.into_iter().min_by_key(|free| free.bytes)
     }
 
     fn load(

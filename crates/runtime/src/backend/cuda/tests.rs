@@ -4,7 +4,7 @@ use super::*;
 use crate::backend::Arithmetic;
 use crate::backend::Role;
 use crate::backend::gpu::{quantized, tiny};
-use crate::{Chunk, LoadOptions, Model, ModelOutput, Outputs};
+use crate::{Chunk, DeviceLayers, LoadOptions, Model, ModelOutput, Outputs};
 use realizar_kernels_cuda::Interpreter;
 use realizar_quant::BlockType;
 use std::sync::Mutex;
@@ -172,4 +172,37 @@ fn gated_rows_have_the_bits_that_they_have_alone() {
     for (n, with_prompt) in [(3, false), (8, true), (10, false)] {
         assert!(run(0, n, with_prompt) == alone[..n], "{n} rows, {with_prompt}");
     }
+}
+
+#[test]
+fn pages_take_what_a_card_has_left() {
+    let path = tiny::tiny("llama");
+    let open = |n_bytes: usize| {
+        let device = Interpreter::new(realizar_ptx::Checks::default(), n_bytes);
+        CudaBackend::new(device).unwrap()
+    };
+    let options = LoadOptions {
+        kv_type: Some(BlockType::F32),
+        max_seq_len: Some(96),
+        max_seqs: 200,
+        ..LoadOptions::default()
+    };
+    let large = open(usize::MAX);
+    let needed = |tokens: usize| {
+        let options = LoadOptions { kv_tokens: Some(tokens), ..options.clone() };
+        let devices = [DeviceLayers::rest(&large)];
+        Model::memory_needed(&path, &devices, &options).unwrap().total()
+    };
+    // Between one context and all of them.
+    let n_bytes = needed(96).midpoint(needed(200 * 96)) / 15 * 16;
+    let backend = open(large.kernels.device().used_bytes() + n_bytes);
+    let free = backend.free_memory().unwrap();
+    assert_eq!((free.bytes, free.is_exact), (n_bytes, true));
+    let mut model = Model::load(&path, &backend, &options).unwrap();
+    let tokens = model.kv_tokens().unwrap();
+    assert!((96..200 * 96).contains(&tokens), "{tokens}");
+    let (total, page) = (model.memory().total(), model.memory().kv / (tokens / PAGE_LEN));
+    let room = free.bytes - free.reserve;
+    assert!(total <= room && total + 2 * page > room, "{total} of {room}, pages of {page}");
+    assert!(model.logits(&[3, 4, 5], &[2], 8).unwrap()[0].iter().all(|x| x.is_finite()));
 }

@@ -18,9 +18,9 @@ mod upload;
 mod words;
 
 use crate::Error;
-use crate::backend::MemoryUse;
 use crate::backend::gpu::weights::WeightLayout;
 use crate::backend::{Backend, Executable, ExecutableOptions};
+use crate::backend::{FreeMemory, MemoryUse};
 use crate::base::ByteSize;
 use crate::error::DeviceFault;
 use crate::graph::Fusions;
@@ -141,6 +141,14 @@ impl Backend for WgpuBackend {
             kv: bytes(kv),
             scratch: bytes(scratch),
         }
+    }
+
+    fn free_memory(&self) -> Option<FreeMemory> {
+        // What other programs have is not known.
+        let total = usize::try_from(self.gpu.memory()?).unwrap_or(usize::MAX);
+        let own = usize::try_from(self.gpu.allocated_bytes()).unwrap_or(usize::MAX);
+        let bytes = total.saturating_sub(own);
+        Some(FreeMemory { bytes, reserve: total / 4, is_exact: false })
     }
 
     fn load(
