@@ -349,6 +349,11 @@ fn set_numbers(gguf: &mut GgufWriter<'_>, shape: Shape, dims: &Dims, n_layers: u
     let eps = if shape == Shape::Qwen35 { 1e-6_f32 } else { 1e-5 };
     gguf.set(&format!("{name}.attention.layer_norm_rms_epsilon"), eps)?;
     gguf.set(&format!("{name}.rope.freq_base"), dims.rope_theta)?;
+    if shape == Shape::Qwen35 {
+        // Pairs of time, height, width and none, of head_dim / 8.
+        let sections = [11_i32, 11, 10, 0];
+        gguf.set(&format!("{name}.rope.dimension_sections"), Array::from(&sections[..]))?;
+    }
     Ok(())
 }
 

@@ -4,12 +4,20 @@
 use std::ops::Range;
 
 use super::{LayerStates, StateSteps};
+use crate::lanes::{self, Lanes};
 use crate::{PerThread, Rows, RowsMut, Team, Tier, math};
 
-/// Columns of values that are followed at a time.
+/// Columns of values of a task; the state is stored in tiles as wide.
 const TILE: usize = 64;
+/// Columns of values that are followed at a time. For keys of 128 elements their part of a state is 16 KiB, so
+/// that it stays in a processor's first cache from row to row.
+const COLS: usize = 2 * WIDE;
 /// Columns of a vector.
+const WIDE: usize = 16;
+/// `v_dim` is a multiple of it.
 const LANES: usize = 8;
+/// Rows whose keys and queries are normalized at a time.
+const BLOCK: usize = 16;
 
 /// The shape and the constants of a gated delta rule. For each value head, with `S` of
 /// `[k_dim, v_dim]`, normalized `q` and `k`, and `q` over the root of `k_dim`:
@@ -75,6 +83,29 @@ impl DeltaNet<'_> {
         start..start + cols.len() * self.k_dim
     }
 
+    /// Normalizes the queries and keys of a head's rows and computes their gates.
+    fn prepare(
+        &self,
+        tier: Tier,
+        inputs: &DeltaInputs<'_>,
+        head: usize,
+        rows: Range<usize>,
+        keys: &mut [f32],                // [rows][query, key][k_dim]
+        gates: &mut [(f32, f32); BLOCK], // of the decay and of the writing
+    ) {
+        let key_head = self.key_head(head);
+        let cols = key_head * self.k_dim..(key_head + 1) * self.k_dim;
+        let root = (self.k_dim as f32).sqrt().recip();
+        let rows = rows.zip(keys.chunks_exact_mut(2 * self.k_dim).zip(gates));
+        for (row, (keys, gates)) in rows {
+            let (q, k) = keys.split_at_mut(self.k_dim);
+            normalize(tier, &inputs.q.row(row)[cols.clone()], self.eps, root, q);
+            normalize(tier, &inputs.k.row(row)[cols.clone()], self.eps, 1.0, k);
+            let gate = softplus(inputs.a.row(row)[head] + self.dt_bias[head]);
+            *gates = (math::exp(self.decay[head] * gate), math::sigmoid(inputs.b.row(row)[head]));
+        }
+    }
+
     fn check(&self, inputs: &DeltaInputs<'_>, out: &RowsMut<'_>) {
         let (k, v) = (self.n_k_heads * self.k_dim, self.n_v_heads * self.v_dim);
         assert!(self.n_k_heads > 0 && self.n_v_heads.is_multiple_of(self.n_k_heads), "heads");
@@ -90,14 +121,15 @@ impl DeltaNet<'_> {
     }
 }
 
-/// What a thread works in: a tile of a state, a key and a query.
+/// What a thread works in: a tile of a state, and the keys and queries of a block of rows.
 #[derive(Debug)]
 pub struct DeltaScratch(PerThread<Vec<f32>>);
 
 impl DeltaScratch {
     /// Scratch memory for the threads of a team, and keys of up to `max_k_dim` elements.
     pub fn new(team: &Team, max_k_dim: usize) -> Self {
-        Self(PerThread::new(team.n_threads(), |_| vec![0.0; max_k_dim * (TILE + 2)]))
+        let len = max_k_dim * (TILE + 2 * BLOCK);
+        Self(PerThread::new(team.n_threads(), |_| vec![0.0; len]))
     }
 }
 
@@ -128,36 +160,43 @@ pub fn delta_net(
         let cols = tile * TILE..net.v_dim.min((tile + 1) * TILE);
         let place = net.tile_of_state(head, &cols);
         let mut scratch = scratch.0.get(thread);
-        let (state, rest) = scratch.split_at_mut(place.len());
-        let (q, rest) = rest.split_at_mut(net.k_dim);
-        let k = &mut rest[..net.k_dim];
+        let (state, rest) = scratch.split_at_mut(net.k_dim * TILE);
+        let keys = &mut rest[..2 * BLOCK * net.k_dim];
         match seq.from {
             // SAFETY: `StateSteps` has no slot that is read and written.
-            Some(slot) => state.copy_from_slice(unsafe { &states.read(slot)[place.clone()] }),
+            Some(slot) => take_in(unsafe { &states.read(slot)[place.clone()] }, cols.len(), state),
             None => state.fill(0.0),
         }
         let first = head * net.v_dim;
-        let out_cols = first + cols.start..first + cols.end;
-        for row in seq.rows.clone() {
-            let key_head = net.key_head(head);
-            let key_cols = key_head * net.k_dim..(key_head + 1) * net.k_dim;
-            let root = (net.k_dim as f32).sqrt().recip();
-            normalize(tier, &inputs.q.row(row)[key_cols.clone()], net.eps, root, q);
-            normalize(tier, &inputs.k.row(row)[key_cols], net.eps, 1.0, k);
-            let gate = softplus(inputs.a.row(row)[head] + net.dt_bias[head]);
-            let gates = (math::exp(net.decay[head] * gate), math::sigmoid(inputs.b.row(row)[head]));
-            let v = &inputs.v.row(row)[out_cols.clone()];
-            // SAFETY: a task has a tile of a head of its own sequence for itself.
-            let mut out = unsafe { out.tile(row..row + 1, out_cols.clone()) };
-            advance(tier, state, (q, k), v, gates, out.row_mut(0));
-            if let Some(slot) = steps.write(row) {
-                // SAFETY: no other row writes the slot, and no other task this part of it.
-                unsafe { states.write(slot, place.clone()) }.copy_from_slice(state);
+        let mut start = seq.rows.start;
+        while start < seq.rows.end {
+            // A block ends where the state is wanted.
+            let longest = start..seq.rows.end.min(start + BLOCK);
+            let wanted = longest.clone().find(|&row| steps.write(row).is_some());
+            let rows = start..wanted.map_or(longest.end, |row| row + 1);
+            let mut gates = [(0.0, 0.0); BLOCK];
+            net.prepare(tier, inputs, head, rows.clone(), keys, &mut gates);
+            for (i, state) in state.chunks_exact_mut(COLS * net.k_dim).enumerate() {
+                let from = first + cols.start + i * COLS;
+                let cols = from..(from + COLS).min(first + cols.end);
+                if cols.is_empty() {
+                    break;
+                }
+                let v = inputs.v.slice_rows(rows.clone()).slice_cols(cols.clone());
+                // SAFETY: a task has a tile of a head of its own sequence for itself.
+                let out = unsafe { out.tile(rows.clone(), cols) };
+                let gates = &gates[..rows.len()];
+                lanes::dispatch(tier, Block { k_dim: net.k_dim, keys, gates, v, state, out });
             }
+            if let Some(slot) = steps.write(rows.end - 1) {
+                // SAFETY: no other row writes the slot, and no other task this part of it.
+                let to = unsafe { states.write(slot, place.clone()) };
+                give_out(state, cols.len(), to);
+            }
+            start = rows.end;
         }
     });
 }
-
 /// `out = x / sqrt(Σ x² + eps) * factor`
 fn normalize(tier: Tier, x: &[f32], eps: f32, factor: f32, out: &mut [f32]) {
     let squares = crate::norm::sum_of_squares(tier, x) as f32;
@@ -172,98 +211,104 @@ fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { f64::from(x).exp().ln_1p() as f32 }
 }
 
-/// One row: the state forgets, takes up the value for the key, and answers the query.
-fn advance(
-    tier: Tier,
-    state: &mut [f32],        // [k_dim][v.len()]
-    (q, k): (&[f32], &[f32]), // [k_dim]
-    v: &[f32],                // a tile of the head's value
-    (decay, write): (f32, f32),
-    out: &mut [f32], // [v.len()]
-) {
-    match tier.avx2() {
-        None => advance_tile(state, (q, k), v, (decay, write), out),
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the token of this tier exists only if its instructions were detected.
-        Some(_) => unsafe { advance_avx2(state, (q, k), v, (decay, write), out) },
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn advance_avx2(
-    state: &mut [f32],
-    qk: (&[f32], &[f32]),
-    v: &[f32],
-    gates: (f32, f32),
-    out: &mut [f32],
-) {
-    advance_tile(state, qk, v, gates, out);
-}
-
-/// The code of all tiers, of whose operations each is rounded once.
-#[inline(always)]
-fn advance_tile(
-    state: &mut [f32],
-    qk: (&[f32], &[f32]),
-    v: &[f32],
-    gates: (f32, f32),
-    out: &mut [f32],
-) {
-    let (vs, outs) = (v.as_chunks::<LANES>().0, out.as_chunks_mut::<LANES>().0);
-    let width = vs.len();
-    let state = state.as_chunks_mut::<LANES>().0;
-    let mut first = 0;
-    while first < width {
-        // As many columns as hide the latency of a chain of multiply-adds.
-        if width - first >= 8 {
-            advance_columns::<8>(state, width, first, qk, vs, gates, outs);
-            first += 8;
-        } else {
-            advance_columns::<1>(state, width, first, qk, vs, gates, outs);
-            first += 1;
+/// A tile of a stored state, `[k_dim][width]`, into `[TILE / COLS][k_dim][COLS]` with zeros past its columns.
+fn take_in(stored: &[f32], width: usize, state: &mut [f32]) {
+    let k_dim = state.len() / TILE;
+    for (i, part) in state.chunks_exact_mut(COLS * k_dim).enumerate() {
+        let cols = (i * COLS).min(width)..((i + 1) * COLS).min(width);
+        for (row, stored) in part.chunks_exact_mut(COLS).zip(stored.chunks_exact(width)) {
+            let (kept, past) = row.split_at_mut(cols.len());
+            kept.copy_from_slice(&stored[cols.clone()]);
+            past.fill(0.0);
         }
     }
 }
 
-/// `W` vectors of columns from vector `first` on.
-#[inline(always)]
-fn advance_columns<const W: usize>(
-    state: &mut [[f32; LANES]], // [k_dim][width]
-    width: usize,
-    first: usize,
-    (q, k): (&[f32], &[f32]),
-    v: &[[f32; LANES]],
-    (decay, write): (f32, f32),
-    out: &mut [[f32; LANES]],
-) {
-    let mut known = [[0.0; LANES]; W];
-    for (state, &k) in state.chunks_exact_mut(width).zip(k) {
-        let state: &mut [[f32; LANES]; W] =
-            (&mut state[first..first + W]).try_into().expect("W vectors");
-        for w in 0..W {
-            for i in 0..LANES {
-                state[w][i] *= decay;
-                known[w][i] = state[w][i].mul_add(k, known[w][i]);
+/// The reverse of [`take_in`].
+fn give_out(state: &[f32], width: usize, stored: &mut [f32]) {
+    let k_dim = state.len() / TILE;
+    for (i, part) in state.chunks_exact(COLS * k_dim).enumerate() {
+        let cols = (i * COLS).min(width)..((i + 1) * COLS).min(width);
+        for (row, stored) in part.chunks_exact(COLS).zip(stored.chunks_exact_mut(width)) {
+            stored[cols.clone()].copy_from_slice(&row[..cols.len()]);
+        }
+    }
+}
+
+/// Up to `COLS` columns of a head over the rows of a block.
+///
+/// A row forgets, recalls, takes up and answers. What it takes up and the answer are found in one pass over the
+/// state with what the next row forgets and recalls, so that a row reads and writes the state once. Each element
+/// has the operations of [`DeltaNet`] in their order, each rounded once, wherever blocks begin.
+struct Block<'a> {
+    k_dim: usize,
+    keys: &'a [f32],         // [rows][query, key][k_dim]
+    gates: &'a [(f32, f32)], // [rows], of the decay and of the writing
+    v: Rows<'a>,             // [rows][columns]
+    state: &'a mut [f32],    // [k_dim][COLS]
+    out: RowsMut<'a>,        // [rows][columns]
+}
+
+impl lanes::Kernel for Block<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let Self { k_dim, keys, gates, v, state, mut out } = self;
+        let state = state.as_chunks_mut::<WIDE>().0.as_chunks_mut::<2>().0;
+        let keys_of = |row: usize| keys[2 * row * k_dim..][..2 * k_dim].split_at(k_dim);
+        let zero = [l.splat16(0.0); 2];
+
+        let mut known = zero;
+        let decay = l.splat16(gates[0].0);
+        for (s, &k) in state.iter_mut().zip(keys_of(0).1) {
+            let k = l.splat16(k);
+            for w in 0..2 {
+                let forgot = l.mul16(l.load16(&s[w]), decay);
+                known[w] = l.fma16(forgot, k, known[w]);
+                l.store16(forgot, &mut s[w]);
+            }
+        }
+        for (row, &(_, write)) in gates.iter().enumerate() {
+            let (q, k) = keys_of(row);
+            let v = v.row(row);
+            let write = l.splat16(write);
+            let mut delta = zero;
+            for (w, delta) in delta.iter_mut().enumerate() {
+                let v = lanes::load_from(l, v, (w * WIDE).min(v.len()));
+                *delta = l.mul16(l.sub16(v, known[w]), write);
+            }
+            let mut answer = zero;
+            known = zero;
+            if let Some(&(decay, _)) = gates.get(row + 1) {
+                let decay = l.splat16(decay);
+                let next = keys_of(row + 1).1;
+                for (s, (&q, (&k, &next))) in state.iter_mut().zip(q.iter().zip(k.iter().zip(next)))
+                {
+                    let (q, k, next) = (l.splat16(q), l.splat16(k), l.splat16(next));
+                    for w in 0..2 {
+                        let taken = l.fma16(delta[w], k, l.load16(&s[w]));
+                        answer[w] = l.fma16(taken, q, answer[w]);
+                        let forgot = l.mul16(taken, decay);
+                        known[w] = l.fma16(forgot, next, known[w]);
+                        l.store16(forgot, &mut s[w]);
+                    }
+                }
+            } else {
+                for (s, (&q, &k)) in state.iter_mut().zip(q.iter().zip(k)) {
+                    let (q, k) = (l.splat16(q), l.splat16(k));
+                    for w in 0..2 {
+                        let taken = l.fma16(delta[w], k, l.load16(&s[w]));
+                        answer[w] = l.fma16(taken, q, answer[w]);
+                        l.store16(taken, &mut s[w]);
+                    }
+                }
+            }
+            let out = out.row_mut(row);
+            for (w, &answer) in answer.iter().enumerate() {
+                let at = (w * WIDE).min(out.len());
+                lanes::store_to(l, answer, out, at);
             }
         }
     }
-    let mut delta = [[0.0; LANES]; W];
-    for w in 0..W {
-        for i in 0..LANES {
-            delta[w][i] = (v[first + w][i] - known[w][i]) * write;
-        }
-    }
-    let mut answer = [[0.0; LANES]; W];
-    for (state, (&q, &k)) in state.chunks_exact_mut(width).zip(q.iter().zip(k)) {
-        let state: &mut [[f32; LANES]; W] =
-            (&mut state[first..first + W]).try_into().expect("W vectors");
-        for w in 0..W {
-            for i in 0..LANES {
-                state[w][i] = delta[w][i].mul_add(k, state[w][i]);
-                answer[w][i] = state[w][i].mul_add(q, answer[w][i]);
-            }
-        }
-    }
-    out[first..first + W].copy_from_slice(&answer);
 }
