@@ -32,6 +32,7 @@ use commands::Cli;
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
     let color = ui::requested_color(args.iter().skip(1).cloned());
+    let args = commands::with_run(args);
     let args = match flags::spell_out(args, Cli::command()) {
         Ok(args) => args,
         Err(text) => {

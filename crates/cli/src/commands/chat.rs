@@ -30,13 +30,13 @@ Ctrl-C stops an answer. A line that ends with \\ is continued.";
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Model: a path, an alias, or hf:, https:// or pip: source
-    model: String,
+    pub(super) model: String,
     #[command(flatten)]
-    template: TemplateArgs,
+    pub(super) template: TemplateArgs,
     #[command(flatten)]
-    generate: GenerateArgs,
+    pub(super) generate: GenerateArgs,
     #[command(flatten)]
-    load: LoadArgs,
+    pub(super) load: LoadArgs,
 }
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {

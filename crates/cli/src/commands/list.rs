@@ -8,16 +8,23 @@ use serde_json::json;
 
 use crate::options::GlobalArgs;
 use crate::source::alias::ALIASES;
+use crate::source::catalogue::{FAMILIES, Family};
 use crate::ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// List the names of the catalogue with their tags instead
+    #[arg(long)]
+    available: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
+    if args.available {
+        return available(args.json);
+    }
     let cache = global.sources()?.cache;
     let entries = cache.list()?;
     let pulled = |name: &str| entries.iter().any(|entry| entry.manifest.name == name);
@@ -73,5 +80,33 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let mut out = ui::out();
     ui::table(&mut out, &rows, &[1])?;
     out.flush()?;
+    ui::dim(&format!("{} more names: realizar list --available", FAMILIES.len()));
+    Ok(())
+}
+
+/// Prints the catalogue.
+fn available(as_json: bool) -> Result<()> {
+    let tags = |family: &Family| family.sizes.iter().map(|size| size.tag).collect::<Vec<_>>();
+    if as_json {
+        let families: Vec<_> = FAMILIES
+            .iter()
+            .map(|family| {
+                let sizes = family.sizes.iter().map(|size| {
+                    let source = format!("hf:{}:{}", size.repo, size.quantization);
+                    json!({ "tag": size.tag, "source": source })
+                });
+                let sizes: Vec<_> = sizes.collect();
+                json!({ "name": family.name, "licence": family.licence, "sizes": sizes })
+            })
+            .collect();
+        return ui::json(&json!({ "available": families }));
+    }
+    let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+    let mut rows = vec![row(["NAME", "TAGS", "LICENCE"])];
+    rows.extend(FAMILIES.iter().map(|f| row([f.name, &tags(f).join(", "), f.licence])));
+    let mut out = ui::out();
+    ui::table(&mut out, &rows, &[])?;
+    out.flush()?;
+    ui::dim("the first tag is meant where none is given; NAME:TAG-Q8_0 takes another quantization");
     Ok(())
 }

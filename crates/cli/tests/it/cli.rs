@@ -28,6 +28,8 @@ impl Cli {
             .args(args)
             .current_dir(self.dir.path())
             .env("REALIZAR_CACHE", self.path("cache"))
+            // No test reaches the hub.
+            .env("HF_ENDPOINT", "http://127.0.0.1:9")
             .env_remove("RUST_LOG")
             .env_remove("REALIZAR_DEVICE")
             .stdin(Stdio::null());
@@ -151,9 +153,12 @@ fn missing_and_malformed_models_are_one_line() {
     fs::write(cli.path("bad.safetensors"), [0xff; 64]).expect("write");
     fs::create_dir(cli.path("dir")).expect("create");
     for (model, want) in [
-        ("nothing", "no model `nothing`"),
+        ("nothing", "unknown model `nothing`"),
+        ("llama3.2:2b", "no tag `2b`"),
+        ("smolm2", "did you mean smollm2"),
         ("nothing.gguf", "nothing.gguf: no such file"),
-        ("a/b", "a/b: no such file"),
+        ("./a/b", "./a/b: no such file"),
+        ("a/b", "cannot pull hf:a/b"),
         ("empty.gguf", "empty.gguf"),
         ("cut.gguf", "cut.gguf"),
         ("text.txt", "text.txt"),
@@ -406,8 +411,34 @@ fn an_alias_with_another_checksum_is_removed() {
     command.env("PATH", &bin);
     let error = error_line(&command.output().expect("start"), 1, "pull");
     assert!(error.contains("SHA-256 of SmolLM2") && error.contains("was removed"), "{error}");
+    assert!(error.contains("from hf:"), "the next source was not tried: {error}");
     assert!(!cli.path("cache/models/smollm2").exists());
     assert_eq!(fs::read_dir(cli.path("cache/staging")).expect("read").count(), 0);
+}
+
+#[test]
+fn what_is_in_the_cache_is_shown_and_removed() {
+    let cli = Cli::new();
+    let folder = cli.path("cache/models/k");
+    fs::create_dir_all(&folder).expect("create");
+    fs::write(folder.join("m.gguf"), [0; 2048]).expect("write");
+    let manifest = serde_json::json!({
+        "name": "llama3.2:1b", "source": "hf:o/r", "file": "m.gguf", "bytes": 2048,
+        "sha256": null, "licence": null, "pulled_at": 1,
+    });
+    fs::write(folder.join("manifest.json"), manifest.to_string()).expect("write");
+    let used: serde_json::Value =
+        serde_json::from_str(&stdout(&cli.run(&["du", "--json"]))).expect("JSON");
+    assert_eq!(used["models"][0]["name"], "llama3.2:1b");
+    assert_eq!(used["total"], 2048 + manifest.to_string().len());
+    assert_eq!(stdout(&cli.run(&["rm", "llama3.2:1b"])), "removed llama3.2:1b (2.00 KiB)\n");
+    assert!(!folder.exists());
+    assert!(cli.fails(&["rm", "llama3.2:1b"], 1).contains("not in the cache: `llama3.2:1b`"));
+    let available = stdout(&cli.run(&["list", "--available"]));
+    assert!(available.contains("llama3.2"), "{available}");
+    // Nobody listens there.
+    let error = cli.fails(&["ps", "--url", "http://127.0.0.1:9"], 1);
+    assert!(error.contains("no server answers at http://127.0.0.1:9"), "{error}");
 }
 
 #[test]
@@ -419,7 +450,7 @@ fn chat_and_prompts_need_input() {
     }
     // Standard input that holds no text is a conversation without a message.
     let error = cli.fails(&["chat", "nothing"], 1);
-    assert!(error.contains("no model `nothing`"), "{error}");
+    assert!(error.contains("unknown model `nothing`"), "{error}");
     let list = stdout(&cli.run(&["list"]));
     assert!(list.contains("smollm2") && list.contains("gemma3:270m"), "{list}");
     let json: serde_json::Value =
