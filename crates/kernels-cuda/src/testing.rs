@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use realizar_ptx as ptx;
 use realizar_quant::BlockType;
@@ -217,6 +218,20 @@ impl Device for TestDevice {
         match &self.card {
             None => self.interpreter.record(stream).map(Of::Interpreter),
             Some(card) => card.driver.record(&card.stream(stream)).map(Of::Card),
+        }
+    }
+
+    fn record_timed(&self, stream: &Self::Stream) -> Result<Self::Event, Error> {
+        match &self.card {
+            None => self.interpreter.record_timed(stream).map(Of::Interpreter),
+            Some(card) => card.driver.record_timed(&card.stream(stream)).map(Of::Card),
+        }
+    }
+
+    fn elapsed(&self, from: &Self::Event, to: &Self::Event) -> Result<Duration, Error> {
+        match &self.card {
+            None => self.interpreter.elapsed(from.interpreted(), to.interpreted()),
+            Some(card) => card.driver.elapsed(from.on_card(), to.on_card()),
         }
     }
 

@@ -372,6 +372,15 @@ impl Device {
         self.streams.record(stream)
     }
 
+    /// The instructions of warps that the device had run when an event was passed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stream`] if it was not passed yet.
+    pub fn instructions_at(&self, event: Event) -> Result<u64, Error> {
+        self.streams.instructions_at(event)
+    }
+
     /// Lets a stream wait until an event's stream has passed it.
     ///
     /// # Errors
@@ -504,7 +513,7 @@ impl Device {
                 let all = rank.exchange(own)?;
                 self.memory.slice(to, all.len()).map_err(Error::Memory)?.copy_from_slice(&all);
             }
-            Work::Record(event) => self.streams.passed(event),
+            Work::Record(event) => self.streams.passed(event, self.statistics.instructions),
             Work::Wait(_) => {}
         }
         Ok(())

@@ -76,8 +76,8 @@ struct Queue {
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     queues: Vec<Queue>,
-    /// Of each event, its stream, and whether the stream has passed it.
-    events: Vec<(usize, bool)>,
+    /// Of each event, its stream, and the instructions that the device had run when the stream passed it.
+    events: Vec<(usize, Option<u64>)>,
 }
 
 impl Streams {
@@ -103,7 +103,7 @@ impl Streams {
             return Err(Error::Stream("events are not recorded into graphs".to_owned()));
         }
         let event = self.events.len();
-        self.events.push((stream.0, false));
+        self.events.push((stream.0, None));
         self.push(stream, Work::Record(event))?;
         Ok(Event(event))
     }
@@ -155,13 +155,19 @@ impl Streams {
         self.queues[stream.0].work = work;
     }
 
-    pub(crate) fn passed(&mut self, event: usize) {
-        self.events[event].1 = true;
+    pub(crate) fn passed(&mut self, event: usize, instructions: u64) {
+        self.events[event].1 = Some(instructions);
+    }
+
+    /// The instructions that the device had run when an event was passed.
+    pub(crate) fn instructions_at(&self, event: Event) -> Result<u64, Error> {
+        let passed = self.events.get(event.0).and_then(|event| event.1);
+        passed.ok_or_else(|| Error::Stream("an event that was not passed".to_owned()))
     }
 
     /// The stream that has not passed an event yet.
     pub(crate) fn behind(&self, event: usize) -> Option<Stream> {
         let (stream, passed) = self.events[event];
-        (!passed).then_some(Stream(stream))
+        passed.is_none().then_some(Stream(stream))
     }
 }

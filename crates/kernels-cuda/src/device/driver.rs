@@ -5,6 +5,7 @@
 use std::ffi::{CString, c_void};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cudarc::driver::result::{self, DriverError, ctx, event, graph, module, primary_ctx, stream};
 use cudarc::driver::sys;
@@ -73,16 +74,54 @@ fn driver_version() -> Result<Version, Error> {
     Ok(Version { major: raw as u32 / 1000, minor: raw as u32 % 1000 / 10 })
 }
 
-impl Driver {
-    /// The number of cards.
-    ///
-    /// # Errors
-    /// [`Error::NoDriver`], [`Error::OldDriver`], or what the driver reports.
-    pub fn n_devices() -> Result<usize, Error> {
-        let found = driver_version()?;
-        if found < DRIVER {
-            return Err(Error::OldDriver { found, needed: DRIVER });
-        }
+/// What is asked of a driver before a card is opened.
+trait Probe {
+    /// A card that was found.
+    type Found;
+
+    /// The newest CUDA version that the driver knows; [`Error::NoDriver`] where there is none.
+    fn version(&self) -> Result<Version, Error>;
+
+    /// Starts the driver, and counts its cards.
+    fn n_devices(&self) -> Result<usize, Error>;
+
+    /// A card, with its name and its compute capability.
+    fn device(&self, index: usize) -> Result<(Self::Found, String, Version), Error>;
+}
+
+/// The number of cards of a driver that reads the kernels.
+fn n_devices(probe: &impl Probe) -> Result<usize, Error> {
+    let found = probe.version()?;
+    if found < DRIVER {
+        return Err(Error::OldDriver { found, needed: DRIVER });
+    }
+    probe.n_devices()
+}
+
+/// A card that runs the kernels, with its name and its compute capability.
+fn find<P: Probe>(probe: &P, index: usize) -> Result<(P::Found, String, Version), Error> {
+    let n = n_devices(probe)?;
+    if index >= n {
+        return Err(Error::NoDevice { wanted: index, n });
+    }
+    let (device, name, found) = probe.device(index)?;
+    if found < CAPABILITY {
+        return Err(Error::OldDevice { name, found, needed: CAPABILITY });
+    }
+    Ok((device, name, found))
+}
+
+/// The driver of this machine.
+struct System;
+
+impl Probe for System {
+    type Found = sys::CUdevice;
+
+    fn version(&self) -> Result<Version, Error> {
+        driver_version()
+    }
+
+    fn n_devices(&self) -> Result<usize, Error> {
         match result::init() {
             Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => return Ok(0),
             other => other.map_err(failed("start"))?,
@@ -91,15 +130,7 @@ impl Driver {
         Ok(n as usize)
     }
 
-    /// What card number `index` is; nothing is opened.
-    ///
-    /// # Errors
-    /// As [`n_devices`](Self::n_devices); [`Error::NoDevice`], [`Error::OldDevice`].
-    pub fn describe(index: usize) -> Result<Card, Error> {
-        let n = Self::n_devices()?;
-        if index >= n {
-            return Err(Error::NoDevice { wanted: index, n });
-        }
+    fn device(&self, index: usize) -> Result<(sys::CUdevice, String, Version), Error> {
         let device = result::device::get(index as i32).map_err(failed("device"))?;
         let name = result::device::get_name(device).map_err(failed("name"))?;
         use sys::CUdevice_attribute::{
@@ -111,10 +142,25 @@ impl Driver {
             let value = unsafe { result::device::get_attribute(device, which) };
             value.map(|value| value as u32).map_err(failed("compute capability"))
         };
-        let capability = Version { major: attribute(MAJOR)?, minor: attribute(MINOR)? };
-        if capability < CAPABILITY {
-            return Err(Error::OldDevice { name, found: capability, needed: CAPABILITY });
-        }
+        Ok((device, name, Version { major: attribute(MAJOR)?, minor: attribute(MINOR)? }))
+    }
+}
+
+impl Driver {
+    /// The number of cards.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`], [`Error::OldDriver`], or what the driver reports.
+    pub fn n_devices() -> Result<usize, Error> {
+        n_devices(&System)
+    }
+
+    /// What card number `index` is; nothing is opened.
+    ///
+    /// # Errors
+    /// As [`n_devices`](Self::n_devices); [`Error::NoDevice`], [`Error::OldDevice`].
+    pub fn describe(index: usize) -> Result<Card, Error> {
+        let (device, name, capability) = find(&System, index)?;
         // SAFETY: `device` comes from `device::get`.
         let n_bytes =
             unsafe { result::device::total_mem(device) }.map_err(failed("memory size"))?;
@@ -227,6 +273,18 @@ pub struct DriverEvent(Owned<sys::CUevent>);
 pub struct DriverGraph(Owned<sys::CUgraphExec>);
 
 impl Driver {
+    fn record_with(
+        &self,
+        stream: &DriverStream,
+        flags: sys::CUevent_flags,
+    ) -> Result<DriverEvent, Error> {
+        self.context.enter()?;
+        let event = self.own(event::create(flags).map_err(failed("event"))?, event::destroy);
+        // SAFETY: both handles are valid.
+        unsafe { event::record(event.raw, stream.0.raw) }.map_err(failed("event"))?;
+        Ok(DriverEvent(event))
+    }
+
     fn own<T: Copy>(&self, raw: T, release: unsafe fn(T) -> Result<(), DriverError>) -> Owned<T> {
         Owned { context: Arc::clone(&self.context), raw, release }
     }
@@ -390,12 +448,18 @@ impl Device for Driver {
     }
 
     fn record(&self, stream: &Self::Stream) -> Result<Self::Event, Error> {
+        self.record_with(stream, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    fn record_timed(&self, stream: &Self::Stream) -> Result<Self::Event, Error> {
+        self.record_with(stream, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn elapsed(&self, from: &Self::Event, to: &Self::Event) -> Result<Duration, Error> {
         self.context.enter()?;
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
-        let event = self.own(event::create(flags).map_err(failed("event"))?, event::destroy);
         // SAFETY: both handles are valid.
-        unsafe { event::record(event.raw, stream.0.raw) }.map_err(failed("event"))?;
-        Ok(DriverEvent(event))
+        let elapsed = unsafe { event::elapsed(from.0.raw, to.0.raw) }.map_err(failed("event"))?;
+        Ok(Duration::from_secs_f64(f64::from(elapsed).max(0.0) / 1e3))
     }
 
     fn wait(&self, stream: &Self::Stream, event: &Self::Event) -> Result<(), Error> {
@@ -437,6 +501,65 @@ impl Device for Driver {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A driver of this version, if there is one, with cards of these compute capabilities.
+    struct Fake(Option<(u32, u32)>, &'static [(u32, u32)]);
+
+    fn version((major, minor): (u32, u32)) -> Version {
+        Version { major, minor }
+    }
+
+    impl Probe for Fake {
+        type Found = usize;
+
+        fn version(&self) -> Result<Version, Error> {
+            self.0.map(version).ok_or(Error::NoDriver)
+        }
+
+        fn n_devices(&self) -> Result<usize, Error> {
+            assert!(self.0 >= Some((13, 0)), "an old driver is not started");
+            Ok(self.1.len())
+        }
+
+        fn device(&self, index: usize) -> Result<(usize, String, Version), Error> {
+            Ok((index, format!("card {index}"), version(self.1[index])))
+        }
+    }
+
+    #[test]
+    fn drivers_and_cards_that_do_not_run_the_kernels_are_named() {
+        const CARDS: &[(u32, u32)] = &[(7, 5), (8, 0), (12, 1)];
+        let cases: [(Fake, usize, Result<&str, &str>); 8] = [
+            (
+                Fake(None, CARDS),
+                0,
+                Err("no CUDA driver: libcuda.so.1 (on Windows nvcuda.dll) was not found"),
+            ),
+            (
+                Fake(Some((12, 9)), CARDS),
+                1,
+                Err("the CUDA driver is too old: it knows CUDA 12.9, and 13.0 is needed"),
+            ),
+            (Fake(Some((13, 0)), &[]), 0, Err("no CUDA device 0: the driver finds 0")),
+            (Fake(Some((13, 0)), CARDS), 3, Err("no CUDA device 3: the driver finds 3")),
+            (
+                Fake(Some((13, 0)), CARDS),
+                0,
+                Err("card 0 is too old: its compute capability is 7.5, and 8.0 is needed"),
+            ),
+            (Fake(Some((13, 0)), CARDS), 1, Ok("card 1 8.0")),
+            (Fake(Some((13, 5)), CARDS), 2, Ok("card 2 12.1")),
+            (Fake(Some((14, 0)), CARDS), 2, Ok("card 2 12.1")),
+        ];
+        for (fake, index, expected) in cases {
+            let found = find(&fake, index).map_err(|error| error.to_string());
+            let found = found.map(|(at, name, capability)| {
+                assert_eq!(at, index);
+                format!("{name} {capability}")
+            });
+            assert_eq!(found, expected.map(str::to_owned).map_err(str::to_owned));
+        }
+    }
 
     #[test]
     fn a_machine_without_a_card_gives_one_clear_error() {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use realizar_ptx as ptx;
 
@@ -149,6 +150,17 @@ impl Device for Interpreter {
 
     fn record(&self, stream: &Self::Stream) -> Result<Self::Event, Error> {
         self.get().record(*stream).map_err(failed("event"))
+    }
+
+    fn record_timed(&self, stream: &Self::Stream) -> Result<Self::Event, Error> {
+        self.record(stream)
+    }
+
+    /// A nanosecond for each instruction of a warp.
+    fn elapsed(&self, from: &Self::Event, to: &Self::Event) -> Result<Duration, Error> {
+        let device = self.get();
+        let passed = |event| device.instructions_at(event).map_err(failed("event"));
+        Ok(Duration::from_nanos(passed(*to)?.saturating_sub(passed(*from)?)))
     }
 
     fn wait(&self, stream: &Self::Stream, event: &Self::Event) -> Result<(), Error> {

@@ -6,6 +6,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::Error;
 
@@ -187,6 +188,18 @@ pub trait Device: fmt::Debug + Send + Sync + Sized + 'static {
     /// # Errors
     /// What the driver reports.
     fn record(&self, stream: &Self::Stream) -> Result<Self::Event, Error>;
+
+    /// As [`record`](Self::record), with the time at which the stream passes it.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    fn record_timed(&self, stream: &Self::Stream) -> Result<Self::Event, Error>;
+
+    /// The time between two timed events of a stream that has passed both.
+    ///
+    /// # Errors
+    /// If one of them has no time or was not passed.
+    fn elapsed(&self, from: &Self::Event, to: &Self::Event) -> Result<Duration, Error>;
 
     /// Lets a stream wait until another has passed an event.
     ///
@@ -403,6 +416,21 @@ mod tests {
         let mut found = [9u32; 3];
         to.read(&second, 0, &mut found).unwrap();
         assert_eq!(found, [2, 3, 0]);
+    }
+
+    #[test]
+    fn timed_events_tell_what_ran_between_them() {
+        let (kernels, stream) = crate::testing::kernels();
+        let device = kernels.device();
+        let x = Buffer::with(device, &stream, "x", &[1.0f32; 4]).unwrap();
+        let first = device.record_timed(&stream).unwrap();
+        let rows = || crate::Rows::vector(&x, 4);
+        crate::elementwise(&kernels, &stream, &crate::Elementwise::Scale(2.0), rows(), rows())
+            .unwrap();
+        let second = device.record_timed(&stream).unwrap();
+        device.synchronize(&stream).unwrap();
+        assert!(device.elapsed(&first, &second).unwrap() > Duration::ZERO);
+        assert_eq!(device.elapsed(&first, &first).unwrap(), Duration::ZERO);
     }
 
     #[test]

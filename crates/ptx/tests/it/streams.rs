@@ -104,12 +104,15 @@ fn streams_run_in_order_and_wait_for_events() {
     // Without an event the second stream does not see what the first has not been waited for.
     assert_eq!(read(device, second), 3);
     let event = device.record(first).unwrap();
+    assert!(device.instructions_at(event).is_err(), "it was not passed");
     device.launch(first, &launch).unwrap();
     device.wait(second, event).unwrap();
     device.launch(second, &launch).unwrap();
     // The second stream drives the first one; all that was queued there ran.
     assert_eq!(read(device, second), 24);
     assert_eq!(device.statistics().launches, 3);
+    // The launch before the event is one of three that are the same.
+    assert_eq!(device.instructions_at(event).unwrap() * 3, device.statistics().instructions);
     device.launch(first, &launch).unwrap();
     device.synchronize_all().unwrap();
     assert_eq!(read(device, first), 48);
