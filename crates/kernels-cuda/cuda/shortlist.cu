@@ -450,3 +450,14 @@ extern "C" __global__ void __launch_bounds__(threads) shortlist_weigh(
     out[3 + 2 * i] = row.values[token];
   }
 }
+
+// Writes tokens of lists where the next step looks for its tokens. sources: [n_rows], the word of the lists that has a
+// row's token, or `none` for a row that keeps the token that it has. A list that has no such token may have anything
+// there; the row then gets token 0.
+extern "C" __global__ void __launch_bounds__(threads) shortlist_feed(
+    const uint32_t* lists, const uint32_t* sources, int n_rows, uint32_t n_tokens, uint32_t* tokens) {
+  const int row = blockIdx.x * threads + threadIdx.x;
+  if (row >= n_rows || sources[row] == none) return;
+  const uint32_t id = lists[sources[row]];
+  tokens[row] = id < n_tokens ? id : 0;
+}

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::kernels::Kernels;
 use crate::device::{Argument, Device};
 use crate::image::Image;
-use crate::{Buffer, Error, Rows};
+use crate::{Buffer, Error, List, Rows};
 
 pub use greedy::{Greedy, NO_TOKEN};
 
@@ -36,6 +36,7 @@ pub(crate) struct ShortlistKernels<D: Device> {
     greedy: D::Function,
     select: D::Function,
     weigh: D::Function,
+    feed: D::Function,
 }
 
 impl<D: Device> ShortlistKernels<D> {
@@ -45,6 +46,7 @@ impl<D: Device> ShortlistKernels<D> {
             greedy: image.function("shortlist_greedy")?,
             select: image.function("shortlist_select")?,
             weigh: image.function("shortlist_weigh")?,
+            feed: image.function("shortlist_feed")?,
         })
     }
 }
@@ -387,6 +389,56 @@ impl<D: Device> Shortlists<D> {
         let arguments = [wants, values, stride, n_logits, largest, sums, counters, lists];
         // SAFETY: as above, for `shortlist_weigh`.
         unsafe { kernels.launch(stream, &functions.weigh, grid, [THREADS, 1], &arguments) }
+    }
+
+    /// The word of the lists that has the token that a step with plain sampling goes on with: of the row that was
+    /// pushed as number `idx` the first draw, or the best token where nothing was drawn. It is for [`feed`](Self::feed).
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn choice_word(&self, idx: usize) -> u32 {
+        let ListPlace { at, n_listed, n_best, has_shares, n_draws } = self.places[idx];
+        let best = at + 1 + n_listed;
+        let is_drawn = has_shares && n_draws > 0;
+        (if is_drawn { best + 2 * n_best + 2 } else { best }) as u32
+    }
+
+    /// Queues the copy of tokens from the lists that were queued before to the tokens of the next step: row `i` gets
+    /// the token at word `sources[i]` of the lists, see [`choice_word`](Self::choice_word), or keeps its own where that
+    /// is `u32::MAX`. A row whose list has no token gets any one of the first `n_tokens`.
+    ///
+    /// The step can so be launched before the host has read the lists. What the host then chooses is compared with
+    /// the token at that word, and the row of a step that began with another token is given up.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    ///
+    /// # Panics
+    /// If the lists of numbers have different lengths, or are on another device.
+    pub fn feed(
+        &self,
+        kernels: &Kernels<D>,
+        stream: &D::Stream,
+        sources: List<'_, D>, // [n_rows]
+        tokens: List<'_, D>,  // [n_rows]
+    ) -> Result<(), Error> {
+        let n_rows = tokens.len();
+        assert!((1..=Self::MAX_ROWS).contains(&n_rows), "{n_rows} rows");
+        assert_eq!(sources.len(), n_rows, "a source for each token");
+        sources.check(kernels, "the sources of tokens", n_rows);
+        tokens.check(kernels, "tokens", n_rows);
+        kernels.check("the lists", &self.lists, 0);
+        let arguments = [
+            Argument::Address(self.lists.address()),
+            sources.address(),
+            Argument::I32(n_rows as i32),
+            Argument::I32(self.n_logits as i32),
+            tokens.address(),
+        ];
+        let grid = [(n_rows as u32).div_ceil(THREADS), 1, 1];
+        // SAFETY: the arguments are those of `shortlist_feed` in order; both lists of numbers were checked. Sources are
+        // what `choice_word` gave, words of the lists, or none. As `matvec` says, buffers outlive queued work.
+        unsafe { kernels.launch(stream, &kernels.shortlist.feed, grid, [THREADS, 1], &arguments) }
     }
 
     /// Waits for the lists of all rows that were pushed.

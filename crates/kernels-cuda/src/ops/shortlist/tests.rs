@@ -377,6 +377,51 @@ fn a_captured_choice_feeds_the_next_step() {
 }
 
 #[test]
+fn lists_feed_the_next_step() {
+    let width = 5000;
+    let mut logits = rows_of(width);
+    let n_usual = logits.len() / width;
+    // Of the last two, one has no token, and one is unusable.
+    logits.extend(vec![f32::NEG_INFINITY; width]);
+    logits.extend((0..width).map(|i| if i == 70 { f32::NAN } else { i as f32 }));
+    let bench = Bench::new(&logits, width, 0, width);
+    let (factor, range) = SCALES[1];
+    let shares = Some(SharesOf { factor, range, draws: &DRAWS });
+    let row = |row: usize| row as u32;
+    let listed = [3, 4001, 4999];
+    let mut wanted = vec![
+        ShortlistRow { listed: &listed, ..best_of(row(1), 1) },
+        ShortlistRow { shares, ..best_of(row(0), 1) },
+        ShortlistRow { shares: Some(SharesOf { factor, range, draws: &[] }), ..best_of(row(2), 5) },
+    ];
+    wanted.extend([best_of(row(n_usual), 1), best_of(row(n_usual + 1), 1)]);
+    let lists = bench.made(&wanted);
+    let list = |idx: usize| lists.list(idx);
+    let expected = [list(0).best.unwrap()[0][0], list(1).drawn[0][0], list(2).best.unwrap()[0][0]];
+    let device = bench.kernels.device();
+    // In another order than that of the lists, with rows that keep their tokens; more rows than a block has threads.
+    let n = 300;
+    let of = [2, 0, 1, 0];
+    let mut sources = vec![NONE; n];
+    of.iter().enumerate().for_each(|(i, &idx)| sources[70 * i] = lists.choice_word(idx));
+    (sources[298], sources[299]) = (lists.choice_word(3), lists.choice_word(4));
+    let sources = on_device(device, &bench.stream, &sources);
+    let tokens = on_device(device, &bench.stream, &vec![7u32; n + 2]);
+    let fed = List::new(&tokens, 1, n);
+    lists.feed(&bench.kernels, &bench.stream, List::all(&sources), fed).unwrap();
+    let mut found = vec![0u32; n + 2];
+    tokens.read(&bench.stream, 0, &mut found).unwrap();
+    for (i, &token) in found[1..=n].iter().enumerate() {
+        match i {
+            298 | 299 => assert!((token as usize) < width, "{token}"),
+            _ if i % 70 == 0 && i / 70 < of.len() => assert_eq!(token, expected[of[i / 70]]),
+            _ => assert_eq!(token, 7, "row {i}"),
+        }
+    }
+    assert_eq!([found[0], found[n + 1]], [7, 7]);
+}
+
+#[test]
 #[should_panic(expected = "shares are wanted")]
 fn shares_are_not_left_out_silently() {
     let bench = Bench::new(&[1.0; 8], 8, 0, 8);
