@@ -68,9 +68,18 @@ pub fn devices_in_hardware() -> Devices {
 /// The device that `auto` tries first: the first card that the CUDA driver runs the kernels on, else the first GPU in
 /// hardware, else the processor.
 pub(super) fn auto() -> DeviceChoice {
-    let cuda = first_card().map(|index| DeviceChoice::Cuda(Some(index)));
     let gpu = || first_gpu().map(|index| DeviceChoice::Wgpu(Some(index)));
-    cuda.or_else(gpu).unwrap_or(DeviceChoice::Cpu)
+    card().or_else(gpu).unwrap_or(DeviceChoice::Cpu)
+}
+
+/// The devices that `auto` tries, in their order; the processor is the last one.
+pub(super) fn choices() -> Vec<DeviceChoice> {
+    let gpu = first_gpu().map(|index| DeviceChoice::Wgpu(Some(index)));
+    card().into_iter().chain(gpu).chain([DeviceChoice::Cpu]).collect()
+}
+
+fn card() -> Option<DeviceChoice> {
+    first_card().map(|index| DeviceChoice::Cuda(Some(index)))
 }
 
 fn processor() -> DeviceInfo {
@@ -164,6 +173,24 @@ fn first_card() -> Option<usize> {
 /// The index of the first card: this build reaches none.
 #[cfg(not(feature = "cuda"))]
 fn first_card() -> Option<usize> {
+    None
+}
+
+/// Why no card of a CUDA driver is used, where there is one that would be with a newer driver or another card.
+#[cfg(feature = "cuda")]
+pub(super) fn passed_over() -> Option<String> {
+    use realizar_kernels_cuda::{Driver, Error};
+    if !may_have_gpu() || first_card().is_some() {
+        return None;
+    }
+    let error = Driver::describe(0).err()?;
+    let is_told = matches!(error, Error::OldDriver { .. } | Error::OldDevice { .. });
+    is_told.then(|| format!("no device is used by CUDA: {error}"))
+}
+
+/// Why no card is used: this build reaches none.
+#[cfg(not(feature = "cuda"))]
+pub(super) fn passed_over() -> Option<String> {
     None
 }
 

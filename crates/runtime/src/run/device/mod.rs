@@ -1,7 +1,7 @@
 //! From the name of a device to a backend, and from there to a loaded model.
 //!
-//! A device that was named is used or is an error. `auto` prefers a GPU and
-//! falls back to the processor, with a warning where a GPU was there. What each
+//! A device that was named is used or is an error. `auto` prefers a GPU, and goes on with
+//! the next best device, the processor in the end, with a warning where one was there. What each
 //! device does with a plan is the matter of its backend.
 
 mod choice;
@@ -66,8 +66,8 @@ pub fn open(choice: &DeviceChoice, options: &DeviceOptions) -> Result<Box<dyn Ba
 ///
 /// # Errors
 /// As [`open`] and [`Model::load_onto`]. A GPU that `auto` chose and that cannot run
-/// or hold the model is not an error: the processor takes the model. There is no
-/// such way out with `gpu_layers`. An option of the GPU is an error where the
+/// or hold the model is not an error: the next best device takes the model, a GPU by wgpu after
+/// one by CUDA, and the processor in the end. There is no such way out with `gpu_layers`. An option of the GPU is an error where the
 /// processor is the only choice, and `gpu_layers` where the list has several devices.
 pub fn load(
     path: &Path,
@@ -76,21 +76,57 @@ pub fn load(
     options: &DeviceOptions,
     load_options: &LoadOptions,
 ) -> Result<Loaded, Error> {
-    let opened = Opened::new(list, gpu_layers, options)?;
-    let mut loaded = opened.with(|devices| Model::load_onto(path, devices, load_options));
-    if let Some(error) = &opened.replaced {
-        tracing::warn!("the CPU takes over from {}: {error}", list::auto());
+    let load = |list: &DeviceList, options: &DeviceOptions| {
+        let opened = Opened::new(list, gpu_layers, options)?;
+        let model = opened.with(|devices| Model::load_onto(path, devices, load_options))?;
+        // A device that is left without a layer is not used.
+        let parts = &model.placement().parts;
+        let is_on_cpu = parts.iter().any(|part| part.backend == opened.cpu.name());
+        Ok(Loaded { n_threads: is_on_cpu.then(|| opened.cpu.n_threads()), model })
+    };
+    if !may_choose(list, gpu_layers, options) {
+        return load(list, options);
     }
-    if let (Err(error), true) = (&loaded, opened.is_replaceable)
-        && is_of_device(error)
-    {
-        tracing::warn!("the CPU takes over from {}: {error}", list::auto());
-        loaded = Model::load(path, &opened.cpu, load_options);
+    list::passed_over().iter().for_each(|reason| tracing::warn!("{reason}"));
+    next_best(&choices(list, options)?, |choice| load(&choice.into(), &options_on(choice, options)))
+}
+
+/// Whether the whole model is for the device that does best.
+fn may_choose(list: &DeviceList, gpu_layers: Option<usize>, options: &DeviceOptions) -> bool {
+    list.whole() == Some(DeviceChoice::Auto)
+        && gpu_layers.is_none()
+        && options.tensor_parallel.is_none()
+}
+
+/// The devices that `auto` tries, in their order.
+fn choices(list: &DeviceList, options: &DeviceOptions) -> Result<Vec<DeviceChoice>, Error> {
+    let choices = list::choices();
+    match choices[..] {
+        [DeviceChoice::Cpu] if options.gpu_plain => Err(without_gpu("gpu-plain", list)),
+        _ => Ok(choices),
     }
-    let model = loaded?;
-    // A device that is left without a layer is not used.
-    let is_on_cpu = model.placement().parts.iter().any(|part| part.backend == opened.cpu.name());
-    Ok(Loaded { model, n_threads: is_on_cpu.then(|| opened.cpu.n_threads()) })
+}
+
+/// The options for one of these devices: those of a GPU are not asked of the processor that takes its place.
+fn options_on(choice: DeviceChoice, options: &DeviceOptions) -> DeviceOptions {
+    DeviceOptions { gpu_plain: options.gpu_plain && choice != DeviceChoice::Cpu, ..options.clone() }
+}
+
+/// Tries devices in their order, as long as the one before cannot be used or has no room.
+fn next_best<T>(
+    choices: &[DeviceChoice],
+    mut attempt: impl FnMut(DeviceChoice) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let (&last, others) = choices.split_last().expect("there is always the processor");
+    for (&choice, next) in others.iter().zip(&choices[1..]) {
+        match attempt(choice) {
+            Err(error) if is_of_device(&error) => {
+                tracing::warn!("the model goes to {next} instead of {choice}: {error}");
+            }
+            other => return other,
+        }
+    }
+    attempt(last)
 }
 
 /// The memory that [`load`] would take for the same. Where `auto` chose a GPU, it is that of the
@@ -105,8 +141,16 @@ pub fn memory_needed(
     options: &DeviceOptions,
     load_options: &LoadOptions,
 ) -> Result<MemoryUse, Error> {
-    let opened = Opened::new(list, gpu_layers, options)?;
-    opened.with(|devices| Model::memory_needed(path, devices, load_options))
+    let needed = |list: &DeviceList, options: &DeviceOptions| {
+        let opened = Opened::new(list, gpu_layers, options)?;
+        opened.with(|devices| Model::memory_needed(path, devices, load_options))
+    };
+    if !may_choose(list, gpu_layers, options) {
+        return needed(list, options);
+    }
+    next_best(&choices(list, options)?, |choice| {
+        needed(&choice.into(), &options_on(choice, options))
+    })
 }
 
 /// A device of a list.
@@ -122,10 +166,6 @@ struct Opened {
     cpu: CpuBackend,
     /// In the order of the layers.
     devices: Vec<OpenedDevice>,
-    /// Whether `auto` chose a GPU for the whole model, so that the processor may take its place.
-    is_replaceable: bool,
-    /// Why the processor has already taken its place.
-    replaced: Option<Error>,
 }
 
 impl Opened {
@@ -139,7 +179,7 @@ impl Opened {
         if let Some(n_ranks) = options.tensor_parallel {
             let gpu = Some(parallel::open(list, gpu_layers, n_ranks, options)?);
             let devices = vec![OpenedDevice { gpu, n_layers: None }];
-            return Ok(Self { cpu, devices, is_replaceable: false, replaced: None });
+            return Ok(Self { cpu, devices });
         }
         let listed = match (list.whole(), gpu_layers) {
             (None, None) => list.devices().to_vec(),
@@ -161,27 +201,15 @@ impl Opened {
         if options.gpu_plain && listed.iter().all(|(device, _)| *device == DeviceChoice::Cpu) {
             return Err(without_gpu("gpu-plain", list));
         }
-        let may_replace = list.whole() == Some(DeviceChoice::Auto) && gpu_layers.is_none();
         let mut devices = Vec::new();
-        let (mut is_replaceable, mut replaced) = (false, None);
         for (device, n_layers) in listed {
             let gpu = match device {
                 DeviceChoice::Cpu => None,
-                device => match open(&device, options) {
-                    Ok(gpu) => {
-                        is_replaceable = may_replace;
-                        Some(gpu)
-                    }
-                    Err(error) if may_replace && is_of_device(&error) => {
-                        replaced = Some(error);
-                        None
-                    }
-                    Err(error) => return Err(error),
-                },
+                device => Some(open(&device, options)?),
             };
             devices.push(OpenedDevice { gpu, n_layers });
         }
-        Ok(Self { cpu, devices, is_replaceable, replaced })
+        Ok(Self { cpu, devices })
     }
 
     fn with<T>(&self, work: impl FnOnce(&[DeviceLayers<'_>]) -> T) -> T {
@@ -314,6 +342,36 @@ mod tests {
             let load = load(path, &list, None, &options, &LoadOptions::default());
             let error = load.expect_err("no model").to_string();
             assert!(error.contains("no-such-model"), "{error}");
+        }
+    }
+
+    #[test]
+    fn auto_goes_on_with_the_next_best_device() {
+        let choices = [DeviceChoice::Cuda(Some(1)), DeviceChoice::Wgpu(Some(0)), DeviceChoice::Cpu];
+        let full = || Error::Device {
+            device: "x".to_owned(),
+            fault: DeviceFault::OutOfMemory,
+            reason: "y".to_owned(),
+        };
+        let refused = || Error::Refused { backend: "x".to_owned(), reasons: Vec::new() };
+        let not_a_model = || Error::NotAModel { path: "m".into(), reason: "y".to_owned() };
+        // How many devices are tried, and whether one takes the model.
+        type Fault<'a> = &'a dyn Fn() -> Error;
+        let cases: [(&[Fault<'_>], usize, bool); 5] = [
+            (&[], 1, true),
+            (&[&full], 2, true),
+            (&[&refused, &full], 3, true),
+            (&[&full, &full, &full], 3, false),
+            (&[&full, &not_a_model], 2, false),
+        ];
+        for (faults, n_tried, is_loaded) in cases {
+            let mut tried = Vec::new();
+            let result = next_best(&choices, |choice| {
+                tried.push(choice);
+                faults.get(tried.len() - 1).map_or(Ok(choice), |fault| Err(fault()))
+            });
+            assert_eq!(tried, choices[..n_tried]);
+            assert_eq!(result.ok(), is_loaded.then(|| choices[n_tried - 1]));
         }
     }
 
