@@ -4,7 +4,10 @@
 use crate::common::golden::Golden;
 use crate::common::quantized::{write_quantized, write_quantized_experts};
 use crate::common::tiny::tiny;
+use realizar_kernels_cuda::Interpreter;
+use realizar_ptx::Checks;
 use realizar_quant::BlockType;
+use realizar_runtime::backend::cuda::CudaRanks;
 use realizar_runtime::backend::{Arithmetic, Role};
 use realizar_runtime::device::{self, DeviceChoice, DeviceOptions};
 use realizar_runtime::sampling::SamplingParams;
@@ -210,6 +213,20 @@ fn hidden_states_are_whole() {
     let (one, two) = (embed(1), embed(2));
     let scale = one.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
     assert!(one.iter().zip(&two).all(|(a, b)| (a - b).abs() <= 1e-5 * scale));
+}
+
+#[test]
+fn a_rank_that_fails_ends_the_step_of_all() {
+    let broken = Checks { max_instructions: 1, ..Checks::FAST };
+    for checks in [[Checks::FAST, broken.clone()], [broken, Checks::FAST]] {
+        let devices = checks.map(|checks| Interpreter::new(checks, usize::MAX));
+        let ranks = CudaRanks::new(devices.into()).unwrap();
+        let mut model = Model::load(&tiny("llama"), &ranks, &exact()).unwrap();
+        let mut failed = || model.logits(&[5, 9, 77], &[2], 16).unwrap_err().to_string();
+        let error = failed();
+        assert!(error.contains("instructions"), "{error}");
+        assert_eq!(failed(), error, "nothing runs after it");
+    }
 }
 
 #[test]
