@@ -66,7 +66,7 @@ const GAUGES: [Row; 5] = [
     }),
 ];
 
-const COUNTERS: [Row; 12] = [
+const COUNTERS: [Row; 14] = [
     ("vllm:prompt_tokens_total", "Tokens of prompts.", |s| s.prompt_tokens as f64),
     ("vllm:generation_tokens_total", "Tokens generated.", |s| s.generated_tokens as f64),
     ("vllm:prefix_cache_queries_total", "Tokens looked up in the prefix cache.", |s| {
@@ -81,6 +81,14 @@ const COUNTERS: [Row; 12] = [
     }),
     ("vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens that were taken.", |s| {
         s.accepted_tokens as f64
+    }),
+    (
+        "realizar:ahead_rows_total",
+        "Decode rows that were launched before the step before them was read.",
+        |s| s.ahead_rows as f64,
+    ),
+    ("realizar:ahead_rows_wasted_total", "Of these, rows that were given up.", |s| {
+        s.ahead_wasted as f64
     }),
     ("realizar:prefix_cache_evictions_total", "Pages that the prefix cache gave up.", |s| {
         s.prefix_evictions as f64

@@ -232,6 +232,31 @@ pub trait Beside {
     /// If the device fails.
     fn collect(&mut self, batch: &Batch, wants: &Wants) -> Result<(), Error>;
 
+    /// Whether a step can be launched behind one that is not collected yet: see [`Self::launch_next`].
+    fn runs_ahead(&self) -> bool {
+        false
+    }
+
+    /// Makes the shortlists of the step that was launched for `batch`, and launches a step of decode rows behind it.
+    /// Row `i` of `next` runs with a token that the device takes from the shortlist of output row `sources[i]`: its first
+    /// draw, or its best token where nothing was drawn. [`Self::collect`] of the first step then waits for that step
+    /// alone, and its logits are gone.
+    ///
+    /// # Errors
+    /// If the device fails.
+    ///
+    /// # Panics
+    /// If [`Self::runs_ahead`] is false, or whole rows are wanted of the first step.
+    fn launch_next(
+        &mut self,
+        _batch: &Batch,
+        _wants: &Wants,
+        _next: &Batch,
+        _sources: &[usize],
+    ) -> Result<(), Error> {
+        panic!("steps are launched one at a time");
+    }
+
     /// Of the step that was collected, the rows of which logits were wanted: `[n, vocab_size]`.
     fn rows(&self) -> &[f32];
 

@@ -193,6 +193,8 @@ pub(super) struct Run {
     /// What the last mask of its grammar took, and the step in which it had a turn for a slow one.
     pub(super) mask_time: Duration,
     pub(super) last_turn: u64,
+    /// Its next choice takes the whole row: no step is launched ahead of that.
+    pub(super) needs_row: bool,
     /// It is not in the step that is planned, because of masks that take long, or because a prompt needs
     /// all of the step.
     pub(super) sits_out: bool,
@@ -216,6 +218,7 @@ impl Run {
             last_token: None,
             mask_time: Duration::ZERO,
             last_turn: 0,
+            needs_row: false,
             sits_out: false,
         }
     }

@@ -28,6 +28,7 @@
 //! # }
 //! ```
 
+mod ahead;
 mod draft;
 #[cfg(test)]
 mod faults;

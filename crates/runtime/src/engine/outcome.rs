@@ -20,6 +20,8 @@ pub(super) struct Outcome {
     pub(super) ended: Vec<usize>,
     /// Runs whose last guesses were wrong, with the length that is right.
     pub(super) cut: Vec<(usize, usize)>,
+    /// Runs that were launched ahead with another token than the one that was chosen.
+    pub(super) misfed: Vec<usize>,
     /// Jobs that an error ends.
     pub(super) failed: Vec<(u64, Error)>,
 }
@@ -30,6 +32,7 @@ impl Outcome {
         self.begun.clear();
         self.ended.clear();
         self.cut.clear();
+        self.misfed.clear();
         self.failed.clear();
     }
 }
@@ -60,9 +63,9 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads the output of the step's chunk number `chunk`.
-    pub(super) fn read(&mut self, chunk: usize, planned: &Planned, run: &mut Run, job: &mut Job) {
-        let &Planned { run: idx, wanted, .. } = planned;
+    /// Reads the output of a chunk of the step.
+    pub(super) fn read(&mut self, planned: &Planned, run: &mut Run, job: &mut Job) {
+        let &Planned { run: idx, chunk, wanted, .. } = planned;
         let ran = Ran { chunk, idx, at: run.done, wanted };
         run.done += run.chunk.len();
         #[cfg(test)]
@@ -117,6 +120,10 @@ impl Reader<'_> {
         if ran.wanted == Wanted::None {
             return Ok(());
         }
+        if self.rows.runs_ahead() {
+            return self.read_ahead(ran, run, job);
+        }
+        run.needs_row = false;
         let (mut n_right, mut is_over) = (0, false);
         if run.n_drafts > 0 {
             self.stats.update(|stats| stats.draft_tokens += run.n_drafts as u64);
@@ -139,6 +146,27 @@ impl Reader<'_> {
             self.outcome.ended.push(ran.idx);
         } else if n_right < run.n_drafts {
             self.outcome.cut.push((ran.idx, ran.at + 1 + n_right));
+        }
+        Ok(())
+    }
+
+    /// Reads the one row of an answer behind which a step was launched. Where its shortlist does not decide, its token
+    /// is run again, for the whole row.
+    fn read_ahead(&mut self, ran: Ran, run: &mut Run, job: &mut Job) -> Result<(), Error> {
+        let Stage::Answer(answer) = &mut run.stage else { return Ok(()) };
+        let fed = self.rows.fed(ran.chunk, 0);
+        let Some(choice) = answer.choose_ahead(&mut self.rows, (ran.chunk, 0), self.scratch)?
+        else {
+            run.needs_row = true;
+            self.outcome.misfed.push(ran.idx);
+            self.outcome.cut.push((ran.idx, ran.at));
+            return Ok(());
+        };
+        let id = choice.id();
+        if self.take(run.key, choice, answer, &mut run.last_token, job)? {
+            self.outcome.ended.push(ran.idx);
+        } else if id != fed {
+            self.outcome.misfed.push(ran.idx);
         }
         Ok(())
     }

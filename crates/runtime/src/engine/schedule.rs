@@ -33,6 +33,8 @@ pub(super) enum Wanted {
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) run: usize,
+    /// The number of its chunk in the step.
+    pub(super) chunk: usize,
     pub(super) role: Role,
     pub(super) wanted: Wanted,
 }
@@ -92,6 +94,7 @@ impl StepPlan {
         }
         self.share_out(runs, left.tokens, least);
         plan_prompts(runs, &self.shares, &mut left, &mut self.planned);
+        self.planned.iter_mut().enumerate().for_each(|(i, planned)| planned.chunk = i);
     }
 
     /// Its chunks.
@@ -117,8 +120,8 @@ impl StepPlan {
     /// first speaks for all, but each draws for itself.
     pub(super) fn want(&self, runs: &mut [Run], runner: &mut Runner, scratch: &mut Scratch) {
         let Some(mut wants) = runner.wants() else { return };
-        for (i, planned) in self.planned.iter().enumerate() {
-            let run = &mut runs[planned.run];
+        for planned in &self.planned {
+            let (i, run) = (planned.chunk, &mut runs[planned.run]);
             match (&mut run.stage, planned.wanted) {
                 (Stage::Answer(answer), Wanted::Last | Wanted::All) => {
                     (0..=run.n_drafts).for_each(|row| answer.want((i, row), &mut wants, scratch));
@@ -297,7 +300,7 @@ fn plan_generation(
         };
         left.tokens -= run.chunk.len();
         left.outputs -= if reaches_end { 1 + run.n_drafts } else { 0 };
-        planned.push(Planned { run: i, role: Role::Generated, wanted });
+        planned.push(Planned { run: i, chunk: 0, role: Role::Generated, wanted });
     }
 }
 
@@ -342,7 +345,7 @@ fn plan_prompts(
             Wanted::First | Wanted::Last => 1,
             Wanted::All => n,
         };
-        planned.push(Planned { run: i, role: Role::Prompt, wanted });
+        planned.push(Planned { run: i, chunk: 0, role: Role::Prompt, wanted });
     }
 }
 

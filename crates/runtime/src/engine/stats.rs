@@ -114,6 +114,10 @@ pub struct EngineStats {
     pub draft_tokens: u64,
     /// Of these, tokens that the model then chose.
     pub accepted_tokens: u64,
+    /// Decode rows that were launched before the step before them was collected.
+    pub ahead_rows: u64,
+    /// Of these, rows that were given up: their answers had ended, or the token was another one.
+    pub ahead_wasted: u64,
     /// From a request's arrival to its first token.
     pub ttft: Histogram,
     /// From one token of an answer to the next.
@@ -154,6 +158,8 @@ impl Default for EngineStats {
             finished: FinishCounts::default(),
             draft_tokens: 0,
             accepted_tokens: 0,
+            ahead_rows: 0,
+            ahead_wasted: 0,
             ttft: Histogram::new(TTFT),
             inter_token: Histogram::new(INTER_TOKEN),
             e2e: request(),

@@ -4,6 +4,7 @@
 //! changed is used after that: the requests of the step end, all pages are taken back, and the other
 //! requests are run again from their prompts, as if they had been preempted.
 
+use super::ahead::StepAhead;
 use super::draft::Draft;
 use super::job::{Job, Key, Run, Stage, Submission};
 use super::late::Lates;
@@ -54,6 +55,7 @@ pub(super) struct Worker {
     /// The jobs that a panic ends: of all that run while a step is planned, then of the step.
     in_step: Vec<u64>,
     plan: StepPlan,
+    ahead: StepAhead,
     masks: Masks,
     outcome: Outcome,
     /// Choices that are told when the next step is launched; none where the host itself runs the steps,
@@ -77,6 +79,7 @@ impl Worker {
         shared: Arc<Shared>,
     ) -> Self {
         let lates = runner.runs_beside().then(Lates::default);
+        let ahead = StepAhead::new(settings.max_drafts == 0 && runner.runs_ahead());
         Self {
             runner,
             lates,
@@ -90,6 +93,7 @@ impl Worker {
             is_short: false,
             in_step: Vec::new(),
             plan: StepPlan::default(),
+            ahead,
             masks,
             outcome: Outcome::default(),
             scratch: Scratch::default(),
@@ -160,6 +164,7 @@ impl Worker {
             self.step();
         }
         if self.running.is_empty() {
+            self.ahead.take(&mut self.plan, &mut [], &mut self.runner, &self.shared.stats);
             self.tell();
             self.finish_told();
         }
@@ -171,6 +176,7 @@ impl Worker {
         tracing::error!("a step panicked: {panic}");
         self.shared.stats.update(|stats| stats.panics += 1);
         self.masks.discard();
+        self.ahead.forget(&self.shared.stats);
         self.running.iter_mut().for_each(Run::rewind);
         self.runner.reset();
         let mut ended = std::mem::take(&mut self.in_step);
@@ -324,27 +330,47 @@ impl Worker {
     fn step(&mut self) {
         self.in_step.extend(self.running.iter().map(|run| run.key.job));
         self.in_step.dedup();
-        self.draft();
-        let most = (self.settings.max_drafts, self.settings.prompt_tokens);
-        self.plan.fill(&mut self.running, &mut self.runner, most);
+        let Self { ahead, plan, running, runner, shared, .. } = self;
+        let is_launched = ahead.take(plan, running, runner, &shared.stats);
+        if !is_launched {
+            self.draft();
+            let most = (self.settings.max_drafts, self.settings.prompt_tokens);
+            self.plan.fill(&mut self.running, &mut self.runner, most);
+        }
         #[cfg(test)]
         super::faults::reach(super::faults::Place::Plan);
         self.in_step.clear();
         let Self { plan, running, in_step, .. } = self;
         in_step.extend(plan.planned.iter().map(|planned| running[planned.run].key.job));
         self.start();
-        let launched = self.runner.launch(self.plan.chunks(&self.running));
+        let mut launched = Ok(());
+        if !is_launched {
+            launched = self.runner.launch(self.plan.chunks(&self.running));
+        }
         // The step before is told of while this one runs.
         self.tell();
         self.masks.begin(&mut self.running, &self.plan.planned);
-        let Self { running, runner, plan, scratch, jobs, shared, masks, lates, .. } = self;
+        let Self {
+            running,
+            runner,
+            plan,
+            scratch,
+            jobs,
+            shared,
+            masks,
+            lates,
+            settings,
+            ahead,
+            ..
+        } = self;
         let result = match launched {
             Ok(()) => {
                 if runner.runs_beside() {
                     masks.finish(running);
                     plan.want(running, runner, scratch);
                 }
-                runner.collect(plan.chunks(running))
+                let launched = ahead.launch(plan, (running, runner), lates.as_ref(), &shared.stats);
+                launched.and_then(|()| runner.collect(plan.chunks(running)))
             }
             Err(error) => Err(error),
         };
@@ -357,15 +383,14 @@ impl Worker {
             Err(error) => return self.cannot_step(error),
         };
         self.outcome.clear();
-        let (now, outcome) = (Instant::now(), &mut self.outcome);
-        let (stats, path) = (&shared.stats, &*self.settings.path);
-        let lates = lates.as_mut();
+        let (now, outcome, lates) = (Instant::now(), &mut self.outcome, lates.as_mut());
+        let (stats, path) = (&shared.stats, &*settings.path);
         let mut reader = Reader { rows, scratch, stats, now, path, outcome, lates };
-        for (i, planned) in plan.planned.iter().enumerate() {
+        for planned in &plan.planned {
             let run = &mut running[planned.run];
             let is_over = reader.lates.as_ref().is_some_and(|lates| lates.is_over(run.key));
             if let Some(job) = jobs.get_mut(&run.key.job).filter(|_| !is_over) {
-                reader.read(i, planned, run, job);
+                reader.read(planned, run, job);
             }
         }
         self.settle();
@@ -481,6 +506,9 @@ impl Worker {
         #[cfg(test)]
         super::faults::reach(super::faults::Place::Settle);
         let mut outcome = std::mem::take(&mut self.outcome);
+        for i in outcome.misfed.drain(..) {
+            self.ahead.give_up(&self.running[i], &mut self.runner, &self.shared.stats);
+        }
         for (i, len) in outcome.cut.drain(..) {
             let run = &mut self.running[i];
             let seq = run.seq.as_ref().expect("it was just run");
@@ -529,45 +557,8 @@ impl Worker {
         self.finish_told();
         self.outcome = outcome;
     }
-
-    /// Tells how things stand.
-    fn publish(&mut self) {
-        #[cfg(test)]
-        super::faults::reach(super::faults::Place::Publish);
-        if let Some(CacheSink(tell)) = &self.settings.cache_sink {
-            let events = self.runner.take_cache_events();
-            if !events.is_empty() {
-                tell(events);
-            }
-        }
-        let fullest = self.runner.pools().max_by(|a, b| {
-            let share = |p: &realizar_kvcache::PoolStats| (p.used - p.idle) as f64 / p.total as f64;
-            share(a).total_cmp(&share(b))
-        });
-        let (prefix, states) = (self.runner.prefix_stats(), self.runner.state_stats());
-        let running = self.n_running();
-        let waiting_tokens = self.waiting.values().map(Run::n_known).sum();
-        self.shared.stats.update(|stats| {
-            (stats.running, stats.waiting_tokens) = (running, waiting_tokens);
-            if let Some(pool) = fullest {
-                stats.kv_used_pages = pool.used - pool.idle;
-                stats.kv_idle_pages = pool.idle;
-                stats.kv_total_pages = pool.total;
-            }
-            stats.prefix_queries = prefix.queried_tokens;
-            stats.prefix_hits = prefix.found_tokens;
-            stats.prefix_evictions = prefix.evicted;
-            if let Some(states) = states {
-                stats.states_used = states.used - states.idle;
-                stats.states_total = states.total;
-            }
-            stats.prefix_states = prefix.states;
-            stats.prefix_states_stored = prefix.states_stored;
-            stats.prefix_state_evictions = prefix.states_evicted;
-            stats.prefix_stateless = prefix.stateless_tokens;
-        });
-    }
 }
 
+mod publish;
 #[cfg(test)]
 mod tests;

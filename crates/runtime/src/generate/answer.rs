@@ -250,6 +250,37 @@ impl Answer {
         eos_ids.chain(self.stop_tokens.iter().filter(move |_| !may_end)).copied()
     }
 
+    /// Whether the device finds the next token as [`Results::fed`] tells it, if the row is one to choose by. A guess
+    /// that is wrong costs a row of a step.
+    pub(crate) fn is_foreseen(&self) -> bool {
+        self.constraint.is_none() && self.sampler.is_foreseen()
+    }
+
+    /// Chooses the token that follows, by the row number `at.1` of the chunk `at.0`, of which only a shortlist is left:
+    /// none where that does not decide. [`Self::tell`] must then be given each choice, in order.
+    pub(crate) fn choose_ahead(
+        &mut self,
+        rows: &mut Results<'_>,
+        at: (usize, usize),
+        scratch: &mut Scratch,
+    ) -> Result<Option<Choice>, Error> {
+        assert!(self.is_foreseen(), "nothing but a shortlist decides");
+        if self.remaining() == 0 {
+            return self.choose(rows, at, scratch).map(Some);
+        }
+        let Some(given) = rows.shortlist(at.0, at.1) else { return Ok(None) };
+        let tells_logprobs = |list: Shortlist<'_>| {
+            list.total.is_some() && list.best.is_some_and(|best| !best.is_empty())
+        };
+        if self.logprobs.is_some() && !given.logprobs.is_some_and(tells_logprobs) {
+            return Ok(None);
+        }
+        match self.choose_of_few(Some(given), None, scratch) {
+            Some(id) => self.take(id, rows, at, scratch).map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// Chooses the token that follows, by the row number `at.1` of the chunk `at.0`. [`Self::tell`] must
     /// then be given each choice, in order.
     pub(crate) fn choose(
@@ -277,6 +308,18 @@ impl Answer {
             Some(id) => id,
             None => self.choose_of_all(rows.row(at.0, at.1)?, mask.as_ref(), scratch)?,
         };
+        self.take(id, rows, at, scratch)
+    }
+
+    /// Takes a token that was chosen by a row.
+    fn take(
+        &mut self,
+        id: u32,
+        rows: &mut Results<'_>,
+        at: (usize, usize),
+        scratch: &mut Scratch,
+    ) -> Result<Choice, Error> {
+        let end = |reason| Ok(Choice { token: None, finished: Some(reason) });
         if self.stop_tokens.contains(&id) {
             self.stopped_by = Some(StopCause::Token(id));
             return end(FinishReason::Stop);

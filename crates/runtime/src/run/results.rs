@@ -76,12 +76,14 @@ pub(crate) struct Results<'a> {
     rows: OutputRows<'a>,
     /// What gives the others.
     wanted: Option<(&'a mut dyn Beside, &'a Wants)>,
+    /// A further step was launched, so there are no rows but the shortlists.
+    runs_ahead: bool,
 }
 
 impl<'a> Results<'a> {
     /// Whole rows.
     pub(super) fn of_rows(rows: OutputRows<'a>) -> Self {
-        Self { rows, wanted: None }
+        Self { rows, wanted: None, runs_ahead: false }
     }
 
     /// What was wanted of each row.
@@ -89,8 +91,25 @@ impl<'a> Results<'a> {
         beside: &'a mut dyn Beside,
         wants: &'a Wants,
         (width, first_rows): (usize, &'a [usize]),
+        runs_ahead: bool,
     ) -> Self {
-        Self { rows: OutputRows { values: &[], width, first_rows }, wanted: Some((beside, wants)) }
+        let rows = OutputRows { values: &[], width, first_rows };
+        Self { rows, wanted: Some((beside, wants)), runs_ahead }
+    }
+
+    /// Whether a step was launched behind this one, with the tokens that [`Self::fed`] tells.
+    pub(crate) fn runs_ahead(&self) -> bool {
+        self.runs_ahead
+    }
+
+    /// The token that the step behind this one was given, by row `i` of the chunk's wanted rows; none where its
+    /// shortlist has none.
+    pub(crate) fn fed(&self, chunk: usize, i: usize) -> Option<u32> {
+        let given = self.shortlist(chunk, i)?;
+        let drawn = given.list.drawn.first();
+        let best = || given.list.best?.first();
+        let of = if given.of.few.draw.is_some() { drawn } else { best() };
+        of.map(|&[id, _]| id)
     }
 
     /// Row `i` of the chunk's wanted rows as a shortlist, if that was wanted.
@@ -112,7 +131,11 @@ impl<'a> Results<'a> {
     ///
     /// # Errors
     /// If it has to be brought from a device that fails.
+    ///
+    /// # Panics
+    /// If a step [runs ahead](Self::runs_ahead).
     pub(crate) fn row(&mut self, chunk: usize, i: usize) -> Result<&[f32], Error> {
+        assert!(!self.runs_ahead, "the logits are those of the next step");
         if let Some((beside, wants)) = &mut self.wanted {
             let row = self.rows.first_rows[chunk] + i;
             let width = self.rows.width;

@@ -20,8 +20,11 @@ use realizar_kvcache::{
 };
 use std::sync::Arc;
 
+mod ahead;
 mod launch;
 mod layout;
+
+use ahead::Ahead;
 
 /// The keys and values of a sequence, as bytes.
 #[derive(Debug)]
@@ -62,6 +65,10 @@ pub struct Runner {
     is_launched: bool,
     /// The sequences of the step that is launched.
     launched: Vec<usize>,
+    /// Their rows were noted already: a step was launched behind it.
+    is_noted: bool,
+    /// The step behind the one that is launched.
+    ahead: Ahead,
     /// What steps read from.
     files: Vec<FileWatch>,
 }
@@ -112,6 +119,8 @@ impl Runner {
             wants: Wants::with_capacity(limits.outputs),
             is_launched: false,
             launched: Vec::with_capacity(limits.tokens),
+            is_noted: false,
+            ahead: Ahead::with_capacity(limits, kv.len()),
         }
     }
 
@@ -248,7 +257,7 @@ impl Runner {
 
     /// Frees the pages of sequences whose ids were dropped.
     fn free_ended(&mut self) {
-        if self.is_launched {
+        if self.is_launched || self.ahead.is_launched {
             return;
         }
         let Self { ended, seqs, cache, .. } = self;
@@ -260,7 +269,8 @@ impl Runner {
     /// How many sequences there are.
     pub(crate) fn n_seqs(&mut self) -> usize {
         self.free_ended();
-        self.seqs.iter().flatten().count()
+        // Those that a step holds are freed after it.
+        self.seqs.iter().flatten().count() - self.ended.lock().len()
     }
 
     /// Ends every sequence, frees every page and forgets every prefix, whatever state a panic has
@@ -273,6 +283,7 @@ impl Runner {
         self.offsets.clear();
         self.copies.clear();
         self.is_launched = false;
+        self.ahead.is_launched = false;
         self.cache.reset();
     }
 

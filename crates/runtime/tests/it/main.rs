@@ -1,6 +1,7 @@
 //! Tests of the whole crate. One program, so that the crate is linked once for all of them; those
 //! that count allocations are programs of their own.
 
+mod ahead;
 mod bits;
 mod block_types;
 mod common;

@@ -8,6 +8,7 @@ use super::room::{Room, ScratchRoom};
 use super::shortlists::RowLists;
 use super::steps::{KvGroup, Launcher};
 use super::store::{DeviceWeights, Store};
+use super::timing::Timing;
 use super::words::{Counts, Words};
 use super::{device_error, kv_spec};
 use crate::Error;
@@ -23,7 +24,7 @@ use crate::graph::{Op, RowDomain};
 use realizar_formats::FileWatch;
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
-    AttentionScratch, Buffer, Captured, Device, Kernels, KvPages, RankRows, Rows,
+    AttentionScratch, Buffer, Captured, Device, Kernels, KvPages, List, RankRows, Rows,
 };
 use realizar_kvcache::{KvLayout, PageCopy, PageId, StateId};
 use std::collections::HashMap;
@@ -70,6 +71,15 @@ pub(super) struct CudaExecutable<D: Device> {
     /// Shortlists of rows of logits; none where the output has none.
     lists: Option<RowLists<D>>,
     launched: Instant,
+    /// A stream in which the host waits for shortlists while the next step runs.
+    reading: D::Stream,
+    /// Where the next step was launched behind the one that is collected: that the shortlists of this one are made,
+    /// and when the next one was launched.
+    ahead: Option<(D::Event, Instant)>,
+    /// Of its rows, the words of the shortlists that have their tokens.
+    sources: Vec<u32>, // [n_rows]
+    /// Where operations are timed.
+    timing: Option<Timing<D>>,
     metrics: Arc<DispatchMetrics>,
 }
 
@@ -124,9 +134,6 @@ impl<D: Device> CudaExecutable<D> {
         experts::types(&plan, weights).try_for_each(|ty| kernels.prepare_experts(ty))?;
         super::prepare_attention(kernels, options)?;
         let weights = DeviceWeights::upload(&store, layout, weights)?;
-        if options.profile {
-            tracing::warn!(device = name, "the CUDA backend does not time its kernels");
-        }
         let bytes = weights.matrices().map(kernels::Matrix::n_bytes).sum::<usize>();
         tracing::debug!(device = name, bytes, "weights are uploaded");
         Ok(Self {
@@ -137,6 +144,10 @@ impl<D: Device> CudaExecutable<D> {
             n_output: 0,
             lists,
             launched: Instant::now(),
+            reading: device.stream()?,
+            ahead: None,
+            sources: Vec::with_capacity(plan.limits.outputs),
+            timing: options.profile.then(Timing::new),
             arithmetic: options.arithmetic,
             words: Words::new(room.places),
             max_seq_len: options.max_seq_len,
@@ -188,11 +199,21 @@ impl<D: Device> CudaExecutable<D> {
         Ok(())
     }
 
-    /// Queues the step.
-    fn queue(&mut self, batch: &Batch, input: &[f32]) -> Result<(), kernels::Error> {
-        let captured_rows = self.captured_rows(batch);
+    /// Queues the step, with the tokens of the batch, or those of the shortlists that were queued before.
+    fn queue(&mut self, batch: &Batch, input: &[f32], is_fed: bool) -> Result<(), kernels::Error> {
+        let captured_rows = self.captured_rows(batch).filter(|_| self.timing.is_none());
         let counts = self.words.fill(batch, captured_rows.unwrap_or(batch.n_rows()));
+        if is_fed {
+            self.words.fill_sources(self.sources.iter().copied(), counts.rows);
+        }
         self.batch.write(&self.store.stream, 0, self.words.words())?;
+        if let Some(lists) = self.lists.as_ref().filter(|_| is_fed) {
+            let list = |at| List::new(&self.batch, at, counts.rows);
+            let places = self.words.places();
+            let (sources, tokens) = (list(places.sources), list(places.tokens));
+            lists.feed(&self.kernels, &self.store.stream, sources, tokens)?;
+            self.metrics.count(OpClass::Select, 1);
+        }
         if let Some(place) = &self.plan.input {
             assert_eq!(place.stride, place.width, "an input is dense");
             assert_eq!(input.len(), batch.n_rows() * place.width, "rows of the input");
@@ -204,8 +225,10 @@ impl<D: Device> CudaExecutable<D> {
         let seen = batch.reaches.iter().copied().max().unwrap_or(0) as usize;
         let seen = batch.positions.iter().map(|&p| p as usize + 1).max().unwrap_or(1).max(seen);
         if captured_rows.is_none() {
-            let launches = self.queue_steps(counts, seen, false)?;
-            self.count(&launches);
+            let mut timing = self.timing.take();
+            let queued = self.queue_steps(counts, seen, false, timing.as_mut());
+            self.timing = timing;
+            self.count(&queued?);
             return Ok(());
         }
         let max_kv_len = seen.next_power_of_two().max(MIN_CAPTURED_LEN).min(self.max_seq_len);
@@ -213,7 +236,7 @@ impl<D: Device> CudaExecutable<D> {
         if !self.captured.contains_key(&key) {
             let mut launches = Launches::default();
             let work = || {
-                launches = self.queue_steps(counts, max_kv_len, true)?;
+                launches = self.queue_steps(counts, max_kv_len, true, None)?;
                 Ok(())
             };
             let captured = Captured::new(&self.kernels, &self.store.stream, work)?;
@@ -238,6 +261,7 @@ impl<D: Device> CudaExecutable<D> {
         counts: Counts,
         max_kv_len: usize,
         is_captured: bool,
+        mut timing: Option<&mut Timing<D>>,
     ) -> Result<Launches, kernels::Error> {
         let launcher = Launcher {
             kernels: &self.kernels,
@@ -260,10 +284,18 @@ impl<D: Device> CudaExecutable<D> {
             is_captured,
         };
         let mut launches = Launches::default();
+        let Store { device, stream } = &self.store;
+        if let Some(timing) = &mut timing {
+            timing.begin(device, stream)?;
+        }
         for (idx, step) in self.plan.steps.iter().enumerate() {
-            let before = kernels::launches_of_thread();
+            let (before, class) = (kernels::launches_of_thread(), OpClass::of(&step.op));
             launcher.launch(idx)?;
-            launches[OpClass::of(&step.op) as usize] += kernels::launches_of_thread() - before;
+            let n = kernels::launches_of_thread() - before;
+            launches[class as usize] += n;
+            if let Some(timing) = timing.as_mut().filter(|_| n > 0) {
+                timing.mark(device, stream, class)?;
+            }
         }
         Ok(launches)
     }
@@ -271,7 +303,8 @@ impl<D: Device> CudaExecutable<D> {
     fn begin(&mut self, batch: &Batch, input: &[f32]) -> Result<(), kernels::Error> {
         self.launched = Instant::now();
         self.n_output = 0;
-        self.queue(batch, input)
+        self.ahead = None;
+        self.queue(batch, input, false)
     }
 
     /// Rows of the output.
@@ -295,17 +328,60 @@ impl<D: Device> CudaExecutable<D> {
         Ok(())
     }
 
-    /// Makes and brings what is wanted of the output.
-    fn bring_wants(&mut self, batch: &Batch, wants: &Wants) -> Result<(), kernels::Error> {
+    /// Queues the making of the shortlists that are wanted of the output.
+    fn queue_wants(&mut self, batch: &Batch, wants: &Wants) -> Result<(), kernels::Error> {
         let n_rows = self.output_rows(batch);
         assert_eq!(wants.n_rows(), n_rows, "rows of the output");
-        let n_lists = wants.n_shortlists();
-        if let Some(lists) = self.lists.as_mut().filter(|_| n_lists > 0) {
+        if let Some(lists) = self.lists.as_mut().filter(|_| wants.n_shortlists() > 0) {
             let Place { start, stride, width, .. } = self.plan.output;
             let logits = Rows::new(&self.values, start, n_rows, width, stride);
             let n = lists.queue(&self.kernels, &self.store.stream, wants, logits)?;
             self.metrics.count(OpClass::Select, n);
+            if let Some(timing) = &mut self.timing {
+                timing.mark(&self.store.device, &self.store.stream, OpClass::Select)?;
+            }
         }
+        Ok(())
+    }
+
+    /// Queues the shortlists of the step that was launched, and the next one behind them.
+    fn queue_next(
+        &mut self,
+        batch: &Batch,
+        wants: &Wants,
+        next: &Batch,
+        sources: &[usize],
+    ) -> Result<(), kernels::Error> {
+        assert_eq!(wants.n_shortlists(), wants.n_rows(), "shortlists of all rows");
+        assert_eq!(sources.len(), next.n_rows(), "a source for each row");
+        self.queue_wants(batch, wants)?;
+        let made = self.store.device.record(&self.store.stream)?;
+        let lists = self.lists.as_ref().expect("its output is logits");
+        let word = |&row: &usize| lists.choice_word(wants.row(row).1);
+        self.sources.clear();
+        self.sources.extend(sources.iter().map(word));
+        self.ahead = Some((made, Instant::now()));
+        self.queue(next, &[], true)
+    }
+
+    /// Brings the shortlists of a step behind which the next one was launched.
+    fn bring_lists(&mut self, wants: &Wants, made: &D::Event) -> Result<(), kernels::Error> {
+        let lists = self.lists.as_mut().expect("its output is logits");
+        // The step's own stream is busy with the next step.
+        self.store.device.wait(&self.reading, made)?;
+        let n_bytes = lists.read(&self.reading)?;
+        self.finish(wants.n_shortlists(), n_bytes)
+    }
+
+    /// Makes and brings what is wanted of the output.
+    fn bring_wants(&mut self, batch: &Batch, wants: &Wants) -> Result<(), kernels::Error> {
+        if let Some((made, launched)) = self.ahead.take() {
+            let brought = self.bring_lists(wants, &made);
+            self.launched = launched;
+            return brought;
+        }
+        self.queue_wants(batch, wants)?;
+        let n_lists = wants.n_shortlists();
         wants.whole_rows().try_for_each(|rows| self.bring(rows))?;
         let mut n_bytes = 0;
         if let Some(lists) = self.lists.as_mut().filter(|_| n_lists > 0) {
@@ -315,14 +391,21 @@ impl<D: Device> CudaExecutable<D> {
     }
 
     /// The step is complete: so many shortlists came down, with these bytes.
-    fn finish(&self, n_lists: usize, n_bytes: u64) -> Result<(), kernels::Error> {
+    fn finish(&mut self, n_lists: usize, n_bytes: u64) -> Result<(), kernels::Error> {
         if self.n_output == 0 && n_lists == 0 {
             self.store.device.synchronize(&self.store.stream)?;
         }
+        self.read_times()?;
         let n_rows = self.n_output / self.plan.output.width;
         self.metrics.came_down(n_rows, n_lists, n_bytes + 4 * self.n_output as u64);
         self.metrics.record(OpClass::Step, self.launched.elapsed());
         Ok(())
+    }
+
+    /// Adds the times of the step that has run to the metrics.
+    fn read_times(&mut self) -> Result<(), kernels::Error> {
+        let Self { timing, store, metrics, .. } = self;
+        timing.iter_mut().try_for_each(|timing| timing.read(&store.device, metrics))
     }
 
     /// Reads an output row whose shortlist was made.
@@ -353,6 +436,7 @@ impl<D: Device> CudaExecutable<D> {
     pub(super) fn follow(&mut self, batch: &Batch, input: &[f32]) -> Result<(), Error> {
         self.begin(batch, input).map_err(|e| self.error(&e))?;
         self.wait()?;
+        self.read_times().map_err(|e| self.error(&e))?;
         self.metrics.record(OpClass::Step, self.launched.elapsed());
         Ok(())
     }
@@ -372,6 +456,21 @@ impl<D: Device> Beside for CudaExecutable<D> {
 
     fn collect(&mut self, batch: &Batch, wants: &Wants) -> Result<(), Error> {
         self.bring_wants(batch, wants).map_err(|e| self.error(&e))
+    }
+
+    fn runs_ahead(&self) -> bool {
+        // Steps that are timed run one at a time.
+        self.timing.is_none()
+    }
+
+    fn launch_next(
+        &mut self,
+        batch: &Batch,
+        wants: &Wants,
+        next: &Batch,
+        sources: &[usize],
+    ) -> Result<(), Error> {
+        self.queue_next(batch, wants, next, sources).map_err(|e| self.error(&e))
     }
 
     fn rows(&self) -> &[f32] {

@@ -17,6 +17,7 @@ mod store;
 mod support;
 #[cfg(all(test, feature = "cuda-interpreter"))]
 mod tests;
+mod timing;
 mod words;
 
 use crate::Error;

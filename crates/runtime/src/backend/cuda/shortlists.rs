@@ -8,7 +8,7 @@ use crate::text::sampling::logprobs::LogSoftmax;
 use realizar_kernels_cpu::ShareScale;
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
-    Device, Driver, Error, Kernels, Rows, SharesOf, ShortlistLimits, ShortlistRow,
+    Device, Driver, Error, Kernels, List, Rows, SharesOf, ShortlistLimits, ShortlistRow,
     ShortlistScratch, Shortlists,
 };
 use std::sync::Arc;
@@ -145,6 +145,22 @@ impl<D: Device> RowLists<D> {
             }
         }
         Ok(n_launches)
+    }
+
+    /// Where the lists that were queued have the token that a row goes on with.
+    pub(super) fn choice_word(&self, idx: usize) -> u32 {
+        self.lists.choice_word(idx)
+    }
+
+    /// Queues the copy of tokens from the lists that were queued to those of the next step.
+    pub(super) fn feed(
+        &self,
+        kernels: &Kernels<D>,
+        stream: &D::Stream,
+        sources: List<'_, D>, // [n_rows]
+        tokens: List<'_, D>,  // [n_rows]
+    ) -> Result<(), Error> {
+        self.lists.feed(kernels, stream, sources, tokens)
     }
 
     /// Waits for the lists; returns how many bytes they have.

@@ -206,3 +206,62 @@ fn pages_take_what_a_card_has_left() {
     assert!(total <= room && total + 2 * page > room, "{total} of {room}, pages of {page}");
     assert!(model.logits(&[3, 4, 5], &[2], 8).unwrap()[0].iter().all(|x| x.is_finite()));
 }
+
+#[test]
+fn a_card_with_too_little_memory_says_what_does_not_fit() {
+    let path = tiny::tiny("llama");
+    let open = |n_bytes: usize| {
+        let device = Interpreter::new(realizar_ptx::Checks::default(), n_bytes);
+        CudaBackend::new(device).unwrap()
+    };
+    let options = LoadOptions { max_seq_len: Some(96), ..LoadOptions::default() };
+    let large = open(usize::MAX);
+    let devices = [DeviceLayers::rest(&large)];
+    let needed = Model::memory_needed(&path, &devices, &options).unwrap();
+    let used = large.kernels.device().used_bytes();
+    // With asked-for pages nothing is fitted to what is free.
+    let options = LoadOptions { kv_tokens: Some(96), ..options };
+    for n_bytes in [used + needed.weights / 2, used + 10] {
+        let error = Model::load(&path, &open(n_bytes), &options).unwrap_err();
+        let is_full =
+            |error: &Error| matches!(error, Error::Device { fault: DeviceFault::OutOfMemory, .. });
+        let text = error.to_string();
+        assert!(is_full(&error) || matches!(error, Error::Refused { .. }), "{text}");
+        assert!(!text.contains('\n') && text.contains("PTX interpreter"), "{text}");
+    }
+}
+
+#[test]
+fn a_profile_times_operations_and_changes_no_bit() {
+    use crate::backend::metrics::{DeviceSnapshot, OpClass};
+    let run = |profile: bool| -> (Vec<Vec<u32>>, DeviceSnapshot) {
+        let device = Interpreter::new(realizar_ptx::Checks::FAST, usize::MAX);
+        let backend = CudaBackend::new(device).unwrap();
+        let options = LoadOptions { max_seq_len: Some(96), profile, ..LoadOptions::default() };
+        let mut model = Model::load(&tiny::tiny("llama"), &backend, &options).unwrap();
+        let seq = model.runner().new_sequence();
+        let chunks = [(&[3, 4, 5][..], Role::Prompt), (&[6], Role::Generated)];
+        let rows = chunks.map(|(tokens, role)| {
+            let chunk = Chunk { seq: &seq, rows: tokens.into(), role, outputs: Outputs::Last };
+            let rows = model.runner().step(&[chunk]).unwrap();
+            rows.row(0, 0).iter().map(|x| x.to_bits()).collect()
+        });
+        model.runner().remove(seq);
+        (rows.to_vec(), model.metrics().devices.remove(0))
+    };
+    let ((plain, untimed), (timed, snapshot)) = (run(false), run(true));
+    assert_eq!(plain, timed);
+    assert_eq!(snapshot.dispatches, untimed.dispatches);
+    let sum = |of: &DeviceSnapshot, class: OpClass| {
+        let found = of.op_classes.iter().find(|found| found.op_class == class)?;
+        found.latency.as_ref().map(|latency| latency.sum_us)
+    };
+    for class in [OpClass::Embed, OpClass::Norm, OpClass::Linear, OpClass::Rope, OpClass::Attention]
+    {
+        assert_eq!(sum(&untimed, class), None, "{class:?}");
+        assert!(sum(&snapshot, class).unwrap() > 0.0, "{class:?}");
+    }
+    // On the interpreter a nanosecond is an instruction of a warp, and products have most of them.
+    let linear = sum(&snapshot, OpClass::Linear).unwrap();
+    assert!(linear > sum(&snapshot, OpClass::Norm).unwrap(), "{snapshot:?}");
+}

@@ -39,7 +39,9 @@ pub(super) struct GroupPlaces {
 pub(super) struct Places {
     /// The token of each row.
     pub(super) tokens: usize, // [n_rows]
-    /// Its position.
+    /// Where the shortlists of the step before have the token of each row.
+    pub(super) sources: usize, // [n_rows]
+    /// The position of each row.
     pub(super) positions: usize, // [n_rows]
     /// The positions that its angles are made of, component by component.
     pub(super) angles: usize, // [n_components, max_rows]
@@ -77,7 +79,7 @@ impl Places {
             at
         };
         let n = limits.tokens;
-        let (tokens, positions) = (place(n), place(n));
+        let (tokens, sources, positions) = (place(n), place(n), place(n));
         let angles = place(lists.angles.saturating_mul(n));
         let (outputs, seq_of_row, tiles) = (place(limits.outputs), place(n), place(2 * n));
         let reaches = lists.reaches.then(|| place(n));
@@ -92,6 +94,7 @@ impl Places {
         let n_words = n_pages.iter().map(of_group).fold(end, usize::saturating_add);
         Self {
             tokens,
+            sources,
             positions,
             angles,
             n_components: lists.angles,
@@ -194,6 +197,12 @@ impl Words {
             seqs: batch.seqs.len() + added,
             tiles,
         }
+    }
+
+    /// Fills in where the tokens of the first rows are found; the rows that are added have none.
+    pub(super) fn fill_sources(&mut self, sources: impl Iterator<Item = u32>, n_rows: usize) {
+        let words = &mut self.words[self.places.sources..][..n_rows];
+        words.iter_mut().zip(sources.chain(std::iter::repeat(NONE))).for_each(|(w, s)| *w = s);
     }
 
     /// Writes a list, and what the rows that are added have in it.

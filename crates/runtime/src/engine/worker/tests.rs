@@ -2,20 +2,27 @@
 //! others get the answers that they get without it, and nothing is left behind. The worker runs on
 //! the test's own thread, so every step is the same each time.
 
+use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
 use crate::engine::faults::{self, Place};
 use crate::engine::late::Lates;
+use crate::engine::worker::Worker;
 use crate::engine::{CacheSink, Engine, EngineEvent, EngineOptions, Message, Request, Ticket};
 use crate::text::constrain::{Constrainer, Grammar};
 use crate::text::sampling::SamplingParams;
 use crate::{FinishReason, GenerateParams, LoadOptions, Model};
 use std::path::PathBuf;
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const N_REQUESTS: usize = 7;
 
 fn model() -> Model {
+    model_on(&CpuBackend::new(Some(1), None).unwrap())
+}
+
+fn model_on(backend: &dyn Backend) -> Model {
     let path =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs/llama/model-f32.gguf");
     let options = LoadOptions {
@@ -28,7 +35,7 @@ fn model() -> Model {
         kv_tokens: Some(256),
         ..LoadOptions::default()
     };
-    Model::load(&path, &CpuBackend::new(Some(1), None).unwrap(), &options).unwrap()
+    Model::load(&path, backend, &options).unwrap()
 }
 
 /// Requests with common beginnings; one has three answers, one a grammar.
@@ -104,6 +111,23 @@ impl Bench {
         let draft = with_draft.then(model);
         let (engine, mut worker, receiver) = Engine::make(model(), draft, options).unwrap();
         worker.lates = late.then(Lates::default);
+        Self::work(requests, engine, (worker, &receiver), fault)
+    }
+
+    /// The same on a device that launches steps ahead.
+    #[cfg(feature = "cuda-interpreter")]
+    fn run_ahead(model: Model, requests: &[Request], fault: Option<(Place, usize)>) -> Self {
+        let options = EngineOptions { max_seqs: Some(5), ..EngineOptions::default() };
+        let (engine, worker, receiver) = Engine::make(model, None, options).unwrap();
+        Self::work(requests, engine, (worker, &receiver), fault)
+    }
+
+    fn work(
+        requests: &[Request],
+        engine: Engine,
+        (worker, receiver): (Worker, &Receiver<Message>),
+        fault: Option<(Place, usize)>,
+    ) -> Self {
         let (mut told, mut tickets) = (Vec::new(), Vec::new());
         for request in requests {
             let answers = vec![(Vec::new(), None); request.n];
@@ -117,7 +141,7 @@ impl Bench {
         if let Some((place, n)) = fault {
             faults::inject(place, n);
         }
-        worker.run(&receiver);
+        worker.run(receiver);
         Self { engine, told, _tickets: tickets }
     }
 
@@ -177,6 +201,40 @@ fn check_panics(late: bool) {
     // Five answers at most are in a step.
     assert_eq!(n_failed_in[6..], [0, 0], "{n_failed_in:?}");
     assert!(n_failed_in[1..5].iter().filter(|&&n| n > 0).count() > 1, "{n_failed_in:?}");
+}
+
+#[test]
+#[cfg(feature = "cuda-interpreter")]
+fn a_panic_while_a_step_runs_ahead_ends_the_requests_of_its_own() {
+    use crate::backend::cuda::CudaBackend;
+    use Place::{Plan, Publish, Rows, Run, Settle, Token};
+    let device = realizar_kernels_cuda::Interpreter::new(realizar_ptx::Checks::FAST, usize::MAX);
+    let backend = CudaBackend::new(device).unwrap();
+    // All of them may run ahead of the host.
+    let plain = |request: &Request| request.params.constraint.is_none();
+    let mut requests: Vec<Request> = requests().into_iter().filter(plain).take(4).collect();
+    for Request { params, .. } in &mut requests {
+        (params.sampling.top_k, params.sampling.top_p) = (0, 1.0);
+    }
+    let run = |fault| Bench::run_ahead(model_on(&backend), &requests, fault);
+    let bench = run(None);
+    let (expected, stats) = (bench.told(), bench.engine.stats());
+    assert!(stats.ahead_rows > 20, "{stats:?}");
+    for (place, n) in [(Plan, 7), (Run, 8), (Rows, 14), (Token, 15), (Settle, 9), (Publish, 10)] {
+        let bench = run(Some((place, n)));
+        assert!(!faults::is_due(), "{place:?}: it is never reached");
+        for (told, expected) in bench.told().iter().zip(&expected) {
+            match told.failed.first() {
+                Some(text) => {
+                    assert!(text.ends_with(&format!(": injected at {place:?}")), "{text}");
+                }
+                None => assert_eq!(told, expected, "{place:?}"),
+            }
+        }
+        let stats = bench.engine.stats();
+        assert_eq!((stats.panics, stats.kv_used_pages), (1, 0), "{place:?}");
+        assert!(stats.ahead_rows > 0, "{place:?}: {stats:?}");
+    }
 }
 
 #[test]

@@ -32,6 +32,7 @@ impl Runner {
             return Err(error);
         }
         self.is_launched = true;
+        self.is_noted = false;
         self.launched.clear();
         self.launched.extend(chunks.map(|chunk| chunk.seq.idx));
         Ok(())
@@ -44,7 +45,8 @@ impl Runner {
         Some(RowWants { wants: &mut self.wants, offer, first_rows: &self.first_rows })
     }
 
-    /// Waits for the step of these chunks, which was launched, and returns what was wanted of it.
+    /// Waits for the step of these chunks, which was launched, and returns what was wanted of it. A step that was launched
+    /// [ahead](Self::launch_ahead) may have had further chunks, of sequences that have ended since.
     ///
     /// # Errors
     /// As for [`Self::step`].
@@ -53,6 +55,8 @@ impl Runner {
         chunks: impl Iterator<Item = Chunk<'c>> + Clone,
     ) -> Result<Results<'_>, Error> {
         assert!(std::mem::take(&mut self.is_launched), "a step that was launched is collected");
+        let is_noted = std::mem::take(&mut self.is_noted);
+        let runs_ahead = self.ahead.is_launched;
         let Self { executable, batch, files, wants, seqs, offsets, cache, first_rows, .. } = self;
         let width = self.output_width;
         let check = || files.iter().try_for_each(FileWatch::check).map_err(Error::from);
@@ -64,17 +68,28 @@ impl Runner {
         wants.settle();
         let beside = executable.beside().expect("it was there");
         let collected = beside.collect(batch, wants).and_then(|()| check());
-        note((seqs, offsets), cache, chunks, collected)?;
-        Ok(Results::of_wants(beside, wants, (width, first_rows)))
+        if is_noted {
+            collected?;
+        } else {
+            note((seqs, offsets), cache, chunks, collected)?;
+        }
+        Ok(Results::of_wants(beside, wants, (width, first_rows), runs_ahead))
     }
 
-    /// Forgets the step that was launched, if there is one: the sequences are as before it. What the
-    /// device still writes for it is in nobody's way, as it does everything in order.
+    /// Forgets the steps that were launched, if there are any: the sequences are as before them. What the
+    /// device still writes for them is in nobody's way, as it does everything in order.
     pub(crate) fn discard(&mut self) {
-        if std::mem::take(&mut self.is_launched) {
-            for &idx in &self.launched {
-                self.cache.shrink(self.seqs[idx].as_mut().expect(LIVES), &[]);
+        let Self { cache, seqs, launched, ahead, .. } = self;
+        let mut shrink = |launched: &[usize]| {
+            for &idx in launched {
+                cache.shrink(seqs[idx].as_mut().expect(LIVES), &[]);
             }
+        };
+        if std::mem::take(&mut self.is_launched) && !std::mem::take(&mut self.is_noted) {
+            shrink(launched);
+        }
+        if std::mem::take(&mut ahead.is_launched) {
+            shrink(&ahead.launched);
         }
     }
 }
