@@ -37,7 +37,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         None => println!("fixtures: no --llama-cpp, so the GGUF twins were not made"),
     }
-    for (file, set) in [("expected.json", "all"), ("dense.json", "dense")] {
+    for (file, set) in
+        [("expected.json", "all"), ("dense.json", "dense"), ("unusual.json", "unusual")]
+    {
         let mut settings = shell::command(&args.python);
         settings.arg("fixtures/settings/make_settings.py").arg("fixtures/archs");
         shell::check(settings.arg(format!("fixtures/settings/{file}")).args(["--set", set]))?;

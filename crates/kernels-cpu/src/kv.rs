@@ -13,7 +13,7 @@ use crate::{Error, Rows, Team, Tier};
 ///
 /// Page `p` begins at byte `p * page_bytes` of the memory. From `k_offset` of the
 /// page the keys follow each other as `[n_kv_heads][page_len][head_dim]`, and from
-/// `v_offset` the values. Elements are little-endian and need no alignment.
+/// `v_offset` the values. Where both offsets are the same, values are keys, and stored once. Elements are little-endian and need no alignment.
 ///
 /// ```
 /// use realizar_kernels_cpu::KvGeometry;
@@ -47,7 +47,7 @@ impl KvGeometry {
     ///
     /// # Errors
     /// If the type is none of F32, F16, BF16, F8, Q8_0 and Q4_0, a head is not made of
-    /// whole blocks of it, a size is zero, or keys and values overlap or end past the
+    /// whole blocks of it, a size is zero, or keys and values overlap in part or end past the
     /// page.
     pub fn new(
         ty: BlockType,
@@ -69,7 +69,7 @@ impl KvGeometry {
             .filter(|&n| n > 0)
             .ok_or(Error::KvSize { page_len, n_kv_heads, head_dim })?;
         let fits = |offset: usize| offset.checked_add(part_bytes).is_some_and(|n| n <= page_bytes);
-        let apart = k_offset.abs_diff(v_offset) >= part_bytes;
+        let apart = k_offset == v_offset || k_offset.abs_diff(v_offset) >= part_bytes;
         if !(fits(k_offset) && fits(v_offset) && apart) {
             return Err(Error::KvLayout { k_offset, v_offset, part_bytes, page_bytes });
         }
@@ -99,6 +99,11 @@ impl KvGeometry {
     /// Bytes of this layer's keys in a page, and of its values.
     pub const fn part_bytes(&self) -> usize {
         self.n_kv_heads * self.page_len * self.head_bytes
+    }
+
+    /// Whether values are keys, and stored once.
+    pub const fn values_are_keys(&self) -> bool {
+        self.k_offset == self.v_offset
     }
 
     /// The type of the elements.
@@ -140,7 +145,7 @@ const SERIAL_LEN: usize = 16 * 1024;
 
 /// Stores row `i` of `k` and `v` at `slots[i]`, converted to the geometry's type: floats
 /// by rounding to nearest, ties to even, blocks as [`quantize`] does, where a block with a
-/// value that is not finite becomes NaN. F8 has no infinity: it saturates at 448, and what is
+/// value that is not finite becomes NaN. Where values are keys, `v` is not read. F8 has no infinity: it saturates at 448, and what is
 /// infinite becomes NaN. When two slots are equal, the later row stays.
 ///
 /// # Panics
@@ -163,10 +168,11 @@ pub fn kv_store(
         assert!(inside, "{slot:?} in {n_pages} pages of {}", geo.page_len);
     }
     let n_bytes = geo.head_bytes();
+    let n_parts = if geo.values_are_keys() { 1 } else { 2 };
     let columns = |head: usize| head * geo.head_dim..(head + 1) * geo.head_dim;
     if shape.0 * shape.1 < SERIAL_LEN {
         for (i, slot) in slots.iter().enumerate() {
-            for (part, x) in [(Part::K, k.row(i)), (Part::V, v.row(i))] {
+            for (part, x) in [(Part::K, k.row(i)), (Part::V, v.row(i))].into_iter().take(n_parts) {
                 for head in 0..geo.n_kv_heads {
                     let start = geo.start(part, slot.page as usize, head, slot.idx as usize);
                     let out = &mut memory[start..start + n_bytes];
@@ -177,9 +183,9 @@ pub fn kv_store(
         return;
     }
     let memory = SharedBytes(memory.as_mut_ptr());
-    team.parallel_for(2 * geo.n_kv_heads, &|task, _thread| {
-        let (part, x) = if task % 2 == 0 { (Part::K, k) } else { (Part::V, v) };
-        let head = task / 2;
+    team.parallel_for(n_parts * geo.n_kv_heads, &|task, _thread| {
+        let (part, x) = if task % n_parts == 0 { (Part::K, k) } else { (Part::V, v) };
+        let head = task / n_parts;
         for (i, slot) in slots.iter().enumerate() {
             let start = geo.start(part, slot.page as usize, head, slot.idx as usize);
             // SAFETY: the slot's page and index were checked against the memory above
@@ -356,6 +362,26 @@ mod tests {
                     assert!(memory.iter().all(|&b| b == 0xa5), "bytes of no slot were written");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn values_that_are_keys_are_stored_once() {
+        // The second case is large enough for parallel tasks.
+        for (n_rows, page_len, head_dim) in [(3, 4, 20), (300, 16, 64)] {
+            let ty = BlockType::F32;
+            let page_bytes = page_len * head_dim * 4;
+            let geo = KvGeometry::new(ty, page_len, 1, head_dim, page_bytes, 0, 0).expect("fits");
+            assert!(geo.values_are_keys() && geo.v_offset_from_k() == 0);
+            let mut memory = vec![0; (n_rows / page_len + 1) * page_bytes];
+            let slot =
+                |i: usize| KvSlot { page: (i / page_len) as u32, idx: (i % page_len) as u32 };
+            let slots: Vec<KvSlot> = (0..n_rows).map(slot).collect();
+            let (keys, others) = (values(n_rows * head_dim, 1), values(n_rows * head_dim, 2));
+            let rows = |x| Rows::new(x, n_rows, head_dim);
+            let (team, tier) = (Team::new(2), Tier::detect());
+            kv_store(&team, tier, &geo, &mut memory, rows(&keys), rows(&others), &slots);
+            assert_eq!(read(ty, &memory, keys.len()), keys);
         }
     }
 

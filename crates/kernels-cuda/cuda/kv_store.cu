@@ -6,7 +6,7 @@
 
 constexpr int warps = 4;
 constexpr int threads = 32 * warps;
-constexpr int max_head_dim = 512;
+constexpr int max_head_dim = 576;
 
 // Eight elements to their place in a row of a page. All lanes of a warp call it.
 template <class T>
@@ -133,7 +133,9 @@ __device__ __forceinline__ void store(
   float* x = staged[threadIdx.x / 32];
   const bool is_query = head < n_heads, is_value = head >= n_heads + pages.n_kv_heads;
   const int kv_head = (head - n_heads) % pages.n_kv_heads;
-  if (head >= n_heads + 2 * pages.n_kv_heads) return;
+  // Values that are keys are stored once.
+  const int n_planes = k_pages == v_pages ? 1 : 2;
+  if (head >= n_heads + n_planes * pages.n_kv_heads) return;
   const uint32_t slot = slots[row];
   if (!is_query && slot == none) return;
 

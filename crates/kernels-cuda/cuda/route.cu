@@ -308,13 +308,13 @@ extern "C" __global__ void __launch_bounds__(threads) expert_bias(
   out[row * out_stride + col] = x[row * x_stride + col] + biases[size_t(expert) * width + (col - slot * width)];
 }
 
-// Column c of a row of out is column order[c] of that row of x. order: [n_cols] of whole numbers.
+// Column c of a row of out is column order[c] of that row of x, which has n_from. order: [n_cols] of whole numbers.
 extern "C" __global__ void __launch_bounds__(threads) reorder(
-    const float* x, int x_stride, const float* order, float* out, int out_stride, int n_cols) {
+    const float* x, int x_stride, int n_from, const float* order, float* out, int out_stride, int n_cols) {
   const int col = blockIdx.y * threads + threadIdx.x;
   if (col >= n_cols) return;
   const float from = order[col];
-  if (!(from >= 0.0f && from < float(n_cols))) __trap();
+  if (!(from >= 0.0f && from < float(n_from))) __trap();
   const size_t row = blockIdx.x;
   out[row * out_stride + col] = x[row * x_stride + int(from)];
 }

@@ -279,7 +279,14 @@ impl Bench {
             .map(|n| n as u32)
             .collect();
         let tile_list = self.numbers(&tiles)?;
-        let spec = KvSpec { ty: BlockType::F16, n_kv_heads, head_dim, page_len: PAGE_LEN, n_pages };
+        let spec = KvSpec {
+            ty: BlockType::F16,
+            n_kv_heads,
+            head_dim,
+            page_len: PAGE_LEN,
+            n_pages,
+            values_are_keys: false,
+        };
         let pages = KvPages::new(&self.device, "keys and values", spec)?;
         let widest = dim.max(hidden_dim);
         let eight = QuantizedRows::new(&self.device, n_rows, widest)?;

@@ -20,7 +20,7 @@ pub(crate) const KV_TYPES: [BlockType; 6] = [
 ];
 
 /// The widest heads that attention takes.
-const MAX_HEAD_DIM: usize = 512;
+const MAX_HEAD_DIM: usize = 576;
 
 /// The shortest pages: kernels look a page up once for so many positions.
 const MIN_PAGE_LEN: usize = 16;
@@ -32,12 +32,14 @@ pub struct KvSpec {
     pub ty: BlockType,
     /// Heads of keys and values.
     pub n_kv_heads: usize,
-    /// Elements of a head, at most 512.
+    /// Elements of a head, at most 576.
     pub head_dim: usize,
     /// Positions of a page, a power of two of at least 16.
     pub page_len: usize,
     /// Pages.
     pub n_pages: usize,
+    /// Whether values are keys, and stored once.
+    pub values_are_keys: bool,
 }
 
 impl KvSpec {
@@ -59,9 +61,14 @@ impl KvSpec {
         n.into_iter().fold(self.n_kv_heads, usize::saturating_mul)
     }
 
+    /// What is stored of a position: keys and values, or keys alone.
+    pub fn planes(&self) -> usize {
+        if self.values_are_keys { 1 } else { 2 }
+    }
+
     /// Bytes of all keys and values; `usize::MAX` if that is not a number of bytes.
     pub fn n_bytes(&self) -> usize {
-        self.page_bytes().saturating_mul(self.n_pages).saturating_mul(2)
+        self.page_bytes().saturating_mul(self.n_pages).saturating_mul(self.planes())
     }
 
     /// Whether kernels take keys and values of this shape; `what` names them in messages.
@@ -70,7 +77,7 @@ impl KvSpec {
     /// [`Error::Pages`] with the reason.
     pub fn check(&self, what: &str) -> Result<(), Error> {
         let wrong = |message: String| Err(Error::Pages { what: what.to_owned(), message });
-        let &Self { ty, n_kv_heads, head_dim, page_len, n_pages } = self;
+        let &Self { ty, n_kv_heads, head_dim, page_len, n_pages, .. } = self;
         if !KV_TYPES.contains(&ty) {
             return wrong(format!(
                 "elements of type {ty}: F32, F16, BF16, F8, Q8_0 and Q4_0 are supported"
@@ -108,7 +115,7 @@ impl KvSpec {
 pub struct KvPages<D: Device> {
     spec: KvSpec,
     k: Buffer<D>,
-    v: Buffer<D>,
+    v: Option<Buffer<D>>, // none where values are keys
 }
 
 impl<D: Device> KvPages<D> {
@@ -118,8 +125,11 @@ impl<D: Device> KvPages<D> {
     /// [`Error::Pages`] for a shape that no kernel takes; [`Error::OutOfMemory`].
     pub fn new(device: &Arc<D>, what: &str, spec: KvSpec) -> Result<Self, Error> {
         spec.check(what)?;
-        let k = Buffer::new(device, &format!("{what} (keys)"), spec.n_bytes() / 2)?;
-        let v = Buffer::new(device, &format!("{what} (values)"), spec.n_bytes() / 2)?;
+        let plane = |name: &str| {
+            Buffer::new(device, &format!("{what} ({name})"), spec.n_bytes() / spec.planes())
+        };
+        let k = plane("keys")?;
+        let v = if spec.values_are_keys { None } else { Some(plane("values")?) };
         Ok(Self { spec, k, v })
     }
 
@@ -130,7 +140,7 @@ impl<D: Device> KvPages<D> {
 
     /// Bytes on the device, of keys and values together.
     pub fn n_bytes(&self) -> usize {
-        self.k.n_bytes() + self.v.n_bytes()
+        self.buffers().map(Buffer::n_bytes).sum()
     }
 
     /// Queues a copy of the keys and values of page `from` to page `to`.
@@ -143,7 +153,7 @@ impl<D: Device> KvPages<D> {
     pub fn copy_page(&self, stream: &D::Stream, from: u32, to: u32) -> Result<(), Error> {
         assert_ne!(from, to, "a page is copied to itself");
         let [from, to] = [from, to].map(|page| self.offset(page) as u64);
-        for buffer in [&self.k, &self.v] {
+        for buffer in self.buffers() {
             let at = buffer.address();
             // SAFETY: both pages exist, as `offset` asserts, and are apart, as their numbers differ.
             unsafe { buffer.device().copy(stream, at + to, at + from, self.spec.page_bytes()) }?;
@@ -151,8 +161,8 @@ impl<D: Device> KvPages<D> {
         Ok(())
     }
 
-    /// Waits for the stream and appends the keys and then the values of a page to `out`, twice
-    /// [`KvSpec::page_bytes`], in the form that they have on the device.
+    /// Waits for the stream and appends the keys and then the values of a page to `out`,
+    /// [`KvSpec::page_bytes`] of each, in the form that they have on the device.
     ///
     /// # Errors
     /// What the driver reports.
@@ -160,7 +170,7 @@ impl<D: Device> KvPages<D> {
     /// # Panics
     /// If the page does not exist.
     pub fn read_page(&self, stream: &D::Stream, page: u32, out: &mut Vec<u8>) -> Result<(), Error> {
-        for buffer in [&self.k, &self.v] {
+        for buffer in self.buffers() {
             let at = out.len();
             out.resize(at + self.spec.page_bytes(), 0);
             buffer.read(stream, self.offset(page), &mut out[at..])?;
@@ -177,10 +187,15 @@ impl<D: Device> KvPages<D> {
     /// If the page does not exist, or `bytes` has another length.
     pub fn write_page(&self, stream: &D::Stream, page: u32, bytes: &[u8]) -> Result<(), Error> {
         let n_bytes = self.spec.page_bytes();
-        assert_eq!(bytes.len(), 2 * n_bytes, "bytes of the keys and values of a page");
-        let (k, v) = bytes.split_at(n_bytes);
-        self.k.write(stream, self.offset(page), k)?;
-        self.v.write(stream, self.offset(page), v)
+        let planes = self.spec.planes();
+        assert_eq!(bytes.len(), planes * n_bytes, "bytes of the keys and values of a page");
+        let mut planes = self.buffers().zip(bytes.chunks_exact(n_bytes));
+        planes.try_for_each(|(buffer, bytes)| buffer.write(stream, self.offset(page), bytes))
+    }
+
+    /// What is stored: the keys, and the values where they are others.
+    fn buffers(&self) -> impl Iterator<Item = &Buffer<D>> {
+        std::iter::once(&self.k).chain(&self.v)
     }
 
     /// Where a page begins, in bytes.
@@ -200,7 +215,8 @@ impl<D: Device> KvPages<D> {
         let page_shift = page_len.ilog2() as usize;
         let [n_pages, n_kv_heads, page_shift, head_dim] =
             [n_pages, n_kv_heads, page_shift, head_dim].map(|n| Argument::I32(n as i32));
-        let [k, v] = [&self.k, &self.v].map(|buffer| Argument::Address(buffer.address()));
+        let v = self.v.as_ref().unwrap_or(&self.k);
+        let [k, v] = [&self.k, v].map(|buffer| Argument::Address(buffer.address()));
         [k, v, n_pages, n_kv_heads, page_shift, head_dim]
     }
 }
@@ -210,8 +226,14 @@ mod tests {
     use super::*;
     use crate::testing::bench;
 
-    const SPEC: KvSpec =
-        KvSpec { ty: BlockType::F16, n_kv_heads: 2, head_dim: 64, page_len: 16, n_pages: 3 };
+    const SPEC: KvSpec = KvSpec {
+        ty: BlockType::F16,
+        n_kv_heads: 2,
+        head_dim: 64,
+        page_len: 16,
+        n_pages: 3,
+        values_are_keys: false,
+    };
 
     #[test]
     fn shapes_that_no_kernel_takes_are_named() {
@@ -227,7 +249,7 @@ mod tests {
         let cases = [
             (KvSpec { ty: BlockType::Q4_1, ..SPEC }, "kv: elements of type Q4_1"),
             (KvSpec { head_dim: 0, ..SPEC }, "kv: heads of 0 elements"),
-            (KvSpec { head_dim: 520, ..SPEC }, "kv: heads of 520 elements"),
+            (KvSpec { head_dim: 584, ..SPEC }, "kv: heads of 584 elements"),
             (KvSpec { page_len: 8, ..SPEC }, "kv: pages of 8 positions"),
             (KvSpec { page_len: 48, ..SPEC }, "kv: pages of 48 positions"),
             (KvSpec { n_pages: 0, ..SPEC }, "kv: 0 pages"),
@@ -243,9 +265,16 @@ mod tests {
 
     #[test]
     fn pages_are_copied_read_and_written() {
+        for values_are_keys in [false, true] {
+            copy_read_and_write(KvSpec { values_are_keys, ..SPEC });
+        }
+    }
+
+    fn copy_read_and_write(spec: KvSpec) {
         let (device, stream) = bench();
-        let pages = KvPages::new(&device, "kv", SPEC).unwrap();
-        let n_bytes = 2 * SPEC.page_bytes();
+        let pages = KvPages::new(&device, "kv", spec).unwrap();
+        let n_bytes = spec.planes() * spec.page_bytes();
+        assert_eq!(pages.n_bytes(), 3 * n_bytes);
         let of = |seed: usize| -> Vec<u8> { (0..n_bytes).map(|i| (i * 7 + seed) as u8).collect() };
         for page in 0..3 {
             pages.write_page(&stream, page, &of(page as usize)).unwrap();

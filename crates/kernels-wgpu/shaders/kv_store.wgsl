@@ -9,7 +9,7 @@ struct Params {
     n_slots: u32,
     rows_at: u32,
     slots_at: u32,
-    pad: u32,
+    values_are_keys: u32,
     k: vec2<u32>,    // start, stride
     v: vec2<u32>,
 }
@@ -49,5 +49,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         * params.row_words + word;
     let start = head * params.head_dim;
     keys[place] = kv_pack(four(params.k.x + row * params.k.y + start, 4u * word));
-    vals[place] = kv_pack(four(params.v.x + row * params.v.y + start, 4u * word));
+    if params.values_are_keys == 0u {
+        vals[place] = kv_pack(four(params.v.x + row * params.v.y + start, 4u * word));
+    }
 }

@@ -9,7 +9,7 @@ struct Params {
     n_slots: u32,
     rows_at: u32,
     slots_at: u32,
-    pad: u32,
+    values_are_keys: u32,
     k: vec2<u32>,    // start, stride
     v: vec2<u32>,
 }

@@ -5,7 +5,13 @@ use realizar_quant::BlockType;
 
 fn main() -> Result<(), Error> {
     for window in [None, Some(512)] {
-        let spec = GroupSpec { n_layers: 18, n_kv_heads: 1, head_dim: 256, window };
+        let spec = GroupSpec {
+            n_layers: 18,
+            n_kv_heads: 1,
+            head_dim: 256,
+            window,
+            values_are_keys: false,
+        };
         let layout = KvLayout::new(BlockType::F16, spec)?;
         let mut pool = PagePool::new(layout.pages_for(8192, 1));
         let mut table = BlockTable::default();

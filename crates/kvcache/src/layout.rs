@@ -26,12 +26,22 @@ pub struct GroupSpec {
     pub head_dim: usize,
     /// Positions that a query sees, itself included; `None` sees all before it.
     pub window: Option<usize>,
+    /// Whether the values of a position are its keys, which are stored once: latent attention, whose values are
+    /// columns of its one key.
+    pub values_are_keys: bool,
+}
+
+impl GroupSpec {
+    /// What is stored of a position: keys and values, or keys alone.
+    pub fn planes(&self) -> usize {
+        if self.values_are_keys { 1 } else { 2 }
+    }
 }
 
 /// Where the keys and values of a group lie inside its pages.
 ///
 /// A page is `[n_layers][2][n_kv_heads][PAGE_LEN][head_dim]` elements of `ty`, keys before
-/// values, padded to [`PAGE_ALIGN`] bytes. Of a quantized type, the blocks of a position's
+/// values, padded to [`PAGE_ALIGN`] bytes; where values are keys, `[n_layers][n_kv_heads][PAGE_LEN][head_dim]`. Of a quantized type, the blocks of a position's
 /// head follow each other as in a row of weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvLayout {
@@ -41,9 +51,12 @@ pub struct KvLayout {
 
 impl fmt::Display for KvLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let GroupSpec { n_layers, n_kv_heads, head_dim, window } = &self.spec;
+        let GroupSpec { n_layers, n_kv_heads, head_dim, window, values_are_keys } = &self.spec;
         let ty = self.ty;
         write!(f, "{n_layers} layers of {n_kv_heads} heads of {head_dim} {ty}")?;
+        if *values_are_keys {
+            write!(f, ", whose values are their keys,")?;
+        }
         window.map_or(Ok(()), |window| write!(f, " in a window of {window}"))?;
         write!(f, " by pages of {PAGE_LEN}")
     }
@@ -67,9 +80,10 @@ impl KvLayout {
                 format!("heads of {head_dim} elements are not whole blocks of {block_len}");
             return Err(Error::Layout { ty, reason });
         }
-        let n_bytes = [2, spec.n_kv_heads, PAGE_LEN, head_dim / block_len, ty.block_bytes()]
-            .iter()
-            .try_fold(spec.n_layers.max(1), |n, &f| n.checked_mul(f));
+        let n_bytes =
+            [spec.planes(), spec.n_kv_heads, PAGE_LEN, head_dim / block_len, ty.block_bytes()]
+                .iter()
+                .try_fold(spec.n_layers.max(1), |n, &f| n.checked_mul(f));
         match n_bytes {
             Some(n) if n > 0 && n < isize::MAX as usize - PAGE_ALIGN => Ok(Self { ty, spec }),
             _ => Err(Error::Layout { ty, reason: format!("{spec:?} is empty or too large") }),
@@ -94,17 +108,18 @@ impl KvLayout {
 
     /// Bytes from the start of a page to the keys of layer `layer` of the group.
     pub fn k_offset(&self, layer: usize) -> usize {
-        2 * layer * self.plane_bytes()
+        self.spec.planes() * layer * self.plane_bytes()
     }
 
-    /// Bytes from the start of a page to the values of layer `layer` of the group.
+    /// Bytes from the start of a page to the values of layer `layer` of the group, which are at the keys where
+    /// they are the same.
     pub fn v_offset(&self, layer: usize) -> usize {
-        self.k_offset(layer) + self.plane_bytes()
+        self.k_offset(layer) + (self.spec.planes() - 1) * self.plane_bytes()
     }
 
     /// Bytes of a page, padding included.
     pub fn page_bytes(&self) -> usize {
-        (2 * self.spec.n_layers * self.plane_bytes()).next_multiple_of(PAGE_ALIGN)
+        (self.spec.planes() * self.spec.n_layers * self.plane_bytes()).next_multiple_of(PAGE_ALIGN)
     }
 
     /// Pages that one sequence of up to `max_seq_len` positions holds at most,
@@ -123,7 +138,11 @@ mod tests {
     use super::*;
 
     fn layout(ty: BlockType, n_layers: usize, window: Option<usize>) -> KvLayout {
-        KvLayout::new(ty, GroupSpec { n_layers, n_kv_heads: 3, head_dim: 20, window }).unwrap()
+        KvLayout::new(
+            ty,
+            GroupSpec { n_layers, n_kv_heads: 3, head_dim: 20, window, values_are_keys: false },
+        )
+        .unwrap()
     }
 
     #[test]
@@ -138,8 +157,26 @@ mod tests {
     }
 
     #[test]
+    fn values_that_are_keys_are_stored_once() {
+        let apart = layout(BlockType::F16, 5, None);
+        let spec = GroupSpec { values_are_keys: true, ..apart.spec().clone() };
+        let once = KvLayout::new(BlockType::F16, spec).unwrap();
+        let plane = 3 * PAGE_LEN * 20 * 2;
+        assert_eq!((once.k_offset(4), once.v_offset(4)), (4 * plane, 4 * plane));
+        assert_eq!(once.page_bytes(), (5 * plane).next_multiple_of(64));
+        let text = "5 layers of 3 heads of 20 F16, whose values are their keys, by pages of 32";
+        assert_eq!(once.to_string(), text);
+    }
+
+    #[test]
     fn quantized_heads_are_whole_blocks() {
-        let spec = GroupSpec { n_layers: 2, n_kv_heads: 3, head_dim: 64, window: None };
+        let spec = GroupSpec {
+            n_layers: 2,
+            n_kv_heads: 3,
+            head_dim: 64,
+            window: None,
+            values_are_keys: false,
+        };
         let types = [(BlockType::F8, 64), (BlockType::Q8_0, 68), (BlockType::Q4_0, 36)];
         for (ty, head_bytes) in types {
             let l = KvLayout::new(ty, spec.clone()).unwrap();
@@ -150,7 +187,13 @@ mod tests {
 
     #[test]
     fn a_group_without_layers_takes_no_memory() {
-        let spec = GroupSpec { n_layers: 0, n_kv_heads: 3, head_dim: 20, window: None };
+        let spec = GroupSpec {
+            n_layers: 0,
+            n_kv_heads: 3,
+            head_dim: 20,
+            window: None,
+            values_are_keys: false,
+        };
         assert_eq!(KvLayout::new(BlockType::F16, spec.clone()).unwrap().page_bytes(), 0);
         assert!(KvLayout::new(BlockType::F16, GroupSpec { n_kv_heads: 0, ..spec }).is_err());
     }
@@ -164,7 +207,13 @@ mod tests {
 
     #[test]
     fn refuses_types_and_sizes_it_cannot_hold() {
-        let spec = GroupSpec { n_layers: 1, n_kv_heads: 1, head_dim: 64, window: None };
+        let spec = GroupSpec {
+            n_layers: 1,
+            n_kv_heads: 1,
+            head_dim: 64,
+            window: None,
+            values_are_keys: false,
+        };
         let err = KvLayout::new(BlockType::Q6_K, spec.clone()).unwrap_err().to_string();
         assert_eq!(
             err,

@@ -10,7 +10,13 @@
 //!
 //! # fn main() -> Result<(), realizar_kvcache::Error> {
 //! // Two layers of 4 key-value heads of 64, stored as F16.
-//! let spec = GroupSpec { n_layers: 2, n_kv_heads: 4, head_dim: 64, window: None };
+//! let spec = GroupSpec {
+//!     n_layers: 2,
+//!     n_kv_heads: 4,
+//!     head_dim: 64,
+//!     window: None,
+//!     values_are_keys: false,
+//! };
 //! let layout = KvLayout::new(BlockType::F16, spec)?;
 //! assert_eq!(layout.page_bytes(), 2 * 2 * 4 * PAGE_LEN * 64 * 2);
 //!

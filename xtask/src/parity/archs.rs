@@ -159,6 +159,8 @@ mod tests {
             "baichuan",
             "cohere",
             "cohere2",
+            "deepseek_v2",
+            "deepseek_v3",
             "ernie4_5",
             "ernie4_5_moe",
             "exaone4",

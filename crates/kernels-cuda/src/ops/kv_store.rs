@@ -122,6 +122,7 @@ fn launch<D: Device>(
     pages: &KvPages<D>,
 ) -> Result<(), Error> {
     let (n_rows, spec) = (k.n_rows(), pages.spec());
+    assert!(rope.is_none() || !spec.values_are_keys, "keys that turn on their way are no values");
     k.check(kernels, "k", n_rows, spec.n_kv_heads * spec.head_dim);
     v.check(kernels, "v", n_rows, spec.n_kv_heads * spec.head_dim);
     slots.check(kernels, "slots", n_rows);
@@ -174,7 +175,7 @@ fn launch<D: Device>(
         Argument::I32(n_heads as i32),
     ];
     let function = &kernels.kv_store.store[spec.type_index()];
-    let n_blocks = (n_heads + 2 * spec.n_kv_heads).div_ceil(HEADS);
+    let n_blocks = (n_heads + spec.planes() * spec.n_kv_heads).div_ceil(HEADS);
     assert!(n_blocks <= 65535, "{n_heads} and {} heads", spec.n_kv_heads);
     let grid = [n_rows as u32, n_blocks as u32, 1];
     // SAFETY: the arguments are those of `kv_store_*` in order; rows are inside of their buffers, their shapes
@@ -214,7 +215,8 @@ mod tests {
         let Case { ty, n_heads, n_kv_heads, head_dim, rotary_dim, pairs, norms } = *case;
         let (kernels, stream) = kernels();
         let device = kernels.device();
-        let spec = KvSpec { ty, n_kv_heads, head_dim, page_len: 16, n_pages: 2 };
+        let spec =
+            KvSpec { ty, n_kv_heads, head_dim, page_len: 16, n_pages: 2, values_are_keys: false };
         let pages = KvPages::new(device, "kv", spec).unwrap();
         let mut random = Random(5);
         let (n_rows, q_cols, kv_cols) = (3, n_heads * head_dim, n_kv_heads * head_dim);
@@ -357,7 +359,14 @@ mod tests {
     fn check_blocks(ty: BlockType) {
         // 40 columns are a block and a part of one.
         let page_len = 16;
-        let spec = KvSpec { ty, n_kv_heads: 2, head_dim: 40, page_len, n_pages: 1 };
+        let spec = KvSpec {
+            ty,
+            n_kv_heads: 2,
+            head_dim: 40,
+            page_len,
+            n_pages: 1,
+            values_are_keys: false,
+        };
         let (kernels, stream) = kernels();
         let device = kernels.device();
         let pages = KvPages::new(device, "kv", spec).unwrap();
@@ -416,7 +425,8 @@ mod tests {
     fn numbers_of_8_bits_are_those_of_the_host() {
         let ty = BlockType::F8;
         let (head_dim, page_len) = (512, 16);
-        let spec = KvSpec { ty, n_kv_heads: 1, head_dim, page_len, n_pages: 1 };
+        let spec =
+            KvSpec { ty, n_kv_heads: 1, head_dim, page_len, n_pages: 1, values_are_keys: false };
         let (kernels, stream) = kernels();
         let device = kernels.device();
         let pages = KvPages::new(device, "kv", spec).unwrap();
@@ -450,8 +460,14 @@ mod tests {
 
     #[test]
     fn a_slot_that_does_not_exist_is_reported() {
-        let spec =
-            KvSpec { ty: BlockType::F16, n_kv_heads: 1, head_dim: 8, page_len: 16, n_pages: 2 };
+        let spec = KvSpec {
+            ty: BlockType::F16,
+            n_kv_heads: 1,
+            head_dim: 8,
+            page_len: 16,
+            n_pages: 2,
+            values_are_keys: false,
+        };
         let (kernels, stream) = kernels();
         let device = kernels.device();
         let pages = KvPages::new(device, "kv", spec).unwrap();

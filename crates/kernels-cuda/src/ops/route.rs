@@ -232,7 +232,7 @@ pub fn expert_bias<D: Device>(
     unsafe { kernels.launch(stream, &kernels.route.bias, grid, [THREADS, 1], &arguments) }
 }
 
-/// Queues a copy of rows with their columns in another order: column `c` of a row of `out` is column `order[c]` of that
+/// Queues a copy of rows with their columns, or some of them, in another order: column `c` of a row of `out` is column `order[c]` of that
 /// row of `x`. An order that names no column stops the device: the next call that waits reports it.
 ///
 /// # Errors
@@ -244,16 +244,17 @@ pub fn reorder<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
     order: Rows<'_, D>, // [1, n_cols], whole numbers
-    x: Rows<'_, D>,     // [n_rows, n_cols]
+    x: Rows<'_, D>,     // [n_rows, n_from]
     out: Rows<'_, D>,   // [n_rows, n_cols], which shares nothing with `x`
 ) -> Result<(), Error> {
-    let (n_rows, n_cols) = (x.n_rows(), x.n_cols());
+    let (n_rows, n_from, n_cols) = (x.n_rows(), x.n_cols(), out.n_cols());
     order.check(kernels, "the order", 1, n_cols);
-    x.check(kernels, "x", n_rows, n_cols);
+    x.check(kernels, "x", n_rows, n_from);
     out.check(kernels, "out", n_rows, n_cols);
     let arguments = [
         x.address(),
         x.stride(),
+        Argument::I32(n_from as i32),
         order.address(),
         out.address(),
         out.stride(),
@@ -615,6 +616,19 @@ mod tests {
             }
             assert_eq!(read(&stream, &out, x.len()), wanted);
         }
+    }
+
+    #[test]
+    fn columns_may_be_left_out() {
+        let (kernels, stream) = kernels();
+        let device = kernels.device();
+        let x: Vec<f32> = (0..8).map(|i| i as f32).collect();
+        let (x, out) = (on_device(device, &stream, &x), on_device(device, &stream, &[9.0; 4]));
+        let order = on_device(device, &stream, &[3.0, 1.0]);
+        let order = Rows::vector(&order, 2);
+        let from = Rows::new(&x, 0, 2, 4, 4);
+        reorder(&kernels, &stream, order, from, Rows::new(&out, 0, 2, 2, 2)).unwrap();
+        assert_eq!(read(&stream, &out, 4), [3.0, 1.0, 7.0, 5.0]);
     }
 
     #[test]

@@ -6,14 +6,15 @@
 // It takes 64 positions at once. For the scores, eight invocations share four
 // positions, each with every eighth word of columns; what they have is then added
 // in their order. For the values, an invocation has one word of columns and every
-// PARTS-th position.
+// PARTS-th position, or, of more than 128 words, all that lie 128 apart.
 //
 // Comes after a part that defines HEADS, the query heads of a workgroup, and
-// WORDS, the words of four columns that a head has at most (a power of two); one
-// of shaders/kv; and common.wgsl.
+// WORDS, the words of four columns that a head has at most (a power of two, or more
+// than 128); one of shaders/kv; and common.wgsl.
 
 const STEP: u32 = 64u; // positions
-const PARTS: u32 = 128u / WORDS;
+const PARTS: u32 = max(128u / WORDS, 1u);
+const TURNS: u32 = (WORDS + 127u) / 128u; // words of an invocation
 const PAIRS: u32 = (HEADS + 1u) / 2u;
 
 @group(0) @binding(2) var<storage, read> values: array<f32>;
@@ -65,14 +66,14 @@ fn main(
 
     let own = lane % 8u;
     let line = lane / 8u; // 0..16: four positions of the scores
-    let word = lane % WORDS; // of the values
+    let first_word = lane % WORDS; // of the values
     let part = lane / WORDS;
     // Sixteen invocations have the softmax of a head, four positions each.
     let soft_head = lane / 16u;
     let soft_at = 4u * lane; // in weights
     var running_max = LOWEST;
     var running_sum = 0.0;
-    var acc = array<vec4<f32>, HEADS>();
+    var acc = array<vec4<f32>, HEADS * TURNS>();
 
     for (var start = first / STEP * STEP; start <= last; start += STEP) {
         // Scores of four positions, of the words of this invocation.
@@ -165,15 +166,21 @@ fn main(
         }
 
         // Values.
-        if word < params.row_words {
+        for (var turn = 0u; turn < TURNS; turn++) {
+            let word = first_word + 128u * turn;
+            if word >= params.row_words {
+                break;
+            }
+            let at = turn * HEADS;
             for (var head = 0u; head < HEADS; head++) {
-                acc[head] *= keeps[head];
+                acc[at + head] *= keeps[head];
             }
             for (var i = part; i < STEP; i += PARTS) {
                 if start + i >= first && start + i <= last {
                     let v = kv_value(places[i], word);
                     for (var head = 0u; head < HEADS; head++) {
-                        acc[head] = fma(vec4<f32>(weights[head * STEP + i]), v, acc[head]);
+                        let weight = vec4<f32>(weights[head * STEP + i]);
+                        acc[at + head] = fma(weight, v, acc[at + head]);
                     }
                 }
             }
@@ -185,13 +192,15 @@ fn main(
     // The parts of the positions, in their order.
     let head_stride = params.head_dim + 2u;
     let out = (item * params.n_heads + first_head) * head_stride;
-    for (var head = 0u; head < HEADS; head++) {
-        partial[lane] = acc[head];
+    for (var sum = 0u; sum < HEADS * TURNS; sum++) {
+        let head = sum % HEADS;
+        let word = first_word + 128u * (sum / HEADS);
+        partial[lane] = acc[sum];
         workgroupBarrier();
         if part == 0u && head < n_heads {
-            var x = partial[word];
+            var x = partial[lane];
             for (var i = 1u; i < PARTS; i++) {
-                x += partial[i * WORDS + word];
+                x += partial[i * WORDS + lane];
             }
             for (var i = 0u; i < 4u; i++) {
                 if 4u * word + i < params.head_dim {

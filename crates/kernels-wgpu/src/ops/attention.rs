@@ -31,7 +31,7 @@ pub struct AttentionSpec {
     /// Heads of keys and values, each shared by `n_heads / n_kv_heads`
     /// consecutive query heads.
     pub n_kv_heads: u32,
-    /// Columns of a head, at most 512.
+    /// Columns of a head, at most 576.
     pub head_dim: u32,
     /// Factor of the scores.
     pub scale: f32,
@@ -225,7 +225,8 @@ fn head_dim_part(head_dim: u32) -> &'static str {
         64 => "const WORDS: u32 = 16u;\nconst CHUNKS: u32 = 2u;\n",
         128 => "const WORDS: u32 = 32u;\nconst CHUNKS: u32 = 4u;\n",
         256 => "const WORDS: u32 = 64u;\nconst CHUNKS: u32 = 8u;\n",
-        _ => "const WORDS: u32 = 128u;\nconst CHUNKS: u32 = 16u;\n",
+        512 => "const WORDS: u32 = 128u;\nconst CHUNKS: u32 = 16u;\n",
+        _ => "const WORDS: u32 = 144u;\nconst CHUNKS: u32 = 18u;\n",
     }
 }
 

@@ -20,7 +20,7 @@ struct Params {
     n_slots: u32,
     rows_at: u32,
     slots_at: u32,
-    _pad: u32,
+    values_are_keys: u32,
     k: [u32; 2], // start, stride
     v: [u32; 2],
 }
@@ -44,7 +44,7 @@ pub(crate) fn shaders() -> Vec<Shader> {
 
 /// Stores `k` and `v`, of `n_kv_heads * head_dim` columns, in the slots of their
 /// rows: `batch[slots_at + row]` is the page's number times `page_len` plus the
-/// index in the page. A slot beyond the last page stores nothing.
+/// index in the page. A slot beyond the last page stores nothing. Where values are keys, `v` is not read.
 ///
 /// Elements of 16 and of 8 bits are the nearest to the values, ties to even; F8 saturates, and what is not finite
 /// becomes NaN in it. Blocks are those of `realizar_quant::quantize`, as far as the device divides as exactly; one
@@ -71,12 +71,12 @@ pub fn kv_store(
         n_slots: spec.n_pages * spec.page_len,
         rows_at: rows.at.0,
         slots_at,
-        _pad: 0,
+        values_are_keys: u32::from(spec.values_are_keys),
         k: [k.start, k.stride],
         v: [v.start, v.stride],
     };
     let grid = match is_in_blocks(spec.ty) {
-        true => Grid { x: spec.n_kv_heads, rows: 1, z: 2 },
+        true => Grid { x: spec.n_kv_heads, rows: 1, z: spec.planes() as u32 },
         false => {
             Grid { x: (spec.n_kv_heads * spec.row_words()).div_ceil(WORKGROUP), rows: 1, z: 1 }
         }
@@ -127,7 +127,14 @@ mod tests {
         let Some(gpu) = testing::gpu() else { return };
         for ty in TYPES.into_iter().filter(|ty| !is_in_blocks(*ty)) {
             for head_dim in [5, 6, 20] {
-                let spec = KvSpec { ty, n_kv_heads: 2, head_dim, page_len: 8, n_pages: 3 };
+                let spec = KvSpec {
+                    ty,
+                    n_kv_heads: 2,
+                    head_dim,
+                    page_len: 8,
+                    n_pages: 3,
+                    values_are_keys: false,
+                };
                 let width = 2 * head_dim;
                 let (k, v) =
                     (View { start: 3, stride: 50, width }, View { start: 203, stride: 41, width });
@@ -188,7 +195,14 @@ mod tests {
         let Some(gpu) = testing::gpu() else { return };
         for ty in [BlockType::Q8_0, BlockType::Q4_0] {
             for head_dim in [20u32, 32, 96, 128, 320] {
-                let spec = KvSpec { ty, n_kv_heads: 3, head_dim, page_len: 4, n_pages: 2 };
+                let spec = KvSpec {
+                    ty,
+                    n_kv_heads: 3,
+                    head_dim,
+                    page_len: 4,
+                    n_pages: 2,
+                    values_are_keys: false,
+                };
                 let (width, row_len) = (3 * head_dim, head_dim.next_multiple_of(32) as usize);
                 let view = |start| View { start, stride: 2 * width + 1, width };
                 let (k, v) = (view(2), view(2 + width));

@@ -21,11 +21,11 @@ pub(crate) const TYPES: [BlockType; 6] = [
 ];
 
 /// Head sizes that the kernels are made for; others take the next.
-pub(crate) const HEAD_DIMS: [u32; 4] = [64, 128, 256, 512];
+pub(crate) const HEAD_DIMS: [u32; 5] = [64, 128, 256, 512, 576];
 
 pub(crate) fn rounded_head_dim(head_dim: u32) -> Result<u32, Error> {
     HEAD_DIMS.into_iter().find(|most| head_dim <= *most).ok_or_else(|| {
-        Error::Unsupported(format!("attention with heads of {head_dim} columns (512 at most)"))
+        Error::Unsupported(format!("attention with heads of {head_dim} columns (576 at most)"))
     })
 }
 
@@ -42,6 +42,8 @@ pub struct KvSpec {
     pub page_len: u32,
     /// Pages.
     pub n_pages: u32,
+    /// Whether values are keys, and stored once.
+    pub values_are_keys: bool,
 }
 
 impl KvSpec {
@@ -83,6 +85,11 @@ impl KvSpec {
         self.page_bytes().saturating_mul(u64::from(self.n_pages))
     }
 
+    /// What is stored of a position: keys and values, or keys alone.
+    pub fn planes(&self) -> usize {
+        if self.values_are_keys { 1 } else { 2 }
+    }
+
     /// Bytes of the keys, or of the values, of a page of a layer.
     pub fn page_bytes(&self) -> u64 {
         [self.n_kv_heads, self.page_len, self.row_bytes()]
@@ -95,7 +102,7 @@ impl KvSpec {
 #[derive(Debug, Clone)]
 pub struct KvLayer {
     pub(crate) k: Buffer, // [n_pages, n_kv_heads, page_len, head_dim]
-    pub(crate) v: Buffer, // as k
+    pub(crate) v: Buffer, // as k, or k itself
 }
 
 impl KvLayer {
@@ -107,10 +114,12 @@ impl KvLayer {
     pub fn new(gpu: &Gpu, what: &str, spec: &KvSpec) -> Result<Self, Error> {
         spec.parts()?;
         spec.page_shift()?;
-        Ok(Self {
-            k: gpu.buffer(&format!("{what} (keys)"), spec.n_bytes())?,
-            v: gpu.buffer(&format!("{what} (values)"), spec.n_bytes())?,
-        })
+        let k = gpu.buffer(&format!("{what} (keys)"), spec.n_bytes())?;
+        let v = match spec.values_are_keys {
+            true => k.clone(),
+            false => gpu.buffer(&format!("{what} (values)"), spec.n_bytes())?,
+        };
+        Ok(Self { k, v })
     }
 
     /// Whether a device can hold the keys and values of a layer and attend to
@@ -136,13 +145,13 @@ impl KvLayer {
         room: &Buffer,
     ) {
         let n_bytes = spec.page_bytes();
-        for buffer in [&self.k, &self.v] {
+        for buffer in self.buffers(spec) {
             recorder.copy((buffer, u64::from(from) * n_bytes), (room, 0), n_bytes);
             recorder.copy((room, 0), (buffer, u64::from(to) * n_bytes), n_bytes);
         }
     }
 
-    /// Appends the keys and then the values of a page to `out`, by way of `room`, a readback buffer
+    /// Appends the keys and then the values of a page, where they are others, to `out`, by way of `room`, a readback buffer
     /// of [`KvSpec::page_bytes`].
     ///
     /// # Errors
@@ -156,7 +165,7 @@ impl KvLayer {
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let n_bytes = spec.page_bytes();
-        for buffer in [&self.k, &self.v] {
+        for buffer in self.buffers(spec) {
             let mut recorder = gpu.record();
             recorder.copy((buffer, u64::from(page) * n_bytes), (room, 0), n_bytes);
             recorder.submit()?;
@@ -179,14 +188,15 @@ impl KvLayer {
         bytes: &[u8],
     ) -> Result<(), Error> {
         let n_bytes = spec.page_bytes();
-        let (k, v) = bytes.split_at(n_bytes as usize);
-        gpu.write(&self.k, u64::from(page) * n_bytes, k)?;
-        gpu.write(&self.v, u64::from(page) * n_bytes, v)
+        for (buffer, bytes) in self.buffers(spec).zip(bytes.chunks_exact(n_bytes as usize)) {
+            gpu.write(buffer, u64::from(page) * n_bytes, bytes)?;
+        }
+        Ok(())
     }
 
-    /// Bytes on the device.
-    pub fn n_bytes(&self) -> u64 {
-        self.k.n_bytes() + self.v.n_bytes()
+    /// The buffers, each once.
+    fn buffers(&self, spec: &KvSpec) -> impl Iterator<Item = &Buffer> {
+        [&self.k, &self.v].into_iter().take(spec.planes())
     }
 }
 
@@ -217,8 +227,14 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused() {
         let Some(gpu) = testing::gpu() else { return };
-        let fits =
-            KvSpec { ty: BlockType::F16, n_kv_heads: 2, head_dim: 64, page_len: 32, n_pages: 2 };
+        let fits = KvSpec {
+            ty: BlockType::F16,
+            n_kv_heads: 2,
+            head_dim: 64,
+            page_len: 32,
+            n_pages: 2,
+            values_are_keys: false,
+        };
         assert_eq!(fits.n_bytes(), 2 * 2 * 32 * 64 * 2);
         let layer = |spec: KvSpec| KvLayer::new(&gpu, "layer 3", &spec).map(|_| ());
         assert_eq!(layer(fits), Ok(()));
@@ -229,6 +245,9 @@ mod tests {
         {
             assert_eq!(KvSpec { ty, head_dim, ..fits }.page_bytes(), 2 * 32 * row_bytes);
         }
+        let once =
+            KvLayer::new(&gpu, "a layer", &KvSpec { values_are_keys: true, ..fits }).unwrap();
+        assert_eq!(once.buffers(&KvSpec { values_are_keys: true, ..fits }).count(), 1);
         let large = KvSpec { n_pages: u32::MAX, ..fits };
         assert!(matches!(layer(large), Err(Error::Limit { what, .. }) if what == "layer 3 (keys)"));
         for spec in [KvSpec { page_len: 24, ..fits }, KvSpec { ty: BlockType::Q4_1, ..fits }] {

@@ -1,5 +1,10 @@
 //! A model's dimensions and constants, the same whichever file they come from.
 
+mod check;
+mod unusual;
+
+pub use unusual::Latent;
+
 use crate::Error;
 use crate::architectures::loader::Bias;
 use crate::architectures::rope::{HfRopeKeys, Rope};
@@ -58,6 +63,8 @@ pub struct Config {
     /// Layers that the file has behind those of [`Self::layers`], which predict further tokens and
     /// are not run.
     pub n_predictors: usize,
+    /// Where keys and values are made of latent vectors, their sizes.
+    pub latent: Option<Latent>,
 }
 
 /// What may differ from one layer of a model to the next.
@@ -251,6 +258,7 @@ impl Config {
             ffn_bias: Bias::None,
             tied_head: Some(s.bool_or("tie_word_embeddings", false)?),
             n_predictors: 0,
+            latent: None,
         };
         config.checked_hf(s)
     }
@@ -273,6 +281,18 @@ impl Config {
     /// # Errors
     /// If a setting is missing or cannot be right.
     pub fn from_gguf(s: GgufSettings<'_>, norm: NormKind) -> Result<Self, Error> {
+        Self::from_gguf_with_head(s, norm, None)
+    }
+
+    /// As [`Self::from_gguf`], with heads of `head_dim` columns whatever the file says of keys and values.
+    ///
+    /// # Errors
+    /// If a setting is missing or cannot be right.
+    pub fn from_gguf_with_head(
+        s: GgufSettings<'_>,
+        norm: NormKind,
+        head_dim: Option<usize>,
+    ) -> Result<Self, Error> {
         let n_layers = match s.usize("block_count")? {
             n if (1..=MAX_LAYERS).contains(&n) => n,
             n => return Err(s.wrong("block_count", A_SIZE, n.to_string())),
@@ -283,11 +303,13 @@ impl Config {
         };
         let n_heads = of_layers("attention.head_count")?;
         let dim = s.usize("embedding_length")?;
-        let head_dim = match s.opt_usize("attention.key_length")? {
+        let own_head_dim = head_dim;
+        let head_dim = match head_dim.or(s.opt_usize("attention.key_length")?) {
             Some(head_dim) => head_dim,
             None => dim.checked_div(n_heads[0]).unwrap_or(0),
         };
-        if s.opt_usize("attention.value_length")?.is_some_and(|v| v != head_dim) {
+        let v_dim = s.opt_usize("attention.value_length")?;
+        if own_head_dim.is_none() && v_dim.is_some_and(|v| v != head_dim) {
             return Err(s.unsupported("a value length other than the key length"));
         }
         let max_seq_len = s.usize("context_length")?;
@@ -337,6 +359,7 @@ impl Config {
             ffn_bias: Bias::None,
             tied_head: None,
             n_predictors: 0,
+            latent: None,
         };
         config.check().map_err(|(key, expected, found)| {
             let key = if key.1 == "rms_norm_eps" { eps_key } else { key.0 };
@@ -358,79 +381,6 @@ impl Config {
         }
         self.layers.truncate(self.layers.len() - n);
         Ok(Self { n_predictors: n, ..self })
-    }
-
-    /// What cannot be right: the keys (GGUF's and transformers'), what was
-    /// expected and what was found.
-    fn check(&self) -> Result<(), ((&'static str, &'static str), String, String)> {
-        let of_model = [
-            (("embedding_length", "hidden_size"), self.dim),
-            (("vocab_size", "vocab_size"), self.vocab_size),
-        ];
-        let of_layers = self.layers.iter().flat_map(|layer| {
-            let Layer { n_heads, n_kv_heads, head_dim, hidden_dim, .. } = *layer;
-            [
-                (("feed_forward_length", "intermediate_size"), hidden_dim),
-                (("attention.head_count", "num_attention_heads"), n_heads),
-                (("attention.head_count_kv", "num_key_value_heads"), n_kv_heads),
-                (("attention.key_length", "head_dim"), head_dim),
-                (("embedding_length", "hidden_size"), n_heads.saturating_mul(head_dim)),
-            ]
-        });
-        let of_experts = self.layers.iter().filter_map(|layer| layer.experts).flat_map(|experts| {
-            let shared = ("expert_shared_feed_forward_length", "shared_expert_intermediate_size");
-            [
-                (("expert_feed_forward_length", "moe_intermediate_size"), experts.hidden_dim),
-                (shared, experts.shared_dim.unwrap_or(1)),
-            ]
-        });
-        for (key, size) in of_model.into_iter().chain(of_layers).chain(of_experts) {
-            if size == 0 || size > MAX_SIZE {
-                return Err((key, A_SIZE.to_owned(), size.to_string()));
-            }
-        }
-        if self.max_seq_len == 0 || self.max_seq_len > MAX_POSITIONS {
-            let key = ("context_length", "max_position_embeddings");
-            return Err((key, "a number of positions".to_owned(), self.max_seq_len.to_string()));
-        }
-        let mut layers = self.layers.iter();
-        if let Some(layer) = layers.find(|layer| !layer.n_heads.is_multiple_of(layer.n_kv_heads)) {
-            let key = ("attention.head_count_kv", "num_key_value_heads");
-            let expected = format!("a divisor of the {} query heads", layer.n_heads);
-            return Err((key, expected, layer.n_kv_heads.to_string()));
-        }
-        if !(self.norm_eps >= 0.0 && self.norm_eps < 1.0) {
-            let key = ("attention.layer_norm_rms_epsilon", "rms_norm_eps");
-            return Err((key, "a small number".to_owned(), self.norm_eps.to_string()));
-        }
-        Ok(())
-    }
-
-    /// What cannot be right among the factors of a whole configuration: what it
-    /// is for, what was expected and what was found.
-    pub(crate) fn check_factors(&self) -> Result<(), (&'static str, &'static str, f32)> {
-        let caps = [
-            ("soft cap of attention scores", self.attn_softcap),
-            ("soft cap of logits", self.logit_softcap),
-            ("limit of queries, keys and values", self.qkv_limit),
-            ("limit of gates", self.gate_limit),
-        ];
-        let caps = caps.into_iter().filter_map(|(what, x)| Some((what, x?)));
-        let of_experts = self.layers.iter().filter_map(|layer| layer.experts);
-        let caps = caps.chain(of_experts.map(|experts| ("factor of experts", experts.scale)));
-        let scales =
-            self.layers.iter().map(|layer| ("factor of attention scores", layer.attn_scale));
-        let scales = scales.chain([
-            ("factor of embeddings", self.embed_scale),
-            ("factor of what layers add", self.residual_scale),
-            ("factor of logits", self.logit_scale),
-        ]);
-        for (what, x) in caps.chain(scales) {
-            if !(x > 0.0 && x.is_finite()) {
-                return Err((what, "a positive number", x));
-            }
-        }
-        Ok(())
     }
 
     /// Changes every layer; the function gets its index and the layer.
@@ -480,8 +430,7 @@ impl Config {
     }
 }
 
-// No published model comes near these; a file that does is damaged.
-const MAX_SIZE: usize = 1 << 24;
+// No published model comes near this; a file that does is damaged.
 const MAX_LAYERS: usize = 1 << 14;
 
 /// What is expected of a size that is none.

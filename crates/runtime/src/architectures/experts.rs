@@ -8,7 +8,7 @@ use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{Route, Scoring, ValueId};
 
 /// No published router chooses from more.
-const MAX_EXPERTS: usize = 1024;
+pub(super) const MAX_EXPERTS: usize = 1024;
 
 /// The numbers of experts and of those that a row uses, in config.json.
 ///

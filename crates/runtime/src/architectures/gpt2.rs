@@ -63,6 +63,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         ffn_bias: Bias::Required,
         tied_head: Some(s.bool_or("tie_word_embeddings", true)?),
         n_predictors: 0,
+        latent: None,
     };
     let config = config.checked_hf(s)?;
     Ok(config.with_layers(|l, layer| {

@@ -6,8 +6,10 @@
 //! with separate weights whatever the file does. Every tensor of the file must
 //! be used: one that no architecture asked for is an error, not a loss.
 
+mod convolution;
 mod experts;
 mod grouped_rows;
+mod latent_heads;
 mod turned_experts;
 mod unneeded;
 
@@ -432,28 +434,6 @@ impl<'a> WeightLoader<'a> {
         let tensor = self.require(name, "bias")?;
         self.check_shape(&tensor, &[len])?;
         self.add_vector(name, "bias", &tensor)
-    }
-
-    /// The weights of a convolution over rows, `[channels, n_taps]` or `[channels, 1, n_taps]` in the
-    /// file, as a vector of `[n_taps, channels]`.
-    ///
-    /// # Errors
-    /// If it is missing, or of another shape or an unusable type.
-    pub fn taps(
-        &mut self,
-        name: impl Into<Name>,
-        n_channels: usize,
-        n_taps: usize,
-    ) -> Result<WeightId, Error> {
-        let name = name.into();
-        let tensor = self.require(name, "weight")?;
-        if tensor.shape != [n_channels, 1, n_taps] {
-            self.check_shape(&tensor, &[n_channels, n_taps])?;
-        }
-        let by_channel = self.vector_of(&tensor, 0.0)?;
-        let tap = |i: usize| by_channel.iter().skip(i).step_by(n_taps);
-        let values = (0..n_taps).flat_map(tap).copied().collect();
-        Ok(self.add(name.to_string(), vec![n_taps, n_channels], WeightData::Vector(values)))
     }
 
     /// The vector of the input that each column of a matrix is for, if that is not its own.

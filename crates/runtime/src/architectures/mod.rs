@@ -8,6 +8,7 @@ mod baichuan;
 mod cohere2;
 mod command_r;
 pub mod config;
+mod deepseek2;
 mod ernie4_5;
 mod ernie4_5moe;
 mod exaone4;
@@ -85,13 +86,14 @@ pub(crate) struct Architecture {
     forward: fn(&mut Build<'_>) -> Result<ValueId, Error>,
 }
 
-static REGISTRY: [&Architecture; 47] = [
+static REGISTRY: [&Architecture; 48] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
     &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
+    &deepseek2::ARCHITECTURE,
     &phi2::ARCHITECTURE,
     &phi3::ARCHITECTURE,
     &gpt2::ARCHITECTURE,

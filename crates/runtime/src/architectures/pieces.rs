@@ -242,6 +242,14 @@ impl<'a> Build<'a> {
         self.graph.add(x, y)
     }
 
+    /// Rotates every run of `head_dim` columns of `x` by the angles of layer `l`.
+    pub(crate) fn rope_of(&mut self, x: ValueId, l: usize, head_dim: usize) -> ValueId {
+        match self.config.layers[l].rope {
+            Some(i) => self.graph.rope(x, self.rope_tables[i], head_dim, self.rope_style),
+            None => x,
+        }
+    }
+
     /// The output projection of attention.
     pub(crate) fn wo(&mut self, x: ValueId, l: usize, bias: Bias) -> Result<ValueId, Error> {
         self.linear(x, (l, "wo"), (self.config.dim, self.config.layers[l].q_dim()), bias)

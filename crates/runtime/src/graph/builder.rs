@@ -178,6 +178,20 @@ impl GraphBuilder {
         reordered
     }
 
+    /// The columns of `x` that a vector lists, in its order.
+    pub fn columns_of(&mut self, x: ValueId, order: WeightId, n_columns: usize) -> ValueId {
+        let rows = self.rows(x);
+        self.push(Op::Reorder { order }, &[x], n_columns, rows)
+    }
+
+    /// The columns of all `inputs` side by side.
+    pub fn concat(&mut self, inputs: &[ValueId]) -> ValueId {
+        let rows = self.rows(inputs[0]);
+        assert!(inputs.iter().all(|&x| self.rows(x) == rows), "rows of what stands side by side");
+        let width = inputs.iter().map(|&x| self.width(x)).sum();
+        self.push(Op::Concat, inputs, width, rows)
+    }
+
     /// Rotates the first columns of every head by its position's angles.
     pub fn rope(
         &mut self,
@@ -190,7 +204,7 @@ impl GraphBuilder {
         self.same_shape(Op::Rope { head_dim, style }, &[x, table])
     }
 
-    /// Stores `k` and `v` of a new layer and attends to them with `q`.
+    /// Stores `k` and `v` of a new layer and attends to them with `q`. Values that are the keys are stored once.
     pub fn attention(
         &mut self,
         q: ValueId,
@@ -203,19 +217,21 @@ impl GraphBuilder {
         assert_eq!(self.width(q), n_heads * head_dim, "width of q");
         assert_eq!(self.width(k), n_kv_heads * head_dim, "width of k");
         assert_eq!(self.width(v), n_kv_heads * head_dim, "width of v");
-        let kv = self.kv_layer(n_kv_heads, head_dim, window);
+        let values_are_keys = k == v;
+        let of_layer = GroupSpec { n_layers: 0, n_kv_heads, head_dim, window, values_are_keys };
+        let kv = self.kv_layer(of_layer);
         let attention =
             Attention { kv, n_heads, n_kv_heads, head_dim, scale, softcap, window, reach, sinks };
         self.same_shape(Op::Attention(attention), &[q, k, v])
     }
 
     /// Adds a layer to the group of its shape, which is made when it is new.
-    fn kv_layer(&mut self, n_kv_heads: usize, head_dim: usize, window: Option<usize>) -> KvLayer {
+    fn kv_layer(&mut self, spec: GroupSpec) -> KvLayer {
         let groups = &mut self.graph.kv_groups;
-        let same =
-            |g: &GroupSpec| (g.n_kv_heads, g.head_dim, g.window) == (n_kv_heads, head_dim, window);
-        let group = groups.iter().position(same).unwrap_or_else(|| {
-            groups.push(GroupSpec { n_layers: 0, n_kv_heads, head_dim, window });
+        let is_same = |g: &GroupSpec| GroupSpec { n_layers: 0, ..g.clone() } == spec;
+        let found = groups.iter().position(is_same);
+        let group = found.unwrap_or_else(|| {
+            groups.push(spec);
             groups.len() - 1
         });
         groups[group].n_layers += 1;

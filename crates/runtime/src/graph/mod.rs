@@ -285,11 +285,13 @@ pub enum Op {
         /// Whether the last input is added to the output.
         residual: bool,
     },
-    /// Input x: its columns in the order of a vector, which holds the index in x of each.
+    /// Input x: some of its columns, or all, in the order of a vector, which holds the index in x of each.
     Reorder {
-        /// As many whole numbers as x has columns.
+        /// As many whole numbers as come out.
         order: WeightId,
     },
+    /// One input or more: their columns side by side.
+    Concat,
     /// Input: the scores of the router, `[rows, n_experts]`. Output: `[rows, 2 * n_chosen]`, the
     /// indices of each row's experts, ascending, then their factors.
     Route(Route),
@@ -309,7 +311,8 @@ pub enum Op {
         /// How columns are paired.
         style: RopeStyle,
     },
-    /// Inputs q, k and v. Stores k and v, then attends with q.
+    /// Inputs q, k and v. Stores k and v, then attends with q. With q as the only input it attends to what
+    /// an earlier attention stored for its layer of the cache.
     Attention(Attention),
     /// Input x.
     ShortConv(ShortConv),

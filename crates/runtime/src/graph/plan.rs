@@ -141,6 +141,16 @@ fn works_in_place(op: &Op) -> bool {
     )
 }
 
+/// Of an operation that puts its inputs side by side, where in its output each of them goes.
+pub fn parts(step: &Step) -> impl Iterator<Item = (Place, Place)> + '_ {
+    let mut start = step.output.start;
+    step.inputs.iter().map(move |&input| {
+        let part = Place { start, width: input.width, ..step.output };
+        start += input.width;
+        (input, part)
+    })
+}
+
 /// Lays `graph` out for batches up to `limits`.
 ///
 /// # Panics

@@ -61,7 +61,7 @@ impl Graph {
         text
     }
 
-    fn op(&self, op: &Op) -> String {
+    fn op(&self, op: &Op, n_inputs: usize) -> String {
         match op {
             Op::Input => "input".to_owned(),
             Op::Embed { table, scale } if *scale == 1.0 => format!("embed {}", self.weight(*table)),
@@ -94,6 +94,7 @@ impl Graph {
                 format!("{before}linear {}{after}", parts.join(" | "))
             }
             Op::Reorder { order } => format!("columns in the order of {}", self.weight(*order)),
+            Op::Concat => "side by side".to_owned(),
             Op::Route(route) => self.route(route),
             Op::ExpertLinear(ExpertLinear { prologue, parts, n_chosen, n_experts, n_in: _ }) => {
                 let before = self.prologue(prologue);
@@ -110,6 +111,9 @@ impl Graph {
                 );
                 if let Some(window) = a.window {
                     text += &format!(", window {window}");
+                }
+                if n_inputs == 1 {
+                    text += ", of what is stored";
                 }
                 if a.reach == Reach::OfRow {
                     text += ", as far as each row reaches";
@@ -161,7 +165,7 @@ impl fmt::Display for Graph {
                 node.output.0,
                 output.width,
                 inputs.join(", "),
-                self.op(&node.op)
+                self.op(&node.op, inputs.len())
             )?;
         }
         Ok(())

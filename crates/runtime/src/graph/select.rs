@@ -131,6 +131,7 @@ fn is_row_wise(op: &Op) -> bool {
         | Op::Softcap(_)
         | Op::Clamp { .. }
         | Op::Reorder { .. }
+        | Op::Concat
         | Op::Route(_)
         | Op::ExpertLinear(_)
         | Op::ExpertBias(_)

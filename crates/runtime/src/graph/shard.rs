@@ -298,6 +298,7 @@ impl<'a> Layouts<'a> {
             | Op::PosEmbed { .. }
             | Op::RopeTable(_)
             | Op::Reorder { .. }
+            | Op::Concat
             | Op::Route(_)
             | Op::ExpertBias(_)
             | Op::ShortConv(_)
@@ -317,7 +318,15 @@ impl<'a> Layouts<'a> {
     fn attention(&mut self, node: &Node, attention: &Attention) -> Layout {
         let copies = kv_copies(self.n_ranks, attention.n_kv_heads);
         let cut = |copies| Layout::Cut(Cut { copies, segments: 1 });
-        let [q, k, v] = [0, 1, 2].map(|i| self.layout(node.inputs[i]));
+        let [q_of, k_of, v_of] = match node.inputs[..] {
+            [q, k, v] => [q, k, v],
+            // What an earlier attention stored is divided as that one is: see `agree_in_groups`.
+            _ => match self.layout(node.inputs[0]) {
+                layout if layout == cut(1) => return layout,
+                _ => return self.keep_all_whole(node),
+            },
+        };
+        let [q, k, v] = [q_of, k_of, v_of].map(|input| self.layout(input));
         let is_cut = |layout| matches!(layout, Layout::Cut(Cut { segments: 1, .. }));
         if q != cut(1) || !is_cut(k) || !is_cut(v) {
             return self.keep_all_whole(node);

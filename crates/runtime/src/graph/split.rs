@@ -7,8 +7,8 @@
 //! each part gets those of its own backend.
 
 use super::{
-    Attention, DeltaNet, ExpertBias, ExpertLinear, ExpertPart, Graph, LinearPart, Node, Norm, Op,
-    Prologue, Route, RowDomain, ShortConv, StatePart, Value, ValueId,
+    Attention, DeltaNet, ExpertBias, ExpertLinear, ExpertPart, Graph, KvLayer, LinearPart, Node,
+    Norm, Op, Prologue, Route, RowDomain, ShortConv, StatePart, Value, ValueId,
 };
 use crate::Error;
 use crate::graph::weights::{WeightId, Weights};
@@ -56,6 +56,15 @@ pub fn split(graph: &Graph, layer: usize) -> Result<(Part, Part), Error> {
         _ => return refuse("more than the hidden states is read behind it".to_owned()),
     };
     let hidden = hidden.output;
+    let attention = |node: &Node| match &node.op {
+        Op::Attention(attention) => Some((attention.kv, node.inputs.len() > 1)),
+        _ => None,
+    };
+    let is_stored =
+        |kv: KvLayer| graph.nodes[cut..].iter().any(|n| attention(n) == Some((kv, true)));
+    if graph.nodes[cut..].iter().filter_map(attention).any(|(kv, _)| !is_stored(kv)) {
+        return refuse("keys and values of a layer before it are read behind it".to_owned());
+    }
     if graph.values[hidden.idx()].rows != RowDomain::Tokens {
         return refuse("rows were selected before it".to_owned());
     }
@@ -104,6 +113,8 @@ pub(super) struct Extract<'a> {
     values: Vec<Option<ValueId>>,   // [values of the whole]
     weights: Vec<Option<WeightId>>, // [weights of the whole]
     taken: Vec<WeightId>,
+    /// Of layers of the cache in the whole, those that the part has of them.
+    kv: Vec<(KvLayer, KvLayer)>,
 }
 
 impl<'a> Extract<'a> {
@@ -115,6 +126,7 @@ impl<'a> Extract<'a> {
             values: vec![None; whole.values.len()],
             weights: vec![None; whole.weights.len()],
             taken: Vec::new(),
+            kv: Vec::new(),
             whole,
         }
     }
@@ -137,9 +149,14 @@ impl<'a> Extract<'a> {
         let mut op = node.op.clone();
         each_weight(&mut op, &mut |id| *id = self.weight(*id));
         if let Op::Attention(attention) = &mut op {
-            let layers = &mut self.part.kv_groups[attention.kv.group].n_layers;
-            attention.kv.layer = *layers;
-            *layers += 1;
+            let own = self.kv.iter().find(|(whole, _)| *whole == attention.kv).map(|(_, own)| *own);
+            attention.kv = own.unwrap_or_else(|| {
+                let layers = &mut self.part.kv_groups[attention.kv.group].n_layers;
+                let own = KvLayer { layer: *layers, ..attention.kv };
+                *layers += 1;
+                self.kv.push((attention.kv, own));
+                own
+            });
         }
         if let Op::ShortConv(ShortConv { state, .. }) | Op::DeltaNet(DeltaNet { state, .. }) =
             &mut op
@@ -241,6 +258,7 @@ pub(super) fn each_weight(op: &mut Op, change: &mut dyn FnMut(&mut WeightId)) {
         Op::ExpertBias(ExpertBias { biases, n_experts: _, n_chosen: _ }) => change(biases),
         Op::Input
         | Op::Combine
+        | Op::Concat
         | Op::RopeTable(_)
         | Op::Rope { .. }
         | Op::Act(_)

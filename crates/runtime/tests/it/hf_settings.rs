@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The variants that are refused: model, variant, and what the error says after the file's name.
-const REFUSED: [(&str, &str, &str); 29] = [
+const REFUSED: [(&str, &str, &str); 31] = [
     ("llama", "both_spellings", TWO_ROPES),
     ("llama", "both_spellings_lose_theta", TWO_ROPES),
     (
@@ -101,6 +101,17 @@ const REFUSED: [(&str, &str, &str); 29] = [
         "the growth of queries in contexts of more than 32 positions is not supported",
     ),
     (
+        "deepseek_v2",
+        "best_groups",
+        "groups of experts chosen by the best expert of each (`group_limited_greedy`) is not supported",
+    ),
+    (
+        "deepseek_v3",
+        "as_v32_too_long",
+        "the indexer of sparse attention, in contexts of more than the 32 positions that it chooses \
+         (`index_topk`), is not supported",
+    ),
+    (
         "baichuan",
         "alibi",
         "ALiBi, which the models of Baichuan with 40 layers have in place of rotary embeddings, is not \
@@ -166,6 +177,27 @@ fn stack_experts(tensors: &mut Tensors) {
     }
 }
 
+/// The indexer of sparse attention in every layer, of 2 heads of 16 columns.
+fn add_indexers(tensors: &mut Tensors) {
+    let of_queries = |(name, tensor): (&String, &(TensorType, Vec<usize>, Vec<u8>))| {
+        let stem = name.strip_suffix("q_a_proj.weight")?;
+        Some((format!("{stem}indexer"), tensor.1[0], tensor.1[1]))
+    };
+    let found: Vec<(String, usize, usize)> = tensors.iter().filter_map(of_queries).collect();
+    for (stem, rank, dim) in found {
+        for (leaf, rows, columns) in [("wq_b", 32, rank), ("wk", 16, dim), ("weights_proj", 2, dim)]
+        {
+            let matrix = (TensorType::F32, vec![rows, columns], bias(rows * columns));
+            tensors.insert(format!("{stem}.{leaf}.weight"), matrix);
+        }
+        for (leaf, value) in [("weight", 1.0_f32), ("bias", 0.0)] {
+            let values = value.to_le_bytes().repeat(16);
+            let vector = (TensorType::F32, vec![16], values);
+            tensors.insert(format!("{stem}.k_norm.{leaf}"), vector);
+        }
+    }
+}
+
 /// One of the changes that the script lists.
 fn change(tensors: &mut Tensors, what: &str) {
     const EMBEDS: [&str; 2] = ["model.embed_tokens.weight", "transformer.wte.weight"];
@@ -192,6 +224,7 @@ fn change(tensors: &mut Tensors, what: &str) {
             return;
         }
         "stacked_experts" => return stack_experts(tensors),
+        "indexer" => return add_indexers(tensors),
         layer if layer.starts_with("dense:") => return dense(tensors, &layer["dense:".len()..]),
         "out_bias" => &["o_proj"],
         "attn_bias" => &["q_proj", "k_proj", "v_proj", "o_proj"],
@@ -235,7 +268,7 @@ fn write(dir: &Path, variant: &Value) {
 #[test]
 fn settings_are_read_as_transformers_reads_them() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/settings");
-    let files = ["expected.json", "dense.json"].map(|name| -> Value {
+    let files = ["expected.json", "dense.json", "unusual.json"].map(|name| -> Value {
         serde_json::from_str(&std::fs::read_to_string(fixtures.join(name)).unwrap()).unwrap()
     });
     let step = files[0]["step"].as_u64().unwrap() as usize;

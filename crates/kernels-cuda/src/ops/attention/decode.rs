@@ -26,7 +26,7 @@ const MAX_HEADS: usize = 8;
 const THREADS: u32 = 128;
 /// Columns of a head: a kernel for each.
 const HEAD_DIMS: [usize; 3] = [64, 128, 256];
-const F32_HEAD_DIMS: [usize; 4] = [64, 128, 256, 512];
+const F32_HEAD_DIMS: [usize; 5] = [64, 128, 256, 512, 576];
 /// Heads of splits of a launch that there is room for: enough blocks for any card. With more, blocks have a span each.
 pub(super) const SPLIT_HEADS: usize = 1 << 14;
 /// Heads of spans of a launch that there is room for, or those of one row, if they are more. Rows with more in all take

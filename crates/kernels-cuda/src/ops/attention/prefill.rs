@@ -28,7 +28,7 @@ const F32_THREADS: u32 = 128;
 const F32_QUERIES: usize = 32;
 /// Columns of a head: a kernel for each.
 const HEAD_DIMS: [usize; 3] = [64, 128, 256];
-const F32_HEAD_DIMS: [usize; 4] = [64, 128, 256, 512];
+const F32_HEAD_DIMS: [usize; 5] = [64, 128, 256, 512, 576];
 
 /// The kernels of prefill rows, as far as they were loaded.
 #[derive(Debug)]

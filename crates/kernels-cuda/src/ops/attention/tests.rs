@@ -105,6 +105,7 @@ impl World {
             head_dim: case.head_dim,
             page_len,
             n_pages,
+            values_are_keys: false,
         };
         let pages = KvPages::new(kernels.device(), "kv", spec).unwrap();
         let mut values = |cols: usize, factor: f32| -> Vec<Vec<f32>> {

@@ -219,6 +219,7 @@ impl Case {
             head_dim: spec.head_dim,
             page_len: PAGE_LEN,
             n_pages: self.n_pages(),
+            values_are_keys: false,
         };
         let layer = KvLayer::new(gpu, "a layer", &kv).unwrap();
         let nothing = vec![0xffu8; kv.n_bytes() as usize];
@@ -386,6 +387,7 @@ fn cases() -> Vec<Case> {
         case(F16, [12, 1, 50], lens).softcap(20.0).sinks(),
         case(BF16, [2, 2, 47], lens),
         case(F32, [6, 1, 512], &[40]),
+        case(F16, [5, 1, 576], &[33, 258]),
         case(F8, [6, 2, 20], lens).window(290),
         case(F8, [4, 1, 128], &[33, 270]).sinks(),
         case(Q8_0, [4, 2, 64], lens).window(290),

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::backend::metrics::{DispatchMetrics, OpClass};
 use crate::backend::{Arithmetic, Batch, Executable, ExecutableOptions};
 use crate::base::ByteSize;
-use crate::graph::plan::{Place, Plan, Step};
+use crate::graph::plan::{Place, Plan, Step, parts};
 use crate::graph::weights::{WeightData, WeightId, Weights};
 use crate::graph::{Attention, Op, Reach, RowDomain};
 use realizar_formats::FileWatch;
@@ -190,6 +190,12 @@ impl CpuExecutable {
                 let (out, [x]) = self.arena.borrow((&step.output, n_rows), [x]);
                 kernels::reorder_columns(team, x, order, out);
             }
+            Op::Concat => {
+                for (input, part) in parts(step) {
+                    let (out, [x]) = self.arena.borrow((&part, n_rows), [(&input, n_rows)]);
+                    kernels::copy_rows(team, x, out);
+                }
+            }
             Op::Route(route) => {
                 experts::route(team, route, &self.weights, step, &mut self.arena, n_rows);
             }
@@ -280,12 +286,15 @@ impl CpuExecutable {
         let KvGroup { layers, memory, .. } = &mut self.kv[attention.kv.group];
         let geometry = &layers[attention.kv.layer];
         let group = &batch.groups[attention.kv.group];
-        let inputs = [0, 1, 2].map(|i| (&step.inputs[i], n_rows));
-        let (out, [q, k, v]) = self.arena.borrow((&step.output, n_rows), inputs);
-
-        self.slots.clear();
-        self.slots.extend(group.slots.iter().map(|&(page, idx)| KvSlot { page, idx }));
-        kernels::kv_store(&self.team, self.tier, geometry, memory, k, v, &self.slots);
+        if let [_, k, v] = &step.inputs[..] {
+            let inputs = [k, v].map(|place| (place, n_rows));
+            let (_, [k, v]) = self.arena.borrow((&step.output, n_rows), inputs);
+            self.slots.clear();
+            self.slots.extend(group.slots.iter().map(|&(page, idx)| KvSlot { page, idx }));
+            kernels::kv_store(&self.team, self.tier, geometry, memory, k, v, &self.slots);
+        }
+        let q = (&step.inputs[0], n_rows);
+        let (out, [q]) = self.arena.borrow((&step.output, n_rows), [q]);
 
         let params = AttnParams {
             n_heads: attention.n_heads,
@@ -563,6 +572,19 @@ mod tests {
                 assert_eq!(found, &out[place * OUT..][..OUT], "row {row}");
             }
         }
+    }
+
+    #[test]
+    fn values_stand_side_by_side() {
+        let mut b = GraphBuilder::new();
+        let x = b.input(3);
+        let (first, last) = (b.columns(x, 0, 1), b.columns(x, 1, 2));
+        let doubled = b.scale(last, 2.0);
+        let all = b.concat(&[doubled, first, x]);
+        let mut executable = load(b, all);
+        let found = executable.run(&batch(2, &[]), &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
+        let wanted = [[4.0, 6.0, 1.0, 1.0, 2.0, 3.0], [10.0, 12.0, 4.0, 4.0, 5.0, 6.0]];
+        assert_eq!(found, wanted.as_flattened());
     }
 
     #[test]

@@ -518,7 +518,8 @@ impl<D: Device> Executable for CudaExecutable<D> {
     }
 
     fn page_bytes(&self, group: usize) -> usize {
-        self.kv[group].iter().map(|layer| 2 * layer.spec().page_bytes()).sum()
+        let of_layer = |spec: &kernels::KvSpec| spec.planes() * spec.page_bytes();
+        self.kv[group].iter().map(|layer| of_layer(layer.spec())).sum()
     }
 
     fn read_page(&mut self, group: usize, page: PageId, out: &mut Vec<u8>) -> Result<(), Error> {
@@ -530,7 +531,8 @@ impl<D: Device> Executable for CudaExecutable<D> {
 
     fn write_page(&mut self, group: usize, page: PageId, mut bytes: &[u8]) -> Result<(), Error> {
         let written = self.kv[group].iter().try_for_each(|layer| {
-            let (own, rest) = bytes.split_at(2 * layer.spec().page_bytes());
+            let spec = layer.spec();
+            let (own, rest) = bytes.split_at(spec.planes() * spec.page_bytes());
             bytes = rest;
             layer.write_page(&self.store.stream, page.0, own)
         });

@@ -144,6 +144,10 @@ fn is_read_after(plan: &Plan, idx: usize, place: &Place) -> bool {
 /// one launch may do all of that and store the keys.
 fn ropes(plan: &Plan, idx: usize) -> Option<(OfHeads, OfHeads)> {
     let Op::Attention(attention) = &plan.steps[idx].op else { return None };
+    let is_stored_by = |inputs: &[Place]| matches!(inputs, [_, k, v] if k.start != v.start);
+    if !is_stored_by(&plan.steps[idx].inputs) {
+        return None;
+    }
     let (first, second) = (idx.checked_sub(2)?, idx - 1);
     let made_by = |i: usize| {
         let input = &plan.steps[idx].inputs[i];

@@ -114,6 +114,7 @@ fn kv_spec(layout: &KvLayout, n_pages: usize) -> KvSpec {
         head_dim: shape.head_dim,
         page_len: PAGE_LEN,
         n_pages,
+        values_are_keys: shape.values_are_keys,
     }
 }
 

@@ -8,7 +8,7 @@ use super::store::{DeviceWeights, Store};
 use super::words::{Counts, Places, SEQ_WORDS};
 use crate::backend::Arithmetic;
 use crate::backend::gpu::weights::VectorKey;
-use crate::graph::plan::{Place, Plan, Step};
+use crate::graph::plan::{Place, Plan, Step, parts};
 use crate::graph::weights::WeightId;
 use crate::graph::{
     Activation, Attention, DeltaNet, Norm, NormKind, Op, Prologue, Reach, RopeStyle, RowDomain,
@@ -249,6 +249,13 @@ impl<'a, D: Device> Launcher<'a, D> {
                 let order = order.expect("the order was uploaded");
                 kernels::reorder(kernels, stream, order, input(0), out)
             }
+            Op::Concat => {
+                for (input, part) in parts(step) {
+                    let (x, out) = (self.rows(&input, all.clone()), self.rows(&part, all.clone()));
+                    kernels::elementwise(kernels, stream, &Elementwise::Scale(1.0), x, out)?;
+                }
+                Ok(())
+            }
             Op::Route(route) => self.route(route, input(0), out),
             Op::ExpertLinear(linear) => {
                 self.experts(step, linear, Role::Generated)?;
@@ -302,7 +309,6 @@ impl<'a, D: Device> Launcher<'a, D> {
         let places = &self.places.groups[attention.kv.group];
         let n_rows = self.counts.rows;
         let rows = |place: &Place| self.rows(place, 0..n_rows);
-        let [k, v] = [1, 2].map(|i| rows(&step.inputs[i]));
         let slots = self.list(places.slots, n_rows);
         if let Fused::RopeStore { q: of_q, k: of_k } = self.fused[idx] {
             let input = |of: OfHeads| rows(&self.plan.steps[of.first()].inputs[0]);
@@ -312,7 +318,7 @@ impl<'a, D: Device> Launcher<'a, D> {
                 q: input(of_q),
                 q_out: rows(&turn.output),
                 k: input(of_k),
-                v,
+                v: rows(&step.inputs[2]),
                 q_norm: self.head_norm(of_q),
                 k_norm: self.head_norm(of_k),
                 table: rows(&turn.inputs[1]),
@@ -321,8 +327,8 @@ impl<'a, D: Device> Launcher<'a, D> {
                 pages,
             };
             kernels::rope_store(self.kernels, self.stream(), &store)?;
-        } else {
-            kernels::kv_store(self.kernels, self.stream(), k, v, slots, pages)?;
+        } else if let [_, k, v] = &step.inputs[..] {
+            kernels::kv_store(self.kernels, self.stream(), rows(k), rows(v), slots, pages)?;
         }
         let args = |rows: Range<usize>| {
             let list = |at: usize| self.list(at + rows.start, rows.len());

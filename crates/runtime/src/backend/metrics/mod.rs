@@ -87,7 +87,7 @@ impl OpClass {
             Op::Add | Op::Mul | Op::Scale(_) | Op::Softcap(_) | Op::Clamp { .. } => {
                 Self::Elementwise
             }
-            Op::SelectRows | Op::Reorder { .. } => Self::Select,
+            Op::SelectRows | Op::Reorder { .. } | Op::Concat => Self::Select,
             Op::AllReduce { .. } | Op::AllGather => Self::Exchange,
         }
     }

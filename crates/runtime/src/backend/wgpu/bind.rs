@@ -7,7 +7,7 @@ use super::upload::DeviceWeights;
 use super::words::{Places, RowCounts, Rows, SEQS, Words, rows_at};
 use crate::backend::Arithmetic;
 use crate::backend::gpu::weights::{VectorKey, WeightLayout, matrix};
-use crate::graph::plan::{Place, Plan, Step};
+use crate::graph::plan::{Place, Plan, Step, parts};
 use crate::graph::weights::{WeightId, Weights};
 use crate::graph::{
     Activation, Attention, Norm, NormKind, Op, Prologue, Reach, RopeStyle, RowDomain,
@@ -181,7 +181,8 @@ pub(super) fn n_kernels(
                 arithmetic != Arithmetic::F32 && experts::takes_quantized(weights, linear);
             experts::n_kernels(gpu, weights, (plan, idx), linear) + usize::from(quantizes)
         }
-        Op::Attention(_) => 4,
+        Op::Attention(_) => 3 + usize::from(step.inputs.len() > 1),
+        Op::Concat => step.inputs.len(),
         _ => 1,
     };
     let group = |step: &Step| match &step.op {
@@ -287,6 +288,20 @@ impl Binder<'_> {
                 let order = (&self.weights.vectors, order);
                 kernels::reorder(self.gpu, rows, order, x, out).map(one)
             }
+            Op::Concat => {
+                let copies = parts(step).map(|(input, part)| {
+                    let (input, part) = (view(&input), view(&part));
+                    kernels::elementwise(
+                        self.gpu,
+                        rows,
+                        Elementwise::Scale(1.0),
+                        input,
+                        input,
+                        part,
+                    )
+                });
+                copies.collect::<Result<_, _>>().map(all)
+            }
             Op::SelectRows => {
                 kernels::select_rows(self.gpu, rows, x, out, self.places.outputs_at).map(one)
             }
@@ -369,11 +384,16 @@ impl Binder<'_> {
         let group = attention.kv.group;
         let KvGroup { spec, layers } = &self.kv[group];
         let (places, layer) = (&self.places.groups[group], &layers[attention.kv.layer]);
-        let [q, k, v] = [0, 1, 2].map(|i| view(&step.inputs[i]));
+        let q = view(&step.inputs[0]);
         let all = rows_at(RowDomain::Tokens, Rows::All);
         let generated = rows_at(RowDomain::Tokens, Rows::Generated);
-        let store =
-            kernels::kv_store(self.gpu, self.rows(all), spec, layer, k, v, places.slots_at)?;
+        let mut runs = Vec::with_capacity(3);
+        if let [_, k, v] = &step.inputs[..] {
+            let (k, v) = (view(k), view(v));
+            let store =
+                kernels::kv_store(self.gpu, self.rows(all), spec, layer, k, v, places.slots_at)?;
+            runs.push(Run::One(store, Count::Rows(all)));
+        }
         let args = kernels::Attention {
             rows: self.rows(generated),
             spec: kernels::AttentionSpec {
@@ -403,10 +423,8 @@ impl Binder<'_> {
         let [partial, combine] =
             kernels::attention_decode(self.gpu, &args, self.scratch, places.splits)?;
         let prefill = kernels::attention_prefill(self.gpu, &args, self.places.tiles_at)?;
-        Ok(vec![
-            Run::One(store, Count::Rows(all)),
-            Run::Waves { group, partial, combine, next: self.next_waves[group].clone() },
-            Run::One(prefill, Count::Tiles),
-        ])
+        runs.push(Run::Waves { group, partial, combine, next: self.next_waves[group].clone() });
+        runs.push(Run::One(prefill, Count::Tiles));
+        Ok(runs)
     }
 }

@@ -412,7 +412,7 @@ impl Executable for WgpuExecutable {
 
     fn page_bytes(&self, group: usize) -> usize {
         let KvGroup { spec, layers } = &self.kv[group];
-        2 * layers.len() * spec.page_bytes() as usize
+        spec.planes() * layers.len() * spec.page_bytes() as usize
     }
 
     fn read_page(&mut self, group: usize, page: PageId, out: &mut Vec<u8>) -> Result<(), Error> {
@@ -426,7 +426,7 @@ impl Executable for WgpuExecutable {
 
     fn write_page(&mut self, group: usize, page: PageId, bytes: &[u8]) -> Result<(), Error> {
         let KvGroup { spec, layers } = &self.kv[group];
-        let parts = bytes.chunks_exact(2 * spec.page_bytes() as usize);
+        let parts = bytes.chunks_exact(spec.planes() * spec.page_bytes() as usize);
         let mut layers = layers.iter().zip(parts);
         layers
             .try_for_each(|(layer, bytes)| layer.write_page(&self.gpu, spec, page.0, bytes))

@@ -94,6 +94,7 @@ fn kv_spec(layout: &KvLayout, n_pages: usize) -> KvSpec {
         head_dim: shape.head_dim as u32,
         page_len: PAGE_LEN as u32,
         n_pages: n_pages as u32,
+        values_are_keys: shape.values_are_keys,
     }
 }
 
@@ -127,8 +128,9 @@ impl Backend for WgpuBackend {
 
     fn memory(&self, plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> MemoryUse {
         let pool = |(layout, n_pages): &(KvLayout, usize)| {
-            let layers = 2 * layout.spec().n_layers as u64; // keys and values
-            kv_spec(layout, *n_pages).n_bytes().saturating_mul(layers)
+            let spec = layout.spec();
+            let planes = (spec.planes() * spec.n_layers) as u64;
+            kv_spec(layout, *n_pages).n_bytes().saturating_mul(planes)
         };
         let states = recurrent::n_bytes(plan, options);
         let kv = options.kv.iter().map(pool).fold(states, u64::saturating_add);

@@ -59,6 +59,8 @@ fn decode_heads_and_pages_of_odd_shapes() {
     }
     // Heads that are too wide for tensor cores are computed in F32.
     check_decode(&Case { n_heads: 2, head_dim: 500, ..Case::new(&[19, 270]) }, 3e-6);
+    let wide = Case { n_heads: 5, n_kv_heads: 1, head_dim: 576, ..Case::new(&[270]) };
+    check_decode(&wide, 3e-6);
 }
 
 #[test]

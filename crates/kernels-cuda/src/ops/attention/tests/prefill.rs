@@ -60,6 +60,7 @@ fn prefill_heads_and_pages_of_odd_shapes() {
     }
     // Heads that are too wide for tensor cores are computed in F32.
     check_prefill(&Case { n_heads: 1, n_kv_heads: 1, head_dim: 500, ..Case::new(&[40]) }, 2e-6);
+    check_prefill(&Case { n_heads: 2, n_kv_heads: 1, head_dim: 576, ..Case::new(&[20]) }, 2e-6);
 }
 
 #[test]

@@ -1,0 +1,20 @@
+//! What few decoders have: latent attention.
+
+/// The sizes of latent attention: all heads of a layer have their keys and values made of one vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Latent {
+    /// Columns of the vector that queries are made of, if they are not made of the hidden state.
+    pub q_rank: Option<usize>,
+    /// Columns of the vector that keys and values are made of.
+    pub kv_rank: usize,
+    /// Columns of a head's query and key that are made of it and do not turn.
+    pub plain_dim: usize,
+    /// Columns of a head's query that turn, and of the key that turns, which all heads share.
+    pub rotary_dim: usize,
+    /// Columns of a head's value.
+    pub v_dim: usize,
+    /// Whether neighbouring columns turn together; else those half of the turning ones apart.
+    pub turns_neighbours: bool,
+    /// Positions from which an indexer chooses all, if there is one: longer contexts are not built.
+    pub max_dense: Option<usize>,
+}

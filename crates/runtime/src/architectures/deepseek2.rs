@@ -1,0 +1,402 @@
+//! deepseek2: DeepSeek V2 and V3 and others of their shape. Keys and values of all heads are made of one latent
+//! vector, and most layers have experts.
+//!
+//! DeepSeek-AI, 2024 (DeepSeek-V2, arXiv:2405.04434; DeepSeek-V3, arXiv:2412.19437). Kimi K2 and GLM 4.7 Flash have
+//! the same graph, and so has DeepSeek V3.2 in contexts from which its indexer chooses all positions; longer ones are
+//! refused. The cache holds the latent vector and the one key that turns, side by side. The matrix that would make a
+//! head's keys of the vector takes the head's query to it instead, and that of its values takes what the head attended
+//! to (section 2.1.2 of the first). So a layer has one head of keys, and its values are the keys: columns behind the
+//! vector are left out of what comes of them. Layers that predict further tokens are not run.
+
+use super::experts::{gguf_counts, gguf_scoring, gguf_shared_dim, groups_of};
+use super::{Architecture, Build};
+use crate::Error;
+use crate::architectures::config::{Config, Experts, HfKeys, Latent, hf_bias};
+use crate::architectures::loader::{Bias, GroupedPart};
+use crate::architectures::rope::RopeScaling;
+use crate::checkpoint::{GgufSettings, HfSettings};
+use crate::graph::{NormKind, RopeStyle, Route, Scoring, ValueId};
+use serde_json::json;
+
+pub(super) static ARCHITECTURE: Architecture = Architecture {
+    name: "deepseek2",
+    hf_model_types: &["deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "kimi_k2"],
+    hf_names: &[
+        ("q_latent", "model.layers.{}.self_attn.q_a_proj"),
+        ("q_latent_norm", "model.layers.{}.self_attn.q_a_layernorm"),
+        ("wq_of_latent", "model.layers.{}.self_attn.q_b_proj"),
+        ("kv_latent", "model.layers.{}.self_attn.kv_a_proj_with_mqa"),
+        ("kv_latent_norm", "model.layers.{}.self_attn.kv_a_layernorm"),
+        ("kv_heads", "model.layers.{}.self_attn.kv_b_proj"),
+        ("choice_bias", "model.layers.{}.mlp.gate.e_score_correction_bias"),
+        ("shared.w_gate", "model.layers.{}.mlp.shared_experts.gate_proj"),
+        ("shared.w_up", "model.layers.{}.mlp.shared_experts.up_proj"),
+        ("shared.w_down", "model.layers.{}.mlp.shared_experts.down_proj"),
+    ],
+    gguf_names: &[
+        ("q_latent", "blk.{}.attn_q_a"),
+        ("q_latent_norm", "blk.{}.attn_q_a_norm"),
+        ("wq_of_latent", "blk.{}.attn_q_b"),
+        ("kv_latent", "blk.{}.attn_kv_a_mqa"),
+        ("kv_latent_norm", "blk.{}.attn_kv_a_norm"),
+        ("kv_heads", "blk.{}.attn_kv_b"),
+        ("k_heads", "blk.{}.attn_k_b"),
+        ("v_heads", "blk.{}.attn_v_b"),
+    ],
+    ignored: &["rotary_emb.inv_freq"],
+    config_from_hf,
+    config_from_gguf,
+    forward,
+};
+
+/// Added to the variance of the latent vectors in transformers, whatever the settings say.
+const LATENT_EPS: f32 = 1e-6;
+
+/// The models of this shape, by what their config.json has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Family {
+    /// DeepSeek V2.
+    V2,
+    /// DeepSeek V3, and Kimi K2, which is one under another name.
+    V3,
+    /// DeepSeek V3.2.
+    V32,
+    /// GLM 4.7 Flash.
+    Glm,
+}
+
+impl Family {
+    fn of(s: &HfSettings) -> Result<Self, Error> {
+        Ok(match s.str("model_type")? {
+            "deepseek_v2" => Self::V2,
+            "deepseek_v32" => Self::V32,
+            "glm4_moe_lite" => Self::Glm,
+            _ => Self::V3,
+        })
+    }
+
+    /// The settings with what transformers' configuration class has where the file is silent.
+    fn with_defaults(self, s: &HfSettings) -> HfSettings {
+        // Positions, columns of an expert, experts, those that all rows share, those of a row, groups, open groups,
+        // factor, ranks, and columns of the parts of a head.
+        let defaults = match self {
+            Self::V2 => [2048, 1407, 64, 2, 6, 1, 1, 1536, 512, 128, 64, 128],
+            Self::V3 => [4096, 2048, 256, 1, 8, 8, 4, 1536, 512, 128, 64, 128],
+            Self::V32 => [163_840, 2048, 256, 1, 8, 8, 4, 1536, 512, 128, 64, 128],
+            Self::Glm => [202_752, 1536, 64, 1, 4, 1, 1, 768, 512, 192, 64, 256],
+        };
+        let keys = [
+            "max_position_embeddings",
+            "moe_intermediate_size",
+            "n_routed_experts",
+            "n_shared_experts",
+            "num_experts_per_tok",
+            "n_group",
+            "topk_group",
+            "q_lora_rank",
+            "kv_lora_rank",
+            "qk_nope_head_dim",
+            "qk_rope_head_dim",
+            "v_head_dim",
+        ];
+        let defaults: [_; 12] = std::array::from_fn(|i| (keys[i], json!(defaults[i])));
+        let (scale, n_dense, eps) = match self {
+            Self::V2 => (1.0, 0, 1e-6),
+            Self::V3 | Self::V32 => (2.5, 3, 1e-6),
+            Self::Glm => (1.8, 1, 1e-5),
+        };
+        s.with_defaults(defaults).with_defaults([
+            ("routed_scaling_factor", json!(scale)),
+            ("first_k_dense_replace", json!(n_dense)),
+            ("rms_norm_eps", json!(eps)),
+            ("index_topk", json!(2048)),
+        ])
+    }
+}
+
+/// What DeepSeek V2 does with several groups; that of V3 is by the two best experts of each.
+const BEST_GROUPS: &str =
+    "groups of experts chosen by the best expert of each (`group_limited_greedy`)";
+
+fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let family = Family::of(s)?;
+    let s = &family.with_defaults(s);
+    let latent = Latent {
+        q_rank: s.opt_usize("q_lora_rank")?,
+        kv_rank: s.usize("kv_lora_rank")?,
+        plain_dim: s.usize("qk_nope_head_dim")?,
+        rotary_dim: s.usize("qk_rope_head_dim")?,
+        v_dim: s.usize("v_head_dim")?,
+        turns_neighbours: match family {
+            Family::V2 | Family::V32 => true,
+            Family::V3 | Family::Glm => s.bool_or("rope_interleave", true)?,
+        },
+        max_dense: match family {
+            Family::V32 => Some(s.usize("index_topk")?),
+            _ => None,
+        },
+    };
+    s.pass_over("qk_head_dim");
+    s.pass_over("head_dim");
+    check(&latent).map_err(|reason| s.unsupported(reason))?;
+    let (attn_bias, ffn_bias) = (hf_bias(s, "attention_bias")?, hf_bias(s, "mlp_bias")?);
+    let common = s.with_value("head_dim", json!(latent.rotary_dim));
+    let config = Config { attn_bias, ffn_bias, ..Config::from_hf(&common, &HfKeys::COMMON)? };
+    let all_dim = match s.opt_object("rope_parameters")? {
+        Some(p) => p.opt_f32("mscale_all_dim")?,
+        None => match s.opt_object("rope_scaling")? {
+            Some(p) => p.opt_f32("mscale_all_dim")?,
+            None => None,
+        },
+    };
+    let config = finished(config, latent, all_dim.unwrap_or(0.0));
+    let experts = experts_from_hf(s, family)?;
+    let is_sparse = sparse_layers_from_hf(s, family, config.layers.len())?;
+    let config = config.with_layers(|l, layer| layer.experts = experts.filter(|_| is_sparse[l]));
+    let n_predictors = s.opt_usize("num_nextn_predict_layers")?.unwrap_or(0);
+    Config { n_predictors, ..config }.checked_hf(s)
+}
+
+/// Which layers have experts.
+fn sparse_layers_from_hf(
+    s: &HfSettings,
+    family: Family,
+    n_layers: usize,
+) -> Result<Vec<bool>, Error> {
+    let n_dense = match family {
+        Family::V2 | Family::V3 | Family::V32 => s.usize("first_k_dense_replace")?,
+        Family::Glm => {
+            s.pass_over("first_k_dense_replace");
+            1
+        }
+    };
+    let types =
+        s.opt_strs("mlp_layer_types")?.filter(|_| matches!(family, Family::Glm | Family::V32));
+    let Some(types) = types else { return Ok((0..n_layers).map(|l| l >= n_dense).collect()) };
+    if types.len() != n_layers {
+        return Err(s.wrong("mlp_layer_types", format!("{n_layers} layers")));
+    }
+    let is_sparse = |ty: &str| match ty {
+        "sparse" => Ok(true),
+        "dense" => Ok(false),
+        _ => Err(s.unsupported(format!("a feed-forward network of type `{ty}`"))),
+    };
+    types.into_iter().map(is_sparse).collect()
+}
+
+/// The experts of layers that have such.
+fn experts_from_hf(s: &HfSettings, family: Family) -> Result<Option<Experts>, Error> {
+    let Some(n_experts) = s.opt_usize("n_routed_experts")?.filter(|&n| n > 0) else {
+        return Ok(None);
+    };
+    let n_chosen = s.usize("num_experts_per_tok")?;
+    if !(1..=n_experts.min(super::experts::MAX_EXPERTS)).contains(&n_chosen) {
+        return Err(s.wrong("num_experts_per_tok", format!("some of {n_experts} experts")));
+    }
+    let counts = (n_experts, n_chosen);
+    let hidden_dim = s.usize("moe_intermediate_size")?;
+    let n_groups = s.opt_usize("n_group")?.unwrap_or(1);
+    let groups = groups_of((n_groups, s.opt_usize("topk_group")?.unwrap_or(1)), counts)
+        .map_err(|expected| s.wrong("topk_group", expected))?;
+    let n_shared = s.opt_usize("n_shared_experts")?.unwrap_or(0);
+    let shared_dim = Some(n_shared.saturating_mul(hidden_dim)).filter(|&dim| dim > 0);
+    let scale = s.opt_f32("routed_scaling_factor")?.unwrap_or(1.0);
+    let of_both = |normalize| Experts {
+        scale,
+        shared_dim,
+        ..Experts::softmax(counts, hidden_dim, normalize)
+    };
+    if family != Family::V2 {
+        let scoring = Scoring::Sigmoid;
+        let experts = of_both(s.bool_or("norm_topk_prob", true)?);
+        return Ok(Some(Experts { scoring, choice_bias: true, groups, ..experts }));
+    }
+    // transformers does not normalize the factors of this model, whatever the file says.
+    s.pass_over("norm_topk_prob");
+    match s.opt_str("topk_method")?.unwrap_or("greedy") {
+        "greedy" => {}
+        "group_limited_greedy" if groups.is_none() => {}
+        "group_limited_greedy" => return Err(s.unsupported(BEST_GROUPS)),
+        method => {
+            return Err(s.unsupported(format!("a choice of experts by `{method}` (`topk_method`)")));
+        }
+    }
+    Ok(Some(of_both(false)))
+}
+
+/// Why latent vectors of these sizes cannot be.
+fn check(latent: &Latent) -> Result<(), String> {
+    let &Latent { q_rank, kv_rank, plain_dim, rotary_dim, v_dim, .. } = latent;
+    let sizes = [q_rank.unwrap_or(1), kv_rank, plain_dim, rotary_dim, v_dim];
+    // No published model comes near this; a file that does is damaged.
+    if sizes.iter().any(|&n| n == 0 || n > 1 << 14) || !rotary_dim.is_multiple_of(2) {
+        return Err(format!("latent attention of sizes {sizes:?}"));
+    }
+    Ok(())
+}
+
+/// YaRN's factor of a stretch: `0.1 * mscale * ln(factor) + 1`.
+fn yarn_factor(factor: f32, mscale: f32) -> f32 {
+    if factor > 1.0 { 0.1 * mscale * factor.ln() + 1.0 } else { 1.0 }
+}
+
+/// With one head of keys for all heads of queries, and scores that are scaled by the width of the heads
+/// that it stands for, and by the square of YaRN's factor.
+fn finished(config: Config, latent: Latent, all_dim: f32) -> Config {
+    let mscale = match config.ropes[0].scaling {
+        RopeScaling::Yarn { factor, .. } => yarn_factor(factor, all_dim),
+        _ => 1.0,
+    };
+    let width = (latent.plain_dim + latent.rotary_dim) as f32;
+    Config { latent: Some(latent), ..config }.with_layers(|_, layer| {
+        layer.n_kv_heads = 1;
+        layer.head_dim = latent.kv_rank + latent.rotary_dim;
+        layer.attn_scale = mscale * mscale / width.sqrt();
+    })
+}
+
+fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+    let kv_rank = s.usize("attention.kv_lora_rank")?;
+    let rotary_dim = s.usize("rope.dimension_count")?;
+    let (key, value) = ("attention.key_length_mla", "attention.value_length_mla");
+    let [key, value] = match (s.opt_usize(key)?, s.opt_usize(value)?) {
+        (Some(key), Some(value)) => [key, value],
+        // Files of before llama.cpp had one head of keys.
+        _ => [s.usize("attention.key_length")?, s.usize("attention.value_length")?],
+    };
+    let latent = Latent {
+        q_rank: s.opt_usize("attention.q_lora_rank")?.filter(|&rank| rank > 0),
+        kv_rank,
+        plain_dim: key.saturating_sub(rotary_dim),
+        rotary_dim,
+        v_dim: value,
+        turns_neighbours: true,
+        max_dense: None,
+    };
+    check(&latent).map_err(|reason| s.unsupported(reason))?;
+    let mut config = Config::from_gguf_with_head(s, NormKind::Rms, Some(rotary_dim))?;
+    // The converter writes a tenth of `mscale_all_dim`, which llama.cpp takes for `mscale` too.
+    let all_dim = 10.0 * s.opt_f32("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0);
+    if let RopeScaling::Yarn { attention_factor, .. } = &mut config.ropes[0].scaling
+        && all_dim != 0.0
+    {
+        *attention_factor = 1.0;
+    }
+    let config = finished(config, latent, all_dim);
+    let Some(counts) = gguf_counts(s)? else { return config.checked_gguf(s) };
+    let hidden_dim = s.usize("expert_feed_forward_length")?;
+    let groups = (
+        s.opt_usize("expert_group_count")?.unwrap_or(1),
+        s.opt_usize("expert_group_used_count")?.unwrap_or(1),
+    );
+    let found = groups.1.to_string();
+    let groups = groups_of(groups, counts)
+        .map_err(|expected| s.wrong("expert_group_used_count", expected, found))?;
+    let n_dense = s.opt_usize("leading_dense_block_count")?.unwrap_or(0);
+    // Files of models whose config.json leaves the function out do not say it either.
+    let bias = format!("blk.{n_dense}.exp_probs_b.bias");
+    let choice_bias = s.gguf().tensor_info(&bias).is_some();
+    let default = if choice_bias { Scoring::Sigmoid } else { Scoring::Softmax };
+    let scoring = gguf_scoring(s, default)?;
+    if groups.is_some() && scoring != Scoring::Sigmoid {
+        return Err(s.unsupported(BEST_GROUPS));
+    }
+    let experts = Experts {
+        scoring,
+        choice_bias,
+        groups,
+        scale: s.opt_f32("expert_weights_scale")?.filter(|&x| x != 0.0).unwrap_or(1.0),
+        shared_dim: gguf_shared_dim(s, hidden_dim)?,
+        ..Experts::softmax(counts, hidden_dim, s.bool_or("expert_weights_norm", false)?)
+    };
+    config
+        .with_layers(|l, layer| layer.experts = Some(experts).filter(|_| l >= n_dense))
+        .without_gguf_predictors(s)?
+        .checked_gguf(s)
+}
+
+fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+    if m.config.latent.is_some_and(|latent| latent.turns_neighbours) {
+        m.rope_style = RopeStyle::Interleaved;
+    }
+    let max_dense = m.config.latent.and_then(|latent| latent.max_dense);
+    if let Some(max_dense) = max_dense.filter(|&most| m.context() > most) {
+        return Err(m.weights.unsupported(format!(
+            "the indexer of sparse attention, in contexts of more than the {max_dense} positions that it \
+             chooses (`index_topk`),"
+        )));
+    }
+    if max_dense.is_some() {
+        m.weights.ignore(|name| name.contains(".self_attn.indexer."));
+    }
+    let tok_embed = m.tok_embed()?;
+    let x = m.graph.embed(&tok_embed, 1.0);
+    let ffn_bias = m.config.ffn_bias;
+    super::llama::decoder_of(m, tok_embed, x, ffn_bias, attention)
+}
+
+/// Latent attention over normalized rows.
+fn attention(m: &mut Build<'_>, h: ValueId, l: usize) -> Result<ValueId, Error> {
+    let c = m.config;
+    let latent = c.latent.expect("the architecture sets the sizes");
+    let Latent { q_rank, kv_rank, plain_dim, rotary_dim, v_dim, .. } = latent;
+    let n_heads = c.layers[l].n_heads;
+    let eps = if m.weights.is_hf() { LATENT_EPS } else { c.norm_eps };
+
+    let (of, name, n_in) = match q_rank {
+        None => (h, "wq", c.dim),
+        Some(rank) => {
+            let q = m.linear(h, (l, "q_latent"), (rank, c.dim), c.attn_bias)?;
+            let norm = m.weights.norm((l, "q_latent_norm"), rank, Bias::None)?;
+            (m.graph.norm(q, NormKind::Rms, &norm, eps), "wq_of_latent", rank)
+        }
+    };
+    let parts = [
+        GroupedPart { leaf: "wq_plain", rows: &[(0, plain_dim)] },
+        GroupedPart { leaf: "wq_turned", rows: &[(plain_dim, rotary_dim)] },
+    ];
+    let [plain, turned] = m.weights.grouped_linears((l, name), n_heads, parts, n_in, Bias::None)?;
+    let (plain, turned) = (m.graph.linear(of, &plain), m.graph.linear(of, &turned));
+    let turned = m.rope_of(turned, l, rotary_dim);
+
+    let parts = [("kv_latent", kv_rank), ("k_turned", rotary_dim)];
+    let kv = m.weights.stacked_linears((l, "kv_latent"), parts, c.dim, c.attn_bias)?;
+    let [kv, k_turned] = kv.map(|linear| m.graph.linear(h, &linear));
+    let norm = m.weights.norm((l, "kv_latent_norm"), kv_rank, Bias::None)?;
+    let kv = m.graph.norm(kv, NormKind::Rms, &norm, eps);
+    let k_turned = m.rope_of(k_turned, l, rotary_dim);
+    let k = m.graph.concat(&[kv, k_turned]);
+
+    // All heads, in their order: the matrices of heads are multiplied as those of experts are.
+    let scores = m.graph.columns(plain, 0, n_heads);
+    let route = Route {
+        scoring: Scoring::Sigmoid,
+        n_experts: n_heads,
+        n_chosen: n_heads,
+        choice_bias: None,
+        groups: None,
+        normalize: false,
+        scale: 1.0,
+    };
+    let heads = m.graph.route(scores, route);
+    let [to_latent, to_values] = m.weights.latent_heads(l, n_heads, &latent)?;
+    let q = m.graph.expert_linear(plain, heads, &to_latent);
+    let q = m.graph.concat(&[q, turned]);
+    // From all heads' queries to the vector, then all that turn, to both of one head after the other.
+    let head = |head: usize| {
+        let first = n_heads * kv_rank + head * rotary_dim;
+        (head * kv_rank..(head + 1) * kv_rank).chain(first..first + rotary_dim)
+    };
+    let order = (0..n_heads).flat_map(head).map(|column| column as u32).collect();
+    let order = m.weights.made_order(order);
+    let q = m.graph.columns_of(q, order, n_heads * (kv_rank + rotary_dim));
+
+    let a = m.graph.attention(q, k, k, &c.attention(l));
+    // Of what a head attended to, the latent vector.
+    let head = |head: usize| (0..kv_rank).map(move |i| head * (kv_rank + rotary_dim) + i);
+    let order = (0..n_heads).flat_map(head).map(|column| column as u32).collect();
+    let order = m.weights.made_order(order);
+    let a = m.graph.columns_of(a, order, n_heads * kv_rank);
+    let values = m.graph.expert_linear(a, heads, &to_values);
+    m.linear(values, (l, "wo"), (c.dim, n_heads * v_dim), c.attn_bias)
+}
