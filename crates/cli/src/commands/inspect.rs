@@ -40,11 +40,19 @@ pub(crate) struct Args {
 }
 
 /// What both formats have in common.
-struct Report {
-    path: PathBuf,
-    format: String,
-    metadata: Vec<(String, serde_json::Value)>,
-    tensors: Vec<TensorInfo>,
+pub(super) struct Report {
+    pub(super) path: PathBuf,
+    pub(super) format: String,
+    /// Keys of `config.json` begin with `config.`.
+    pub(super) metadata: Vec<(String, serde_json::Value)>,
+    pub(super) tensors: Vec<TensorInfo>,
+}
+
+impl Report {
+    /// Reads what a model's files say of it; long arrays become their type and length unless `full`.
+    pub(super) fn read(path: &Path, full: bool) -> Result<Self> {
+        if is_gguf(path)? { gguf(path, full) } else { safetensors(path) }
+    }
 }
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
@@ -60,7 +68,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
         out.flush()?;
         return Ok(());
     }
-    let report = if is_gguf(&path)? { gguf(&path, args.full)? } else { safetensors(&path)? };
+    let report = Report::read(&path, args.full)?;
     if args.json { print_json(report) } else { print_text(&report, args.full) }
 }
 
@@ -148,14 +156,14 @@ fn elem_name(array: &Array) -> String {
 
 /// Tensors, elements and bytes of one type.
 #[derive(Default, Clone, Copy)]
-struct Sum {
-    tensors: usize,
-    elements: u64,
-    bytes: u64,
+pub(super) struct Sum {
+    pub(super) tensors: usize,
+    pub(super) elements: u64,
+    pub(super) bytes: u64,
 }
 
 /// Sums by type, the type with the most bytes first.
-fn by_type(tensors: &[TensorInfo]) -> Vec<(String, Sum)> {
+pub(super) fn by_type(tensors: &[TensorInfo]) -> Vec<(String, Sum)> {
     let mut sums: BTreeMap<String, Sum> = BTreeMap::new();
     for tensor in tensors {
         let sum = sums.entry(tensor.ty.to_string()).or_default();
@@ -270,7 +278,7 @@ fn show(value: &serde_json::Value, full: bool) -> String {
 }
 
 /// Cuts long text unless `full`, and replaces control characters.
-fn shorten(text: &str, full: bool) -> String {
+pub(super) fn shorten(text: &str, full: bool) -> String {
     let n_chars = text.chars().count();
     let kept = if full { n_chars } else { SHORT_STRING };
     let clean = |c: char| if c.is_control() && c != '\n' { '\u{fffd}' } else { c };

@@ -18,6 +18,7 @@ mod pull;
 mod rm;
 mod run;
 mod serve;
+mod show;
 mod tokenize;
 
 use std::ffi::OsString;
@@ -78,6 +79,8 @@ pub(crate) enum Command {
     Du(du::Args),
     /// List the models of a running server
     Ps(ps::Args),
+    /// Show a model on one card
+    Show(show::Args),
     /// Show metadata, tensors and sizes of a model
     Inspect(inspect::Args),
     /// Show the token ids of a text, or the text of token ids
@@ -128,6 +131,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Rm(args) => rm::execute(&args, global).map(done),
         Command::Du(args) => du::execute(&args, global).map(done),
         Command::Ps(args) => ps::execute(&args).map(done),
+        Command::Show(args) => show::execute(&args, global).map(done),
         Command::Inspect(args) => inspect::execute(&args, global).map(done),
         Command::Tokenize(args) => tokenize::execute(&args, global).map(done),
         Command::Logits(args) => logits::execute(&args, global).map(done),
