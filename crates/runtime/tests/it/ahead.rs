@@ -11,7 +11,7 @@ use realizar_quant::BlockType;
 use realizar_runtime::backend::Backend;
 use realizar_runtime::engine::{Engine, EngineEvent, EngineOptions, EngineStats, Request};
 use realizar_runtime::sampling::SamplingParams;
-use realizar_runtime::{FinishReason, GenerateParams, LoadOptions, Model};
+use realizar_runtime::{DeviceLayers, FinishReason, GenerateParams, LoadOptions, Model};
 
 /// The device, unless it is not built.
 fn device() -> Option<Box<dyn Backend>> {
@@ -132,4 +132,22 @@ fn rows_that_no_shortlist_decides_are_run_again() {
     assert!(wanted.iter().all(|answer| answer.ids.len() == 6), "{wanted:?}");
     let stats = check("zero", load(serving(None)), &requests, &wanted);
     assert!(stats.ahead_wasted > 2, "{stats:?}");
+}
+
+#[test]
+fn parts_on_several_devices_run_one_step_at_a_time() {
+    let Some(device) = device() else { return };
+    let load = |options| {
+        let options = LoadOptions { max_seq_len: Some(200), chunk: 48, ..options };
+        let devices = [
+            DeviceLayers { backend: &*device, n_layers: Some(1) },
+            DeviceLayers { backend: &*device, n_layers: None },
+        ];
+        Model::load_onto(&tiny("llama").join("model-f32.gguf"), &devices, &options).unwrap()
+    };
+    let requests: Vec<Request> = (0..2).map(plain).collect();
+    let mut model = load(LoadOptions::default());
+    let wanted: Vec<_> = requests.iter().map(|r| alone(&mut model, r, 0)).collect();
+    let stats = check("two parts", load(serving(None)), &requests, &wanted);
+    assert_eq!(stats.ahead_rows, 0, "{stats:?}");
 }

@@ -459,8 +459,8 @@ impl<D: Device> Beside for CudaExecutable<D> {
     }
 
     fn runs_ahead(&self) -> bool {
-        // Steps that are timed run one at a time.
-        self.timing.is_none()
+        // Steps that are timed run one at a time, as do those of a part whose rows come from another device.
+        self.timing.is_none() && self.plan.input.is_none()
     }
 
     fn launch_next(
