@@ -168,6 +168,8 @@ mod tests {
             "gemma",
             "gemma2",
             "gemma3_text",
+            "gemma3n_text",
+            "gemma4_text",
             "glm",
             "glm4",
             "glm4_moe",

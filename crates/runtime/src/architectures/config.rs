@@ -3,7 +3,7 @@
 mod check;
 mod unusual;
 
-pub use unusual::Latent;
+pub use unusual::{AltUp, Latent};
 
 use crate::Error;
 use crate::architectures::loader::Bias;
@@ -63,8 +63,14 @@ pub struct Config {
     /// Layers that the file has behind those of [`Self::layers`], which predict further tokens and
     /// are not run.
     pub n_predictors: usize,
+    /// Columns of the embedding that every token has for each layer, in models with such; else 0.
+    pub per_layer_dim: usize,
     /// Where keys and values are made of latent vectors, their sizes.
     pub latent: Option<Latent>,
+    /// Tokens that have embeddings for each layer, if they are fewer than all; the others have the first's.
+    pub per_layer_tokens: Option<usize>,
+    /// The streams of hidden states, in models with several.
+    pub altup: Option<AltUp>,
 }
 
 /// What may differ from one layer of a model to the next.
@@ -88,6 +94,10 @@ pub struct Layer {
     pub experts: Option<Experts>,
     /// What the layer has instead of attention, if it does not attend.
     pub recurrent: Option<Recurrent>,
+    /// The earlier layer whose keys and values it attends to, if it has none of its own.
+    pub kv_of: Option<usize>,
+    /// By how many deviations gates must lie above their mean to stay open, if any need to.
+    pub gate_cutoff: Option<f32>,
 }
 
 /// The experts of a layer.
@@ -175,6 +185,8 @@ impl Layer {
             attn_scale,
             experts: None,
             recurrent: None,
+            kv_of: None,
+            gate_cutoff: None,
         }
     }
 
@@ -258,7 +270,10 @@ impl Config {
             ffn_bias: Bias::None,
             tied_head: Some(s.bool_or("tie_word_embeddings", false)?),
             n_predictors: 0,
+            per_layer_dim: 0,
             latent: None,
+            per_layer_tokens: None,
+            altup: None,
         };
         config.checked_hf(s)
     }
@@ -359,7 +374,10 @@ impl Config {
             ffn_bias: Bias::None,
             tied_head: None,
             n_predictors: 0,
+            per_layer_dim: 0,
             latent: None,
+            per_layer_tokens: None,
+            altup: None,
         };
         config.check().map_err(|(key, expected, found)| {
             let key = if key.1 == "rms_norm_eps" { eps_key } else { key.0 };
@@ -401,6 +419,22 @@ impl Config {
     #[must_use]
     pub fn with_rope_where_sliding(self) -> Self {
         self.with_layers(|_, layer| layer.rope = layer.window.map(|_| 0))
+    }
+
+    /// Lets the last `n` layers attend to the keys and values of the last layer before them with the same
+    /// window; `None` if there is none for one of them.
+    #[must_use]
+    pub fn with_shared_kv(mut self, n: usize) -> Option<Self> {
+        let n_own = self.layers.len().checked_sub(n)?;
+        let (own, sharing) = self.layers.split_at_mut(n_own);
+        for layer in sharing {
+            let is_alike = |of: &Layer| {
+                let shape = |l: &Layer| (l.window, l.n_heads, l.n_kv_heads, l.head_dim, l.rope);
+                shape(of) == shape(layer)
+            };
+            layer.kv_of = Some(own.iter().rposition(is_alike)?);
+        }
+        Some(self)
     }
 
     /// Sets a window for the layers that transformers' `layer_types` calls

@@ -63,7 +63,10 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         ffn_bias: Bias::Required,
         tied_head: Some(s.bool_or("tie_word_embeddings", true)?),
         n_predictors: 0,
+        per_layer_dim: 0,
         latent: None,
+        per_layer_tokens: None,
+        altup: None,
     };
     let config = config.checked_hf(s)?;
     Ok(config.with_layers(|l, layer| {

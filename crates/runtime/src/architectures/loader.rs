@@ -10,6 +10,7 @@ mod convolution;
 mod experts;
 mod grouped_rows;
 mod latent_heads;
+mod made;
 mod turned_experts;
 mod unneeded;
 
@@ -300,6 +301,19 @@ impl<'a> WeightLoader<'a> {
         let Some(tensor) = self.find(leaf.into(), "weight") else { return Ok(None) };
         self.check_shape(&tensor, &[len])?;
         self.vector_of(&tensor, 0.0).map(Some)
+    }
+
+    /// A single number that may be missing, which becomes a constant of the graph. Its tensor may be called
+    /// `NAME.weight` or `NAME`.
+    ///
+    /// # Errors
+    /// If it is of another length or an unusable type.
+    pub fn opt_scalar(&mut self, name: impl Into<Name>) -> Result<Option<f32>, Error> {
+        let name = name.into();
+        let tensor = self.find(name, "").or_else(|| self.find(name, "weight"));
+        let Some(tensor) = tensor else { return Ok(None) };
+        self.check_shape(&tensor, &[1])?;
+        Ok(self.vector_of(&tensor, 0.0)?.first().copied())
     }
 
     fn add_vector(&mut self, name: Name, suffix: &str, tensor: &Tensor) -> Result<WeightId, Error> {

@@ -17,6 +17,8 @@ mod falcon;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
+mod gemma4;
 mod glm;
 mod glm4;
 mod glm4moe;
@@ -29,6 +31,7 @@ mod granitemoe;
 mod hunyuan;
 mod hunyuanmoe;
 mod internlm2;
+mod layer_embeddings;
 mod lfm2;
 mod lfm2moe;
 mod llama;
@@ -86,13 +89,15 @@ pub(crate) struct Architecture {
     forward: fn(&mut Build<'_>) -> Result<ValueId, Error>,
 }
 
-static REGISTRY: [&Architecture; 48] = [
+static REGISTRY: [&Architecture; 50] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
     &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
+    &gemma3n::ARCHITECTURE,
+    &gemma4::ARCHITECTURE,
     &deepseek2::ARCHITECTURE,
     &phi2::ARCHITECTURE,
     &phi3::ARCHITECTURE,
@@ -213,7 +218,9 @@ pub(crate) fn config(checkpoint: &Checkpoint) -> Result<Config, Error> {
 
 /// Refuses models that attend in both directions, as decoders that were made into encoders do.
 fn check_causal(settings: &HfSettings) -> Result<(), Error> {
-    if settings.bool_or("use_bidirectional_attention", false)? {
+    // Rows of images alone see each other in both directions by this value.
+    let of_images = settings.text_is("use_bidirectional_attention", "vision");
+    if !of_images && settings.bool_or("use_bidirectional_attention", false)? {
         return Err(settings.unsupported("`use_bidirectional_attention`"));
     }
     if !settings.bool_or("is_causal", true)? {

@@ -206,6 +206,8 @@ impl<'a> Build<'a> {
                     None => Err(self.weights.missing(leaf)),
                 };
                 (*short, *long) = (factors("rope_factors_short")?, factors("rope_factors_long")?);
+            } else if let RopeScaling::Factors(_) = rope.scaling {
+                // The file's factors are for the angles of other layers.
             } else if let Some(mut factors) = self.weights.opt_factors("rope_freqs", n_pairs)? {
                 match rope.scaling {
                     RopeScaling::None => {}

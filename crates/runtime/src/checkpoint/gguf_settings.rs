@@ -182,6 +182,14 @@ impl<'a> GgufSettings<'a> {
         Ok(Some(list))
     }
 
+    /// A list of numbers that may be missing.
+    ///
+    /// # Errors
+    /// If it is no list of numbers.
+    pub fn opt_f32s(&self, key: &str) -> Result<Option<Vec<f32>>, Error> {
+        Ok(self.gguf.metadata().f32_array(&self.key(key)?)?)
+    }
+
     /// A string that may be missing.
     ///
     /// # Errors

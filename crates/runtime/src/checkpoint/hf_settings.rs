@@ -145,6 +145,11 @@ impl HfSettings {
         self.typed(key, "a string", Value::as_str)
     }
 
+    /// Whether the key is there and has this text.
+    pub fn text_is(&self, key: &str, text: &str) -> bool {
+        self.raw(key).and_then(Value::as_str) == Some(text)
+    }
+
     /// A whole number.
     ///
     /// # Errors

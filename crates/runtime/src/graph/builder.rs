@@ -225,6 +225,18 @@ impl GraphBuilder {
         self.same_shape(Op::Attention(attention), &[q, k, v])
     }
 
+    /// Attends with `q` to the keys and values that the attention with the output `stored` stores.
+    pub fn attention_of_stored(&mut self, q: ValueId, stored: ValueId, scale: f32) -> ValueId {
+        let is_it = |node: &&Node| node.output == stored;
+        let Some(Op::Attention(of_stored)) =
+            self.graph.nodes.iter().find(is_it).map(|node| node.op.clone())
+        else {
+            panic!("an attention stores keys and values")
+        };
+        assert_eq!(self.width(q), of_stored.n_heads * of_stored.head_dim, "width of q");
+        self.same_shape(Op::Attention(Attention { scale, ..of_stored }), &[q])
+    }
+
     /// Adds a layer to the group of its shape, which is made when it is new.
     fn kv_layer(&mut self, spec: GroupSpec) -> KvLayer {
         let groups = &mut self.graph.kv_groups;

@@ -424,6 +424,12 @@ impl Graph {
         if all().any(|n| n == 0) { 0 } else { all().max().unwrap_or(0) }
     }
 
+    /// Whether rows may come as embeddings in place of tokens: nothing but the first table is looked up
+    /// by token.
+    pub fn takes_embeddings(&self) -> bool {
+        self.nodes.iter().filter(|node| matches!(node.op, Op::Embed { .. })).count() <= 1
+    }
+
     /// Columns of what the graph computes.
     ///
     /// # Panics

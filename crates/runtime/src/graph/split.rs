@@ -390,5 +390,59 @@ mod tests {
         };
         check(&model(2, false), 2, "there is no such layer");
         check(&model(2, true), 1, "more than the hidden states is read behind it");
+        let kept = "keys and values of a layer before it are read behind it";
+        check(&sharing(), 2, kept);
+    }
+
+    /// Three layers, of which the last attends to what the first stored.
+    fn sharing() -> Graph {
+        let mut b = GraphBuilder::new();
+        let table = Weight { id: WeightId(0), rows: 10, cols: DIM };
+        let spec = AttentionSpec {
+            n_heads: 1,
+            n_kv_heads: 1,
+            head_dim: DIM,
+            scale: 1.0,
+            softcap: None,
+            window: None,
+            reach: Reach::Causal,
+            sinks: None,
+        };
+        let mut x = b.embed(&table, 1.0);
+        let mut stored = None;
+        for l in 0..3 {
+            b.begin_layer(l);
+            x = match stored {
+                Some(stored) if l == 2 => b.attention_of_stored(x, stored, 1.0),
+                _ => b.attention(x, x, x, &spec),
+            };
+            stored.get_or_insert(x);
+        }
+        b.end_layers();
+        let x = b.select_rows(x);
+        let mut graph = b.finish(x);
+        let (name, ty) = ("w0".to_owned(), BlockType::F32);
+        graph.weights = vec![WeightInfo { name, shape: vec![], ty }];
+        graph
+    }
+
+    #[test]
+    fn a_layer_that_stores_nothing_reads_the_cache_of_another() {
+        let graph = sharing();
+        assert_eq!(graph.kv_groups[0].n_layers, 2);
+        // A part that has both has the same layer of the cache for both.
+        let mut part = Extract::new(&graph);
+        graph.nodes.iter().for_each(|node| part.node(node));
+        let part = part.finish(graph.output.unwrap()).graph;
+        let layers: Vec<_> = part
+            .nodes
+            .iter()
+            .filter_map(|node| match &node.op {
+                Op::Attention(attention) => Some((attention.kv.layer, node.inputs.len())),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(layers, [(0, 3), (1, 3), (0, 1)]);
+        assert_eq!(part.kv_groups[0].n_layers, 2);
     }
 }

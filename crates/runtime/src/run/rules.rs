@@ -16,6 +16,8 @@ pub(crate) struct PromptRules {
     dim: usize,
     /// The most rows of a step.
     max_rows: usize,
+    /// Rows may come as embeddings in place of tokens.
+    takes_embeddings: bool,
     /// Rows may see further than themselves.
     has_reaches: bool,
     /// Components of the positions that angles are made of; 0 where rows have no angles of their own.
@@ -29,6 +31,7 @@ impl PromptRules {
             vocab_size,
             dim,
             max_rows: limits.tokens,
+            takes_embeddings: graph.takes_embeddings(),
             has_reaches: graph.has_reaches(),
             n_components: graph.angle_components(),
         }
@@ -45,7 +48,7 @@ impl PromptRules {
         (pos, offsets): (usize, &Offsets),
     ) -> Result<(), Error> {
         let refuse = |text: String| Err(Error::Request(text));
-        let Self { vocab_size, dim, max_rows, has_reaches, n_components } = *self;
+        let Self { vocab_size, dim, max_rows, takes_embeddings, has_reaches, n_components } = *self;
         let is_unknown = |source: &Source<'_>| match *source {
             Source::Token(id) => id as usize >= vocab_size,
             Source::Embedded(..) => false,
@@ -55,6 +58,10 @@ impl PromptRules {
         }
         for segment in rows.segments() {
             let (n, found) = (segment.embeddings.n_rows(), segment.embeddings.dim());
+            if !takes_embeddings {
+                let reason = "the model looks tokens up in several tables";
+                return refuse(format!("embeddings in place of tokens, as {reason}"));
+            }
             if found != dim {
                 return refuse(format!("embeddings of {found} elements for a model of {dim}"));
             }

@@ -1,4 +1,17 @@
-//! What few decoders have: latent attention.
+//! What few decoders have: latent attention, and several streams of hidden states.
+
+/// Streams of hidden states of which layers work on one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AltUp {
+    /// Streams.
+    pub n: usize,
+    /// The one that layers work on.
+    pub active: usize,
+    /// Whether its columns have factors before it chooses from the embeddings of a layer.
+    pub scales: bool,
+    /// Columns of the low-rank residual beside attention.
+    pub laurel_rank: usize,
+}
 
 /// The sizes of latent attention: all heads of a layer have their keys and values made of one vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

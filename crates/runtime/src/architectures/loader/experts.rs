@@ -14,6 +14,8 @@ const EXPERT: &str = "{e}";
 /// Of a leaf of experts, the leaf of the tensors of single experts.
 fn single(leaf: &str) -> Option<&'static str> {
     let leaves = [
+        ("streams.begin", "stream.begin"),
+        ("streams.end", "stream.end"),
         ("experts.w_gate", "expert.w_gate"),
         ("experts.w_up", "expert.w_up"),
         ("experts.w_down", "expert.w_down"),

@@ -128,6 +128,9 @@ impl Source<'_> {
             None => "default",
         };
         let partial = number("partial_rotary_factor", keys.partial_key)?;
+        if let ("proportional", Some(p)) = (ty, p) {
+            return self.proportional(p, theta, partial.unwrap_or(1.0));
+        }
         let fraction = match keys.partial {
             Some(default) => partial.unwrap_or(default),
             None if ty != "default" && partial.is_some_and(|x| x != 1.0) => {
@@ -162,6 +165,23 @@ impl Source<'_> {
         }
         let sections = keys.sections.map(|sections| sections.or_from_hf(p, rotary_dim / 2));
         Ok(Rope { theta, rotary_dim, scaling, sections: sections.transpose()? })
+    }
+
+    /// The angles of whole heads, of which all behind a part of the pairs are zero.
+    fn proportional(&self, p: &HfSettings, theta: f32, part: f32) -> Result<Rope, Error> {
+        let n_pairs = self.head_dim / 2;
+        let n_turned = (part * self.head_dim as f32 / 2.0) as usize;
+        if !self.head_dim.is_multiple_of(2) || !(1..=n_pairs).contains(&n_turned) {
+            return Err(p.wrong("partial_rotary_factor", "a part of a head"));
+        }
+        let factor = p.opt_f32("factor")?.unwrap_or(1.0);
+        if !(factor > 0.0 && factor.is_finite()) {
+            return Err(p.wrong("factor", "a positive number"));
+        }
+        let mut factors = vec![factor; n_turned];
+        factors.resize(n_pairs, f32::INFINITY);
+        let scaling = RopeScaling::Factors(factors);
+        Ok(Rope { theta, rotary_dim: self.head_dim, scaling, sections: None })
     }
 
     /// The context of the training. A value at the top level goes before that of the

@@ -1,0 +1,238 @@
+//! gemma4: Gemma 3 with scores that are not scaled, norms on the heads of values too, larger heads in the
+//! layers that see everything, and embeddings of tokens for each layer.
+//!
+//! Google DeepMind, 2026 (Gemma 4). In the layers that see everything a quarter of each head's pairs turn. The last
+//! layers may attend to the keys and values of earlier ones. The text model; its form with experts is not
+//! built.
+
+use super::{Architecture, Build, layer_embeddings};
+use crate::Error;
+use crate::architectures::config::{
+    Config, HfKeys, Layer, activation_from_hf, hf_bias, hf_window, window_or_none,
+};
+use crate::architectures::loader::Bias;
+use crate::architectures::rope::{HfRopeKeys, Rope, RopeScaling};
+use crate::checkpoint::{GgufSettings, HfSettings};
+use crate::graph::weights::NormWeights;
+use crate::graph::{Activation, NormKind, ValueId};
+use serde_json::json;
+
+pub(super) static ARCHITECTURE: Architecture = Architecture {
+    name: "gemma4",
+    hf_model_types: &["gemma4_text"],
+    hf_names: layer_embeddings::HF_NAMES,
+    gguf_names: layer_embeddings::GGUF_NAMES,
+    ignored: layer_embeddings::IGNORED,
+    config_from_hf,
+    config_from_gguf,
+    forward,
+};
+
+/// Of so many layers, the last sees everything.
+const PATTERN: usize = 6;
+
+/// Columns of a head in layers that see everything, where the file does not say.
+const GLOBAL_HEAD_DIM: usize = 512;
+
+/// The rope of layers that see everything.
+const GLOBAL_ROPE: HfRopeKeys = HfRopeKeys {
+    layer_type: Some("full_attention"),
+    theta: ("rope_theta", 1_000_000.0),
+    ..HfRopeKeys::COMMON
+};
+
+/// The rope of layers with a window.
+const LOCAL_ROPE: HfRopeKeys =
+    HfRopeKeys { layer_type: Some("sliding_attention"), ..HfRopeKeys::COMMON };
+
+fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let s = &s.with_defaults([
+        ("tie_word_embeddings", json!(true)),
+        ("head_dim", json!(256)),
+        ("hidden_activation", json!("gelu_pytorch_tanh")),
+        ("max_position_embeddings", json!(131_072)),
+        ("num_key_value_heads", json!(4)),
+        ("sliding_window", json!(512)),
+        ("hidden_size_per_layer_input", json!(256)),
+        ("vocab_size_per_layer_input", json!(262_144)),
+        (
+            "rope_parameters",
+            json!({
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+                "full_attention": {
+                    "rope_type": "proportional",
+                    "partial_rotary_factor": 0.25,
+                    "rope_theta": 1_000_000.0,
+                },
+            }),
+        ),
+    ]);
+    if s.bool_or("enable_moe_block", false)? {
+        return Err(s.unsupported("experts (`enable_moe_block`)"));
+    }
+    let config = Config::from_hf(s, &HfKeys { activation: "hidden_activation", rope: LOCAL_ROPE })?;
+    let (local, context) = (config.ropes[0].clone(), config.max_seq_len);
+    let mut config = Config {
+        logit_softcap: s.opt_f32("final_logit_softcapping")?,
+        attn_bias: hf_bias(s, "attention_bias")?,
+        per_layer_dim: s.opt_usize("hidden_size_per_layer_input")?.unwrap_or(0),
+        activation: activation_from_hf(s, s.str("hidden_activation")?)?,
+        ..config.with_hf_layer_types(s, hf_window(s)?, |l| (l + 1) % PATTERN != 0)?
+    };
+    let n_tokens = s.usize("vocab_size_per_layer_input")?;
+    if config.per_layer_dim > 0 && n_tokens != config.vocab_size {
+        let expected = format!("{}, as `vocab_size`", config.vocab_size);
+        return Err(s.wrong("vocab_size_per_layer_input", expected));
+    }
+    if let Some(last) = config.layers.last_mut() {
+        // As transformers has it, whatever the list of types says.
+        last.window = None;
+    }
+    for (l, layer) in config.layers.iter_mut().enumerate() {
+        [layer.head_dim, layer.n_kv_heads] = heads_of(s, l, layer.window.is_none(), layer)?;
+    }
+    let head_dim = |c: &Config| c.layers.iter().find(|l| l.window.is_none()).map(|l| l.head_dim);
+    let head_dim = head_dim(&config).unwrap_or_default();
+    config.ropes = vec![Rope::from_hf(s, &GLOBAL_ROPE, head_dim, context)?, local];
+    let n_sharing = s.opt_usize("num_kv_shared_layers")?.unwrap_or(0);
+    let config = finished(config, n_sharing).ok_or_else(|| {
+        s.wrong("num_kv_shared_layers", "layers with others of their type before")
+    })?;
+    let is_wide = s.bool_or("use_double_wide_mlp", false)?;
+    config
+        .with_layers(|_, layer| {
+            let is_wide = is_wide && layer.kv_of.is_some();
+            layer.hidden_dim = layer.hidden_dim.saturating_mul(1 + usize::from(is_wide));
+        })
+        .checked_hf(s)
+}
+
+/// The columns of a head, and the number of heads of keys, in layer `l`.
+fn heads_of(s: &HfSettings, l: usize, is_global: bool, layer: &Layer) -> Result<[usize; 2], Error> {
+    let own = [layer.head_dim, layer.n_kv_heads];
+    if let Some(layers) = s.opt_object("per_layer_config")? {
+        let Some(of_layer) = layers.opt_object(&l.to_string())? else { return Ok(own) };
+        let [head_dim, n_kv_heads] = own;
+        return Ok([
+            of_layer.opt_usize("head_dim")?.unwrap_or(head_dim),
+            of_layer.opt_usize("num_key_value_heads")?.unwrap_or(n_kv_heads),
+        ]);
+    }
+    let head_dim = s.opt_usize("global_head_dim")?.unwrap_or(GLOBAL_HEAD_DIM);
+    let n_kv_heads = s.opt_usize("num_global_key_value_heads")?;
+    let has_own = s.bool_or("attention_k_eq_v", false)?;
+    let n_kv_heads = n_kv_heads.filter(|_| has_own);
+    Ok(if is_global { [head_dim, n_kv_heads.unwrap_or(layer.n_kv_heads)] } else { own })
+}
+
+/// Gives each layer its rope, and lets the last ones share; `None` if those have nothing to share.
+pub(super) fn finished(c: Config, n_sharing: usize) -> Option<Config> {
+    let config = c.with_layers(|_, layer| {
+        layer.rope = Some(usize::from(layer.window.is_some()));
+        layer.attn_scale = 1.0;
+    });
+    config.with_shared_kv(n_sharing)
+}
+
+fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
+    let config = Config::from_gguf(s, NormKind::Rms)?;
+    if s.opt_usize("expert_count")?.is_some_and(|n| n > 0) {
+        return Err(s.unsupported("experts (`expert_count`)"));
+    }
+    let n_layers = config.layers.len();
+    let key = "attention.sliding_window_pattern";
+    let slides = s.opt_bools(key, n_layers)?;
+    let slides = slides.ok_or_else(|| s.wrong(key, "the layers with a window", "nothing"))?;
+    let window = window_or_none(s.opt_usize("attention.sliding_window")?);
+    let head_dim = s.usize("attention.key_length_swa")?;
+    let rotary_dim = s.opt_usize("rope.dimension_count_swa")?.unwrap_or(head_dim);
+    if rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
+        let found = rotary_dim.to_string();
+        return Err(s.wrong("rope.dimension_count_swa", "an even part of a head", found));
+    }
+    let theta = s.opt_f32("rope.freq_base_swa")?.unwrap_or(10_000.0);
+    // Factors of its own, as those of the file are for the other layers.
+    let scaling = RopeScaling::Factors(vec![1.0; rotary_dim / 2]);
+    let local = Rope { theta, rotary_dim, scaling, sections: None };
+    let mut config = Config {
+        activation: Activation::GeluTanh,
+        logit_softcap: s.opt_f32("final_logit_softcapping")?,
+        per_layer_dim: s.opt_usize("embedding_length_per_layer_input")?.unwrap_or(0),
+        ..config.with_windows(|l| window.filter(|_| slides[l]))
+    };
+    config.ropes.push(local);
+    let config = config.with_layers(|l, layer| {
+        if slides[l] {
+            layer.head_dim = head_dim;
+        }
+    });
+    let n_sharing = s.opt_usize("attention.shared_kv_layers")?.unwrap_or(0);
+    let config = finished(config, n_sharing).ok_or_else(|| {
+        let expected = "layers with others of their type before";
+        s.wrong("attention.shared_kv_layers", expected, n_sharing.to_string())
+    })?;
+    config.checked_gguf(s)
+}
+
+fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+    let c = m.config;
+    let tok_embed = m.tok_embed()?;
+    let mut x = m.graph.embed(&tok_embed, (c.dim as f32).sqrt());
+    let inputs = m.per_layer_inputs(x)?;
+    m.rope_tables()?;
+    let mut attended = Vec::with_capacity(c.layers.len());
+    for l in 0..c.layers.len() {
+        m.graph.begin_layer(l);
+        let h = m.rms_norm(x, (l, "attn_norm"))?;
+        let a = attention(m, h, l, &attended)?;
+        attended.push(a);
+        let o = m.wo(a, l, c.attn_bias)?;
+        let o = m.rms_norm(o, (l, "post_attn_norm"))?;
+        x = m.graph.add(x, o);
+
+        let h = m.rms_norm(x, (l, "ffn_norm"))?;
+        let f = m.gated_ffn(h, l, Bias::None)?;
+        let f = m.rms_norm(f, (l, "post_ffn_norm"))?;
+        x = m.graph.add(x, f);
+
+        if let Some(inputs) = inputs {
+            let chosen = m.per_layer_choice(x, inputs, l)?;
+            x = m.graph.add(x, chosen);
+        }
+        if let Some(factor) = m.weights.opt_scalar((l, "layer_scale"))? {
+            x = m.graph.scale(x, factor);
+        }
+    }
+    m.graph.end_layers();
+    let x = m.graph.select_rows(x);
+    let h = m.rms_norm(x, "final_norm")?;
+    m.lm_head(h, tok_embed, Bias::None)
+}
+
+/// The attention of layer `l`; `attended` has the results of those before.
+pub(super) fn attention(
+    m: &mut Build<'_>,
+    h: ValueId,
+    l: usize,
+    attended: &[ValueId],
+) -> Result<ValueId, Error> {
+    let c = m.config;
+    let layer = c.layers[l];
+    let q = m.linear(h, (l, "wq"), (layer.q_dim(), c.dim), c.attn_bias)?;
+    let q = m.head_norm(q, (l, "q_norm"))?;
+    let q = m.rope(q, l);
+    if let Some(of) = layer.kv_of {
+        return Ok(m.graph.attention_of_stored(q, attended[of], layer.attn_scale));
+    }
+    let k = m.linear(h, (l, "wk"), (layer.kv_dim(), c.dim), c.attn_bias)?;
+    // Layers that see everything may have values that are the keys before their norm.
+    let v = match layer.window.is_none() && !m.weights.has((l, "wv")) {
+        true => k,
+        false => m.linear(h, (l, "wv"), (layer.kv_dim(), c.dim), c.attn_bias)?,
+    };
+    let plain = NormWeights { weight: None, bias: None, len: layer.head_dim };
+    let v = m.graph.norm(v, NormKind::Rms, &plain, c.norm_eps);
+    let k = m.head_norm(k, (l, "k_norm"))?;
+    let k = m.rope(k, l);
+    Ok(m.graph.attention(q, k, v, &c.attention(l)))
+}
