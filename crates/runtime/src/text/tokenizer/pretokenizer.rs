@@ -6,6 +6,7 @@
 //! between them.
 
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use fancy_regex::Regex;
 
@@ -43,15 +44,52 @@ const DEEPSEEK_WORDS: &str = concat!(
     r"\x{1E900}-\x{1E943}]+",
 );
 const DEEPSEEK3_WORDS: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
+const SPARK_WORDS: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+"##;
+const YOUTU_SCRIPTS: &str = concat!(
+    r"[\x{AC00}-\x{D7A3}\x{3131}-\x{318E}]+",
+    r"|[\x{FF01}\x{2026}\x{201C}\x{201D}\x{2018}\x{2019}\x{2014}\x{FF1A}\x{FF1B}\x{FF0C}",
+    r"\x{3001}-\x{303F}\x{FE30}-\x{FE4F}]+",
+    r"|[\x{3105}-\x{312F}]+|[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+",
+);
+const YOUTU_WORDS: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// Chinese characters are words of their own, and the letters of other words exclude them.
+const KIMI: &str = r"\p{Han}+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// Scripts of Asia whose words are not separated by spaces.
+const AFMOE_SCRIPTS: &str = concat!(
+    r"[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{8C48}-\x{FAFF}\x{3040}-\x{309F}\x{30A0}-\x{30FF}",
+    r"\x{FF65}-\x{FF9F}\x{2F00}-\x{2FDF}\x{E40}-\x{E7F}\x{E80}-\x{EFF}\x{1780}-\x{17FF}",
+    r"\x{1000}-\x{109F}\x{AA60}-\x{AA7F}\x{A9E0}-\x{A9FF}\x{AC00}-\x{D7AF}\x{1100}-\x{11FF}]+",
+);
 const CJK: &str = r"[\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+";
 const CJK_KANA: &str = r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+";
 const PUNCTUATED: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
 const LINES: &str = r"[^\n]+|\n+";
 
+/// One cut of the pieces that the step before it left.
+enum Step {
+    /// Matches of an expression, and the text between them.
+    Matches(Regex),
+    /// Runs of digits in groups of three, counted from the right as thousands are.
+    Thousands(Thousands),
+}
+
+/// Which runs of digits are cut, and how. Written as an expression, each group would look ahead to
+/// the end of its run.
+#[derive(Clone, Copy)]
+enum Thousands {
+    /// Runs of `\p{N}`, apart from what is around them.
+    Numbers,
+    /// Runs of `\d` that end a word, apart from what is around them.
+    DigitsOfWords,
+    /// Runs of `\d`: cuts come before each whole group, so that the digits left over stay with
+    /// what is before them.
+    Digits,
+}
+
 /// How one named pre-tokenizer works, and what its name says about the rest of the tokenizer.
 pub(super) struct PreTokenizer {
     name: String,
-    steps: Vec<Regex>,
+    steps: Vec<Step>,
     /// A word that is a token is taken whole, without merges.
     pub(super) ignore_merges: bool,
     /// The beginning-of-text token is added unless the file says otherwise.
@@ -63,6 +101,12 @@ pub(super) struct PreTokenizer {
 impl PreTokenizer {
     /// The pre-tokenizer that a GGUF file calls `name`.
     pub(super) fn new(name: &str) -> Result<Self, Error> {
+        let (thousands, after) = match name {
+            "tiny_aya" | "cohere2moe" => (Some(Thousands::DigitsOfWords), 0),
+            "afmoe" => (Some(Thousands::Numbers), 0),
+            "superbpe" => (Some(Thousands::Digits), 1),
+            _ => (None, 0),
+        };
         let expressions: &[&str] = match name {
             "default" => &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
             "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral"
@@ -101,7 +145,21 @@ impl PreTokenizer {
             | "talkie"
             | "minimax-m2"
             | "granite-embed-multi-97m" => &[GPT4O],
-            "tiny_aya" | "cohere2moe" => &[r"\d{1,3}(?=(?:\d{3})*\b)", GPT4O],
+            "tiny_aya" | "cohere2moe" => &[GPT4O],
+            "kimi-k2" => &[KIMI],
+            "youtu" => &[YOUTU_SCRIPTS, YOUTU_WORDS],
+            "spark2_5" => &[r"\p{N}{1,3}", CJK_KANA, SPARK_WORDS, r"\p{N}"],
+            "afmoe" => &[AFMOE_SCRIPTS, DEEPSEEK3_WORDS],
+            "superbpe" => &[r"\p{N}+"],
+            // The spellings of images, which are tokens, come first.
+            "chameleon" => &[
+                "<sentinel:[0-9]+>",
+                "IMGIMG[A-I]{1,4}Z",
+                r"[\t\n]|    |  ",
+                r"\p{N}",
+                r"[\p{P}!-/:-@\[-`{-~]",
+                GPT2,
+            ],
             "bailingmoe" | "bailingmoe2" | "llada-moe" => &[BAILING],
             "seed-coder" => &[SEED],
             "exaone-moe" => &[EXAONE_MOE],
@@ -109,10 +167,16 @@ impl PreTokenizer {
             "gemma4" | "granite-embed-multi-311m" | "sarvam-moe" => &[LINES],
             _ => return Err(Error::UnknownPreTokenizer { name: name.to_owned() }),
         };
-        let steps = expressions
+        let mut steps = expressions
             .iter()
-            .map(|expression| Regex::new(expression).map_err(|source| regex_error(name, source)))
-            .collect::<Result<_, _>>()?;
+            .map(|expression| match Regex::new(expression) {
+                Ok(expression) => Ok(Step::Matches(expression)),
+                Err(source) => Err(regex_error(name, source)),
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        if let Some(thousands) = thousands {
+            steps.insert(after, Step::Thousands(thousands));
+        }
         let adds_bos = matches!(
             name,
             "llama3"
@@ -130,8 +194,9 @@ impl PreTokenizer {
             name: name.to_owned(),
             steps,
             ignore_merges: adds_bos
-                || matches!(name, "minicpm5" | "glm4" | "glm5" | "granite-embed-multi-97m"),
-            add_bos: adds_bos || name == "gemma4",
+                || matches!(name, "minicpm5" | "glm4" | "glm5" | "youtu")
+                || name == "granite-embed-multi-97m",
+            add_bos: adds_bos || matches!(name, "gemma4" | "chameleon"),
             characters: matches!(name, "gemma4" | "granite-embed-multi-311m" | "sarvam-moe"),
         })
     }
@@ -148,12 +213,18 @@ impl PreTokenizer {
 
     fn cut(
         &self,
-        steps: &[Regex],
+        steps: &[Step],
         text: &str,
         word: Range<usize>,
         f: &mut dyn FnMut(Range<usize>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let Some((step, rest)) = steps.split_first() else { return f(word) };
+        let step = match step {
+            Step::Matches(expression) => expression,
+            Step::Thousands(which) => {
+                return which.cut(text, word, &mut |piece| self.cut(rest, text, piece, f));
+            }
+        };
         let mut at = word.start;
         for found in step.find_iter(&text[word.clone()]) {
             let found = found.map_err(|source| regex_error(&self.name, source))?;
@@ -173,12 +244,80 @@ impl PreTokenizer {
     }
 }
 
+impl Thousands {
+    /// Cuts the part `word` of `text`.
+    fn cut(
+        self,
+        text: &str,
+        word: Range<usize>,
+        f: &mut dyn FnMut(Range<usize>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let is_digit = |c: char| match self {
+            Self::Numbers => c.is_numeric(),
+            Self::DigitsOfWords | Self::Digits => is_decimal(c),
+        };
+        let part = &text[word.clone()];
+        let mut at = 0; // what comes before has been told
+        let mut from = 0;
+        let mut groups = Vec::new();
+        while let Some(start) = part[from..].find(is_digit).map(|found| from + found) {
+            let len = part[start..].find(|c| !is_digit(c)).unwrap_or(part.len() - start);
+            let end = start + len;
+            from = end;
+            if matches!(self, Self::DigitsOfWords) && part[end..].starts_with(is_word) {
+                continue;
+            }
+            // The places of groups, from the right.
+            groups.clear();
+            let mut places = part[start..end].char_indices().rev().map(|(place, _)| start + place);
+            groups.extend(std::iter::from_fn(|| places.nth(2)));
+            let whole = !matches!(self, Self::Digits);
+            let begin = whole.then_some(start);
+            let ends = whole.then_some(end);
+            for cut in begin.into_iter().chain(groups.iter().rev().copied()).chain(ends) {
+                if cut > at {
+                    f(word.start + at..word.start + cut)?;
+                    at = cut;
+                }
+            }
+        }
+        if at < part.len() {
+            f(word.start + at..word.end)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether `\d` matches.
+fn is_decimal(c: char) -> bool {
+    c.is_ascii_digit() || !c.is_ascii() && one_char(c, &DECIMAL)
+}
+
+/// Whether `\w` matches.
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_' || !c.is_ascii() && one_char(c, &WORD)
+}
+
+static DECIMAL: LazyLock<Regex> = LazyLock::new(|| expression(r"\A\d"));
+static WORD: LazyLock<Regex> = LazyLock::new(|| expression(r"\A\w"));
+
+fn expression(text: &str) -> Regex {
+    Regex::new(text).expect("the expression is a constant")
+}
+
+fn one_char(c: char, expression: &Regex) -> bool {
+    expression.is_match(c.encode_utf8(&mut [0; 4])).unwrap_or(false)
+}
+
 fn regex_error(name: &str, source: fancy_regex::Error) -> Error {
     Error::Regex { name: name.to_owned(), source: Box::new(source) }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+    use sha2::{Digest, Sha256};
+
     use super::*;
 
     #[test]
@@ -200,6 +339,59 @@ mod tests {
         check("default", "a=12345", &["a", "=", "123", "45"]);
         check("gemma4", "a b\n\nc", &["a b", "\n\n", "c"]);
         check("gpt-2", "", &[]);
+    }
+
+    /// The words of `fixtures/pretokenizers`, which the `tokenizers` library made of the expressions
+    /// that llama.cpp lists for each name.
+    #[test]
+    fn words_are_those_of_oniguruma() {
+        let goldens = include_str!("../../../../../fixtures/pretokenizers/goldens.json");
+        let goldens: Value = serde_json::from_str(goldens).unwrap();
+        let strings = |key: &str| {
+            let list = goldens[key].as_array().unwrap().iter();
+            list.map(|text| text.as_str().unwrap()).collect::<Vec<_>>()
+        };
+        let texts = strings("texts");
+        let mut wrong = Vec::new();
+        for (name, want) in goldens["words"].as_object().unwrap() {
+            let pre = PreTokenizer::new(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let cut = |text: &&str| {
+                let mut lengths = Vec::new();
+                let push = |word: Range<usize>| {
+                    lengths.push(word.len());
+                    Ok(())
+                };
+                pre.each_word(text, push).unwrap();
+                lengths
+            };
+            let lengths: Vec<Vec<usize>> = texts.iter().map(cut).collect();
+            let n_words: usize = lengths.iter().map(Vec::len).sum();
+            let digest = Sha256::digest(serde_json::to_string(&lengths).unwrap());
+            let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+            if *want != format!("{n_words} {digest}") {
+                wrong.push(format!("{name}: {n_words} {lengths:?}, want {want}"));
+            }
+        }
+        assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+        // Those of encoders are refused by name.
+        for name in strings("encoders") {
+            let error = PreTokenizer::new(name).err().map(|error| error.to_string());
+            assert!(error.is_some_and(|error| error.contains(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn long_numbers_are_cut_in_one_pass() {
+        let text = "7".repeat(1_000_000);
+        for (name, want) in [("afmoe", 333_334), ("tiny_aya", 333_334), ("superbpe", 333_334)] {
+            let mut n_words = 0;
+            let count = |_| {
+                n_words += 1;
+                Ok(())
+            };
+            PreTokenizer::new(name).unwrap().each_word(&text, count).unwrap();
+            assert_eq!(n_words, want, "{name}");
+        }
     }
 
     #[test]
