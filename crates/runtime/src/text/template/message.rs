@@ -3,7 +3,8 @@
 use std::fmt;
 
 use serde::de::{SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 /// One message. Fields that are not named here are kept and reach the template.
@@ -11,7 +12,7 @@ use serde_json::{Map, Value};
 pub struct Message {
     /// Who speaks: `system`, `user`, `assistant`, `tool`, or what the template knows.
     pub role: String,
-    /// What is said. Absent and null are different things to a template.
+    /// What is said; a template does not see a null.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub content: Option<Content>,
     /// All other fields: `tool_calls`, `tool_call_id`, `name`, `reasoning_content`, …
@@ -75,6 +76,43 @@ impl Message {
     }
 }
 
+/// The names of a message's reasoning, the first of which counts.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// A message as transformers hands it to a template: fields that are null are left out, and the
+/// reasoning is there as `reasoning_content`, and as `thinking` unless that is taken.
+pub(super) struct ForTemplate<'a>(pub(super) &'a Message);
+
+impl Serialize for ForTemplate<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Message { role, content, fields } = self.0;
+        let said = |value: &&Value| !value.is_null();
+        let reasoning = REASONING.iter().find_map(|name| fields.get(*name).filter(said));
+        let [first, second, _] = REASONING;
+        let mut map = serializer.serialize_map(None)?;
+        if let Some(reasoning) = reasoning
+            && fields.get(second).is_none_or(Value::is_null)
+        {
+            map.serialize_entry(second, reasoning)?;
+        }
+        map.serialize_entry("role", role)?;
+        if let Some(content) = content
+            && *content != Content::Null
+        {
+            map.serialize_entry("content", content)?;
+        }
+        for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+            if name != first {
+                map.serialize_entry(name, value)?;
+            }
+        }
+        if let Some(reasoning) = reasoning {
+            map.serialize_entry(first, reasoning)?;
+        }
+        map.end()
+    }
+}
+
 /// Keeps an explicit null apart from an absent field.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Content>, D::Error> {
     Content::deserialize(deserializer).map(Some)
@@ -82,7 +120,25 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Content>
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn templates_get_reasoning_by_its_names_and_no_nulls() {
+        let check = |message: Value, want: &str| {
+            let message: Message = serde_json::from_value(message).unwrap();
+            assert_eq!(serde_json::to_string(&ForTemplate(&message)).unwrap(), want);
+        };
+        check(json!({"role": "a", "content": null, "name": null}), r#"{"role":"a"}"#);
+        let want =
+            r#"{"thinking":"t","role":"a","content":"x","reasoning":"t","reasoning_content":"t"}"#;
+        check(json!({"role": "a", "content": "x", "reasoning": "t"}), want);
+        let want = r#"{"role":"a","thinking":"u","reasoning_content":"t"}"#;
+        check(json!({"role": "a", "reasoning_content": "t", "thinking": "u"}), want);
+        let want = r#"{"role":"a","thinking":"u","reasoning_content":"u"}"#;
+        check(json!({"role": "a", "reasoning_content": null, "thinking": "u"}), want);
+    }
 
     #[test]
     fn keeps_nulls_parts_and_unknown_fields() {

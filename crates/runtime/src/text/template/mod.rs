@@ -27,6 +27,7 @@ use minijinja::{AutoEscape, Environment, ErrorKind, State, UndefinedBehavior, fu
 
 use crate::base::panics;
 pub use error::Error;
+use message::ForTemplate;
 pub use message::{Content, Message};
 
 /// Steps of the template machine after which a render is given up.
@@ -115,9 +116,10 @@ impl ChatTemplate {
         options: &RenderOptions<'_>,
     ) -> Result<String, Error> {
         let _rendering = budget::begin(&self.turns);
+        let messages: Vec<_> = messages.iter().map(ForTemplate).collect();
         let environment = self.environment(options);
         let mut variables: Vec<(String, Value)> = vec![
-            ("messages".to_owned(), Value::from(Serde(messages))),
+            ("messages".to_owned(), Value::from(Serde(&messages))),
             ("tools".to_owned(), Value::from(Serde(options.tools))),
             ("documents".to_owned(), Value::from(())),
             ("add_generation_prompt".to_owned(), Value::from(options.add_generation_prompt)),
@@ -228,6 +230,17 @@ fn compile_here(checked: scan::Checked) -> Result<Environment<'static>, Error> {
     });
     environment
         .add_filter("tojson", |value: &Value, kwargs: Kwargs| python::tojson(value, &kwargs));
+    for name in ["length", "count"] {
+        environment.add_filter(name, |value: &Value| match value.len() {
+            // Jinja2's undefined value is an empty sequence.
+            None if value.is_undefined() => Ok(0),
+            Some(len) => Ok(len),
+            None => {
+                let problem = format!("a value of type {} has no length", value.kind());
+                Err(minijinja::Error::new(ErrorKind::InvalidOperation, problem))
+            }
+        });
+    }
     environment.add_filter("string", |value: &Value| {
         budget::count_text(value)?;
         let mut text = String::new();
@@ -351,6 +364,7 @@ mod tests {
         check("{{ none is iterable }}{{ 'a' is iterable }}", "FalseTrue");
         check("{{ \"<a href='x'>\" | e }}", "&lt;a href=&#39;x&#39;&gt;");
         check("{{ '{\n' | indent(2, first=true) }}{{ 'a\n\nb' | indent(1) }}", "  {\na\n\n b");
+        check("{{ missing | length }}{{ 'aé' | length }}{{ [1, 2, 3] | count }}", "023");
         check("{{ tools is none }}{{ tools is defined }}{{ foo is defined }}", "TrueTrueFalse");
     }
 
