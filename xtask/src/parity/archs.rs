@@ -19,8 +19,9 @@ const CHUNK: &str = "7";
 
 /// Models all of whose operations others have too, in other orders. Where every run costs much, they say
 /// nothing of a device that the others do not.
-const ALIKE: [&str; 14] = [
+const ALIKE: [&str; 15] = [
     "baichuan",
+    "deepseek_v2",
     "ernie4_5",
     "falcon",
     "glm",
@@ -169,6 +170,7 @@ mod tests {
             "gemma2",
             "gemma3_text",
             "gemma3n_text",
+            "gemma4_moe",
             "gemma4_text",
             "glm",
             "glm4",

@@ -8,7 +8,7 @@
 //! to (section 2.1.2 of the first). So a layer has one head of keys, and its values are the keys: columns behind the
 //! vector are left out of what comes of them. Layers that predict further tokens are not run.
 
-use super::experts::{gguf_counts, gguf_scoring, gguf_shared_dim, groups_of};
+use super::experts::{gguf_counts, gguf_scoring, gguf_shared_dim, groups_of, hf_counts_of};
 use super::{Architecture, Build};
 use crate::Error;
 use crate::architectures::config::{Config, Experts, HfKeys, Latent, hf_bias};
@@ -186,14 +186,10 @@ fn sparse_layers_from_hf(
 
 /// The experts of layers that have such.
 fn experts_from_hf(s: &HfSettings, family: Family) -> Result<Option<Experts>, Error> {
-    let Some(n_experts) = s.opt_usize("n_routed_experts")?.filter(|&n| n > 0) else {
+    if s.opt_usize("n_routed_experts")?.unwrap_or(0) == 0 {
         return Ok(None);
-    };
-    let n_chosen = s.usize("num_experts_per_tok")?;
-    if !(1..=n_experts.min(super::experts::MAX_EXPERTS)).contains(&n_chosen) {
-        return Err(s.wrong("num_experts_per_tok", format!("some of {n_experts} experts")));
     }
-    let counts = (n_experts, n_chosen);
+    let counts = hf_counts_of(s, "n_routed_experts", "num_experts_per_tok")?;
     let hidden_dim = s.usize("moe_intermediate_size")?;
     let n_groups = s.opt_usize("n_group")?.unwrap_or(1);
     let groups = groups_of((n_groups, s.opt_usize("topk_group")?.unwrap_or(1)), counts)

@@ -8,7 +8,7 @@ use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{Route, Scoring, ValueId};
 
 /// No published router chooses from more.
-pub(super) const MAX_EXPERTS: usize = 1024;
+const MAX_EXPERTS: usize = 1024;
 
 /// The numbers of experts and of those that a row uses, in config.json.
 ///
@@ -29,6 +29,25 @@ pub(super) fn hf_counts(s: &HfSettings) -> Result<(usize, usize), Error> {
     }
     if n_experts > 0 && !(1..=n_experts).contains(&n_chosen) {
         return Err(s.wrong("num_experts_per_tok", format!("some of {n_experts} experts")));
+    }
+    Ok((n_experts, n_chosen))
+}
+
+/// The numbers of experts and of those that a row uses, by these keys of config.json.
+///
+/// # Errors
+/// If they are missing or cannot be right.
+pub(super) fn hf_counts_of(
+    s: &HfSettings,
+    of_all: &str,
+    of_row: &str,
+) -> Result<(usize, usize), Error> {
+    let (n_experts, n_chosen) = (s.usize(of_all)?, s.usize(of_row)?);
+    if !(1..=MAX_EXPERTS).contains(&n_experts) {
+        return Err(s.wrong(of_all, format!("at most {MAX_EXPERTS} experts")));
+    }
+    if !(1..=n_experts).contains(&n_chosen) {
+        return Err(s.wrong(of_row, format!("some of {n_experts} experts")));
     }
     Ok((n_experts, n_chosen))
 }

@@ -2,19 +2,20 @@
 //! layers that see everything, and embeddings of tokens for each layer.
 //!
 //! Google DeepMind, 2026 (Gemma 4). In the layers that see everything a quarter of each head's pairs turn. The last
-//! layers may attend to the keys and values of earlier ones. The text model; its form with experts is not
-//! built.
+//! layers may attend to the keys and values of earlier ones. Models with experts have them beside the gated network, each
+//! with a factor of its own. The text model.
 
+use super::experts::{gguf_counts, hf_counts_of};
 use super::{Architecture, Build, layer_embeddings};
 use crate::Error;
 use crate::architectures::config::{
-    Config, HfKeys, Layer, activation_from_hf, hf_bias, hf_window, window_or_none,
+    Config, Experts, HfKeys, Layer, activation_from_hf, hf_bias, hf_window, window_or_none,
 };
 use crate::architectures::loader::Bias;
 use crate::architectures::rope::{HfRopeKeys, Rope, RopeScaling};
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::weights::NormWeights;
-use crate::graph::{Activation, NormKind, ValueId};
+use crate::graph::{Activation, NormKind, Route, ValueId};
 use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
@@ -67,9 +68,13 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
             }),
         ),
     ]);
-    if s.bool_or("enable_moe_block", false)? {
-        return Err(s.unsupported("experts (`enable_moe_block`)"));
-    }
+    let experts = match s.bool_or("enable_moe_block", false)? {
+        true => {
+            let counts = hf_counts_of(s, "num_experts", "top_k_experts")?;
+            Some(Experts::softmax(counts, s.usize("moe_intermediate_size")?, true))
+        }
+        false => None,
+    };
     let config = Config::from_hf(s, &HfKeys { activation: "hidden_activation", rope: LOCAL_ROPE })?;
     let (local, context) = (config.ropes[0].clone(), config.max_seq_len);
     let mut config = Config {
@@ -101,6 +106,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let is_wide = s.bool_or("use_double_wide_mlp", false)?;
     config
         .with_layers(|_, layer| {
+            layer.experts = experts;
             let is_wide = is_wide && layer.kv_of.is_some();
             layer.hidden_dim = layer.hidden_dim.saturating_mul(1 + usize::from(is_wide));
         })
@@ -136,9 +142,12 @@ pub(super) fn finished(c: Config, n_sharing: usize) -> Option<Config> {
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     let config = Config::from_gguf(s, NormKind::Rms)?;
-    if s.opt_usize("expert_count")?.is_some_and(|n| n > 0) {
-        return Err(s.unsupported("experts (`expert_count`)"));
-    }
+    let experts = match gguf_counts(s)? {
+        Some(counts) => {
+            Some(Experts::softmax(counts, s.usize("expert_feed_forward_length")?, true))
+        }
+        None => None,
+    };
     let n_layers = config.layers.len();
     let key = "attention.sliding_window_pattern";
     let slides = s.opt_bools(key, n_layers)?;
@@ -162,6 +171,7 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     };
     config.ropes.push(local);
     let config = config.with_layers(|l, layer| {
+        layer.experts = experts;
         if slides[l] {
             layer.head_dim = head_dim;
         }
@@ -191,7 +201,12 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
         x = m.graph.add(x, o);
 
         let h = m.rms_norm(x, (l, "ffn_norm"))?;
-        let f = m.gated_ffn(h, l, Bias::None)?;
+        let mut f = m.gated_ffn(h, l, Bias::None)?;
+        if let Some(experts) = c.layers[l].experts {
+            f = m.rms_norm(f, (l, "post_mlp_norm"))?;
+            let y = routed(m, x, l, &experts)?;
+            f = m.graph.add(f, y);
+        }
         let f = m.rms_norm(f, (l, "post_ffn_norm"))?;
         x = m.graph.add(x, f);
 
@@ -207,6 +222,35 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let x = m.graph.select_rows(x);
     let h = m.rms_norm(x, "final_norm")?;
     m.lm_head(h, tok_embed, Bias::None)
+}
+
+/// The experts of layer `l`, over rows that are not normalized.
+fn routed(m: &mut Build<'_>, x: ValueId, l: usize, experts: &Experts) -> Result<ValueId, Error> {
+    let c = m.config;
+    let &Experts { n_experts, n_chosen, hidden_dim, scoring, normalize, .. } = experts;
+    let root = (c.dim as f32).sqrt();
+    let weight = Some(m.weights.vector_map((l, "router_scale"), c.dim, |w| w / root)?);
+    let norm = NormWeights { weight, bias: None, len: c.dim };
+    let h = m.graph.norm(x, NormKind::Rms, &norm, c.norm_eps);
+    let scores = m.linear(h, (l, "router"), (n_experts, c.dim), Bias::None)?;
+    let (choice_bias, groups, scale) = (None, None, 1.0);
+    let route = Route { scoring, n_experts, n_chosen, choice_bias, groups, normalize, scale };
+    let routes = m.graph.route(scores, route);
+
+    let h = m.rms_norm(x, (l, "experts_norm"))?;
+    let [gate, up] = m.weights.gate_up_experts(l, n_experts, hidden_dim, c.dim)?;
+    let down = m.weights.experts((l, "experts.w_down"), n_experts, c.dim, hidden_dim)?;
+    let gate = m.graph.expert_linear(h, routes, &gate);
+    let up = m.graph.expert_linear(h, routes, &up);
+    // The factor of each expert, for all of its columns: as the biases of zeros.
+    let factors = m.weights.repeated((l, "expert_scale"), n_experts, hidden_dim)?;
+    let zeros = m.graph.scale(up, 0.0);
+    let factors = m.graph.expert_bias(zeros, routes, factors, n_experts);
+    let up = m.graph.mul(up, factors);
+    let hidden = m.graph.gated_act(gate, up, c.activation);
+    let y = m.graph.expert_linear(hidden, routes, &down);
+    let y = m.graph.combine(y, routes);
+    m.rms_norm(y, (l, "post_experts_norm"))
 }
 
 /// The attention of layer `l`; `attended` has the results of those before.

@@ -21,6 +21,14 @@ pub(super) const HF_NAMES: NameTable = &[
     ("post_attn_norm", "model.layers.{}.post_attention_layernorm"),
     ("post_ffn_norm", "model.layers.{}.post_feedforward_layernorm"),
     ("layer_scale", "model.layers.{}.layer_scalar"),
+    ("router", "model.layers.{}.router.proj"),
+    ("router_scale", "model.layers.{}.router.scale"),
+    ("expert_scale", "model.layers.{}.router.per_expert_scale"),
+    ("experts.w_gate_up", "model.layers.{}.experts.gate_up_proj"),
+    ("experts.w_down", "model.layers.{}.experts.down_proj"),
+    ("experts_norm", "model.layers.{}.pre_feedforward_layernorm_2"),
+    ("post_mlp_norm", "model.layers.{}.post_feedforward_layernorm_1"),
+    ("post_experts_norm", "model.layers.{}.post_feedforward_layernorm_2"),
 ];
 
 /// The names in GGUF files.
@@ -32,6 +40,11 @@ pub(super) const GGUF_NAMES: NameTable = &[
     ("per_layer_out", "blk.{}.proj"),
     ("per_layer_norm", "blk.{}.post_norm"),
     ("layer_scale", "blk.{}.layer_output_scale"),
+    ("router_scale", "blk.{}.ffn_gate_inp.scale"),
+    ("expert_scale", "blk.{}.ffn_down_exps.scale"),
+    ("experts_norm", "blk.{}.pre_ffw_norm_2"),
+    ("post_mlp_norm", "blk.{}.post_ffw_norm_1"),
+    ("post_experts_norm", "blk.{}.post_ffw_norm_2"),
 ];
 
 /// What files may have of layers that attend to the keys and values of others, beside what none needs.

@@ -5,6 +5,7 @@ use crate::Error;
 use crate::graph::weights::{Linear, Weight, WeightData, WeightId};
 use realizar_formats::Bytes;
 use realizar_quant::BlockType;
+use std::iter::repeat_n;
 
 impl WeightLoader<'_> {
     /// The numbers of a tensor of this shape, which is too small to stay where it is. It may be called
@@ -31,6 +32,21 @@ impl WeightLoader<'_> {
     pub(crate) fn made_vector(&mut self, name: impl Into<Name>, values: Vec<f32>) -> WeightId {
         let name = name.into().to_string();
         self.add(name, vec![values.len()], WeightData::Vector(values))
+    }
+
+    /// A vector of `len` numbers, each of them `n` times.
+    ///
+    /// # Errors
+    /// If it is missing, or of another length or an unusable type.
+    pub(crate) fn repeated(
+        &mut self,
+        name: impl Into<Name>,
+        len: usize,
+        n: usize,
+    ) -> Result<WeightId, Error> {
+        let name = name.into();
+        let values = self.numbers(name, [len])?;
+        Ok(self.made_vector(name, values.into_iter().flat_map(|x| repeat_n(x, n)).collect()))
     }
 
     /// A linear layer with the F32 matrix whose elements `of` gives by row and column.
