@@ -148,7 +148,9 @@ mod tests {
     /// Whether a model is there as GGUF too.
     fn has_twin(name: &str) -> bool {
         !["gptj", "mistral"].contains(&name)
-            && !["_awq", "_fp8", "_gptq"].iter().any(|end| name.ends_with(end))
+            && !["_ao", "_awq", "_bnb", "_ct", "_fp8", "_gptq"]
+                .iter()
+                .any(|end| name.ends_with(end))
     }
 
     #[test]
@@ -190,7 +192,12 @@ mod tests {
             "llama",
             "llama_awq",
             "llama_fp8",
+            "llama_fp8_ao",
             "llama_gptq",
+            "llama_int4_ao",
+            "llama_int4_ct",
+            "llama_int8_ao",
+            "llama_nf4_bnb",
             "llama_rope3",
             "llama_yarn",
             "minicpm",
@@ -210,13 +217,19 @@ mod tests {
             "phi3_gptq",
             "phimoe",
             "qwen2",
+            "qwen2_fp4_bnb",
             "qwen2_gptq",
+            "qwen2_int4_ct",
+            "qwen2_int8_bnb",
+            "qwen2_int8_ct",
             "qwen2_moe",
             "qwen3",
             "qwen3_5_moe_text",
             "qwen3_5_text",
+            "qwen3_fp4_ct",
             "qwen3_fp8",
             "qwen3_moe",
+            "qwen3_moe_fp4_ct",
             "qwen3_next",
             "seed_oss",
             "smollm3",

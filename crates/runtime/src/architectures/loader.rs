@@ -273,6 +273,7 @@ impl<'a> WeightLoader<'a> {
         let name = name.into();
         let tensor = self.require(name, "weight")?;
         self.check_shape(&tensor, &[rows, cols])?;
+        let tensor = self.checkpoint.with_factor(tensor);
         let ty = self.unordered_type(&tensor)?;
         Ok(self.add_matrix(name.to_string(), ty, [rows, cols], tensor.data))
     }
@@ -521,7 +522,7 @@ impl<'a> WeightLoader<'a> {
                 Some(tensor) => Some(self.add_vector("lm_head".into(), "bias", &tensor)?),
                 None => None,
             };
-            return Ok(Linear { weight: tok_embed, bias, order: None });
+            return Ok(Linear { weight: tok_embed, bias, order: None, factor: 1.0 });
         }
         let transposed = std::mem::take(&mut self.transposed);
         let head = self.linear("lm_head", tok_embed.rows, tok_embed.cols, bias);

@@ -150,6 +150,17 @@ impl HfSettings {
         self.raw(key).and_then(Value::as_str) == Some(text)
     }
 
+    /// A string that may be missing, or a truth value, which counts as missing.
+    ///
+    /// # Errors
+    /// If it is neither.
+    pub(super) fn opt_str_or_bool(&self, key: &str) -> Result<Option<&str>, Error> {
+        let value = self.typed(key, "a string, true or false", |v| {
+            v.as_str().map(Some).or(v.is_boolean().then_some(None))
+        })?;
+        Ok(value.flatten())
+    }
+
     /// A whole number.
     ///
     /// # Errors

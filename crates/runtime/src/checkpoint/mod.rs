@@ -125,6 +125,24 @@ impl Checkpoint {
         quantized.order(tensors, name)
     }
 
+    /// What the products of a matrix are to be multiplied by: of blocks that are made of several tensors,
+    /// what they do not hold themselves.
+    pub(crate) fn factor(&self, name: &str) -> f32 {
+        let Self::Hf { quantized: Some(quantized), .. } = self else { return 1.0 };
+        quantized.factor(name)
+    }
+
+    /// A matrix with the factor on its products in it, as F32 if that is not 1.
+    pub(crate) fn with_factor(&self, tensor: Tensor) -> Tensor {
+        if self.factor(&tensor.name) == 1.0 { tensor } else { self.as_f32(&tensor) }
+    }
+
+    /// A matrix as F32, with the factor on its products in it.
+    pub(crate) fn as_f32(&self, tensor: &Tensor) -> Tensor {
+        let expanded = quantized::with_factor(tensor, self.factor(&tensor.name));
+        expanded.unwrap_or_else(|| tensor.clone())
+    }
+
     /// The names of all tensors, in file order, behind them those of weights that are made of
     /// several; of a model that reads more than text, those of
     /// the text model.

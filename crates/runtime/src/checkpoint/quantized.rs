@@ -5,22 +5,35 @@
 //! opened.
 
 mod awq;
+mod bitsandbytes;
+mod compressed;
 mod fp8;
 mod gptq;
 mod groups;
+mod ints;
+mod torchao;
 
 use super::HfSettings;
 use crate::Error;
 use awq::Awq;
+use bitsandbytes::BitsAndBytes;
+use compressed::Compressed;
 use fp8::Fp8;
 use gptq::Gptq;
-use realizar_formats::{SafeTensors, Tensor, TensorType};
+use realizar_formats::{Bytes, SafeTensors, Tensor, TensorType};
+use realizar_quant::BlockType;
+use realizar_quant::half_bytes::{f16_to_f32, f32_to_f16};
+use torchao::TorchAo;
 
 /// How the linears of a checkpoint are quantized.
 #[derive(Debug)]
 pub enum Quantized {
     /// By AWQ.
     Awq(Awq),
+    /// By bitsandbytes.
+    BitsAndBytes(BitsAndBytes),
+    /// As compressed-tensors.
+    Compressed(Compressed),
     /// By GPTQ.
     Gptq(Gptq),
     /// As FP8.
@@ -28,6 +41,8 @@ pub enum Quantized {
     /// The experts as MXFP4, in tensors of blocks and of scales, which the loader of these experts puts
     /// together. All else is as it is.
     Mxfp4,
+    /// By torchao.
+    TorchAo(TorchAo),
 }
 
 impl Quantized {
@@ -39,15 +54,26 @@ impl Quantized {
         settings: &HfSettings,
         tensors: &SafeTensors,
     ) -> Result<Option<Self>, Error> {
-        let Some(config) = settings.opt_object("quantization_config")? else { return Ok(None) };
+        // Early files of compressed-tensors have it under another name.
+        let config = match settings.opt_object("quantization_config")? {
+            None => settings.opt_object("compression_config")?,
+            config => config,
+        };
+        let Some(config) = config else { return Ok(None) };
         Ok(match config.opt_str("quant_method")? {
             Some("awq") => Some(Self::Awq(Awq::open(settings, &config, tensors)?)),
             Some("gptq") => Some(Self::Gptq(Gptq::open(settings, &config, tensors)?)),
             Some("fp8") => Some(Self::Fp8(Fp8::open(settings, &config, tensors)?)),
-            Some("mxfp4") => Some(Self::Mxfp4),
+            Some("mxfp4") => {
+                config.opt_strs("modules_to_not_convert")?;
+                Some(Self::Mxfp4)
+            }
+            Some("bitsandbytes") => {
+                Some(Self::BitsAndBytes(BitsAndBytes::open(settings, &config, tensors)?))
+            }
+            Some("torchao") => Some(Self::TorchAo(TorchAo::open(settings, &config, tensors)?)),
             Some("compressed-tensors") => {
-                fp8::check_compressed(&config)?;
-                Some(Self::Fp8(Fp8::open(settings, &config, tensors)?))
+                Some(Self::Compressed(Compressed::open(settings, &config, tensors)?))
             }
             _ => None,
         })
@@ -58,15 +84,24 @@ impl Quantized {
         match self {
             Self::Awq(awq) => &awq.linears().weights,
             Self::Gptq(gptq) => &gptq.linears().weights,
-            Self::Fp8(_) | Self::Mxfp4 => &[],
+            Self::Compressed(it) => it.weights(),
+            Self::TorchAo(it) => it.weights(),
+            Self::BitsAndBytes(_) | Self::Fp8(_) | Self::Mxfp4 => &[],
         }
     }
 
     /// Whether a stored tensor is part of a weight of another name.
     pub(super) fn is_part(&self, name: &str) -> bool {
+        let has_cache_scales = matches!(self, Self::Compressed(_) | Self::Fp8(_));
+        if has_cache_scales && OF_CACHE.iter().any(|part| name.ends_with(part)) {
+            return true;
+        }
         match self {
             Self::Awq(awq) => awq.linears().is_part(name),
             Self::Gptq(gptq) => gptq.linears().is_part(name),
+            Self::Compressed(it) => it.is_part(name),
+            Self::BitsAndBytes(it) => it.is_part(name),
+            Self::TorchAo(it) => it.is_part(name),
             Self::Fp8(fp8) => fp8.is_part(name),
             Self::Mxfp4 => false,
         }
@@ -78,6 +113,9 @@ impl Quantized {
         match self {
             Self::Awq(awq) => awq.weight(tensors, name),
             Self::Gptq(gptq) => gptq.weight(tensors, name),
+            Self::Compressed(it) => it.weight(tensors, name),
+            Self::BitsAndBytes(it) => it.weight(tensors, name),
+            Self::TorchAo(it) => it.weight(tensors, name),
             Self::Fp8(fp8) => fp8.weight(tensors, name),
             Self::Mxfp4 => None,
         }
@@ -87,9 +125,64 @@ impl Quantized {
     pub(super) fn order(&self, tensors: &SafeTensors, weight: &str) -> Option<Vec<u32>> {
         match self {
             Self::Gptq(gptq) => gptq.order(tensors, weight),
-            Self::Awq(_) | Self::Fp8(_) | Self::Mxfp4 => None,
+            Self::Compressed(it) => it.order(tensors, weight),
+            Self::Awq(_)
+            | Self::BitsAndBytes(_)
+            | Self::Fp8(_)
+            | Self::Mxfp4
+            | Self::TorchAo(_) => None,
         }
     }
+
+    /// What the products of a weight are to be multiplied by.
+    pub(super) fn factor(&self, weight: &str) -> f32 {
+        match self {
+            Self::Compressed(it) => it.factor(weight),
+            Self::BitsAndBytes(it) => it.factor(weight),
+            Self::TorchAo(it) => it.factor(weight),
+            Self::Awq(_) | Self::Fp8(_) | Self::Gptq(_) | Self::Mxfp4 => 1.0,
+        }
+    }
+}
+
+/// What files have for key-value caches in FP8. Ours hold keys and values themselves, or their blocks have scales of
+/// their own.
+const OF_CACHE: [&str; 6] =
+    [".k_scale", ".k_zero_point", ".q_scale", ".q_zero_point", ".v_scale", ".v_zero_point"];
+
+/// The numbers of a tensor of floats; none of another type.
+fn floats(tensor: &Tensor) -> Option<Vec<f32>> {
+    let ty = tensor.ty.block_type()?;
+    if !matches!(ty, BlockType::F32 | BlockType::F16 | BlockType::BF16) {
+        return None;
+    }
+    let mut values = vec![0.0; tensor.data.len() / ty.block_bytes()];
+    realizar_quant::dequantize(ty, &tensor.data, &mut values).ok()?;
+    Some(values)
+}
+
+/// The power of two times which F16 holds all these numbers exactly, 0 if it can be.
+fn exponent_for_f16(values: &[f32]) -> Option<i32> {
+    let is_exact = |exponent: i32| {
+        let factor = (exponent as f32).exp2();
+        values.iter().all(|&x| x.is_finite() && f16_to_f32(f32_to_f16(x * factor)) == x * factor)
+    };
+    let peak = values.iter().fold(0.0_f32, |peak, x| peak.max(x.abs()));
+    // The largest number that F16 can hold lies below 2 to the 16th.
+    let highest = if peak > 0.0 && peak.is_finite() { 15 - peak.log2().floor() as i32 } else { 0 };
+    [0, highest].into_iter().find(|&exponent| exponent.abs() <= 100 && is_exact(exponent))
+}
+
+/// A matrix whose products are to be multiplied by a factor, as F32 with it.
+pub(super) fn with_factor(tensor: &Tensor, factor: f32) -> Option<Tensor> {
+    let (ty, n) = (tensor.ty.block_type()?, tensor.n_elements());
+    let source = tensor.data.clone();
+    let data = Bytes::made(vec![source.clone()], n * size_of::<f32>(), move || {
+        let mut values = vec![0.0; n];
+        realizar_quant::dequantize(ty, &source.for_once(), &mut values).expect("whole blocks");
+        values.iter().flat_map(|x| (x * factor).to_le_bytes()).collect()
+    });
+    Some(Tensor { ty: BlockType::F32.into(), data, ..tensor.clone() })
 }
 
 /// What the tensors of a linear with groups end in.

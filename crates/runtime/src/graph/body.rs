@@ -46,7 +46,12 @@ mod tests {
     const DIM: usize = 8;
 
     fn linear(id: u32, rows: usize) -> Linear {
-        Linear { weight: Weight { id: WeightId(id), rows, cols: DIM }, bias: None, order: None }
+        Linear {
+            weight: Weight { id: WeightId(id), rows, cols: DIM },
+            bias: None,
+            order: None,
+            factor: 1.0,
+        }
     }
 
     /// An embedding, a linear and a norm; then what `head` makes of the norm.

@@ -156,15 +156,16 @@ impl GraphBuilder {
         self.same_shape(Op::Norm(Norm { kind, group, eps, weight, bias, per_run: true }), &[x])
     }
 
-    /// `x` times the transposed matrix, plus its bias.
+    /// `x` times the transposed matrix, plus its bias, times its factor.
     pub fn linear(&mut self, x: ValueId, linear: &Linear) -> ValueId {
-        let Linear { weight, bias, order } = linear;
+        let Linear { weight, bias, order, factor } = linear;
         let x = order.map_or(x, |order| self.reorder(x, order));
         assert_eq!(self.width(x), weight.cols, "linear on {} columns", weight.cols);
         let part = LinearPart { weight: weight.id, bias: *bias, out: weight.rows };
         let op = Op::Linear { prologue: Prologue::None, parts: vec![part], residual: false };
         let rows = self.rows(x);
-        self.push(op, &[x], weight.rows, rows)
+        let y = self.push(op, &[x], weight.rows, rows);
+        self.scale(y, *factor)
     }
 
     /// The columns of `x` in the order of a vector; one value for all linears that want it.

@@ -197,7 +197,12 @@ mod tests {
     use crate::graph::weights::{ExpertWeight, Linear, NormWeights, Weight, WeightId};
 
     fn linear(id: u32, rows: usize, cols: usize) -> Linear {
-        Linear { weight: Weight { id: WeightId(id), rows, cols }, bias: None, order: None }
+        Linear {
+            weight: Weight { id: WeightId(id), rows, cols },
+            bias: None,
+            order: None,
+            factor: 1.0,
+        }
     }
 
     /// x -> norm -> (gate, up) -> gated -> down -> + x

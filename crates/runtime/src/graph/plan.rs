@@ -261,7 +261,12 @@ mod tests {
     const DIM: usize = 32;
 
     fn linear(rows: usize, cols: usize) -> Linear {
-        Linear { weight: Weight { id: WeightId(0), rows, cols }, bias: None, order: None }
+        Linear {
+            weight: Weight { id: WeightId(0), rows, cols },
+            bias: None,
+            order: None,
+            factor: 1.0,
+        }
     }
 
     /// Attention layers with rope on views of a merged QKV.

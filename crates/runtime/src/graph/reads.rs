@@ -54,7 +54,8 @@ mod tests {
         let mut b = GraphBuilder::new();
         let weight = |id: u32, rows| Weight { id: WeightId(id), rows, cols: 8 };
         let x = b.embed(&weight(0, 100), 1.0);
-        let scores = b.linear(x, &Linear { weight: weight(1, 6), bias: None, order: None });
+        let scores =
+            b.linear(x, &Linear { weight: weight(1, 6), bias: None, order: None, factor: 1.0 });
         let route = Route {
             scoring: Scoring::Softmax,
             n_experts: 6,

@@ -161,7 +161,12 @@ mod tests {
     const DIM: usize = 8;
 
     fn linear(id: u32, rows: usize, cols: usize) -> Linear {
-        Linear { weight: Weight { id: WeightId(id), rows, cols }, bias: None, order: None }
+        Linear {
+            weight: Weight { id: WeightId(id), rows, cols },
+            bias: None,
+            order: None,
+            factor: 1.0,
+        }
     }
 
     fn norm(b: &mut GraphBuilder, x: ValueId) -> ValueId {

@@ -606,7 +606,10 @@ mod tests {
             let id = self.add(name, vec![rows, cols], BlockType::Q8_0);
             let bias =
                 has_bias.then(|| self.add(&format!("{name}.bias"), vec![rows], BlockType::F32));
-            self.b.linear(x, &Linear { weight: Weight { id, rows, cols }, bias, order: None })
+            self.b.linear(
+                x,
+                &Linear { weight: Weight { id, rows, cols }, bias, order: None, factor: 1.0 },
+            )
         }
 
         fn norm(&mut self, x: ValueId, len: usize) -> ValueId {

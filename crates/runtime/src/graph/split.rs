@@ -295,6 +295,7 @@ mod tests {
             weight: Weight { id: WeightId(id as u32), rows, cols: DIM },
             bias: None,
             order: None,
+            factor: 1.0,
         };
         let embedded = b.embed(&table, 1.0);
         let mut x = embedded;

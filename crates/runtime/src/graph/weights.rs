@@ -43,7 +43,7 @@ pub struct ExpertWeight {
 }
 
 /// A matrix with its bias.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Linear {
     /// The matrix.
     pub weight: Weight,
@@ -51,6 +51,8 @@ pub struct Linear {
     pub bias: Option<WeightId>,
     /// A vector of the input that each column of the matrix is for, if that is not its own.
     pub order: Option<WeightId>,
+    /// What the result, bias included, is multiplied by.
+    pub factor: f32,
 }
 
 /// The vectors of a normalization.

@@ -6,6 +6,7 @@ mod bits;
 mod block_types;
 mod common;
 mod constrain;
+mod damaged_checkpoints;
 mod embeddings;
 mod engine;
 mod experts;

@@ -76,8 +76,7 @@ impl WeightLoader<'_> {
         // Where the first is missing, a file that stacks them is the rule.
         let names = names.filter(|names| self.find_file(&names.replace(EXPERT, "0")).is_some());
         let names = names.ok_or_else(|| self.missing_tensor(name, "weight"))?;
-        let mut found = None;
-        let mut data = Vec::with_capacity(n_experts);
+        let mut tensors = Vec::with_capacity(n_experts);
         for expert in 0..n_experts {
             let file_name = names.replace(EXPERT, &expert.to_string());
             let tensor = self.find_file(&file_name).ok_or_else(|| Error::MissingTensor {
@@ -86,6 +85,12 @@ impl WeightLoader<'_> {
                 weight: format!("{name} of expert {expert}"),
             })?;
             self.check_shape(&tensor, &[rows, cols])?;
+            tensors.push(tensor);
+        }
+        self.put_in_factors(&mut tensors);
+        let mut found = None;
+        let mut data = Vec::with_capacity(n_experts);
+        for tensor in tensors {
             let (ty, _) = self.rows_of(&tensor, cols)?;
             if *found.get_or_insert(ty) != ty {
                 return Err(self.type_error(&tensor, "is another than that of the first expert"));
@@ -94,6 +99,26 @@ impl WeightLoader<'_> {
         }
         let ty = found.ok_or_else(|| self.unsupported("a layer with no experts"))?;
         Ok(self.add_experts(name, ty, [rows, cols], data))
+    }
+
+    /// Makes F32 of the matrices of experts that have factors on their products, or are made as several types: experts
+    /// are of one type, and share what follows their products.
+    fn put_in_factors(&self, tensors: &mut [Tensor]) {
+        let is_made = |tensor: &Tensor| !tensor.data.is_made();
+        let has_factor = tensors.iter().any(|it| self.checkpoint.factor(&it.name) != 1.0);
+        let are_several = tensors.windows(2).any(|pair| pair[0].ty != pair[1].ty);
+        if has_factor || are_several && tensors.iter().all(is_made) {
+            if let Some(first) = tensors.first() {
+                tracing::warn!(
+                    "{}: `{}` and its like take 32 bits a weight, as their scales fit no block type",
+                    self.path().display(),
+                    first.name
+                );
+            }
+            for tensor in tensors {
+                *tensor = self.checkpoint.as_f32(tensor);
+            }
+        }
     }
 
     /// The tensor of three dimensions, whose name may end in `.weight` or not.

@@ -44,10 +44,8 @@ impl WeightLoader<'_> {
         };
         let ty = self.block_type(&tensor)?;
         let row_bytes = ty.row_bytes(n_in).map_err(|e| self.type_error(&tensor, &e.to_string()))?;
-        let biases = match self.bias_tensor(name, bias, n_out)? {
-            Some(tensor) => Some(self.vector_of(&tensor, 0.0)?),
-            None => None,
-        };
+        let factor = self.checkpoint.factor(&tensor.name);
+        let biases = self.biases(name, bias, n_out, factor)?;
         let order = self.order(&tensor);
         let mut first = 0;
         Ok(parts.map(|(leaf, rows)| {
@@ -60,8 +58,22 @@ impl WeightLoader<'_> {
                 let values = values[rows_of].to_vec();
                 self.add(format!("{name}.bias"), vec![rows], WeightData::Vector(values))
             });
-            Linear { weight, bias, order }
+            Linear { weight, bias, order, factor }
         }))
+    }
+
+    /// The biases of a linear whose result is multiplied by a factor, which are divided by it.
+    fn biases(
+        &mut self,
+        name: Name,
+        bias: Bias,
+        len: usize,
+        factor: f32,
+    ) -> Result<Option<Vec<f32>>, Error> {
+        let Some(tensor) = self.bias_tensor(name, bias, len)? else { return Ok(None) };
+        let mut values = self.vector_of(&tensor, 0.0)?;
+        values.iter_mut().for_each(|x| *x /= factor);
+        Ok(Some(values))
     }
 
     /// Linear layers whose rows the file has in turns: of each part in order so many rows, and all
@@ -110,10 +122,8 @@ impl WeightLoader<'_> {
         self.check_shape(&tensor, &[n_groups * group_rows, n_in])?;
         let ty = self.block_type(&tensor)?;
         let row_bytes = ty.row_bytes(n_in).map_err(|e| self.type_error(&tensor, &e.to_string()))?;
-        let biases = match self.bias_tensor(name, bias, n_groups * group_rows)? {
-            Some(tensor) => Some(self.vector_of(&tensor, 0.0)?),
-            None => None,
-        };
+        let factor = self.checkpoint.factor(&tensor.name);
+        let biases = self.biases(name, bias, n_groups * group_rows, factor)?;
         let order = self.order(&tensor);
         Ok(parts.map(|part| {
             let name = Name { leaf: part.leaf, ..name };
@@ -139,7 +149,7 @@ impl WeightLoader<'_> {
                 let values: Vec<f32> = part.rows.iter().flat_map(of_part).copied().collect();
                 self.add(format!("{name}.bias"), vec![values.len()], WeightData::Vector(values))
             });
-            Linear { weight, bias, order }
+            Linear { weight, bias, order, factor }
         }))
     }
 }

@@ -529,7 +529,7 @@ mod tests {
             let mut b = GraphBuilder::new();
             let input = b.input(COLS);
             let matrix = Weight { id: WeightId(0), rows: OUT, cols: COLS };
-            let linear = Linear { weight: matrix, bias: None, order: None };
+            let linear = Linear { weight: matrix, bias: None, order: None, factor: 1.0 };
             let output = if early {
                 let selected = b.select_rows(input);
                 b.linear(selected, &linear)

@@ -176,7 +176,8 @@ mod tests {
 
         let mut b = GraphBuilder::new();
         let x = b.embed(&matrices[0], 1.0);
-        let linear = |i: usize| Linear { weight: matrices[i], bias: None, order: None };
+        let linear =
+            |i: usize| Linear { weight: matrices[i], bias: None, order: None, factor: 1.0 };
         let [q, k, v] = [1, 2, 3].map(|i| b.linear(x, &linear(i)));
         let spec = AttentionSpec {
             n_heads: N_HEADS,

@@ -53,6 +53,7 @@ impl Awq {
         if !config.bool_or("zero_point", true)? {
             return Err(config.unsupported("AWQ without zero points (`zero_point` is false)"));
         }
+        config.opt_strs("modules_to_not_convert")?;
         let key = if config.has("group_size") { "group_size" } else { "q_group_size" };
         let group_len = super::group_len(config, key, "AWQ")?;
         let awq = Self { group_len, linears: Linears::find(tensors) };

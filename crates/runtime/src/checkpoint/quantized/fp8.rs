@@ -21,46 +21,26 @@ const BLOCK_BYTES: usize = TY.block_bytes();
 const SCALE_BYTES: usize = 4;
 
 /// What the tensors of a linear end in.
-const WEIGHT: &str = ".weight";
-const SCALES: [&str; 2] = [".weight_scale_inv", ".weight_scale"];
-const INPUT_SCALE: &str = ".input_scale";
+#[derive(Debug)]
+pub(super) struct Names {
+    /// The numbers.
+    pub(super) weight: &'static str,
+    /// The scales, by the first of these that there is.
+    pub(super) scales: &'static [&'static str],
+}
+
+const NAMES: Names = Names { weight: ".weight", scales: &[".weight_scale_inv", ".weight_scale"] };
+/// What files have beside a linear for activations.
+const OF_ACTIVATIONS: [&str; 2] = [".input_scale", ".output_scale"];
 
 /// How the linears of a checkpoint are stored as FP8.
 #[derive(Debug)]
 pub struct Fp8 {
     /// Rows and columns of a tile, where a linear has tiles.
     tile: Option<[usize; 2]>,
+    names: &'static Names,
     /// The linears, sorted.
     linears: Vec<String>,
-}
-
-/// Refuses what is not FP8 among the formats of compressed-tensors.
-pub(super) fn check_compressed(config: &HfSettings) -> Result<(), Error> {
-    let format = config.opt_str("format")?.unwrap_or("unnamed");
-    if format != "float-quantized" {
-        return Err(config.unsupported(format!("compressed-tensors in the format `{format}`")));
-    }
-    Ok(())
-}
-
-/// The tile of compressed-tensors, if its groups of linears have one.
-fn compressed_tile(config: &HfSettings) -> Result<Option<Vec<usize>>, Error> {
-    let Some(groups) = config.opt_object("config_groups")? else { return Ok(None) };
-    let mut tile = None;
-    for name in groups.map().keys() {
-        let group = groups.opt_object(name)?;
-        let Some(weights) = group.map(|group| group.opt_object("weights")).transpose()?.flatten()
-        else {
-            continue;
-        };
-        let (ty, bits) = (weights.str("type")?, weights.usize("num_bits")?);
-        if (ty, bits) != ("float", 8) || !weights.bool_or("symmetric", true)? {
-            let what = format!("compressed-tensors with weights of {bits} bits, type `{ty}`");
-            return Err(config.unsupported(what));
-        }
-        tile = weights.opt_usizes("block_structure")?.or(tile);
-    }
-    Ok(tile)
 }
 
 impl Fp8 {
@@ -74,25 +54,59 @@ impl Fp8 {
         config: &HfSettings,
         tensors: &SafeTensors,
     ) -> Result<Self, Error> {
-        let tile = match config.opt_usizes("weight_block_size")? {
-            None => compressed_tile(config)?,
-            tile => tile,
-        };
-        let tile = match tile.as_deref() {
+        let tile = match config.opt_usizes("weight_block_size")?.as_deref() {
             None => None,
             Some(&[rows, cols]) if rows > 0 && cols > 0 => Some([rows, cols]),
             Some(other) => return Err(config.unsupported(format!("FP8 with tiles of {other:?}"))),
         };
+        match config.opt_str("activation_scheme")? {
+            None | Some("dynamic" | "static") => {}
+            Some(_) => return Err(config.wrong("activation_scheme", "`dynamic` or `static`")),
+        }
+        for key in ["ignored_layers", "modules_to_not_convert"] {
+            config.opt_strs(key)?;
+        }
+        Self::find(settings, tile, tensors)
+    }
+
+    /// Finds the linears, of which those with tiles have such ones.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(super) fn find(
+        settings: &HfSettings,
+        tile: Option<[usize; 2]>,
+        tensors: &SafeTensors,
+    ) -> Result<Self, Error> {
+        Self::find_named(settings, tile, tensors, &NAMES)
+    }
+
+    /// Finds the linears whose tensors have these names.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(super) fn find_named(
+        settings: &HfSettings,
+        tile: Option<[usize; 2]>,
+        tensors: &SafeTensors,
+        names: &'static Names,
+    ) -> Result<Self, Error> {
         let is_fp8 = |ty| matches!(ty, TensorType::F8E4M3 | TensorType::F8E5M2);
         let stored = tensors.tensors().iter().filter(|info| is_fp8(info.ty));
-        let mut linears: Vec<String> =
-            stored.filter_map(|info| Some(info.name.strip_suffix(WEIGHT)?.to_owned())).collect();
+        let mut linears: Vec<String> = stored
+            .filter_map(|info| Some(info.name.strip_suffix(names.weight)?.to_owned()))
+            .collect();
         linears.sort_unstable();
-        let fp8 = Self { tile, linears };
+        let fp8 = Self { tile, names, linears };
         for linear in &fp8.linears {
             fp8.check(&Parts { settings, tensors, linear })?;
         }
         Ok(fp8)
+    }
+
+    /// The linears, sorted.
+    pub(super) fn linears(&self) -> &[String] {
+        &self.linears
     }
 
     fn has(&self, linear: &str) -> bool {
@@ -101,19 +115,21 @@ impl Fp8 {
 
     /// Whether a tensor is beside the weight of a linear.
     pub(super) fn is_part(&self, name: &str) -> bool {
-        let ends = SCALES.iter().chain([&INPUT_SCALE]);
-        ends.filter_map(|part| name.strip_suffix(part)).any(|linear| self.has(linear))
+        let weight = (self.names.weight != NAMES.weight).then_some(&self.names.weight);
+        let mut ends = self.names.scales.iter().chain(&OF_ACTIVATIONS).chain(weight);
+        ends.any(|part| name.strip_suffix(part).is_some_and(|linear| self.has(linear)))
     }
 
     fn check(&self, parts: &Parts<'_>) -> Result<(), Error> {
-        let weight = parts.find(WEIGHT)?;
+        let weight = parts.find(self.names.weight)?;
         let &[n_out, n_in] = &weight.shape[..] else {
             return Err(parts.refuse("FP8 that is no matrix"));
         };
         parts.check(weight, TensorType::F8E4M3, &[n_out, n_in])?;
-        let scales = match parts.find(SCALES[0]) {
-            Ok(scales) => scales,
-            Err(error) => parts.find(SCALES[1]).map_err(|_| error)?,
+        let mut scales = self.names.scales.iter().map(|scales| parts.find(scales));
+        let scales = match scales.find(Result::is_ok) {
+            Some(scales) => scales?,
+            None => parts.find(self.names.scales[0])?,
         };
         if !matches!(
             scales.ty.block_type(),
@@ -156,12 +172,13 @@ impl Fp8 {
 
     /// The weight `name`, `[n_out, n_in]`, if it is that of a linear in FP8.
     pub(super) fn weight(&self, tensors: &SafeTensors, name: &str) -> Option<Tensor> {
-        let linear = name.strip_suffix(WEIGHT).filter(|linear| self.has(linear))?;
-        let weight = tensors.tensor(name)?;
-        let mut scales = SCALES.iter().map(|part| tensors.tensor(&format!("{linear}{part}")));
+        let linear = name.strip_suffix(NAMES.weight).filter(|linear| self.has(linear))?;
+        let weight = tensors.tensor(&format!("{linear}{}", self.names.weight))?;
+        let mut scales =
+            self.names.scales.iter().map(|part| tensors.tensor(&format!("{linear}{part}")));
         let scales = scales.find_map(|scales| scales)?;
         let &[n_out, n_in] = &weight.shape[..] else { return None };
-        let linear = Linear {
+        let matrix = Linear {
             n_in,
             tile: self.tile_of([n_out, n_in], &scales.shape)?,
             numbers: weight.data.clone(),
@@ -170,8 +187,9 @@ impl Fp8 {
         };
         let n_bytes = n_out * (n_in / BLOCK_LEN * BLOCK_BYTES);
         let sources = vec![weight.data, scales.data];
-        let data = Bytes::made(sources, n_bytes, move || linear.blocks());
-        Some(Tensor { ty: TY.into(), data, ..weight })
+        let data = Bytes::made(sources, n_bytes, move || matrix.blocks());
+        let name = name.to_owned();
+        Some(Tensor { name, ty: TY.into(), data, ..weight })
     }
 }
 

@@ -43,6 +43,9 @@ impl Gptq {
         if ![4, 8].contains(&bits) {
             return Err(config.unsupported(format!("GPTQ of {bits} bits")));
         }
+        for key in ["desc_act", "lm_head", "static_groups", "sym", "true_sequential"] {
+            config.bool_or(key, false)?;
+        }
         if config.opt_object("dynamic")?.is_some_and(|modules| !modules.map().is_empty()) {
             return Err(config.unsupported("GPTQ with settings by module (`dynamic`)"));
         }
