@@ -88,19 +88,27 @@ fn sizes_and_names_that_cannot_be_are_errors() {
         let error = load(&config, &tensors).unwrap_or_default();
         assert!(error.contains(expected), "{name} {path} {value}: `{error}`, not `{expected}`");
     };
-    for (value, expected) in [(json!(0), "group_size"), (json!(-2), "group_size")] {
+    for (value, expected) in
+        [(json!(0), "group_size"), (json!(-2), "group_size"), (json!(48), "describe")]
+    {
         check("llama_int4_ct", "/config_groups/group_2/weights/group_size", value, expected);
     }
     let weights = "/config_groups/group_2/weights";
     for (key, value, expected) in [
         ("num_bits", json!(3), "3 bits"),
+        ("num_bits", json!(8), "describe"),
         ("num_bits", json!(-4), "num_bits"),
         ("type", json!("integer"), "weights.type"),
         ("strategy", json!("rows"), "weights.strategy"),
+        ("strategy", json!("tensor"), "describe"),
         ("dynamic", json!(true), "dynamic"),
     ] {
         check("llama_int4_ct", &format!("{weights}/{key}"), value, expected);
     }
+    let targets = |group: &str| format!("/config_groups/{group}/targets");
+    check("llama_int4_ct", &targets("group_0"), json!(["re:.*(down_proj"]), "group_0.targets");
+    // What is in no other group is then in that of all linears.
+    check("llama_int4_ct", &targets("group_1"), json!(["re:.*experts.*"]), "describe");
     check("llama_int4_ct", "/config_groups/group_0/weights/actorder", json!("rows"), "actorder");
     check("llama_int4_ct", "/config_groups/group_0/format", json!("marlin-24"), "`marlin-24`");
     check("llama_int4_ct", "/quantization_status", json!("calibration"), "quantization_status");

@@ -3,7 +3,7 @@
 //!
 //! Which linears are quantized, and how, shows in their tensors: words of integers ([`Ints`]), bytes of
 //! FP4 ([`fp4`]), or matrices of 8-bit integers or FP8 under the weight's own name. `config_groups` has to describe
-//! every one of them; its `targets` and `ignore`, by which the tensors were chosen, are not matched again.
+//! every one of them, in a group whose `targets` it is among.
 //! What is said of activations and of the key-value cache is how others run the model: activations are
 //! rounded here as those of any model, and the cache has the type that it is given.
 
@@ -14,6 +14,7 @@ use super::Parts;
 use super::fp8::Fp8;
 use super::ints::{Ints, Names, Shares};
 use crate::Error;
+use fancy_regex::Regex;
 use fp4::Fp4;
 use realizar_formats::{SafeTensors, Tensor, TensorType};
 use std::collections::BTreeMap;
@@ -62,6 +63,51 @@ enum Layout {
     Fp4(Fp4),
 }
 
+/// A group of `config_groups`.
+#[derive(Debug)]
+struct Group {
+    targets: Vec<Target>,
+    scheme: Scheme,
+}
+
+/// Which linears are in a group.
+#[derive(Debug)]
+enum Target {
+    /// One linear, or all of a class, whose name has no dots.
+    Name(String),
+    /// Those whose names begin with a match.
+    Pattern(Regex),
+}
+
+impl Target {
+    fn open(group: &HfSettings, text: &str) -> Result<Self, Error> {
+        let Some(pattern) = text.strip_prefix("re:") else {
+            return Ok(Self::Name(text.to_owned()));
+        };
+        let pattern = Regex::new(&format!("^(?:{pattern})"));
+        pattern
+            .map(Self::Pattern)
+            .map_err(|_| group.wrong("targets", "regular expressions after `re:`"))
+    }
+
+    fn is_of(&self, linear: &str) -> bool {
+        match self {
+            Self::Name(name) => name == linear || !name.contains('.'),
+            // A pattern that takes too long to match does not.
+            Self::Pattern(pattern) => pattern.is_match(linear).unwrap_or(false),
+        }
+    }
+}
+
+/// Whether a linear that is stored like `found` is described. Patterns may be for names of other releases; a linear
+/// that none of them targets may be of any group.
+fn is_described(groups: &[Group], linear: &str, found: &Scheme, n_in: usize) -> bool {
+    let is_target = |group: &&Group| group.targets.iter().any(|it| it.is_of(linear));
+    let describes = |group: &Group| group.scheme.describes(found, n_in);
+    let is_targeted = groups.iter().any(|group| is_target(&group));
+    groups.iter().filter(|group| !is_targeted || is_target(group)).any(describes)
+}
+
 /// What `config_groups` says of the weights of a group of linears.
 #[derive(Debug, PartialEq, Eq)]
 struct Scheme {
@@ -96,10 +142,11 @@ impl std::fmt::Display for Scheme {
 }
 
 impl Scheme {
-    /// Whether a linear that is stored like `found` may be of the group: a row may be one group, and
+    /// Whether a linear that is stored like `found` may be of the group: a row of `n_in` may be one group, and
     /// zero points may all be 0.
-    fn describes(&self, found: &Self) -> bool {
-        let is_row_a_group = found.shares == Shares::Row && matches!(self.shares, Shares::Group(_));
+    fn describes(&self, found: &Self, n_in: usize) -> bool {
+        let is_row_a_group =
+            found.shares == Shares::Row && matches!(self.shares, Shares::Group(len) if len >= n_in);
         (self.is_float, self.bits) == (found.is_float, found.bits)
             && (self.shares == found.shares || is_row_a_group)
             && (self.symmetric == found.symmetric || !self.symmetric)
@@ -188,7 +235,7 @@ fn check_rounding(args: Option<&HfSettings>) -> Result<bool, Error> {
 }
 
 /// Reads the settings: what they say of weights, by group.
-fn schemes(config: &HfSettings) -> Result<Vec<Scheme>, Error> {
+fn groups(config: &HfSettings) -> Result<Vec<Group>, Error> {
     let check_format = |of: &HfSettings, mixed: bool| match of.opt_str("format")? {
         Some(format) if FORMATS.contains(&format) => Ok(()),
         Some("mixed-precision") if mixed => Ok(()),
@@ -220,17 +267,20 @@ fn schemes(config: &HfSettings) -> Result<Vec<Scheme>, Error> {
     let mut rounded = check_rounding(config.opt_object("kv_cache_scheme")?.as_ref())?;
     let groups = config.opt_object("config_groups")?;
     let groups = groups.ok_or_else(|| config.wrong("config_groups", "an object"))?;
-    let mut schemes = Vec::new();
+    let mut found = Vec::new();
     for name in groups.map().keys() {
         let wrong = || groups.wrong(name, "an object");
         let group = groups.opt_object(name)?.ok_or_else(wrong)?;
         check_format(&group, false)?;
-        group.opt_strs("targets")?;
+        let targets = group.opt_strs("targets")?.unwrap_or_default().into_iter();
+        let targets: Result<Vec<Target>, Error> =
+            targets.map(|text| Target::open(&group, text)).collect();
+        let targets = targets?;
         for activations in ["input_activations", "output_activations"] {
             rounded |= check_rounding(group.opt_object(activations)?.as_ref())?;
         }
         if let Some(weights) = group.opt_object("weights")? {
-            schemes.push(Scheme::open(&weights)?);
+            found.push(Group { targets, scheme: Scheme::open(&weights)? });
         }
     }
     if rounded {
@@ -240,7 +290,7 @@ fn schemes(config: &HfSettings) -> Result<Vec<Scheme>, Error> {
             config.path().display()
         );
     }
-    Ok(schemes)
+    Ok(found)
 }
 
 impl Compressed {
@@ -254,14 +304,14 @@ impl Compressed {
         config: &HfSettings,
         tensors: &SafeTensors,
     ) -> Result<Self, Error> {
-        let schemes = schemes(config)?;
-        let tile = schemes.iter().find_map(|scheme| match scheme.shares {
+        let groups = groups(config)?;
+        let tile = groups.iter().find_map(|group| match group.scheme.shares {
             Shares::Tile(tile) => Some(tile),
             _ => None,
         });
         let fp8 = Fp8::find(settings, tile, tensors)?;
-        let is_described = schemes.iter().any(|it| it.is_float && it.bits == 8);
-        if let Some(linear) = fp8.linears().first().filter(|_| !is_described) {
+        let has_fp8 = groups.iter().any(|it| it.scheme.is_float && it.scheme.bits == 8);
+        if let Some(linear) = fp8.linears().first().filter(|_| !has_fp8) {
             let parts = Parts { settings, tensors, linear };
             return Err(parts.refuse("FP8, which `config_groups` does not describe"));
         }
@@ -272,9 +322,10 @@ impl Compressed {
             let plain = info.name.strip_suffix(WEIGHT).filter(|_| info.ty == TensorType::I8);
             let Some(linear) = packed.or(plain) else { continue };
             let parts = Parts { settings, tensors, linear };
-            let (layout, scheme) = if info.ty == TensorType::U8 {
+            let (layout, scheme, n_in) = if info.ty == TensorType::U8 {
                 let (fp4, scheme) = Fp4::open(&parts)?;
-                (Layout::Fp4(fp4), scheme)
+                let n_in = fp4.n_in();
+                (Layout::Fp4(fp4), scheme, n_in)
             } else {
                 let ints = Ints::open(&parts, &INTS)?;
                 let scheme = Scheme {
@@ -283,9 +334,10 @@ impl Compressed {
                     symmetric: !ints.has_zero_points(),
                     shares: ints.shares(),
                 };
-                (Layout::Ints(ints), scheme)
+                let n_in = ints.n_in();
+                (Layout::Ints(ints), scheme, n_in)
             };
-            if !schemes.iter().any(|it| it.describes(&scheme)) {
+            if !is_described(&groups, linear, &scheme, n_in) {
                 let what = format!("{scheme}, which `config_groups` does not describe");
                 return Err(parts.refuse(&what));
             }

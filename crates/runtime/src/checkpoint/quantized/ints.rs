@@ -159,6 +159,11 @@ impl Ints {
         self.shares
     }
 
+    /// Columns of the matrix.
+    pub(super) fn n_in(&self) -> usize {
+        self.n_in
+    }
+
     /// What products are to be multiplied by.
     pub(super) fn factor(&self) -> f32 {
         match self.ty {

@@ -58,6 +58,11 @@ impl Fp4 {
         Ok((Self { ty, n_out, n_in, factor }, scheme))
     }
 
+    /// Columns of the matrix.
+    pub(super) fn n_in(&self) -> usize {
+        self.n_in
+    }
+
     /// What products are to be multiplied by.
     pub(super) fn factor(&self) -> f32 {
         self.factor
