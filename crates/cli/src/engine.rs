@@ -18,8 +18,8 @@ use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::template::{ChatTemplate, Message, RenderOptions};
 use realizar_runtime::tokenizer::{EncodeOptions, Tokenizer};
 use realizar_runtime::{
-    ByteSize, Error, Event, GenerateParams, Generation, LoadOptions, MemoryUse, Model, ModelOutput,
-    Session,
+    ByteSize, DraftHead, Error, Event, GenerateParams, Generation, LoadOptions, MemoryUse, Model,
+    ModelOutput, Session,
 };
 
 use crate::options::{ArithmeticArg, GenerateArgs, GlobalArgs, KvTypeArg, LoadArgs, TemplateArgs};
@@ -53,6 +53,8 @@ pub(crate) struct Needs {
     pub(crate) prefix_cache: bool,
     /// Whether to time each operation on the device.
     pub(crate) profile: bool,
+    /// Whether the model's layer for multi-token prediction is loaded.
+    pub(crate) draft_head: DraftHead,
 }
 
 impl Engine {
@@ -87,6 +89,7 @@ impl Engine {
             kv_tokens = model.kv_tokens(),
             weights = %ByteSize::from(model.memory().weights),
             kv = %ByteSize::from(model.memory().kv),
+            draft_head = model.draft_bytes().is_some(),
             workspace = %ByteSize::from(model.memory().scratch),
             "loaded"
         );
@@ -243,6 +246,7 @@ fn load_options(args: &LoadArgs, global: &GlobalArgs, needs: Needs) -> Result<Lo
         prefix_cache: needs.prefix_cache,
         kv_tokens: needs.kv_tokens,
         profile: needs.profile,
+        draft_head: needs.draft_head,
         packed_cache: args.packed_cache(global)?,
     })
 }

@@ -78,6 +78,17 @@ pub(crate) enum AffinityArg {
     Cores,
 }
 
+/// Whether a model drafts tokens with a layer of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DraftHeadArg {
+    /// If it brings one, unless there is a draft model.
+    Auto,
+    /// Yes.
+    On,
+    /// No.
+    Off,
+}
+
 /// How a rotary embedding is stretched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RopeScalingArg {

@@ -330,7 +330,8 @@ impl KvCache {
 
     /// Gets the pages for the positions up to `len`, and evicts prefixes for them where it must.
     /// Of a model with recurrent states also the places of those after the last `n_states` of these
-    /// positions, at least one, and of those that the prefix cache is to have, if there is room.
+    /// positions, and of those that the prefix cache is to have, if there is room; none where
+    /// `n_states` is 0, as for positions that are given back unwritten.
     /// Pages that a window has passed are given back. What must be copied before these positions
     /// are written is added to `copies`, to which the growth of all sequences of a step adds. When
     /// the copies are made, [`Self::copied`] follows; where they are not, or where this fails,
@@ -345,7 +346,7 @@ impl KvCache {
         n_states: usize,
         copies: &mut Vec<PageCopy>,
     ) -> Result<(), Error> {
-        if self.has_states && len > seq.len {
+        if self.has_states && n_states > 0 && len > seq.len {
             self.plan_states(seq, len, n_states.clamp(1, len - seq.len))?;
         }
         for group in 0..self.pools.pages.len() {

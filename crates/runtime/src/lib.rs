@@ -70,7 +70,9 @@ pub mod backend;
 pub use backend::{Fingerprint, MemoryUse, PackedCache, PackedFiles, metrics};
 
 pub mod run;
-pub use run::{Chunk, DEFAULT_MAX_SEQ_LEN, DeviceLayers, LoadOptions, Model, OutputRows, Outputs};
+pub use run::{
+    Chunk, DEFAULT_MAX_SEQ_LEN, DeviceLayers, DraftHead, LoadOptions, Model, OutputRows, Outputs,
+};
 pub use run::{Embeddings, PlacedPart, Placement, Prompt, Rows, Runner, SeqId, device};
 
 pub mod generate;

@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 use realizar_runtime::MemoryUse;
-use realizar_runtime::engine::{EngineStats, Histogram, PAGE_LEN};
+use realizar_runtime::engine::{DraftCounts, EngineStats, Histogram, PAGE_LEN};
 use realizar_runtime::metrics::{DeviceKind, DeviceSnapshot, LatencySnapshot};
 use std::fmt::{Display, Write};
 use std::sync::Arc;
@@ -202,6 +202,29 @@ fn engines(out: &mut Exposition, stats: &Stats) {
             [("stop", n.stop), ("length", n.length), ("abort", n.cancelled), ("error", n.failed)]
         {
             out.sample(name, &[("model_name", model), ("finished_reason", reason)], n as f64);
+        }
+    }
+    type Count = fn(&DraftCounts) -> u64;
+    let counts: [(_, _, Count); 2] = [
+        ("realizar:draft_tokens_total", "Tokens that were drafted, by what.", |c| c.drafted),
+        ("realizar:draft_tokens_accepted_total", "Of these, tokens that were taken.", |c| {
+            c.accepted
+        }),
+    ];
+    for (name, help, value) in counts {
+        out.family(name, "counter", help);
+        for (model, stats) in stats {
+            for (source, counts) in [
+                ("lookup", stats.drafts_by_lookup),
+                ("model", stats.drafts_by_model),
+                ("head", stats.drafts_by_head),
+            ] {
+                out.sample(
+                    name,
+                    &[("model_name", model), ("source", source)],
+                    value(&counts) as f64,
+                );
+            }
         }
     }
     let name = "vllm:cache_config_info";

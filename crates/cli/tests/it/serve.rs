@@ -92,31 +92,59 @@ fn models_of_a_directory_are_loaded_when_they_are_named() {
     assert_eq!(state(), (json!("model-f32"), json!("loaded")));
 }
 
+/// A greedy answer of a server, and the draft tokens that were accepted, those of each source and all.
+fn drafted(model: &str, more: &[&str]) -> (Value, Vec<(String, f64)>) {
+    let ask = json!({"prompt": "abc", "max_tokens": 24, "temperature": 0, "ignore_eos": true});
+    let args = [&[model, "--port", "0", "--ctx", "64"], more].concat();
+    let (_server, url) = Server::start(&mut command(&args));
+    let request = ureq::post(format!("{url}/v1/completions"));
+    let request = request.header("content-type", "application/json");
+    let answer = request.send(ask.to_string()).expect("an answer").into_body();
+    let answer: Value = serde_json::from_reader(answer.into_reader()).expect("JSON");
+    let metrics = ureq::get(format!("{url}/metrics")).call().expect("an answer").into_body();
+    let lines = BufReader::new(metrics.into_reader()).lines().map_while(Result::ok);
+    let accepted = lines
+        .filter(|line| {
+            line.starts_with("vllm:spec_decode_num_accepted_tokens_total{")
+                || line.starts_with("realizar:draft_tokens_accepted_total{")
+        })
+        .filter_map(|line| {
+            let source = line.split_once("source=\"").and_then(|(_, rest)| rest.split('"').next());
+            let n = line.rsplit(' ').next()?.parse().ok()?;
+            Some((source.unwrap_or("all").to_owned(), n))
+        })
+        .filter(|(_, n)| *n > 0.0)
+        .collect();
+    (answer["choices"][0]["text"].clone(), accepted)
+}
+
+fn counts(counts: &[(&str, f64)]) -> Vec<(String, f64)> {
+    counts.iter().map(|(source, n)| ((*source).to_owned(), *n)).collect()
+}
+
 #[test]
 fn a_draft_model_guesses_and_answers_stay_the_same() {
     let model = model();
-    let ask = json!({"prompt": "abc", "max_tokens": 24, "temperature": 0, "ignore_eos": true});
-    let answer = |more: &[&str]| {
-        let args = [&[&model, "--port", "0", "--ctx", "64"], more].concat();
-        let (_server, url) = Server::start(&mut command(&args));
-        let request = ureq::post(format!("{url}/v1/completions"));
-        let request = request.header("content-type", "application/json");
-        let answer = request.send(ask.to_string()).expect("an answer").into_body();
-        let answer: Value = serde_json::from_reader(answer.into_reader()).expect("JSON");
-        let metrics = ureq::get(format!("{url}/metrics")).call().expect("an answer").into_body();
-        let metrics = metrics.into_reader();
-        let metrics = BufReader::new(metrics).lines().map_while(Result::ok);
-        let accepted = metrics
-            .filter(|line| line.starts_with("vllm:spec_decode_num_accepted_tokens_total{"))
-            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-            .sum::<f64>();
-        (answer["choices"][0]["text"].clone(), accepted)
-    };
-    let (alone, none) = answer(&[]);
-    let (guessed, accepted) = answer(&["--draft-model", &model, "--draft-max", "3"]);
+    let (alone, none) = drafted(&model, &[]);
+    let (guessed, accepted) = drafted(&model, &["--draft-model", &model, "--draft-max", "3"]);
     assert_eq!(guessed, alone);
     // A model that guesses for itself is right each time: 3 of 4 tokens behind the first.
-    assert_eq!((none, accepted), (0.0, 17.0));
+    assert_eq!((none, accepted), (vec![], counts(&[("all", 17.0), ("model", 17.0)])));
+}
+
+#[test]
+fn a_model_drafts_for_itself_unless_it_is_told_not_to() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/drafts/");
+    let model = format!("{root}copying/model-f32.gguf");
+    let (alone, none) = drafted(&model, &["--draft-head", "off"]);
+    assert_eq!(none, vec![]);
+    for more in [&[][..], &["--draft-head", "on"], &["--mtp", "auto", "--draft-max", "2"]] {
+        let (answer, accepted) = drafted(&model, more);
+        assert_eq!(answer, alone, "{more:?}");
+        let [(all, n), (head, of_head)] = &accepted[..] else { panic!("{more:?}: {accepted:?}") };
+        assert_eq!((all.as_str(), head.as_str()), ("all", "head"));
+        assert!(n == of_head && *n >= 11.0, "{more:?}: {n}");
+    }
 }
 
 #[test]
@@ -318,6 +346,8 @@ fn what_cannot_be_served_is_one_line() {
         (&[&model, "b", "--port", "0", "--template", "x"], 2, "--template"),
         (&[&model, "b", "--port", "0", "--draft-model", "x"], 2, "--draft-model"),
         (&[&model, "--port", "0", "--draft-model", "no-such-model.gguf"], 1, "no-such-model.gguf"),
+        (&[&model, "--port", "0", "--draft-model", "x", "--draft-head", "on"], 2, "not both"),
+        (&[&model, "--port", "0", "--draft-head", "on"], 1, "multi-token prediction"),
         (&[&model, "--models-dir", "x", "--kv-events", "tcp://127.0.0.1:0"], 2, "--kv-events"),
         (&[&model, "--port", "0", "--kv-events", "nowhere"], 1, "nowhere"),
         (&["--port", "0"], 2, "MODEL"),

@@ -60,8 +60,7 @@ pub struct Config {
     pub ffn_bias: Bias,
     /// Whether the head is the embedding, when the file says.
     pub tied_head: Option<bool>,
-    /// Layers that the file has behind those of [`Self::layers`], which predict further tokens and
-    /// are not run.
+    /// Layers that the file has behind those of [`Self::layers`], which predict further tokens.
     pub n_predictors: usize,
     /// Columns of the embedding that every token has for each layer, in models with such; else 0.
     pub per_layer_dim: usize,
@@ -71,6 +70,8 @@ pub struct Config {
     pub per_layer_tokens: Option<usize>,
     /// The streams of hidden states, in models with several.
     pub altup: Option<AltUp>,
+    /// The first of these, where the architecture knows what it looks like.
+    pub predictor: Option<Layer>,
 }
 
 /// What may differ from one layer of a model to the next.
@@ -274,6 +275,7 @@ impl Config {
             latent: None,
             per_layer_tokens: None,
             altup: None,
+            predictor: None,
         };
         config.checked_hf(s)
     }
@@ -378,6 +380,7 @@ impl Config {
             latent: None,
             per_layer_tokens: None,
             altup: None,
+            predictor: None,
         };
         config.check().map_err(|(key, expected, found)| {
             let key = if key.1 == "rms_norm_eps" { eps_key } else { key.0 };
@@ -386,25 +389,16 @@ impl Config {
         Ok(config)
     }
 
-    /// Without the layers at the end that predict further tokens, which `nextn_predict_layers` of a GGUF
-    /// file counts among its blocks.
-    ///
-    /// # Errors
-    /// If no layer is left.
-    pub(crate) fn without_gguf_predictors(mut self, s: GgufSettings<'_>) -> Result<Self, Error> {
-        let n = s.opt_usize("nextn_predict_layers")?.unwrap_or(0);
-        if n >= self.layers.len() {
-            let expected = format!("fewer than the {} blocks", self.layers.len());
-            return Err(s.wrong("nextn_predict_layers", expected, n.to_string()));
-        }
-        self.layers.truncate(self.layers.len() - n);
-        Ok(Self { n_predictors: n, ..self })
+    /// Its layers, and the first that predicts further tokens.
+    fn all_layers(&self) -> impl Iterator<Item = &Layer> {
+        self.layers.iter().chain(&self.predictor)
     }
 
     /// Changes every layer; the function gets its index and the layer.
     #[must_use]
     pub fn with_layers(mut self, mut change: impl FnMut(usize, &mut Layer)) -> Self {
-        self.layers.iter_mut().enumerate().for_each(|(l, layer)| change(l, layer));
+        let all = self.layers.iter_mut().chain(&mut self.predictor);
+        all.enumerate().for_each(|(l, layer)| change(l, layer));
         self
     }
 

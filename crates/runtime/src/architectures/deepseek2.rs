@@ -305,10 +305,11 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
         shared_dim: gguf_shared_dim(s, hidden_dim)?,
         ..Experts::softmax(counts, hidden_dim, s.bool_or("expert_weights_norm", false)?)
     };
-    config
+    let config = config
         .with_layers(|l, layer| layer.experts = Some(experts).filter(|_| l >= n_dense))
-        .without_gguf_predictors(s)?
-        .checked_gguf(s)
+        .without_gguf_predictors(s)?;
+    // The layer that predicts a second token is passed over, as in safetensors.
+    Config { predictor: None, ..config }.checked_gguf(s)
 }
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {

@@ -1,7 +1,7 @@
 //! glm4moe: GLM 4.5 to 4.7. The first layers are dense, the others have experts that sigmoids and a bias choose, and
 //! one that all rows share. Half of a head is rotated.
 //!
-//! GLM-4.5 Team, 2025 (arXiv:2508.06471). The layer that predicts a second token is left out.
+//! GLM-4.5 Team, 2025 (arXiv:2508.06471). The layer that predicts a second token looks as the others.
 
 use super::experts::{gguf_counts, gguf_scoring, gguf_shared_dim, groups_of, hf_counts};
 use super::llama::{Shape, decoder};
@@ -64,22 +64,15 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         shared_dim: Some(shared_dim).filter(|&dim| dim > 0),
         ..Experts::softmax(counts, hidden_dim, s.bool_or("norm_topk_prob", true)?)
     };
-    // Layers beyond the last predict further tokens, which nothing does here.
-    s.pass_over("num_nextn_predict_layers");
+    let n_predictors = s.opt_usize("num_nextn_predict_layers")?.unwrap_or(0);
     s.pass_over("num_mtp_layers");
+    let config = config.with_predictors(n_predictors);
     let n_dense = s.opt_usize("first_k_dense_replace")?.unwrap_or(1);
     config.with_layers(|l, layer| layer.experts = (l >= n_dense).then_some(experts)).checked_hf(s)
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
-    let mut config = Config::from_gguf(s, NormKind::Rms)?;
-    // The file counts them among its layers.
-    let n_further = s.opt_usize("nextn_predict_layers")?.unwrap_or(0);
-    if n_further >= config.layers.len() {
-        let expected = format!("fewer than the {} layers", config.layers.len());
-        return Err(s.wrong("nextn_predict_layers", expected, n_further.to_string()));
-    }
-    config.layers.truncate(config.layers.len() - n_further);
+    let mut config = Config::from_gguf(s, NormKind::Rms)?.without_gguf_predictors(s)?;
     config.qk_norm = s.gguf().tensor_info("blk.0.attn_q_norm.weight").is_some();
     if s.gguf().metadata().get("glm4moe.rope.dimension_sections").is_some() {
         return Err(s.unsupported("positions of three components (`rope.dimension_sections`)"));
@@ -107,7 +100,7 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let c = m.config;
-    m.weights.ignore_layers_from(c.layers.len());
+    m.weights.ignore_layers_from(c.layers.len() + usize::from(m.has_predictor()));
     let tok_embed = m.tok_embed()?;
     let x = m.graph.embed(&tok_embed, 1.0);
     let shape = Shape { wo_bias: Bias::None, qk_norm: c.qk_norm, ..Shape::of(c) };

@@ -67,6 +67,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         latent: None,
         per_layer_tokens: None,
         altup: None,
+        predictor: None,
     };
     let config = config.checked_hf(s)?;
     Ok(config.with_layers(|l, layer| {

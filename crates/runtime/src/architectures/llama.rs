@@ -147,9 +147,14 @@ pub(super) fn decoder_of(
         x = m.residual(x, f);
     }
     m.graph.end_layers();
+    let rows = x;
     let x = m.graph.select_rows(x);
     let h = m.rms_norm(x, "final_norm")?;
-    m.lm_head(h, tok_embed, Bias::None)
+    let logits = m.lm_head(h, tok_embed, Bias::None)?;
+    if m.has_predictor() {
+        m.predictor((rows, x), tok_embed, ffn_bias, &mut mix)?;
+    }
+    Ok(logits)
 }
 
 /// The attention of layer `l` over normalized rows.

@@ -11,6 +11,7 @@ mod experts;
 mod grouped_rows;
 mod latent_heads;
 mod made;
+mod predictor;
 mod turned_experts;
 mod unneeded;
 
@@ -83,6 +84,10 @@ pub struct WeightLoader<'a> {
     orders: HashMap<Vec<u32>, WeightId>,
     /// The layers behind the model's own, whose tensors are not asked for.
     beyond: Range<usize>,
+    /// A layer whose tensors have names of their own, and what these begin with.
+    renamed: Option<(usize, &'static str)>,
+    /// Weights that were asked for before are found by their names.
+    shares: bool,
 }
 
 impl<'a> WeightLoader<'a> {
@@ -102,6 +107,8 @@ impl<'a> WeightLoader<'a> {
             transposed: false,
             orders: HashMap::new(),
             beyond: 0..0,
+            renamed: None,
+            shares: false,
         }
     }
 
@@ -115,18 +122,6 @@ impl<'a> WeightLoader<'a> {
         matches!(self.checkpoint, Checkpoint::Hf { .. })
     }
 
-    /// Tensors of these layers, which the file has behind the model's own, are not asked for.
-    pub(crate) fn pass_over_layers(&mut self, layers: Range<usize>) {
-        self.beyond = layers;
-    }
-
-    /// Whether the tensor of this name in the file is of a layer that is passed over.
-    fn is_beyond(&self, name: &str) -> bool {
-        let start = if self.is_hf() { "model.layers." } else { "blk." };
-        let layer = name.strip_prefix(start).and_then(|rest| rest.split('.').next());
-        layer.and_then(|layer| layer.parse().ok()).is_some_and(|layer| self.beyond.contains(&layer))
-    }
-
     /// From now on, norm weights are stored as their difference from 1.
     pub fn norms_are_offsets(&mut self) {
         self.norm_offset = 1.0;
@@ -138,8 +133,20 @@ impl<'a> WeightLoader<'a> {
     }
 
     fn file_name(&self, name: Name, suffix: &str) -> String {
-        names::file_name(self.tables, name.leaf, name.layer, suffix)
+        self.file_name_of(name, suffix)
             .unwrap_or_else(|| names::with_suffix(name.to_string(), suffix))
+    }
+
+    /// The name in the file, if the tables have one.
+    fn file_name_of(&self, name: Name, suffix: &str) -> Option<String> {
+        let full = names::file_name(self.tables, name.leaf, name.layer, suffix)?;
+        if let Some((layer, start)) = self.renamed
+            && name.layer == Some(layer)
+            && let Some(rest) = full.strip_prefix(&format!("model.layers.{layer}."))
+        {
+            return Some(format!("{start}{rest}"));
+        }
+        Some(full)
     }
 
     /// The tensor, under its name or without the base model's prefix, which
@@ -242,6 +249,12 @@ impl<'a> WeightLoader<'a> {
     }
 
     fn add(&mut self, name: String, shape: Vec<usize>, data: WeightData) -> WeightId {
+        if self.shares
+            && let Some(at) = self.infos.iter().position(|info| info.name == name)
+        {
+            assert_eq!(self.infos[at].shape, shape, "{name}, asked for again");
+            return WeightId(u32::try_from(at).expect("fewer than 2^32 weights"));
+        }
         let ty = data.matrix_shape().map_or(BlockType::F32, |(ty, ..)| ty);
         self.infos.push(WeightInfo { name, shape, ty });
         self.data.push(data);

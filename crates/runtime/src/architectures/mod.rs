@@ -48,6 +48,7 @@ mod phi2;
 mod phi3;
 mod phimoe;
 mod pieces;
+mod predictor;
 mod qwen2;
 mod qwen2moe;
 mod qwen2vl;
@@ -230,19 +231,23 @@ fn check_causal(settings: &HfSettings) -> Result<(), Error> {
 }
 
 /// Records the graph of a checkpoint for contexts up to `context`. Where the head is of no use
-/// for `output`, the checkpoint may lack it.
+/// for `output`, the checkpoint may lack it. If it is to draft tokens and the model brings a layer for that, the graph has a
+/// part for it.
 pub(crate) fn record(
     checkpoint: &Checkpoint,
     config: Config,
     context: usize,
-    output: ModelOutput,
+    (output, drafts): (ModelOutput, bool),
 ) -> Result<Recorded, Error> {
     let architecture = Architecture::of(checkpoint)?;
     let names = match checkpoint {
         Checkpoint::Gguf(_) => architecture.gguf_names,
         Checkpoint::Hf { .. } => architecture.hf_names,
     };
-    let mut build = Build::new(checkpoint, &config, names, (context, output));
+    let wants_predictor = drafts && output == ModelOutput::Logits;
+    let with_predictor = predictor::settings(&config, wants_predictor);
+    let configs = (&config, with_predictor.as_ref());
+    let mut build = Build::new(checkpoint, configs, names, (context, output));
     let logits = (architecture.forward)(&mut build)?;
     let (graph, weights) = build.finish(logits, architecture.name, architecture.ignored)?;
     Ok(Recorded { architecture: architecture.name, config, graph, weights })

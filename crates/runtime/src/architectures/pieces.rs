@@ -8,7 +8,7 @@ use crate::architectures::loader::{Bias, Name, WeightLoader};
 use crate::architectures::rope::{Rope, RopeScaling};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::names::NameTable;
-use crate::graph::weights::{Weight, Weights};
+use crate::graph::weights::{Linear, Weight, Weights};
 use crate::graph::{Graph, GraphBuilder, NormKind, RopeStyle, RowDomain, ValueId};
 
 /// A forward pass that is being recorded.
@@ -19,7 +19,11 @@ pub(crate) struct Build<'a> {
     /// How rotated columns are paired; transformers' way unless changed.
     pub(crate) rope_style: RopeStyle,
     /// The angles of [`Config::ropes`].
-    rope_tables: Vec<ValueId>,
+    pub(super) rope_tables: Vec<ValueId>,
+    /// The settings with the layer for multi-token prediction as one more layer, where it is wanted.
+    pub(super) with_predictor: Option<&'a Config>,
+    /// The head, once it is recorded.
+    pub(super) head: Option<Linear>,
     context: usize,
     output: ModelOutput,
 }
@@ -27,7 +31,7 @@ pub(crate) struct Build<'a> {
 impl<'a> Build<'a> {
     pub(super) fn new(
         checkpoint: &'a Checkpoint,
-        config: &'a Config,
+        (config, with_predictor): (&'a Config, Option<&'a Config>),
         names: NameTable,
         (context, output): (usize, ModelOutput),
     ) -> Self {
@@ -37,6 +41,8 @@ impl<'a> Build<'a> {
             weights: WeightLoader::new(checkpoint, names),
             rope_style: RopeStyle::Neox,
             rope_tables: Vec::new(),
+            with_predictor,
+            head: None,
             context,
             output,
         }
@@ -49,9 +55,11 @@ impl<'a> Build<'a> {
         ignored: &[&str],
     ) -> Result<(Graph, Weights), Error> {
         let n_layers = self.config.layers.len();
-        self.weights.pass_over_layers(n_layers..n_layers + self.config.n_predictors);
-        let (infos, weights) = self.weights.finish(architecture, ignored)?;
         let mut graph = self.graph.finish(logits);
+        // Of the layers that predict further tokens, the first may be recorded.
+        let n_recorded = usize::from(graph.draft.is_some());
+        self.weights.pass_over_layers(n_layers + n_recorded..n_layers + self.config.n_predictors);
+        let (infos, weights) = self.weights.finish(architecture, ignored)?;
         let rows = graph.values[logits.idx()].rows;
         assert_eq!(rows, RowDomain::Outputs, "logits are of selected rows");
         graph.weights = infos;
@@ -295,8 +303,14 @@ impl<'a> Build<'a> {
             (tied, bias) = (Some(true), Bias::IfPresent);
         }
         let head = self.weights.lm_head(tok_embed, tied, bias)?;
+        self.head = Some(head);
         let logits = self.graph.linear(x, &head);
+        Ok(self.logits_of(logits))
+    }
+
+    /// Logits of what the head gives.
+    pub(super) fn logits_of(&mut self, logits: ValueId) -> ValueId {
         let logits = self.graph.scale(logits, self.config.logit_scale);
-        Ok(self.graph.softcap(logits, self.config.logit_softcap))
+        self.graph.softcap(logits, self.config.logit_softcap)
     }
 }

@@ -7,7 +7,7 @@
 use super::llama::decoder_of;
 use super::{Architecture, Build};
 use crate::Error;
-use crate::architectures::config::{Config, HfKeys, Recurrent, hf_layer_types};
+use crate::architectures::config::{Config, HfKeys, Layer, Recurrent, hf_layer_types};
 use crate::architectures::loader::{Bias, GroupedPart};
 use crate::architectures::rope::{HfRopeKeys, Sections};
 use crate::checkpoint::names::NameTable;
@@ -39,6 +39,10 @@ pub(super) const HF_NAMES: NameTable = &[
     ("dt", "model.layers.{}.linear_attn.dt_bias"),
     ("linear_norm", "model.layers.{}.linear_attn.norm"),
     ("linear_out", "model.layers.{}.linear_attn.out_proj"),
+    ("nextn.join", "mtp.fc"),
+    ("nextn.embed_norm", "mtp.pre_fc_norm_embedding"),
+    ("nextn.hidden_norm", "mtp.pre_fc_norm_hidden"),
+    ("nextn.norm", "mtp.norm"),
 ];
 
 /// The names in GGUF files.
@@ -101,7 +105,13 @@ pub(super) fn hybrid_from_hf(s: &HfSettings, keys: &HfKeys) -> Result<Config, Er
             (1..=config.layers.len()).map(|l| !l.is_multiple_of(interval)).collect()
         }
     };
-    Ok(config.with_layers(|l, layer| layer.recurrent = linear[l].then_some(net)))
+    // Files that do not say have the tensors or not.
+    let n_predictors = s.opt_usize("mtp_num_hidden_layers")?.unwrap_or(1);
+    s.pass_over("mtp_use_dedicated_embeddings");
+    let config = config.with_layers(|l, layer| {
+        layer.recurrent = linear[l].then_some(net);
+    });
+    Ok(Config { n_predictors: 0, ..config.with_predictors(n_predictors) })
 }
 
 pub(super) fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
@@ -131,7 +141,10 @@ pub(super) fn hybrid_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
         let is_linear = linear.as_ref().map_or(by_interval, |linear| linear[l]);
         layer.recurrent = is_linear.then_some(net);
     });
-    config.without_gguf_predictors(s)
+    let config = config.without_gguf_predictors(s)?;
+    // That layer attends, whatever its place.
+    let predictor = config.predictor.map(|layer| Layer { recurrent: None, ..layer });
+    Ok(Config { predictor, ..config })
 }
 
 /// Why a linear attention of these sizes cannot be.
@@ -159,13 +172,14 @@ pub(super) fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
 
 /// The decoder; `tiled` says which order the heads of values are in, as [`DeltaNetSpec::tiled`].
 pub(super) fn hybrid(m: &mut Build<'_>, tiled: bool) -> Result<ValueId, Error> {
-    let c = m.config;
     if m.weights.is_hf() {
         m.weights.norms_are_offsets();
     }
     let tok_embed = m.tok_embed()?;
     let x = m.graph.embed(&tok_embed, 1.0);
-    decoder_of(m, tok_embed, x, Bias::None, |m, h, l| match c.layers[l].recurrent {
+    // The layer that predicts further tokens has one more place than the model's own.
+    m.weights.rename_layer(m.config.layers.len(), "mtp.layers.0.");
+    decoder_of(m, tok_embed, x, Bias::None, |m, h, l| match m.config.layers[l].recurrent {
         Some(Recurrent::DeltaNet { n_k_heads, n_v_heads, k_dim, v_dim, n_taps }) => {
             linear_attention(m, h, l, tiled, [n_k_heads, n_v_heads, k_dim, v_dim, n_taps])
         }

@@ -45,6 +45,8 @@ pub struct Batch {
     /// Of each sequence, the slot of the recurrent state that its rows go on from; none at its
     /// beginning. Empty for models without such states, as is [`Self::state_writes`].
     pub state_reads: Vec<Option<u32>>, // [n_seqs]
+    /// Its rows draft: the steps of the plan's drafting part are run, on hidden states that come with it.
+    pub drafts: bool,
     /// Of each row, the slot that the state after it goes to. No slot is written twice, or read
     /// and written.
     pub state_writes: Vec<Option<u32>>, // [n_rows]
@@ -98,6 +100,7 @@ impl Batch {
             state_reads: Vec::with_capacity(max_rows),
             state_writes: Vec::with_capacity(max_rows),
             n_generated: 0,
+            drafts: false,
         }
     }
 
@@ -186,7 +189,9 @@ impl Batch {
             reaches,
             state_reads,
             state_writes,
+            drafts,
         } = self;
+        *drafts = other.drafts;
         tokens.clone_from(&other.tokens);
         embedded.clone_from(&other.embedded);
         positions.clone_from(&other.positions);
@@ -214,6 +219,7 @@ impl Batch {
         self.outputs.clear();
         self.seqs.clear();
         self.n_generated = 0;
+        self.drafts = false;
         self.reaches.clear();
         self.state_reads.clear();
         self.state_writes.clear();

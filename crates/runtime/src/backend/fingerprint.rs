@@ -39,7 +39,7 @@ impl Fingerprint {
     pub(crate) fn new(graph: &Graph, weights: &Weights, arithmetic: Arithmetic) -> Self {
         let (mut rope, mut settings) = (Sha256::new(), Sha256::new());
         let mut text = String::new();
-        for node in &graph.nodes {
+        for node in graph.all_nodes() {
             text.clear();
             // Floats are written so that reading them gives the same bits.
             let written = match &node.op {

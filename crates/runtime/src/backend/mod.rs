@@ -81,6 +81,11 @@ pub trait Backend: fmt::Debug + Send {
     /// The memory that [`Self::load`] would take for these.
     fn memory(&self, plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> MemoryUse;
 
+    /// Whether it runs the [drafting part](crate::graph::DraftPart) of a plan.
+    fn drafts(&self) -> bool {
+        false
+    }
+
     /// The devices that divide every layer among them: one, unless it is a group of several.
     fn n_ranks(&self) -> usize {
         1
@@ -138,9 +143,18 @@ pub trait Executable: fmt::Debug + Send {
     /// that want an output, `[batch.outputs.len(), vocab_size]`, their hidden states,
     /// `[batch.outputs.len(), dim]`, or the hidden states of all rows, `[n_rows, dim]`.
     ///
+    /// A batch that [drafts](Batch::drafts) runs the plan's drafting part instead, on an input of
+    /// `[n_rows, dim]`, and gives logits.
+    ///
     /// # Errors
     /// If the device fails.
     fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error>;
+
+    /// After a step, the hidden states of its output rows, which drafting goes on from:
+    /// `[batch.outputs.len(), dim]`. Empty without a part of the plan that drafts, and where no output was wanted.
+    fn hidden(&self) -> &[f32] {
+        &[]
+    }
 
     /// What collects a step that was launched; none where the host itself runs the steps.
     fn beside(&mut self) -> Option<&mut dyn Beside> {

@@ -44,6 +44,12 @@ pub(crate) const GGUF: NameTable = &[
     ("shared.w_gate", "blk.{}.ffn_gate_shexp"),
     ("shared.w_up", "blk.{}.ffn_up_shexp"),
     ("shared.w_down", "blk.{}.ffn_down_shexp"),
+    ("nextn.join", "blk.{}.nextn.eh_proj"),
+    ("nextn.embed_norm", "blk.{}.nextn.enorm"),
+    ("nextn.hidden_norm", "blk.{}.nextn.hnorm"),
+    ("nextn.norm", "blk.{}.nextn.shared_head_norm"),
+    ("nextn.tok_embed", "blk.{}.nextn.embed_tokens"),
+    ("nextn.lm_head", "blk.{}.nextn.shared_head_head"),
 ];
 
 /// The names that most decoders of transformers share.
@@ -74,6 +80,12 @@ pub(crate) const HF: NameTable = &[
     ("shared.w_gate", "model.layers.{}.mlp.shared_expert.gate_proj"),
     ("shared.w_up", "model.layers.{}.mlp.shared_expert.up_proj"),
     ("shared.w_down", "model.layers.{}.mlp.shared_expert.down_proj"),
+    ("nextn.join", "model.layers.{}.eh_proj"),
+    ("nextn.embed_norm", "model.layers.{}.enorm"),
+    ("nextn.hidden_norm", "model.layers.{}.hnorm"),
+    ("nextn.norm", "model.layers.{}.shared_head.norm"),
+    ("nextn.tok_embed", "model.layers.{}.embed_tokens"),
+    ("nextn.lm_head", "model.layers.{}.shared_head.head"),
 ];
 
 /// `stem.suffix`, or `stem` alone when the suffix is empty.

@@ -4,10 +4,10 @@
 //! it guesses is run as [prompt lookup](super::lookup)'s guesses are, so the answers do not depend on
 //! it (Leviathan et al., 2023, "Fast Inference from Transformers via Speculative Decoding").
 
-use super::job::{Key, Run};
+use super::job::{DraftSource, Key, Run};
 use crate::Error;
 use crate::backend::{Few, Role};
-use crate::run::{Chunk, Outputs, Runner, SeqId};
+use crate::run::{Chunk, Outputs, Runner, SeqId, likeliest};
 use std::collections::HashMap;
 
 /// A draft model with the texts that it follows.
@@ -28,15 +28,6 @@ struct Text {
     todo: Vec<u32>,
 }
 
-/// The most likely token.
-fn best(row: &[f32]) -> u32 {
-    let best = row
-        .iter()
-        .enumerate()
-        .fold((0, f32::NEG_INFINITY), |best, (i, &x)| if x > best.1 { (i, x) } else { best });
-    best.0 as u32
-}
-
 impl Draft {
     pub(super) fn new(runner: Runner, n_guesses: usize) -> Self {
         let (texts, ready, guesses) = (HashMap::new(), Vec::new(), Vec::new());
@@ -54,6 +45,7 @@ impl Draft {
         ready.clear();
         for (i, run) in runs.iter_mut().enumerate() {
             run.guesses.clear();
+            run.guesses_by = DraftSource::Model;
             let is_text = !run.prompt.has_embeddings();
             if is_text && run.seq.is_some() && run.done + 1 == run.n_known() && ready.len() < limit
             {
@@ -165,7 +157,7 @@ impl Draft {
             let list = rows.shortlist(i, 0).and_then(|given| given.list.best);
             let guess = match list.and_then(|best| best.first()) {
                 Some(&[id, _]) => id,
-                None => best(rows.row(i, 0)?),
+                None => likeliest(rows.row(i, 0)?),
             };
             guesses.push(guess);
         }

@@ -1,5 +1,6 @@
 //! Requests as the engine's thread holds them: the job, and the sequences that are run for it.
 
+use super::head::{Hidden, Track};
 use super::lookup::Lookup;
 use super::request::{AnswerToken, EngineEvent, PromptLogprob, Sink};
 use super::schedule::Wanted;
@@ -168,6 +169,17 @@ pub(super) enum Stage {
     Embedding(Pooler),
 }
 
+/// What drafts tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DraftSource {
+    /// What the text has said before.
+    Lookup,
+    /// A draft model.
+    Model,
+    /// The model's own layer for multi-token prediction.
+    Head,
+}
+
 /// A sequence that is run, or waits to be.
 #[derive(Debug)]
 pub(super) struct Run {
@@ -186,9 +198,16 @@ pub(super) struct Run {
     pub(super) chunk: Vec<u32>,
     /// Of these, tokens at the end that are guesses.
     pub(super) n_drafts: usize,
-    /// What a draft model guesses of its next tokens.
+    /// What drafted them.
+    pub(super) drafted_by: DraftSource,
+    /// What was drafted of its next tokens by the model itself, or by a draft model.
     pub(super) guesses: Vec<u32>,
+    pub(super) guesses_by: DraftSource,
     pub(super) lookup: Lookup,
+    pub(super) track: Track,
+    /// Of the step that was just read, the output row behind which the next token goes.
+    pub(super) last_row: Option<usize>,
+    pub(super) hidden: Hidden,
     pub(super) last_token: Option<Instant>,
     /// What the last mask of its grammar took, and the step in which it had a turn for a slow one.
     pub(super) mask_time: Duration,
@@ -213,8 +232,13 @@ impl Run {
             cached: 0,
             chunk: Vec::new(),
             n_drafts: 0,
+            drafted_by: DraftSource::Lookup,
             guesses: Vec::new(),
+            guesses_by: DraftSource::Lookup,
             lookup: Lookup::default(),
+            track: Track::default(),
+            last_row: None,
+            hidden: Hidden::default(),
             last_token: None,
             mask_time: Duration::ZERO,
             last_turn: 0,
@@ -236,6 +260,14 @@ impl Run {
         match &self.stage {
             Stage::Prompt { .. } | Stage::Embedding(_) => &[],
             Stage::Answer(answer) => answer.ids(),
+        }
+    }
+
+    /// Tokens that may still be generated.
+    pub(super) fn n_wanted(&self) -> usize {
+        match &self.stage {
+            Stage::Prompt { .. } | Stage::Embedding(_) => 0,
+            Stage::Answer(answer) => answer.remaining(),
         }
     }
 

@@ -32,6 +32,7 @@ mod ahead;
 mod draft;
 #[cfg(test)]
 mod faults;
+mod head;
 mod job;
 mod late;
 mod lookup;
@@ -46,7 +47,7 @@ pub use realizar_kvcache::{CacheEvent, PAGE_LEN};
 pub use request::{
     AnswerToken, EmbeddingRequest, EngineEvent, PromptLogprob, Request, Sink, SubmitError, Ticket,
 };
-pub use stats::{EngineStats, FinishCounts, Histogram};
+pub use stats::{DraftCounts, EngineStats, FinishCounts, Histogram};
 
 use crate::Error;
 use crate::architectures::ModelOutput;
@@ -62,8 +63,10 @@ use crate::run::{Model, Offsets, Prompt, PromptRules};
 use crate::text::template::ChatTemplate;
 use crate::text::tokenizer::Tokenizer;
 use draft::Draft;
+use head::Head;
 use job::{Submission, Work};
 use masks::Masks;
+use schedule::Most;
 use stats::Counters;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -99,8 +102,12 @@ pub struct EngineOptions {
     /// The most tokens that are guessed ahead from what the text has said before, for answers
     /// where that has been right often enough. 0 is off. Answers do not depend on it.
     pub lookup_tokens: usize,
-    /// The most tokens that a draft model guesses ahead.
+    /// The most tokens that a draft model drafts, or the model itself if it was loaded with a layer for that
+    /// ([`DraftHead`](crate::DraftHead)): those as many as are worth it by what was accepted lately.
     pub draft_tokens: usize,
+    /// Whether the model itself drafts as many in every step, whatever was accepted: to measure what drafting
+    /// costs.
+    pub draft_always: bool,
     /// Who is told of the changes of the prefix cache.
     pub cache_sink: Option<CacheSink>,
 }
@@ -113,6 +120,7 @@ impl Default for EngineOptions {
             prompt_tokens: Some(32),
             lookup_tokens: 0,
             draft_tokens: 4,
+            draft_always: false,
             cache_sink: None,
         }
     }
@@ -328,6 +336,7 @@ impl Engine {
             tokenizer,
             template,
         };
+        let draft_bytes = model.draft_bytes();
         let mut runner = model.into_runner();
         if options.cache_sink.is_some() {
             runner.keep_cache_events();
@@ -352,19 +361,23 @@ impl Engine {
         }
         let shared = Arc::new(Shared::default());
         let (sender, receiver) = mpsc::channel();
-        let max_drafts = match &draft {
-            Some(_) => options.draft_tokens.max(options.lookup_tokens),
-            None => options.lookup_tokens,
+        // A draft model was asked for, so it drafts also where the model could.
+        let head = match &draft {
+            Some(_) => None,
+            None => Head::new(&runner, draft_bytes, (options.draft_tokens, options.draft_always)),
         };
         let draft = draft.map(|model| Draft::new(model.into_runner(), options.draft_tokens));
         let settings = Settings {
             max_seqs,
-            max_drafts,
-            prompt_tokens: options.prompt_tokens.unwrap_or(usize::MAX).max(1),
+            most: Most {
+                drafts: if draft.is_some() || head.is_some() { options.draft_tokens } else { 0 },
+                lookups: options.lookup_tokens,
+                prompt_tokens: options.prompt_tokens.unwrap_or(usize::MAX).max(1),
+            },
             cache_sink: options.cache_sink.clone(),
             path: info.path.clone(),
         };
-        let worker = Worker::new(runner, settings, draft, Masks::start()?, shared.clone());
+        let worker = Worker::new(runner, settings, (draft, head), Masks::start()?, shared.clone());
         let thread = Mutex::new(None);
         let engine = Self { model: info, options, max_seqs, shared, dispatch, sender, thread };
         Ok((engine, worker, receiver))

@@ -1,10 +1,10 @@
 //! From the output of a step to tokens and embeddings, and to what follows for the sequences.
 
-use super::job::{Job, Key, Run, Stage};
+use super::job::{DraftSource, Job, Key, Run, Stage};
 use super::late::Lates;
 use super::request::{EngineEvent, PromptLogprob};
 use super::schedule::{Planned, Wanted};
-use super::stats::Counters;
+use super::stats::{Counters, DraftCounts, EngineStats};
 use crate::Error;
 use crate::generate::answer::{Answer, Choice, Next, Scratch};
 use crate::run::Results;
@@ -34,6 +34,15 @@ impl Outcome {
         self.cut.clear();
         self.misfed.clear();
         self.failed.clear();
+    }
+}
+
+/// The counts of what drafts tokens.
+fn counts(stats: &mut EngineStats, source: DraftSource) -> &mut DraftCounts {
+    match source {
+        DraftSource::Lookup => &mut stats.drafts_by_lookup,
+        DraftSource::Model => &mut stats.drafts_by_model,
+        DraftSource::Head => &mut stats.drafts_by_head,
     }
 }
 
@@ -100,6 +109,7 @@ impl Reader<'_> {
         self.stats.update(|stats| stats.prompt_tokens += run.prompt.len() as u64);
         let logprobs = std::mem::take(logprobs);
         job.emit(EngineEvent::Prompt { cached_tokens: run.cached, logprobs });
+        run.last_row = Some(last);
         let mut open = Vec::new();
         for (index, mut answer) in std::mem::take(answers).into_iter().enumerate() {
             let choice = answer.choose(&mut self.rows, (ran.chunk, last), self.scratch)?;
@@ -126,7 +136,11 @@ impl Reader<'_> {
         run.needs_row = false;
         let (mut n_right, mut is_over) = (0, false);
         if run.n_drafts > 0 {
-            self.stats.update(|stats| stats.draft_tokens += run.n_drafts as u64);
+            let n = run.n_drafts as u64;
+            self.stats.update(|stats| {
+                stats.draft_tokens += n;
+                counts(stats, run.drafted_by).drafted += n;
+            });
         }
         for i in 0..=run.n_drafts {
             let choice = answer.choose(&mut self.rows, (ran.chunk, i), self.scratch)?;
@@ -137,11 +151,18 @@ impl Reader<'_> {
                 break;
             }
             n_right += 1;
-            self.stats.update(|stats| stats.accepted_tokens += 1);
+            self.stats.update(|stats| {
+                stats.accepted_tokens += 1;
+                counts(stats, run.drafted_by).accepted += 1;
+            });
         }
-        if run.n_drafts > 0 {
-            run.lookup.judge(run.n_drafts, n_right);
+        match run.drafted_by {
+            _ if run.n_drafts == 0 => {}
+            DraftSource::Lookup => run.lookup.judge(run.n_drafts, n_right),
+            DraftSource::Head => run.track.judge(run.n_drafts, n_right),
+            DraftSource::Model => {}
         }
+        run.last_row = Some(n_right);
         if is_over {
             self.outcome.ended.push(ran.idx);
         } else if n_right < run.n_drafts {

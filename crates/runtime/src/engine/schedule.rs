@@ -12,7 +12,7 @@
 //! every other step until it is run. A prompt that begins like one that is being run waits until the common pages are in the
 //! prefix cache.
 
-use super::job::{Run, Stage};
+use super::job::{DraftSource, Run, Stage};
 use crate::backend::Role;
 use crate::generate::answer::Scratch;
 use crate::graph::plan::RowLimits;
@@ -47,6 +47,24 @@ const SLOW_MASKS: Duration = Duration::from_millis(10);
 /// Prompts that get a share of a step beside the first, even if that is not all they need.
 const MAX_OTHERS: usize = 3;
 
+/// What there may be in a step at most.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Most {
+    /// Tokens that the model itself or a draft model drafts for an answer.
+    pub(super) drafts: usize,
+    /// Tokens that are drafted from what its text has said before.
+    pub(super) lookups: usize,
+    /// Tokens of prompts where answers wait for the step, or one per answer if that is more.
+    pub(super) prompt_tokens: usize,
+}
+
+impl Most {
+    /// Whether nothing drafts.
+    pub(super) fn is_without_drafts(&self) -> bool {
+        self.drafts == 0 && self.lookups == 0
+    }
+}
+
 /// What of a step is not given away.
 struct Left {
     tokens: usize,
@@ -70,15 +88,8 @@ pub(super) struct StepPlan {
 }
 
 impl StepPlan {
-    /// Plans a step for `runs`, which are in the order of their keys: of draft tokens up to
-    /// `max_drafts` for each answer, of prompts up to `prompt_tokens`, or one token per answer if
-    /// that is more, where answers wait for the step.
-    pub(super) fn fill(
-        &mut self,
-        runs: &mut [Run],
-        runner: &mut Runner,
-        (max_drafts, prompt_tokens): (usize, usize),
-    ) {
+    /// Plans a step for `runs`, which are in the order of their keys, within `most`.
+    pub(super) fn fill(&mut self, runs: &mut [Run], runner: &mut Runner, most: &Most) {
         self.planned.clear();
         let RowLimits { tokens, outputs } = runner.limits();
         let mut left = Left { tokens, outputs };
@@ -86,11 +97,11 @@ impl StepPlan {
         self.give_turns(runs);
         let least = self.give_way(runs, tokens);
         left.tokens -= least;
-        plan_generation(runs, runner.max_seq_len(), max_drafts, &mut left, &mut self.planned);
+        plan_generation(runs, runner.max_seq_len(), most, &mut left, &mut self.planned);
         left.tokens += least;
         let n_answers = self.planned.len();
         if n_answers > 0 {
-            left.tokens = left.tokens.min(prompt_tokens.max(n_answers).max(least));
+            left.tokens = left.tokens.min(most.prompt_tokens.max(n_answers).max(least));
         }
         self.share_out(runs, left.tokens, least);
         plan_prompts(runs, &self.shares, &mut left, &mut self.planned);
@@ -260,7 +271,7 @@ fn take_turns(slow: &mut [(u64, usize, Duration)]) -> usize {
 fn plan_generation(
     runs: &mut [Run],
     max_seq_len: usize,
-    max_drafts: usize,
+    most: &Most,
     left: &mut Left,
     planned: &mut Vec<Planned>,
 ) {
@@ -273,13 +284,12 @@ fn plan_generation(
         let todo = &answer.ids()[at..];
         let n = todo.len().min(left.tokens - n_after);
         run.chunk.clear();
-        run.chunk.reserve(1 + max_drafts.min(left.tokens));
+        run.chunk.reserve(1 + most.drafts.max(most.lookups).min(left.tokens));
         run.chunk.extend_from_slice(&todo[..n]);
         let reaches_end = n == todo.len();
         run.n_drafts = 0;
         if n == 1 && reaches_end {
-            let most = max_drafts
-                .min(left.tokens - n_after - 1)
+            let room = (left.tokens - n_after - 1)
                 .min(left.outputs - n_after - 1)
                 .min(answer.remaining().saturating_sub(1))
                 .min(max_seq_len - known);
@@ -287,9 +297,12 @@ fn plan_generation(
                 run.guesses.clear();
             } else if run.guesses.is_empty() {
                 let prompt = run.prompt.rows().ids();
+                let most = most.lookups.min(room);
                 run.lookup.propose((prompt, answer.ids()), most, &mut run.chunk);
+                run.drafted_by = DraftSource::Lookup;
             } else {
-                run.chunk.extend(run.guesses.drain(..).take(most));
+                run.chunk.extend(run.guesses.drain(..).take(most.drafts.min(room)));
+                run.drafted_by = run.guesses_by;
             }
             run.n_drafts = run.chunk.len() - 1;
         }

@@ -118,6 +118,12 @@ pub struct EngineStats {
     pub ahead_rows: u64,
     /// Of these, rows that were given up: their answers had ended, or the token was another one.
     pub ahead_wasted: u64,
+    /// Both counts of what prompt lookup drafted.
+    pub drafts_by_lookup: DraftCounts,
+    /// Those of what a draft model drafted.
+    pub drafts_by_model: DraftCounts,
+    /// Those of what the model's own layer for multi-token prediction drafted.
+    pub drafts_by_head: DraftCounts,
     /// From a request's arrival to its first token.
     pub ttft: Histogram,
     /// From one token of an answer to the next.
@@ -130,6 +136,15 @@ pub struct EngineStats {
     pub prefill: Histogram,
     /// From a request's first token to its end.
     pub decode: Histogram,
+}
+
+/// Draft tokens of one source.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DraftCounts {
+    /// Tokens that were drafted and run.
+    pub drafted: u64,
+    /// Of these, tokens that the model then chose.
+    pub accepted: u64,
 }
 
 impl Default for EngineStats {
@@ -160,6 +175,9 @@ impl Default for EngineStats {
             accepted_tokens: 0,
             ahead_rows: 0,
             ahead_wasted: 0,
+            drafts_by_lookup: DraftCounts::default(),
+            drafts_by_model: DraftCounts::default(),
+            drafts_by_head: DraftCounts::default(),
             ttft: Histogram::new(TTFT),
             inter_token: Histogram::new(INTER_TOKEN),
             e2e: request(),

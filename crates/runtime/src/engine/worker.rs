@@ -6,11 +6,12 @@
 
 use super::ahead::StepAhead;
 use super::draft::Draft;
+use super::head::Head;
 use super::job::{Job, Key, Run, Stage, Submission};
 use super::late::Lates;
 use super::masks::Masks;
 use super::outcome::{Outcome, Reader};
-use super::schedule::StepPlan;
+use super::schedule::{Most, StepPlan};
 use super::stats::Counters;
 use super::{CacheSink, Message, Shared};
 use crate::Error;
@@ -28,10 +29,8 @@ use std::time::Instant;
 pub(super) struct Settings {
     /// The most answers at once.
     pub(super) max_seqs: usize,
-    /// The most tokens that are guessed ahead.
-    pub(super) max_drafts: usize,
-    /// The most tokens of prompts in a step that also generates.
-    pub(super) prompt_tokens: usize,
+    /// What there may be in a step.
+    pub(super) most: Most,
     /// Who is told of the changes of the prefix cache.
     pub(super) cache_sink: Option<CacheSink>,
     /// The model's path, for errors.
@@ -43,6 +42,8 @@ pub(super) struct Worker {
     runner: Runner,
     settings: Settings,
     draft: Option<Draft>,
+    /// Drafting by the model itself.
+    head: Option<Head>,
     shared: Arc<Shared>,
     jobs: HashMap<u64, Job>,
     n_jobs: u64,
@@ -74,17 +75,18 @@ impl Worker {
     pub(super) fn new(
         mut runner: Runner,
         settings: Settings,
-        draft: Option<Draft>,
+        (draft, head): (Option<Draft>, Option<Head>),
         masks: Masks,
         shared: Arc<Shared>,
     ) -> Self {
         let lates = runner.runs_beside().then(Lates::default);
-        let ahead = StepAhead::new(settings.max_drafts == 0 && runner.runs_ahead());
+        let ahead = StepAhead::new(settings.most.is_without_drafts() && runner.runs_ahead());
         Self {
             runner,
             lates,
             settings,
             draft,
+            head,
             shared,
             jobs: HashMap::new(),
             n_jobs: 0,
@@ -334,8 +336,7 @@ impl Worker {
         let is_launched = ahead.take(plan, running, runner, &shared.stats);
         if !is_launched {
             self.draft();
-            let most = (self.settings.max_drafts, self.settings.prompt_tokens);
-            self.plan.fill(&mut self.running, &mut self.runner, most);
+            self.plan.fill(&mut self.running, &mut self.runner, &self.settings.most);
         }
         #[cfg(test)]
         super::faults::reach(super::faults::Place::Plan);
@@ -393,6 +394,7 @@ impl Worker {
                 reader.read(planned, run, job);
             }
         }
+        self.keep_hidden();
         self.settle();
     }
 
@@ -432,19 +434,6 @@ impl Worker {
             self.fail(id, error);
         }
         self.end_all(Job::is_done, |_, _| ());
-    }
-
-    /// Drafts tokens. No answer depends on them, so a draft model that fails costs only time.
-    fn draft(&mut self) {
-        let Some(draft) = &mut self.draft else { return };
-        let failed = match panics::caught(|| draft.guess(&mut self.running)) {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => error.to_string(),
-            Err(panic) => panic,
-        };
-        tracing::error!("the draft model failed, and is not used any more: {failed}");
-        self.draft = None;
-        self.running.iter_mut().for_each(|run| run.guesses.clear());
     }
 
     /// Requests that are being worked on.
@@ -533,6 +522,7 @@ impl Worker {
                     done: run.done,
                     cached: run.cached,
                     last_token: run.last_token,
+                    hidden: run.hidden.clone(),
                     ..Run::new(key, run.prompt.clone(), stage)
                 });
             }
@@ -559,6 +549,7 @@ impl Worker {
     }
 }
 
+mod drafts;
 mod publish;
 #[cfg(test)]
 mod tests;

@@ -4,9 +4,10 @@
 //! architecture's code, so it panics. What a file can get wrong is checked
 //! before, when its weights are declared.
 
+use super::set_apart;
 use super::{
-    Activation, Attention, DeltaNet, Graph, KvLayer, LinearPart, Node, Norm, NormKind, Op,
-    Prologue, Reach, RopeAngles, RopeStyle, RowDomain, ShortConv, StatePart, Value, ValueId,
+    Activation, Attention, DeltaNet, DraftPart, Graph, KvLayer, LinearPart, Node, Norm, NormKind,
+    Op, Prologue, Reach, RopeAngles, RopeStyle, RowDomain, ShortConv, StatePart, Value, ValueId,
 };
 use crate::graph::weights::{Linear, NormWeights, Weight, WeightId};
 use realizar_kvcache::GroupSpec;
@@ -60,6 +61,22 @@ pub struct GraphBuilder {
     layer: Option<usize>,
     /// Values, the orders that their columns were put in, and the results.
     reordered: Vec<(ValueId, WeightId, ValueId)>,
+    /// The layer whose keys and values the model stores for its drafting part.
+    draft_layer: DraftLayer,
+    /// The model's own operations, while those of its drafting part are recorded.
+    trunk: Vec<Node>,
+}
+
+/// How attention is recorded, in regard to the layer that drafts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum DraftLayer {
+    /// As a further layer of the model.
+    #[default]
+    None,
+    /// As the layer that drafts, whose keys and values the model stores and nothing more.
+    Stores,
+    /// It was stored there.
+    At(KvLayer),
 }
 
 impl GraphBuilder {
@@ -220,7 +237,15 @@ impl GraphBuilder {
         assert_eq!(self.width(v), n_kv_heads * head_dim, "width of v");
         let values_are_keys = k == v;
         let of_layer = GroupSpec { n_layers: 0, n_kv_heads, head_dim, window, values_are_keys };
-        let kv = self.kv_layer(of_layer);
+        let kv = match self.draft_layer {
+            DraftLayer::At(kv) => kv,
+            DraftLayer::None | DraftLayer::Stores => self.kv_layer(of_layer),
+        };
+        if self.draft_layer == DraftLayer::Stores {
+            self.draft_layer = DraftLayer::At(kv);
+            self.push(Op::StoreKv(kv), &[k, v], 1, RowDomain::Tokens);
+            return q;
+        }
         let attention =
             Attention { kv, n_heads, n_kv_heads, head_dim, scale, softcap, window, reach, sinks };
         self.same_shape(Op::Attention(attention), &[q, k, v])
@@ -356,9 +381,36 @@ impl GraphBuilder {
         self.push(Op::SelectRows, &[x], width, RowDomain::Outputs)
     }
 
+    /// Of the attention that is recorded next, the model's steps store keys and values, and nothing else is
+    /// kept of what is recorded around it: it is that of the layer which drafts.
+    pub fn store_draft_layer(&mut self) {
+        self.draft_layer = DraftLayer::Stores;
+    }
+
+    /// What is recorded from now on is the part that drafts, whose attention reads what the model's steps
+    /// [store](Self::store_draft_layer). Returns the rows of `width` columns that it begins with.
+    ///
+    /// # Panics
+    /// If no keys and values are stored for it.
+    pub fn begin_draft(&mut self, width: usize) -> ValueId {
+        assert!(matches!(self.draft_layer, DraftLayer::At(_)), "keys and values are stored for it");
+        self.trunk = std::mem::take(&mut self.graph.nodes);
+        self.reordered.clear();
+        self.input(width)
+    }
+
+    /// Ends the part that drafts with its logits and the hidden states that they are made of; `hidden` are
+    /// the model's own, which it begins with.
+    pub fn end_draft(&mut self, hidden: ValueId, logits: ValueId, next: ValueId) {
+        let trunk = std::mem::take(&mut self.trunk);
+        let nodes = std::mem::replace(&mut self.graph.nodes, trunk);
+        self.graph.draft = Some(Box::new(DraftPart { nodes, hidden, logits, next }));
+        self.reordered.clear();
+    }
+
     /// Ends the graph with its output: logits, or hidden states for another graph.
     pub fn finish(mut self, output: ValueId) -> Graph {
         self.graph.output = Some(output);
-        self.graph
+        set_apart(self.graph)
     }
 }

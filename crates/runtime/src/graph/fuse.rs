@@ -24,25 +24,38 @@ impl Fusions {
     pub const NONE: Self = Self { parts: false, prologue: false, residual: false };
 }
 
-/// Applies `fusions` to `graph`.
+/// Applies `fusions` to `graph`, and to its drafting part by itself.
 pub fn fuse(mut graph: Graph, fusions: Fusions) -> Graph {
-    if fusions.parts {
-        merge_parts(&mut graph);
-    }
-    if fusions.prologue {
-        fold_prologues(&mut graph);
-    }
-    if fusions.residual {
-        fold_residuals(&mut graph);
+    fuse_nodes(&mut graph, fusions);
+    if let Some(mut draft) = graph.draft.take() {
+        let trunk = std::mem::replace(&mut graph.nodes, std::mem::take(&mut draft.nodes));
+        graph.draft = Some(draft);
+        fuse_nodes(&mut graph, fusions);
+        let nodes = std::mem::replace(&mut graph.nodes, trunk);
+        if let Some(draft) = &mut graph.draft {
+            draft.nodes = nodes;
+        }
     }
     graph
+}
+
+fn fuse_nodes(graph: &mut Graph, fusions: Fusions) {
+    if fusions.parts {
+        merge_parts(graph);
+    }
+    if fusions.prologue {
+        fold_prologues(graph);
+    }
+    if fusions.residual {
+        fold_residuals(graph);
+    }
 }
 
 /// How often each value is read, as itself or through a view.
 fn readers(graph: &Graph) -> Vec<usize> {
     let mut n = vec![0; graph.values.len()];
-    let reads = graph.nodes.iter().flat_map(|node| &node.inputs).chain(&graph.output);
-    for &id in reads {
+    let reads = graph.nodes.iter().flat_map(|node| &node.inputs).copied().chain(graph.results());
+    for id in reads {
         n[id.idx()] += 1;
         if graph.values[id.idx()].view.is_some() {
             n[graph.root(id).0.idx()] += 1;

@@ -8,6 +8,7 @@
 
 mod body;
 mod builder;
+mod draft;
 mod experts;
 mod fuse;
 pub mod plan;
@@ -20,9 +21,10 @@ pub mod weights;
 
 pub use body::body;
 pub use builder::{AttentionSpec, DeltaNetSpec, GraphBuilder};
+pub use draft::{DraftPart, set_apart};
 pub use experts::{ExpertBias, ExpertLinear, ExpertPart, Route, Scoring};
 pub use fuse::{Fusions, fuse};
-pub use reads::bytes_per_token;
+pub use reads::{DraftBytes, bytes_per_token, draft_bytes};
 pub use select::select_early;
 pub use shard::{Sharded, shard};
 pub use split::{Part, split};
@@ -314,6 +316,8 @@ pub enum Op {
     /// Inputs q, k and v. Stores k and v, then attends with q. With q as the only input it attends to what
     /// an earlier attention stored for its layer of the cache.
     Attention(Attention),
+    /// Inputs k and v, which it stores in the key-value cache. Nothing reads its output of one column.
+    StoreKv(KvLayer),
     /// Input x.
     ShortConv(ShortConv),
     /// Inputs q, k, v, and for each value head the gates of decay and of writing, `a` and `b`.
@@ -391,9 +395,22 @@ pub struct Graph {
     /// normalized hidden states, `[outputs, dim]`, or of a part that another one follows
     /// the hidden states, `[tokens, dim]`.
     pub output: Option<ValueId>,
+    /// The part that drafts tokens, for models that bring one; it runs in steps of its own.
+    pub draft: Option<Box<DraftPart>>,
 }
 
 impl Graph {
+    /// The values that stay after a step: the output, and what drafting needs.
+    pub fn results(&self) -> impl Iterator<Item = ValueId> {
+        let of_draft = self.draft.iter().flat_map(|draft| [draft.hidden, draft.logits, draft.next]);
+        self.output.into_iter().chain(of_draft)
+    }
+
+    /// The operations of a step of the model, then those of a step that drafts.
+    pub fn all_nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().chain(self.draft.iter().flat_map(|draft| &draft.nodes))
+    }
+
     /// The ids of all values.
     pub fn value_ids(&self) -> impl Iterator<Item = ValueId> + use<> {
         // The builder sees to it that ids fit.

@@ -7,6 +7,7 @@
 //! step of the engine allocates nothing.
 
 use crate::graph::{Graph, Op, RowDomain, ValueId};
+use std::ops::Range;
 
 /// The largest batch that a plan has room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,8 +66,62 @@ pub struct Plan {
     pub input: Option<Place>,
     /// Where the graph's output is after the last step, its rows without gaps.
     pub output: Place,
+    /// The part that drafts, whose steps are the last of [`Self::steps`]; none if the model brings none.
+    pub draft: Option<DraftPlan>,
     /// The rows that there is room for.
     pub limits: RowLimits,
+}
+
+/// Where a [drafting part](crate::graph::DraftPart) begins, and where its values are, rows without gaps.
+#[derive(Debug, Clone, Copy)]
+pub struct DraftPlan {
+    /// Its first step. Those before it are the model's.
+    pub first: usize,
+    /// After a step of the model, the hidden states of its output rows.
+    pub hidden: Place,
+    /// Where hidden states go before the part's first step.
+    pub input: Place,
+    /// After the part's last step, the logits.
+    pub logits: Place,
+    /// After it, the hidden states that they are made of.
+    pub next: Place,
+}
+
+impl Plan {
+    /// The steps that are run for a batch which drafts, or for one of the model.
+    pub fn steps_of(&self, drafts: bool) -> Range<usize> {
+        match &self.draft {
+            Some(draft) if drafts => draft.first..self.steps.len(),
+            Some(draft) => 0..draft.first,
+            None => 0..self.steps.len(),
+        }
+    }
+
+    /// Where the rows lie that such a batch gives.
+    ///
+    /// # Panics
+    /// If it drafts and there is no part for that.
+    pub fn output_of(&self, drafts: bool) -> &Place {
+        if drafts { &self.draft_part().logits } else { &self.output }
+    }
+
+    /// Where the hidden states lie that such a batch leaves for drafting; none without a part that drafts.
+    pub fn hidden_of(&self, drafts: bool) -> Option<&Place> {
+        let draft = self.draft.as_ref()?;
+        Some(if drafts { &draft.next } else { &draft.hidden })
+    }
+
+    /// Where the rows go that such a batch comes with.
+    ///
+    /// # Panics
+    /// If it drafts and there is no part for that.
+    pub fn input_of(&self, drafts: bool) -> Option<&Place> {
+        if drafts { Some(&self.draft_part().input) } else { self.input.as_ref() }
+    }
+
+    fn draft_part(&self) -> &DraftPlan {
+        self.draft.as_ref().expect("a batch that drafts is for a model with a part for it")
+    }
 }
 
 /// Storages begin at multiples of a cache line.
@@ -157,12 +212,17 @@ pub fn parts(step: &Step) -> impl Iterator<Item = (Place, Place)> + '_ {
 /// If the graph was not finished.
 pub fn plan(graph: &Graph, limits: RowLimits) -> Plan {
     let result = graph.output.expect("a finished graph has an output");
+    let results: Vec<ValueId> = graph.results().collect();
     let mut last_use = vec![0; graph.values.len()]; // by direct readers
-    for (i, node) in graph.nodes.iter().enumerate() {
+    for (i, node) in graph.all_nodes().enumerate() {
         last_use[node.output.idx()] = i;
         node.inputs.iter().for_each(|id| last_use[id.idx()] = i);
     }
-    last_use[result.idx()] = usize::MAX;
+    results.iter().for_each(|result| last_use[result.idx()] = usize::MAX);
+    if let Some(draft) = &graph.draft {
+        // What a step of the model gives is taken before one that drafts.
+        [result, draft.hidden].iter().for_each(|id| last_use[id.idx()] = graph.nodes.len());
+    }
     // A value is read until the last of its views is.
     let mut root_last_use = last_use.clone();
     for id in graph.value_ids() {
@@ -175,9 +235,10 @@ pub fn plan(graph: &Graph, limits: RowLimits) -> Plan {
     let mut homes: Vec<Option<(usize, usize)>> = vec![None; graph.values.len()];
     let mut free = FreeList::default();
     let mut steps = Vec::with_capacity(graph.nodes.len());
-    let mut outside = None;
+    let (mut outside, mut draft_input) = (None, None);
+    let mut made_in = vec![None; graph.values.len()];
 
-    for (i, node) in graph.nodes.iter().enumerate() {
+    for (i, node) in graph.all_nodes().enumerate() {
         let out = &graph.values[node.output.idx()];
         let home = |homes: &[Option<(usize, usize)>], id: ValueId| {
             let (root, col) = graph.root(id);
@@ -200,7 +261,7 @@ pub fn plan(graph: &Graph, limits: RowLimits) -> Plan {
             works_in_place(&node.op)
                 && width == out.width
                 // Whoever takes the graph's output takes rows without gaps.
-                && (node.output != result || storages[storage].stride == width)
+                && (!results.contains(&node.output) || storages[storage].stride == width)
                 && !graph.value_ids().any(read_later)
                 // An operand in the same storage cannot be read while it is written.
                 && node.inputs[1..].iter().all(|&y| home(&homes, y).0 != storage)
@@ -229,9 +290,15 @@ pub fn plan(graph: &Graph, limits: RowLimits) -> Plan {
         s.last_use = s.last_use.max(root_last_use[node.output.idx()]);
         let output =
             Place { start: s.start + col, stride: s.stride, width: out.width, rows: out.rows };
+        made_in[node.output.idx()] = Some(output);
         if node.op == Op::Input {
-            assert_eq!(i, 0, "an input comes before every step");
-            outside = Some(output);
+            match i {
+                0 => outside = Some(output),
+                _ => {
+                    assert_eq!(i, graph.nodes.len(), "an input comes before every step");
+                    draft_input = Some((steps.len(), output));
+                }
+            }
         } else {
             steps.push(Step { op: node.op.clone(), inputs, output });
         }
@@ -243,11 +310,17 @@ pub fn plan(graph: &Graph, limits: RowLimits) -> Plan {
         }
     }
 
-    let made_by = graph.nodes.iter().position(|node| node.output == result);
-    let idx = made_by.expect("a node makes the output") - usize::from(outside.is_some());
-    let output = steps[idx].output;
+    let place = |id: ValueId| made_in[id.idx()].expect("a node makes each result");
+    let draft = graph.draft.as_ref().zip(draft_input).map(|(draft, (first, input))| DraftPlan {
+        first,
+        hidden: place(draft.hidden),
+        input,
+        logits: place(draft.logits),
+        next: place(draft.next),
+    });
+    let output = place(result);
     let (arena_len, state_len) = (free.arena_len, graph.state_len);
-    Plan { steps, arena_len, state_len, input: outside, output, limits }
+    Plan { steps, arena_len, state_len, input: outside, output, draft, limits }
 }
 
 #[cfg(test)]

@@ -126,6 +126,9 @@ impl Graph {
                 }
                 text
             }
+            Op::StoreKv(kv) => {
+                format!("store keys and values group {} layer {}", kv.group, kv.layer)
+            }
             Op::ShortConv(ShortConv { taps, n_taps, bias, act, state: _ }) => {
                 let bias = bias.map_or(String::new(), |bias| format!(" + {}", self.weight(bias)));
                 let act = act.map_or(String::new(), |act| format!(" -> {act:?}"));
@@ -152,7 +155,11 @@ impl Graph {
 
 impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for node in &self.nodes {
+        let n_trunk = self.nodes.len();
+        for (i, node) in self.all_nodes().enumerate() {
+            if i == n_trunk {
+                writeln!(f, "draft:")?;
+            }
             let output = &self.values[node.output.idx()];
             let rows = match output.rows {
                 RowDomain::Tokens => "tokens",

@@ -2,11 +2,37 @@
 //! that it chose.
 
 use super::split::each_weight;
-use super::{Graph, Op};
+use super::{Graph, Node, Op};
 use crate::graph::weights::Weights;
 
 /// Bytes of weights that a generated token reads when it is alone in its step.
 pub fn bytes_per_token(graph: &Graph, weights: &Weights) -> usize {
+    read_by(graph.nodes.iter(), weights)
+}
+
+/// Bytes of weights that a model which drafts tokens reads for one row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DraftBytes {
+    /// In a step of the model.
+    pub step: usize,
+    /// In a step that drafts.
+    pub draft: usize,
+    /// Of those in a step of the model, bytes of experts, which other rows may not have chosen.
+    pub experts: usize,
+}
+
+/// What `graph` reads; none where it has no part that drafts.
+pub fn draft_bytes(graph: &Graph, weights: &Weights) -> Option<DraftBytes> {
+    let draft = graph.draft.as_ref()?;
+    let is_expert = |node: &&Node| matches!(node.op, Op::ExpertLinear(_));
+    Some(DraftBytes {
+        step: read_by(graph.nodes.iter(), weights),
+        draft: read_by(draft.nodes.iter(), weights),
+        experts: read_by(graph.nodes.iter().filter(is_expert), weights),
+    })
+}
+
+fn read_by<'g>(nodes: impl Iterator<Item = &'g Node>, weights: &Weights) -> usize {
     let of_op = |op: &Op| match op {
         Op::Embed { table, .. } | Op::PosEmbed { table } => {
             let table = weights.get(*table);
@@ -29,7 +55,7 @@ pub fn bytes_per_token(graph: &Graph, weights: &Weights) -> usize {
             n_bytes
         }
     };
-    graph.nodes.iter().map(|node| of_op(&node.op)).sum()
+    nodes.map(|node| of_op(&node.op)).sum()
 }
 
 #[cfg(test)]

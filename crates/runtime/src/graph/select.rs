@@ -93,7 +93,7 @@ fn is_of_outputs(graph: &Graph, id: ValueId) -> bool {
 }
 
 /// Of each node, whether it can run behind the selection.
-fn movable(graph: &Graph) -> Vec<bool> {
+pub(super) fn movable(graph: &Graph) -> Vec<bool> {
     // Of each root, whether something reads it, and whether anything that needs all rows does.
     let mut is_read = vec![false; graph.values.len()];
     let mut all_rows = vec![false; graph.values.len()];
@@ -144,6 +144,7 @@ fn is_row_wise(op: &Op) -> bool {
         | Op::PosEmbed { .. }
         | Op::RopeTable(_)
         | Op::Attention(_)
+        | Op::StoreKv(_)
         | Op::ShortConv(_)
         | Op::DeltaNet(_)
         | Op::SelectRows => false,

@@ -301,6 +301,7 @@ impl<'a> Layouts<'a> {
             | Op::Concat
             | Op::Route(_)
             | Op::ExpertBias(_)
+            | Op::StoreKv(_)
             | Op::ShortConv(_)
             | Op::DeltaNet(_) => self.keep_all_whole(node),
             Op::AllReduce { .. } | Op::AllGather => unreachable!("a graph is divided once"),

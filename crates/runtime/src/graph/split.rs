@@ -257,6 +257,7 @@ pub(super) fn each_weight(op: &mut Op, change: &mut dyn FnMut(&mut WeightId)) {
         }
         Op::ExpertBias(ExpertBias { biases, n_experts: _, n_chosen: _ }) => change(biases),
         Op::Input
+        | Op::StoreKv(_)
         | Op::Combine
         | Op::Concat
         | Op::RopeTable(_)

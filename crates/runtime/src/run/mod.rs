@@ -4,6 +4,7 @@
 mod angles;
 mod chunk;
 pub mod device;
+mod drafting;
 mod kv_room;
 mod model;
 mod placement;
@@ -13,8 +14,11 @@ mod rules;
 mod runner;
 mod seq_id;
 
+pub use crate::graph::DraftBytes;
 pub(crate) use angles::Offsets;
 pub use chunk::{Chunk, OutputRows, Outputs};
+pub use drafting::DraftHead;
+pub(crate) use drafting::likeliest;
 pub use model::{DEFAULT_MAX_SEQ_LEN, LoadOptions, Model};
 pub use placement::{DeviceLayers, PlacedPart, Placement};
 pub use prompt::{Embeddings, Prompt, Rows};

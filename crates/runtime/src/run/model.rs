@@ -13,8 +13,9 @@ use crate::backend::{
 use crate::checkpoint::{Checkpoint, Pooling};
 use crate::graph::plan::{RowLimits, plan};
 use crate::graph::weights::{WeightData, Weights};
-use crate::graph::{self, Graph};
+use crate::graph::{self, DraftBytes, Graph};
 use crate::run::chunk::{Chunk, Outputs};
+use crate::run::drafting::{DRAFTS, DraftHead, with_draft_head};
 use crate::run::kv_room::{kv_pools, most_pages};
 use crate::run::placement::{DeviceLayers, Placement, ToLoad, place};
 use crate::run::rules::PromptRules;
@@ -55,6 +56,8 @@ pub struct LoadOptions {
     /// for `max_seqs` sequences of full length, or for as many tokens as fit into the memory that is free, but one
     /// sequence at least.
     pub kv_tokens: Option<usize>,
+    /// Whether the model's layer for multi-token prediction is loaded. What has no engine does not use it.
+    pub draft_head: DraftHead,
     /// Whether to time each operation on devices where that slows the model down;
     /// see [`ExecutableOptions::profile`].
     pub profile: bool,
@@ -78,6 +81,7 @@ impl Default for LoadOptions {
             max_seqs: 1,
             prefix_cache: false,
             kv_tokens: None,
+            draft_head: DraftHead::Off,
             profile: false,
             packed_cache: PackedCache::Off,
         }
@@ -102,6 +106,7 @@ pub struct Model {
     n_params: usize,
     weight_bytes: usize,
     bytes_per_token: usize,
+    draft_bytes: Option<DraftBytes>,
     memory: MemoryUse,
     kv_tokens: Option<usize>,
     fingerprint: Fingerprint,
@@ -132,7 +137,9 @@ impl Recorded {
             stretch_context(&mut config, stretch)?;
         }
         let max_seq_len = context(&config, options)?;
-        let recorded = architectures::record(checkpoint, config, max_seq_len, options.output)?;
+        let wanted = (options.output, options.draft_head != DraftHead::Off);
+        let recorded = architectures::record(checkpoint, config, max_seq_len, wanted)?;
+        options.draft_head.check(&recorded.graph)?;
         let (config, mut graph, mut weights) = (recorded.config, recorded.graph, recorded.weights);
         let architecture = recorded.architecture;
         if options.output == ModelOutput::Embeddings {
@@ -143,7 +150,7 @@ impl Recorded {
             weights = body.weights_of(&weights);
             graph = body.graph;
         }
-        let limits = row_limits(options, max_seq_len)?;
+        let limits = row_limits(options, max_seq_len, graph.draft.is_some())?;
         Ok(Self { architecture, config, graph, weights, max_seq_len, limits })
     }
 }
@@ -167,6 +174,7 @@ impl Model {
         devices: &[DeviceLayers<'_>],
         options: &LoadOptions,
     ) -> Result<Self, Error> {
+        let options = &with_draft_head(options, devices)?;
         let (checkpoint, recorded) = Recorded::open(path, options)?;
         let Recorded { architecture, config, graph, weights, max_seq_len, limits } = recorded;
         let default_pooling = match options.output {
@@ -176,6 +184,8 @@ impl Model {
         let kv_groups = graph.kv_groups.clone();
         let output = (options.output, graph.output_width());
         let n_states = n_states(&graph, options);
+        let hidden_dim = graph.draft.as_ref().map(|draft| graph.values[draft.hidden.idx()].width);
+        let draft_bytes = graph::draft_bytes(&graph, &weights);
         let rules = PromptRules::new(&graph, (config.vocab_size, config.dim), limits);
         let (n_params, weight_bytes) = sizes(&weights);
         let bytes_per_token = graph::bytes_per_token(&graph, &weights);
@@ -218,6 +228,7 @@ impl Model {
             (&kv, n_states),
             options.prefix_cache,
         );
+        let runner = runner.with_draft_head(hidden_dim);
         let text_path = match &checkpoint {
             Checkpoint::Gguf(gguf) => gguf.path().to_owned(),
             Checkpoint::Hf { .. } => path.to_owned(),
@@ -237,6 +248,7 @@ impl Model {
             n_params,
             weight_bytes,
             bytes_per_token,
+            draft_bytes,
             memory,
             kv_tokens,
         })
@@ -253,6 +265,7 @@ impl Model {
         devices: &[DeviceLayers<'_>],
         options: &LoadOptions,
     ) -> Result<MemoryUse, Error> {
+        let options = &with_draft_head(options, devices)?;
         let (_, Recorded { config, graph, weights, max_seq_len, limits, .. }) =
             Recorded::open(path, options)?;
         let to_load = place(graph, weights, config.layers.len(), devices)?;
@@ -309,6 +322,12 @@ impl Model {
     /// of experts those that it chose.
     pub fn bytes_per_token(&self) -> usize {
         self.bytes_per_token
+    }
+
+    /// What drafting with the model's own layer for multi-token prediction reads; none where no such layer was
+    /// loaded.
+    pub fn draft_bytes(&self) -> Option<DraftBytes> {
+        self.draft_bytes
     }
 
     /// The memory that it takes on its devices.
@@ -518,7 +537,7 @@ fn context(config: &Config, options: &LoadOptions) -> Result<usize, Error> {
     }
 }
 
-fn row_limits(options: &LoadOptions, max_seq_len: usize) -> Result<RowLimits, Error> {
+fn row_limits(options: &LoadOptions, max_seq_len: usize, drafts: bool) -> Result<RowLimits, Error> {
     for (option, n, what) in [
         ("chunk", options.chunk, "a step has at least one token"),
         ("max_outputs", options.max_outputs, "a step has at least one row of output"),
@@ -532,7 +551,10 @@ fn row_limits(options: &LoadOptions, max_seq_len: usize) -> Result<RowLimits, Er
     let most = max_seq_len.saturating_mul(options.max_seqs);
     let tokens = options.chunk.max(options.max_seqs).min(most);
     let outputs = match options.output {
-        ModelOutput::Logits => options.max_outputs.min(tokens),
+        ModelOutput::Logits => {
+            let for_drafts = if drafts { DRAFTS } else { 0 };
+            options.max_outputs.saturating_add(for_drafts).min(tokens)
+        }
         ModelOutput::Embeddings => tokens,
     };
     Ok(RowLimits { tokens, outputs })
@@ -560,7 +582,6 @@ pub(super) fn part_options(
 /// Recurrent states that there is room for: of each sequence those that it is at, that it writes, and
 /// of its prompt's end; some drafts; and those that the prefix cache keeps. None for models without.
 fn n_states(graph: &Graph, options: &LoadOptions) -> Option<usize> {
-    const DRAFTS: usize = 8;
     let kept = if options.prefix_cache { 2 * options.max_seqs + 16 } else { 0 };
     (graph.state_len > 0).then_some(3 * options.max_seqs + DRAFTS + kept)
 }

@@ -21,6 +21,7 @@ use realizar_kvcache::{
 use std::sync::Arc;
 
 mod ahead;
+mod draft;
 mod launch;
 mod layout;
 
@@ -71,6 +72,8 @@ pub struct Runner {
     ahead: Ahead,
     /// What steps read from.
     files: Vec<FileWatch>,
+    /// Columns of the hidden states that drafting goes on from; none where the model does not draft.
+    hidden_dim: Option<usize>,
 }
 
 const LIVES: &str = "a sequence lives as long as its id";
@@ -121,6 +124,7 @@ impl Runner {
             launched: Vec::with_capacity(limits.tokens),
             is_noted: false,
             ahead: Ahead::with_capacity(limits, kv.len()),
+            hidden_dim: None,
         }
     }
 
@@ -521,7 +525,17 @@ fn shrink<'c>(
     chunks: impl Iterator<Item = Chunk<'c>>,
     copies: &[PageCopy],
 ) {
-    for chunk in chunks {
-        cache.shrink(seqs[chunk.seq.idx].as_mut().expect(LIVES), copies);
+    shrink_seqs(seqs, cache, chunks.map(|chunk| chunk.seq), copies);
+}
+
+/// The same of sequences.
+fn shrink_seqs<'s>(
+    seqs: &mut [Option<SeqPages>],
+    cache: &mut KvCache,
+    ids: impl Iterator<Item = &'s SeqId>,
+    copies: &[PageCopy],
+) {
+    for id in ids {
+        cache.shrink(seqs[id.idx].as_mut().expect(LIVES), copies);
     }
 }

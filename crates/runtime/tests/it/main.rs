@@ -7,6 +7,7 @@ mod block_types;
 mod common;
 mod constrain;
 mod damaged_checkpoints;
+mod draft_heads;
 mod embeddings;
 mod engine;
 mod experts;

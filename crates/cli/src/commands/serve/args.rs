@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use realizar_runtime::sampling::SamplingParams;
 use realizar_server::{ReasoningFormat, ToolFormat, openai_sampling};
 
-use crate::options::{LoadArgs, above_zero, memory_size, positive, range, whole};
+use crate::options::{DraftHeadArg, LoadArgs, above_zero, memory_size, positive, range, whole};
 
 /// Prints one line with the URL once the models are loaded. Ctrl-C ends the server: it takes no
 /// new requests, and those that run get time to end.
@@ -117,9 +117,14 @@ pub(crate) struct Args {
     /// the answers do not depend on it
     #[arg(long, value_name = "MODEL", alias = "model-draft")]
     pub(super) draft_model: Option<String>,
-    /// Tokens that the draft model guesses ahead
+    /// Draft tokens with the model's own layer for multi-token prediction (MTP): auto (if it brings one and no draft
+    /// model is given), on (a model without one is an error) or off; the answers do not depend on it
+    #[arg(long, value_enum, default_value = "auto", value_name = "WHEN", alias = "mtp")]
+    #[arg(hide_possible_values = true)]
+    pub(super) draft_head: DraftHeadArg,
+    /// Tokens that the draft model drafts, or the model's own layer at most
     #[arg(long, value_name = "N", default_value = "4", value_parser = positive)]
-    #[arg(alias = "draft-n", requires = "draft_model", allow_negative_numbers = true)]
+    #[arg(alias = "draft-n", allow_negative_numbers = true)]
     pub(super) draft_max: usize,
     /// Publish what the prefix cache holds at this ZeroMQ endpoint, as vLLM's KV events, for routers
     /// that choose by it: tcp://HOST:PORT

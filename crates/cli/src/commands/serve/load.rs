@@ -5,12 +5,12 @@ use std::fmt;
 
 use anyhow::{Context, Result};
 use realizar_runtime::engine::{CacheEvent, CacheSink, Engine as EngineThread, EngineOptions};
-use realizar_runtime::{MemoryUse, ModelOutput};
+use realizar_runtime::{DraftHead, MemoryUse, ModelOutput};
 use realizar_server::{LoadError, ModelLoader, ModelSpec, ServedModel};
 
 use super::args::Args;
 use crate::engine::{Engine, Needs, memory_needed, read_template};
-use crate::options::GlobalArgs;
+use crate::options::{DraftHeadArg, GlobalArgs};
 use crate::ui;
 
 /// Loads the models of the command line with its options.
@@ -38,6 +38,7 @@ impl Loader {
             output: spec.output,
             kv_tokens: args.kv_tokens,
             prefix_cache: !args.no_prefix_cache,
+            draft_head: self.draft_head(spec),
             ..Needs::default()
         }
     }
@@ -48,11 +49,24 @@ impl Loader {
         if draft_model.is_some() { *lookup.max(draft_max) } else { *lookup }
     }
 
+    /// Whether a model drafts with a layer of its own: not beside a draft model, unless that is asked for.
+    fn draft_head(&self, spec: &ModelSpec) -> DraftHead {
+        let Args { draft_head, draft_model, .. } = &self.args;
+        match draft_head {
+            _ if spec.output != ModelOutput::Logits => DraftHead::Off,
+            DraftHeadArg::Auto if draft_model.is_some() => DraftHead::Off,
+            DraftHeadArg::Auto => DraftHead::Auto,
+            DraftHeadArg::On => DraftHead::On,
+            DraftHeadArg::Off => DraftHead::Off,
+        }
+    }
+
     /// The draft model of a model, and what it needs.
     fn draft(&self, spec: &ModelSpec) -> Option<(&str, Needs)> {
         let source = self.args.draft_model.as_deref()?;
         let needs = self.needs(spec);
-        let needs = Needs { outputs: Some(self.args.parallel), prefix_cache: false, ..needs };
+        let (outputs, draft_head) = (Some(self.args.parallel), DraftHead::Off);
+        let needs = Needs { outputs, prefix_cache: false, draft_head, ..needs };
         (spec.output == ModelOutput::Logits).then_some((source, needs))
     }
 
@@ -89,6 +103,7 @@ impl Loader {
             lookup_tokens: args.lookup,
             prompt_tokens: Some(args.prompt_step),
             draft_tokens: args.draft_max,
+            draft_always: false,
             cache_sink,
         };
         let engine = EngineThread::start_with_draft(model, draft, options)?;

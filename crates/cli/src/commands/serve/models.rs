@@ -9,6 +9,7 @@ use realizar_server::ModelSpec;
 
 use super::args::Args;
 use super::names::{names, own_name, split_name};
+use crate::options::DraftHeadArg;
 use crate::ui;
 
 /// A model of the server.
@@ -33,6 +34,10 @@ pub(super) fn configured(args: &Args) -> Result<Vec<Configured>> {
                 return Err(ui::usage(format!("{flag} is for one model that generates text")));
             }
         }
+    }
+    if args.draft_model.is_some() && args.draft_head == DraftHeadArg::On {
+        let reason = "either --draft-model or --draft-head on drafts tokens, not both";
+        return Err(ui::usage(reason.to_owned()));
     }
     let at_start = !args.lazy;
     let mut all: Vec<Configured> = Vec::new();

@@ -13,7 +13,7 @@ impl Config {
             (("embedding_length", "hidden_size"), self.dim),
             (("vocab_size", "vocab_size"), self.vocab_size),
         ];
-        let of_layers = self.layers.iter().flat_map(|layer| {
+        let of_layers = self.all_layers().flat_map(|layer| {
             let Layer { n_heads, n_kv_heads, head_dim, hidden_dim, .. } = *layer;
             [
                 (("feed_forward_length", "intermediate_size"), hidden_dim),
@@ -23,7 +23,7 @@ impl Config {
                 (("embedding_length", "hidden_size"), n_heads.saturating_mul(head_dim)),
             ]
         });
-        let of_experts = self.layers.iter().filter_map(|layer| layer.experts).flat_map(|experts| {
+        let of_experts = self.all_layers().filter_map(|layer| layer.experts).flat_map(|experts| {
             let shared = ("expert_shared_feed_forward_length", "shared_expert_intermediate_size");
             [
                 (("expert_feed_forward_length", "moe_intermediate_size"), experts.hidden_dim),

@@ -2,7 +2,7 @@
 //!
 //! They are handed out as one weight whose matrices lie where the files have them.
 
-use super::{Name, WeightLoader, names};
+use super::{Name, WeightLoader};
 use crate::Error;
 use crate::graph::weights::{ExpertWeight, WeightData};
 use realizar_formats::{Bytes, Tensor};
@@ -71,8 +71,8 @@ impl WeightLoader<'_> {
             let data = (0..n_experts).map(|i| tensor.data.slice(i * n_bytes..(i + 1) * n_bytes));
             return Ok(self.add_experts(name, ty, [rows, cols], data.collect()));
         }
-        let names = single(name.leaf)
-            .and_then(|leaf| names::file_name(self.tables, leaf, name.layer, "weight"));
+        let names =
+            single(name.leaf).and_then(|leaf| self.file_name_of(Name { leaf, ..name }, "weight"));
         // Where the first is missing, a file that stacks them is the rule.
         let names = names.filter(|names| self.find_file(&names.replace(EXPERT, "0")).is_some());
         let names = names.ok_or_else(|| self.missing_tensor(name, "weight"))?;

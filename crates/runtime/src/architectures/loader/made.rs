@@ -66,7 +66,7 @@ impl WeightLoader<'_> {
         let weight = self.add_matrix(name.to_string(), BlockType::F32, [rows, cols], data);
         let bias = bias
             .map(|values| self.add(format!("{name}.bias"), vec![rows], WeightData::Vector(values)));
-        Linear { weight, bias, order: None }
+        Linear { weight, bias, order: None, factor: 1.0 }
     }
 
     /// A table of `rows.1` rows, of which the file has the first `rows.0`; the others are its first once

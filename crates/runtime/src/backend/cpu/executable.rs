@@ -55,6 +55,8 @@ pub(super) struct CpuExecutable {
     slots: Vec<KvSlot>,
     states: States,
     fine: FineRows,
+    /// Where the hidden states of the last step's output rows are, and how many rows.
+    hidden: Option<(Place, usize)>,
     metrics: Arc<DispatchMetrics>,
 }
 
@@ -130,6 +132,7 @@ impl CpuExecutable {
             attention: AttnScratch::new(team.n_threads(), limits).for_tier(tier),
             slots: Vec::with_capacity(plan.limits.tokens),
             fine: FineRows::new(plan.limits.tokens),
+            hidden: None,
             states: States::new(&plan, options, &team)?,
             kv: kv?,
             team,
@@ -229,6 +232,14 @@ impl CpuExecutable {
             Op::Attention(attention) => {
                 let attention = attention.clone();
                 self.attend(idx, &attention, batch);
+            }
+            Op::StoreKv(layer) => {
+                let group = &batch.groups[layer.group];
+                self.slots.clear();
+                self.slots.extend(group.slots.iter().map(|&(page, idx)| KvSlot { page, idx }));
+                let KvGroup { layers, memory, .. } = &mut self.kv[layer.group];
+                let [k, v] = [0, 1].map(|i| self.arena.rows(&step.inputs[i], n_rows));
+                kernels::kv_store(team, tier, &layers[layer.layer], memory, k, v, &self.slots);
             }
             Op::ShortConv(conv) => {
                 let (on, arena) = ((team, tier), &mut self.arena);
@@ -340,7 +351,7 @@ impl CpuExecutable {
 
 impl Executable for CpuExecutable {
     fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error> {
-        match &self.plan.input {
+        match self.plan.input_of(batch.drafts) {
             Some(place) => {
                 let rows = Rows::new(input, batch.n_rows(), place.width);
                 let place = self.arena.rows_mut(place, batch.n_rows());
@@ -348,13 +359,15 @@ impl Executable for CpuExecutable {
             }
             None => assert!(input.is_empty(), "rows for a plan that takes none"),
         }
-        self.states.begin(batch);
+        if !batch.drafts {
+            self.states.begin(batch);
+        }
         self.fine.begin(batch, self.arithmetic, self.tier);
         // The clock is read between operations, once for the end of one and the start
         // of the next.
         let started = Instant::now();
         let mut last = started;
-        for idx in 0..self.plan.steps.len() {
+        for idx in self.plan.steps_of(batch.drafts) {
             // Without rows that want logits, what follows their selection is idle.
             let idle = self.plan.steps[idx].output.rows == RowDomain::Outputs;
             if idle && batch.outputs.is_empty() {
@@ -365,9 +378,14 @@ impl Executable for CpuExecutable {
             self.metrics.record(OpClass::of(&self.plan.steps[idx].op), now - last);
             last = now;
         }
-        let output = &self.plan.output;
+        let output = self.plan.output_of(batch.drafts);
+        self.hidden = self.plan.hidden_of(batch.drafts).map(|place| (*place, batch.outputs.len()));
         self.metrics.record(OpClass::Step, last - started);
         Ok(self.arena.dense(output, self.fine.of(output.rows, batch).n_rows))
+    }
+
+    fn hidden(&self) -> &[f32] {
+        self.hidden.as_ref().map_or(&[], |(place, n_rows)| self.arena.dense(place, *n_rows))
     }
 
     fn copy_pages(&mut self, copies: &[PageCopy]) -> Result<(), Error> {

@@ -74,6 +74,10 @@ impl Backend for CpuBackend {
         format!("cpu ({})", self.tier.name())
     }
 
+    fn drafts(&self) -> bool {
+        true
+    }
+
     fn fusions(&self) -> Fusions {
         Fusions::ALL
     }

@@ -35,8 +35,8 @@ use std::time::Instant;
 /// Positions that a captured step sees at least, so that few captures serve all contexts.
 const MIN_CAPTURED_LEN: usize = 1024;
 
-/// What a captured step was made for: its numbers of rows, and positions that a row sees at most.
-type CapturedFor = (Counts, usize);
+/// What a captured step was made for: its numbers of rows, positions that a row sees at most, and whether it drafts.
+type CapturedFor = (Counts, usize, bool);
 
 /// Launches of a step by the class of the operation that they are counted for, in the order of [`OpClass::ALL`].
 type Launches = [u64; OpClass::ALL.len()];
@@ -68,6 +68,8 @@ pub(super) struct CudaExecutable<D: Device> {
     /// The rows of the plan's output that were wanted.
     output: Vec<f32>, // [max rows, width]
     n_output: usize,
+    /// Hidden states that drafting goes on from, behind the numbers of the output.
+    hidden: Range<usize>,
     /// Shortlists of rows of logits; none where the output has none.
     lists: Option<RowLists<D>>,
     launched: Instant,
@@ -142,6 +144,7 @@ impl<D: Device> CudaExecutable<D> {
             metrics: Arc::new(DispatchMetrics::new(name.to_owned(), DeviceKind::Gpu)),
             output: vec![0.0; room.n_outputs],
             n_output: 0,
+            hidden: 0..0,
             lists,
             launched: Instant::now(),
             reading: device.stream()?,
@@ -214,7 +217,7 @@ impl<D: Device> CudaExecutable<D> {
             lists.feed(&self.kernels, &self.store.stream, sources, tokens)?;
             self.metrics.count(OpClass::Select, 1);
         }
-        if let Some(place) = &self.plan.input {
+        if let Some(place) = self.plan.input_of(batch.drafts) {
             assert_eq!(place.stride, place.width, "an input is dense");
             assert_eq!(input.len(), batch.n_rows() * place.width, "rows of the input");
             self.values.write(&self.store.stream, 4 * place.start, input)?;
@@ -226,17 +229,17 @@ impl<D: Device> CudaExecutable<D> {
         let seen = batch.positions.iter().map(|&p| p as usize + 1).max().unwrap_or(1).max(seen);
         if captured_rows.is_none() {
             let mut timing = self.timing.take();
-            let queued = self.queue_steps(counts, seen, false, timing.as_mut());
+            let queued = self.queue_steps(batch.drafts, counts, seen, false, timing.as_mut());
             self.timing = timing;
             self.count(&queued?);
             return Ok(());
         }
         let max_kv_len = seen.next_power_of_two().max(MIN_CAPTURED_LEN).min(self.max_seq_len);
-        let key = (counts, max_kv_len);
+        let key = (counts, max_kv_len, batch.drafts);
         if !self.captured.contains_key(&key) {
             let mut launches = Launches::default();
             let work = || {
-                launches = self.queue_steps(counts, max_kv_len, true, None)?;
+                launches = self.queue_steps(batch.drafts, counts, max_kv_len, true, None)?;
                 Ok(())
             };
             let captured = Captured::new(&self.kernels, &self.store.stream, work)?;
@@ -258,6 +261,7 @@ impl<D: Device> CudaExecutable<D> {
     /// Queues the launches of a step, and tells how many of which class they are.
     fn queue_steps(
         &self,
+        drafts: bool,
         counts: Counts,
         max_kv_len: usize,
         is_captured: bool,
@@ -288,7 +292,8 @@ impl<D: Device> CudaExecutable<D> {
         if let Some(timing) = &mut timing {
             timing.begin(device, stream)?;
         }
-        for (idx, step) in self.plan.steps.iter().enumerate() {
+        for idx in self.plan.steps_of(drafts) {
+            let step = &self.plan.steps[idx];
             let (before, class) = (kernels::launches_of_thread(), OpClass::of(&step.op));
             launcher.launch(idx)?;
             let n = kernels::launches_of_thread() - before;
@@ -317,7 +322,12 @@ impl<D: Device> CudaExecutable<D> {
 
     /// Brings rows of the output to the host, behind those that were brought.
     fn bring(&mut self, rows: Range<usize>) -> Result<(), kernels::Error> {
-        let Place { start, stride, width, .. } = self.plan.output;
+        self.bring_of(self.plan.output, rows)
+    }
+
+    /// The same of rows at another place.
+    fn bring_of(&mut self, place: Place, rows: Range<usize>) -> Result<(), kernels::Error> {
+        let Place { start, stride, width, .. } = place;
         assert_eq!(stride, width, "an output is dense");
         let n = rows.len() * width;
         if n > 0 {
@@ -325,6 +335,17 @@ impl<D: Device> CudaExecutable<D> {
             self.values.read(&self.store.stream, 4 * (start + rows.start * width), to)?;
             self.n_output += n;
         }
+        Ok(())
+    }
+
+    /// Brings the hidden states that drafting goes on from behind what was brought of the output.
+    fn bring_hidden(&mut self, batch: &Batch) -> Result<(), kernels::Error> {
+        let n_output = self.n_output;
+        if let Some(&place) = self.plan.hidden_of(batch.drafts) {
+            self.bring_of(place, 0..batch.outputs.len())?;
+        }
+        self.hidden = n_output..self.n_output;
+        self.n_output = n_output;
         Ok(())
     }
 
@@ -383,6 +404,7 @@ impl<D: Device> CudaExecutable<D> {
         self.queue_wants(batch, wants)?;
         let n_lists = wants.n_shortlists();
         wants.whole_rows().try_for_each(|rows| self.bring(rows))?;
+        self.bring_hidden(batch)?;
         let mut n_bytes = 0;
         if let Some(lists) = self.lists.as_mut().filter(|_| n_lists > 0) {
             n_bytes = lists.read(&self.store.stream)?;
@@ -493,12 +515,18 @@ impl<D: Device> Beside for CudaExecutable<D> {
 
 impl<D: Device> Executable for CudaExecutable<D> {
     fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error> {
-        let n_rows = self.output_rows(batch);
+        let output = *self.plan.output_of(batch.drafts);
+        let n_rows = if batch.drafts { batch.outputs.len() } else { self.output_rows(batch) };
         self.begin(batch, input)
-            .and_then(|()| self.bring(0..n_rows))
+            .and_then(|()| self.bring_of(output, 0..n_rows))
+            .and_then(|()| self.bring_hidden(batch))
             .and_then(|()| self.finish(0, 0))
             .map_err(|e| self.error(&e))?;
         Ok(&self.output[..self.n_output])
+    }
+
+    fn hidden(&self) -> &[f32] {
+        &self.output[self.hidden.clone()]
     }
 
     fn beside(&mut self) -> Option<&mut dyn Beside> {

@@ -214,7 +214,15 @@ mod tests {
 
     fn plan(steps: Vec<Step>) -> Plan {
         let output = steps[steps.len() - 1].output;
-        Plan { steps, arena_len: 4096, state_len: 0, input: None, output, limits: LIMITS }
+        Plan {
+            steps,
+            arena_len: 4096,
+            state_len: 0,
+            input: None,
+            output,
+            draft: None,
+            limits: LIMITS,
+        }
     }
 
     /// Turns of queries and keys, which are columns of one value, and attention; queries go to `q`.

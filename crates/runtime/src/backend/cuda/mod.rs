@@ -160,6 +160,10 @@ impl<D: Device> Backend for CudaBackend<D> {
         device_name(&**self.kernels.device())
     }
 
+    fn drafts(&self) -> bool {
+        true
+    }
+
     fn fusions(&self) -> Fusions {
         Fusions { parts: true, prologue: false, residual: true }
     }

@@ -55,9 +55,15 @@ pub(super) struct Room {
     kv_bytes: usize,
 }
 
-/// The maximum numbers of a plan's output.
+/// The maximum numbers of a plan's output, with hidden states that drafting goes on from.
 fn max_output(plan: &Plan) -> usize {
-    plan.output.width.saturating_mul(plan.limits.of(plan.output.rows))
+    let of = |drafts: bool| {
+        let output = plan.output_of(drafts);
+        let n = output.width.saturating_mul(plan.limits.of(output.rows));
+        let hidden = plan.hidden_of(drafts).map_or(0, |place| place.width);
+        n.saturating_add(hidden.saturating_mul(plan.limits.outputs))
+    };
+    if plan.draft.is_some() { of(false).max(of(true)) } else { of(false) }
 }
 
 /// The maximum number of heads of any layer's attention, and of their columns; none without one.

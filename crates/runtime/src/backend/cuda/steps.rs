@@ -232,6 +232,11 @@ impl<'a, D: Device> Launcher<'a, D> {
                 kernels::rope(kernels, stream, x, table, out, *head_dim, pairs(*style))
             }
             Op::Attention(attention) => self.attention((idx, step), attention),
+            Op::StoreKv(at) => {
+                let slots = self.list(self.places.groups[at.group].slots, all.len());
+                let pages = &self.kv[at.group][at.layer];
+                kernels::kv_store(kernels, stream, input(0), input(1), slots, pages)
+            }
             Op::Act(act) => elementwise(Elementwise::Act(activation(*act))),
             Op::GatedAct(act) => elementwise(Elementwise::Gated(activation(*act), input(1))),
             Op::Add => elementwise(Elementwise::Add(input(1))),

@@ -81,7 +81,7 @@ impl OpClass {
             Op::Route(_) | Op::ExpertBias(_) | Op::Combine => Self::Routing,
             Op::ExpertLinear(_) => Self::Experts,
             Op::RopeTable(_) | Op::Rope { .. } => Self::Rope,
-            Op::Attention(_) => Self::Attention,
+            Op::Attention(_) | Op::StoreKv(_) => Self::Attention,
             Op::ShortConv(_) | Op::DeltaNet(_) => Self::Recurrent,
             Op::Act(_) | Op::GatedAct(_) => Self::Activation,
             Op::Add | Op::Mul | Op::Scale(_) | Op::Softcap(_) | Op::Clamp { .. } => {

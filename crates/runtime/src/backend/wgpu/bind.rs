@@ -257,6 +257,12 @@ impl Binder<'_> {
                 kernels::rope(self.gpu, rows, x, table, out, head_dim, style).map(one)
             }
             Op::Attention(attention) => self.attention(step, attention),
+            Op::StoreKv(at) => {
+                let KvGroup { spec, layers } = &self.kv[at.group];
+                let (layer, slots_at) = (&layers[at.layer], self.places.groups[at.group].slots_at);
+                let v = view(&step.inputs[1]);
+                kernels::kv_store(self.gpu, rows, spec, layer, x, v, slots_at).map(one)
+            }
             Op::Act(act) => elementwise(Elementwise::Act(activation(*act)), x, x),
             Op::GatedAct(act) => {
                 let up = view(&step.inputs[1]);

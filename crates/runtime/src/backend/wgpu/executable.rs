@@ -44,6 +44,8 @@ pub(super) struct WgpuExecutable {
     /// The rows of the plan's output that were wanted.
     output: Vec<f32>, // [max rows, width]
     n_output: usize,
+    /// Of these numbers, the hidden states that drafting goes on from.
+    hidden: Range<usize>,
     /// Shortlists of rows of logits; none where the output has none.
     lists: Option<RowLists>,
     launched: Instant,
@@ -111,6 +113,22 @@ fn bring(
         recorder.copy(from, (readback, f32_bytes(*n_before)), f32_bytes(n));
         *n_before += n;
     }
+}
+
+/// Records that the hidden states that drafting goes on from come to the host, behind the `n_before` numbers that
+/// do; returns which numbers they are.
+fn bring_hidden(
+    recorder: &mut Recorder<'_>,
+    plan: &Plan,
+    batch: &Batch,
+    buffers: (&Buffer, &Buffer),
+    n_before: usize,
+) -> Range<usize> {
+    let mut end = n_before;
+    if let Some(place) = plan.hidden_of(batch.drafts) {
+        bring(recorder, place, buffers, 0..batch.outputs.len(), &mut end);
+    }
+    n_before..end
 }
 
 impl WgpuExecutable {
@@ -197,6 +215,7 @@ impl WgpuExecutable {
             gpu: gpu.clone(),
             output: vec![0.0; n_outputs],
             n_output: 0,
+            hidden: 0..0,
             lists,
             launched: Instant::now(),
             steps,
@@ -242,7 +261,7 @@ impl WgpuExecutable {
     ) -> Result<(), kernels::Error> {
         let counts = RowCounts::of(batch);
         self.gpu.write(&self.batch, 0, bytemuck::cast_slice(self.words.words()))?;
-        if let Some(place) = &self.plan.input {
+        if let Some(place) = self.plan.input_of(batch.drafts) {
             assert_eq!(place.stride, place.width, "an input is dense");
             assert_eq!(input.len(), batch.n_rows() * place.width, "rows of the input");
             self.gpu.write(&self.values, f32_bytes(place.start), bytemuck::cast_slice(input))?;
@@ -260,7 +279,8 @@ impl WgpuExecutable {
             None => self.gpu.record(),
         };
         let mut n_products = 0;
-        for (step, runs) in self.plan.steps.iter().zip(&self.steps) {
+        for idx in self.plan.steps_of(batch.drafts) {
+            let (step, runs) = (&self.plan.steps[idx], &self.steps[idx]);
             // Without rows that want logits, what follows their selection is idle.
             if step.output.rows == RowDomain::Outputs && batch.outputs.is_empty() {
                 continue;
@@ -286,9 +306,11 @@ impl WgpuExecutable {
         }
         self.n_output = 0;
         if brings_all {
-            let n = counts.n(rows_at(self.plan.output.rows, Rows::All)) as usize;
+            let output = self.plan.output_of(batch.drafts);
+            let n = counts.n(rows_at(output.rows, Rows::All)) as usize;
             let buffers = (&self.values, &self.readback);
-            bring(&mut recorder, &self.plan.output, buffers, 0..n, &mut self.n_output);
+            bring(&mut recorder, output, buffers, 0..n, &mut self.n_output);
+            self.hidden = bring_hidden(&mut recorder, &self.plan, batch, buffers, self.n_output);
         }
         recorder.submit()
     }
@@ -305,12 +327,13 @@ impl WgpuExecutable {
     }
 
     /// Submits what brings to the host what is wanted of the output.
-    fn submit_wants(&mut self, wants: &Wants) -> Result<(), kernels::Error> {
+    fn submit_wants(&mut self, batch: &Batch, wants: &Wants) -> Result<(), kernels::Error> {
         let mut recorder = self.gpu.record();
         let buffers = (&self.values, &self.readback);
         for rows in wants.whole_rows() {
             bring(&mut recorder, &self.plan.output, buffers, rows, &mut self.n_output);
         }
+        self.hidden = bring_hidden(&mut recorder, &self.plan, batch, buffers, self.n_output);
         if let Some(lists) = &mut self.lists {
             let class = OpClass::Select;
             lists.record(&self.gpu, &mut recorder, wants, || self.metrics.count(class, 1))?;
@@ -321,10 +344,11 @@ impl WgpuExecutable {
     /// Waits for what comes of the output: whole rows and so many shortlists.
     fn finish(&mut self, n_lists: usize) -> Result<(), kernels::Error> {
         let n = self.n_output;
-        if n > 0 {
-            self.gpu.read(&self.readback, &mut self.output[..n])?;
+        let n_all = n.max(self.hidden.end);
+        if n_all > 0 {
+            self.gpu.read(&self.readback, &mut self.output[..n_all])?;
         }
-        let mut n_bytes = f32_bytes(n);
+        let mut n_bytes = f32_bytes(n_all);
         if let Some(lists) = self.lists.as_mut().filter(|_| n_lists > 0) {
             n_bytes += lists.read(&self.gpu)?;
         }
@@ -362,7 +386,8 @@ impl Beside for WgpuExecutable {
 
     fn collect(&mut self, batch: &Batch, wants: &Wants) -> Result<(), Error> {
         assert_eq!(wants.n_rows(), self.output_rows(batch), "rows of the output");
-        let collected = self.submit_wants(wants).and_then(|()| self.finish(wants.n_shortlists()));
+        let collected =
+            self.submit_wants(batch, wants).and_then(|()| self.finish(wants.n_shortlists()));
         collected.map_err(|e| device_error(&self.name, &e))
     }
 
@@ -389,6 +414,10 @@ impl Executable for WgpuExecutable {
         self.begin(batch, input, true)?;
         self.finish(0).map_err(|e| device_error(&self.name, &e))?;
         Ok(&self.output[..self.n_output])
+    }
+
+    fn hidden(&self) -> &[f32] {
+        &self.output[self.hidden.clone()]
     }
 
     fn beside(&mut self) -> Option<&mut dyn Beside> {

@@ -120,6 +120,10 @@ impl Backend for WgpuBackend {
         format!("wgpu ({})", self.gpu.name())
     }
 
+    fn drafts(&self) -> bool {
+        true
+    }
+
     fn fusions(&self) -> Fusions {
         // A norm or an activation is computed once for all workgroups of the
         // product that reads it, so it stays a kernel of its own.

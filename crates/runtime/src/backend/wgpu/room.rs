@@ -62,9 +62,15 @@ fn max_linear_width(plan: &Plan) -> usize {
     linear.map(|step| step.inputs[0].width).max().unwrap_or(0)
 }
 
-/// The maximum numbers of a plan's output.
+/// The maximum numbers of a plan's output, with hidden states that drafting goes on from.
 fn max_output(plan: &Plan) -> usize {
-    plan.output.width.saturating_mul(plan.limits.of(plan.output.rows))
+    let of = |drafts: bool| {
+        let output = plan.output_of(drafts);
+        let n = output.width.saturating_mul(plan.limits.of(output.rows));
+        let hidden = plan.hidden_of(drafts).map_or(0, |place| place.width);
+        n.saturating_add(hidden.saturating_mul(plan.limits.outputs))
+    };
+    if plan.draft.is_some() { of(false).max(of(true)) } else { of(false) }
 }
 
 /// Whether generated rows of some product take quantized activations.
