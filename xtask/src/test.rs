@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::lavapipe::{self, Width};
 use crate::parity::{self, Totals};
 use crate::setup::Need;
-use crate::{deny, load, shell, table, tidy};
+use crate::{deny, load, shell, table, tidy, web};
 
 /// `cargo xtask test`
 #[derive(clap::Args)]
@@ -46,6 +46,8 @@ enum Step {
     Real,
     /// The server under hostile requests, beside a stream whose times are bounded (Linux alone).
     Hostile,
+    /// The page of the server: its types, its unit tests, and what it does in a browser.
+    Web,
     /// Tests of GPU code with lavapipe's other vector widths (Linux alone).
     GpuTests,
     /// Tiny models on wgpu, on lavapipe with three vector widths.
@@ -71,6 +73,7 @@ impl Step {
             Self::Parity | Self::CudaParity => &[],
             Self::Tests => &[Need::Vocabularies, Need::Driver],
             Self::Real | Self::Hostile => &[Need::Models],
+            Self::Web => &[Need::Browser],
             Self::GpuTests | Self::GpuParity => &[Need::Driver],
             Self::GpuReal => &[Need::Driver, Need::Models],
         }
@@ -125,6 +128,7 @@ impl Step {
             }
             Self::Real => return parity_of(parity::Args::real()),
             Self::Hostile => return hostile(),
+            Self::Web => return web::test(),
             Self::GpuTests => return gpu_tests(),
             Self::GpuParity => return gpu_parity(),
             Self::CudaParity => return parity_of(parity::Args::tiny().of_distinct().interpreted()),
@@ -150,7 +154,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         (args.only.is_empty() || args.only.contains(step)) && !args.skip.contains(step)
     };
     let chosen = || Step::value_variants().iter().filter(|step| is_chosen(step));
-    for need in [Need::Driver, Need::Vocabularies] {
+    for need in [Need::Driver, Need::Browser, Need::Vocabularies] {
         if chosen().any(|step| step.needs().contains(&need)) {
             need.fetch()?;
         }

@@ -6,8 +6,8 @@ use crate::hosts::{self, Hosts};
 use crate::openai::{chat, completions, embeddings, models};
 use crate::state::AppState;
 use crate::{
-    admin, auth, dialects, health, info, metrics, native, openapi, page, record, request_id,
-    rerank, score,
+    admin, auth, dialects, health, history, info, metrics, native, openapi, page, record,
+    request_id, rerank, score,
 };
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, Method, header};
@@ -30,6 +30,7 @@ pub(crate) fn open() -> Routes {
         ("/health", get(health::ready)),
         ("/live", get(health::live)),
         ("/openapi.json", get(openapi::get)),
+        ("/page/{file}", get(page::module)),
         ("/ping", get(health::ready).post(health::ready)),
         ("/ready", get(health::ready)),
     ]
@@ -44,6 +45,7 @@ pub(crate) fn guarded() -> Routes {
         ("/get_model_info", get(info::model_info)),
         ("/get_server_info", get(info::server_info)),
         ("/metrics", get(metrics::get)),
+        ("/metrics/history", get(history::get)),
         ("/models", get(models::list)),
         ("/rerank", post(rerank::create)),
         ("/score", post(score::create)),

@@ -36,6 +36,7 @@ mod extract;
 mod fields;
 mod generation;
 mod health;
+mod history;
 mod hosts;
 mod ids;
 mod info;

@@ -1,34 +1,106 @@
-//! `GET /`: a page to chat with the models and to watch the metrics, in one file without any
-//! resources from elsewhere.
+//! `GET /`: a page to chat with the models and to watch the metrics, and `GET /page/…`: the
+//! parts of it that few visits need.
+//!
+//! The files are built from `web/` by `cargo xtask web`. They load nothing from elsewhere, and the
+//! page's policy would not let them.
 
-use axum::http::{HeaderName, header};
-use axum::response::{Html, IntoResponse};
+use crate::error::ApiError;
+use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::response::{Html, IntoResponse, Response};
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use sha2::{Digest, Sha256};
+use std::sync::LazyLock;
 
-/// The page may load nothing and talk to nobody but this server.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
-                      connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
-                      frame-ancestors 'none'";
+const PAGE: &str = include_str!("page/index.html");
+
+/// Of the libraries that are built into the page.
+const LICENSES: &str = include_str!("page/licenses.txt");
+
+/// Modules that the page imports when it needs them, compressed by gzip: what renders formulas, and
+/// what reads PDFs.
+const MODULES: [(&str, &[u8]); 2] =
+    [("math.js", include_bytes!("page/math.js.gz")), ("pdf.js", include_bytes!("page/pdf.js.gz"))];
+
+/// The page may load nothing and talk to nobody but this server; what runs and styles it are the
+/// two elements that it was built with, and modules of this server.
+static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
+    let policy = format!(
+        "default-src 'none'; script-src 'self' {}; style-src {}; connect-src 'self'; img-src data:; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        source(PAGE, "<script type=\"module\">", "</script>"),
+        source(PAGE, "<style>", "</style>"),
+    );
+    HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
+});
+
+/// The hash by which a policy allows the text between two tags.
+fn source(page: &str, open: &str, close: &str) -> String {
+    let text = page.split_once(open).and_then(|(_, rest)| rest.split_once(close));
+    let text = text.map_or("", |(text, _)| text);
+    format!("'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(text)))
+}
+
+/// What holds for all files of the page.
+fn headers() -> [(HeaderName, HeaderValue); 3] {
+    [
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+        (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    ]
+}
 
 /// Answers with the page.
 pub(crate) async fn get() -> impl IntoResponse {
-    let headers: [(HeaderName, &str); 3] = [
-        (header::CONTENT_SECURITY_POLICY, POLICY),
-        (header::CACHE_CONTROL, "no-cache"),
-        (header::REFERRER_POLICY, "no-referrer"),
+    (headers(), [(header::CONTENT_SECURITY_POLICY, POLICY.clone())], Html(PAGE))
+}
+
+/// Answers with another file of the page.
+pub(crate) async fn module(
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Response, ApiError> {
+    let Path(name) = name?;
+    if name == "licenses.txt" {
+        return Ok((headers(), LICENSES).into_response());
+    }
+    let module = MODULES.iter().find(|(own, _)| *own == name);
+    let Some((_, bytes)) = module else {
+        return Err(ApiError::unknown_url("GET", &format!("/page/{name}")));
+    };
+    let kind = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/javascript; charset=utf-8")),
+        (header::CONTENT_ENCODING, HeaderValue::from_static("gzip")),
     ];
-    (headers, Html(include_str!("page/index.html")))
+    Ok((headers(), kind, *bytes).into_response())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    /// The largest page, in bytes.
+    const LIMIT: usize = 300_000;
+
     #[test]
-    fn the_page_needs_nothing_from_elsewhere() {
-        let page = include_str!("page/index.html");
-        assert!(page.starts_with("<!doctype html>"));
-        for absent in ["http://", "https://", "src=", "@import", "url("] {
-            // The name space of SVG is a name, not a place.
-            let page = page.replace("http://www.w3.org/2000/svg", "");
-            assert!(!page.contains(absent), "{absent}");
+    fn the_page_is_small_and_needs_nothing_from_elsewhere() {
+        assert!(PAGE.starts_with("<!doctype html>"));
+        assert!(PAGE.len() < LIMIT, "{} bytes", PAGE.len());
+        let markup = PAGE.split_once("<style>").expect("a style").0;
+        for absent in ["http:", "https:", "src=", "@import", "url("] {
+            assert!(!markup.contains(absent), "{absent}");
         }
+        // Of the script's own elements the policy takes care.
+        assert_eq!(PAGE.matches("<script").count(), 1);
+    }
+
+    #[test]
+    fn the_policy_names_the_texts_by_their_hashes() {
+        let hash = source("<a>abc</a>", "<a>", "</a>");
+        // NIST's example of SHA-256.
+        assert_eq!(hash, "'sha256-ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0='");
+        let policy = POLICY.to_str().expect("a text");
+        assert_eq!(policy.matches("'sha256-").count(), 2, "{policy}");
+        assert!(!policy.contains("unsafe"), "{policy}");
     }
 }

@@ -3,6 +3,7 @@
 use crate::app::{self, app};
 use crate::config::ServerConfig;
 use crate::error::Error;
+use crate::history;
 use crate::listen::Listener;
 use crate::registry::Models;
 use crate::state::AppState;
@@ -61,6 +62,7 @@ impl Server {
         tokio::select! {
             result = &mut serving => return ended(result),
             () = shutdown => {}
+            () = history::keep(&self.state) => {}
         }
         self.state.close();
         let _ = stop.send(true);

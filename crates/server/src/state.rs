@@ -2,6 +2,7 @@
 
 use crate::config::ServerConfig;
 use crate::error::ApiError;
+use crate::history::History;
 use crate::record;
 use crate::registry::{ModelLease, Models, Pick};
 use realizar_runtime::ModelOutput;
@@ -22,6 +23,8 @@ struct Shared {
     closing: AtomicBool,
     /// Bytes of bodies that there is room for.
     bodies: Arc<Semaphore>,
+    /// Numbers of the last hour.
+    history: History,
 }
 
 /// Bytes of room for bodies; a single one always has some.
@@ -40,7 +43,8 @@ impl AppState {
     pub(crate) fn reachable(config: ServerConfig, models: Models, is_local: bool) -> Self {
         let bodies = Arc::new(Semaphore::new(room(&config)));
         let closing = AtomicBool::new(false);
-        Self(Arc::new(Shared { config, models, is_local, closing, bodies }))
+        let history = History::default();
+        Self(Arc::new(Shared { config, models, is_local, closing, bodies, history }))
     }
 
     /// The settings.
@@ -61,6 +65,11 @@ impl AppState {
     /// Room for bodies that are worked on, in bytes.
     pub(crate) fn bodies(&self) -> &Arc<Semaphore> {
         &self.0.bodies
+    }
+
+    /// Numbers of the last hour.
+    pub(crate) fn history(&self) -> &History {
+        &self.0.history
     }
 
     /// Whether only programs of this machine reach the server.

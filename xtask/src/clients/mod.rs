@@ -1,11 +1,10 @@
-//! `cargo xtask clients`: stock clients, the chat page in a browser, a schema tester, llama.cpp's
+//! `cargo xtask clients`: stock clients, a schema tester, llama.cpp's
 //! server tests and a router against the server, each in a scratch environment in `.cache/clients`.
 //!
 //! A client is a script in `xtask/clients`, which tries the same abilities as the others and tells
 //! what came of each.
 
 mod install;
-mod page;
 mod router;
 mod schema;
 mod suite;
@@ -92,7 +91,7 @@ pub(crate) struct Args {
     /// More arguments for `realizar serve`, in one text.
     #[arg(long, value_name = "ARGS", default_value = "", allow_hyphen_values = true)]
     args: String,
-    /// Only these rows: names of clients, `page`, `schemathesis`, `llama-server-suite`,
+    /// Only these rows: names of clients, `schemathesis`, `llama-server-suite`,
     /// `vllm-router`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
@@ -134,7 +133,7 @@ struct Tried {
 
 /// Run all rows, print the table and the reasons.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let rows = [page::NAME, schema::NAME, suite::NAME, router::NAME];
+    let rows = [schema::NAME, suite::NAME, router::NAME];
     let names = || CLIENTS.iter().map(|c| c.name).chain(rows);
     for only in &args.only {
         let known = names().collect::<Vec<_>>().join(", ");
@@ -183,10 +182,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             tried.extend(client.run(&server)?);
         }
         server.stop()?;
-    }
-    if wanted(page::NAME) {
-        println!("clients: {}", page::NAME);
-        tried.push(page::run(&contender, &setup)?);
     }
     if wanted(schema::NAME) {
         println!("clients: {}", schema::NAME);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use crate::kernels::{image_sources, images};
-use crate::shell;
+use crate::{shell, web};
 
 mod crates;
 mod floors;
@@ -86,6 +86,10 @@ pub(crate) fn run() -> Result<()> {
         let message = format!("`{name}` is not what its sources give: cargo xtask kernels cuda");
         findings.push(Finding::new(Path::new(images::LIST), 0, message));
     }
+    if web::stale(&root)? {
+        let message = "the page is not what its sources give: cargo xtask web";
+        findings.push(Finding::new(Path::new(web::BUILT), 0, message));
+    }
     for finding in &findings {
         println!("{finding}");
     }
@@ -115,7 +119,7 @@ fn files() -> Result<Vec<PathBuf>> {
             let entry = entry?;
             let name = entry.file_name();
             if entry.file_type()?.is_dir() {
-                if !["target", ".cache", ".git"].iter().any(|&skip| name == *skip) {
+                if !["target", ".cache", ".git", "node_modules"].iter().any(|&skip| name == *skip) {
                     folders.push(entry.path());
                 }
             } else if let Ok(path) = entry.path().strip_prefix(&root) {

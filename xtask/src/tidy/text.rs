@@ -12,7 +12,10 @@ const MACHINE_FOLDERS: &[&str] =
 const VERBATIM: &[&str] = &["fixtures/real/text.txt", "fixtures/fuzz"];
 
 /// The extensions that are text written here; the empty one covers scripts without an extension.
-const WRITTEN: &[&str] = &["", "rs", "md", "toml", "py", "sh", "yml", "yaml", "txt", "wgsl", "cu"];
+const WRITTEN: &[&str] = &[
+    "", "rs", "md", "toml", "py", "sh", "yml", "yaml", "txt", "wgsl", "cu", "ts", "tsx", "mjs",
+    "css",
+];
 
 /// Check one text file.
 pub(super) fn check(file: &Path, text: &str) -> Vec<Finding> {

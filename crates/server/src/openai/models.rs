@@ -8,6 +8,7 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use realizar_runtime::engine::ModelInfo;
+use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::{MemoryUse, ModelOutput};
 use serde::Serialize;
 
@@ -64,6 +65,33 @@ struct Meta {
     n_vocab: usize,
     n_ctx: usize,
     size: usize,
+    sampling: Sampling,
+}
+
+/// The sampling of a request that asks for nothing else, by the names of a request's fields.
+#[derive(Debug, Serialize)]
+struct Sampling {
+    temperature: f32,
+    top_k: usize,
+    top_p: f32,
+    min_p: f32,
+    repetition_penalty: f32,
+    presence_penalty: f32,
+    frequency_penalty: f32,
+}
+
+impl From<&SamplingParams> for Sampling {
+    fn from(params: &SamplingParams) -> Self {
+        Self {
+            temperature: params.temperature,
+            top_k: params.top_k,
+            top_p: params.top_p,
+            min_p: params.min_p,
+            repetition_penalty: params.repetition_penalty,
+            presence_penalty: params.presence_penalty,
+            frequency_penalty: params.frequency_penalty,
+        }
+    }
 }
 
 impl From<ModelStatus> for ModelBody {
@@ -84,6 +112,7 @@ impl From<ModelStatus> for ModelBody {
             ModelOutput::Embeddings => ["embedding"],
         };
         let info = model.as_ref().map(|model| model.engine.model());
+        let sampling = model.as_ref().map(|model| Sampling::from(&model.sampling));
         let path = info.map(|info| info.path().display().to_string()).or(source);
         let path = path.unwrap_or_default();
         Self {
@@ -100,12 +129,13 @@ impl From<ModelStatus> for ModelBody {
             path,
             status: StatusBody { value, failed: error.is_some(), error },
             memory,
-            meta: info.map(|info| Meta {
+            meta: info.zip(sampling).map(|(info, sampling)| Meta {
                 architecture: info.architecture().to_owned(),
                 n_params: info.n_params(),
                 n_vocab: info.vocab_size(),
                 n_ctx: info.max_seq_len(),
                 size: info.weight_bytes(),
+                sampling,
             }),
         }
     }

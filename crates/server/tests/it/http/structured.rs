@@ -2,6 +2,7 @@
 
 use super::common::TestServer;
 use serde_json::{Value, json};
+use std::io::{Read as _, Write as _};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -249,4 +250,40 @@ fn a_page_is_at_the_root() {
         page.header("content-security-policy").is_some_and(|p| p.contains("default-src 'none'"))
     );
     assert!(page.body.contains("v1/chat/completions"));
+    for file in ["math.js", "pdf.js"] {
+        let mut connection = server.connect();
+        let request =
+            format!("GET /page/{file} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        connection.write_all(request.as_bytes()).expect("write");
+        let mut answer = Vec::new();
+        connection.read_to_end(&mut answer).expect("an answer");
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
+        let (head, body) = answer.split_at(end);
+        let head = String::from_utf8_lossy(head).to_lowercase();
+        assert!(head.starts_with("http/1.1 200"), "{head}");
+        assert!(head.contains("content-type: text/javascript; charset=utf-8"), "{head}");
+        assert!(head.contains("content-encoding: gzip"), "{head}");
+        assert!(body.starts_with(&[0x1f, 0x8b]), "{file} is not compressed");
+    }
+    assert_eq!(server.get("/page/other.js").status, 404);
+}
+
+#[test]
+fn the_last_hour_is_told() {
+    let server = TestServer::start();
+    // The first sample is taken when the server begins.
+    let history = loop {
+        let history = server.get("/metrics/history").json();
+        if history["models"] != json!([]) {
+            break history;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(history["interval"], 5);
+    assert_eq!(history["models"][0]["model"], "tiny");
+    let sample = &history["models"][0]["samples"][0];
+    assert_eq!((&sample["generated_tokens"], &sample["kv_used"]), (&json!(0), &json!(0.0)));
+    let models = server.get("/v1/models").json();
+    // A library's models begin from OpenAI's defaults.
+    assert_eq!(models["data"][0]["meta"]["sampling"]["temperature"], 1.0);
 }

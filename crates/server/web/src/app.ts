@@ -1,0 +1,373 @@
+// The page's state and what can be done with it. The user interface reads it, calls its methods,
+// and is told when something has changed.
+
+import { Answer, ServerError } from "./chat/answer.ts";
+import { Api } from "./chat/api.ts";
+import { fit } from "./chat/context.ts";
+import { failure } from "./chat/failure.ts";
+import { fromJson } from "./chat/file.ts";
+import { body } from "./chat/request.ts";
+import { keep, type Prompt, recall, Storage } from "./chat/storage.ts";
+import * as tree from "./chat/tree.ts";
+import type { Attachment, Conversation, Model, Settings, Turn } from "./chat/types.ts";
+
+export type View = "chat" | "dashboard";
+/** Whether the page knows its models, and if not, why. */
+export type Link = "connecting" | "ready" | "key" | "lost";
+
+/** Time between two writes of an answer that streams, in milliseconds. */
+const SAVE_EVERY = 1000;
+
+export class App {
+  readonly api = new Api();
+  conversations: Conversation[] = [];
+  current: Conversation = tree.newConversation({});
+  models: Model[] = [];
+  link: Link = "connecting";
+  /** Why the key was refused, once one was tried. */
+  keyError: string | null = null;
+  /** Whether conversations outlast the page. */
+  lasts = true;
+  view: View = "chat";
+  /** What a screen reader is told. */
+  status = "";
+  /** A message at the bottom of the page, for what has no place of its own. */
+  notice: { text: string; undo?: () => void } | null = null;
+  prompts: Prompt[] = recall("prompts", []);
+
+  #storage: Storage | null = null;
+  #running = new Map<string, AbortController>();
+  #versions = new WeakMap<Turn, number>();
+  #listeners = new Set<() => void>();
+  #frame = 0;
+  #noticeTimer = 0;
+
+  // ---- Listeners.
+
+  subscribe(listener: () => void): () => void {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
+  }
+
+  /** Tells the user interface of a change, once per frame. */
+  changed(turn?: Turn): void {
+    if (turn) this.#versions.set(turn, this.version(turn) + 1);
+    if (this.#frame) return;
+    // Frames stop in a tab that is not seen; a timer goes on.
+    const next = document.hidden ? setTimeout : requestAnimationFrame;
+    this.#frame = next(() => {
+      this.#frame = 0;
+      for (const listener of this.#listeners) listener();
+    }) as unknown as number;
+  }
+
+  /** Changes whenever the turn does. */
+  version(turn: Turn): number {
+    return this.#versions.get(turn) ?? 0;
+  }
+
+  tell(text: string, undo?: () => void): void {
+    this.notice = undo ? { text, undo } : { text };
+    clearTimeout(this.#noticeTimer);
+    this.#noticeTimer = window.setTimeout(() => this.dismiss(), 8000);
+    this.changed();
+  }
+
+  dismiss(): void {
+    this.notice = null;
+    this.changed();
+  }
+
+  // ---- The start.
+
+  async start(): Promise<void> {
+    const session = recall("key", "", () => sessionStorage);
+    this.api.key = session || recall("key", "");
+    this.current.settings = recall<Settings>("defaults", {});
+    const [storage] = await Promise.all([Storage.open(), this.connect()]);
+    this.#storage = storage;
+    this.lasts = storage.lasts;
+    const kept = await storage.all();
+    for (const turn of kept.flatMap((conversation) => conversation.turns)) {
+      // The page was closed in the middle of this answer.
+      if (turn.end === "streaming") turn.end = "stopped";
+    }
+    this.conversations = [...this.conversations, ...kept].sort((a, b) => b.updated - a.updated);
+    this.route();
+  }
+
+  /** Shows what the address names. */
+  route(): void {
+    const [, name = "", id = ""] = location.hash.split("/");
+    this.view = name === "dashboard" ? "dashboard" : "chat";
+    const found = name === "chat" ? this.conversations.find((own) => own.id === id) : undefined;
+    if (found) this.current = found;
+    else if (this.view === "chat" && this.conversations.includes(this.current)) this.#fresh();
+    this.changed();
+  }
+
+  /** Learns the models; asks for a key if the server does. */
+  async connect(): Promise<void> {
+    try {
+      this.models = await this.api.models();
+      this.link = "ready";
+      this.keyError = null;
+    } catch (error) {
+      const status = error instanceof ServerError ? error.status : 0;
+      this.link = status === 401 || status === 403 ? "key" : "lost";
+      if (this.link === "key" && this.api.key) this.keyError = (error as Error).message;
+    }
+    this.changed();
+  }
+
+  /** Tries a key, and keeps it for this visit or for later ones too. */
+  async useKey(key: string, isKept: boolean): Promise<void> {
+    this.api.key = key.trim();
+    this.keyError = null;
+    await this.connect();
+    if (this.link !== "ready") return;
+    keep("key", this.api.key, () => sessionStorage);
+    keep("key", isKept ? this.api.key : undefined);
+  }
+
+  forgetKey(): void {
+    this.api.key = "";
+    keep("key", undefined, () => sessionStorage);
+    keep("key", undefined);
+    void this.connect();
+  }
+
+  // ---- Conversations.
+
+  /** The model of the conversation, or the one that the server would choose. */
+  get model(): Model | undefined {
+    const name = this.current.settings.model;
+    return this.models.find((model) => model.id === name) ?? this.models[0];
+  }
+
+  #fresh(): void {
+    this.current = tree.newConversation(recall<Settings>("defaults", {}));
+  }
+
+  /** Begins a new chat. What streams elsewhere goes on there. */
+  newChat(): void {
+    this.#fresh();
+    this.view = "chat";
+    history.pushState(null, "", "#/");
+    this.changed();
+  }
+
+  open(conversation: Conversation): void {
+    location.hash = `#/chat/${conversation.id}`;
+  }
+
+  openDashboard(): void {
+    location.hash = "#/dashboard";
+  }
+
+  #save(conversation: Conversation): void {
+    if (!this.conversations.includes(conversation)) return;
+    this.#storage?.put(conversation).catch((error: Error) => {
+      this.tell(`This chat could not be saved: ${error.message}`);
+    });
+  }
+
+  /** Writes what streams, as the page may be about to go. */
+  saveRunning(): void {
+    for (const conversation of this.conversations) if (this.isRunning(conversation)) this.#save(conversation);
+  }
+
+  /** Takes a conversation into the list, at its head. */
+  #touch(conversation: Conversation): void {
+    conversation.updated = Date.now();
+    const others = this.conversations.filter((own) => own !== conversation);
+    this.conversations = [conversation, ...others];
+    if (conversation === this.current && this.view === "chat") {
+      history.replaceState(null, "", `#/chat/${conversation.id}`);
+    }
+    this.#save(conversation);
+  }
+
+  rename(conversation: Conversation, title: string): void {
+    conversation.named = title.trim() !== "";
+    conversation.title = title.trim() || tree.titleOf(conversation);
+    this.#save(conversation);
+    this.changed();
+  }
+
+  delete(conversation: Conversation): void {
+    this.stop(conversation);
+    this.conversations = this.conversations.filter((own) => own !== conversation);
+    void this.#storage?.delete(conversation.id);
+    if (this.current === conversation) this.newChat();
+    this.tell("Chat deleted.", () => {
+      this.conversations = [conversation, ...this.conversations].sort((a, b) => b.updated - a.updated);
+      this.#save(conversation);
+      this.dismiss();
+    });
+  }
+
+  /** Adds the conversations of a file. */
+  import(text: string): void {
+    try {
+      const found = fromJson(text);
+      this.conversations = [...found, ...this.conversations].sort((a, b) => b.updated - a.updated);
+      for (const conversation of found) this.#save(conversation);
+      this.tell(found.length === 1 ? "1 chat imported." : `${found.length} chats imported.`);
+    } catch (error) {
+      this.tell((error as Error).message);
+    }
+  }
+
+  /** Changes settings of the current conversation; an undefined value is the model's default. */
+  set(changes: { [K in keyof Settings]?: Settings[K] | undefined }): void {
+    const settings = { ...this.current.settings, ...changes };
+    const kept = Object.entries(settings).filter(([, value]) => value !== undefined && value !== "");
+    this.current.settings = Object.fromEntries(kept) as Settings;
+    if (this.conversations.includes(this.current)) this.#save(this.current);
+    this.changed();
+  }
+
+  /** New chats begin with the settings of this one. */
+  keepAsDefaults(): void {
+    keep("defaults", this.current.settings);
+    this.tell("New chats begin with these settings.");
+  }
+
+  savePrompt(name: string, text: string): void {
+    const others = this.prompts.filter((own) => own.name !== name);
+    this.prompts = [...others, { name, text }].sort((a, b) => a.name.localeCompare(b.name));
+    keep("prompts", this.prompts);
+    this.changed();
+  }
+
+  deletePrompt(name: string): void {
+    this.prompts = this.prompts.filter((own) => own.name !== name);
+    keep("prompts", this.prompts);
+    this.changed();
+  }
+
+  // ---- Answers.
+
+  isRunning(conversation = this.current): boolean {
+    return this.#running.has(conversation.id);
+  }
+
+  /** Stops the answer of a conversation; what there is of it stays. */
+  stop(conversation = this.current): void {
+    this.#running.get(conversation.id)?.abort();
+  }
+
+  /** Says something, and has it answered. */
+  send(text: string, files: Attachment[]): void {
+    const conversation = this.current;
+    if (this.isRunning(conversation)) return;
+    tree.append(conversation, conversation.leaf, "user", text, files.length ? { files } : {});
+    void this.#answer(conversation);
+  }
+
+  /** Says something else in place of a message. */
+  edit(turn: Turn, text: string): void {
+    if (this.isRunning()) return;
+    const { files } = turn;
+    tree.append(this.current, turn.parent, "user", text, files ? { files } : {});
+    void this.#answer(this.current);
+  }
+
+  /** Answers once more; a failed answer is replaced. */
+  regenerate(turn: Turn): void {
+    const conversation = this.current;
+    if (this.isRunning(conversation)) return;
+    if (turn.end === "failed" && turn.text === "") tree.remove(conversation, turn);
+    conversation.leaf = turn.parent;
+    void this.#answer(conversation);
+  }
+
+  /** Continues an answer that was cut or stopped. */
+  proceed(turn: Turn): void {
+    if (this.isRunning()) return;
+    void this.#answer(this.current, turn);
+  }
+
+  /** Gives the results of tools to the model, in the order of its calls. */
+  giveResults(turn: Turn, results: string[]): void {
+    const conversation = this.current;
+    if (this.isRunning(conversation)) return;
+    for (const [idx, call] of (turn.calls ?? []).entries()) {
+      tree.append(conversation, conversation.leaf, "tool", results[idx] ?? "", { callId: call.id });
+    }
+    void this.#answer(conversation);
+  }
+
+  showSibling(turn: Turn, step: number): void {
+    const all = tree.siblings(this.current, turn);
+    const next = all[all.indexOf(turn) + step];
+    if (!next) return;
+    tree.show(this.current, next);
+    this.#save(this.current);
+    this.changed();
+  }
+
+  branchFrom(turn: Turn): void {
+    const copy = tree.branch(this.current, turn);
+    this.conversations = [copy, ...this.conversations];
+    this.#save(copy);
+    this.open(copy);
+    this.tell("Branched into a new chat.");
+  }
+
+  /**
+   * Has the current branch of a conversation answered, in a turn of its own or in `proceeds`. All
+   * it changes is this conversation, whichever one is shown.
+   */
+  async #answer(conversation: Conversation, proceeds?: Turn): Promise<void> {
+    const { settings } = conversation;
+    const before = tree.path(conversation);
+    const turn = proceeds ?? tree.append(conversation, conversation.leaf, "assistant", "");
+    const abort = new AbortController();
+    const { signal } = abort;
+    this.#running.set(conversation.id, abort);
+    turn.end = "streaming";
+    delete turn.failure;
+    this.status = "The model is answering.";
+    this.#touch(conversation);
+    this.changed(turn);
+    try {
+      const model = this.models.find((own) => own.id === settings.model) ?? this.models[0];
+      turn.model = model?.id ?? settings.model ?? "";
+      const asked = (dropped: number) => body(before, settings, { dropped, proceeds: Boolean(proceeds) });
+      const context = model?.context ?? null;
+      const count = (dropped: number) => this.api.count(asked(dropped), signal);
+      const { dropped } = await fit(before, context, settings.max_tokens, count);
+      if (dropped > 0) turn.dropped = dropped;
+      const answer = new Answer(turn, performance.now(), context);
+      let saved = performance.now();
+      for await (const chunk of this.api.answer(asked(dropped), signal)) {
+        // What is on its way when the user stops comes too late.
+        if (signal.aborted) break;
+        const now = performance.now();
+        answer.add(chunk, now);
+        if (now - saved > SAVE_EVERY) {
+          saved = now;
+          this.#save(conversation);
+        }
+        this.changed(turn);
+      }
+      if (turn.end === "streaming") turn.end = signal.aborted ? "stopped" : "done";
+      if (model && !model.loaded) void this.connect();
+    } catch (error) {
+      if (signal.aborted) {
+        turn.end = "stopped";
+      } else {
+        turn.end = "failed";
+        turn.failure = failure(error);
+        if (error instanceof ServerError && error.status === 401) void this.connect();
+      }
+    } finally {
+      this.#running.delete(conversation.id);
+    }
+    this.status = { failed: "The answer failed.", stopped: "Stopped." }[turn.end as string] ?? "The answer is complete.";
+    this.#save(conversation);
+    this.changed(turn);
+  }
+}

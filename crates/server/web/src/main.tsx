@@ -1,0 +1,23 @@
+// The page begins here.
+
+import { render } from "preact";
+import { App } from "./app.ts";
+import { Shell } from "./ui/shell.tsx";
+import { applyTheme } from "./ui/theme.tsx";
+import { AppContext } from "./ui/use.ts";
+
+applyTheme();
+const app = new App();
+window.addEventListener("hashchange", () => app.route());
+window.addEventListener("popstate", () => app.route());
+document.addEventListener("visibilitychange", () => document.hidden && app.saveRunning());
+const root = document.getElementById("app");
+if (root) {
+  render(
+    <AppContext.Provider value={app}>
+      <Shell />
+    </AppContext.Provider>,
+    root,
+  );
+}
+void app.start();
