@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use realizar_quant::BlockType;
 
 use super::kernels::Kernels;
+use super::products::shared_kernels;
 use super::takes_quantized;
 use crate::Error;
 use crate::device::Device;
@@ -34,13 +35,13 @@ const IMAGES: [&[u8]; BLOCK_TYPES.len()] = [
     include_bytes!("../../image/experts_q4_z.ptx.gz"),
     include_bytes!("../../image/experts_f8_0.ptx.gz"),
     include_bytes!("../../image/experts_iq1_s.ptx.gz"),
-    include_bytes!("../../image/experts_iq1_m.ptx.gz"),
-    include_bytes!("../../image/experts_iq2_xxs.ptx.gz"),
-    include_bytes!("../../image/experts_iq2_xs.ptx.gz"),
+    include_bytes!("../../image/experts_iq1_s.ptx.gz"),
+    include_bytes!("../../image/experts_iq2_s.ptx.gz"),
+    include_bytes!("../../image/experts_iq2_s.ptx.gz"),
     include_bytes!("../../image/experts_iq2_s.ptx.gz"),
     include_bytes!("../../image/experts_iq3_xxs.ptx.gz"),
     include_bytes!("../../image/experts_iq3_s.ptx.gz"),
-    include_bytes!("../../image/experts_tq1_0.ptx.gz"),
+    include_bytes!("../../image/experts_tq2_0.ptx.gz"),
     include_bytes!("../../image/experts_tq2_0.ptx.gz"),
     include_bytes!("../../image/experts_nvfp4.ptx.gz"),
     include_bytes!("../../image/experts_q1_0.ptx.gz"),
@@ -125,7 +126,8 @@ impl<D: Device> Kernels<D> {
     }
 
     pub(super) fn experts_of(&self, ty: BlockType) -> Result<&OfType<D>, Error> {
-        let index = BLOCK_TYPES.iter().position(|&t| t == ty).ok_or(Error::BlockType(ty))?;
+        let shared = shared_kernels(ty);
+        let index = BLOCK_TYPES.iter().position(|&t| t == shared).ok_or(Error::BlockType(ty))?;
         let lock = &self.experts.by_type[index];
         if let Some(found) = lock.get() {
             return Ok(found);

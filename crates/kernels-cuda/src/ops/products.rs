@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::image::Image;
 use crate::matrix::{BLOCK_TYPES, INTEGER_TYPES};
 
-/// The images, in the order of [`BLOCK_TYPES`].
+/// The images, in the order of [`BLOCK_TYPES`]; see [`shared_kernels`].
 const IMAGES: [&[u8]; BLOCK_TYPES.len()] = [
     include_bytes!("../../image/type_f32.ptx.gz"),
     include_bytes!("../../image/type_f16.ptx.gz"),
@@ -34,13 +34,13 @@ const IMAGES: [&[u8]; BLOCK_TYPES.len()] = [
     include_bytes!("../../image/type_q4_z.ptx.gz"),
     include_bytes!("../../image/type_f8_0.ptx.gz"),
     include_bytes!("../../image/type_iq1_s.ptx.gz"),
-    include_bytes!("../../image/type_iq1_m.ptx.gz"),
-    include_bytes!("../../image/type_iq2_xxs.ptx.gz"),
-    include_bytes!("../../image/type_iq2_xs.ptx.gz"),
+    include_bytes!("../../image/type_iq1_s.ptx.gz"),
+    include_bytes!("../../image/type_iq2_s.ptx.gz"),
+    include_bytes!("../../image/type_iq2_s.ptx.gz"),
     include_bytes!("../../image/type_iq2_s.ptx.gz"),
     include_bytes!("../../image/type_iq3_xxs.ptx.gz"),
     include_bytes!("../../image/type_iq3_s.ptx.gz"),
-    include_bytes!("../../image/type_tq1_0.ptx.gz"),
+    include_bytes!("../../image/type_tq2_0.ptx.gz"),
     include_bytes!("../../image/type_tq2_0.ptx.gz"),
     include_bytes!("../../image/type_nvfp4.ptx.gz"),
     include_bytes!("../../image/type_q1_0.ptx.gz"),
@@ -146,6 +146,16 @@ impl<D: Device> ProductKernels<D> {
     }
 }
 
+/// The type whose kernels multiply a type: those that are packed alike, with levels of the same numbers, share them.
+pub(super) const fn shared_kernels(ty: BlockType) -> BlockType {
+    match ty {
+        BlockType::IQ1_M => BlockType::IQ1_S,
+        BlockType::IQ2_XXS | BlockType::IQ2_XS => BlockType::IQ2_S,
+        BlockType::TQ1_0 => BlockType::TQ2_0,
+        ty => ty,
+    }
+}
+
 /// Whether a unit of a type of integer levels has 64 columns: those of two and three bits.
 const fn has_long_units(ty: BlockType) -> bool {
     matches!(
@@ -209,7 +219,8 @@ impl<D: Device> Kernels<D> {
     }
 
     pub(crate) fn of(&self, ty: BlockType) -> Result<&ProductKernels<D>, Error> {
-        let index = BLOCK_TYPES.iter().position(|&t| t == ty).ok_or(Error::BlockType(ty))?;
+        let shared = shared_kernels(ty);
+        let index = BLOCK_TYPES.iter().position(|&t| t == shared).ok_or(Error::BlockType(ty))?;
         let device: &Arc<D> = self.device();
         get(&self.products.by_type[index], || ProductKernels::load(device, index))
     }
