@@ -350,12 +350,11 @@ struct Shares {
   int max;
   uint32_t factor, shift;
 
-  __device__ __forceinline__ Shares(uint32_t max_bits, const Wanted& want) {
-    const int exponent = ::max(int(max_bits >> 23 & 255) - 127, want.range);
+  __device__ __forceinline__ Shares(uint32_t max_bits, uint32_t factor, int range) : factor(factor) {
+    const int exponent = ::max(int(max_bits >> 23 & 255) - 127, range);
     unit = __int_as_float((29 - exponent + 127) << 23);
     max = __float2int_rz(__uint_as_float(max_bits) * unit);
-    factor = want.factor;
-    shift = ::max(30 - (exponent - want.range), 0);
+    shift = ::max(30 - (exponent - range), 0);
   }
 
   // The share of a token by its key; none of what may not come.
@@ -389,7 +388,7 @@ extern "C" __global__ void __launch_bounds__(threads) shortlist_weigh(
     if (blockIdx.x == 0 && threadIdx.x < 2) out[threadIdx.x] = 0;
     return;
   }
-  const Shares shares(bits_of(most), want);
+  const Shares shares(bits_of(most), want.factor, want.range);
   const int n_blocks = (n_logits + block_len - 1) / block_len;
   sums += size_t(blockIdx.y) * n_blocks;
 
@@ -451,13 +450,73 @@ extern "C" __global__ void __launch_bounds__(threads) shortlist_weigh(
   }
 }
 
-// Writes tokens of lists where the next step looks for its tokens. sources: [n_rows], the word of the lists that has a
-// row's token, or `none` for a row that keeps the token that it has. A list that has no such token may have anything
-// there; the row then gets token 0.
+// Where a row's next token comes from, as `src/ops/shortlist/feed.rs` writes it. Places are in words of the lists.
+struct Source {
+  uint32_t token;  // a token, that of the best ones if one is drawn of these; `none` where a row keeps its own
+  uint32_t list;   // the list of the best tokens that one is drawn of, `none` where it is that token
+  uint32_t total;  // the shares of the whole row, `none` where a draw is of the best tokens alone
+  uint32_t factor;
+  int range;
+  uint32_t top_p, min_p, draw;  // in units of 2^-32; `top_p` is `none` where nothing is cut off
+
+  __device__ __forceinline__ explicit Source(const uint32_t* sources) {
+    const uint4* from = reinterpret_cast<const uint4*>(sources) + 2 * blockIdx.x;
+    uint4* to = reinterpret_cast<uint4*>(this);
+    to[0] = from[0], to[1] = from[1];
+  }
+};
+constexpr uint32_t by_id = 0x80000000;  // of `list`: the draw goes over tokens in their order, not the best first
+
+// A part of a number in units of 2^-32.
+__device__ __forceinline__ uint64_t part_of(uint64_t x, uint32_t part) {
+  return (x >> 32) * part + (uint64_t(uint32_t(x)) * part >> 32);
+}
+
+// The token that top-k, top-p and min-p lead to, by shares; a thread for each of the best tokens. Only tokens that are
+// kept have shares behind the filters, and these are the first ones.
+__device__ __forceinline__ uint32_t draw_of_best(const uint32_t* lists, const Source& from) {
+  __shared__ uint64_t sums[warps], shares[threads], all, left;
+  __shared__ uint32_t ids[threads], found;
+  const uint32_t n_found = lists[from.list & ~by_id], n = n_found == none ? 0 : min(n_found, max_best);
+  if (n == 0) return 0;
+  const uint32_t* token = lists + from.token + 2 * threadIdx.x;
+  const bool is_token = threadIdx.x < n;
+  const uint32_t id = is_token ? token[0] : none;
+  const Shares weigh(lists[from.token + 1], from.factor, from.range);
+  const uint64_t own = is_token ? weigh.of(key_of(token[1])) : 0, upto = up_to(own, sums), before = upto - own;
+  if (threadIdx.x == 0) found = id;
+  if (threadIdx.x == threads - 1) all = upto;
+  if (threadIdx.x == 0) shares[0] = own;
+  __syncthreads();
+  uint64_t sum = all;
+  if (from.total != none) sum = uint64_t(lists[from.total]) | uint64_t(lists[from.total + 1]) << 32;
+  const bool is_nucleus = from.top_p == none || before < part_of(sum, from.top_p);
+  const bool is_kept = is_token && is_nucleus && own >= part_of(shares[0], from.min_p);
+  const uint32_t n_kept = __syncthreads_count(is_kept);
+  shares[threadIdx.x] = is_kept ? own : 0;
+  ids[threadIdx.x] = id;
+  if (is_kept && threadIdx.x + 1 == n_kept) left = upto;
+  __syncthreads();
+  const uint64_t goal = part_of(left, from.draw);
+  uint64_t first = before;
+  if (from.list & by_id) {
+    first = 0;
+    for (uint32_t i = 0; i < n_kept; i++) first += ids[i] < id ? shares[i] : 0;
+  }
+  if (is_kept && first <= goal && goal < first + own) found = id;
+  __syncthreads();
+  return found;
+}
+
+// Writes tokens of lists where the next step looks for its tokens, and, for the host, behind the lists. A block of threads
+// for each row. A list that has no token may have anything in its place; the row then gets any token.
 extern "C" __global__ void __launch_bounds__(threads) shortlist_feed(
-    const uint32_t* lists, const uint32_t* sources, int n_rows, uint32_t n_tokens, uint32_t* tokens) {
-  const int row = blockIdx.x * threads + threadIdx.x;
-  if (row >= n_rows || sources[row] == none) return;
-  const uint32_t id = lists[sources[row]];
-  tokens[row] = id < n_tokens ? id : 0;
+    uint32_t* lists, const uint32_t* sources, uint32_t fed, uint32_t n_tokens, uint32_t* tokens) {
+  const Source from(sources);
+  if (from.token == none) return;
+  const uint32_t id = from.list == none ? lists[from.token] : draw_of_best(lists, from);
+  if (threadIdx.x != 0) return;
+  const uint32_t found = id < n_tokens ? id : 0;
+  tokens[blockIdx.x] = found;
+  lists[fed + blockIdx.x] = found;
 }

@@ -59,7 +59,7 @@ pub use route::{Routing, Scoring, combine, expert_bias, reorder, route};
 pub use rows::{List, Rows};
 pub use short_conv::{ShortConv, short_conv};
 pub use shortlist::{
-    Greedy, NO_TOKEN, SharesOf, Shortlist, ShortlistLimits, ShortlistRow, ShortlistScratch,
-    Shortlists,
+    DrawOfBest, Greedy, NO_TOKEN, NextToken, SharesOf, Shortlist, ShortlistLimits, ShortlistRow,
+    ShortlistScratch, Shortlists,
 };
 pub use wgmma::{Grouped, GroupedRows, LinearGrouped, WgmmaKernels, group_rows, matmul_wgmma};

@@ -6,6 +6,7 @@
 
 use super::Batch;
 use crate::Error;
+use crate::text::sampling::NextToken;
 use realizar_kernels_cpu::ShareScale;
 use std::ops::Range;
 
@@ -238,9 +239,8 @@ pub trait Beside {
     }
 
     /// Makes the shortlists of the step that was launched for `batch`, and launches a step of decode rows behind it.
-    /// Row `i` of `next` runs with a token that the device takes from the shortlist of output row `sources[i]`: its first
-    /// draw, or its best token where nothing was drawn. [`Self::collect`] of the first step then waits for that step
-    /// alone, and its logits are gone.
+    /// Row `i` of `next` runs with a token that the device takes from the shortlist of the output row of `sources[i]`, as
+    /// that says. [`Self::collect`] of the first step then waits for that step alone, and its logits are gone.
     ///
     /// # Errors
     /// If the device fails.
@@ -252,9 +252,17 @@ pub trait Beside {
         _batch: &Batch,
         _wants: &Wants,
         _next: &Batch,
-        _sources: &[usize],
+        _sources: &[(usize, NextToken)],
     ) -> Result<(), Error> {
         panic!("steps are launched one at a time");
+    }
+
+    /// Of the step behind the one that was collected, the token that row `row` was given.
+    ///
+    /// # Panics
+    /// If there is no such step.
+    fn fed(&self, row: usize) -> u32 {
+        panic!("no step was launched ahead with row {row}");
     }
 
     /// Of the step that was collected, the rows of which logits were wanted: `[n, vocab_size]`.

@@ -8,8 +8,9 @@ use super::late::Lates;
 use super::schedule::{Planned, StepPlan, Wanted};
 use super::stats::Counters;
 use crate::Error;
-use crate::backend::Role;
+use crate::backend::{Few, Role};
 use crate::run::Runner;
+use crate::text::sampling::NextToken;
 
 /// A run's row in the step that was launched ahead.
 #[derive(Debug)]
@@ -19,6 +20,7 @@ struct Row {
     /// The number of its chunk in the step before, and in this one.
     source: usize,
     chunk: usize,
+    token: NextToken,
 }
 
 /// The step that was launched ahead, if there is one.
@@ -28,11 +30,13 @@ pub(super) struct StepAhead {
     is_on: bool,
     /// Its rows, without those that were given up.
     rows: Vec<Row>,
+    /// Rows that it was launched with.
+    n_launched: usize,
 }
 
 impl StepAhead {
     pub(super) fn new(is_on: bool) -> Self {
-        Self { is_on, rows: Vec::new() }
+        Self { is_on, rows: Vec::new(), n_launched: 0 }
     }
 
     /// Launches a step behind that of `plan`, which runs, with the next row of every answer that goes on. There is one
@@ -48,44 +52,53 @@ impl StepAhead {
         stats: &Counters,
     ) -> Result<(), Error> {
         self.rows.clear();
-        if !self.is_on {
-            return Ok(());
-        }
-        let is_foreseen = |planned: &Planned| {
-            let run = &runs[planned.run];
-            let is_plain = planned.wanted == Wanted::Last && run.chunk.len() == 1 && !run.needs_row;
-            is_plain && matches!(&run.stage, Stage::Answer(answer) if answer.is_foreseen())
-        };
-        let all_are = plan.planned.len() == runs.len() && plan.planned.iter().all(is_foreseen);
-        if !all_are || !runner.wants_only_shortlists() {
-            return Ok(());
-        }
-        for &Planned { run: idx, chunk: source, .. } in &plan.planned {
-            let run = &runs[idx];
-            let Stage::Answer(answer) = &run.stage else { unreachable!("all are answers") };
-            let fits = run.done + 2 <= runner.max_seq_len();
-            let is_over = lates.is_some_and(|lates| lates.is_over(run.key));
-            if fits && answer.remaining() > 1 && !is_over {
-                let chunk = self.rows.len();
-                self.rows.push(Row { key: run.key, run: idx, source, chunk });
-            }
+        if !self.is_on || self.fill(plan, runs, runner, lates).is_none() {
+            self.rows.clear();
         }
         if self.rows.is_empty() {
             return Ok(());
         }
         let seq =
             |run: usize| runs[run].seq.as_ref().expect("a run that is planned has a sequence");
-        let next = self.rows.iter().map(|row| (row.source, seq(row.run)));
+        let next = self.rows.iter().map(|row| (row.source, seq(row.run), row.token));
         let launched = runner.launch_ahead(plan.chunks(runs), next);
         if launched.is_err() {
             self.rows.clear();
         }
-        stats.update(|stats| stats.ahead_rows += self.rows.len() as u64);
+        self.n_launched = self.rows.len();
+        stats.update(|stats| stats.ahead_rows += self.n_launched as u64);
         match launched {
             // The answers that end with this step may have the pages.
             Err(Error::Kv(_)) => Ok(()),
             other => other,
         }
+    }
+
+    /// Lists its rows; none where something of the plan is not an answer that goes on as is foreseen.
+    fn fill(
+        &mut self,
+        plan: &StepPlan,
+        runs: &[Run],
+        runner: &mut Runner,
+        lates: Option<&Lates>,
+    ) -> Option<()> {
+        let offer = runner.wants()?.offer();
+        if plan.planned.len() < runs.len() || !runner.wants_only_shortlists() {
+            return None;
+        }
+        for &Planned { run: idx, chunk: source, wanted, .. } in &plan.planned {
+            let run = &runs[idx];
+            let is_plain = wanted == Wanted::Last && run.chunk.len() == 1 && run.n_wary == 0;
+            let Stage::Answer(answer) = &run.stage else { return None };
+            let token = answer.foreseen(offer).filter(|_| is_plain)?;
+            let fits = run.done + 2 <= runner.max_seq_len();
+            let is_over = lates.is_some_and(|lates| lates.is_over(run.key));
+            if fits && answer.remaining() > 1 && !is_over {
+                let chunk = self.rows.len();
+                self.rows.push(Row { key: run.key, run: idx, source, chunk, token });
+            }
+        }
+        Some(())
     }
 
     /// Makes the step that was launched ahead the planned one, with those of its runs that still run. Returns whether
@@ -122,7 +135,20 @@ impl StepAhead {
             return false;
         }
         runner.advance();
+        self.want_little(plan, runner);
         true
+    }
+
+    /// Wants next to nothing of the rows that were given up: whole rows would come down.
+    fn want_little(&self, plan: &StepPlan, runner: &mut Runner) {
+        let few = Few::best(runner.vocab_size());
+        let Some(mut wants) = runner.wants() else { return };
+        let mut planned = plan.planned.iter().map(|planned| planned.chunk).peekable();
+        for chunk in 0..self.n_launched {
+            if planned.next_if_eq(&chunk).is_none() {
+                wants.shorten((chunk, 0), few, None, |_| ());
+            }
+        }
     }
 
     /// Gives up the row of a run.

@@ -212,8 +212,8 @@ pub(super) struct Run {
     /// What the last mask of its grammar took, and the step in which it had a turn for a slow one.
     pub(super) mask_time: Duration,
     pub(super) last_turn: u64,
-    /// Its next choice takes the whole row: no step is launched ahead of that.
-    pub(super) needs_row: bool,
+    /// Tokens ahead of which no step is launched, as a shortlist did not decide.
+    pub(super) n_wary: u32,
     /// It is not in the step that is planned, because of masks that take long, or because a prompt needs
     /// all of the step.
     pub(super) sits_out: bool,
@@ -242,7 +242,7 @@ impl Run {
             last_token: None,
             mask_time: Duration::ZERO,
             last_turn: 0,
-            needs_row: false,
+            n_wary: 0,
             sits_out: false,
         }
     }

@@ -11,6 +11,10 @@ use crate::run::Results;
 use std::path::Path;
 use std::time::Instant;
 
+/// Tokens of an answer ahead of which no step is launched after a shortlist did not decide, so that an answer of which
+/// few do runs hardly any row twice.
+const WARY_TOKENS: u32 = 32;
+
 /// What a step led to, to be done once its output was read. Runs are named by their index.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
@@ -133,7 +137,7 @@ impl Reader<'_> {
         if self.rows.runs_ahead() {
             return self.read_ahead(ran, run, job);
         }
-        run.needs_row = false;
+        run.n_wary = run.n_wary.saturating_sub(1);
         let (mut n_right, mut is_over) = (0, false);
         if run.n_drafts > 0 {
             let n = run.n_drafts as u64;
@@ -178,7 +182,7 @@ impl Reader<'_> {
         let fed = self.rows.fed(ran.chunk, 0);
         let Some(choice) = answer.choose_ahead(&mut self.rows, (ran.chunk, 0), self.scratch)?
         else {
-            run.needs_row = true;
+            run.n_wary = WARY_TOKENS;
             self.outcome.misfed.push(ran.idx);
             self.outcome.cut.push((ran.idx, ran.at));
             return Ok(());

@@ -25,6 +25,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 
+mod drafts;
+mod publish;
+
 /// How the engine's thread works.
 pub(super) struct Settings {
     /// The most answers at once.
@@ -549,7 +552,5 @@ impl Worker {
     }
 }
 
-mod drafts;
-mod publish;
 #[cfg(test)]
 mod tests;

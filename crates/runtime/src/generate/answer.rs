@@ -4,9 +4,10 @@
 
 use super::params::{FinishReason, GenerateParams, StopCause, TopLogprob};
 use crate::Error;
-use crate::backend::{Few, Shortlist};
+use crate::backend::{Few, Offer, Shortlist};
 use crate::run::{GivenList, Results, RowWants};
 use crate::text::constrain::{Constraint, TokenMask};
+use crate::text::sampling::NextToken;
 use crate::text::sampling::logprobs::{LogSoftmax, TopK};
 use crate::text::sampling::{Candidates, Deciding, Sampler, StopMatcher, Weighed};
 use crate::text::tokenizer::{StreamDecoder, Tokenizer};
@@ -250,10 +251,10 @@ impl Answer {
         eos_ids.chain(self.stop_tokens.iter().filter(move |_| !may_end)).copied()
     }
 
-    /// Whether the device finds the next token as [`Results::fed`] tells it, if the row is one to choose by. A guess
-    /// that is wrong costs a row of a step.
-    pub(crate) fn is_foreseen(&self) -> bool {
-        self.constraint.is_none() && self.sampler.is_foreseen()
+    /// How a device finds the next token in the shortlist that [`Self::want`] asks for, if that is one to choose by. A
+    /// guess that is wrong costs a row of a step.
+    pub(crate) fn foreseen(&self, offer: Offer) -> Option<NextToken> {
+        if self.constraint.is_some() { None } else { self.sampler.foreseen(offer.max_best) }
     }
 
     /// Chooses the token that follows, by the row number `at.1` of the chunk `at.0`, of which only a shortlist is left:
@@ -264,7 +265,7 @@ impl Answer {
         at: (usize, usize),
         scratch: &mut Scratch,
     ) -> Result<Option<Choice>, Error> {
-        assert!(self.is_foreseen(), "nothing but a shortlist decides");
+        assert!(self.constraint.is_none(), "no mask decides");
         if self.remaining() == 0 {
             return self.choose(rows, at, scratch).map(Some);
         }

@@ -3,6 +3,7 @@
 use super::chunk::OutputRows;
 use crate::Error;
 use crate::backend::{Beside, Few, Offer, Shortlist, ShortlistOf, Wanted, Wants};
+use crate::text::sampling::NextToken;
 
 /// What is wanted of a step that was launched, by chunk.
 pub(crate) struct RowWants<'a> {
@@ -76,14 +77,15 @@ pub(crate) struct Results<'a> {
     rows: OutputRows<'a>,
     /// What gives the others.
     wanted: Option<(&'a mut dyn Beside, &'a Wants)>,
-    /// A further step was launched, so there are no rows but the shortlists.
-    runs_ahead: bool,
+    /// Where a further step was launched, the rows that give tokens to its rows, ascending. There are no rows then but
+    /// the shortlists.
+    ahead: Option<&'a [(usize, NextToken)]>,
 }
 
 impl<'a> Results<'a> {
     /// Whole rows.
     pub(super) fn of_rows(rows: OutputRows<'a>) -> Self {
-        Self { rows, wanted: None, runs_ahead: false }
+        Self { rows, wanted: None, ahead: None }
     }
 
     /// What was wanted of each row.
@@ -91,25 +93,23 @@ impl<'a> Results<'a> {
         beside: &'a mut dyn Beside,
         wants: &'a Wants,
         (width, first_rows): (usize, &'a [usize]),
-        runs_ahead: bool,
+        ahead: Option<&'a [(usize, NextToken)]>,
     ) -> Self {
         let rows = OutputRows { values: &[], width, first_rows };
-        Self { rows, wanted: Some((beside, wants)), runs_ahead }
+        Self { rows, wanted: Some((beside, wants)), ahead }
     }
 
     /// Whether a step was launched behind this one, with the tokens that [`Self::fed`] tells.
     pub(crate) fn runs_ahead(&self) -> bool {
-        self.runs_ahead
+        self.ahead.is_some()
     }
 
-    /// The token that the step behind this one was given, by row `i` of the chunk's wanted rows; none where its
-    /// shortlist has none.
+    /// The token that the step behind this one was given by row `i` of the chunk's wanted rows; none where it has no row
+    /// of that.
     pub(crate) fn fed(&self, chunk: usize, i: usize) -> Option<u32> {
-        let given = self.shortlist(chunk, i)?;
-        let drawn = given.list.drawn.first();
-        let best = || given.list.best?.first();
-        let of = if given.of.few.draw.is_some() { drawn } else { best() };
-        of.map(|&[id, _]| id)
+        let row = self.rows.first_rows[chunk] + i;
+        let next = self.ahead?.binary_search_by_key(&row, |(row, _)| *row).ok()?;
+        Some(self.wanted.as_ref()?.0.fed(next))
     }
 
     /// Row `i` of the chunk's wanted rows as a shortlist, if that was wanted.
@@ -135,7 +135,7 @@ impl<'a> Results<'a> {
     /// # Panics
     /// If a step [runs ahead](Self::runs_ahead).
     pub(crate) fn row(&mut self, chunk: usize, i: usize) -> Result<&[f32], Error> {
-        assert!(!self.runs_ahead, "the logits are those of the next step");
+        assert!(self.ahead.is_none(), "the logits are those of the next step");
         if let Some((beside, wants)) = &mut self.wanted {
             let row = self.rows.first_rows[chunk] + i;
             let width = self.rows.width;

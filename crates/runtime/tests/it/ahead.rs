@@ -22,10 +22,17 @@ fn device() -> Option<Box<dyn Backend>> {
     device
 }
 
-/// Request `i`, with a token that is the best one or drawn from all.
+/// Request `i`: greedy, or with a token that is drawn from all, of the best 40, of those of a nucleus, or of those near the
+/// best.
 fn plain(i: usize) -> Request {
     let mut request = request(i);
-    (request.params.sampling.top_k, request.params.sampling.top_p) = (0, 1.0);
+    let sampling = &mut request.params.sampling;
+    (sampling.top_k, sampling.top_p, sampling.min_p) =
+        [(0, 1.0, 0.0), (40, 0.95, 0.0), (0, 0.8, 0.0), (0, 1.0, 0.1)][i % 4];
+    if sampling.top_k == 0 && sampling.top_p + sampling.min_p != 1.0 && sampling.temperature > 0.0 {
+        // So that few tokens hold most of it.
+        sampling.temperature = 0.2;
+    }
     request
 }
 
@@ -44,17 +51,16 @@ fn check(name: &str, model: Model, requests: &[Request], wanted: &[Answer]) -> E
 #[test]
 fn answers_are_those_that_requests_get_alone() {
     let Some(device) = device() else { return };
-    // Full attention, with few pages too, windows, and recurrent states.
-    let cases =
-        [("llama", None), ("llama", Some(256)), ("gemma3_text", None), ("qwen3_5_text", None)];
+    // Full attention with few pages, windows, and recurrent states.
+    let cases = [("llama", Some(256)), ("gemma3_text", None), ("qwen3_5_text", None)];
     for (name, kv_tokens) in cases {
         let mut model = load_on(&*device, name, LoadOptions::default());
-        let requests: Vec<Request> = (0..6).map(plain).collect();
+        let requests: Vec<Request> = (0..8).map(plain).collect();
         let wanted: Vec<_> = requests.iter().map(|r| alone(&mut model, r, 0)).collect();
         let stats = check(name, load_on(&*device, name, serving(kv_tokens)), &requests, &wanted);
         assert!(stats.ahead_rows > 20, "{name}: {stats:?}");
-        // Answers that reach their lengths are known to end; those of two requests may end before.
-        assert!(stats.ahead_wasted <= 4, "{name}: {stats:?}");
+        // Answers that reach their lengths are known to end; some end before, or are not decided by a shortlist.
+        assert!(stats.ahead_wasted * 8 <= stats.ahead_rows, "{name}: {stats:?}");
     }
 }
 
@@ -131,7 +137,8 @@ fn rows_that_no_shortlist_decides_are_run_again() {
     let wanted: Vec<_> = requests.iter().map(|r| alone(&mut model, r, 0)).collect();
     assert!(wanted.iter().all(|answer| answer.ids.len() == 6), "{wanted:?}");
     let stats = check("zero", load(serving(None)), &requests, &wanted);
-    assert!(stats.ahead_wasted > 2, "{stats:?}");
+    // Once for each answer, which is then run step by step.
+    assert_eq!(stats.ahead_wasted, 2, "{stats:?}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! row is a megabyte. Logits are compared by their bits, of equal ones the lower ids are in a list, and the shares
 //! of a vocabulary are integers, which every device computes and adds up alike.
 
+mod feed;
 mod greedy;
 #[cfg(test)]
 mod tests;
@@ -13,8 +14,9 @@ use std::sync::Arc;
 use super::kernels::Kernels;
 use crate::device::{Argument, Device};
 use crate::image::Image;
-use crate::{Buffer, Error, List, Rows};
+use crate::{Buffer, Error, Rows};
 
+pub use feed::{DrawOfBest, NextToken};
 pub use greedy::{Greedy, NO_TOKEN};
 
 const IMAGE: &[u8] = include_bytes!("../../../image/shortlist.ptx.gz");
@@ -27,6 +29,8 @@ const BLOCK: u32 = 64;
 const MAX_BEST: u32 = 256;
 /// Words of what is wanted of a row, beside the lists and masks that these name.
 const HEADER: usize = 12;
+/// Words of a row for the token that the next step was given.
+const FED: usize = 1;
 /// What is written for a row or a mask that is not there, and as the length of a list of unusable logits.
 const NONE: u32 = u32::MAX;
 
@@ -172,7 +176,7 @@ impl ShortlistLimits {
 
     /// The most words of a list.
     fn list_words(&self) -> usize {
-        3 + self.listed + 2 * MAX_BEST as usize + 2 * self.draws
+        3 + self.listed + 2 * MAX_BEST as usize + 2 * self.draws + FED
     }
 }
 
@@ -194,6 +198,8 @@ pub struct Shortlists<D: Device> {
     places: Vec<ListPlace>,
     end_row: usize,
     n_words: usize,
+    /// Rows of the next step that were given tokens, which lie behind the lists.
+    n_fed: usize,
     has_shares: bool,
     out: Vec<u32>,
 }
@@ -247,6 +253,7 @@ impl<D: Device> Shortlists<D> {
             places: Vec::with_capacity(limits.rows),
             end_row: 0,
             n_words: 0,
+            n_fed: 0,
             has_shares: false,
             out: vec![0; n_out],
         })
@@ -259,7 +266,7 @@ impl<D: Device> Shortlists<D> {
             header[0] = NONE;
         }
         self.places.clear();
-        (self.end_row, self.n_words, self.has_shares) = (0, 0, false);
+        (self.end_row, self.n_words, self.n_fed, self.has_shares) = (0, 0, 0, false);
     }
 
     /// Adds a row, of which a list is made.
@@ -391,56 +398,6 @@ impl<D: Device> Shortlists<D> {
         unsafe { kernels.launch(stream, &functions.weigh, grid, [THREADS, 1], &arguments) }
     }
 
-    /// The word of the lists that has the token that a step with plain sampling goes on with: of the row that was
-    /// pushed as number `idx` the first draw, or the best token where nothing was drawn. It is for [`feed`](Self::feed).
-    ///
-    /// # Panics
-    /// If there is no such row.
-    pub fn choice_word(&self, idx: usize) -> u32 {
-        let ListPlace { at, n_listed, n_best, has_shares, n_draws } = self.places[idx];
-        let best = at + 1 + n_listed;
-        let is_drawn = has_shares && n_draws > 0;
-        (if is_drawn { best + 2 * n_best + 2 } else { best }) as u32
-    }
-
-    /// Queues the copy of tokens from the lists that were queued before to the tokens of the next step: row `i` gets
-    /// the token at word `sources[i]` of the lists, see [`choice_word`](Self::choice_word), or keeps its own where that
-    /// is `u32::MAX`. A row whose list has no token gets any one of the first `n_tokens`.
-    ///
-    /// The step can so be launched before the host has read the lists. What the host then chooses is compared with
-    /// the token at that word, and the row of a step that began with another token is given up.
-    ///
-    /// # Errors
-    /// What the driver reports.
-    ///
-    /// # Panics
-    /// If the lists of numbers have different lengths, or are on another device.
-    pub fn feed(
-        &self,
-        kernels: &Kernels<D>,
-        stream: &D::Stream,
-        sources: List<'_, D>, // [n_rows]
-        tokens: List<'_, D>,  // [n_rows]
-    ) -> Result<(), Error> {
-        let n_rows = tokens.len();
-        assert!((1..=Self::MAX_ROWS).contains(&n_rows), "{n_rows} rows");
-        assert_eq!(sources.len(), n_rows, "a source for each token");
-        sources.check(kernels, "the sources of tokens", n_rows);
-        tokens.check(kernels, "tokens", n_rows);
-        kernels.check("the lists", &self.lists, 0);
-        let arguments = [
-            Argument::Address(self.lists.address()),
-            sources.address(),
-            Argument::I32(n_rows as i32),
-            Argument::I32(self.n_logits as i32),
-            tokens.address(),
-        ];
-        let grid = [(n_rows as u32).div_ceil(THREADS), 1, 1];
-        // SAFETY: the arguments are those of `shortlist_feed` in order; both lists of numbers were checked. Sources are
-        // what `choice_word` gave, words of the lists, or none. As `matvec` says, buffers outlive queued work.
-        unsafe { kernels.launch(stream, &kernels.shortlist.feed, grid, [THREADS, 1], &arguments) }
-    }
-
     /// Waits for the lists of all rows that were pushed.
     ///
     /// # Errors
@@ -449,7 +406,7 @@ impl<D: Device> Shortlists<D> {
         if self.is_empty() {
             return Ok(());
         }
-        self.lists.read(stream, 0, &mut self.out[..self.n_words])
+        self.lists.read(stream, 0, &mut self.out[..self.n_words + self.n_fed])
     }
 
     /// The list of the row that was pushed as number `idx`, behind [`read`](Self::read).

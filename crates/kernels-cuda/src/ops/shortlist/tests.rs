@@ -376,6 +376,39 @@ fn a_captured_choice_feeds_the_next_step() {
     assert_eq!(found, expected.map(|id| [id as u32, 1f32.to_bits()]));
 }
 
+/// The token that a draw of the best ones leads to, by shares in rational numbers as far as 128 bits hold them.
+fn drawn_of_best(logits: &[f32], of: &ShortlistRow<'_>, draw: &DrawOfBest) -> u32 {
+    let DrawOfBest { factor, range, top_p, of_row, min_p, draw, by_id } = *draw;
+    let best = sorted(logits, of);
+    let max = f32::from_bits(best[0][1]);
+    let shares_of = SharesOf { factor, range, draws: &[] };
+    let weigh = |bits: u32| u128::from(share(f32::from_bits(bits), max, &shares_of));
+    let part = |x: u128, part: u32| (x * u128::from(part)) >> 32;
+    let weighed = best.iter().map(|&[id, bits]| (id, weigh(bits)));
+    let of_best: u128 = weighed.clone().map(|(_, share)| share).sum();
+    let whole = ShortlistRow { shares: Some(shares_of), ..*of };
+    let sum = if of_row { u128::from(shares(logits, &whole).unwrap().0) } else { of_best };
+    let mut before = 0;
+    let mut kept: Vec<(u32, u128)> = Vec::new();
+    for (id, share) in weighed {
+        let is_nucleus = top_p.is_none_or(|top_p| before < part(sum, top_p));
+        if is_nucleus && share >= part(weigh(best[0][1]), min_p) {
+            kept.push((id, share));
+        }
+        before += share;
+    }
+    if by_id {
+        kept.sort_unstable();
+    }
+    let mut left = part(kept.iter().map(|(_, share)| share).sum(), draw);
+    let found = kept.iter().find(|(_, share)| {
+        let is_here = left < *share;
+        left -= if is_here { 0 } else { *share };
+        is_here
+    });
+    found.expect("a place is in front of the end").0
+}
+
 #[test]
 fn lists_feed_the_next_step() {
     let width = 5000;
@@ -386,39 +419,95 @@ fn lists_feed_the_next_step() {
     logits.extend((0..width).map(|i| if i == 70 { f32::NAN } else { i as f32 }));
     let bench = Bench::new(&logits, width, 0, width);
     let (factor, range) = SCALES[1];
-    let shares = Some(SharesOf { factor, range, draws: &DRAWS });
+    let shares = |draws| Some(SharesOf { factor, range, draws });
     let row = |row: usize| row as u32;
     let listed = [3, 4001, 4999];
     let mut wanted = vec![
         ShortlistRow { listed: &listed, ..best_of(row(1), 1) },
-        ShortlistRow { shares, ..best_of(row(0), 1) },
-        ShortlistRow { shares: Some(SharesOf { factor, range, draws: &[] }), ..best_of(row(2), 5) },
+        ShortlistRow { shares: shares(&DRAWS), ..best_of(row(0), 1) },
+        ShortlistRow { shares: shares(&[]), ..best_of(row(2), 5) },
     ];
-    wanted.extend([best_of(row(n_usual), 1), best_of(row(n_usual + 1), 1)]);
-    let lists = bench.made(&wanted);
+    wanted.extend([best_of(row(n_usual), 1), best_of(row(n_usual + 1), 3)]);
+    let mut lists = bench.made(&wanted);
     let list = |idx: usize| lists.list(idx);
-    let expected = [list(0).best.unwrap()[0][0], list(1).drawn[0][0], list(2).best.unwrap()[0][0]];
+    let first = |idx: usize| list(idx).best.unwrap()[0][0];
+    let expected = [first(0), list(1).drawn[0][0], first(2)];
     let device = bench.kernels.device();
-    // In another order than that of the lists, with rows that keep their tokens; more rows than a block has threads.
-    let n = 300;
-    let of = [2, 0, 1, 0];
-    let mut sources = vec![NONE; n];
-    of.iter().enumerate().for_each(|(i, &idx)| sources[70 * i] = lists.choice_word(idx));
-    (sources[298], sources[299]) = (lists.choice_word(3), lists.choice_word(4));
-    let sources = on_device(device, &bench.stream, &sources);
+    // In another order than that of the lists, with rows that keep their tokens, and some behind those that are fed.
+    let (n, n_fed) = (12, 5);
+    let draw =
+        DrawOfBest { factor, range, top_p: None, of_row: false, min_p: 0, draw: 0, by_id: false };
+    let of = [(2, NextToken::Best), (0, NextToken::Best), (1, NextToken::Drawn)];
+    let bad = [(3, NextToken::Best), (4, NextToken::OfBest(draw))];
+    let mut sources = vec![[NONE; 8]; n];
+    for (to, &(idx, next)) in sources.iter_mut().zip(of.iter().chain(&bad)) {
+        *to = lists.source(idx, next);
+    }
+    let sources = on_device(device, &bench.stream, sources.as_flattened());
     let tokens = on_device(device, &bench.stream, &vec![7u32; n + 2]);
     let fed = List::new(&tokens, 1, n);
-    lists.feed(&bench.kernels, &bench.stream, List::all(&sources), fed).unwrap();
+    lists.feed(&bench.kernels, &bench.stream, List::all(&sources), fed, n_fed).unwrap();
+    lists.read(&bench.stream).unwrap();
     let mut found = vec![0u32; n + 2];
     tokens.read(&bench.stream, 0, &mut found).unwrap();
     for (i, &token) in found[1..=n].iter().enumerate() {
         match i {
-            298 | 299 => assert!((token as usize) < width, "{token}"),
-            _ if i % 70 == 0 && i / 70 < of.len() => assert_eq!(token, expected[of[i / 70]]),
+            0..3 => assert_eq!((token, lists.fed(i)), (expected[of[i].0], expected[of[i].0])),
+            // Any token where there is none.
+            3 | 4 => assert!((token as usize) < width && lists.fed(i) == token, "{token}"),
             _ => assert_eq!(token, 7, "row {i}"),
         }
     }
     assert_eq!([found[0], found[n + 1]], [7, 7]);
+    bench.check(&wanted[1], &lists.list(1));
+}
+
+#[test]
+fn tokens_are_drawn_of_the_best_behind_filters() {
+    let logits = rows_of(700);
+    let n_rows = logits.len() / 700;
+    let bench = Bench::new(&logits, 700, 0, 700);
+    let device = bench.kernels.device();
+    let half = 1 << 31;
+    let mut cases = Vec::new();
+    for (factor, range) in SCALES {
+        let plain = DrawOfBest {
+            factor,
+            range,
+            top_p: None,
+            of_row: false,
+            min_p: 0,
+            draw: half,
+            by_id: false,
+        };
+        for draw in [0, half, u32::MAX] {
+            cases.extend([
+                (40, DrawOfBest { draw, ..plain }),
+                (256, DrawOfBest { draw, top_p: Some(half), of_row: true, by_id: true, ..plain }),
+                (20, DrawOfBest { draw, top_p: Some(0xf000_0000), min_p: half / 8, ..plain }),
+                (256, DrawOfBest { draw, min_p: half / 4, by_id: true, ..plain }),
+                (1, DrawOfBest { draw, top_p: Some(1), ..plain }),
+            ]);
+        }
+    }
+    for (n_best, draw) in cases {
+        let shares = SharesOf { factor: draw.factor, range: draw.range, draws: &[] };
+        let wanted: Vec<_> = (0..n_rows as u32)
+            .map(|row| ShortlistRow { shares: Some(shares), ..best_of(row, n_best) })
+            .collect();
+        let mut lists = bench.made(&wanted);
+        let source = |idx| lists.source(idx, NextToken::OfBest(draw));
+        let sources: Vec<[u32; 8]> = (0..n_rows).map(source).collect();
+        let sources = on_device(device, &bench.stream, sources.as_flattened());
+        let tokens = on_device(device, &bench.stream, &vec![7u32; n_rows]);
+        let (sources, tokens) = (List::all(&sources), List::all(&tokens));
+        lists.feed(&bench.kernels, &bench.stream, sources, tokens, n_rows).unwrap();
+        lists.read(&bench.stream).unwrap();
+        for (row, of) in wanted.iter().enumerate() {
+            let expected = drawn_of_best(bench.row(of.row), of, &draw);
+            assert_eq!(lists.fed(row), expected, "row {row}, the best {n_best}, {draw:?}");
+        }
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::shortlists::RowLists;
 use super::steps::{KvGroup, Launcher};
 use super::store::{DeviceWeights, Store};
 use super::timing::Timing;
-use super::words::{Counts, Words};
+use super::words::{Counts, SOURCE_WORDS, Words};
 use super::{device_error, kv_spec};
 use crate::Error;
 use crate::backend::gpu::weights::WeightLayout;
@@ -21,6 +21,7 @@ use crate::error::DeviceFault;
 use crate::graph::plan::{Place, Plan};
 use crate::graph::weights::Weights;
 use crate::graph::{Op, RowDomain};
+use crate::text::sampling::NextToken;
 use realizar_formats::FileWatch;
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
@@ -75,11 +76,10 @@ pub(super) struct CudaExecutable<D: Device> {
     launched: Instant,
     /// A stream in which the host waits for shortlists while the next step runs.
     reading: D::Stream,
-    /// Where the next step was launched behind the one that is collected: that the shortlists of this one are made,
-    /// and when the next one was launched.
-    ahead: Option<(D::Event, Instant)>,
-    /// Of its rows, the words of the shortlists that have their tokens.
-    sources: Vec<u32>, // [n_rows]
+    /// That the shortlists of the step that is collected are made, where the next one was launched behind it.
+    ahead: Option<D::Event>,
+    /// Of its rows, where the shortlists have their tokens.
+    sources: Vec<[u32; SOURCE_WORDS]>, // [n_rows]
     /// Where operations are timed.
     timing: Option<Timing<D>>,
     metrics: Arc<DispatchMetrics>,
@@ -207,15 +207,11 @@ impl<D: Device> CudaExecutable<D> {
         let captured_rows = self.captured_rows(batch).filter(|_| self.timing.is_none());
         let counts = self.words.fill(batch, captured_rows.unwrap_or(batch.n_rows()));
         if is_fed {
-            self.words.fill_sources(self.sources.iter().copied(), counts.rows);
+            self.words.fill_sources(&self.sources, counts.rows);
         }
         self.batch.write(&self.store.stream, 0, self.words.words())?;
-        if let Some(lists) = self.lists.as_ref().filter(|_| is_fed) {
-            let list = |at| List::new(&self.batch, at, counts.rows);
-            let places = self.words.places();
-            let (sources, tokens) = (list(places.sources), list(places.tokens));
-            lists.feed(&self.kernels, &self.store.stream, sources, tokens)?;
-            self.metrics.count(OpClass::Select, 1);
+        if is_fed {
+            self.feed(counts.rows)?;
         }
         if let Some(place) = self.plan.input_of(batch.drafts) {
             assert_eq!(place.stride, place.width, "an input is dense");
@@ -256,6 +252,20 @@ impl<D: Device> CudaExecutable<D> {
         for (&class, &n) in OpClass::ALL.iter().zip(launches).filter(|(_, n)| **n > 0) {
             self.metrics.count(class, n);
         }
+    }
+
+    /// Queues the copy of tokens to the step of `n_rows` rows whose numbers were written.
+    fn feed(&mut self, n_rows: usize) -> Result<(), kernels::Error> {
+        let Self { lists, words, batch, sources, kernels, store, metrics, .. } = self;
+        let lists = lists.as_mut().expect("its output is logits");
+        let places = words.places();
+        let from = List::new(batch, places.sources, SOURCE_WORDS * n_rows);
+        let tokens = List::new(batch, places.tokens, n_rows);
+        lists.feed(kernels, &store.stream, from, tokens, sources.len())?;
+        metrics.count(OpClass::Select, 1);
+        // What the host reads of the step before is complete.
+        self.ahead = Some(store.device.record(&store.stream)?);
+        Ok(())
     }
 
     /// Queues the launches of a step, and tells how many of which class they are.
@@ -371,17 +381,15 @@ impl<D: Device> CudaExecutable<D> {
         batch: &Batch,
         wants: &Wants,
         next: &Batch,
-        sources: &[usize],
+        sources: &[(usize, NextToken)],
     ) -> Result<(), kernels::Error> {
         assert_eq!(wants.n_shortlists(), wants.n_rows(), "shortlists of all rows");
         assert_eq!(sources.len(), next.n_rows(), "a source for each row");
         self.queue_wants(batch, wants)?;
-        let made = self.store.device.record(&self.store.stream)?;
         let lists = self.lists.as_ref().expect("its output is logits");
-        let word = |&row: &usize| lists.choice_word(wants.row(row).1);
+        let source = |&(row, next)| lists.source(wants.row(row).1, next);
         self.sources.clear();
-        self.sources.extend(sources.iter().map(word));
-        self.ahead = Some((made, Instant::now()));
+        self.sources.extend(sources.iter().map(source));
         self.queue(next, &[], true)
     }
 
@@ -396,10 +404,11 @@ impl<D: Device> CudaExecutable<D> {
 
     /// Makes and brings what is wanted of the output.
     fn bring_wants(&mut self, batch: &Batch, wants: &Wants) -> Result<(), kernels::Error> {
-        if let Some((made, launched)) = self.ahead.take() {
-            let brought = self.bring_lists(wants, &made);
-            self.launched = launched;
-            return brought;
+        if let Some(made) = self.ahead.take() {
+            self.bring_lists(wants, &made)?;
+            // The next step begins where this one ends.
+            self.launched = Instant::now();
+            return Ok(());
         }
         self.queue_wants(batch, wants)?;
         let n_lists = wants.n_shortlists();
@@ -490,9 +499,13 @@ impl<D: Device> Beside for CudaExecutable<D> {
         batch: &Batch,
         wants: &Wants,
         next: &Batch,
-        sources: &[usize],
+        sources: &[(usize, NextToken)],
     ) -> Result<(), Error> {
         self.queue_next(batch, wants, next, sources).map_err(|e| self.error(&e))
+    }
+
+    fn fed(&self, row: usize) -> u32 {
+        self.lists.as_ref().expect("its output is logits").fed(row)
     }
 
     fn rows(&self) -> &[f32] {

@@ -1,10 +1,12 @@
 //! Shortlists of the rows of logits that a step ends in.
 
 use super::room::f32_bytes;
+use super::words::SOURCE_WORDS;
 use crate::backend::{ExecutableOptions, Few, Offer, Shortlist, Wanted, Wants};
 use crate::graph::RowDomain;
 use crate::graph::plan::Plan;
 use crate::text::sampling::logprobs::LogSoftmax;
+use crate::text::sampling::{DrawOfBest, NextToken};
 use realizar_kernels_cpu::ShareScale;
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
@@ -148,19 +150,34 @@ impl<D: Device> RowLists<D> {
     }
 
     /// Where the lists that were queued have the token that a row goes on with.
-    pub(super) fn choice_word(&self, idx: usize) -> u32 {
-        self.lists.choice_word(idx)
+    pub(super) fn source(&self, idx: usize, next: NextToken) -> [u32; SOURCE_WORDS] {
+        let next = match next {
+            NextToken::Best => kernels::NextToken::Best,
+            NextToken::Drawn => kernels::NextToken::Drawn,
+            NextToken::OfBest(DrawOfBest { scale, top_p, of_row, min_p, draw, by_id }) => {
+                let ShareScale { factor, range } = scale;
+                let of = kernels::DrawOfBest { factor, range, top_p, of_row, min_p, draw, by_id };
+                kernels::NextToken::OfBest(of)
+            }
+        };
+        self.lists.source(idx, next)
     }
 
     /// Queues the copy of tokens from the lists that were queued to those of the next step.
     pub(super) fn feed(
-        &self,
+        &mut self,
         kernels: &Kernels<D>,
         stream: &D::Stream,
-        sources: List<'_, D>, // [n_rows]
+        sources: List<'_, D>, // [n_rows, SOURCE_WORDS]
         tokens: List<'_, D>,  // [n_rows]
+        n_fed: usize,
     ) -> Result<(), Error> {
-        self.lists.feed(kernels, stream, sources, tokens)
+        self.lists.feed(kernels, stream, sources, tokens, n_fed)
+    }
+
+    /// The token that a row of the next step was given.
+    pub(super) fn fed(&self, row: usize) -> u32 {
+        self.lists.fed(row)
     }
 
     /// Waits for the lists; returns how many bytes they have.

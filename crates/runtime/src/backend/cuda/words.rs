@@ -6,13 +6,15 @@
 
 use crate::backend::Batch;
 use crate::graph::plan::RowLimits;
-use realizar_kernels_cuda::{Driver, StateLists, TILE_ROWS};
+use realizar_kernels_cuda::{Driver, Shortlists, StateLists, TILE_ROWS};
 use realizar_kvcache::PAGE_LEN;
 
 /// What stands for no slot, no state and no sequence.
 const NONE: u32 = u32::MAX;
 /// Numbers of a sequence in the list of states.
 pub(super) const SEQ_WORDS: usize = StateLists::<Driver>::SEQ_WORDS;
+/// Numbers of a row in the list of sources.
+pub(super) const SOURCE_WORDS: usize = Shortlists::<Driver>::SOURCE_WORDS;
 
 /// Lists that only some plans have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,8 +41,8 @@ pub(super) struct GroupPlaces {
 pub(super) struct Places {
     /// The token of each row.
     pub(super) tokens: usize, // [n_rows]
-    /// Where the shortlists of the step before have the token of each row.
-    pub(super) sources: usize, // [n_rows]
+    /// Where the shortlists of the step before have the token of each row, as far as rows have outputs.
+    pub(super) sources: usize, // [n_outputs, SOURCE_WORDS]
     /// The position of each row.
     pub(super) positions: usize, // [n_rows]
     /// The positions that its angles are made of, component by component.
@@ -79,7 +81,8 @@ impl Places {
             at
         };
         let n = limits.tokens;
-        let (tokens, sources, positions) = (place(n), place(n), place(n));
+        let (tokens, positions) = (place(n), place(n));
+        let sources = place(limits.outputs.saturating_mul(SOURCE_WORDS));
         let angles = place(lists.angles.saturating_mul(n));
         let (outputs, seq_of_row, tiles) = (place(limits.outputs), place(n), place(2 * n));
         let reaches = lists.reaches.then(|| place(n));
@@ -200,9 +203,11 @@ impl Words {
     }
 
     /// Fills in where the tokens of the first rows are found; the rows that are added have none.
-    pub(super) fn fill_sources(&mut self, sources: impl Iterator<Item = u32>, n_rows: usize) {
-        let words = &mut self.words[self.places.sources..][..n_rows];
-        words.iter_mut().zip(sources.chain(std::iter::repeat(NONE))).for_each(|(w, s)| *w = s);
+    pub(super) fn fill_sources(&mut self, sources: &[[u32; SOURCE_WORDS]], n_rows: usize) {
+        let words = &mut self.words[self.places.sources..][..n_rows * SOURCE_WORDS];
+        let all = sources.iter().chain(std::iter::repeat(&[NONE; SOURCE_WORDS]));
+        let words = words.as_chunks_mut::<SOURCE_WORDS>().0;
+        words.iter_mut().zip(all).for_each(|(words, source)| *words = *source);
     }
 
     /// Writes a list, and what the rows that are added have in it.

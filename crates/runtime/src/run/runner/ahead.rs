@@ -10,6 +10,7 @@ use crate::backend::{Batch, Role};
 use crate::graph::plan::RowLimits;
 use crate::run::chunk::{Chunk, Outputs};
 use crate::run::seq_id::SeqId;
+use crate::text::sampling::NextToken;
 
 /// What stands for a token that the device knows and the host does not.
 const LATER: &[u32] = &[0];
@@ -22,8 +23,8 @@ pub(super) struct Ahead {
     pub(super) first_rows: Vec<usize>,
     /// Its sequences.
     pub(super) launched: Vec<usize>,
-    /// Of its rows, the output rows of the step before that give the tokens.
-    sources: Vec<usize>,
+    /// Of its rows, the output rows of the step before that give the tokens, ascending, and how.
+    pub(super) sources: Vec<(usize, NextToken)>,
 }
 
 impl Ahead {
@@ -59,7 +60,7 @@ impl Runner {
     pub(crate) fn launch_ahead<'c>(
         &mut self,
         chunks: impl Iterator<Item = Chunk<'c>> + Clone,
-        next: impl Iterator<Item = (usize, &'c SeqId)> + Clone,
+        next: impl Iterator<Item = (usize, &'c SeqId, NextToken)> + Clone,
     ) -> Result<(), Error> {
         assert!(self.is_launched && !self.ahead.is_launched, "one step runs");
         let Self { seqs, offsets, cache, .. } = self;
@@ -69,7 +70,7 @@ impl Runner {
         }
         self.wants.settle();
         let (role, outputs) = (Role::Generated, Outputs::Last);
-        let rows = next.clone().map(|(_, seq)| Chunk { seq, rows: LATER.into(), role, outputs });
+        let rows = next.clone().map(|(_, seq, _)| Chunk { seq, rows: LATER.into(), role, outputs });
         self.check(rows.clone())?;
         self.grow(rows.clone())?;
         self.swap_ahead();
@@ -77,9 +78,11 @@ impl Runner {
         self.swap_ahead();
         let Self { ahead, first_rows, executable, batch, wants, .. } = self;
         ahead.sources.clear();
-        ahead.sources.extend(next.clone().map(|(chunk, _)| first_rows[chunk]));
+        let sources = next.clone().map(|(chunk, _, token)| (first_rows[chunk], token));
+        ahead.sources.extend(sources);
+        assert!(ahead.sources.is_sorted_by_key(|(row, _)| *row), "chunks come in their order");
         ahead.launched.clear();
-        ahead.launched.extend(next.map(|(_, seq)| seq.idx));
+        ahead.launched.extend(next.map(|(_, seq, _)| seq.idx));
         ahead.is_launched = true;
         let beside = executable.beside().expect("steps run beside the host");
         beside.launch_next(batch, wants, &ahead.batch, &ahead.sources)

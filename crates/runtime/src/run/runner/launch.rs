@@ -56,8 +56,9 @@ impl Runner {
     ) -> Result<Results<'_>, Error> {
         assert!(std::mem::take(&mut self.is_launched), "a step that was launched is collected");
         let is_noted = std::mem::take(&mut self.is_noted);
-        let runs_ahead = self.ahead.is_launched;
-        let Self { executable, batch, files, wants, seqs, offsets, cache, first_rows, .. } = self;
+        let Self { executable, batch, files, wants, seqs, offsets, cache, .. } = self;
+        let (first_rows, ahead) = (&self.first_rows, &self.ahead);
+        let ahead = ahead.is_launched.then_some(&*ahead.sources);
         let width = self.output_width;
         let check = || files.iter().try_for_each(FileWatch::check).map_err(Error::from);
         if executable.beside().is_none() {
@@ -73,7 +74,7 @@ impl Runner {
         } else {
             note((seqs, offsets), cache, chunks, collected)?;
         }
-        Ok(Results::of_wants(beside, wants, (width, first_rows), runs_ahead))
+        Ok(Results::of_wants(beside, wants, (width, first_rows), ahead))
     }
 
     /// Forgets the steps that were launched, if there are any: the sequences are as before them. What the

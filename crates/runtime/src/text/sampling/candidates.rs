@@ -131,6 +131,34 @@ pub(crate) struct Deciding {
     pub(crate) draws: bool,
 }
 
+/// How a device finds the token that follows in a shortlist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextToken {
+    /// The best one.
+    Best,
+    /// The one that was drawn by shares.
+    Drawn,
+    /// One that is drawn of the best ones, as far as filters keep them.
+    OfBest(DrawOfBest),
+}
+
+/// A draw of the best tokens, by shares of this scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DrawOfBest {
+    /// What shares are made by.
+    pub scale: ShareScale,
+    /// Top-p in units of 2^-32, if that cuts off tokens.
+    pub top_p: Option<u32>,
+    /// Whether that is a part of the shares of the row, which are wanted then, or of those of the best tokens.
+    pub of_row: bool,
+    /// Min-p in units of 2^-32.
+    pub min_p: u32,
+    /// The place among what is kept, in units of 2^-32.
+    pub draw: u32,
+    /// Whether places go over tokens in order of id, or from the best one down.
+    pub by_id: bool,
+}
+
 /// Weights of tokens further down a row are at most so much above the last that is seen, as they are
 /// rounded.
 const MARGIN: f32 = 1e-6;
@@ -165,6 +193,34 @@ impl Sampler {
         }
         // What XTC excludes may be anywhere.
         (!params.uses_xtc()).then_some(Deciding { n_best: 1, draws: true, ..by_shares })
+    }
+
+    /// How the same choice is found by shares, which are weights but for their rounding: none where a logit is changed, or
+    /// by what shares do not tell.
+    pub(crate) fn foreseen(&self, most: usize) -> Option<NextToken> {
+        let SamplingParams { temperature, top_p, min_p, typical_p, mirostat, .. } = *self.params();
+        if !self.params().logit_bias.is_empty() || self.follows_text() {
+            return None;
+        }
+        if temperature == 0.0 {
+            return Some(NextToken::Best);
+        }
+        let Deciding { shares, draws, .. } = self.deciding(most)?;
+        if draws {
+            return Some(NextToken::Drawn);
+        }
+        if mirostat != 0 || typical_p < 1.0 || self.params().uses_xtc() {
+            return None;
+        }
+        let part = |x: f32| (f64::from(x) * 4_294_967_296.0) as u32;
+        Some(NextToken::OfBest(DrawOfBest {
+            scale: Weight::new(0.0, temperature).share_scale(),
+            top_p: (top_p < 1.0).then(|| part(top_p)),
+            of_row: shares.is_some(),
+            min_p: part(min_p),
+            draw: self.place_ahead(0),
+            by_id: !self.cuts_by_k(),
+        }))
     }
 
     /// [`Self::sample`] from a few tokens; none where they do not decide, and the sampler is as before.

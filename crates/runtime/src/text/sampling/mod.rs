@@ -36,6 +36,7 @@ mod scan;
 mod stop;
 
 pub(crate) use candidates::{Candidates, Deciding, Weighed};
+pub use candidates::{DrawOfBest, NextToken};
 pub use error::Error;
 pub use params::SamplingParams;
 pub use sampler::Sampler;

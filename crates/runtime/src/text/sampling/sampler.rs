@@ -108,13 +108,6 @@ impl Sampler {
         params.repetition_penalty != 1.0 || counts || self.dry.is_some()
     }
 
-    /// Whether it chooses the best token of a row, or the one that was drawn by shares, with no logit changed.
-    pub(crate) fn is_foreseen(&self) -> bool {
-        let is_one = self.params.temperature == 0.0
-            || self.deciding(usize::MAX).is_some_and(|deciding| deciding.draws);
-        is_one && self.params.logit_bias.is_empty() && !self.follows_text()
-    }
-
     /// Tells the sampler the tokens of the prompt, which only the repetition penalty and DRY look
     /// at.
     pub fn add_prompt(&mut self, ids: &[u32]) {
