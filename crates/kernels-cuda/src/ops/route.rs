@@ -623,8 +623,8 @@ mod tests {
         let (kernels, stream) = kernels();
         let device = kernels.device();
         let x: Vec<f32> = (0..8).map(|i| i as f32).collect();
-        let (x, out) = (on_device(device, &stream, &x), on_device(device, &stream, &[9.0; 4]));
-        let order = on_device(device, &stream, &[3.0, 1.0]);
+        let (x, out) = (on_device(device, &stream, &x), on_device(device, &stream, &[9.0_f32; 4]));
+        let order = on_device(device, &stream, &[3.0_f32, 1.0]);
         let order = Rows::vector(&order, 2);
         let from = Rows::new(&x, 0, 2, 4, 4);
         reorder(&kernels, &stream, order, from, Rows::new(&out, 0, 2, 2, 2)).unwrap();

@@ -66,7 +66,7 @@ mod tests {
             let (x, out) =
                 (View { start: 0, stride: 4, width: 4 }, View { start: 8, stride: 2, width: 2 });
             let values: Vec<f32> = (0..12).map(|i| i as f32).collect();
-            let order = testing::filled(&gpu, &[3.0, 1.0]);
+            let order = testing::filled(&gpu, &[3.0_f32, 1.0]);
             let bench = Bench::new(&gpu, &values, &[0, 2]);
             let kernel = reorder(&gpu, bench.rows(0), (&order, 0), x, out).unwrap();
             assert_eq!(bench.run(&[(&kernel, 2)])[8..], [3.0, 1.0, 7.0, 5.0]);
