@@ -38,7 +38,7 @@ pub(crate) struct Engine {
 /// What a command needs beside the shared options.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Needs {
-    /// The most tokens of a sequence; `None` leaves it to the model.
+    /// The maximum number of tokens of a sequence; `None` leaves it to the model.
     pub(crate) ctx: Option<usize>,
     /// Rows of logits per step; `None` leaves it to the runtime.
     pub(crate) outputs: Option<usize>,

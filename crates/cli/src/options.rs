@@ -193,11 +193,11 @@ impl LoadArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Generation")]
 pub(crate) struct GenerateArgs {
-    /// Most tokens to generate
+    /// Maximum number of tokens to generate
     #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "N", default_value = "1024", value_parser = whole)]
     #[arg(allow_negative_numbers = true)]
     pub(crate) max_tokens: usize,
-    /// Context length: the most tokens of prompt and answer [default: the model's, at most 8192]
+    /// Context length: the maximum number of tokens of prompt and answer [default: the model's, at most 8192]
     #[arg(short, long, visible_alias = "ctx-size", value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) ctx: Option<usize>,
     /// End the answer at this text (may be given several times)

@@ -1,7 +1,7 @@
 // out = x W^T for many rows. A workgroup computes 64 outputs of TILE_ROWS rows, which `begin` finds. Of
 // each group of 32 columns every invocation decodes the weights of one output and
 // loads some of x into the workgroup's memory, and then adds up its PER_LANE outputs
-// of PER_LANE rows. An element is one sum over the columns in rising order, wherever
+// of PER_LANE rows. An element is one sum over the columns in ascending order, wherever
 // it lies in a tile.
 //
 // In both tiles vectors of four columns of neighbouring outputs, or rows, are

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_hears_that_another_has_failed() {
+    fn a_waiting_rank_hears_that_another_has_failed() {
         let ranks = Rank::group(2);
         let found = std::thread::scope(|scope| {
             let waits = scope.spawn(|| ranks[0].exchange(vec![1]));

@@ -19,7 +19,7 @@ pub struct ConversationRequest {
     pub continues: bool,
     /// The tools.
     pub tools: ToolRequest,
-    /// The most tokens to generate.
+    /// The maximum number of tokens to generate.
     pub max_tokens: Option<usize>,
     /// The temperature.
     pub temperature: Option<f64>,
@@ -44,7 +44,7 @@ pub struct ConversationRequest {
 pub struct ReasoningRequest {
     /// Turns it on or off, where the template can.
     pub enabled: Option<bool>,
-    /// The most tokens of reasoning.
+    /// The maximum number of tokens of reasoning.
     pub budget_tokens: Option<usize>,
     /// How much effort: `low`, `medium`, `high`, …
     pub effort: Option<String>,
@@ -57,7 +57,7 @@ pub enum EndReason {
     End,
     /// One of the request's stop texts, this one.
     StopText(String),
-    /// The most tokens, or the end of the context.
+    /// The maximum number of tokens, or the end of the context.
     Length,
 }
 

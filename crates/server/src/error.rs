@@ -361,7 +361,7 @@ impl ApiError {
 
     /// The answer took too long.
     pub fn timeout(limit: Duration) -> Self {
-        Self::new(Kind::Timeout, format!("the request was not done within {limit:?}"))
+        Self::new(Kind::Timeout, format!("the request timed out after {limit:?}"))
     }
 
     /// The error in an API that has other names for parameters: pairs of this one's and its own.

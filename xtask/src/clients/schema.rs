@@ -28,7 +28,7 @@ const CHECKS: &[&str] = &[
     "allow_header_conformance",
 ];
 
-/// The most tokens of an answer, so that thousands of them do not take long.
+/// The maximum number of tokens of an answer, so that thousands of them do not take long.
 const MAX_OUTPUT: usize = 8;
 const REQUEST_LEN: usize = 512;
 

@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// Leave the vectors as long as they are, instead of scaling them to length 1
     #[arg(long)]
     no_normalize: bool,
-    /// Most tokens of a text [default: the model's context, at most 8192]
+    /// Maximum number of tokens of a text [default: the model's context, at most 8192]
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     ctx: Option<usize>,
     /// Print a JSON object for every text: {"embedding": […], "n_tokens": N}

@@ -56,7 +56,7 @@ pub struct AttnSeq<'a> {
     pub pages: &'a [u32],
     /// Pages that were dropped before the first of `pages`.
     pub first_page: usize,
-    /// One past the last position that each row sees, in rising order, if some see rows behind
+    /// One past the last position that each row sees, in ascending order, if some see rows behind
     /// them. Otherwise a row sees up to its own position, as generated rows always do.
     pub reaches: Option<&'a [u32]>, // [rows.len()]
     /// Whether its rows are generated tokens. They are computed in an order of their

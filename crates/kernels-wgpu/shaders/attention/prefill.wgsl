@@ -1,5 +1,5 @@
 // Attention of prompt rows: a workgroup has the rows of a tile and a query head,
-// and goes over the blocks of 32 positions that any of them sees, in rising order,
+// and goes over the blocks of 32 positions that any of them sees, in ascending order,
 // with a running maximum and sum per row (Dao et al. 2022, "FlashAttention").
 //
 // Eight invocations share two rows: each scores four positions of a block for

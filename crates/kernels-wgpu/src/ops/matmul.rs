@@ -1,7 +1,7 @@
 //! Products with many rows, such as those of a prompt: tiles of outputs by rows,
 //! whose weights are decoded once for all their rows.
 //!
-//! An element is one sum in f32 over the columns in rising order, so that its bits
+//! An element is one sum in f32 over the columns in ascending order, so that its bits
 //! depend on its row and its column of the matrix alone.
 
 use crate::dispatch::Rows;

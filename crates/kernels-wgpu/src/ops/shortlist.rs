@@ -204,7 +204,7 @@ pub struct Shortlists {
 impl Shortlists {
     /// The most of the best tokens of a row.
     pub const MAX_BEST: u32 = 256;
-    /// The most tokens of a row that are given by themselves.
+    /// The maximum number of tokens of a row that are given by themselves.
     pub const MAX_LISTED: u32 = 1024;
     /// The longest row: indices have so many bits in a selection.
     pub const MAX_LOGITS: u32 = 1 << 24;

@@ -17,7 +17,7 @@ pub struct Offer {
     pub max_rows: usize,
     /// The most of the best tokens of a row.
     pub max_best: usize,
-    /// The most tokens of a row that are given by themselves.
+    /// The maximum number of tokens of a row that are given by themselves.
     pub max_listed: usize,
     /// The most draws of a row.
     pub max_draws: usize,

@@ -100,7 +100,7 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     #[test]
-    fn who_may_have_written_a_file() {
+    fn owners_and_modes_of_files() {
         for (owner, mode, want) in [
             (1000, 0o100_600, None),
             (1000, 0o100_644, None),

@@ -1,4 +1,4 @@
-//! Guesses of the next tokens by a smaller model (speculative decoding with a draft model).
+//! Draft tokens from a smaller model (speculative decoding with a draft model).
 //!
 //! The draft model follows the text of every answer and continues it greedily by a few tokens. What
 //! it guesses is run as [prompt lookup](super::lookup)'s guesses are, so the answers do not depend on

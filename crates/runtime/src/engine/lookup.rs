@@ -1,4 +1,4 @@
-//! Guesses of the next tokens from what the text has said before (prompt lookup).
+//! Prompt-lookup drafting: n-gram matches in a text propose draft tokens.
 //!
 //! Where the last few tokens stand earlier in the text, what followed them there is a guess of
 //! what follows now. The model runs the guesses in one step and keeps those that it would have

@@ -95,14 +95,14 @@ pub struct EngineOptions {
     pub max_seqs: Option<usize>,
     /// The most requests that wait; further ones are refused at once.
     pub max_queue: usize,
-    /// The most tokens of prompts in a step that also generates, unless it generates for more
+    /// The maximum number of tokens of prompts in a step that also generates, unless it generates for more
     /// answers than that: it bounds how long answers wait between two tokens, and prompts get half
     /// of a large step all the same. `None` leaves it to the step's own limit.
     pub prompt_tokens: Option<usize>,
-    /// The most tokens that are guessed ahead from what the text has said before, for answers
+    /// The maximum number of tokens that are guessed ahead from what the text has said before, for answers
     /// where that has been right often enough. 0 is off. Answers do not depend on it.
     pub lookup_tokens: usize,
-    /// The most tokens that a draft model drafts, or the model itself if it was loaded with a layer for that
+    /// The maximum number of tokens that a draft model drafts, or the model itself if it was loaded with a layer for that
     /// ([`DraftHead`](crate::DraftHead)): those as many as are worth it by what was accepted lately.
     pub draft_tokens: usize,
     /// Whether the model itself drafts as many in every step, whatever was accepted: to measure what drafting
@@ -167,7 +167,7 @@ impl ModelInfo {
         &self.config
     }
 
-    /// The most tokens of a prompt and its answer together.
+    /// The maximum number of tokens of a prompt and its answer together.
     pub fn max_seq_len(&self) -> usize {
         self.max_seq_len
     }
@@ -502,7 +502,7 @@ impl Engine {
         let vocab_size = self.model.vocab_size;
         if request.n == 0 || request.n > self.max_seqs {
             let (n, most) = (request.n, self.max_seqs);
-            let text = format!("{n} answers are not from 1 to {most}, the most at once");
+            let text = format!("`n` is {n}; it must be from 1 to {most}");
             return Err(Error::Request(text));
         }
         if request.prompt_logprobs.is_some() && request.prompt.has_embeddings() {

@@ -169,7 +169,7 @@ impl Answer {
         &self.ids
     }
 
-    /// The most tokens that it can still get.
+    /// The maximum number of tokens that it can still get.
     pub(crate) fn remaining(&self) -> usize {
         self.max_tokens - self.ids.len()
     }

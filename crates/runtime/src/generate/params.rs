@@ -9,7 +9,7 @@ use serde::Serialize;
 pub struct GenerateParams {
     /// How tokens are chosen.
     pub sampling: SamplingParams,
-    /// The most tokens to generate; `None` goes on to the end of the context.
+    /// The maximum number of tokens to generate; `None` goes on to the end of the context.
     pub max_tokens: Option<usize>,
     /// Texts that end the generation; they are not part of it.
     pub stop: Vec<String>,
@@ -65,7 +65,7 @@ pub enum StopCause {
 pub enum FinishReason {
     /// The model's end-of-generation token, a stop text or a stop token.
     Stop,
-    /// The most tokens, or the end of the context.
+    /// The maximum number of tokens, or the end of the context.
     Length,
     /// The caller.
     Cancelled,

@@ -37,13 +37,13 @@ pub struct LoadOptions {
     /// The type of stored keys and values: F32, F16, BF16, F8 or, for heads of whole blocks of 32 elements, Q8_0 or
     /// Q4_0. `None` is F16, or F32 with F32 arithmetic.
     pub kv_type: Option<BlockType>,
-    /// The most tokens of a sequence. `None` is what the model was made for, up
+    /// The maximum number of tokens of a sequence. `None` is what the model was made for, up
     /// to [`DEFAULT_MAX_SEQ_LEN`] and, with LongRoPE and dynamic NTK, to the context before it
     /// was stretched: a longer one changes the angles of every position.
     pub max_seq_len: Option<usize>,
     /// A stretch of the rotary embedding, for contexts longer than the model was made for.
     pub rope_stretch: Option<RopeStretch>,
-    /// The most tokens of a step; longer prompts are run in chunks of this size.
+    /// The maximum number of tokens of a step; longer prompts are run in chunks of this size.
     pub chunk: usize,
     /// The most rows of logits of a step. Hidden states are small: of these, a step gives as
     /// many as it has tokens.
@@ -52,7 +52,7 @@ pub struct LoadOptions {
     pub max_seqs: usize,
     /// Whether the pages of prompts are kept for requests that begin alike.
     pub prefix_cache: bool,
-    /// The most tokens that the key-value cache holds, of all sequences together. `None` is room
+    /// The maximum number of tokens that the key-value cache holds, of all sequences together. `None` is room
     /// for `max_seqs` sequences of full length, or for as many tokens as fit into the memory that is free, but one
     /// sequence at least.
     pub kv_tokens: Option<usize>,
@@ -341,7 +341,7 @@ impl Model {
         self.kv_tokens
     }
 
-    /// The most tokens of a sequence.
+    /// The maximum number of tokens of a sequence.
     pub fn max_seq_len(&self) -> usize {
         self.runner.max_seq_len()
     }

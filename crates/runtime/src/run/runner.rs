@@ -128,12 +128,12 @@ impl Runner {
         }
     }
 
-    /// The most tokens and output rows of a step.
+    /// The maximum number of tokens and output rows of a step.
     pub fn limits(&self) -> RowLimits {
         self.limits
     }
 
-    /// The most tokens of a sequence.
+    /// The maximum number of tokens of a sequence.
     pub fn max_seq_len(&self) -> usize {
         self.max_seq_len
     }

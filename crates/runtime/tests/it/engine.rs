@@ -107,7 +107,7 @@ fn check_long_contexts(backend: &dyn Backend) {
 /// Two whose prompts do not fit into one step's pages: the second loses its own until the first has
 /// got on, again and again.
 #[test]
-fn who_loses_its_pages_does_not_hold_up_the_others() {
+fn a_preempted_request_does_not_hold_up_the_others() {
     let of_length = |len: u32, salt: u32| {
         let prompt = (0..len).map(|pos| 3 + (pos * 31 + salt * 17 + pos * pos * 7) % 200);
         Request::new(prompt.collect::<Vec<_>>(), request(0).params)
@@ -202,7 +202,7 @@ fn a_prompt_begun_by_another_is_run_once() {
 }
 
 #[test]
-fn who_asks_is_told_what_the_prefix_cache_has() {
+fn the_prefix_cache_reports_its_hits() {
     let events = Arc::new(Mutex::new(Vec::new()));
     let log = events.clone();
     let tell = move |events: Vec<CacheEvent>| log.lock().unwrap().extend(events);
@@ -288,10 +288,7 @@ fn what_cannot_be_met_is_refused_at_once() {
     assert_eq!(refused(with_prompt(129)), "a prompt of 129 tokens does not fit the context of 128");
     let outside = Request { prompt: vec![1, 9999].into(), ..request(0) };
     assert!(refused(outside).starts_with("token 9999 is not in the vocabulary"));
-    assert_eq!(
-        refused(Request { n: 3, ..request(0) }),
-        "3 answers are not from 1 to 2, the most at once"
-    );
+    assert_eq!(refused(Request { n: 3, ..request(0) }), "`n` is 3; it must be from 1 to 2");
     let mut hot = request(0);
     hot.params.sampling.temperature = -1.0;
     assert_eq!(refused(hot), "`temperature` must be from 0 to 100, but is -1");
@@ -453,7 +450,7 @@ fn a_shutdown_finishes_what_it_has_time_for() {
 }
 
 #[test]
-fn grammars_are_followed_by_all_who_have_one() {
+fn every_answer_follows_its_own_grammar() {
     let mut model = load("llama", LoadOptions::default());
     let constrainer = Constrainer::new(model.tokenizer().unwrap()).unwrap();
     let schema = serde_json::json!({

@@ -47,7 +47,7 @@ pub(crate) struct Rendered {
     pub(crate) is_reasoning: bool,
     /// The answer may have reasoning.
     pub(crate) may_reason: bool,
-    /// The most tokens of reasoning.
+    /// The maximum number of tokens of reasoning.
     pub(crate) thinking_budget: Option<usize>,
 }
 
@@ -128,7 +128,7 @@ impl ConversationFields {
         Ok(Rendered { text, is_reasoning, may_reason, thinking_budget })
     }
 
-    /// Puts a wish for more or less reasoning into the variables; returns the most tokens of it.
+    /// Puts a wish for more or less reasoning into the variables; returns the maximum number of tokens of it.
     ///
     /// An effort is for templates that know the word. Others are told whether to reason at all, and
     /// where a model always does, `none` ends its reasoning before it begins. Beyond that an effort

@@ -101,7 +101,7 @@ enum MostTokens {
 }
 
 impl CommonFields {
-    /// The runtime's parameters, with the most tokens as asked for or `default_tokens`.
+    /// The runtime's parameters, with the maximum number of tokens as asked for or `default_tokens`.
     pub(crate) async fn params(
         &self,
         model: &ModelLease,
@@ -234,7 +234,7 @@ impl CommonFields {
         }
     }
 
-    /// The most tokens that were asked for; -1 is llama-server's way to ask for as many as fit.
+    /// The maximum number of tokens that were asked for; -1 is llama-server's way to ask for as many as fit.
     fn most_tokens(&self, limits: &Limits) -> Result<Option<MostTokens>, ApiError> {
         let mut most = None;
         for (param, n) in self.asked_tokens() {

@@ -91,7 +91,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "16", value_parser = positive)]
     #[arg(visible_alias = "max-seqs", alias = "max-num-seqs", allow_negative_numbers = true)]
     pub(super) parallel: usize,
-    /// Context length of each request: the most tokens of prompt and answer [default: the model's,
+    /// Context length of each request: the maximum number of tokens of prompt and answer [default: the model's,
     /// at most 8192]
     #[arg(short, long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     #[arg(visible_alias = "ctx-size", alias = "max-model-len")]
@@ -147,10 +147,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "S", default_value = "30", value_parser = whole)]
     #[arg(allow_negative_numbers = true)]
     pub(super) grace: usize,
-    /// Most tokens of a prompt [default: the context]
+    /// Maximum number of tokens of a prompt [default: the context]
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(super) max_prompt: Option<usize>,
-    /// Most tokens of an answer; requests that ask for more are refused [default: the context]
+    /// Maximum number of tokens of an answer; requests that ask for more are refused [default: the context]
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(super) max_output: Option<usize>,
     /// Largest body of a request in MiB

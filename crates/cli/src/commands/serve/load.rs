@@ -25,7 +25,7 @@ pub(super) struct Loader {
 impl Loader {
     fn find(&self, name: &str) -> Result<&ModelSpec> {
         let found = self.models.iter().find(|spec| spec.name == name);
-        found.with_context(|| format!("{name} is no model of this server"))
+        found.with_context(|| format!("unknown model {name}"))
     }
 
     fn needs(&self, spec: &ModelSpec) -> Needs {
@@ -43,7 +43,7 @@ impl Loader {
         }
     }
 
-    /// The most tokens that are guessed ahead of an answer.
+    /// The maximum number of tokens that are guessed ahead of an answer.
     fn max_guesses(&self) -> usize {
         let Args { lookup, draft_model, draft_max, .. } = &self.args;
         if draft_model.is_some() { *lookup.max(draft_max) } else { *lookup }

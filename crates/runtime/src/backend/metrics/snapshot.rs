@@ -34,7 +34,7 @@ pub struct LatencySnapshot {
     pub p95_us: f64,
     /// 99th percentile.
     pub p99_us: f64,
-    /// The buckets of the histogram that are not empty, in rising order.
+    /// The buckets of the histogram that are not empty, in ascending order.
     pub buckets: Vec<Bucket>,
 }
 

@@ -18,7 +18,7 @@ pub struct Reasoning {
     pub close: String,
     /// The prompt has begun it. Otherwise the model may, with the first token of its answer.
     pub is_open: bool,
-    /// The most tokens of reasoning, without the markers; then the end marker is forced. A
+    /// The maximum number of tokens of reasoning, without the markers; then the end marker is forced. A
     /// character that is cut there is completed first, which takes up to three tokens more.
     pub budget: Option<usize>,
 }

@@ -14,7 +14,7 @@ use crate::text::tokenizer::Tokenizer;
 const MAX_TOKEN_BYTES: usize = 1000;
 /// The most bytes of all tokens together, which bounds the nodes of the tree.
 const MAX_BYTES: usize = 1 << 22;
-/// The most tokens: the tree has 24 bits for an id.
+/// The maximum number of tokens: the tree has 24 bits for an id.
 const MAX_TOKENS: usize = (1 << 24) - 1;
 
 /// The tree of a tokenizer's vocabulary.
