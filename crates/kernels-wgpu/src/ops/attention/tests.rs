@@ -549,5 +549,5 @@ fn what_the_kernels_lack_is_refused() {
     assert!(matches!(scratch(available + 1, 64), Err(Error::Limit { .. })));
     assert!(matches!(scratch(available, 1 << 20), Err(Error::Limit { .. })));
     assert_eq!(rounded_head_dim(65), Ok(128));
-    assert!(matches!(rounded_head_dim(513), Err(Error::Unsupported(_))));
+    assert!(matches!(rounded_head_dim(577), Err(Error::Unsupported(_))));
 }
