@@ -10,7 +10,8 @@ use crate::device::Adapter;
 use crate::device::pipelines::Pipelines;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
 
 /// Bytes that are copied to the device by the API's own means, which find room in
 /// memory that it holds already.
@@ -21,6 +22,9 @@ const LARGE_WRITE: usize = 16 << 20;
 
 /// The most bytes of a binding: a multiple of 4 that fits 32 bits.
 const MAX_BINDING_BYTES: u64 = u32::MAX as u64 & !3;
+
+/// How long the answer of a mapping may take once the device has nothing left to do.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Bytes of the constants of a kernel, whose places are aligned to so many.
 pub(crate) const CONSTANTS_BYTES: u64 = 256;
@@ -507,17 +511,18 @@ impl Gpu {
             let reason = format!("{n_bytes} bytes of a buffer of {}", buffer.n_bytes());
             return Err(refused(reason));
         }
-        let mapped = Arc::new(Mutex::new(None));
-        let result = mapped.clone();
+        let (answer, mapped) = mpsc::channel();
         let slice = buffer.raw.slice(..n_mapped);
         slice.map_async(wgpu::MapMode::Read, move |mapping| {
-            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(mapping);
+            // Nobody waits for it if the device was lost.
+            let _ = answer.send(mapping);
         });
         let read = self.wait().and_then(|()| {
-            match mapped.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                Some(Ok(())) => {}
-                Some(Err(error)) => return Err(refused(error.to_string())),
-                None => return Err(refused("it was never answered".to_owned())),
+            // Another thread that waits for the device may have taken the answer and be about to give it.
+            match mapped.recv_timeout(ANSWER_WITHIN) {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Err(refused(error.to_string())),
+                Err(_) => return Err(refused("it was never answered".to_owned())),
             }
             let view = slice.get_mapped_range().map_err(|error| refused(error.to_string()))?;
             let bytes = bytemuck::cast_slice_mut::<T, u8>(out);
