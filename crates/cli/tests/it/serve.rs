@@ -136,9 +136,13 @@ fn a_draft_model_guesses_and_answers_stay_the_same() {
 fn a_model_drafts_for_itself_unless_it_is_told_not_to() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/drafts/");
     let model = format!("{root}copying/model-f32.gguf");
-    let (alone, none) = drafted(&model, &["--draft-head", "off"]);
+    let (alone, none) = drafted(&model, &[]);
     assert_eq!(none, vec![]);
-    for more in [&[][..], &["--draft-head", "on"], &["--mtp", "auto", "--draft-max", "2"]] {
+    for more in [
+        &["--draft-head", "auto"][..],
+        &["--draft-head", "on"],
+        &["--mtp", "auto", "--draft-max", "2"],
+    ] {
         let (answer, accepted) = drafted(&model, more);
         assert_eq!(answer, alone, "{more:?}");
         let [(all, n), (head, of_head)] = &accepted[..] else { panic!("{more:?}: {accepted:?}") };

@@ -119,7 +119,7 @@ pub(crate) struct Args {
     pub(super) draft_model: Option<String>,
     /// Draft tokens with the model's own layer for multi-token prediction (MTP): auto (if it brings one and no draft
     /// model is given), on (a model without one is an error) or off; the answers do not depend on it
-    #[arg(long, value_enum, default_value = "auto", value_name = "WHEN", alias = "mtp")]
+    #[arg(long, value_enum, default_value = "off", value_name = "WHEN", alias = "mtp")]
     #[arg(hide_possible_values = true)]
     pub(super) draft_head: DraftHeadArg,
     /// Tokens that the draft model drafts, or the model's own layer at most
