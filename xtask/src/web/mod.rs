@@ -77,7 +77,7 @@ fn in_browser(node: &Node, engine: Option<&Path>, takes_screenshots: bool) -> Re
         None => shell::build_tested_engine()?,
     };
     let models = tempfile::tempdir()?;
-    for (name, context) in [("stub", 16_384), ("small", 384)] {
+    for (name, context) in [("stub", 131_072), ("small", 384)] {
         let path = models.path().join(format!("{name}.gguf"));
         stub::write(&path, context).with_context(|| path.display().to_string())?;
     }

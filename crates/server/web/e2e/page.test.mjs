@@ -143,12 +143,12 @@ test("an answer is stopped by Escape, and continued", async () => {
   await page.waitForSelector(".cut");
   assert.match(await page.innerText(".cut"), /Stopped/);
   const before = await length();
-  assert.ok("abcdefghijklmnopqrstuvwxyz".repeat(2000).startsWith(await last()));
+  assert.ok("abcdefghijklmnopqrstuvwxyz".repeat(10000).startsWith(await last()));
   await page.click("text=Continue");
   await page.waitForFunction((n) => document.querySelector(".prose").textContent.length > n, before + 30);
   await page.click("#stop");
   await page.waitForSelector("text=Stopped");
-  assert.ok("abcdefghijklmnopqrstuvwxyz".repeat(2000).startsWith(await last()));
+  assert.ok("abcdefghijklmnopqrstuvwxyz".repeat(10000).startsWith(await last()));
 });
 
 test("a new chat during an answer has nothing of it, and the answer goes on", async () => {
