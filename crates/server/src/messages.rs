@@ -304,9 +304,11 @@ mod tests {
         check(&calls("arguments"), TemplateTraits { object_arguments: false, ..STRINGS });
         check(&calls("name"), STRINGS);
         let prints = "{% for m in messages %}{{ m.content }}{% endfor %}";
-        check(prints, STRINGS);
+        // A content that is null is left out, and what is missing prints as nothing.
+        let printing = TemplateTraits { null_content: true, ..STRINGS };
+        check(prints, printing);
         let or = "{% for m in messages %}{{ m.content or '' }}{% endfor %}";
-        check(or, TemplateTraits { null_content: true, ..STRINGS });
+        check(or, printing);
         let parts = "{% for m in messages %}{% if m.content is string %}{{ m.content }}\
                      {% else %}{% for p in m.content or [] %}{{ p.text }}{% endfor %}{% endif %}\
                      {% endfor %}";
@@ -322,13 +324,13 @@ mod tests {
         let traits = |tools_variable, thinking_variable| TemplateTraits {
             tools_variable,
             thinking_variable,
-            ..STRINGS
+            ..printing
         };
         check(&more("{% if tools %}T{% endif %}"), traits(Some("tools"), None));
         check(&more("{{ xml_tools }}{# tools #}"), traits(Some("xml_tools"), None));
         let needs = ChatTemplate::new("{{ xml_tools | length }}", "", "").unwrap();
         assert_eq!(TemplateTraits::of(&needs).tools_variable, Some("xml_tools"));
-        check(&more("no tools, no thinking"), STRINGS);
+        check(&more("no tools, no thinking"), printing);
         let thinks = "{% if enable_thinking is defined and not enable_thinking %}N{% endif %}";
         check(&more(thinks), traits(None, Some("enable_thinking")));
         check(&more("{{ thinking | default(false) }}"), traits(None, Some("thinking")));

@@ -35,10 +35,8 @@ use std::time::Instant;
 
 /// Positions that a captured step sees at least, so that few captures serve all contexts.
 const MIN_CAPTURED_LEN: usize = 1024;
-
 /// What a captured step was made for: its numbers of rows, positions that a row sees at most, and whether it drafts.
 type CapturedFor = (Counts, usize, bool);
-
 /// Launches of a step by the class of the operation that they are counted for, in the order of [`OpClass::ALL`].
 type Launches = [u64; OpClass::ALL.len()];
 
