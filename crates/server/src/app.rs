@@ -1,14 +1,16 @@
 //! The routes and what lies around them. An endpoint is one file, one line here, and its description
 //! in `openapi/`.
 
+use crate::api::dialects;
+use crate::api::llama::{models as loads, tokens};
+use crate::api::openai::{chat, completions, embeddings, models};
+use crate::api::scores::{rerank, score};
+use crate::api::status::{health, info, metrics};
 use crate::error::{ApiError, Error};
-use crate::hosts::{self, Hosts};
-use crate::openai::{chat, completions, embeddings, models};
-use crate::state::AppState;
-use crate::{
-    admin, auth, dialects, health, history, info, metrics, native, openapi, page, record,
-    request_id, rerank, score,
-};
+use crate::http::hosts::{self, Hosts};
+use crate::http::{auth, request_id};
+use crate::state::{AppState, history};
+use crate::{openapi, page, record};
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
@@ -39,8 +41,8 @@ pub(crate) fn open() -> Routes {
 /// What asks for a key, if there are keys.
 pub(crate) fn guarded() -> Routes {
     vec![
-        ("/apply-template", post(native::apply_template)),
-        ("/detokenize", post(native::detokenize)),
+        ("/apply-template", post(tokens::apply_template)),
+        ("/detokenize", post(tokens::detokenize)),
         ("/get_load", get(info::load)),
         ("/get_model_info", get(info::model_info)),
         ("/get_server_info", get(info::server_info)),
@@ -49,7 +51,7 @@ pub(crate) fn guarded() -> Routes {
         ("/models", get(models::list)),
         ("/rerank", post(rerank::create)),
         ("/score", post(score::create)),
-        ("/tokenize", post(native::tokenize)),
+        ("/tokenize", post(tokens::tokenize)),
         ("/v1/chat/completions", post(chat::create)),
         ("/v1/chat/completions/render", post(chat::render)),
         ("/v1/completions", post(completions::create)),
@@ -68,7 +70,7 @@ pub(crate) fn guarded() -> Routes {
 
 /// What asks for the right to load and unload models.
 pub(crate) fn administered() -> Routes {
-    vec![("/models/load", post(admin::load)), ("/models/unload", post(admin::unload))]
+    vec![("/models/load", post(loads::load)), ("/models/unload", post(loads::unload))]
 }
 
 fn router(routes: Routes) -> Router<AppState> {
@@ -148,7 +150,7 @@ fn cors(origins: &[String]) -> Result<CorsLayer, Error> {
         });
         let (values, local) = (values.collect::<Result<Vec<_>, _>>()?, has("localhost"));
         AllowOrigin::predicate(move |origin, _| {
-            values.contains(origin) || local && origin.to_str().is_ok_and(is_local)
+            values.contains(origin) || local && origin.to_str().is_ok_and(hosts::is_local)
         })
     };
     Ok(CorsLayer::new()
@@ -160,39 +162,9 @@ fn cors(origins: &[String]) -> Result<CorsLayer, Error> {
         .expose_headers([HeaderName::from_static("x-request-id"), header::RETRY_AFTER]))
 }
 
-/// Whether an origin is a page of this machine, at any port.
-pub(crate) fn is_local(origin: &str) -> bool {
-    let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-    let Some(host) = host else { return false };
-    let is_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-    let host =
-        host.rsplit_once(':').filter(|(_, port)| is_port(port)).map_or(host, |(host, _)| host);
-    matches!(host, "localhost" | "127.0.0.1" | "[::1]")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pages_of_this_machine_are_known_by_their_host() {
-        for (origin, local) in [
-            ("http://localhost", true),
-            ("https://localhost:8443", true),
-            ("http://127.0.0.1:3000", true),
-            ("http://[::1]", true),
-            ("http://[::1]:80", true),
-            ("http://localhost.evil", false),
-            ("http://localhost:", false),
-            ("http://evil:80", false),
-            ("http://evil@localhost", false),
-            ("file://localhost", false),
-            ("localhost", false),
-            ("null", false),
-        ] {
-            assert_eq!(is_local(origin), local, "{origin}");
-        }
-    }
 
     #[test]
     fn a_panic_is_a_server_error() {

@@ -1,7 +1,7 @@
 //! Errors: [`Error`] of the server itself, [`ApiError`] of one request.
 //!
 //! Every answer that is not a success has the shape of OpenAI's errors; where Anthropic's is due,
-//! [`dialects`](crate::dialects) writes it from the [`ApiError`] that the answer carries. Which status a failure has
+//! [`dialects`](crate::api::dialects) writes it from the [`ApiError`] that the answer carries. Which status a failure has
 //! is decided in [`ApiError`] alone, in the table of its kinds.
 
 use crate::fields::InvalidRequest;

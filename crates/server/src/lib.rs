@@ -21,66 +21,41 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod admin;
-pub mod anthropic;
+mod answer;
+mod api;
 mod app;
-mod auth;
-mod chat_parser;
-mod compile;
+mod chat;
 mod config;
-pub mod conversation;
-mod dialects;
-mod embedding;
 mod error;
-mod extract;
 mod fields;
-mod generation;
-mod health;
-mod history;
-mod hosts;
+mod http;
 mod ids;
-mod info;
 #[cfg(feature = "kv-events")]
 mod kv_events;
-mod listen;
-mod members;
-mod messages;
-mod metrics;
-mod native;
-mod openai;
 mod openapi;
 mod page;
-mod prompt;
-mod reasoning;
 mod record;
 mod registry;
-mod request_id;
-mod rerank;
-pub mod responses;
-mod score;
-mod served;
 mod server;
-mod sse;
 mod state;
-mod tls;
-pub mod tools;
-mod work;
 
+pub use api::{anthropic, responses};
 pub use app::app;
-pub use chat_parser::{ChatDelta, ChatParser, ChatParserOptions};
+pub use chat::messages::TemplateTraits;
+pub use chat::parser::{ChatDelta, ChatParser, ChatParserOptions};
+pub use chat::reasoning::ReasoningFormat;
+pub use chat::tools::ToolFormat;
+pub use chat::{conversation, tools};
 pub use config::{ConnectionLimits, Limits, ServerConfig, TlsFiles};
 pub use error::{ApiError, Error, LoadError};
 pub use fields::InvalidRequest;
 #[cfg(feature = "kv-events")]
 pub use kv_events::{KvEvents, KvEventsConfig};
-pub use messages::TemplateTraits;
-pub use reasoning::ReasoningFormat;
 pub use record::{RequestObserver, RequestRecord};
+pub use registry::served::{ServedModel, openai_sampling};
 pub use registry::{ModelLoader, ModelSpec, Models, ModelsConfig};
-pub use served::{ServedModel, openai_sampling};
 pub use server::{Server, serve};
 pub use state::AppState;
-pub use tools::ToolFormat;
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

@@ -3,10 +3,10 @@
 use crate::app::{self, app};
 use crate::config::ServerConfig;
 use crate::error::Error;
-use crate::history;
-use crate::listen::Listener;
+use crate::http::listen::Listener;
 use crate::registry::Models;
 use crate::state::AppState;
+use crate::state::history;
 use axum::Router;
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -45,6 +45,22 @@ const HOUSES: &[House] = &[
         ],
     },
     House {
+        src: "crates/server/src",
+        floors: &[
+            &["fields", "ids", "record"],
+            &["config", "error"],
+            &["chat", "kv_events", "page"],
+            &["registry"],
+            &["state"],
+            &["http"],
+            &["answer"],
+            &["api"],
+            &["openapi"],
+            &["app"],
+            &["server"],
+        ],
+    },
+    House {
         src: "crates/cli/src",
         floors: &[
             &["interrupt", "log", "program"],
@@ -235,7 +251,7 @@ mod tests {
             ("crates/runtime/src/error.rs", "use super::checkpoint::X;\n", &["1: checkpoint"]),
             ("crates/runtime/src/lib.rs", "use measure::X;\nuse crate::measure::Y;\n", &[]),
             ("crates/runtime/tests/it/x.rs", "use crate::run::Model;\n", &[]),
-            ("crates/server/src/x.rs", "use crate::run::Model;\n", &[]),
+            ("crates/formats/src/x.rs", "use crate::run::Model;\n", &[]),
         ];
         for (file, text, expected) in cases {
             let found = found(file, text);

@@ -6,9 +6,9 @@
 //! below and those over HTTP hold it to the routes, to what requests are read by, and to the
 //! answers.
 
-use crate::dialects;
+use crate::api::dialects;
 use crate::error::ApiError;
-use crate::hosts::PROBES;
+use crate::http::hosts::PROBES;
 use axum::http::header;
 use axum::response::IntoResponse;
 use serde::Deserialize;
@@ -137,12 +137,15 @@ fn extend(object: &mut Value, members: impl IntoIterator<Item = (String, Value)>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fields::asked;
-    use crate::openai::{
+    use crate::api::llama::{models as loads, tokens};
+    use crate::api::openai::{
         chat, completions, conversation, embeddings, refused, sampling, structured,
     };
-    use crate::tools::ToolRequest;
-    use crate::{admin, anthropic, app, native, rerank, responses, score};
+    use crate::api::scores::{rerank, score};
+    use crate::api::{anthropic, responses};
+    use crate::app;
+    use crate::chat::tools::ToolRequest;
+    use crate::fields::asked;
     use serde::de::Visitor;
     use serde::{Deserializer, forward_to_deserialize_any};
     use std::collections::BTreeSet;
@@ -438,15 +441,15 @@ mod tests {
         check("CommonFields", fields::<sampling::CommonFields>());
         check("CompletionFields", fields::<completions::Fields>());
         check("ConversationFields", fields::<conversation::ConversationFields>());
-        check("DetokenizeRequest", fields::<native::DetokenizeFields>());
+        check("DetokenizeRequest", fields::<tokens::DetokenizeFields>());
         check("EmbeddingRequest", fields::<embeddings::Fields>());
-        check("LoadRequest", fields::<admin::Fields>());
+        check("LoadRequest", fields::<loads::Fields>());
         check("RerankRequest", fields::<rerank::Fields>());
         check("ScoreRequest", fields::<score::Fields>());
         check("GrammarFields", fields::<structured::GrammarFields>());
         check("StreamOptions", fields::<sampling::StreamOptions>());
         check("StructuredOutputs", fields::<structured::StructuredOutputs>());
-        check("TokenizeFields", fields::<native::TokenizeFields>());
+        check("TokenizeFields", fields::<tokens::TokenizeFields>());
         let format = &document["components"]["schemas"]["ResponseFormat"]["oneOf"][2];
         let format = keys(&format["properties"]["json_schema"]["properties"]);
         assert_eq!(format, fields::<structured::JsonSchema>());
@@ -481,9 +484,9 @@ mod tests {
             names(&[refused::COMMON, refused::COMPLETIONS]),
         ];
         assert_eq!(parts("CompletionRequest"), union(&completion));
-        let template = [fields::<native::ModelField>(), conversation.clone(), tools.clone()];
+        let template = [fields::<tokens::ModelField>(), conversation.clone(), tools.clone()];
         assert_eq!(parts("TemplateRequest"), union(&template));
-        let tokenize = [fields::<native::TokenizeFields>(), conversation, tools];
+        let tokenize = [fields::<tokens::TokenizeFields>(), conversation, tools];
         assert_eq!(parts("TokenizeRequest"), union(&tokenize));
     }
 

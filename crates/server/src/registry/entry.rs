@@ -2,7 +2,7 @@
 
 use super::lease::ModelLease;
 use crate::error::LoadError;
-use crate::served::ServedModel;
+use crate::registry::served::ServedModel;
 use realizar_runtime::{MemoryUse, ModelOutput};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -2,7 +2,7 @@
 
 use super::Registry;
 use crate::error::ApiError;
-use crate::served::ServedModel;
+use crate::registry::served::ServedModel;
 use realizar_runtime::Error;
 use std::fmt;
 use std::ops::Deref;

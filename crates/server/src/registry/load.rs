@@ -5,7 +5,7 @@ use super::lease::ModelLease;
 use super::room::Room;
 use super::{Inner, Models, Pick, Registry, Seized};
 use crate::error::LoadError;
-use crate::served::ServedModel;
+use crate::registry::served::ServedModel;
 use realizar_runtime::panics;
 use std::error::Error;
 use std::sync::{Arc, PoisonError};

@@ -1,6 +1,6 @@
 //! What a program tells of its models: which there are, how each is loaded, and how many may be.
 
-use crate::served::ServedModel;
+use crate::registry::served::ServedModel;
 use realizar_runtime::{MemoryUse, ModelOutput};
 use std::error::Error;
 use std::time::Duration;

@@ -10,6 +10,7 @@ mod lease;
 mod load;
 mod loader;
 mod room;
+pub(crate) mod served;
 mod unload;
 
 pub(crate) use entry::{LoadState, ModelStatus};
@@ -18,7 +19,7 @@ pub use loader::{ModelLoader, ModelSpec, ModelsConfig};
 
 use crate::error::{Error, LoadError};
 use crate::ids;
-use crate::served::ServedModel;
+use crate::registry::served::ServedModel;
 use entry::{Entry, LoadCounts, Loaded, Outcome, Slot};
 use realizar_runtime::ModelOutput;
 use std::fmt;

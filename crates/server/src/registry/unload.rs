@@ -4,7 +4,7 @@ use super::entry::{Loaded, Slot};
 use super::load::failed;
 use super::{Inner, Models, Pick, Registry};
 use crate::error::LoadError;
-use crate::served::ServedModel;
+use crate::registry::served::ServedModel;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;

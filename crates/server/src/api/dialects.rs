@@ -1,0 +1,342 @@
+//! `POST /v1/messages`, its token count, and `POST /v1/responses`: conversations in other words.
+//!
+//! A request becomes one for chat completions, is read and checked as such, and its answer is
+//! written in the words of its own API.
+
+use crate::answer::generation::{Finish, Progress, Usage};
+use crate::answer::sse::{self, Chunks};
+use crate::api::anthropic::{self, MessageStream};
+use crate::api::openai::chat::{self, Chat};
+use crate::api::responses::{self, ResponseHead, ResponseStream};
+use crate::chat::conversation::{Answer, ConversationRequest, EndReason, StreamEvent, TokenUsage};
+use crate::chat::parser::{ChatDelta, ChatParser};
+use crate::error::ApiError;
+use crate::http::extract::{Held, JsonBody};
+use crate::ids;
+use crate::state::AppState;
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::header;
+use axum::middleware::Next;
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use realizar_runtime::StopCause;
+use serde_json::{Map, Value, json};
+use std::collections::VecDeque;
+
+/// Parameters of chat completions, and what the messages API calls them.
+const MESSAGES_NAMES: &[(&str, &str)] = &[
+    ("max_completion_tokens", "max_tokens"),
+    ("reasoning_effort", "output_config.effort"),
+    ("response_format.json_schema.schema", "output_config.format.schema"),
+    ("stop", "stop_sequences"),
+    ("thinking_budget_tokens", "thinking.budget_tokens"),
+];
+
+/// Parameters of chat completions, and what the responses API calls them.
+const RESPONSES_NAMES: &[(&str, &str)] = &[
+    ("max_completion_tokens", "max_output_tokens"),
+    ("messages", "input"),
+    ("reasoning_effort", "reasoning.effort"),
+    ("response_format", "text.format"),
+    ("response_format.json_schema.schema", "text.format.schema"),
+    ("thinking", "reasoning.effort"),
+];
+
+/// Whether a path belongs to Anthropic's API.
+pub(crate) fn is_anthropic(path: &str) -> bool {
+    path.strip_prefix("/v1/messages").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Writes the errors of Anthropic's API in its own shape, whoever found them.
+pub(crate) async fn with_own_errors(request: Request, next: Next) -> Response {
+    let is_own = is_anthropic(request.uri().path());
+    let mut response = next.run(request).await;
+    let error = response.extensions().get::<ApiError>().filter(|_| is_own);
+    if let Some(error) = error {
+        let event = MessageStream::error(error_kind(error), &error.to_string());
+        *response.body_mut() = event.data.to_string().into();
+        response.headers_mut().remove(header::CONTENT_LENGTH);
+    }
+    response
+}
+
+/// Answers a request of Anthropic's messages API.
+pub(crate) async fn messages(
+    State(state): State<AppState>,
+    body: JsonBody,
+) -> Result<Response, ApiError> {
+    let read_body = |body: &JsonBody| Ok(anthropic::read_request(&body.read_all()?)?);
+    let (request, held) = body.parse(read_body).await?;
+    let (stream, name) = (request.stream, request.model.clone());
+    let chat = read(&state, request, held, MESSAGES_NAMES).await?;
+    let id = ids::new("msg_");
+    if stream {
+        return respond(&state, chat, MessageStream::new(id, name));
+    }
+    let (answer, end, usage) = collect(&state, chat).await?;
+    Ok(Json(anthropic::message(&id, &name, &answer, &end, usage)).into_response())
+}
+
+/// What Anthropic calls a failure.
+fn error_kind(error: &ApiError) -> &'static str {
+    match error.status().as_u16() {
+        401 => "authentication_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        503 => "overloaded_error",
+        504 => "timeout_error",
+        500.. => "api_error",
+        _ => "invalid_request_error",
+    }
+}
+
+/// Answers with the number of tokens that a request's prompt has.
+pub(crate) async fn count_tokens(
+    State(state): State<AppState>,
+    body: JsonBody,
+) -> Result<Json<Value>, ApiError> {
+    let read_body = |body: &JsonBody| {
+        let mut fields = body.read_all()?;
+        // The count needs none, and a message does.
+        fields.insert("max_tokens".to_owned(), json!(1));
+        Ok(anthropic::read_request(&fields)?)
+    };
+    let (request, held) = body.parse(read_body).await?;
+    let chat = read(&state, request, held, MESSAGES_NAMES).await?;
+    let n_tokens: usize = chat.job.prompts.iter().map(Vec::len).sum();
+    Ok(Json(json!({"input_tokens": n_tokens})))
+}
+
+/// Answers a request of OpenAI's responses API.
+pub(crate) async fn responses(
+    State(state): State<AppState>,
+    body: JsonBody,
+) -> Result<Response, ApiError> {
+    let read_body = |body: &JsonBody| Ok(responses::read_request(&body.read_all()?)?);
+    let (request, held) = body.parse(read_body).await?;
+    let stream = request.conversation.stream;
+    let chat = read(&state, request.conversation, held, RESPONSES_NAMES).await?;
+    let (id, created_at) = (ids::new("resp_"), ids::unix_seconds());
+    let head = ResponseHead { id, created_at, echo: request.echo };
+    if stream {
+        return respond(&state, chat, ResponseStream::new(head));
+    }
+    let (answer, end, usage) = collect(&state, chat).await?;
+    Ok(Json(responses::response(&head, &answer, &end, usage)).into_response())
+}
+
+/// Reads a conversation as a request for chat completions. Errors name its parameters as its own
+/// API does.
+async fn read(
+    state: &AppState,
+    request: ConversationRequest,
+    held: Held,
+    names: &[(&str, &str)],
+) -> Result<Chat, ApiError> {
+    read_chat(state, request, held).await.map_err(|error| error.renamed(names))
+}
+
+async fn read_chat(
+    state: &AppState,
+    request: ConversationRequest,
+    held: Held,
+) -> Result<Chat, ApiError> {
+    let model = state.model(Some(&request.model)).await?;
+    let mut body = Map::new();
+    let mut set = |name: &str, value: Option<Value>| {
+        body.extend(value.map(|value| (name.to_owned(), value)));
+    };
+    set("model", Some(json!(request.model)));
+    let messages = request.messages;
+    let messages = held.work(move || Ok(json!(messages))).await?;
+    set("messages", Some(messages));
+    if !request.tools.functions.is_empty() {
+        let tools: Vec<Value> = request.tools.functions.iter().map(|f| f.to_chat()).collect();
+        set("tools", Some(json!(tools)));
+        set("tool_choice", Some(request.tools.choice.to_chat()));
+        set("parallel_tool_calls", Some(json!(request.tools.parallel)));
+    }
+    set("max_completion_tokens", request.max_tokens.map(|n| json!(n)));
+    set("temperature", request.temperature.map(|x| json!(x)));
+    set("top_p", request.top_p.map(|x| json!(x)));
+    set("top_k", request.top_k.map(|n| json!(n)));
+    set("stop", (!request.stop.is_empty()).then(|| json!(request.stop)));
+    set("response_format", request.response_format);
+    set("continue_final_message", request.continues.then(|| json!(true)));
+    set("reasoning_effort", request.reasoning.effort.map(|effort| json!(effort)));
+    let mut budget = request.reasoning.budget_tokens;
+    if let Some(enabled) = request.reasoning.enabled {
+        let side = model.chat_side()?;
+        match side.traits.thinking_variable {
+            Some(name) => set("chat_template_kwargs", Some(json!({name: enabled}))),
+            // As with an effort, a model without reasoning answers as it would without.
+            None if side.reasoning.is_none() => budget = None,
+            // A model that always reasons is stopped before it begins.
+            None if !enabled => budget = Some(0),
+            None => {}
+        }
+    }
+    set("thinking_budget_tokens", budget.map(|n| json!(n)));
+    chat::read(state, JsonBody::of(body, held).await?).await
+}
+
+/// The reason and the text that ended an answer.
+fn end(reason: Finish, stop: Option<StopCause>) -> EndReason {
+    match (reason, stop) {
+        (Finish::Length, _) => EndReason::Length,
+        (_, Some(StopCause::Text(text))) => EndReason::StopText(text),
+        (_, Some(StopCause::Token(_)) | None) => EndReason::End,
+    }
+}
+
+fn tokens(usage: Usage, reasoning: usize) -> TokenUsage {
+    let Usage { prompt_tokens, cached_tokens, completion_tokens } = usage;
+    let (prompt, cached, generated) = (prompt_tokens, cached_tokens, completion_tokens);
+    TokenUsage { prompt, cached, generated, reasoning }
+}
+
+/// The whole answer.
+async fn collect(
+    state: &AppState,
+    chat: Chat,
+) -> Result<(Answer, EndReason, TokenUsage), ApiError> {
+    let mut parser = Parsed::new(ChatParser::new(chat.parser));
+    let mut generation = chat.job.start(state)?;
+    let (mut answer, mut ended) = (Answer::default(), EndReason::End);
+    while let Some(progress) = generation.next().await {
+        let (deltas, finished) = parser.read(progress?);
+        deltas.into_iter().for_each(|delta| answer.push(delta));
+        ended = finished.unwrap_or(ended);
+    }
+    Ok((answer, ended, tokens(generation.usage(), parser.n_reasoning)))
+}
+
+/// An answer's parser, and how many tokens were reasoning.
+struct Parsed {
+    parser: ChatParser,
+    n_reasoning: usize,
+}
+
+impl Parsed {
+    fn new(parser: ChatParser) -> Self {
+        Self { parser, n_reasoning: 0 }
+    }
+
+    /// The pieces that `progress` makes certain, and the end of the answer.
+    fn read(&mut self, progress: Progress) -> (Vec<ChatDelta>, Option<EndReason>) {
+        let mut deltas = Vec::new();
+        match progress {
+            Progress::Prompt { .. } => (deltas, None),
+            Progress::Token(token) => {
+                self.parser.push(&token.text, &mut deltas);
+                let reasons = deltas.iter().any(|d| matches!(d, ChatDelta::Reasoning(_)));
+                self.n_reasoning += usize::from(reasons);
+                (deltas, None)
+            }
+            Progress::Finished { reason, tail, stop, .. } => {
+                self.parser.push(&tail, &mut deltas);
+                self.parser.finish(&mut deltas);
+                (deltas, Some(end(reason, stop)))
+            }
+        }
+    }
+}
+
+/// The events of an API's streams.
+trait Dialect: Sized + Send + 'static {
+    fn start(&mut self, usage: TokenUsage) -> Vec<StreamEvent>;
+    fn delta(&mut self, delta: &ChatDelta) -> Vec<StreamEvent>;
+    fn finish(self, end: &EndReason, usage: TokenUsage) -> Vec<StreamEvent>;
+    fn fail(self, error: &ApiError) -> Vec<StreamEvent>;
+}
+
+impl Dialect for MessageStream {
+    fn start(&mut self, usage: TokenUsage) -> Vec<StreamEvent> {
+        vec![Self::start(self, usage)]
+    }
+
+    fn delta(&mut self, delta: &ChatDelta) -> Vec<StreamEvent> {
+        self.delta(delta)
+    }
+
+    fn finish(self, end: &EndReason, usage: TokenUsage) -> Vec<StreamEvent> {
+        self.finish(end, usage)
+    }
+
+    fn fail(self, error: &ApiError) -> Vec<StreamEvent> {
+        vec![Self::error(error_kind(error), &error.to_string())]
+    }
+}
+
+impl Dialect for ResponseStream {
+    fn start(&mut self, _: TokenUsage) -> Vec<StreamEvent> {
+        self.start()
+    }
+
+    fn delta(&mut self, delta: &ChatDelta) -> Vec<StreamEvent> {
+        self.delta(delta)
+    }
+
+    fn finish(self, end: &EndReason, usage: TokenUsage) -> Vec<StreamEvent> {
+        self.finish(end, usage)
+    }
+
+    fn fail(self, error: &ApiError) -> Vec<StreamEvent> {
+        self.fail("server_error", &error.to_string())
+    }
+}
+
+/// Answers with the events of a dialect.
+fn respond(state: &AppState, chat: Chat, dialect: impl Dialect) -> Result<Response, ApiError> {
+    let parsed = Parsed::new(ChatParser::new(chat.parser));
+    let generation = chat.job.start(state)?;
+    let told = Told { dialect: Some(dialect), parsed, ended: EndReason::End };
+    Ok(sse::respond(state, generation, told))
+}
+
+/// What of an answer was told in a dialect.
+struct Told<D> {
+    dialect: Option<D>,
+    parsed: Parsed,
+    ended: EndReason,
+}
+
+fn event(StreamEvent { event, data }: StreamEvent) -> Event {
+    Event::default().event(event).data(data.to_string())
+}
+
+impl<D: Dialect> Chunks for Told<D> {
+    fn progress(
+        &mut self,
+        progress: Progress,
+        usage: Usage,
+        out: &mut VecDeque<Event>,
+    ) -> Result<(), ApiError> {
+        let Some(dialect) = &mut self.dialect else { return Ok(()) };
+        if matches!(progress, Progress::Prompt { .. }) {
+            out.extend(dialect.start(tokens(usage, 0)).into_iter().map(event));
+        }
+        let (deltas, ended) = self.parsed.read(progress);
+        out.extend(deltas.iter().flat_map(|delta| dialect.delta(delta)).map(event));
+        if let Some(ended) = ended {
+            self.ended = ended;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, usage: Usage, out: &mut VecDeque<Event>) {
+        if let Some(dialect) = self.dialect.take() {
+            let usage = tokens(usage, self.parsed.n_reasoning);
+            out.extend(dialect.finish(&self.ended, usage).into_iter().map(event));
+        }
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut VecDeque<Event>) {
+        if let Some(dialect) = self.dialect.take() {
+            out.extend(dialect.fail(error).into_iter().map(event));
+        }
+    }
+}

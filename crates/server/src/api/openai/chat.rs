@@ -1,0 +1,341 @@
+//! `POST /v1/chat/completions`: the next message of a conversation.
+
+use super::chat_chunks::ChatChunks;
+use super::conversation::{ConversationFields, Rendered};
+use super::logprobs::{self, ChatLogprobs, Names};
+use super::refused;
+use super::sampling::{CommonFields, StreamUsage, check_context, check_logprobs};
+use super::structured::{GrammarFields, Wanted, constraint};
+use super::types::{Body, Head, StreamHead};
+use crate::answer::generation::{Answer, Finish, Job};
+use crate::answer::prompt;
+use crate::answer::sse;
+use crate::chat::parser::{ChatDelta, ChatParser, ChatParserOptions};
+use crate::chat::tools::{ToolChoice, ToolFormat, ToolRequest, tool_schema};
+use crate::config::Limits;
+use crate::error::ApiError;
+use crate::http::extract::JsonBody;
+use crate::registry::served::ServedModel;
+use crate::state::AppState;
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use realizar_runtime::StopCause;
+use realizar_runtime::constrain::Grammar;
+use realizar_runtime::tokenizer::Tokenizer;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// The fields that only chat completions have, but for those of the conversation.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Fields {
+    logprobs: Option<bool>,
+    top_logprobs: Option<usize>,
+    reasoning_format: Option<ReasoningStyle>,
+}
+
+/// llama-server's ways to tell of reasoning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ReasoningStyle {
+    /// In `reasoning_content`.
+    Auto,
+    Deepseek,
+    /// In `content`, with its marks.
+    None,
+}
+
+/// A request that was read and found right.
+pub(crate) struct Chat {
+    pub(crate) job: Job,
+    head: Head,
+    stream: Option<StreamUsage>,
+    shown: Shown,
+    /// What is looked for in the answers.
+    pub(crate) parser: ChatParserOptions,
+}
+
+/// What a request wants to see of its answers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shown {
+    /// Log-probabilities of their tokens.
+    pub(super) logprobs: bool,
+    /// The ids of their tokens.
+    pub(super) ids: bool,
+    /// Tokens as ids beside their log-probabilities.
+    pub(super) as_ids: bool,
+    /// How many likely tokens at each position of the prompt.
+    prompt_logprobs: Option<usize>,
+    /// The function was named, so that a call of it is no choice of the model: as OpenAI has it,
+    /// the answer then ends with `stop`.
+    pub(super) named_call: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Choice {
+    index: usize,
+    message: MessageBody,
+    logprobs: Option<ChatLogprobs>,
+    finish_reason: Finish,
+    stop_reason: Option<StopCause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<Vec<u32>>,
+}
+
+#[derive(Debug, Serialize)]
+struct MessageBody {
+    role: &'static str,
+    content: Option<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reasoning_content: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ToolCall>,
+    refusal: (),
+    annotations: [(); 0],
+}
+
+#[derive(Debug, Serialize)]
+struct ToolCall {
+    id: String,
+    r#type: &'static str,
+    function: CalledFunction,
+}
+
+#[derive(Debug, Serialize)]
+struct CalledFunction {
+    name: String,
+    arguments: String,
+}
+
+/// Answers a request for chat completions.
+pub(crate) async fn create(
+    State(state): State<AppState>,
+    body: JsonBody,
+) -> Result<Response, ApiError> {
+    let Chat { job, mut head, stream, shown, parser } = read(&state, body).await?;
+    let (model, n) = (job.model.clone(), job.n);
+    let generation = job.start(&state)?;
+    if let Some(usage) = stream {
+        head.object = "chat.completion.chunk";
+        let head = StreamHead { head, usage };
+        let chunks = ChatChunks::new(model, head, shown, vec![parser; n]);
+        return Ok(sse::respond(&state, generation, chunks));
+    }
+    let done = generation.collect().await?;
+    let tokenizer = model.tokenizer();
+    let choices = done.answers.into_iter().enumerate();
+    let choices = choices.map(|(index, answer)| {
+        choice(index, answer, ChatParser::new(parser.clone()), shown, tokenizer)
+    });
+    let (choices, usage) = (choices.collect(), Some(Some(done.usage.into())));
+    let of_prompt = shown.prompt_logprobs.zip(done.prompts.first());
+    let prompt_logprobs = of_prompt.map(|(k, own)| logprobs::of_prompt(tokenizer, own, k));
+    Ok(Json(Body { head: &head, choices, usage, prompt_logprobs }).into_response())
+}
+
+/// Answers with the token ids that a request for chat completions would give the engine.
+pub(crate) async fn render(
+    State(state): State<AppState>,
+    body: JsonBody,
+) -> Result<Json<Value>, ApiError> {
+    let Chat { job, head, .. } = read(&state, body).await?;
+    let Job { prompts, params, .. } = job;
+    let mut sampling_params = json!(params.sampling);
+    sampling_params["max_tokens"] = json!(params.max_tokens);
+    Ok(Json(json!({
+        "request_id": head.id,
+        "model": head.model,
+        "token_ids": prompts.into_iter().next(),
+        "sampling_params": sampling_params,
+    })))
+}
+
+/// All fields of a request.
+struct AllFields {
+    common: CommonFields,
+    own: Fields,
+    conversation: ConversationFields,
+    grammar: Option<Wanted>,
+    tools: ToolRequest,
+}
+
+impl AllFields {
+    fn read(body: &JsonBody) -> Result<Self, ApiError> {
+        let read = Self {
+            common: body.read()?,
+            own: body.read()?,
+            conversation: body.read()?,
+            grammar: body.read::<GrammarFields>()?.read()?,
+            tools: ToolRequest::from_chat(&body.pick(&ToolRequest::FIELDS)?)?,
+        };
+        refused::check_chat(body)?;
+        Ok(read)
+    }
+}
+
+/// Reads a request and checks it.
+pub(crate) async fn read(state: &AppState, body: JsonBody) -> Result<Chat, ApiError> {
+    let (fields, held) = body.parse(AllFields::read).await?;
+    let AllFields { common, own: fields, conversation, grammar, tools } = fields;
+    let model = state.model(common.model.as_deref()).await?;
+    let limits = &state.config().limits;
+    let logprobs = logprobs_of(&fields, &common, limits)?;
+    let mut params = common.params(&model, limits, None, logprobs).await?;
+    common.require_tokens()?;
+    let (n, stream) = (common.answers(&model, limits)?, common.stream()?);
+    let conversation = conversation.render(&held, &model, tools.for_template()).await?;
+    let (mut parser, grammar) = form(&model, &tools, grammar, &conversation)?;
+    params.shown_tokens.extend(ChatParser::control_tokens(
+        model.tokenizer(),
+        parser.tools,
+        parser.reasoning,
+    ));
+    params.constraint = constraint(&model, grammar, &parser, &conversation).await?;
+    if fields.reasoning_format == Some(ReasoningStyle::None) {
+        if parser.calls_alone && parser.reasoning.is_some() {
+            let message = "`reasoning_format` must not be `none` where a tool must be called";
+            return Err(ApiError::invalid("reasoning_format", message));
+        }
+        parser.reasoning = None;
+    }
+    // The template writes the special tokens itself.
+    let add_special = common.add_special_tokens().unwrap_or(false);
+    let text = conversation.text;
+    let prompts = vec![prompt::encode_conversation(&held, &model, text, add_special).await?];
+    check_context(&model, limits, &prompts, "messages", common.asked_most())?;
+    let prompt_logprobs = common.prompt_logprobs(limits)?;
+    let name = common.model.as_deref().filter(|name| !name.is_empty()).unwrap_or(&model.name);
+    Ok(Chat {
+        head: Head::new("chatcmpl-", "chat.completion", name),
+        stream,
+        shown: Shown {
+            logprobs: logprobs.is_some(),
+            ids: common.return_tokens(),
+            as_ids: common.tokens_as_ids(),
+            prompt_logprobs,
+            named_call: matches!(tools.choice, ToolChoice::Function(_)),
+        },
+        parser,
+        job: Job {
+            prompts,
+            params,
+            n,
+            priority: common.priority(),
+            prompt_logprobs,
+            include_stop: common.include_stop(),
+            model: model.clone(),
+        },
+    })
+}
+
+/// How many likely tokens to tell at each position, if answers have log-probabilities.
+fn logprobs_of(
+    fields: &Fields,
+    common: &CommonFields,
+    limits: &Limits,
+) -> Result<Option<usize>, ApiError> {
+    match (common.n_probs(), fields.top_logprobs) {
+        (Some(n), Some(top)) if n != top => {
+            let message = format!("`n_probs` is {n}, and `top_logprobs` is {top}");
+            Err(ApiError::invalid("n_probs", message))
+        }
+        (Some(n), _) => check_logprobs("n_probs", n, limits).map(Some),
+        (None, top) if fields.logprobs == Some(true) => {
+            check_logprobs("top_logprobs", top.unwrap_or(0), limits).map(Some)
+        }
+        (None, None | Some(0)) => Ok(None),
+        (None, Some(_)) => {
+            let message = "`top_logprobs` is only allowed when `logprobs` is true";
+            Err(ApiError::invalid("top_logprobs", message))
+        }
+    }
+}
+
+/// What is looked for in an answer to a conversation, and the grammar that it must follow.
+fn form(
+    model: &ServedModel,
+    tools: &ToolRequest,
+    grammar: Option<Wanted>,
+    conversation: &Rendered,
+) -> Result<(ChatParserOptions, Option<Wanted>), ApiError> {
+    let side = model.chat_side()?;
+    let forced = match (tool_schema(tools), grammar) {
+        (Some(_), Some(Wanted { param, .. })) => {
+            let message = format!("`{param}` cannot be followed where a tool must be called");
+            return Err(ApiError::invalid(param, message));
+        }
+        (Some(schema), None) => {
+            Some(Wanted { param: "tools", grammar: Grammar::JsonSchema(schema) })
+        }
+        (None, grammar) => grammar,
+    };
+    let format = match (tools.may_call(), tools.must_call()) {
+        (false, _) => None,
+        // A forced call has the form of its grammar.
+        (true, true) => Some(ToolFormat::Json),
+        (true, false) => Some(side.tools.unwrap_or(ToolFormat::Json)),
+    };
+    let parser = ChatParserOptions {
+        tools: format,
+        functions: tools.functions.clone(),
+        calls_alone: tools.must_call(),
+        single_call: !tools.parallel,
+        reasoning: side.reasoning.filter(|_| forced.is_none() || conversation.may_reason),
+        reasoning_open: conversation.is_reasoning,
+        id_seed: None,
+    };
+    Ok((parser, forced))
+}
+
+fn choice(
+    index: usize,
+    answer: Answer,
+    mut parser: ChatParser,
+    shown: Shown,
+    tokenizer: &Tokenizer,
+) -> Choice {
+    let (mut content, mut reasoning_content) = (String::new(), String::new());
+    let (mut tool_calls, mut deltas) = (Vec::<ToolCall>::new(), Vec::new());
+    parser.push(&answer.text, &mut deltas);
+    parser.finish(&mut deltas);
+    for delta in deltas {
+        match delta {
+            ChatDelta::Content(text) => content.push_str(&text),
+            ChatDelta::Reasoning(text) => reasoning_content.push_str(&text),
+            ChatDelta::ToolCallStart { id, name, .. } => {
+                let function = CalledFunction { name, arguments: String::new() };
+                tool_calls.push(ToolCall { id, r#type: "function", function });
+            }
+            ChatDelta::ToolCallArguments { index, text } => {
+                tool_calls[index].function.arguments.push_str(&text);
+            }
+        }
+    }
+    let calls_alone = content.is_empty() && !tool_calls.is_empty();
+    let finish_reason = finish(answer.reason, &parser, shown);
+    Choice {
+        index,
+        message: MessageBody {
+            role: "assistant",
+            content: (!calls_alone).then_some(content),
+            reasoning_content,
+            tool_calls,
+            refusal: (),
+            annotations: [],
+        },
+        logprobs: shown
+            .logprobs
+            .then(|| logprobs::chat(Names { tokenizer, as_ids: shown.as_ids }, &answer.tokens)),
+        finish_reason,
+        stop_reason: answer.stop,
+        tokens: shown.ids.then(|| answer.tokens.iter().map(|token| token.id).collect()),
+    }
+}
+
+/// Why an answer ended, for who is to act on it: its tool calls, if it has any and is whole.
+pub(super) fn finish(reason: Finish, parser: &ChatParser, shown: Shown) -> Finish {
+    match reason {
+        Finish::Stop if parser.has_tool_calls() && !shown.named_call => Finish::ToolCalls,
+        reason => reason,
+    }
+}

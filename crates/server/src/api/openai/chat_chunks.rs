@@ -1,0 +1,176 @@
+//! The chunks of a stream of chat completions: the role first, then deltas, then why it ended.
+
+use super::chat::{Shown, finish};
+use super::logprobs::{self, ChatLogprobs, Names};
+use super::types::StreamHead;
+use crate::answer::generation::{Finish, Progress, TokenLogprob, Usage};
+use crate::answer::sse::Chunks;
+use crate::chat::parser::{ChatDelta, ChatParser, ChatParserOptions};
+use crate::error::ApiError;
+use crate::registry::ModelLease;
+use axum::response::sse::Event;
+use realizar_runtime::StopCause;
+use serde::Serialize;
+use std::collections::VecDeque;
+
+/// Turns what happens to the answers into chunks.
+pub(crate) struct ChatChunks {
+    model: ModelLease,
+    head: StreamHead,
+    shown: Shown,
+    answers: Vec<AnswerState>,
+}
+
+struct AnswerState {
+    parser: ChatParser,
+    /// Tokens that have made no text certain yet.
+    held: Vec<TokenLogprob>,
+}
+
+#[derive(Debug, Serialize)]
+struct Choice {
+    index: usize,
+    delta: Delta,
+    logprobs: Option<ChatLogprobs>,
+    finish_reason: Option<Finish>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_reason: Option<StopCause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<Vec<u32>>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Delta {
+    Role { role: &'static str, content: &'static str, refusal: () },
+    Content { content: String },
+    Reasoning { reasoning_content: String },
+    Tools { tool_calls: [ToolDelta; 1] },
+    Nothing {},
+}
+
+#[derive(Debug, Default, Serialize)]
+struct ToolDelta {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<&'static str>,
+    function: FunctionDelta,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct FunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    arguments: String,
+}
+
+impl From<ChatDelta> for Delta {
+    fn from(delta: ChatDelta) -> Self {
+        match delta {
+            ChatDelta::Content(content) => Self::Content { content },
+            ChatDelta::Reasoning(reasoning_content) => Self::Reasoning { reasoning_content },
+            ChatDelta::ToolCallStart { index, id, name } => {
+                let function = FunctionDelta { name: Some(name), arguments: String::new() };
+                let (id, r#type) = (Some(id), Some("function"));
+                Self::Tools { tool_calls: [ToolDelta { index, id, r#type, function }] }
+            }
+            ChatDelta::ToolCallArguments { index, text } => {
+                let function = FunctionDelta { name: None, arguments: text };
+                Self::Tools { tool_calls: [ToolDelta { index, function, ..ToolDelta::default() }] }
+            }
+        }
+    }
+}
+
+impl ChatChunks {
+    pub(crate) fn new(
+        model: ModelLease,
+        head: StreamHead,
+        shown: Shown,
+        parsers: Vec<ChatParserOptions>,
+    ) -> Self {
+        let answer = |options| AnswerState { parser: ChatParser::new(options), held: Vec::new() };
+        let answers = parsers.into_iter().map(answer).collect();
+        Self { model, head, shown, answers }
+    }
+
+    /// Tells parts of the message, the first with the tokens held so far.
+    fn deltas(
+        &mut self,
+        index: usize,
+        deltas: Vec<ChatDelta>,
+        usage: Usage,
+        out: &mut VecDeque<Event>,
+    ) {
+        for delta in deltas {
+            self.chunk(index, delta.into(), None, usage, out);
+        }
+    }
+
+    /// Tells a part of the message or its end, with the tokens held so far.
+    fn chunk(
+        &mut self,
+        index: usize,
+        delta: Delta,
+        finish: Option<(Finish, Option<StopCause>)>,
+        usage: Usage,
+        out: &mut VecDeque<Event>,
+    ) {
+        let held = std::mem::take(&mut self.answers[index].held);
+        let has_tokens = !held.is_empty();
+        let logprobs = (self.shown.logprobs && has_tokens).then(|| {
+            let (tokenizer, as_ids) = (self.model.tokenizer(), self.shown.as_ids);
+            logprobs::chat(Names { tokenizer, as_ids }, &held)
+        });
+        let tokens =
+            (self.shown.ids && has_tokens).then(|| held.iter().map(|token| token.id).collect());
+        let (finish_reason, stop_reason) = finish.unzip();
+        let stop_reason = stop_reason.flatten();
+        let choice = Choice { index, delta, logprobs, finish_reason, stop_reason, tokens };
+        out.push_back(self.head.chunk(choice, usage));
+    }
+}
+
+impl Chunks for ChatChunks {
+    fn progress(
+        &mut self,
+        progress: Progress,
+        usage: Usage,
+        out: &mut VecDeque<Event>,
+    ) -> Result<(), ApiError> {
+        match progress {
+            Progress::Prompt { .. } => {
+                for index in 0..self.answers.len() {
+                    let delta = Delta::Role { role: "assistant", content: "", refusal: () };
+                    self.chunk(index, delta, None, usage, out);
+                }
+                Ok(())
+            }
+            Progress::Token(mut token) => {
+                let (index, text) = (token.index, std::mem::take(&mut token.text));
+                let answer = &mut self.answers[index];
+                answer.held.push(token.into());
+                let mut deltas = Vec::new();
+                answer.parser.push(&text, &mut deltas);
+                self.deltas(index, deltas, usage, out);
+                Ok(())
+            }
+            Progress::Finished { answer: index, reason, tail, stop } => {
+                let parser = &mut self.answers[index].parser;
+                let mut deltas = Vec::new();
+                parser.push(&tail, &mut deltas);
+                parser.finish(&mut deltas);
+                let reason = finish(reason, parser, self.shown);
+                self.deltas(index, deltas, usage, out);
+                self.chunk(index, Delta::Nothing {}, Some((reason, stop)), usage, out);
+                Ok(())
+            }
+        }
+    }
+
+    fn end(&mut self, usage: Usage, out: &mut VecDeque<Event>) {
+        self.head.end(usage, out);
+    }
+}

@@ -1,0 +1,157 @@
+//! Parameters that are known and cannot be honoured. A request that sets one to a value that asks
+//! for something is refused with its name; a value that asks for nothing is accepted, as clients
+//! and routers send defaults.
+
+use crate::error::ApiError;
+use crate::http::extract::JsonBody;
+use serde_json::Value;
+
+/// A name and whether a value of it asks for nothing.
+pub(crate) type Row = (&'static str, fn(&Value) -> bool);
+
+/// Of both kinds of completions.
+pub(crate) const COMMON: &[Row] = &[
+    ("allowed_token_ids", nothing),
+    ("bad_words", empty),
+    ("dynatemp_range", zero),
+    ("ebnf", empty),
+    ("id_slot", any_slot),
+    ("kv_transfer_params", nothing),
+    ("length_penalty", one),
+    ("logits_processors", empty),
+    ("lora", empty),
+    ("lora_adapters", empty),
+    ("lora_path", empty),
+    ("min_keep", zero),
+    ("n_indent", zero),
+    ("post_sampling_probs", no),
+    ("regex", empty),
+    ("response_fields", empty),
+    ("return_hidden_states", no),
+    ("structural_tag", empty),
+    ("t_max_predict_ms", no_time),
+    ("tfs_z", one),
+    ("truncate_prompt_tokens", nothing),
+    ("use_beam_search", no),
+];
+
+/// Of chat completions.
+pub(crate) const CHAT: &[Row] = &[
+    ("audio", nothing),
+    ("best_of", one),
+    ("chat_template", nothing),
+    ("echo", no),
+    ("function_call", choice_of_none),
+    ("functions", empty),
+    ("modalities", only_text),
+    ("store", no),
+    ("verbosity", medium),
+    ("web_search_options", nothing),
+];
+
+/// Of plain completions.
+pub(crate) const COMPLETIONS: &[Row] =
+    &[("prompt_embeds", nothing), ("reasoning_format", as_it_is)];
+
+/// Checks the body of a chat completion.
+pub(crate) fn check_chat(body: &JsonBody) -> Result<(), ApiError> {
+    check(body, &[COMMON, CHAT])
+}
+
+/// Checks the body of a plain completion.
+pub(crate) fn check_completion(body: &JsonBody) -> Result<(), ApiError> {
+    check(body, &[COMMON, COMPLETIONS])
+}
+
+fn nothing(_: &Value) -> bool {
+    false
+}
+
+fn empty(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    }
+}
+
+fn no(value: &Value) -> bool {
+    *value == Value::Bool(false)
+}
+
+fn zero(value: &Value) -> bool {
+    value.as_f64() == Some(0.0)
+}
+
+fn any_slot(value: &Value) -> bool {
+    value.as_f64() == Some(-1.0)
+}
+
+/// llama-server sets no limit for a time that is not positive.
+fn no_time(value: &Value) -> bool {
+    value.as_f64().is_some_and(|millis| millis <= 0.0)
+}
+
+/// The text of an answer is not parsed.
+fn as_it_is(value: &Value) -> bool {
+    value == "none" || value == "auto"
+}
+
+fn one(value: &Value) -> bool {
+    value.as_f64() == Some(1.0)
+}
+
+fn medium(value: &Value) -> bool {
+    value == "medium"
+}
+
+fn choice_of_none(value: &Value) -> bool {
+    value == "none"
+}
+
+fn only_text(value: &Value) -> bool {
+    value.as_array().is_some_and(|list| list.iter().all(|kind| kind == "text"))
+}
+
+/// Looks for the first parameter that asks for something.
+fn check(body: &JsonBody, tables: &[&[Row]]) -> Result<(), ApiError> {
+    let rows = || tables.iter().copied().flatten();
+    let names: Vec<&str> = rows().map(|(name, _)| *name).collect();
+    for (found, value) in body.pick(&names)? {
+        let row = rows().find(|(name, _)| *name == found);
+        match row {
+            Some((name, asks_for_nothing)) if !value.is_null() && !asks_for_nothing(&value) => {
+                return Err(ApiError::unsupported(*name));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_asks_for_something_is_named() {
+        let check = |json: &str, want: Option<&str>| {
+            let error = check(&JsonBody::from_text(json), &[COMMON, CHAT, COMPLETIONS]).err();
+            let param = error.map(|error| error.body()["error"]["param"].clone());
+            assert_eq!(param.as_ref().and_then(Value::as_str), want, "{json}");
+        };
+        check("{}", None);
+        check(r#"{"unknown": {"a": [1]}, "user": "u", "metadata": {}}"#, None);
+        check(r#"{"audio": null, "store": false, "modalities": ["text"]}"#, None);
+        check(r#"{"audio": {"voice": "x"}}"#, Some("audio"));
+        check(r#"{"modalities": ["text", "audio"]}"#, Some("modalities"));
+        check(r#"{"web_search_options": {}}"#, Some("web_search_options"));
+        check(r#"{"prompt_embeds": "x"}"#, Some("prompt_embeds"));
+        check(r#"{"id_slot": -1, "lora": [], "t_max_predict_ms": 0, "tfs_z": 1}"#, None);
+        check(r#"{"id_slot": 0}"#, Some("id_slot"));
+        check(r#"{"lora": [{"id": 0, "scale": 1}]}"#, Some("lora"));
+        check(r#"{"t_max_predict_ms": 5}"#, Some("t_max_predict_ms"));
+        check(r#"{"tfs_z": 0.5, "prompt_embeds": "x"}"#, Some("tfs_z"));
+    }
+}

@@ -1,0 +1,120 @@
+//! `POST /score`, `/v1/score`: how near texts are to each other in pairs, in vLLM's shape. The
+//! score is the cosine of the embeddings.
+
+use crate::answer::embedding::{self, EmbeddingUsage, cosine};
+use crate::answer::prompt::Prompt;
+use crate::error::ApiError;
+use crate::fields;
+use crate::http::extract::JsonBody;
+use crate::ids;
+use crate::state::AppState;
+use axum::Json;
+use axum::extract::State;
+use realizar_runtime::EmbedParams;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+/// The two sides, under each of the names that vLLM has for them.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Fields {
+    model: Option<String>,
+    #[serde(alias = "queries", alias = "data_1")]
+    text_1: Option<Texts>,
+    #[serde(alias = "documents", alias = "items", alias = "data_2")]
+    text_2: Option<Texts>,
+    priority: Option<i32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a text or a list of texts")]
+enum Texts {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Texts {
+    fn into_vec(self) -> Vec<String> {
+        match self {
+            Self::One(text) => vec![text],
+            Self::Many(texts) => texts,
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Body {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: String,
+    data: Vec<Item>,
+    usage: EmbeddingUsage,
+}
+
+#[derive(Debug, Serialize)]
+struct Item {
+    index: usize,
+    object: &'static str,
+    score: f64,
+}
+
+const REFUSED: &[&str] =
+    &["chat_template_kwargs", "instruction", "rank_fields", "truncate_prompt_tokens"];
+const ONLY_ZERO: &[&str] = &["max_tokens_per_doc", "max_tokens_per_query"];
+
+/// Fails on parameters of scores and ranks that cannot be honoured: texts are neither cut nor put
+/// into a template.
+pub(crate) fn refuse(body: &JsonBody) -> Result<(), ApiError> {
+    let map = body.pick(&[REFUSED, ONLY_ZERO].concat())?;
+    let root = fields::Fields::root(&map);
+    root.refuse(REFUSED)?;
+    for key in ONLY_ZERO {
+        root.only(key, &[json!(0)])?;
+    }
+    Ok(())
+}
+
+/// Answers a request for scores.
+pub(crate) async fn create(
+    State(state): State<AppState>,
+    body: JsonBody,
+) -> Result<Json<Body>, ApiError> {
+    let read = |body: &JsonBody| {
+        refuse(body)?;
+        body.read::<Fields>()
+    };
+    let (fields, held) = body.parse(read).await?;
+    let need = |texts: Option<Texts>, param: &str| {
+        let texts = texts.map(Texts::into_vec).unwrap_or_default();
+        let missing =
+            || ApiError::invalid(param, format!("`{param}` is needed: a text or several"));
+        if texts.is_empty() { Err(missing()) } else { Ok(texts) }
+    };
+    let (first, second) = (need(fields.text_1, "text_1")?, need(fields.text_2, "text_2")?);
+    let (n_first, n_second) = (first.len(), second.len());
+    if n_first != 1 && n_first != n_second {
+        let message = format!(
+            "{n_first} texts and {n_second} are no pairs: either side has as many, or the first one"
+        );
+        return Err(ApiError::invalid("text_1", message));
+    }
+    let model = embedding::model(&state, fields.model.as_deref()).await?;
+    let texts = first.into_iter().chain(second).map(Prompt::Text).collect();
+    let params = EmbedParams::default();
+    let embedded =
+        embedding::embed(&state, &held, &model, texts, "text_2", params, fields.priority);
+    let (vectors, usage) = embedded.await?;
+    let (first, second) = vectors.split_at(n_first);
+    let item = |(index, b): (usize, &Vec<f32>)| {
+        let a = if n_first == 1 { &first[0] } else { &first[index] };
+        Item { index, object: "score", score: cosine(a, b) }
+    };
+    Ok(Json(Body {
+        id: ids::new("score-"),
+        object: "list",
+        created: ids::unix_seconds(),
+        model: model.name.clone(),
+        data: second.iter().enumerate().map(item).collect(),
+        usage,
+    }))
+}

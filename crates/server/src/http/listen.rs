@@ -1,0 +1,377 @@
+//! Connections: the loop that accepts them, how many there may be, how long they may take, and TLS.
+//! What is answered on them is not decided here.
+
+use crate::config::{ConnectionLimits, ServerConfig};
+use crate::error::Error;
+use crate::http::tls::Tls;
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, Sleep, interval, sleep, timeout};
+
+/// Connections beyond the limit that are told so; those beyond these are closed without a word.
+const REFUSALS: usize = 64;
+/// How long a connection that is refused may take.
+const REFUSAL_TIME: Duration = Duration::from_secs(5);
+/// How long nothing is accepted after the system refused to, mostly for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+/// The longest head of a request in bytes; a longer one is answered with status 431.
+const HEAD_BYTES: usize = 64 << 10;
+/// The shortest time between two looks at the files of TLS.
+const MIN_RENEWAL: Duration = Duration::from_millis(1);
+/// Longer times are taken as this one, so that sums of times have no end that cannot be told.
+const MAX_TIME: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// An address that is listened on.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    tcp: TcpListener,
+    address: SocketAddr,
+    limits: ConnectionLimits,
+    tls: Option<Tls>,
+}
+
+impl Listener {
+    /// Begins to listen.
+    ///
+    /// # Errors
+    /// If a file for TLS cannot be used, or the address cannot be listened on.
+    pub(crate) async fn bind(config: &ServerConfig) -> Result<Self, Error> {
+        let tls = config.tls.as_ref().map(Tls::new).transpose()?;
+        let (host, port) = (config.host.as_str(), config.port);
+        let failed = |source| Error::Bind { address: format!("{host}:{port}"), source };
+        let tcp = TcpListener::bind((host, port)).await.map_err(failed)?;
+        let address = tcp.local_addr().map_err(failed)?;
+        Ok(Self { tcp, address, limits: config.connections.clone(), tls })
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves connections with `app`, and those beyond the limit with `full`, until `stop` is true.
+    /// Then nothing more is accepted, connections end with the answer that they are at, and this
+    /// ends with the last of them. Dropping the future drops the connections.
+    pub(crate) async fn serve(self, app: Router, full: Router, mut stop: watch::Receiver<bool>) {
+        let Self { tcp, limits, tls, .. } = self;
+        let idle_timeout = limits.idle_timeout.min(MAX_TIME);
+        let stall_timeout = limits.stall_timeout.min(MAX_TIME);
+        let stopped = stop.clone();
+        let handshake_timeout = limits.handshake_timeout.min(MAX_TIME);
+        let renewal = tls.as_ref().map_or(MAX_TIME, Tls::renewal);
+        let mut renewal = interval(renewal.clamp(MIN_RENEWAL, MAX_TIME));
+        renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let of = |service: &Router, refused: bool, permit: Permit| Connection {
+            service: service.clone(),
+            tls: tls.clone(),
+            refused,
+            idle_timeout: if refused { REFUSAL_TIME } else { idle_timeout },
+            handshake_timeout: if refused { REFUSAL_TIME } else { handshake_timeout },
+            stall_timeout,
+            stop: stopped.clone(),
+            _permit: permit,
+        };
+        let open = Arc::new(Semaphore::new(limits.open.min(Semaphore::MAX_PERMITS)));
+        let addresses = Addresses::default();
+        let refusals = Arc::new(Semaphore::new(REFUSALS));
+        let mut connections = JoinSet::new();
+        let mut is_full = false;
+        loop {
+            let (stream, address) = tokio::select! {
+                accepted = accept(&tcp) => accepted,
+                _ = renewal.tick(), if tls.is_some() => {
+                    if let Some(tls) = tls.clone() {
+                        tokio::task::spawn_blocking(move || tls.renew());
+                    }
+                    continue;
+                }
+                Some(ended) = connections.join_next() => {
+                    if let Err(error) = ended {
+                        tracing::error!("a connection failed: {error}");
+                    }
+                    continue;
+                }
+                () = told_to_stop(&mut stop) => break,
+            };
+            if let Ok(permit) = open.clone().try_acquire_owned() {
+                is_full = false;
+                if let Some(place) = addresses.enter(address.ip(), limits.per_address) {
+                    connections.spawn(of(&app, false, (permit, Some(place))).run(stream));
+                    continue;
+                }
+                tracing::debug!("{} has {} connections", address.ip(), limits.per_address);
+            } else if !is_full {
+                is_full = true;
+                tracing::warn!("{} connections are open; further ones are refused", limits.open);
+            }
+            if let Ok(permit) = refusals.clone().try_acquire_owned() {
+                let permit = (permit, None);
+                let connection = of(&full, true, permit).run(stream);
+                connections.spawn(async { drop(timeout(REFUSAL_TIME, connection).await) });
+            }
+        }
+        drop(tcp);
+        while connections.join_next().await.is_some() {}
+    }
+}
+
+/// Waits until the server is to end.
+async fn told_to_stop(stop: &mut watch::Receiver<bool>) {
+    // An error means that the sender is gone, which is the end as well.
+    drop(stop.wait_for(|&stop| stop).await);
+}
+
+/// The next connection. What goes wrong with a single one, or for a while, is no end.
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ConnectionAborted | ConnectionRefused | ConnectionReset
+                ) => {}
+            Err(error) => {
+                tracing::error!("cannot accept a connection: {error}");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// What a connection takes of the limits as long as it is open.
+type Permit = (OwnedSemaphorePermit, Option<Place>);
+
+/// How many connections there are from each address.
+#[derive(Debug, Clone, Default)]
+struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// One connection among those from its address.
+#[derive(Debug)]
+struct Place {
+    addresses: Addresses,
+    of: IpAddr,
+}
+
+impl Addresses {
+    /// Counts a connection, unless there are as many from its address as may be.
+    fn enter(&self, address: IpAddr, most: usize) -> Option<Place> {
+        let of = match address.to_canonical() {
+            // Whoever has one address of such a network mostly has all.
+            IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) >> 64 << 64).into()),
+            v4 => v4,
+        };
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.get(&of).copied().unwrap_or(0);
+        if count >= most {
+            return None;
+        }
+        counts.insert(of, count + 1);
+        Some(Place { addresses: self.clone(), of })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut counts = self.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.of) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.of);
+            }
+        }
+    }
+}
+
+/// What a connection is served with.
+struct Connection {
+    service: Router,
+    tls: Option<Tls>,
+    /// It takes one request, to say no to it.
+    refused: bool,
+    idle_timeout: Duration,
+    handshake_timeout: Duration,
+    stall_timeout: Duration,
+    stop: watch::Receiver<bool>,
+    _permit: Permit,
+}
+
+impl Connection {
+    async fn run(mut self, stream: TcpStream) {
+        // Small packets of streams are not held back.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!("a connection is slower than it could be: {error}");
+        }
+        let stream = Patient { io: stream, limit: self.stall_timeout, stalled: None };
+        let Some(tls) = self.tls.take() else { return self.converse(stream).await };
+        let handshake = timeout(self.handshake_timeout, tls.acceptor.accept(stream));
+        let stream = tokio::select! {
+            stream = handshake => stream,
+            () = told_to_stop(&mut self.stop) => return,
+        };
+        match stream {
+            Ok(Ok(stream)) => self.converse(stream).await,
+            Ok(Err(error)) => tracing::debug!("a handshake failed: {error}"),
+            Err(_) => tracing::debug!("a handshake took too long"),
+        }
+    }
+
+    /// Answers requests until the client has no more, or the server ends.
+    async fn converse<S: AsyncRead + AsyncWrite + Unpin>(mut self, stream: S) {
+        let mut http = http1::Builder::new();
+        // The time for a head begins when the connection is idle.
+        http.timer(TokioTimer::new()).header_read_timeout(self.idle_timeout);
+        http.keep_alive(!self.refused).max_buf_size(HEAD_BYTES);
+        let service = TowerToHyperService::new(self.service);
+        let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+        let result = tokio::select! {
+            result = connection.as_mut() => result,
+            () = told_to_stop(&mut self.stop) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = result {
+            tracing::debug!("a connection ends: {error}");
+        }
+    }
+}
+
+/// A stream that fails when nothing of what is written is taken for too long.
+struct Patient<S> {
+    io: S,
+    limit: Duration,
+    /// Runs while a write waits.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Patient<S> {
+    /// Notes whether a write went on, and makes an error of one that waited too long.
+    fn note<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        result: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if result.is_ready() {
+            self.stalled = None;
+            return result;
+        }
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(self.limit)));
+        stalled.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.io).poll_write(cx, buf);
+        self.note(cx, result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+        self.note(cx, result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.io).poll_flush(cx);
+        self.note(cx, result)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.io).poll_shutdown(cx);
+        self.note(cx, result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+
+    /// Takes so many bytes.
+    struct Room(usize);
+
+    impl AsyncWrite for Room {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buf: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            let n = self.0.min(buf.len());
+            self.0 -= n;
+            if n > 0 { Poll::Ready(Ok(n)) } else { Poll::Pending }
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn writes_that_nobody_takes_fail() {
+        let mut stream = Patient { io: Room(4), limit: Duration::from_millis(10), stalled: None };
+        for (room, want) in [(4, Ok(4)), (0, Err(io::ErrorKind::TimedOut)), (2, Ok(2))] {
+            stream.io = Room(room);
+            let n = poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, b"abcd")).await;
+            assert_eq!(n.map_err(|error| error.kind()), want);
+        }
+    }
+
+    #[test]
+    fn connections_are_counted_by_address() {
+        let (addresses, ip) =
+            (Addresses::default(), |text: &str| text.parse().expect("an address"));
+        let enter = |text: &str| addresses.enter(ip(text), 2);
+        let (first, second) = (enter("10.0.0.1"), enter("::ffff:10.0.0.1"));
+        assert!(first.is_some() && second.is_some() && enter("10.0.0.1").is_none());
+        assert!(enter("10.0.0.2").is_some());
+        drop(second);
+        assert!(enter("10.0.0.1").is_some());
+        // A network of IPv6 counts as one.
+        let v6 = (enter("2001:db8::1"), enter("2001:db8::ffff:2"));
+        assert!(v6.0.is_some() && v6.1.is_some() && enter("2001:db8::3").is_none());
+        assert!(enter("2001:db8:0:1::1").is_some());
+        drop((first, v6));
+        assert!(addresses.0.lock().expect("the lock").is_empty());
+    }
+}

@@ -1,0 +1,109 @@
+//! A loaded model under its names: the engine, and what is known of how it converses.
+
+use crate::chat::messages::TemplateTraits;
+use crate::chat::reasoning::ReasoningFormat;
+use crate::chat::tools::ToolFormat;
+use crate::error::ApiError;
+use crate::ids;
+use realizar_runtime::constrain::Constrainer;
+use realizar_runtime::engine::Engine;
+use realizar_runtime::sampling::SamplingParams;
+use realizar_runtime::template::ChatTemplate;
+use realizar_runtime::tokenizer::Tokenizer;
+use std::sync::OnceLock;
+
+/// A model under its names, with what requests to it begin from.
+#[derive(Debug)]
+pub struct ServedModel {
+    /// The name that answers and lists show.
+    pub name: String,
+    /// Further names that requests may use.
+    pub aliases: Vec<String>,
+    /// What runs it.
+    pub engine: Engine,
+    /// The chat template in place of the model's own.
+    pub template: Option<ChatTemplate>,
+    /// The format of its tool calls; where there is none, the one that its template shows.
+    pub tool_format: Option<ToolFormat>,
+    /// The format of its reasoning; where there is none, the one that its template shows.
+    pub reasoning_format: Option<ReasoningFormat>,
+    /// The sampling of a request that asks for nothing else.
+    pub sampling: SamplingParams,
+    /// When it was loaded, in seconds since 1970.
+    pub created: u64,
+    chat: OnceLock<ChatSide>,
+    constrainer: OnceLock<Result<Constrainer, String>>,
+}
+
+/// What a model's chat template shows of how it converses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChatSide {
+    /// What its messages may be made of.
+    pub(crate) traits: TemplateTraits,
+    /// The format of its tool calls, if it is a known one.
+    pub(crate) tools: Option<ToolFormat>,
+    /// How it marks reasoning, if it does.
+    pub(crate) reasoning: Option<ReasoningFormat>,
+}
+
+impl ServedModel {
+    /// A model under one name, with its own template and OpenAI's defaults of sampling.
+    pub fn new(name: impl Into<String>, engine: Engine) -> Self {
+        Self {
+            name: name.into(),
+            aliases: Vec::new(),
+            engine,
+            template: None,
+            tool_format: None,
+            reasoning_format: None,
+            sampling: openai_sampling(),
+            created: ids::unix_seconds(),
+            chat: OnceLock::new(),
+            constrainer: OnceLock::new(),
+        }
+    }
+
+    /// Its tokenizer.
+    pub(crate) fn tokenizer(&self) -> &Tokenizer {
+        self.engine.model().tokenizer()
+    }
+
+    /// The template of its conversations.
+    pub(crate) fn chat_template(&self) -> Result<&ChatTemplate, ApiError> {
+        let own = match &self.template {
+            Some(template) => Some(template),
+            None => {
+                let own = self.engine.model().chat_template();
+                own.map_err(|error| ApiError::internal(error.to_string()))?.map(|own| &**own)
+            }
+        };
+        own.ok_or_else(|| {
+            let name = &self.name;
+            let message = format!("the model `{name}` has no chat template; use /v1/completions");
+            ApiError::invalid("messages", message)
+        })
+    }
+
+    /// How it converses. The first call renders the template a few times.
+    pub(crate) fn chat_side(&self) -> Result<ChatSide, ApiError> {
+        let template = self.chat_template()?;
+        Ok(*self.chat.get_or_init(|| ChatSide {
+            traits: TemplateTraits::of(template),
+            tools: self.tool_format.or_else(|| ToolFormat::detect(template.source())),
+            reasoning: self.reasoning_format.or_else(|| ReasoningFormat::detect(template.source())),
+        }))
+    }
+
+    /// What compiles grammars for it. The first call arranges the vocabulary.
+    pub(crate) fn constrainer(&self) -> Result<&Constrainer, ApiError> {
+        let made = self
+            .constrainer
+            .get_or_init(|| Constrainer::new(self.tokenizer()).map_err(|error| error.to_string()));
+        made.as_ref().map_err(|error| ApiError::internal(error.clone()))
+    }
+}
+
+/// Sampling from the model's own distribution, as OpenAI's API defines its defaults.
+pub fn openai_sampling() -> SamplingParams {
+    SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, ..SamplingParams::default() }
+}
