@@ -34,8 +34,9 @@ struct Slice {
   __device__ __forceinline__ void load(const Planes& w, size_t row_at, int first_col, int units_of_row) {
 #pragma unroll
     for (int i = 0; i < n_units; i++) {
+      // What is behind the end is loaded from in front of it, and not used.
       const int u = first_col / B::len + i;
-      if (!B::may_end || u < units_of_row) unit[i].load(w, row_at + u);
+      unit[i].load(w, row_at + (B::may_end ? ::min(u, units_of_row - 1) : u));
     }
   }
 

@@ -824,6 +824,10 @@ mod tests {
         let case = Case { form: Form::Tiles(PairTiles::Many), ..SMALL };
         check(&on, Case { ty: BlockType::BF16, n_in: 29, n_rows: 110, ..case });
         check(&on, Case { ty: BlockType::Q4_1, n_in: 32, n_rows: 78, n_out: [130, 7], ..case });
+        // Rows that are narrower than a step.
+        for (ty, n_in) in [(BlockType::F32, 3), (BlockType::F32, 16), (BlockType::F16, 8)] {
+            check(&on, Case { ty, n_in, is_shared: n_in == 3, ..case });
+        }
     }
 
     #[test]
