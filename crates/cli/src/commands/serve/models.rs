@@ -71,7 +71,10 @@ pub(super) fn configured(args: &Args) -> Result<Vec<Configured>> {
         }
     }
     if all.is_empty() {
-        anyhow::bail!("there is no model to serve");
+        match &args.models_dir {
+            Some(dir) => anyhow::bail!("{}: no model in this directory", dir.display()),
+            None => anyhow::bail!("there is no model to serve"),
+        }
     }
     Ok(all)
 }
