@@ -118,6 +118,10 @@ pub(crate) struct LoadArgs {
     /// Use no subgroups, half precision or packed dot products on the GPU
     #[arg(long, hide_short_help = true)]
     pub(crate) gpu_plain: bool,
+    /// Let a CUDA kernel start before the one in front of it has ended, on cards of compute capability 9.0 and
+    /// above (experimental: it has not run on a card)
+    #[arg(long, hide_short_help = true)]
+    pub(crate) cuda_dependent_launch: bool,
     /// Threads of the CPU [default: the number of physical cores]
     #[arg(short, long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) threads: Option<usize>,
@@ -163,6 +167,7 @@ impl LoadArgs {
             },
             cpu_tier: self.cpu_tier.clone(),
             gpu_plain: self.gpu_plain,
+            cuda_dependent_launch: self.cuda_dependent_launch,
             tensor_parallel: self.tensor_parallel,
         }
     }

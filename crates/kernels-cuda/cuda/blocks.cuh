@@ -16,6 +16,10 @@ struct Planes {
   const uint8_t* head;  // scales and minimums, by block
 };
 
+// Where a kernel is done with what no other kernel writes, such as its weights. Launches that start early wait here for the
+// one in front of them, in every thread; `src/device/dependent.rs` makes an instruction of it for them.
+__device__ __forceinline__ void wait_for_launch() { asm volatile("// wait for the launch in front" ::: "memory"); }
+
 __device__ __forceinline__ float half_at(const uint8_t* bytes, size_t index) {
   return __half2float(reinterpret_cast<const __half*>(bytes)[index]);
 }

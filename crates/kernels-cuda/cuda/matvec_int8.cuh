@@ -33,6 +33,7 @@ __device__ __forceinline__ void products(
   S span[depth];
 #pragma unroll
   for (int i = 0; i < depth; i++) span[i].load(w, row_at, ::min(slot + slots * i, n_spans - 1));
+  wait_for_launch();
   for (int first = slot; first < n_spans; first += slots * depth) {
     S next[depth];
 #pragma unroll
@@ -78,7 +79,7 @@ template <class B, int Cols>
 __device__ __forceinline__ void matvec(const Planes& w, const Step& step, int first_row, int n_rows, int out_at) {
   const int slot = threadIdx.x % slots, row = first_row + threadIdx.x / slots;
   const int first_col = blockIdx.x * Cols;
-  if (first_row >= n_rows) return;
+  if (first_row >= n_rows) return wait_for_launch();
 
   // Behind the last row, the last one is multiplied again and not stored.
   float sum[Cols];
@@ -130,6 +131,8 @@ __device__ __forceinline__ void gated(
       if (lane % slots == c && !is_up && row < n_rows && col < n_batch)
         to.out[size_t(col) * to.out_stride + row] = activate(to.act, sum[c]) * up;
     }
+  } else {
+    wait_for_launch();
   }
   if (!to.counters) return;
 

@@ -129,6 +129,7 @@ __device__ __forceinline__ void few(const Planes& w, const float* x, int x_strid
     }
   };
   if (warp * length < end) load(unit, warp * length);
+  wait_for_launch();
   for (int at = warp * length; at < end; at++) {
     B next[steps][MT][2];
     load(next, ::min(at + 1, end - 1));

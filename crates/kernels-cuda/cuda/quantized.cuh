@@ -21,8 +21,8 @@ struct QuantBlock {
   int lower, upper;  // sums of quants
 
   __device__ __forceinline__ void load(const Quantized& x, size_t block) {
-    uint4 a = __ldg(x.quants + 2 * block), b = __ldg(x.quants + 2 * block + 1);
-    uint2 head = __ldg(x.blocks + block);
+    const uint4 a = x.quants[2 * block], b = x.quants[2 * block + 1];
+    const uint2 head = x.blocks[block];
     word[0] = a.x, word[1] = a.y, word[2] = a.z, word[3] = a.w;
     word[4] = b.x, word[5] = b.y, word[6] = b.z, word[7] = b.w;
     scale = __uint_as_float(head.x);

@@ -45,6 +45,18 @@ pub enum Error {
         /// The lowest that will do.
         needed: Version,
     },
+    /// The card's kernels cannot wait for the launch in front of theirs.
+    #[error(
+        "{name} has no programmatic dependent launch: its compute capability is {found}, and {needed} is needed"
+    )]
+    NoEarlyLaunches {
+        /// The card's name.
+        name: String,
+        /// Its compute capability.
+        found: Version,
+        /// The lowest that has it.
+        needed: Version,
+    },
     /// The card has no memory left.
     #[error("the CUDA device has no memory left for {what} of {n_bytes} bytes")]
     OutOfMemory {

@@ -5,7 +5,7 @@ use std::io::Read;
 use flate2::read::GzDecoder;
 
 use crate::Error;
-use crate::device::Device;
+use crate::device::{Device, dependent};
 
 /// An image on its way to a device.
 pub(crate) struct Image<'a, D: Device> {
@@ -21,6 +21,7 @@ impl<'a, D: Device> Image<'a, D> {
         let refused =
             |e: std::io::Error| Error::Kernel { kernel: name.to_owned(), reason: e.to_string() };
         read.map_err(refused)?;
+        let text = if device.launches_early() { dependent(&text) } else { text };
         Ok(Self { device, module: device.load(name, &text)? })
     }
 

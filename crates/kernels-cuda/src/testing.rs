@@ -3,6 +3,8 @@
 //! The device is the interpreter. With `REALIZAR_CUDA_DEVICE=driver` in the environment it is the first card, so that
 //! the same tests hold there; but for those that stop the device on purpose, by whose names something is `reported`: a
 //! process can do nothing more with a card that was stopped.
+//!
+//! With `REALIZAR_CUDA_EARLY_LAUNCHES` kernels wait themselves for the launch in front of theirs, on both.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,6 +19,11 @@ use crate::{Buffer, Error, Kernels, List, StateLists};
 /// Whether the tests run on a card.
 pub(crate) fn is_card() -> bool {
     std::env::var_os("REALIZAR_CUDA_DEVICE").is_some_and(|name| name == "driver")
+}
+
+/// Whether the tests launch kernels early.
+fn launches_early() -> bool {
+    std::env::var_os("REALIZAR_CUDA_EARLY_LAUNCHES").is_some()
 }
 
 /// The device of the tests. Streams are those of the interpreter, and stand for those of a card there.
@@ -34,7 +41,10 @@ struct Card {
 
 impl Card {
     fn open() -> Self {
-        let driver = Driver::open(0).expect("the tests were asked to run on a card");
+        let mut driver = Driver::open(0).expect("the tests were asked to run on a card");
+        if launches_early() {
+            driver = driver.with_early_launches().expect("the tests were asked to launch early");
+        }
         Self { driver, streams: Mutex::default() }
     }
 
@@ -83,6 +93,13 @@ impl Device for TestDevice {
         match &self.card {
             None => self.interpreter.free_bytes(),
             Some(card) => card.driver.free_bytes(),
+        }
+    }
+
+    fn launches_early(&self) -> bool {
+        match &self.card {
+            None => self.interpreter.launches_early(),
+            Some(card) => card.driver.launches_early(),
         }
     }
 
@@ -172,18 +189,18 @@ impl Device for TestDevice {
         stream: &Self::Stream,
         launch: &Launch<'_, Self::Function>,
     ) -> Result<(), Error> {
-        let &Launch { function, grid, block, arguments } = launch;
+        let &Launch { function, grid, block, is_dependent, arguments } = launch;
         // SAFETY: the caller's promise.
         unsafe {
             match &self.card {
                 None => {
                     let function = function.interpreted();
-                    let launch = Launch { function, grid, block, arguments };
+                    let launch = Launch { function, grid, block, is_dependent, arguments };
                     self.interpreter.launch(stream, &launch)
                 }
                 Some(card) => {
                     let function = function.on_card();
-                    let launch = Launch { function, grid, block, arguments };
+                    let launch = Launch { function, grid, block, is_dependent, arguments };
                     card.driver.launch(&card.stream(stream), &launch)
                 }
             }
@@ -282,7 +299,10 @@ pub(crate) fn bench_with(n_bytes: usize) -> (Arc<TestDevice>, ptx::Stream) {
 }
 
 fn opened(n_bytes: usize, card: Option<Card>) -> (Arc<TestDevice>, ptx::Stream) {
-    let interpreter = device::Interpreter::new(ptx::Checks::default(), n_bytes);
+    let mut interpreter = device::Interpreter::new(ptx::Checks::default(), n_bytes);
+    if launches_early() {
+        interpreter = interpreter.with_early_launches();
+    }
     let device = TestDevice { interpreter, card };
     let stream = device.stream().unwrap();
     (Arc::new(device), stream)

@@ -38,7 +38,10 @@ fn run(ptx: &str) -> Result<Vec<u32>, Error> {
     let function = device.function(module, "reversed")?;
     let arguments: &[&[u8]] = &[&x.to_le_bytes()];
     let (grid, block) = ([2, 1, 1], [64, 1, 1]);
-    device.launch(stream, &Launch { function, grid, block, dynamic_shared: 0, arguments })?;
+    device.launch(
+        stream,
+        &Launch { function, grid, block, dynamic_shared: 0, is_dependent: false, arguments },
+    )?;
     let mut bytes = vec![0; 4 * 128];
     device.copy_to_host(stream, &mut bytes, x)?;
     let words = bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word));

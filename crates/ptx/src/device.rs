@@ -52,6 +52,10 @@ pub struct Launch<'a> {
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: usize,
+    /// Whether it may start before the launch in front of it has ended (programmatic dependent launch): it then waits itself,
+    /// by `griddepcontrol.wait`, in every thread. What a thread does before is checked: it may read memory that no kernel has
+    /// written.
+    pub is_dependent: bool,
     /// The bytes of each parameter, in order, little endian.
     pub arguments: &'a [&'a [u8]],
 }
@@ -309,6 +313,7 @@ impl Device {
             grid: launch.grid,
             block: launch.block,
             dynamic_shared: launch.dynamic_shared,
+            is_dependent: launch.is_dependent,
             params,
         };
         self.streams.push(stream, work)
@@ -466,7 +471,7 @@ impl Device {
 
     fn run(&mut self, work: Work) -> Result<(), Error> {
         match work {
-            Work::Launch { module, program, grid, block, dynamic_shared, params } => {
+            Work::Launch { module, program, grid, block, dynamic_shared, is_dependent, params } => {
                 let loaded = self.modules.get(module).and_then(Option::as_ref);
                 let loaded =
                     loaded.ok_or_else(|| Error::Memory("the module is not loaded".to_owned()))?;
@@ -483,7 +488,7 @@ impl Device {
                     &params,
                     shape,
                     &self.checks,
-                    number,
+                    (number, is_dependent),
                     counter.as_mut(),
                 );
                 let ran = ran.map_err(|mut fault| {

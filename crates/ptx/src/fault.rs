@@ -19,6 +19,9 @@ pub enum FaultKind {
     UndefinedRegister,
     /// Two threads use the same bytes, one of them writes, and nothing orders them.
     Race,
+    /// A launch that may start before the one in front of it has ended uses memory that kernels write, or ends, before it
+    /// has waited for that one.
+    Dependence,
     /// Lanes that a collective names do not arrive at it, or a barrier that not all threads reach.
     Divergence,
     /// An atomic addition of floats where [`Checks::float_atomics`](crate::Checks) forbids them.

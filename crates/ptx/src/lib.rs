@@ -35,7 +35,7 @@
 //!     function: device.function(module, "double_all")?,
 //!     grid: [1, 1, 1],
 //!     block: [2, 1, 1],
-//!     dynamic_shared: 0,
+//!     dynamic_shared: 0, is_dependent: false,
 //!     arguments: &[&x.to_le_bytes()],
 //! })?;
 //! let mut out = [0; 8];
@@ -47,7 +47,7 @@
 //!     function: device.function(module, "double_all")?,
 //!     grid: [1, 1, 1],
 //!     block: [3, 1, 1],
-//!     dynamic_shared: 0,
+//!     dynamic_shared: 0, is_dependent: false,
 //!     arguments: &[&x.to_le_bytes()],
 //! })?;
 //! let fault = device.synchronize(stream).unwrap_err().to_string();

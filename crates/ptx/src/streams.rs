@@ -40,6 +40,7 @@ pub(crate) enum Work {
         grid: [u32; 3],
         block: [u32; 3],
         dynamic_shared: usize,
+        is_dependent: bool,
         params: Vec<u8>,
     },
     Write {

@@ -23,6 +23,9 @@ pub(super) enum Step {
     Sanitizer,
     /// The speed of made-up models of published shapes.
     Bench,
+    /// Launches that start before the one in front of them has ended: the tests of the kernels, and the speed of some models,
+    /// which stands beside that of the step before.
+    Early,
     /// Layers that two cards share: tiny models against transformers and themselves, and the speed of large ones.
     Ranks,
     /// The same of wgpu on the same card, and whether it computes the same.
@@ -51,7 +54,12 @@ impl Step {
             Self::Card => 60,
             Self::Tests | Self::Parity | Self::Bits => 240,
             Self::Rates => 400,
-            Self::Sanitizer | Self::Bench | Self::Ranks | Self::Wgpu | Self::Llama => 540,
+            Self::Sanitizer
+            | Self::Bench
+            | Self::Early
+            | Self::Ranks
+            | Self::Wgpu
+            | Self::Llama => 540,
         }
     }
 }
@@ -157,6 +165,9 @@ const MODELS: &[(&str, &str)] = &[
 ];
 /// Those of them that wgpu runs, and that llama.cpp runs beside.
 const FEW_MODELS: &[(&str, &str)] = &[("1b", "Q4_K_M"), ("8b", "Q4_K_M")];
+
+/// By this variable the tests of the kernels launch them early.
+const EARLY: &str = "REALIZAR_CUDA_EARLY_LAUNCHES";
 
 /// Those of them that two cards share.
 const SHARED_MODELS: &[(&str, &str)] = &[("8b", "Q8_0"), ("8b", "BF16")];
@@ -267,6 +278,18 @@ impl Place {
             }
             Step::Bench => {
                 MODELS.iter().flat_map(|&model| self.with_model(model, device)).collect()
+            }
+            Step::Early => {
+                if device == "cpu" {
+                    return Err("it is for cards".to_owned());
+                }
+                let early = |item: Item| item.args("--cuda-dependent-launch");
+                let tests = self.tests().map(|name| self.test(name).env(EARLY, "1"));
+                let models = if self.is_card() { FEW_MODELS } else { &[] };
+                let speeds = models.iter().flat_map(|&model| {
+                    std::iter::once(self.made(model)).chain(self.measured(model, device).map(early))
+                });
+                tests.chain(speeds).collect()
             }
             Step::Ranks => {
                 if self.is_card() && self.n_cards < 2 {

@@ -532,6 +532,12 @@ mod tests {
         assert!(place.items(Step::Wgpu).unwrap().into_iter().all(has_path));
         assert_eq!(names(Step::Llama).len(), 2 + 2 * 3);
         // Two kinds of parity, and two models that are made and measured.
+        let early = place.items(Step::Early).unwrap();
+        assert_eq!(early.len(), 2 + 2 * 4);
+        assert!(early[0].env.contains(&("REALIZAR_CUDA_EARLY_LAUNCHES", "1".to_owned())));
+        assert_eq!(early[3].args.last().unwrap(), "--cuda-dependent-launch");
+        assert_eq!(folder.place("cuda-interpreter").items(Step::Early).unwrap().len(), 3);
+        assert!(folder.place("cpu").items(Step::Early).is_err());
         assert_eq!(names(Step::Ranks).len(), 2 * 5 + 2 * 4);
         let ranks = place.items(Step::Ranks).unwrap();
         let shares =

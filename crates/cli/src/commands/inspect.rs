@@ -75,7 +75,8 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
 /// The options of a model that is printed and not run: no GPU is opened unless one is asked for.
 fn to_print(args: &LoadArgs) -> LoadArgs {
     let mut args = LoadArgs { packed_cache: None, ..args.clone() };
-    if args.gpu_layers.is_none() && !args.gpu_plain && args.tensor_parallel.is_none() {
+    let for_gpu = args.gpu_plain || args.cuda_dependent_launch;
+    if args.gpu_layers.is_none() && !for_gpu && args.tensor_parallel.is_none() {
         args.device = args.device.or(Some(DeviceChoice::Cpu.into()));
     }
     args

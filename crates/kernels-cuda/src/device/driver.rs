@@ -4,12 +4,13 @@
 
 use std::ffi::{CString, c_void};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cudarc::driver::result::{self, DriverError, ctx, event, graph, module, primary_ctx, stream};
 use cudarc::driver::sys;
 
+use super::staging::Staging;
 use super::{Address, Argument, Device, DriverRank, Launch, MAX_ARGUMENTS};
 use crate::Error;
 use crate::error::Version;
@@ -18,11 +19,14 @@ use crate::error::Version;
 const DRIVER: Version = Version { major: 13, minor: 0 };
 /// The lowest compute capability, that of the A100: the kernels are made for it.
 const CAPABILITY: Version = Version { major: 8, minor: 0 };
+/// The lowest of cards whose kernels can wait for the launch in front of theirs.
+const EARLY_LAUNCHES: Version = Version { major: 9, minor: 0 };
 
 /// A card, opened by the CUDA driver. All who open the same card share its context.
 pub struct Driver {
     context: Arc<Context>,
     card: Card,
+    launches_early: bool,
 }
 
 /// What a card is.
@@ -175,7 +179,20 @@ impl Driver {
         let card = Self::describe(index)?;
         // SAFETY: the device comes from `device::get`; `Context` releases what is retained here.
         let raw = unsafe { primary_ctx::retain(card.device) }.map_err(failed("context"))?;
-        Ok(Self { context: Arc::new(Context { device: card.device, raw }), card })
+        let context = Arc::new(Context { device: card.device, raw });
+        Ok(Self { context, card, launches_early: false })
+    }
+
+    /// The same with launches that start before the one in front of them has ended (programmatic dependent launch).
+    ///
+    /// # Errors
+    /// [`Error::NoEarlyLaunches`] if the card's capability is below 9.0.
+    pub fn with_early_launches(self) -> Result<Self, Error> {
+        let (name, found) = (self.card.name.clone(), self.card.capability);
+        if found < EARLY_LAUNCHES {
+            return Err(Error::NoEarlyLaunches { name, found, needed: EARLY_LAUNCHES });
+        }
+        Ok(Self { launches_early: true, ..self })
     }
 
     /// What it is.
@@ -185,7 +202,7 @@ impl Driver {
 }
 
 /// The context of a card.
-struct Context {
+pub(super) struct Context {
     device: sys::CUdevice,
     raw: sys::CUcontext,
 }
@@ -197,7 +214,7 @@ unsafe impl Sync for Context {}
 
 impl Context {
     /// Makes this the context of the calling thread.
-    fn enter(&self) -> Result<(), Error> {
+    pub(super) fn enter(&self) -> Result<(), Error> {
         // SAFETY: the context is retained as long as this lives.
         unsafe { ctx::set_current(self.raw) }.map_err(failed("context"))
     }
@@ -211,9 +228,9 @@ impl Drop for Context {
 }
 
 /// Something that the driver made in a context, and how it is released.
-struct Owned<T: Copy> {
+pub(super) struct Owned<T: Copy> {
     context: Arc<Context>,
-    raw: T,
+    pub(super) raw: T,
     release: unsafe fn(T) -> Result<(), DriverError>,
 }
 
@@ -221,6 +238,16 @@ struct Owned<T: Copy> {
 unsafe impl<T: Copy> Send for Owned<T> {}
 // SAFETY: as above.
 unsafe impl<T: Copy> Sync for Owned<T> {}
+
+impl<T: Copy> Owned<T> {
+    pub(super) fn new(
+        context: &Arc<Context>,
+        raw: T,
+        release: unsafe fn(T) -> Result<(), DriverError>,
+    ) -> Self {
+        Self { context: Arc::clone(context), raw, release }
+    }
+}
 
 impl<T: Copy> Drop for Owned<T> {
     fn drop(&mut self) {
@@ -261,8 +288,13 @@ impl fmt::Debug for DriverFunction {
 }
 
 /// A stream of the driver.
-#[derive(Debug)]
-pub struct DriverStream(Owned<sys::CUstream>);
+pub struct DriverStream(Owned<sys::CUstream>, Mutex<Staging>);
+
+impl fmt::Debug for DriverStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// An event of the driver.
 #[derive(Debug)]
@@ -286,7 +318,7 @@ impl Driver {
     }
 
     fn own<T: Copy>(&self, raw: T, release: unsafe fn(T) -> Result<(), DriverError>) -> Owned<T> {
-        Owned { context: Arc::clone(&self.context), raw, release }
+        Owned::new(&self.context, raw, release)
     }
 }
 
@@ -306,6 +338,10 @@ impl Device for Driver {
         self.context.enter()?;
         let (free, _) = result::mem_get_info().map_err(failed("free memory"))?;
         Ok(free)
+    }
+
+    fn launches_early(&self) -> bool {
+        self.launches_early
     }
 
     fn load(&self, name: &str, ptx: &str) -> Result<Self::Module, Error> {
@@ -349,7 +385,7 @@ impl Device for Driver {
     fn stream(&self) -> Result<Self::Stream, Error> {
         self.context.enter()?;
         let raw = stream::create(stream::StreamKind::NonBlocking).map_err(failed("stream"))?;
-        Ok(DriverStream(self.own(raw, stream::destroy)))
+        Ok(DriverStream(self.own(raw, stream::destroy), Mutex::default()))
     }
 
     unsafe fn upload(&self, stream: &Self::Stream, to: Address, bytes: &[u8]) -> Result<(), Error> {
@@ -360,10 +396,10 @@ impl Device for Driver {
             let reason = "the stream is captured, and a graph would hold the host's address";
             return Err(Error::Driver { call: "upload", reason: reason.to_owned() });
         }
-        // SAFETY: the caller vouches for the range. The bytes are pageable memory of the host, which the driver
-        // copies to memory of its own before the call returns ("API synchronization behavior" of the driver's
-        // documentation), and does not read afterwards.
-        unsafe { result::memcpy_htod_async(to, bytes, stream.0.raw) }.map_err(failed("upload"))
+        let mut staging = stream.1.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the caller vouches for the range; the stream is not captured, and the places are those of it alone.
+        let queued = unsafe { staging.upload(&self.context, stream.0.raw, to, bytes) };
+        queued.map_err(failed("upload"))
     }
 
     unsafe fn download(
@@ -373,7 +409,7 @@ impl Device for Driver {
         from: Address,
     ) -> Result<(), Error> {
         self.context.enter()?;
-        // SAFETY: as in `upload`.
+        // SAFETY: the caller vouches for the range, and the host waits for the copy below.
         unsafe { result::memcpy_dtoh_async(to, from, stream.0.raw) }.map_err(failed("download"))?;
         self.synchronize(stream)
     }
@@ -407,18 +443,31 @@ impl Device for Driver {
             };
             *pointer = value.cast_mut();
         }
-        // SAFETY: the pointers lead to the arguments, which the driver copies before it returns; the caller
-        // vouches for their number, types and addresses.
-        let queued = unsafe {
-            result::launch_kernel(
-                launch.function.raw,
-                launch.grid.into(),
-                launch.block.into(),
-                0,
-                stream.0.raw,
-                &mut pointers[..launch.arguments.len()],
-            )
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
         };
+        let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (launch.grid, launch.block);
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid_x,
+            gridDimY: grid_y,
+            gridDimZ: grid_z,
+            blockDimX: block_x,
+            blockDimY: block_y,
+            blockDimZ: block_z,
+            sharedMemBytes: 0,
+            hStream: stream.0.raw,
+            attrs: &raw mut attribute,
+            numAttrs: u32::from(launch.is_dependent),
+        };
+        let (function, nothing) = (launch.function.raw, std::ptr::null_mut());
+        // SAFETY: the pointers lead to the arguments, which the driver copies before it returns, as it does with the
+        // attribute; the caller vouches for their number, types and addresses.
+        let queued = unsafe {
+            sys::cuLaunchKernelEx(&raw const config, function, pointers.as_mut_ptr(), nothing)
+        };
+        let queued = queued.result();
         let kernel = || launch.function.name.clone();
         queued.map_err(|e| Error::Kernel { kernel: kernel(), reason: reason(e) })
     }

@@ -13,6 +13,7 @@ use crate::Error;
 pub struct Interpreter {
     device: Mutex<ptx::Device>,
     n_bytes: usize,
+    launches_early: bool,
 }
 
 impl fmt::Debug for Interpreter {
@@ -24,7 +25,14 @@ impl fmt::Debug for Interpreter {
 impl Interpreter {
     /// A device with `n_bytes` of memory that makes these checks.
     pub fn new(checks: ptx::Checks, n_bytes: usize) -> Self {
-        Self { device: Mutex::new(ptx::Device::with_memory(checks, n_bytes)), n_bytes }
+        let device = Mutex::new(ptx::Device::with_memory(checks, n_bytes));
+        Self { device, n_bytes, launches_early: false }
+    }
+
+    /// The same with kernels that wait themselves for the launch in front of theirs, which is checked.
+    #[must_use]
+    pub fn with_early_launches(self) -> Self {
+        Self { launches_early: true, ..self }
     }
 
     /// Bytes that are allocated.
@@ -66,6 +74,10 @@ impl Device for Interpreter {
 
     fn free_bytes(&self) -> Result<usize, Error> {
         Ok(self.n_bytes - self.used_bytes())
+    }
+
+    fn launches_early(&self) -> bool {
+        self.launches_early
     }
 
     fn load(&self, name: &str, text: &str) -> Result<Self::Module, Error> {
@@ -131,6 +143,7 @@ impl Device for Interpreter {
             grid: launch.grid,
             block: launch.block,
             dynamic_shared: 0,
+            is_dependent: launch.is_dependent,
             arguments: &arguments,
         };
         self.get().launch(*stream, &launch).map_err(failed("launch"))

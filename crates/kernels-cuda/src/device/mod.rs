@@ -10,11 +10,14 @@ use std::time::Duration;
 
 use crate::Error;
 
+mod dependent;
 mod driver;
 #[cfg(any(test, feature = "interpreter"))]
 mod interpreter;
 mod nccl;
+mod staging;
 
+pub(crate) use dependent::dependent;
 pub use driver::{Card, Driver};
 #[cfg(any(test, feature = "interpreter"))]
 pub use interpreter::Interpreter;
@@ -46,6 +49,9 @@ pub struct Launch<'a, F> {
     pub grid: [u32; 3],
     /// Threads of a block by axis.
     pub block: [u32; 3],
+    /// Whether it may start before the launch in front of it has ended (programmatic dependent launch): the kernel is one of
+    /// those that wait themselves.
+    pub is_dependent: bool,
     /// The kernel's parameters in order, at most [`MAX_ARGUMENTS`].
     pub arguments: &'a [Argument],
 }
@@ -76,6 +82,9 @@ pub trait Device: fmt::Debug + Send + Sync + Sized + 'static {
     /// # Errors
     /// What the driver reports.
     fn free_bytes(&self) -> Result<usize, Error>;
+
+    /// Whether kernels wait themselves for the launch in front of theirs, and start before it has ended.
+    fn launches_early(&self) -> bool;
 
     /// Loads a module; `name` is for messages.
     ///
@@ -150,7 +159,7 @@ pub trait Device: fmt::Debug + Send + Sync + Sized + 'static {
     /// Queues a launch.
     ///
     /// # Safety
-    /// The arguments are of the number and types that the kernel has, and what it reads and writes
+    /// The arguments are of the number and types that the kernel has, a launch that is dependent is of a kernel that waits, and what it reads and writes
     /// through their addresses is allocated until it has run, or for as long as the graph that it is
     /// captured in is replayed.
     ///

@@ -105,7 +105,8 @@ impl<D: Device> Kernels<D> {
         block: [u32; 2],
         arguments: &[Argument],
     ) -> Result<(), Error> {
-        let launch = Launch { function, grid, block: [block[0], block[1], 1], arguments };
+        let (block, is_dependent) = ([block[0], block[1], 1], self.device.launches_early());
+        let launch = Launch { function, grid, block, is_dependent, arguments };
         LAUNCHES.set(LAUNCHES.get() + 1);
         // SAFETY: the caller's promise.
         unsafe { self.device.launch(stream, &launch) }

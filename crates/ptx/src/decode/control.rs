@@ -25,8 +25,10 @@ impl<'a> Decoder<'a> {
             "trap" => Ok(Op::Trap("the kernel ran into `trap`")),
             "membar" | "fence" => self.fence(opcode),
             "griddepcontrol" => {
-                // Kernels run one after another, so what another one waits for is always done.
+                // Kernels run one after another, so what another one waits for is always done. What they do before is
+                // checked.
                 match opcode.take_of(&["wait", "launch_dependents"]) {
+                    Some("wait") => Ok(Op::WaitForLaunch),
                     Some(_) => Ok(Op::Nothing),
                     None => {
                         Err(Unsupported("`.wait` or `.launch_dependents` is missing".to_owned()))

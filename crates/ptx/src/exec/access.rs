@@ -2,7 +2,7 @@
 
 use crate::fault::{FaultKind, LaneFault};
 
-use super::block::{Context, Warp};
+use super::block::{Context, Warp, check_waited};
 use super::lanes::{File, LANES, Registers, lanes_of};
 use super::memory::{
     Access, Address, Atomic, LOCAL_BASE, LOCAL_WINDOW, SHARED_BASE, SHARED_WINDOW, Space, is_local,
@@ -124,8 +124,11 @@ impl Context<'_> {
                 let hint = self.hints[self.at] as usize;
                 if let Some((start, _)) = self.memory.extent(hint).filter(|e| is_inside(e.0, e.1)) {
                     let offsets = less(at, start);
-                    if self.checks.global_races || self.counter.is_some() {
+                    if self.checks.global_races || self.counter.is_some() || warp.early != 0 {
                         self.check_global(warp, Some(access), hint, &offsets, active, how)?;
+                    }
+                    if access.is_store {
+                        self.memory.note_write(hint);
                     }
                     let (_, piece) = self.memory.piece(hint);
                     transfer(&mut warp.registers, access, piece, &offsets, active);
@@ -135,6 +138,9 @@ impl Context<'_> {
                 while rest != 0 {
                     let (index, mask, offsets) = self.global_run(at, rest, how)?;
                     self.check_global(warp, Some(access), index, &offsets, mask, how)?;
+                    if access.is_store {
+                        self.memory.note_write(index);
+                    }
                     let (_, piece) = self.memory.piece(index);
                     transfer(&mut warp.registers, access, piece, &offsets, mask);
                     rest &= !mask;
@@ -214,6 +220,10 @@ impl Context<'_> {
         mask: u32,
         how: Use,
     ) -> Checked {
+        if warp.early & mask != 0 && (how.writes || self.memory.is_written(index)) {
+            let what = format!("{} of memory that kernels write", how.what());
+            check_waited(warp.early & mask, &what)?;
+        }
         if let Some(counter) = &mut self.counter {
             counter.access(index, offsets, mask, how.bytes, [how.reads, how.writes]);
         }
@@ -380,6 +390,7 @@ impl Context<'_> {
             Space::Global => {
                 let (index, _, offsets) = self.global_run(at, mask, how)?;
                 self.check_global(warp, None, index, &offsets, mask, how)?;
+                self.memory.note_write(index);
                 &mut self.memory.piece(index).1[offsets[lane]..]
             }
             _ => {

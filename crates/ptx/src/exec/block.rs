@@ -60,6 +60,8 @@ pub(crate) struct Warp {
     pub(super) splits: Vec<Split>,
     /// The lanes that are threads and have not exited.
     pub(super) alive: u32,
+    /// Those of them that have not waited for the launch in front, where they have to.
+    pub(super) early: u32,
     /// The memory of the threads, one behind the other.
     pub(super) local: Vec<u8>,
     /// The copies that not all of their lanes have waited for, and each lane's current group.
@@ -85,6 +87,8 @@ pub(crate) struct Context<'a> {
     pub(super) fenced: &'a mut [bool],
     /// The number of the launch.
     pub(super) launch: u64,
+    /// Whether the launch may start before the one in front of it has ended.
+    pub(super) is_dependent: bool,
     pub(super) shape: Shape,
     pub(super) block: usize,
     /// The instruction that runs.
@@ -136,10 +140,11 @@ impl Warp {
     }
 
     /// For a new block.
-    fn start(&mut self, program: &Program, shape: &Shape, block: usize) {
+    fn start(&mut self, program: &Program, shape: &Shape, block: usize, is_dependent: bool) {
         let threads = shape.threads();
         let n = threads.saturating_sub(self.idx * LANES).min(LANES);
         self.alive = if n == LANES { u32::MAX } else { (1 << n) - 1 };
+        self.early = if is_dependent { self.alive } else { 0 };
         self.splits.clear();
         self.splits.push(Split { at: 0, mask: self.alive, wait: Wait::Nothing, turn: 0 });
         self.registers.defined.fill(0);
@@ -214,6 +219,15 @@ impl Warp {
     }
 }
 
+/// That no lane of `early` does `what` while the launch in front may still run.
+pub(super) fn check_waited(early: u32, what: &str) -> Result<(), LaneFault> {
+    if early == 0 {
+        return Ok(());
+    }
+    let message = format!("{what} before it has waited for the launch in front of this one");
+    Err(LaneFault::new(FaultKind::Dependence, early.trailing_zeros() as usize, message))
+}
+
 impl Context<'_> {
     /// Runs block `block` of the grid.
     pub(super) fn run(&mut self, warps: &mut [Warp], block: usize) -> Result<(), Box<Fault>> {
@@ -223,7 +237,7 @@ impl Context<'_> {
         self.clocks.start(block, warps.len());
         self.barriers.start();
         for warp in warps.iter_mut() {
-            warp.start(self.program, &self.shape, block);
+            warp.start(self.program, &self.shape, block, self.is_dependent);
         }
         loop {
             let mut ran = false;
@@ -391,6 +405,7 @@ impl Context<'_> {
             Op::ActiveMask(to) => warp.registers.set_word(*to, active, &[active; LANES]),
             Op::Fence(reaches_device) => self.fenced[self.block] |= reaches_device,
             Op::Nothing => {}
+            Op::WaitForLaunch => warp.early &= !active,
             Op::Matrix(matrix) => {
                 if !self.is_whole(warp, at, mask, active) {
                     return Ok(Next::Away);
@@ -410,6 +425,7 @@ impl Context<'_> {
                 return Ok(diverge(warp, mask, &targets, at));
             }
             Op::Exit => {
+                check_waited(warp.early & active, "the thread ends")?;
                 self.wait_copies(warp, None, active)?;
                 warp.alive &= !active;
                 self.barriers.exited(active.count_ones());

@@ -45,7 +45,7 @@ pub(crate) fn launch(
     params: &[u8],
     shape: Shape,
     checks: &Checks,
-    number: u64,
+    (number, is_dependent): (u64, bool),
     counter: Option<&mut Counter>,
 ) -> Result<Statistics, Box<Fault>> {
     let mut warps: Vec<Warp> = (0..shape.threads().div_ceil(LANES))
@@ -63,6 +63,7 @@ pub(crate) fn launch(
         hints: vec![u32::MAX; program.code.len()],
         fenced: &mut fenced,
         launch: number,
+        is_dependent,
         shape,
         block: 0,
         at: 0,

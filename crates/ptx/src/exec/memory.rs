@@ -101,6 +101,8 @@ pub(crate) struct CopyAsync {
 struct Allocation {
     start: u64,
     bytes: Vec<u8>,
+    /// Whether a kernel has written to it.
+    is_written: bool,
     pages: Vec<Option<Page>>,
 }
 
@@ -132,7 +134,12 @@ impl Memory {
     pub(crate) fn allocate(&mut self, bytes: usize) -> u64 {
         let start = self.next;
         self.next = (start + bytes as u64 + GAP).next_multiple_of(ALIGN);
-        self.live.push(Allocation { start, bytes: vec![0xcd; bytes], pages: Vec::new() });
+        self.live.push(Allocation {
+            start,
+            bytes: vec![0xcd; bytes],
+            is_written: false,
+            pages: Vec::new(),
+        });
         start
     }
 
@@ -163,6 +170,17 @@ impl Memory {
     pub(super) fn piece(&mut self, at: usize) -> (u64, &mut [u8]) {
         let allocation = &mut self.live[at];
         (allocation.start, &mut allocation.bytes)
+    }
+
+    /// Notes that a kernel writes to an allocation.
+    #[inline]
+    pub(super) fn note_write(&mut self, at: usize) {
+        self.live[at].is_written = true;
+    }
+
+    /// Whether kernels write to an allocation.
+    pub(super) fn is_written(&self, at: usize) -> bool {
+        self.live[at].is_written
     }
 
     /// Start and size of an allocation, if there is one of that number.

@@ -125,6 +125,8 @@ pub(crate) enum Op {
     /// A fence, and whether other blocks are in its scope.
     Fence(bool),
     Nothing,
+    /// Waits for the launch in front of this one.
+    WaitForLaunch,
 }
 
 /// A special register.

@@ -263,6 +263,16 @@ fn dependent_launches() {
         bench.run("add", 2, [64, 1, 1], &arguments);
     }
     assert_eq!(bench.get::<f32>(y, 100), [4.0; 100]);
+    // The kernel waits in all threads before it reads.
+    bench
+        .try_run_early(
+            "add",
+            2,
+            [64, 1, 1],
+            &[&x.to_le_bytes(), &y.to_le_bytes(), &100i32.to_le_bytes()],
+        )
+        .unwrap();
+    assert_eq!(bench.get::<f32>(y, 100), [5.5; 100]);
 }
 
 /// The error function by its series.

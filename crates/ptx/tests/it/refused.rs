@@ -175,8 +175,14 @@ fn devices_share_a_large_module_and_not_its_variables() {
         let [one, two] = if i == 0 { ["k3", "k4"] } else { ["k4", "k199"] };
         for name in [one, two] {
             let function = device.function(module, name).unwrap();
-            let launch =
-                Launch { function, grid: [1; 3], block: [1; 3], dynamic_shared: 0, arguments: &[] };
+            let launch = Launch {
+                function,
+                grid: [1; 3],
+                block: [1; 3],
+                dynamic_shared: 0,
+                is_dependent: false,
+                arguments: &[],
+            };
             device.launch(stream, &launch).unwrap();
         }
         let (at, _) = device.variable(module, "sum").unwrap();

@@ -369,3 +369,52 @@ fn assertions_of_kernels() {
     let Error::Fault(found) = found else { panic!("{found}") };
     assert_eq!((found.kind, found.thread), (FaultKind::Trap, [4, 0, 0]));
 }
+
+#[test]
+fn launches_that_start_early_wait_before_they_use_what_kernels_write() {
+    let cases: [(&str, Option<&str>); 7] = [
+        ("griddepcontrol.wait;\nst.global.u32 [%d2], 1;\nld.global.u32 %r4, [%d2];", None),
+        // Nobody has written what it reads.
+        ("ld.global.u32 %r4, [%d2];\ngriddepcontrol.wait;", None),
+        (
+            "st.global.u32 [%d2], 1;\ngriddepcontrol.wait;",
+            Some("a write of memory that kernels write before"),
+        ),
+        (
+            "atom.global.add.u32 %r4, [%d2], 1;\ngriddepcontrol.wait;",
+            Some("an atomic of memory that kernels write before"),
+        ),
+        (
+            "mov.u32 %r4, 1;",
+            Some("the thread ends before it has waited for the launch in front of this one"),
+        ),
+        // One thread of several does not wait.
+        (
+            "setp.eq.u32 %p1, %r1, 3;\n@%p1 bra END;\ngriddepcontrol.wait;\nEND:",
+            Some("the thread ends before"),
+        ),
+        ("griddepcontrol.launch_dependents;", Some("the thread ends before")),
+    ];
+    for (code, expected) in cases {
+        let mut bench = Bench::new(&kernel(&format!("{OWN}{code}")));
+        let x = bench.put(&[0u32; 16]).to_le_bytes();
+        let found = bench.try_run_early("test", 1, [16, 1, 1], &[&x]);
+        match (found, expected) {
+            (Ok(()), None) => {}
+            (Err(Error::Fault(fault)), Some(expected)) => {
+                assert_eq!(fault.kind, FaultKind::Dependence, "{code}");
+                assert!(fault.message.starts_with(expected), "{code}: {}", fault.message);
+            }
+            (found, _) => panic!("{code}: {found:?}"),
+        }
+    }
+    // What it may read before it waits is what no launch has written so far.
+    let ptx = kernel(&format!(
+        "{OWN}ld.global.u32 %r4, [%d2];\ngriddepcontrol.wait;\nst.global.u32 [%d2], 1;"
+    ));
+    let mut bench = Bench::new(&ptx);
+    let x = bench.put(&[0u32; 16]).to_le_bytes();
+    bench.try_run_early("test", 1, [16, 1, 1], &[&x]).unwrap();
+    let again = bench.try_run_early("test", 1, [16, 1, 1], &[&x]).unwrap_err().to_string();
+    assert!(again.contains("a read of memory that kernels write before"), "{again}");
+}

@@ -91,8 +91,14 @@ fn streams_run_in_order_and_wait_for_events() {
     let x = device.allocate(4).unwrap();
     let argument = x.to_le_bytes();
     let arguments: [&[u8]; 1] = [&argument];
-    let launch =
-        Launch { function, grid: [1; 3], block: [1; 3], dynamic_shared: 0, arguments: &arguments };
+    let launch = Launch {
+        function,
+        grid: [1; 3],
+        block: [1; 3],
+        dynamic_shared: 0,
+        is_dependent: false,
+        arguments: &arguments,
+    };
     let read = |device: &mut Device, stream| {
         let mut out = [0; 4];
         device.copy_to_host(stream, &mut out, x).unwrap();
@@ -129,8 +135,14 @@ fn graphs_replay_with_their_addresses() {
     assert!(device.begin_capture(stream).is_err());
     let argument = x.to_le_bytes();
     let arguments: [&[u8]; 1] = [&argument];
-    let launch =
-        Launch { function, grid: [1; 3], block: [1; 3], dynamic_shared: 0, arguments: &arguments };
+    let launch = Launch {
+        function,
+        grid: [1; 3],
+        block: [1; 3],
+        dynamic_shared: 0,
+        is_dependent: false,
+        arguments: &arguments,
+    };
     device.launch(stream, &launch).unwrap();
     device.launch(stream, &launch).unwrap();
     assert!(

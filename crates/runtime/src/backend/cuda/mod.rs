@@ -37,6 +37,14 @@ use room::Room;
 use std::sync::Arc;
 use store::Store;
 
+/// How cards are used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CudaOptions {
+    /// Whether launches start before the one in front of them has ended (programmatic dependent launch), which takes a card of
+    /// compute capability 9.0.
+    pub dependent_launch: bool,
+}
+
 /// A card that is reached by NVIDIA's driver, or what stands for one.
 #[derive(Debug)]
 pub struct CudaBackend<D: Device> {
@@ -47,9 +55,18 @@ impl CudaBackend<Driver> {
     /// Opens a card by its index among those of the driver, the first when `None`.
     ///
     /// # Errors
-    /// If there is no driver, no such card, or either is too old.
-    pub fn open(index: Option<usize>) -> Result<Self, Error> {
-        let driver = Driver::open(index.unwrap_or(0)).map_err(|e| device_error("cuda", &e))?;
+    /// If there is no driver, no such card, either is too old, or the card cannot do what an option asks for.
+    pub fn open(index: Option<usize>, options: CudaOptions) -> Result<Self, Error> {
+        let refused = |e: &kernels::Error| match e {
+            kernels::Error::NoEarlyLaunches { .. } => {
+                Error::Option { option: "cuda-dependent-launch", reason: e.to_string() }
+            }
+            e => device_error("cuda", e),
+        };
+        let mut driver = Driver::open(index.unwrap_or(0)).map_err(|e| refused(&e))?;
+        if options.dependent_launch {
+            driver = driver.with_early_launches().map_err(|e| refused(&e))?;
+        }
         Self::new(driver)
     }
 }

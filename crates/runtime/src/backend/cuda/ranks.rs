@@ -5,8 +5,8 @@
 //! gets a copy of the batch and waits for its card. Within a step the ranks wait for one another in the exchanges of
 //! the plan alone. Pages and states are those of all ranks, one behind the other.
 
-use super::CudaBackend;
 use super::executable::CudaExecutable;
+use super::{CudaBackend, CudaOptions};
 use crate::Error;
 use crate::backend::metrics::DispatchMetrics;
 use crate::backend::{
@@ -35,8 +35,8 @@ impl CudaRanks<Driver> {
     ///
     /// # Errors
     /// As of [`CudaBackend::open`].
-    pub fn open(cards: &[usize]) -> Result<Self, Error> {
-        let ranks = cards.iter().map(|&card| CudaBackend::open(Some(card)));
+    pub fn open(cards: &[usize], options: CudaOptions) -> Result<Self, Error> {
+        let ranks = cards.iter().map(|&card| CudaBackend::open(Some(card), options));
         Ok(Self { ranks: ranks.collect::<Result<_, _>>()? })
     }
 }

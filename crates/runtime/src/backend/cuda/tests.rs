@@ -265,3 +265,45 @@ fn a_profile_times_operations_and_changes_no_bit() {
     let linear = sum(&snapshot, OpClass::Linear).unwrap();
     assert!(linear > sum(&snapshot, OpClass::Norm).unwrap(), "{snapshot:?}");
 }
+
+#[test]
+fn launches_that_start_early_change_no_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let quantized = dir.path().join("quantized.gguf");
+    quantized::write_quantized(&quantized, &[BlockType::Q4_K, BlockType::Q8_0, BlockType::BF16]);
+    let experts = dir.path().join("experts.gguf");
+    quantized::write_quantized_experts(&experts, &[BlockType::Q4_K, BlockType::Q8_0]);
+    // A prompt, and steps of one row and of two, which are captured and replayed.
+    let run = |path: &std::path::Path, early: bool| -> Vec<u32> {
+        let device = Interpreter::new(realizar_ptx::Checks::FAST, usize::MAX);
+        let device = if early { device.with_early_launches() } else { device };
+        let backend = CudaBackend::new(device).unwrap();
+        let options = LoadOptions { max_seq_len: Some(96), max_seqs: 2, ..LoadOptions::default() };
+        let mut model = Model::load(path, &backend, &options).unwrap();
+        let runner = model.runner();
+        let seqs = [runner.new_sequence(), runner.new_sequence()];
+        let steps: [(&[u32], Role, usize); 5] = [
+            (&[3, 4, 5], Role::Prompt, 2),
+            (&[6], Role::Generated, 1),
+            (&[7], Role::Generated, 1),
+            (&[8], Role::Generated, 2),
+            (&[9], Role::Generated, 2),
+        ];
+        let mut found = Vec::new();
+        for (tokens, role, n) in steps {
+            let outputs = Outputs::Last;
+            let chunks: Vec<_> = seqs[..n]
+                .iter()
+                .map(|seq| Chunk { seq, rows: tokens.into(), role, outputs })
+                .collect();
+            let rows = runner.step(&chunks).unwrap();
+            found.extend((0..n).flat_map(|i| rows.row(i, 0)).map(|x| x.to_bits()));
+        }
+        seqs.into_iter().for_each(|seq| runner.remove(seq));
+        found
+    };
+    let names = ["llama", "gemma3_text", "qwen3_5_text"].map(tiny::tiny);
+    for path in names.into_iter().chain([quantized, experts]) {
+        assert!(run(&path, true) == run(&path, false), "{path:?}");
+    }
+}

@@ -31,6 +31,9 @@ pub struct DeviceOptions {
     /// Use none of the features that a GPU may lack: subgroups, half precision
     /// and packed dot products. [`load`] refuses it where there is no GPU.
     pub gpu_plain: bool,
+    /// Let CUDA launches start before the one in front of them has ended. It is for cards of compute capability 9.0, and
+    /// [`load`] refuses it where no device is reached by CUDA.
+    pub cuda_dependent_launch: bool,
     /// Cards that divide every layer among them: those of the list, or the first ones. [`load`] refuses other devices.
     pub tensor_parallel: Option<usize>,
 }
@@ -56,8 +59,8 @@ pub fn open(choice: &DeviceChoice, options: &DeviceOptions) -> Result<Box<dyn Ba
         DeviceChoice::Auto => open(&list::auto(), options),
         DeviceChoice::Cpu => Ok(Box::new(cpu)),
         DeviceChoice::Wgpu(index) => open_wgpu(*index, options),
-        DeviceChoice::Cuda(index) => open_cuda(*index),
-        DeviceChoice::CudaInterpreter => open_interpreter(),
+        DeviceChoice::Cuda(index) => open_cuda(*index, options),
+        DeviceChoice::CudaInterpreter => open_interpreter(options),
     }
 }
 
@@ -103,13 +106,33 @@ fn choices(list: &DeviceList, options: &DeviceOptions) -> Result<Vec<DeviceChoic
     let choices = list::choices();
     match choices[..] {
         [DeviceChoice::Cpu] if options.gpu_plain => Err(without_gpu("gpu-plain", list)),
-        _ => Ok(choices),
+        _ => check_cuda(choices.iter().copied(), options).map(|()| choices),
     }
+}
+
+/// That one of the devices is reached by CUDA, where an option is for these.
+fn check_cuda(
+    mut devices: impl Iterator<Item = DeviceChoice>,
+    options: &DeviceOptions,
+) -> Result<(), Error> {
+    if !options.cuda_dependent_launch || devices.any(is_cuda) {
+        return Ok(());
+    }
+    let reason = "it is for NVIDIA's cards, and none is used by CUDA; name one with --device cuda";
+    Err(Error::Option { option: "cuda-dependent-launch", reason: reason.to_owned() })
+}
+
+fn is_cuda(device: DeviceChoice) -> bool {
+    matches!(device, DeviceChoice::Cuda(_) | DeviceChoice::CudaInterpreter)
 }
 
 /// The options for one of these devices: those of a GPU are not asked of the processor that takes its place.
 fn options_on(choice: DeviceChoice, options: &DeviceOptions) -> DeviceOptions {
-    DeviceOptions { gpu_plain: options.gpu_plain && choice != DeviceChoice::Cpu, ..options.clone() }
+    DeviceOptions {
+        gpu_plain: options.gpu_plain && choice != DeviceChoice::Cpu,
+        cuda_dependent_launch: options.cuda_dependent_launch && is_cuda(choice),
+        ..options.clone()
+    }
 }
 
 /// Tries devices in their order, as long as the one before cannot be used or has no room.
@@ -201,6 +224,7 @@ impl Opened {
         if options.gpu_plain && listed.iter().all(|(device, _)| *device == DeviceChoice::Cpu) {
             return Err(without_gpu("gpu-plain", list));
         }
+        check_cuda(listed.iter().map(|(device, _)| *device), options)?;
         let mut devices = Vec::new();
         for (device, n_layers) in listed {
             let gpu = match device {
@@ -248,24 +272,35 @@ fn open_wgpu(_: Option<usize>, _: &DeviceOptions) -> Result<Box<dyn Backend>, Er
 }
 
 #[cfg(feature = "cuda")]
-fn open_cuda(index: Option<usize>) -> Result<Box<dyn Backend>, Error> {
-    Ok(Box::new(crate::backend::cuda::CudaBackend::open(index)?))
+fn open_cuda(index: Option<usize>, options: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
+    Ok(Box::new(crate::backend::cuda::CudaBackend::open(index, of_cuda(options))?))
+}
+
+/// The options of cards that are reached by CUDA.
+#[cfg(feature = "cuda")]
+fn of_cuda(options: &DeviceOptions) -> crate::backend::cuda::CudaOptions {
+    crate::backend::cuda::CudaOptions { dependent_launch: options.cuda_dependent_launch }
 }
 
 #[cfg(not(feature = "cuda"))]
-fn open_cuda(_: Option<usize>) -> Result<Box<dyn Backend>, Error> {
+fn open_cuda(_: Option<usize>, _: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
     Err(refused(format!("{}; `wgpu` uses NVIDIA's cards by Vulkan", list::NO_CUDA)))
 }
 
 #[cfg(feature = "cuda-interpreter")]
-fn open_interpreter() -> Result<Box<dyn Backend>, Error> {
+fn open_interpreter(options: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
+    Ok(Box::new(crate::backend::cuda::CudaBackend::new(interpreter(options))?))
+}
+
+#[cfg(feature = "cuda-interpreter")]
+fn interpreter(options: &DeviceOptions) -> realizar_kernels_cuda::Interpreter {
     use realizar_kernels_cuda::Interpreter;
     let device = Interpreter::new(realizar_ptx::Checks::FAST, usize::MAX);
-    Ok(Box::new(crate::backend::cuda::CudaBackend::new(device)?))
+    if options.cuda_dependent_launch { device.with_early_launches() } else { device }
 }
 
 #[cfg(not(feature = "cuda-interpreter"))]
-fn open_interpreter() -> Result<Box<dyn Backend>, Error> {
+fn open_interpreter(_: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
     let reason = "the interpreter is for tests and not part of this build (crate feature \
                   `cuda-interpreter`)";
     Err(refused(reason.to_owned()))
@@ -343,6 +378,27 @@ mod tests {
             let error = load.expect_err("no model").to_string();
             assert!(error.contains("no-such-model"), "{error}");
         }
+    }
+
+    #[test]
+    fn options_of_cuda_need_a_device_of_it() {
+        let options = DeviceOptions { cuda_dependent_launch: true, ..DeviceOptions::default() };
+        for devices in ["cpu", "wgpu", "cpu=1,wgpu"] {
+            let list = devices.parse().expect("a list");
+            let load =
+                load(Path::new("no-such-model"), &list, None, &options, &LoadOptions::default());
+            let error = load.expect_err(devices).to_string();
+            let expected = "cuda-dependent-launch: it is for NVIDIA's cards, and none is used by CUDA; \
+                            name one with --device cuda";
+            assert_eq!(error, expected, "{devices}");
+        }
+        // A device that takes the place of one by CUDA runs without.
+        let on = |choice| options_on(choice, &options).cuda_dependent_launch;
+        let choices = [DeviceChoice::Cuda(None), DeviceChoice::Wgpu(None), DeviceChoice::Cpu];
+        assert_eq!(choices.map(on), [true, false, false]);
+        let check = |choices: &[DeviceChoice]| check_cuda(choices.iter().copied(), &options);
+        assert!(check(&choices).is_ok());
+        assert!(check(&choices[1..]).is_err());
     }
 
     #[test]

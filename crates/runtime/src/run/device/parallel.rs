@@ -71,31 +71,30 @@ pub(super) fn open(
             super::open(&DeviceChoice::Cuda(Some(cards[0])), options)
         }
         Ranks::Interpreters(1) => super::open(&DeviceChoice::CudaInterpreter, options),
-        Ranks::Cards(cards) => open_cards(&cards),
-        Ranks::Interpreters(n) => open_interpreters(n),
+        Ranks::Cards(cards) => open_cards(&cards, options),
+        Ranks::Interpreters(n) => open_interpreters(n, options),
     }
 }
 
 #[cfg(feature = "cuda")]
-fn open_cards(cards: &[usize]) -> Result<Box<dyn Backend>, Error> {
-    Ok(Box::new(crate::backend::cuda::CudaRanks::open(cards)?))
+fn open_cards(cards: &[usize], options: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
+    Ok(Box::new(crate::backend::cuda::CudaRanks::open(cards, super::of_cuda(options))?))
 }
 
 #[cfg(not(feature = "cuda"))]
-fn open_cards(_: &[usize]) -> Result<Box<dyn Backend>, Error> {
+fn open_cards(_: &[usize], _: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
     refused(list::NO_CUDA.to_owned())
 }
 
 #[cfg(feature = "cuda-interpreter")]
-fn open_interpreters(n: usize) -> Result<Box<dyn Backend>, Error> {
-    use realizar_kernels_cuda::Interpreter;
-    let device = |_| Interpreter::new(realizar_ptx::Checks::FAST, usize::MAX);
+fn open_interpreters(n: usize, options: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
+    let device = |_| super::interpreter(options);
     Ok(Box::new(crate::backend::cuda::CudaRanks::new((0..n).map(device).collect())?))
 }
 
 #[cfg(not(feature = "cuda-interpreter"))]
-fn open_interpreters(_: usize) -> Result<Box<dyn Backend>, Error> {
-    super::open_interpreter()
+fn open_interpreters(_: usize, options: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
+    super::open_interpreter(options)
 }
 
 #[cfg(test)]
