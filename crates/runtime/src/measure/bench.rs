@@ -4,12 +4,14 @@
 //!
 //! Which token follows does not change the work, so the tokens are made up. Where a device chooses
 //! tokens itself, it chooses the most likely one of every row that a generation would choose from, and
-//! that is all that comes to the host; elsewhere rows of logits are computed and nothing is chosen.
+//! that is all that comes to the host; elsewhere rows of logits are computed and nothing is chosen. A device
+//! that can go on with its own choices does so, one step ahead of the host, as it does for the engine.
 
 use crate::Error;
 use crate::architectures::ModelOutput;
 use crate::backend::{Few, Role};
 use crate::run::{Chunk, Model, Outputs, Runner, SeqId};
+use crate::text::sampling::NextToken;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -103,18 +105,23 @@ fn tokens(seq: usize, positions: Range<usize>, vocab_size: usize) -> Vec<u32> {
 
 /// Runs a step, of whose outputs the most likely tokens are wanted where the device finds them.
 fn step(runner: &mut Runner, chunks: &[Chunk<'_>]) -> Result<(), Error> {
+    runner.launch(chunks.iter().copied())?;
+    want_best(runner, chunks.iter().copied());
+    runner.collect(chunks.iter().copied())?;
+    Ok(())
+}
+
+/// Wants the most likely token of every output of the step that was launched.
+fn want_best<'c>(runner: &mut Runner, chunks: impl Iterator<Item = Chunk<'c>>) {
     let n_tokens = runner.vocab_size();
     let is_text = runner.output() == ModelOutput::Logits;
-    runner.launch(chunks.iter().copied())?;
     if is_text && let Some(mut wants) = runner.wants() {
-        for (i, chunk) in chunks.iter().enumerate() {
+        for (i, chunk) in chunks.enumerate() {
             if chunk.outputs == Outputs::Last {
                 wants.shorten((i, 0), Few::best(n_tokens), None, |_| ());
             }
         }
     }
-    runner.collect(chunks.iter().copied())?;
-    Ok(())
 }
 
 /// Appends a prompt at `positions` to every sequence, in steps that are as full as they may be.
@@ -144,18 +151,93 @@ fn prompt(runner: &mut Runner, seqs: &[SeqId], positions: Range<usize>) -> Resul
     Ok(())
 }
 
-/// Appends a token at each of `positions` to every sequence, one step after the other.
+/// Appends a token at each of `positions` to every sequence. Where the device finds the next tokens by itself, a step is
+/// launched behind the one that runs, as the engine does.
 fn generate(runner: &mut Runner, seqs: &[SeqId], positions: Range<usize>) -> Result<(), Error> {
+    let generated = generate_all(runner, seqs, positions);
+    if generated.is_err() {
+        runner.discard();
+    }
+    generated
+}
+
+fn generate_all(runner: &mut Runner, seqs: &[SeqId], positions: Range<usize>) -> Result<(), Error> {
     let texts: Vec<Vec<u32>> =
         (0..seqs.len()).map(|i| tokens(i, positions.clone(), runner.vocab_size())).collect();
+    let mut last: Vec<u32> = vec![0; seqs.len()];
+    let mut is_ahead = false;
     for i in 0..positions.len() {
-        let chunks = seqs.iter().zip(&texts).map(|(seq, text)| Chunk {
+        if !is_ahead {
+            last.iter_mut().zip(&texts).for_each(|(last, text)| *last = text[i]);
+        }
+        let chunk = |(seq, token)| Chunk {
             seq,
-            rows: text[i..=i].into(),
+            rows: std::slice::from_ref(token).into(),
             role: Role::Generated,
             outputs: Outputs::Last,
-        });
-        step(runner, &chunks.collect::<Vec<_>>())?;
+        };
+        let chunks = seqs.iter().zip(&last).map(chunk);
+        if !is_ahead {
+            runner.launch(chunks.clone())?;
+        }
+        want_best(runner, chunks.clone());
+        is_ahead = i + 1 < positions.len() && runner.runs_ahead() && runner.wants_only_shortlists();
+        if is_ahead {
+            let next = seqs.iter().enumerate().map(|(i, seq)| (i, seq, NextToken::Best));
+            runner.launch_ahead(chunks.clone(), next)?;
+        }
+        let results = runner.collect(chunks)?;
+        if is_ahead {
+            for (i, last) in last.iter_mut().enumerate() {
+                *last = results.fed(i, 0).expect("every row goes on");
+            }
+            runner.advance();
+        }
     }
     Ok(())
+}
+
+#[cfg(all(test, feature = "cuda-interpreter"))]
+mod tests {
+    use super::*;
+    use crate::LoadOptions;
+    use crate::backend::cuda::CudaBackend;
+    use realizar_kernels_cuda::Interpreter;
+    use std::path::Path;
+
+    const LLAMA: &str =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/archs/llama/model-f32.gguf");
+
+    /// The logits behind `token`.
+    fn logits(runner: &mut Runner, seq: &SeqId, token: u32) -> Vec<f32> {
+        let (role, outputs) = (Role::Generated, Outputs::Last);
+        let tokens = [token];
+        let chunk = Chunk { seq, rows: (&tokens).into(), role, outputs };
+        runner.step(&[chunk]).unwrap().row(0, 0).to_vec()
+    }
+
+    #[test]
+    fn steps_that_are_launched_ahead_go_on_with_the_best_tokens() {
+        let device = Interpreter::new(realizar_ptx::Checks::FAST, usize::MAX);
+        let backend = CudaBackend::new(device).unwrap();
+        let options = LoadOptions { max_seq_len: Some(96), max_seqs: 4, ..LoadOptions::default() };
+        let mut model = Model::load(Path::new(LLAMA), &backend, &options).unwrap();
+        let runner = model.runner();
+        assert!(runner.runs_ahead());
+        let n_tokens = runner.vocab_size();
+        let seqs = [runner.new_sequence(), runner.new_sequence()];
+        generate(runner, &seqs, 0..5).unwrap();
+        for (i, seq) in seqs.iter().enumerate() {
+            let plain = runner.new_sequence();
+            let mut token = tokens(i, 0..5, n_tokens)[0];
+            for _ in 0..5 {
+                let row = logits(runner, &plain, token);
+                let best = (0..row.len()).rev().max_by(|&a, &b| row[a].total_cmp(&row[b]));
+                token = best.unwrap() as u32;
+            }
+            assert_eq!(logits(runner, seq, token), logits(runner, &plain, token), "{i}");
+            runner.remove(plain);
+        }
+        seqs.into_iter().for_each(|seq| runner.remove(seq));
+    }
 }
