@@ -50,6 +50,13 @@ pub(super) struct Golden {
     values: Logits,
 }
 
+impl Golden {
+    /// The reference's logits at these positions.
+    pub(super) fn values(&self) -> &Logits {
+        &self.values
+    }
+}
+
 /// All models of a folder that the arguments ask for.
 pub(super) fn goldens(dir: &Path, args: &Args) -> Result<Vec<Golden>> {
     let entries = fs::read_dir(dir).with_context(|| format!("read {}", dir.display()))?;

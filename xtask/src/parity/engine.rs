@@ -63,6 +63,38 @@ impl Engine {
         chunks: &[usize],
         extra: &[&str],
     ) -> Result<(Logits, Vec<Logits>)> {
+        let json = self.logits_json(model, ids, positions, chunks, extra)?;
+        Ok((logits_from(&json)?, chunks_from(&json, chunks)?))
+    }
+
+    /// The same, and as generated tokens and in a batch.
+    pub(super) fn logits_in_all_ways(
+        &self,
+        model: &Path,
+        ids: &[usize],
+        positions: &[usize],
+        chunks: &[usize],
+        extra: &[&str],
+    ) -> Result<AllWays> {
+        let extra = [&["--also-mixed"], extra].concat();
+        let json = self.logits_json(model, ids, positions, chunks, &extra)?;
+        let of = |key: &str| logits_from(&json!({"values": json[key]})).context(key.to_owned());
+        Ok(AllWays {
+            whole: logits_from(&json)?,
+            chunks: chunks_from(&json, chunks)?,
+            generated: of("generated")?,
+            batched: of("batched")?,
+        })
+    }
+
+    fn logits_json(
+        &self,
+        model: &Path,
+        ids: &[usize],
+        positions: &[usize],
+        chunks: &[usize],
+        extra: &[&str],
+    ) -> Result<Value> {
         let (ids, positions, sizes) = (join(ids), join(positions), join(chunks));
         let model = model.to_string_lossy();
         let mut args = vec!["logits", &model, "--ids", &ids, "--positions", &positions, "--json"];
@@ -70,13 +102,29 @@ impl Engine {
             args.extend(["--also-chunks", &sizes]);
         }
         args.extend(extra);
-        let json = self.json(&args)?;
-        let again = chunks.iter().map(|chunk| {
-            let again = json!({"values": json["chunks"][chunk.to_string()]});
-            logits_from(&again).with_context(|| format!("chunks of {chunk}"))
-        });
-        Ok((logits_from(&json)?, again.collect::<Result<_>>()?))
+        self.json(&args)
     }
+}
+
+/// The logits of one prompt in all ways to them.
+pub(super) struct AllWays {
+    /// The prompt in one chunk.
+    pub(super) whole: Logits,
+    /// In chunks of each size.
+    pub(super) chunks: Vec<Logits>,
+    /// Token by token.
+    pub(super) generated: Logits,
+    /// Beside other sequences.
+    pub(super) batched: Logits,
+}
+
+/// The logits in chunks of each of these sizes.
+fn chunks_from(json: &Value, chunks: &[usize]) -> Result<Vec<Logits>> {
+    let again = chunks.iter().map(|chunk| {
+        let again = json!({"values": json["chunks"][chunk.to_string()]});
+        logits_from(&again).with_context(|| format!("chunks of {chunk}"))
+    });
+    again.collect()
 }
 
 /// Read `{"values": {"0": […], …}}`.

@@ -2,7 +2,7 @@
 //!
 //! [`archs`] compares tiny models with transformers, [`bits`] compares the engine with itself bit
 //! by bit, [`real`] compares published models with an F32 reference, [`memory`] holds their peak
-//! memory against their size.
+//! memory against their size, [`models`] writes the table of all architectures.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,6 +17,7 @@ mod archs;
 mod bits;
 mod engine;
 mod memory;
+mod models;
 mod real;
 
 /// The chunk sizes that a GPU runs with the model loaded once, to compare their bits.
@@ -37,6 +38,10 @@ pub(crate) struct Args {
     /// Hold the peak memory of published models against their size (Linux alone).
     #[arg(long)]
     memory: bool,
+    /// Compare the tiny models on the CPU, on lavapipe and on the interpreter of the CUDA kernels, and write
+    /// docs/models.md; with --only, print it.
+    #[arg(long, conflicts_with_all = ["archs", "bits", "real", "memory", "plain", "lavapipe", "tier"])]
+    table: bool,
     /// Where the models run: cpu, wgpu, wgpu:N, cuda, cuda:N or cuda-interpreter, which needs an engine with that crate
     /// feature. A GPU is compared with the CPU's references.
     #[arg(long, default_value = "cpu", value_parser = device)]
@@ -269,7 +274,13 @@ impl fmt::Display for Totals {
 pub(crate) fn run(args: &Args) -> Result<Totals> {
     // Programs start in the repository root, so paths relative to the caller are made absolute.
     let absolute = |p: &PathBuf| p.canonicalize().with_context(|| format!("open {}", p.display()));
-    let bin = args.bin.as_ref().map_or_else(shell::build_engine, absolute)?;
+    let build = if args.table { shell::build_whole_engine } else { shell::build_engine };
+    let bin = args.bin.as_ref().map_or_else(build, absolute)?;
+    let committed = shell::root().join("fixtures/archs");
+    let dir = args.dir.as_ref().map_or(Ok(committed), absolute)?;
+    if args.table {
+        return models::run(&bin, &dir, args);
+    }
     if args.tier.as_deref() == Some("all") {
         let report = shell::json(shell::command(&bin).args(["doctor", "--json"]))?;
         let tiers = report["tiers"]["available"].as_array().context("no tiers in the report")?;
@@ -281,8 +292,6 @@ pub(crate) fn run(args: &Args) -> Result<Totals> {
         return Ok(totals);
     }
     let engine = args.engine(bin)?;
-    let committed = shell::root().join("fixtures/archs");
-    let dir = args.dir.as_ref().map_or(Ok(committed), absolute)?;
     let all = !(args.archs || args.bits || args.real || args.memory);
     let mut totals = Totals::default();
     if args.archs || all {

@@ -4,8 +4,11 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 
 use anyhow::Result;
+use realizar_runtime::backend::Role;
+use realizar_runtime::{Chunk, Outputs, Runner};
 use serde::Serialize;
 
 use crate::engine::{Engine, Needs};
@@ -33,6 +36,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZES", value_parser = list::<NonZeroUsize>, requires = "json")]
     #[arg(allow_hyphen_values = true)]
     also_chunks: Option<List<NonZeroUsize>>,
+    /// With --json, add "generated" and "batched": the same logits of a sequence whose tokens come one
+    /// by one, and of another beside it, whose prompt comes in pieces; needs --chunk of at least 24
+    #[arg(long, requires = "json")]
+    also_mixed: bool,
     #[command(flatten)]
     load: LoadArgs,
 }
@@ -46,7 +53,19 @@ struct Output {
     values: Values,
     #[serde(skip_serializing_if = "Option::is_none")]
     chunks: Option<BTreeMap<usize, Values>>, // by chunk size
+    #[serde(flatten)]
+    mixed: Option<Mixed>,
 }
+
+/// Logits of sequences that run together.
+#[derive(Serialize, Default)]
+struct Mixed {
+    generated: Values,
+    batched: Values,
+}
+
+/// Tokens per step of the sequences that run together: one of generated tokens, two of prompts.
+const PACES: [usize; 3] = [1, 7, 16];
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let ids = &args.ids.0;
@@ -64,9 +83,14 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
         return Err(ui::usage(format!("--also-chunks {chunk}: --chunk allows up to {most}")));
     }
     let path = global.sources()?.resolve(&args.model)?;
+    let rows: usize = PACES.iter().sum();
+    if args.also_mixed && most < rows {
+        return Err(ui::usage(format!("--also-mixed needs a --chunk of at least {rows}")));
+    }
     // A context of the prompt's length: with LongRoPE, a longer one has other angles.
-    let outputs = Some(positions.len().min(64));
-    let needs = Needs { ctx: Some(ids.len()), outputs, ..Needs::default() };
+    let (n_rows, seqs) = if args.also_mixed { (rows, Some(PACES.len())) } else { (0, None) };
+    let outputs = Some(positions.len().min(64).max(n_rows));
+    let needs = Needs { ctx: Some(ids.len()), outputs, seqs, ..Needs::default() };
     let mut engine = Engine::load(&path, &args.load, global, needs)?;
     let rows = engine.model.logits(ids, &positions, args.load.chunk)?;
     if args.json {
@@ -77,7 +101,9 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
         };
         let sizes = args.also_chunks.as_ref().map(|list| list.0.iter());
         let chunks = sizes.map(|sizes| sizes.map(&mut again).collect::<Result<_>>()).transpose()?;
-        return ui::json(&Output { values: by_position(rows), chunks });
+        let mixed = args.also_mixed.then(|| mixed(engine.model.runner(), ids, &positions));
+        let mixed = mixed.transpose()?;
+        return ui::json(&Output { values: by_position(rows), chunks, mixed });
     }
     let mut out = ui::out();
     for (position, row) in positions.iter().zip(&rows) {
@@ -88,6 +114,51 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     }
     out.flush()?;
     Ok(())
+}
+
+/// The logits of three sequences of the same tokens in common steps. The first gets one token a step, as
+/// generated ones come, the others their prompt in pieces; the last begins later.
+fn mixed(runner: &mut Runner, ids: &[u32], positions: &[usize]) -> Result<Mixed> {
+    let sequences = PACES.map(|pace| (runner.new_sequence(), pace));
+    let mut found = PACES.map(|_| Values::new());
+    let mut done = [0; PACES.len()];
+    for step in 0.. {
+        let mut wanted: Vec<(usize, Range<usize>, Vec<usize>)> = Vec::new();
+        for (at, (_, pace)) in sequences.iter().enumerate() {
+            let waits = at + 1 == sequences.len() && step < 3;
+            let range = done[at]..(done[at] + pace).min(ids.len());
+            if !waits && !range.is_empty() {
+                let inside = range.clone().filter(|position| positions.contains(position));
+                let inside = inside.map(|position| position - range.start).collect();
+                wanted.push((at, range, inside));
+            }
+        }
+        if wanted.is_empty() {
+            break;
+        }
+        let mut chunks = Vec::new();
+        for (at, range, inside) in &wanted {
+            chunks.push(Chunk {
+                seq: &sequences[*at].0,
+                rows: ids[range.clone()].into(),
+                role: if *at == 0 && step > 0 { Role::Generated } else { Role::Prompt },
+                outputs: if inside.is_empty() { Outputs::None } else { Outputs::At(inside) },
+            });
+        }
+        let rows = runner.step(&chunks)?;
+        for (chunk, (at, range, inside)) in wanted.iter().enumerate() {
+            for (row, position) in inside.iter().enumerate() {
+                found[*at].insert(range.start + position, rows.row(chunk, row).to_vec());
+            }
+            done[*at] = range.end;
+        }
+    }
+    for (sequence, _) in sequences {
+        runner.remove(sequence);
+    }
+    let [generated, batched, late] = found;
+    anyhow::ensure!(batched == late, "two sequences of one step have other logits");
+    Ok(Mixed { generated, batched })
 }
 
 /// The `n` largest values with their indices; ties go to the lower index.

@@ -22,6 +22,7 @@ mod lost_files;
 mod memory;
 mod metrics;
 mod model_tokens;
+mod models_document;
 mod packed_cache;
 mod positions;
 mod prompts;
