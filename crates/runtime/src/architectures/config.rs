@@ -5,6 +5,8 @@ mod unusual;
 
 pub use unusual::{AltUp, Latent};
 
+pub(crate) use check::MAX_SIZE;
+
 use crate::Error;
 use crate::architectures::loader::Bias;
 use crate::architectures::rope::{HfRopeKeys, Rope};
@@ -319,15 +321,22 @@ impl Config {
             numbers.ok_or_else(|| s.wrong(key, "a whole number", "nothing"))
         };
         let n_heads = of_layers("attention.head_count")?;
-        let dim = s.usize("embedding_length")?;
+        let dim = match s.usize("embedding_length")? {
+            n if (1..=MAX_SIZE).contains(&n) => n,
+            n => return Err(s.wrong("embedding_length", A_SIZE, n.to_string())),
+        };
         let own_head_dim = head_dim;
-        let head_dim = match head_dim.or(s.opt_usize("attention.key_length")?) {
-            Some(head_dim) => head_dim,
-            None => dim.checked_div(n_heads[0]).unwrap_or(0),
+        let head_dim = head_dim.or(s.opt_usize("attention.key_length")?);
+        let head_dim = match (head_dim, dim.checked_div(n_heads[0])) {
+            (Some(head_dim), _) | (None, Some(head_dim @ 1..)) => head_dim,
+            (None, _) => {
+                let (key, found) = ("attention.head_count", n_heads[0].to_string());
+                return Err(s.wrong(key, "a part of `embedding_length`", found));
+            }
         };
         let v_dim = s.opt_usize("attention.value_length")?;
         if own_head_dim.is_none() && v_dim.is_some_and(|v| v != head_dim) {
-            return Err(s.unsupported("a value length other than the key length"));
+            return Err(s.unsupported(OTHER_VALUES));
         }
         let max_seq_len = s.usize("context_length")?;
         let eps_key = match norm {
@@ -461,8 +470,12 @@ impl Config {
 // No published model comes near this; a file that does is damaged.
 const MAX_LAYERS: usize = 1 << 14;
 
+/// What is refused of the lengths of heads.
+const OTHER_VALUES: &str =
+    "a value length other than the key length (`attention.value_length`, `attention.key_length`)";
+
 /// What is expected of a size that is none.
-const A_SIZE: &str = "a size of a model";
+pub(crate) const A_SIZE: &str = "a size of a model";
 
 /// The number of layers in config.json.
 ///

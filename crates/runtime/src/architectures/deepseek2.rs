@@ -220,12 +220,14 @@ fn experts_from_hf(s: &HfSettings, family: Family) -> Result<Option<Experts>, Er
     Ok(Some(of_both(false)))
 }
 
+/// No published model comes near this; a file that does is damaged.
+const MAX_PART: usize = 1 << 14;
+
 /// Why latent vectors of these sizes cannot be.
 fn check(latent: &Latent) -> Result<(), String> {
     let &Latent { q_rank, kv_rank, plain_dim, rotary_dim, v_dim, .. } = latent;
     let sizes = [q_rank.unwrap_or(1), kv_rank, plain_dim, rotary_dim, v_dim];
-    // No published model comes near this; a file that does is damaged.
-    if sizes.iter().any(|&n| n == 0 || n > 1 << 14) || !rotary_dim.is_multiple_of(2) {
+    if sizes.iter().any(|&n| n == 0 || n > MAX_PART) || !rotary_dim.is_multiple_of(2) {
         return Err(format!("latent attention of sizes {sizes:?}"));
     }
     Ok(())
@@ -255,24 +257,38 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     let kv_rank = s.usize("attention.kv_lora_rank")?;
     let rotary_dim = s.usize("rope.dimension_count")?;
     let (key, value) = ("attention.key_length_mla", "attention.value_length_mla");
-    let [key, value] = match (s.opt_usize(key)?, s.opt_usize(value)?) {
-        (Some(key), Some(value)) => [key, value],
+    let [key_dim, v_dim] = match (s.opt_usize(key)?, s.opt_usize(value)?) {
+        (Some(key_dim), Some(v_dim)) => [key_dim, v_dim],
         // Files of before llama.cpp had one head of keys.
         _ => [s.usize("attention.key_length")?, s.usize("attention.value_length")?],
     };
     let latent = Latent {
         q_rank: s.opt_usize("attention.q_lora_rank")?.filter(|&rank| rank > 0),
         kv_rank,
-        plain_dim: key.saturating_sub(rotary_dim),
+        plain_dim: key_dim.saturating_sub(rotary_dim),
         rotary_dim,
-        v_dim: value,
+        v_dim,
         turns_neighbours: true,
         max_dense: None,
     };
-    check(&latent).map_err(|reason| s.unsupported(reason))?;
+    for (key, n) in [
+        ("rope.dimension_count", rotary_dim),
+        ("attention.q_lora_rank", latent.q_rank.unwrap_or(1)),
+        ("attention.kv_lora_rank", kv_rank),
+        (key, latent.plain_dim),
+        (value, latent.v_dim),
+    ] {
+        if n == 0 || n > MAX_PART || (key == "rope.dimension_count" && !n.is_multiple_of(2)) {
+            return Err(s.wrong(key, "a size of latent attention", n.to_string()));
+        }
+    }
     let mut config = Config::from_gguf_with_head(s, NormKind::Rms, Some(rotary_dim))?;
     // The converter writes a tenth of `mscale_all_dim`, which llama.cpp takes for `mscale` too.
-    let all_dim = 10.0 * s.opt_f32("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0);
+    const LOG: &str = "rope.scaling.yarn_log_multiplier";
+    let all_dim = 10.0 * s.opt_f32(LOG)?.unwrap_or(0.0);
+    if !all_dim.is_finite() {
+        return Err(s.wrong(LOG, "a finite number", all_dim.to_string()));
+    }
     if let RopeScaling::Yarn { attention_factor, .. } = &mut config.ropes[0].scaling
         && all_dim != 0.0
     {
@@ -290,8 +306,8 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
         .map_err(|expected| s.wrong("expert_group_used_count", expected, found))?;
     let n_dense = s.opt_usize("leading_dense_block_count")?.unwrap_or(0);
     // Files of models whose config.json leaves the function out do not say it either.
-    let bias = format!("blk.{n_dense}.exp_probs_b.bias");
-    let choice_bias = s.gguf().tensor_info(&bias).is_some();
+    let has_bias = |l| s.gguf().tensor_info(&format!("blk.{l}.exp_probs_b.bias")).is_some();
+    let choice_bias = (0..config.layers.len()).any(has_bias);
     let default = if choice_bias { Scoring::Sigmoid } else { Scoring::Softmax };
     let scoring = gguf_scoring(s, default)?;
     if groups.is_some() && scoring != Scoring::Sigmoid {

@@ -105,7 +105,7 @@ pub(super) fn gguf_scoring(s: GgufSettings<'_>, default: Scoring) -> Result<Scor
         Some(1) => Scoring::Softmax,
         Some(2) => Scoring::Sigmoid,
         Some(3) => Scoring::SoftmaxOfChosen,
-        Some(other) => return Err(s.unsupported(format!("routing by function {other}"))),
+        Some(other) => return Err(s.unsupported(format!("an `expert_gating_func` of {other}"))),
     })
 }
 

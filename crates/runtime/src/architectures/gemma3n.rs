@@ -255,7 +255,10 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
         scales: true,
         laurel_rank,
     };
-    check(&altup).map_err(|reason| s.unsupported(reason))?;
+    check(&altup).map_err(|reason| {
+        const KEYS: &str = "`altup.num_inputs`, `altup.active_idx`, `blk.0.laurel_l`";
+        s.unsupported(format!("{reason} ({KEYS})"))
+    })?;
     let theta = s.opt_f32("rope.freq_base_swa")?.unwrap_or(10_000.0);
     let local = Rope { theta, scaling: RopeScaling::None, ..config.ropes[0].clone() };
     let mut config = Config {

@@ -9,7 +9,8 @@ use super::experts::{gguf_counts, hf_counts_of};
 use super::{Architecture, Build, layer_embeddings};
 use crate::Error;
 use crate::architectures::config::{
-    Config, Experts, HfKeys, Layer, activation_from_hf, hf_bias, hf_window, window_or_none,
+    A_SIZE, Config, Experts, HfKeys, Layer, MAX_SIZE, activation_from_hf, hf_bias, hf_window,
+    window_or_none,
 };
 use crate::architectures::loader::Bias;
 use crate::architectures::rope::{HfRopeKeys, Rope, RopeScaling};
@@ -153,9 +154,21 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     let slides = s.opt_bools(key, n_layers)?;
     let slides = slides.ok_or_else(|| s.wrong(key, "the layers with a window", "nothing"))?;
     let window = window_or_none(s.opt_usize("attention.sliding_window")?);
-    let head_dim = s.usize("attention.key_length_swa")?;
+    if window.is_none() && slides.contains(&true) {
+        let expected = "the positions that layers with a window see";
+        return Err(s.wrong("attention.sliding_window", expected, "none"));
+    }
+    let head_dim = match s.usize("attention.key_length_swa")? {
+        n if (1..=MAX_SIZE).contains(&n) => n,
+        n => return Err(s.wrong("attention.key_length_swa", A_SIZE, n.to_string())),
+    };
+    let v_dim = s.opt_usize("attention.value_length_swa")?;
+    if let Some(v_dim) = v_dim.filter(|&v_dim| v_dim != head_dim) {
+        let expected = format!("{head_dim}, as `attention.key_length_swa`");
+        return Err(s.wrong("attention.value_length_swa", expected, v_dim.to_string()));
+    }
     let rotary_dim = s.opt_usize("rope.dimension_count_swa")?.unwrap_or(head_dim);
-    if rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
+    if rotary_dim == 0 || rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
         let found = rotary_dim.to_string();
         return Err(s.wrong("rope.dimension_count_swa", "an even part of a head", found));
     }

@@ -110,7 +110,9 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     if s.opt_usize("expert_feed_forward_length")?
         .is_some_and(|dim| config.layers.iter().any(|layer| layer.hidden_dim != dim))
     {
-        return Err(s.unsupported("experts of other columns than `feed_forward_length`"));
+        return Err(
+            s.unsupported("an `expert_feed_forward_length` other than the `feed_forward_length`")
+        );
     }
     config.checked_gguf(s)
 }

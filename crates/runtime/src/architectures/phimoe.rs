@@ -71,7 +71,9 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     let config = Config::from_gguf(s, NormKind::Rms)?.with_windows(|_| window);
     match gguf_counts(s)? {
         Some(counts) if counts.1 == 2 => with_experts(config, counts, JITTER).checked_gguf(s),
-        _ => Err(s.unsupported("other than two experts of a row")),
+        _ => {
+            Err(s.unsupported("an `expert_count` of none, or an `expert_used_count` other than 2,"))
+        }
     }
 }
 

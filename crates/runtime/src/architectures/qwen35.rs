@@ -133,7 +133,11 @@ pub(super) fn hybrid_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
         v_dim: s.usize("ssm.inner_size")?.checked_div(n_v_heads).unwrap_or(0),
         n_taps: s.usize("ssm.conv_kernel")?,
     };
-    check(net).map_err(|reason| s.unsupported(reason))?;
+    check(net).map_err(|reason| {
+        const KEYS: &str =
+            "`ssm.group_count`, `ssm.time_step_rank`, `ssm.state_size`, `ssm.inner_size`, `ssm.conv_kernel`";
+        s.unsupported(format!("{reason} ({KEYS})"))
+    })?;
     let interval = s.opt_usize("full_attention_interval")?.unwrap_or(4).max(1);
     let linear = s.opt_bools("attention.recurrent_layers", config.layers.len())?;
     let config = config.with_layers(|l, layer| {

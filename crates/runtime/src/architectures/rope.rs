@@ -122,7 +122,7 @@ impl Rope {
         max_seq_len: usize,
     ) -> Result<Self, Error> {
         let rotary_dim = s.opt_usize("rope.dimension_count")?.unwrap_or(head_dim);
-        if rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
+        if rotary_dim == 0 || rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
             let found = rotary_dim.to_string();
             return Err(s.wrong("rope.dimension_count", "an even part of a head", found));
         }

@@ -7,6 +7,7 @@ mod block_types;
 mod common;
 mod constrain;
 mod damaged_checkpoints;
+mod damaged_settings;
 mod draft_heads;
 mod embeddings;
 mod engine;

@@ -3,7 +3,7 @@
 use super::{A_SIZE, Config, Layer, MAX_POSITIONS};
 
 // No published model comes near this; a file that does is damaged.
-const MAX_SIZE: usize = 1 << 24;
+pub(crate) const MAX_SIZE: usize = 1 << 24;
 
 impl Config {
     /// What cannot be right: the keys (GGUF's and transformers'), what was
@@ -56,20 +56,32 @@ impl Config {
     /// is for, what was expected and what was found.
     pub(crate) fn check_factors(&self) -> Result<(), (&'static str, &'static str, f32)> {
         let caps = [
-            ("soft cap of attention scores", self.attn_softcap),
-            ("soft cap of logits", self.logit_softcap),
-            ("limit of queries, keys and values", self.qkv_limit),
+            ("soft cap of attention scores (`attn_logit_softcapping`)", self.attn_softcap),
+            ("soft cap of logits (`final_logit_softcapping`)", self.logit_softcap),
+            (
+                "limit of queries, keys and values (`clip_qkv`, `attention.clamp_kqv`)",
+                self.qkv_limit,
+            ),
             ("limit of gates", self.gate_limit),
         ];
         let caps = caps.into_iter().filter_map(|(what, x)| Some((what, x?)));
         let of_experts = self.layers.iter().filter_map(|layer| layer.experts);
-        let caps = caps.chain(of_experts.map(|experts| ("factor of experts", experts.scale)));
-        let scales =
-            self.layers.iter().map(|layer| ("factor of attention scores", layer.attn_scale));
+        let caps = caps.chain(of_experts.map(|experts| {
+            ("factor of experts (`routed_scaling_factor`, `expert_weights_scale`)", experts.scale)
+        }));
+        let scales = self.layers.iter().map(|layer| {
+            (
+                "factor of attention scores (`attention_multiplier`, `attention.scale`)",
+                layer.attn_scale,
+            )
+        });
         let scales = scales.chain([
-            ("factor of embeddings", self.embed_scale),
-            ("factor of what layers add", self.residual_scale),
-            ("factor of logits", self.logit_scale),
+            ("factor of embeddings (`embedding_multiplier`, `embedding_scale`)", self.embed_scale),
+            (
+                "factor of what layers add (`residual_multiplier`, `residual_scale`)",
+                self.residual_scale,
+            ),
+            ("factor of logits (`logits_scaling`, `logit_scale`)", self.logit_scale),
         ]);
         for (what, x) in caps.chain(scales) {
             if !(x > 0.0 && x.is_finite()) {
