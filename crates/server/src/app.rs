@@ -1,11 +1,11 @@
 //! The routes and what lies around them. An endpoint is one file, one line here, and its description
 //! in `openapi/`.
 
-use crate::api::dialects;
 use crate::api::llama::{models as loads, tokens};
 use crate::api::openai::{chat, completions, embeddings, models};
 use crate::api::scores::{rerank, score};
 use crate::api::status::{health, info, metrics};
+use crate::api::{dialects, ollama};
 use crate::error::{ApiError, Error};
 use crate::http::hosts::{self, Hosts};
 use crate::http::{auth, request_id};
@@ -41,6 +41,14 @@ pub(crate) fn open() -> Routes {
 /// What asks for a key, if there are keys.
 pub(crate) fn guarded() -> Routes {
     vec![
+        ("/api/chat", post(ollama::generate::chat)),
+        ("/api/embed", post(ollama::embed::embed)),
+        ("/api/embeddings", post(ollama::embed::embeddings)),
+        ("/api/generate", post(ollama::generate::generate)),
+        ("/api/ps", get(ollama::models::ps)),
+        ("/api/show", post(ollama::models::show)),
+        ("/api/tags", get(ollama::models::tags)),
+        ("/api/version", get(ollama::models::version)),
         ("/apply-template", post(tokens::apply_template)),
         ("/detokenize", post(tokens::detokenize)),
         ("/get_load", get(info::load)),
@@ -70,7 +78,11 @@ pub(crate) fn guarded() -> Routes {
 
 /// What asks for the right to load and unload models.
 pub(crate) fn administered() -> Routes {
-    vec![("/models/load", post(loads::load)), ("/models/unload", post(loads::unload))]
+    vec![
+        ("/api/pull", post(ollama::models::pull)),
+        ("/models/load", post(loads::load)),
+        ("/models/unload", post(loads::unload)),
+    ]
 }
 
 fn router(routes: Routes) -> Router<AppState> {
@@ -120,7 +132,9 @@ async fn too_many_connections(request: Request) -> ApiError {
 }
 
 async fn unknown_url(request: Request) -> ApiError {
-    ApiError::unknown_url(request.method().as_str(), request.uri().path())
+    let path = request.uri().path();
+    let unknown = || ApiError::unknown_url(request.method().as_str(), path);
+    ollama::not_offered(path).unwrap_or_else(unknown)
 }
 
 async fn method_not_allowed(request: Request) -> ApiError {

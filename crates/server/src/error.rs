@@ -1,6 +1,6 @@
 //! Errors: [`Error`] of the server itself, [`ApiError`] of one request.
 //!
-//! Every answer that is not a success has the shape of OpenAI's errors; where Anthropic's is due,
+//! Every answer that is not a success has the shape of OpenAI's errors; where Anthropic's or Ollama's is due,
 //! [`dialects`](crate::api::dialects) writes it from the [`ApiError`] that the answer carries. Which status a failure has
 //! is decided in [`ApiError`] alone, in the table of its kinds.
 
@@ -282,6 +282,16 @@ impl ApiError {
         Self::of_param(Kind::ModelNotFound, "model", format!("the model `{name}` does not exist"))
     }
 
+    /// No model has this name, in these words.
+    pub(crate) fn no_such_model(message: impl Into<String>) -> Self {
+        Self::of_param(Kind::ModelNotFound, "model", message)
+    }
+
+    /// The API has this, and the server does not.
+    pub(crate) fn not_offered(message: impl Into<String>) -> Self {
+        Self::new(Kind::UnknownUrl, message)
+    }
+
     /// Nothing is at this place.
     pub fn unknown_url(method: &str, path: &str) -> Self {
         Self::new(Kind::UnknownUrl, format!("unknown URL ({method} {path})"))
@@ -395,6 +405,11 @@ impl ApiError {
             error["n_ctx"] = json!(n_ctx);
         }
         json!({"error": error})
+    }
+
+    /// The body in the shape of Ollama's errors.
+    pub(crate) fn ollama_body(&self) -> Value {
+        json!({"error": self.message})
     }
 }
 

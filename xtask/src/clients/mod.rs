@@ -72,6 +72,18 @@ const CLIENTS: &[Client] = &[
         abilities: ABILITIES,
     },
     Client {
+        name: "ollama",
+        environment: Environment::Python(&["ollama==0.6.3"]),
+        script: "ollama_python.py",
+        abilities: ABILITIES,
+    },
+    Client {
+        name: "ollama-node",
+        environment: Environment::Node(&["ollama@0.6.4"]),
+        script: "ollama_node.mjs",
+        abilities: ABILITIES,
+    },
+    Client {
         name: "lm-eval",
         environment: Environment::Python(&["lm_eval[api]==0.4.13"]),
         script: "lm_eval_python.py",

@@ -30,6 +30,11 @@ impl EmbeddingUsage {
         let prompt_tokens = texts.iter().map(Vec::len).sum();
         Self { prompt_tokens, total_tokens: prompt_tokens }
     }
+
+    /// How many there are.
+    pub(crate) fn tokens(self) -> usize {
+        self.total_tokens
+    }
 }
 
 /// The model that is named; without a name, the first one for embeddings.

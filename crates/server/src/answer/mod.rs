@@ -4,5 +4,7 @@
 pub(crate) mod compile;
 pub(crate) mod embedding;
 pub(crate) mod generation;
+pub(crate) mod ndjson;
 pub(crate) mod prompt;
 pub(crate) mod sse;
+pub(crate) mod stream;

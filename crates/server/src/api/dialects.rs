@@ -4,8 +4,10 @@
 //! written in the words of its own API.
 
 use crate::answer::generation::{Finish, Progress, Usage};
-use crate::answer::sse::{self, Chunks};
+use crate::answer::sse;
+use crate::answer::stream::Chunks;
 use crate::api::anthropic::{self, MessageStream};
+use crate::api::ollama;
 use crate::api::openai::chat::{self, Chat};
 use crate::api::responses::{self, ResponseHead, ResponseStream};
 use crate::chat::conversation::{Answer, ConversationRequest, EndReason, StreamEvent, TokenUsage};
@@ -48,16 +50,20 @@ pub(crate) fn is_anthropic(path: &str) -> bool {
     path.strip_prefix("/v1/messages").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Writes the errors of Anthropic's API in its own shape, whoever found them.
+/// Writes the errors of Anthropic's and of Ollama's API in their own shape, whoever found them.
 pub(crate) async fn with_own_errors(request: Request, next: Next) -> Response {
-    let is_own = is_anthropic(request.uri().path());
+    let path = request.uri().path();
+    let (is_anthropic, is_ollama) = (is_anthropic(path), ollama::is_ollama(path));
     let mut response = next.run(request).await;
-    let error = response.extensions().get::<ApiError>().filter(|_| is_own);
-    if let Some(error) = error {
-        let event = MessageStream::error(error_kind(error), &error.to_string());
-        *response.body_mut() = event.data.to_string().into();
-        response.headers_mut().remove(header::CONTENT_LENGTH);
-    }
+    let body = match response.extensions().get::<ApiError>() {
+        Some(error) if is_anthropic => {
+            MessageStream::error(error_kind(error), &error.to_string()).data
+        }
+        Some(error) if is_ollama => error.ollama_body(),
+        _ => return response,
+    };
+    *response.body_mut() = body.to_string().into();
+    response.headers_mut().remove(header::CONTENT_LENGTH);
     response
 }
 
@@ -69,7 +75,7 @@ pub(crate) async fn messages(
     let read_body = |body: &JsonBody| Ok(anthropic::read_request(&body.read_all()?)?);
     let (request, held) = body.parse(read_body).await?;
     let (stream, name) = (request.stream, request.model.clone());
-    let chat = read(&state, request, held, MESSAGES_NAMES).await?;
+    let chat = read(&state, request, held, Map::new(), MESSAGES_NAMES).await?;
     let id = ids::new("msg_");
     if stream {
         return respond(&state, chat, MessageStream::new(id, name));
@@ -105,7 +111,7 @@ pub(crate) async fn count_tokens(
         Ok(anthropic::read_request(&fields)?)
     };
     let (request, held) = body.parse(read_body).await?;
-    let chat = read(&state, request, held, MESSAGES_NAMES).await?;
+    let chat = read(&state, request, held, Map::new(), MESSAGES_NAMES).await?;
     let n_tokens: usize = chat.job.prompts.iter().map(Vec::len).sum();
     Ok(Json(json!({"input_tokens": n_tokens})))
 }
@@ -118,7 +124,7 @@ pub(crate) async fn responses(
     let read_body = |body: &JsonBody| Ok(responses::read_request(&body.read_all()?)?);
     let (request, held) = body.parse(read_body).await?;
     let stream = request.conversation.stream;
-    let chat = read(&state, request.conversation, held, RESPONSES_NAMES).await?;
+    let chat = read(&state, request.conversation, held, Map::new(), RESPONSES_NAMES).await?;
     let (id, created_at) = (ids::new("resp_"), ids::unix_seconds());
     let head = ResponseHead { id, created_at, echo: request.echo };
     if stream {
@@ -128,24 +134,26 @@ pub(crate) async fn responses(
     Ok(Json(responses::response(&head, &answer, &end, usage)).into_response())
 }
 
-/// Reads a conversation as a request for chat completions. Errors name its parameters as its own
+/// Reads a conversation, with `more` fields of chat completions, as a request for these. Errors name its parameters as its own
 /// API does.
-async fn read(
+pub(super) async fn read(
     state: &AppState,
     request: ConversationRequest,
     held: Held,
+    more: Map<String, Value>,
     names: &[(&str, &str)],
 ) -> Result<Chat, ApiError> {
-    read_chat(state, request, held).await.map_err(|error| error.renamed(names))
+    read_chat(state, request, held, more).await.map_err(|error| error.renamed(names))
 }
 
 async fn read_chat(
     state: &AppState,
     request: ConversationRequest,
     held: Held,
+    more: Map<String, Value>,
 ) -> Result<Chat, ApiError> {
     let model = state.model(Some(&request.model)).await?;
-    let mut body = Map::new();
+    let mut body = more;
     let mut set = |name: &str, value: Option<Value>| {
         body.extend(value.map(|value| (name.to_owned(), value)));
     };
@@ -215,18 +223,18 @@ async fn collect(
 }
 
 /// An answer's parser, and how many tokens were reasoning.
-struct Parsed {
+pub(super) struct Parsed {
     parser: ChatParser,
     n_reasoning: usize,
 }
 
 impl Parsed {
-    fn new(parser: ChatParser) -> Self {
+    pub(super) fn new(parser: ChatParser) -> Self {
         Self { parser, n_reasoning: 0 }
     }
 
     /// The pieces that `progress` makes certain, and the end of the answer.
-    fn read(&mut self, progress: Progress) -> (Vec<ChatDelta>, Option<EndReason>) {
+    pub(super) fn read(&mut self, progress: Progress) -> (Vec<ChatDelta>, Option<EndReason>) {
         let mut deltas = Vec::new();
         match progress {
             Progress::Prompt { .. } => (deltas, None),
@@ -309,6 +317,8 @@ fn event(StreamEvent { event, data }: StreamEvent) -> Event {
 }
 
 impl<D: Dialect> Chunks for Told<D> {
+    type Piece = Event;
+
     fn progress(
         &mut self,
         progress: Progress,

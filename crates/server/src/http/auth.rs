@@ -22,13 +22,19 @@ pub(crate) async fn require_key(
     Ok(next.run(request).await)
 }
 
-/// Lets requests pass that may load and unload models: with an admin key; where there are none,
-/// with an API key; and where there are none either, if only this machine reaches the server.
+/// Lets requests pass that may load and unload models.
 pub(crate) async fn require_admin(
     State(state): State<AppState>,
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
+    check_admin(&state, request.headers())?;
+    Ok(next.run(request).await)
+}
+
+/// Whether a request may load and unload models: with an admin key; where there are none, with an
+/// API key; and where there are none either, if only this machine reaches the server.
+pub(crate) fn check_admin(state: &AppState, headers: &HeaderMap) -> Result<(), ApiError> {
     let config = state.config();
     let keys = match config.admin_keys.is_empty() {
         true => &config.api_keys,
@@ -39,8 +45,7 @@ pub(crate) async fn require_admin(
                        and can be reached from other machines";
         return Err(ApiError::forbidden(message));
     }
-    check(&[keys], request.headers())?;
-    Ok(next.run(request).await)
+    check(&[keys], headers)
 }
 
 /// Looks for the key that a request shows in these lists, unless all are empty.

@@ -6,7 +6,7 @@
 //! below and those over HTTP hold it to the routes, to what requests are read by, and to the
 //! answers.
 
-use crate::api::dialects;
+use crate::api::{dialects, ollama};
 use crate::error::ApiError;
 use crate::http::hosts::PROBES;
 use axum::http::header;
@@ -19,13 +19,14 @@ use std::sync::LazyLock;
 const FRAME: &str = include_str!("frame.json");
 
 /// The paths and what they refer to.
-const PARTS: [&str; 11] = [
+const PARTS: [&str; 12] = [
     include_str!("chat.json"),
     include_str!("completions.json"),
     include_str!("conversation.json"),
     include_str!("embeddings.json"),
     include_str!("messages.json"),
     include_str!("models.json"),
+    include_str!("ollama.json"),
     include_str!("responses.json"),
     include_str!("sampling.json"),
     include_str!("scores.json"),
@@ -74,13 +75,19 @@ fn document() -> Result<Value, serde_json::Error> {
         .flat_map(|(name, error)| {
             let own = error_response(error.clone(), "Error");
             let anthropic = error_response(error.clone(), "AnthropicError");
-            [(name.clone(), own), (format!("Anthropic{name}"), anthropic)]
+            let ollama = error_response(error.clone(), "OllamaError");
+            let (of_anthropic, of_ollama) = (format!("Anthropic{name}"), format!("Ollama{name}"));
+            [(name.clone(), own), (of_anthropic, anthropic), (of_ollama, ollama)]
         })
         .collect();
     extend(responses, errors);
     members(responses).for_each(|(_, response)| name_request(response));
     for (path, item) in members(&mut document["paths"]) {
-        let prefix = if dialects::is_anthropic(path) { "Anthropic" } else { "" };
+        let prefix = match path {
+            path if dialects::is_anthropic(path) => "Anthropic",
+            path if ollama::is_ollama(path) => "Ollama",
+            _ => "",
+        };
         let is_probe = PROBES.contains(&path.as_str());
         members(item).for_each(|(_, operation)| complete(operation, prefix, is_probe));
     }
@@ -508,6 +515,21 @@ mod tests {
         });
         check("ResponsesRequest", examples("ResponsesRequest"), &|body| {
             responses::read_request(body).expect("an example");
+        });
+        check("OllamaChatRequest", examples("OllamaChatRequest"), &|body| {
+            ollama::read_chat(body).expect("an example");
+        });
+        check("OllamaGenerateRequest", examples("OllamaGenerateRequest"), &|body| {
+            ollama::read_generate(body).expect("an example");
+        });
+        check("OllamaEmbedRequest", examples("OllamaEmbedRequest"), &|body| {
+            ollama::embed::read_embed(body).expect("an example");
+        });
+        check("OllamaEmbeddingsRequest", examples("OllamaEmbeddingsRequest"), &|body| {
+            ollama::embed::read_embeddings(body).expect("an example");
+        });
+        check("OllamaModelRequest", examples("OllamaModelRequest"), &|body| {
+            ollama::models::named(body).expect("an example");
         });
         let function = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
         let choice = json!({"type": "function", "function": {"name": "f"}});

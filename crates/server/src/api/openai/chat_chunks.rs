@@ -4,7 +4,8 @@ use super::chat::{Shown, finish};
 use super::logprobs::{self, ChatLogprobs, Names};
 use super::types::StreamHead;
 use crate::answer::generation::{Finish, Progress, TokenLogprob, Usage};
-use crate::answer::sse::Chunks;
+use crate::answer::sse;
+use crate::answer::stream::Chunks;
 use crate::chat::parser::{ChatDelta, ChatParser, ChatParserOptions};
 use crate::error::ApiError;
 use crate::registry::ModelLease;
@@ -134,6 +135,8 @@ impl ChatChunks {
 }
 
 impl Chunks for ChatChunks {
+    type Piece = Event;
+
     fn progress(
         &mut self,
         progress: Progress,
@@ -172,5 +175,9 @@ impl Chunks for ChatChunks {
 
     fn end(&mut self, usage: Usage, out: &mut VecDeque<Event>) {
         self.head.end(usage, out);
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut VecDeque<Event>) {
+        out.push_back(sse::failure(error));
     }
 }

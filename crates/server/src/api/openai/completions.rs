@@ -10,7 +10,8 @@ use super::text_offset::TextOffsets;
 use super::types::{Body, Head, StreamHead};
 use crate::answer::generation::{Answer, Finish, Job, Progress, TokenLogprob, Usage};
 use crate::answer::prompt::{self, Prompt, Prompts};
-use crate::answer::sse::{self, Chunks};
+use crate::answer::sse;
+use crate::answer::stream::Chunks;
 use crate::error::ApiError;
 use crate::http::extract::JsonBody;
 use crate::registry::ModelLease;
@@ -39,8 +40,8 @@ pub(crate) struct Fields {
 }
 
 /// A request that was read and found right.
-struct Completion {
-    job: Job,
+pub(crate) struct Completion {
+    pub(crate) job: Job,
     head: Head,
     stream: Option<StreamUsage>,
     /// Of each prompt the text, if answers begin with it.
@@ -171,7 +172,7 @@ pub(crate) async fn render(
     Ok(Json(rendered.collect()))
 }
 
-async fn read(state: &AppState, body: JsonBody) -> Result<Completion, ApiError> {
+pub(crate) async fn read(state: &AppState, body: JsonBody) -> Result<Completion, ApiError> {
     let read = |body: &JsonBody| {
         let (common, fields) = (body.read::<CommonFields>()?, body.read::<Fields>()?);
         let grammar = body.read::<GrammarFields>()?.read()?;
@@ -353,6 +354,8 @@ impl CompletionChunks {
 }
 
 impl Chunks for CompletionChunks {
+    type Piece = Event;
+
     fn progress(
         &mut self,
         progress: Progress,
@@ -386,6 +389,10 @@ impl Chunks for CompletionChunks {
 
     fn end(&mut self, usage: Usage, out: &mut VecDeque<Event>) {
         self.head.end(usage, out);
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut VecDeque<Event>) {
+        out.push_back(sse::failure(error));
     }
 }
 

@@ -6,7 +6,7 @@ pub(crate) mod completions;
 pub(crate) mod conversation;
 pub(crate) mod embeddings;
 mod logit_bias;
-mod logprobs;
+pub(crate) mod logprobs;
 pub(crate) mod models;
 pub(crate) mod refused;
 mod samplers;

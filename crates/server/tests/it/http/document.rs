@@ -110,7 +110,11 @@ impl Document {
                 return;
             }
             assert!(matches!(answer.status, 404 | 405), "{what} is not described");
-            let shape = if path.starts_with("/v1/messages") { "AnthropicError" } else { "Error" };
+            let shape = match path {
+                path if path.starts_with("/v1/messages") => "AnthropicError",
+                path if path.starts_with("/api/") => "OllamaError",
+                _ => "Error",
+            };
             let schema = json!({"$ref": format!("#/components/schemas/{shape}")});
             return self.validate(&schema, &answer.json(), true, &what);
         };
@@ -126,6 +130,12 @@ impl Document {
         assert!(media.is_object(), "{what}: the content type {kind} is not described");
         match kind {
             "application/json" => self.validate(&media["schema"], &answer.json(), true, &what),
+            "application/x-ndjson" => {
+                for line in answer.body.lines() {
+                    let line = serde_json::from_str(line).expect("a line of JSON");
+                    self.validate(&media["schema"], &line, true, &what);
+                }
+            }
             "text/event-stream" => {
                 for event in answer.body.split("\n\n").filter_map(event) {
                     self.validate(&media["schema"], &event, true, &what);

@@ -1,0 +1,118 @@
+//! `POST /api/embed` and the older `POST /api/embeddings`: vectors of texts.
+
+use super::generate::timed;
+use super::request::keep_alive;
+use super::{known_name, nanos};
+use crate::answer::embedding;
+use crate::answer::prompt::Prompt;
+use crate::error::ApiError;
+use crate::fields::{Fields, InvalidRequest};
+use crate::http::extract::JsonBody;
+use crate::state::AppState;
+use axum::Json;
+use axum::extract::State;
+use realizar_runtime::EmbedParams;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::time::Instant;
+
+/// What a request says.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    model: String,
+    texts: Vec<String>,
+    dimensions: Option<usize>,
+}
+
+/// The vectors; 32-bit floats keep their few digits where they are not values of JSON before.
+#[derive(Debug, Serialize)]
+pub(crate) struct Embeddings {
+    model: String,
+    embeddings: Vec<Vec<f32>>,
+    total_duration: u64,
+    load_duration: u64,
+    prompt_eval_count: usize,
+}
+
+/// The vector of `/api/embeddings`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Embedding {
+    embedding: Vec<f32>,
+}
+
+/// Reads a request of `/api/embed`.
+pub(crate) fn read_embed(body: &Map<String, Value>) -> Result<Asked, InvalidRequest> {
+    let root = Fields::root(body);
+    let input = root.require("input")?;
+    let texts = match input {
+        Value::String(text) => Some(vec![text.clone()]),
+        Value::Array(list) => list.iter().map(|text| text.as_str().map(str::to_owned)).collect(),
+        _ => None,
+    };
+    let expected = "a text or a list of texts";
+    let texts = texts.ok_or_else(|| InvalidRequest::value(root.path("input"), expected, input))?;
+    // A text that is too long is refused whatever this says, and never cut in silence.
+    root.bool("truncate")?;
+    let dimensions = root.count("dimensions")?.filter(|&n| n > 0);
+    let model = model(&root)?;
+    Ok(Asked { model, texts, dimensions })
+}
+
+/// Reads a request of `/api/embeddings`.
+pub(crate) fn read_embeddings(body: &Map<String, Value>) -> Result<Asked, InvalidRequest> {
+    let root = Fields::root(body);
+    let texts = vec![root.require_str("prompt")?.to_owned()];
+    Ok(Asked { model: model(&root)?, texts, dimensions: None })
+}
+
+/// The model; a vector depends on no option.
+fn model(root: &Fields<'_>) -> Result<String, InvalidRequest> {
+    root.object("options")?;
+    if keep_alive(root)? {
+        let what = "0 beside a text";
+        return Err(InvalidRequest::unsupported(root.path("keep_alive"), what));
+    }
+    Ok(root.require_str("model")?.to_owned())
+}
+
+/// Answers with the vectors of texts, each of length 1.
+pub(crate) async fn embed(
+    State(state): State<AppState>,
+    body: JsonBody,
+) -> Result<Json<Embeddings>, ApiError> {
+    let start = Instant::now();
+    let (asked, held) = body.parse(|body| Ok(read_embed(&body.read_all()?)?)).await?;
+    let name = known_name(&state, &asked.model);
+    let (model, load) = timed(embedding::model(&state, Some(&name))).await?;
+    if let (Some(n), Some((_, width))) = (asked.dimensions, model.engine.model().embedding())
+        && n > width
+    {
+        let message = format!("`dimensions` is {n}; the model's embeddings have {width}");
+        return Err(ApiError::invalid("dimensions", message));
+    }
+    let params = EmbedParams { dimensions: asked.dimensions, ..EmbedParams::default() };
+    let texts = asked.texts.into_iter().map(Prompt::Text).collect();
+    let embedded = embedding::embed(&state, &held, &model, texts, "input", params, None);
+    let (embeddings, usage) = embedded.await?;
+    Ok(Json(Embeddings {
+        model: asked.model,
+        embeddings,
+        total_duration: nanos(start.elapsed()),
+        load_duration: nanos(load),
+        prompt_eval_count: usage.tokens(),
+    }))
+}
+
+/// Answers with the vector of one text, as the model makes it.
+pub(crate) async fn embeddings(
+    State(state): State<AppState>,
+    body: JsonBody,
+) -> Result<Json<Embedding>, ApiError> {
+    let (asked, held) = body.parse(|body| Ok(read_embeddings(&body.read_all()?)?)).await?;
+    let model = embedding::model(&state, Some(&known_name(&state, &asked.model))).await?;
+    let params = EmbedParams { normalize: false, ..EmbedParams::default() };
+    let texts = asked.texts.into_iter().map(Prompt::Text).collect();
+    let embedded = embedding::embed(&state, &held, &model, texts, "prompt", params, None);
+    let (mut vectors, _) = embedded.await?;
+    Ok(Json(Embedding { embedding: vectors.pop().unwrap_or_default() }))
+}

@@ -1,0 +1,112 @@
+//! Ollama's API: chats, texts, vectors and the list of models, in lines of JSON.
+//!
+//! Requests become those of OpenAI's endpoints and are checked as such; `options` that cannot be
+//! honoured are refused by name. Models are those that the server was started with: nothing here
+//! fetches, makes, copies or deletes one.
+
+mod answer;
+pub(crate) mod embed;
+pub(crate) mod generate;
+pub(crate) mod models;
+mod request;
+
+use crate::error::ApiError;
+use crate::state::AppState;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+#[cfg(test)]
+pub(crate) use request::{read_chat, read_generate};
+
+/// The version of Ollama whose API this is. Clients ask for a minimum.
+const VERSION: &str = "0.12.0";
+
+/// Whether a path belongs to Ollama's API.
+pub(crate) fn is_ollama(path: &str) -> bool {
+    path.starts_with("/api/")
+}
+
+/// Why a path of Ollama's API is not there, if it is one.
+pub(crate) fn not_offered(path: &str) -> Option<ApiError> {
+    let what = match path.strip_prefix("/api/")? {
+        "copy" => "copied",
+        "create" => "made",
+        "delete" => "deleted",
+        "push" => "published",
+        name if name.starts_with("blobs/") => "uploaded",
+        _ => return None,
+    };
+    Some(ApiError::not_offered(format!(
+        "models are not {what} over HTTP by this server; the files of models are managed by the \
+         commands `realizar pull` and `realizar rm`"
+    )))
+}
+
+/// The name of a model here: as it was asked for, or without the tag that Ollama adds to names.
+fn known_name(state: &AppState, name: &str) -> String {
+    let is_known = |name: &str| state.models().status(name).is_some();
+    match name.strip_suffix(":latest") {
+        Some(base) if !is_known(name) && is_known(base) => base.to_owned(),
+        _ => name.to_owned(),
+    }
+}
+
+/// A name with a tag, as Ollama lists it.
+fn tagged(name: &str) -> String {
+    let last = name.rsplit('/').next().unwrap_or(name);
+    if last.contains(':') { name.to_owned() } else { format!("{name}:latest") }
+}
+
+/// A time as RFC 3339 writes it, in UTC.
+fn timestamp(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (secs, nanos) = (since.as_secs(), since.subsec_nanos());
+    let (days, second) = (secs / 86400, secs % 86400);
+    // Years that begin in March, so that the leap day is their last; 400 of them have 146097 days.
+    let day = days + 719_468;
+    let (era, of_era) = (day / 146_097, day % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{nanos:09}Z")
+}
+
+fn now() -> String {
+    timestamp(SystemTime::now())
+}
+
+/// A duration as Ollama tells it: in nanoseconds.
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_in_rfc_3339() {
+        // By `date -u -d @N +%FT%T`.
+        for (secs, want) in [
+            (0, "1970-01-01T00:00:00"),
+            (951_782_399, "2000-02-28T23:59:59"),
+            (951_782_400, "2000-02-29T00:00:00"),
+            (1_709_251_200, "2024-03-01T00:00:00"),
+            (4_107_542_400, "2100-03-01T00:00:00"),
+            (1_798_761_599, "2026-12-31T23:59:59"),
+        ] {
+            let time = UNIX_EPOCH + Duration::new(secs, 5);
+            assert_eq!(timestamp(time), format!("{want}.000000005Z"));
+        }
+    }
+
+    #[test]
+    fn names_have_tags() {
+        assert_eq!(tagged("llama3.2"), "llama3.2:latest");
+        assert_eq!(tagged("llama3.2:1b"), "llama3.2:1b");
+        assert_eq!(tagged("host:1/a"), "host:1/a:latest");
+    }
+}
