@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod clients;
 mod deny;
+mod documents;
 mod fixtures;
 mod fuzz;
 mod gpu;
@@ -19,6 +20,7 @@ mod load;
 mod loom;
 mod machine;
 mod parity;
+mod release;
 mod setup;
 mod shell;
 mod synth;
@@ -65,6 +67,8 @@ enum Command {
     Clients(clients::Args),
     /// Check and measure on a machine with an NVIDIA card, which needs neither Rust nor a network.
     Gpu(gpu::Args),
+    /// Pack the program for this platform: archive, Debian package, bill of materials, checksums.
+    Release(release::Args),
     /// Write a GGUF file of a published shape with made-up weights, to measure speed with.
     Synth(synth::Args),
     /// Build the page of the server from its sources (needs Node, or pip to install it).
@@ -96,6 +100,7 @@ fn run() -> Result<ExitCode> {
         Command::Fuzz(args) => fuzz::run(&args)?,
         Command::Clients(args) => return clients::run(&args),
         Command::Gpu(args) => return gpu::run(&args),
+        Command::Release(args) => release::run(&args)?,
         Command::Synth(args) => synth::run(&args)?,
         Command::Web(args) => web::run(&args)?,
     }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::lavapipe::{self, Width};
 use crate::parity::{self, Totals};
 use crate::setup::Need;
-use crate::{deny, load, shell, table, tidy, web};
+use crate::{deny, documents, load, shell, table, tidy, web};
 
 /// `cargo xtask test`
 #[derive(clap::Args)]
@@ -44,6 +44,8 @@ enum Step {
     Parity,
     /// Real models against the F32 reference.
     Real,
+    /// The console blocks of the documents, with a published model.
+    Documents,
     /// The server under hostile requests, beside a stream whose times are bounded (Linux alone).
     Hostile,
     /// The page of the server: its types, its unit tests, and what it does in a browser.
@@ -72,7 +74,7 @@ impl Step {
             Self::Fmt | Self::Clippy | Self::Tidy | Self::Deny | Self::Doc => &[],
             Self::Parity | Self::CudaParity => &[],
             Self::Tests => &[Need::Vocabularies, Need::Driver],
-            Self::Real | Self::Hostile => &[Need::Models],
+            Self::Real | Self::Documents | Self::Hostile => &[Need::Models],
             Self::Web => &[Need::Browser],
             Self::GpuTests | Self::GpuParity => &[Need::Driver],
             Self::GpuReal => &[Need::Driver, Need::Models],
@@ -127,6 +129,7 @@ impl Step {
                 return Ok(totals);
             }
             Self::Real => return parity_of(parity::Args::real()),
+            Self::Documents => return documents(),
             Self::Hostile => return hostile(),
             Self::Web => return web::test(),
             Self::GpuTests => return gpu_tests(),
@@ -199,6 +202,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 /// here too, and nothing is built twice.
 fn parity_of(args: parity::Args) -> Result<Totals> {
     parity::run(&args.with_engine(shell::build_tested_engine()?))
+}
+
+/// The engine as the tests build it, in a shell of Unix.
+fn documents() -> Result<Totals> {
+    if !cfg!(unix) {
+        println!("the documents show commands of a Unix shell: skipped");
+        return Ok(Totals::default());
+    }
+    documents::run(&shell::build_tested_engine()?)
 }
 
 /// The engine as the tests build it, as in the comparisons.

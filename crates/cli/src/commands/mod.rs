@@ -12,6 +12,7 @@ mod inspect;
 mod kl_divergence;
 mod list;
 mod logits;
+mod man;
 mod perplexity;
 mod ps;
 mod pull;
@@ -99,6 +100,9 @@ pub(crate) enum Command {
     Doctor(doctor::Args),
     /// Print a shell completion script
     Completions(completions::Args),
+    /// Write manual pages of all commands into a folder
+    #[command(hide = true)]
+    Man(man::Args),
 }
 
 /// Puts `run` before a first argument that is a model and no command, so that `realizar MODEL` opens a chat.
@@ -141,6 +145,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Devices(args) => devices::execute(&args).map(done),
         Command::Doctor(args) => doctor::execute(&args).map(done),
         Command::Completions(args) => completions::execute(&args, Cli::command()).map(done),
+        Command::Man(args) => man::execute(&args, Cli::command()).map(done),
     }
 }
 
