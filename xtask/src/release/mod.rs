@@ -191,7 +191,7 @@ impl Release {
         alone.args(["--net", "--mount", "--pid", "--fork", "chroot"]).arg(root.path());
         alone.args(["/realizar", "run", "/models/model.gguf", "-n", "8", "--greedy", "Say hello."]);
         let path = std::env::var_os("PATH").unwrap_or_default();
-        alone.env_clear().env("PATH", path).stdin(Stdio::null());
+        alone.env_clear().env("PATH", path).env("REALIZAR_CACHE", "/tmp").stdin(Stdio::null());
         let text = shell::output(&mut alone)?;
         ensure!(!text.trim().is_empty(), "alone, it answers nothing");
         println!("release: alone, without network and Python, it answers: {}", text.trim());
