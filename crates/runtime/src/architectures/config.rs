@@ -3,7 +3,7 @@
 mod check;
 mod unusual;
 
-pub use unusual::{AltUp, Latent};
+pub use unusual::{AltUp, Latent, QueryGrowth};
 
 pub(crate) use check::MAX_SIZE;
 
@@ -37,9 +37,10 @@ pub struct Config {
     pub attn_softcap: Option<f32>,
     /// How far rows see behind themselves.
     pub reach: Reach,
-    /// Growth of queries with the logarithm of how often their position has passed the context of the
-    /// training.
-    pub query_growth: Option<f32>,
+    /// Growth of queries with their position, in the layers that have it.
+    pub query_growth: Option<QueryGrowth>,
+    /// Positions of a chunk, where some layers see their own chunk alone.
+    pub chunk: Option<usize>,
     /// Limit on the absolute values of queries, keys and values.
     pub qkv_limit: Option<f32>,
     /// Soft cap on logits.
@@ -261,6 +262,7 @@ impl Config {
             attn_softcap: None,
             reach: Reach::Causal,
             query_growth: None,
+            chunk: None,
             qkv_limit: None,
             logit_softcap: None,
             embed_scale: 1.0,
@@ -373,6 +375,7 @@ impl Config {
             attn_softcap: None,
             reach: Reach::Causal,
             query_growth: None,
+            chunk: None,
             qkv_limit: None,
             logit_softcap: None,
             embed_scale: 1.0,

@@ -248,7 +248,7 @@ impl Build<'_> {
     }
 
     /// The expert that all rows share; if it is gated, times the sigmoid of a score of its own.
-    fn shared_expert(
+    pub(super) fn shared_expert(
         &mut self,
         x: ValueId,
         l: usize,

@@ -170,6 +170,7 @@ pub(super) fn attention(
         (q, k) = (m.head_norm(q, (l, "q_norm"))?, m.head_norm(k, (l, "k_norm"))?);
     }
     let (q, k) = (m.rope(q, l), m.rope(k, l));
+    let q = m.grown(q);
     let a = m.graph.attention(q, k, v, &c.attention(l));
     m.wo(a, l, shape.wo_bias)
 }

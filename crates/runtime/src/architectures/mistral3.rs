@@ -3,12 +3,12 @@
 //!
 //! Mistral AI, 2025 (Ministral 3). GGUF files store Q and K with their rows permuted, as llama's do.
 
-use super::{Architecture, Build, llama};
+use super::{Architecture, llama};
 use crate::Error;
-use crate::architectures::config::{Config, HfKeys, window_or_none};
+use crate::architectures::config::{Config, HfKeys, QueryGrowth, window_or_none};
 use crate::architectures::rope::{RopeScaling, yarn_attention_factor};
 use crate::checkpoint::{GgufSettings, HfSettings};
-use crate::graph::{NormKind, ValueId};
+use crate::graph::NormKind;
 use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
@@ -19,7 +19,7 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
     ignored: &["rotary_emb.inv_freq"],
     config_from_hf,
     config_from_gguf,
-    forward,
+    forward: llama::forward,
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
@@ -54,7 +54,8 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         }
         None => None,
     };
-    Ok(Config { query_growth: growth.filter(|&growth| growth != 0.0), ..config })
+    let no_yarn = || s.unsupported("growth of queries without YaRN (`llama_4_scaling_beta`)");
+    with_growth(config, growth, no_yarn)
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
@@ -68,20 +69,21 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     {
         *attention_factor /= yarn_attention_factor(*factor, mscale);
     }
-    let growth = s.opt_f32("attention.temperature_scale")?.filter(|&growth| growth != 0.0);
-    Ok(Config { query_growth: growth, ..config })
+    let growth = s.opt_f32("attention.temperature_scale")?;
+    let no_yarn =
+        || s.unsupported("growth of queries without YaRN (`attention.temperature_scale`)");
+    with_growth(config, growth, no_yarn)
 }
 
-fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
-    if let (Some(_), RopeScaling::Yarn { original_max_seq_len, .. }) =
-        (m.config.query_growth, &m.config.ropes[0].scaling)
-        && m.context() > *original_max_seq_len
-    {
-        // Up to there the factor on queries is 1.
-        let what = format!(
-            "the growth of queries in contexts of more than {original_max_seq_len} positions"
-        );
-        return Err(m.weights.unsupported(what));
-    }
-    llama::forward(m)
+/// Queries grow each time that their position passes the context of the training.
+fn with_growth(
+    config: Config,
+    rate: Option<f32>,
+    no_yarn: impl Fn() -> Error,
+) -> Result<Config, Error> {
+    let Some(rate) = rate.filter(|&rate| rate != 0.0) else { return Ok(config) };
+    let RopeScaling::Yarn { original_max_seq_len: period, .. } = config.ropes[0].scaling else {
+        return Err(no_yarn());
+    };
+    Ok(Config { query_growth: Some(QueryGrowth { rate, period, offset: 0 }), ..config })
 }

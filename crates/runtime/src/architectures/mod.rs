@@ -35,6 +35,7 @@ mod layer_embeddings;
 mod lfm2;
 mod lfm2moe;
 mod llama;
+mod llama4;
 pub mod loader;
 mod minicpm;
 mod minimax_m2;
@@ -90,7 +91,7 @@ pub(crate) struct Architecture {
     forward: fn(&mut Build<'_>) -> Result<ValueId, Error>,
 }
 
-static REGISTRY: [&Architecture; 50] = [
+static REGISTRY: [&Architecture; 51] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -141,6 +142,7 @@ static REGISTRY: [&Architecture; 50] = [
     &stablelm::ARCHITECTURE,
     &starcoder2::ARCHITECTURE,
     &qwen3next::ARCHITECTURE,
+    &llama4::ARCHITECTURE,
 ];
 
 /// The architectures of GGUF files, as `general.architecture` calls them.

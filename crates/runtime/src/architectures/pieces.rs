@@ -22,6 +22,8 @@ pub(crate) struct Build<'a> {
     pub(super) rope_tables: Vec<ValueId>,
     /// The settings with the layer for multi-token prediction as one more layer, where it is wanted.
     pub(super) with_predictor: Option<&'a Config>,
+    /// The factors by which queries grow, once they are made.
+    query_growth: Option<Weight>,
     /// The head, once it is recorded.
     pub(super) head: Option<Linear>,
     context: usize,
@@ -42,6 +44,7 @@ impl<'a> Build<'a> {
             rope_style: RopeStyle::Neox,
             rope_tables: Vec::new(),
             with_predictor,
+            query_growth: None,
             head: None,
             context,
             output,
@@ -244,6 +247,20 @@ impl<'a> Build<'a> {
             Some(i) => self.graph.rope(x, self.rope_tables[i], layer.head_dim, self.rope_style),
             None => x,
         }
+    }
+
+    /// Queries as they have grown at their positions, which is the choice of one result out of one, by a factor
+    /// that lies in a table.
+    pub(crate) fn grown(&mut self, q: ValueId) -> ValueId {
+        let Some(growth) = self.config.query_growth else { return q };
+        let context = self.context;
+        let table = self.query_growth.get_or_insert_with(|| {
+            let of = |position, col| if col == 0 { 0.0 } else { growth.factor(position) };
+            let made = self.weights.made_linear("query_growth", [context, 2], None, of);
+            made.weight
+        });
+        let routes = self.graph.pos_embed(table);
+        self.graph.combine(q, routes)
     }
 
     /// `x + y`, with `y` times the factor on what layers add.

@@ -13,7 +13,7 @@ const PREFIXES: [(&str, &str); 2] =
     [("model.language_model.", ""), ("language_model.model.", "language_model.")];
 
 /// How the names of tensors of the other parts begin.
-const OTHER_PARTS: [&str; 11] = [
+const OTHER_PARTS: [&str; 12] = [
     "model.audio_tower.",
     "model.embed_audio.",
     "model.embed_vision.",
@@ -23,6 +23,7 @@ const OTHER_PARTS: [&str; 11] = [
     "model.visual.",
     "mtp.",
     "multi_modal_projector.",
+    "vision_model.",
     "vision_tower.",
     "visual.",
 ];
@@ -35,7 +36,9 @@ impl HfSettings {
     pub(super) fn of_text(mut self) -> Result<Self, Error> {
         let outer = self.opt_str("model_type").unwrap_or_default();
         let is_qwen = matches!(outer, Some("qwen2_vl" | "qwen2_5_vl" | "qwen3_5" | "qwen3_5_moe"));
-        if !is_qwen && !matches!(outer, Some("gemma3" | "gemma3n" | "gemma4" | "mistral3")) {
+        if !is_qwen
+            && !matches!(outer, Some("gemma3" | "gemma3n" | "gemma4" | "llama4" | "mistral3"))
+        {
             return Ok(self);
         }
         let Some(mut text) = self.opt_object("text_config")? else {

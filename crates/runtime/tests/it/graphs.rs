@@ -74,6 +74,7 @@ fn gguf_and_safetensors_are_one_graph() {
         "qwen3_5_moe_text",
         "granitemoeshared",
         "hunyuan_v1_moe",
+        "llama4",
     ] {
         let hf = graph(name).replace("BF16", "F32").replace("Neox", "Interleaved");
         let gguf = graph(&format!("{name}/model-f32.gguf")).replace("Neox", "Interleaved");

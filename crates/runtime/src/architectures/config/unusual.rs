@@ -1,4 +1,23 @@
-//! What few decoders have: latent attention, and several streams of hidden states.
+//! What few decoders have: latent attention, several streams of hidden states, and queries that grow.
+
+/// Growth of queries with their position.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QueryGrowth {
+    /// Times the logarithm.
+    pub rate: f32,
+    /// Positions after which a query has grown once more.
+    pub period: usize,
+    /// Added to the position.
+    pub offset: usize,
+}
+
+impl QueryGrowth {
+    /// The factor on the queries at a position (arXiv:2501.19399).
+    pub fn factor(&self, position: usize) -> f32 {
+        let n_periods = (position + self.offset) / self.period;
+        1.0 + self.rate * (n_periods as f32).ln_1p()
+    }
+}
 
 /// Streams of hidden states of which layers work on one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! The matrices of experts as transformers has them for gpt-oss: `[n_experts, n_in, n_out]`, with the columns of gate and
-//! up in turns, or as MXFP4 in two tensors of blocks and scales, `[n_experts, n_out, n_in / 32]`, with rows in turns.
+//! The matrices of experts as transformers has them for gpt-oss and Llama 4: `[n_experts, n_in, n_out]`, with the columns
+//! of gate and up in turns or one half after the other, or as MXFP4 in two tensors of blocks and scales, `[n_experts, n_out, n_in / 32]`, with rows in turns.
 //!
 //! They become what other files hold, `[n_experts, n_out, n_in]`, one expert at a time and when they are read. Blocks
 //! keep their numbers: only the order of nibbles differs. GGUF files have nothing to turn.
@@ -22,15 +22,23 @@ enum Source {
     Blocks(Tensor, Tensor),
 }
 
-/// Every `step`-th row of a matrix from row `first` on.
+/// Every `step`-th row from row `first` on and before row `end`, of a matrix of `n_all`.
 #[derive(Clone, Copy)]
 struct Turn {
     first: usize,
     step: usize,
+    end: usize,
+    n_all: usize,
+}
+
+impl Turn {
+    fn rows(self) -> impl Iterator<Item = usize> {
+        (self.first..self.end).step_by(self.step)
+    }
 }
 
 impl WeightLoader<'_> {
-    /// The matrices of a layer's gates, and those beside them.
+    /// The matrices of a layer's gates, and those beside them, whose columns take turns.
     ///
     /// # Errors
     /// If a tensor is missing, or of another shape or an unusable type.
@@ -41,13 +49,40 @@ impl WeightLoader<'_> {
         rows: usize,
         cols: usize,
     ) -> Result<[ExpertWeight; 2], Error> {
+        let (step, end, n_all) = (2, 2 * rows, 2 * rows);
+        let turns = [0, 1].map(|first| Turn { first, step, end, n_all });
+        self.gate_up_of_turns(layer, n_experts, (rows, cols), turns)
+    }
+
+    /// The matrices of a layer's gates, and those beside them, whose columns follow those of the gates.
+    ///
+    /// # Errors
+    /// If a tensor is missing, or of another shape or an unusable type.
+    pub fn halved_gate_up_experts(
+        &mut self,
+        layer: usize,
+        n_experts: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<[ExpertWeight; 2], Error> {
+        let half = |first| Turn { first, step: 1, end: first + rows, n_all: 2 * rows };
+        self.gate_up_of_turns(layer, n_experts, (rows, cols), [half(0), half(rows)])
+    }
+
+    fn gate_up_of_turns(
+        &mut self,
+        layer: usize,
+        n_experts: usize,
+        (rows, cols): (usize, usize),
+        turns: [Turn; 2],
+    ) -> Result<[ExpertWeight; 2], Error> {
         let stacked = Name { layer: Some(layer), leaf: "experts.w_gate_up" };
         let Some(source) = self.turned(stacked, [n_experts, 2 * rows, cols])? else {
             return self.gate_up_experts(layer, n_experts, rows, cols);
         };
-        Ok([(0, "experts.w_gate"), (1, "experts.w_up")].map(|(first, leaf)| {
+        let [gate, up] = turns;
+        Ok([(gate, "experts.w_gate"), (up, "experts.w_up")].map(|(turn, leaf)| {
             let name = Name { leaf, ..stacked };
-            let turn = Turn { first, step: 2 };
             self.add_turned(name, &source, turn, [n_experts, rows, cols])
         }))
     }
@@ -67,7 +102,8 @@ impl WeightLoader<'_> {
         let Some(source) = self.turned(name, [n_experts, rows, cols])? else {
             return self.experts(name, n_experts, rows, cols);
         };
-        Ok(self.add_turned(name, &source, Turn { first: 0, step: 1 }, [n_experts, rows, cols]))
+        let all = Turn { first: 0, step: 1, end: rows, n_all: rows };
+        Ok(self.add_turned(name, &source, all, [n_experts, rows, cols]))
     }
 
     /// The biases of a layer's gates and of those beside them, `[n_experts, n]`, plus an offset each.
@@ -190,15 +226,12 @@ impl WeightLoader<'_> {
             let n_bytes = data.len() / n_experts;
             data.slice(expert * n_bytes..(expert + 1) * n_bytes)
         };
-        let n_all = rows * turn.step;
         let (ty, data) = match source {
             Source::Transposed(ty, tensor) => {
                 let (n, n_bytes) = (ty.block_bytes(), rows * cols * ty.block_bytes());
                 let of = |expert| {
                     let all = part(&tensor.data, expert);
-                    Bytes::made(vec![all.clone()], n_bytes, move || {
-                        transposed(&all, turn, n_all, n)
-                    })
+                    Bytes::made(vec![all.clone()], n_bytes, move || transposed(&all, turn, n))
                 };
                 (*ty, (0..n_experts).map(of).collect())
             }
@@ -207,7 +240,7 @@ impl WeightLoader<'_> {
                 let of = |expert| {
                     let [quants, scales] = [blocks, scales].map(|it| part(&it.data, expert));
                     let sources = vec![quants.clone(), scales.clone()];
-                    Bytes::made(sources, n_bytes, move || mxfp4(&quants, &scales, turn, n_all))
+                    Bytes::made(sources, n_bytes, move || mxfp4(&quants, &scales, turn))
                 };
                 (BlockType::MXFP4, (0..n_experts).map(of).collect())
             }
@@ -217,10 +250,10 @@ impl WeightLoader<'_> {
 }
 
 /// The columns of a turn of `[n_in, n_all]` elements of `n` bytes, as rows.
-fn transposed(data: &[u8], turn: Turn, n_all: usize, n: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(data.len() / turn.step);
-    for col in (turn.first..n_all).step_by(turn.step) {
-        for row in data.chunks_exact(n_all * n) {
+fn transposed(data: &[u8], turn: Turn, n: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(data.len() / turn.n_all * turn.rows().count());
+    for col in turn.rows() {
+        for row in data.chunks_exact(turn.n_all * n) {
             out.extend_from_slice(&row[col * n..][..n]);
         }
     }
@@ -228,10 +261,10 @@ fn transposed(data: &[u8], turn: Turn, n_all: usize, n: usize) -> Vec<u8> {
 }
 
 /// The rows of a turn of `n_all` rows of numbers and scales, as blocks of MXFP4.
-fn mxfp4(quants: &[u8], scales: &[u8], turn: Turn, n_all: usize) -> Vec<u8> {
-    let n_blocks = scales.len() / n_all.max(1);
+fn mxfp4(quants: &[u8], scales: &[u8], turn: Turn) -> Vec<u8> {
+    let n_blocks = scales.len() / turn.n_all.max(1);
     let mut out = Vec::with_capacity((quants.len() + scales.len()) / turn.step);
-    for row in (turn.first..n_all).step_by(turn.step) {
+    for row in turn.rows() {
         for block in row * n_blocks..(row + 1) * n_blocks {
             // Neighbours share a byte here, in a block elements that are 16 apart do.
             let pairs = &quants[block * QUANT_BYTES..][..QUANT_BYTES];
@@ -295,6 +328,9 @@ mod tests {
         let row = |first: usize| [0, 4, 8].map(|step| (first + step) as f32).to_vec();
         assert_eq!(values(&loader, &gate), [row(0), row(2), row(12), row(14)]);
         assert_eq!(values(&loader, &up), [row(1), row(3), row(13), row(15)]);
+        let [gate, up] = loader.halved_gate_up_experts(0, 2, 2, 3).unwrap();
+        assert_eq!(values(&loader, &gate), [row(0), row(1), row(12), row(13)]);
+        assert_eq!(values(&loader, &up), [row(2), row(3), row(14), row(15)]);
         let [gate, up] = loader.gate_up_expert_biases(0, 2, 2, [0.0, 0.5]).unwrap();
         let (infos, weights) = loader.finish("gpt-oss", &[]).unwrap();
         assert_eq!(weights.vector(gate), [0.0, 2.0, 4.0, 6.0]);
