@@ -21,9 +21,14 @@ use realizar_runtime::{
     ByteSize, DraftHead, Error, Event, GenerateParams, Generation, LoadOptions, MemoryUse, Model,
     ModelOutput, Session,
 };
+use realizar_server::{ChatParser, ChatParserOptions, ReasoningFormat};
 
 use crate::options::{ArithmeticArg, GenerateArgs, GlobalArgs, KvTypeArg, LoadArgs, TemplateArgs};
+use crate::status::{Reading, Status};
 use crate::ui;
+
+/// Tokens at the end of a prompt that may spell the marker which begins reasoning.
+const MARKER_TOKENS: usize = 16;
 
 /// A loaded model with its chat template and its session.
 pub(crate) struct Engine {
@@ -33,6 +38,7 @@ pub(crate) struct Engine {
     session: Option<Session>,
     template: Option<ChatTemplate>, // of --template; the model has its own
     constraint: Option<Constraint>, // the beginning of every answer
+    is_quiet: bool,                 // nothing is logged, so progress is shown
 }
 
 /// What a command needs beside the shared options.
@@ -78,8 +84,14 @@ impl Engine {
             chunk = options.chunk,
             "loading"
         );
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        let is_quiet = global.verbose == 0;
+        let status = is_quiet.then(|| {
+            Status::show(move |time| format!("loading {name}, {:.0} s", time.as_secs_f64()))
+        });
         let device_options = args.device_options();
         let loaded = device::load(path, &device, args.gpu_layers, &device_options, &options);
+        drop(status);
         let device::Loaded { model, n_threads } = loaded.map_err(usage_of_device)?;
         tracing::info!(
             architecture = model.architecture(),
@@ -93,7 +105,8 @@ impl Engine {
             workspace = %ByteSize::from(model.memory().scratch),
             "loaded"
         );
-        Ok(Self { model, n_threads, session: None, template: None, constraint: None })
+        let (session, template, constraint) = (None, None, None);
+        Ok(Self { model, n_threads, session, template, constraint, is_quiet })
     }
 
     /// Uses the template of `--template`, if there is one, in place of the model's.
@@ -114,11 +127,7 @@ impl Engine {
 
     /// The prompt of a conversation, up to the beginning of the assistant's answer.
     pub(crate) fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<u32>> {
-        let own = match &self.template {
-            Some(template) => Some(template),
-            None => self.model.chat_template()?.map(|template| &**template),
-        };
-        let Some(template) = own else {
+        let Some(template) = self.chat_template()? else {
             // A missing tokenizer also means no template, and is the better message.
             self.model.tokenizer()?;
             bail!(
@@ -133,6 +142,33 @@ impl Engine {
         // The template writes the special tokens itself.
         let options = EncodeOptions { add_special: false, parse_special: true };
         Ok(tokenizer.encode_guarded(&text, options)?)
+    }
+
+    /// What finds the reasoning in an answer to a conversation, and the control tokens that it has to
+    /// see; none for a model that marks none.
+    pub(crate) fn reasoning_parser(
+        &self,
+        prompt: &[u32],
+    ) -> Result<Option<(ChatParser, Vec<u32>)>> {
+        let Some(template) = self.chat_template()? else { return Ok(None) };
+        let Some(format) = ReasoningFormat::detect(template.source()) else { return Ok(None) };
+        let tokenizer = self.model.tokenizer()?;
+        let end = tokenizer.decode(&prompt[prompt.len().saturating_sub(MARKER_TOKENS)..], false)?;
+        let shown = ChatParser::control_tokens(tokenizer, None, Some(format));
+        let options = ChatParserOptions {
+            reasoning: Some(format),
+            reasoning_open: format.is_open_in(&end),
+            ..ChatParserOptions::default()
+        };
+        Ok(Some((ChatParser::new(options), shown)))
+    }
+
+    /// The template of `--template`, or else the model's.
+    fn chat_template(&self) -> Result<Option<&ChatTemplate>> {
+        Ok(match &self.template {
+            Some(template) => Some(template),
+            None => self.model.chat_template()?.map(|template| &**template),
+        })
     }
 
     pub(crate) fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>> {
@@ -203,7 +239,17 @@ impl Engine {
             Some(session) => session,
             none => none.insert(self.model.new_session()),
         };
-        Ok(session.generate(&mut self.model, ids, params, on_event)?)
+        let mut reading = self.is_quiet.then(|| Reading::show(ids.len()));
+        let generation = session.generate(&mut self.model, ids, params, &mut |event| {
+            if let Some(reading) = &mut reading {
+                match event {
+                    Event::Prompt { done, total } if done < total => reading.set(*done),
+                    Event::Prompt { .. } | Event::Token(_) => reading.done(),
+                }
+            }
+            on_event(event)
+        })?;
+        Ok(generation)
     }
 }
 

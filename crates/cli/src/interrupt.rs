@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use anyhow::{Context, Result};
 use tokio::sync::Notify;
 
+use crate::status;
+
 /// Exit code of an interrupted program, 128 + SIGINT.
 pub(crate) const EXIT_CODE: u8 = 130;
 
@@ -20,6 +22,7 @@ pub(crate) fn install() -> Result<()> {
     ctrlc::set_handler(|| {
         let asked = STATE.compare_exchange(GUARDED, ASKED, Ordering::SeqCst, Ordering::SeqCst);
         if asked.is_err() {
+            status::clear();
             std::process::exit(i32::from(EXIT_CODE));
         }
         WAITING.notify_one();

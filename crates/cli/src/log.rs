@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::status;
+
 /// Records that may wait to be written.
 const QUEUE: usize = 1024;
 /// Bytes of a record; a longer one is cut.
@@ -75,7 +77,10 @@ fn put(mut record: Vec<u8>) {
     }
     let taken = match QUEUED.get() {
         Some(queue) => queue.try_send(Entry::Record(record)).is_ok(),
-        None => io::stderr().write_all(&record).is_ok(),
+        None => {
+            status::clear();
+            io::stderr().write_all(&record).is_ok()
+        }
     };
     if !taken {
         LOST.fetch_add(1, Ordering::Relaxed);
@@ -103,6 +108,7 @@ fn write_all(entries: &Receiver<Entry>, mut out: impl Write, lost: &AtomicU64) {
                 (told, broken) = (now, false);
             }
         }
+        status::clear();
         if out.write_all(&record).is_err() {
             broken = true;
             lost.fetch_add(1, Ordering::Relaxed);

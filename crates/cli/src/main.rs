@@ -5,6 +5,8 @@
 #![forbid(unsafe_code)]
 
 // The floors, the lowest first.
+mod status;
+
 mod interrupt;
 mod log;
 mod program;
@@ -15,6 +17,7 @@ mod flags;
 mod grammar;
 mod otel;
 mod source;
+mod terminal;
 
 mod options;
 

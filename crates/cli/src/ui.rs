@@ -14,6 +14,7 @@ use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
 use crate::log;
+use crate::status;
 
 /// When to colour messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -35,27 +36,34 @@ impl Color {
         }
     }
 
-    fn enabled(self) -> bool {
+    fn enabled_for(self, is_terminal: bool) -> bool {
         match self {
             Self::Always => true,
             Self::Never => false,
             Self::Auto => {
                 let no_color = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-                io::stderr().is_terminal() && !no_color
+                status::is_capable(is_terminal) && !no_color
             }
         }
     }
 }
 
 static COLORED: OnceLock<bool> = OnceLock::new();
+static STDOUT_COLORED: OnceLock<bool> = OnceLock::new();
 
-/// Decides once whether messages are coloured.
+/// Decides once whether messages and drawn answers are coloured.
 pub(crate) fn init(color: Color) {
-    COLORED.get_or_init(|| color.enabled());
+    COLORED.get_or_init(|| color.enabled_for(io::stderr().is_terminal()));
+    STDOUT_COLORED.get_or_init(|| color.enabled_for(io::stdout().is_terminal()));
+}
+
+/// Whether what is drawn on standard output may have colours.
+pub(crate) fn has_color_on_stdout() -> bool {
+    *STDOUT_COLORED.get_or_init(|| Color::Auto.enabled_for(io::stdout().is_terminal()))
 }
 
 fn colored() -> bool {
-    *COLORED.get_or_init(|| Color::Auto.enabled())
+    *COLORED.get_or_init(|| Color::Auto.enabled_for(io::stderr().is_terminal()))
 }
 
 /// Looks for `--color` before the arguments are parsed, because parsing prints help and usage
@@ -157,6 +165,7 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 /// One line on standard error, if it can be written.
 pub(crate) fn note(text: &str) {
+    status::clear();
     let _ = writeln!(io::stderr(), "{text}");
 }
 

@@ -63,9 +63,10 @@ const HOUSES: &[House] = &[
     House {
         src: "crates/cli/src",
         floors: &[
+            &["status"],
             &["interrupt", "log", "program"],
             &["ui"],
-            &["flags", "grammar", "otel", "source"],
+            &["flags", "grammar", "otel", "source", "terminal"],
             &["options"],
             &["engine"],
             &["commands"],

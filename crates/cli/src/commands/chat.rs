@@ -2,7 +2,7 @@
 //! from a pipe. A line that starts with `/` is a command to the program.
 
 use std::fs;
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -16,6 +16,7 @@ use crate::engine::{Engine, Needs};
 use crate::interrupt;
 use crate::options::{GenerateArgs, GlobalArgs, LoadArgs, TemplateArgs};
 use crate::source::{cache::create_dir, shown};
+use crate::terminal::{self, MarkdownArg, Printer};
 use crate::ui;
 
 const HELP: &str = "\
@@ -31,6 +32,10 @@ Ctrl-C stops an answer. A line that ends with \\ is continued.";
 pub(crate) struct Args {
     /// Model: a path, an alias, or hf:, https:// or pip: source
     pub(super) model: String,
+    /// Draw Markdown: auto (on a terminal), on or off
+    #[arg(long, value_enum, default_value = "auto", value_name = "WHEN")]
+    #[arg(hide_possible_values = true)]
+    pub(super) markdown: MarkdownArg,
     #[command(flatten)]
     pub(super) template: TemplateArgs,
     #[command(flatten)]
@@ -82,7 +87,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
                 match answer(&mut engine, &messages, args) {
                     Ok(answer) => {
                         chat.messages.push(Message::new("user", text));
-                        chat.messages.push(Message::new("assistant", answer));
+                        chat.messages.push(answer);
                     }
                     // Someone at the terminal can still /save or /reset.
                     Err(error) if input.is_terminal() && !ui::is_broken_pipe(&error) => {
@@ -96,17 +101,26 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     Ok(())
 }
 
-/// Streams the answer to `messages` and returns its text.
-fn answer(engine: &mut Engine, messages: &[Message], args: &Args) -> Result<String> {
+/// Streams the answer to `messages` and returns it.
+fn answer(engine: &mut Engine, messages: &[Message], args: &Args) -> Result<Message> {
     let ids = engine.chat_prompt(messages)?;
     let guard = interrupt::Guard::new();
     let mut out = std::io::stdout().lock();
     let mut failed = None;
-    let params = engine.params(&args.generate, None);
+    let mut params = engine.params(&args.generate, None);
+    // Reasoning is told apart only where that is seen.
+    let parser = match terminal::is_drawn(args.markdown) {
+        true => engine.reasoning_parser(&ids)?,
+        false => None,
+    };
+    let parser = parser.map(|(parser, shown)| {
+        params.shown_tokens = shown;
+        parser
+    });
+    let mut printer = Printer::new(args.markdown, parser);
     let generation = engine.generate(&ids, &params, &mut |event| {
         if let Event::Token(token) = event {
-            let written = out.write_all(token.text.as_bytes()).and_then(|()| out.flush());
-            failed = written.err();
+            failed = printer.push(&mut out, token.text).err();
         }
         if guard.asked() || failed.is_some() {
             return ControlFlow::Break(());
@@ -116,11 +130,15 @@ fn answer(engine: &mut Engine, messages: &[Message], args: &Args) -> Result<Stri
     if let Some(error) = failed {
         return Err(error.into());
     }
-    write!(out, "{}", generation.tail)?;
-    writeln!(out, "{}", if guard.asked() { " [stopped]" } else { "" })?;
-    out.flush()?;
+    printer.push(&mut out, &generation.tail)?;
+    printer.finish(&mut out, if guard.asked() { " [stopped]" } else { "" })?;
     tracing::info!("{}", super::run::timing_line(&generation, &params.sampling));
-    Ok(generation.text)
+    let (reasoning, content) = printer.into_parts();
+    let mut message = Message::new("assistant", content);
+    if !reasoning.is_empty() {
+        message.fields.insert("reasoning_content".to_owned(), reasoning.into());
+    }
+    Ok(message)
 }
 
 struct Chat {

@@ -1,7 +1,7 @@
 //! `realizar run`: one prompt, one answer, streamed as it is generated; on a terminal without a prompt it is a
 //! conversation.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,6 +18,7 @@ use super::chat;
 use crate::engine::{Engine, Needs};
 use crate::interrupt;
 use crate::options::{GenerateArgs, GlobalArgs, LoadArgs, TemplateArgs, read_pipe, read_text};
+use crate::terminal::{self, MarkdownArg, Printer};
 use crate::ui;
 
 /// The answer streams to standard output, a line with timings goes to standard error.
@@ -44,6 +45,10 @@ pub(crate) struct Args {
     /// Keep what is computed of the prompt in FILE; a later run whose prompt begins alike reads it
     #[arg(long, value_name = "FILE")]
     prompt_cache: Option<PathBuf>,
+    /// Draw Markdown: auto (on a terminal), on or off
+    #[arg(long, value_enum, default_value = "auto", value_name = "WHEN", conflicts_with = "json")]
+    #[arg(hide_possible_values = true)]
+    markdown: MarkdownArg,
     #[command(flatten)]
     template: TemplateArgs,
     #[command(flatten)]
@@ -62,8 +67,8 @@ impl Args {
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
     if args.is_conversation() && std::io::stdin().is_terminal() {
-        let Args { model, template, generate, load, .. } = args.clone();
-        let args = chat::Args { model, template, generate, load };
+        let Args { model, markdown, template, generate, load, .. } = args.clone();
+        let args = chat::Args { model, markdown, template, generate, load };
         return chat::execute(&args, global).map(|()| ExitCode::SUCCESS);
     }
     let prompt = match &args.prompt {
@@ -94,7 +99,15 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
         engine.chat_prompt(&messages)?
     };
 
-    let params = engine.params(&args.generate, args.logprobs);
+    let mut params = engine.params(&args.generate, args.logprobs);
+    // Reasoning is told apart only where that is seen.
+    let is_parsed = !args.raw && !args.json && terminal::is_drawn(args.markdown);
+    let parser = if is_parsed { engine.reasoning_parser(&prompt_ids)? } else { None };
+    let parser = parser.map(|(parser, shown)| {
+        params.shown_tokens = shown;
+        parser
+    });
+    let mut printer = Printer::new(args.markdown, parser);
     let p = &params.sampling;
     tracing::info!(
         prompt_tokens = prompt_ids.len(),
@@ -109,15 +122,11 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
     let guard = interrupt::Guard::new();
     let mut out = std::io::stdout().lock();
     let mut failed = None;
-    let mut ends_line = true;
     let generation = engine.generate(&prompt_ids, &params, &mut |event| {
         if let Event::Token(token) = event
             && !args.json
-            && !token.text.is_empty()
         {
-            ends_line = token.text.ends_with('\n');
-            let written = out.write_all(token.text.as_bytes()).and_then(|()| out.flush());
-            failed = written.err();
+            failed = printer.push(&mut out, token.text).err();
         }
         if guard.asked() || failed.is_some() {
             ControlFlow::Break(())
@@ -141,14 +150,8 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
         }
         ui::json(&object)?;
     } else {
-        out.write_all(generation.tail.as_bytes())?;
-        if !generation.tail.is_empty() {
-            ends_line = generation.tail.ends_with('\n');
-        }
-        if !ends_line {
-            writeln!(out)?;
-        }
-        out.flush()?;
+        printer.push(&mut out, &generation.tail)?;
+        printer.finish(&mut out, "")?;
         if std::io::stdout().is_terminal() {
             ui::note("");
         }

@@ -1,0 +1,252 @@
+//! Answers on a terminal: words stay whole, Markdown is drawn, reasoning is dim.
+//!
+//! Where standard output is no terminal, nothing of this happens and an answer is its text.
+
+mod inline;
+mod layout;
+mod markdown;
+mod table;
+
+use std::io::{self, IsTerminal, Write};
+
+use clap::ValueEnum;
+use realizar_server::{ChatDelta, ChatParser};
+
+use crate::status;
+use crate::ui;
+use layout::{Layout, Style};
+use markdown::Markdown;
+
+/// Whether Markdown is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MarkdownArg {
+    /// On a terminal.
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+/// Whether answers are drawn, and not written as they are.
+pub(crate) fn is_drawn(markdown: MarkdownArg) -> bool {
+    markdown == MarkdownArg::On || status::is_capable(io::stdout().is_terminal())
+}
+
+/// Writes one answer as it comes.
+pub(crate) struct Printer {
+    view: View,
+    parser: Option<ChatParser>, // splits reasoning off
+    deltas: Vec<ChatDelta>,
+    ends_line: bool,
+    reasoning: String,
+    content: String,
+}
+
+enum View {
+    /// The text as it is.
+    Plain,
+    Drawn(Box<Drawn>),
+}
+
+/// What draws an answer.
+struct Drawn {
+    markdown: bool,
+    columns: Option<usize>,
+    has_color: bool,
+    pen: Pen,
+    in_reasoning: bool,
+}
+
+enum Pen {
+    Words(Layout, Style),
+    Markdown(Markdown),
+}
+
+impl Printer {
+    /// For an answer in which `parser` finds the reasoning, if it has any.
+    pub(crate) fn new(markdown: MarkdownArg, parser: Option<ChatParser>) -> Self {
+        let view = if is_drawn(markdown) {
+            let columns = io::stdout().is_terminal().then(status::columns);
+            let (markdown, has_color) = (markdown != MarkdownArg::Off, ui::has_color_on_stdout());
+            View::Drawn(Box::new(Drawn::new(markdown, columns, has_color)))
+        } else {
+            View::Plain
+        };
+        Self {
+            view,
+            parser,
+            deltas: Vec::new(),
+            ends_line: true,
+            reasoning: String::new(),
+            content: String::new(),
+        }
+    }
+
+    /// Writes a piece of the answer.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(crate) fn push(&mut self, out: &mut impl Write, text: &str) -> io::Result<()> {
+        match &mut self.parser {
+            Some(parser) => parser.push(text, &mut self.deltas),
+            None if text.is_empty() => {}
+            None => self.deltas.push(ChatDelta::Content(text.to_owned())),
+        }
+        self.write(out)
+    }
+
+    /// Writes what was held back and `note`, and ends the line.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(crate) fn finish(&mut self, out: &mut impl Write, note: &str) -> io::Result<()> {
+        if let Some(parser) = &mut self.parser {
+            parser.finish(&mut self.deltas);
+        }
+        self.write(out)?;
+        let rest = match &mut self.view {
+            View::Plain => String::new(),
+            View::Drawn(drawn) => drawn.pen.finish(),
+        };
+        self.emit(out, &rest)?;
+        self.emit(out, note)?;
+        if !self.ends_line {
+            self.emit(out, "\n")?;
+        }
+        Ok(())
+    }
+
+    /// The reasoning and the answer behind it.
+    pub(crate) fn into_parts(self) -> (String, String) {
+        (self.reasoning, self.content)
+    }
+
+    fn write(&mut self, out: &mut impl Write) -> io::Result<()> {
+        for delta in std::mem::take(&mut self.deltas) {
+            let (text, is_reasoning) = match &delta {
+                ChatDelta::Reasoning(text) => (text, true),
+                ChatDelta::Content(text) => (text, false),
+                // The parser looks for no tools here.
+                ChatDelta::ToolCallStart { .. } | ChatDelta::ToolCallArguments { .. } => continue,
+            };
+            let all = if is_reasoning { &mut self.reasoning } else { &mut self.content };
+            all.push_str(text);
+            let text = match &mut self.view {
+                View::Plain => text.clone(),
+                View::Drawn(drawn) => drawn.push(text, is_reasoning),
+            };
+            self.emit(out, &text)?;
+        }
+        Ok(())
+    }
+
+    fn emit(&mut self, out: &mut impl Write, text: &str) -> io::Result<()> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        self.ends_line = text.strip_suffix("\x1b[0m").unwrap_or(text).ends_with('\n');
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    }
+}
+
+impl Drawn {
+    fn new(markdown: bool, columns: Option<usize>, has_color: bool) -> Self {
+        let pen = Pen::new(markdown, columns, has_color, Style::PLAIN);
+        Self { markdown, columns, has_color, pen, in_reasoning: false }
+    }
+
+    /// A piece of the reasoning or of the answer, which begins on a line of its own behind it.
+    fn push(&mut self, text: &str, is_reasoning: bool) -> String {
+        let mut out = String::new();
+        if self.in_reasoning != is_reasoning {
+            out = self.pen.finish();
+            let style = if is_reasoning { Style::DIM } else { Style::PLAIN };
+            self.pen = Pen::new(self.markdown, self.columns, self.has_color, style);
+            if self.in_reasoning {
+                out.push_str("\n\n");
+            }
+            self.in_reasoning = is_reasoning;
+        }
+        out.push_str(&self.pen.push(text));
+        out
+    }
+}
+
+impl Pen {
+    fn new(markdown: bool, columns: Option<usize>, has_color: bool, style: Style) -> Self {
+        if markdown {
+            Self::Markdown(Markdown::new(columns, has_color, style))
+        } else {
+            Self::Words(Layout::new(columns, has_color), style)
+        }
+    }
+
+    fn push(&mut self, text: &str) -> String {
+        match self {
+            Self::Markdown(markdown) => markdown.push(text),
+            Self::Words(layout, style) => {
+                for (n, line) in text.split('\n').enumerate() {
+                    if n > 0 {
+                        layout.newline();
+                    }
+                    layout.text(*style, line);
+                }
+                layout.take()
+            }
+        }
+    }
+
+    fn finish(&mut self) -> String {
+        match self {
+            Self::Markdown(markdown) => markdown.finish(),
+            Self::Words(layout, _) => layout.finish(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use realizar_server::{ChatParserOptions, ReasoningFormat};
+
+    fn printed(view: View, pieces: &[&str], reasoning: bool) -> (String, (String, String)) {
+        let options = ChatParserOptions {
+            reasoning: Some(ReasoningFormat::Think),
+            ..ChatParserOptions::default()
+        };
+        let parser = reasoning.then(|| ChatParser::new(options));
+        let mut printer = Printer { view, parser, ..Printer::new(MarkdownArg::Off, None) };
+        let mut out = Vec::new();
+        for piece in pieces {
+            printer.push(&mut out, piece).expect("written");
+        }
+        printer.finish(&mut out, "").expect("written");
+        (String::from_utf8(out).expect("UTF-8"), printer.into_parts())
+    }
+
+    #[test]
+    fn plain_answers_are_their_text() {
+        let text = ["<think>a</think>", " **b** ", "c"];
+        let (out, (reasoning, content)) = printed(View::Plain, &text, false);
+        assert_eq!(out, "<think>a</think> **b** c\n");
+        assert_eq!((reasoning.as_str(), content.as_str()), ("", "<think>a</think> **b** c"));
+        assert_eq!(printed(View::Plain, &["a\n"], false).0, "a\n");
+        assert_eq!(printed(View::Plain, &[], false).0, "");
+    }
+
+    #[test]
+    fn reasoning_is_dim_and_apart() {
+        let text = ["<thi", "nk>\nwhy *not", "*\n</think>\n\nSo **it", "** is"];
+        let drawn = |markdown| View::Drawn(Box::new(Drawn::new(markdown, Some(40), true)));
+        let (out, parts) = printed(drawn(true), &text, true);
+        assert_eq!(
+            out,
+            "\x1b[2mwhy\x1b[0m\x1b[2m \x1b[0m\x1b[2;3mnot\x1b[0m\n\nSo \x1b[1mit\x1b[0m is\n"
+        );
+        assert_eq!(parts, ("why *not*".to_owned(), "So **it** is".to_owned()));
+        let (out, _) = printed(drawn(false), &text, true);
+        assert_eq!(out, "\x1b[2mwhy\x1b[0m\x1b[2m *not*\x1b[0m\n\nSo **it** is\n");
+    }
+}
