@@ -171,13 +171,18 @@ fn foreign(command: &Command, text: &str) -> Option<&'static Meaning> {
     (!is_own).then_some(meaning)
 }
 
+/// Whether the value of the option of this name is not to be printed.
+pub(crate) fn is_secret(name: &str) -> bool {
+    matches!(name, "api-key" | "admin-key")
+}
+
 /// Whether an argument is the command's model, or models.
 fn is_model(arg: &Arg) -> bool {
     matches!(arg.get_id().as_str(), "model" | "models")
 }
 
 /// The option of this name, or with this alias.
-fn find<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
+pub(crate) fn find<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     let is_named = |arg: &&Arg| {
         arg.get_long() == Some(name) || arg.get_all_aliases().is_some_and(|all| all.contains(&name))
     };
@@ -185,7 +190,7 @@ fn find<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
 }
 
 /// The option that an argument such as `--name`, `--name=value`, `-n` or `-n3` gives.
-fn option_of<'a>(command: &'a Command, text: &str) -> Option<&'a Arg> {
+pub(crate) fn option_of<'a>(command: &'a Command, text: &str) -> Option<&'a Arg> {
     if let Some(long) = text.strip_prefix("--") {
         return find(command, long.split('=').next().unwrap_or_default());
     }
@@ -194,7 +199,7 @@ fn option_of<'a>(command: &'a Command, text: &str) -> Option<&'a Arg> {
 }
 
 /// Whether the value of the option `text` is the next argument.
-fn wants_next(command: &Command, text: &str) -> bool {
+pub(crate) fn wants_next(command: &Command, text: &str) -> bool {
     let has_value = if text.starts_with("--") { text.contains('=') } else { text.len() > 2 };
     !has_value && option_of(command, text).is_some_and(|arg| arg.get_action().takes_values())
 }

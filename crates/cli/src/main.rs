@@ -19,6 +19,8 @@ mod otel;
 mod source;
 mod terminal;
 
+mod config;
+
 mod options;
 
 mod engine;
@@ -36,7 +38,8 @@ fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
     let color = ui::requested_color(args.iter().skip(1).cloned());
     let args = commands::with_run(args);
-    let args = match flags::spell_out(args, Cli::command()) {
+    let args = flags::spell_out(args, Cli::command());
+    let args = match args.and_then(|args| config::apply(args, Cli::command())) {
         Ok(args) => args,
         Err(text) => {
             ui::init(color);

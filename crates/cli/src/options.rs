@@ -30,6 +30,12 @@ pub(crate) struct GlobalArgs {
     /// Start no connection and no process; use only what is in the cache
     #[arg(long, global = true)]
     pub(crate) offline: bool,
+    /// Read options from FILE [default: realizar/config.toml in $XDG_CONFIG_HOME or ~/.config]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Read no config file
+    #[arg(long, global = true, conflicts_with = "config")]
+    pub(crate) no_config: bool,
     /// Log to standard error what is done (-vv: in detail)
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,

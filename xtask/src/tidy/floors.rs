@@ -67,6 +67,7 @@ const HOUSES: &[House] = &[
             &["interrupt", "log", "program"],
             &["ui"],
             &["flags", "grammar", "otel", "source", "terminal"],
+            &["config"],
             &["options"],
             &["engine"],
             &["commands"],

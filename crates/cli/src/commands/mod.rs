@@ -4,6 +4,7 @@
 mod bench;
 mod chat;
 mod completions;
+mod config;
 mod devices;
 mod doctor;
 mod du;
@@ -98,6 +99,8 @@ pub(crate) enum Command {
     Devices(devices::Args),
     /// Report what this machine has and what of it is used
     Doctor(doctor::Args),
+    /// Show the options in force and where they come from
+    Config(config::Args),
     /// Print a shell completion script
     Completions(completions::Args),
     /// Write manual pages of all commands into a folder
@@ -144,6 +147,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Bench(args) => bench::execute(&args, global).map(done),
         Command::Devices(args) => devices::execute(&args).map(done),
         Command::Doctor(args) => doctor::execute(&args).map(done),
+        Command::Config(args) => config::execute(&args, global, Cli::command()).map(done),
         Command::Completions(args) => completions::execute(&args, Cli::command()).map(done),
         Command::Man(args) => man::execute(&args, Cli::command()).map(done),
     }

@@ -30,6 +30,7 @@ impl Cli {
             .env("REALIZAR_CACHE", self.path("cache"))
             // No test reaches the hub.
             .env("HF_ENDPOINT", "http://127.0.0.1:9")
+            .env("XDG_CONFIG_HOME", self.path("settings"))
             .env_remove("RUST_LOG")
             .env_remove("REALIZAR_DEVICE")
             .stdin(Stdio::null());
@@ -528,4 +529,41 @@ fn the_doctor_reports_the_machine() {
     assert!(tiers.contains(&json["tiers"]["chosen"]), "{json}");
     assert_eq!(json["devices"][0]["name"], "cpu");
     assert!(json["cores"]["default_threads"].as_u64().is_some_and(|n| n > 0), "{json}");
+}
+
+#[test]
+fn options_come_from_a_file() {
+    let cli = Cli::new();
+    let dir = cli.path("settings").join("realizar");
+    fs::create_dir_all(&dir).expect("created");
+    let file = dir.join("config.toml");
+    assert_eq!(stdout(&cli.run(&["config", "path"])).trim(), file.to_string_lossy());
+    let text = "temp = 0.5\n[run]\nmax-tokens = 2\n[serve]\napi-key = \"secret\"\n";
+    fs::write(&file, text).expect("written");
+    let shown = stdout(&cli.run(&["config"]));
+    let has = |shown: &str, row: [&str; 3]| {
+        shown.lines().any(|line| line.split_whitespace().eq(row.join(" ").split_whitespace()))
+    };
+    assert!(has(&shown, ["temp", "0.5", "top of the file"]), "{shown}");
+    assert!(has(&shown, ["max-tokens", "2", "[run]"]), "{shown}");
+    assert!(has(&shown, ["top-k", "40", "default"]), "{shown}");
+    let shown = stdout(&cli.run(&["config", "show", "serve"]));
+    assert!(
+        has(&shown, ["api-key", "(hidden)", "[serve]"]) && !shown.contains("secret"),
+        "{shown}"
+    );
+    // The model runs with them.
+    let model = crate::fixture("model-f32.gguf");
+    let model = model.to_str().expect("UTF-8");
+    let run = |more: &[&str]| {
+        let args = [&["run", model, "--raw", "--json", "hello"], more].concat();
+        let json: serde_json::Value = serde_json::from_str(&stdout(&cli.run(&args))).expect("JSON");
+        json["ids"].as_array().expect("ids").len()
+    };
+    assert_eq!((run(&["--ignore-eos"]), run(&["--ignore-eos", "-n", "3"])), (2, 3));
+    assert_eq!(run(&["--ignore-eos", "--no-config", "-n", "5"]), 5);
+    // The words of an error name the file.
+    fs::write(&file, "tmp = 1").expect("written");
+    let error = cli.fails(&["list"], 2);
+    assert!(error.contains("config.toml: unknown option `tmp`, did you mean `temp`?"), "{error}");
 }
