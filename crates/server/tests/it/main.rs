@@ -2,5 +2,6 @@
 
 mod chat_parser;
 mod control_tokens;
+mod forced_calls;
 mod http;
 mod published_templates;

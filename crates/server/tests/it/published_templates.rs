@@ -15,7 +15,7 @@ use ReasoningFormat as R;
 use ToolFormat as T;
 
 /// Templates with their formats of calls and of reasoning.
-const TEMPLATES: &[(&str, Option<T>, Option<R>)] = &[
+pub(crate) const TEMPLATES: &[(&str, Option<T>, Option<R>)] = &[
     ("Bielik-11B-v3.0-Instruct", Some(T::Hermes), Some(R::Think)),
     ("ByteDance-Seed-OSS", Some(T::SeedOss), Some(R::SeedOss)),
     ("CohereForAI-c4ai-command-r7b-12-2024-tool_use", Some(T::CommandR7b), Some(R::CommandR7b)),
@@ -62,11 +62,20 @@ const TEMPLATES: &[(&str, Option<T>, Option<R>)] = &[
 ];
 
 /// Templates that leave the calls of earlier answers out.
-const WITHOUT_CALLS: &[&str] = &["LFM2-8B-A1B", "ibm-granite-granite-3.3-2B-Instruct"];
+pub(crate) const WITHOUT_CALLS: &[&str] = &["LFM2-8B-A1B", "ibm-granite-granite-3.3-2B-Instruct"];
+
+/// The folders with templates; without any it is said that the test is skipped.
+pub(crate) fn template_dirs() -> Option<Vec<PathBuf>> {
+    let Some(dirs) = std::env::var_os("REALIZAR_TEMPLATE_DIR") else {
+        println!("skipped: REALIZAR_TEMPLATE_DIR is not set");
+        return None;
+    };
+    Some(std::env::split_paths(&dirs).collect())
+}
 
 /// What the template writes of an answer that calls `get_weather`: the end of the conversation
 /// with it, behind the prompt for it.
-fn answer(template: &ChatTemplate) -> Result<(String, String), String> {
+pub(crate) fn answer(template: &ChatTemplate) -> Result<(String, String), String> {
     let traits = TemplateTraits::of(template);
     let function = json!({"name": "get_weather", "description": "Weather", "parameters": {
         "type": "object", "properties": {"city": {"type": "string"}}}});
@@ -100,11 +109,7 @@ fn answer(template: &ChatTemplate) -> Result<(String, String), String> {
 
 #[test]
 fn calls_are_read_as_templates_write_them() {
-    let Some(dirs) = std::env::var_os("REALIZAR_TEMPLATE_DIR") else {
-        println!("skipped: REALIZAR_TEMPLATE_DIR is not set");
-        return;
-    };
-    let dirs: Vec<PathBuf> = std::env::split_paths(&dirs).collect();
+    let Some(dirs) = template_dirs() else { return };
     let mut n_templates = 0;
     for (name, tools, reasoning) in TEMPLATES {
         let paths = dirs.iter().map(|dir| dir.join(format!("{name}.jinja")));
@@ -180,11 +185,7 @@ const VARIABLES: &[(&str, Option<&str>, Option<&str>, bool)] = &[
 
 #[test]
 fn variables_of_tools_and_reasoning_are_found() {
-    let Some(dirs) = std::env::var_os("REALIZAR_TEMPLATE_DIR") else {
-        println!("skipped: REALIZAR_TEMPLATE_DIR is not set");
-        return;
-    };
-    let dirs: Vec<PathBuf> = std::env::split_paths(&dirs).collect();
+    let Some(dirs) = template_dirs() else { return };
     let mut wrong = Vec::new();
     for row @ (name, ..) in VARIABLES {
         let paths = dirs.iter().map(|dir| dir.join(format!("{name}.jinja")));

@@ -11,7 +11,7 @@ use crate::answer::generation::{Answer, Finish, Job};
 use crate::answer::prompt;
 use crate::answer::sse;
 use crate::chat::parser::{ChatDelta, ChatParser, ChatParserOptions};
-use crate::chat::tools::{ToolChoice, ToolFormat, ToolRequest, tool_schema};
+use crate::chat::tools::{ToolChoice, ToolFormat, ToolRequest, forced_grammar, tool_schema};
 use crate::config::Limits;
 use crate::error::ApiError;
 use crate::http::extract::JsonBody;
@@ -259,21 +259,28 @@ fn form(
     conversation: &Rendered,
 ) -> Result<(ChatParserOptions, Option<Wanted>), ApiError> {
     let side = model.chat_side()?;
+    let mut forced_format = None;
     let forced = match (tool_schema(tools), grammar) {
         (Some(_), Some(Wanted { param, .. })) => {
             let message = format!("`{param}` cannot be followed where a tool must be called");
             return Err(ApiError::invalid(param, message));
         }
         (Some(schema), None) => {
-            Some(Wanted { param: "tools", grammar: Grammar::JsonSchema(schema) })
+            let template = model.chat_template()?.source();
+            let own = side.tools.and_then(|format| {
+                let grammar = forced_grammar(format, tools, template, model.tokenizer())?;
+                Some((format, grammar))
+            });
+            // Where the model's own form cannot be forced, a call is JSON.
+            let (format, grammar) = own.unwrap_or((ToolFormat::Json, Grammar::JsonSchema(schema)));
+            forced_format = Some(format);
+            Some(Wanted { param: "tools", grammar })
         }
         (None, grammar) => grammar,
     };
-    let format = match (tools.may_call(), tools.must_call()) {
-        (false, _) => None,
-        // A forced call has the form of its grammar.
-        (true, true) => Some(ToolFormat::Json),
-        (true, false) => Some(side.tools.unwrap_or(ToolFormat::Json)),
+    let format = match tools.may_call() {
+        false => None,
+        true => Some(forced_format.or(side.tools).unwrap_or(ToolFormat::Json)),
     };
     let parser = ChatParserOptions {
         tools: format,

@@ -4,6 +4,8 @@
 use super::conversation::Rendered;
 use crate::answer::compile::compile;
 use crate::chat::parser::ChatParserOptions;
+use crate::chat::tools::ToolFormat;
+use crate::chat::tools::harmony::before_a_call;
 use crate::error::ApiError;
 use crate::http::work::blocking;
 use crate::registry::ModelLease;
@@ -147,6 +149,11 @@ pub(crate) async fn constraint(
         return Ok(grammar);
     };
     let reasoning = format.limited(conversation.is_reasoning, budget);
+    let reasoning = if parser.calls_alone && parser.tools == Some(ToolFormat::Harmony) {
+        before_a_call(reasoning)
+    } else {
+        reasoning
+    };
     let model = model.clone();
     let made =
         blocking(move || Ok(Constraint::after_reasoning(grammar, &reasoning, model.tokenizer())));

@@ -4,6 +4,7 @@
 //! in `commentary` to `functions.name` a call, whose text is its arguments. `commentary` to nobody is
 //! for the user. The prompt ends behind `<|start|>assistant`, which begins a message.
 
+use realizar_runtime::constrain::Reasoning;
 use std::sync::Arc;
 
 use super::Function;
@@ -25,6 +26,11 @@ const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", START, CHANNEL];
 pub(crate) const REASONING_OPEN: &str = "<|channel|>analysis<|message|>";
 /// What stands between the reasoning and the answer.
 pub(crate) const REASONING_CLOSE: &str = "<|end|><|start|>assistant<|channel|>final<|message|>";
+
+/// The same reasoning where the next message must be to a function instead of being the answer.
+pub(crate) fn before_a_call(reasoning: Reasoning) -> Reasoning {
+    Reasoning { close: "<|end|><|start|>assistant".to_owned(), ..reasoning }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Body {

@@ -1,6 +1,7 @@
 //! Tool calls: what a request says of them, and how they are found in what a model writes.
 //!
-//! `request` checks the tools of a request, `grammar` makes the schema that forces a call, `format`
+//! `request` checks the tools of a request, `grammar` makes the schema that forces a call, `forced` the
+//! grammar that forces one in the model's own format, with `parameters`, which reads schemas for it, `format`
 //! lists the ways in which models write calls, and `parser` finds them in an answer. What a call
 //! itself looks like is known to its reader: `call`, `elements`, `python`, `gemma`. `harmony` reads
 //! answers that come as messages in channels.
@@ -8,17 +9,20 @@
 mod arguments;
 mod call;
 mod elements;
+mod forced;
 mod format;
 mod gemma;
 mod grammar;
 pub(crate) mod harmony;
 mod ids;
 mod json;
+mod parameters;
 pub(crate) mod parser;
 mod python;
 pub(crate) mod reader;
 mod request;
 
+pub use forced::forced_grammar;
 pub use format::{ToolFormat, UnknownParser};
 pub use grammar::tool_schema;
 pub use ids::{CallIds, IdStyle};

@@ -141,6 +141,40 @@ fn a_tool_that_must_be_called_is_called() {
     assert!(text["prompt"].as_str().is_some_and(|t| t.contains("\"name\":\"second\"")), "{text}");
 }
 
+/// Templates that write calls, with what a call in their format begins with.
+const CALLING: [(&str, &str); 2] = [
+    (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls %}<tool_call>\n\
+         {'name': {{ c.function.name }}, 'arguments': {{ c.function.arguments }}}\n</tool_call>\
+         {% endfor %}{% endfor %}{{ tools }}<assistant>",
+        "<tool_call>\n{\"name\": \"",
+    ),
+    (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls %}<tool_call>\n\
+         <function={{ c.function.name }}>\n</function>\n</tool_call>{% endfor %}{% endfor %}\
+         {{ tools }}<assistant>",
+        "<tool_call>\n<function=",
+    ),
+];
+
+#[test]
+fn a_tool_that_must_be_called_is_called_in_the_models_words() {
+    for (template, begin) in CALLING {
+        let server = TestServer::with_template(template);
+        let more = json!({"tools": tools(), "tool_choice": "required",
+                          "parallel_tool_calls": false, "logprobs": true});
+        let answer = server.ok(CHAT, &ask(&more));
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
+        let calls = choice["message"]["tool_calls"].as_array().expect("calls");
+        assert_eq!(calls.len(), 1);
+        check(calls[0]["function"]["arguments"].as_str().expect("arguments"));
+        let tokens = choice["logprobs"]["content"].as_array().expect("tokens");
+        let written: String = tokens.iter().filter_map(|token| token["token"].as_str()).collect();
+        assert!(written.starts_with(begin), "{written}");
+    }
+}
+
 #[test]
 fn a_call_that_is_cut_is_no_content() {
     let server = TestServer::start();
