@@ -379,24 +379,32 @@ fn a_full_disk_is_told_as_the_reason() {
     assert!(error.contains("No space left on device"), "{error}");
 }
 
-/// What the image of `deploy/` starts with is pulled with what the image has.
+/// The image of `deploy/` is started with options that are there, on the folder where models are mounted; it
+/// has what a Linux build loads at run time, and no Python.
 #[test]
-fn the_image_has_what_its_model_is_pulled_with() {
+fn the_image_starts_with_options_that_exist() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy/Dockerfile");
     let text = fs::read_to_string(path).expect("the Dockerfile");
     let image = text.rsplit("\nFROM ").next().expect("a last stage").replace("\\\n", " ");
-    let line = |start: &str| image.lines().find(|line| line.starts_with(start)).expect("a line");
-    let installed: Vec<&str> = line("RUN apt-get").split_whitespace().collect();
-    let arguments = line("CMD ").strip_prefix("CMD ").expect("arguments");
-    let arguments: Vec<String> = serde_json::from_str(arguments).expect("JSON");
+    let line = |start: &str| {
+        let line = image.lines().find_map(|line| line.strip_prefix(start)).expect("a line");
+        serde_json::from_str::<Vec<String>>(line).expect("JSON")
+    };
     let cli = Cli::new();
-    // Without a pip client it is an error that names pip, so the image has to have one.
-    let pull = cli.command(&["pull", &arguments[0]]).env("PATH", "/nowhere").output();
-    let error = error_line(&pull.expect("start"), 1, "pull");
-    assert!(error.contains("install Python 3 with pip"), "{error}");
-    for package in ["python3", "python3-pip", "ca-certificates"] {
+    let models = cli.path("models");
+    fs::create_dir(&models).expect("a folder");
+    let models = models.to_string_lossy().into_owned();
+    let words = line("ENTRYPOINT ").into_iter().chain(line("CMD ")).skip(1);
+    let words: Vec<String> =
+        words.map(|word| if word == "/models" { models.clone() } else { word }).collect();
+    assert!(words.contains(&models), "{words:?}");
+    let error = cli.fails(&words.iter().map(String::as_str).collect::<Vec<_>>(), 1);
+    assert_eq!(error, format!("error: {models}: no model in this directory\n"));
+    let installed: Vec<&str> = image.split_whitespace().collect();
+    for package in ["ca-certificates", "libvulkan1"] {
         assert!(installed.contains(&package), "{package}: {installed:?}");
     }
+    assert!(!image.contains("python"), "{image}");
 }
 
 #[cfg(unix)]

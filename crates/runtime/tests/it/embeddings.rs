@@ -75,7 +75,7 @@ fn the_head_turns_hidden_states_into_the_logits_of_transformers() {
         let bias = tensor(&tensors, "lm_head.bias");
         let cap = config["final_logit_softcapping"].as_f64();
 
-        let f32s = LoadOptions { arithmetic: Arithmetic::F32, ..options() };
+        let f32s = LoadOptions { arithmetic: Arithmetic::F32, max_seq_len: None, ..options() };
         let mut model = Model::load(&path, &cpu(2), &f32s).unwrap();
         let (dim, scale) = (model.config().dim, f64::from(model.config().logit_scale));
         let text = LoadOptions { output: ModelOutput::Logits, ..f32s };
