@@ -19,7 +19,7 @@ enum What {
     Path,
 }
 
-/// Command line, environment, [model."NAME"], [COMMAND] and the top of the file override one another
+/// Command line, environment, `[model."NAME"]`, `[COMMAND]` and the top of the file override one another
 /// in this order.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
