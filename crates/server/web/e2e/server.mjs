@@ -1,9 +1,15 @@
-// The server under test: the engine with models whose answers are known.
+// The server under test: the engine with models whose answers are known, behind a proxy that lets streams
+// through at the pace of a larger model, so that none is over before a test has stopped it.
 
 import { spawn } from "node:child_process";
+import { createServer, request } from "node:http";
 import { join } from "node:path";
 import { env } from "node:process";
 import { createInterface } from "node:readline";
+import { setTimeout } from "node:timers/promises";
+
+/** Milliseconds between two events of a stream. */
+const PACE = 3;
 
 /** Starts a server of both models; `args` are more arguments. */
 export async function serve(...args) {
@@ -22,5 +28,39 @@ export async function serve(...args) {
     }
     child.on("exit", (code) => reject(new Error(`the server ended with ${code}:\n${told.join("\n")}`)));
   });
-  return { url, stop: () => child.kill("SIGTERM") };
+  const proxy = await paced(url);
+  const stop = () => {
+    child.kill("SIGTERM");
+    proxy.close();
+    proxy.closeAllConnections();
+  };
+  return { url: `http://127.0.0.1:${proxy.address().port}/`, stop };
+}
+
+/** Passes requests on to `url` as they are, and answers back. */
+async function paced(url) {
+  const { hostname, port } = new URL(url);
+  const proxy = createServer((asked, answer) => {
+    const { method, url: path, headers } = asked;
+    const onward = request({ hostname, port, method, path, headers, agent: false }, async (answered) => {
+      answer.writeHead(answered.statusCode, answered.headers);
+      if (!answered.headers["content-type"]?.startsWith("text/event-stream")) return answered.pipe(answer);
+      try {
+        for await (const events of answered.setEncoding("utf8")) {
+          for (const event of events.split(/(?<=\n\n)/)) {
+            answer.write(event);
+            await setTimeout(PACE);
+          }
+        }
+        answer.end();
+      } catch {
+        answer.destroy();
+      }
+    });
+    onward.on("error", () => answer.destroy());
+    answer.on("close", () => onward.destroy());
+    asked.pipe(onward);
+  });
+  await new Promise((resolve) => proxy.listen(0, "127.0.0.1", resolve));
+  return proxy;
 }
