@@ -84,8 +84,8 @@ impl<'a> Decoder<'a> {
                 None => Err(Unsupported("a scope is missing".to_owned())),
             };
         }
-        if opcode.take("proxy") {
-            return Err(Unsupported("fences between proxies are not interpreted".to_owned()));
+        if let Some(fence) = Self::fence_of_copies(opcode) {
+            return fence;
         }
         opcode.take_of(&["sc", "acq_rel", "acquire", "release"]);
         match opcode.take_of(&["cta", "gpu", "sys"]) {

@@ -211,11 +211,11 @@ impl Decoder<'_> {
             return Err(Unsupported("only `cp.async` is known".to_owned()));
         }
         if opcode.take("bulk") {
-            return Err(Unsupported("bulk copies (TMA) are not interpreted".to_owned()));
+            return self.bulk_copy(opcode, args);
         }
         if opcode.take("mbarrier") {
             return Err(Unsupported(
-                "barriers in memory (mbarrier) are not interpreted".to_owned(),
+                "copies that arrive at a barrier in shared memory are not interpreted".to_owned(),
             ));
         }
         if opcode.take("commit_group") {

@@ -12,10 +12,12 @@ mod flow;
 mod halves;
 mod integers;
 mod matrices;
+mod mbarrier;
 mod memory;
 mod moves;
 mod operands;
 mod types;
+mod wgmma;
 pub(crate) mod work;
 
 use std::collections::HashMap;
@@ -55,7 +57,8 @@ pub(crate) struct Source {
 pub(crate) fn decode(source: &Source, entry: &Function) -> Result<Program, Error> {
     let mut decoder = Decoder::new(source, entry);
     decoder.entry(entry)?;
-    let Decoder { program, flow, regs, bodies, .. } = decoder;
+    let Decoder { program, mut flow, regs, bodies, .. } = decoder;
+    wgmma::hold(&program.code, &mut flow, &program.names)?;
     let constants = program.constants.iter().map(|c| c.0);
     let fixed = constants.chain(program.specials.iter().map(|s| s.0));
     let layout = flow::layout(&program.code, &flow, &regs, fixed);
@@ -377,6 +380,8 @@ impl<'a> Decoder<'a> {
             Self::memory,
             Self::collectives,
             Self::matrices,
+            Self::mbarriers,
+            Self::groups,
             Self::control,
         ] {
             if let Some(found) = decode(self, opcode, args) {
@@ -394,9 +399,7 @@ impl<'a> Decoder<'a> {
 /// Why an opcode is not known.
 fn refusal(base: &str) -> &'static str {
     match base {
-        "wgmma" => "products of warp groups (wgmma) are not interpreted",
         "tcgen05" => "tensor memory (tcgen05) is not interpreted",
-        "mbarrier" => "barriers in memory (mbarrier) are not interpreted",
         "cluster" | "mapa" | "getctarank" | "clusterlaunchcontrol" => {
             "clusters of blocks are not interpreted"
         }

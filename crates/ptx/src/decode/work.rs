@@ -2,6 +2,7 @@
 
 use crate::exec::matrix::{Matrix, Sum};
 use crate::exec::program::Op;
+use crate::exec::wgmma::Wgmma;
 
 use super::types::{Opcode, Type};
 
@@ -30,6 +31,10 @@ pub(super) fn of(opcode: &Opcode<'_>, ty: Option<Type>, op: &Op) -> Work {
             Sum::Integer { .. } => Work::TensorInt(n),
             _ => Work::Tensor(n),
         };
+    }
+    if let Op::Wgmma(Wgmma::Product(product)) = op {
+        // A warp has 16 rows of 16 columns.
+        return Work::Tensor((2 * 16 * 16 * product.n) as u32);
     }
     let pairs = if matches!(ty, Some(Type::F16x2 | Type::BF16x2)) { 2 } else { 1 };
     let is_float = ty.is_some_and(Type::is_float);

@@ -248,7 +248,12 @@ impl Context<'_> {
         Ok(())
     }
 
-    fn shared_offsets(&self, at: &[u64; LANES], active: u32, how: Use) -> Checked<[usize; LANES]> {
+    pub(super) fn shared_offsets(
+        &self,
+        at: &[u64; LANES],
+        active: u32,
+        how: Use,
+    ) -> Checked<[usize; LANES]> {
         window(at, active, SHARED_BASE, self.shared.bytes.len(), how, "the block's shared memory")
     }
 
@@ -277,6 +282,12 @@ impl Context<'_> {
                 if how.writes {
                     written.fill(true);
                 }
+            }
+        }
+        if how.writes && !self.shared.unfenced.is_empty() {
+            for lane in lanes_of(active) {
+                let stored = offsets[lane]..offsets[lane] + how.bytes;
+                self.shared.unfenced[stored].fill(warp.idx as u8 + 1);
             }
         }
         let mut rest = if self.checks.shared_races { active } else { 0 };
@@ -323,7 +334,7 @@ impl Context<'_> {
         self.use_shared(warp, at, active, how)
     }
 
-    fn use_shared(
+    pub(super) fn use_shared(
         &mut self,
         warp: &Warp,
         at: &[u64; LANES],

@@ -13,9 +13,11 @@ use super::collective::{Barriers, Collective};
 use super::counts::Counter;
 use super::grid::Shape;
 use super::lanes::{LANES, Registers, UNTRACKED, lanes_of};
+use super::mbarrier::Phases;
 use super::memory::{Memory, Shared};
 use super::program::{Instruction, Op, Order, Program, Special};
 use super::races::Clocks;
+use super::wgmma::Products;
 
 /// Instructions that a split runs before another one gets its turn.
 const SLICE: u64 = 1 << 14;
@@ -38,6 +40,8 @@ pub(super) enum Wait {
     Lanes,
     /// For other threads of the block, at this barrier.
     Barrier(usize),
+    /// For a phase of a barrier in shared memory.
+    Phase,
 }
 
 /// A `cp.async` of a warp under way.
@@ -67,6 +71,8 @@ pub(crate) struct Warp {
     /// The copies that not all of their lanes have waited for, and each lane's current group.
     pub(super) copies: Vec<Pending>,
     pub(super) groups: [u32; LANES],
+    /// The products of groups of warps that it has begun.
+    pub(super) products: Products,
     turns: u64,
     /// A split ran for a whole slice: the one that waited longest is next.
     yields: bool,
@@ -81,6 +87,7 @@ pub(crate) struct Context<'a> {
     pub(super) shared: Shared,
     pub(super) clocks: Clocks,
     pub(super) barriers: Barriers,
+    pub(super) phases: Phases,
     /// Of each instruction, the allocation that it last used.
     pub(super) hints: Vec<u32>,
     /// Of each block of the grid, whether it has run a fence for the device.
@@ -158,6 +165,7 @@ impl Warp {
         self.local.resize(program.local_bytes * LANES, 0xcd);
         self.copies.clear();
         self.groups = [0; LANES];
+        self.products = Products::default();
         self.yields = false;
     }
 
@@ -233,9 +241,10 @@ impl Context<'_> {
     pub(super) fn run(&mut self, warps: &mut [Warp], block: usize) -> Result<(), Box<Fault>> {
         self.block = block;
         let granule = self.checks.shared_races.then_some(self.program.granules[0]);
-        self.shared.start(self.shape.shared_bytes, granule);
+        self.shared.start(self.shape.shared_bytes, granule, self.program.has_groups);
         self.clocks.start(block, warps.len());
         self.barriers.start();
+        self.phases.start();
         for warp in warps.iter_mut() {
             warp.start(self.program, &self.shape, block, self.is_dependent);
         }
@@ -249,9 +258,13 @@ impl Context<'_> {
                 ran |= self.executed[0] != before;
                 let released = self.release_barriers(warps);
                 ran |= released.map_err(|(warp, at, fault)| self.report(warp, at, fault))?;
+                ran |= self.release_phases(warps);
             }
             if warps.iter().all(|w| w.splits.is_empty()) {
-                return Ok(());
+                let finished = self.phases.finish();
+                finished.map_err(|(warp, at, fault)| self.report(warp, at, fault))?;
+                let same = self.check_groups(warps);
+                return same.map_err(|(warp, fault)| self.report(warp, self.at, fault));
             }
             if !ran {
                 let (warp, at, fault) = self.stuck(warps);
@@ -404,6 +417,28 @@ impl Context<'_> {
             Op::WaitCopies(left) => self.wait_copies(warp, *left, active)?,
             Op::ActiveMask(to) => warp.registers.set_word(*to, active, &[active; LANES]),
             Op::Fence(reaches_device) => self.fenced[self.block] |= reaches_device,
+            Op::CopyBulk(copy) => self.copy_bulk(warp, copy, active)?,
+            Op::AsyncFence { stores } => {
+                self.phases.publish(warp.idx);
+                if *stores {
+                    let own = warp.idx as u8 + 1;
+                    let unfenced = self.shared.unfenced.iter_mut().filter(|warp| **warp == own);
+                    unfenced.for_each(|warp| *warp = 0);
+                }
+            }
+            Op::Mbarrier(mbarrier) => {
+                let done = self.mbarrier(warp, mbarrier, at, active)?;
+                if done != mask {
+                    warp.put(at + 1, mask & !active | done, Wait::Nothing);
+                    return Ok(Next::Away);
+                }
+            }
+            Op::Wgmma(wgmma) => {
+                if !self.is_whole(warp, at, mask, active) {
+                    return Ok(Next::Away);
+                }
+                self.wgmma(warp, wgmma, at)?;
+            }
             Op::Nothing => {}
             Op::WaitForLaunch => warp.early &= !active,
             Op::Matrix(matrix) => {
@@ -427,6 +462,7 @@ impl Context<'_> {
             Op::Exit => {
                 check_waited(warp.early & active, "the thread ends")?;
                 self.wait_copies(warp, None, active)?;
+                self.check_products(warp)?;
                 warp.alive &= !active;
                 self.barriers.exited(active.count_ones());
                 warp.wake();
@@ -468,7 +504,7 @@ impl Context<'_> {
     }
 
     /// What to report when no warp can go on: lanes that wait for others of their warp, or threads
-    /// that wait at a barrier.
+    /// that wait at a barrier or for one in shared memory.
     fn stuck(&self, warps: &[Warp]) -> (usize, usize, LaneFault) {
         for warp in warps {
             let Some(split) = warp.splits.iter().find(|s| s.wait == Wait::Lanes) else { continue };
@@ -489,6 +525,14 @@ impl Context<'_> {
                 format!("only lanes {:#010x} arrive at {what}; others {elsewhere}", split.mask);
             let lane = split.mask.trailing_zeros() as usize;
             return (warp.idx, split.at, LaneFault::new(FaultKind::Divergence, lane, message));
+        }
+        let phases = warps.iter().flat_map(|w| w.splits.iter().map(move |s| (w, s)));
+        for (warp, split) in phases.filter(|(_, s)| s.wait == Wait::Phase) {
+            if let Op::Mbarrier(mbarrier) = &self.program.code[split.at].op {
+                let lane = split.mask.trailing_zeros() as usize;
+                let message = self.missing(warp, mbarrier, lane);
+                return (warp.idx, split.at, LaneFault::new(FaultKind::Divergence, lane, message));
+            }
         }
         let waiting = warps.iter().find_map(|w| Some((w.idx, w.splits.first()?)));
         let (warp, split) = waiting.expect("a thread that has not exited waits");

@@ -7,6 +7,7 @@ use super::block::{Context, Warp};
 use super::collective::Barriers;
 use super::counts::Counter;
 use super::lanes::LANES;
+use super::mbarrier::Phases;
 use super::memory::{Memory, Shared};
 use super::program::Program;
 use super::races::Clocks;
@@ -60,6 +61,7 @@ pub(crate) fn launch(
         shared: Shared::default(),
         clocks: Clocks::default(),
         barriers: Barriers::default(),
+        phases: Phases::default(),
         hints: vec![u32::MAX; program.code.len()],
         fenced: &mut fenced,
         launch: number,

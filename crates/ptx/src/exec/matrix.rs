@@ -162,8 +162,8 @@ impl Product {
         for (r, &reg) in self.a.iter().enumerate() {
             for i in 0..na {
                 for (lane, value) in of(ea, registers.word(reg), i).into_iter().enumerate() {
-                    let (g, t) = (lane / 4, lane % 4);
-                    a[g + r % 2 * 8][(t * na + i + r / 2 * 4 * na) % MAX_K] = value;
+                    let (row, col) = a_place(lane, r, i, na);
+                    a[row][col % MAX_K] = value;
                 }
             }
         }
@@ -291,6 +291,12 @@ fn integer_sums_of(product: &Product, registers: &Registers) -> [[i32; N]; MAX_M
 
 wide!(float_sums_of in fn float_sums(product: &Product, registers: &Registers) -> [[f64; N]; MAX_M]);
 wide!(integer_sums_of in fn integer_sums(product: &Product, registers: &Registers) -> [[i32; N]; MAX_M]);
+
+/// The row and column of element `i` of register `r` of A in a lane, where a register has `n` elements.
+#[inline(always)]
+pub(super) fn a_place(lane: usize, r: usize, i: usize, n: usize) -> (usize, usize) {
+    (lane / 4 + r % 2 * 8, lane % 4 * n + i + r / 2 * 4 * n)
+}
 
 /// The row and column of element `i` of C and D in a lane.
 fn place(lane: usize, i: usize) -> (usize, usize) {

@@ -285,17 +285,22 @@ pub(crate) struct Shared {
     /// Which bytes were written.
     pub(super) written: Vec<bool>,
     pub(super) cells: Vec<Cell>,
+    /// Of each byte the warp behind whose ordinary store no fence in front of products has come yet, from 1; nothing where
+    /// there are no products that read shared memory.
+    pub(super) unfenced: Vec<u8>,
 }
 
 impl Shared {
-    /// For a new block; `granule` of race checks, none where there are none.
-    pub(crate) fn start(&mut self, bytes: usize, granule: Option<usize>) {
+    /// For a new block; `granule` of race checks, none where there are none; whether products read it.
+    pub(crate) fn start(&mut self, bytes: usize, granule: Option<usize>, has_groups: bool) {
         self.bytes.clear();
         self.bytes.resize(bytes, 0xcd);
         self.written.clear();
         self.written.resize(bytes, false);
         self.cells.clear();
         self.cells.resize(granule.map_or(0, |g| bytes.div_ceil(g)), [0; 3]);
+        self.unfenced.clear();
+        self.unfenced.resize(if has_groups { bytes } else { 0 }, 0);
     }
 
     /// Is all of the range written that the lanes of `mask` are in? Of a long range the answer is no.

@@ -3,7 +3,9 @@
 use super::collective::{Barrier, Collective};
 use super::lanes::{LaneFn, Reg};
 use super::matrix::Matrix;
+use super::mbarrier::{CopyBulk, Mbarrier};
 use super::memory::{Access, Atomic, CopyAsync};
+use super::wgmma::Wgmma;
 use crate::decode::work::Work;
 
 /// A decoded kernel; device functions that it calls are part of its code.
@@ -26,6 +28,8 @@ pub(crate) struct Program {
     pub(crate) local_bytes: usize,
     /// The bytes of the smallest write to shared and to global memory, the unit of race checks.
     pub(crate) granules: [usize; 2],
+    /// It has products of groups of warps.
+    pub(crate) has_groups: bool,
     /// `.maxntid` or `.reqntid`, and whether it is exact.
     pub(crate) threads: Option<([u32; 3], bool)>,
 }
@@ -47,6 +51,7 @@ impl Program {
             shared_bytes: 0,
             local_bytes: 0,
             granules: [4; 2],
+            has_groups: false,
             threads,
         }
     }
@@ -118,6 +123,15 @@ pub(crate) enum Op {
     /// `cp.async.wait_group n`; all of them where there is no number.
     WaitCopies(Option<u32>),
     Barrier(Barrier),
+    /// On a barrier in shared memory.
+    Mbarrier(Mbarrier),
+    CopyBulk(CopyBulk),
+    Wgmma(Wgmma),
+    /// A fence in front of copies and products that the threads do not do themselves: of barriers in shared memory, and
+    /// whether also of what was stored there.
+    AsyncFence {
+        stores: bool,
+    },
     Collective(Collective),
     /// `activemask`.
     ActiveMask(Reg),
