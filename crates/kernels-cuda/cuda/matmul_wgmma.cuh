@@ -164,6 +164,25 @@ __device__ __forceinline__ void multiply<__nv_bfloat16>(float (&d)[64], const ui
   MULTIPLY("bf16");
 }
 
+// What is in registers was written before the products that follow. A compiler orders what it is told of alone, so sums and
+// fragments are operands here: it computes nothing of them behind this.
+__device__ __forceinline__ void fence_registers(float (&d)[64], uint32_t (&a)[2][4]) {
+  asm volatile("wgmma.fence.sync.aligned;"
+               : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24), SUMS_8(32), SUMS_8(40), SUMS_8(48), SUMS_8(56),
+                 "+r"(a[0][0]), "+r"(a[0][1]), "+r"(a[0][2]), "+r"(a[0][3]), "+r"(a[1][0]), "+r"(a[1][1]),
+                 "+r"(a[1][2]), "+r"(a[1][3])
+               :
+               : "memory");
+}
+// Ends the group of products, and waits for it: no sum is read in front of this.
+__device__ __forceinline__ void wait_for_products(float (&d)[64]) {
+  asm volatile(
+      "wgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;"
+      : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24), SUMS_8(32), SUMS_8(40), SUMS_8(48), SUMS_8(56)
+      :
+      : "memory");
+}
+
 // A block has 64 rows of weights for each group of four warps, 128 rows of activations, and a warp more for copies.
 //
 // x: by eights of columns, `x_rows_of_all` rows of them each, as `group_rows.cu` makes them, so that a lane's four columns
@@ -218,11 +237,10 @@ __device__ __forceinline__ void matmul(
     const int next = min(step + 1, n_steps - 1);
     share[0].load(w, row_at[0], next, n_units, c), share[1].load(w, row_at[1], next, n_units, c);
     wait_barrier(full + stage, phase);
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    fence_registers(d, a);
     multiply<T>(d, a[0], descriptor(&tile[stage][0]));
     multiply<T>(d, a[1], descriptor(&tile[stage][2 * x_rows]));
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    wait_for_products(d);
     if (lane == 0) arrive(empty + stage);
     if (++stage == stages) stage = 0, phase ^= 1;
   }
