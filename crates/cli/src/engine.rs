@@ -311,8 +311,15 @@ fn usage_of_device(error: Error) -> anyhow::Error {
     match error {
         Error::Option {
             option:
-                option @ ("device" | "gpu-layers" | "gpu-plain" | "tensor-parallel" | "threads"
-                | "cpu-tier" | "rope-scaling"),
+                option @ ("device"
+                | "gpu-layers"
+                | "gpu-plain"
+                | "tensor-parallel"
+                | "threads"
+                | "cpu-tier"
+                | "rope-scaling"
+                | "cuda-dependent-launch"
+                | "cuda-wgmma"),
             reason,
         } => ui::usage(format!("--{option}: {reason}")),
         error => error.into(),

@@ -128,6 +128,10 @@ pub(crate) struct LoadArgs {
     /// above (experimental: it has not run on a card)
     #[arg(long, hide_short_help = true)]
     pub(crate) cuda_dependent_launch: bool,
+    /// Multiply prompts by the instructions of groups of warps (wgmma) on cards of compute capability 9.0
+    /// (experimental: it has not run on a card)
+    #[arg(long, hide_short_help = true)]
+    pub(crate) cuda_wgmma: bool,
     /// Threads of the CPU [default: the number of physical cores]
     #[arg(short, long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) threads: Option<usize>,
@@ -174,6 +178,7 @@ impl LoadArgs {
             cpu_tier: self.cpu_tier.clone(),
             gpu_plain: self.gpu_plain,
             cuda_dependent_launch: self.cuda_dependent_launch,
+            cuda_wgmma: self.cuda_wgmma,
             tensor_parallel: self.tensor_parallel,
         }
     }

@@ -57,6 +57,18 @@ pub enum Error {
         /// The lowest that has it.
         needed: Version,
     },
+    /// The card has no products of groups of warps.
+    #[error(
+        "{name} does not run the wgmma kernels: its compute capability is {found}, and they are for {needed} alone"
+    )]
+    NoWgmma {
+        /// The card's name.
+        name: String,
+        /// Its compute capability.
+        found: Version,
+        /// The only one that has them.
+        needed: Version,
+    },
     /// The card has no memory left.
     #[error("the CUDA device has no memory left for {what} of {n_bytes} bytes")]
     OutOfMemory {

@@ -75,7 +75,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
 /// The options of a model that is printed and not run: no GPU is opened unless one is asked for.
 fn to_print(args: &LoadArgs) -> LoadArgs {
     let mut args = LoadArgs { packed_cache: None, ..args.clone() };
-    let for_gpu = args.gpu_plain || args.cuda_dependent_launch;
+    let for_gpu = args.gpu_plain || args.cuda_dependent_launch || args.cuda_wgmma;
     if args.gpu_layers.is_none() && !for_gpu && args.tensor_parallel.is_none() {
         args.device = args.device.or(Some(DeviceChoice::Cpu.into()));
     }

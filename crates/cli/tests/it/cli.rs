@@ -493,6 +493,11 @@ fn devices_are_listed_and_chosen() {
             &["--device", "cpu", "--tensor-parallel", "2"],
             "error: --tensor-parallel: it needs cards of NVIDIA, and the device is `cpu`",
         ),
+        (
+            &["--device", "cpu", "--cuda-dependent-launch"],
+            "error: --cuda-dependent-launch: it is for NVIDIA's cards",
+        ),
+        (&["--device", "cpu", "--cuda-wgmma"], "error: --cuda-wgmma: it is for NVIDIA's cards"),
         (&["--tensor-parallel", "0"], "--tensor-parallel"),
         (&["--device", "cpu", "--threads", "0"], "--threads"),
     ] {

@@ -22,6 +22,9 @@ const CAPABILITY: Version = Version { major: 8, minor: 0 };
 /// The lowest of cards whose kernels can wait for the launch in front of theirs.
 const EARLY_LAUNCHES: Version = Version { major: 9, minor: 0 };
 
+/// That of the only cards with products of groups of warps.
+const WGMMA: Version = Version { major: 9, minor: 0 };
+
 /// A card, opened by the CUDA driver. All who open the same card share its context.
 pub struct Driver {
     context: Arc<Context>,
@@ -195,10 +198,26 @@ impl Driver {
         Ok(Self { launches_early: true, ..self })
     }
 
+    /// That it runs the kernels of [`WgmmaKernels`](crate::WgmmaKernels).
+    ///
+    /// # Errors
+    /// [`Error::NoWgmma`] if the card's capability is another one than 9.0: no other has their instructions.
+    pub fn check_wgmma(&self) -> Result<(), Error> {
+        check_wgmma(&self.card.name, self.card.capability)
+    }
+
     /// What it is.
     pub fn card(&self) -> &Card {
         &self.card
     }
+}
+
+/// That a card has products of groups of warps.
+fn check_wgmma(name: &str, found: Version) -> Result<(), Error> {
+    if found == WGMMA {
+        return Ok(());
+    }
+    Err(Error::NoWgmma { name: name.to_owned(), found, needed: WGMMA })
 }
 
 /// The context of a card.
@@ -572,6 +591,20 @@ mod tests {
 
         fn device(&self, index: usize) -> Result<(usize, String, Version), Error> {
             Ok((index, format!("card {index}"), version(self.1[index])))
+        }
+    }
+
+    #[test]
+    fn only_cards_of_capability_9_0_multiply_by_groups_of_warps() {
+        assert_eq!(check_wgmma("H100", version((9, 0))), Ok(()));
+        for other in [(8, 9), (10, 0), (12, 1)] {
+            let error = check_wgmma("card", version(other)).unwrap_err().to_string();
+            let (major, minor) = other;
+            let expected = format!(
+                "card does not run the wgmma kernels: its compute capability is {major}.{minor}, and they are \
+                 for 9.0 alone"
+            );
+            assert_eq!(error, expected);
         }
     }
 

@@ -427,6 +427,28 @@ mod tests {
         assert_eq!(found, [2, 3, 0]);
     }
 
+    /// More than the places of a driver's ring of pinned memory, of sizes below, of and above that of a place.
+    #[test]
+    fn copies_one_behind_the_other_arrive_as_they_were() {
+        let (device, stream) = bench();
+        let sizes =
+            [1, 7, (64 << 10) / 4 - 1, (64 << 10) / 4, (64 << 10) / 4 + 1, 100, 5, 4096, 3, 2, 9];
+        let values: Vec<Vec<u32>> =
+            (0..).zip(sizes).map(|(i, n)| (0..n).map(|w| i << 24 | w).collect()).collect();
+        let all = values.concat();
+        let to = Buffer::new(&device, "copies", 4 * all.len()).unwrap();
+        let mut at = 0;
+        for mut values in values {
+            to.write(&stream, at, &values).unwrap();
+            at += 4 * values.len();
+            // The bytes were taken.
+            values.fill(u32::MAX);
+        }
+        let mut found = vec![0u32; all.len()];
+        to.read(&stream, 0, &mut found).unwrap();
+        assert!(found == all);
+    }
+
     #[test]
     fn timed_events_tell_what_ran_between_them() {
         let (kernels, stream) = crate::testing::kernels();

@@ -94,7 +94,7 @@ fn bucket(n: usize) -> usize {
 
 impl<D: Device> CudaExecutable<D> {
     pub(super) fn new(
-        kernels: &Arc<Kernels<D>>,
+        (kernels, wgmma): (&Arc<Kernels<D>>, Option<&Arc<kernels::WgmmaKernels<D>>>),
         name: &str,
         plan: Plan,
         (weights, layout): (&Weights, WeightLayout),
@@ -113,7 +113,7 @@ impl<D: Device> CudaExecutable<D> {
         };
         let kv = options.kv.iter().map(pages).collect::<Result<_, _>>()?;
         let states = States::new(device, &plan, options)?;
-        let products = Products::new(device, &store.stream, room.products)?;
+        let products = Products::new(device, &store.stream, room.products, wgmma)?;
         let pairs = Experts::new(device, room.pairs)?;
         let lists = match room.list_rows {
             0 => None,

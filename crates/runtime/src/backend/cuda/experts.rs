@@ -142,6 +142,7 @@ impl<D: Device> Launcher<'_, D> {
                     kernels::expert_matvec_int8(kernels, stream, &of.linear(to), sorted)?;
                 }
                 Form::Parts => unreachable!("experts have no kernels with activations in parts"),
+                Form::Wgmma(_) => unreachable!("experts have no kernels for groups of warps"),
                 Form::Half(ty) => {
                     let to = self.products.halves(ty, rows.start, &x);
                     kernels::round_rows(kernels, stream, x, to)?;

@@ -31,8 +31,9 @@ use crate::graph::weights::Weights;
 use executable::CudaExecutable;
 pub use ranks::CudaRanks;
 use realizar_kernels_cuda as kernels;
-use realizar_kernels_cuda::{AttentionArithmetic, Device, Driver, Kernels, KvSpec};
+use realizar_kernels_cuda::{AttentionArithmetic, Device, Driver, Kernels, KvSpec, WgmmaKernels};
 use realizar_kvcache::{KvLayout, PAGE_LEN};
+use realizar_quant::BlockType;
 use room::Room;
 use std::sync::Arc;
 use store::Store;
@@ -43,12 +44,16 @@ pub struct CudaOptions {
     /// Whether launches start before the one in front of them has ended (programmatic dependent launch), which takes a card of
     /// compute capability 9.0.
     pub dependent_launch: bool,
+    /// Whether prompts meet weights by the instructions of groups of warps, which takes a card of compute capability 9.0.
+    pub wgmma: bool,
 }
 
 /// A card that is reached by NVIDIA's driver, or what stands for one.
 #[derive(Debug)]
 pub struct CudaBackend<D: Device> {
     kernels: Arc<Kernels<D>>,
+    /// Where they are asked for.
+    wgmma: Option<Arc<WgmmaKernels<D>>>,
 }
 
 impl CudaBackend<Driver> {
@@ -61,13 +66,20 @@ impl CudaBackend<Driver> {
             kernels::Error::NoEarlyLaunches { .. } => {
                 Error::Option { option: "cuda-dependent-launch", reason: e.to_string() }
             }
+            kernels::Error::NoWgmma { .. } => {
+                Error::Option { option: "cuda-wgmma", reason: e.to_string() }
+            }
             e => device_error("cuda", e),
         };
         let mut driver = Driver::open(index.unwrap_or(0)).map_err(|e| refused(&e))?;
         if options.dependent_launch {
             driver = driver.with_early_launches().map_err(|e| refused(&e))?;
         }
-        Self::new(driver)
+        if options.wgmma {
+            driver.check_wgmma().map_err(|e| refused(&e))?;
+        }
+        let backend = Self::new(driver)?;
+        if options.wgmma { backend.with_wgmma() } else { Ok(backend) }
     }
 }
 
@@ -79,7 +91,55 @@ impl<D: Device> CudaBackend<D> {
     pub fn new(device: D) -> Result<Self, Error> {
         let name = device_name(&device);
         let kernels = Kernels::load(&Arc::new(device)).map_err(|e| device_error(&name, &e))?;
-        Ok(Self { kernels: Arc::new(kernels) })
+        Ok(Self { kernels: Arc::new(kernels), wgmma: None })
+    }
+
+    /// The same with kernels of groups of warps for the rows of prompts.
+    ///
+    /// # Errors
+    /// If the device does not take these kernels.
+    pub fn with_wgmma(self) -> Result<Self, Error> {
+        let loaded = WgmmaKernels::load(&**self.kernels.device());
+        let wgmma = loaded.map_err(|e| device_error(&self.name(), &e))?;
+        Ok(Self { wgmma: Some(Arc::new(wgmma)), ..self })
+    }
+
+    /// That there is something to do for the kernels of groups of warps, and what the others do.
+    fn check_wgmma(
+        &self,
+        (layout, weights): (&WeightLayout, &Weights),
+        options: &ExecutableOptions,
+    ) -> Result<(), Error> {
+        if self.wgmma.is_none() {
+            return Ok(());
+        }
+        if options.arithmetic == Arithmetic::F32 {
+            let reason = "with --arithmetic f32 nothing is multiplied in half precision; leave one of them out";
+            return Err(Error::Option { option: "cuda-wgmma", reason: reason.to_owned() });
+        }
+        let mut types: Vec<BlockType> = layout.types(weights).collect();
+        types.sort_by_key(|ty| ty.name());
+        types.dedup();
+        let names = |takes: bool| {
+            let of = types.iter().filter(|&&ty| WgmmaKernels::<D>::takes(ty) == takes);
+            of.map(|ty| ty.name()).collect::<Vec<_>>().join(", ")
+        };
+        let (by_wgmma, others, device) = (names(true), names(false), self.name());
+        if by_wgmma.is_empty() {
+            tracing::warn!(
+                device,
+                others,
+                "--cuda-wgmma changes nothing: no weights have a type that it has kernels for"
+            );
+        } else {
+            tracing::info!(
+                device,
+                by_wgmma,
+                others,
+                "prompts: wgmma by type of weights; experts and others by mma.sync"
+            );
+        }
+        Ok(())
     }
 
     /// Loads a plan for a device alone, or for one with a place in a group of so many.
@@ -96,10 +156,13 @@ impl<D: Device> CudaBackend<D> {
         if !reasons.is_empty() {
             return Err(Error::Refused { backend: name, reasons });
         }
+        self.check_wgmma((&layout, weights), options)?;
         let n_ranks = group.as_ref().map_or(1, |(_, n_ranks)| *n_ranks);
-        let room = Room::new(&plan, weights, &layout, options, n_ranks);
+        let has_wgmma = self.wgmma.is_some();
+        let room = Room::new(&plan, weights, &layout, options, (n_ranks, has_wgmma));
         let rank = group.map(|(rank, _)| rank);
-        CudaExecutable::new(&self.kernels, &name, plan, (weights, layout), (room, rank), options)
+        let kernels = (&self.kernels, self.wgmma.as_ref());
+        CudaExecutable::new(kernels, &name, plan, (weights, layout), (room, rank), options)
             .map_err(|e| device_error(&name, &e))
     }
 
@@ -112,7 +175,8 @@ impl<D: Device> CudaBackend<D> {
         n_ranks: usize,
     ) -> MemoryUse {
         let layout = WeightLayout::new(plan, weights);
-        let room = Room::new(plan, weights, &layout, options, n_ranks);
+        let has_wgmma = self.wgmma.is_some();
+        let room = Room::new(plan, weights, &layout, options, (n_ranks, has_wgmma));
         let scratch = room.device_bytes().saturating_add(room.host_bytes());
         MemoryUse { weights: layout.n_bytes::<Store<D>>(weights), kv: room.kv_bytes(), scratch }
     }

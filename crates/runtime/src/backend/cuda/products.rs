@@ -1,6 +1,7 @@
 //! Products with weights. A row's role decides their arithmetic: generated rows are 8-bit integers where weights have
 //! integer levels, as reading the weights is all, and two parts of BF16 where weights are floats of 8 or 16 bits; rows of
-//! prompts meet weights on tensor cores in half precision. Sums are F32. F32 weights, the experts of other generated rows and
+//! prompts meet weights on tensor cores in half precision, by the instructions of groups of warps (`wgmma`) where they are asked
+//! for and the weights' type has them. Sums are F32. F32 weights, the experts of other generated rows and
 //! F32 arithmetic stay in F32.
 
 use super::fused::Fused;
@@ -12,8 +13,9 @@ use crate::graph::plan::{Plan, Step};
 use crate::graph::weights::Weights;
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
-    Device, Driver, Error, GatedInt8, GatedRows, HalfRows, HalfType, Halves, Linear, LinearHalf,
-    LinearInt8, MAX_GATED_ROWS, MAX_PARTS, Matrix, Quantized, QuantizedRows, Rows, half_type,
+    Device, Driver, Error, GatedInt8, GatedRows, GroupedRows, HalfRows, HalfType, Halves, Linear,
+    LinearGrouped, LinearHalf, LinearInt8, MAX_GATED_ROWS, MAX_PARTS, Matrix, Quantized,
+    QuantizedRows, Rows, WgmmaKernels, half_type,
 };
 use realizar_quant::BlockType;
 use std::sync::Arc;
@@ -29,6 +31,8 @@ pub(super) enum Form {
     Parts,
     /// In half precision, on tensor cores: rows of prompts alone.
     Half(HalfType),
+    /// The same by groups of warps, whose bits are others: all rows of prompts, or none.
+    Wgmma(HalfType),
 }
 
 /// The form of a product with a matrix of a type.
@@ -38,6 +42,19 @@ pub(super) fn form(arithmetic: Arithmetic, role: Role, ty: BlockType) -> Form {
         (Arithmetic::Auto, Role::Generated) if kernels::takes_parts(ty) => Form::Parts,
         (Arithmetic::Auto, Role::Prompt) => half_type(ty).map_or(Form::F32, Form::Half),
         _ => Form::F32,
+    }
+}
+
+/// The form of a product with a matrix of a type that is no expert's.
+pub(super) fn linear_form(
+    arithmetic: Arithmetic,
+    has_wgmma: bool,
+    role: Role,
+    ty: BlockType,
+) -> Form {
+    match form(arithmetic, role, ty) {
+        Form::Half(half) if has_wgmma && WgmmaKernels::<Driver>::takes(ty) => Form::Wgmma(half),
+        form => form,
     }
 }
 
@@ -51,6 +68,8 @@ pub(super) struct ProductRoom {
     quantized: Option<Shape>,
     /// In half precision or in parts, which are two rows each; none when no product takes them.
     halves: Option<Shape>,
+    /// In half precision for groups of warps; none when no product takes them.
+    grouped: Option<Shape>,
     /// Columns of results of gated products as 8-bit integers; none when no product makes them.
     gated: Option<usize>,
 }
@@ -71,6 +90,7 @@ impl ProductRoom {
         fused: &[Fused],
         weights: &Weights,
         options: &ExecutableOptions,
+        has_wgmma: bool,
     ) -> Self {
         let gated = fused.windows(2).zip(&plan.steps[1..]).filter_map(|(fused, step)| {
             let is_gated = matches!(fused, [Fused::Gates { .. }, Fused::Quantizes]);
@@ -79,7 +99,9 @@ impl ProductRoom {
         let widest = |is_form: &dyn Fn(Form) -> bool| {
             let takes = |step: &&Step| {
                 let forms = [Role::Generated, Role::Prompt].map(|role| {
-                    types(step, weights).any(|ty| is_form(form(options.arithmetic, role, ty)))
+                    let has_wgmma = has_wgmma && matches!(step.op, Op::Linear { .. });
+                    let form = |ty| linear_form(options.arithmetic, has_wgmma, role, ty);
+                    types(step, weights).any(|ty| is_form(form(ty)))
                 });
                 forms.contains(&true)
             };
@@ -93,6 +115,7 @@ impl ProductRoom {
         Self {
             quantized: widest(&|form| form == Form::Int8),
             halves: halves.into_iter().chain(parts).reduce(both),
+            grouped: widest(&|form| matches!(form, Form::Wgmma(_))),
             gated: gated.max(),
         }
     }
@@ -102,7 +125,11 @@ impl ProductRoom {
         let quantized = |(rows, cols)| QuantizedRows::<Driver>::bytes(rows, cols);
         let halves = |(rows, cols)| HalfRows::<Driver>::bytes(rows, cols);
         let gated = self.gated.map_or(0, GatedRows::<Driver>::bytes);
-        self.quantized.map_or(0, quantized) + self.halves.map_or(0, halves) + gated
+        let grouped = |(rows, cols)| GroupedRows::<Driver>::bytes(rows, cols);
+        self.quantized.map_or(0, quantized)
+            + self.halves.map_or(0, halves)
+            + self.grouped.map_or(0, grouped)
+            + gated
     }
 }
 
@@ -111,6 +138,8 @@ impl ProductRoom {
 pub(super) struct Products<D: Device> {
     quantized: Option<QuantizedRows<D>>,
     halves: Option<HalfRows<D>>,
+    /// With the kernels that take them.
+    grouped: Option<(Arc<WgmmaKernels<D>>, GroupedRows<D>)>,
     gated: Option<GatedRows<D>>,
 }
 
@@ -119,13 +148,18 @@ impl<D: Device> Products<D> {
         device: &Arc<D>,
         stream: &D::Stream,
         room: ProductRoom,
+        wgmma: Option<&Arc<WgmmaKernels<D>>>,
     ) -> Result<Self, Error> {
         let quantized = room.quantized.map(|(rows, cols)| QuantizedRows::new(device, rows, cols));
         let halves = room.halves.map(|(rows, cols)| HalfRows::new(device, rows, cols));
+        let grouped = wgmma.zip(room.grouped).map(|(wgmma, (rows, cols))| {
+            Ok((Arc::clone(wgmma), GroupedRows::new(device, rows, cols)?))
+        });
         let gated = room.gated.map(|cols| GatedRows::new(device, stream, cols));
         Ok(Self {
             quantized: quantized.transpose()?,
             halves: halves.transpose()?,
+            grouped: grouped.transpose()?,
             gated: gated.transpose()?,
         })
     }
@@ -236,8 +270,11 @@ impl<'a, D: Device> Launcher<'a, D> {
             let bias = bias.map(|at| Rows::vector_at(&self.weights.vectors, at as usize, width));
             Part { matrix, bias, first }
         });
-        let of = |part: &Part<'_, D>| form(self.arithmetic, role, part.matrix.ty());
-        let (mut rounded, mut in_parts) = (None, None);
+        let wgmma = self.products.grouped.as_ref();
+        let of = |part: &Part<'_, D>| {
+            linear_form(self.arithmetic, wgmma.is_some(), role, part.matrix.ty())
+        };
+        let (mut rounded, mut grouped, mut in_parts) = (None, None, None);
         let mut quantized = self.quantized_before(idx, role, &x);
         let mut next = parts.next();
         while let Some(part) = next.take() {
@@ -279,6 +316,22 @@ impl<'a, D: Device> Launcher<'a, D> {
                     let (residual, out) = ends(width);
                     let linear = LinearHalf { matrix, x: to, bias, residual, out };
                     kernels::matmul_half(kernels, stream, &linear)?;
+                    next = parts.next();
+                }
+                Form::Wgmma(ty) => {
+                    let (wgmma, room) = wgmma.expect("there is room for groups of warps");
+                    let to = match grouped.filter(|&(of, _)| of == ty) {
+                        Some((_, to)) => to,
+                        None => {
+                            let to = room.rows(ty, x.n_rows(), x.n_cols());
+                            kernels::group_rows(kernels, wgmma, stream, x, to)?;
+                            grouped = Some((ty, to));
+                            to
+                        }
+                    };
+                    let (residual, out) = ends(width);
+                    let linear = LinearGrouped { matrix, x: to, bias, residual, out };
+                    kernels::matmul_wgmma(kernels, wgmma, stream, &linear)?;
                     next = parts.next();
                 }
                 Form::Int8 => {

@@ -51,6 +51,15 @@ impl<D: Device> CudaRanks<D> {
         Ok(Self { ranks: ranks.collect::<Result<_, _>>()? })
     }
 
+    /// As [`CudaBackend::with_wgmma`].
+    ///
+    /// # Errors
+    /// If a device does not take these kernels.
+    pub fn with_wgmma(self) -> Result<Self, Error> {
+        let ranks = self.ranks.into_iter().map(CudaBackend::with_wgmma);
+        Ok(Self { ranks: ranks.collect::<Result<_, _>>()? })
+    }
+
     /// What a rank is made for: its output is read in the first one alone.
     fn options_of(rank: usize, options: &ExecutableOptions) -> ExecutableOptions {
         ExecutableOptions { logits: options.logits && rank == 0, ..options.clone() }

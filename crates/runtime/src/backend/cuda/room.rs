@@ -93,7 +93,7 @@ impl Room {
         weights: &Weights,
         layout: &WeightLayout,
         options: &ExecutableOptions,
-        n_ranks: usize,
+        (n_ranks, has_wgmma): (usize, bool),
     ) -> Self {
         let reaches = |step: &Step| matches!(&step.op, Op::Attention(a) if a.reach == Reach::OfRow);
         let components = |step: &Step| match &step.op {
@@ -130,7 +130,7 @@ impl Room {
             n_values: plan.arena_len,
             n_outputs: max_output(plan),
             scratch,
-            products: ProductRoom::new(plan, &fused, weights, options),
+            products: ProductRoom::new(plan, &fused, weights, options, has_wgmma),
             fused,
             pairs: PairRoom::new(plan),
             exchange: exchanged(plan).map(|n_values| (n_ranks, n_values)),

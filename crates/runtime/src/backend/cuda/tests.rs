@@ -89,6 +89,13 @@ fn memory_is_what_loading_takes() {
         let [told, taken] = spy.loaded.lock().unwrap().take().unwrap();
         assert_eq!(told, taken, "{kv_type}");
     }
+    // With room for rows in the order of groups of warps.
+    let spy = Spy { backend: spy.backend.with_wgmma().unwrap(), loaded: Mutex::new(None) };
+    for path in [quantized, paths.last().unwrap()] {
+        drop(Model::load(path, &spy, &all_options[0]).unwrap());
+        let [told, taken] = spy.loaded.lock().unwrap().take().unwrap();
+        assert_eq!(told, taken, "{path:?} by groups of warps");
+    }
 }
 
 /// What runs in a step of `path` is what is counted; a generated step has so many launches of these kernels.
@@ -306,4 +313,81 @@ fn launches_that_start_early_change_no_bit() {
     for path in names.into_iter().chain([quantized, experts]) {
         assert!(run(&path, true) == run(&path, false), "{path:?}");
     }
+}
+
+/// A prompt and a token behind it, the prompt as a whole or cut, alone or behind another one in its step: the last rows of
+/// both, and the kernels that ran.
+fn prompts(
+    path: &std::path::Path,
+    wgmma: bool,
+    cuts: &[usize],
+    others: usize,
+) -> (Vec<f32>, Vec<String>) {
+    let device = Interpreter::new(realizar_ptx::Checks::FAST, usize::MAX);
+    let backend = CudaBackend::new(device).unwrap();
+    let backend = if wgmma { backend.with_wgmma().unwrap() } else { backend };
+    let device = Arc::clone(backend.kernels.device());
+    let options = LoadOptions { max_seq_len: Some(96), max_seqs: 2, ..LoadOptions::default() };
+    let mut model = Model::load(path, &backend, &options).unwrap();
+    let runner = model.runner();
+    let [other, seq] = [runner.new_sequence(), runner.new_sequence()];
+    let ids: Vec<u32> = (3..14).collect();
+    let noise: Vec<u32> = (20..20 + others as u32).collect();
+    let mut found = Vec::new();
+    device.start_counting();
+    let steps = cuts.windows(2).map(|cut| (&ids[cut[0]..cut[1]], Role::Prompt));
+    for (tokens, role) in steps.chain([(&[40][..], Role::Generated)]) {
+        let outputs = Outputs::Last;
+        let mut chunks = vec![Chunk { seq: &seq, rows: tokens.into(), role, outputs }];
+        if others > 0 && role == Role::Prompt {
+            chunks.insert(0, Chunk { seq: &other, rows: (&noise).into(), role, outputs });
+        }
+        let rows = runner.step(&chunks).unwrap();
+        found.push(rows.row(chunks.len() - 1, 0).to_vec());
+    }
+    let kernels = device.take_counts().into_iter().map(|of| of.kernel).collect();
+    [other, seq].into_iter().for_each(|seq| runner.remove(seq));
+    (found.split_off(found.len() - 2).concat(), kernels)
+}
+
+#[test]
+fn prompts_by_groups_of_warps_have_the_same_bits_in_any_step() {
+    use BlockType::{BF16, F16, Q4_K, Q5_K, Q6_K, Q8_0};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("quantized.gguf");
+    for types in [&[Q4_K, Q8_0, Q5_K][..], &[Q6_K, BF16, F16]] {
+        quantized::write_quantized(&path, types);
+        let (whole, ran) = prompts(&path, true, &[0, 11], 0);
+        for ty in types {
+            let name = format!("matmul_wgmma_{}_", ty.name().to_lowercase());
+            let takes = WgmmaKernels::<Interpreter>::takes(*ty);
+            assert_eq!(ran.iter().any(|kernel| kernel.starts_with(&name)), takes, "{ty}: {ran:?}");
+            let name = format!("matmul_half_{}_", ty.name().to_lowercase());
+            assert_eq!(ran.iter().any(|kernel| kernel.starts_with(&name)), !takes, "{ty}: {ran:?}");
+        }
+        for (cuts, others) in [(&[0, 4, 5, 11][..], 0), (&[0, 11], 5), (&[0, 7, 11], 9)] {
+            let (found, _) = prompts(&path, true, cuts, others);
+            let mut pairs = found.iter().zip(&whole);
+            assert!(pairs.all(|(a, b)| a.to_bits() == b.to_bits()), "{types:?} {cuts:?} {others}");
+        }
+        // The other tensor cores give nearly the same.
+        let (other, ran) = prompts(&path, false, &[0, 11], 0);
+        assert!(!ran.iter().any(|kernel| kernel.contains("wgmma")), "{ran:?}");
+        let largest = other.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        for (a, b) in whole.iter().zip(&other) {
+            assert!((a - b).abs() <= 1e-2 * largest, "{types:?}: {a} {b}");
+        }
+    }
+}
+
+#[test]
+fn groups_of_warps_are_refused_where_they_would_change_nothing() {
+    let device = Interpreter::new(realizar_ptx::Checks::FAST, usize::MAX);
+    let backend = CudaBackend::new(device).unwrap().with_wgmma().unwrap();
+    let options = LoadOptions { arithmetic: Arithmetic::F32, ..LoadOptions::default() };
+    let error = Model::load(&tiny::tiny("llama"), &backend, &options).unwrap_err().to_string();
+    assert!(
+        error.starts_with("cuda-wgmma: with --arithmetic f32 nothing is multiplied"),
+        "{error}"
+    );
 }

@@ -34,6 +34,9 @@ pub struct DeviceOptions {
     /// Let CUDA launches start before the one in front of them has ended. It is for cards of compute capability 9.0, and
     /// [`load`] refuses it where no device is reached by CUDA.
     pub cuda_dependent_launch: bool,
+    /// Multiply the rows of prompts by CUDA's instructions of groups of warps. It is for cards of compute capability 9.0, and
+    /// [`load`] refuses it where no device is reached by CUDA.
+    pub cuda_wgmma: bool,
     /// Cards that divide every layer among them: those of the list, or the first ones. [`load`] refuses other devices.
     pub tensor_parallel: Option<usize>,
 }
@@ -115,11 +118,16 @@ fn check_cuda(
     mut devices: impl Iterator<Item = DeviceChoice>,
     options: &DeviceOptions,
 ) -> Result<(), Error> {
-    if !options.cuda_dependent_launch || devices.any(is_cuda) {
+    let asked = match options {
+        DeviceOptions { cuda_dependent_launch: true, .. } => "cuda-dependent-launch",
+        DeviceOptions { cuda_wgmma: true, .. } => "cuda-wgmma",
+        _ => return Ok(()),
+    };
+    if devices.any(is_cuda) {
         return Ok(());
     }
     let reason = "it is for NVIDIA's cards, and none is used by CUDA; name one with --device cuda";
-    Err(Error::Option { option: "cuda-dependent-launch", reason: reason.to_owned() })
+    Err(Error::Option { option: asked, reason: reason.to_owned() })
 }
 
 fn is_cuda(device: DeviceChoice) -> bool {
@@ -131,6 +139,7 @@ fn options_on(choice: DeviceChoice, options: &DeviceOptions) -> DeviceOptions {
     DeviceOptions {
         gpu_plain: options.gpu_plain && choice != DeviceChoice::Cpu,
         cuda_dependent_launch: options.cuda_dependent_launch && is_cuda(choice),
+        cuda_wgmma: options.cuda_wgmma && is_cuda(choice),
         ..options.clone()
     }
 }
@@ -279,7 +288,10 @@ fn open_cuda(index: Option<usize>, options: &DeviceOptions) -> Result<Box<dyn Ba
 /// The options of cards that are reached by CUDA.
 #[cfg(feature = "cuda")]
 fn of_cuda(options: &DeviceOptions) -> crate::backend::cuda::CudaOptions {
-    crate::backend::cuda::CudaOptions { dependent_launch: options.cuda_dependent_launch }
+    crate::backend::cuda::CudaOptions {
+        dependent_launch: options.cuda_dependent_launch,
+        wgmma: options.cuda_wgmma,
+    }
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -289,7 +301,8 @@ fn open_cuda(_: Option<usize>, _: &DeviceOptions) -> Result<Box<dyn Backend>, Er
 
 #[cfg(feature = "cuda-interpreter")]
 fn open_interpreter(options: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
-    Ok(Box::new(crate::backend::cuda::CudaBackend::new(interpreter(options))?))
+    let backend = crate::backend::cuda::CudaBackend::new(interpreter(options))?;
+    Ok(Box::new(if options.cuda_wgmma { backend.with_wgmma()? } else { backend }))
 }
 
 #[cfg(feature = "cuda-interpreter")]
@@ -382,23 +395,31 @@ mod tests {
 
     #[test]
     fn options_of_cuda_need_a_device_of_it() {
-        let options = DeviceOptions { cuda_dependent_launch: true, ..DeviceOptions::default() };
-        for devices in ["cpu", "wgpu", "cpu=1,wgpu"] {
-            let list = devices.parse().expect("a list");
-            let load =
-                load(Path::new("no-such-model"), &list, None, &options, &LoadOptions::default());
-            let error = load.expect_err(devices).to_string();
-            let expected = "cuda-dependent-launch: it is for NVIDIA's cards, and none is used by CUDA; \
-                            name one with --device cuda";
-            assert_eq!(error, expected, "{devices}");
+        let none = DeviceOptions::default();
+        for (name, options) in [
+            (
+                "cuda-dependent-launch",
+                DeviceOptions { cuda_dependent_launch: true, ..none.clone() },
+            ),
+            ("cuda-wgmma", DeviceOptions { cuda_wgmma: true, ..none.clone() }),
+        ] {
+            for devices in ["cpu", "wgpu", "cpu=1,wgpu"] {
+                let (list, path) = (devices.parse().expect("a list"), Path::new("no-such-model"));
+                let load = load(path, &list, None, &options, &LoadOptions::default());
+                let error = load.expect_err(devices).to_string();
+                let expected = format!(
+                    "{name}: it is for NVIDIA's cards, and none is used by CUDA; name one with --device cuda"
+                );
+                assert_eq!(error, expected, "{devices}");
+            }
+            // A device that takes the place of one by CUDA runs without.
+            let on = |choice| options_on(choice, &options) != none;
+            let choices = [DeviceChoice::Cuda(None), DeviceChoice::Wgpu(None), DeviceChoice::Cpu];
+            assert_eq!(choices.map(on), [true, false, false], "{name}");
+            let check = |choices: &[DeviceChoice]| check_cuda(choices.iter().copied(), &options);
+            assert!(check(&choices).is_ok());
+            assert!(check(&choices[1..]).is_err());
         }
-        // A device that takes the place of one by CUDA runs without.
-        let on = |choice| options_on(choice, &options).cuda_dependent_launch;
-        let choices = [DeviceChoice::Cuda(None), DeviceChoice::Wgpu(None), DeviceChoice::Cpu];
-        assert_eq!(choices.map(on), [true, false, false]);
-        let check = |choices: &[DeviceChoice]| check_cuda(choices.iter().copied(), &options);
-        assert!(check(&choices).is_ok());
-        assert!(check(&choices[1..]).is_err());
     }
 
     #[test]

@@ -89,7 +89,8 @@ fn open_cards(_: &[usize], _: &DeviceOptions) -> Result<Box<dyn Backend>, Error>
 #[cfg(feature = "cuda-interpreter")]
 fn open_interpreters(n: usize, options: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
     let device = |_| super::interpreter(options);
-    Ok(Box::new(crate::backend::cuda::CudaRanks::new((0..n).map(device).collect())?))
+    let ranks = crate::backend::cuda::CudaRanks::new((0..n).map(device).collect())?;
+    Ok(Box::new(if options.cuda_wgmma { ranks.with_wgmma()? } else { ranks }))
 }
 
 #[cfg(not(feature = "cuda-interpreter"))]
