@@ -1,7 +1,8 @@
 //! Says which card there is, and with `rates` what it does at best: copies, launches in a graph, and what comes down
-//! of rows of logits. One JSON object.
+//! of rows of logits; with `launches` what a launch and a small copy to the card take of the host, beside work that keeps the
+//! card busy. One JSON object.
 //!
-//! Usage: `card_cuda [rates]`. Without a card it prints why, in one line, and fails. Times are medians of replays of a
+//! Usage: `card_cuda [rates|launches]`. Without a card it prints why, in one line, and fails. Times are medians of replays of a
 //! captured graph; a copy on the device counts the bytes that are read and those that are written.
 
 use std::process::ExitCode;
@@ -23,15 +24,16 @@ const N_LOGITS: usize = 128_256;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let rates = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => false,
-        ["rates"] => true,
+    let what = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => What::Card,
+        ["rates"] => What::Rates,
+        ["launches"] => What::Launches,
         _ => {
-            println!("usage: card_cuda [rates]");
+            println!("usage: card_cuda [rates|launches]");
             return ExitCode::FAILURE;
         }
     };
-    match run(rates) {
+    match run(what) {
         Ok(json) => {
             println!("{json}");
             ExitCode::SUCCESS
@@ -43,18 +45,125 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(rates: bool) -> Result<String, Error> {
+/// What is asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Card,
+    Rates,
+    Launches,
+}
+
+fn run(what: What) -> Result<String, Error> {
     let device = Arc::new(Driver::open(0)?);
     let Card { name, capability, n_bytes, .. } = device.card().clone();
     let mut json = format!(r#""name": "{name}", "capability": "{capability}", "bytes": {n_bytes}"#);
-    if rates {
+    if what == What::Rates {
         let start = Instant::now();
         let kernels = Kernels::load(&device)?;
         json += &format!(r#", "load_s": {:.3}"#, start.elapsed().as_secs_f64());
         json += &copies(&device)?;
         json += &lists(&kernels)?;
     }
+    if what == What::Launches {
+        json += &launches(&device, "")?;
+        // A card that has no such launches is measured without.
+        match Driver::open(0)?.with_early_launches() {
+            Ok(early) => json += &launches(&Arc::new(early), "early_")?,
+            Err(Error::NoEarlyLaunches { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        json += &small_copies(&device)?;
+    }
     Ok(format!("{{{json}}}"))
+}
+
+/// Microseconds of a launch that does almost nothing: what it takes of the host while the card is busy, and of both one behind
+/// the other, outside of a graph and in one.
+fn launches(device: &Arc<Driver>, name: &str) -> Result<String, Error> {
+    const N: usize = 500;
+    let (kernels, stream) = (Kernels::load(device)?, device.stream()?);
+    let logits = Buffer::with(device, &stream, "logits", &[1.0f32; 64])?;
+    let greedy = Greedy::new(device, &stream, 1)?;
+    let queue = || greedy.queue(&kernels, &stream, Rows::vector(&logits, 64), 64, None);
+    let busy = Busy::new(device)?;
+    queue()?;
+    let mut of_host = Vec::new();
+    for _ in 0..RUNS {
+        device.synchronize(&stream)?;
+        busy.queue(&stream)?;
+        let start = Instant::now();
+        (0..N).try_for_each(|_| queue())?;
+        of_host.push(start.elapsed().as_secs_f64() / N as f64);
+    }
+    of_host.sort_by(f64::total_cmp);
+    device.synchronize(&stream)?;
+    let plain = median(|| {
+        (0..N).try_for_each(|_| queue())?;
+        device.synchronize(&stream)
+    })? / N as f64;
+    let graph = in_graph(&**device, &stream, N, queue)?;
+    Ok(format!(
+        r#", "{name}launch_host_us": {:.2}, "{name}launch_alone_us": {:.2}, "{name}launch_in_graph_us": {:.2}"#,
+        of_host[RUNS / 2] * 1e6,
+        plain * 1e6,
+        graph * 1e6
+    ))
+}
+
+/// Microseconds that small copies to the card take of the host, while it is idle and while it is busy: they are to wait for no
+/// work in front of them. Each has numbers of its own, and all arrive as they were.
+fn small_copies(device: &Arc<Driver>) -> Result<String, Error> {
+    // As many as the driver's queue takes without a wait, and more than the ring of pinned memory has places.
+    const N: usize = 32;
+    const WORDS: usize = 1024;
+    let stream = device.stream()?;
+    let to = Buffer::new(device, "small copies", 4 * N * WORDS)?;
+    let busy = Busy::new(device)?;
+    let mut json = String::new();
+    for (name, is_busy, n) in [("idle", false, N), ("busy", true, N), ("busy_4", true, 4)] {
+        let mut times = Vec::new();
+        for run in 0..RUNS {
+            let numbers: Vec<Vec<u32>> = (0..n)
+                .map(|i| (0..WORDS).map(|w| (run * N + i) as u32 * 7919 + w as u32).collect())
+                .collect();
+            device.synchronize(&stream)?;
+            if is_busy {
+                busy.queue(&stream)?;
+            }
+            let start = Instant::now();
+            for (i, numbers) in numbers.iter().enumerate() {
+                to.write(&stream, 4 * i * WORDS, numbers)?;
+            }
+            times.push(start.elapsed().as_secs_f64() / n as f64);
+            let mut found = vec![0u32; n * WORDS];
+            to.read(&stream, 0, &mut found)?;
+            assert!(found == numbers.concat(), "small copies arrive as they were");
+        }
+        times.sort_by(f64::total_cmp);
+        json += &format!(r#", "upload_{name}_us": {:.2}"#, times[RUNS / 2] * 1e6);
+    }
+    Ok(json + r#", "uploads_intact": true"#)
+}
+
+/// Work that keeps a card busy for some milliseconds.
+struct Busy {
+    device: Arc<Driver>,
+    buffers: [Buffer<Driver>; 2],
+}
+
+impl Busy {
+    fn new(device: &Arc<Driver>) -> Result<Self, Error> {
+        let buffer = || Buffer::new(device, "work", COPY_BYTES);
+        Ok(Self { device: Arc::clone(device), buffers: [buffer()?, buffer()?] })
+    }
+
+    fn queue(&self, stream: &<Driver as Device>::Stream) -> Result<(), Error> {
+        let [from, to] = &self.buffers;
+        (0..IN_GRAPH).try_for_each(|_| {
+            // SAFETY: both buffers have so many bytes, and live as long as this, which callers keep until the stream is waited for.
+            unsafe { self.device.copy(stream, to.address(), from.address(), COPY_BYTES) }
+        })
+    }
 }
 
 /// The median of several times, in seconds.

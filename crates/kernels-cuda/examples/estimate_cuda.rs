@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use realizar_kernels_cuda::{
     Activation, Attention, AttentionArithmetic, AttentionScratch, Buffer, Device, Elementwise,
-    Error, GatedInt8, GatedRows, HalfRows, Interpreter, Kernels, KvPages, KvSpec, Linear,
-    LinearHalf, LinearInt8, List, Matrix, Norm, NormKind, Pairs, QuantizedRows, RopeStore, Rows,
-    TILE_ROWS, Tables, attention_decode, attention_prefill, elementwise, gated_int8, half_type,
-    matmul_half, matvec_int8, matvec_parts, norm, quantize, quantize_norm, rope_store, round_rows,
+    Error, GatedInt8, GatedRows, GroupedRows, HalfRows, Interpreter, Kernels, KvPages, KvSpec,
+    Linear, LinearGrouped, LinearHalf, LinearInt8, List, Matrix, Norm, NormKind, Pairs,
+    QuantizedRows, RopeStore, Rows, TILE_ROWS, Tables, WgmmaKernels, attention_decode,
+    attention_prefill, elementwise, gated_int8, group_rows, half_type, matmul_half, matmul_wgmma,
+    matvec_int8, matvec_parts, norm, quantize, quantize_norm, rope_store, round_rows,
     takes_quantized,
 };
 use realizar_ptx::{Checks, Counts, Stream};
@@ -91,6 +92,15 @@ const PROMPT: usize = 512;
 const SAMPLES: [usize; 2] = [128, 256];
 const PAGE_LEN: usize = 32;
 
+/// What a step is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StepOf {
+    /// A generated row.
+    One,
+    /// A prompt, by `mma.sync` or by `wgmma`.
+    Prompt { wgmma: bool },
+}
+
 /// What a kernel does in a step: launches, bytes from and to memory, operations as in [`Card::rates`].
 type Work = BTreeMap<String, [f64; 8]>;
 
@@ -134,6 +144,7 @@ fn merged(parts: &[(BlockType, usize)]) -> Vec<(BlockType, usize)> {
 struct Bench {
     device: Arc<Interpreter>,
     kernels: Kernels<Interpreter>,
+    wgmma: WgmmaKernels<Interpreter>,
     stream: Stream,
 }
 
@@ -141,7 +152,8 @@ impl Bench {
     fn new() -> Result<Self, Error> {
         let device = Arc::new(Interpreter::new(Checks::FAST, usize::MAX));
         let (kernels, stream) = (Kernels::load(&device)?, device.stream()?);
-        Ok(Self { device, kernels, stream })
+        let wgmma = WgmmaKernels::load(&*device)?;
+        Ok(Self { device, kernels, wgmma, stream })
     }
 
     fn values(&self, n: usize) -> Result<Buffer<Interpreter>, Error> {
@@ -229,7 +241,12 @@ impl Bench {
     }
 
     /// The product of a prompt with a matrix.
-    fn prompt_product(&self, ty: BlockType, n_rows: usize, n_cols: usize) -> Result<Work, Error> {
+    fn prompt_product(
+        &self,
+        ty: BlockType,
+        (n_rows, n_cols): (usize, usize),
+        by_wgmma: bool,
+    ) -> Result<Work, Error> {
         let mut by_rows = Vec::new();
         for sample in SAMPLES {
             let mut by_tokens = Vec::new();
@@ -239,6 +256,17 @@ impl Bench {
                 let x = Rows::new(&x, 0, n_tokens, n_cols, n_cols);
                 let out = Rows::new(&out, 0, n_tokens, sample, sample);
                 let half = half_type(ty).expect("weights other than F32");
+                if by_wgmma {
+                    let (kernels, wgmma, stream) = (&self.kernels, &self.wgmma, &self.stream);
+                    let room = GroupedRows::new(&self.device, n_tokens, n_cols)?;
+                    let to = room.rows(half, n_tokens, n_cols);
+                    group_rows(kernels, wgmma, stream, x, to)?;
+                    let linear =
+                        LinearGrouped { matrix: &matrix, x: to, bias: None, residual: None, out };
+                    let product = || matmul_wgmma(kernels, wgmma, stream, &linear);
+                    by_tokens.push(self.count(product)?);
+                    continue;
+                }
                 let room = HalfRows::new(&self.device, n_tokens, n_cols)?;
                 let to = room.rows(half, 0, n_tokens, n_cols);
                 round_rows(&self.kernels, &self.stream, x, to)?;
@@ -259,9 +287,10 @@ impl Bench {
         &self,
         shape: &Shape,
         is_bf16: bool,
-        n_rows: usize,
+        of: StepOf,
         kv_len: usize,
     ) -> Result<Work, Error> {
+        let n_rows = if of == StepOf::One { 1 } else { PROMPT };
         let &Shape { dim, hidden_dim, n_heads, n_kv_heads, head_dim, .. } = shape;
         let (kernels, stream) = (&self.kernels, &self.stream);
         let (q_cols, kv_cols) = (n_heads * head_dim, n_kv_heads * head_dim);
@@ -291,12 +320,16 @@ impl Bench {
         let widest = dim.max(hidden_dim);
         let eight = QuantizedRows::new(&self.device, n_rows, widest)?;
         let half = HalfRows::new(&self.device, n_rows, widest)?;
+        let grouped = GroupedRows::new(&self.device, n_rows, widest)?;
         let max_kv_len = kv_len.next_multiple_of(256);
         let scratch =
             AttentionScratch::new(&self.device, stream, n_rows, n_heads, head_dim, max_kv_len)?;
         let weight = self.values(dim)?;
         self.count(|| {
             let form = |x, cols| match half_type(BlockType::BF16) {
+                Some(ty) if of == (StepOf::Prompt { wgmma: true }) => {
+                    group_rows(kernels, &self.wgmma, stream, x, grouped.rows(ty, n_rows, cols))
+                }
                 Some(ty) if n_rows > 1 => {
                     round_rows(kernels, stream, x, half.rows(ty, 0, n_rows, cols))
                 }
@@ -372,14 +405,14 @@ impl Bench {
         })
     }
 
-    /// A step of `n_rows`, which is 1 or [`PROMPT`], with one row of logits.
-    fn step(&self, shape: &Shape, types: [BlockType; 3], n_rows: usize) -> Result<Work, Error> {
+    /// A step with one row of logits.
+    fn step(&self, shape: &Shape, types: [BlockType; 3], of: StepOf) -> Result<Work, Error> {
         let &Shape { dim, hidden_dim, n_layers, n_heads, n_kv_heads, head_dim, .. } = shape;
         let [most, special, head] = types;
         let (q_rows, kv_rows) = (n_heads * head_dim, n_kv_heads * head_dim);
         let mut step = Work::new();
-        let kv_len = if n_rows == 1 { CONTEXT + 1 } else { n_rows };
-        let between = self.between(shape, most == BlockType::BF16, n_rows, kv_len)?;
+        let kv_len = if of == StepOf::One { CONTEXT + 1 } else { PROMPT };
+        let between = self.between(shape, most == BlockType::BF16, of, kv_len)?;
         add(&mut step, &between, n_layers as f64);
         // Half of the layers have values and down projections of the second type.
         for ty in [most, special] {
@@ -392,7 +425,7 @@ impl Bench {
                 (&[(ty, dim)], hidden_dim),
             ];
             for (parts, n_cols) in products {
-                if n_rows == 1 {
+                if of == StepOf::One {
                     let product = match parts == gate_up && takes_quantized(most) {
                         true => self.gated_product(most, hidden_dim, n_cols)?,
                         false => self.decode_product(parts, n_cols)?,
@@ -401,7 +434,8 @@ impl Bench {
                     continue;
                 }
                 for &(ty, rows) in parts {
-                    let product = self.prompt_product(ty, rows, n_cols)?;
+                    let wgmma = of == StepOf::Prompt { wgmma: true };
+                    let product = self.prompt_product(ty, (rows, n_cols), wgmma)?;
                     add(&mut step, &product, n_layers as f64 / 2.0);
                 }
             }
@@ -443,34 +477,45 @@ beside the first measurements. `cargo xtask kernels --estimate` writes it.
 - The launches are those of the backend: of a layer norms, products of queries, keys and values, rope, attention with keys and
   values in F16, and a gated feed-forward part; of a prompt, logits are made for one row. Embeddings and sampling are
   left out. Work is counted for 128 and 256 rows of matrices and prompts, and carried on along straight lines.
+- Prompts by wgmma are what `--cuda-wgmma` runs on both cards, with the smaller of its two tiles. The interpreter counts
+  an instruction of a group of four warps once for each warp.
+- The two cards differ in memory alone: 80 and 141 GB, 3.35 and 4.8 TB/s. So what an H100 gives for a goal that was set for an
+  H200 (650 tokens/s of an 8B model in Q4_K_M, one sequence) is 0.62 of it where memory is the limit (the ratio of the two bandwidths
+  above), 405 tokens/s, and all of it for prompts. An 80 GB card holds all models of the script, one at a time.
 ";
 
 fn run() -> Result<(), Error> {
     let bench = Bench::new()?;
     println!("{HEAD}");
     let mut tables = String::new();
-    println!("| model | weights | step | launches | GB | H100, ms | H200, ms | H200, tokens/s |");
-    println!("|---|---|---|---|---|---|---|---|");
+    println!(
+        "| model | weights | step | launches | GB | H100, ms | H200, ms | H100, tokens/s | H200, tokens/s |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
     for shape in &SHAPES {
         for (file, types) in FILES {
-            for n_rows in [1, PROMPT] {
-                let step = bench.step(shape, types, n_rows)?;
-                let what = if n_rows == 1 {
-                    format!("a token behind {CONTEXT}")
-                } else {
-                    format!("a prompt of {n_rows}")
+            let prompt = |wgmma| StepOf::Prompt { wgmma };
+            for of in [StepOf::One, prompt(false), prompt(true)] {
+                let step = bench.step(shape, types, of)?;
+                let (n_rows, what) = match of {
+                    StepOf::One => (1, format!("a token behind {CONTEXT}")),
+                    StepOf::Prompt { wgmma: false } => (PROMPT, format!("a prompt of {PROMPT}")),
+                    StepOf::Prompt { wgmma: true } => {
+                        (PROMPT, format!("a prompt of {PROMPT} by wgmma"))
+                    }
                 };
                 let all = |i: usize| step.values().map(|work| work[i]).sum::<f64>();
                 let [h100, h200] = CARDS
                     .each_ref()
                     .map(|card| step.values().map(|work| seconds(card, work).0).sum::<f64>());
                 println!(
-                    "| {} | {file} | {what} | {:.0} | {:.2} | {:.2} | {:.2} | {:.0} |",
+                    "| {} | {file} | {what} | {:.0} | {:.2} | {:.2} | {:.2} | {:.0} | {:.0} |",
                     shape.name,
                     all(0),
                     (all(1) + all(2)) / 1e9,
                     h100 * 1e3,
                     h200 * 1e3,
+                    n_rows as f64 / h100,
                     n_rows as f64 / h200
                 );
                 tables += &format!("\n## {} in {file}: {what}\n\n", shape.name);

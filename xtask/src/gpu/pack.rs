@@ -40,6 +40,9 @@ pub(super) const LIBRARIES: &str = "lib";
 /// What Vulkan is loaded by, which a machine with a driver of Vulkan need not have.
 const VULKAN: &str = "libvulkan.so.1";
 
+/// The folder of what the tests of the interpreter ran.
+pub(super) const OPCODES: &str = "opcodes";
+
 /// The name of the file that says so.
 const FILE: &str = "pack.json";
 
@@ -69,7 +72,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         ("xtask".to_owned(), std::env::current_exe().context("the path of this program")?),
         ("kernels-cuda-tests".to_owned(), kernel_tests()?),
     ];
-    for name in ["card_cuda", "matvec_cuda"] {
+    for name in ["card_cuda", "matvec_cuda", "opcodes_cuda"] {
         programs.push((name.to_owned(), example(name)?));
     }
 
@@ -82,6 +85,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     for (name, program) in &programs {
         place_program(program, &args.dir.join(name))?;
     }
+    opcodes(&args.dir.join(OPCODES))?;
     let models = Path::new("fixtures/archs");
     copy(&shell::root().join(models), &args.dir.join(models), &[])?;
     match vulkan_loader() {
@@ -118,6 +122,18 @@ fn kernel_tests() -> Result<PathBuf> {
     cargo.args(["test", "--package", "realizar-kernels-cuda", "--all-features", "--lib"]);
     let text = shell::output(cargo.args(["--no-run", "--message-format", "json"]))?;
     built(&text).context("cargo names no program of the tests")
+}
+
+/// Runs the tests of the interpreter, which write down what they ran.
+fn opcodes(to: &Path) -> Result<()> {
+    let mut cargo = shell::cargo();
+    cargo.args(["test", "--package", "realizar-ptx", "--test", "it", "--quiet"]);
+    // The tests run in the folder of their crate.
+    let folder = std::path::absolute(to).with_context(|| to.display().to_string())?;
+    shell::output(cargo.env("REALIZAR_PTX_CASES", folder))?;
+    let n = fs::read_dir(to).with_context(|| to.display().to_string())?.count();
+    println!("{}: {n} cases", to.display());
+    Ok(())
 }
 
 /// Builds an example of the kernels and returns its program.

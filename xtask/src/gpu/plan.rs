@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use super::pack::OPCODES;
+
 /// The steps, in the order they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Step {
@@ -13,7 +15,7 @@ pub(super) enum Step {
     /// What the card does at best: copies, launches, products with each type of weights. It is also what compiles the
     /// kernels for the card; the processes behind it find them in the driver's cache.
     Rates,
-    /// The tests of the kernels with the driver as their device.
+    /// What the tests of the interpreter ran, bit by bit, and the tests of the kernels with the driver as their device.
     Tests,
     /// Tiny models against transformers.
     Parity,
@@ -26,6 +28,9 @@ pub(super) enum Step {
     /// Launches that start before the one in front of them has ended: the tests of the kernels, and the speed of some models,
     /// which stands beside that of the step before.
     Early,
+    /// Prompts by the instructions of groups of warps: the kernels' tests of them, the same bits over chunks, and the speed of
+    /// prompts, which stands beside that of the bench.
+    Wgmma,
     /// Layers that two cards share: tiny models against transformers and themselves, and the speed of large ones.
     Ranks,
     /// The same of wgpu on the same card, and whether it computes the same.
@@ -53,7 +58,7 @@ impl Step {
         match self {
             Self::Card => 60,
             Self::Tests | Self::Parity | Self::Bits => 240,
-            Self::Rates => 400,
+            Self::Rates | Self::Wgmma => 400,
             Self::Sanitizer
             | Self::Bench
             | Self::Early
@@ -169,6 +174,15 @@ const FEW_MODELS: &[(&str, &str)] = &[("1b", "Q4_K_M"), ("8b", "Q4_K_M")];
 /// By this variable the tests of the kernels launch them early.
 const EARLY: &str = "REALIZAR_CUDA_EARLY_LAUNCHES";
 
+/// Types of weights whose products are timed, those of the models first.
+const BLOCK_TYPES: &[&str] = &[
+    "Q4_K", "Q6_K", "Q8_0", "BF16", "F16", "F8_0", "Q5_K", "Q4_0", "MXFP4", "NVFP4", "IQ4_XS",
+    "IQ4_NL", "Q2_K", "Q3_K", "Q4_1", "Q5_0", "Q5_1", "Q4_Z", "IQ1_S", "IQ1_M", "IQ2_XXS",
+    "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "Q1_0", "Q2_0", "F32",
+];
+/// Tiny models in the types of files that have kernels of groups of warps.
+const WGMMA_TINY: &[&str] = &["llama", "gemma3_text", "gpt2", "qwen2_moe"];
+
 /// Those of them that two cards share.
 const SHARED_MODELS: &[(&str, &str)] = &[("8b", "Q8_0"), ("8b", "BF16")];
 /// Tiny models whose layers two cards share: dense, with windows, with biases, with experts.
@@ -260,11 +274,23 @@ impl Place {
                 Item::new("driver", self.program("card_cuda"), "").json(),
                 Item::new("nvidia-smi", "nvidia-smi", NVIDIA_SMI),
             ],
-            Step::Tests => self.tests().map(|name| self.test(name)).collect(),
-            Step::Rates => vec![
-                Item::new("card", self.program("card_cuda"), "rates").json(),
-                Item::new("products", self.program("matvec_cuda"), ""),
-            ],
+            Step::Tests => {
+                // What the interpreter's own tests gave, beside the card.
+                let opcodes = Item::new("opcodes", self.program("opcodes_cuda"), "")
+                    .arg(self.root.join(OPCODES).to_string_lossy())
+                    .seconds(180);
+                let tests = self.tests().map(|name| self.test(name));
+                self.is_card().then_some(opcodes).into_iter().chain(tests).collect()
+            }
+            Step::Rates => {
+                let card = |what: &str| Item::new(what, self.program("card_cuda"), what).json();
+                let products = |ty: &&str| {
+                    let program = self.program("matvec_cuda");
+                    Item::new(format!("products {ty}"), program, "0").arg(*ty).seconds(120)
+                };
+                let all = BLOCK_TYPES.iter().map(products);
+                [card("rates"), card("launches")].into_iter().chain(all).collect()
+            }
             Step::Parity => {
                 self.tiny.iter().map(|name| self.parity("archs", name, device)).collect()
             }
@@ -290,6 +316,23 @@ impl Place {
                     std::iter::once(self.made(model)).chain(self.measured(model, device).map(early))
                 });
                 tests.chain(speeds).collect()
+            }
+            Step::Wgmma => {
+                if device == "cpu" {
+                    return Err("it is for cards".to_owned());
+                }
+                let by_wgmma = |item: Item| item.args("--cuda-wgmma");
+                let tests = self.tests().filter(|name| name.contains("wgmma"));
+                let tests = tests.map(|name| self.test(name));
+                let bits = self.tiny.iter().filter(|name| WGMMA_TINY.contains(&name.as_str()));
+                let bits = bits.map(|name| by_wgmma(self.parity("bits", name, device)));
+                let models = if self.is_card() { MODELS } else { &[] };
+                let speeds = models.iter().flat_map(|&model| {
+                    let prompts =
+                        self.measured(model, device).filter(|item| item.name.ends_with("prompts"));
+                    std::iter::once(self.made(model)).chain(prompts.map(by_wgmma))
+                });
+                tests.chain(bits).chain(speeds).collect()
             }
             Step::Ranks => {
                 if self.is_card() && self.n_cards < 2 {
@@ -403,3 +446,19 @@ impl Item {
 /// What nvidia-smi is asked for.
 const NVIDIA_SMI: &str = "--format=csv --query-gpu=name,driver_version,memory.total,memory.used,\
                           clocks.max.sm,clocks.max.memory,power.limit,pcie.link.gen.current";
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use realizar_quant::BlockType;
+
+    use super::*;
+
+    #[test]
+    fn products_are_timed_of_types_that_there_are_each_once() {
+        let types = BLOCK_TYPES.iter().map(|name| BlockType::from_name(name));
+        let types: Option<BTreeSet<_>> = types.map(|ty| Some(ty?.name())).collect();
+        assert_eq!(types.map(|types| types.len()), Some(BLOCK_TYPES.len()));
+    }
+}

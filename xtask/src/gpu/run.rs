@@ -326,10 +326,15 @@ fn row(step: Step, items: &[Item], outcomes: &Outcomes) -> Vec<String> {
 /// What was measured of models: tokens per second, and where one sequence generates, the bytes of weights that were
 /// read, beside the rate of a copy on the card.
 fn speeds(outcomes: &Outcomes) -> Vec<Vec<String>> {
-    let copy = outcomes.get("rates", "card").and_then(|o| o.value["copy_gb_per_s"].as_f64());
+    let copy = outcomes.get("rates", "rates").and_then(|o| o.value["copy_gb_per_s"].as_f64());
     let mut rows = Vec::new();
-    let steps =
-        [("realizar", "bench"), ("two cards", "ranks"), ("wgpu", "wgpu"), ("llama.cpp", "llama")];
+    let steps = [
+        ("realizar", "bench"),
+        ("by wgmma", "wgmma"),
+        ("two cards", "ranks"),
+        ("wgpu", "wgpu"),
+        ("llama.cpp", "llama"),
+    ];
     for (on, step) in steps {
         for (name, outcome) in outcomes.steps.get(step).into_iter().flatten() {
             let ours = outcome.value["results"].as_array();
@@ -425,7 +430,7 @@ mod tests {
     fn tests_run_with_the_driver_and_what_is_done_is_not_done_again() {
         // The second test fails; each says where it ran.
         let text = r#"echo "$2 $REALIZAR_CUDA_DEVICE" >> "$(dirname "$0")/calls"; echo last; test "$2" != a::two"#;
-        let folder = Folder::new(&[("kernels-cuda-tests", text)]);
+        let folder = Folder::new(&[("kernels-cuda-tests", text), ("opcodes_cuda", "exit 0")]);
         let outcomes = Mutex::default();
         folder.run(Step::Tests, "cuda", &outcomes, LONG);
         let calls = || {
@@ -444,7 +449,7 @@ mod tests {
         folder.run(Step::Tests, "cuda", &outcomes, LONG);
         assert_eq!(calls(), expected);
         let items = folder.place("cuda").items(Step::Tests).unwrap();
-        assert_eq!(row(Step::Tests, &items, &lock(&outcomes)), ["tests", "1", "1", "0"]);
+        assert_eq!(row(Step::Tests, &items, &lock(&outcomes)), ["tests", "2", "1", "0"]);
         // The file has the same.
         let saved = Outcomes::open(folder.0.path(), "", "").unwrap();
         assert_eq!(saved, *lock(&outcomes));
@@ -458,11 +463,12 @@ mod tests {
 
     #[test]
     fn what_a_call_has_no_time_for_is_left_to_the_next() {
-        let folder = Folder::new(&[("kernels-cuda-tests", r#"test "$2" = a::one || sleep 100"#)]);
+        let slow = r#"test "$2" = a::one || sleep 100"#;
+        let folder = Folder::new(&[("kernels-cuda-tests", slow), ("opcodes_cuda", "exit 0")]);
         let outcomes = Mutex::default();
         folder.run(Step::Tests, "cuda", &outcomes, Duration::from_secs(1));
         let items = folder.place("cuda").items(Step::Tests).unwrap();
-        assert_eq!(row(Step::Tests, &items, &lock(&outcomes)), ["tests", "1", "0", "1"]);
+        assert_eq!(row(Step::Tests, &items, &lock(&outcomes)), ["tests", "2", "0", "1"]);
     }
 
     #[test]
@@ -538,6 +544,22 @@ mod tests {
         assert_eq!(early[3].args.last().unwrap(), "--cuda-dependent-launch");
         assert_eq!(folder.place("cuda-interpreter").items(Step::Early).unwrap().len(), 3);
         assert!(folder.place("cpu").items(Step::Early).is_err());
+        // A tiny model of theirs is here, and a test; models are made and their prompts measured.
+        let with_wgmma = Place {
+            tests: vec!["ops::wgmma::tests::a".to_owned(), "b".to_owned()],
+            ..place.clone()
+        };
+        let wgmma = with_wgmma.items(Step::Wgmma).unwrap();
+        assert_eq!(wgmma.len(), 1 + 1 + 6 * 2);
+        assert!(wgmma[1].args.starts_with(&["parity", "--bits"].map(str::to_owned)));
+        let by_wgmma = |item: &&Item| item.args.last().is_some_and(|arg| arg == "--cuda-wgmma");
+        assert_eq!(wgmma.iter().filter(by_wgmma).count(), 1 + 6);
+        let interpreted = Place { device: "cuda-interpreter".to_owned(), ..with_wgmma };
+        assert_eq!(interpreted.items(Step::Wgmma).unwrap().len(), 2);
+        assert!(folder.place("cpu").items(Step::Wgmma).is_err());
+        // What there is to measure of the card, then a process for each type of weights.
+        assert_eq!(names(Step::Rates).len(), 2 + 30);
+        assert_eq!(names(Step::Rates)[..3], ["rates", "launches", "products Q4_K"]);
         assert_eq!(names(Step::Ranks).len(), 2 * 5 + 2 * 4);
         let ranks = place.items(Step::Ranks).unwrap();
         let shares =
@@ -574,7 +596,7 @@ mod tests {
                 Outcome { ok: true, seconds: 1.0, value, text: String::new() },
             );
         };
-        add("rates", "card", json!({"copy_gb_per_s": 4000.0}));
+        add("rates", "rates", json!({"copy_gb_per_s": 4000.0}));
         let results = json!([
             {"test": "tg128", "batch": 1, "tokens_per_second": 600.0},
             {"test": "tg128 x8", "batch": 8, "tokens_per_second": 3000.0},

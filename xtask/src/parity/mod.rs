@@ -61,6 +61,9 @@ pub(crate) struct Args {
     /// Divide every layer among N cards, or interpreters of their kernels.
     #[arg(long, value_name = "N")]
     tensor_parallel: Option<usize>,
+    /// Multiply prompts by the instructions of groups of warps, on cards that have them or the interpreter of the kernels.
+    #[arg(long, conflicts_with = "archs")]
+    cuda_wgmma: bool,
     /// Read each tiny model from one of its formats: one from safetensors, the next from GGUF.
     #[arg(long)]
     one_format: bool,
@@ -190,6 +193,9 @@ impl Args {
         if let Some(n) = self.tensor_parallel {
             place += &format!(", --tensor-parallel {n}");
         }
+        if self.cuda_wgmma {
+            place += ", --cuda-wgmma";
+        }
         place
     }
 
@@ -212,6 +218,7 @@ impl Args {
         if let Some(n) = self.tensor_parallel {
             options.extend(["--tensor-parallel".to_owned(), n.to_string()]);
         }
+        options.extend(self.cuda_wgmma.then(|| "--cuda-wgmma".to_owned()));
         options.extend(self.tier.iter().flat_map(|tier| ["--cpu-tier".to_owned(), tier.clone()]));
         let environment =
             if self.lavapipe { lavapipe::environment(self.width)? } else { Vec::new() };

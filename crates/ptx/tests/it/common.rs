@@ -1,5 +1,6 @@
 //! A device with one stream, and numbers to and from its memory.
 
+use crate::cases::Case;
 use realizar_ptx::{Address, Checks, Device, Error, Launch, ModuleId, Stream};
 
 /// A device with a loaded module.
@@ -7,6 +8,7 @@ pub(crate) struct Bench {
     pub(crate) device: Device,
     pub(crate) module: ModuleId,
     pub(crate) stream: Stream,
+    case: Case,
 }
 
 /// Plain numbers that arguments and buffers consist of.
@@ -40,7 +42,7 @@ impl Bench {
         let mut device = Device::new(checks);
         let module = device.load(ptx)?;
         let stream = device.stream();
-        Ok(Self { device, module, stream })
+        Ok(Self { device, module, stream, case: Case::new(ptx) })
     }
 
     /// A buffer with values.
@@ -48,6 +50,7 @@ impl Bench {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.bytes()).collect();
         let address = self.device.allocate(bytes.len()).unwrap();
         self.device.copy_to_device(self.stream, address, &bytes).unwrap();
+        self.case.put(address, &bytes);
         address
     }
 
@@ -60,6 +63,7 @@ impl Bench {
         arguments: &[&[u8]],
     ) -> Result<(), Error> {
         let function = self.device.function(self.module, name)?;
+        self.case.launch(name, grid, block, dynamic_shared, arguments);
         let grid = [grid, 1, 1];
         let launch =
             Launch { function, grid, block, dynamic_shared, is_dependent: false, arguments };
@@ -90,6 +94,7 @@ impl Bench {
         let size = size_of::<T>();
         let mut bytes = vec![0; n * size];
         self.device.copy_to_host(self.stream, &mut bytes, from).unwrap();
+        self.case.expect(from, &bytes);
         bytes.chunks(size).map(T::read).collect()
     }
 }

@@ -1,6 +1,7 @@
 //! Modules run as a whole: what a compiler made, every opcode, every report.
 
 mod bench;
+mod cases;
 mod common;
 mod conversions;
 mod floats;

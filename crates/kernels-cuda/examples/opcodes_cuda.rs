@@ -1,0 +1,228 @@
+//! Runs the cases of the interpreter's tests on a card, and compares what it gives with what the interpreter gave: bit by
+//! bit, but for instructions whose results PTX leaves open within bounds.
+//!
+//! Usage: `opcodes_cuda FOLDER`, or with the crate feature `interpreter` also `opcodes_cuda FOLDER interpreter`. The folder is made by the tests of `realizar-ptx` with `REALIZAR_PTX_CASES`.
+//! A process goes on behind a case that stopped the card, which does nothing more for the one that it was stopped by.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use realizar_kernels_cuda::{Argument, Buffer, Device, Driver, Launch};
+
+/// What is in a file.
+#[derive(Default)]
+struct Case {
+    kernel: String,
+    grid: [u32; 3],
+    block: [u32; 3],
+    buffers: Vec<Vec<u8>>,
+    arguments: Vec<Given>,
+    /// The buffer that is read, and its first bytes behind the launch.
+    expected: (usize, Vec<u8>),
+    ptx: String,
+}
+
+#[derive(Clone, Copy)]
+enum Given {
+    Word(u32),
+    Long(u64),
+    /// A buffer and an offset in it.
+    Address(usize, u64),
+}
+
+/// How a case ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    Same,
+    /// Other bits of instructions that may give them.
+    Near,
+    Different,
+}
+
+fn main() -> ExitCode {
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let ended = {
+        let words: Vec<&str> = args.iter().map(String::as_str).collect();
+        let run = match words[..] {
+            [folder] => on_card(Path::new(folder), 0),
+            [folder, "card", from] => number(from).and_then(|n| on_card(Path::new(folder), n)),
+            #[cfg(feature = "interpreter")]
+            [folder, "interpreter"] => on_interpreter(Path::new(folder), 0),
+            #[cfg(feature = "interpreter")]
+            [folder, "interpreter", from] => {
+                number(from).and_then(|n| on_interpreter(Path::new(folder), n))
+            }
+            _ => Err("usage: opcodes_cuda FOLDER".to_owned()),
+        };
+        run.and_then(|(is_good, next)| {
+            let Some(next) = next else { return Ok(is_good) };
+            // A device that was stopped does nothing more for this process; another one goes on.
+            args.resize(2, "card".to_owned());
+            args.push(next.to_string());
+            let program = std::env::current_exe().map_err(|e| e.to_string())?;
+            let rest = std::process::Command::new(program).args(&args).status();
+            rest.map(|_| false).map_err(|e| e.to_string())
+        })
+    };
+    match ended {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            println!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn number(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| format!("{text} is not the number of a case"))
+}
+
+fn on_card(folder: &Path, from: usize) -> Result<Run, String> {
+    run_all(&Arc::new(Driver::open(0).map_err(|e| e.to_string())?), folder, from)
+}
+
+/// What it is held to was made by itself.
+#[cfg(feature = "interpreter")]
+fn on_interpreter(folder: &Path, from: usize) -> Result<Run, String> {
+    use realizar_ptx::Checks;
+    let checks =
+        Checks { float_atomics: true, exited_threads_leave_barriers: true, ..Checks::FAST };
+    let device = realizar_kernels_cuda::Interpreter::new(checks, usize::MAX);
+    run_all(&Arc::new(device), folder, from)
+}
+
+/// Whether no case failed, and the next one after one that stopped the device.
+type Run = (bool, Option<usize>);
+
+/// Runs the cases of a folder from one on.
+fn run_all<D: Device>(device: &Arc<D>, folder: &Path, from: usize) -> Result<Run, String> {
+    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut files: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "case"));
+    files.sort();
+    if files.is_empty() {
+        return Err(format!("{}: no cases", folder.display()));
+    }
+    let (mut n_same, mut n_near, mut n_failed, mut next) = (0, 0, 0, None);
+    for (i, file) in files.iter().enumerate().skip(from) {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy();
+        let text = std::fs::read_to_string(file).map_err(|e| format!("{name}: {e}"))?;
+        let case = parse(&text).ok_or_else(|| format!("{name}: not a case"))?;
+        match run(device, &case) {
+            Ok((Ended::Same, _)) => n_same += 1,
+            Ok((Ended::Near, what)) => {
+                n_near += 1;
+                println!("{name}: near, {what}");
+            }
+            Ok((Ended::Different, what)) => {
+                n_failed += 1;
+                println!("{name}: DIFFERENT, {what}");
+            }
+            Err(error) => {
+                n_failed += 1;
+                println!("{name}: FAILED: {error}; {}", instruction(&case.ptx));
+                next = Some(i + 1);
+                break;
+            }
+        }
+    }
+    let left = next.map_or(0, |next| files.len() - next);
+    println!(
+        "{n_same} the same, {n_near} within what PTX leaves open, {n_failed} failed, {left} left"
+    );
+    Ok((n_failed == 0, next.filter(|_| left > 0)))
+}
+
+fn parse(text: &str) -> Option<Case> {
+    let (facts, ptx) = text.split_once("\nptx\n")?;
+    let mut case = Case { ptx: ptx.to_owned(), ..Case::default() };
+    let three = |rest: &str| -> Option<[u32; 3]> {
+        let numbers: Option<Vec<_>> = rest.split(' ').map(|n| n.parse().ok()).collect();
+        numbers?.try_into().ok()
+    };
+    for line in facts.lines() {
+        let (what, rest) = line.split_once(' ')?;
+        match what {
+            "buffer" => case.buffers.push(bytes(rest)?),
+            "kernel" => rest.clone_into(&mut case.kernel),
+            "grid" => case.grid = three(rest)?,
+            "block" => case.block = three(rest)?,
+            "word" => case.arguments.push(Given::Word(rest.parse().ok()?)),
+            "long" => case.arguments.push(Given::Long(rest.parse().ok()?)),
+            "address" => {
+                let (buffer, offset) = rest.split_once(' ')?;
+                case.arguments.push(Given::Address(buffer.parse().ok()?, offset.parse().ok()?));
+            }
+            "expected" => {
+                let (buffer, hex) = rest.split_once(' ')?;
+                case.expected = (buffer.parse().ok()?, bytes(hex)?);
+            }
+            _ => return None,
+        }
+    }
+    (case.expected.0 < case.buffers.len()).then_some(case)
+}
+
+fn bytes(hex: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|d| d as u8);
+    let pairs = hex.as_bytes().chunks(2);
+    pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?)).collect()
+}
+
+fn run<D: Device>(device: &Arc<D>, case: &Case) -> Result<(Ended, String), String> {
+    let failed = |e: realizar_kernels_cuda::Error| e.to_string();
+    let stream = device.stream().map_err(failed)?;
+    let module = device.load("a case", &case.ptx).map_err(failed)?;
+    let function = device.function(&module, &case.kernel).map_err(failed)?;
+    let put = |bytes: &Vec<u8>| Buffer::with(device, &stream, "a case", bytes);
+    let buffers: Vec<_> = case.buffers.iter().map(put).collect::<Result<_, _>>().map_err(failed)?;
+    let given = |given: &Given| match *given {
+        Given::Word(word) => Ok(Argument::I32(word as i32)),
+        // Whatever it is, it has the size of an address.
+        Given::Long(value) => Ok(Argument::Address(value)),
+        Given::Address(buffer, offset) => {
+            let buffer = buffers.get(buffer).ok_or("a buffer that is not there")?;
+            Ok(Argument::Address(buffer.address() + offset))
+        }
+    };
+    let arguments = case.arguments.iter().map(given).collect::<Result<Vec<_>, &str>>()?;
+    let (grid, block) = (case.grid, case.block);
+    let launch =
+        Launch { function: &function, grid, block, is_dependent: false, arguments: &arguments };
+    // SAFETY: the arguments are those that the kernel was given when the case was written, with buffers of the same sizes,
+    // which live until the stream has been waited for below.
+    unsafe { device.launch(&stream, &launch) }.map_err(failed)?;
+    let (from, expected) = &case.expected;
+    let mut found = vec![0u8; expected.len()];
+    buffers[*from].read(&stream, 0, &mut found).map_err(failed)?;
+    device.synchronize(&stream).map_err(failed)?;
+    let differing = found.iter().zip(expected).filter(|(a, b)| a != b).count();
+    if differing == 0 {
+        return Ok((Ended::Same, String::new()));
+    }
+    let what =
+        format!("{differing} of {} bytes differ; {}", expected.len(), instruction(&case.ptx));
+    Ok((if is_open(&case.ptx) { Ended::Near } else { Ended::Different }, what))
+}
+
+/// Whether a module has instructions whose results PTX leaves open: approximate ones, and sums of floats in products of
+/// matrices.
+fn is_open(ptx: &str) -> bool {
+    let opcodes = ptx.split([';', '{', '}', '\n']).map(str::trim);
+    opcodes.filter_map(|statement| statement.split_whitespace().next()).any(|opcode| {
+        let is_product = opcode.starts_with("mma.") || opcode.starts_with("wgmma.mma_async");
+        opcode.contains(".approx")
+            || opcode.starts_with("div.full")
+            || opcode.contains(".ftz.full")
+            || is_product && !opcode.contains(".s32.")
+    })
+}
+
+/// The statement that a case is about: the longest opcode of its module.
+fn instruction(ptx: &str) -> String {
+    let statements = ptx.split([';', '\n']).map(str::trim).filter(|s| !s.starts_with(['.', '/']));
+    let longest = statements.max_by_key(|s| s.split_whitespace().next().map_or(0, str::len));
+    longest.unwrap_or_default().chars().take(100).collect()
+}
