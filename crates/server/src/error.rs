@@ -257,6 +257,11 @@ impl ApiError {
         error.because(format!("but the prompt has {n_prompt_tokens}"))
     }
 
+    /// Whether something did not fit into the context.
+    pub(crate) fn is_context_length(&self) -> bool {
+        self.context.is_some()
+    }
+
     /// Tells in other words why something does not fit into the context.
     #[must_use]
     pub(crate) fn because(mut self, reason: impl fmt::Display) -> Self {

@@ -37,6 +37,30 @@ impl EmbeddingUsage {
     }
 }
 
+/// How texts become vectors.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    /// The parameter that has the texts, which errors name.
+    pub(crate) param: &'a str,
+    pub(crate) params: EmbedParams,
+    pub(crate) priority: Option<i32>,
+    /// The number of tokens that longer texts are cut to; without it, they are an error.
+    pub(crate) truncate: Option<usize>,
+}
+
+/// What `truncate_prompt_tokens` asks for, as vLLM has it: -1 is as many tokens as a text may have.
+pub(crate) fn truncation(asked: Option<i64>) -> Result<Option<usize>, ApiError> {
+    let most = match asked {
+        None => return Ok(None),
+        Some(-1) => Ok(usize::MAX),
+        Some(n) => usize::try_from(n).ok().filter(|&n| n > 0).ok_or(n),
+    };
+    most.map(Some).map_err(|n| {
+        let message = format!("`truncate_prompt_tokens` is {n}; it must be -1 or at least 1");
+        ApiError::invalid("truncate_prompt_tokens", message)
+    })
+}
+
 /// The model that is named; without a name, the first one for embeddings.
 pub(crate) async fn model(state: &AppState, name: Option<&str>) -> Result<ModelLease, ApiError> {
     let model = state.model_for(ModelOutput::Embeddings, name).await?;
@@ -47,24 +71,27 @@ pub(crate) async fn model(state: &AppState, name: Option<&str>) -> Result<ModelL
     Err(ApiError::invalid("model", message))
 }
 
-/// The token ids of texts, each of which the model takes whole; an error names `param`.
+/// The token ids of texts, each of which the model takes.
 async fn encode(
     state: &AppState,
     held: &Held,
     model: &ModelLease,
     texts: Vec<Prompt>,
-    param: &str,
+    wanted: Wanted<'_>,
 ) -> Result<Vec<Vec<u32>>, ApiError> {
-    let limits = &state.config().limits;
+    let (limits, param) = (&state.config().limits, wanted.param);
     if texts.is_empty() || texts.len() > limits.texts {
         let message = format!("{} texts are not from 1 to {}", texts.len(), limits.texts);
         return Err(ApiError::invalid(param, message));
     }
     let options = EncodeOptions { add_special: true, parse_special: false };
-    let texts = prompt::encode(held, model, texts, options).await;
-    let texts = texts.map_err(|error| error.renamed(&[("prompt", param)]))?;
     let context = model.engine.model().max_seq_len();
     let most = limits.prompt_tokens.unwrap_or(context).min(context);
+    let texts = match wanted.truncate {
+        None => prompt::encode(held, model, texts, options).await,
+        Some(n) => prompt::encode_beginnings(held, model, texts, options, n.min(most)).await,
+    };
+    let texts = texts.map_err(|error| error.renamed(&[("prompt", param)]))?;
     if let Some(long) = texts.iter().find(|ids| ids.len() > most) {
         let error = ApiError::context_length(param, long.len(), context);
         return Err(match most < context {
@@ -78,18 +105,16 @@ async fn encode(
     Ok(texts)
 }
 
-/// The vectors of texts, in their order, and the tokens that they took. An error of a text names
-/// `param`.
+/// The vectors of texts, in their order, and the tokens that they took.
 pub(crate) async fn embed(
     state: &AppState,
     held: &Held,
     model: &ModelLease,
     texts: Vec<Prompt>,
-    param: &str,
-    params: EmbedParams,
-    priority: Option<i32>,
+    wanted: Wanted<'_>,
 ) -> Result<(Vec<Vec<f32>>, EmbeddingUsage), ApiError> {
-    let texts = encode(state, held, model, texts, param).await?;
+    let texts = encode(state, held, model, texts, wanted).await?;
+    let (params, priority) = (wanted.params, wanted.priority.unwrap_or(0));
     let usage = EmbeddingUsage::of(&texts);
     if let Some(recorder) = record::current() {
         recorder.note(|record| record.input_tokens = usage.prompt_tokens);
@@ -101,8 +126,7 @@ pub(crate) async fn embed(
             if pending.len() == AT_ONCE {
                 vectors.extend(next(model, &mut pending).await?);
             }
-            let request =
-                EmbeddingRequest { prompt: prompt.into(), params, priority: priority.unwrap_or(0) };
+            let request = EmbeddingRequest { prompt: prompt.into(), params, priority };
             loop {
                 match submit(model, request.clone()) {
                     Ok(submitted) => {

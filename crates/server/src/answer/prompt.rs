@@ -4,7 +4,7 @@ use crate::error::ApiError;
 use crate::http::extract::Held;
 use crate::registry::ModelLease;
 use crate::registry::served::ServedModel;
-use realizar_runtime::tokenizer::{EncodeOptions, GuardedText, Infill};
+use realizar_runtime::tokenizer::{EncodeOptions, GuardedText, Infill, Tokenizer};
 use serde::de::{Error as _, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
@@ -100,6 +100,26 @@ impl<'de> Deserialize<'de> for Prompts {
 }
 
 impl Prompt {
+    /// Its first token ids, at most `most` of them; what the tokenizer puts at the end of a text
+    /// stays there.
+    fn encode_beginning(
+        self,
+        model: &ServedModel,
+        options: EncodeOptions,
+        most: usize,
+    ) -> Result<Vec<u32>, ApiError> {
+        let tokenizer = model.tokenizer();
+        let (mut ids, around) = match self {
+            Self::Text(text) => {
+                let ids = tokenizer.encode(beginning(tokenizer, &text, most), options)?;
+                (ids, tokenizer.encode("", options)?)
+            }
+            Self::Ids(ids) => (ids, Vec::new()),
+        };
+        cut(&mut ids, &around, most);
+        check(model, ids)
+    }
+
     /// Its token ids, which are at least one.
     fn encode(self, model: &ServedModel, options: EncodeOptions) -> Result<Vec<u32>, ApiError> {
         let ids = match self {
@@ -111,6 +131,37 @@ impl Prompt {
         };
         check(model, ids)
     }
+}
+
+/// The text, or a beginning of it that has more than `most` tokens for certain, as encoding may
+/// take many times the time and the memory of a text.
+fn beginning<'a>(tokenizer: &Tokenizer, text: &'a str, most: usize) -> &'a str {
+    // A word that is cut has other tokens, so there are some to spare.
+    let enough = most.saturating_add(64);
+    let (mut low, mut high) = (0, text.len());
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let end = text.ceil_char_boundary(middle);
+        match tokenizer.min_tokens(&text[..end]) > enough {
+            true => high = middle,
+            false => low = middle + 1,
+        }
+    }
+    &text[..text.ceil_char_boundary(low)]
+}
+
+/// Leaves the first ids, with those at the end that surround every text: `around` are the ids of an
+/// empty one.
+fn cut(ids: &mut Vec<u32>, around: &[u32], most: usize) {
+    if ids.len() <= most {
+        return;
+    }
+    let ends = |n: &usize| ids.ends_with(&around[around.len() - n..]);
+    let n_last = (0..=around.len()).rev().find(ends).unwrap_or(0);
+    let last = ids.split_off(ids.len() - n_last);
+    ids.truncate(most.saturating_sub(n_last));
+    ids.extend(last);
+    ids.truncate(most);
 }
 
 /// Refuses a text that has more tokens than the context, before it is encoded: that would take many
@@ -165,6 +216,19 @@ pub(crate) async fn encode(
     held.work(move || prompts.into_iter().map(encode).collect()).await
 }
 
+/// The first token ids of each prompt, at most `most` of them.
+pub(crate) async fn encode_beginnings(
+    held: &Held,
+    model: &ModelLease,
+    prompts: Vec<Prompt>,
+    options: EncodeOptions,
+    most: usize,
+) -> Result<Vec<Vec<u32>>, ApiError> {
+    let model = model.clone();
+    let encode = move |prompt: Prompt| prompt.encode_beginning(&model, options, most);
+    held.work(move || prompts.into_iter().map(encode).collect()).await
+}
+
 /// The token ids of prompts for infilling: of each, what is generated stands between it and
 /// `suffix`.
 pub(crate) async fn encode_gaps(
@@ -207,6 +271,21 @@ pub(crate) async fn encode_gaps(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_texts_keep_what_ends_them() {
+        let check = |ids: &[u32], around: &[u32], most, want: &[u32]| {
+            let mut ids = ids.to_vec();
+            cut(&mut ids, around, most);
+            assert_eq!(ids, want, "{around:?} {most}");
+        };
+        check(&[1, 5, 6, 7, 2], &[1, 2], 5, &[1, 5, 6, 7, 2]);
+        check(&[1, 5, 6, 7, 2], &[1, 2], 4, &[1, 5, 6, 2]);
+        check(&[1, 5, 6, 7, 2], &[1, 2], 1, &[2]);
+        check(&[1, 5, 6, 7], &[1], 2, &[1, 5]);
+        check(&[5, 6, 7, 3, 2], &[3, 2], 3, &[5, 3, 2]);
+        check(&[5, 6, 7], &[], 2, &[5, 6]);
+    }
 
     #[test]
     fn prompts_in_every_form() {

@@ -124,7 +124,9 @@ pub(crate) async fn responses(
     let read_body = |body: &JsonBody| Ok(responses::read_request(&body.read_all()?)?);
     let (request, held) = body.parse(read_body).await?;
     let stream = request.conversation.stream;
-    let chat = read(&state, request.conversation, held, Map::new(), RESPONSES_NAMES).await?;
+    let mut more = Map::new();
+    more.extend(request.echo.get("truncation").map(|how| ("truncation".to_owned(), how.clone())));
+    let chat = read(&state, request.conversation, held, more, RESPONSES_NAMES).await?;
     let (id, created_at) = (ids::new("resp_"), ids::unix_seconds());
     let head = ResponseHead { id, created_at, echo: request.echo };
     if stream {

@@ -3,7 +3,7 @@
 use super::generate::timed;
 use super::request::keep_alive;
 use super::{known_name, nanos};
-use crate::answer::embedding;
+use crate::answer::embedding::{self, Wanted};
 use crate::answer::prompt::Prompt;
 use crate::error::ApiError;
 use crate::fields::{Fields, InvalidRequest};
@@ -22,6 +22,8 @@ pub(crate) struct Asked {
     model: String,
     texts: Vec<String>,
     dimensions: Option<usize>,
+    /// Texts that are too long are cut.
+    truncate: bool,
 }
 
 /// The vectors; 32-bit floats keep their few digits where they are not values of JSON before.
@@ -51,18 +53,17 @@ pub(crate) fn read_embed(body: &Map<String, Value>) -> Result<Asked, InvalidRequ
     };
     let expected = "a text or a list of texts";
     let texts = texts.ok_or_else(|| InvalidRequest::value(root.path("input"), expected, input))?;
-    // A text that is too long is refused whatever this says, and never cut in silence.
-    root.bool("truncate")?;
+    let truncate = root.bool("truncate")?.unwrap_or(true);
     let dimensions = root.count("dimensions")?.filter(|&n| n > 0);
     let model = model(&root)?;
-    Ok(Asked { model, texts, dimensions })
+    Ok(Asked { model, texts, dimensions, truncate })
 }
 
 /// Reads a request of `/api/embeddings`.
 pub(crate) fn read_embeddings(body: &Map<String, Value>) -> Result<Asked, InvalidRequest> {
     let root = Fields::root(body);
     let texts = vec![root.require_str("prompt")?.to_owned()];
-    Ok(Asked { model: model(&root)?, texts, dimensions: None })
+    Ok(Asked { model: model(&root)?, texts, dimensions: None, truncate: true })
 }
 
 /// The model; a vector depends on no option.
@@ -92,8 +93,9 @@ pub(crate) async fn embed(
     }
     let params = EmbedParams { dimensions: asked.dimensions, ..EmbedParams::default() };
     let texts = asked.texts.into_iter().map(Prompt::Text).collect();
-    let embedded = embedding::embed(&state, &held, &model, texts, "input", params, None);
-    let (embeddings, usage) = embedded.await?;
+    let truncate = asked.truncate.then_some(usize::MAX);
+    let wanted = Wanted { param: "input", params, priority: None, truncate };
+    let (embeddings, usage) = embedding::embed(&state, &held, &model, texts, wanted).await?;
     Ok(Json(Embeddings {
         model: asked.model,
         embeddings,
@@ -112,7 +114,8 @@ pub(crate) async fn embeddings(
     let model = embedding::model(&state, Some(&known_name(&state, &asked.model))).await?;
     let params = EmbedParams { normalize: false, ..EmbedParams::default() };
     let texts = asked.texts.into_iter().map(Prompt::Text).collect();
-    let embedded = embedding::embed(&state, &held, &model, texts, "prompt", params, None);
-    let (mut vectors, _) = embedded.await?;
+    let truncate = asked.truncate.then_some(usize::MAX);
+    let wanted = Wanted { param: "prompt", params, priority: None, truncate };
+    let (mut vectors, _) = embedding::embed(&state, &held, &model, texts, wanted).await?;
     Ok(Json(Embedding { embedding: vectors.pop().unwrap_or_default() }))
 }

@@ -59,8 +59,8 @@ async fn answer(
     }
     let model = state.model(Some(&name)).await?;
     let load = start.elapsed();
-    let (stream, num_ctx, logprobs) = (asked.stream, asked.num_ctx, asked.logprobs.is_some());
-    let (mut job, parser) = match std::mem::take(&mut asked.prompt) {
+    let (stream, logprobs) = (asked.stream, asked.logprobs.is_some());
+    let (job, parser) = match std::mem::take(&mut asked.prompt) {
         Prompt::None => {
             let body = nothing(kind, &shown, "load");
             return Ok(match stream {
@@ -78,7 +78,6 @@ async fn answer(
             (raw(state, asked, held, &name, &text, suffix).await?, None)
         }
     };
-    limit(&mut job, num_ctx)?;
     let clock = Clock { start, load, submitted: Instant::now(), first: None };
     tell(state, kind, shown, job, parser, logprobs, stream, clock).await
 }
@@ -126,17 +125,6 @@ fn check_thinking(model: &ModelLease, asked: &Asked) -> Result<(), ApiError> {
         let message = format!("the model `{}` does not support thinking", model.name);
         return Err(ApiError::invalid("think", message));
     }
-    Ok(())
-}
-
-/// Holds prompt and answer to the context that was asked for, where that is less than the model's.
-fn limit(job: &mut Job, num_ctx: Option<usize>) -> Result<(), ApiError> {
-    let Some(num_ctx) = num_ctx else { return Ok(()) };
-    let n_prompt = job.prompts.iter().map(Vec::len).max().unwrap_or(0);
-    let Some(room) = num_ctx.checked_sub(n_prompt).filter(|&room| room > 0) else {
-        return Err(ApiError::context_length("options.num_ctx", n_prompt, num_ctx));
-    };
-    job.params.max_tokens = Some(job.params.max_tokens.map_or(room, |most| most.min(room)));
     Ok(())
 }
 

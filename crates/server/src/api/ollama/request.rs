@@ -35,6 +35,7 @@ const FIXED: &[&str] = &["main_gpu", "num_batch", "num_gpu", "num_thread", "use_
 pub(super) const NAMES: &[(&str, &str)] = &[
     ("chat_template_kwargs", "think"),
     ("frequency_penalty", "options.frequency_penalty"),
+    ("max_context_tokens", "options.num_ctx"),
     ("min_p", "options.min_p"),
     ("mirostat", "options.mirostat"),
     ("mirostat_eta", "options.mirostat_eta"),
@@ -67,8 +68,8 @@ pub(crate) struct Asked {
     pub(super) more: Map<String, Value>,
     /// How many likely tokens are told of each token.
     pub(super) logprobs: Option<usize>,
-    /// The maximum number of tokens of prompt and answer.
-    pub(super) num_ctx: Option<usize>,
+    /// The oldest turns of a conversation that does not fit are left out.
+    pub(super) truncate: bool,
     /// The model is to go at once.
     pub(super) unloads: bool,
 }
@@ -94,7 +95,10 @@ impl Asked {
         model: String,
         messages: Vec<Message>,
     ) -> (ConversationRequest, Map<String, Value>) {
-        let Self { stream, reasoning, tools, format, mut more, logprobs, .. } = self;
+        let Self { stream, reasoning, tools, format, mut more, logprobs, truncate, .. } = self;
+        if truncate {
+            more.insert("truncation".to_owned(), json!("auto"));
+        }
         if let Some(n) = logprobs {
             more.extend([
                 ("logprobs".to_owned(), json!(true)),
@@ -204,7 +208,7 @@ fn check_unload(root: &Fields<'_>, asked: &Asked, prompt: &Prompt) -> Result<(),
 
 /// The fields that both have.
 fn common(root: &Fields<'_>) -> Result<Asked, InvalidRequest> {
-    let (more, num_ctx) = options(root)?;
+    let more = options(root)?;
     let reasoning = match root.get("think") {
         None => ReasoningRequest::default(),
         Some(Value::Bool(enabled)) => {
@@ -246,16 +250,16 @@ fn common(root: &Fields<'_>) -> Result<Asked, InvalidRequest> {
         format,
         more,
         logprobs,
-        num_ctx,
+        truncate: root.bool("truncate")?.unwrap_or(true),
         unloads: keep_alive(root)?,
         ..Asked::default()
     })
 }
 
-/// The options that become fields of completions, and the size of the context.
-fn options(root: &Fields<'_>) -> Result<(Map<String, Value>, Option<usize>), InvalidRequest> {
+/// The options that become fields of completions.
+fn options(root: &Fields<'_>) -> Result<Map<String, Value>, InvalidRequest> {
     let mut more = Map::new();
-    let Some(options) = root.object("options")? else { return Ok((more, None)) };
+    let Some(options) = root.object("options")? else { return Ok(more) };
     for &name in FIXED {
         if options.get(name).is_some() {
             let what = format!("{name}, which is fixed when the server starts,");
@@ -269,10 +273,12 @@ fn options(root: &Fields<'_>) -> Result<(Map<String, Value>, Option<usize>), Inv
             more.insert(ours.to_owned(), if all { json!(-1) } else { value.clone() });
         }
     }
-    // Nothing is dropped from a prompt, so that all of it is kept.
+    // Whole turns are left out, or nothing is, so that there is no number of tokens to keep.
     options.number("num_keep")?;
-    let num_ctx = options.count("num_ctx")?.filter(|&n| n > 0);
-    Ok((more, num_ctx))
+    if let Some(num_ctx) = options.count("num_ctx")?.filter(|&n| n > 0) {
+        more.insert("max_context_tokens".to_owned(), json!(num_ctx));
+    }
+    Ok(more)
 }
 
 /// Whether the model is to go at once. Models stay as long as there is room, whatever else it says.
@@ -436,10 +442,10 @@ mod tests {
             "num_ctx": 100, "stop": ["a"], "use_mlock": true, "num_keep": 5, "top_k": null});
         let asked = read_generate(&body(&json!({"model": "m", "prompt": "x", "options": options})));
         let asked = asked.expect("a request");
-        let want =
-            json!({"temperature": 0.5, "repetition_penalty": 1.1, "n_predict": -1, "stop": ["a"]});
+        let want = json!({"temperature": 0.5, "repetition_penalty": 1.1, "n_predict": -1,
+            "max_context_tokens": 100, "stop": ["a"]});
         assert_eq!(Value::Object(asked.more), want);
-        assert_eq!(asked.num_ctx, Some(100));
+        assert!(asked.truncate);
         assert!(asked.stream && !asked.unloads);
     }
 

@@ -6,6 +6,7 @@ use super::logprobs::{self, ChatLogprobs, Names};
 use super::refused;
 use super::sampling::{CommonFields, StreamUsage, check_context, check_logprobs};
 use super::structured::{GrammarFields, Wanted, constraint};
+use super::truncation::{self, Room, Truncation};
 use super::types::{Body, Head, StreamHead};
 use crate::answer::generation::{Answer, Finish, Job};
 use crate::answer::prompt;
@@ -32,6 +33,7 @@ pub(crate) struct Fields {
     logprobs: Option<bool>,
     top_logprobs: Option<usize>,
     reasoning_format: Option<ReasoningStyle>,
+    truncation: Option<Truncation>,
 }
 
 /// llama-server's ways to tell of reasoning.
@@ -183,7 +185,22 @@ pub(crate) async fn read(state: &AppState, body: JsonBody) -> Result<Chat, ApiEr
     let mut params = common.params(&model, limits, None, logprobs).await?;
     common.require_tokens()?;
     let (n, stream) = (common.answers(&model, limits)?, common.stream()?);
-    let conversation = conversation.render(&held, &model, tools.for_template()).await?;
+    let context = common.context(&model);
+    // The template writes the special tokens itself.
+    let add_special = common.add_special_tokens().unwrap_or(false);
+    let for_template = tools.for_template();
+    let (conversation, prompt) = match fields.truncation.unwrap_or_default() {
+        Truncation::Disabled => {
+            let rendered = conversation.render(&held, &model, for_template).await?;
+            let text = rendered.text.clone();
+            (rendered, prompt::encode_conversation(&held, &model, text, add_special).await?)
+        }
+        Truncation::Auto => {
+            let room = Room::new(context, limits.prompt_tokens, params.max_tokens);
+            let fitting = truncation::render_fitting;
+            fitting(conversation, &held, &model, for_template, add_special, room).await?
+        }
+    };
     let (mut parser, grammar) = form(&model, &tools, grammar, &conversation)?;
     params.shown_tokens.extend(ChatParser::control_tokens(
         model.tokenizer(),
@@ -198,11 +215,9 @@ pub(crate) async fn read(state: &AppState, body: JsonBody) -> Result<Chat, ApiEr
         }
         parser.reasoning = None;
     }
-    // The template writes the special tokens itself.
-    let add_special = common.add_special_tokens().unwrap_or(false);
-    let text = conversation.text;
-    let prompts = vec![prompt::encode_conversation(&held, &model, text, add_special).await?];
-    check_context(&model, limits, &prompts, "messages", common.asked_most())?;
+    let prompts = vec![prompt];
+    check_context(context, limits, &prompts, "messages", common.asked_most())?;
+    common.hold_to_context(&prompts, &mut params);
     let prompt_logprobs = common.prompt_logprobs(limits)?;
     let name = common.model.as_deref().filter(|name| !name.is_empty()).unwrap_or(&model.name);
     Ok(Chat {

@@ -234,7 +234,8 @@ pub(crate) async fn read(state: &AppState, body: JsonBody) -> Result<Completion,
         }
         Some(suffix) => prompt::encode_gaps(&held, &model, prompts, suffix, add_special).await?,
     };
-    check_context(&model, limits, &prompts, "prompt", common.asked_most())?;
+    check_context(common.context(&model), limits, &prompts, "prompt", common.asked_most())?;
+    common.hold_to_context(&prompts, &mut params);
     let text = |prompt| match prompt {
         Prompt::Text(text) => Ok(text),
         Prompt::Ids(ids) => model.tokenizer().decode(&ids, true),

@@ -57,6 +57,25 @@ impl ConversationFields {
         self.messages.is_some()
     }
 
+    /// Where turns begin, but for the first: the indices of the user's messages.
+    pub(super) fn later_turns(&self) -> Vec<usize> {
+        let messages = self.messages.as_deref().unwrap_or_default().iter().enumerate();
+        messages.filter(|(_, message)| message.role == "user").map(|(i, _)| i).skip(1).collect()
+    }
+
+    /// The conversation without what was said before the message `start`, but for the system.
+    pub(super) fn since(&self, start: usize) -> Self {
+        let mut since = self.clone();
+        let mut messages = since.messages.take().unwrap_or_default();
+        let mut i = 0;
+        messages.retain(|message| {
+            i += 1;
+            i > start || matches!(message.role.as_str(), "system" | "developer")
+        });
+        since.messages = Some(messages);
+        since
+    }
+
     /// The text of the conversation, in which the model may be told of tools.
     pub(crate) async fn render(
         self,

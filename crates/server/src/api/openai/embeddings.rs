@@ -1,6 +1,6 @@
 //! `POST /v1/embeddings`: vectors of texts, by a model that was loaded for them.
 
-use crate::answer::embedding::{self, EmbeddingUsage};
+use crate::answer::embedding::{self, EmbeddingUsage, Wanted};
 use crate::answer::prompt::Prompts;
 use crate::error::ApiError;
 use crate::http::extract::JsonBody;
@@ -20,6 +20,7 @@ pub(crate) struct Fields {
     encoding_format: Format,
     dimensions: Option<usize>,
     priority: Option<i32>,
+    truncate_prompt_tokens: Option<i64>,
 }
 
 /// How a vector is written.
@@ -81,8 +82,9 @@ pub(crate) async fn create(
     }
     let texts = fields.input.map(|prompts| prompts.0).unwrap_or_default();
     let params = EmbedParams { dimensions: fields.dimensions, ..EmbedParams::default() };
-    let embedded = embedding::embed(&state, &held, &model, texts, "input", params, fields.priority);
-    let (vectors, usage) = embedded.await?;
+    let truncate = embedding::truncation(fields.truncate_prompt_tokens)?;
+    let wanted = Wanted { param: "input", params, priority: fields.priority, truncate };
+    let (vectors, usage) = embedding::embed(&state, &held, &model, texts, wanted).await?;
     let item = |(index, values)| Item {
         object: "embedding",
         index,

@@ -13,4 +13,5 @@ mod samplers;
 pub(crate) mod sampling;
 pub(crate) mod structured;
 mod text_offset;
+mod truncation;
 mod types;

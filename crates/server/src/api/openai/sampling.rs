@@ -48,6 +48,8 @@ pub(crate) struct CommonFields {
     max_tokens: Option<i64>,
     max_completion_tokens: Option<i64>,
     n_predict: Option<i64>,
+    strict_max_tokens: Option<bool>,
+    max_context_tokens: Option<usize>,
     n_probs: Option<usize>,
     prompt_logprobs: Option<usize>,
     return_tokens: Option<bool>,
@@ -258,11 +260,27 @@ impl CommonFields {
         Ok(most)
     }
 
-    /// The field that set how many tokens must fit, and how many; none if the answer has as many as
-    /// fit. That is so with `n_predict` too, which llama-server cuts to the room that is left.
+    /// The field that set how many tokens must fit, and how many, if the request wants an error
+    /// where they do not; else an answer ends where the context does.
     pub(crate) fn asked_most(&self) -> Option<(&'static str, usize)> {
+        self.strict_max_tokens.filter(|&strict| strict)?;
         let (param, n) = self.asked_tokens().into_iter().find(|(_, n)| n.is_some())?;
-        Some((param, usize::try_from(n?).ok()?)).filter(|_| param != "n_predict")
+        Some((param, usize::try_from(n?).ok()?))
+    }
+
+    /// The maximum number of tokens of a prompt and its answer.
+    pub(crate) fn context(&self, model: &ServedModel) -> usize {
+        let context = model.engine.model().max_seq_len();
+        self.max_context_tokens.map_or(context, |most| most.min(context))
+    }
+
+    /// Ends answers where the longest prompt and its answer have as many tokens as the request
+    /// allows them together.
+    pub(crate) fn hold_to_context(&self, prompts: &[Vec<u32>], params: &mut GenerateParams) {
+        let Some(context) = self.max_context_tokens else { return };
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        let room = context.saturating_sub(longest);
+        params.max_tokens = Some(params.max_tokens.map_or(room, |most| most.min(room)));
     }
 
     /// How many likely tokens `n_probs` asks for.
@@ -376,16 +394,15 @@ pub(crate) fn check_logprobs(param: &str, k: usize, limits: &Limits) -> Result<u
     Err(ApiError::invalid(param, message))
 }
 
-/// That prompts and the answers asked for fit into the context. An answer whose length was not
-/// asked for has room for one token at least.
+/// That prompts and the answers asked for fit into a context of so many tokens. An answer whose
+/// length does not matter has room for one token at least.
 pub(crate) fn check_context(
-    model: &ServedModel,
+    context: usize,
     limits: &Limits,
     prompts: &[Vec<u32>],
     prompt_param: &str,
     asked: Option<(&str, usize)>,
 ) -> Result<(), ApiError> {
-    let context = model.engine.model().max_seq_len();
     for prompt in prompts {
         let n = prompt.len();
         if let Some(most) = limits.prompt_tokens.filter(|&most| n > most) {

@@ -40,7 +40,7 @@ pub fn read_request(body: &Map<String, Value>) -> Result<ResponsesRequest, Inval
             return Err(InvalidRequest::unsupported(key, "true"));
         }
     }
-    fields.only("truncation", &[json!("disabled")])?;
+    fields.only("truncation", &[json!("disabled"), json!("auto")])?;
     fields.only("service_tier", &[json!("auto"), json!("default")])?;
     fields.only("top_logprobs", &[json!(0)])?;
     fields.object("metadata")?;
@@ -109,7 +109,7 @@ fn echo(fields: &Fields<'_>, conversation: &ConversationRequest) -> Map<String, 
         ("tools", or("tools", json!([]))),
         ("top_logprobs", json!(0)),
         ("top_p", or("top_p", Value::Null)),
-        ("truncation", json!("disabled")),
+        ("truncation", or("truncation", json!("disabled"))),
     ];
     let mut echo: Map<String, Value> =
         members.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
@@ -422,7 +422,7 @@ mod tests {
         check(json!({"conversation": "c"}), "conversation", "not supported");
         check(json!({"background": true}), "background", "true is not supported");
         check(json!({"store": true}), "store", "true is not supported");
-        check(json!({"truncation": "auto"}), "truncation", "\"auto\" is not");
+        check(json!({"truncation": "some"}), "truncation", "\"some\" is not");
         check(json!({"include": ["file_search_call.results"]}), "include[0]", "file_search");
         check(json!({"top_logprobs": 3}), "top_logprobs", "3 is not");
         check(json!({"text": {"verbosity": "low"}}), "text.verbosity", "\"low\"");

@@ -1,7 +1,7 @@
 //! `POST /rerank`, `/v1/rerank`: documents in the order of how near they are to a query, in the
 //! shape of Jina and Cohere, as vLLM has it. The score is the cosine of the embeddings.
 
-use crate::answer::embedding::{self, EmbeddingUsage, cosine};
+use crate::answer::embedding::{self, EmbeddingUsage, Wanted, cosine};
 use crate::answer::prompt::Prompt;
 use crate::api::scores::score;
 use crate::error::ApiError;
@@ -22,6 +22,7 @@ pub(crate) struct Fields {
     top_n: Option<usize>,
     return_documents: Option<bool>,
     priority: Option<i32>,
+    truncate_prompt_tokens: Option<i64>,
 }
 
 /// A text, alone or in an object.
@@ -83,10 +84,10 @@ pub(crate) async fn create(
     let documents: Vec<String> = documents.into_iter().map(Document::into_text).collect();
     let texts = std::iter::once(query.into_text()).chain(documents.iter().cloned());
     let texts = texts.map(Prompt::Text).collect();
-    let params = EmbedParams::default();
-    let embedded =
-        embedding::embed(&state, &held, &model, texts, "documents", params, fields.priority);
-    let (vectors, usage) = embedded.await?;
+    let (params, priority) = (EmbedParams::default(), fields.priority);
+    let truncate = embedding::truncation(fields.truncate_prompt_tokens)?;
+    let wanted = Wanted { param: "documents", params, priority, truncate };
+    let (vectors, usage) = embedding::embed(&state, &held, &model, texts, wanted).await?;
     let scores = vectors[1..].iter().map(|vector| cosine(&vectors[0], vector)).collect();
     let mut documents: Vec<Option<String>> = documents.into_iter().map(Some).collect();
     let with_text = fields.return_documents.unwrap_or(true);

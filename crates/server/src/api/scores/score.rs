@@ -1,7 +1,7 @@
 //! `POST /score`, `/v1/score`: how near texts are to each other in pairs, in vLLM's shape. The
 //! score is the cosine of the embeddings.
 
-use crate::answer::embedding::{self, EmbeddingUsage, cosine};
+use crate::answer::embedding::{self, EmbeddingUsage, Wanted, cosine};
 use crate::answer::prompt::Prompt;
 use crate::error::ApiError;
 use crate::fields;
@@ -23,6 +23,7 @@ pub(crate) struct Fields {
     #[serde(alias = "documents", alias = "items", alias = "data_2")]
     text_2: Option<Texts>,
     priority: Option<i32>,
+    truncate_prompt_tokens: Option<i64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -58,12 +59,11 @@ struct Item {
     score: f64,
 }
 
-const REFUSED: &[&str] =
-    &["chat_template_kwargs", "instruction", "rank_fields", "truncate_prompt_tokens"];
+const REFUSED: &[&str] = &["chat_template_kwargs", "instruction", "rank_fields"];
 const ONLY_ZERO: &[&str] = &["max_tokens_per_doc", "max_tokens_per_query"];
 
-/// Fails on parameters of scores and ranks that cannot be honoured: texts are neither cut nor put
-/// into a template.
+/// Fails on parameters of scores and ranks that cannot be honoured: texts are not put into a
+/// template, nor cut one by one.
 pub(crate) fn refuse(body: &JsonBody) -> Result<(), ApiError> {
     let map = body.pick(&[REFUSED, ONLY_ZERO].concat())?;
     let root = fields::Fields::root(&map);
@@ -100,10 +100,10 @@ pub(crate) async fn create(
     }
     let model = embedding::model(&state, fields.model.as_deref()).await?;
     let texts = first.into_iter().chain(second).map(Prompt::Text).collect();
-    let params = EmbedParams::default();
-    let embedded =
-        embedding::embed(&state, &held, &model, texts, "text_2", params, fields.priority);
-    let (vectors, usage) = embedded.await?;
+    let (params, priority) = (EmbedParams::default(), fields.priority);
+    let truncate = embedding::truncation(fields.truncate_prompt_tokens)?;
+    let wanted = Wanted { param: "text_2", params, priority, truncate };
+    let (vectors, usage) = embedding::embed(&state, &held, &model, texts, wanted).await?;
     let (first, second) = vectors.split_at(n_first);
     let item = |(index, b): (usize, &Vec<f32>)| {
         let a = if n_first == 1 { &first[0] } else { &first[index] };

@@ -147,7 +147,8 @@ fn what_does_not_fit_the_context_is_told_as_clients_expect() {
         context - 3
     );
     let ids = vec![5; context - 3];
-    check(TEXT, json!({"prompt": ids, "max_tokens": 4}), "max_tokens", context - 3, &reason);
+    let body = json!({"prompt": ids, "max_tokens": 4, "strict_max_tokens": true});
+    check(TEXT, body, "max_tokens", context - 3, &reason);
     let reason = format!("but the prompt has {}", context + 1);
     let body = json!({"prompt": [[5], longer], "max_tokens": 1});
     check(TEXT, body, "prompt", context + 1, &reason);
@@ -158,7 +159,8 @@ fn what_does_not_fit_the_context_is_told_as_clients_expect() {
         "but {} were asked for: {n_prompt} of the prompt and {context} to generate",
         n_prompt + context
     );
-    let body = json!({"messages": messages, "max_completion_tokens": context});
+    let body = json!({"messages": messages, "max_completion_tokens": context,
+        "strict_max_tokens": true});
     check(CHAT, body, "max_completion_tokens", n_prompt, &reason);
     let messages = json!([{"role": "user", "content": "z".repeat(2 * context)}]);
     let n_prompt = server.ok("/tokenize", &json!({"messages": messages}))["count"].as_u64();
@@ -185,14 +187,64 @@ fn an_answer_of_no_given_length_takes_the_room_that_there_is() {
         let some = json!({"prompt": ids, name: 3, "ignore_eos": true});
         assert_eq!(generated(TEXT, some), 3);
     }
-    // As in llama-server, this one is cut to the room.
-    assert_eq!(generated(TEXT, json!({"prompt": ids, "n_predict": 99, "ignore_eos": true})), 7);
+    // As in llama-server and vLLM, more than there is room for ends where the context does.
+    for name in ["max_tokens", "n_predict"] {
+        assert_eq!(generated(TEXT, json!({"prompt": ids, name: 99, "ignore_eos": true})), 7);
+    }
+    let less = json!({"prompt": ids, "max_context_tokens": 14, "ignore_eos": true});
+    assert_eq!(generated(TEXT, less), 4);
     let server = TestServer::with_context(40);
     let messages = json!([{"role": "user", "content": "a"}]);
     let body = json!({"messages": messages, "max_tokens": -1, "ignore_eos": true});
     let answer = server.ok(CHAT, &body);
     let usage = ["prompt_tokens", "completion_tokens"].map(|key| answer["usage"][key].as_u64());
     assert_eq!(usage[0].zip(usage[1]).map(|(prompt, answer)| prompt + answer), Some(41));
+}
+
+/// The oldest turns go, whole, where the request says so; the system and the last turn stay.
+#[test]
+fn a_long_conversation_loses_its_oldest_turns() {
+    let context = 100;
+    let server = TestServer::with_context(context);
+    let message = |role: &str, text: &str| json!({"role": role, "content": text});
+    let tokens = |messages: &[Value]| {
+        let body = json!({"messages": messages});
+        server.ok("/tokenize", &body)["count"].as_u64().expect("a count") as usize
+    };
+    let system = message("system", "S");
+    let turn =
+        |n: usize| [message("user", &format!("q{n}{}", "x".repeat(12))), message("assistant", "a")];
+    let turns: Vec<Value> = (0..9).flat_map(turn).chain([message("user", "last")]).collect();
+    let all: Vec<Value> = [vec![system.clone()], turns.clone()].concat();
+    assert!(tokens(&all) > context);
+    let ask = |more: Value| {
+        let mut body = json!({"messages": all, "max_tokens": 8, "temperature": 0});
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("more").clone());
+        body
+    };
+    let refused = server.post(CHAT, &ask(json!({})));
+    assert_eq!(error(&refused, 400, CHAT), (json!("messages"), json!("context_length_exceeded")));
+    let answer = server.ok(CHAT, &ask(json!({"truncation": "auto"})));
+    // What is left: the system, and as many whole turns as leave the answer its room.
+    let left = |n: usize| [vec![system.clone()], turns[turns.len() - n..].to_vec()].concat();
+    let n = (0..9).map(|n| 2 * n + 1).rfind(|&n| tokens(&left(n)) + 8 <= context);
+    let left = left(n.expect("the last turn fits"));
+    assert_eq!(answer["usage"]["prompt_tokens"], tokens(&left));
+    let same = server.ok(CHAT, &json!({"messages": left, "max_tokens": 8, "temperature": 0}));
+    assert_eq!(answer["choices"][0]["message"], same["choices"][0]["message"]);
+    // The same for OpenAI's responses and for Ollama, which truncates unless told not to.
+    let body = json!({"model": "tiny", "input": all, "max_output_tokens": 8, "truncation": "auto"});
+    let response = server.ok("/v1/responses", &body);
+    assert_eq!(response["usage"]["input_tokens"], tokens(&left));
+    assert_eq!(response["truncation"], "auto");
+    let body =
+        json!({"model": "tiny", "messages": all, "stream": false, "options": {"num_predict": 8}});
+    assert_eq!(server.ok("/api/chat", &body)["prompt_eval_count"], tokens(&left));
+    let body = json!({"model": "tiny", "messages": all, "truncate": false});
+    assert_eq!(server.post("/api/chat", &body).status, 400);
+    // A last turn that is too long by itself is an error all the same.
+    let long = json!({"messages": [message("user", &"x".repeat(400))], "truncation": "auto"});
+    assert_eq!(error(&server.post(CHAT, &long), 400, CHAT).1, "context_length_exceeded");
 }
 
 #[test]

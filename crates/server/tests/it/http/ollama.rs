@@ -135,8 +135,23 @@ fn vectors_are_those_of_openai() {
     let ratio = |idx: usize| one[idx].as_f64().expect("x") / whole[idx].as_f64().expect("x");
     assert!((ratio(0) / ratio(1) - 1.0).abs() < 1e-3, "not in one direction");
     let long = "long ".repeat(100);
-    let error = refused(&server, "/api/embed", &json!({"model": "vectors", "input": long}), 400);
+    let ask = |truncate: bool| json!({"model": "vectors", "input": long, "truncate": truncate});
+    let error = refused(&server, "/api/embed", &ask(false), 400);
     assert!(error.contains("maximum context length"), "{error}");
+    // A text that is cut has the vector of its beginning.
+    let cut = server.ok("/api/embed", &ask(true));
+    let ids =
+        server.ok("/tokenize", &json!({"model": "vectors", "prompt": long}))["tokens"].clone();
+    let ids = ids.as_array().expect("ids");
+    let n = cut["prompt_eval_count"].as_u64().expect("a count") as usize;
+    assert!(n < ids.len(), "{n}");
+    let begun = server.ok("/v1/embeddings", &json!({"model": "vectors", "input": ids[..n]}));
+    assert_eq!(cut["embeddings"][0], begun["data"][0]["embedding"]);
+    let ask = json!({"model": "vectors", "input": long, "truncate_prompt_tokens": 3});
+    let few = server.ok("/v1/embeddings", &ask);
+    assert_eq!(few["usage"]["prompt_tokens"], 3);
+    let begun = server.ok("/v1/embeddings", &json!({"model": "vectors", "input": ids[..3]}));
+    assert_eq!(few["data"], begun["data"]);
 }
 
 #[test]
