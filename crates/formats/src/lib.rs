@@ -61,6 +61,7 @@ pub use gguf::value::{Value, ValueType};
 pub use gguf::writer::{GgufWriter, SplitLimits};
 pub use lost_pages::survive_lost_pages;
 pub use map::FileWatch;
+pub use realizar_quant::BlockType;
 pub use safetensors::SafeTensors;
 pub use safetensors::writer::SafeTensorsWriter;
 pub use tensor::{Tensor, TensorInfo};

@@ -16,9 +16,8 @@
 //!
 //! ```
 //! use realizar_kernels_cpu::{
-//!     Epilogue, MatrixRef, PanelScratch, Rows, RowsMut, Team, Tier, matmul_f32,
+//!     BlockType, Epilogue, MatrixRef, PanelScratch, Rows, RowsMut, Team, Tier, matmul_f32,
 //! };
-//! use realizar_quant::BlockType;
 //!
 //! let team = Team::new(2);
 //! let scratch = PanelScratch::new(&team);
@@ -98,6 +97,7 @@ pub use packed::{
 };
 pub use pages::Pages;
 pub use quantize::QuantizedRows;
+pub use realizar_quant::BlockType;
 pub use recurrent::{
     DeltaInputs, DeltaNet, DeltaScratch, LayerStates, NO_STATE, ShortConv, StateSeq, StateSteps,
     delta_net, short_conv,

@@ -11,8 +11,7 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use realizar_kernels_cuda::{Buffer, Device, Driver, Error, Kernels, Linear, Matrix, Rows, matvec};
-//! use realizar_quant::BlockType;
+//! use realizar_kernels_cuda::{BlockType, Buffer, Device, Driver, Error, Kernels, Linear, Matrix, Rows, matvec};
 //!
 //! let device = match Driver::open(0) {
 //!     Ok(device) => Arc::new(device),
@@ -41,6 +40,8 @@
 //! assert_eq!(found, [496.0, 496.0]);
 //! # Ok::<(), Error>(())
 //! ```
+
+pub use realizar_quant::BlockType;
 
 mod error;
 pub use error::{Error, Version};

@@ -8,9 +8,8 @@
 //!
 //! ```
 //! use realizar_kernels_wgpu::{
-//!     Adapter, Gpu, GpuOptions, Linear, Matrix, Rows, RowsAt, View, matvec,
+//!     Adapter, BlockType, Gpu, GpuOptions, Linear, Matrix, Rows, RowsAt, View, matvec,
 //! };
-//! use realizar_quant::BlockType;
 //!
 //! if Adapter::all().is_empty() {
 //!     println!("no GPU adapter on this machine");
@@ -50,6 +49,8 @@
 //! assert_eq!(out, [496.0, 496.0]);
 //! # Ok::<(), realizar_kernels_wgpu::Error>(())
 //! ```
+
+pub use realizar_quant::BlockType;
 
 mod error;
 pub use error::Error;

@@ -5,8 +5,7 @@
 //! backend's. It knows no model: layers come as [`GroupSpec`]s.
 //!
 //! ```
-//! use realizar_kvcache::{BlockTable, GroupSpec, KvLayout, PAGE_LEN, PagePool};
-//! use realizar_quant::BlockType;
+//! use realizar_kvcache::{BlockTable, BlockType, GroupSpec, KvLayout, PAGE_LEN, PagePool};
 //!
 //! # fn main() -> Result<(), realizar_kvcache::Error> {
 //! // Two layers of 4 key-value heads of 64, stored as F16.
@@ -47,6 +46,7 @@ pub use error::Error;
 pub use layout::{GroupSpec, KvLayout, PAGE_ALIGN, PAGE_LEN};
 pub use pool::{PageId, PagePool, PoolStats, StateId};
 pub use prefix::{CacheEvent, PrefixStats};
+pub use realizar_quant::BlockType;
 pub use state::SeqStates;
 pub use symbol::{Symbol, Variant};
 
