@@ -151,6 +151,12 @@ pub enum Error {
         /// What is wrong.
         source: Arc<crate::text::template::Error>,
     },
+    /// The model came without a chat template, so it cannot be given a conversation.
+    #[error("{}: the model has no chat template; give it a prompt instead", path.display())]
+    NoChatTemplate {
+        /// The file or directory of the model.
+        path: PathBuf,
+    },
     /// A text cannot be encoded or an id cannot be decoded.
     #[error("{}", one_line(&.0.to_string()))]
     Text(#[from] crate::text::tokenizer::Error),

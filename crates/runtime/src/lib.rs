@@ -23,29 +23,25 @@
 //! fused, laid out as a [`plan::Plan`] and run for ragged batches over a paged
 //! key-value cache by a [`Runner`].
 //!
-//! ```no_run
-//! use realizar_runtime::backend::cpu::CpuBackend;
-//! use realizar_runtime::tokenizer::EncodeOptions;
-//! use realizar_runtime::{Event, GenerateParams, LoadOptions, Model};
-//! use std::ops::ControlFlow;
-//! use std::path::Path;
+//! ```
+//! use realizar_runtime::Model;
+//! use realizar_runtime::template::Message;
 //!
 //! # fn main() -> Result<(), realizar_runtime::Error> {
-//! let backend = CpuBackend::new(None, None)?;
-//! let mut model = Model::load(Path::new("model.gguf"), &backend, &LoadOptions::default())?;
-//! let options = EncodeOptions { add_special: true, parse_special: false };
-//! let ids = model.tokenizer()?.encode("The capital of France is", options)?;
-//! let params = GenerateParams { max_tokens: Some(32), ..GenerateParams::default() };
-//! let mut session = model.new_session();
-//! session.generate(&mut model, &ids, &params, &mut |event| {
-//!     if let Event::Token(token) = event {
-//!         print!("{}", token.text);
-//!     }
-//!     ControlFlow::Continue(())
-//! })?;
+//! // A model of 32 tokens that says how the alphabet goes on.
+//! let mut model = Model::open("examples/alphabet.gguf")?;
+//! assert_eq!(model.chat(&[Message::user("abc")])?.finish()?.text, "defghijklmnopqrstuvwxyz");
+//!
+//! // As it is generated:
+//! for piece in model.chat(&[Message::user("tuv")])? {
+//!     print!("{}", piece?);
+//! }
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! [`Session::chat`] keeps a conversation, [`Session::generate`] takes tokens and tells everything of each that it
+//! makes, and [`engine::Engine::chat`] answers many at once, to threads and to async programs.
 #![forbid(unsafe_code)]
 
 mod base;
@@ -76,10 +72,13 @@ pub use run::{
 pub use run::{Embeddings, PlacedPart, Placement, Prompt, Rows, Runner, SeqId, device};
 
 pub mod generate;
-pub use generate::{EmbedParams, Event, FinishReason, GenerateParams, Generation, Session};
+pub use generate::{EmbedParams, Event, FinishReason, GenerateParams, Generation, Reply, Session};
 pub use generate::{StopCause, Timings, TokenEvent, TopLogprob};
 
 pub mod engine;
+
+/// Types of weights, and of keys and values: of all crates the same.
+pub use realizar_quant::BlockType;
 
 pub mod measure;
 pub use measure::{BenchTest, Estimate, KlDivergence, Perplexity};

@@ -5,28 +5,28 @@
 //! the sink that each brings along. A request's answer has the same bits alone and among others,
 //! with and without what the prefix cache had of its prompt, preempted or not.
 //!
-//! ```no_run
+//! ```
 //! use realizar_runtime::backend::cpu::CpuBackend;
-//! use realizar_runtime::engine::{Engine, EngineEvent, EngineOptions, Request};
+//! use realizar_runtime::engine::{Engine, EngineOptions};
+//! use realizar_runtime::template::Message;
 //! use realizar_runtime::{GenerateParams, LoadOptions, Model};
 //! use std::path::Path;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let options = LoadOptions { max_seqs: 8, prefix_cache: true, ..LoadOptions::default() };
 //! let backend = CpuBackend::new(None, None)?;
-//! let model = Model::load(Path::new("model.gguf"), &backend, &options)?;
+//! let model = Model::load(Path::new("examples/alphabet.gguf"), &backend, &options)?;
 //! let engine = Engine::start(model, EngineOptions::default())?;
-//! let (sender, events) = std::sync::mpsc::channel();
-//! let request = Request::new(vec![1, 2, 3], GenerateParams::default());
-//! let _ticket = engine.submit(request, Box::new(move |event| drop(sender.send(event))))?;
-//! for event in events {
-//!     if let EngineEvent::Token(token) = event {
-//!         print!("{}", token.text);
-//!     }
-//! }
+//! let ask = |text: &str| engine.chat(&[Message::user(text)], GenerateParams::default());
+//! // Both run at once, token by token.
+//! let (first, second) = (ask("abc")?, ask("xy")?);
+//! assert_eq!(second.finish()?.text, "z");
+//! assert_eq!(first.finish()?.text, "defghijklmnopqrstuvwxyz");
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! [`Engine::chat`] and [`Engine::stream`] give the events as an [`EventStream`], which is an iterator and an async stream.
 
 mod ahead;
 mod draft;
@@ -41,6 +41,7 @@ mod outcome;
 mod request;
 mod schedule;
 mod stats;
+mod stream;
 mod worker;
 
 pub use realizar_kvcache::{CacheEvent, PAGE_LEN};
@@ -48,6 +49,7 @@ pub use request::{
     AnswerToken, EmbeddingRequest, EngineEvent, PromptLogprob, Request, Sink, SubmitError, Ticket,
 };
 pub use stats::{DraftCounts, EngineStats, FinishCounts, Histogram};
+pub use stream::{EventStream, Finish};
 
 use crate::Error;
 use crate::architectures::ModelOutput;

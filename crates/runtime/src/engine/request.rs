@@ -84,6 +84,17 @@ pub enum EngineEvent {
     Failed(Error),
 }
 
+impl EngineEvent {
+    /// The text that it adds to its answer: a token's, or the end of an answer that no token told of.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Token(token) => &token.text,
+            Self::Finished { tail, .. } => tail,
+            Self::Prompt { .. } | Self::Embedding { .. } | Self::Failed(_) => "",
+        }
+    }
+}
+
 /// A generated token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AnswerToken {

@@ -98,6 +98,32 @@ impl Model {
     /// The embedding of a text's tokens, of as many elements as a hidden state has or as
     /// `params` ask for. Longer texts than a step are run in chunks.
     ///
+    /// ```
+    /// use realizar_runtime::backend::cpu::CpuBackend;
+    /// use realizar_runtime::tokenizer::EncodeOptions;
+    /// use realizar_runtime::{EmbedParams, LoadOptions, Model, ModelOutput, Pooling};
+    /// use std::path::Path;
+    ///
+    /// # fn main() -> Result<(), realizar_runtime::Error> {
+    /// let backend = CpuBackend::new(None, None)?;
+    /// let options = LoadOptions { output: ModelOutput::Embeddings, ..LoadOptions::default() };
+    /// let mut model = Model::load(Path::new("examples/alphabet.gguf"), &backend, &options)?;
+    /// let params = EmbedParams { pooling: Some(Pooling::Mean), ..EmbedParams::default() };
+    /// let mut embed = |text: &str| -> Result<Vec<f32>, realizar_runtime::Error> {
+    ///     let options = EncodeOptions { add_special: true, parse_special: false };
+    ///     let ids = model.tokenizer()?.encode(text, options)?;
+    ///     model.embed(&ids, &params)
+    /// };
+    /// let likeness = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+    /// // This model tells letters apart, and nothing else.
+    /// let (one, other, none) = (embed("abcd")?, embed("dcxy")?, embed("uvw")?);
+    /// assert!((likeness(&one, &one) - 1.0).abs() < 1e-5);
+    /// assert!((likeness(&one, &other) - 0.5).abs() < 1e-5);
+    /// assert_eq!(likeness(&one, &none), 0.0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// If the model was not loaded for embeddings, there are no tokens, a token is not in the
     /// vocabulary, the text does not fit the context, more elements are asked for than there are,

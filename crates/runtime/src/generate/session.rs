@@ -6,15 +6,16 @@
 //! rows; tokens that the model generated are run again when they come back in a
 //! prompt, so that an answer never depends on how its prompt came about.
 
-use super::answer::{Answer, Chosen, Next, Scratch};
 use super::params::{FinishReason, GenerateParams, TopLogprob};
+use super::reply::{Held, Reply};
+use super::steps::Steps;
 use crate::Error;
-use crate::architectures::ModelOutput;
 use crate::backend::Role;
-use crate::run::{Chunk, Model, Offsets, Outputs, Rows, Runner, SeqId};
+use crate::run::{Chunk, Model, Outputs, Rows, Runner, SeqId};
+use crate::text::template::Message;
 use realizar_kvcache::Symbol;
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What happens during a generation.
 #[derive(Debug)]
@@ -81,9 +82,9 @@ pub struct Generation {
 /// A sequence that is kept between generations. Dropping it frees its part of the key-value cache.
 #[derive(Debug)]
 pub struct Session {
-    seq: SeqId,
+    pub(super) seq: SeqId,
     /// The rows at the front of the sequence that were run as prompts.
-    prompt: Vec<Symbol>,
+    pub(super) prompt: Vec<Symbol>,
 }
 
 impl Model {
@@ -131,107 +132,32 @@ impl Session {
         params: &GenerateParams,
         on_event: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
     ) -> Result<Generation, Error> {
-        self.generate_after(model, prompt.into(), params, on_event)
+        let rows = prompt.into();
+        let mut steps = Steps::new(model, rows, params)?;
+        while steps.step(self, model, rows, on_event)?.is_continue() {}
+        Ok(steps.finish())
     }
 
-    fn generate_after(
-        &mut self,
-        model: &mut Model,
-        all: Rows<'_>,
+    /// Generates the answer to a conversation, as a [`Reply`] that is run as far as it is read. The session
+    /// keeps the conversation, so that the next call pays only for what is new.
+    ///
+    /// # Errors
+    /// As for [`Self::generate`], and if the model has no chat template or its template refuses the
+    /// conversation.
+    pub fn chat<'m>(
+        &'m mut self,
+        model: &'m mut Model,
+        messages: &[Message],
         params: &GenerateParams,
-        on_event: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
-    ) -> Result<Generation, Error> {
-        let started = Instant::now();
-        let path = model.path().to_owned();
-        let (tokenizer, runner) = model.parts()?;
-        runner.output().require(ModelOutput::Logits)?;
-        let room = check_len(all.len(), runner.max_seq_len())?;
-        runner.rules().check(all, (0, &Offsets::default()))?;
-        // The last token's own row needs no room: its logits are not wanted.
-        let limits = (0, room + 1);
-        let tokens: Vec<u32> = all.tokens().collect();
-        let vocab_size = runner.vocab_size();
-        let mut answer = Answer::new(tokenizer.clone(), params, &tokens, limits, vocab_size)?;
-        let mut scratch = Scratch::default();
-        let mut out = Generation {
-            ids: Vec::new(),
-            text: String::new(),
-            tail: String::new(),
-            finish_reason: FinishReason::Length,
-            logprobs: Vec::new(),
-            top_logprobs: Vec::new(),
-            timings: Timings { prompt_tokens: all.len(), ..Timings::default() },
-        };
-        let (cached_tokens, last_chunk) = match self.prefill(runner, all, on_event)? {
-            ControlFlow::Continue(at) => at,
-            ControlFlow::Break(()) => {
-                out.finish_reason = FinishReason::Cancelled;
-                out.timings.prompt = started.elapsed();
-                return Ok(out);
-            }
-        };
-        let runs_beside = runner.runs_beside();
-        let mut prompt = Duration::ZERO;
-        let last_rows = all.slice(last_chunk..all.len());
-        // The choice whose text is not known yet.
-        let mut untold = None;
-        loop {
-            let last = answer.ids().last().map(|&id| [id]);
-            let (rows, role) = match &last {
-                None => (last_rows, Role::Prompt),
-                Some(last) => (last.into(), Role::Generated),
-            };
-            let step = [Chunk { seq: &self.seq, rows, role, outputs: Outputs::Last }];
-            runner.launch(step.iter().copied())?;
-            // What the choice before leads to is found out while the device runs.
-            if let Some(choice) = untold.take() {
-                let told = answer.tell(choice).map(|next| out.add(next, params, on_event));
-                if !matches!(told, Ok(None)) {
-                    runner.discard();
-                    out.finish_reason = told?.unwrap_or(FinishReason::Cancelled);
-                    break;
-                }
-            }
-            if let Some(mut wants) = runner.wants() {
-                answer.compute_mask();
-                answer.want((0, 0), &mut wants, &mut scratch);
-            }
-            let mut rows = runner.collect(step.iter().copied())?;
-            if last.is_none() {
-                self.prompt.extend(last_rows.symbols());
-                prompt = started.elapsed();
-                let event = Event::Prompt { done: all.len(), total: all.len() };
-                if on_event(&event).is_break() {
-                    out.finish_reason = FinishReason::Cancelled;
-                    out.timings.prompt = prompt;
-                    return Ok(out);
-                }
-            }
-            let choice = answer.choose(&mut rows, (0, 0), &mut scratch);
-            let choice = choice.map_err(|error| error.of_model(&path))?;
-            if runs_beside && !choice.is_last() {
-                untold = Some(choice);
-            } else if let Some(reason) = out.add(answer.tell(choice)?, params, on_event) {
-                out.finish_reason = reason;
-                break;
-            }
-        }
-        out.tail = answer.tail(out.finish_reason);
-        out.text.push_str(&out.tail);
-        out.timings = Timings {
-            prompt_tokens: all.len(),
-            cached_tokens,
-            prompt,
-            generated_tokens: out.ids.len(),
-            generate: started.elapsed() - prompt,
-        };
-        Ok(out)
+    ) -> Result<Reply<'m>, Error> {
+        let prompt = model.chat_prompt(messages)?;
+        Reply::new(model, Held::Lent(self), prompt.into(), params)
     }
 
     /// Runs the part of `rows` that the session does not hold as a prompt already, but for the last chunk,
     /// whose logits are wanted. Returns the tokens that it held and where the last chunk begins, or a
     /// break when the caller cancelled; the session keeps what was run.
-    fn prefill(
+    pub(super) fn prefill(
         &mut self,
         runner: &mut Runner,
         rows: Rows<'_>,
@@ -269,29 +195,5 @@ impl Session {
             }
         }
         Ok(ControlFlow::Continue((cached, self.prompt.len())))
-    }
-}
-
-impl Generation {
-    /// Adds what a choice led to and tells of it; returns why the generation is over, if it is.
-    fn add(
-        &mut self,
-        Next { token, finished }: Next,
-        params: &GenerateParams,
-        on_event: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
-    ) -> Option<FinishReason> {
-        let mut flow = ControlFlow::Continue(());
-        if let Some(Chosen { id, text, logprob, top_logprobs }) = token {
-            self.ids.push(id);
-            self.text.push_str(&text);
-            self.logprobs.extend(logprob);
-            let top = &*top_logprobs;
-            let event = TokenEvent { id, text: &text, logprob, top_logprobs: top };
-            flow = on_event(&Event::Token(event));
-            if params.logprobs.is_some() {
-                self.top_logprobs.push(top_logprobs);
-            }
-        }
-        finished.or(flow.is_break().then_some(FinishReason::Cancelled))
     }
 }

@@ -4,6 +4,7 @@
 mod ahead;
 mod bits;
 mod block_types;
+mod chat;
 mod common;
 mod constrain;
 mod damaged_checkpoints;

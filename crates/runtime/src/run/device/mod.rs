@@ -97,6 +97,19 @@ pub fn load(
     next_best(&choices(list, options)?, |choice| load(&choice.into(), &options_on(choice, options)))
 }
 
+impl Model {
+    /// Loads the model at `path`, a GGUF file or a Hugging Face directory, onto the device that does best, with
+    /// the default options.
+    ///
+    /// # Errors
+    /// As [`load`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let (list, options) = (DeviceChoice::Auto.into(), DeviceOptions::default());
+        let loaded = load(path.as_ref(), &list, None, &options, &LoadOptions::default())?;
+        Ok(loaded.model)
+    }
+}
+
 /// Whether the whole model is for the device that does best.
 fn may_choose(list: &DeviceList, gpu_layers: Option<usize>, options: &DeviceOptions) -> bool {
     list.whole() == Some(DeviceChoice::Auto)

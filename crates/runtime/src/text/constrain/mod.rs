@@ -7,6 +7,24 @@
 //!
 //! The parsing of text by tokens is the library llguidance's; what is around it here makes sure
 //! that nothing is let through that the grammar does not say.
+//!
+//! ```
+//! use realizar_runtime::constrain::{Constrainer, Grammar};
+//! use realizar_runtime::template::Message;
+//! use realizar_runtime::{GenerateParams, Model};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut model = Model::open("examples/alphabet.gguf")?;
+//! let grammar = Grammar::Choice(vec!["cat".to_owned(), "dog".to_owned()]);
+//! let constraint = Constrainer::new(model.tokenizer()?)?.compile(&grammar)?;
+//! let params = GenerateParams { constraint: Some(constraint), ..GenerateParams::default() };
+//! let mut session = model.new_session();
+//! // By itself, it would go on with the alphabet.
+//! let reply = session.chat(&mut model, &[Message::user("abc")], &params)?;
+//! assert_eq!(reply.finish()?.text, "dog");
+//! # Ok(())
+//! # }
+//! ```
 
 mod compile;
 mod error;

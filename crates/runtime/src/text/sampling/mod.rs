@@ -23,6 +23,26 @@
 //! like any other top choice.
 //!
 //! Mirostat takes the place of steps 5 to 10: it alone decides what is left.
+//!
+//! ```
+//! use realizar_runtime::sampling::{Sampler, SamplingParams};
+//!
+//! // Logits of four tokens, from any engine.
+//! let logits = [0.5, 3.0, 2.9, -1.0];
+//! let mut greedy = Sampler::new(SamplingParams::greedy(), logits.len())?;
+//! assert_eq!(greedy.sample(&mut logits.clone())?, 1);
+//!
+//! // Only tokens 1 and 2 are within 90 % of the probability; equal seeds give equal choices.
+//! let params = SamplingParams { top_p: 0.9, seed: Some(7), ..SamplingParams::default() };
+//! let draw = |params: &SamplingParams| -> Result<Vec<u32>, realizar_runtime::sampling::Error> {
+//!     let mut sampler = Sampler::new(params.clone(), logits.len())?;
+//!     (0..50).map(|_| sampler.sample(&mut logits.clone())).collect()
+//! };
+//! let ids = draw(&params)?;
+//! assert!(ids.contains(&1) && ids.contains(&2) && !ids.contains(&0) && !ids.contains(&3));
+//! assert_eq!(ids, draw(&params)?);
+//! # Ok::<(), realizar_runtime::sampling::Error>(())
+//! ```
 
 mod candidates;
 mod dry;

@@ -74,6 +74,21 @@ impl Message {
     pub fn new(role: impl Into<String>, text: impl Into<String>) -> Self {
         Self { role: role.into(), content: Some(Content::Text(text.into())), fields: Map::new() }
     }
+
+    /// What the model is told before the conversation.
+    pub fn system(text: impl Into<String>) -> Self {
+        Self::new("system", text)
+    }
+
+    /// What a person says.
+    pub fn user(text: impl Into<String>) -> Self {
+        Self::new("user", text)
+    }
+
+    /// What the model has answered.
+    pub fn assistant(text: impl Into<String>) -> Self {
+        Self::new("assistant", text)
+    }
 }
 
 /// The names of a message's reasoning, the first of which counts.

@@ -5,6 +5,20 @@
 //! their size and nesting, on steps, on output and on the bytes of all values that they make; they
 //! are compiled and rendered on threads whose stacks suffice for these. One thing differs: strings
 //! marked as safe for HTML do not make the strings that are joined to them escape, as Jinja2's do.
+//!
+//! ```
+//! use realizar_runtime::template::{ChatTemplate, Message, RenderOptions};
+//!
+//! let source = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}{% endfor %}\
+//!               {% if add_generation_prompt %}<assistant>{% endif %}";
+//! let template = ChatTemplate::new(source, "<s>", "</s>")?;
+//! let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+//! let text = template.render(&[Message::system("Be brief."), Message::user(" Hi! ")], &options)?;
+//! assert_eq!(text, "<s><system>Be brief.<user>Hi!<assistant>");
+//! # Ok::<(), realizar_runtime::template::Error>(())
+//! ```
+//!
+//! [`ChatTemplate::render_prompt`] renders for a tokenizer, so that what people write does not become control tokens.
 
 mod budget;
 mod clock;

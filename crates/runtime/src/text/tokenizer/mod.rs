@@ -4,6 +4,20 @@
 //! model. GGUF vocabularies are encoded by this module's own merge loops, because they must live
 //! beside a mapped model in little memory; `tokenizer.json` goes through the `tokenizers` crate.
 //! Decoding is the same for both: every token stands for some bytes, see [`StreamDecoder`].
+//!
+//! ```
+//! use realizar_formats::Gguf;
+//! use realizar_runtime::tokenizer::{EncodeOptions, Tokenizer};
+//!
+//! // A vocabulary of the letters from `a`, which is token 4.
+//! let gguf = Gguf::open("examples/alphabet.gguf")?;
+//! let tokenizer = Tokenizer::from_gguf(gguf.metadata())?;
+//! let options = EncodeOptions { add_special: true, parse_special: false };
+//! let ids = tokenizer.encode("cab", options)?;
+//! assert_eq!(ids, [6, 4, 5]);
+//! assert_eq!(tokenizer.decode(&ids, true)?, "cab");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod bpe;
 mod buckets;
