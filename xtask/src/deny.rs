@@ -2,7 +2,7 @@
 //!
 //! `cargo deny` does it where it is installed, with advisories if their database can be had.
 //! Elsewhere licences and sources are checked here, by the same file: building cargo deny takes
-//! longer than the tests.
+//! longer than the tests. The packages that the server's page is made of are checked by the same list.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use spdx::{Expression, ParseMode};
 
-use crate::shell;
+use crate::{shell, web};
 
 /// The source of packages that come from crates.io, as cargo names it.
 const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
@@ -45,6 +45,8 @@ struct Package {
 
 /// Check the dependency tree; prints what was checked.
 pub(crate) fn run() -> Result<()> {
+    let n_packages = web::check_licences(&shell::root(), &rules()?.licenses.allow)?;
+    println!("deny: licences of the page's {n_packages} packages are allowed");
     let mut version = shell::cargo();
     version.args(["deny", "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
     if version.status().is_ok_and(|status| status.success()) {
@@ -68,10 +70,14 @@ fn cargo_deny() -> Result<()> {
     shell::check(shell::cargo().args(["deny", "check", "advisories"]))
 }
 
-fn licences_and_sources() -> Result<()> {
+fn rules() -> Result<Rules> {
     let path = shell::root().join("deny.toml");
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let rules: Rules = toml::from_str(&text).with_context(|| path.display().to_string())?;
+    toml::from_str(&text).with_context(|| path.display().to_string())
+}
+
+fn licences_and_sources() -> Result<()> {
+    let rules = rules()?;
     let mut command: Command = shell::cargo();
     command.args(["metadata", "--format-version", "1", "--all-features", "--locked"]);
     let Metadata { packages } = serde_json::from_str(&shell::output(&mut command)?)?;
@@ -96,7 +102,11 @@ fn check(package: &Package, allowed: &[String]) -> Result<()> {
     if let Some(source) = package.source.as_deref().filter(|&source| source != CRATES_IO) {
         bail!("it comes from {source}");
     }
-    let text = package.license.as_deref().context("it names no licence")?;
+    check_licence(package.license.as_deref().context("it names no licence")?, allowed)
+}
+
+/// Fails if the licence, an SPDX expression, is none of those that are allowed.
+pub(crate) fn check_licence(text: &str, allowed: &[String]) -> Result<()> {
     let licence = Expression::parse_mode(text, ParseMode::LAX)?;
     if !licence.evaluate(|needed| allowed.contains(&needed.to_string())) {
         bail!("its licence `{text}` is not allowed");

@@ -17,8 +17,15 @@ const common = {
   jsxImportSource: "preact",
 };
 
+/** The packages of which something is in the files that were built. */
+const bundled = new Set();
+
 async function text(options) {
-  const { outputFiles } = await build({ ...common, ...options });
+  const { outputFiles, metafile } = await build({ ...common, metafile: true, ...options });
+  for (const path of Object.keys(metafile.inputs)) {
+    const name = /node_modules\/((?:@[^/]+\/)?[^/]+)\/(?!.*node_modules\/)/.exec(path)?.[1];
+    if (name !== undefined) bundled.add(name);
+  }
   return outputFiles[0].text;
 }
 
@@ -38,11 +45,9 @@ async function page() {
   return template.replace(/\{\{(\w+)\}\}/g, (_, name) => inline[name].trim());
 }
 
-/** What is in the files of others' work, and under which licences. */
-const PACKAGES = ["dompurify", "highlight.js", "marked", "pdfjs-dist", "preact", "temml"];
-
+/** What is in the files of others' work, and under which licences; to be made when the files are built. */
 async function licenses() {
-  const parts = PACKAGES.map(async (name) => {
+  const parts = [...bundled].sort().map(async (name) => {
     const folder = join("node_modules", name);
     const { version, license } = JSON.parse(await readFile(join(folder, "package.json"), "utf8"));
     const file = (await readdir(folder)).find((own) => /^licen[cs]e(\.md|\.txt)?$/i.test(own));
@@ -63,12 +68,12 @@ if (argv[2] === "--tests") {
   await tests();
 } else {
   const out = argv[2] ?? "build/page";
-  const files = {
+  const built = {
     "index.html": page(),
-    "licenses.txt": licenses(),
     "math.js": script("src/math-file.ts"),
     "pdf.js": script("src/pdf-file.ts", { external: ["canvas", "@napi-rs/canvas", "node:*", "fs", "http", "https", "url", "module"] }),
   };
   await mkdir(out, { recursive: true });
-  for (const [name, content] of Object.entries(files)) await writeFile(join(out, name), await content);
+  for (const [name, content] of Object.entries(built)) await writeFile(join(out, name), await content);
+  await writeFile(join(out, "licenses.txt"), await licenses());
 }

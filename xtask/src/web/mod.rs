@@ -5,6 +5,7 @@
 
 mod browser;
 mod built;
+mod lock;
 mod node;
 mod stub;
 
@@ -19,6 +20,7 @@ use node::Node;
 
 pub(crate) use browser::install as install_browser;
 pub(crate) use built::{FOLDER as BUILT, stale};
+pub(crate) use lock::check_licences;
 
 /// The sources.
 const WEB: &str = "crates/server/web";

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use super::WEB;
+use super::{WEB, lock};
 use crate::parity::Totals;
 use crate::shell;
 
@@ -29,16 +29,17 @@ impl Node {
         let programs = if is_on_path() { None } else { Some(installed()?) };
         let node = Self { programs };
         let web = shell::root().join(WEB);
+        lock::check(&shell::root())?;
         let lock = fs::read_to_string(web.join("package-lock.json"))?;
         let stamp = web.join("node_modules/.lock");
         if !fs::read_to_string(&stamp).is_ok_and(|installed| installed == lock) {
             println!("web: npm install");
             let mut npm = node.command("npm");
-            // As the lock file says, which stays as it is. `npm ci` refuses a lock file without the
-            // optional packages of other platforms.
+            // As the lock file says, which stays as it is.
             npm.args(["install", "--no-save", "--silent", "--no-audit", "--no-fund"]);
             npm.arg("--ignore-scripts");
             shell::check(&mut npm)?;
+            lock::check_installed(&web)?;
             fs::write(stamp, lock)?;
         }
         Ok(node)
