@@ -19,6 +19,7 @@ mod lavapipe;
 mod load;
 mod loom;
 mod machine;
+mod packages;
 mod parity;
 mod release;
 mod setup;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::lavapipe::{self, Width};
 use crate::parity::{self, Totals};
 use crate::setup::Need;
-use crate::{deny, documents, load, shell, table, tidy, web};
+use crate::{deny, documents, load, packages, shell, table, tidy, web};
 
 /// `cargo xtask test`
 #[derive(clap::Args)]
@@ -46,6 +46,8 @@ enum Step {
     Real,
     /// The console blocks of the documents, with a published model.
     Documents,
+    /// Programs outside of the workspace that use each library crate as it is packaged.
+    Packages,
     /// The server under hostile requests, beside a stream whose times are bounded (Linux alone).
     Hostile,
     /// The page of the server: its types, its unit tests, and what it does in a browser.
@@ -74,6 +76,7 @@ impl Step {
             Self::Fmt | Self::Clippy | Self::Tidy | Self::Deny | Self::Doc => &[],
             Self::Parity | Self::CudaParity => &[],
             Self::Tests => &[Need::Vocabularies, Need::Driver],
+            Self::Packages => &[Need::Driver],
             Self::Real | Self::Documents | Self::Hostile => &[Need::Models],
             Self::Web => &[Need::Browser],
             Self::GpuTests | Self::GpuParity => &[Need::Driver],
@@ -130,6 +133,7 @@ impl Step {
             }
             Self::Real => return parity_of(parity::Args::real()),
             Self::Documents => return documents(),
+            Self::Packages => return packages::run(),
             Self::Hostile => return hostile(),
             Self::Web => return web::test(),
             Self::GpuTests => return gpu_tests(),

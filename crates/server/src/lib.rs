@@ -1,23 +1,26 @@
 //! The HTTP server: OpenAI's API over the engine, with streaming, metrics and admission.
 //!
-//! [`serve`] runs a server; [`app`] is the same as a service, for a program that has a server of
+//! [`serve`] runs a server, [`Server`] does so in two steps; [`app`] is the same as a service, for a program that has a server of
 //! its own. [`Models`] holds the models by name, each a [`ServedModel`] around an engine.
 //!
-//! ```no_run
-//! use realizar_runtime::backend::cpu::CpuBackend;
+//! ```
+//! use realizar_runtime::Model;
 //! use realizar_runtime::engine::{Engine, EngineOptions};
-//! use realizar_runtime::{LoadOptions, Model};
-//! use realizar_server::{Models, ServedModel, ServerConfig, serve};
-//! use std::path::Path;
+//! use realizar_server::{Models, ServedModel, Server, ServerConfig};
 //!
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let backend = CpuBackend::new(None, None)?;
-//! let model = Model::load(Path::new("model.gguf"), &backend, &LoadOptions::default())?;
-//! let models = Models::new();
-//! models.add(ServedModel::new("model", Engine::start(model, EngineOptions::default())?))?;
-//! serve(ServerConfig::default(), models, std::future::pending()).await?;
-//! # Ok(())
-//! # }
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let models = Models::new();
+//!     let engine = Engine::start(Model::open("examples/alphabet.gguf")?, EngineOptions::default())?;
+//!     models.add(ServedModel::new("alphabet", engine))?;
+//!     // Any free port of this machine.
+//!     let config = ServerConfig { port: 0, ..ServerConfig::default() };
+//!     let server = Server::bind(config, models).await?;
+//!     println!("listening on http://{}", server.address());
+//!     // Until the future is ready: here at once.
+//!     server.run(async {}).await?;
+//!     Ok(())
+//! }
 //! ```
 #![forbid(unsafe_code)]
 
