@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use realizar_runtime::Event;
 use realizar_runtime::template::Message;
+use realizar_runtime::{Event, FinishReason};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
@@ -83,8 +83,12 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             Typed::SaveNothing => ui::note("/save needs a file"),
             Typed::Unknown(name) => ui::note(&format!("unknown command {name}; see /help")),
             Typed::Message(text) => {
-                let messages = chat.with_user(text);
-                match answer(&mut engine, &messages, args) {
+                let fitted = chat.fit(text, &engine, args.generate.max_tokens);
+                let answer = fitted.and_then(|(ids, n_dropped)| {
+                    tell_of_dropped(n_dropped);
+                    answer(&mut engine, &ids, args)
+                });
+                match answer {
                     Ok(answer) => {
                         chat.messages.push(Message::new("user", text));
                         chat.messages.push(answer);
@@ -101,16 +105,25 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     Ok(())
 }
 
-/// Streams the answer to `messages` and returns it.
-fn answer(engine: &mut Engine, messages: &[Message], args: &Args) -> Result<Message> {
-    let ids = engine.chat_prompt(messages)?;
+fn tell_of_dropped(n_turns: usize) {
+    match n_turns {
+        0 => {}
+        1 => ui::note("the context is full: the oldest turn was dropped; /reset forgets all"),
+        n => ui::note(&format!(
+            "the context is full: the {n} oldest turns were dropped; /reset forgets all"
+        )),
+    }
+}
+
+/// Streams the answer to a conversation of these tokens and returns it.
+fn answer(engine: &mut Engine, ids: &[u32], args: &Args) -> Result<Message> {
     let guard = interrupt::Guard::new();
     let mut out = std::io::stdout().lock();
     let mut failed = None;
     let mut params = engine.params(&args.generate, None);
     // Reasoning is told apart only where that is seen.
     let parser = match terminal::is_drawn(args.markdown) {
-        true => engine.reasoning_parser(&ids)?,
+        true => engine.reasoning_parser(ids)?,
         false => None,
     };
     let parser = parser.map(|(parser, shown)| {
@@ -118,7 +131,7 @@ fn answer(engine: &mut Engine, messages: &[Message], args: &Args) -> Result<Mess
         parser
     });
     let mut printer = Printer::new(args.markdown, parser);
-    let generation = engine.generate(&ids, &params, &mut |event| {
+    let generation = engine.generate(ids, &params, &mut |event| {
         if let Event::Token(token) = event {
             failed = printer.push(&mut out, token.text).err();
         }
@@ -132,6 +145,12 @@ fn answer(engine: &mut Engine, messages: &[Message], args: &Args) -> Result<Mess
     }
     printer.push(&mut out, &generation.tail)?;
     printer.finish(&mut out, if guard.asked() { " [stopped]" } else { "" })?;
+    if generation.finish_reason == FinishReason::Length {
+        ui::note(&match generation.ids.len() >= args.generate.max_tokens {
+            true => format!("the answer was cut after {} tokens (-n)", generation.ids.len()),
+            false => "the answer was cut: the context is full (-c)".to_owned(),
+        });
+    }
     tracing::info!("{}", super::run::timing_line(&generation, &params.sampling));
     let (reasoning, content) = printer.into_parts();
     let mut message = Message::new("assistant", content);
@@ -156,6 +175,26 @@ impl Chat {
         let mut messages = self.all();
         messages.push(Message::new("user", text));
         messages
+    }
+
+    /// The tokens of the conversation with a further message of the user, and how many of its
+    /// oldest turns were dropped because they no longer fit the context.
+    ///
+    /// A conversation that does not fit is left a quarter of the context for the answer, or
+    /// `max_tokens` where that is less, so that the next turns fit as well.
+    fn fit(&mut self, text: &str, engine: &Engine, max_tokens: usize) -> Result<(Vec<u32>, usize)> {
+        let context = engine.model.max_seq_len();
+        let (mut room, mut n_dropped) = (1, 0);
+        loop {
+            let ids = engine.chat_prompt(&self.with_user(text))?;
+            if self.messages.is_empty() || ids.len() + room <= context {
+                return Ok((ids, n_dropped));
+            }
+            let turn_len = 1 + self.messages[1..].iter().take_while(|m| m.role != "user").count();
+            self.messages.drain(..turn_len);
+            n_dropped += 1;
+            room = (context / 4).min(max_tokens).max(1);
+        }
     }
 
     fn save(&self, path: &Path) -> Result<()> {

@@ -168,6 +168,33 @@ fn chat_with_a_template_reads_lines() {
 }
 
 #[test]
+fn a_chat_that_fills_its_context_drops_its_oldest_turns() {
+    let template = tempfile::NamedTempFile::new().expect("temporary file");
+    let source = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    std::fs::write(template.path(), source).expect("write");
+    let saved = tempfile::NamedTempFile::new().expect("temporary file");
+    let (template, saved) = (template.path().display().to_string(), saved.path().display());
+    // Letters are a token each: two of these fit a context of 32, and a third does not.
+    let lines = format!(
+        "/system s\n{}\n{}\n{}\n/save {saved}\n",
+        "a".repeat(12),
+        "b".repeat(12),
+        "c".repeat(12)
+    );
+    let model = model();
+    let args = ["chat", &model, "--template", &template, "-n", "1", "--greedy", "-c", "32"];
+    let output = run(&[&args[..], &["--ignore-eos"]].concat(), &lines);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("the context is full: the oldest turn was dropped"), "{told}");
+    assert!(told.contains("the answer was cut after 1 tokens"), "{told}");
+    let text = std::fs::read_to_string(saved.to_string()).expect("saved");
+    let messages: Vec<Value> = serde_json::from_str(&text).expect("JSON");
+    let kept: Vec<_> = messages.iter().filter(|m| m["role"] != "assistant").collect();
+    let kept: Vec<_> = kept.iter().map(|m| m["content"].as_str().expect("a text")).collect();
+    assert_eq!(kept, ["s", "bbbbbbbbbbbb", "cccccccccccc"]);
+}
+
+#[test]
 fn tokens_perplexity_and_bench() {
     let model = model();
     let object = json(&["tokenize", &model, "abc", "--json"]);
