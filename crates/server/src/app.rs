@@ -1,7 +1,9 @@
 //! The routes and what lies around them. An endpoint is one file, one line here, and its description
 //! in `openapi/`.
 
-use crate::api::llama::{models as loads, tokens};
+use crate::api::llama::{
+    self, completion, embedding, infill, models as loads, props, slots, tokens,
+};
 use crate::api::openai::{chat, completions, embeddings, models};
 use crate::api::scores::{rerank, score};
 use crate::api::status::{health, info, metrics};
@@ -50,15 +52,23 @@ pub(crate) fn guarded() -> Routes {
         ("/api/tags", get(ollama::models::tags)),
         ("/api/version", get(ollama::models::version)),
         ("/apply-template", post(tokens::apply_template)),
+        ("/completion", post(completion::create)),
+        ("/completions", post(completion::create)),
         ("/detokenize", post(tokens::detokenize)),
+        ("/embedding", post(embedding::create)),
+        ("/embeddings", post(embedding::create)),
         ("/get_load", get(info::load)),
         ("/get_model_info", get(info::model_info)),
         ("/get_server_info", get(info::server_info)),
+        ("/infill", post(infill::create)),
+        ("/lora-adapters", get(props::adapters).post(props::scale_adapters)),
         ("/metrics", get(metrics::get)),
         ("/metrics/history", get(history::get)),
         ("/models", get(models::list)),
+        ("/props", get(props::get).post(props::set)),
         ("/rerank", post(rerank::create)),
         ("/score", post(score::create)),
+        ("/slots", get(slots::get)),
         ("/tokenize", post(tokens::tokenize)),
         ("/v1/chat/completions", post(chat::create)),
         ("/v1/chat/completions/render", post(chat::render)),
@@ -134,7 +144,7 @@ async fn too_many_connections(request: Request) -> ApiError {
 async fn unknown_url(request: Request) -> ApiError {
     let path = request.uri().path();
     let unknown = || ApiError::unknown_url(request.method().as_str(), path);
-    ollama::not_offered(path).unwrap_or_else(unknown)
+    ollama::not_offered(path).or_else(|| llama::not_offered(path)).unwrap_or_else(unknown)
 }
 
 async fn method_not_allowed(request: Request) -> ApiError {

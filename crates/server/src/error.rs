@@ -6,7 +6,7 @@
 
 use crate::fields::InvalidRequest;
 use axum::Json;
-use axum::extract::rejection::PathRejection;
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use realizar_runtime::engine::SubmitError;
@@ -178,6 +178,7 @@ enum Kind {
     SlowReader,
     Internal,
     LoadFailed,
+    NotSupported,
     Unavailable,
     Connections,
     Bodies,
@@ -212,6 +213,7 @@ impl Kind {
             }
             Self::Internal => (S::INTERNAL_SERVER_ERROR, SERVER, None),
             Self::LoadFailed => (S::INTERNAL_SERVER_ERROR, SERVER, Some("model_load_failed")),
+            Self::NotSupported => (S::NOT_IMPLEMENTED, REQUEST, Some("not_supported")),
             Self::Unavailable => (S::SERVICE_UNAVAILABLE, SERVER, Some("unavailable")),
             Self::Connections => (S::SERVICE_UNAVAILABLE, SERVER, Some("too_many_connections")),
             Self::Bodies => (S::SERVICE_UNAVAILABLE, SERVER, Some("too_many_bytes")),
@@ -295,6 +297,11 @@ impl ApiError {
     /// The API has this, and the server does not.
     pub(crate) fn not_offered(message: impl Into<String>) -> Self {
         Self::new(Kind::UnknownUrl, message)
+    }
+
+    /// The server or the model does not have this, whatever the request says.
+    pub(crate) fn not_supported(message: impl Into<String>) -> Self {
+        Self::new(Kind::NotSupported, message)
     }
 
     /// Nothing is at this place.
@@ -412,6 +419,24 @@ impl ApiError {
         json!({"error": error})
     }
 
+    /// The body in the shape of llama-server's errors, with the parameter.
+    pub(crate) fn llama_body(&self) -> Value {
+        let mut body = self.body();
+        let kind = match (self.kind, self.status().as_u16()) {
+            (Kind::ContextLength, _) => "exceed_context_size_error",
+            (_, 401) => "authentication_error",
+            (_, 403) => "permission_error",
+            (_, 404) => "not_found_error",
+            (_, 501) => "not_supported_error",
+            (_, 503) => "unavailable_error",
+            (_, 500..) => "server_error",
+            _ => "invalid_request_error",
+        };
+        body["error"]["type"] = json!(kind);
+        body["error"]["code"] = json!(self.status().as_u16());
+        body
+    }
+
     /// The body in the shape of Ollama's errors.
     pub(crate) fn ollama_body(&self) -> Value {
         json!({"error": self.message})
@@ -439,7 +464,8 @@ impl std::error::Error for ApiError {}
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         // That the server is full is logged once, where connections are counted.
-        if self.status().is_server_error() && self.kind != Kind::Connections {
+        let is_told = [Kind::Connections, Kind::NotSupported].contains(&self.kind);
+        if self.status().is_server_error() && !is_told {
             tracing::error!(status = self.status().as_u16(), "{}", self.message);
         }
         let mut response = (self.status(), Json(self.body())).into_response();
@@ -516,6 +542,12 @@ impl From<InvalidRequest> for ApiError {
 
 impl From<PathRejection> for ApiError {
     fn from(error: PathRejection) -> Self {
+        Self::malformed(error.body_text())
+    }
+}
+
+impl From<QueryRejection> for ApiError {
+    fn from(error: QueryRejection) -> Self {
         Self::malformed(error.body_text())
     }
 }
@@ -611,6 +643,27 @@ mod tests {
             error.into(),
             "This model's maximum context length is 8 tokens, but the prompt has 9",
         );
+    }
+
+    #[test]
+    fn llama_server_has_types_of_its_own() {
+        let check = |error: ApiError, status: u16, kind: &str| {
+            let (text, body) = (error.to_string(), error.llama_body());
+            assert_eq!(body["error"]["code"], status);
+            assert_eq!(body["error"]["type"], kind);
+            assert_eq!(body["error"]["message"], text);
+        };
+        check(ApiError::invalid("n", "x"), 400, "invalid_request_error");
+        check(ApiError::context_length("prompt", 9, 8), 400, "exceed_context_size_error");
+        assert_eq!(ApiError::context_length("prompt", 9, 8).llama_body()["error"]["n_ctx"], 8);
+        check(ApiError::unauthorized("x"), 401, "authentication_error");
+        check(ApiError::forbidden("x"), 403, "permission_error");
+        check(ApiError::model_not_found("m"), 404, "not_found_error");
+        check(ApiError::too_large(9), 413, "invalid_request_error");
+        check(ApiError::internal("x"), 500, "server_error");
+        check(ApiError::not_supported("x"), 501, "not_supported_error");
+        check(ApiError::unavailable("x"), 503, "unavailable_error");
+        check(ApiError::timeout(Duration::from_secs(1)), 504, "server_error");
     }
 
     #[test]

@@ -1,9 +1,9 @@
-"""llama-server's own paths and shapes in front of `realizar serve`.
+"""llama-server's flags for all requests, and what it adds to OpenAI's shapes, in front of `realizar serve`.
 
-What has the same meaning under another name is renamed, in the request and in the answer, and what
-llama-server's defaults say is said aloud. Nothing is computed here that the server does not tell, but
-for the times of `timings`, which are those that this program sees. What realizar has no word for
-(slots, `/props`, `/infill`, names of metrics) is answered as it answers.
+llama-server's own endpoints (`/completion`, `/infill`, `/props`, `/slots`, `/embedding`) are the server's:
+requests get what llama-server's command line said for all of them, and the model's name. On OpenAI's
+endpoints what has the same meaning under another name is renamed. Nothing is computed here that the
+server does not tell, but for the times of `timings` there, which are those that this program sees.
 """
 
 import http.client
@@ -19,13 +19,12 @@ ALIASES = {
     "/reranking": "/v1/rerank",
     "/v1/reranking": "/v1/rerank",
 }
-NATIVE = ["/completion", "/completions"]
+NATIVE = ["/completion", "/completions", "/infill"]
 GENERATES = ["/v1/completions", "/v1/chat/completions"]
 COUNTS = {
     "/chat/completions/input_tokens": "/v1/chat/completions/render",
     "/v1/chat/completions/input_tokens": "/v1/chat/completions/render",
 }
-STOPS = {"stop": "eos", "length": "limit"}
 
 
 class Server(ThreadingHTTPServer):
@@ -69,11 +68,9 @@ class Handler(BaseHTTPRequestHandler):
         if "--models-dir" not in self.asked:
             # llama-server takes any name for its one model.
             fields["model"] = (self.asked.get("--alias") or "").split(",")[0]
-        if path in NATIVE:
-            return self.native(fields)
         if path in COUNTS:
             return self.count(COUNTS[path], fields)
-        if path in ["/apply-template", "/tokenize", *GENERATES]:
+        if path in ["/apply-template", "/tokenize", *NATIVE, *GENERATES]:
             self.defaults(fields, path)
         if path in GENERATES:
             return self.generate(path, fields)
@@ -88,12 +85,13 @@ class Handler(BaseHTTPRequestHandler):
         if "--reasoning" in self.asked:
             kwargs = fields.setdefault("chat_template_kwargs", {})
             kwargs.setdefault("enable_thinking", self.asked["--reasoning"] != "off")
-        if path in GENERATES:
+        if path in [*NATIVE, *GENERATES]:
             if "--seed" in self.asked and fields.get("seed") is None:
                 fields["seed"] = int(self.asked["--seed"])
             names = ["n_predict", "max_tokens", "max_completion_tokens"]
             if "--n-predict" in self.asked and not any(fields.get(n) is not None for n in names):
-                fields["max_tokens"] = int(self.asked["--n-predict"])
+                fields["n_predict" if path in NATIVE else "max_tokens"] = int(self.asked["--n-predict"])
+        if path in GENERATES:
             fields.pop("id_slot", None)
         messages = fields.get("messages")
         last = messages[-1] if isinstance(messages, list) and messages else None
@@ -141,10 +139,6 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(response.status, error(response.read()), kept(response))
         results = json.loads(response.read())["results"]
         self.json([{"index": r["index"], "score": r["relevance_score"]} for r in results])
-
-    def piece(self, token):
-        """The text of a token."""
-        return self.ask("/detokenize", {"tokens": [token]})["content"]
 
     def upstream_request(self, path, body):
         connection = http.client.HTTPConnection(*self.upstream, timeout=600)
@@ -245,61 +239,6 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(response.status, error(body), kept(response))
         self.json({"input_tokens": len(json.loads(body)["token_ids"])})
 
-    def native(self, fields):
-        """`/completion`, by `/v1/completions`."""
-        prompt = fields.get("prompt")
-        many = isinstance(prompt, list) and any(isinstance(p, (str, list, dict)) for p in prompt)
-        many = many and not any(isinstance(p, int) for p in prompt)
-        renamed = ["stream", "n_predict", "n_probs", "response_fields"]
-        request = {k: v for k, v in fields.items() if k not in renamed}
-        request["prompt"] = self.prompts(prompt)
-        request["return_tokens"] = bool(fields.get("stream") or fields.get("return_tokens"))
-        n_predict = fields.get("n_predict", int(self.asked.get("--n-predict", -1)))
-        request["max_tokens"] = n_predict
-        if fields.get("n_probs"):
-            request["logprobs"] = fields["n_probs"]
-            request["return_tokens_as_token_ids"] = True
-        self.defaults(request, GENERATES[0])
-        request.update(stream=True, stream_options={"include_usage": True})
-        clock = Clock()
-        response = self.upstream_request(GENERATES[0], json.dumps(request))
-        if response.status >= 400:
-            return self.answer(response.status, error(response.read()), kept(response))
-        settings = {k: v for k, v in fields.items() if k not in ["prompt", "stream"]}
-        settings = {**settings, "n_predict": n_predict, "seed": request.get("seed")}
-        answers = {}
-        wanted = fields.get("response_fields")
-        shown = self.shown(GENERATES[0], request) if "prompt" in (wanted or []) else prompt
-        states = lambda idx: answers.setdefault(idx, Answer(idx, shown, settings, self.piece))
-        if fields.get("stream"):
-
-            def change(event):
-                if event == "[DONE]":
-                    return [json.dumps(a.end(clock)) for a in answers.values()]
-                value = json.loads(event)
-                clock.token()
-                told = [states(c["index"]).add(c) for c in value.get("choices", [])]
-                for answer in answers.values():
-                    answer.usage = value.get("usage") or answer.usage
-                return [json.dumps(t) for t in told if t]
-
-            return self.copy(response, change)
-        for event in events(response):
-            if event == "[DONE]":
-                break
-            value = json.loads(event)
-            if "error" in value:
-                return self.json(json.loads(error(event.encode())), 500)
-            clock.token()
-            for choice in value.get("choices", []):
-                states(choice["index"]).add(choice)
-            for answer in answers.values():
-                answer.usage = value.get("usage") or answer.usage
-        whole = [answers[idx].whole(clock) for idx in sorted(answers)]
-        if wanted:
-            whole = [{f: nested(answer, f) for f in wanted} for answer in whole]
-        self.json(whole if many else whole[0])
-
 
 class Clock:
     """When the answer began and when its tokens came."""
@@ -330,52 +269,6 @@ class Clock:
             "predicted_per_token_ms": 1e3 * rest / (n - 1) if n > 1 else 0.0,
             "predicted_per_second": (n - 1) / rest if n > 1 else 0.0,
         }
-
-
-class Answer:
-    """One answer of `/completion`, out of the chunks of `/v1/completions`."""
-
-    def __init__(self, index, prompt, settings, piece):
-        self.index, self.prompt, self.settings, self.piece = index, prompt, settings, piece
-        self.content, self.tokens, self.probs = "", [], []
-        self.finish, self.stop, self.usage = None, None, {}
-
-    def add(self, choice):
-        probs = probabilities(choice.get("logprobs"), self.piece)
-        tokens = choice.get("tokens") or []
-        self.content += choice["text"]
-        self.tokens += tokens
-        self.probs += probs
-        self.finish = choice.get("finish_reason") or self.finish
-        self.stop = choice.get("stop_reason") or self.stop
-        if not choice["text"] and not tokens:
-            return None
-        chunk = {"index": self.index, "content": choice["text"], "tokens": tokens, "stop": False}
-        return {**chunk, "completion_probabilities": probs} if probs else chunk
-
-    def end(self, clock):
-        timings = clock.timings(self.usage)
-        kind = "word" if isinstance(self.stop, str) else STOPS.get(self.finish, "none")
-        return {
-            "index": self.index,
-            "content": "",
-            "tokens": [],
-            "stop": True,
-            "stop_type": kind,
-            "stopping_word": self.stop if kind == "word" else "",
-            "tokens_predicted": self.usage.get("completion_tokens"),
-            "tokens_evaluated": self.usage.get("prompt_tokens"),
-            "tokens_cached": timings["cache_n"],
-            "generation_settings": self.settings,
-            "prompt": self.prompt,
-            "has_new_line": "\n" in self.content,
-            "truncated": False,
-            "timings": timings,
-        }
-
-    def whole(self, clock):
-        value = {**self.end(clock), "content": self.content, "tokens": self.tokens}
-        return {**value, "completion_probabilities": self.probs} if self.probs else value
 
 
 DROPPED = ["host", "content-length", "connection", "accept-encoding"]
@@ -410,24 +303,3 @@ def error(body):
         return json.dumps(value).encode()
     except (ValueError, KeyError, TypeError, AttributeError):
         return body
-
-
-def probabilities(logprobs, piece):
-    """Lists of log-probabilities of tokens that are written `token_id:N`, token by token."""
-    if not logprobs:
-        return []
-    tops = logprobs.get("top_logprobs") or []
-    each = zip(logprobs["tokens"], logprobs["token_logprobs"], tops)
-
-    def one(token, logprob):
-        token = int(token.removeprefix("token_id:"))
-        text = piece(token)
-        return {"id": token, "token": text, "bytes": list(text.encode()), "logprob": logprob}
-
-    return [{**one(t, p), "top_logprobs": [one(*i) for i in (top or {}).items()]} for t, p, top in each]
-
-
-def nested(value, path):
-    for name in path.split("/"):
-        value = value[name] if isinstance(value, dict) and name in value else None
-    return value

@@ -32,6 +32,7 @@ pub(super) enum Work {
         answers: Vec<Answer>,
         /// How many likely tokens are wanted at each position of the prompt.
         prompt_logprobs: Option<usize>,
+        reuses_prefix: bool,
     },
     /// One vector.
     Embedding(Pooler),
@@ -70,6 +71,11 @@ impl Job {
         if !self.is_cancelled() {
             (self.sink)(event);
         }
+    }
+
+    /// The time since its first step began.
+    pub(super) fn prefill(&self, now: Instant) -> Duration {
+        self.started.map_or(Duration::ZERO, |started| now - started)
     }
 
     /// Its first step begins.
@@ -188,6 +194,8 @@ pub(super) struct Run {
     pub(super) stage: Stage,
     /// How many likely tokens are wanted at each position of the prompt.
     pub(super) prompt_logprobs: Option<usize>,
+    /// Whether it may begin with what the prefix cache has.
+    pub(super) reuses_prefix: bool,
     /// Its pages; none while it waits.
     pub(super) seq: Option<SeqId>,
     /// Tokens of its sequence that were run.
@@ -227,6 +235,7 @@ impl Run {
             prompt,
             stage,
             prompt_logprobs: None,
+            reuses_prefix: true,
             seq: None,
             done: 0,
             cached: 0,
@@ -324,14 +333,15 @@ impl Submission {
     /// The job and the run that begins it.
     pub(super) fn split(self, id: u64) -> (Job, Run) {
         let Self { prompt, priority, work, sink, cancelled, arrived } = self;
-        let (stage, prompt_logprobs) = match work {
-            Work::Answers { answers, prompt_logprobs } => {
-                (Stage::Prompt { answers, logprobs: Vec::new() }, prompt_logprobs)
+        let (stage, prompt_logprobs, reuses_prefix) = match work {
+            Work::Answers { answers, prompt_logprobs, reuses_prefix } => {
+                let stage = Stage::Prompt { answers, logprobs: Vec::new() };
+                (stage, prompt_logprobs, reuses_prefix)
             }
-            Work::Embedding(pooler) => (Stage::Embedding(pooler), None),
+            Work::Embedding(pooler) => (Stage::Embedding(pooler), None, true),
         };
         let key = Key { priority, job: id, index: 0 };
-        let run = Run { prompt_logprobs, ..Run::new(key, prompt.into(), stage) };
+        let run = Run { prompt_logprobs, reuses_prefix, ..Run::new(key, prompt.into(), stage) };
         let job = Job {
             sink,
             cancelled,

@@ -277,6 +277,7 @@ pub struct Engine {
     model: ModelInfo,
     options: EngineOptions,
     max_seqs: usize,
+    drafts: bool,
     shared: Arc<Shared>,
     dispatch: Vec<Arc<DispatchMetrics>>,
     sender: mpsc::Sender<Message>,
@@ -379,9 +380,11 @@ impl Engine {
             cache_sink: options.cache_sink.clone(),
             path: info.path.clone(),
         };
+        let drafts = !settings.most.is_without_drafts();
         let worker = Worker::new(runner, settings, (draft, head), Masks::start()?, shared.clone());
         let thread = Mutex::new(None);
-        let engine = Self { model: info, options, max_seqs, shared, dispatch, sender, thread };
+        let engine =
+            Self { model: info, options, max_seqs, drafts, shared, dispatch, sender, thread };
         Ok((engine, worker, receiver))
     }
 
@@ -419,6 +422,11 @@ impl Engine {
         self.max_seqs
     }
 
+    /// Whether tokens are drafted and verified, in whatever way.
+    pub fn drafts(&self) -> bool {
+        self.drafts
+    }
+
     /// The state of the engine and what it did so far.
     pub fn stats(&self) -> EngineStats {
         let waiting = self.shared.waiting.load(Ordering::Relaxed);
@@ -438,8 +446,8 @@ impl Engine {
     /// the engine is shutting down.
     pub fn submit(&self, request: Request, sink: Sink) -> Result<Ticket, SubmitError> {
         let answers = self.check(&request)?;
-        let Request { prompt, priority, prompt_logprobs, .. } = request;
-        let work = Work::Answers { answers, prompt_logprobs };
+        let Request { prompt, priority, prompt_logprobs, reuses_prefix, .. } = request;
+        let work = Work::Answers { answers, prompt_logprobs, reuses_prefix };
         self.enqueue((prompt, priority), work, sink)
     }
 

@@ -112,7 +112,8 @@ impl Reader<'_> {
         let last = if ran.wanted == Wanted::All { run.chunk.len() - 1 } else { 0 };
         self.stats.update(|stats| stats.prompt_tokens += run.prompt.len() as u64);
         let logprobs = std::mem::take(logprobs);
-        job.emit(EngineEvent::Prompt { cached_tokens: run.cached, logprobs });
+        let (cached_tokens, prefill) = (run.cached, job.prefill(self.now));
+        job.emit(EngineEvent::Prompt { cached_tokens, prefill, logprobs });
         run.last_row = Some(last);
         let mut open = Vec::new();
         for (index, mut answer) in std::mem::take(answers).into_iter().enumerate() {

@@ -21,12 +21,22 @@ pub struct Request {
     pub priority: i32,
     /// How many of the most likely tokens to report at each position of the prompt.
     pub prompt_logprobs: Option<usize>,
+    /// Whether the prompt begins with what the prefix cache has of it. Answers are the same in either
+    /// case.
+    pub reuses_prefix: bool,
 }
 
 impl Request {
     /// One answer to `prompt`.
     pub fn new(prompt: impl Into<Prompt>, params: GenerateParams) -> Self {
-        Self { prompt: prompt.into(), params, n: 1, priority: 0, prompt_logprobs: None }
+        Self {
+            prompt: prompt.into(),
+            params,
+            n: 1,
+            priority: 0,
+            prompt_logprobs: None,
+            reuses_prefix: true,
+        }
     }
 }
 
@@ -56,6 +66,8 @@ pub enum EngineEvent {
     Prompt {
         /// Tokens whose keys and values were in the cache.
         cached_tokens: usize,
+        /// From its first step to the end of its last one.
+        prefill: Duration,
         /// How likely each token of the prompt was, when that was asked for: of all but the first.
         logprobs: Vec<PromptLogprob>,
     },
@@ -104,7 +116,7 @@ pub struct AnswerToken {
     pub id: u32,
     /// The text that it made certain, which may be none, or that of several.
     pub text: String,
-    /// Its log-probability before any sampling parameter, when that was asked for.
+    /// Its log-probability, when that was asked for, as [`TopLogprob::logprob`].
     pub logprob: Option<f32>,
     /// The most likely tokens, when they were asked for, best first.
     pub top_logprobs: Vec<TopLogprob>,

@@ -220,8 +220,9 @@ fn start_prompts(runs: &mut [Run], runner: &mut Runner) {
         let (before, rest) = runs.split_at_mut(i);
         let run = &mut rest[0];
         // Rows that the cache had would give no output.
-        let reuses =
-            runner.keeps_prefixes() && matches!(run.prompt_rows(), Wanted::None | Wanted::Last);
+        let reuses = run.reuses_prefix
+            && runner.keeps_prefixes()
+            && matches!(run.prompt_rows(), Wanted::None | Wanted::Last);
         if run.seq.is_some() {
             continue;
         }

@@ -102,6 +102,7 @@ pub(crate) struct Answer {
     max_tokens: usize,
     ignore_eos: bool,
     logprobs: Option<usize>,
+    logprobs_of_sampling: bool,
     constraint: Option<Constraint>,
     /// What the constraint allows next, where that was computed ahead.
     mask: Option<TokenMask>,
@@ -158,6 +159,7 @@ impl Answer {
             max_tokens,
             ignore_eos: params.ignore_eos,
             logprobs: params.logprobs,
+            logprobs_of_sampling: params.logprobs.is_some() && params.logprobs_of_sampling,
             constraint,
             mask: None,
             stopped_by: None,
@@ -209,6 +211,9 @@ impl Answer {
         wants: &mut RowWants<'_>,
         scratch: &mut Scratch,
     ) {
+        if self.logprobs_of_sampling {
+            return; // all logits tell what is left
+        }
         let offer = wants.offer();
         let Some(Deciding { n_best, shares, draws }) = self.sampler.deciding(offer.max_best) else {
             return;
@@ -254,7 +259,8 @@ impl Answer {
     /// How a device finds the next token in the shortlist that [`Self::want`] asks for, if that is one to choose by. A
     /// guess that is wrong costs a row of a step.
     pub(crate) fn foreseen(&self, offer: Offer) -> Option<NextToken> {
-        if self.constraint.is_some() { None } else { self.sampler.foreseen(offer.max_best) }
+        let needs_all = self.constraint.is_some() || self.logprobs_of_sampling;
+        if needs_all { None } else { self.sampler.foreseen(offer.max_best) }
     }
 
     /// Chooses the token that follows, by the row number `at.1` of the chunk `at.0`, of which only a shortlist is left:
@@ -269,7 +275,8 @@ impl Answer {
         if self.remaining() == 0 {
             return self.choose(rows, at, scratch).map(Some);
         }
-        let Some(given) = rows.shortlist(at.0, at.1) else { return Ok(None) };
+        let given = rows.shortlist(at.0, at.1).filter(|_| !self.logprobs_of_sampling);
+        let Some(given) = given else { return Ok(None) };
         let tells_logprobs = |list: Shortlist<'_>| {
             list.total.is_some() && list.best.is_some_and(|best| !best.is_empty())
         };
@@ -305,7 +312,8 @@ impl Answer {
         if mask.as_ref().is_some_and(TokenMask::is_end) {
             return end(FinishReason::Stop);
         }
-        let id = match self.choose_of_few(rows.shortlist(at.0, at.1), mask.as_ref(), scratch) {
+        let few = rows.shortlist(at.0, at.1).filter(|_| !self.logprobs_of_sampling);
+        let id = match self.choose_of_few(few, mask.as_ref(), scratch) {
             Some(id) => id,
             None => self.choose_of_all(rows.row(at.0, at.1)?, mask.as_ref(), scratch)?,
         };
@@ -336,7 +344,12 @@ impl Answer {
             is_complete = constraint.is_stopped();
         }
         let (mut logprob, mut top_logprobs) = (None, Vec::new());
-        if let Some(k) = self.logprobs {
+        if let Some(k) = self.logprobs.filter(|_| self.logprobs_of_sampling) {
+            let (share, most_likely) = self.sampler.shares(id, &scratch.logits, k);
+            let top = most_likely.into_iter();
+            top_logprobs = top.map(|(id, share)| TopLogprob { id, logprob: share.ln() }).collect();
+            logprob = Some(share.ln());
+        } else if let Some(k) = self.logprobs {
             let given = rows.shortlist(at.0, at.1);
             let (of_token, most_likely) =
                 match given.and_then(|list| scratch.few_logprobs(&list, id, k)) {

@@ -24,6 +24,8 @@ pub struct GenerateParams {
     pub ignore_eos: bool,
     /// How many of the most likely tokens to report at each step.
     pub logprobs: Option<usize>,
+    /// Whether these are by what sampling leaves of the distribution, and not by the model's own.
+    pub logprobs_of_sampling: bool,
     /// Control tokens that are written as text; all others are left out.
     pub shown_tokens: Vec<u32>,
     /// What the answer must look like: the beginning of an answer, which is cloned for each. The
@@ -43,6 +45,7 @@ impl Default for GenerateParams {
             min_tokens: 0,
             ignore_eos: false,
             logprobs: None,
+            logprobs_of_sampling: false,
             shown_tokens: Vec::new(),
             constraint: None,
         }
@@ -76,6 +79,7 @@ pub enum FinishReason {
 pub struct TopLogprob {
     /// The token.
     pub id: u32,
-    /// Its log-probability before any sampling parameter.
+    /// Its log-probability: before any sampling parameter, unless
+    /// [`GenerateParams::logprobs_of_sampling`] asks for it behind all of them.
     pub logprob: f32,
 }

@@ -111,12 +111,18 @@ fn unsupported_vocabularies_are_named() {
 fn tokens_of_infilling_are_those_that_the_models_publish() {
     let Some(dir) = vocab_dir() else { return };
     for (name, want) in [
-        ("starcoder", Some([1, 3, 2])),
-        ("refact", Some([1, 3, 2])),
-        ("deepseek-coder", Some([32016, 32015, 32017])),
+        ("starcoder", Some(([1, 3, 2], [None, None]))),
+        ("refact", Some(([1, 3, 2], [Some(18), None]))),
+        ("deepseek-coder", Some(([32016, 32015, 32017], [None, None]))),
         ("gpt-2", None),
     ] {
-        let want = want.map(|[prefix, suffix, middle]| Infill { prefix, suffix, middle });
+        let want = want.map(|([prefix, suffix, middle], [repo, file])| Infill {
+            prefix,
+            suffix,
+            middle,
+            repo,
+            file,
+        });
         assert_eq!(load(&dir, name).infill(), want, "{name}");
     }
 }

@@ -8,6 +8,7 @@
 use crate::error::ApiError;
 use crate::record::{self, Recorder, RequestRecord};
 use crate::registry::ModelLease;
+use crate::registry::slots::Seats;
 use crate::state::AppState;
 use realizar_runtime::engine::{AnswerToken, EngineEvent, PromptLogprob, Request, Ticket};
 use realizar_runtime::{Error, FinishReason, GenerateParams, StopCause, TopLogprob};
@@ -30,6 +31,8 @@ pub(crate) struct Job {
     pub(crate) prompt_logprobs: Option<usize>,
     /// A stop text or a stop token that ends an answer is a part of its text.
     pub(crate) include_stop: bool,
+    /// Whether prompts begin with what the prefix cache has of them.
+    pub(crate) reuses_prefix: bool,
 }
 
 /// Answers on their way. Answer `i` of prompt `p` has the number `p * n + i`.
@@ -54,13 +57,23 @@ struct Backlog {
     limit: AtomicUsize,
     overrun: AtomicBool,
     tickets: Mutex<Vec<Ticket>>,
+    /// Of each prompt, the places of its answers.
+    seats: Vec<Seats>,
 }
 
 /// What happens to the answers.
 #[derive(Debug)]
 pub(crate) enum Progress {
     /// A prompt was run.
-    Prompt { prompt: usize, logprobs: Vec<PromptLogprob> },
+    Prompt {
+        prompt: usize,
+        cached_tokens: usize,
+        /// How long it took.
+        prefill: Duration,
+        /// The places of its answers.
+        places: Vec<usize>,
+        logprobs: Vec<PromptLogprob>,
+    },
     /// A token was generated; its index is the answer's number.
     Token(AnswerToken),
     /// An answer is complete.
@@ -113,17 +126,22 @@ pub(crate) struct Answers {
 
 impl Job {
     /// Hands the prompts to the engine. If it does not take one of them, it runs none.
-    pub(crate) fn start(self, state: &AppState) -> Result<Generation, ApiError> {
+    pub(crate) fn start(mut self, state: &AppState) -> Result<Generation, ApiError> {
         let (sender, events) = unbounded_channel();
         let timeout = state.config().request_timeout;
         let (n_prompts, n) = (self.prompts.len(), self.n);
         let prompt_tokens = self.prompts.iter().map(Vec::len).sum();
         let shown_tokens = self.params.shown_tokens.clone();
+        let constraint = self.params.constraint.take();
+        let told = Arc::new(self.params.clone());
+        self.params.constraint = constraint;
+        let seats = |prompt: &Vec<u32>| Seats::new(self.model.slots(), prompt.len(), &told, n);
         let backlog = Arc::new(Backlog {
             bytes: AtomicUsize::new(0),
             limit: AtomicUsize::new(usize::MAX),
             overrun: AtomicBool::new(false),
             tickets: Mutex::new(Vec::with_capacity(n_prompts)),
+            seats: self.prompts.iter().map(seats).collect(),
         });
         for (p, prompt) in self.prompts.into_iter().enumerate() {
             let request = Request {
@@ -132,6 +150,7 @@ impl Job {
                 n,
                 priority: self.priority,
                 prompt_logprobs: self.prompt_logprobs,
+                reuses_prefix: self.reuses_prefix,
             };
             // The sink does not keep the tickets, whose drop is what ends it.
             let (sender, listener) = (sender.clone(), Arc::downgrade(&backlog));
@@ -171,6 +190,7 @@ impl Backlog {
             self.cancel();
             return;
         }
+        self.seats[prompt].follow(&event);
         self.bytes.fetch_add(size(&event), Ordering::Relaxed);
         // Nobody listens to a request that was dropped.
         drop(sender.send((prompt, event)));
@@ -178,6 +198,7 @@ impl Backlog {
 
     fn cancel(&self) {
         self.tickets.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.seats.iter().for_each(Seats::leave_all);
     }
 }
 
@@ -238,9 +259,10 @@ impl Generation {
 
     fn progress(&mut self, prompt: usize, event: EngineEvent) -> Result<Progress, ApiError> {
         match event {
-            EngineEvent::Prompt { cached_tokens, logprobs } => {
+            EngineEvent::Prompt { cached_tokens, prefill, logprobs } => {
                 self.usage.cached_tokens += cached_tokens;
-                Ok(Progress::Prompt { prompt, logprobs })
+                let places = self.backlog.seats[prompt].places();
+                Ok(Progress::Prompt { prompt, cached_tokens, prefill, places, logprobs })
             }
             EngineEvent::Token(token) => {
                 if self.usage.completion_tokens == 0
@@ -303,7 +325,7 @@ impl Generation {
             .collect();
         while let Some(progress) = self.next().await {
             match progress? {
-                Progress::Prompt { prompt, logprobs } => prompts[prompt] = logprobs,
+                Progress::Prompt { prompt, logprobs, .. } => prompts[prompt] = logprobs,
                 Progress::Token(token) => {
                     let answer = &mut answers[token.index];
                     answer.text.push_str(&token.text);

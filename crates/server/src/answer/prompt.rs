@@ -166,7 +166,7 @@ fn cut(ids: &mut Vec<u32>, around: &[u32], most: usize) {
 
 /// Refuses a text that has more tokens than the context, before it is encoded: that would take many
 /// times the time and the memory of the text.
-fn check_length(model: &ServedModel, min_tokens: usize) -> Result<(), ApiError> {
+pub(crate) fn check_length(model: &ServedModel, min_tokens: usize) -> Result<(), ApiError> {
     let context = model.engine.model().max_seq_len();
     if min_tokens <= context {
         return Ok(());
@@ -176,7 +176,7 @@ fn check_length(model: &ServedModel, min_tokens: usize) -> Result<(), ApiError> 
 }
 
 /// Token ids that the model has, at least one.
-fn check(model: &ServedModel, ids: Vec<u32>) -> Result<Vec<u32>, ApiError> {
+pub(crate) fn check(model: &ServedModel, ids: Vec<u32>) -> Result<Vec<u32>, ApiError> {
     let vocab_size = model.engine.model().vocab_size();
     if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
         let message = format!("token {id} is not in the vocabulary of {vocab_size} tokens");
@@ -238,7 +238,8 @@ pub(crate) async fn encode_gaps(
     suffix: String,
     add_special: bool,
 ) -> Result<Vec<Vec<u32>>, ApiError> {
-    let Some(Infill { prefix, suffix: before_suffix, middle }) = model.tokenizer().infill() else {
+    let Some(Infill { prefix, suffix: before_suffix, middle, .. }) = model.tokenizer().infill()
+    else {
         let message = format!("the model `{}` has no tokens for `suffix`", model.name);
         return Err(ApiError::invalid("suffix", message));
     };

@@ -8,6 +8,7 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use std::time::Duration;
 
 /// An event that carries `value` as JSON.
 pub(crate) fn json(value: &impl Serialize) -> Event {
@@ -31,9 +32,21 @@ pub(crate) fn respond(
     generation: Generation,
     chunks: impl Chunks<Piece = Event>,
 ) -> Response {
-    let events = stream::pieces(state, generation, chunks);
-    let keep_alive = KeepAlive::new().interval(state.config().keep_alive);
-    let mut response = Sse::new(events).keep_alive(keep_alive).into_response();
+    respond_every(state, generation, chunks, Some(state.config().keep_alive))
+}
+
+/// As [`respond`], with a comment after each `interval` of silence, or with none.
+pub(crate) fn respond_every(
+    state: &AppState,
+    generation: Generation,
+    chunks: impl Chunks<Piece = Event>,
+    interval: Option<Duration>,
+) -> Response {
+    let events = Sse::new(stream::pieces(state, generation, chunks));
+    let mut response = match interval {
+        Some(interval) => events.keep_alive(KeepAlive::new().interval(interval)).into_response(),
+        None => events.into_response(),
+    };
     // Proxies that collect answers are asked not to.
     let name = HeaderName::from_static("x-accel-buffering");
     response.headers_mut().insert(name, HeaderValue::from_static("no"));

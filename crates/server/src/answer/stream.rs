@@ -19,6 +19,10 @@ pub(crate) trait Chunks: Send + 'static {
         usage: Usage,
         out: &mut VecDeque<Self::Piece>,
     ) -> Result<(), ApiError>;
+    /// Whether all is told, whatever the generation goes on with.
+    fn is_done(&self) -> bool {
+        false
+    }
     /// Adds the end of a complete stream.
     fn end(&mut self, usage: Usage, out: &mut VecDeque<Self::Piece>);
     /// Adds what is told of a failure, which is the last thing that is told.
@@ -70,6 +74,9 @@ impl<C: Chunks> Running<C> {
                         tracing::error!("a stream ends early: {error}");
                         self.ended = true;
                         self.chunks.fail(&error, &mut self.out);
+                    } else if self.chunks.is_done() {
+                        self.ended = true;
+                        self.chunks.end(usage, &mut self.out);
                     }
                 }
             }

@@ -7,9 +7,9 @@ use crate::answer::generation::{Finish, Progress, Usage};
 use crate::answer::sse;
 use crate::answer::stream::Chunks;
 use crate::api::anthropic::{self, MessageStream};
-use crate::api::ollama;
 use crate::api::openai::chat::{self, Chat};
 use crate::api::responses::{self, ResponseHead, ResponseStream};
+use crate::api::{llama, ollama};
 use crate::chat::conversation::{Answer, ConversationRequest, EndReason, StreamEvent, TokenUsage};
 use crate::chat::parser::{ChatDelta, ChatParser};
 use crate::error::ApiError;
@@ -50,16 +50,19 @@ pub(crate) fn is_anthropic(path: &str) -> bool {
     path.strip_prefix("/v1/messages").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Writes the errors of Anthropic's and of Ollama's API in their own shape, whoever found them.
+/// Writes the errors of Anthropic's, Ollama's and llama-server's APIs in their own shape, whoever found
+/// them.
 pub(crate) async fn with_own_errors(request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let (is_anthropic, is_ollama) = (is_anthropic(path), ollama::is_ollama(path));
+    let is_llama = llama::is_llama(path);
     let mut response = next.run(request).await;
     let body = match response.extensions().get::<ApiError>() {
         Some(error) if is_anthropic => {
             MessageStream::error(error_kind(error), &error.to_string()).data
         }
         Some(error) if is_ollama => error.ollama_body(),
+        Some(error) if is_llama => error.llama_body(),
         _ => return response,
     };
     *response.body_mut() = body.to_string().into();

@@ -6,7 +6,7 @@
 //! below and those over HTTP hold it to the routes, to what requests are read by, and to the
 //! answers.
 
-use crate::api::{dialects, ollama};
+use crate::api::{dialects, llama, ollama};
 use crate::error::ApiError;
 use crate::http::hosts::PROBES;
 use axum::http::header;
@@ -19,11 +19,12 @@ use std::sync::LazyLock;
 const FRAME: &str = include_str!("frame.json");
 
 /// The paths and what they refer to.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 13] = [
     include_str!("chat.json"),
     include_str!("completions.json"),
     include_str!("conversation.json"),
     include_str!("embeddings.json"),
+    include_str!("llama.json"),
     include_str!("messages.json"),
     include_str!("models.json"),
     include_str!("ollama.json"),
@@ -76,8 +77,14 @@ fn document() -> Result<Value, serde_json::Error> {
             let own = error_response(error.clone(), "Error");
             let anthropic = error_response(error.clone(), "AnthropicError");
             let ollama = error_response(error.clone(), "OllamaError");
-            let (of_anthropic, of_ollama) = (format!("Anthropic{name}"), format!("Ollama{name}"));
-            [(name.clone(), own), (of_anthropic, anthropic), (of_ollama, ollama)]
+            let llama = error_response(error.clone(), "LlamaError");
+            let named = |api: &str| format!("{api}{name}");
+            [
+                (name.clone(), own),
+                (named("Anthropic"), anthropic),
+                (named("Ollama"), ollama),
+                (named("Llama"), llama),
+            ]
         })
         .collect();
     extend(responses, errors);
@@ -86,6 +93,7 @@ fn document() -> Result<Value, serde_json::Error> {
         let prefix = match path {
             path if dialects::is_anthropic(path) => "Anthropic",
             path if ollama::is_ollama(path) => "Ollama",
+            path if llama::is_llama(path) => "Llama",
             _ => "",
         };
         let is_probe = PROBES.contains(&path.as_str());
@@ -144,7 +152,7 @@ fn extend(object: &mut Value, members: impl IntoIterator<Item = (String, Value)>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::llama::{models as loads, tokens};
+    use crate::api::llama::{completion, embedding, infill, models as loads, tokens};
     use crate::api::openai::{
         chat, completions, conversation, embeddings, refused, sampling, structured,
     };
@@ -346,7 +354,7 @@ mod tests {
                     ),
                     "responses": {
                         "type": "object",
-                        "required": ["200", "500"],
+                        "required": ["500"],
                         "propertyNames": {"pattern": "^[2-5][0-9][0-9]$"},
                         "additionalProperties": {"$ref": "#/$defs/response"},
                     },
@@ -450,6 +458,10 @@ mod tests {
         check("ConversationFields", fields::<conversation::ConversationFields>());
         check("DetokenizeRequest", fields::<tokens::DetokenizeFields>());
         check("EmbeddingRequest", fields::<embeddings::Fields>());
+        check("InfillFields", fields::<infill::Fields>());
+        check("LlamaEmbeddingFields", fields::<embedding::Fields>());
+        check("LlamaFields", fields::<completion::Fields>());
+        check("LlamaPromptField", fields::<completion::PromptField>());
         check("LoadRequest", fields::<loads::Fields>());
         check("RerankRequest", fields::<rerank::Fields>());
         check("ScoreRequest", fields::<score::Fields>());
@@ -482,13 +494,19 @@ mod tests {
             fields::<chat::Fields>(),
             conversation.clone(),
             tools.clone(),
-            names(&[refused::COMMON, refused::CHAT]),
+            names(&[refused::COMMON, refused::OPENAI, refused::CHAT]),
         ];
         assert_eq!(parts("ChatRequest"), union(&chat));
+        let llama = |own: BTreeSet<String>| {
+            let refused = names(&[refused::COMMON, refused::LLAMA]);
+            union(&[common.clone(), fields::<completion::Fields>(), own, refused])
+        };
+        assert_eq!(parts("LlamaCompletionRequest"), llama(fields::<completion::PromptField>()));
+        assert_eq!(parts("InfillRequest"), llama(fields::<infill::Fields>()));
         let completion = [
             common,
             fields::<completions::Fields>(),
-            names(&[refused::COMMON, refused::COMPLETIONS]),
+            names(&[refused::COMMON, refused::OPENAI, refused::COMPLETIONS]),
         ];
         assert_eq!(parts("CompletionRequest"), union(&completion));
         let template = [fields::<tokens::ModelField>(), conversation.clone(), tools.clone()];
@@ -547,6 +565,9 @@ mod tests {
         let tables = [
             ("RefusedCommon", refused::COMMON),
             ("RefusedChat", refused::CHAT),
+            ("RefusedLlama", refused::LLAMA),
+            ("RefusedLlamaEmbedding", refused::EMBEDDING),
+            ("RefusedOpenAi", refused::OPENAI),
             ("RefusedCompletions", refused::COMPLETIONS),
         ];
         let probes = json!([

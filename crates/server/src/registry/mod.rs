@@ -11,6 +11,7 @@ mod load;
 mod loader;
 mod room;
 pub(crate) mod served;
+pub(crate) mod slots;
 mod unload;
 
 pub(crate) use entry::{LoadState, ModelStatus};

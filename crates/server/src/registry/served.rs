@@ -5,12 +5,13 @@ use crate::chat::reasoning::ReasoningFormat;
 use crate::chat::tools::ToolFormat;
 use crate::error::ApiError;
 use crate::ids;
+use crate::registry::slots::Slots;
 use realizar_runtime::constrain::Constrainer;
 use realizar_runtime::engine::Engine;
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::template::ChatTemplate;
 use realizar_runtime::tokenizer::Tokenizer;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// A model under its names, with what requests to it begin from.
 #[derive(Debug)]
@@ -33,6 +34,7 @@ pub struct ServedModel {
     pub created: u64,
     chat: OnceLock<ChatSide>,
     constrainer: OnceLock<Result<Constrainer, String>>,
+    slots: Arc<Slots>,
 }
 
 /// What a model's chat template shows of how it converses.
@@ -60,12 +62,18 @@ impl ServedModel {
             created: ids::unix_seconds(),
             chat: OnceLock::new(),
             constrainer: OnceLock::new(),
+            slots: Arc::default(),
         }
     }
 
     /// Its tokenizer.
     pub(crate) fn tokenizer(&self) -> &Tokenizer {
         self.engine.model().tokenizer()
+    }
+
+    /// The places of its sequences.
+    pub(crate) fn slots(&self) -> &Arc<Slots> {
+        &self.slots
     }
 
     /// The template of its conversations.

@@ -35,6 +35,18 @@ pub struct Sampler {
     touched: Vec<u32>,        // tokens whose logits are changed, ascending
     changed: Vec<(u32, f32)>, // the same with their logits
     nucleus: Nucleus,
+    left: Left,
+}
+
+/// What the last token was drawn from.
+#[derive(Debug, Clone, Copy)]
+enum Left {
+    /// Nothing but the best.
+    Best(u32),
+    /// The tokens in `kept`.
+    Kept,
+    /// All tokens.
+    All(Weight),
 }
 
 impl Sampler {
@@ -87,6 +99,7 @@ impl Sampler {
             touched: Vec::new(),
             changed: Vec::new(),
             nucleus: Nucleus::default(),
+            left: Left::Best(0),
             params,
         })
     }
@@ -167,7 +180,9 @@ impl Sampler {
         }
         if self.params.temperature == 0.0 {
             self.adjust(logits);
-            return Ok(self.blocks.read(logits)?.ok_or(Error::NoToken)?.0);
+            let best = self.blocks.read(logits)?.ok_or(Error::NoToken)?.0;
+            self.left = Left::Best(best);
+            return Ok(best);
         }
         let draw = self.draw();
         let rest = if self.weighs_all() { Some(self.rest(logits, draw)?) } else { None };
@@ -179,14 +194,45 @@ impl Sampler {
         if let Some(mirostat) = &mut self.mirostat {
             let Self { blocks, kept, .. } = self;
             blocks.keep_heavy(logits, weight, mirostat.least(sum), kept);
+            self.left = Left::Kept;
             return Ok(mirostat.choose(best, draw.unit, kept));
         }
-        let drawn = match (self.filter(logits, (max, sum), weight, draw.excludes), rest) {
+        let left = self.filter(logits, (max, sum), weight, draw.excludes);
+        self.left = if left.is_some() { Left::Kept } else { Left::All(weight) };
+        let drawn = match (left, rest) {
             (Some(left), _) => pick(self.kept.iter().copied(), draw.unit * left),
             (None, Some(rest)) => rest.pick(&self.changed, (weight, sum), &draw),
             (None, None) => None,
         };
         Ok(drawn.unwrap_or(best))
+    }
+
+    /// How likely a token was in the last [`sample`](Self::sample), and the `k` most likely ones: by what
+    /// bias, penalties, temperature and filters had left. `logits` are those that it left.
+    pub(crate) fn shares(
+        &self,
+        id: u32,
+        logits: &[f32], // [vocab_size]
+        k: usize,
+    ) -> (f32, Vec<(u32, f32)>) {
+        let mut tokens: Vec<(f32, u32)> = match self.left {
+            Left::Best(best) => vec![(1.0, best)],
+            Left::Kept => self.kept.clone(),
+            Left::All(weight) => {
+                logits.iter().zip(0..).map(|(&logit, id)| (weight.of(logit), id)).collect()
+            }
+        };
+        tokens.retain(|(weight, _)| *weight > 0.0);
+        let sum = total(&tokens);
+        let share = |weight: f32| (f64::from(weight) / sum) as f32;
+        let of_id = tokens.iter().find(|token| token.1 == id).map_or(0.0, |token| share(token.0));
+        let by_weight = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
+        if k < tokens.len() {
+            tokens.select_nth_unstable_by(k, by_weight);
+            tokens.truncate(k);
+        }
+        tokens.sort_unstable_by(by_weight);
+        (of_id, tokens.into_iter().map(|(weight, id)| (id, share(weight))).collect())
     }
 
     /// Whether the weight of all tokens matters to a draw.
@@ -500,6 +546,20 @@ mod tests {
             assert!((got - want).abs() < 0.015, "{params:?}: {got} instead of {want}");
             assert!(*want != 0.0 || *got == 0.0, "{params:?}: a dropped token was drawn");
         }
+        // What a token was drawn from is told exactly, unless XTC drew what it excludes.
+        if params.xtc_probability > 0.0 && params.xtc_probability < 1.0 {
+            return;
+        }
+        let mut sampler = Sampler::new(params.clone(), logits.len()).unwrap();
+        let mut row = logits;
+        let id = sampler.sample(&mut row).unwrap();
+        let (of_id, told) = sampler.shares(id, &row, row.len());
+        let share = |id: u32| told.iter().find(|token| token.0 == id).map_or(0.0, |token| token.1);
+        for (id, want) in (0..).zip(want) {
+            assert!((f64::from(share(id)) - want).abs() < 1e-5, "{params:?}: {told:?}: {want}");
+        }
+        assert!(of_id == share(id) && told.is_sorted_by(|a, b| a.1 >= b.1), "{params:?}: {told:?}");
+        assert_eq!(sampler.shares(id, &row, 1).1, told[..1]);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use realizar_formats::Metadata;
 
 use super::bpe::{Bpe, Merges, fallback_bytes};
 use super::guard::Guard;
+use super::infill::N_ROLES;
 use super::joints::Joints;
 use super::pretokenizer::PreTokenizer;
 use super::special::{END_OF_GENERATION, END_OF_INFILL, SpecialTokens};
@@ -141,13 +142,13 @@ pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer, Error> {
     })
 }
 
-/// The tokens of infilling that the file names: prefix, suffix, middle.
-fn infill_ids(metadata: &Metadata, vocab_size: usize) -> Result<[Option<u32>; 3], Error> {
+/// The tokens of infilling that the file names.
+fn infill_ids(metadata: &Metadata, vocab_size: usize) -> Result<[Option<u32>; N_ROLES], Error> {
     let id = |role| {
         let key = format!("tokenizer.ggml.fim_{role}_token_id");
         special_id(metadata, &key, vocab_size)
     };
-    Ok([id("pre")?, id("suf")?, id("mid")?])
+    Ok([id("pre")?, id("suf")?, id("mid")?, id("rep")?, id("sep")?])
 }
 
 /// Reads tokens and types. With `spm`, control tokens cannot come from joining pieces.

@@ -17,6 +17,7 @@ use serde_json::Value;
 use tokenizers::{Model as _, OffsetType, PreTokenizer as _};
 
 use super::guard::Guard;
+use super::infill::N_ROLES;
 use super::normalizer::Growth;
 use super::special::{END_OF_GENERATION, END_OF_INFILL};
 use super::vocab::{TokenKind, Vocab};
@@ -279,7 +280,7 @@ fn read(dir: &Path) -> Result<Tokenizer, Error> {
         bos,
         eos,
         end_ids,
-        infill: [None; 3],
+        infill: [None; N_ROLES],
     })
 }
 

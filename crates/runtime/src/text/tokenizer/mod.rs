@@ -70,8 +70,8 @@ pub struct Tokenizer {
     guard: Guard,
     bos: Option<u32>,
     eos: Option<u32>,
-    end_ids: Vec<u32>,        // sorted
-    infill: [Option<u32>; 3], // that the file names: prefix, suffix, middle
+    end_ids: Vec<u32>,                      // sorted
+    infill: [Option<u32>; infill::N_ROLES], // that the file names
     add_bos: bool,
     add_eos: bool,
     strips_leading_space: bool,

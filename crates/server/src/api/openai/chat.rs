@@ -238,6 +238,7 @@ pub(crate) async fn read(state: &AppState, body: JsonBody) -> Result<Chat, ApiEr
             priority: common.priority(),
             prompt_logprobs,
             include_stop: common.include_stop(),
+            reuses_prefix: common.reuses_prefix(),
             model: model.clone(),
         },
     })

@@ -257,6 +257,7 @@ pub(crate) async fn read(state: &AppState, body: JsonBody) -> Result<Completion,
             n: generated,
             priority: common.priority(),
             include_stop: common.include_stop(),
+            reuses_prefix: common.reuses_prefix(),
             params,
             model: model.clone(),
         },
@@ -364,7 +365,7 @@ impl Chunks for CompletionChunks {
         out: &mut VecDeque<Event>,
     ) -> Result<(), ApiError> {
         match progress {
-            Progress::Prompt { prompt, logprobs } => {
+            Progress::Prompt { prompt, logprobs, .. } => {
                 let Some(echo) = &self.echo else { return Ok(()) };
                 let text = echo[prompt].clone();
                 let echoed = EchoedPrompt { first_id: self.first_ids[prompt], logprobs };

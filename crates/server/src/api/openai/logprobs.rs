@@ -18,6 +18,13 @@ impl Logprob {
     const LOWEST: f32 = -9999.0;
 }
 
+impl Logprob {
+    /// The same as a value of JSON, which are F64 numbers.
+    pub(crate) fn digits(self) -> f64 {
+        self.0.to_string().parse().unwrap_or(f64::from(self.0))
+    }
+}
+
 impl From<f32> for Logprob {
     fn from(logprob: f32) -> Self {
         Self(logprob.max(Self::LOWEST))
@@ -82,9 +89,14 @@ pub(crate) struct Names<'a> {
     pub(crate) as_ids: bool,
 }
 
-impl Names<'_> {
+impl<'a> Names<'a> {
+    /// The bytes of a token.
+    pub(crate) fn bytes(self, id: u32) -> &'a [u8] {
+        bytes(self.tokenizer, id)
+    }
+
     /// The text of a token, or its id.
-    fn text(self, id: u32) -> String {
+    pub(crate) fn text(self, id: u32) -> String {
         if self.as_ids { format!("token_id:{id}") } else { text(self.tokenizer, id) }
     }
 

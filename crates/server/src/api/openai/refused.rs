@@ -24,16 +24,37 @@ pub(crate) const COMMON: &[Row] = &[
     ("lora_path", empty),
     ("min_keep", zero),
     ("n_indent", zero),
-    ("post_sampling_probs", no),
     ("regex", empty),
-    ("response_fields", empty),
     ("return_hidden_states", no),
     ("structural_tag", empty),
-    ("t_max_predict_ms", no_time),
     ("tfs_z", one),
     ("truncate_prompt_tokens", nothing),
     ("use_beam_search", no),
 ];
+
+/// What only llama-server's own endpoints honour.
+pub(crate) const OPENAI: &[Row] =
+    &[("post_sampling_probs", no), ("response_fields", empty), ("t_max_predict_ms", no_time)];
+
+/// Of llama-server's own endpoints.
+pub(crate) const LLAMA: &[Row] = &[
+    ("adaptive_target", negative),
+    ("continue_final_message", no),
+    ("echo", no),
+    ("generation_prompt", empty),
+    ("grammar_lazy", no),
+    ("grammar_triggers", empty),
+    ("n_cache_reuse", zero),
+    ("n_discard", zero),
+    ("preserved_tokens", empty),
+    ("reasoning_budget_tokens", any_slot),
+    ("reasoning_control", no),
+    ("reasoning_format", as_it_is),
+    ("return_progress", no),
+];
+
+/// Of llama-server's own embeddings.
+pub(crate) const EMBEDDING: &[Row] = &[("dimensions", nothing), ("encoding_format", floats)];
 
 /// Of chat completions.
 pub(crate) const CHAT: &[Row] = &[
@@ -55,12 +76,22 @@ pub(crate) const COMPLETIONS: &[Row] =
 
 /// Checks the body of a chat completion.
 pub(crate) fn check_chat(body: &JsonBody) -> Result<(), ApiError> {
-    check(body, &[COMMON, CHAT])
+    check(body, &[COMMON, OPENAI, CHAT])
 }
 
 /// Checks the body of a plain completion.
 pub(crate) fn check_completion(body: &JsonBody) -> Result<(), ApiError> {
-    check(body, &[COMMON, COMPLETIONS])
+    check(body, &[COMMON, OPENAI, COMPLETIONS])
+}
+
+/// Checks the body of llama-server's own embeddings.
+pub(crate) fn check_embedding(body: &JsonBody) -> Result<(), ApiError> {
+    check(body, &[EMBEDDING])
+}
+
+/// Checks the body of one of llama-server's own endpoints.
+pub(crate) fn check_llama(body: &JsonBody) -> Result<(), ApiError> {
+    check(body, &[COMMON, LLAMA])
 }
 
 fn nothing(_: &Value) -> bool {
@@ -84,6 +115,11 @@ fn zero(value: &Value) -> bool {
     value.as_f64() == Some(0.0)
 }
 
+/// A target below zero turns the sampler off.
+fn negative(value: &Value) -> bool {
+    value.as_f64().is_some_and(|target| target < 0.0)
+}
+
 fn any_slot(value: &Value) -> bool {
     value.as_f64() == Some(-1.0)
 }
@@ -96,6 +132,10 @@ fn no_time(value: &Value) -> bool {
 /// The text of an answer is not parsed.
 fn as_it_is(value: &Value) -> bool {
     value == "none" || value == "auto"
+}
+
+fn floats(value: &Value) -> bool {
+    value == "float"
 }
 
 fn one(value: &Value) -> bool {
@@ -137,7 +177,9 @@ mod tests {
     #[test]
     fn what_asks_for_something_is_named() {
         let check = |json: &str, want: Option<&str>| {
-            let error = check(&JsonBody::from_text(json), &[COMMON, CHAT, COMPLETIONS]).err();
+            let error =
+                check(&JsonBody::from_text(json), &[COMMON, OPENAI, LLAMA, CHAT, COMPLETIONS])
+                    .err();
             let param = error.map(|error| error.body()["error"]["param"].clone());
             assert_eq!(param.as_ref().and_then(Value::as_str), want, "{json}");
         };

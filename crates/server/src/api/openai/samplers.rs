@@ -106,7 +106,19 @@ impl Step {
     }
 }
 
+/// The names of all steps, in their order.
+pub(crate) fn all() -> Vec<&'static str> {
+    STEPS.map(|(_, _, name)| name).to_vec()
+}
+
 impl Samplers {
+    /// The names of those that are on, in the order of this server.
+    pub(crate) fn names(&self) -> Result<Vec<&'static str>, ApiError> {
+        let mut steps = self.steps()?;
+        steps.sort_unstable();
+        Ok(steps.into_iter().map(Step::name).collect())
+    }
+
     fn steps(&self) -> Result<Vec<Step>, ApiError> {
         let unknown = |name: &str| {
             let known = STEPS.map(|(_, letter, name)| format!("{name} ({letter})")).join(", ");

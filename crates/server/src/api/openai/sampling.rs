@@ -2,7 +2,7 @@
 //! how many there are, and whether they are streamed.
 
 use super::logit_bias::LogitBias;
-use super::samplers::Samplers;
+use super::samplers::{self, Samplers};
 use crate::config::Limits;
 use crate::error::ApiError;
 use crate::registry::ModelLease;
@@ -56,6 +56,7 @@ pub(crate) struct CommonFields {
     return_tokens_as_token_ids: Option<bool>,
     n: Option<usize>,
     priority: Option<i32>,
+    cache_prompt: Option<bool>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     add_special_tokens: Option<bool>,
@@ -283,6 +284,12 @@ impl CommonFields {
         params.max_tokens = Some(params.max_tokens.map_or(room, |most| most.min(room)));
     }
 
+    /// How many tokens were asked for, whichever field says it.
+    pub(crate) fn asked_tokens_most(&self) -> Option<usize> {
+        let (_, n) = self.asked_tokens().into_iter().find(|(_, n)| n.is_some())?;
+        usize::try_from(n?).ok()
+    }
+
     /// How many likely tokens `n_probs` asks for.
     pub(crate) fn n_probs(&self) -> Option<usize> {
         self.n_probs.filter(|&n| n > 0)
@@ -315,6 +322,16 @@ impl CommonFields {
 
     pub(crate) fn priority(&self) -> i32 {
         self.priority.unwrap_or(0)
+    }
+
+    /// Whether prompts begin with what the prefix cache has of them.
+    pub(crate) fn reuses_prefix(&self) -> bool {
+        self.cache_prompt.unwrap_or(true)
+    }
+
+    /// The steps of sampling, in their order.
+    pub(crate) fn sampler_names(&self) -> Result<Vec<&'static str>, ApiError> {
+        self.samplers.as_ref().map_or_else(|| Ok(samplers::all()), Samplers::names)
     }
 
     pub(crate) fn include_stop(&self) -> bool {

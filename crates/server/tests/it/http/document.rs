@@ -102,6 +102,14 @@ impl Document {
         validator.errors(value)
     }
 
+    /// Whether errors of a path have llama-server's shape.
+    fn is_llama(&self, path: &str) -> bool {
+        let item = self.root["paths"][path].as_object();
+        item.is_some_and(|item| {
+            item.values().any(|operation| operation["tags"][0] == "llama-server")
+        })
+    }
+
     /// Holds an answer to the document, and the request where it was answered as asked.
     pub(crate) fn check(&self, method: &str, path: &str, request: &str, answer: &Answer) {
         let what = format!("{method} {path} {request}: {}", answer.status);
@@ -113,6 +121,7 @@ impl Document {
             let shape = match path {
                 path if path.starts_with("/v1/messages") => "AnthropicError",
                 path if path.starts_with("/api/") => "OllamaError",
+                path if self.is_llama(path) => "LlamaError",
                 _ => "Error",
             };
             let schema = json!({"$ref": format!("#/components/schemas/{shape}")});

@@ -12,6 +12,7 @@ mod hosts;
 #[cfg(feature = "kv-events")]
 mod kv_events;
 mod lifecycle;
+mod llama;
 mod ollama;
 mod openapi;
 mod reasoning;
