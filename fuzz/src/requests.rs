@@ -46,6 +46,11 @@ const MAX_ANSWER: usize = 16 << 20;
 /// The tiny model with tokens for infilling, which `/infill` needs.
 fn with_infill() -> (TempDir, PathBuf) {
     let source = Gguf::open(&files::tiny_gguf()).expect("the repository's fixture");
+    let tensors: Vec<_> = source
+        .tensors()
+        .iter()
+        .map(|info| source.tensor(&info.name).expect("a tensor of the list"))
+        .collect();
     let mut gguf = GgufWriter::new();
     for (key, value) in source.metadata().iter() {
         gguf.set(key, value.clone()).expect("a key of the file");
@@ -53,8 +58,7 @@ fn with_infill() -> (TempDir, PathBuf) {
     for (role, id) in [("pre", 3_u32), ("suf", 4), ("mid", 5), ("rep", 6), ("sep", 7)] {
         gguf.set(&format!("tokenizer.ggml.fim_{role}_token_id"), id).expect("a key");
     }
-    let tensors: Vec<_> = source.tensors().iter().map(|info| source.tensor(&info.name)).collect();
-    for tensor in tensors.iter().flatten() {
+    for tensor in &tensors {
         gguf.tensor(&tensor.name, tensor.ty, &tensor.shape, &tensor.data).expect("a tensor");
     }
     let folder = tempfile::tempdir().expect("a temporary directory");
