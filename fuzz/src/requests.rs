@@ -45,7 +45,7 @@ const MAX_ANSWER: usize = 16 << 20;
 
 /// The tiny model with tokens for infilling, which `/infill` needs.
 fn with_infill() -> (TempDir, PathBuf) {
-    let source = Gguf::open(&files::tiny_gguf()).expect("the repository's fixture");
+    let source = Gguf::open(files::tiny_gguf()).expect("the repository's fixture");
     let tensors: Vec<_> = source
         .tensors()
         .iter()

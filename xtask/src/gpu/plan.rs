@@ -25,6 +25,8 @@ pub(super) enum Step {
     Sanitizer,
     /// The speed of made-up models of published shapes.
     Bench,
+    /// A made-up model that is served, to one client and to many, beside the same model without a server.
+    Serve,
     /// Launches that start before the one in front of them has ended: the tests of the kernels, and the speed of some models,
     /// which stands beside that of the step before.
     Early,
@@ -61,6 +63,7 @@ impl Step {
             Self::Rates | Self::Wgmma => 400,
             Self::Sanitizer
             | Self::Bench
+            | Self::Serve
             | Self::Early
             | Self::Ranks
             | Self::Wgpu
@@ -79,6 +82,8 @@ pub(super) struct Item {
     pub(super) limit: Duration,
     /// Whether what it prints is JSON, to be kept.
     pub(super) json: bool,
+    /// A file of JSON that it writes, to be kept.
+    pub(super) result: Option<PathBuf>,
     /// Files that it needs, which other items make.
     pub(super) needs: Vec<PathBuf>,
     /// A file that it makes. Its `PART` argument is the name that the file has until then.
@@ -97,6 +102,7 @@ impl Item {
             env: Vec::new(),
             limit: Duration::from_secs(300),
             json: false,
+            result: None,
             needs: Vec::new(),
             makes: None,
         }
@@ -119,6 +125,11 @@ impl Item {
 
     fn json(mut self) -> Self {
         self.json = true;
+        self
+    }
+
+    fn result(mut self, file: PathBuf) -> Self {
+        self.result = Some(file);
         self
     }
 
@@ -183,6 +194,9 @@ const BLOCK_TYPES: &[&str] = &[
 /// Tiny models in the types of files that have kernels of groups of warps.
 const WGMMA_TINY: &[&str] = &["llama", "gemma3_text", "gpt2", "qwen2_moe"];
 
+/// The one of them that is served.
+const SERVED: (&str, &str) = ("8b", "Q4_K_M");
+
 /// Those of them that two cards share.
 const SHARED_MODELS: &[(&str, &str)] = &[("8b", "Q8_0"), ("8b", "BF16")];
 /// Tiny models whose layers two cards share: dense, with windows, with biases, with experts.
@@ -234,6 +248,35 @@ impl Place {
         self.models.join(format!("{shape}-{}.gguf", ty.to_lowercase()))
     }
 
+    /// A model that is served, and the same without a server. It has the tokenizer of a tiny model, whose tokens are
+    /// letters, so that prompts have some four tokens a word.
+    fn served(&self, device: &str) -> Vec<Item> {
+        let (shape, ty) = SERVED;
+        let file = self.models.join(format!("{shape}-{}-served.gguf", ty.to_lowercase()));
+        let tokenizer = self.root.join("fixtures/archs/llama/model-f32.gguf");
+        let made = self.made(SERVED).arg("--tokenizer").arg(tokenizer.to_string_lossy());
+        let made = Item { name: format!("make {shape} {ty} with a tokenizer"), ..made };
+        let results = self.root.join("served");
+        let bare = Item::new(format!("{shape} {ty} alone"), self.program("realizar"), "bench")
+            .arg(file.to_string_lossy())
+            .args(&format!("--device {device} --json -r 3 -p 0 -n 128 -b 1,32"))
+            .needs(&file)
+            .json();
+        let served = self
+            .xtask(format!("{shape} {ty} served"), "load --streams 1,32 --prompts 8 --shared 0")
+            .args("--twice 0 --requests 64 --max-tokens 128 -r 2 --args")
+            .arg(format!("--device {device}"))
+            .args("--bin")
+            .arg(self.program("realizar").to_string_lossy())
+            .args("--model")
+            .arg(file.to_string_lossy())
+            .args("--out")
+            .arg(results.to_string_lossy())
+            .needs(&file)
+            .result(results.join("results.json"));
+        vec![made.makes(file), bare, served]
+    }
+
     /// The making of a model, which is left out where it is there or nothing asks for it.
     fn made(&self, model: (&str, &str)) -> Item {
         let (shape, ty) = model;
@@ -266,7 +309,7 @@ impl Place {
         if device == "cpu" && step == Step::Ranks {
             return Err("it is for cards".to_owned());
         }
-        if device == "cuda-interpreter" && step == Step::Bench {
+        if device == "cuda-interpreter" && matches!(step, Step::Bench | Step::Serve) {
             return Err("the speed of the interpreter is that of no card".to_owned());
         }
         Ok(match step {
@@ -305,6 +348,7 @@ impl Place {
             Step::Bench => {
                 MODELS.iter().flat_map(|&model| self.with_model(model, device)).collect()
             }
+            Step::Serve => self.served(device),
             Step::Early => {
                 if device == "cpu" {
                     return Err("it is for cards".to_owned());

@@ -284,6 +284,15 @@ fn run_item(step: Step, item: &Item, limit: Duration) -> Result<(Outcome, bool)>
         }
     }
     let is_test = matches!(step, Step::Tests | Step::Sanitizer);
+    if let (true, Some(file)) = (ok, &item.result) {
+        match fs::read(file)
+            .map_err(anyhow::Error::from)
+            .and_then(|json| Ok(serde_json::from_slice(&json)?))
+        {
+            Ok(json) => value = json,
+            Err(error) => (ok, text) = (false, format!("{text}\n{}: {error}", file.display())),
+        }
+    }
     match ended.status {
         None => text += &format!("\nit ran into its limit of {} s", limit.as_secs()),
         Some(status) if !ok && text.trim().is_empty() => text = format!("it ended with {status}"),
@@ -369,6 +378,39 @@ fn speeds(outcomes: &Outcomes) -> Vec<Vec<String>> {
                     share.unwrap_or_else(|| "-".to_owned()),
                 ]);
             }
+        }
+    }
+    rows.extend(served(outcomes));
+    rows
+}
+
+/// What a client got of a model that was served: tokens per second by the median of the times between two tokens, and
+/// beside it the share of what the model generates without a server.
+fn served(outcomes: &Outcomes) -> Vec<Vec<String>> {
+    let mut rows = Vec::new();
+    for (name, outcome) in outcomes.steps.get("serve").into_iter().flatten() {
+        let Some(model) = name.strip_suffix(" served") else { continue };
+        let alone = outcomes.get("serve", &format!("{model} alone"));
+        let alone = alone.and_then(|o| o.value["results"].as_array());
+        for result in outcome.value["results"].as_array().into_iter().flatten() {
+            let case = result["case"].as_str().unwrap_or_default();
+            let n_streams = case.split(' ').next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(1);
+            let rounds = result["rounds"].as_array().into_iter().flatten();
+            let mut times: Vec<f64> =
+                rounds.filter_map(|round| round["measures"]["ITL p50 ms"].as_f64()).collect();
+            times.sort_by(f64::total_cmp);
+            let Some(time) = times.get(times.len() / 2) else { continue };
+            let speed = n_streams as f64 * 1e3 / time;
+            let bare = alone.into_iter().flatten().find(|test| test["batch"] == n_streams);
+            let bare = bare.and_then(|test| test["tokens_per_second"].as_f64());
+            let share = bare.map(|bare| format!("{:.0} % of alone", 100.0 * speed / bare));
+            rows.push(vec![
+                "served".to_owned(),
+                format!("{model} {case}"),
+                table::shown(speed),
+                "-".to_owned(),
+                share.unwrap_or_else(|| "-".to_owned()),
+            ]);
         }
     }
     rows
@@ -533,6 +575,8 @@ mod tests {
         assert_eq!(sanitized.args[..4], ["--error-exitcode", "9", "--tool", "racecheck"]);
         assert_eq!(sanitized.args[5..], ["--exact", "a::two"]);
         assert_eq!(names(Step::Bench).len(), 6 * 4);
+        let made = "make 8b Q4_K_M with a tokenizer";
+        assert_eq!(names(Step::Serve), [made, "8b Q4_K_M alone", "8b Q4_K_M served"]);
         assert_eq!(names(Step::Wgpu).len(), 2 + 2 * 4);
         let has_path = |item: Item| item.env.contains(&("LD_LIBRARY_PATH", "lib".to_owned()));
         assert!(place.items(Step::Wgpu).unwrap().into_iter().all(has_path));
@@ -603,7 +647,16 @@ mod tests {
         ]);
         add("bench", "8b Q4_K_M tokens", json!({"bytes_per_token": 5e9, "results": results}));
         add("llama", "8b Q4_K_M alone", json!([{"n_prompt": 512, "n_gen": 0, "avg_ts": 9.5}]));
+        let mut add = |name: &str, value: Value| {
+            let outcome = Outcome { ok: true, seconds: 1.0, value, text: String::new() };
+            outcomes.add("serve", name, outcome);
+        };
+        let alone = json!([{"batch": 1, "tokens_per_second": 600.0}]);
+        add("8b Q4_K_M alone", json!({"results": alone}));
+        let rounds = json!([{"measures": {"ITL p50 ms": 1.75}}]);
+        add("8b Q4_K_M served", json!({"results": [{"case": "1 stream", "rounds": rounds}]}));
         let rows = speeds(&outcomes);
+        assert_eq!(rows[3], ["served", "8b Q4_K_M 1 stream", "571", "-", "95 % of alone"]);
         assert_eq!(rows[0], ["realizar", "8b Q4_K_M tg128", "600", "3000", "75 %"]);
         assert_eq!(rows[1], ["realizar", "8b Q4_K_M tg128 x8", "3000", "-", "-"]);
         assert_eq!(rows[2], ["llama.cpp", "8b Q4_K_M pp512", "9.50", "-", "-"]);

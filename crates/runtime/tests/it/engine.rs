@@ -324,7 +324,7 @@ fn prompts_are_told_how_likely_they_were() {
     request.params.max_tokens = Some(0);
     for _ in 0..2 {
         let (_ticket, events) = submit(&engine, request.clone());
-        let EngineEvent::Prompt { cached_tokens: 0, logprobs } = events.recv().unwrap() else {
+        let EngineEvent::Prompt { cached_tokens: 0, logprobs, .. } = events.recv().unwrap() else {
             panic!("the prompt comes first, and nothing of it is cached");
         };
         let positions: Vec<usize> = (0..request.prompt.len() - 1).collect();
