@@ -84,7 +84,10 @@ impl Decoder<'_> {
                 if !sat {
                     return Self::lanes(resize(d, a, to, from));
                 }
-                let (least, most) = limits(to);
+                let ((least, most), of_source) = (limits(to), limits(from));
+                if least <= of_source.0 && of_source.1 <= most {
+                    return Err(Unsupported(format!("`.sat` where {to:?} holds all of {from:?}")));
+                }
                 each(d, a, extend.then_some(to.bits()), move |x| widen(x).clamp(least, most) as u64)
             }
             (true, false) => {

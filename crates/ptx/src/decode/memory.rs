@@ -181,6 +181,9 @@ impl Decoder<'_> {
         let names = ["add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas"];
         let how = opcode.take_of(&names);
         let how = how.ok_or_else(|| Unsupported("an operation is missing".to_owned()))?;
+        if how == "exch" && !returns {
+            return Err(Unsupported("there is no `red` with `.exch`".to_owned()));
+        }
         opcode.take("noftz");
         let args = if has_policy { &args[..args.len().saturating_sub(1)] } else { args };
         let (to, rest) = match args {

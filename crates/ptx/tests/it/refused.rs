@@ -27,6 +27,8 @@ fn unknown_instructions_are_named_with_their_line() {
         ("cvt.f16.f32 %h1, %r1;", "a rounding is missing"),
         ("cvt.rn.s32.f32 %r1, %r2;", "a rounding is missing"),
         ("cvt.rs.f16x2.f32 %r1, %r2, %r3;", "a rounding is missing"),
+        ("cvt.sat.s32.u16 %r1, %h2;", "`.sat` where S32 holds all of U16"),
+        ("red.global.exch.b32 [%d1], 7;", "there is no `red` with `.exch`"),
         ("ex2.f32 %r1, %r2;", "`.approx` is missing"),
         ("shfl.idx.b32 %r1, %r2, 0, 31;", "only the form with `.sync` is known"),
         ("wgmma.fence;", "`.sync.aligned` is missing"),

@@ -174,7 +174,7 @@ fn barriers() {
 #[test]
 fn what_has_nothing_to_do_here() {
     let code = "griddepcontrol.wait;\ngriddepcontrol.launch_dependents;\nnanosleep.u32 20;\nmembar.gl;\n\
-                fence.sc.gpu;\nfence.acq_rel.sys;\nsetmaxnreg.inc.sync.aligned.u32 64;\nmov.u32 %r0, %r1;";
+                fence.sc.gpu;\nfence.acq_rel.sys;\nmov.u32 %r0, %r1;";
     assert_eq!(of_threads(code, &[3, 4]), [3, 4]);
 }
 
