@@ -20,12 +20,16 @@ struct Planes {
 // one in front of them, in every thread; `src/device/dependent.rs` makes an instruction of it for them.
 __device__ __forceinline__ void wait_for_launch() { asm volatile("// wait for the launch in front" ::: "memory"); }
 
-__device__ __forceinline__ float half_at(const uint8_t* bytes, size_t index) {
-  return __half2float(reinterpret_cast<const __half*>(bytes)[index]);
+__device__ __forceinline__ __half half_at(const uint8_t* bytes, size_t index) {
+  return reinterpret_cast<const __half*>(bytes)[index];
 }
 
-__device__ __forceinline__ float2 half2_at(const uint8_t* bytes, size_t index) {
-  return __half22float2(reinterpret_cast<const __half2*>(bytes)[index]);
+__device__ __forceinline__ __half2 half2_at(const uint8_t* bytes, size_t index) {
+  return reinterpret_cast<const __half2*>(bytes)[index];
+}
+
+__device__ __forceinline__ float2 halves_of(uint32_t word) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&word));
 }
 
 // The 16 bytes of a unit, which are read once and need not stay in the caches.
@@ -69,7 +73,8 @@ __device__ constexpr Codebook iq4 = {{0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x7159
 // Twice the values of FP4: 0 1 2 3 4 6 8 12, then the same below zero.
 __device__ constexpr Codebook fp4 = {{0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc}};
 
-// What every type says; each replaces what is different.
+// What every type says; each replaces what is different. `load` keeps what it read as it is, and `scale`, `min` and `levels`
+// compute: what is loaded for later makes no thread wait now.
 struct Unit {
   static constexpr bool is_integer = false;  // whether it has levels
   static constexpr bool has_min = false;     // whether a minimum is subtracted
@@ -137,7 +142,7 @@ struct F8_0 : Unit {
   float d;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
-    d = 256.0f * reinterpret_cast<const float*>(planes.head)[unit / 4];
+    d = reinterpret_cast<const float*>(planes.head)[unit / 4];
   }
   __device__ __forceinline__ float2 pair(uint32_t bytes) const {
     uint32_t halves = (bytes & 0x80008000) | (bytes & 0x7f007f00) >> 1;
@@ -147,33 +152,33 @@ struct F8_0 : Unit {
     float2 a = pair(__byte_perm(main.word[piece], 0, 0x1404)), b = pair(__byte_perm(main.word[piece], 0, 0x3424));
     return {a.x, a.y, b.x, b.y};
   }
-  __device__ __forceinline__ float scale(int) const { return d; }
+  __device__ __forceinline__ float scale(int) const { return 256.0f * d; }
 };
 
 struct Q4_0 : Integer<Q4_0> {
   static constexpr int len = 32, group = 32, zero = 8;
   Main main;
-  float d;
+  __half d;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
     d = half_at(planes.head, unit);
   }
   __device__ __forceinline__ uint32_t levels(int piece) const { return main.nibbles(piece); }
-  __device__ __forceinline__ float scale(int) const { return d; }
+  __device__ __forceinline__ float scale(int) const { return __half2float(d); }
 };
 
 struct Q4_1 : Integer<Q4_1> {
   static constexpr int len = 32, group = 32;
   static constexpr bool has_min = true;
   Main main;
-  float2 dm;
+  __half2 dm;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
     dm = half2_at(planes.head, unit);
   }
   __device__ __forceinline__ uint32_t levels(int piece) const { return main.nibbles(piece); }
-  __device__ __forceinline__ float scale(int) const { return dm.x; }
-  __device__ __forceinline__ float min(int) const { return -dm.y; }
+  __device__ __forceinline__ float scale(int) const { return __low2float(dm); }
+  __device__ __forceinline__ float min(int) const { return -__high2float(dm); }
 };
 
 // As Q4_1, with the level that stands for zero in the place of the minimum; its product with the scale is exact.
@@ -181,14 +186,14 @@ struct Q4_Z : Integer<Q4_Z> {
   static constexpr int len = 32, group = 32;
   static constexpr bool has_min = true;
   Main main;
-  float2 dz;
+  __half2 dz;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
     dz = half2_at(planes.head, unit);
   }
   __device__ __forceinline__ uint32_t levels(int piece) const { return main.nibbles(piece); }
-  __device__ __forceinline__ float scale(int) const { return dz.x; }
-  __device__ __forceinline__ float min(int) const { return dz.x * dz.y; }
+  __device__ __forceinline__ float scale(int) const { return __low2float(dz); }
+  __device__ __forceinline__ float min(int) const { return __low2float(dz) * __high2float(dz); }
 };
 
 // The fifth bit of element 4 * p + i is bit p of byte i of the unit's word of the high plane.
@@ -198,7 +203,7 @@ struct Q5_0 : Integer<Q5_0> {
   static constexpr int len = 32, group = 32, zero = 16;
   Main main;
   uint32_t high;
-  float d;
+  __half d;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
     high = reinterpret_cast<const uint32_t*>(planes.high)[unit];
@@ -207,7 +212,7 @@ struct Q5_0 : Integer<Q5_0> {
   __device__ __forceinline__ uint32_t levels(int piece) const {
     return main.nibbles(piece) | fifth_bits(high, piece);
   }
-  __device__ __forceinline__ float scale(int) const { return d; }
+  __device__ __forceinline__ float scale(int) const { return __half2float(d); }
 };
 
 struct Q5_1 : Integer<Q5_1> {
@@ -215,7 +220,7 @@ struct Q5_1 : Integer<Q5_1> {
   static constexpr bool has_min = true;
   Main main;
   uint32_t high;
-  float2 dm;
+  __half2 dm;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
     high = reinterpret_cast<const uint32_t*>(planes.high)[unit];
@@ -224,8 +229,8 @@ struct Q5_1 : Integer<Q5_1> {
   __device__ __forceinline__ uint32_t levels(int piece) const {
     return main.nibbles(piece) | fifth_bits(high, piece);
   }
-  __device__ __forceinline__ float scale(int) const { return dm.x; }
-  __device__ __forceinline__ float min(int) const { return -dm.y; }
+  __device__ __forceinline__ float scale(int) const { return __low2float(dm); }
+  __device__ __forceinline__ float min(int) const { return -__high2float(dm); }
 };
 
 // Half of a block of 32.
@@ -233,13 +238,13 @@ struct Q8_0 : Integer<Q8_0> {
   static constexpr int len = 16, group = 16;
   static constexpr bool is_signed = true;
   Main main;
-  float d;
+  __half d;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
     d = half_at(planes.head, unit / 2);
   }
   __device__ __forceinline__ uint32_t levels(int piece) const { return main.word[piece]; }
-  __device__ __forceinline__ float scale(int) const { return d; }
+  __device__ __forceinline__ float scale(int) const { return __half2float(d); }
 };
 
 // Four of the sixteen sub-blocks of a block, whose head is that of the file: sixteen bytes of scales and minimums,
@@ -249,18 +254,18 @@ struct Q2_K : Integer<Q2_K> {
   static constexpr bool has_min = true;
   Main main;
   uint32_t scales;
-  float2 dm;
+  uint32_t dm;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
     const uint32_t* head = reinterpret_cast<const uint32_t*>(planes.head) + unit / 4 * 5;
     scales = head[unit % 4];
-    dm = __half22float2(*reinterpret_cast<const __half2*>(head + 4));
+    dm = head[4];
   }
   __device__ __forceinline__ uint32_t levels(int piece) const {
     return main.word[piece % 4] >> 2 * (piece / 4) & 0x03030303;
   }
-  __device__ __forceinline__ float scale(int group) const { return dm.x * float(scales >> 8 * group & 15); }
-  __device__ __forceinline__ float min(int group) const { return dm.y * float(scales >> (8 * group + 4) & 15); }
+  __device__ __forceinline__ float scale(int group) const { return halves_of(dm).x * float(scales >> 8 * group & 15); }
+  __device__ __forceinline__ float min(int group) const { return halves_of(dm).y * float(scales >> (8 * group + 4) & 15); }
 };
 
 // Four of the sixteen sub-blocks of a block. The lower bits lie as in Q2_K, bit 2 of element 4 * p + i is bit p % 8
@@ -271,7 +276,7 @@ struct Q3_K : Integer<Q3_K> {
   Main main;
   uint32_t high[2];
   uint32_t low_scales, high_scales;
-  float d;
+  __half d;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
     uint2 bits = reinterpret_cast<const uint2*>(planes.high)[unit];
@@ -287,23 +292,26 @@ struct Q3_K : Integer<Q3_K> {
   }
   __device__ __forceinline__ float scale(int group) const {
     int low = low_scales >> 4 * group & 15, upper = high_scales >> 2 * group & 3;
-    return d * float((low | upper << 4) - 32);
+    return __half2float(d) * float((low | upper << 4) - 32);
   }
 };
 
 // Scale and minimum of one of the eight sub-blocks of a block of Q4_K or Q5_K, whose head is that of the file:
 // d, dmin and twelve bytes.
 struct KScales {
-  float scaled, minimum;
+  uint4 head;
+  int sub;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
-    uint4 head = reinterpret_cast<const uint4*>(planes.head)[unit / 8];
-    int sub = unit % 8, shift = sub % 4 * 8;
-    uint32_t a = head.y >> shift, b = head.z >> shift, c = head.w >> shift;
-    uint32_t sc = sub < 4 ? a & 63 : (c & 15) | (a >> 2 & 48);
-    uint32_t m = sub < 4 ? b & 63 : (c >> 4 & 15) | (b >> 2 & 48);
-    float2 d = __half22float2(*reinterpret_cast<const __half2*>(&head.x));
-    scaled = d.x * float(sc);
-    minimum = d.y * float(m);
+    head = reinterpret_cast<const uint4*>(planes.head)[unit / 8];
+    sub = unit % 8;
+  }
+  __device__ __forceinline__ float scaled() const {
+    const uint32_t a = head.y >> sub % 4 * 8, c = head.w >> sub % 4 * 8;
+    return halves_of(head.x).x * float(sub < 4 ? a & 63 : (c & 15) | (a >> 2 & 48));
+  }
+  __device__ __forceinline__ float minimum() const {
+    const uint32_t b = head.z >> sub % 4 * 8, c = head.w >> sub % 4 * 8;
+    return halves_of(head.x).y * float(sub < 4 ? b & 63 : (c >> 4 & 15) | (b >> 2 & 48));
   }
 };
 
@@ -317,8 +325,8 @@ struct Q4_K : Integer<Q4_K> {
     k.load(planes, unit);
   }
   __device__ __forceinline__ uint32_t levels(int piece) const { return main.nibbles(piece); }
-  __device__ __forceinline__ float scale(int) const { return k.scaled; }
-  __device__ __forceinline__ float min(int) const { return k.minimum; }
+  __device__ __forceinline__ float scale(int) const { return k.scaled(); }
+  __device__ __forceinline__ float min(int) const { return k.minimum(); }
 };
 
 struct Q5_K : Integer<Q5_K> {
@@ -335,8 +343,8 @@ struct Q5_K : Integer<Q5_K> {
   __device__ __forceinline__ uint32_t levels(int piece) const {
     return main.nibbles(piece) | fifth_bits(high, piece);
   }
-  __device__ __forceinline__ float scale(int) const { return k.scaled; }
-  __device__ __forceinline__ float min(int) const { return k.minimum; }
+  __device__ __forceinline__ float scale(int) const { return k.scaled(); }
+  __device__ __forceinline__ float min(int) const { return k.minimum(); }
 };
 
 // Two of the sixteen sub-blocks of a block, whose head is d and sixteen scales of a byte each. Bits 4 and 5 of
@@ -345,22 +353,21 @@ struct Q6_K : Integer<Q6_K> {
   static constexpr int len = 32, group = 16, zero = 32;
   Main main;
   uint32_t high[2];
-  float scaled[2];
+  char2 scales;
+  __half d;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
     uint2 bits = reinterpret_cast<const uint2*>(planes.high)[unit];
     high[0] = bits.x, high[1] = bits.y;
     const uint8_t* head = planes.head + unit / 8 * 18;
-    char2 sc = reinterpret_cast<const char2*>(head)[1 + unit % 8];
-    float d = half_at(head, 0);
-    scaled[0] = d * float(sc.x);
-    scaled[1] = d * float(sc.y);
+    scales = reinterpret_cast<const char2*>(head)[1 + unit % 8];
+    d = half_at(head, 0);
   }
   __device__ __forceinline__ uint32_t levels(int piece) const {
     uint32_t upper = high[piece / 4] >> 2 * (piece % 4) & 0x03030303;
     return main.nibbles(piece) | upper << 4;
   }
-  __device__ __forceinline__ float scale(int group) const { return scaled[group]; }
+  __device__ __forceinline__ float scale(int group) const { return __half2float(d) * float(group ? scales.y : scales.x); }
 };
 
 // The four nibbles of piece p lie in the half p / 4 of word p % 4.
@@ -368,7 +375,7 @@ struct IQ4_NL : Integer<IQ4_NL> {
   static constexpr int len = 32, group = 32;
   static constexpr bool is_signed = true;
   Main main;
-  float d;
+  __half d;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
     d = half_at(planes.head, unit);
@@ -376,7 +383,7 @@ struct IQ4_NL : Integer<IQ4_NL> {
   __device__ __forceinline__ uint32_t levels(int piece) const {
     return iq4.look_up(main.word[piece % 4] >> 16 * (piece / 4));
   }
-  __device__ __forceinline__ float scale(int) const { return d; }
+  __device__ __forceinline__ float scale(int) const { return __half2float(d); }
 };
 
 // One of the eight sub-blocks of a block, whose head is that of the file: d, the upper bits of eight scales by two,
@@ -385,18 +392,20 @@ struct IQ4_XS : Integer<IQ4_XS> {
   static constexpr int len = 32, group = 32;
   static constexpr bool is_signed = true;
   Main main;
-  float d;
+  uint2 head;
+  int sub;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
-    uint2 head = reinterpret_cast<const uint2*>(planes.head)[unit / 8];
-    int sub = unit % 8;
-    int scale = (head.y >> 4 * sub & 15) | (head.x >> (16 + 2 * sub) & 3) << 4;
-    d = __low2float(*reinterpret_cast<const __half2*>(&head.x)) * float(scale - 32);
+    head = reinterpret_cast<const uint2*>(planes.head)[unit / 8];
+    sub = unit % 8;
   }
   __device__ __forceinline__ uint32_t levels(int piece) const {
     return iq4.look_up(main.word[piece % 4] >> 16 * (piece / 4));
   }
-  __device__ __forceinline__ float scale(int) const { return d; }
+  __device__ __forceinline__ float scale(int) const {
+    const int scale = (head.y >> 4 * sub & 15) | (head.x >> (16 + 2 * sub) & 3) << 4;
+    return halves_of(head.x).x * float(scale - 32);
+  }
 };
 
 // The head is the exponent of the scale, whose half goes with the doubled values of the codebook.
@@ -404,16 +413,17 @@ struct MXFP4 : Integer<MXFP4> {
   static constexpr int len = 32, group = 32;
   static constexpr bool is_signed = true;
   Main main;
-  float d;
+  uint32_t e;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
-    uint32_t e = planes.head[unit];
-    d = __uint_as_float(e < 2 ? 0x00200000 << e : (e - 1) << 23);
+    e = planes.head[unit];
   }
   __device__ __forceinline__ uint32_t levels(int piece) const {
     return fp4.look_up(main.word[piece % 4] >> 16 * (piece / 4));
   }
-  __device__ __forceinline__ float scale(int) const { return d; }
+  __device__ __forceinline__ float scale(int) const {
+    return __uint_as_float(e < 2 ? 0x00200000 << e : (e - 1) << 23);
+  }
 };
 
 // Four of the sixteen sub-blocks of a block of IQ1 or IQ2, whose levels of three bits are numbers of a codebook of
@@ -427,14 +437,14 @@ struct ThreeBits : Integer<B> {
   Main main;
   uint32_t high[2];
   uint32_t factors;
-  float d;
+  __half d;
   __device__ __forceinline__ void load(const Planes& planes, size_t at) {
     main.load(planes, at);
     uint2 bits = reinterpret_cast<const uint2*>(planes.high)[at];
     high[0] = bits.x, high[1] = bits.y;
     const uint8_t* head = planes.head + at / 4 * 10;
     factors = reinterpret_cast<const uint16_t*>(head)[at % 4];
-    d = unit * half_at(head, 4);
+    d = half_at(head, 4);
   }
   __device__ __forceinline__ uint32_t levels(int piece) const {
     uint32_t low = main.word[piece % 4] >> 2 * (piece / 4) & 0x03030303;
@@ -443,7 +453,7 @@ struct ThreeBits : Integer<B> {
     level |= level >> 4;
     return __byte_perm(B::first, B::second, __byte_perm(level, 0, 0x4420));
   }
-  __device__ __forceinline__ float scale(int group) const { return d * float(2 * (factors >> 4 * group & 15) + 1); }
+  __device__ __forceinline__ float scale(int group) const { return unit * __half2float(d) * float(2 * (factors >> 4 * group & 15) + 1); }
 };
 
 // 8 25 43, then the same below zero.
@@ -472,14 +482,19 @@ struct FourBits : Integer<B> {
   static constexpr int len = 32, group = 32;
   static constexpr bool is_signed = true;
   Main main;
-  float d;
+  __half d;
+  uint32_t factors;
+  int sub;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
     const uint16_t* head = reinterpret_cast<const uint16_t*>(planes.head) + unit / 8 * 3;
-    const int factor = head[unit % 8 / 4] >> 4 * (unit % 4) & 15;
-    d = B::unit * half_at(planes.head, unit / 8 * 3 + 2) * float(2 * factor + 1);
+    factors = head[unit % 8 / 4];
+    d = half_at(planes.head, unit / 8 * 3 + 2);
+    sub = unit % 4;
   }
-  __device__ __forceinline__ float scale(int) const { return d; }
+  __device__ __forceinline__ float scale(int) const {
+    return B::unit * __half2float(d) * float(2 * (factors >> 4 * sub & 15) + 1);
+  }
 };
 
 // 4 12 20 28 36 44 52 62, then the same below zero.
@@ -506,7 +521,7 @@ template <class B, int units>
 struct TwoBits : Integer<B> {
   static constexpr int len = 64, group = 16, zero = 1;
   Main main;
-  float d;
+  __half d;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
     d = half_at(planes.head, unit / units);
@@ -514,7 +529,7 @@ struct TwoBits : Integer<B> {
   __device__ __forceinline__ uint32_t levels(int piece) const {
     return main.word[piece % 4] >> 2 * (piece / 4) & 0x03030303;
   }
-  __device__ __forceinline__ float scale(int) const { return d; }
+  __device__ __forceinline__ float scale(int) const { return __half2float(d); }
 };
 
 struct TQ1_0 : TwoBits<TQ1_0, 4> {};

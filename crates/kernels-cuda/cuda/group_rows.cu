@@ -2,40 +2,45 @@
 #include "blocks.cuh"
 #include "tensor.cuh"
 
-constexpr int warps = 8;
+constexpr int rows = 8;   // of a block
+constexpr int warps = 8;  // with four steps of 16 columns each
 constexpr uint32_t all_lanes = 0xffffffffu;
 
-// A warp has a row. x: [n_rows, n_cols], rows at multiples of 16 bytes; out: by eights of columns, `out_rows` rows of them
-// each, with zeros up to a multiple of 32 columns. Of 16 columns, numbers 4 c and 4 c + 1 go to places 2 c and 2 c + 1, and
-// numbers 4 c + 2 and 4 c + 3 to places eight behind these. F16 has a power of two for each row, whose inverse is in
-// `scales`: the largest magnitude becomes 2^14 to 2^15.
+// x: [n_rows, n_cols], rows at multiples of 16 bytes; out: by eights of columns, `out_rows` rows of them each, with zeros up to
+// a multiple of 128 columns. Of a span of 128 columns, a step j of 16 has numbers 32 c + 4 j to 32 c + 4 j + 3, for c from 0
+// to 3: the first two of each c are an eight, and the last two the next one. F16 has a power of two for each row, whose
+// inverse is in `scales`: the largest magnitude becomes 2^14 to 2^15.
 template <class T>
 __device__ __forceinline__ void group_rows(
     const float* x, int x_stride, uint4* out, int out_rows, float* scales, int n_rows, int n_cols) {
-  const int lane = threadIdx.x, row = blockIdx.x * warps + threadIdx.y;
-  if (row >= n_rows) return;
-  x += size_t(row) * x_stride;
-  float scale = 1.0f;
+  __shared__ float of_rows[rows];
+  const int lane = threadIdx.x, warp = threadIdx.y, first_row = blockIdx.x * rows;
   if (scales) {
     uint32_t top = 0;
-    for (int i = lane; i < n_cols; i += 32) top = max(top, __float_as_uint(x[i]) & 0x7fffffff);
+    const float* own = x + size_t(min(first_row + warp, n_rows - 1)) * x_stride;
+    for (int i = lane; i < n_cols; i += 32) top = max(top, __float_as_uint(own[i]) & 0x7fffffff);
     for (int offset = 16; offset; offset >>= 1) top = max(top, __shfl_xor_sync(all_lanes, top, offset));
     // Rows that are all zeros or have what is not finite stay as they are.
     const int exponent = min(max(127 + 14 - (int(top >> 23) - 127), 1), 253);
-    if (top != 0 && top < 0x7f800000) scale = __int_as_float(exponent << 23);
-    if (lane == 0) scales[row] = 1.0f / scale;
+    const float scale = top != 0 && top < 0x7f800000 ? __int_as_float(exponent << 23) : 1.0f;
+    if (lane == 0) of_rows[warp] = scale;
+    if (lane == 0 && blockIdx.y == 0 && first_row + warp < n_rows) scales[first_row + warp] = 1.0f / scale;
+    __syncthreads();
   }
-  for (int i = lane; i < (n_cols + 31) / 32 * 2; i += 32) {
-    uint32_t first[4], second[4];
+  // Eight lanes have eight rows, whose results are neighbours.
+  const int row = first_row + lane % rows, at = (blockIdx.y * warps + warp) * 4 + lane / rows;
+  const int span = at / 8, step = at % 8;
+  if (row >= n_rows || 128 * span >= n_cols) return;
+  const float scale = scales ? of_rows[lane % rows] : 1.0f;
+  uint32_t first[4], second[4];
 #pragma unroll
-    for (int c = 0; c < 4; c++) {
-      const float4 v = row_piece<true>(x, 16 * i + 4 * c, n_cols);
-      first[c] = pack2<T>(scale * v.x, scale * v.y);
-      second[c] = pack2<T>(scale * v.z, scale * v.w);
-    }
-    out[size_t(2 * i) * out_rows + row] = {first[0], first[1], first[2], first[3]};
-    out[size_t(2 * i + 1) * out_rows + row] = {second[0], second[1], second[2], second[3]};
+  for (int c = 0; c < 4; c++) {
+    const float4 v = row_piece<true>(x + size_t(row) * x_stride, 128 * span + 32 * c + 4 * step, n_cols);
+    first[c] = pack2<T>(scale * v.x, scale * v.y);
+    second[c] = pack2<T>(scale * v.z, scale * v.w);
   }
+  out[size_t(2 * at) * out_rows + row] = {first[0], first[1], first[2], first[3]};
+  out[size_t(2 * at + 1) * out_rows + row] = {second[0], second[1], second[2], second[3]};
 }
 
 #define MAKE_GROUP(NAME, T)                                                                                           \

@@ -5,12 +5,14 @@
 // exact; what a block of 32 columns adds is rounded as in `matvec_int8.cuh`.
 //
 // For prompts, the blocks of a row are added in their order, so the bits of a sum do not depend on the size of the tile or
-// the number of rows. For many rows of decode steps, each of eight warps has every eighth block of the columns, as the
-// eight lanes have that share a row in `matvec_int8.cuh`, and they are added in the same pairs: the bits are the same.
+// the number of rows. For many rows of decode steps, each of eight warps has every eighth block of the columns, as eight lanes
+// have in `matvec_int8.cuh`. It adds up the same segments of the columns, and warps are added in the same pairs: the bits are
+// the same.
 #pragma once
 
 #include "blocks.cuh"
 #include "quantized.cuh"
+#include "spans.cuh"
 #include "tiles.cuh"
 
 namespace in_int8 {
@@ -108,7 +110,18 @@ struct Tile {
     const int w_row = first_w + lane % 8 + lane / 16 * 8, w_chunk = lane / 8 % 2;
     load_x(0, 0);
     load_w(0);
-    for (int col = 0, stage = 0; col < n_cols; col += depth, stage ^= 1) {
+    const int length = segment_groups(n_blocks);
+    float total[WK > 1 ? MT : 1][WK > 1 ? NT : 1][4] = {};
+    auto end_segment = [&] {
+      if constexpr (WK > 1) {
+#pragma unroll
+        for (int i = 0; i < MT * NT * 4; i++) {
+          total[i / 4 / NT][i / 4 % NT][i % 4] += sum[i / 4 / NT][i / 4 % NT][i % 4];
+          sum[i / 4 / NT][i / 4 % NT][i % 4] = 0.0f;
+        }
+      }
+    };
+    for (int col = 0, stage = 0, to_go = length; col < n_cols; col += depth, stage ^= 1) {
       __syncthreads();
       store_w(col);
       wait_for_copies<0>();
@@ -134,6 +147,13 @@ struct Tile {
             add(shared, k, first_w + 8 * n + lane % 4 * 2, a, b[n / 2] + n % 2 * 2, blocks, sum[m][n]);
         }
       }
+      if (WK > 1 && --to_go == 0) end_segment(), to_go = length;
+    }
+    if constexpr (WK > 1) {
+      end_segment();
+#pragma unroll
+      for (int i = 0; i < MT * NT * 4; i++)
+        sum[i / 4 / NT][i / 4 % NT][i % 4] = total[i / 4 / NT][i / 4 % NT][i % 4];
     }
   }
 

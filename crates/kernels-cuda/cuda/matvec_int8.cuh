@@ -1,9 +1,13 @@
 // Products of packed matrices with a few rows of 8-bit activations, as decode steps need them.
 //
-// Eight lanes of a warp share a row of the matrix, which up to `Cols` rows of activations are multiplied with. A lane
-// takes every eighth span of the columns, some spans at a time, the next of which are on their way while these are
-// multiplied; then lanes are added in pairs. Sums of integers are exact, and what a block of 32 columns adds is rounded
-// in one order, so that the bits of a result do not depend on `Cols` or the number of activation rows.
+// A warp has two rows of the matrix, which up to `Cols` rows of activations are multiplied with. The columns are cut into
+// four segments of whole groups of eight spans. A lane has every eighth span of a segment, some at a time, the next of which
+// are on their way while these are multiplied. Then the segments are added in their order, and the eight lanes of each in
+// pairs. Sums of integers are exact, and what a block of 32 columns adds is rounded in one order, so that the bits of a
+// result do not depend on `Cols` or the number of activation rows.
+//
+// So a row of 4096 columns is on its way at once, and a matrix of a few thousand rows fills a card: what a product takes is
+// the time of its bytes, and not that of one load after another.
 #pragma once
 
 #include "activations.cuh"
@@ -12,54 +16,70 @@
 namespace with_quants {
 
 constexpr int warps = 4;
-constexpr int slots = 8;          // lanes that share a row
-constexpr int Rows = 32 / slots;  // of a matrix, for a warp
+constexpr int Rows = 2;  // of a matrix, for a warp
 
-// The products of a row with rows of activations from `first_col` on, the same in the lanes that share it. What is behind
-// the last of `n_batch` is that of the last one.
+// The products of two rows with rows of activations from `first_col` on, the same in all lanes. What is behind the last of
+// `n_batch` is that of the last one.
 template <class B, int Cols>
 __device__ __forceinline__ void products(
-    const Planes& w, const Quantized& x, int row, int first_col, int n_cols, int n_batch, float (&sum)[Cols]) {
+    const Planes& w, const Quantized& x, const int (&row)[Rows], int first_col, int n_cols, int n_batch,
+    float (&sum)[Rows][Cols]) {
   using S = Span<B>;
-  constexpr int depth = (Cols == 1 ? 4 : 2) / S::n_blocks;  // spans at a time
-  const int slot = threadIdx.x % slots, n_spans = n_cols / S::len;
-  const size_t row_at = size_t(row) * n_spans * S::n_units;
-  size_t x_at[Cols];
+  constexpr int depth = Cols == 1 && S::n_blocks == 1 ? 2 : 1;  // spans at a time
+  const int slot = threadIdx.x % segment_slots, n_spans = n_cols / S::len;
+  const int length = segment_groups(n_spans) * segment_slots, start = threadIdx.x / segment_slots * length;
+  const int end = ::min(start + length, n_spans);
+  size_t row_at[Rows], x_at[Cols];
+#pragma unroll
+  for (int r = 0; r < Rows; r++) row_at[r] = size_t(row[r]) * n_spans * S::n_units;
+#pragma unroll
   for (int c = 0; c < Cols; c++) x_at[c] = size_t(::min(first_col + c, n_batch - 1)) * x.stride;
 
 #pragma unroll
-  for (int c = 0; c < Cols; c++) sum[c] = 0.0f;
+  for (int i = 0; i < Rows * Cols; i++) sum[i / Cols][i % Cols] = 0.0f;
   // Behind the last span, the last one is loaded again and not used.
-  S span[depth];
+  const int last = ::max(end - 1, 0), n_steps = (length + segment_slots * depth - 1) / (segment_slots * depth);
+  S span[depth][Rows], next[depth][Rows];
+  auto load = [&](S (&to)[depth][Rows], int first) {
 #pragma unroll
-  for (int i = 0; i < depth; i++) span[i].load(w, row_at, ::min(slot + slots * i, n_spans - 1));
+    for (int i = 0; i < depth * Rows; i++)
+      to[i / Rows][i % Rows].load(w, row_at[i % Rows], ::min(first + i / Rows * segment_slots, last));
+  };
+  load(span, start + slot);
   wait_for_launch();
-  for (int first = slot; first < n_spans; first += slots * depth) {
-    S next[depth];
-#pragma unroll
-    for (int i = 0; i < depth; i++) next[i].load(w, row_at, ::min(first + slots * (depth + i), n_spans - 1));
+  for (int step = 0, first = start + slot; step < n_steps; step++, first += segment_slots * depth) {
+    if (step + 1 < n_steps) load(next, first + segment_slots * depth);
 #pragma unroll
     for (int i = 0; i < depth; i++) {
-      const int s = first + slots * i;
-      if (s >= n_spans) break;
+      const int s = first + segment_slots * i;
+      if (s >= end) break;
 #pragma unroll
       for (int b = 0; b < S::n_blocks; b++) {
-        uint32_t level[8];
-        span[i].levels(b, level);
+        uint32_t level[Rows][8];
+#pragma unroll
+        for (int r = 0; r < Rows; r++) span[i][r].levels(b, level[r]);
 #pragma unroll
         for (int c = 0; c < Cols; c++) {
           QuantBlock block;
           block.load(x, x_at[c] + size_t(s) * S::n_blocks + b);
-          sum[c] = fmaf(block.scale, span[i].product(b, level, block), sum[c]);
+#pragma unroll
+          for (int r = 0; r < Rows; r++)
+            sum[r][c] = fmaf(block.scale, span[i][r].product(b, level[r], block), sum[r][c]);
         }
       }
     }
 #pragma unroll
-    for (int i = 0; i < depth; i++) span[i] = next[i];
+    for (int i = 0; i < depth * Rows; i++) span[i / Rows][i % Rows] = next[i / Rows][i % Rows];
   }
 #pragma unroll
-  for (int c = 0; c < Cols; c++) {
-    for (int offset = slots / 2; offset; offset >>= 1) sum[c] += __shfl_xor_sync(0xffffffffu, sum[c], offset);
+  for (int i = 0; i < Rows * Cols; i++) {
+    const float own = sum[i / Cols][i % Cols];
+    float total = __shfl_sync(0xffffffffu, own, slot);
+#pragma unroll
+    for (int j = 1; j < row_segments; j++) total += __shfl_sync(0xffffffffu, own, slot + segment_slots * j);
+#pragma unroll
+    for (int offset = segment_slots / 2; offset; offset >>= 1) total += __shfl_xor_sync(0xffffffffu, total, offset);
+    sum[i / Cols][i % Cols] = total;
   }
 }
 
@@ -74,21 +94,21 @@ struct Step {
   int n_cols, n_batch;
 };
 
-// Rows from `first_row` on of a matrix of `n_rows`, whose results begin at column `out_at`.
+// Two rows from `first_row` on of a matrix of `n_rows`, whose results begin at column `out_at`.
 template <class B, int Cols>
 __device__ __forceinline__ void matvec(const Planes& w, const Step& step, int first_row, int n_rows, int out_at) {
-  const int slot = threadIdx.x % slots, row = first_row + threadIdx.x / slots;
-  const int first_col = blockIdx.x * Cols;
+  const int lane = threadIdx.x, first_col = blockIdx.x * Cols;
   if (first_row >= n_rows) return wait_for_launch();
 
   // Behind the last row, the last one is multiplied again and not stored.
-  float sum[Cols];
-  products<B, Cols>(w, step.x, ::min(row, n_rows - 1), first_col, step.n_cols, step.n_batch, sum);
+  const int own[Rows] = {first_row, ::min(first_row + 1, n_rows - 1)};
+  float sum[Rows][Cols];
+  products<B, Cols>(w, step.x, own, first_col, step.n_cols, step.n_batch, sum);
 #pragma unroll
-  for (int c = 0; c < Cols; c++) {
-    const int col = first_col + c;
-    if (slot != c || row >= n_rows || col >= step.n_batch) continue;
-    float s = sum[c];
+  for (int i = 0; i < Rows * Cols; i++) {
+    const int row = first_row + i / Cols, col = first_col + i % Cols;
+    if (lane != i || row >= n_rows || col >= step.n_batch) continue;
+    float s = sum[i / Cols][i % Cols];
     if (step.bias) s += step.bias[out_at + row];
     if (step.residual) s += step.residual[size_t(col) * step.residual_stride + out_at + row];
     step.out[size_t(col) * step.out_stride + out_at + row] = s;
@@ -110,43 +130,41 @@ struct Gated {
 };
 
 // activation(gate * x + its bias) * (up * x + its bias), where gate and up are the halves of a matrix of 2 * `n_rows` rows.
-// The first half of a warp has rows of the gate, the second half the same rows of the other. The last block of those that
-// share 32 results quantizes them.
+// A warp has a row of the gate and the same row of the other. The last block of those that share 32 results quantizes them.
 template <class B, int Cols>
 __device__ __forceinline__ void gated(
     const Planes& w, const Quantized& x, const Gated& to, int n_rows, int n_cols, int n_batch) {
-  constexpr int own = Rows / 2, half = own * slots, group = 32 / (own * warps);  // blocks that share 32 results
-  const int lane = threadIdx.x, first_col = blockIdx.x * Cols;
-  const int first_row = (blockIdx.y * warps + threadIdx.y) * own, row = first_row + lane % half / slots;
-  const bool is_up = lane >= half;
-  if (first_row < n_rows) {
-    const int of_w = ::min(row, n_rows - 1) + (is_up != to.up_first ? n_rows : 0);
-    float sum[Cols];
-    products<B, Cols>(w, x, of_w, first_col, n_cols, n_batch, sum);
+  constexpr int group = 32 / warps;  // blocks that share 32 results
+  const int lane = threadIdx.x, first_col = blockIdx.x * Cols, row = blockIdx.y * warps + threadIdx.y;
+  if (row < n_rows) {
+    const int own[Rows] = {row + (to.up_first ? n_rows : 0), row + (to.up_first ? 0 : n_rows)};
+    float sum[Rows][Cols];
+    products<B, Cols>(w, x, own, first_col, n_cols, n_batch, sum);
 #pragma unroll
     for (int c = 0; c < Cols; c++) {
-      if (to.bias) sum[c] += to.bias[of_w];
-      const float up = __shfl_down_sync(0xffffffffu, sum[c], half);
       const int col = first_col + c;
-      if (lane % slots == c && !is_up && row < n_rows && col < n_batch)
-        to.out[size_t(col) * to.out_stride + row] = activate(to.act, sum[c]) * up;
+      if (lane != c || col >= n_batch) continue;
+      float gate = sum[0][c], up = sum[1][c];
+      if (to.bias) gate += to.bias[own[0]], up += to.bias[own[1]];
+      to.out[size_t(col) * to.out_stride + row] = activate(to.act, gate) * up;
     }
   } else {
     wait_for_launch();
   }
   if (!to.counters) return;
 
-  __shared__ bool is_last;
-  __threadfence();
+  // The other warps are done: what they stored is seen with what the first one says behind the barrier.
   __syncthreads();
+  if (threadIdx.y != 0) return;
   const int block = blockIdx.y / group;
-  if (threadIdx.x == 0 && threadIdx.y == 0) {
+  bool is_last = false;
+  if (lane == 0) {
     uint32_t* counter = to.counters + size_t(blockIdx.x) * (n_rows / 32) + block;
+    __threadfence();
     is_last = atomicInc(counter, group - 1) == group - 1;
     __threadfence();
   }
-  __syncthreads();
-  if (!is_last || threadIdx.y != 0) return;
+  if (!__shfl_sync(0xffffffffu, is_last, 0)) return;
   static_assert(Cols <= 4, "a warp has four results of each of four rows");
   const int col = first_col + lane / 8, at = 32 * block + lane % 8 * 4;
   const bool inside = lane / 8 < Cols && col < n_batch;

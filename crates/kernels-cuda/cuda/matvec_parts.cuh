@@ -231,7 +231,7 @@ struct Tile {
 #pragma unroll
       for (int i = 0; i < MT * 2; i++) {
         const int row = ::min(first_row + w_row + 8 * i, ends.n_rows - 1);
-        scale[i / 2][i % 2] = 256.0f * reinterpret_cast<const float*>(w.head)[(size_t(row) * n_units) / 4 + step];
+        scale[i / 2][i % 2] = reinterpret_cast<const float*>(w.head)[(size_t(row) * n_units) / 4 + step];
       }
     };
     if (Of<B>::is_scaled) load_scales(0);

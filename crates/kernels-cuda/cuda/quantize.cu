@@ -1,6 +1,7 @@
 // Rows of F32 values as 8-bit integers in blocks of 32, as they are or behind what comes before a product: a norm, an
 // activation, a gated activation. Rows are whole blocks.
 #include "activations.cuh"
+#include "blocks.cuh"
 #include "quantized.cuh"
 
 constexpr int warps = 4;  // of a block of single elements
@@ -59,46 +60,78 @@ __device__ __forceinline__ void quantize_norm(
     const float* x, int x_stride, const float* weight, const float* bias, float eps, float* out, int out_stride,
     uint32_t* quants, uint2* blocks, int stride, int n_cols) {
   __shared__ float partial[norm_warps];
-  constexpr int step = 32 * norm_warps * 4;
+  constexpr int step = 32 * norm_warps * 4, kept = 2;  // pieces of a row that a thread reads once
   const size_t row = blockIdx.x;
   x += row * x_stride;
   const int first = threadIdx.x * 4;
+  const bool aligned = uintptr_t(weight) % 16 == 0 && n_cols % 4 == 0;
+  auto piece = [&](const float* of, int col) {
+    return aligned ? *reinterpret_cast<const float4*>(of + col) : float4{of[col], of[col + 1], of[col + 2], of[col + 3]};
+  };
+  float4 own[kept], factor[kept];
+#pragma unroll
+  for (int i = 0; i < kept; i++) {
+    const int col = i * step + first;
+    if (weight && col < n_cols) factor[i] = piece(weight, col);
+  }
+  wait_for_launch();
+#pragma unroll
+  for (int i = 0; i < kept; i++) {
+    const int col = i * step + first;
+    own[i] = col < n_cols ? four(x, col) : float4{};
+  }
   float mean = 0.0f;
   if (centered) {
     float sum = 0.0f;
-    for (int col = first; col < n_cols; col += step) {
+#pragma unroll
+    for (int i = 0; i < kept; i++) sum += (own[i].x + own[i].y) + (own[i].z + own[i].w);
+    for (int col = kept * step + first; col < n_cols; col += step) {
       float4 v = four(x, col);
       sum += (v.x + v.y) + (v.z + v.w);
     }
     mean = block_sum(sum, partial) / float(n_cols);
   }
+  auto centre = [&](float4 v) {
+    return centered ? float4{v.x - mean, v.y - mean, v.z - mean, v.w - mean} : v;
+  };
   float squares = 0.0f;
-  for (int col = first; col < n_cols; col += step) {
-    float4 v = four(x, col);
-    if (centered) v = {v.x - mean, v.y - mean, v.z - mean, v.w - mean};
+  auto add = [&](float4 v) {
+    v = centre(v);
     squares = fmaf(v.x, v.x, squares);
     squares = fmaf(v.y, v.y, squares);
     squares = fmaf(v.z, v.z, squares);
     squares = fmaf(v.w, v.w, squares);
+  };
+#pragma unroll
+  for (int i = 0; i < kept; i++) {
+    if (i * step + first < n_cols) add(own[i]);
   }
+  for (int col = kept * step + first; col < n_cols; col += step) add(four(x, col));
   const float scale = 1.0f / sqrtf(block_sum(squares, partial) / float(n_cols) + eps);
   // Every lane of a warp takes part, also where its columns are behind the end.
-  for (int start = 0; start < n_cols; start += step) {
-    const int col = start + first;
+  auto store = [&](float4 v, float4 w, int col) {
     const bool inside = col < n_cols;
-    float4 v = {};
     if (inside) {
-      v = four(x, col);
-      if (centered) v = {v.x - mean, v.y - mean, v.z - mean, v.w - mean};
+      v = centre(v);
       v = {v.x * scale, v.y * scale, v.z * scale, v.w * scale};
-      if (weight) {
-        float4 w = {weight[col], weight[col + 1], weight[col + 2], weight[col + 3]};
-        v = {v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w};
-      }
+      if (weight) v = {v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w};
       if (bias) v = {v.x + bias[col], v.y + bias[col + 1], v.z + bias[col + 2], v.w + bias[col + 3]};
       if (out) *reinterpret_cast<float4*>(out + row * out_stride + col) = v;
+    } else {
+      v = {};
     }
     store_quants(v, col, inside, quants + row * stride * 8, blocks + row * stride);
+  };
+#pragma unroll
+  for (int i = 0; i < kept; i++) {
+    if (i * step < n_cols) store(own[i], factor[i], i * step + first);
+  }
+  for (int start = kept * step; start < n_cols; start += step) {
+    const int col = start + first;
+    float4 v = {}, w = {};
+    if (col < n_cols) v = four(x, col);
+    if (weight && col < n_cols) w = piece(weight, col);
+    store(v, w, col);
   }
 }
 

@@ -4,6 +4,16 @@
 #include "blocks.cuh"
 #include "quantized.cuh"
 
+// How the columns of a row are shared between the lanes of a warp: a segment's spans go in turn to eight lanes.
+constexpr int row_segments = 4;
+constexpr int segment_slots = 8;
+
+// Groups of eight spans of a segment; the last segments may have fewer, or none.
+__device__ __forceinline__ int segment_groups(int n_spans) {
+  constexpr int whole = row_segments * segment_slots;
+  return (n_spans + whole - 1) / whole;
+}
+
 // The columns that a lane takes at once: a unit or two, a block of activations or two.
 template <class B>
 struct Span {

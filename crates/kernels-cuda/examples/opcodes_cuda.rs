@@ -189,8 +189,14 @@ fn run<D: Device>(device: &Arc<D>, case: &Case) -> Result<(Ended, String), Strin
     };
     let arguments = case.arguments.iter().map(given).collect::<Result<Vec<_>, &str>>()?;
     let (grid, block) = (case.grid, case.block);
-    let launch =
-        Launch { function: &function, grid, block, is_dependent: false, arguments: &arguments };
+    let launch = Launch {
+        function: &function,
+        grid,
+        block,
+        shared_bytes: 0,
+        is_dependent: false,
+        arguments: &arguments,
+    };
     // SAFETY: the arguments are those that the kernel was given when the case was written, with buffers of the same sizes,
     // which live until the stream has been waited for below.
     unsafe { device.launch(&stream, &launch) }.map_err(failed)?;

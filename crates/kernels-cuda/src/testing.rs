@@ -117,6 +117,13 @@ impl Device for TestDevice {
         }
     }
 
+    fn allow_shared(&self, function: &Self::Function, n_bytes: u32) -> Result<(), Error> {
+        match &self.card {
+            None => self.interpreter.allow_shared(function.interpreted(), n_bytes),
+            Some(card) => card.driver.allow_shared(function.on_card(), n_bytes),
+        }
+    }
+
     fn allocate(&self, what: &str, n_bytes: usize) -> Result<Address, Error> {
         match &self.card {
             None => self.interpreter.allocate(what, n_bytes),
@@ -189,18 +196,20 @@ impl Device for TestDevice {
         stream: &Self::Stream,
         launch: &Launch<'_, Self::Function>,
     ) -> Result<(), Error> {
-        let &Launch { function, grid, block, is_dependent, arguments } = launch;
+        let &Launch { function, grid, block, shared_bytes, is_dependent, arguments } = launch;
         // SAFETY: the caller's promise.
         unsafe {
             match &self.card {
                 None => {
                     let function = function.interpreted();
-                    let launch = Launch { function, grid, block, is_dependent, arguments };
+                    let launch =
+                        Launch { function, grid, block, shared_bytes, is_dependent, arguments };
                     self.interpreter.launch(stream, &launch)
                 }
                 Some(card) => {
                     let function = function.on_card();
-                    let launch = Launch { function, grid, block, is_dependent, arguments };
+                    let launch =
+                        Launch { function, grid, block, shared_bytes, is_dependent, arguments };
                     card.driver.launch(&card.stream(stream), &launch)
                 }
             }

@@ -194,6 +194,9 @@ const BLOCK_TYPES: &[&str] = &[
 /// Tiny models in the types of files that have kernels of groups of warps.
 const WGMMA_TINY: &[&str] = &["llama", "gemma3_text", "gpt2", "qwen2_moe"];
 
+/// What names of tests have that stop the device on purpose, or read the crate's sources.
+const NOT_ON_A_CARD: &[&str] = &["reported", "every_kernel_of_every_image"];
+
 /// The one of them that is served.
 const SERVED: (&str, &str) = ("8b", "Q4_K_M");
 
@@ -233,10 +236,10 @@ impl Place {
             .arg(engine)
     }
 
-    /// The tests that the device runs. Those that stop it on purpose, by whose names something is reported, are for the
-    /// interpreter.
+    /// The tests that the device runs. Those of [`NOT_ON_A_CARD`] are for the interpreter and the sources.
     fn tests(&self) -> impl Iterator<Item = &String> {
-        self.tests.iter().filter(|name| !self.is_card() || !name.contains("reported"))
+        let is_left_out = |name: &String| NOT_ON_A_CARD.iter().any(|part| name.contains(part));
+        self.tests.iter().filter(move |name| !self.is_card() || !is_left_out(name))
     }
 
     fn test(&self, name: &str) -> Item {

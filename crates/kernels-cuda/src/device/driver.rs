@@ -383,6 +383,15 @@ impl Device for Driver {
         Ok(DriverFunction { raw, name: name.to_owned(), _module: Arc::clone(&module.0) })
     }
 
+    fn allow_shared(&self, function: &Self::Function, n_bytes: u32) -> Result<(), Error> {
+        self.context.enter()?;
+        let what = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function is loaded as long as its handle lives.
+        let set = unsafe { sys::cuFuncSetAttribute(function.raw, what, n_bytes as i32) }.result();
+        let kernel = || function.name.clone();
+        set.map_err(|e| Error::Kernel { kernel: kernel(), reason: reason(e) })
+    }
+
     fn allocate(&self, what: &str, n_bytes: usize) -> Result<Address, Error> {
         self.context.enter()?;
         // SAFETY: the memory is not read before it is written.
@@ -475,7 +484,7 @@ impl Device for Driver {
             blockDimX: block_x,
             blockDimY: block_y,
             blockDimZ: block_z,
-            sharedMemBytes: 0,
+            sharedMemBytes: launch.shared_bytes,
             hStream: stream.0.raw,
             attrs: &raw mut attribute,
             numAttrs: u32::from(launch.is_dependent),

@@ -92,6 +92,10 @@ impl Device for Interpreter {
         self.get().function(*module, name).map_err(refused)
     }
 
+    fn allow_shared(&self, _: &Self::Function, _: u32) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn allocate(&self, what: &str, n_bytes: usize) -> Result<Address, Error> {
         self.get()
             .allocate(n_bytes)
@@ -142,7 +146,7 @@ impl Device for Interpreter {
             function: *launch.function,
             grid: launch.grid,
             block: launch.block,
-            dynamic_shared: 0,
+            dynamic_shared: launch.shared_bytes as usize,
             is_dependent: launch.is_dependent,
             arguments: &arguments,
         };

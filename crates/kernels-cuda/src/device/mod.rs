@@ -49,6 +49,9 @@ pub struct Launch<'a, F> {
     pub grid: [u32; 3],
     /// Threads of a block by axis.
     pub block: [u32; 3],
+    /// Bytes of dynamic shared memory of a block; above 48 KiB the function must have been
+    /// [allowed](Device::allow_shared) as many.
+    pub shared_bytes: u32,
     /// Whether it may start before the launch in front of it has ended (programmatic dependent launch): the kernel is one of
     /// those that wait themselves.
     pub is_dependent: bool,
@@ -97,6 +100,12 @@ pub trait Device: fmt::Debug + Send + Sync + Sized + 'static {
     /// # Errors
     /// [`Error::Kernel`] if the module has none of that name.
     fn function(&self, module: &Self::Module, name: &str) -> Result<Self::Function, Error>;
+
+    /// Lets launches of a kernel have that many bytes of dynamic shared memory.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] if the card has less for a block.
+    fn allow_shared(&self, function: &Self::Function, n_bytes: u32) -> Result<(), Error>;
 
     /// Allocates memory, aligned to 256 bytes; `what` is for messages.
     ///

@@ -52,7 +52,7 @@ impl<D: Device> Captured<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{kernels, on_device, read};
+    use crate::testing::{is_card, kernels, on_device, read};
     use crate::{Elementwise, Rows, elementwise};
 
     #[test]
@@ -75,7 +75,10 @@ mod tests {
         captured.replay(&stream).unwrap();
         assert_eq!(read(&stream, &out, 3), [15.0, 22.0, 33.0]);
         drop((captured, x, out));
-        assert_eq!(device.free_bytes().unwrap(), before);
+        // A card has other processes, and its driver keeps memory for graphs.
+        if !is_card() {
+            assert_eq!(device.free_bytes().unwrap(), before);
+        }
     }
 
     #[test]

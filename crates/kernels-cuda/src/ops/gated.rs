@@ -144,7 +144,7 @@ pub fn gated_int8<D: Device>(
     let Some(int8) = &kernels.of(matrix.ty())?.int8 else {
         panic!("{} has no levels", matrix.ty())
     };
-    // Half of a warp's rows are those of the gate.
+    // One of a warp's rows is the gate's.
     let n_blocks = n_rows.div_ceil(WARPS * ROWS / 2);
     assert!(n_blocks <= 65535, "{n_blocks} blocks of rows");
     let grid = [n_batch.div_ceil(INT8_COLS[cols]) as u32, n_blocks as u32, 1];

@@ -105,8 +105,25 @@ impl<D: Device> Kernels<D> {
         block: [u32; 2],
         arguments: &[Argument],
     ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_with_shared(stream, function, grid, block, 0, arguments) }
+    }
+
+    /// The same with dynamic shared memory for each block, which the function was [allowed](Device::allow_shared).
+    ///
+    /// # Safety
+    /// As of [`Device::launch`].
+    pub(crate) unsafe fn launch_with_shared(
+        &self,
+        stream: &D::Stream,
+        function: &D::Function,
+        grid: [u32; 3],
+        block: [u32; 2],
+        shared_bytes: u32,
+        arguments: &[Argument],
+    ) -> Result<(), Error> {
         let (block, is_dependent) = ([block[0], block[1], 1], self.device.launches_early());
-        let launch = Launch { function, grid, block, is_dependent, arguments };
+        let launch = Launch { function, grid, block, shared_bytes, is_dependent, arguments };
         LAUNCHES.set(LAUNCHES.get() + 1);
         // SAFETY: the caller's promise.
         unsafe { self.device.launch(stream, &launch) }

@@ -9,7 +9,7 @@ use crate::{Error, Matrix, Rows};
 
 /// Warps of a block, and rows of the matrix for each of them: as `cuda/matvec_int8.cuh` has them.
 pub(super) const WARPS: usize = 4;
-pub(super) const ROWS: usize = 4;
+pub(super) const ROWS: usize = 2;
 /// Threads of a tile, and the fewest rows of activations that tiles are for.
 const TILE_THREADS: u32 = 256;
 pub(super) const MIN_TILE_ROWS: usize = 9;

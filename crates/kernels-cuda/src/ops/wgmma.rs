@@ -1,8 +1,8 @@
 //! Products with the many rows of prompts by the tensor cores of compute capability 9.0: instructions of groups of four
 //! warps (`wgmma`), activations by bulk copies, weights from registers.
 //!
-//! The interpreter runs them; they have not run on a card yet. So nothing chooses them but who loads [`WgmmaKernels`]. A test
-//! holds them to [`matmul_half`](super::matmul_half) and to exact sums.
+//! Nothing chooses them but who loads [`WgmmaKernels`], as their bits are not those of [`matmul_half`](super::matmul_half), to
+//! which a test holds them, and to exact sums.
 
 use std::sync::Arc;
 
@@ -20,24 +20,27 @@ const GROUP_IMAGE: &[u8] = include_bytes!("../../image/group_rows.ptx.gz");
 /// The types that have kernels.
 const TYPES: [BlockType; 5] =
     [BlockType::F16, BlockType::BF16, BlockType::Q8_0, BlockType::Q4_K, BlockType::Q6_K];
-/// Groups of four warps in a block: a kernel for each.
-const GROUPS: [usize; 2] = [2, 3];
-/// Rows of weights of a group.
-const GROUP_ROWS: usize = 64;
-/// Rows of activations of a tile.
-const X_ROWS: usize = 128;
-/// Columns of a step: rows are filled up to a multiple of them with zeros.
-const DEPTH: usize = 32;
-/// Rows that a block of the kernels that group rows has, a warp each.
-const ROWS_AT_ONCE: usize = 8;
-/// Blocks that keep a large card's processors busy: they have more warps where there are this many.
+/// Rows of activations of a tile: a kernel for each.
+const X_ROWS: [usize; 2] = [128, 256];
+/// Rows of weights of a tile.
+const W_ROWS: usize = 128;
+/// Threads of a tile: two groups of four warps that multiply, and one that copies.
+const THREADS: u32 = 384;
+/// Dynamic shared memory of a tile: `stages` of `stage_bytes` in `cuda/matmul_wgmma.cuh`.
+const SHARED_BYTES: u32 = 20 * 8192;
+/// Columns of a span: rows are filled up to a multiple of them with zeros.
+const SPAN: usize = 128;
+/// Rows and columns of a block of the kernels that group rows, and its warps.
+const GROUPED_AT_ONCE: [usize; 2] = [8, 512];
+const GROUP_WARPS: u32 = 8;
+/// Blocks that keep a large card's processors busy: tiles are the larger ones where there are this many.
 const MIN_BLOCKS: usize = 108;
 
 /// The kernels, loaded on a card of compute capability 9.0.
 #[derive(Debug)]
 pub struct WgmmaKernels<D: Device> {
     group: GroupKernels<D>,
-    by_type: [[D::Function; GROUPS.len()]; TYPES.len()],
+    by_type: [[D::Function; X_ROWS.len()]; TYPES.len()],
 }
 
 /// The kernels that bring activations in the order of the products, which any device runs.
@@ -71,10 +74,11 @@ impl<D: Device> GroupKernels<D> {
             HalfType::F16 => &self.f16,
             HalfType::BF16 => &self.bf16,
         };
-        let grid = [to.n_rows.div_ceil(ROWS_AT_ONCE) as u32, 1, 1];
+        let [rows, cols] = GROUPED_AT_ONCE;
+        let grid = [to.n_rows.div_ceil(rows) as u32, to.n_cols.div_ceil(cols) as u32, 1];
         // SAFETY: the arguments are those of `group_rows_*` in order. Rows and room were checked above; as `matvec` says,
         // buffers outlive queued work.
-        unsafe { kernels.launch(stream, function, grid, [32, ROWS_AT_ONCE as u32], &arguments) }
+        unsafe { kernels.launch(stream, function, grid, [32, GROUP_WARPS], &arguments) }
     }
 }
 
@@ -87,10 +91,14 @@ impl<D: Device> WgmmaKernels<D> {
         let image = Image::load(device, "wgmma", IMAGE)?;
         let of_type = |ty: BlockType| {
             let name = ty.name().to_lowercase();
-            image.functions(GROUPS, |groups| format!("matmul_wgmma_{name}_{groups}"))
+            image.functions(X_ROWS, |rows| format!("matmul_wgmma_{name}_{rows}"))
         };
         let by_type: Result<Vec<_>, _> = TYPES.into_iter().map(of_type).collect();
-        let Ok(by_type) = by_type?.try_into() else { unreachable!("one for each type") };
+        let by_type = by_type?;
+        for function in by_type.iter().flatten() {
+            device.allow_shared(function, SHARED_BYTES)?;
+        }
+        let Ok(by_type) = by_type.try_into() else { unreachable!("one for each type") };
         Ok(Self { group: GroupKernels::load(device)?, by_type })
     }
 
@@ -117,7 +125,7 @@ pub struct GroupedRows<D: Device> {
 impl<D: Device> GroupedRows<D> {
     /// Bytes of room for `max_rows` rows of up to `max_cols` values.
     pub fn bytes(max_rows: usize, max_cols: usize) -> usize {
-        max_rows.next_multiple_of(X_ROWS) * (max_cols.next_multiple_of(DEPTH) * 2 + 4)
+        max_rows.next_multiple_of(X_ROWS[1]) * (max_cols.next_multiple_of(SPAN) * 2 + 4)
     }
 
     /// Room for `max_rows` rows of up to `max_cols` values.
@@ -126,7 +134,7 @@ impl<D: Device> GroupedRows<D> {
     /// [`Error::OutOfMemory`].
     pub fn new(device: &Arc<D>, max_rows: usize, max_cols: usize) -> Result<Self, Error> {
         let (max_rows, max_cols) =
-            (max_rows.next_multiple_of(X_ROWS), max_cols.next_multiple_of(DEPTH));
+            (max_rows.next_multiple_of(X_ROWS[1]), max_cols.next_multiple_of(SPAN));
         let n_bytes = max_rows * max_cols * 2;
         Ok(Self {
             values: Buffer::new(device, "activations in half precision", n_bytes)?,
@@ -233,8 +241,8 @@ pub fn matmul_wgmma<D: Device>(
     stream: &D::Stream,
     linear: &LinearGrouped<'_, D>,
 ) -> Result<(), Error> {
-    let groups = groups(linear.matrix.n_rows(), linear.x.n_rows);
-    launch(kernels, wgmma, stream, linear, groups)
+    let tile = tile(linear.matrix.n_rows(), linear.x.n_rows);
+    launch(kernels, wgmma, stream, linear, tile)
 }
 
 /// The same with a choice of the kernel.
@@ -243,7 +251,7 @@ fn launch<D: Device>(
     wgmma: &WgmmaKernels<D>,
     stream: &D::Stream,
     linear: &LinearGrouped<'_, D>,
-    groups: usize,
+    tile: usize,
 ) -> Result<(), Error> {
     let LinearGrouped { matrix, x, bias, residual, out } = linear;
     let (n_batch, n_rows) = (x.n_rows, matrix.n_rows());
@@ -280,20 +288,19 @@ fn launch<D: Device>(
         Argument::I32(matrix.n_cols() as i32),
         Argument::I32(n_batch as i32),
     ];
-    let n_tiles = n_rows.div_ceil(GROUP_ROWS * GROUPS[groups]);
+    let n_tiles = n_rows.div_ceil(W_ROWS);
     assert!(n_tiles <= 65535, "{n_tiles} tiles of weights");
-    let grid = [n_batch.div_ceil(X_ROWS) as u32, n_tiles as u32, 1];
-    // A warp more brings the activations.
-    let threads = (128 * GROUPS[groups] + 32) as u32;
-    // SAFETY: the arguments are those of `matmul_wgmma_*` in order. The room has whole tiles of rows and whole steps of
+    let grid = [n_batch.div_ceil(X_ROWS[tile]) as u32, n_tiles as u32, 1];
+    let (function, block) = (&wgmma.by_type[ty][tile], [THREADS, 1]);
+    // SAFETY: the arguments are those of `matmul_wgmma_*` in order, and so is the shared memory. The room has whole tiles of rows and whole spans of
     // columns, and otherwise as in `matvec`.
-    unsafe { kernels.launch(stream, &wgmma.by_type[ty][groups], grid, [threads, 1], &arguments) }
+    unsafe { kernels.launch_with_shared(stream, function, grid, block, SHARED_BYTES, &arguments) }
 }
 
 /// The kernel for a shape; it shows in no bits.
-fn groups(n_rows: usize, n_batch: usize) -> usize {
-    let n_blocks = n_rows.div_ceil(GROUP_ROWS * GROUPS[1]) * n_batch.div_ceil(X_ROWS);
-    usize::from(n_blocks >= MIN_BLOCKS)
+fn tile(n_rows: usize, n_batch: usize) -> usize {
+    let n_blocks = n_rows.div_ceil(W_ROWS) * n_batch.div_ceil(X_ROWS[1]);
+    usize::from(n_batch > X_ROWS[0] && n_blocks >= MIN_BLOCKS)
 }
 
 #[cfg(test)]
@@ -307,7 +314,7 @@ mod tests {
         let (kernels, stream) = kernels();
         let device = kernels.device();
         let group = GroupKernels::load(&**device).unwrap();
-        let (n_rows, n_cols, stride) = (11, 37, 40);
+        let (n_rows, n_cols, stride) = (11, 165, 168);
         let mut x = Random(8).floats(n_rows * stride);
         x[3 * stride..4 * stride].iter_mut().for_each(|x| *x *= 1e20);
         let at = on_device(device, &stream, &x);
@@ -317,13 +324,13 @@ mod tests {
             assert_eq!(GroupedRows::<crate::testing::TestDevice>::bytes(n_rows, n_cols), n_bytes);
             let rows = Rows::new(&at, 0, n_rows, n_cols, stride);
             group.queue(&kernels, &stream, rows, room.rows(half, n_rows, n_cols)).unwrap();
-            let (n_eights, mut scales) = (8, [0.0f32; 11]);
+            let (n_eights, mut scales) = (2 * SPAN / 8, [0.0f32; 11]);
             if half == HalfType::F16 {
                 room.scales.read(&stream, 0, &mut scales).unwrap();
             }
             for eight in 0..n_eights {
                 let mut found = vec![0u16; n_rows * 8];
-                room.values.read(&stream, eight * X_ROWS * 16, &mut found).unwrap();
+                room.values.read(&stream, eight * X_ROWS[1] * 16, &mut found).unwrap();
                 for row in 0..n_rows {
                     let x = &x[row * stride..][..n_cols];
                     let scale = match half {
@@ -336,8 +343,10 @@ mod tests {
                         HalfType::BF16 => 1.0,
                     };
                     for place in 0..8 {
-                        // Pairs of fours: the first ones of 16 columns in an even eight, the second ones in an odd one.
-                        let col = eight / 2 * 16 + place / 2 * 4 + eight % 2 * 2 + place % 2;
+                        // Pairs of fours, which are 32 columns apart: the first ones in an even eight, the second ones in an
+                        // odd one.
+                        let (span, step) = (eight / 16 * SPAN, eight % 16 / 2 * 4);
+                        let col = span + place / 2 * 32 + step + eight % 2 * 2 + place % 2;
                         let expected = x.get(col).map_or(0, |x| halved(ty, scale * x).0);
                         assert_eq!(found[row * 8 + place], expected, "{half:?} {row} {col}");
                     }
@@ -347,8 +356,9 @@ mod tests {
     }
 
     #[test]
-    fn blocks_have_more_warps_where_there_are_enough() {
-        assert_eq!([groups(4096, 512), groups(28672, 512), groups(28672, 1)], [0, 1, 1]);
+    fn tiles_are_larger_where_there_are_enough() {
+        let shapes = [(4096, 512), (4096, 1024), (28672, 512), (28672, 128)];
+        assert_eq!(shapes.map(|(n_rows, n_batch)| tile(n_rows, n_batch)), [0, 1, 1, 0]);
     }
 
     /// A product of some rows: each kernel by itself.
@@ -357,7 +367,7 @@ mod tests {
         n_rows: usize,
         n_cols: usize,
         n_batch: usize,
-        groups: usize,
+        tile: usize,
     }
 
     #[test]
@@ -371,17 +381,21 @@ mod tests {
             Err(error) => panic!("{error}"),
         };
         for (i, ty) in TYPES.into_iter().enumerate() {
-            // A part of a tile, of a step, and of a unit; then more steps than stages, and more tiles than one.
-            let cols = if ty.block_len() == 1 { [45, 520] } else { [256, 768] };
-            let shapes = [(70, cols[0], 3), (200, cols[1], 129)];
-            for groups in 0..GROUPS.len() {
-                let (n_rows, n_cols, n_batch) = shapes[(i + groups) % 2];
-                check(&wgmma, &kernels, &stream, &Case { ty, n_rows, n_cols, n_batch, groups });
+            // A part of a tile, of a span, and of a unit; then more steps than stages, and more tiles than one.
+            let cols = match ty.block_len() {
+                1 => [45, 520],
+                32 => [96, 544],
+                _ => [256, 768],
+            };
+            let shapes = [(70, cols[0], 3), (200, cols[1], 257)];
+            for tile in 0..X_ROWS.len() {
+                let (n_rows, n_cols, n_batch) = shapes[(i + tile) % 2];
+                check(&wgmma, &kernels, &stream, &Case { ty, n_rows, n_cols, n_batch, tile });
             }
             if is_card() {
                 let (n_rows, n_cols, n_batch) = (24000, cols[1], 130);
-                let groups = super::groups(n_rows, n_batch);
-                check(&wgmma, &kernels, &stream, &Case { ty, n_rows, n_cols, n_batch, groups });
+                let tile = super::tile(n_rows, n_batch);
+                check(&wgmma, &kernels, &stream, &Case { ty, n_rows, n_cols, n_batch, tile });
             }
         }
     }
@@ -392,7 +406,7 @@ mod tests {
         stream: &realizar_ptx::Stream,
         case: &Case,
     ) {
-        let &Case { ty, n_rows, n_cols, n_batch, groups } = case;
+        let &Case { ty, n_rows, n_cols, n_batch, tile } = case;
         let device = kernels.device();
         let mut random = Random(4);
         let (bytes, values) = weights(ty, n_rows, n_cols, &mut random);
@@ -412,7 +426,7 @@ mod tests {
             group_rows(kernels, wgmma, stream, rows(from, n), to).unwrap();
             let out = Rows::new(out, from * n_rows, n, n_rows, n_rows);
             let linear = LinearGrouped { matrix: &matrix, x: to, bias, residual: Some(out), out };
-            launch(kernels, wgmma, stream, &linear, groups).unwrap();
+            launch(kernels, wgmma, stream, &linear, tile).unwrap();
             device.synchronize(stream).unwrap();
         };
         product(0, n_batch, &outs[0]);
@@ -426,7 +440,7 @@ mod tests {
         let [found, alone, other] = outs.each_ref().map(|out| read(stream, out, n_batch * n_rows));
         let last = (n_batch - 1) * n_rows..n_batch * n_rows;
         let mut pairs = found[last.clone()].iter().zip(&alone[last]);
-        let name = format!("{ty} [{n_rows}, {n_cols}] x {n_batch}, {} groups", GROUPS[groups]);
+        let name = format!("{ty} [{n_rows}, {n_cols}] x {n_batch}, {} at once", X_ROWS[tile]);
         assert!(pairs.all(|(a, b)| a.to_bits() == b.to_bits()), "{name}: alone");
         let bias = read(stream, &bias_at, n_rows);
         for (i, (a, b)) in found.iter().zip(&other).enumerate() {
