@@ -30,7 +30,7 @@ pub(crate) fn cpu() -> CpuBackend {
 }
 
 pub(crate) fn small() -> LoadOptions {
-    LoadOptions { max_seq_len: Some(64), chunk: 16, ..LoadOptions::default() }
+    LoadOptions { max_seq_len: Some(64), chunk: Some(16), ..LoadOptions::default() }
 }
 
 fn scratch() -> TempDir {

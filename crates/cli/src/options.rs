@@ -125,11 +125,11 @@ pub(crate) struct LoadArgs {
     #[arg(long, hide_short_help = true)]
     pub(crate) gpu_plain: bool,
     /// Let a CUDA kernel start before the one in front of it has ended, on cards of compute capability 9.0 and
-    /// above (experimental: it has not run on a card)
+    /// above (experimental: not all tests have run on a card with it)
     #[arg(long, hide_short_help = true)]
     pub(crate) cuda_dependent_launch: bool,
     /// Multiply prompts by the instructions of groups of warps (wgmma) on cards of compute capability 9.0
-    /// (experimental: it has not run on a card)
+    /// (experimental: not all tests have run on a card with it)
     #[arg(long, hide_short_help = true)]
     pub(crate) cuda_wgmma: bool,
     /// Threads of the CPU [default: the number of physical cores]
@@ -154,10 +154,10 @@ pub(crate) struct LoadArgs {
     /// Factor of --rope-scaling: the context becomes so many times as long
     #[arg(long, value_name = "F", requires = "rope_scaling", allow_negative_numbers = true)]
     pub(crate) rope_scale: Option<f32>,
-    /// Prompt tokens per step; the results do not depend on it
-    #[arg(long, value_name = "N", default_value = "256", value_parser = positive)]
-    #[arg(allow_negative_numbers = true)]
-    pub(crate) chunk: usize,
+    /// Prompt tokens per step; the results do not depend on it [default: 256; with AMX 512, with
+    /// CUDA 1024]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub(crate) chunk: Option<usize>,
     /// Instruction set of the CPU kernels, e.g. avx2 or scalar [default: the best one here]
     #[arg(long, value_name = "TIER")]
     pub(crate) cpu_tier: Option<String>,

@@ -92,7 +92,7 @@ fn steps_allocate_nothing(backend: &CpuBackend) {
     // Some also with their last layer on a backend of its own.
     let split = ["llama", "gemma3_text"].into_iter().map(|name| (tiny(name), 1));
     for (path, last_layers) in whole.chain(split) {
-        let options = LoadOptions { chunk: 32, ..LoadOptions::default() };
+        let options = LoadOptions { chunk: Some(32), ..LoadOptions::default() };
         let split = [DeviceLayers::rest(backend), DeviceLayers::at_most(backend, last_layers)];
         let mut model = Model::load_onto(&path, &split, &options).unwrap();
         assert_eq!(model.placement().parts.len(), 1 + last_layers);
@@ -120,7 +120,7 @@ fn steps_behind_an_image_allocate_nothing(backend: &CpuBackend) {
     let image = || Embeddings::new(vec![0.5; 4 * 32], 32).unwrap();
     let positions = image().with_positions(vec![[9; 3]; 4]).unwrap();
     for (name, image) in [("llama", positions), ("gemma3_text", image().bidirectional())] {
-        let options = LoadOptions { chunk: 32, ..LoadOptions::default() };
+        let options = LoadOptions { chunk: Some(32), ..LoadOptions::default() };
         let mut model = Model::load(&tiny(name), backend, &options).unwrap();
         let runner = model.runner();
         let seq = runner.new_sequence();
@@ -226,7 +226,7 @@ fn engines_allocate_what_they_hand_out() {
     let load = |path: &Path| {
         let options = LoadOptions {
             max_seq_len: Some(256),
-            chunk: 64,
+            chunk: Some(64),
             max_seqs: 4,
             max_outputs: 16,
             prefix_cache: true,

@@ -44,6 +44,9 @@ pub(crate) struct Args {
     load: LoadArgs,
 }
 
+/// The prompt tokens of a step that every device takes by default.
+const LEAST_CHUNK: usize = 256;
+
 /// Logits by position.
 type Values = BTreeMap<usize, Vec<f32>>; // [vocab_size] each
 
@@ -77,7 +80,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             ids.len()
         )));
     }
-    let most = args.load.chunk;
+    let most = args.load.chunk.unwrap_or(LEAST_CHUNK);
     let sizes = args.also_chunks.iter().flat_map(|list| &list.0);
     if let Some(chunk) = sizes.copied().find(|chunk| chunk.get() > most) {
         return Err(ui::usage(format!("--also-chunks {chunk}: --chunk allows up to {most}")));
@@ -92,7 +95,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let outputs = Some(positions.len().min(64).max(n_rows));
     let needs = Needs { ctx: Some(ids.len()), outputs, seqs, ..Needs::default() };
     let mut engine = Engine::load(&path, &args.load, global, needs)?;
-    let rows = engine.model.logits(ids, &positions, args.load.chunk)?;
+    let rows = engine.model.logits(ids, &positions, args.load.chunk.unwrap_or(usize::MAX))?;
     if args.json {
         let by_position = |rows: Vec<Vec<f32>>| positions.iter().copied().zip(rows).collect();
         let mut again = |chunk: &NonZeroUsize| -> Result<(usize, Values)> {

@@ -81,6 +81,11 @@ pub trait Backend: fmt::Debug + Send {
     /// The memory that [`Self::load`] would take for these.
     fn memory(&self, plan: &Plan, weights: &Weights, options: &ExecutableOptions) -> MemoryUse;
 
+    /// The rows of a step that prompts are best cut into: as many as keep the device busy.
+    fn step_rows(&self) -> usize {
+        256
+    }
+
     /// Whether it runs the [drafting part](crate::graph::DraftPart) of a plan.
     fn drafts(&self) -> bool {
         false

@@ -2,7 +2,8 @@
 //! predicts.
 
 use super::chunk::{Chunk, Outputs};
-use super::model::{LoadOptions, Model};
+use super::model::Model;
+use super::options::LoadOptions;
 use super::placement::DeviceLayers;
 use crate::Error;
 use crate::architectures::ModelOutput;

@@ -6,7 +6,7 @@ use crate::backend::{Arithmetic, ExecutableOptions, FreeMemory, MemoryUse};
 use crate::base::ByteSize;
 use crate::error::DeviceFault;
 use crate::graph::plan::{Plan, RowLimits, plan};
-use crate::run::model::{LoadOptions, part_options};
+use crate::run::options::{LoadOptions, part_options};
 use crate::run::placement::ToLoad;
 use realizar_kvcache::{GroupSpec, KvLayout, PAGE_LEN};
 use realizar_quant::BlockType;

@@ -2,91 +2,29 @@
 //! tokenizer and chat template beside it.
 
 use crate::Error;
-use crate::architectures::config::{Config, MAX_POSITIONS};
-use crate::architectures::rope::{Rope, RopeStretch};
+use crate::architectures::config::Config;
 use crate::architectures::{self, ModelOutput};
 use crate::backend::metrics::{DispatchMetrics, DispatchSnapshot};
 use crate::backend::stages::Stages;
-use crate::backend::{
-    Arithmetic, Backend, ExecutableOptions, Fingerprint, MemoryUse, PackedCache, Role,
-};
+use crate::backend::{Backend, Fingerprint, MemoryUse, Role};
 use crate::checkpoint::{Checkpoint, Pooling};
 use crate::graph::plan::{RowLimits, plan};
 use crate::graph::weights::{WeightData, Weights};
 use crate::graph::{self, DraftBytes, Graph};
 use crate::run::chunk::{Chunk, Outputs};
-use crate::run::drafting::{DRAFTS, DraftHead, with_draft_head};
+use crate::run::drafting::DraftHead;
 use crate::run::kv_room::{kv_pools, most_pages};
+use crate::run::options::{
+    LoadOptions, context, for_devices, n_states, part_options, row_limits, stretch_context,
+};
 use crate::run::placement::{DeviceLayers, Placement, ToLoad, place};
 use crate::run::rules::PromptRules;
 use crate::run::runner::Runner;
 use crate::text::template::ChatTemplate;
 use crate::text::tokenizer::Tokenizer;
 use realizar_kvcache::PAGE_LEN;
-use realizar_quant::BlockType;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// How a model is loaded.
-#[derive(Debug, Clone)]
-pub struct LoadOptions {
-    /// What the model is to compute.
-    pub output: ModelOutput,
-    /// The arithmetic of matrix products.
-    pub arithmetic: Arithmetic,
-    /// The type of stored keys and values: F32, F16, BF16, F8 or, for heads of whole blocks of 32 elements, Q8_0 or
-    /// Q4_0. `None` is F16, or F32 with F32 arithmetic.
-    pub kv_type: Option<BlockType>,
-    /// The maximum number of tokens of a sequence. `None` is what the model was made for, up
-    /// to [`DEFAULT_MAX_SEQ_LEN`] and, with LongRoPE and dynamic NTK, to the context before it
-    /// was stretched: a longer one changes the angles of every position.
-    pub max_seq_len: Option<usize>,
-    /// A stretch of the rotary embedding, for contexts longer than the model was made for.
-    pub rope_stretch: Option<RopeStretch>,
-    /// The maximum number of tokens of a step; longer prompts are run in chunks of this size.
-    pub chunk: usize,
-    /// The most rows of logits of a step. Hidden states are small: of these, a step gives as
-    /// many as it has tokens.
-    pub max_outputs: usize,
-    /// Sequences of full length that the key-value cache has room for.
-    pub max_seqs: usize,
-    /// Whether the pages of prompts are kept for requests that begin alike.
-    pub prefix_cache: bool,
-    /// The maximum number of tokens that the key-value cache holds, of all sequences together. `None` is room
-    /// for `max_seqs` sequences of full length, or for as many tokens as fit into the memory that is free, but one
-    /// sequence at least.
-    pub kv_tokens: Option<usize>,
-    /// Whether the model's layer for multi-token prediction is loaded. What has no engine does not use it.
-    pub draft_head: DraftHead,
-    /// Whether to time each operation on devices where that slows the model down;
-    /// see [`ExecutableOptions::profile`].
-    pub profile: bool,
-    /// Where packed weights are kept for the next start.
-    pub packed_cache: PackedCache,
-}
-
-/// The context of a model made for more, unless one is asked for.
-pub const DEFAULT_MAX_SEQ_LEN: usize = 8192;
-
-impl Default for LoadOptions {
-    fn default() -> Self {
-        Self {
-            output: ModelOutput::Logits,
-            arithmetic: Arithmetic::Auto,
-            kv_type: None,
-            max_seq_len: None,
-            rope_stretch: None,
-            chunk: 256,
-            max_outputs: 16,
-            max_seqs: 1,
-            prefix_cache: false,
-            kv_tokens: None,
-            draft_head: DraftHead::Off,
-            profile: false,
-            packed_cache: PackedCache::Off,
-        }
-    }
-}
 
 /// A model that is ready to run.
 #[derive(Debug)]
@@ -174,7 +112,7 @@ impl Model {
         devices: &[DeviceLayers<'_>],
         options: &LoadOptions,
     ) -> Result<Self, Error> {
-        let options = &with_draft_head(options, devices)?;
+        let options = &for_devices(options, devices)?;
         let (checkpoint, recorded) = Recorded::open(path, options)?;
         let Recorded { architecture, config, graph, weights, max_seq_len, limits } = recorded;
         let default_pooling = match options.output {
@@ -265,7 +203,7 @@ impl Model {
         devices: &[DeviceLayers<'_>],
         options: &LoadOptions,
     ) -> Result<MemoryUse, Error> {
-        let options = &with_draft_head(options, devices)?;
+        let options = &for_devices(options, devices)?;
         let (_, Recorded { config, graph, weights, max_seq_len, limits, .. }) =
             Recorded::open(path, options)?;
         let to_load = place(graph, weights, config.layers.len(), devices)?;
@@ -489,102 +427,6 @@ fn text_side(checkpoint: &Checkpoint, path: &Path) -> TextSide {
 
 fn no_tokenizer(path: &Path, source: &Arc<crate::text::tokenizer::Error>) -> Error {
     Error::Tokenizer { path: path.to_owned(), source: source.clone() }
-}
-
-/// Stretches a model's rotary embedding and its context.
-fn stretch_context(config: &mut Config, stretch: RopeStretch) -> Result<(), Error> {
-    let refuse = |reason: String| Err(Error::Option { option: "rope-scaling", reason });
-    let factor = stretch.factor();
-    if !(factor > 1.0 && factor <= 1024.0) {
-        return refuse(format!("a factor is above 1 and at most 1024, not {factor}"));
-    }
-    let Some(rope) = config.ropes.first_mut() else {
-        return refuse("the model has no rotary embedding".to_owned());
-    };
-    match rope.stretched(stretch, config.max_seq_len) {
-        Some(stretched) => *rope = stretched,
-        None if rope.rotary_dim == 0 => {
-            return refuse("the model has no rotary embedding".to_owned());
-        }
-        None => return refuse("the model's rotary embedding has a scaling already".to_owned()),
-    }
-    config.max_seq_len = (config.max_seq_len as f64 * f64::from(factor)) as usize;
-    Ok(())
-}
-
-/// The context that the options and the model agree on.
-fn context(config: &Config, options: &LoadOptions) -> Result<usize, Error> {
-    let refuse = |reason: String| Err(Error::Option { option: "ctx", reason });
-    let rope = config.ropes.first();
-    let stretched = rope.and_then(Rope::stretched_context).unwrap_or(0).min(MAX_POSITIONS);
-    let longest = config.max_seq_len.max(stretched);
-    match options.max_seq_len {
-        None => {
-            let unscaled = rope.and_then(Rope::unscaled_context).unwrap_or(usize::MAX);
-            Ok(config.max_seq_len.min(DEFAULT_MAX_SEQ_LEN).min(unscaled))
-        }
-        Some(0) => refuse("a context has at least one token".to_owned()),
-        Some(n) if n > longest => {
-            let can_stretch = rope
-                .is_some_and(|rope| rope.stretched(RopeStretch::Linear(2.0), longest).is_some());
-            let advice = match (config.chunk, can_stretch) {
-                (Some(chunk), _) if chunk == longest => "; longer ones need attention in chunks",
-                (_, true) => "; a scaling of the rotary embedding can stretch it",
-                (_, false) => "",
-            };
-            refuse(format!("{n} is more than the {longest} the model was made for{advice}"))
-        }
-        Some(n) => Ok(n),
-    }
-}
-
-fn row_limits(options: &LoadOptions, max_seq_len: usize, drafts: bool) -> Result<RowLimits, Error> {
-    for (option, n, what) in [
-        ("chunk", options.chunk, "a step has at least one token"),
-        ("max_outputs", options.max_outputs, "a step has at least one row of output"),
-        ("max_seqs", options.max_seqs, "the key-value cache holds at least one sequence"),
-    ] {
-        if n == 0 {
-            return Err(Error::Option { option, reason: format!("{what}, not 0") });
-        }
-    }
-    // No step has more rows than all sequences have positions.
-    let most = max_seq_len.saturating_mul(options.max_seqs);
-    let tokens = options.chunk.max(options.max_seqs).min(most);
-    let outputs = match options.output {
-        ModelOutput::Logits => {
-            let for_drafts = if drafts { DRAFTS } else { 0 };
-            options.max_outputs.saturating_add(for_drafts).min(tokens)
-        }
-        ModelOutput::Embeddings => tokens,
-    };
-    Ok(RowLimits { tokens, outputs })
-}
-
-/// What a part of a model is made for, with at most `most_pages` of a key-value group; without files of packed weights.
-pub(super) fn part_options(
-    graph: &Graph,
-    options: &LoadOptions,
-    max_seq_len: usize,
-    limits: RowLimits,
-    most_pages: Option<usize>,
-) -> Result<ExecutableOptions, Error> {
-    Ok(ExecutableOptions {
-        arithmetic: options.arithmetic,
-        kv: kv_pools(&graph.kv_groups, options, max_seq_len, limits.tokens, most_pages)?,
-        n_states: n_states(graph, options).unwrap_or(0),
-        max_seq_len,
-        profile: options.profile,
-        logits: options.output == ModelOutput::Logits,
-        packed_files: None,
-    })
-}
-
-/// Recurrent states that there is room for: of each sequence those that it is at, that it writes, and
-/// of its prompt's end; some drafts; and those that the prefix cache keeps. None for models without.
-fn n_states(graph: &Graph, options: &LoadOptions) -> Option<usize> {
-    let kept = if options.prefix_cache { 2 * options.max_seqs + 16 } else { 0 };
-    (graph.state_len > 0).then_some(3 * options.max_seqs + DRAFTS + kept)
 }
 
 /// Elements and bytes of the weights.

@@ -122,7 +122,7 @@ fn rows_that_no_shortlist_decides_are_run_again() {
     }
     gguf.write_file(&path).unwrap();
     let load = |options| {
-        let options = LoadOptions { max_seq_len: Some(200), chunk: 48, ..options };
+        let options = LoadOptions { max_seq_len: Some(200), chunk: Some(48), ..options };
         Model::load(&path, &*device, &options).unwrap()
     };
     let params = GenerateParams {
@@ -145,7 +145,7 @@ fn rows_that_no_shortlist_decides_are_run_again() {
 fn parts_on_several_devices_run_one_step_at_a_time() {
     let Some(device) = device() else { return };
     let load = |options| {
-        let options = LoadOptions { max_seq_len: Some(200), chunk: 48, ..options };
+        let options = LoadOptions { max_seq_len: Some(200), chunk: Some(48), ..options };
         let devices = [
             DeviceLayers { backend: &*device, n_layers: Some(1) },
             DeviceLayers { backend: &*device, n_layers: None },

@@ -84,7 +84,7 @@ fn load(path: &Path, backend: &dyn Backend, kv_type: BlockType) -> Model {
     let options = LoadOptions {
         kv_type: Some(kv_type),
         max_seq_len: Some(96),
-        chunk: 128,
+        chunk: Some(128),
         max_outputs: 128,
         max_seqs: N_SEQS,
         ..LoadOptions::default()
@@ -240,7 +240,7 @@ fn contexts_beyond_the_split_of_attention_change_no_bit() {
             let options = LoadOptions {
                 kv_type: Some(kv_type),
                 max_seq_len: Some(640),
-                chunk: 512,
+                chunk: Some(512),
                 max_seqs: all.len(),
                 ..LoadOptions::default()
             };
@@ -321,7 +321,7 @@ fn a_prompt_can_be_cancelled_between_its_chunks() {
     use std::ops::ControlFlow;
 
     let backend = CpuBackend::new(Some(1), None).unwrap();
-    let options = LoadOptions { chunk: 8, ..LoadOptions::default() };
+    let options = LoadOptions { chunk: Some(8), ..LoadOptions::default() };
     let path = tiny("llama").join("model-f32.gguf");
     let mut model = Model::load(&path, &backend, &options).unwrap();
     let ids: Vec<u32> = (3..43).collect();
@@ -372,7 +372,7 @@ fn what_a_session_keeps_changes_no_answer() {
         .flat_map(|name| gpus().into_iter().take(1).map(move |gpu| (name, gpu)));
     for (name, backend) in cases.into_iter().chain(on_gpus) {
         let path = tiny(name).join("model-f32.gguf");
-        let options = LoadOptions { max_seqs: 2, chunk: 16, ..LoadOptions::default() };
+        let options = LoadOptions { max_seqs: 2, chunk: Some(16), ..LoadOptions::default() };
         let mut model = Model::load(&path, &*backend, &options).unwrap();
         let (first, more) = tokens(1);
         let mut go = |_: &realizar_runtime::Event<'_>| ControlFlow::Continue(());

@@ -86,7 +86,7 @@ fn write(gguf: &Gguf, tensors: &[Tensor], key: &str, value: Option<&Value>, path
 fn damaged_settings_are_errors_that_name_them() {
     let backend = CpuBackend::new(Some(1), None).expect("one thread");
     let devices = [DeviceLayers::rest(&backend)];
-    let options = LoadOptions { chunk: 8, max_seq_len: Some(64), ..LoadOptions::default() };
+    let options = LoadOptions { chunk: Some(8), max_seq_len: Some(64), ..LoadOptions::default() };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("damaged.gguf");
     let (mut wrong, mut unread, mut n_files) = (Vec::new(), BTreeMap::new(), 0);

@@ -25,7 +25,7 @@ fn file(name: &str) -> PathBuf {
 }
 
 fn load(device: &dyn Backend, path: &Path, options: LoadOptions) -> Model {
-    let options = LoadOptions { max_seq_len: Some(CONTEXT), chunk: 48, ..options };
+    let options = LoadOptions { max_seq_len: Some(CONTEXT), chunk: Some(48), ..options };
     Model::load(path, device, &options).unwrap()
 }
 

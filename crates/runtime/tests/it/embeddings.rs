@@ -28,7 +28,7 @@ fn options() -> LoadOptions {
     LoadOptions {
         output: ModelOutput::Embeddings,
         max_seq_len: Some(CONTEXT),
-        chunk: 48,
+        chunk: Some(48),
         ..LoadOptions::default()
     }
 }
@@ -143,7 +143,7 @@ fn pooling_is_of_the_rows_in_their_order() {
             assert_eq!(bits(&found), bits(want), "{path:?}: {pooling}");
             // Other steps, other threads and two devices.
             for (n_threads, chunk, last_layers) in [(1, 1, 0), (3, 7, 0), (2, 48, 1)] {
-                let options = LoadOptions { chunk, ..options() };
+                let options = LoadOptions { chunk: Some(chunk), ..options() };
                 let (first, last) = (cpu(n_threads), cpu(2));
                 let split = [DeviceLayers::rest(&first), DeviceLayers::at_most(&last, last_layers)];
                 let mut other = Model::load_onto(&path, &split, &options).unwrap();

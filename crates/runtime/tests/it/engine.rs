@@ -74,7 +74,7 @@ fn check_long_contexts(backend: &dyn Backend) {
     let path = dir.path().join("quantized.gguf");
     write_quantized(&path, &[Q4_K, Q8_0, Q6_K, Q4_0]);
     let load = |options| {
-        let options = LoadOptions { max_seq_len: Some(640), chunk: 128, ..options };
+        let options = LoadOptions { max_seq_len: Some(640), chunk: Some(128), ..options };
         Model::load(&path, backend, &options).unwrap()
     };
     // Some begin alike, for more or less than a part.
@@ -117,7 +117,7 @@ fn a_preempted_request_does_not_hold_up_the_others() {
     let wanted = requests.each_ref().map(|request| alone(&mut model, request, 0));
     let backend = CpuBackend::new(Some(2), None).unwrap();
     let options =
-        LoadOptions { max_seq_len: Some(CONTEXT), chunk: 128, ..serving(Some(CONTEXT + 24)) };
+        LoadOptions { max_seq_len: Some(CONTEXT), chunk: Some(128), ..serving(Some(CONTEXT + 24)) };
     let path = tiny("llama").join("model-f32.gguf");
     let model = Model::load(&path, &backend, &options).unwrap();
     let options = EngineOptions { prompt_tokens: Some(128), ..EngineOptions::default() };

@@ -98,7 +98,7 @@ fn rows_choose_experts_of_the_best_groups() {
 fn bits(path: &Path, device: &dyn Backend, n_prompt: usize, chunk: usize) -> Vec<u32> {
     let options = LoadOptions {
         max_seq_len: Some(n_prompt + 8),
-        chunk: n_prompt,
+        chunk: Some(n_prompt),
         max_outputs: n_prompt,
         ..LoadOptions::default()
     };

@@ -151,7 +151,7 @@ impl Executable for FaultyExecutable {
 fn serving() -> LoadOptions {
     LoadOptions {
         max_seq_len: Some(128),
-        chunk: 48,
+        chunk: Some(48),
         max_seqs: 4,
         prefix_cache: true,
         ..LoadOptions::default()
@@ -324,7 +324,7 @@ fn an_embedding_that_is_not_finite_is_the_models_fault() {
 fn a_limit_of_zero_is_named() {
     let path = tiny("llama").join("model-f32.gguf");
     for (want, options) in [
-        ("chunk", LoadOptions { chunk: 0, ..serving() }),
+        ("chunk", LoadOptions { chunk: Some(0), ..serving() }),
         ("max_outputs", LoadOptions { max_outputs: 0, ..serving() }),
         ("max_seqs", LoadOptions { max_seqs: 0, ..serving() }),
     ] {

@@ -34,7 +34,7 @@ fn load(backend: &WgpuBackend, name: &str, options: LoadOptions) -> Model {
     let options = LoadOptions {
         max_seq_len: Some(CONTEXT),
         rope_stretch: Some(RopeStretch::Linear(4.0)),
-        max_outputs: options.chunk,
+        max_outputs: options.chunk.unwrap_or(256),
         ..options
     };
     Model::load(&tiny(name).join("model-f32.gguf"), backend, &options).unwrap()
@@ -102,7 +102,8 @@ fn drafts_of_long_contexts_that_share_pages_are_one_step() {
         [("llama", None), ("llama", Some(0)), ("gemma3_text", Some(3000))]
     {
         let Some(backend) = gpu(attention_bytes) else { return };
-        let options = LoadOptions { chunk: 48, kv_tokens: Some(4096), ..LoadOptions::default() };
+        let options =
+            LoadOptions { chunk: Some(48), kv_tokens: Some(4096), ..LoadOptions::default() };
         let mut model = load(&backend, name, options);
         // A chunk of drafts each, and a row of as many sequences as there are rows.
         for shape in [(700, 8, 6), (1023, 48, 1), (250, 6, 8)] {
@@ -123,7 +124,7 @@ fn a_preempted_answer_is_run_again_in_one_step() {
     ] {
         let Some(backend) = gpu(attention_bytes) else { return };
         let options = LoadOptions {
-            chunk: 96,
+            chunk: Some(96),
             kv_tokens: Some(2048),
             kv_type: Some(kv_type),
             arithmetic,
@@ -167,7 +168,7 @@ fn an_engine_with_drafts_and_few_pages_gives_the_answers_of_each_alone() {
         let prompt = (0..600 + 9 * i).map(|pos| token(pos, if pos < 576 { 0 } else { i }));
         Request::new(prompt.collect::<Vec<_>>(), params)
     };
-    let options = LoadOptions { chunk: 96, ..LoadOptions::default() };
+    let options = LoadOptions { chunk: Some(96), ..LoadOptions::default() };
     let mut model = load(&backend, "llama", options.clone());
     let wanted: Vec<Answer> = (0..5).map(|i| alone(&mut model, &request(i), 0)).collect();
     // Room for the shared pages and those of one or two whole answers.

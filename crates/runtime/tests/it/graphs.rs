@@ -15,7 +15,7 @@ fn archs() -> PathBuf {
 /// The graph of `fixtures/archs/NAME`, after the CPU backend's fusions.
 fn graph(name: &str) -> String {
     let backend = CpuBackend::new(Some(1), None).expect("one thread");
-    let options = LoadOptions { chunk: 8, ..LoadOptions::default() };
+    let options = LoadOptions { chunk: Some(8), ..LoadOptions::default() };
     match Model::load(&archs().join(name), &backend, &options) {
         Ok(model) => model.placement().to_string(),
         Err(error) => panic!("{name}: {error}"),

@@ -85,7 +85,7 @@ fn pages_fill_what_is_left() {
     let cpu = CpuBackend::new(Some(1), None).expect("the processor");
     let options = |max_seqs, kv_tokens| LoadOptions {
         max_seq_len: Some(64),
-        chunk: 64,
+        chunk: Some(64),
         max_seqs,
         kv_tokens,
         ..LoadOptions::default()
@@ -130,7 +130,7 @@ fn pages_fill_what_is_left() {
 fn experts_take_room_for_the_rows_of_each() {
     let options = |chunk, arithmetic| LoadOptions {
         max_seq_len: Some(64),
-        chunk,
+        chunk: Some(chunk),
         arithmetic,
         ..LoadOptions::default()
     };

@@ -58,8 +58,12 @@ fn a_sequence_keeps_the_offset_of_its_angles() {
     let generated = [7, 8, 9, 10];
     for case in CASES.map(Case::read) {
         let path = case.path();
-        let options =
-            LoadOptions { chunk: 128, prefix_cache: true, max_seqs: 4, ..LoadOptions::default() };
+        let options = LoadOptions {
+            chunk: Some(128),
+            prefix_cache: true,
+            max_seqs: 4,
+            ..LoadOptions::default()
+        };
         let mut model = Model::load(&path, &*cpu(), &options).unwrap();
         let prompt = case.prompt();
         // A row at a time, after the prompt as a whole.
@@ -163,7 +167,7 @@ fn the_text_model_of_qwen2_vl_is_run_from_every_kind_of_file() {
         let options = LoadOptions {
             arithmetic: Arithmetic::F32,
             max_outputs: 128,
-            chunk: 128,
+            chunk: Some(128),
             ..LoadOptions::default()
         };
         let mut model = Model::load(path, &*cpu(), &options).unwrap();
@@ -247,7 +251,7 @@ fn the_text_model_of_qwen3_5_is_run() {
     let options = LoadOptions {
         arithmetic: Arithmetic::F32,
         max_outputs: 128,
-        chunk: 128,
+        chunk: Some(128),
         ..LoadOptions::default()
     };
     let mut model = Model::load(dir.path(), &*cpu(), &options).unwrap();

@@ -68,7 +68,8 @@ fn embeddings_of_tokens_give_the_bits_of_the_tokens() {
     for name in ["llama", "gemma3_text", "gpt2"] {
         let prompt = mixed(name, &ids);
         for backend in &devices {
-            let options = LoadOptions { chunk: 70, max_outputs: 70, ..LoadOptions::default() };
+            let options =
+                LoadOptions { chunk: Some(70), max_outputs: 70, ..LoadOptions::default() };
             let mut model = Model::load(&tiny(name), &**backend, &options).unwrap();
             let expected = logits(&mut model, (&ids).into(), 70);
             for chunk in [70, 16, 1] {
@@ -123,7 +124,7 @@ fn answer(engine: &Engine, prompt: Prompt) -> (Vec<u32>, usize) {
 #[test]
 fn the_prefix_cache_tells_contents_apart() {
     let backend = CpuBackend::new(Some(2), None).unwrap();
-    let options = LoadOptions { prefix_cache: true, chunk: 48, ..LoadOptions::default() };
+    let options = LoadOptions { prefix_cache: true, chunk: Some(48), ..LoadOptions::default() };
     // The same weights beside a tokenizer.
     let path = tiny("llama").join("model-f32.gguf");
     let model = Model::load(&path, &backend, &options).unwrap();

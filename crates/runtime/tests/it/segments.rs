@@ -190,13 +190,13 @@ fn answers_to_images_are_those_of_being_alone() {
 
 fn check_answers(name: &str) {
     let requests: Vec<Request> = (0..24).map(|i| request(name, i)).collect();
-    let alone = engine(name, LoadOptions { chunk: 96, ..LoadOptions::default() }, 0);
+    let alone = engine(name, LoadOptions { chunk: Some(96), ..LoadOptions::default() }, 0);
     let wanted: Vec<Answer> =
         requests.iter().map(|r| answers(&alone, std::slice::from_ref(r)).remove(0).0).collect();
     // With 14 rows a step has no room for an image of 13 beside two answers; some lose their pages.
     for (chunk, kv_tokens) in [(14, None), (14, Some(224)), (48, Some(224))] {
         let options = LoadOptions {
-            chunk,
+            chunk: Some(chunk),
             kv_tokens,
             prefix_cache: true,
             max_outputs: 14,
@@ -216,7 +216,7 @@ fn check_answers(name: &str) {
 
 #[test]
 fn a_prefix_does_not_end_within_rows_that_see_each_other() {
-    let options = LoadOptions { chunk: 64, prefix_cache: true, ..LoadOptions::default() };
+    let options = LoadOptions { chunk: Some(64), prefix_cache: true, ..LoadOptions::default() };
     let engine = engine("gemma3_text", options, 0);
     let prompt = |is_both: bool, n_text: usize| {
         let mut prompt: Prompt = (0..20).map(|i| 3 + i).collect();
@@ -240,7 +240,8 @@ fn a_prefix_does_not_end_within_rows_that_see_each_other() {
 
 #[test]
 fn an_image_that_fits_no_step_is_refused_at_the_request() {
-    let engine = engine("gemma3_text", LoadOptions { chunk: 16, ..LoadOptions::default() }, 0);
+    let engine =
+        engine("gemma3_text", LoadOptions { chunk: Some(16), ..LoadOptions::default() }, 0);
     let mut prompt = Prompt::from(vec![5]);
     prompt.push_embeddings(Arc::new(embeddings(0, 17, 32).bidirectional()));
     let request = Request::new(prompt, GenerateParams::default());

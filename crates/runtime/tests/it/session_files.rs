@@ -106,7 +106,8 @@ fn a_session_keeps_images() {
     ];
     for (name, image) in images {
         let [first, second] = turns(&image);
-        let options = || LoadOptions { prefix_cache: true, chunk: 24, ..LoadOptions::default() };
+        let options =
+            || LoadOptions { prefix_cache: true, chunk: Some(24), ..LoadOptions::default() };
         let mut model = load(name, &*backend, options());
         let mut session = model.new_session();
         let before = generate(&mut model, &mut session, &first);
@@ -149,8 +150,11 @@ fn a_session_answers_images_as_transformers_does() {
     for (case, name) in [("gemma3_images", "gemma3_text"), ("llama_positions", "llama")] {
         let case = Case::read(case);
         for backend in std::iter::once(cpu()).chain(gpus()) {
-            let options =
-                LoadOptions { arithmetic: Arithmetic::F32, chunk: 16, ..LoadOptions::default() };
+            let options = LoadOptions {
+                arithmetic: Arithmetic::F32,
+                chunk: Some(16),
+                ..LoadOptions::default()
+            };
             let mut model = load(name, &*backend, options);
             let mut session = model.new_session();
             let found = generate(&mut model, &mut session, &case.prompt());

@@ -25,7 +25,7 @@ fn load(path: &Path, last_layers: usize) -> Model {
 fn load_onto(path: &Path, n_layers: &[Option<usize>]) -> Model {
     let options = LoadOptions {
         max_seq_len: Some(64),
-        chunk: 24,
+        chunk: Some(24),
         max_outputs: 24,
         max_seqs: 3,
         ..LoadOptions::default()

@@ -150,7 +150,7 @@ fn fault(error: &Error) -> DeviceFault {
 fn a_model_that_does_not_fit_leaves_the_device_usable() {
     let Some(gpu) = capped(Some(24 << 20)) else { return };
     let backend = WgpuBackend::new(gpu.clone());
-    let options = LoadOptions { max_seq_len: Some(64), chunk: 32, ..LoadOptions::default() };
+    let options = LoadOptions { max_seq_len: Some(64), chunk: Some(32), ..LoadOptions::default() };
     let mut small = Model::load(&tiny("llama"), &backend, &options).unwrap();
     let before = small.logits(&[3, 4, 5], &[2], 8).unwrap();
     let n_bytes = gpu.allocated_bytes();
@@ -194,7 +194,7 @@ fn what_a_device_cannot_run_is_refused_by_name() {
     let options = LoadOptions {
         kv_type: Some(BlockType::F32),
         max_seq_len: Some(64),
-        chunk: 64,
+        chunk: Some(64),
         max_seqs,
         ..LoadOptions::default()
     };
@@ -208,7 +208,7 @@ fn what_a_device_cannot_run_is_refused_by_name() {
     // More states than a kernel can see.
     let options = LoadOptions {
         max_seq_len: Some(64),
-        chunk: 64,
+        chunk: Some(64),
         max_seqs: usize::try_from(available / 1024).unwrap(),
         ..LoadOptions::default()
     };

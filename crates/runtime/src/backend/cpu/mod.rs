@@ -19,7 +19,7 @@ use crate::graph::Fusions;
 use crate::graph::plan::Plan;
 use crate::graph::weights::{WeightData, Weights};
 use executable::CpuExecutable;
-use realizar_kernels_cpu::{Team, Tier, default_threads};
+use realizar_kernels_cpu::{PackedArithmetic, Team, Tier, default_threads};
 use realizar_kvcache::KvLayout;
 use std::sync::Arc;
 
@@ -72,6 +72,14 @@ impl CpuBackend {
 impl Backend for CpuBackend {
     fn name(&self) -> String {
         format!("cpu ({})", self.tier.name())
+    }
+
+    /// With tiles, weights are widened once for each step, which costs as much as the products of some hundred rows.
+    fn step_rows(&self) -> usize {
+        match self.tier.prompt_arithmetic() {
+            PackedArithmetic::Bf16 => 512,
+            PackedArithmetic::Int8 => 256,
+        }
     }
 
     fn drafts(&self) -> bool {

@@ -71,7 +71,7 @@ fn memory_is_what_loading_takes() {
     let usual = LoadOptions { max_seq_len: Some(96), ..LoadOptions::default() };
     let all_options = [
         usual.clone(),
-        LoadOptions { chunk: 1, max_outputs: 1, profile: true, ..usual.clone() },
+        LoadOptions { chunk: Some(1), max_outputs: 1, profile: true, ..usual.clone() },
         LoadOptions { arithmetic: Arithmetic::F32, max_seqs: 3, ..usual.clone() },
         LoadOptions {
             kv_type: Some(F32),

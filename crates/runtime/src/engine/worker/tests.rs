@@ -27,7 +27,7 @@ fn model_on(backend: &dyn Backend) -> Model {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs/llama/model-f32.gguf");
     let options = LoadOptions {
         max_seq_len: Some(128),
-        chunk: 48,
+        chunk: Some(48),
         max_seqs: 4,
         max_outputs: 16,
         prefix_cache: true,

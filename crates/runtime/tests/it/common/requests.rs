@@ -17,7 +17,7 @@ pub(crate) fn load(name: &str, options: LoadOptions) -> Model {
 }
 
 pub(crate) fn load_on(backend: &dyn Backend, name: &str, options: LoadOptions) -> Model {
-    let options = LoadOptions { max_seq_len: Some(CONTEXT), chunk: 48, ..options };
+    let options = LoadOptions { max_seq_len: Some(CONTEXT), chunk: Some(48), ..options };
     Model::load(&tiny(name).join("model-f32.gguf"), backend, &options).unwrap()
 }
 

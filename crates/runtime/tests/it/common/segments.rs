@@ -58,7 +58,7 @@ impl Case {
         let options = LoadOptions {
             arithmetic,
             max_seq_len: Some(200),
-            chunk: 128,
+            chunk: Some(128),
             max_outputs: 128,
             max_seqs: 4,
             ..LoadOptions::default()
