@@ -1,8 +1,9 @@
-//! How many multiply-adds the processor does per second: in F32, and in 8-bit integers with each
-//! instruction that it has. One multiply-add counts as two operations.
+//! How many multiply-adds the processor does per second: in F32, in 8-bit integers with each
+//! instruction that it has, and in BF16 on tiles. One multiply-add counts as two operations.
 //!
-//! Every loop keeps twelve accumulators, more than the latency of an instruction times what starts
-//! in a cycle. Operands of integer loops come from L1, as a kernel's do.
+//! Every loop of vectors keeps twelve accumulators, more than the latency of an instruction times what
+//! starts in a cycle. Operands of integer loops come from L1, as a kernel's do, and so do those of tiles,
+//! of which there are four accumulators: two tiles of rows by two of columns.
 
 use std::hint::black_box;
 
@@ -67,6 +68,12 @@ fn loops() -> Vec<Loop> {
     if has!("avx512vnni") && has!("avx512f") {
         // SAFETY: AVX-512F and its VNNI were just detected.
         loops.push(int8("AVX-512 VNNI, dpbusd", 64, || unsafe { x86::dpbusd_avx512() }));
+    }
+    // Also asks the system for the tiles.
+    if realizar_kernels_cpu::AmxBf16::detect().is_some() {
+        let bf16 = |how, n_macs, run| Loop { what: "BF16", how, n_macs, unit: "GFLOPS", run };
+        // SAFETY: the tiles and their products of BF16 were just detected.
+        loops.push(bf16("AMX, tdpbf16ps", 16 * 16 * 32, || unsafe { x86::tdpbf16ps() }));
     }
     loops
 }
@@ -143,5 +150,54 @@ mod x86 {
         rounds!(_mm512_setzero_si512(), _mm512_load_si512, |acc, b| {
             _mm512_dpbusd_epi32(acc, a, b)
         });
+    }
+
+    /// Sixteen rows of 64 bytes in each of the tile registers, as LDTILECFG takes it.
+    static TILES: Operands = {
+        let mut config = [[0; 64]; N_ACC];
+        config[0][0] = 1;
+        let mut tile = 0;
+        while tile < 8 {
+            config[0][16 + 2 * tile] = 64;
+            config[0][48 + tile] = 16;
+            tile += 1;
+        }
+        Operands(config)
+    };
+
+    /// Three blocks of two tiles by two in a round, each with its four loads.
+    ///
+    /// # Safety
+    /// The processor has AMX-BF16, and the system permits its tiles.
+    pub(super) unsafe fn tdpbf16ps() {
+        let operands = [0_u8; 4 * 1024];
+        // SAFETY: the caller's promise; four tiles are read, and registers hold nothing behind the loop.
+        unsafe {
+            std::arch::asm!(
+                "ldtilecfg [{config}]",
+                "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                "2:",
+                ".rept 3",
+                "tileloadd tmm4, [{a} + {ld}*1]",
+                "tileloadd tmm6, [{a} + {ld}*1 + 2048]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm7, [{a} + {ld}*1 + 3072]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{a} + {ld}*1 + 1024]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                ".endr",
+                "sub {n}, 1",
+                "jnz 2b",
+                "tilerelease",
+                config = in(reg) &raw const TILES,
+                a = in(reg) operands.as_ptr(),
+                ld = in(reg) 64_usize,
+                n = inout(reg) N_ROUNDS => _,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
     }
 }
