@@ -501,6 +501,15 @@ mod tests {
     }
 
     fn load_plan(plan: Plan, weights: Weights, arithmetic: Arithmetic) -> CpuExecutable {
+        load_plan_on(Tier::detect(), plan, weights, arithmetic)
+    }
+
+    fn load_plan_on(
+        tier: Tier,
+        plan: Plan,
+        weights: Weights,
+        arithmetic: Arithmetic,
+    ) -> CpuExecutable {
         let options = ExecutableOptions {
             arithmetic,
             kv: Vec::new(),
@@ -511,7 +520,7 @@ mod tests {
             packed_files: None,
         };
         let metrics = Arc::new(DispatchMetrics::new("cpu".to_owned(), DeviceKind::Cpu));
-        CpuExecutable::new(Team::new(2), Tier::detect(), plan, weights, &options, metrics).unwrap()
+        CpuExecutable::new(Team::new(2), tier, plan, weights, &options, metrics).unwrap()
     }
 
     #[test]
@@ -560,7 +569,9 @@ mod tests {
             let weights = Weights(vec![WeightData::Matrix { ty, rows: OUT, cols: COLS, data }]);
             let limits = RowLimits { tokens: 4, outputs: 4 };
             let plan = plan(&b.finish(output), limits);
-            let mut executable = load_plan(plan, weights, Arithmetic::Auto);
+            // With tiles, rows of prompts are BF16.
+            let tier = Tier::detect().vectors();
+            let mut executable = load_plan_on(tier, plan, weights, Arithmetic::Auto);
             // A generated row, then three of a prompt.
             let positions = POSITIONS.to_vec();
             let whole = Batch { n_generated: 1, positions, ..batch(4, &[0, 1, 3]) };
