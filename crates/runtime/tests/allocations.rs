@@ -140,7 +140,13 @@ fn steps_behind_an_image_allocate_nothing(backend: &CpuBackend) {
 }
 
 fn samplers_allocate_nothing() {
-    let plain = SamplingParams { top_k: 0, top_p: 1.0, seed: Some(1), ..SamplingParams::default() };
+    let plain = SamplingParams {
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        seed: Some(1),
+        ..SamplingParams::default()
+    };
     let dry = SamplingParams {
         repetition_penalty: 1.1,
         dry_multiplier: 0.8,

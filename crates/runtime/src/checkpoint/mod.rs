@@ -9,6 +9,7 @@ mod multimodal;
 pub(crate) mod names;
 mod pooling;
 mod quantized;
+mod sampling;
 mod unread;
 
 pub use gguf_settings::GgufSettings;

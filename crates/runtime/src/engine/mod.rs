@@ -62,6 +62,7 @@ use crate::generate::answer::Answer;
 use crate::generate::check_len;
 use crate::generate::embedding::Pooler;
 use crate::run::{Model, Offsets, Prompt, PromptRules};
+use crate::text::sampling::SamplingParams;
 use crate::text::template::ChatTemplate;
 use crate::text::tokenizer::Tokenizer;
 use draft::Draft;
@@ -139,6 +140,7 @@ pub struct ModelInfo {
     output: ModelOutput,
     output_width: usize,
     pooling: Pooling,
+    sampling: SamplingParams,
     vocab_size: usize,
     rules: PromptRules,
     n_params: usize,
@@ -183,6 +185,11 @@ impl ModelInfo {
     /// have; none if it was not loaded for them.
     pub fn embedding(&self) -> Option<(Pooling, usize)> {
         (self.output == ModelOutput::Embeddings).then_some((self.pooling, self.output_width))
+    }
+
+    /// The model's own sampling; see [`Model::sampling`].
+    pub fn sampling(&self) -> &SamplingParams {
+        &self.sampling
     }
 
     /// Tokens of the vocabulary.
@@ -331,6 +338,7 @@ impl Engine {
             output: model.output(),
             output_width: 0,
             pooling: model.default_pooling(),
+            sampling: model.sampling().clone(),
             vocab_size: 0,
             rules: model.rules(),
             n_params: model.n_params(),

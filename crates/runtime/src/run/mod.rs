@@ -3,6 +3,7 @@
 
 mod angles;
 mod chunk;
+mod context;
 pub mod device;
 mod drafting;
 mod kv_room;
@@ -18,10 +19,11 @@ mod seq_id;
 pub use crate::graph::DraftBytes;
 pub(crate) use angles::Offsets;
 pub use chunk::{Chunk, OutputRows, Outputs};
+pub use context::DEFAULT_MAX_SEQ_LEN;
 pub use drafting::DraftHead;
 pub(crate) use drafting::likeliest;
 pub use model::Model;
-pub use options::{DEFAULT_MAX_SEQ_LEN, LoadOptions};
+pub use options::LoadOptions;
 pub use placement::{DeviceLayers, PlacedPart, Placement};
 pub use prompt::{Embeddings, Prompt, Rows};
 pub(crate) use results::{GivenList, Results, RowWants};

@@ -12,14 +12,14 @@ use crate::graph::plan::{RowLimits, plan};
 use crate::graph::weights::{WeightData, Weights};
 use crate::graph::{self, DraftBytes, Graph};
 use crate::run::chunk::{Chunk, Outputs};
+use crate::run::context::{context, stretch_context};
 use crate::run::drafting::DraftHead;
 use crate::run::kv_room::{kv_pools, most_pages};
-use crate::run::options::{
-    LoadOptions, context, for_devices, n_states, part_options, row_limits, stretch_context,
-};
+use crate::run::options::{LoadOptions, for_devices, n_states, part_options, row_limits};
 use crate::run::placement::{DeviceLayers, Placement, ToLoad, place};
 use crate::run::rules::PromptRules;
 use crate::run::runner::Runner;
+use crate::text::sampling::SamplingParams;
 use crate::text::template::ChatTemplate;
 use crate::text::tokenizer::Tokenizer;
 use realizar_kvcache::PAGE_LEN;
@@ -40,6 +40,8 @@ pub struct Model {
     runner: Runner,
     /// Of embeddings, when nothing else is asked for.
     default_pooling: Pooling,
+    /// Of text, when nothing else is asked for.
+    sampling: SamplingParams,
     backend: String,
     n_params: usize,
     weight_bytes: usize,
@@ -115,9 +117,12 @@ impl Model {
         let options = &for_devices(options, devices)?;
         let (checkpoint, recorded) = Recorded::open(path, options)?;
         let Recorded { architecture, config, graph, weights, max_seq_len, limits } = recorded;
-        let default_pooling = match options.output {
-            ModelOutput::Logits => Pooling::Last,
-            ModelOutput::Embeddings => checkpoint.pooling()?.unwrap_or(Pooling::Last),
+        let (default_pooling, sampling) = match options.output {
+            ModelOutput::Logits => (Pooling::Last, checkpoint.sampling()?),
+            ModelOutput::Embeddings => {
+                let pooling = checkpoint.pooling()?.unwrap_or(Pooling::Last);
+                (pooling, SamplingParams::default())
+            }
         };
         let kv_groups = graph.kv_groups.clone();
         let output = (options.output, graph.output_width());
@@ -178,6 +183,7 @@ impl Model {
             fingerprint: fingerprint.placed(placement.backends_with_layers(), runner.layout()),
             runner,
             default_pooling,
+            sampling,
             backend: placement.backends(),
             config,
             placement,
@@ -292,6 +298,13 @@ impl Model {
     /// What prompts may be made of.
     pub(crate) fn rules(&self) -> PromptRules {
         self.runner.rules()
+    }
+
+    /// Its own sampling, which a generation begins from: what `generation_config.json` or the keys
+    /// `general.sampling.*` of a GGUF file say, and [`SamplingParams::default`] of what they do not.
+    /// The repetition penalty looks back on `repeat_last_n` tokens in both formats.
+    pub fn sampling(&self) -> &SamplingParams {
+        &self.sampling
     }
 
     pub(crate) fn default_pooling(&self) -> Pooling {

@@ -4,8 +4,7 @@ use realizar_quant::BlockType;
 
 use crate::Error;
 use crate::architectures::ModelOutput;
-use crate::architectures::config::{Config, MAX_POSITIONS};
-use crate::architectures::rope::{Rope, RopeStretch};
+use crate::architectures::rope::RopeStretch;
 use crate::backend::{Arithmetic, ExecutableOptions, PackedCache};
 use crate::graph::Graph;
 use crate::graph::plan::RowLimits;
@@ -24,7 +23,7 @@ pub struct LoadOptions {
     /// Q4_0. `None` is F16, or F32 with F32 arithmetic.
     pub kv_type: Option<BlockType>,
     /// The maximum number of tokens of a sequence. `None` is what the model was made for, up
-    /// to [`DEFAULT_MAX_SEQ_LEN`] and, with LongRoPE and dynamic NTK, to the context before it
+    /// to [`DEFAULT_MAX_SEQ_LEN`](crate::DEFAULT_MAX_SEQ_LEN) and, with LongRoPE and dynamic NTK, to the context before it
     /// was stretched: a longer one changes the angles of every position.
     pub max_seq_len: Option<usize>,
     /// A stretch of the rotary embedding, for contexts longer than the model was made for.
@@ -52,9 +51,6 @@ pub struct LoadOptions {
     pub packed_cache: PackedCache,
 }
 
-/// The context of a model made for more, unless one is asked for.
-pub const DEFAULT_MAX_SEQ_LEN: usize = 8192;
-
 impl Default for LoadOptions {
     fn default() -> Self {
         Self {
@@ -74,53 +70,6 @@ impl Default for LoadOptions {
         }
     }
 }
-/// Stretches a model's rotary embedding and its context.
-pub(super) fn stretch_context(config: &mut Config, stretch: RopeStretch) -> Result<(), Error> {
-    let refuse = |reason: String| Err(Error::Option { option: "rope-scaling", reason });
-    let factor = stretch.factor();
-    if !(factor > 1.0 && factor <= 1024.0) {
-        return refuse(format!("a factor is above 1 and at most 1024, not {factor}"));
-    }
-    let Some(rope) = config.ropes.first_mut() else {
-        return refuse("the model has no rotary embedding".to_owned());
-    };
-    match rope.stretched(stretch, config.max_seq_len) {
-        Some(stretched) => *rope = stretched,
-        None if rope.rotary_dim == 0 => {
-            return refuse("the model has no rotary embedding".to_owned());
-        }
-        None => return refuse("the model's rotary embedding has a scaling already".to_owned()),
-    }
-    config.max_seq_len = (config.max_seq_len as f64 * f64::from(factor)) as usize;
-    Ok(())
-}
-
-/// The context that the options and the model agree on.
-pub(super) fn context(config: &Config, options: &LoadOptions) -> Result<usize, Error> {
-    let refuse = |reason: String| Err(Error::Option { option: "ctx", reason });
-    let rope = config.ropes.first();
-    let stretched = rope.and_then(Rope::stretched_context).unwrap_or(0).min(MAX_POSITIONS);
-    let longest = config.max_seq_len.max(stretched);
-    match options.max_seq_len {
-        None => {
-            let unscaled = rope.and_then(Rope::unscaled_context).unwrap_or(usize::MAX);
-            Ok(config.max_seq_len.min(DEFAULT_MAX_SEQ_LEN).min(unscaled))
-        }
-        Some(0) => refuse("a context has at least one token".to_owned()),
-        Some(n) if n > longest => {
-            let can_stretch = rope
-                .is_some_and(|rope| rope.stretched(RopeStretch::Linear(2.0), longest).is_some());
-            let advice = match (config.chunk, can_stretch) {
-                (Some(chunk), _) if chunk == longest => "; longer ones need attention in chunks",
-                (_, true) => "; a scaling of the rotary embedding can stretch it",
-                (_, false) => "",
-            };
-            refuse(format!("{n} is more than the {longest} the model was made for{advice}"))
-        }
-        Some(n) => Ok(n),
-    }
-}
-
 /// The options with what these devices decide where nothing is asked for.
 pub(super) fn for_devices(
     options: &LoadOptions,

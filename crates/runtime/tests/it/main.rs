@@ -23,6 +23,7 @@ mod hf_vocab;
 mod lost_files;
 mod memory;
 mod metrics;
+mod model_sampling;
 mod model_tokens;
 mod models_document;
 mod packed_cache;

@@ -116,7 +116,7 @@ fn samplings() -> Vec<SamplingParams> {
         dry_multiplier: 0.8,
         ..SamplingParams::default()
     };
-    let plain = SamplingParams { top_k: 0, top_p: 1.0, ..warm.clone() };
+    let plain = SamplingParams { top_k: 0, top_p: 1.0, min_p: 0.0, ..warm.clone() };
     vec![
         SamplingParams::greedy(),
         SamplingParams { temperature: 0.0, ..penalties.clone() },
@@ -129,7 +129,14 @@ fn samplings() -> Vec<SamplingParams> {
         SamplingParams { top_p: 0.8, ..plain.clone() },
         SamplingParams { top_k: 0, top_p: 0.9, seed: Some(7), ..penalties.clone() },
         plain.clone(),
-        SamplingParams { top_k: 0, top_p: 1.0, temperature: 1.5, seed: Some(8), ..penalties },
+        SamplingParams {
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            temperature: 1.5,
+            seed: Some(8),
+            ..penalties
+        },
         SamplingParams { mirostat: 2, mirostat_tau: 3.0, ..plain },
     ]
 }
@@ -184,7 +191,13 @@ fn shortlists_give_the_tokens_of_whole_rows() {
 
 #[test]
 fn what_shortlists_do_not_decide_comes_from_whole_rows() {
-    let plain = SamplingParams { top_k: 0, top_p: 1.0, seed: Some(3), ..SamplingParams::default() };
+    let plain = SamplingParams {
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        seed: Some(3),
+        ..SamplingParams::default()
+    };
     let requests: Vec<Request> = [
         SamplingParams { typical_p: 0.9, ..plain.clone() },
         SamplingParams { top_n_sigma: 1.0, ..plain.clone() },
@@ -325,7 +338,7 @@ fn a_caller_that_breaks_off_leaves_the_session_usable() {
 #[test]
 fn several_answers_and_dropped_tickets_leave_nothing_behind() {
     let warm = SamplingParams { temperature: 1.3, seed: Some(5), ..SamplingParams::default() };
-    let plain = SamplingParams { top_k: 0, top_p: 1.0, ..warm.clone() };
+    let plain = SamplingParams { top_k: 0, top_p: 1.0, min_p: 0.0, ..warm.clone() };
     for (gpu, sampling) in gpus().into_iter().flat_map(|gpu| {
         let gpu: Arc<dyn Backend> = gpu.into();
         [(gpu.clone(), warm.clone()), (gpu, plain.clone())]

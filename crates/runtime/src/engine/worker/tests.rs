@@ -214,7 +214,8 @@ fn a_panic_while_a_step_runs_ahead_ends_the_requests_of_its_own() {
     let plain = |request: &Request| request.params.constraint.is_none();
     let mut requests: Vec<Request> = requests().into_iter().filter(plain).take(4).collect();
     for Request { params, .. } in &mut requests {
-        (params.sampling.top_k, params.sampling.top_p) = (0, 1.0);
+        let sampling = &mut params.sampling;
+        (sampling.top_k, sampling.top_p, sampling.min_p) = (0, 1.0, 0.0);
     }
     let run = |fault| Bench::run_ahead(model_on(&backend), &requests, fault);
     let bench = run(None);

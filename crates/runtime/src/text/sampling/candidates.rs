@@ -450,7 +450,8 @@ mod tests {
 
     #[test]
     fn what_needs_the_whole_row_is_not_decided_by_a_few() {
-        let plain = SamplingParams { top_k: 0, top_p: 1.0, ..SamplingParams::default() };
+        let plain =
+            SamplingParams { top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
         let best = |n_best| Some((n_best, false, false));
         let weighed = Some((256, true, false));
         for (params, want) in [

@@ -6,8 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::Error;
 
-/// How the next token is chosen. The default samples at temperature 0.8 from the 40 best tokens
-/// within 95 % of the probability.
+/// How the next token is chosen.
+///
+/// The default is what every way to run a model falls back on where the model itself says nothing:
+/// temperature 0.8, `top_k` 40, `top_p` 0.95, `min_p` 0.05, and everything else off.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplingParams {
@@ -68,7 +70,7 @@ impl Default for SamplingParams {
             temperature: 0.8,
             top_k: 40,
             top_p: 0.95,
-            min_p: 0.0,
+            min_p: 0.05,
             typical_p: 1.0,
             top_n_sigma: 0.0,
             xtc_probability: 0.0,

@@ -1,0 +1,57 @@
+//! How long a context is: what the model was made for, what its rotary embedding can be stretched to, and
+//! what the options ask for.
+
+use super::LoadOptions;
+use crate::Error;
+use crate::architectures::config::{Config, MAX_POSITIONS};
+use crate::architectures::rope::{Rope, RopeStretch};
+
+/// The context of a model made for more, unless one is asked for.
+pub const DEFAULT_MAX_SEQ_LEN: usize = 8192;
+
+/// Stretches a model's rotary embedding and its context.
+pub(super) fn stretch_context(config: &mut Config, stretch: RopeStretch) -> Result<(), Error> {
+    let refuse = |reason: String| Err(Error::Option { option: "rope-scaling", reason });
+    let factor = stretch.factor();
+    if !(factor > 1.0 && factor <= 1024.0) {
+        return refuse(format!("a factor is above 1 and at most 1024, not {factor}"));
+    }
+    let Some(rope) = config.ropes.first_mut() else {
+        return refuse("the model has no rotary embedding".to_owned());
+    };
+    match rope.stretched(stretch, config.max_seq_len) {
+        Some(stretched) => *rope = stretched,
+        None if rope.rotary_dim == 0 => {
+            return refuse("the model has no rotary embedding".to_owned());
+        }
+        None => return refuse("the model's rotary embedding has a scaling already".to_owned()),
+    }
+    config.max_seq_len = (config.max_seq_len as f64 * f64::from(factor)) as usize;
+    Ok(())
+}
+
+/// The context that the options and the model agree on.
+pub(super) fn context(config: &Config, options: &LoadOptions) -> Result<usize, Error> {
+    let refuse = |reason: String| Err(Error::Option { option: "ctx", reason });
+    let rope = config.ropes.first();
+    let stretched = rope.and_then(Rope::stretched_context).unwrap_or(0).min(MAX_POSITIONS);
+    let longest = config.max_seq_len.max(stretched);
+    match options.max_seq_len {
+        None => {
+            let unscaled = rope.and_then(Rope::unscaled_context).unwrap_or(usize::MAX);
+            Ok(config.max_seq_len.min(DEFAULT_MAX_SEQ_LEN).min(unscaled))
+        }
+        Some(0) => refuse("a context has at least one token".to_owned()),
+        Some(n) if n > longest => {
+            let can_stretch = rope
+                .is_some_and(|rope| rope.stretched(RopeStretch::Linear(2.0), longest).is_some());
+            let advice = match (config.chunk, can_stretch) {
+                (Some(chunk), _) if chunk == longest => "; longer ones need attention in chunks",
+                (_, true) => "; a scaling of the rotary embedding can stretch it",
+                (_, false) => "",
+            };
+            refuse(format!("{n} is more than the {longest} the model was made for{advice}"))
+        }
+        Some(n) => Ok(n),
+    }
+}
