@@ -194,28 +194,9 @@ impl Engine {
     /// The runtime's parameters for these arguments.
     pub(crate) fn params(&self, args: &GenerateArgs, logprobs: Option<usize>) -> GenerateParams {
         let sampling = SamplingParams {
-            temperature: args.temperature(),
-            top_k: args.top_k,
-            top_p: args.top_p,
-            min_p: args.min_p,
-            typical_p: args.typical,
-            top_n_sigma: args.top_nsigma,
-            xtc_probability: args.xtc_probability,
-            xtc_threshold: args.xtc_threshold,
-            repetition_penalty: args.repeat_penalty,
-            repeat_last_n: args.repeat_last_n,
-            presence_penalty: args.presence_penalty,
-            frequency_penalty: args.frequency_penalty,
-            dry_multiplier: args.dry_multiplier,
-            dry_base: args.dry_base,
-            dry_allowed_length: args.dry_allowed_length,
-            dry_penalty_last_n: args.dry_penalty_last_n,
-            dry_sequence_breakers: args.dry_breakers(),
-            mirostat: args.mirostat,
-            mirostat_tau: args.mirostat_ent,
-            mirostat_eta: args.mirostat_lr,
             logit_bias: args.logit_bias.clone(),
             seed: Some(args.seed()),
+            ..args.sampling.over(self.model.sampling())
         };
         GenerateParams {
             sampling,

@@ -1,6 +1,10 @@
 //! Arguments that several commands share: global flags, how a model is loaded, how tokens are
 //! chosen. The arguments of one command alone are in its own file.
 
+mod sampling;
+
+pub(crate) use sampling::SamplingArgs;
+
 use std::fmt::Display;
 use std::hash::{BuildHasher, RandomState};
 use std::io::IsTerminal;
@@ -12,7 +16,6 @@ use clap::{Args, ValueEnum};
 use realizar_runtime::backend::cpu::Affinity;
 use realizar_runtime::device::{DeviceList, DeviceOptions};
 use realizar_runtime::rope::RopeStretch;
-use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::{Error, PackedCache};
 
 use crate::grammar::GrammarArgs;
@@ -222,92 +225,8 @@ pub(crate) struct GenerateArgs {
     /// Never choose the end-of-text token
     #[arg(long)]
     pub(crate) ignore_eos: bool,
-    /// Always take the most likely token; the same as --temp 0
-    #[arg(long, conflicts_with = "temp")]
-    pub(crate) greedy: bool,
-    /// Temperature; 0 takes the most likely token
-    #[arg(long, visible_alias = "temperature", value_name = "T", default_value = "0.8")]
-    #[arg(value_parser = range(0.0, 100.0), allow_negative_numbers = true)]
-    pub(crate) temp: f32,
-    /// Keep the K most likely tokens; 0 keeps all
-    #[arg(long, value_name = "K", default_value = "40", value_parser = whole)]
-    #[arg(allow_negative_numbers = true)]
-    pub(crate) top_k: usize,
-    /// Keep the most likely tokens up to this probability; 1 keeps all
-    #[arg(long, value_name = "P", default_value = "0.95", value_parser = above_zero(1.0))]
-    #[arg(allow_negative_numbers = true)]
-    pub(crate) top_p: f32,
-    /// Drop tokens below P times the best probability; 0 keeps all
-    #[arg(long, value_name = "P", default_value = "0.05", value_parser = range(0.0, 1.0))]
-    #[arg(allow_negative_numbers = true)]
-    pub(crate) min_p: f32,
-    /// Keep the tokens whose surprise is nearest to the entropy, up to this probability; 1 keeps
-    /// all
-    #[arg(long, visible_alias = "typical-p", value_name = "P", default_value = "1")]
-    #[arg(value_parser = above_zero(1.0), allow_negative_numbers = true, hide_short_help = true)]
-    pub(crate) typical: f32,
-    /// Keep tokens with a logit within N standard deviations of the best; 0 and -1 keep all
-    #[arg(long, visible_alias = "top-n-sigma", value_name = "N", default_value = "0")]
-    #[arg(value_parser = range(-1.0, 100.0), allow_negative_numbers = true)]
-    #[arg(hide_short_help = true)]
-    pub(crate) top_nsigma: f32,
-    /// How often XTC excludes all of the top choices but the least likely; 0 is never
-    #[arg(long, value_name = "P", default_value = "0", value_parser = range(0.0, 1.0))]
-    #[arg(allow_negative_numbers = true, hide_short_help = true)]
-    pub(crate) xtc_probability: f32,
-    /// Probability of a top choice for XTC; above 0.5 is off
-    #[arg(long, value_name = "P", default_value = "0.1", value_parser = range(0.0, 1.0))]
-    #[arg(allow_negative_numbers = true, hide_short_help = true)]
-    pub(crate) xtc_threshold: f32,
-    /// Penalty of repeated tokens; 1 is none
-    #[arg(long, value_name = "X", default_value = "1", value_parser = above_zero(100.0))]
-    #[arg(allow_negative_numbers = true)]
-    pub(crate) repeat_penalty: f32,
-    /// Tokens that the penalties look back on
-    #[arg(long, value_name = "N", default_value = "64", value_parser = whole)]
-    #[arg(allow_negative_numbers = true)]
-    pub(crate) repeat_last_n: usize,
-    /// Subtracted once from the logit of a token that occurred
-    #[arg(long, value_name = "X", default_value = "0", value_parser = range(-2.0, 2.0))]
-    #[arg(allow_negative_numbers = true)]
-    pub(crate) presence_penalty: f32,
-    /// Subtracted per occurrence from the logit of a token
-    #[arg(long, value_name = "X", default_value = "0", value_parser = range(-2.0, 2.0))]
-    #[arg(allow_negative_numbers = true)]
-    pub(crate) frequency_penalty: f32,
-    /// DRY: penalty of tokens that continue a sequence of the text; 0 is none
-    #[arg(long, value_name = "X", default_value = "0", value_parser = range(0.0, 100.0))]
-    #[arg(allow_negative_numbers = true, hide_short_help = true)]
-    pub(crate) dry_multiplier: f32,
-    /// DRY: factor per further token of the sequence
-    #[arg(long, value_name = "X", default_value = "1.75", value_parser = range(1.0, 100.0))]
-    #[arg(allow_negative_numbers = true, hide_short_help = true)]
-    pub(crate) dry_base: f32,
-    /// DRY: length from which on a sequence must not be continued
-    #[arg(long, value_name = "N", default_value = "2", value_parser = whole)]
-    #[arg(allow_negative_numbers = true, hide_short_help = true)]
-    pub(crate) dry_allowed_length: usize,
-    /// DRY: tokens that are searched for sequences; -1 is all of them
-    #[arg(long, value_name = "N", default_value = "64", hide_short_help = true)]
-    #[arg(value_parser = clap::value_parser!(i32).range(-1..), allow_negative_numbers = true)]
-    pub(crate) dry_penalty_last_n: i32,
-    /// DRY: text that a sequence does not reach across, in place of \n : " *; may be given several
-    /// times, and `none` is none at all
-    #[arg(long, value_name = "TEXT", value_parser = not_empty, allow_hyphen_values = true)]
-    #[arg(hide_short_help = true)]
-    pub(crate) dry_sequence_breaker: Vec<String>,
-    /// Mirostat in place of top-k, top-p and the other filters: 0 (off) or 2 (its version 2)
-    #[arg(long, value_name = "N", default_value = "0", value_parser = mirostat)]
-    #[arg(allow_negative_numbers = true, hide_short_help = true)]
-    pub(crate) mirostat: u8,
-    /// Mirostat: how fast it follows what was chosen
-    #[arg(long, value_name = "X", default_value = "0.1", value_parser = range(0.0, 1.0))]
-    #[arg(allow_negative_numbers = true, hide_short_help = true)]
-    pub(crate) mirostat_lr: f32,
-    /// Mirostat: the mean surprise to aim at, in bits
-    #[arg(long, value_name = "BITS", default_value = "5", value_parser = range(0.0, 100.0))]
-    #[arg(allow_negative_numbers = true, hide_short_help = true)]
-    pub(crate) mirostat_ent: f32,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
     /// Add BIAS to the logit of token ID; -inf bans it (may be given several times)
     #[arg(long, value_name = "ID=BIAS", value_parser = logit_bias, allow_hyphen_values = true)]
     pub(crate) logit_bias: Vec<(u32, f32)>,
@@ -319,20 +238,6 @@ pub(crate) struct GenerateArgs {
 }
 
 impl GenerateArgs {
-    /// The temperature in effect.
-    pub(crate) fn temperature(&self) -> f32 {
-        if self.greedy { 0.0 } else { self.temp }
-    }
-
-    /// The sequence breakers of DRY in effect.
-    pub(crate) fn dry_breakers(&self) -> Vec<String> {
-        let given = &self.dry_sequence_breaker;
-        if given.is_empty() {
-            return SamplingParams::default().dry_sequence_breakers;
-        }
-        given.iter().filter(|text| *text != "none").map(|text| unescape(text)).collect()
-    }
-
     /// The seed given, or one that is drawn: below 2^32, so that every JSON reader keeps it.
     pub(crate) fn seed(&self) -> u64 {
         // The hasher's random keys serve as the source.
@@ -419,61 +324,8 @@ fn not_empty(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("must not be empty".to_owned()) } else { Ok(text.to_owned()) }
 }
 
-/// Writes `\n`, `\t`, `\r`, `\"`, `\'` and `\\` as what they stand for, as shells pass them on;
-/// any other backslash is itself.
-fn unescape(text: &str) -> String {
-    let mut out = String::new();
-    let mut rest = text.chars();
-    while let Some(c) = rest.next() {
-        let mut ahead = rest.clone();
-        let escaped = match ahead.next() {
-            Some('n') => Some('\n'),
-            Some('t') => Some('\t'),
-            Some('r') => Some('\r'),
-            Some(c @ ('\\' | '"' | '\'')) => Some(c),
-            _ => None,
-        };
-        match escaped.filter(|_| c == '\\') {
-            Some(escaped) => {
-                out.push(escaped);
-                rest = ahead;
-            }
-            None => out.push(c),
-        }
-    }
-    out
-}
-
-fn mirostat(text: &str) -> Result<u8, String> {
-    match text {
-        "0" => Ok(0),
-        "2" => Ok(2),
-        "1" => Err("version 1 of Mirostat is not supported; give 2, or 0 for none".to_owned()),
-        _ => Err("must be 0 or 2".to_owned()),
-    }
-}
-
 fn number(text: &str) -> Result<f32, String> {
     text.parse::<f32>().map_err(|e| e.to_string())
-}
-
-// The ranges are those of the runtime's sampling parameters.
-
-pub(crate) fn range(
-    low: f32,
-    high: f32,
-) -> impl Fn(&str) -> Result<f32, String> + Clone + Send + Sync {
-    move |text: &str| match number(text)? {
-        x if (low..=high).contains(&x) => Ok(x),
-        _ => Err(format!("must be from {low} to {high}")),
-    }
-}
-
-pub(crate) fn above_zero(high: f32) -> impl Fn(&str) -> Result<f32, String> + Clone + Send + Sync {
-    move |text: &str| match number(text)? {
-        x if x > 0.0 && x <= high => Ok(x),
-        _ => Err(format!("must be above 0 and at most {high}")),
-    }
 }
 
 fn logit_bias(text: &str) -> Result<(u32, f32), String> {
@@ -622,20 +474,6 @@ mod tests {
     struct Only {
         #[command(flatten)]
         generate: GenerateArgs,
-    }
-
-    #[test]
-    fn sequence_breakers_replace_the_usual_ones() {
-        let check = |given: &[&str], want: &[&str]| {
-            let args = given.iter().flat_map(|text| ["--dry-sequence-breaker", text]);
-            let only = Only::try_parse_from(["x"].into_iter().chain(args)).expect("breakers");
-            assert_eq!(only.generate.dry_breakers(), want, "{given:?}");
-        };
-        check(&[], &["\n", ":", "\"", "*"]);
-        check(&["none"], &[]);
-        check(&["a", "\n", "- "], &["a", "\n", "- "]);
-        check(&[r"\n", r"\t\r|", r#"\\\"\'"#], &["\n", "\t\r|", "\\\"'"]);
-        check(&[r"\", r"\x\\n", r"n\"], &[r"\", r"\x\n", r"n\"]);
     }
 
     #[test]

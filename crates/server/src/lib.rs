@@ -55,7 +55,7 @@ pub use fields::InvalidRequest;
 #[cfg(feature = "kv-events")]
 pub use kv_events::{KvEvents, KvEventsConfig};
 pub use record::{RequestObserver, RequestRecord};
-pub use registry::served::{ServedModel, openai_sampling};
+pub use registry::served::ServedModel;
 pub use registry::{ModelLoader, ModelSpec, Models, ModelsConfig};
 pub use server::{Server, serve};
 pub use state::AppState;

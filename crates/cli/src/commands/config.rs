@@ -68,7 +68,8 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs, mut program: Command) ->
             let values = values.map(|value| value.to_string_lossy().into_owned()).collect();
             (values, "default".to_owned())
         };
-        if let Some(value) = shown(option, &values) {
+        let told = || told_default(option).filter(|_| values.is_empty() && from == "default");
+        if let Some(value) = shown(option, &values).or_else(told) {
             rows.push(vec![long.to_owned(), value, from]);
         }
     }
@@ -78,6 +79,13 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs, mut program: Command) ->
     ui::table(&mut out, &rows, &[])?;
     out.flush()?;
     Ok(())
+}
+
+/// The default that the help of an option tells in words, as it depends on the model or the machine.
+fn told_default(option: &Arg) -> Option<String> {
+    let help = option.get_help()?.to_string();
+    let (_, default) = help.strip_suffix(']')?.rsplit_once("[default: ")?;
+    Some(default.to_owned())
 }
 
 /// The values of an option for people; none where it is not set. Keys are not shown.

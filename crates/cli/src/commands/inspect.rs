@@ -43,7 +43,8 @@ pub(crate) struct Args {
 pub(super) struct Report {
     pub(super) path: PathBuf,
     pub(super) format: String,
-    /// Keys of `config.json` begin with `config.`.
+    /// Keys of `config.json` begin with `config.`, those of `generation_config.json` with
+    /// `generation_config.`.
     pub(super) metadata: Vec<(String, serde_json::Value)>,
     pub(super) tensors: Vec<TensorInfo>,
 }
@@ -112,13 +113,16 @@ fn safetensors(path: &Path) -> Result<Report> {
     let model = SafeTensors::open(path)?;
     let mut metadata: Vec<(String, serde_json::Value)> =
         model.metadata().iter().map(|(key, value)| (key.clone(), json!(value))).collect();
-    let config = path.join("config.json");
-    if config.is_file() {
+    for name in ["config", "generation_config"] {
+        let file = path.join(name).with_extension("json");
+        if !file.is_file() {
+            continue;
+        }
         let text =
-            std::fs::read(&config).with_context(|| format!("cannot read {}", config.display()))?;
-        let config: Map<String, serde_json::Value> = serde_json::from_slice(&text)
-            .with_context(|| format!("{} is not a JSON object", config.display()))?;
-        metadata.extend(config.into_iter().map(|(key, value)| (format!("config.{key}"), value)));
+            std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let keys: Map<String, serde_json::Value> = serde_json::from_slice(&text)
+            .with_context(|| format!("{} is not a JSON object", file.display()))?;
+        metadata.extend(keys.into_iter().map(|(key, value)| (format!("{name}.{key}"), value)));
     }
     Ok(Report {
         path: path.to_owned(),

@@ -31,6 +31,10 @@ const NUMBERS: &[(&str, &str, &str)] = &[
     ("experts", "expert_count", "num_experts"),
 ];
 
+/// Keys of `generation_config.json` that say how tokens are chosen; its others are ids of tokens and lengths.
+const HF_SAMPLING: [&str; 7] =
+    ["do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty"];
+
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let sources = global.sources()?;
     let path = sources.resolve(&args.model)?;
@@ -56,6 +60,7 @@ fn card(report: &Report, licence: Option<String>) -> Vec<(&'static str, String)>
     let text = |value: &Value| match value {
         Value::String(text) => Some(shorten(text, false)),
         Value::Number(number) => Some(number.to_string()),
+        Value::Bool(value) => Some(value.to_string()),
         _ => None,
     };
     let architecture =
@@ -86,7 +91,11 @@ fn card(report: &Report, licence: Option<String>) -> Vec<(&'static str, String)>
     });
     add("chat template", template);
     let sampling = report.metadata.iter().filter_map(|(key, value)| {
-        let name = key.strip_prefix("general.sampling.")?;
+        let of_hf = || {
+            let name = key.strip_prefix("generation_config.")?;
+            HF_SAMPLING.contains(&name).then_some(name)
+        };
+        let name = key.strip_prefix("general.sampling.").or_else(of_hf)?;
         Some(format!("{name} {}", text(value)?))
     });
     let sampling: Vec<_> = sampling.collect();
@@ -101,6 +110,37 @@ fn card(report: &Report, licence: Option<String>) -> Vec<(&'static str, String)>
 mod tests {
     use super::*;
     use std::path::Path;
+
+    #[test]
+    fn sampling_is_that_of_the_files() {
+        let metadata = |pairs: &[(&str, Value)]| {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
+        };
+        for (metadata, want) in [
+            (metadata(&[("general.name", "m".into())]), None),
+            (
+                metadata(&[
+                    ("general.sampling.temp", 0.6.into()),
+                    ("general.sampling.top_k", 20.into()),
+                ]),
+                Some("temp 0.6, top_k 20"),
+            ),
+            (
+                metadata(&[
+                    ("generation_config.do_sample", true.into()),
+                    ("generation_config.eos_token_id", 2.into()),
+                    ("generation_config.top_p", 0.9.into()),
+                ]),
+                Some("do_sample true, top_p 0.9"),
+            ),
+        ] {
+            let (path, format) = ("m".into(), "GGUF v3".to_owned());
+            let report = Report { path, format, metadata, tensors: Vec::new() };
+            let rows = card(&report, None);
+            let row = rows.iter().find(|(name, _)| *name == "sampling");
+            assert_eq!(row.map(|(_, text)| text.as_str()), want);
+        }
+    }
 
     #[test]
     fn cards_of_both_formats() {

@@ -559,7 +559,7 @@ fn options_come_from_a_file() {
     };
     assert!(has(&shown, ["temp", "0.5", "top of the file"]), "{shown}");
     assert!(has(&shown, ["max-tokens", "2", "[run]"]), "{shown}");
-    assert!(has(&shown, ["top-k", "40", "default"]), "{shown}");
+    assert!(has(&shown, ["top-k", "the model's, or 40", "default"]), "{shown}");
     let shown = stdout(&cli.run(&["config", "show", "serve"]));
     assert!(
         has(&shown, ["api-key", "(hidden)", "[serve]"]) && !shown.contains("secret"),

@@ -1,11 +1,12 @@
 //! `realizar serve` as a process: the line with its URL, an answer, and its end.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::fixture;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
+use realizar_formats::{Gguf, GgufWriter};
 use serde_json::{Value, json};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
@@ -376,5 +377,60 @@ fn what_cannot_be_served_is_one_line() {
         assert!(stderr.starts_with("error: ") && stderr.contains(want), "{args:?}: {stderr}");
         // What the parser refuses, it explains.
         assert!(code == 2 || stderr.lines().count() == 1, "{args:?}: {stderr}");
+    }
+}
+
+/// A copy of the tiny model that says how it is to be sampled.
+fn sampled_model(dir: &Path) -> String {
+    let source = Gguf::open(model()).expect("the repository's fixture");
+    let infos = source.tensors().iter();
+    let tensors: Vec<_> = infos.map(|info| source.tensor(&info.name).expect("a tensor")).collect();
+    let mut writer = GgufWriter::new();
+    for (key, value) in source.metadata().iter() {
+        writer.set(key, value.clone()).expect("set");
+    }
+    writer.set("general.sampling.temp", 0.5_f32).expect("set");
+    writer.set("general.sampling.top_k", 20_i32).expect("set");
+    for tensor in &tensors {
+        writer.tensor(&tensor.name, tensor.ty, &tensor.shape, &tensor.data).expect("tensor");
+    }
+    let path = dir.join("sampled.gguf");
+    writer.write_file(&path).expect("write");
+    path.display().to_string()
+}
+
+#[test]
+fn flags_of_sampling_count_before_the_models_own() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let model = sampled_model(dir.path());
+    for (flags, want) in [
+        (&[][..], json!({"temperature": 0.5, "top_k": 20, "top_p": 0.95, "min_p": 0.05})),
+        (
+            &["--top-k", "0", "--min-p", "0.1"],
+            json!({"temperature": 0.5, "top_k": 0, "min_p": 0.1}),
+        ),
+        (&["--greedy"], json!({"temperature": 0.0, "top_k": 20})),
+    ] {
+        let args = [&[&*model, "--port", "0", "--no-config"], flags].concat();
+        let (_server, url) = Server::start(&mut command(&args));
+        let models = ureq::get(format!("{url}/v1/models")).call().expect("an answer").into_body();
+        let models: Value = serde_json::from_reader(models.into_reader()).expect("JSON");
+        for (name, want) in want.as_object().expect("members") {
+            let sampling = &models["data"][0]["meta"]["sampling"];
+            assert_eq!(sampling[name], *want, "{name} with {flags:?}");
+        }
+    }
+}
+
+#[test]
+fn a_run_logs_the_sampling_in_force() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let model = sampled_model(dir.path());
+    let args = ["run", &model, "--raw", "hi", "-n", "1", "--no-config", "-v", "--top-p", "0.9"];
+    let output = Command::new(env!("CARGO_BIN_EXE_realizar")).args(args).output().expect("it runs");
+    let log = String::from_utf8_lossy(&output.stderr);
+    let line = log.lines().find(|line| line.contains("generating")).expect("a line of the log");
+    for part in ["temperature=0.5", "top_k=20", "top_p=0.9", "min_p=0.05"] {
+        assert!(line.contains(part), "{part} in {line}");
     }
 }

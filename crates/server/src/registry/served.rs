@@ -49,8 +49,9 @@ pub(crate) struct ChatSide {
 }
 
 impl ServedModel {
-    /// A model under one name, with its own template and OpenAI's defaults of sampling.
+    /// A model under one name, with its own template and its own sampling.
     pub fn new(name: impl Into<String>, engine: Engine) -> Self {
+        let sampling = engine.model().sampling().clone();
         Self {
             name: name.into(),
             aliases: Vec::new(),
@@ -58,7 +59,7 @@ impl ServedModel {
             template: None,
             tool_format: None,
             reasoning_format: None,
-            sampling: openai_sampling(),
+            sampling,
             created: ids::unix_seconds(),
             chat: OnceLock::new(),
             constrainer: OnceLock::new(),
@@ -109,9 +110,4 @@ impl ServedModel {
             .get_or_init(|| Constrainer::new(self.tokenizer()).map_err(|error| error.to_string()));
         made.as_ref().map_err(|error| ApiError::internal(error.clone()))
     }
-}
-
-/// Sampling from the model's own distribution, as OpenAI's API defines its defaults.
-pub fn openai_sampling() -> SamplingParams {
-    SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, ..SamplingParams::default() }
 }

@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use realizar_runtime::sampling::SamplingParams;
-use realizar_server::{ReasoningFormat, ToolFormat, openai_sampling};
+use realizar_server::{ReasoningFormat, ToolFormat};
 
-use crate::options::{DraftHeadArg, LoadArgs, above_zero, memory_size, positive, range, whole};
+use crate::options::{DraftHeadArg, LoadArgs, SamplingArgs, memory_size, positive, whole};
 
 /// Prints one line with the URL once the models are loaded. Ctrl-C ends the server: it takes no
 /// new requests, and those that run get time to end.
@@ -188,44 +187,8 @@ pub(crate) struct Args {
     /// Send a trace of every request by OpenTelemetry, as the environment variables OTEL_… say
     #[arg(long)]
     pub(super) otel: bool,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Defaults of requests")]
     pub(super) sampling: SamplingArgs,
     #[command(flatten)]
     pub(super) load: LoadArgs,
-}
-
-/// Sampling of requests that ask for nothing else.
-#[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Defaults of requests")]
-pub(super) struct SamplingArgs {
-    /// Temperature; 0 takes the most likely token [default: 1]
-    #[arg(long, visible_alias = "temperature", value_name = "T", value_parser = range(0.0, 100.0))]
-    #[arg(allow_negative_numbers = true)]
-    pub(super) temp: Option<f32>,
-    /// Keep the K most likely tokens; 0 keeps all [default: 0]
-    #[arg(long, value_name = "K", value_parser = whole, allow_negative_numbers = true)]
-    pub(super) top_k: Option<usize>,
-    /// Keep the most likely tokens up to this probability [default: 1]
-    #[arg(long, value_name = "P", value_parser = above_zero(1.0), allow_negative_numbers = true)]
-    pub(super) top_p: Option<f32>,
-    /// Drop tokens below P times the best probability; 0 keeps all [default: 0]
-    #[arg(long, value_name = "P", value_parser = range(0.0, 1.0), allow_negative_numbers = true)]
-    pub(super) min_p: Option<f32>,
-    /// Penalty of repeated tokens; 1 is none [default: 1]
-    #[arg(long, value_name = "X", value_parser = above_zero(100.0), allow_negative_numbers = true)]
-    pub(super) repeat_penalty: Option<f32>,
-}
-
-impl SamplingArgs {
-    pub(super) fn params(&self) -> SamplingParams {
-        let base = openai_sampling();
-        SamplingParams {
-            temperature: self.temp.unwrap_or(base.temperature),
-            top_k: self.top_k.unwrap_or(base.top_k),
-            top_p: self.top_p.unwrap_or(base.top_p),
-            min_p: self.min_p.unwrap_or(base.min_p),
-            repetition_penalty: self.repeat_penalty.unwrap_or(base.repetition_penalty),
-            ..base
-        }
-    }
 }

@@ -111,7 +111,7 @@ impl Loader {
         served.template = template;
         served.tool_format = args.tool_parser;
         served.reasoning_format = args.reasoning_parser;
-        served.sampling = args.sampling.params();
+        served.sampling = args.sampling.over(&served.sampling);
         Ok(served)
     }
 }

@@ -1,7 +1,7 @@
 //! A server on a free port of this machine with a tiny model, and a client for it.
 
 use super::document::Document;
-use realizar_formats::{Gguf, GgufWriter};
+use realizar_formats::{Gguf, GgufWriter, Value as GgufValue};
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::engine::{Engine, EngineOptions, EngineStats};
 use realizar_runtime::template::ChatTemplate;
@@ -31,6 +31,11 @@ pub(crate) const INFILL: [u32; 3] = [257, 258, 256];
 
 /// The tiny llama of the repository with a chat template and a long context.
 pub(crate) fn write_model(path: &Path) {
+    write_model_with(path, &[]);
+}
+
+/// The same with further keys.
+fn write_model_with(path: &Path, keys: &[(&str, GgufValue)]) {
     let source =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs/llama/model-f32.gguf");
     let source = Gguf::open(source).expect("the repository's fixture");
@@ -51,6 +56,9 @@ pub(crate) fn write_model(path: &Path) {
     for (role, id) in ["pre", "suf", "mid"].iter().zip(INFILL) {
         gguf.set(&format!("tokenizer.ggml.fim_{role}_token_id"), id).expect("set");
     }
+    for (key, value) in keys {
+        gguf.set(key, value.clone()).expect("set");
+    }
     for tensor in &tensors {
         gguf.tensor(&tensor.name, tensor.ty, &tensor.shape, &tensor.data).expect("tensor");
     }
@@ -64,9 +72,18 @@ pub(crate) fn cpu() -> CpuBackend {
 
 /// The tiny model under its names.
 fn tiny_model(context: usize, engine: EngineOptions) -> ServedModel {
+    tiny_model_with(&[], context, engine)
+}
+
+/// The tiny model with further keys in its file.
+fn tiny_model_with(
+    keys: &[(&str, GgufValue)],
+    context: usize,
+    engine: EngineOptions,
+) -> ServedModel {
     let dir = tempfile::tempdir().expect("temporary directory");
     let path = dir.path().join(MODEL);
-    write_model(&path);
+    write_model_with(&path, keys);
     let max_seq_len = Some(context);
     let options =
         LoadOptions { max_seq_len, max_seqs: 4, prefix_cache: true, ..LoadOptions::default() };
@@ -105,6 +122,12 @@ impl TestServer {
     /// A server whose model has this context.
     pub(crate) fn with_context(context: usize) -> Self {
         Self::of(models_of(tiny_model(context, EngineOptions::default())), |_| {})
+    }
+
+    /// A server whose model has further keys in its file.
+    pub(crate) fn with_keys(keys: &[(&str, GgufValue)]) -> Self {
+        let model = tiny_model_with(keys, CONTEXT as usize, EngineOptions::default());
+        Self::of(models_of(model), |_| {})
     }
 
     /// A server whose model has this chat template.

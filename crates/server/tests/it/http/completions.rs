@@ -392,10 +392,10 @@ fn llama_servers_names_mean_the_same() {
     let plain = server.ok(PATH, &with(&ask, none))["choices"][0].clone();
     assert_eq!(plain["text"], ours["choices"][0]["text"]);
     assert_eq!(plain.get("logprobs"), Some(&Value::Null));
-    // Without the step that applies it, a temperature changes nothing.
+    // Without the steps that apply them, a temperature and the other filters change nothing.
     let draw = json!({"prompt": "abc", "seed": 3, "max_tokens": 24, "ignore_eos": true});
     let hot = json!({"temperature": 30, "top_k": 5, "samplers": ["top_k"]});
-    let cold = json!({"temperature": 1, "top_k": 5});
+    let cold = json!({"temperature": 1, "top_k": 5, "top_p": 1, "min_p": 0});
     let text = |more: Value| text(&server.ok(PATH, &with(&draw, more)), 0);
     assert_eq!(text(hot), text(cold));
 }

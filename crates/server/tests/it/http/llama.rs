@@ -60,7 +60,7 @@ fn an_answer_is_that_of_plain_completions() {
         for (name, want) in [
             ("n_predict", json!(12)),
             ("temperature", json!(0.0)),
-            ("top_k", json!(0)),
+            ("top_k", json!(40)),
             ("n_probs", json!(2)),
             ("stream", json!(false)),
             ("logit_bias", json!([])),
@@ -230,7 +230,8 @@ fn probabilities_are_those_behind_sampling_where_that_is_asked_for() {
         assert_eq!((&token["prob"], of(&token["top_probs"])), (&json!(1.0), vec![1.0]), "greedy");
     }
     // Without filters, at the temperature 1, they are the model's own.
-    let body = json!({"temperature": 1, "n_predict": 1, "n_probs": 3, "seed": 1});
+    let body = json!({"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "n_predict": 1,
+        "n_probs": 3, "seed": 1});
     let plain = server.ok("/completion", &ask(&body));
     let plain = plain["completion_probabilities"][0]["top_logprobs"].as_array().cloned();
     let model: Vec<f64> = plain

@@ -18,5 +18,6 @@ mod openapi;
 mod reasoning;
 mod records;
 mod registry;
+mod sampling;
 mod scores;
 mod structured;

@@ -318,6 +318,9 @@ fn the_last_hour_is_told() {
     let sample = &history["models"][0]["samples"][0];
     assert_eq!((&sample["generated_tokens"], &sample["kv_used"]), (&json!(0), &json!(0.0)));
     let models = server.get("/v1/models").json();
-    // A library's models begin from OpenAI's defaults.
-    assert_eq!(models["data"][0]["meta"]["sampling"]["temperature"], 1.0);
+    // The tiny model says nothing of sampling.
+    let sampling = &models["data"][0]["meta"]["sampling"];
+    for (name, want) in [("temperature", 0.8), ("top_k", 40.0), ("top_p", 0.95), ("min_p", 0.05)] {
+        assert_eq!(sampling[name].as_f64(), Some(want), "{name}");
+    }
 }
