@@ -110,11 +110,9 @@ fn own_path() -> Option<PathBuf> {
 }
 
 /// The arguments, the program's name first, with what the file adds to them.
-pub(crate) fn apply(
-    mut args: Vec<OsString>,
-    mut program: Command,
-) -> Result<Vec<OsString>, String> {
+pub(crate) fn apply(args: Vec<OsString>, mut program: Command) -> Result<Vec<OsString>, String> {
     program.build();
+    let (mut args, off) = flags::turn_off(args, &program);
     let given = Given::scan(&args, &program);
     if given.command.as_ref().is_some_and(|(name, _)| name == OWN_COMMAND) {
         return Ok(args);
@@ -144,7 +142,9 @@ pub(crate) fn apply(
         }
     }
     for (long, setting) in in_force? {
-        let Some(option) = flags::find(command, &long) else { continue };
+        let Some(option) = flags::find(command, &long).filter(|_| !off.contains(&long)) else {
+            continue;
+        };
         let in_env = option.get_env().is_some_and(|name| env::var_os(name).is_some());
         let mut set = command
             .get_arguments()
@@ -498,6 +498,12 @@ top-k = 20
                 &["run", "m", "--stop", "x", "-n", "3"],
                 &["run", "--temp=0.2", "--threads=2", "m", "--stop", "x", "-n", "3"],
             ),
+            // Flags of the file can be turned off, and turn nothing else off.
+            (
+                &["serve", "m", "--no-lazy"],
+                &["serve", "--port=9000", "--temp=0.2", "--threads=2", "m"],
+            ),
+            (&["chat", "m", "--no-greedy"], &["chat", "--temp=0.2", "--threads=2", "m"]),
             // A model is added where there is none.
             (
                 &[],

@@ -4,6 +4,7 @@
 //! [`spell_out`] goes over the arguments before they are parsed. What means the same here is put
 //! into the words of this program, and what does not is an error that says what to do instead.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, Command};
@@ -198,6 +199,55 @@ pub(crate) fn option_of<'a>(command: &'a Command, text: &str) -> Option<&'a Arg>
     command.get_arguments().find(|arg| arg.get_short() == Some(short))
 }
 
+/// The flag that `text` turns off: `--no-NAME` turns off `--NAME`, and `--NAME` turns off `--no-NAME`.
+/// Hidden flags change nothing, so they cannot be turned off.
+fn turned_off<'a>(command: &'a Command, text: &str) -> Option<&'a Arg> {
+    let name = text.strip_prefix("--").filter(|name| find(command, name).is_none())?;
+    let flag = match name.strip_prefix("no-") {
+        Some(name) => find(command, name),
+        None => find(command, &format!("no-{name}")),
+    };
+    flag.filter(|arg| matches!(arg.get_action(), ArgAction::SetTrue) && !arg.is_hide_set())
+}
+
+/// The arguments without flags that later ones turn off, and without those that do so; and the long names
+/// of the flags that are off.
+pub(crate) fn turn_off(
+    args: Vec<OsString>,
+    program: &Command,
+) -> (Vec<OsString>, BTreeSet<String>) {
+    let mut command = None;
+    let mut off = BTreeSet::new();
+    let mut out: Vec<(OsString, Option<&str>)> = Vec::new(); // with the option that it is
+    let mut args = args.into_iter();
+    out.extend(args.next().map(|name| (name, None)));
+    while let Some(arg) = args.next() {
+        let text = arg.to_string_lossy();
+        if text == "--" {
+            out.push((arg, None));
+            break;
+        }
+        let known = command.unwrap_or(program);
+        if let Some(name) = turned_off(known, &text).and_then(Arg::get_long) {
+            out.retain(|(_, option)| *option != Some(name));
+            off.insert(name.to_owned());
+            continue;
+        }
+        let option = option_of(known, &text).and_then(Arg::get_long);
+        if let Some(name) = option {
+            off.remove(name);
+        }
+        let wants_next = wants_next(known, &text);
+        command = command.or_else(|| program.find_subcommand(&*text));
+        out.push((arg, option));
+        if wants_next {
+            out.extend(args.next().map(|value| (value, None)));
+        }
+    }
+    out.extend(args.map(|arg| (arg, None)));
+    (out.into_iter().map(|(arg, _)| arg).collect(), off)
+}
+
 /// Whether the value of the option `text` is the next argument.
 pub(crate) fn wants_next(command: &Command, text: &str) -> bool {
     let has_value = if text.starts_with("--") { text.contains('=') } else { text.len() > 2 };
@@ -282,6 +332,65 @@ mod tests {
             let error = spelled(args).expect_err(want);
             assert!(error.contains(want), "{args:?}: {error}");
         }
+    }
+
+    /// The arguments behind the program's name, and the flags that are off.
+    fn without_off(args: &[&str]) -> (Vec<String>, Vec<String>) {
+        let mut program = Cli::command();
+        program.build();
+        let args = ["r"].iter().chain(args).map(OsString::from).collect();
+        let (args, off) = turn_off(args, &program);
+        let text = |arg: OsString| arg.into_string().expect("text");
+        (args.into_iter().skip(1).map(text).collect(), off.into_iter().collect())
+    }
+
+    #[test]
+    fn what_stands_last_says_whether_a_flag_is_on() {
+        for (args, want, off) in [
+            (&["run", "m", "--no-greedy"][..], &["run", "m"][..], &["greedy"][..]),
+            (&["run", "--greedy", "m", "--no-greedy", "hi"], &["run", "m", "hi"], &["greedy"]),
+            (&["run", "m", "--no-greedy", "--greedy"], &["run", "m", "--greedy"], &[]),
+            (&["--no-offline", "list"], &["list"], &["offline"]),
+            (&["serve", "m", "--prefix-cache"], &["serve", "m"], &["no-prefix-cache"]),
+            // Flags that are there already, options with values, values and texts behind `--` stay.
+            (&["run", "m", "--no-config"], &["run", "m", "--no-config"], &[]),
+            (&["run", "m", "--no-temp"], &["run", "m", "--no-temp"], &[]),
+            (&["serve", "m", "--no-jinja"], &["serve", "m", "--no-jinja"], &[]),
+            (&["run", "m", "--stop", "--no-greedy"], &["run", "m", "--stop", "--no-greedy"], &[]),
+            (&["run", "m", "--", "--no-greedy"], &["run", "m", "--", "--no-greedy"], &[]),
+        ] {
+            let (args, found) = without_off(args);
+            assert_eq!((&args[..], &found[..]), (&strings(want)[..], &strings(off)[..]));
+        }
+    }
+
+    fn strings(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    #[test]
+    fn every_flag_can_be_turned_off() {
+        let mut program = Cli::command();
+        program.build();
+        let mut n_flags = 0;
+        for command in program.get_subcommands() {
+            let flags = command
+                .get_arguments()
+                .filter(|arg| matches!(arg.get_action(), ArgAction::SetTrue) && !arg.is_hide_set());
+            for long in flags.filter_map(Arg::get_long) {
+                let other = match long.strip_prefix("no-") {
+                    // The option that names a file.
+                    Some("config") => continue,
+                    Some(rest) => format!("--{rest}"),
+                    None => format!("--no-{long}"),
+                };
+                let (args, off) = without_off(&[command.get_name(), &format!("--{long}"), &other]);
+                assert_eq!(args, [command.get_name()], "{other}");
+                assert_eq!(off, [long]);
+                n_flags += 1;
+            }
+        }
+        assert!(n_flags > 20, "{n_flags}");
     }
 
     #[test]
