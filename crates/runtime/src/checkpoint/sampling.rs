@@ -137,7 +137,7 @@ fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use realizar_formats::GgufWriter;
+    use realizar_formats::{GgufWriter, Value};
     use std::fs;
 
     fn gguf_with(set: impl FnOnce(&mut GgufWriter<'_>)) -> Result<SamplingParams, String> {
@@ -196,31 +196,27 @@ mod tests {
         assert_eq!(all, Ok(want));
     }
 
+    fn refused(key: &str, value: impl Into<Value>, want: &str) {
+        let key = format!("general.sampling.{key}");
+        let read = gguf_with(|writer| writer.set(&key, value).unwrap());
+        assert_eq!(read, Err(format!("FILE: {key}: expected {want}")));
+    }
+
     #[test]
     fn values_that_a_gguf_file_cannot_have_are_refused_by_their_key() {
-        let float = |key: &str, value: f32, want: &str| {
-            let key = format!("general.sampling.{key}");
-            let read = gguf_with(|writer| writer.set(key.as_str(), value).unwrap());
-            assert_eq!(read, Err(format!("FILE: {key}: expected {want}")));
-        };
-        float("temp", -1.0, "from 0 to 100, found -1");
-        float("temp", f32::NAN, "from 0 to 100, found NaN");
-        float("top_p", 0.0, "above 0 and at most 1, found 0");
-        float(
+        refused("temp", -1.0_f32, "from 0 to 100, found -1");
+        refused("temp", f32::NAN, "from 0 to 100, found NaN");
+        refused("top_p", 0.0_f32, "above 0 and at most 1, found 0");
+        refused(
             "penalty_repeat",
-            1e30,
+            1e30_f32,
             "above 0 and at most 100, found 1000000000000000000000000000000",
         );
-        float("xtc_threshold", f32::INFINITY, "from 0 to 1, found inf");
-        let whole = |key: &str, value: i32, want: &str| {
-            let key = format!("general.sampling.{key}");
-            let read = gguf_with(|writer| writer.set(key.as_str(), value).unwrap());
-            assert_eq!(read, Err(format!("FILE: {key}: expected {want}")));
-        };
-        whole("top_k", -2, "a whole number of at least -1, found -2");
-        whole("penalty_last_n", i32::MIN, "a whole number of at least -1, found -2147483648");
-        whole("mirostat", 1, "0 (off) or 2, found 1");
-        whole("mirostat", 258, "0 (off) or 2, found 258");
+        refused("xtc_threshold", f32::INFINITY, "from 0 to 1, found inf");
+        refused("top_k", -2_i32, "a whole number of at least -1, found -2");
+        refused("penalty_last_n", i32::MIN, "a whole number of at least -1, found -2147483648");
+        refused("mirostat", 1_i32, "0 (off) or 2, found 1");
+        refused("mirostat", 258_i32, "0 (off) or 2, found 258");
         for key in ["temp", "top_k", "mirostat"] {
             let key = format!("general.sampling.{key}");
             let error = gguf_with(|writer| writer.set(key.as_str(), "0.5").unwrap()).unwrap_err();

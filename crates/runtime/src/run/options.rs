@@ -70,6 +70,7 @@ impl Default for LoadOptions {
         }
     }
 }
+
 /// The options with what these devices decide where nothing is asked for.
 pub(super) fn for_devices(
     options: &LoadOptions,
@@ -85,6 +86,7 @@ pub(super) fn row_limits(
     max_seq_len: usize,
     drafts: bool,
 ) -> Result<RowLimits, Error> {
+    // Only without any device, which is refused later, does nothing name it.
     let chunk = options.chunk.unwrap_or(options.max_seqs);
     for (option, n, what) in [
         ("chunk", chunk, "a step has at least one token"),
