@@ -89,7 +89,7 @@ fn measure(
             n_kv_heads: shape.n_kv_heads,
             kv_len: len,
         };
-        let scratch = AttnScratch::new(n_threads, limits);
+        let scratch = AttnScratch::new(n_threads, limits).for_tier(Tier::detect());
         let (first_pos, pages) = (len - n_rows, &cache.pages[..]);
         let seqs = [AttnSeq {
             rows: 0..n_rows,

@@ -9,12 +9,9 @@ use std::ops::Range;
 
 use super::tiles::{KEY_STEPS, N_KEYS};
 use crate::Tier;
-use crate::tiles::{STEP_LEN, Strip, TILE_LEN, TilePair, to_bf16, to_pair};
+use crate::tiles::{STEP_LEN, SplitPair, Strip, TILE_LEN, TilePair, to_bf16, to_pair};
 #[cfg(target_arch = "x86_64")]
 use crate::tiles::{interleave, pairs_of, store, transpose};
-
-/// Two runs of pairs of tiles: of upper halves, and of lower ones.
-type Halves<'a> = [&'a mut [TilePair]; 2];
 
 /// The two BF16 of a value, as floats.
 #[inline(always)]
@@ -23,11 +20,10 @@ fn split(x: f32) -> [f32; 2] {
     [high, x - high]
 }
 
-/// Puts `scale * x` in row `row` of pairs of tiles, one for each 32 values, in halves.
-pub(super) fn split_row(tier: Tier, x: &[f32], scale: f32, row: usize, halves: Halves<'_>) {
-    let [high, low] = halves;
+/// Puts `scale * x` in row `row` of pairs of tiles, one for each 32 values.
+pub(super) fn split_row(tier: Tier, x: &[f32], scale: f32, row: usize, pairs: &mut [SplitPair]) {
     let (tile, row) = (row / TILE_LEN, row % TILE_LEN);
-    for (x, (high, low)) in x.chunks(STEP_LEN).zip(high.iter_mut().zip(low)) {
+    for (x, [high, low]) in x.chunks(STEP_LEN).zip(pairs) {
         let mut scaled = [0.0; STEP_LEN];
         scaled.iter_mut().zip(x).for_each(|(scaled, x)| *scaled = x * scale);
         let words = [&mut high[tile].0[row], &mut low[tile].0[row]];
@@ -73,16 +69,15 @@ fn split_vectors(x: &[f32; STEP_LEN]) -> [__m512i; 2] {
     [upper, pairs_of(a_low, b_low)]
 }
 
-/// Puts sixteen keys in tile `tile` of pairs of tiles, one for each 32 columns, in halves.
+/// Puts sixteen keys in tile `tile` of pairs of tiles, one for each 32 columns.
 pub(super) fn split_keys(
     tier: Tier,
     keys: &[f32], // [TILE_LEN, padded head_dim]
     tile: usize,
-    halves: Halves<'_>,
+    pairs: &mut [SplitPair],
 ) {
-    let [high, low] = halves;
     let head_len = keys.len() / TILE_LEN;
-    for (step, (high, low)) in high.iter_mut().zip(low).enumerate() {
+    for (step, [high, low]) in pairs.iter_mut().enumerate() {
         let rows: [&[f32; STEP_LEN]; TILE_LEN] = std::array::from_fn(|key| {
             keys[key * head_len + step * STEP_LEN..].first_chunk().expect("whole steps")
         });

@@ -96,12 +96,27 @@ impl Running {
 
     /// Turns the scores of the keys in `seen` into weights and adds them. Returns the
     /// factor of what came before, if the largest score grew. Around `seen`, weights
-    /// within a vector of sixteen are zero. The sum runs over eight lanes.
+    /// within a vector of sixteen are zero.
     #[inline(always)]
     pub(super) fn add<L: Lanes>(
         &mut self,
         l: L,
         scores: &mut [f32], // [n_keys], a multiple of 16
+        seen: &Range<usize>,
+        scale: ScoreScale,
+    ) -> Option<f32> {
+        let factor = self.meet(l, scores, seen, scale);
+        self.weigh(l, scores, seen);
+        factor
+    }
+
+    /// The first half of [`Self::add`]: makes logarithms of the scores, those around `seen`
+    /// minus infinity, and compares them with the largest score so far.
+    #[inline(always)]
+    pub(super) fn meet<L: Lanes>(
+        &mut self,
+        l: L,
+        scores: &mut [f32],
         seen: &Range<usize>,
         scale: ScoreScale,
     ) -> Option<f32> {
@@ -126,26 +141,33 @@ impl Running {
             max = l.max16(max, l.load16(s));
         }
         let max = l.max_lane16(max);
-        let mut factor = None;
         if max > self.max {
-            let shrunk = exp2_of(l, self.max - max);
-            *self = Self { max, sum: self.sum * shrunk };
-            factor = Some(shrunk);
+            let factor = exp2_of(l, self.max - max);
+            *self = Self { max, sum: self.sum * factor };
+            return Some(factor);
         }
+        None
+    }
+
+    /// The second half of [`Self::add`]: makes weights of the logarithms and adds them, over
+    /// sixteen lanes.
+    #[inline(always)]
+    pub(super) fn weigh<L: Lanes>(&mut self, l: L, scores: &mut [f32], seen: &Range<usize>) {
+        let vectors = seen.start / 16..seen.end.div_ceil(16);
+        let scores = &mut scores.as_chunks_mut::<16>().0[vectors];
         if self.max == f32::NEG_INFINITY {
             // Nothing but minus infinity so far: weights of zero change nothing.
             scores.as_flattened_mut().fill(0.0);
-            return None;
+            return;
         }
         let max = l.splat16(self.max);
-        let mut sum = l.splat(0.0);
+        let mut sum = l.splat16(0.0);
         for s in scores.iter_mut() {
             let weights = exp2(l, l.sub16(l.load16(s), max));
-            let [low, high] = l.halves(weights);
-            sum = l.add(l.add(sum, low), high);
+            sum = l.add16(sum, weights);
             l.store16(weights, s);
         }
-        self.sum += l.sum(sum);
-        factor
+        let [low, high] = l.halves(sum);
+        self.sum += l.sum(l.add(low, high));
     }
 }

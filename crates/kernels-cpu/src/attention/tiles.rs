@@ -17,7 +17,9 @@ use super::prefill::{Task, load_any};
 use super::softmax::{Running, ScoreScale};
 use super::{kv_row, seen};
 use crate::lanes::{Kernel, Lanes, dispatch};
-use crate::tiles::{PAIR_LEN, Product, STEP_LEN, TILE_LEN, TilePair, Tiles};
+use crate::tiles::{
+    PAIR_LEN, Product, STEP_LEN, SplitPair, SplitProduct, TILE_LEN, TilePair, Tiles,
+};
 use crate::{Pages, Rows, RowsMut, Tier};
 
 /// Positions of a tile of keys and values.
@@ -46,15 +48,15 @@ pub(super) struct Block {
     scores: Vec<f32>,        // [PAIR_LEN, N_KEYS]
     acc: Vec<f32>,           // [n_queries, head_dim], weighted sums of values
     running: Vec<Running>,   // [n_queries]
-    seen: Vec<Range<usize>>, // [PAIR_LEN], keys of the tile that a query sees
+    seen: Vec<Range<usize>>, // [n_queries], positions that a query sees
     max_queries: usize,
 }
 
 /// What a block has in tiles.
 struct Parts<'a> {
-    q: [&'a mut [TilePair]; 2], // [n_queries / 32, n_steps], upper and lower halves
-    k: [&'a mut [TilePair]; 2], // [KEY_STEPS, n_steps], likewise
-    v: &'a mut [TilePair],      // [head_dim / 32, KEY_STEPS]
+    q: &'a mut [SplitPair],      // [n_queries / 32, n_steps]
+    k: &'a mut [SplitPair],      // [KEY_STEPS, n_steps]
+    v: &'a mut [TilePair],       // [head_dim / 32, KEY_STEPS]
     weights: &'a mut [TilePair], // [KEY_STEPS]
 }
 
@@ -81,7 +83,7 @@ impl Block {
             scores: vec![0.0; PAIR_LEN * N_KEYS],
             acc: vec![0.0; max_queries * max_head_dim],
             running: vec![Running::new(None); max_queries],
-            seen: vec![0..0; PAIR_LEN],
+            seen: vec![0..0; max_queries],
             max_queries,
         }
     }
@@ -112,12 +114,12 @@ impl<T: Tiles> TileTask<'_, T> {
         let n_queries = rows.len() * group;
         assert!(n_queries <= block.max_queries, "{n_queries} queries of a block");
         let n_steps = head_dim.div_ceil(STEP_LEN);
-        let Block { tiles, floats, scores, acc, running, seen: seen_keys, .. } = block;
+        let Block { tiles, floats, scores, acc, running, seen: positions, .. } = block;
         let mut free: &mut [TilePair] = bytemuck::cast_slice_mut(tiles);
         let [n_q, n_k, n_v, n_weights] = part_lens(n_queries, head_dim);
         let mut parts = Parts {
-            q: [take(&mut free, n_q), take(&mut free, n_q)],
-            k: [take(&mut free, n_k), take(&mut free, n_k)],
+            q: bytemuck::cast_slice_mut(take(&mut free, 2 * n_q)),
+            k: bytemuck::cast_slice_mut(take(&mut free, 2 * n_k)),
             v: take(&mut free, n_v),
             weights: take(&mut free, n_weights),
         };
@@ -125,14 +127,15 @@ impl<T: Tiles> TileTask<'_, T> {
         // Queries in order of row, then head, so positions never fall.
         for (i, q) in q.iter().flat_map(|row| row.chunks_exact(head_dim)).enumerate() {
             let pairs = i / PAIR_LEN * n_steps..(i / PAIR_LEN + 1) * n_steps;
-            let [high, low] = &mut parts.q;
-            let halves = [&mut high[pairs.clone()], &mut low[pairs]];
-            split_row(self.task.tier, q, scale.q, i % PAIR_LEN, halves);
+            split_row(self.task.tier, q, scale.q, i % PAIR_LEN, &mut parts.q[pairs]);
         }
         acc[..n_queries * head_dim].fill(0.0);
         for (i, running) in running[..n_queries].iter_mut().enumerate() {
             let head = kv_head * group + i % group;
             *running = Running::new(params.sinks.map(|sinks| sinks[head]));
+        }
+        for (row, positions) in rows.clone().zip(positions.chunks_exact_mut(group)) {
+            positions.fill(seen(params, seq, row));
         }
 
         // Both ends of what a row sees rise with its position.
@@ -145,20 +148,20 @@ impl<T: Tiles> TileTask<'_, T> {
             let is_finite = self.load(&mut parts, floats, first_pos, keys);
             for first in (0..n_queries).step_by(PAIR_LEN) {
                 let n = PAIR_LEN.min(n_queries - first);
-                for (i, range) in seen_keys[..n].iter_mut().enumerate() {
-                    let seen = seen(params, seq, rows.start + (first + i) / group);
-                    *range = in_tile(seen.start)..in_tile(seen.end);
+                let mut seen = [const { 0..0 }; PAIR_LEN];
+                for (keys, positions) in seen.iter_mut().zip(&positions[first..first + n]) {
+                    *keys = in_tile(positions.start)..in_tile(positions.end);
                 }
                 let mut queries = Queries {
                     tiles: self.tiles,
                     tier: self.task.tier,
                     head_dim,
                     scale,
-                    q: [0, 1].map(|half| &parts.q[half][first / PAIR_LEN * n_steps..][..n_steps]),
-                    k: [0, 1].map(|half| &*parts.k[half]),
+                    q: &parts.q[first / PAIR_LEN * n_steps..][..n_steps],
+                    k: &*parts.k,
                     weights: &mut *parts.weights,
                     scores: &mut *scores,
-                    seen: &seen_keys[..n],
+                    seen: &seen[..n],
                     running: &mut running[first..first + n],
                     acc: &mut acc[first * head_dim..(first + n) * head_dim],
                 };
@@ -198,8 +201,7 @@ impl<T: Tiles> TileTask<'_, T> {
         self.widen(floats, first_pos, keys.clone(), 0);
         for (i, keys) in floats.chunks_exact(TILE_LEN * head_len).enumerate() {
             let pairs = i / 2 * n_steps..(i / 2 + 1) * n_steps;
-            let [high, low] = &mut parts.k;
-            split_keys(tier, keys, i % 2, [&mut high[pairs.clone()], &mut low[pairs]]);
+            split_keys(tier, keys, i % 2, &mut parts.k[pairs]);
         }
         let is_finite = self.widen(floats, first_pos, keys, self.task.geo.v_offset_from_k());
         pack_values(tier, floats, parts.v);
@@ -275,8 +277,8 @@ struct Queries<'a, T> {
     tier: Tier,
     head_dim: usize,
     scale: ScoreScale,
-    q: [&'a [TilePair]; 2],      // [n_steps]
-    k: [&'a [TilePair]; 2],      // [KEY_STEPS, n_steps]
+    q: &'a [SplitPair],          // [n_steps]
+    k: &'a [SplitPair],          // [KEY_STEPS, n_steps]
     weights: &'a mut [TilePair], // [KEY_STEPS]
     scores: &'a mut [f32],       // [PAIR_LEN, N_KEYS], then the weights
     seen: &'a [Range<usize>],    // [n]
@@ -294,20 +296,12 @@ impl<T: Tiles> Queries<'_, T> {
         let end = seeing().map(|seen| seen.end).max()?;
         let steps = start / STEP_LEN..end.div_ceil(STEP_LEN);
         let keys = steps.start * STEP_LEN..steps.end * STEP_LEN;
-        let n_steps = self.q[0].len();
-        // The small products first.
-        for (i, (q, k)) in [(1, 0), (0, 1), (0, 0)].into_iter().enumerate() {
-            let product = Product {
-                a: self.q[q],
-                b: &self.k[k][steps.start * n_steps..steps.end * n_steps],
-                b_stride: n_steps,
-                add: i > 0,
-                next: self.k[k],
-            };
-            let n = self.seen.len();
-            let mut scores = RowsMut::new(&mut self.scores[..n * N_KEYS], n, N_KEYS);
-            self.tiles.multiply(&product, scores.slice_cols(keys.clone()));
-        }
+        let n_steps = self.q.len();
+        let k = &self.k[steps.start * n_steps..steps.end * n_steps];
+        let n = self.seen.len();
+        let mut scores = RowsMut::new(&mut self.scores[..n * N_KEYS], n, N_KEYS);
+        let product = SplitProduct { a: self.q, b: k };
+        self.tiles.multiply_split(&product, scores.slice_cols(keys.clone()));
         let Self { head_dim, scale, scores, seen, running, acc, .. } = self;
         let softmax =
             Softmax { head_dim: *head_dim, scale: *scale, keys, scores, seen, running, acc };
@@ -358,25 +352,31 @@ impl Kernel for Softmax<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        let queries = self.running.iter_mut().zip(self.seen);
-        let rows =
-            self.scores.chunks_exact_mut(N_KEYS).zip(self.acc.chunks_exact_mut(self.head_dim));
-        for ((running, seen), (scores, acc)) in queries.zip(rows) {
+        let Self { head_dim, scale, keys, scores, seen, running, acc } = self;
+        // First all maxima, then all weights: what a query does then waits for no other.
+        let queries = scores.chunks_exact_mut(N_KEYS).zip(acc.chunks_exact_mut(head_dim));
+        for ((running, seen), (scores, acc)) in running.iter_mut().zip(seen).zip(queries) {
             if seen.is_empty() {
-                scores[self.keys.clone()].fill(0.0);
                 continue;
             }
-            let factor = running.add(l, scores, seen, self.scale);
-            scores[self.keys.start..seen.start].fill(0.0);
-            scores[seen.end..self.keys.end].fill(0.0);
-            if let Some(factor) = factor {
-                let by = l.splat(factor);
-                let (vectors, rest) = acc.as_chunks_mut::<8>();
-                for acc in vectors {
-                    l.store(l.mul(l.load(acc), by), acc);
-                }
-                rest.iter_mut().for_each(|acc| *acc *= factor);
+            let Some(factor) = running.meet(l, scores, seen, scale) else { continue };
+            let by = l.splat(factor);
+            let (vectors, rest) = acc.as_chunks_mut::<8>();
+            for acc in vectors {
+                l.store(l.mul(l.load(acc), by), acc);
             }
+            rest.iter_mut().for_each(|acc| *acc *= factor);
+        }
+        for ((running, seen), scores) in
+            running.iter_mut().zip(seen).zip(scores.chunks_exact_mut(N_KEYS))
+        {
+            if seen.is_empty() {
+                scores[keys.clone()].fill(0.0);
+                continue;
+            }
+            running.weigh(l, scores, seen);
+            scores[keys.start..seen.start].fill(0.0);
+            scores[seen.end..keys.end].fill(0.0);
         }
     }
 }

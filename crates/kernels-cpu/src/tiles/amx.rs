@@ -6,12 +6,12 @@
 
 use std::arch::asm;
 
-use super::{PAIR_LEN, Product, TILE_LEN, TilePair, Tiles};
+use super::{PAIR_LEN, Product, SplitPair, SplitProduct, TILE_LEN, TilePair, Tiles};
 use crate::{AmxBf16, RowsMut};
 
 /// What LDTILECFG loads (Intel SDM, volume 1, section 18.2): rows and bytes of a row of each
 /// tile register, zero for those that are not used.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 struct Config {
     palette: u8,
@@ -22,26 +22,38 @@ struct Config {
 }
 
 impl Config {
+    /// That of whole tiles. It lies in memory, where LDTILECFG need not wait for it.
+    const WHOLE: &Self = &Self::new([TILE_LEN; 2], [TILE_LEN; 2]);
+
+    /// [`Self::WHOLE`], or else one that is made in `place`.
+    fn of(place: &mut Option<Self>, rows: [usize; 2], cols: [usize; 2]) -> &Self {
+        if [rows, cols] == [[TILE_LEN; 2]; 2] {
+            return Self::WHOLE;
+        }
+        place.insert(Self::new(rows, cols))
+    }
+
     /// Registers 0 to 3 for the sums of two tiles of rows with two of columns, 4 and 5 for
     /// the rows of activations, 6 and 7 for those of weights.
-    fn new(rows: [usize; 2], cols: [usize; 2]) -> Self {
-        let mut config = Self { palette: 1, ..Self::default() };
-        let mut set = |tile: usize, n_rows: usize, n_words: usize| {
-            if n_rows > 0 && n_words > 0 {
-                config.rows[tile] = n_rows as u8;
-                config.row_bytes[tile] = 4 * n_words as u16;
-            }
-        };
-        for (i, &n_rows) in rows.iter().enumerate() {
-            set(4 + i, n_rows, TILE_LEN);
-            for (j, &n_cols) in cols.iter().enumerate() {
-                set(2 * i + j, n_rows, n_cols);
-            }
-        }
-        for (j, &n_cols) in cols.iter().enumerate() {
-            set(6 + j, TILE_LEN, n_cols);
+    const fn new(rows: [usize; 2], cols: [usize; 2]) -> Self {
+        let mut config =
+            Self { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+        let mut i = 0;
+        while i < 2 {
+            config.set(i, rows[0], cols[i]);
+            config.set(2 + i, rows[1], cols[i]);
+            config.set(4 + i, rows[i], TILE_LEN);
+            config.set(6 + i, TILE_LEN, cols[i]);
+            i += 1;
         }
         config
+    }
+
+    const fn set(&mut self, tile: usize, n_rows: usize, n_words: usize) {
+        if n_rows > 0 && n_words > 0 {
+            self.rows[tile] = n_rows as u8;
+            self.row_bytes[tile] = 4 * n_words as u16;
+        }
     }
 }
 
@@ -71,12 +83,13 @@ impl Tiles for AmxBf16 {
                 continue;
             }
             let rows = halves(n_rows);
-            let config = Config::new(rows, cols);
+            let mut made = None;
+            let config = Config::of(&mut made, rows, cols);
             let from = first * PAIR_LEN;
             let to = n_cols.min((first + n_blocks) * PAIR_LEN);
             let mut c = c.slice_cols(from..to);
             let block = Blocks {
-                config: &config,
+                config,
                 a: product.a.as_ptr(),
                 b: product.b[first * product.b_stride..].as_ptr(),
                 c: c.as_mut_ptr(),
@@ -100,13 +113,37 @@ impl Tiles for AmxBf16 {
             }
         }
     }
+
+    fn multiply_split(self, product: &SplitProduct<'_>, mut c: RowsMut<'_>) {
+        product.check(&c);
+        if c.n_rows() == 0 || c.n_cols() == 0 {
+            return;
+        }
+        let rows = halves(c.n_rows());
+        let mut made = None;
+        let config = Config::of(&mut made, rows, [TILE_LEN; 2]);
+        let block = Blocks {
+            config,
+            a: product.a.as_ptr(),
+            b: product.b.as_ptr(),
+            c: c.as_mut_ptr(),
+            c_stride: c.stride() * size_of::<f32>(),
+            n_steps: product.a.len(),
+            b_skip: 0,
+            n_blocks: c.n_cols() / PAIR_LEN,
+            add: 0,
+            next: std::ptr::null(),
+        };
+        // SAFETY: as in `multiply`.
+        unsafe { if rows[1] > 0 { multiply_split_2x2(&block) } else { multiply_split_1x2(&block) } }
+    }
 }
 
 /// The operands of a loop over blocks of one or two tiles of columns.
-struct Blocks<'a> {
+struct Blocks<'a, Step> {
     config: &'a Config,
-    a: *const TilePair,
-    b: *const TilePair,
+    a: *const Step,
+    b: *const Step,
     c: *mut f32,
     c_stride: usize, // bytes
     n_steps: usize,  // at least 1
@@ -117,19 +154,20 @@ struct Blocks<'a> {
 }
 
 /// A function that multiplies one or two tiles of rows with one or two of columns. Each step
-/// loads what it needs of two pairs of tiles, 2 KiB apart, and fetches four lines of what
-/// the next product reads to the second cache.
+/// loads what it needs of the tiles of both operands. With one pair of tiles a step, it
+/// fetches four lines of what the next product reads to the second cache.
 macro_rules! multiply {
-    ($name:ident, $zero:tt, $load:tt, $step:tt, $store:tt) => {
+    ($name:ident, $operand:ty, $shift:literal, $zero:tt, $load:tt, $step:tt, $store:tt) => {
         /// # Safety
         /// The processor has AMX-BF16, and the system permits its tiles. Operands and result
         /// have the steps, blocks and rows, and the configuration has their shape.
         #[inline(never)]
-        unsafe fn $name(blocks: &Blocks<'_>) {
-            multiply!(@asm blocks, $zero, $load, $step, $store)
+        unsafe fn $name(blocks: &Blocks<'_, $operand>) {
+            const { assert!(size_of::<$operand>() == 1 << $shift) };
+            multiply!(@asm blocks, $operand, $shift, $zero, $load, $step, $store)
         }
     };
-    (@asm $blocks:ident, [$($zero:literal)+], [$($load:literal)+], [$($step:literal)+], [$($store:literal)+]) => {
+    (@asm $blocks:ident, $operand:ty, $shift:literal, [$($zero:literal)+], [$($load:literal)+], [$($step:literal)+], [$($store:literal)+]) => {
         // SAFETY: the caller's promise; fetching what is not there does nothing.
         unsafe {
             asm!(
@@ -150,8 +188,8 @@ macro_rules! multiply {
                 "mov {n}, {steps}",
                 "5:",
                 $($step,)+
-                "add {a}, 2048",
-                "add {b}, 2048",
+                "add {a}, {len}",
+                "add {b}, {len}",
                 "add {next}, 256",
                 "sub {n}, 1",
                 "jnz 5b",
@@ -160,7 +198,7 @@ macro_rules! multiply {
                 "add {n}, {c}",
                 $($store,)+
                 "mov {n}, {steps}",
-                "shl {n}, 11",
+                concat!("shl {n}, ", $shift),
                 "sub {a}, {n}",
                 "add {b}, {skip}",
                 "add {c}, 128",
@@ -173,6 +211,7 @@ macro_rules! multiply {
                 c = inout(reg) $blocks.c => _,
                 ldc = in(reg) $blocks.c_stride,
                 ld = in(reg) 64_usize,
+                len = const size_of::<$operand>(),
                 steps = in(reg) $blocks.n_steps,
                 skip = in(reg) $blocks.b_skip,
                 blocks = inout(reg) $blocks.n_blocks => _,
@@ -188,6 +227,8 @@ macro_rules! multiply {
 
 multiply!(
     multiply_2x2,
+    TilePair,
+    11,
     ["tilezero tmm0" "tilezero tmm1" "tilezero tmm2" "tilezero tmm3"],
     [
         "tileloadd tmm0, [{c} + {ldc}*1]"
@@ -219,6 +260,8 @@ multiply!(
 
 multiply!(
     multiply_2x1,
+    TilePair,
+    11,
     ["tilezero tmm0" "tilezero tmm2"],
     [
         "tileloadd tmm0, [{c} + {ldc}*1]"
@@ -243,6 +286,8 @@ multiply!(
 
 multiply!(
     multiply_1x2,
+    TilePair,
+    11,
     ["tilezero tmm0" "tilezero tmm1"],
     [
         "tileloadd tmm0, [{c} + {ldc}*1]"
@@ -267,6 +312,8 @@ multiply!(
 
 multiply!(
     multiply_1x1,
+    TilePair,
+    11,
     ["tilezero tmm0"],
     ["tileloadd tmm0, [{c} + {ldc}*1]"],
     [
@@ -279,6 +326,77 @@ multiply!(
         "prefetcht1 [{next} + 192]"
     ],
     ["tilestored [{c} + {ldc}*1], tmm0"]
+);
+
+// The upper halves of a step are the first pair of tiles, the lower ones the second.
+multiply!(
+    multiply_split_2x2,
+    SplitPair,
+    12,
+    ["tilezero tmm0" "tilezero tmm1" "tilezero tmm2" "tilezero tmm3"],
+    [
+        "tileloadd tmm0, [{c} + {ldc}*1]"
+        "tileloadd tmm1, [{c} + {ldc}*1 + 64]"
+        "tileloadd tmm2, [{n} + {ldc}*1]"
+        "tileloadd tmm3, [{n} + {ldc}*1 + 64]"
+    ],
+    [
+        "tileloadd tmm4, [{a} + {ld}*1 + 2048]"
+        "tileloadd tmm6, [{b} + {ld}*1]"
+        "tdpbf16ps tmm0, tmm4, tmm6"
+        "tileloadd tmm7, [{b} + {ld}*1 + 1024]"
+        "tdpbf16ps tmm1, tmm4, tmm7"
+        "tileloadd tmm5, [{a} + {ld}*1 + 3072]"
+        "tdpbf16ps tmm2, tmm5, tmm6"
+        "tdpbf16ps tmm3, tmm5, tmm7"
+        "tileloadd tmm4, [{a} + {ld}*1]"
+        "tdpbf16ps tmm0, tmm4, tmm6"
+        "tdpbf16ps tmm1, tmm4, tmm7"
+        "tileloadd tmm5, [{a} + {ld}*1 + 1024]"
+        "tdpbf16ps tmm2, tmm5, tmm6"
+        "tdpbf16ps tmm3, tmm5, tmm7"
+        "tileloadd tmm6, [{b} + {ld}*1 + 2048]"
+        "tdpbf16ps tmm0, tmm4, tmm6"
+        "tileloadd tmm7, [{b} + {ld}*1 + 3072]"
+        "tdpbf16ps tmm1, tmm4, tmm7"
+        "tdpbf16ps tmm2, tmm5, tmm6"
+        "tdpbf16ps tmm3, tmm5, tmm7"
+    ],
+    [
+        "tilestored [{c} + {ldc}*1], tmm0"
+        "tilestored [{c} + {ldc}*1 + 64], tmm1"
+        "tilestored [{n} + {ldc}*1], tmm2"
+        "tilestored [{n} + {ldc}*1 + 64], tmm3"
+    ]
+);
+
+multiply!(
+    multiply_split_1x2,
+    SplitPair,
+    12,
+    ["tilezero tmm0" "tilezero tmm1"],
+    [
+        "tileloadd tmm0, [{c} + {ldc}*1]"
+        "tileloadd tmm1, [{c} + {ldc}*1 + 64]"
+    ],
+    [
+        "tileloadd tmm4, [{a} + {ld}*1 + 2048]"
+        "tileloadd tmm6, [{b} + {ld}*1]"
+        "tdpbf16ps tmm0, tmm4, tmm6"
+        "tileloadd tmm7, [{b} + {ld}*1 + 1024]"
+        "tdpbf16ps tmm1, tmm4, tmm7"
+        "tileloadd tmm4, [{a} + {ld}*1]"
+        "tdpbf16ps tmm0, tmm4, tmm6"
+        "tdpbf16ps tmm1, tmm4, tmm7"
+        "tileloadd tmm6, [{b} + {ld}*1 + 2048]"
+        "tdpbf16ps tmm0, tmm4, tmm6"
+        "tileloadd tmm7, [{b} + {ld}*1 + 3072]"
+        "tdpbf16ps tmm1, tmm4, tmm7"
+    ],
+    [
+        "tilestored [{c} + {ldc}*1], tmm0"
+        "tilestored [{c} + {ldc}*1 + 64], tmm1"
+    ]
 );
 
 #[cfg(test)]

@@ -43,6 +43,30 @@ pub(crate) struct Tile(pub(crate) [[u32; TILE_LEN]; TILE_LEN]);
 /// Two tiles side by side: 32 rows of activations, or 32 of weights, at the same columns.
 pub(crate) type TilePair = [Tile; 2];
 
+/// A value as the sum of two BF16: tiles of the nearest to it, and of the nearest to what is
+/// left of it.
+pub(crate) type SplitPair = [TilePair; 2];
+
+/// The operands of a product of up to 32 rows with any number of others, both split.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SplitProduct<'a> {
+    pub(crate) a: &'a [SplitPair], // [n_steps], at least one
+    pub(crate) b: &'a [SplitPair], // [n_cols / 32, n_steps]
+}
+
+impl SplitProduct<'_> {
+    /// Checks the operands against the shape of a result.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    fn check(&self, c: &RowsMut<'_>) {
+        assert!(c.n_rows() <= PAIR_LEN, "{} rows of a product of tiles", c.n_rows());
+        assert!(c.n_cols().is_multiple_of(PAIR_LEN), "whole pairs of tiles");
+        assert!(!self.a.is_empty(), "no steps");
+        assert!(c.n_cols() / PAIR_LEN * self.a.len() <= self.b.len(), "tiles of the weights");
+    }
+}
+
 /// The operands of a product of up to 32 rows of activations with any number of weight rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product<'a> {
@@ -82,6 +106,13 @@ pub(crate) trait Tiles: Copy + Sync {
     /// # Panics
     /// If the operands do not fit the result.
     fn multiply(self, product: &Product<'_>, c: RowsMut<'_>);
+
+    /// `c = a bᵀ` without the products of two lower halves. In each step the lower halves of
+    /// `a` meet the upper ones of `b`, then the upper ones the upper ones, then the lower ones.
+    ///
+    /// # Panics
+    /// If the operands do not fit the result.
+    fn multiply_split(self, product: &SplitProduct<'_>, c: RowsMut<'_>);
 }
 
 /// The nearest BF16, ties to even, as VCVTNEPS2BF16 rounds (Intel SDM): subnormal values

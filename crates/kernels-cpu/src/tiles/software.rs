@@ -2,7 +2,7 @@
 //! 2): multiply-adds are fused and round to nearest even, subnormal operands count as
 //! zero, and subnormal results become zero. Of a NaN only that it is one is the same.
 
-use super::{PAIR_LEN, Product, TILE_LEN, Tile, Tiles};
+use super::{PAIR_LEN, Product, SplitProduct, TILE_LEN, Tile, Tiles};
 use crate::{RowsMut, SoftwareTiles};
 
 /// Sixteen sums side by side.
@@ -11,14 +11,70 @@ type Sums = [f32; TILE_LEN];
 impl Tiles for SoftwareTiles {
     fn multiply(self, product: &Product<'_>, c: RowsMut<'_>) {
         product.check(&c);
+        self.dispatch(product, c);
+    }
+
+    fn multiply_split(self, product: &SplitProduct<'_>, c: RowsMut<'_>) {
+        product.check(&c);
+        self.dispatch(product, c);
+    }
+}
+
+/// The operands of an element.
+trait Operands {
+    /// Adds the products of row `r` with sixteen columns from `first` on.
+    fn add_to(&self, sums: &mut Sums, r: usize, first: usize);
+
+    /// Whether they are added to what the result holds.
+    fn adds(&self) -> bool;
+}
+
+impl Operands for Product<'_> {
+    #[inline(always)]
+    fn add_to(&self, sums: &mut Sums, r: usize, first: usize) {
+        let b = &self.b[first / PAIR_LEN * self.b_stride..][..self.a.len()];
+        let half = first / TILE_LEN % 2;
+        for (a, b) in self.a.iter().zip(b) {
+            add_dots(&a[r / TILE_LEN].0[r % TILE_LEN], &b[half], sums);
+        }
+    }
+
+    #[inline(always)]
+    fn adds(&self) -> bool {
+        self.add
+    }
+}
+
+impl Operands for SplitProduct<'_> {
+    #[inline(always)]
+    fn add_to(&self, sums: &mut Sums, r: usize, first: usize) {
+        let n_steps = self.a.len();
+        let b = &self.b[first / PAIR_LEN * n_steps..][..n_steps];
+        let half = first / TILE_LEN % 2;
+        for (a, b) in self.a.iter().zip(b) {
+            let [upper, lower] = [0, 1].map(|i| &a[i][r / TILE_LEN].0[r % TILE_LEN]);
+            for (a, b) in [(lower, &b[0]), (upper, &b[0]), (upper, &b[1])] {
+                add_dots(a, &b[half], sums);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn adds(&self) -> bool {
+        false
+    }
+}
+
+impl SoftwareTiles {
+    fn dispatch(self, operands: &impl Operands, c: RowsMut<'_>) {
         match self.vectors() {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the token exists only if its instructions were detected.
-            crate::Tier::Avx512(_) => unsafe { multiply_avx512(product, c) },
+            crate::Tier::Avx512(_) => unsafe { multiply_avx512(operands, c) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above; every tier with this token has AVX2 and FMA.
-            tier if tier.avx2().is_some() => unsafe { multiply_avx2(product, c) },
-            _ => multiply(product, c),
+            tier if tier.avx2().is_some() => unsafe { multiply_avx2(operands, c) },
+            _ => multiply(operands, c),
         }
     }
 }
@@ -26,34 +82,29 @@ impl Tiles for SoftwareTiles {
 /// [`multiply`], compiled for registers of 512 bits.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-fn multiply_avx512(product: &Product<'_>, c: RowsMut<'_>) {
-    multiply(product, c);
+fn multiply_avx512(operands: &impl Operands, c: RowsMut<'_>) {
+    multiply(operands, c);
 }
 
 /// [`multiply`], compiled for fused multiply-adds in registers of 256 bits.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-fn multiply_avx2(product: &Product<'_>, c: RowsMut<'_>) {
-    multiply(product, c);
+fn multiply_avx2(operands: &impl Operands, c: RowsMut<'_>) {
+    multiply(operands, c);
 }
 
 #[inline(always)]
-fn multiply(product: &Product<'_>, mut c: RowsMut<'_>) {
-    let n_steps = product.a.len();
+fn multiply(operands: &impl Operands, mut c: RowsMut<'_>) {
     for first in (0..c.n_cols()).step_by(TILE_LEN) {
-        let b = &product.b[first / PAIR_LEN * product.b_stride..][..n_steps];
-        let half = first / TILE_LEN % 2;
         for r in 0..c.n_rows() {
             let out = c.row_mut(r);
             let end = out.len().min(first + TILE_LEN);
             let out = &mut out[first..end];
             let mut sums = [0.0; TILE_LEN];
-            if product.add {
+            if operands.adds() {
                 sums[..out.len()].copy_from_slice(out);
             }
-            for (a, b) in product.a.iter().zip(b) {
-                add_dots(&a[r / TILE_LEN].0[r % TILE_LEN], &b[half], &mut sums);
-            }
+            operands.add_to(&mut sums, r, first);
             out.copy_from_slice(&sums[..out.len()]);
         }
     }

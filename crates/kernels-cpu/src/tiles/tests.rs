@@ -196,6 +196,47 @@ fn products_are_those_of_the_instruction_in_exact_arithmetic() {
 }
 
 #[test]
+fn split_products_are_those_of_their_halves_in_order() {
+    let mut seed = 9;
+    for values in [Values::Usual, Values::Small, Values::Any, Values::Special] {
+        for (n_rows, n_cols, n_steps) in [(32, 64_usize, 2), (17, 32, 1), (16, 96, 3), (5, 64, 2)] {
+            let split = |pairs: Vec<TilePair>| pairs.as_chunks::<2>().0.to_vec();
+            let a: Vec<SplitPair> = split(values.pairs(&mut seed, 2 * n_steps));
+            let n_pairs = n_cols / PAIR_LEN * n_steps;
+            let b: Vec<SplitPair> = split(values.pairs(&mut seed, 2 * n_pairs));
+            // Upper halves come first.
+            let one_after_other = |split: &[SplitPair], order: [usize; 3]| -> Vec<TilePair> {
+                split.iter().flat_map(|halves| order.map(|half| halves[half])).collect()
+            };
+            let (a3, b3) = (one_after_other(&a, [1, 0, 0]), one_after_other(&b, [0, 0, 1]));
+            let whole = Product { a: &a3, b: &b3, b_stride: 3 * n_steps, add: false, next: &a3 };
+            let product = SplitProduct { a: &a, b: &b };
+            let stride = n_cols + 3;
+            let element = |i: usize| {
+                let (r, n) = (i / stride, i % stride);
+                if n < n_cols { expected(&whole, r, n, 0.0) } else { 7.0 }
+            };
+            let expected: Vec<f32> = (0..n_rows * stride).map(element).collect();
+            for tier in tile_tiers() {
+                let mut c = vec![7.0; n_rows * stride];
+                let rows = RowsMut::with_stride(&mut c, n_rows, n_cols, stride);
+                match tier {
+                    #[cfg(target_arch = "x86_64")]
+                    Tier::AmxBf16(tiles) => tiles.multiply_split(&product, rows),
+                    Tier::AmxBf16Software(tiles) => tiles.multiply_split(&product, rows),
+                    other => panic!("{other} has no tiles"),
+                }
+                for (i, (found, expected)) in c.iter().zip(&expected).enumerate() {
+                    let same = found.to_bits() == expected.to_bits()
+                        || (found.is_nan() && expected.is_nan());
+                    assert!(same, "{tier} {values:?} {i}: {found:e}, not {expected:e}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn numbers_that_round_up_to_the_smallest_normal_one_are_told_from_it() {
     // 2^-126 (1 - 2^-24) has 24 bits and is subnormal; in steps of subnormal numbers it would
     // round up. 2^-126 (1 - 2^-26) rounds up in 24 bits as well.
