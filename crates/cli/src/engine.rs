@@ -3,6 +3,7 @@
 //!
 //! What a model computes is the runtime's business; nothing here knows an architecture.
 
+use std::borrow::Cow;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -21,7 +22,9 @@ use realizar_runtime::{
     ByteSize, DraftHead, Error, Event, GenerateParams, Generation, LoadOptions, MemoryUse, Model,
     ModelOutput, Session,
 };
-use realizar_server::{ChatParser, ChatParserOptions, ReasoningFormat};
+use realizar_server::tools::Function;
+use realizar_server::{ChatParser, ChatParserOptions, ReasoningFormat, TemplateTraits, ToolFormat};
+use serde_json::{Map, Value};
 
 use crate::options::{ArithmeticArg, GenerateArgs, GlobalArgs, KvTypeArg, LoadArgs, TemplateArgs};
 use crate::status::{Reading, Status};
@@ -125,8 +128,9 @@ impl Engine {
         Ok(())
     }
 
-    /// The prompt of a conversation, up to the beginning of the assistant's answer.
-    pub(crate) fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<u32>> {
+    /// The prompt of a conversation, up to the beginning of the assistant's answer, in which the
+    /// model is told of tools that are as those of a chat request.
+    pub(crate) fn chat_prompt(&self, messages: &[Message], tools: &[Value]) -> Result<Vec<u32>> {
         let Some(template) = self.chat_template()? else {
             // A missing tokenizer also means no template, and is the better message.
             self.model.tokenizer()?;
@@ -135,29 +139,52 @@ impl Engine {
                 self.model.path().display()
             );
         };
-        let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+        let (mut extra, mut in_template) = (Map::new(), None);
+        let mut messages = Cow::Borrowed(messages);
+        if !tools.is_empty() {
+            let traits = TemplateTraits::of(template);
+            let mut prepared = traits.prepare(messages.into_owned())?;
+            in_template = traits.tell_of_tools(tools, &mut prepared, &mut extra);
+            messages = Cow::Owned(prepared);
+        }
+        let options = RenderOptions {
+            add_generation_prompt: true,
+            tools: in_template,
+            extra: Some(&extra),
+            ..RenderOptions::default()
+        };
         let tokenizer = self.model.tokenizer()?;
-        let text = template.render_prompt(messages, &options, tokenizer)?;
+        let text = template.render_prompt(&messages, &options, tokenizer)?;
         tracing::debug!("prompt {:?}", text.text());
         // The template writes the special tokens itself.
         let options = EncodeOptions { add_special: false, parse_special: true };
         Ok(tokenizer.encode_guarded(&text, options)?)
     }
 
-    /// What finds the reasoning in an answer to a conversation, and the control tokens that it has to
-    /// see; none for a model that marks none.
-    pub(crate) fn reasoning_parser(
+    /// What finds the reasoning in an answer to a conversation, and calls of these functions, and the
+    /// control tokens that it has to see; none where there is nothing to find.
+    pub(crate) fn answer_parser(
         &self,
         prompt: &[u32],
+        functions: &[Function],
     ) -> Result<Option<(ChatParser, Vec<u32>)>> {
         let Some(template) = self.chat_template()? else { return Ok(None) };
-        let Some(format) = ReasoningFormat::detect(template.source()) else { return Ok(None) };
+        let reasoning = ReasoningFormat::detect(template.source());
+        let tools = match functions.is_empty() {
+            true => None,
+            false => Some(ToolFormat::detect(template.source()).unwrap_or(ToolFormat::Json)),
+        };
+        if reasoning.is_none() && tools.is_none() {
+            return Ok(None);
+        }
         let tokenizer = self.model.tokenizer()?;
         let end = tokenizer.decode(&prompt[prompt.len().saturating_sub(MARKER_TOKENS)..], false)?;
-        let shown = ChatParser::control_tokens(tokenizer, None, Some(format));
+        let shown = ChatParser::control_tokens(tokenizer, tools, reasoning);
         let options = ChatParserOptions {
-            reasoning: Some(format),
-            reasoning_open: format.is_open_in(&end),
+            tools,
+            functions: functions.to_vec(),
+            reasoning,
+            reasoning_open: reasoning.is_some_and(|format| format.is_open_in(&end)),
             ..ChatParserOptions::default()
         };
         Ok(Some((ChatParser::new(options), shown)))

@@ -20,6 +20,7 @@ mod source;
 mod terminal;
 
 mod config;
+mod mcp;
 
 mod options;
 

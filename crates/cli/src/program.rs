@@ -48,8 +48,7 @@ impl Program {
         paths.find(|path| is_executable(path)).map(|path| Self { path })
     }
 
-    /// The program in a file, for tests.
-    #[cfg(all(test, unix))]
+    /// The program in a file, whose path is absolute.
     pub(crate) fn at(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }

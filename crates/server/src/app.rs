@@ -7,7 +7,7 @@ use crate::api::llama::{
 use crate::api::openai::{chat, completions, embeddings, models};
 use crate::api::scores::{rerank, score};
 use crate::api::status::{health, info, metrics};
-use crate::api::{dialects, ollama};
+use crate::api::{dialects, mcp, ollama};
 use crate::error::{ApiError, Error};
 use crate::http::hosts::{self, Hosts};
 use crate::http::{auth, request_id};
@@ -86,10 +86,12 @@ pub(crate) fn guarded() -> Routes {
     ]
 }
 
-/// What asks for the right to load and unload models.
+/// What asks for the right to load and unload models, or to have tools run.
 pub(crate) fn administered() -> Routes {
     vec![
         ("/api/pull", post(ollama::models::pull)),
+        ("/mcp/call", post(mcp::call)),
+        ("/mcp/tools", get(mcp::tools)),
         ("/models/load", post(loads::load)),
         ("/models/unload", post(loads::unload)),
     ]

@@ -1,6 +1,7 @@
 //! How the server listens and what it lets a request ask for.
 
 use crate::record::RequestObserver;
+use crate::tool_host::ToolHost;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -44,6 +45,8 @@ pub struct ServerConfig {
     pub shutdown_grace: Duration,
     /// Who is told of each request when it is over.
     pub observer: Option<Arc<dyn RequestObserver>>,
+    /// Tools that may be called by those who may load models; `None` is none.
+    pub tool_host: Option<Arc<dyn ToolHost>>,
     /// Gives memory that was freed back to the system, where the program has a way to. It is called
     /// after work on large requests, at most once a second.
     pub give_back_memory: Option<fn()>,
@@ -151,6 +154,7 @@ impl Default for ServerConfig {
             keep_alive: Duration::from_secs(10),
             shutdown_grace: Duration::from_secs(30),
             observer: None,
+            tool_host: None,
             give_back_memory: None,
             lost_log_records: None,
         }

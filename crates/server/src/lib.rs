@@ -41,6 +41,7 @@ mod record;
 mod registry;
 mod server;
 mod state;
+mod tool_host;
 
 pub use api::{anthropic, responses};
 pub use app::app;
@@ -59,6 +60,7 @@ pub use registry::served::ServedModel;
 pub use registry::{ModelLoader, ModelSpec, Models, ModelsConfig};
 pub use server::{Server, serve};
 pub use state::AppState;
+pub use tool_host::{ToolCallError, ToolCallFuture, ToolHost, ToolOutput, ToolSource};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

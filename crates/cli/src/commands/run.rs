@@ -68,7 +68,7 @@ impl Args {
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
     if args.is_conversation() && std::io::stdin().is_terminal() {
         let Args { model, markdown, template, generate, load, .. } = args.clone();
-        let args = chat::Args { model, markdown, template, generate, load };
+        let args = chat::Args { model, markdown, mcp: None, template, generate, load };
         return chat::execute(&args, global).map(|()| ExitCode::SUCCESS);
     }
     let prompt = match &args.prompt {
@@ -96,13 +96,13 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
         }
         messages.push(Message::new("user", prompt));
         engine.set_template(&args.template)?;
-        engine.chat_prompt(&messages)?
+        engine.chat_prompt(&messages, &[])?
     };
 
     let mut params = engine.params(&args.generate, args.logprobs);
     // Reasoning is told apart only where that is seen.
     let is_parsed = !args.raw && !args.json && terminal::is_drawn(args.markdown);
-    let parser = if is_parsed { engine.reasoning_parser(&prompt_ids)? } else { None };
+    let parser = if is_parsed { engine.answer_parser(&prompt_ids, &[])? } else { None };
     let parser = parser.map(|(parser, shown)| {
         params.shown_tokens = shown;
         parser

@@ -29,6 +29,7 @@ use alias::{ALIASES, Alias};
 use cache::{Cache, Entry, FileOf, Manifest};
 use catalogue::{FAMILIES, Named};
 use partial::Partial;
+pub(crate) use url::is_local;
 
 /// A model argument, parsed.
 #[derive(Debug)]

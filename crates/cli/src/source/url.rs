@@ -138,7 +138,7 @@ impl fmt::Display for Url {
 }
 
 /// Names of this machine, as the client spells the host of a URL.
-fn is_local(host: &str) -> bool {
+pub(crate) fn is_local(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || matches!(host, "127.0.0.1" | "[::1]")
 }
 

@@ -10,6 +10,7 @@ mod table;
 use std::io::{self, IsTerminal, Write};
 
 use clap::ValueEnum;
+use realizar_server::conversation::Answer;
 use realizar_server::{ChatDelta, ChatParser};
 
 use crate::status;
@@ -39,8 +40,7 @@ pub(crate) struct Printer {
     parser: Option<ChatParser>, // splits reasoning off
     deltas: Vec<ChatDelta>,
     ends_line: bool,
-    reasoning: String,
-    content: String,
+    answer: Answer,
 }
 
 enum View {
@@ -73,14 +73,7 @@ impl Printer {
         } else {
             View::Plain
         };
-        Self {
-            view,
-            parser,
-            deltas: Vec::new(),
-            ends_line: true,
-            reasoning: String::new(),
-            content: String::new(),
-        }
+        Self { view, parser, deltas: Vec::new(), ends_line: true, answer: Answer::default() }
     }
 
     /// Writes a piece of the answer.
@@ -117,25 +110,24 @@ impl Printer {
         Ok(())
     }
 
-    /// The reasoning and the answer behind it.
-    pub(crate) fn into_parts(self) -> (String, String) {
-        (self.reasoning, self.content)
+    /// All of the answer. Its calls were not written.
+    pub(crate) fn into_answer(self) -> Answer {
+        self.answer
     }
 
     fn write(&mut self, out: &mut impl Write) -> io::Result<()> {
         for delta in std::mem::take(&mut self.deltas) {
-            let (text, is_reasoning) = match &delta {
-                ChatDelta::Reasoning(text) => (text, true),
-                ChatDelta::Content(text) => (text, false),
-                // The parser looks for no tools here.
-                ChatDelta::ToolCallStart { .. } | ChatDelta::ToolCallArguments { .. } => continue,
+            let shown = match &delta {
+                ChatDelta::Reasoning(text) => Some((text, true)),
+                ChatDelta::Content(text) => Some((text, false)),
+                ChatDelta::ToolCallStart { .. } | ChatDelta::ToolCallArguments { .. } => None,
             };
-            let all = if is_reasoning { &mut self.reasoning } else { &mut self.content };
-            all.push_str(text);
-            let text = match &mut self.view {
-                View::Plain => text.clone(),
-                View::Drawn(drawn) => drawn.push(text, is_reasoning),
+            let text = match (shown, &mut self.view) {
+                (None, _) => String::new(),
+                (Some((text, _)), View::Plain) => text.clone(),
+                (Some((text, is_reasoning)), View::Drawn(drawn)) => drawn.push(text, is_reasoning),
             };
+            self.answer.push(delta);
             self.emit(out, &text)?;
         }
         Ok(())
@@ -223,7 +215,8 @@ mod tests {
             printer.push(&mut out, piece).expect("written");
         }
         printer.finish(&mut out, "").expect("written");
-        (String::from_utf8(out).expect("UTF-8"), printer.into_parts())
+        let answer = printer.into_answer();
+        (String::from_utf8(out).expect("UTF-8"), (answer.reasoning(), answer.content()))
     }
 
     #[test]

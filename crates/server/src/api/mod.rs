@@ -3,6 +3,7 @@
 pub mod anthropic;
 pub(crate) mod dialects;
 pub(crate) mod llama;
+pub(crate) mod mcp;
 pub(crate) mod ollama;
 pub(crate) mod openai;
 pub mod responses;

@@ -123,6 +123,25 @@ impl TemplateTraits {
         messages.map(|(idx, message)| self.message(message, &format!("messages[{idx}]"))).collect()
     }
 
+    /// Tells the model of tools, which are as those of a chat request. A template that reads them
+    /// from the variable `tools` gets what is returned; another variable is put into `extra`, and
+    /// where there is none, the system message says how a call is written.
+    pub fn tell_of_tools<'a>(
+        self,
+        tools: &'a [Value],
+        messages: &mut Vec<Message>,
+        extra: &mut Map<String, Value>,
+    ) -> Option<&'a [Value]> {
+        match self.tools_variable {
+            Some("tools") => return Some(tools),
+            Some(name) => {
+                extra.entry(name).or_insert_with(|| Value::from(tools));
+            }
+            None => add_to_system(messages, tools),
+        }
+        None
+    }
+
     fn message(self, mut message: Message, path: &str) -> Result<Message, InvalidRequest> {
         if message.role == "developer" && !self.developer_role {
             "system".clone_into(&mut message.role);
@@ -272,6 +291,23 @@ fn render(template: &ChatTemplate, messages: Value) -> Option<String> {
     let tools = [tool()];
     let options = RenderOptions { tools: Some(&tools), ..RenderOptions::default() };
     template.render(&messages, &options).ok()
+}
+
+/// Describes tools in the system message, in the words of [`ToolFormat::Json`](crate::ToolFormat::Json).
+fn add_to_system(messages: &mut Vec<Message>, tools: &[Value]) {
+    let list: Vec<String> = tools.iter().map(|tool| tool["function"].to_string()).collect();
+    let text = format!(
+        "You can call these functions:\n{}\nTo call one, answer with nothing but JSON of the form \
+         {{\"name\": the function, \"arguments\": {{its arguments}}}}.",
+        list.join("\n")
+    );
+    match messages.first_mut() {
+        Some(Message { role, content: Some(Content::Text(own)), .. }) if role == "system" => {
+            own.push_str("\n\n");
+            own.push_str(&text);
+        }
+        _ => messages.insert(0, Message::new("system", text)),
+    }
 }
 
 #[cfg(test)]

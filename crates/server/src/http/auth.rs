@@ -22,7 +22,7 @@ pub(crate) async fn require_key(
     Ok(next.run(request).await)
 }
 
-/// Lets requests pass that may load and unload models.
+/// Lets requests pass that may load and unload models, and have tools run.
 pub(crate) async fn require_admin(
     State(state): State<AppState>,
     request: Request,
@@ -41,8 +41,8 @@ pub(crate) fn check_admin(state: &AppState, headers: &HeaderMap) -> Result<(), A
         false => &config.admin_keys,
     };
     if keys.is_empty() && !state.is_local() {
-        let message = "models are loaded and unloaded by who shows a key; this server has none \
-                       and can be reached from other machines";
+        let message = "this asks for a key; the server has none and can be reached from other \
+                       machines";
         return Err(ApiError::forbidden(message));
     }
     check(&[keys], headers)

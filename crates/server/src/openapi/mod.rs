@@ -19,12 +19,13 @@ use std::sync::LazyLock;
 const FRAME: &str = include_str!("frame.json");
 
 /// The paths and what they refer to.
-const PARTS: [&str; 13] = [
+const PARTS: [&str; 14] = [
     include_str!("chat.json"),
     include_str!("completions.json"),
     include_str!("conversation.json"),
     include_str!("embeddings.json"),
     include_str!("llama.json"),
+    include_str!("mcp.json"),
     include_str!("messages.json"),
     include_str!("models.json"),
     include_str!("ollama.json"),

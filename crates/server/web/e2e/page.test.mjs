@@ -8,7 +8,7 @@ import { env } from "node:process";
 import { after, afterEach, before, beforeEach, test } from "node:test";
 import { isDeepStrictEqual } from "node:util";
 import { chromium } from "playwright-core";
-import { serve } from "./server.mjs";
+import { serve, serveWithTools } from "./server.mjs";
 import { looks } from "./shots.mjs";
 
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -275,6 +275,36 @@ test("tool calls are shown, and their results given back", async () => {
   const [, call, result] = bodies[1].messages;
   assert.equal(call.tool_calls[0].function.name, "get_weather");
   assert.deepEqual([result.role, result.content, result.tool_call_id], ["tool", "20 degrees", call.tool_calls[0].id]);
+});
+
+test("tools of MCP servers run when the user says so", async () => {
+  const own = await serveWithTools();
+  try {
+    await context.close();
+    await open({}, own.url);
+    const bodies = asked();
+    await page.click("#show-settings");
+    await page.waitForSelector("text=broken");
+    assert.match(await page.getByLabel("broken").locator("xpath=..").innerText(), /bad option/);
+    await page.getByLabel("weather").check();
+    await say("weather");
+    await answered();
+    assert.deepEqual(bodies[0].tools.map((tool) => tool.function.name), ["get_weather"]);
+    await page.click(".ask >> text=Decline");
+    await page.waitForSelector("text=I see.");
+    assert.equal(bodies[1].messages.at(-1).content, "The user declined this call.");
+
+    await say("weather");
+    await page.click(".ask >> text=Always in this chat");
+    await page.waitForSelector("text=It is sunny in Oslo.");
+    const [call, result] = bodies.at(-1).messages.slice(-2);
+    assert.deepEqual([result.content, result.tool_call_id], ["20 degrees in Oslo", call.tool_calls[0].id]);
+    // Nothing is asked now.
+    await say("weather");
+    await eventually(() => page.getByText("It is sunny in Oslo.").count(), 2);
+  } finally {
+    own.stop();
+  }
 });
 
 test("settings show the model's defaults, and are the chat's own", async () => {

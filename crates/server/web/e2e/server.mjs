@@ -3,10 +3,13 @@
 
 import { spawn } from "node:child_process";
 import { createServer, request } from "node:http";
+import { mkdtemp, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { env } from "node:process";
+import { env, execPath } from "node:process";
 import { createInterface } from "node:readline";
 import { setTimeout } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
 
 /** Milliseconds between two events of a stream. */
 const PACE = 3;
@@ -35,6 +38,18 @@ export async function serve(...args) {
     proxy.closeAllConnections();
   };
   return { url: `http://127.0.0.1:${proxy.address().port}/`, stop };
+}
+
+/** A server with tools of an MCP server, and with one that does not start. */
+export async function serveWithTools() {
+  const script = fileURLToPath(new URL("mcp.mjs", import.meta.url));
+  const file = join(await mkdtemp(join(tmpdir(), "realizar-mcp-")), "mcp.json");
+  const mcpServers = {
+    broken: { command: execPath, args: ["--no-such-option"] },
+    weather: { command: execPath, args: [script] },
+  };
+  await writeFile(file, JSON.stringify({ mcpServers }));
+  return serve("--mcp", file);
 }
 
 /** Passes requests on to `url` as they are, and answers back. */

@@ -9,7 +9,7 @@ import { fromJson } from "./chat/file.ts";
 import { body } from "./chat/request.ts";
 import { keep, type Prompt, recall, Storage } from "./chat/storage.ts";
 import * as tree from "./chat/tree.ts";
-import type { Attachment, Conversation, Model, Settings, Turn } from "./chat/types.ts";
+import type { Attachment, Conversation, Model, Settings, ToolCall, ToolServer, Turn } from "./chat/types.ts";
 
 export type View = "chat" | "dashboard";
 /** Whether the page knows its models, and if not, why. */
@@ -23,6 +23,8 @@ export class App {
   conversations: Conversation[] = [];
   current: Conversation = tree.newConversation({});
   models: Model[] = [];
+  /** MCP servers that the server offers the tools of. */
+  servers: ToolServer[] = [];
   link: Link = "connecting";
   /** Why the key was refused, once one was tried. */
   keyError: string | null = null;
@@ -37,6 +39,9 @@ export class App {
 
   #storage: Storage | null = null;
   #running = new Map<string, AbortController>();
+  #calling = new Set<ToolCall>();
+  /** Of conversations, the tools that run there without a further question, until the page is closed. */
+  #always = new Map<string, Set<string>>();
   #versions = new WeakMap<Turn, number>();
   #listeners = new Set<() => void>();
   #frame = 0;
@@ -112,6 +117,7 @@ export class App {
       this.models = await this.api.models();
       this.link = "ready";
       this.keyError = null;
+      await this.loadServers();
     } catch (error) {
       const status = error instanceof ServerError ? error.status : 0;
       this.link = status === 401 || status === 403 ? "key" : "lost";
@@ -289,12 +295,66 @@ export class App {
     void this.#answer(this.current, turn);
   }
 
-  /** Gives the results of tools to the model, in the order of its calls. */
+  // ---- Tools.
+
+  /** Learns the MCP servers. Those who may not use them see none. */
+  async loadServers(): Promise<void> {
+    this.servers = await this.api.servers().catch(() => []);
+    this.changed();
+  }
+
+  /** The MCP server that runs a call, if the conversation uses one that has the tool. */
+  serverOf(call: ToolCall, conversation = this.current): ToolServer | undefined {
+    const used = this.servers.filter((server) => conversation.settings.servers?.includes(server.name));
+    return used.find((server) => server.tools.some((tool) => tool.function.name === call.name));
+  }
+
+  isCalling(call: ToolCall): boolean {
+    return this.#calling.has(call);
+  }
+
+  /** Runs a call that the user lets run, and from now on all of its tool in this conversation. */
+  runAlways(turn: Turn, call: ToolCall): void {
+    const tools = this.#always.get(this.current.id) ?? new Set();
+    this.#always.set(this.current.id, tools.add(call.name));
+    void this.run(turn, call);
+  }
+
+  /** Runs a call that the user lets run. */
+  async run(turn: Turn, call: ToolCall, conversation = this.current): Promise<void> {
+    if (this.isCalling(call) || call.result !== undefined) return;
+    this.#calling.add(call);
+    this.changed(turn);
+    try {
+      call.result = await this.api.call(call.name, JSON.parse(call.arguments || "{}"));
+    } catch (error) {
+      // The model may know what to do about it, and the result is there to be read.
+      call.result = `Error: ${(error as Error).message}`;
+    }
+    this.#calling.delete(call);
+    this.#settle(conversation, turn);
+  }
+
+  decline(turn: Turn, call: ToolCall): void {
+    call.result = "The user declined this call.";
+    this.#settle(this.current, turn);
+  }
+
+  /** Gives results of tools to the model, in the order of its calls; those that ran have their own. */
   giveResults(turn: Turn, results: string[]): void {
-    const conversation = this.current;
-    if (this.isRunning(conversation)) return;
-    for (const [idx, call] of (turn.calls ?? []).entries()) {
-      tree.append(conversation, conversation.leaf, "tool", results[idx] ?? "", { callId: call.id });
+    for (const [idx, call] of (turn.calls ?? []).entries()) call.result ??= results[idx] ?? "";
+    this.#settle(this.current, turn);
+  }
+
+  /** Goes on once every call has a result, unless the conversation went another way. */
+  #settle(conversation: Conversation, turn: Turn): void {
+    const calls = turn.calls ?? [];
+    this.#save(conversation);
+    this.changed(turn);
+    if (calls.some((call) => call.result === undefined)) return;
+    if (conversation.leaf !== turn.id || this.isRunning(conversation)) return;
+    for (const { id, result = "" } of calls) {
+      tree.append(conversation, conversation.leaf, "tool", result, { callId: id });
     }
     void this.#answer(conversation);
   }
@@ -335,7 +395,8 @@ export class App {
     try {
       const model = this.models.find((own) => own.id === settings.model) ?? this.models[0];
       turn.model = model?.id ?? settings.model ?? "";
-      const asked = (dropped: number) => body(before, settings, { dropped, proceeds: Boolean(proceeds) });
+      const { servers } = this;
+      const asked = (dropped: number) => body(before, settings, { dropped, proceeds: Boolean(proceeds), servers });
       const context = model?.context ?? null;
       const count = (dropped: number) => this.api.count(asked(dropped), signal);
       const { dropped } = await fit(before, context, settings.max_tokens, count);
@@ -366,7 +427,12 @@ export class App {
     } finally {
       this.#running.delete(conversation.id);
     }
-    this.status = { failed: "The answer failed.", stopped: "Stopped." }[turn.end as string] ?? "The answer is complete.";
+    const end = turn.end as string;
+    const always = this.#always.get(conversation.id);
+    for (const call of end === "tools" ? (turn.calls ?? []) : []) {
+      if (always?.has(call.name) && this.serverOf(call, conversation)) void this.run(turn, call, conversation);
+    }
+    this.status = { failed: "The answer failed.", stopped: "Stopped." }[end] ?? "The answer is complete.";
     this.#save(conversation);
     this.changed(turn);
   }

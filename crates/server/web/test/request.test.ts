@@ -59,6 +59,17 @@ test("a file is fenced by more marks than it has", () => {
   assert.equal(userText(turn), "File: a.md\n`````\nx\n````\ny\n`````\n\nRead.");
 });
 
+test("the model is offered the tools of the servers that the chat uses", () => {
+  const own = newConversation({});
+  append(own, null, "user", "Hi");
+  const tool = (name: string) => ({ type: "function" as const, function: { name } });
+  const servers = ["one", "two"].map((name) => ({ name, tools: [tool(`of_${name}`)], error: null }));
+  const settings = { tools: '[{"name": "own"}]', servers: ["two", "gone"] };
+  const { tools } = body(path(own), settings, { servers });
+  assert.deepEqual(tools, [tool("own"), tool("of_two")]);
+  assert.equal("tools" in body(path(own), { servers: ["gone"] }, { servers }), false);
+});
+
 test("tools are read, or refused with a reason", () => {
   const wrapped = [{ type: "function", function: { name: "f" } }];
   assert.deepEqual(readTools('[{"name": "f"}]'), wrapped);

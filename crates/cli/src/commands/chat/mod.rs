@@ -1,26 +1,31 @@
 //! `realizar chat`: a conversation with line editing and history on a terminal, or line by line
 //! from a pipe. A line that starts with `/` is a command to the program.
 
+mod input;
+mod tools;
+
 use std::fs;
-use std::io::{BufRead, IsTerminal};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use realizar_runtime::template::Message;
 use realizar_runtime::{Event, FinishReason};
-use rustyline::DefaultEditor;
-use rustyline::error::ReadlineError;
+use realizar_server::conversation::{Answer, AnswerPart};
+use serde_json::{Value, json};
 
 use crate::engine::{Engine, Needs};
 use crate::interrupt;
 use crate::options::{GenerateArgs, GlobalArgs, LoadArgs, TemplateArgs};
-use crate::source::{cache::create_dir, shown};
+use crate::source::shown;
 use crate::terminal::{self, MarkdownArg, Printer};
 use crate::ui;
+use input::Input;
+use tools::{Call, Tools};
 
 const HELP: &str = "\
 /help           this text
+/tools          list the tools that the model may ask for
 /reset          forget the conversation; the system message stays
 /system TEXT    set the system message and forget the conversation; no TEXT removes it
 /save FILE      write the conversation to FILE as JSON
@@ -36,6 +41,9 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value = "auto", value_name = "WHEN")]
     #[arg(hide_possible_values = true)]
     pub(super) markdown: MarkdownArg,
+    /// JSON file whose `mcpServers` give the model tools; each call is asked for
+    #[arg(long, value_name = "FILE")]
+    pub(super) mcp: Option<PathBuf>,
     #[command(flatten)]
     pub(super) template: TemplateArgs,
     #[command(flatten)]
@@ -46,6 +54,8 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let grammar = args.generate.grammar.read()?;
+    let mut input = Input::open(&global.sources()?.cache.history_file())?;
+    let mut tools = Tools::start(args.mcp.as_deref(), &input)?;
     let sources = global.sources()?;
     let path = sources.resolve(&args.model)?;
     let needs = Needs { ctx: args.generate.ctx, prefix_cache: true, ..Needs::default() };
@@ -54,8 +64,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     engine.set_grammar(grammar.as_ref())?;
     let mut chat = Chat { messages: Vec::new(), system: args.template.system.clone() };
     // A model without a template is reported before the first question is typed.
-    engine.chat_prompt(&chat.with_user("hello"))?;
-    let mut input = Input::open(&sources.cache.history_file())?;
+    engine.chat_prompt(&[chat.all(), vec![Message::user("hello")]].concat(), tools.values())?;
     if input.is_terminal() {
         let device = engine.model.backend();
         ui::dim(&format!("{} on {device} | /help lists the commands", shown(&args.model)));
@@ -82,19 +91,14 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             },
             Typed::SaveNothing => ui::note("/save needs a file"),
             Typed::Unknown(name) => ui::note(&format!("unknown command {name}; see /help")),
+            Typed::Tools => tools.list(),
             Typed::Message(text) => {
-                let fitted = chat.fit(text, &engine, args.generate.max_tokens);
-                let answer = fitted.and_then(|(ids, n_dropped)| {
-                    tell_of_dropped(n_dropped);
-                    answer(&mut engine, &ids, args)
-                });
-                match answer {
-                    Ok(answer) => {
-                        chat.messages.push(Message::new("user", text));
-                        chat.messages.push(answer);
-                    }
+                chat.messages.push(Message::user(text));
+                match turn(&mut chat, &mut engine, args, &mut tools, &mut input) {
+                    Ok(()) => {}
                     // Someone at the terminal can still /save or /reset.
                     Err(error) if input.is_terminal() && !ui::is_broken_pipe(&error) => {
+                        chat.take_back_turn();
                         ui::note(&format!("error: {}", ui::one_line(&error)));
                     }
                     Err(error) => return Err(error),
@@ -103,6 +107,61 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Answers the last message. Where the model asks for tools, those that the user lets run do, and it
+/// goes on with what they say.
+fn turn(
+    chat: &mut Chat,
+    engine: &mut Engine,
+    args: &Args,
+    tools: &mut Tools,
+    input: &mut Input,
+) -> Result<()> {
+    loop {
+        let (ids, n_dropped) = chat.fit(engine, args.generate.max_tokens, tools.values())?;
+        tell_of_dropped(n_dropped);
+        let (answer, is_stopped) = answer(engine, &ids, args, tools)?;
+        let (message, calls) = message_of(answer);
+        chat.messages.push(message);
+        if calls.is_empty() {
+            return Ok(());
+        }
+        for call in calls {
+            // A call without a result is no conversation that a template knows.
+            let result =
+                if is_stopped { tools::STOPPED.to_owned() } else { tools.run(&call, input)? };
+            let mut message = Message::new("tool", result);
+            message.fields.insert("tool_call_id".to_owned(), call.id.into());
+            message.fields.insert("name".to_owned(), call.name.into());
+            chat.messages.push(message);
+        }
+        if is_stopped {
+            return Ok(());
+        }
+    }
+}
+
+/// An answer as a message of the conversation, and the calls in it.
+fn message_of(answer: Answer) -> (Message, Vec<Call>) {
+    let mut message = Message::assistant(answer.content());
+    let reasoning = answer.reasoning();
+    if !reasoning.is_empty() {
+        message.fields.insert("reasoning_content".to_owned(), reasoning.into());
+    }
+    let calls = answer.parts.into_iter().filter_map(|part| match part {
+        AnswerPart::ToolCall { id, name, arguments } => Some(Call { id, name, arguments }),
+        AnswerPart::Reasoning(_) | AnswerPart::Content(_) => None,
+    });
+    let calls: Vec<Call> = calls.collect();
+    if !calls.is_empty() {
+        let values = calls.iter().map(|call| {
+            let function = json!({"name": call.name, "arguments": call.arguments});
+            json!({"id": call.id, "type": "function", "function": function})
+        });
+        message.fields.insert("tool_calls".to_owned(), values.collect());
+    }
+    (message, calls)
 }
 
 fn tell_of_dropped(n_turns: usize) {
@@ -115,15 +174,15 @@ fn tell_of_dropped(n_turns: usize) {
     }
 }
 
-/// Streams the answer to a conversation of these tokens and returns it.
-fn answer(engine: &mut Engine, ids: &[u32], args: &Args) -> Result<Message> {
+/// Streams the answer to a conversation of these tokens and returns it, and whether it was stopped.
+fn answer(engine: &mut Engine, ids: &[u32], args: &Args, tools: &Tools) -> Result<(Answer, bool)> {
     let guard = interrupt::Guard::new();
     let mut out = std::io::stdout().lock();
     let mut failed = None;
     let mut params = engine.params(&args.generate, None);
-    // Reasoning is told apart only where that is seen.
-    let parser = match terminal::is_drawn(args.markdown) {
-        true => engine.reasoning_parser(ids)?,
+    // Reasoning is told apart only where that is seen, or calls are.
+    let parser = match terminal::is_drawn(args.markdown) || !tools.functions().is_empty() {
+        true => engine.answer_parser(ids, tools.functions())?,
         false => None,
     };
     let parser = parser.map(|(parser, shown)| {
@@ -152,16 +211,11 @@ fn answer(engine: &mut Engine, ids: &[u32], args: &Args) -> Result<Message> {
         });
     }
     tracing::info!("{}", super::run::timing_line(&generation, &params.sampling));
-    let (reasoning, content) = printer.into_parts();
-    let mut message = Message::new("assistant", content);
-    if !reasoning.is_empty() {
-        message.fields.insert("reasoning_content".to_owned(), reasoning.into());
-    }
-    Ok(message)
+    Ok((printer.into_answer(), guard.asked()))
 }
 
 struct Chat {
-    messages: Vec<Message>, // user and assistant in turn
+    messages: Vec<Message>, // turns: the user's message, answers, results of tools
     system: Option<String>,
 }
 
@@ -171,30 +225,35 @@ impl Chat {
         system.chain(self.messages.iter().cloned()).collect()
     }
 
-    fn with_user(&self, text: &str) -> Vec<Message> {
-        let mut messages = self.all();
-        messages.push(Message::new("user", text));
-        messages
-    }
-
-    /// The tokens of the conversation with a further message of the user, and how many of its
-    /// oldest turns were dropped because they no longer fit the context.
+    /// The tokens of the conversation, and how many of its oldest turns were dropped because they no
+    /// longer fit the context.
     ///
     /// A conversation that does not fit is left a quarter of the context for the answer, or
     /// `max_tokens` where that is less, so that the next turns fit as well.
-    fn fit(&mut self, text: &str, engine: &Engine, max_tokens: usize) -> Result<(Vec<u32>, usize)> {
+    fn fit(
+        &mut self,
+        engine: &Engine,
+        max_tokens: usize,
+        tools: &[Value],
+    ) -> Result<(Vec<u32>, usize)> {
         let context = engine.model.max_seq_len();
         let (mut room, mut n_dropped) = (1, 0);
         loop {
-            let ids = engine.chat_prompt(&self.with_user(text))?;
-            if self.messages.is_empty() || ids.len() + room <= context {
+            let ids = engine.chat_prompt(&self.all(), tools)?;
+            let turn_len = 1 + self.messages[1..].iter().take_while(|m| m.role != "user").count();
+            if turn_len == self.messages.len() || ids.len() + room <= context {
                 return Ok((ids, n_dropped));
             }
-            let turn_len = 1 + self.messages[1..].iter().take_while(|m| m.role != "user").count();
             self.messages.drain(..turn_len);
             n_dropped += 1;
             room = (context / 4).min(max_tokens).max(1);
         }
+    }
+
+    /// Forgets the last message of the user and what came after it.
+    fn take_back_turn(&mut self) {
+        let start = self.messages.iter().rposition(|message| message.role == "user");
+        self.messages.truncate(start.unwrap_or(0));
     }
 
     fn save(&self, path: &Path) -> Result<()> {
@@ -209,6 +268,7 @@ enum Typed<'a> {
     Nothing,
     Exit,
     Help,
+    Tools,
     Reset,
     System(Option<&'a str>),
     Save(&'a str),
@@ -230,88 +290,13 @@ fn command(line: &str) -> Typed<'_> {
     match (name, rest) {
         ("/exit" | "/quit" | "/bye", _) => Typed::Exit,
         ("/help" | "/?", _) => Typed::Help,
+        ("/tools", _) => Typed::Tools,
         ("/reset", _) => Typed::Reset,
         ("/system", "") => Typed::System(None),
         ("/system", text) => Typed::System(Some(text)),
         ("/save", "") => Typed::SaveNothing,
         ("/save", file) => Typed::Save(file),
         _ => Typed::Unknown(line),
-    }
-}
-
-/// Where lines come from.
-enum Input {
-    Terminal { editor: Box<DefaultEditor>, history: std::path::PathBuf },
-    Pipe(std::io::Lines<std::io::StdinLock<'static>>),
-}
-
-impl Input {
-    fn open(history: &Path) -> Result<Self> {
-        let stdin = std::io::stdin();
-        if !stdin.is_terminal() {
-            return Ok(Self::Pipe(stdin.lock().lines()));
-        }
-        let mut editor = DefaultEditor::new().context("cannot set up line editing")?;
-        if let Err(error) = editor.load_history(history) {
-            tracing::debug!("no history from {}: {error}", history.display());
-        }
-        Ok(Self::Terminal { editor: Box::new(editor), history: history.to_owned() })
-    }
-
-    fn is_terminal(&self) -> bool {
-        matches!(self, Self::Terminal { .. })
-    }
-
-    /// The next line, joined with the lines it continues on; `None` at the end of the input.
-    fn read(&mut self) -> Result<Option<String>> {
-        let mut text = String::new();
-        loop {
-            let prompt = if text.is_empty() { "> " } else { ". " };
-            let Some(line) = self.read_one(prompt)? else {
-                return Ok((!text.is_empty()).then_some(text));
-            };
-            match line.strip_suffix('\\') {
-                Some(head) => {
-                    text.push_str(head);
-                    text.push('\n');
-                }
-                None => {
-                    text.push_str(&line);
-                    return Ok(Some(text));
-                }
-            }
-        }
-    }
-
-    fn read_one(&mut self, prompt: &str) -> Result<Option<String>> {
-        match self {
-            Self::Pipe(lines) => lines.next().transpose().context("cannot read standard input"),
-            Self::Terminal { editor, history } => loop {
-                match editor.readline(prompt) {
-                    Ok(line) => {
-                        remember(editor, history, &line);
-                        return Ok(Some(line));
-                    }
-                    // Ctrl-C at the prompt clears the line.
-                    Err(ReadlineError::Interrupted) => {}
-                    Err(ReadlineError::Eof) => return Ok(None),
-                    Err(error) => return Err(error).context("cannot read the terminal"),
-                }
-            },
-        }
-    }
-}
-
-/// Adds a line to the history; a history that cannot be written is only logged.
-fn remember(editor: &mut DefaultEditor, history: &Path, line: &str) {
-    let saved = editor.add_history_entry(line).map_err(anyhow::Error::from).and_then(|_| {
-        if let Some(dir) = history.parent() {
-            create_dir(dir)?;
-        }
-        Ok(editor.save_history(history)?)
-    });
-    if let Err(error) = saved {
-        tracing::debug!("cannot save the history: {error:#}");
     }
 }
 
@@ -325,6 +310,7 @@ mod tests {
             ("", Typed::Nothing),
             ("  hello ", Typed::Message("hello")),
             ("/help", Typed::Help),
+            ("/tools", Typed::Tools),
             ("/reset", Typed::Reset),
             ("/system be brief", Typed::System(Some("be brief"))),
             ("/system", Typed::System(None)),
@@ -341,14 +327,43 @@ mod tests {
     #[test]
     fn the_system_message_comes_first_and_a_save_is_json() {
         let mut chat = Chat { messages: Vec::new(), system: Some("s".to_owned()) };
-        chat.messages.push(Message::new("user", "a"));
-        let roles: Vec<_> = chat.with_user("b").into_iter().map(|m| m.role).collect();
-        assert_eq!(roles, ["system", "user", "user"]);
+        chat.messages.push(Message::user("a"));
+        let roles = |chat: &Chat| chat.all().into_iter().map(|m| m.role).collect::<Vec<_>>();
+        assert_eq!(roles(&chat), ["system", "user"]);
         let temp = tempfile::tempdir().expect("temporary directory");
         let path = temp.path().join("c.json");
         chat.save(&path).expect("save");
         let value: serde_json::Value =
             serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
         assert_eq!(value[1], serde_json::json!({ "role": "user", "content": "a" }));
+    }
+    #[test]
+    fn calls_are_a_part_of_the_message_and_a_failed_turn_is_taken_back() {
+        let call = |id: &str| AnswerPart::ToolCall {
+            id: id.to_owned(),
+            name: "add".to_owned(),
+            arguments: r#"{"a": 1}"#.to_owned(),
+        };
+        let parts = vec![
+            AnswerPart::Reasoning("r".to_owned()),
+            call("x"),
+            AnswerPart::Content("c".to_owned()),
+        ];
+        let (message, calls) = message_of(Answer { parts });
+        let want = json!({
+            "role": "assistant",
+            "content": "c",
+            "reasoning_content": "r",
+            "tool_calls": [
+                {"id": "x", "type": "function", "function": {"name": "add", "arguments": "{\"a\": 1}"}},
+            ],
+        });
+        assert_eq!(serde_json::to_value(&message).expect("JSON"), want);
+        assert_eq!(calls.len(), 1);
+        let messages =
+            vec![Message::user("a"), Message::assistant("b"), Message::user("c"), message];
+        let mut chat = Chat { messages, system: None };
+        chat.take_back_turn();
+        assert_eq!(chat.messages, [Message::user("a"), Message::assistant("b")]);
     }
 }

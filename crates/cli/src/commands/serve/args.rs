@@ -44,6 +44,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "KEY", value_delimiter = ',')]
     #[arg(env = "REALIZAR_ADMIN_KEY", hide_env_values = true)]
     pub(super) admin_key: Vec<String>,
+    /// JSON file whose `mcpServers` have tools for the page, which asks before each call; for those who
+    /// may load models
+    #[arg(long, value_name = "FILE")]
+    pub(super) mcp: Option<PathBuf>,
     /// Address or name to listen on; 0.0.0.0 is every address of the machine
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     pub(super) host: String,

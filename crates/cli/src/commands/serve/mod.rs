@@ -4,6 +4,7 @@ mod args;
 mod config;
 mod kv_events;
 mod load;
+mod mcp;
 mod models;
 mod names;
 
@@ -37,8 +38,10 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
     let configured = models::configured(args)?;
     let observer = traces.map(Traces::observer);
     let config = config::server_config(args)?;
+    let tool_host = args.mcp.as_deref().map(mcp::Host::read).transpose()?;
     let server_config = ServerConfig {
         observer,
+        tool_host: tool_host.clone().map(|host| host as _),
         lost_log_records: Some(log::lost()),
         give_back_memory: Some(realizar_formats::give_back_freed_memory),
         ..config
@@ -65,6 +68,9 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
     }
     let (address, running) = runtime.block_on(async {
         let server = Server::bind(server_config, models.clone()).await?;
+        if let Some(host) = tool_host {
+            host.start();
+        }
         let address = server.address();
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let stopped = async move {

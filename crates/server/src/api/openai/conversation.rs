@@ -112,19 +112,8 @@ impl ConversationFields {
         }
         messages.iter().enumerate().try_for_each(|(i, message)| check(i, message, template))?;
         let mut messages = side.traits.prepare(messages)?;
-        let mut in_template = tools;
-        if let Some(tools) = tools {
-            match side.traits.tools_variable {
-                None => {
-                    tell_of_tools(&mut messages, tools);
-                    in_template = None;
-                }
-                Some("tools") => {}
-                Some(name) => {
-                    extra.entry(name).or_insert_with(|| Value::from(tools));
-                }
-            }
-        }
+        let in_template =
+            tools.and_then(|tools| side.traits.tell_of_tools(tools, &mut messages, &mut extra));
         let options = RenderOptions {
             add_generation_prompt: self.add_generation_prompt.unwrap_or(!continues),
             tools: in_template,
@@ -225,24 +214,6 @@ fn check(i: usize, message: &Message, template: &ChatTemplate) -> Result<(), Api
         return Err(ApiError::invalid(format!("messages[{i}].tool_call_id"), message));
     }
     Ok(())
-}
-
-/// Tells a model of tools whose template has no place for them: in a message of the system, with
-/// the form in which it is to call one.
-fn tell_of_tools(messages: &mut Vec<Message>, tools: &[Value]) {
-    let list: Vec<String> = tools.iter().map(|tool| tool["function"].to_string()).collect();
-    let text = format!(
-        "You can call these functions:\n{}\nTo call one, answer with nothing but JSON of the form \
-         {{\"name\": the function, \"arguments\": {{its arguments}}}}.",
-        list.join("\n")
-    );
-    match messages.first_mut() {
-        Some(Message { role, content: Some(Content::Text(own)), .. }) if role == "system" => {
-            own.push_str("\n\n");
-            own.push_str(&text);
-        }
-        _ => messages.insert(0, Message::new("system", text)),
-    }
 }
 
 /// Where the last message's content ends in the text, before what the template puts after it.

@@ -132,9 +132,17 @@ impl TestServer {
 
     /// A server whose model has this chat template.
     pub(crate) fn with_template(template: &str) -> Self {
+        Self::with_template_and(template, |_| {})
+    }
+
+    /// The same with the settings that `change` makes.
+    pub(crate) fn with_template_and(
+        template: &str,
+        change: impl FnOnce(&mut ServerConfig),
+    ) -> Self {
         let mut served = tiny_model(CONTEXT as usize, EngineOptions::default());
         served.template = Some(ChatTemplate::new(template, "<s>", "</s>").expect("a template"));
-        Self::of(models_of(served), |_| {})
+        Self::of(models_of(served), change)
     }
 
     /// A server of these models.

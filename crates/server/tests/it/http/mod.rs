@@ -13,6 +13,7 @@ mod hosts;
 mod kv_events;
 mod lifecycle;
 mod llama;
+mod mcp;
 mod ollama;
 mod openapi;
 mod reasoning;

@@ -2,8 +2,10 @@
 //! in both. Answers are held to the document in every test.
 
 use super::common::TestServer;
+use super::mcp::Adder;
 use realizar_runtime::engine::EngineOptions;
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
 #[test]
 fn the_document_is_open_to_everyone() {
@@ -36,7 +38,9 @@ fn server() -> TestServer {
     // Its model reasons, so that no field is refused for want of reasoning.
     let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}\
                     {% if add_generation_prompt %}<assistant>{% endif %}{# </think> #}";
-    let server = TestServer::with_template(template);
+    let tools =
+        |config: &mut realizar_server::ServerConfig| config.tool_host = Some(Arc::new(Adder));
+    let server = TestServer::with_template_and(template, tools);
     server.add_embedder();
     server
 }

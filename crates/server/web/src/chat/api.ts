@@ -4,7 +4,7 @@ import { ServerError } from "./answer.ts";
 import type { Body } from "./request.ts";
 import { SAMPLING } from "./request.ts";
 import { events } from "./sse.ts";
-import type { Model } from "./types.ts";
+import type { Model, ToolServer } from "./types.ts";
 
 export interface ModelBody {
   id: string;
@@ -86,6 +86,18 @@ export class Api {
   async models(): Promise<Model[]> {
     const { data } = (await (await this.#request("v1/models")).json()) as { data: ModelBody[] };
     return data.filter((body) => body.capabilities.includes("completion")).map(readModel);
+  }
+
+  /** The MCP servers whose tools may be used here. */
+  async servers(): Promise<ToolServer[]> {
+    return ((await (await this.#request("mcp/tools")).json()) as { servers: ToolServer[] }).servers;
+  }
+
+  /** What a tool says; the user was asked. */
+  async call(name: string, args: unknown): Promise<string> {
+    const response = await this.#post("mcp/call", { name, arguments: args });
+    const { content, is_error: failed } = (await response.json()) as { content: string; is_error: boolean };
+    return failed ? `Error: ${content}` : content;
   }
 
   /** How many tokens the prompt of a request has. */

@@ -1,7 +1,7 @@
 // From a branch of a conversation to the body of a request.
 
 import { exchanges } from "./tree.ts";
-import type { Attachment, SamplingName, Settings, Turn } from "./types.ts";
+import type { Attachment, SamplingName, Settings, ToolServer, Turn } from "./types.ts";
 
 interface Message {
   role: string;
@@ -92,7 +92,7 @@ export function readTools(text: string | undefined): unknown[] {
 export function body(
   turns: Turn[],
   settings: Settings,
-  { dropped = 0, proceeds = false }: { dropped?: number; proceeds?: boolean } = {},
+  { dropped = 0, proceeds = false, servers = [] }: { dropped?: number; proceeds?: boolean; servers?: ToolServer[] } = {},
 ): Body {
   const all: Body = { messages: messages(turns, settings, dropped) };
   if (settings.model) all.model = settings.model;
@@ -102,7 +102,8 @@ export function body(
   if (settings.stop?.length) all.stop = settings.stop;
   if (settings.reasoning_effort) all.reasoning_effort = settings.reasoning_effort;
   if (settings.logprobs) Object.assign(all, { logprobs: true, top_logprobs: 5 });
-  const tools = readTools(settings.tools);
+  const used = servers.filter((server) => settings.servers?.includes(server.name));
+  const tools = [...readTools(settings.tools), ...used.flatMap((server) => server.tools)];
   if (tools.length > 0) all.tools = tools;
   if (proceeds) Object.assign(all, { continue_final_message: true, add_generation_prompt: false });
   return all;

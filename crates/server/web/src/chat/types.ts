@@ -15,6 +15,22 @@ export interface ToolCall {
   name: string;
   /** JSON, as the model wrote it; it may be incomplete while the answer streams. */
   arguments: string;
+  /** What it gave, while others of its turn still wait. */
+  result?: string;
+}
+
+/** A function that a model may call, in OpenAI's form. */
+export interface Tool {
+  type: "function";
+  function: { name: string; description?: string; parameters?: unknown };
+}
+
+/** An MCP server that the server was started with. */
+export interface ToolServer {
+  name: string;
+  tools: Tool[];
+  /** Why it cannot be used. */
+  error: string | null;
 }
 
 /** One generated token and what else could have stood in its place. */
@@ -92,6 +108,8 @@ export interface Settings {
   reasoning_effort?: string;
   /** A JSON list of tools in OpenAI's form. */
   tools?: string;
+  /** Names of the MCP servers whose tools the model may ask for. */
+  servers?: string[];
   logprobs?: boolean;
 }
 

@@ -95,10 +95,33 @@ function Code({ text }: { text: string }) {
   );
 }
 
+/** Asks whether a call may run on an MCP server. */
+function Ask({ app, turn, call }: { app: App; turn: Turn; call: ToolCall }) {
+  const server = app.serverOf(call);
+  if (call.result !== undefined) return <p class="hint">Done; the model waits for the other calls.</p>;
+  if (app.isCalling(call)) return <p class="hint">Running…</p>;
+  return (
+    <div class="ask" role="group" aria-label={`Run ${call.name}?`}>
+      <span>Run this on {server?.name}?</span>
+      <button type="button" class="button is-main" onClick={() => void app.run(turn, call)}>
+        Run
+      </button>
+      <button type="button" class="button" onClick={() => app.runAlways(turn, call)}>
+        Always in this chat
+      </button>
+      <button type="button" class="button" onClick={() => app.decline(turn, call)}>
+        Decline
+      </button>
+    </div>
+  );
+}
+
 function Calls({ app, turn, isLast }: { app: App; turn: Turn; isLast: boolean }) {
   const calls = turn.calls ?? [];
   const [results, setResults] = useState<string[]>([]);
   const waits = isLast && turn.end === "tools";
+  const isOpen = (call: ToolCall) => call.result === undefined;
+  const byHand = calls.filter((call) => isOpen(call) && !app.serverOf(call));
   const field = (call: ToolCall, idx: number) => (
     <label class="field">
       Result of {call.name}
@@ -122,11 +145,16 @@ function Calls({ app, turn, isLast }: { app: App; turn: Turn; isLast: boolean })
             {call.name}
           </h3>
           <Code text={pretty(call.arguments)} />
-          {waits && field(call, idx)}
+          {waits && (byHand.includes(call) ? field(call, idx) : <Ask app={app} turn={turn} call={call} />)}
         </section>
       ))}
-      {waits && (
-        <button type="button" class="button" onClick={() => app.giveResults(turn, results)}>
+      {waits && byHand.length > 0 && (
+        <button
+          type="button"
+          class="button"
+          disabled={calls.some((call) => isOpen(call) && !byHand.includes(call))}
+          onClick={() => app.giveResults(turn, results)}
+        >
           Give {calls.length === 1 ? "the result" : "the results"} to the model
         </button>
       )}

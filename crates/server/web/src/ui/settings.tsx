@@ -5,7 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 import { readTools } from "../chat/request.ts";
 import type { SamplingName, Settings } from "../chat/types.ts";
 import { Icon, IconButton } from "./icons.tsx";
-import { bytes, compact, useApp } from "./use.ts";
+import { bytes, compact, plural, useApp } from "./use.ts";
 
 interface NumberField {
   name: SamplingName | "max_tokens" | "seed";
@@ -154,6 +154,37 @@ function Tools() {
   );
 }
 
+/** The MCP servers whose tools this chat uses. */
+function Servers() {
+  const app = useApp();
+  const used = app.current.settings.servers ?? [];
+  // One may have started since the page was loaded.
+  useEffect(() => void app.loadServers(), []);
+  if (app.servers.length === 0) return null;
+  const use = (name: string, isUsed: boolean) => {
+    const servers = isUsed ? [...used, name] : used.filter((own) => own !== name);
+    app.set({ servers: servers.length ? servers : undefined });
+  };
+  return (
+    <fieldset>
+      <legend>Tools of MCP servers</legend>
+      {app.servers.map(({ name, tools, error }) => (
+        <label class="tick" key={name} title={tools.map((tool) => tool.function.name).join(", ")}>
+          <input
+            type="checkbox"
+            checked={used.includes(name)}
+            disabled={tools.length === 0 && !used.includes(name)}
+            onChange={(event) => use(name, event.currentTarget.checked)}
+          />
+          {name}
+          <span class="hint">{error ?? plural(tools.length, "tool")}</span>
+        </label>
+      ))}
+      <p class="hint">You are asked before each call.</p>
+    </fieldset>
+  );
+}
+
 function Facts() {
   const model = useApp().model;
   if (!model) return null;
@@ -230,6 +261,7 @@ export function SettingsPanel({ close }: { close: () => void }) {
         </label>
         <Tools />
       </fieldset>
+      <Servers />
       <div class="row foot">
         <button
           type="button"

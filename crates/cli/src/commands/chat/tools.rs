@@ -1,0 +1,209 @@
+//! The tools of a conversation on a terminal: what the model wishes to call is shown, and runs when the
+//! user says so.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use realizar_server::tools::Function;
+use serde_json::{Map, Value};
+use tokio::runtime::Runtime;
+
+use super::input::Input;
+use crate::interrupt;
+use crate::mcp::{self, Failure, Output, Servers};
+use crate::ui;
+
+/// Lines of a result that are shown.
+const SHOWN_LINES: usize = 8;
+/// What the model is told of a call that the user does not let run.
+const DECLINED: &str = "The user declined this call.";
+/// What it is told of one that Ctrl-C stopped.
+pub(super) const STOPPED: &str = "The user stopped this call.";
+
+/// A call that the model asks for.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) id: String,
+    pub(super) name: String,
+    /// JSON, as the model wrote it.
+    pub(super) arguments: String,
+}
+
+/// The tools, none without a file of servers.
+#[derive(Default)]
+pub(super) struct Tools {
+    running: Option<Running>,
+    functions: Vec<Function>,
+    values: Vec<Value>, // the functions as templates read them
+    always: HashSet<String>,
+}
+
+struct Running {
+    servers: Servers,
+    runtime: Runtime,
+}
+
+impl Tools {
+    /// Starts the servers of a file, if there is one.
+    pub(super) fn start(file: Option<&Path>, input: &Input) -> Result<Self> {
+        let Some(file) = file else { return Ok(Self::default()) };
+        if !input.is_terminal() {
+            return Err(ui::usage(
+                "--mcp asks before each call, which needs a terminal".to_owned(),
+            ));
+        }
+        let (configs, notes) = mcp::read(file)?;
+        notes.iter().for_each(|note| ui::note(&format!("note: {note}")));
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).enable_all().build().context("cannot start")?;
+        let n_servers = configs.len();
+        let (servers, failed) = runtime.block_on(Servers::start(configs));
+        for Failure { server, error } in &failed {
+            ui::note(&format!("note: MCP server {server}: {}", ui::one_line(error)));
+        }
+        if failed.len() == n_servers {
+            bail!("no MCP server of {} could be used", file.display());
+        }
+        let functions: Vec<_> = servers.tools().iter().map(|tool| tool.function.clone()).collect();
+        let values = functions.iter().map(Function::to_chat).collect();
+        let running = Some(Running { servers, runtime });
+        Ok(Self { running, functions, values, always: HashSet::new() })
+    }
+
+    pub(super) fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    /// The functions as templates read them.
+    pub(super) fn values(&self) -> &[Value] {
+        &self.values
+    }
+
+    /// Prints the tools.
+    pub(super) fn list(&self) {
+        let tools = self.running.as_ref().map_or(&[][..], |running| running.servers.tools());
+        if tools.is_empty() {
+            return ui::note("no tools; --mcp FILE names servers that have some");
+        }
+        for tool in tools {
+            let about = tool.function.description.as_deref().unwrap_or_default();
+            let about = about.lines().next().unwrap_or_default();
+            ui::note(&format!("{} ({})  {about}", tool.function.name, tool.server));
+        }
+    }
+
+    /// Runs a call, if the user lets it, and returns what the model is told.
+    pub(super) fn run(&mut self, call: &Call, input: &mut Input) -> Result<String> {
+        let Some(running) = &self.running else { return Ok(unknown(&call.name)) };
+        let Some(tool) = running.servers.tool(&call.name) else { return Ok(unknown(&call.name)) };
+        let arguments = match arguments(&call.arguments) {
+            Ok(arguments) => arguments,
+            Err(error) => return Ok(format!("The arguments are not a JSON object: {error}")),
+        };
+        let shown = printable(&Value::from(arguments.clone()).to_string());
+        ui::note(&format!("{} asks for {} {shown}", tool.server, call.name));
+        if !self.always.contains(&call.name) {
+            let question = "run it? [y]es, [n]o, [a]lways this tool: ";
+            match answer_of(input.ask(question)?.as_deref()) {
+                Consent::Once => {}
+                Consent::Always => {
+                    self.always.insert(call.name.clone());
+                }
+                Consent::No => return Ok(DECLINED.to_owned()),
+            }
+        }
+        let guard = interrupt::Guard::new();
+        let result = running.runtime.block_on(async {
+            tokio::select! {
+                result = running.servers.call(tool, arguments) => Some(result),
+                () = guard.wait() => None,
+            }
+        });
+        drop(guard);
+        let Output { text, is_error } = match result {
+            None => return Ok(STOPPED.to_owned()),
+            Some(Ok(output)) => output,
+            Some(Err(error)) => Output { text: ui::one_line(&error), is_error: true },
+        };
+        for line in text.lines().take(SHOWN_LINES) {
+            ui::dim(&printable(line));
+        }
+        match text.lines().count() {
+            n if n > SHOWN_LINES => ui::dim(&format!("… {} more lines", n - SHOWN_LINES)),
+            _ => {}
+        }
+        Ok(if is_error { format!("Error: {text}") } else { text })
+    }
+}
+
+impl Drop for Tools {
+    fn drop(&mut self) {
+        if let Some(Running { servers, runtime }) = self.running.take() {
+            // Its processes are told to end; nothing waits for a server that does not.
+            let guard = runtime.enter();
+            drop(servers);
+            drop(guard);
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn unknown(name: &str) -> String {
+    format!("There is no tool `{name}`.")
+}
+
+/// The arguments of a call; none is an empty object.
+fn arguments(text: &str) -> Result<Map<String, Value>, serde_json::Error> {
+    if text.trim().is_empty() { Ok(Map::new()) } else { serde_json::from_str(text) }
+}
+
+/// Text from elsewhere without what a terminal would obey.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+}
+
+/// Whether a call may run.
+#[derive(Debug, PartialEq)]
+enum Consent {
+    Once,
+    Always,
+    No,
+}
+
+/// Anything but a clear yes is a no.
+fn answer_of(line: Option<&str>) -> Consent {
+    match line.map(|line| line.trim().to_lowercase()).as_deref() {
+        Some("y" | "yes") => Consent::Once,
+        Some("a" | "always") => Consent::Always,
+        _ => Consent::No,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_clear_yes_lets_a_call_run() {
+        for (line, want) in [
+            (Some("y"), Consent::Once),
+            (Some(" Yes "), Consent::Once),
+            (Some("a"), Consent::Always),
+            (Some(""), Consent::No),
+            (Some("yy"), Consent::No),
+            (Some("n"), Consent::No),
+            (None, Consent::No),
+        ] {
+            assert_eq!(answer_of(line), want, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_an_object() {
+        assert_eq!(arguments(" ").expect("none").len(), 0);
+        assert_eq!(arguments(r#"{"a": 1}"#).expect("one")["a"], 1);
+        assert!(arguments("[1]").is_err());
+        assert_eq!(printable("a\x1b[31m\tb"), "a\u{fffd}[31m\tb");
+    }
+}

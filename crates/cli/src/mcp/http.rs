@@ -1,0 +1,252 @@
+//! MCP's streamable HTTP over the HTTP client that is there.
+//!
+//! A message is sent by POST, and answered with JSON or with a stream of events. The stream that a
+//! server may offer for messages of its own is not opened: nothing here answers them.
+
+use std::collections::HashMap;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_core::stream::BoxStream;
+use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::transport::streamable_http_client::{
+    StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
+    StreamableHttpResponseLimits,
+};
+use sse_stream::{Error as SseError, Sse, SseStream};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use ureq::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use ureq::{Agent, Body};
+
+/// The header that names a session.
+const SESSION: &str = "mcp-session-id";
+/// Pieces of a stream that wait to be read.
+const PIECES: usize = 16;
+/// Bytes of a piece.
+const PIECE_LEN: usize = 16 << 10;
+
+type Headers = HashMap<HeaderName, HeaderValue>;
+type Error = StreamableHttpError<ureq::Error>;
+
+/// The client of one server.
+#[derive(Clone, Debug)]
+pub(super) struct Http {
+    agent: Agent,
+}
+
+impl Http {
+    /// Without a proxy for this machine.
+    pub(super) fn new(is_local: bool) -> Self {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            // An answer from elsewhere is not the server's.
+            .max_redirects(0)
+            .timeout_connect(Some(Duration::from_secs(30)))
+            .user_agent(concat!("realizar/", env!("CARGO_PKG_VERSION")));
+        let config = if is_local { config.proxy(None) } else { config.https_only(true) };
+        Self { agent: config.build().into() }
+    }
+}
+
+/// The headers of a request.
+fn headers(session: Option<&str>, token: Option<&str>, custom: Headers) -> HeaderMap {
+    let mut headers: HeaderMap = custom.into_iter().collect();
+    let mut set = |name: &'static str, value: String| {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            headers.insert(name, value);
+        }
+    };
+    if let Some(session) = session {
+        set(SESSION, session.to_owned());
+    }
+    if let Some(token) = token {
+        set("authorization", format!("Bearer {token}"));
+    }
+    headers
+}
+
+/// Calls a function that waits for the network.
+async fn wait<T: Send + 'static>(
+    f: impl FnOnce() -> Result<T, ureq::Error> + Send + 'static,
+) -> Result<T, Error> {
+    tokio::task::spawn_blocking(f).await?.map_err(Error::Client)
+}
+
+/// Up to `limit` bytes of a body, and whether that is all of it.
+async fn read(mut response: Response<Body>, limit: usize) -> Result<(Vec<u8>, bool), Error> {
+    let read = move || {
+        let mut bytes = Vec::new();
+        let mut reader = response.body_mut().as_reader().take(limit as u64 + 1);
+        reader.read_to_end(&mut bytes)?;
+        let is_whole = bytes.len() <= limit;
+        bytes.truncate(limit);
+        io::Result::Ok((bytes, is_whole))
+    };
+    Ok(tokio::task::spawn_blocking(read).await??)
+}
+
+/// The events of a body, which a thread reads.
+fn events(
+    mut response: Response<Body>,
+    max_event: usize,
+) -> BoxStream<'static, Result<Sse, SseError>> {
+    let (sender, receiver) = mpsc::channel::<io::Result<Bytes>>(PIECES);
+    tokio::task::spawn_blocking(move || {
+        let mut reader = response.body_mut().as_reader();
+        // Bytes since the end of an event, of which an endless one has too many.
+        let mut len = 0;
+        loop {
+            let mut piece = vec![0; PIECE_LEN];
+            let piece = match reader.read(&mut piece) {
+                Ok(0) => return,
+                Ok(n) => {
+                    piece.truncate(n);
+                    let end = piece.windows(2).rposition(|two| two == b"\n\n" || two == b"\n\r");
+                    len = end.map_or(len + n, |end| n - end);
+                    match len <= max_event {
+                        true => Ok(Bytes::from(piece)),
+                        false => Err(io::Error::other("an event of the server is too large")),
+                    }
+                }
+                Err(error) => Err(error),
+            };
+            let is_last = piece.is_err();
+            if sender.blocking_send(piece).is_err() || is_last {
+                return;
+            }
+        }
+    });
+    Box::pin(SseStream::from_bytes_stream(ReceiverStream::new(receiver)))
+}
+
+impl StreamableHttpClient for Http {
+    type Error = ureq::Error;
+
+    async fn post_message(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        auth_header: Option<String>,
+        custom_headers: Headers,
+    ) -> Result<StreamableHttpPostResponse, Error> {
+        let limits = StreamableHttpResponseLimits::default();
+        self.post_message_with_response_limits(
+            uri,
+            message,
+            session_id,
+            auth_header,
+            custom_headers,
+            limits,
+        )
+        .await
+    }
+
+    async fn post_message_with_response_limits(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        auth_header: Option<String>,
+        custom_headers: Headers,
+        limits: StreamableHttpResponseLimits,
+    ) -> Result<StreamableHttpPostResponse, Error> {
+        let body = serde_json::to_vec(&message)?;
+        let headers = headers(session_id.as_deref(), auth_header.as_deref(), custom_headers);
+        let agent = self.agent.clone();
+        let response = wait(move || {
+            let mut request = agent
+                .post(&*uri)
+                .header(header::CONTENT_TYPE, "application/json")
+                .header(header::ACCEPT, "application/json, text/event-stream");
+            for (name, value) in &headers {
+                request = request.header(name, value);
+            }
+            request.send(&body)
+        })
+        .await?;
+        let status = response.status();
+        if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
+            return Ok(StreamableHttpPostResponse::Accepted);
+        }
+        if status == StatusCode::NOT_FOUND && session_id.is_some() {
+            return Err(Error::SessionExpired);
+        }
+        let text = |name: HeaderName| {
+            response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+        };
+        let session = text(HeaderName::from_static(SESSION));
+        let kind = text(header::CONTENT_TYPE);
+        let media_type = kind.as_deref().and_then(|kind| kind.split(';').next()).map(str::trim);
+        match media_type {
+            Some("text/event-stream") if status.is_success() => {
+                let events = events(response, limits.max_sse_event_size);
+                Ok(StreamableHttpPostResponse::Sse(events, session))
+            }
+            Some("application/json") => {
+                let limit = limits.max_json_response_size;
+                let (body, is_whole) = read(response, limit).await?;
+                if !is_whole {
+                    return Err(Error::ResponseBodyTooLarge { max_size: limit });
+                }
+                match serde_json::from_slice::<ServerJsonRpcMessage>(&body) {
+                    Ok(message) => Ok(StreamableHttpPostResponse::Json(message, session)),
+                    Err(error) if status.is_success() => Err(error.into()),
+                    Err(_) => Err(refused(status, &body)),
+                }
+            }
+            _ if status.is_success() => Err(Error::UnexpectedContentType(kind)),
+            _ => {
+                let (body, _) = read(response, limits.max_error_response_size.min(1 << 10)).await?;
+                Err(refused(status, &body))
+            }
+        }
+    }
+
+    async fn delete_session(
+        &self,
+        uri: Arc<str>,
+        session_id: Arc<str>,
+        auth_header: Option<String>,
+        custom_headers: Headers,
+    ) -> Result<(), Error> {
+        let headers = headers(Some(&session_id), auth_header.as_deref(), custom_headers);
+        let agent = self.agent.clone();
+        let response = wait(move || {
+            let mut request = agent.delete(&*uri);
+            for (name, value) in &headers {
+                request = request.header(name, value);
+            }
+            request.call()
+        })
+        .await?;
+        match response.status() {
+            StatusCode::METHOD_NOT_ALLOWED => Err(Error::ServerDoesNotSupportDeleteSession),
+            status if status.is_success() => Ok(()),
+            status => Err(refused(status, b"")),
+        }
+    }
+
+    async fn get_stream(
+        &self,
+        _uri: Arc<str>,
+        _session_id: Option<Arc<str>>,
+        _last_event_id: Option<String>,
+        _auth_header: Option<String>,
+        _custom_headers: Headers,
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Error> {
+        Err(Error::ServerDoesNotSupportSse)
+    }
+}
+
+/// The error of an answer with this status; the start of its text often says why.
+fn refused(status: StatusCode, body: &[u8]) -> Error {
+    let text = String::from_utf8_lossy(body);
+    let line = text.lines().next().unwrap_or_default().trim();
+    let line: String = line.chars().filter(|c| !c.is_control()).take(200).collect();
+    let separator = if line.is_empty() { "" } else { ": " };
+    Error::UnexpectedServerResponse(format!("HTTP {status}{separator}{line}").into())
+}

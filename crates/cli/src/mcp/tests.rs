@@ -1,0 +1,183 @@
+//! Servers of a few lines: a shell script, and one that answers over HTTP.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+
+use super::*;
+
+/// Answers `tools/list` and `tools/call` for two tools, one JSON text a line.
+const SCRIPT: &str = r#"
+echo "ready in $PWD" >&2
+while read -r line; do
+    id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
+    case "$line" in
+        *'"method":"initialize"'*) result='{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"t","version":"1"}}' ;;
+        *'"method":"tools/list"'*) result='{"tools":[{"name":"files/read","description":"Reads","inputSchema":{}},{"name":"same","inputSchema":{"type":"object","properties":{"a":{"type":"integer"}}}}]}' ;;
+        *'"name":"files/read"'*) result='{"content":[{"type":"text","text":"'$KEPT$REALIZAR_LEAK'"},{"type":"image","data":"AA==","mimeType":"image/png"}]}' ;;
+        *'"method":"tools/call"'*) result='{"content":[{"type":"text","text":"no"}],"isError":true}' ;;
+        *) continue ;;
+    esac
+    printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$result"
+done
+"#;
+
+fn script(name: &str, text: &str) -> ServerConfig {
+    let transport = Transport::Stdio {
+        command: "sh".to_owned(),
+        args: vec!["-c".to_owned(), text.to_owned()],
+        env: [("KEPT".to_owned(), "yes".to_owned())].into(),
+        dir: "/".into(),
+    };
+    ServerConfig { name: name.to_owned(), transport }
+}
+
+fn names(servers: &Servers) -> Vec<&str> {
+    servers.tools().iter().map(|tool| tool.function.name.as_str()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_offer_tools_and_run_them() {
+    let broken = script("broken", "echo why not >&2; exit 3");
+    let absent = Transport::Stdio {
+        command: "no such program".to_owned(),
+        args: Vec::new(),
+        env: [].into(),
+        dir: "/".into(),
+    };
+    let absent = ServerConfig { name: "absent".to_owned(), transport: absent };
+    let configs = vec![script("a", SCRIPT), broken, script("b", SCRIPT), absent];
+    let (servers, failed) = Servers::start(configs).await;
+    let failed: Vec<_> = failed.iter().map(|f| format!("{}: {:#}", f.server, f.error)).collect();
+    let want =
+        ["broken: it ended with: why not", "absent: there is no program `no such program` in PATH"];
+    assert_eq!(failed, want);
+
+    let want = ["a__files_read", "a__same", "b__files_read", "b__same"];
+    assert_eq!(names(&servers), want);
+    let tool = servers.tool("b__files_read").expect("offered");
+    assert_eq!((tool.server.as_str(), tool.function.description.as_deref()), ("b", Some("Reads")));
+    assert_eq!(tool.function.parameters, json!({"type": "object", "properties": {}}));
+    // Of the environment a program has its own variables and the fixed ones.
+    let output = servers.call(tool, Map::new()).await.expect("called");
+    assert_eq!(output, Output { text: "yes\n[an image, image/png]".to_owned(), is_error: false });
+    let tool = servers.tool("a__same").expect("offered");
+    let output = servers.call(tool, Map::new()).await.expect("called");
+    assert_eq!(output, Output { text: "no".to_owned(), is_error: true });
+    assert!(servers.tool("same").is_none());
+}
+
+/// Answers requests over HTTP, those for tools with a stream of events. Returns the URL.
+fn http_server() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/mcp", listener.local_addr().expect("its address"));
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let mut reader = BufReader::new(stream.try_clone().expect("a clone"));
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                if reader.read_line(&mut head).expect("a line") == 0 {
+                    break;
+                }
+            }
+            let length = head.to_lowercase().lines().find_map(|line| {
+                line.strip_prefix("content-length: ")?.trim().parse::<usize>().ok()
+            });
+            let mut body = vec![0; length.unwrap_or(0)];
+            reader.read_exact(&mut body).expect("the body");
+            let answer = answer(&head, &serde_json::from_slice(&body).unwrap_or_default());
+            stream.write_all(answer.as_bytes()).expect("written");
+        }
+    });
+    url
+}
+
+fn answer(head: &str, request: &Value) -> String {
+    let response = |kind: &str, text: &str| {
+        let len = text.len();
+        format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len}\r\n\
+             mcp-session-id: s1\r\nconnection: close\r\n\r\n{text}"
+        )
+    };
+    let closed = |status: &str| {
+        format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+    };
+    if !head.to_lowercase().contains("x-key: k") {
+        return closed("401 Unauthorized");
+    }
+    let result = match request["method"].as_str() {
+        Some("initialize") => json!({
+            "protocolVersion": "2025-06-18",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "t", "version": "1"},
+        }),
+        Some("tools/list") => {
+            json!({"tools": [{"name": "add", "inputSchema": {"type": "object"}}]})
+        }
+        Some("tools/call") => {
+            assert!(head.to_lowercase().contains("mcp-session-id: s1"), "{head}");
+            let sum = &request["params"]["arguments"]["a"];
+            json!({"content": [], "structuredContent": {"sum": sum}})
+        }
+        Some(_) if request["id"].is_null() => return closed("202 Accepted"),
+        _ => return closed("405 Method Not Allowed"),
+    };
+    let message = json!({"jsonrpc": "2.0", "id": request["id"], "result": result}).to_string();
+    match request["method"].as_str() {
+        Some("initialize") => response("application/json", &message),
+        _ => response("text/event-stream", &format!("event: message\ndata: {message}\n\n")),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_are_reached_over_http() {
+    let url = http_server();
+    let config = |name: &str, key: Option<&'static str>| {
+        let header = |key| {
+            let name = ureq::http::HeaderName::from_static("x-key");
+            (name, ureq::http::HeaderValue::from_static(key))
+        };
+        let headers = key.map(header).into_iter().collect();
+        let transport = Transport::Http { url: url.clone(), headers };
+        ServerConfig { name: name.to_owned(), transport }
+    };
+    let configs = vec![config("with", Some("k")), config("without", None)];
+    let (servers, failed) = Servers::start(configs).await;
+    assert_eq!(failed.len(), 1);
+    let text = format!("{:#}", failed[0].error);
+    assert!(failed[0].server == "without" && text.contains("401"), "{text}");
+    assert_eq!(names(&servers), ["add"]);
+    let tool = servers.tool("add").expect("offered");
+    let arguments = json!({"a": 41}).as_object().expect("an object").clone();
+    let output = servers.call(tool, arguments).await.expect("called");
+    assert_eq!(output, Output { text: r#"{"sum":41}"#.to_owned(), is_error: false });
+}
+
+#[test]
+fn names_are_made_for_models() {
+    let tool = |name: &str| {
+        let tool = json!({"name": name, "inputSchema": {"type": "object"}});
+        serde_json::from_value::<TheirTool>(tool).expect("a tool")
+    };
+    let long = "x".repeat(70);
+    let offers = vec![
+        ("s".to_owned(), vec![tool("a.b"), tool("a/b"), tool(&long), tool(&format!("{long}y"))]),
+        ("t".to_owned(), vec![tool("c")]),
+    ];
+    let names: Vec<_> = named(offers).into_iter().map(|tool| tool.function.name).collect();
+    assert_eq!(&names[..2], ["s__a_b", "s__a_b_2"]);
+    assert!(names.iter().all(|name| name.len() <= MAX_NAME), "{names:?}");
+    assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
+    assert_eq!(names[4], "c");
+}
+
+#[test]
+fn long_results_are_cut() {
+    let text = "é".repeat(MAX_RESULT);
+    let result = json!({"content": [{"type": "text", "text": text}]});
+    let result: CallToolResult = serde_json::from_value(result).expect("a result");
+    let text = output(&result).text;
+    let end = format!("[cut: {} bytes in all]", 2 * MAX_RESULT);
+    assert!(text.ends_with(&end) && text.len() < MAX_RESULT + 64);
+}

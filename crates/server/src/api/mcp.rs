@@ -1,0 +1,47 @@
+//! `GET /mcp/tools` and `POST /mcp/call`: the tools that the server was given, for its page and other
+//! clients that ask their user before each call.
+
+use crate::error::ApiError;
+use crate::http::extract::JsonBody;
+use crate::state::AppState;
+use crate::tool_host::{ToolCallError, ToolOutput};
+use axum::Json;
+use axum::extract::State;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+/// The tools by where they come from, in the form of a chat request's.
+pub(crate) async fn tools(State(state): State<AppState>) -> Json<Value> {
+    let host = state.config().tool_host.as_ref();
+    let sources = host.map(|host| host.sources()).unwrap_or_default();
+    let sources = sources.into_iter().map(|source| {
+        let tools: Vec<Value> = source.tools.iter().map(|tool| tool.to_chat()).collect();
+        json!({"name": source.name, "tools": tools, "error": source.error})
+    });
+    Json(json!({"servers": sources.collect::<Vec<_>>()}))
+}
+
+#[derive(Debug, Deserialize)]
+struct Fields {
+    name: Option<String>,
+    arguments: Option<Map<String, Value>>,
+}
+
+/// Calls a tool and waits for what it says.
+pub(crate) async fn call(
+    State(state): State<AppState>,
+    body: JsonBody,
+) -> Result<Json<ToolOutput>, ApiError> {
+    let Fields { name, arguments } = body.read()?;
+    // A call may take long, and its body takes no room meanwhile.
+    drop(body);
+    let name = name.filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| ApiError::invalid("name", "`name` is needed"))?;
+    let unknown = || ApiError::invalid("name", format!("there is no tool `{name}`"));
+    let host = state.config().tool_host.as_ref().ok_or_else(unknown)?;
+    let result = host.call(&name, arguments.unwrap_or_default()).await;
+    result.map(Json).map_err(|error| match error {
+        ToolCallError::Unknown(_) => unknown(),
+        ToolCallError::Failed(reason) => ApiError::unavailable(reason),
+    })
+}
