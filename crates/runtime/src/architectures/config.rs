@@ -11,7 +11,7 @@ use crate::Error;
 use crate::architectures::loader::Bias;
 use crate::architectures::rope::{HfRopeKeys, Rope};
 use crate::checkpoint::{GgufSettings, HfSettings};
-use crate::graph::{Activation, AttentionSpec, NormKind, Reach, Scoring};
+use crate::graph::{Activation, AttentionSpec, Groups, NormKind, Reach, Scoring};
 
 /// What an architecture needs to know to record its graph.
 #[derive(Debug, Clone, PartialEq)]
@@ -117,8 +117,8 @@ pub struct Experts {
     pub scoring: Scoring,
     /// Whether a vector is added to the factors for the choice alone.
     pub choice_bias: bool,
-    /// Groups of neighbouring experts, and how many of them a row chooses from.
-    pub groups: Option<(usize, usize)>,
+    /// Groups of the experts, if a row does not choose from all of them.
+    pub groups: Option<Groups>,
     /// Whether factors of a row are divided by their sum.
     pub normalize: bool,
     /// Times each factor.

@@ -15,7 +15,7 @@ use crate::architectures::config::{Config, Experts, HfKeys, Latent, hf_bias};
 use crate::architectures::loader::{Bias, GroupedPart};
 use crate::architectures::rope::RopeScaling;
 use crate::checkpoint::{GgufSettings, HfSettings};
-use crate::graph::{NormKind, RopeStyle, Route, Scoring, ValueId};
+use crate::graph::{Groups, NormKind, RopeStyle, Route, Scoring, ValueId};
 use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
@@ -114,9 +114,10 @@ impl Family {
     }
 }
 
-/// What DeepSeek V2 does with several groups; that of V3 is by the two best experts of each.
-const BEST_GROUPS: &str =
-    "groups of experts chosen by the best expert of each (`group_limited_greedy`)";
+/// Groups as DeepSeek V2 chooses them, by the best expert of each; V3 does by the two best.
+fn by_best(groups: Groups) -> Groups {
+    Groups { n_best: 1, ..groups }
+}
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let family = Family::of(s)?;
@@ -209,15 +210,14 @@ fn experts_from_hf(s: &HfSettings, family: Family) -> Result<Option<Experts>, Er
     }
     // transformers does not normalize the factors of this model, whatever the file says.
     s.pass_over("norm_topk_prob");
-    match s.opt_str("topk_method")?.unwrap_or("greedy") {
-        "greedy" => {}
-        "group_limited_greedy" if groups.is_none() => {}
-        "group_limited_greedy" => return Err(s.unsupported(BEST_GROUPS)),
+    let groups = match s.opt_str("topk_method")?.unwrap_or("greedy") {
+        "greedy" => None,
+        "group_limited_greedy" => groups.map(by_best),
         method => {
             return Err(s.unsupported(format!("a choice of experts by `{method}` (`topk_method`)")));
         }
-    }
-    Ok(Some(of_both(false)))
+    };
+    Ok(Some(Experts { groups, ..of_both(false) }))
 }
 
 /// No published model comes near this; a file that does is damaged.
@@ -310,9 +310,11 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     let choice_bias = (0..config.layers.len()).any(has_bias);
     let default = if choice_bias { Scoring::Sigmoid } else { Scoring::Softmax };
     let scoring = gguf_scoring(s, default)?;
-    if groups.is_some() && scoring != Scoring::Sigmoid {
-        return Err(s.unsupported(BEST_GROUPS));
-    }
+    // Softmax and groups are those of V2, whose files do not say by which experts a group is chosen.
+    let groups = match scoring {
+        Scoring::Sigmoid => groups,
+        _ => groups.map(by_best),
+    };
     let experts = Experts {
         scoring,
         choice_bias,

@@ -22,7 +22,7 @@ pub mod weights;
 pub use body::body;
 pub use builder::{AttentionSpec, DeltaNetSpec, GraphBuilder};
 pub use draft::{DraftPart, set_apart};
-pub use experts::{ExpertBias, ExpertLinear, ExpertPart, Route, Scoring};
+pub use experts::{ExpertBias, ExpertLinear, ExpertPart, Groups, Route, Scoring};
 pub use fuse::{Fusions, fuse};
 pub use reads::{DraftBytes, bytes_per_token, draft_bytes};
 pub use select::select_early;

@@ -1,7 +1,7 @@
 //! The graph as text: one line per operation, for `inspect --graph` and snapshots.
 
 use super::{
-    DeltaNet, ExpertLinear, Graph, Norm, NormKind, Op, Prologue, Reach, Route, RowDomain,
+    DeltaNet, ExpertLinear, Graph, Groups, Norm, NormKind, Op, Prologue, Reach, Route, RowDomain,
     ShortConv, ValueId,
 };
 use crate::graph::weights::WeightId;
@@ -49,8 +49,11 @@ impl Graph {
         if let Some(bias) = choice_bias {
             text += &format!(", chosen with {}", self.weight(*bias));
         }
-        if let Some((n_groups, n_open)) = groups {
-            text += &format!(", of {n_open} of {n_groups} groups");
+        if let Some(Groups { n, n_open, n_best }) = groups {
+            text += &format!(", of {n_open} of {n} groups");
+            if *n_best == 1 {
+                text += " by the best of each";
+            }
         }
         if *normalize {
             text += ", normalized";

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The variants that are refused: model, variant, and what the error says after the file's name.
-const REFUSED: [(&str, &str, &str); 30] = [
+const REFUSED: [(&str, &str, &str); 29] = [
     ("llama", "both_spellings", TWO_ROPES),
     ("llama", "both_spellings_lose_theta", TWO_ROPES),
     (
@@ -96,11 +96,6 @@ const REFUSED: [(&str, &str, &str); 30] = [
     ("gptj", "rotary_dim_odd", "rotary_dim: expected an even part of a head, found 3"),
     ("falcon", "alibi", "ALiBi (`alibi`) is not supported"),
     (
-        "deepseek_v2",
-        "best_groups",
-        "groups of experts chosen by the best expert of each (`group_limited_greedy`) is not supported",
-    ),
-    (
         "deepseek_v3",
         "as_v32_too_long",
         "the indexer of sparse attention, in contexts of more than the 32 positions that it chooses \
@@ -172,6 +167,29 @@ fn stack_experts(tensors: &mut Tensors) {
     }
 }
 
+/// Every layer with experts has `n_experts` of them.
+fn more_experts(tensors: &mut Tensors, n_experts: usize) {
+    let routers: Vec<String> =
+        tensors.keys().filter(|name| name.ends_with(".mlp.gate.weight")).cloned().collect();
+    for name in routers {
+        let [n_stored, dim] = tensors[&name].1[..] else { panic!("{name}") };
+        let values = bias(n_experts * dim);
+        let experts = name.replace("gate.weight", "experts.");
+        tensors.insert(name, (TensorType::F32, vec![n_experts, dim], values));
+        for e in n_stored..n_experts {
+            for leaf in ["gate_proj", "up_proj", "down_proj"] {
+                let source = format!("{experts}{}.{leaf}.weight", e % n_stored);
+                let (ty, shape, mut data) = tensors[&source].clone();
+                if leaf == "down_proj" {
+                    let row = data.len() / shape[0];
+                    data.rotate_right(e % shape[0] * row);
+                }
+                tensors.insert(format!("{experts}{e}.{leaf}.weight"), (ty, shape, data));
+            }
+        }
+    }
+}
+
 /// The indexer of sparse attention in every layer, of 2 heads of 16 columns.
 fn add_indexers(tensors: &mut Tensors) {
     let of_queries = |(name, tensor): (&String, &(TensorType, Vec<usize>, Vec<u8>))| {
@@ -220,6 +238,9 @@ fn change(tensors: &mut Tensors, what: &str) {
         }
         "stacked_experts" => return stack_experts(tensors),
         "indexer" => return add_indexers(tensors),
+        n if n.starts_with("experts:") => {
+            return more_experts(tensors, n["experts:".len()..].parse().unwrap());
+        }
         layer if layer.starts_with("dense:") => return dense(tensors, &layer["dense:".len()..]),
         "out_bias" => &["o_proj"],
         "attn_bias" => &["q_proj", "k_proj", "v_proj", "o_proj"],
