@@ -1,11 +1,13 @@
 //! A model's dimensions and constants, the same whichever file they come from.
 
 mod check;
+mod hf_window;
 mod unusual;
 
 pub use unusual::{AltUp, Latent, QueryGrowth};
 
 pub(crate) use check::MAX_SIZE;
+pub(crate) use hf_window::HfWindow;
 
 use crate::Error;
 use crate::architectures::loader::Bias;
@@ -444,15 +446,15 @@ impl Config {
     }
 
     /// Sets a window for the layers that transformers' `layer_types` calls
-    /// sliding; without the list, for those that `sliding` picks. Where there is no
-    /// window, `window` says why.
+    /// sliding; without the list, for those that `sliding` picks, if the model has a window at all.
     ///
     /// # Errors
-    /// If the list does not fit the layers or the window, or names a type that is not built.
-    pub fn with_hf_layer_types(
+    /// If the list does not fit the layers or names a type that is not built; if layers slide and there is no
+    /// window for them.
+    pub(crate) fn with_hf_layer_types(
         self,
         s: &HfSettings,
-        window: Result<usize, &str>,
+        window: HfWindow,
         sliding: impl Fn(usize) -> bool,
     ) -> Result<Self, Error> {
         let slides = hf_layer_types(s, self.layers.len(), |ty| match ty {
@@ -461,12 +463,19 @@ impl Config {
             _ => None,
         })?;
         let Some(slides) = slides else {
-            return Ok(self.with_windows(|l| window.ok().filter(|_| sliding(l))));
+            let slides: Vec<bool> = (0..self.layers.len()).map(sliding).collect();
+            let window = if slides.contains(&true) { window.of_every_layer(s)? } else { None };
+            return Ok(self.with_windows(|l| window.filter(|_| slides[l])));
         };
-        if let (true, Err(reason)) = (slides.contains(&true), window) {
-            return Err(s.wrong("layer_types", format!("only `full_attention`, as {reason}")));
-        }
-        Ok(self.with_windows(|l| window.ok().filter(|_| slides[l])))
+        let window = match window {
+            HfWindow::Of(window) => Some(window),
+            window if slides.contains(&true) => {
+                let expected = format!("only `full_attention`, as {}", window.reason());
+                return Err(s.wrong("layer_types", expected));
+            }
+            _ => None,
+        };
+        Ok(self.with_windows(|l| window.filter(|_| slides[l])))
     }
 }
 
@@ -514,26 +523,6 @@ pub(crate) const MAX_POSITIONS: usize = 1 << 31;
 /// A window as files give it, where zero stands for none.
 pub(crate) fn window_or_none(window: Option<usize>) -> Option<usize> {
     window.filter(|&w| w > 0)
-}
-
-/// The window of config.json, or why there is none.
-///
-/// # Errors
-/// If it is no whole number.
-pub(crate) fn hf_window(s: &HfSettings) -> Result<Result<usize, &'static str>, Error> {
-    let window = window_or_none(s.opt_usize("sliding_window")?);
-    Ok(window.ok_or("`sliding_window` is null or zero"))
-}
-
-/// The window of config.json where `use_sliding_window` is true, or why there is none.
-///
-/// # Errors
-/// As [`hf_window`]; if the switch is neither true nor false.
-pub(crate) fn hf_switched_window(s: &HfSettings) -> Result<Result<usize, &'static str>, Error> {
-    match s.bool_or("use_sliding_window", false)? {
-        true => hf_window(s),
-        false => Ok(Err("`use_sliding_window` is false")),
-    }
 }
 
 /// The biases that a setting of config.json turns on, off when it is missing.

@@ -6,7 +6,7 @@
 use super::experts::{gguf_counts, hf_counts};
 use super::{Architecture, Build};
 use crate::Error;
-use crate::architectures::config::{Config, Experts, HfKeys, hf_bias, hf_window, window_or_none};
+use crate::architectures::config::{Config, Experts, HfKeys, HfWindow, hf_bias, window_or_none};
 use crate::architectures::loader::Bias;
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
@@ -49,7 +49,7 @@ fn mistral_from_hf(s: &HfSettings) -> Result<Config, Error> {
         ("num_key_value_heads", json!(8)),
         ("sliding_window", json!(4096)),
     ]);
-    Config::from_hf(s, &HfKeys::COMMON)?.with_hf_layer_types(s, hf_window(s)?, |_| true)
+    Config::from_hf(s, &HfKeys::COMMON)?.with_hf_layer_types(s, HfWindow::optional(s)?, |_| true)
 }
 
 /// Mixtral has experts in every layer, whose factors are normalized. Its files have no window by
@@ -63,7 +63,7 @@ fn mixtral_from_hf(s: &HfSettings) -> Result<Config, Error> {
         ("num_experts_per_tok", json!(2)),
     ]);
     let rope = HfRopeKeys { theta: ("rope_theta", 1e6), ..HfRopeKeys::COMMON };
-    let window = hf_window(s)?.ok();
+    let window = HfWindow::optional(s)?.of_every_layer(s)?;
     let config = Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?.with_windows(|_| window);
     let experts = Experts::softmax(hf_counts(s)?, s.usize("intermediate_size")?, true);
     if experts.n_experts == 0 {
