@@ -81,6 +81,7 @@ fn measure(
             scale: 1.0 / (shape.head_dim as f32).sqrt(),
             softcap: None,
             window: None,
+            chunked: false,
             sinks: None,
         };
         let limits = AttnLimits {

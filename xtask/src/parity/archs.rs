@@ -154,7 +154,7 @@ mod tests {
 
     /// Whether a model is there as GGUF too.
     fn has_twin(name: &str) -> bool {
-        !["gptj", "llama4_growth", "mistral"].contains(&name)
+        !["gptj", "llama4_chunks", "llama4_growth", "mistral"].contains(&name)
             && !["_ao", "_awq", "_bnb", "_ct", "_fp8", "_gptq"]
                 .iter()
                 .any(|end| name.ends_with(end))
@@ -198,6 +198,7 @@ mod tests {
             "lfm2_moe",
             "llama",
             "llama4",
+            "llama4_chunks",
             "llama4_growth",
             "llama_awq",
             "llama_fp8",

@@ -39,6 +39,8 @@ pub struct AttnParams<'a> {
     pub softcap: Option<f32>,
     /// Position `p` sees only positions above `p - window`.
     pub window: Option<usize>,
+    /// Whether windows lie side by side: a position sees only those of its own, up to itself.
+    pub chunked: bool,
     /// A logit of each query head that takes part in the softmax as the score of a key
     /// would, and adds no value. It is neither scaled nor capped (arXiv:2508.10925).
     pub sinks: Option<&'a [f32]>, // [n_heads]
@@ -282,7 +284,11 @@ fn assert_fits(
 /// The positions that a row of a sequence sees.
 fn seen(params: &AttnParams<'_>, seq: &AttnSeq<'_>, row: usize) -> Range<usize> {
     let pos = seq.first_pos + (row - seq.rows.start);
-    let start = params.window.map_or(0, |window| (pos + 1).saturating_sub(window));
+    let start = match params.window {
+        None => 0,
+        Some(window) if params.chunked => pos / window * window,
+        Some(window) => (pos + 1).saturating_sub(window),
+    };
     let end = seq.reaches.map_or(pos + 1, |reaches| reaches[row - seq.rows.start] as usize);
     start..end
 }

@@ -41,8 +41,6 @@ pub struct Config {
     pub reach: Reach,
     /// Growth of queries with their position, in the layers that have it.
     pub query_growth: Option<QueryGrowth>,
-    /// Positions of a chunk, where some layers see their own chunk alone.
-    pub chunk: Option<usize>,
     /// Limit on the absolute values of queries, keys and values.
     pub qkv_limit: Option<f32>,
     /// Soft cap on logits.
@@ -92,6 +90,8 @@ pub struct Layer {
     pub hidden_dim: usize,
     /// The positions that a query sees, itself included; `None` is all.
     pub window: Option<usize>,
+    /// Whether windows lie side by side: a position sees only those of its own, up to itself.
+    pub chunked: bool,
     /// Index of the rotary embedding in [`Config::ropes`]; `None` rotates nothing.
     pub rope: Option<usize>,
     /// Factor on attention scores.
@@ -187,6 +187,7 @@ impl Layer {
             head_dim,
             hidden_dim,
             window: None,
+            chunked: false,
             rope: Some(0),
             attn_scale,
             experts: None,
@@ -224,7 +225,8 @@ impl HfKeys {
 impl Config {
     /// The attention of layer `l`.
     pub fn attention(&self, l: usize) -> AttentionSpec {
-        let Layer { n_heads, n_kv_heads, head_dim, window, attn_scale, .. } = self.layers[l];
+        let Layer { n_heads, n_kv_heads, head_dim, window, chunked, attn_scale, .. } =
+            self.layers[l];
         AttentionSpec {
             n_heads,
             n_kv_heads,
@@ -232,6 +234,7 @@ impl Config {
             scale: attn_scale,
             softcap: self.attn_softcap,
             window,
+            chunked,
             reach: self.reach,
             sinks: None,
         }
@@ -264,7 +267,6 @@ impl Config {
             attn_softcap: None,
             reach: Reach::Causal,
             query_growth: None,
-            chunk: None,
             qkv_limit: None,
             logit_softcap: None,
             embed_scale: 1.0,
@@ -377,7 +379,6 @@ impl Config {
             attn_softcap: None,
             reach: Reach::Causal,
             query_growth: None,
-            chunk: None,
             qkv_limit: None,
             logit_softcap: None,
             embed_scale: 1.0,

@@ -51,7 +51,6 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         attn_softcap: None,
         reach: Reach::Causal,
         query_growth: None,
-        chunk: None,
         qkv_limit: None,
         logit_softcap: None,
         embed_scale: 1.0,

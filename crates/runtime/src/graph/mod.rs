@@ -186,6 +186,8 @@ pub struct Attention {
     pub softcap: Option<f32>,
     /// Positions that a query sees up to its own, which is included.
     pub window: Option<usize>,
+    /// Whether windows lie side by side: a position sees only those of its own, up to itself.
+    pub chunked: bool,
     /// How far it sees behind its own.
     pub reach: Reach,
     /// One logit per query head that takes part in the softmax and adds no value.

@@ -366,6 +366,7 @@ mod tests {
                 scale: 1.0,
                 softcap: None,
                 window: None,
+                chunked: false,
                 reach: Reach::Causal,
                 sinks: None,
             };

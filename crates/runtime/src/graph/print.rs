@@ -113,7 +113,8 @@ impl Graph {
                     a.kv.group, a.kv.layer, a.n_heads, a.n_kv_heads, a.head_dim, a.scale
                 );
                 if let Some(window) = a.window {
-                    text += &format!(", window {window}");
+                    let of = if a.chunked { "windows side by side of" } else { "window" };
+                    text += &format!(", {of} {window}");
                 }
                 if n_inputs == 1 {
                     text += ", of what is stored";

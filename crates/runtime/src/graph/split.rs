@@ -220,6 +220,7 @@ pub(super) fn each_weight(op: &mut Op, change: &mut dyn FnMut(&mut WeightId)) {
             scale: _,
             softcap: _,
             window: _,
+            chunked: _,
             reach: _,
             sinks,
         }) => sinks.iter_mut().for_each(change),
@@ -319,6 +320,7 @@ mod tests {
                 scale: 1.0,
                 softcap: None,
                 window: (l % 2 == 1).then_some(4),
+                chunked: false,
                 reach: Reach::Causal,
                 sinks: None,
             };
@@ -407,6 +409,7 @@ mod tests {
             scale: 1.0,
             softcap: None,
             window: None,
+            chunked: false,
             reach: Reach::Causal,
             sinks: None,
         };

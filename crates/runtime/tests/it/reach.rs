@@ -42,6 +42,7 @@ fn load(device: &dyn Backend, reach: Reach, window: Option<usize>) -> Box<dyn Ex
         scale: SCALE,
         softcap: None,
         window,
+        chunked: false,
         reach,
         sinks: None,
     };

@@ -314,6 +314,7 @@ impl CpuExecutable {
             scale: attention.scale,
             softcap: attention.softcap,
             window: attention.window,
+            chunked: attention.chunked,
             sinks: attention.sinks.map(|id| self.weights.vector(id)),
         };
         let mut out = out;

@@ -198,6 +198,7 @@ mod tests {
             scale: SCALE,
             softcap: None,
             window,
+            chunked: false,
             reach: Reach::Causal,
             sinks: Some(WeightId(4)),
         };

@@ -265,6 +265,7 @@ mod tests {
             scale: 0.5,
             softcap: None,
             window: None,
+            chunked: false,
             reach: Reach::Causal,
             sinks: None,
         };
