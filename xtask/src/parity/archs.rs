@@ -155,7 +155,7 @@ mod tests {
     /// Whether a model is there as GGUF too.
     fn has_twin(name: &str) -> bool {
         !["gptj", "llama4_chunks", "llama4_growth", "mistral"].contains(&name)
-            && !["_ao", "_awq", "_bnb", "_ct", "_fp8", "_gptq"]
+            && !["_ao", "_awq", "_bnb", "_ct", "_e5m2", "_fp8", "_gptq"]
                 .iter()
                 .any(|end| name.ends_with(end))
     }
@@ -236,6 +236,7 @@ mod tests {
             "qwen3",
             "qwen3_5_moe_text",
             "qwen3_5_text",
+            "qwen3_e5m2",
             "qwen3_fp4_ct",
             "qwen3_fp8",
             "qwen3_moe",

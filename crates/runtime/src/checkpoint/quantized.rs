@@ -139,8 +139,9 @@ impl Quantized {
         match self {
             Self::Compressed(it) => it.factor(weight),
             Self::BitsAndBytes(it) => it.factor(weight),
+            Self::Fp8(it) => it.factor(weight),
             Self::TorchAo(it) => it.factor(weight),
-            Self::Awq(_) | Self::Fp8(_) | Self::Gptq(_) | Self::Mxfp4 => 1.0,
+            Self::Awq(_) | Self::Gptq(_) | Self::Mxfp4 => 1.0,
         }
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 /// The tiny models.
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 20] = [
     "llama_awq",
     "llama_fp8",
     "llama_fp8_ao",
@@ -28,6 +28,7 @@ const NAMES: [&str; 19] = [
     "qwen2_int4_ct",
     "qwen2_int8_bnb",
     "qwen2_int8_ct",
+    "qwen3_e5m2",
     "qwen3_fp4_ct",
     "qwen3_fp8",
     "qwen3_moe_fp4_ct",

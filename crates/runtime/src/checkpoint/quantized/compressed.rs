@@ -388,7 +388,7 @@ impl Compressed {
         match self.layout(name) {
             Some((_, Layout::Ints(ints))) => ints.factor(),
             Some((_, Layout::Fp4(fp4))) => fp4.factor(),
-            None => 1.0,
+            None => self.fp8.factor(name),
         }
     }
 }
