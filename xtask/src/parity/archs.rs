@@ -155,7 +155,7 @@ mod tests {
     /// Whether a model is there as GGUF too.
     fn has_twin(name: &str) -> bool {
         !["gptj", "llama4_chunks", "llama4_growth", "mistral"].contains(&name)
-            && !["_ao", "_awq", "_bnb", "_ct", "_e5m2", "_fp8", "_gptq"]
+            && !["_ao", "_awq", "_bnb", "_ct", "_e5m2", "_fp8", "_gptq", "_mo"]
                 .iter()
                 .any(|end| name.ends_with(end))
     }
@@ -242,6 +242,7 @@ mod tests {
             "qwen3_moe",
             "qwen3_moe_fp4_ct",
             "qwen3_next",
+            "qwen3_nvfp4_mo",
             "seed_oss",
             "smollm3",
             "stablelm",
