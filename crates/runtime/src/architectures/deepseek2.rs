@@ -6,7 +6,8 @@
 //! refused. The cache holds the latent vector and the one key that turns, side by side. The matrix that would make a
 //! head's keys of the vector takes the head's query to it instead, and that of its values takes what the head attended
 //! to (section 2.1.2 of the first). So a layer has one head of keys, and its values are the keys: columns behind the
-//! vector are left out of what comes of them. Layers that predict further tokens are not run.
+//! vector are left out of what comes of them. The layer that predicts a second token looks as the others with experts;
+//! files in GGUF do not have it.
 
 use super::experts::{gguf_counts, gguf_scoring, gguf_shared_dim, groups_of, hf_counts_of};
 use super::{Architecture, Build};
@@ -153,9 +154,11 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let config = finished(config, latent, all_dim.unwrap_or(0.0));
     let experts = experts_from_hf(s, family)?;
     let is_sparse = sparse_layers_from_hf(s, family, config.layers.len())?;
-    let config = config.with_layers(|l, layer| layer.experts = experts.filter(|_| is_sparse[l]));
     let n_predictors = s.opt_usize("num_nextn_predict_layers")?.unwrap_or(0);
-    Config { n_predictors, ..config }.checked_hf(s)
+    // Behind the others, layers that predict have experts.
+    let is_sparse = |l: usize| is_sparse.get(l).is_none_or(|&is_sparse| is_sparse);
+    let config = config.with_predictors(n_predictors);
+    config.with_layers(|l, layer| layer.experts = experts.filter(|_| is_sparse(l))).checked_hf(s)
 }
 
 /// Which layers have experts.
@@ -326,7 +329,7 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     let config = config
         .with_layers(|l, layer| layer.experts = Some(experts).filter(|_| l >= n_dense))
         .without_gguf_predictors(s)?;
-    // The layer that predicts a second token is passed over, as in safetensors.
+    // llama.cpp's converter leaves the layer that predicts a second token out.
     Config { predictor: None, ..config }.checked_gguf(s)
 }
 
