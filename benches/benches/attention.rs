@@ -82,6 +82,7 @@ fn measure(
             softcap: None,
             window: None,
             chunked: false,
+            alibi: None,
             sinks: None,
         };
         let limits = AttnLimits {

@@ -44,6 +44,9 @@ pub struct AttnParams<'a> {
     /// A logit of each query head that takes part in the softmax as the score of a key
     /// would, and adds no value. It is neither scaled nor capped (arXiv:2508.10925).
     pub sinks: Option<&'a [f32]>, // [n_heads]
+    /// The slopes of ALiBi: what a key's distance before the query is multiplied by and taken off its score, behind
+    /// scale and cap (arXiv:2108.12409).
+    pub alibi: Option<&'a [f32]>, // [n_heads]
 }
 
 /// One sequence of a batch.
@@ -245,6 +248,7 @@ fn assert_fits(
     assert!(params.window != Some(0), "a window of no positions");
     assert!(params.softcap.is_none_or(|cap| cap > 0.0), "a soft cap above zero");
     assert!(params.sinks.is_none_or(|s| s.len() == params.n_heads), "a sink for each head");
+    assert!(params.alibi.is_none_or(|s| s.len() == params.n_heads), "a slope for each head");
     assert!(
         scratch.blocks.len() >= team.n_threads()
             && scratch.limits.head_dim >= params.head_dim

@@ -14,7 +14,7 @@ use std::ops::Range;
 use super::element::{Element, with_element};
 use super::pack::{pack_row, pack_values, pack_values_of, split_keys, split_row};
 use super::prefill::{Task, load_any};
-use super::softmax::{Running, ScoreScale};
+use super::softmax::{Alibi, Running, ScoreScale};
 use super::{kv_row, seen};
 use crate::lanes::{Kernel, Lanes, dispatch};
 use crate::tiles::{PAIR_LEN, Product, STEP_LEN, TILE_LEN, TilePair, Tiles};
@@ -138,8 +138,11 @@ impl<T: Tiles> TileTask<'_, T> {
         // Both ends of what a row sees rise with its position.
         let start = seen(params, seq, rows.start).start;
         let end = seen(params, seq, rows.end - 1).end;
+        let slopes = params.alibi.map(|slopes| &slopes[kv_head * group..][..group]);
+        let first_query = seq.first_pos + (rows.start - seq.rows.start);
         for tile_idx in start / N_KEYS..end.div_ceil(N_KEYS) {
             let first_pos = tile_idx * N_KEYS;
+            let alibi = slopes.map(|slopes| Alibi::new(slopes, first_pos, first_query));
             let in_tile = |pos: usize| pos.saturating_sub(first_pos).min(N_KEYS);
             let keys = in_tile(start)..in_tile(end);
             let is_finite = self.load(&mut parts, floats, first_pos, keys);
@@ -154,6 +157,7 @@ impl<T: Tiles> TileTask<'_, T> {
                     tier: self.task.tier,
                     head_dim,
                     scale,
+                    alibi: alibi.map(|alibi| (alibi, first)),
                     q: [0, 1].map(|half| &parts.q[half][first / PAIR_LEN * n_steps..][..n_steps]),
                     k: [0, 1].map(|half| &*parts.k[half]),
                     weights: &mut *parts.weights,
@@ -275,13 +279,14 @@ struct Queries<'a, T> {
     tier: Tier,
     head_dim: usize,
     scale: ScoreScale,
-    q: [&'a [TilePair]; 2],      // [n_steps]
-    k: [&'a [TilePair]; 2],      // [KEY_STEPS, n_steps]
-    weights: &'a mut [TilePair], // [KEY_STEPS]
-    scores: &'a mut [f32],       // [PAIR_LEN, N_KEYS], then the weights
-    seen: &'a [Range<usize>],    // [n]
-    running: &'a mut [Running],  // [n]
-    acc: &'a mut [f32],          // [n, head_dim]
+    alibi: Option<(Alibi<'a>, usize)>, // and the first query
+    q: [&'a [TilePair]; 2],            // [n_steps]
+    k: [&'a [TilePair]; 2],            // [KEY_STEPS, n_steps]
+    weights: &'a mut [TilePair],       // [KEY_STEPS]
+    scores: &'a mut [f32],             // [PAIR_LEN, N_KEYS], then the weights
+    seen: &'a [Range<usize>],          // [n]
+    running: &'a mut [Running],        // [n]
+    acc: &'a mut [f32],                // [n, head_dim]
 }
 
 impl<T: Tiles> Queries<'_, T> {
@@ -308,9 +313,9 @@ impl<T: Tiles> Queries<'_, T> {
             let mut scores = RowsMut::new(&mut self.scores[..n * N_KEYS], n, N_KEYS);
             self.tiles.multiply(&product, scores.slice_cols(keys.clone()));
         }
-        let Self { head_dim, scale, scores, seen, running, acc, .. } = self;
-        let softmax =
-            Softmax { head_dim: *head_dim, scale: *scale, keys, scores, seen, running, acc };
+        let Self { head_dim, scale, alibi, scores, seen, running, acc, .. } = self;
+        let (head_dim, scale, alibi) = (*head_dim, *scale, *alibi);
+        let softmax = Softmax { head_dim, scale, alibi, keys, scores, seen, running, acc };
         dispatch(self.tier, softmax);
         Some(steps)
     }
@@ -346,7 +351,8 @@ impl<T: Tiles> Queries<'_, T> {
 struct Softmax<'a> {
     head_dim: usize,
     scale: ScoreScale,
-    keys: Range<usize>, // of the tile that some query sees, rounded to steps
+    alibi: Option<(Alibi<'a>, usize)>, // and the first query
+    keys: Range<usize>,                // of the tile that some query sees, rounded to steps
     scores: &'a mut [f32],
     seen: &'a [Range<usize>],
     running: &'a mut [Running],
@@ -361,12 +367,13 @@ impl Kernel for Softmax<'_> {
         let queries = self.running.iter_mut().zip(self.seen);
         let rows =
             self.scores.chunks_exact_mut(N_KEYS).zip(self.acc.chunks_exact_mut(self.head_dim));
-        for ((running, seen), (scores, acc)) in queries.zip(rows) {
+        for (query, ((running, seen), (scores, acc))) in queries.zip(rows).enumerate() {
             if seen.is_empty() {
                 scores[self.keys.clone()].fill(0.0);
                 continue;
             }
-            let factor = running.add(l, scores, seen, self.scale);
+            let slope = self.alibi.map(|(alibi, first)| alibi.of(first + query));
+            let factor = running.add(l, scores, seen, self.scale, slope);
             scores[self.keys.start..seen.start].fill(0.0);
             scores[seen.end..self.keys.end].fill(0.0);
             if let Some(factor) = factor {

@@ -37,6 +37,8 @@ pub struct Config {
     pub gate_limit: Option<f32>,
     /// Soft cap on attention scores.
     pub attn_softcap: Option<f32>,
+    /// Whether heads are told distances by ALiBi, with the slopes of the paper (arXiv:2108.12409).
+    pub alibi: bool,
     /// How far rows see behind themselves.
     pub reach: Reach,
     /// Growth of queries with their position, in the layers that have it.
@@ -237,6 +239,7 @@ impl Config {
             chunked,
             reach: self.reach,
             sinks: None,
+            alibi: None,
         }
     }
 
@@ -265,6 +268,7 @@ impl Config {
             qk_norm: false,
             gate_limit: None,
             attn_softcap: None,
+            alibi: false,
             reach: Reach::Causal,
             query_growth: None,
             qkv_limit: None,
@@ -377,6 +381,7 @@ impl Config {
             qk_norm: false,
             gate_limit: None,
             attn_softcap: None,
+            alibi: false,
             reach: Reach::Causal,
             query_growth: None,
             qkv_limit: None,

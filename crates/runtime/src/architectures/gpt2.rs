@@ -49,6 +49,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         qk_norm: false,
         gate_limit: None,
         attn_softcap: None,
+        alibi: false,
         reach: Reach::Causal,
         query_growth: None,
         qkv_limit: None,

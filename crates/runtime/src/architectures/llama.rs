@@ -11,7 +11,7 @@ use crate::architectures::loader::Bias;
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::weights::Weight;
-use crate::graph::{NormKind, RopeStyle, ValueId};
+use crate::graph::{AttentionSpec, NormKind, RopeStyle, ValueId};
 use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
@@ -171,6 +171,7 @@ pub(super) fn attention(
     }
     let (q, k) = (m.rope(q, l), m.rope(k, l));
     let q = m.grown(q);
-    let a = m.graph.attention(q, k, v, &c.attention(l));
+    let alibi = m.alibi(l);
+    let a = m.graph.attention(q, k, v, &AttentionSpec { alibi, ..c.attention(l) });
     m.wo(a, l, shape.wo_bias)
 }

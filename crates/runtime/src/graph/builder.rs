@@ -34,6 +34,8 @@ pub struct AttentionSpec {
     /// A vector with one logit per query head that takes part in the softmax and
     /// adds no value; neither scaled nor capped (gpt-oss, arXiv:2508.10925).
     pub sinks: Option<WeightId>, // [n_heads]
+    /// The slopes of ALiBi (arXiv:2108.12409).
+    pub alibi: Option<WeightId>, // [n_heads]
 }
 
 /// What a gated delta rule looks like, apart from its place in the state; see [`DeltaNet`].
@@ -248,7 +250,7 @@ impl GraphBuilder {
             self.push(Op::StoreKv(kv), &[k, v], 1, RowDomain::Tokens);
             return q;
         }
-        let &AttentionSpec { scale, softcap, reach, sinks, .. } = spec;
+        let &AttentionSpec { scale, softcap, reach, sinks, alibi, .. } = spec;
         let attention = Attention {
             kv,
             n_heads,
@@ -260,6 +262,7 @@ impl GraphBuilder {
             chunked,
             reach,
             sinks,
+            alibi,
         };
         self.same_shape(Op::Attention(attention), &[q, k, v])
     }

@@ -148,6 +148,7 @@ mod tests {
             chunked: false,
             reach: Reach::Causal,
             sinks: None,
+            alibi: None,
         };
         let a = b.attention(q, k, v, &spec);
         let o = b.linear(a, &linear(DIM));

@@ -192,6 +192,9 @@ pub struct Attention {
     pub reach: Reach,
     /// One logit per query head that takes part in the softmax and adds no value.
     pub sinks: Option<WeightId>, // [n_heads]
+    /// What the distance of a key before the query is multiplied by and taken off its score, behind scale and
+    /// cap: the slopes of ALiBi (arXiv:2108.12409).
+    pub alibi: Option<WeightId>, // [n_heads]
 }
 
 /// A layer's place in the key-value cache.
@@ -437,6 +440,7 @@ impl Graph {
         let of_node = |node: &Node| match &node.op {
             Op::RopeTable(angles) => Some(if angles.components.is_empty() { 1 } else { 3 }),
             Op::PosEmbed { .. } => Some(0),
+            Op::Attention(attention) if attention.alibi.is_some() => Some(0),
             _ => None,
         };
         let all = || self.nodes.iter().filter_map(of_node);

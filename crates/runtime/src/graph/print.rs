@@ -125,6 +125,9 @@ impl Graph {
                 if let Some(cap) = a.softcap {
                     text += &format!(", soft cap {cap}");
                 }
+                if let Some(slopes) = a.alibi {
+                    text += &format!(", ALiBi {}", self.weight(slopes));
+                }
                 if let Some(sinks) = a.sinks {
                     text += &format!(", sinks {}", self.weight(sinks));
                 }

@@ -185,6 +185,7 @@ mod tests {
             chunked: false,
             reach: Reach::Causal,
             sinks: None,
+            alibi: None,
         };
         b.attention(q, k, k, &spec)
     }

@@ -223,7 +223,8 @@ pub(super) fn each_weight(op: &mut Op, change: &mut dyn FnMut(&mut WeightId)) {
             chunked: _,
             reach: _,
             sinks,
-        }) => sinks.iter_mut().for_each(change),
+            alibi,
+        }) => sinks.iter_mut().chain(alibi).for_each(change),
         Op::ShortConv(ShortConv { taps, n_taps: _, bias, act: _, state: _ }) => {
             change(taps);
             bias.iter_mut().for_each(change);
@@ -323,6 +324,7 @@ mod tests {
                 chunked: false,
                 reach: Reach::Causal,
                 sinks: None,
+                alibi: None,
             };
             let a = b.attention(q, h, h, &spec);
             x = b.add(x, a);
@@ -412,6 +414,7 @@ mod tests {
             chunked: false,
             reach: Reach::Causal,
             sinks: None,
+            alibi: None,
         };
         let mut x = b.embed(&table, 1.0);
         let mut stored = None;

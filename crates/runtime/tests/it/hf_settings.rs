@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The variants that are refused: model, variant, and what the error says after the file's name.
-const REFUSED: [(&str, &str, &str); 29] = [
+const REFUSED: [(&str, &str, &str); 28] = [
     ("llama", "both_spellings", TWO_ROPES),
     ("llama", "both_spellings_lose_theta", TWO_ROPES),
     (
@@ -100,12 +100,6 @@ const REFUSED: [(&str, &str, &str); 29] = [
         "as_v32_too_long",
         "the indexer of sparse attention, in contexts of more than the 32 positions that it chooses \
          (`index_topk`), is not supported",
-    ),
-    (
-        "baichuan",
-        "alibi",
-        "ALiBi, which the models of Baichuan with 40 layers have in place of rotary embeddings, is not \
-         supported",
     ),
     (
         "baichuan",

@@ -45,6 +45,7 @@ fn load(device: &dyn Backend, reach: Reach, window: Option<usize>) -> Box<dyn Ex
         chunked: false,
         reach,
         sinks: None,
+        alibi: None,
     };
     let a = b.attention(q, k, v, &spec);
     let graph = b.finish(a);

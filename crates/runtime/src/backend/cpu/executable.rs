@@ -316,6 +316,7 @@ impl CpuExecutable {
             window: attention.window,
             chunked: attention.chunked,
             sinks: attention.sinks.map(|id| self.weights.vector(id)),
+            alibi: attention.alibi.map(|id| self.weights.vector(id)),
         };
         let mut out = out;
         for (seqs, tables) in

@@ -201,6 +201,7 @@ mod tests {
             chunked: false,
             reach: Reach::Causal,
             sinks: Some(WeightId(4)),
+            alibi: None,
         };
         let a = b.attention(q, k, v, &spec);
         let output = b.select_rows(a);

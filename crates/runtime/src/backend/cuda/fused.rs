@@ -240,6 +240,7 @@ mod tests {
             chunked: false,
             reach: Reach::Causal,
             sinks: None,
+            alibi: None,
         });
         plan(vec![
             step(rope(), &[place(0, 128, 64), table], q),

@@ -268,6 +268,7 @@ mod tests {
             chunked: false,
             reach: Reach::Causal,
             sinks: None,
+            alibi: None,
         };
         let linear = |prologue| Op::Linear { prologue, parts: Vec::new(), residual: true };
         let route = Route {
