@@ -81,6 +81,8 @@ fn measure(
             scale: 1.0 / (shape.head_dim as f32).sqrt(),
             softcap: None,
             window: None,
+            chunked: false,
+            alibi: None,
             sinks: None,
         };
         let limits = AttnLimits {

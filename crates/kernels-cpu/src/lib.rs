@@ -103,7 +103,7 @@ pub use recurrent::{
     delta_net, short_conv,
 };
 pub use rope::{RopePositions, RopeStyle, rope, rope_table};
-pub use route::{MAX_EXPERTS, Routing, Scoring, route};
+pub use route::{Groups, MAX_EXPERTS, Routing, Scoring, route};
 pub use rows::{Rows, RowsMut};
 pub use team::{Affinity, PerThread, Team};
 #[cfg(target_arch = "aarch64")]

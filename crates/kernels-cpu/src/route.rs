@@ -20,6 +20,18 @@ pub enum Scoring {
     },
 }
 
+/// Groups of neighbouring experts, of which a row chooses from the best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Groups {
+    /// How many there are.
+    pub n: usize,
+    /// Of how many the experts are chosen.
+    pub n_open: usize,
+    /// How many of a group's largest keys are added up to what it is worth: 1 (`group_limited_greedy` of DeepSeek
+    /// V2, arXiv:2405.04434) or 2 (`noaux_tc` of V3, arXiv:2412.19437).
+    pub n_best: usize,
+}
+
 /// A choice of some experts for each row.
 #[derive(Clone, Copy, Debug)]
 pub struct Routing<'a> {
@@ -29,9 +41,8 @@ pub struct Routing<'a> {
     pub n_chosen: usize,
     /// Added to the factors for the choice alone.
     pub choice_bias: Option<&'a [f32]>, // [n_experts]
-    /// Groups of neighbouring experts, and how many of them are chosen from: those with the largest
-    /// sums of their two best.
-    pub groups: Option<(usize, usize)>,
+    /// Groups of the experts, if not all of them are chosen from.
+    pub groups: Option<Groups>,
     /// Whether factors of a row are divided by their sum.
     pub normalize: bool,
     /// Times each factor.
@@ -62,9 +73,10 @@ pub fn route(
         "shape of the routes"
     );
     assert!(choice_bias.is_none_or(|bias| bias.len() == n_experts), "biases of the choice");
-    if let Some((n_groups, n_open)) = groups {
-        let fits = n_groups > 0 && n_experts.is_multiple_of(n_groups) && n_open <= n_groups;
-        assert!(fits && n_open * (n_experts / n_groups) >= n_chosen, "{n_groups} groups");
+    if let Some(Groups { n, n_open, n_best }) = groups {
+        let fits = n > 0 && n_experts.is_multiple_of(n) && n_open <= n;
+        assert!(fits && n_open * (n_experts / n) >= n_chosen, "{n} groups");
+        assert!([1, 2].contains(&n_best), "groups by their {n_best} best");
     }
     team.for_each_row_mut(out, 16, |row, out, _thread| route_row(routing, scores.row(row), out));
 }
@@ -86,8 +98,8 @@ fn route_row(routing: &Routing<'_>, scores: &[f32], out: &mut [f32]) {
     if let Some(bias) = routing.choice_bias {
         keys.iter_mut().zip(bias).for_each(|(key, bias)| *key += bias);
     }
-    if let Some((n_groups, n_open)) = routing.groups {
-        close_groups(keys, n_groups, n_open);
+    if let Some(groups) = routing.groups {
+        close_groups(keys, groups);
     }
     let (chosen, chosen_factors) = out.split_at_mut(routing.n_chosen);
     let mut is_chosen = [false; MAX_EXPERTS];
@@ -143,7 +155,8 @@ fn softmax(scores: &[f32], out: &mut [f32]) {
 }
 
 /// Leaves only the experts of the best groups to be chosen.
-fn close_groups(keys: &mut [f32], n_groups: usize, n_open: usize) {
+fn close_groups(keys: &mut [f32], groups: Groups) {
+    let Groups { n: n_groups, n_open, n_best } = groups;
     let len = keys.len() / n_groups;
     let mut totals = [0.0; MAX_EXPERTS];
     for (total, group) in totals.iter_mut().zip(keys.chunks_exact(len)) {
@@ -155,7 +168,7 @@ fn close_groups(keys: &mut [f32], n_groups: usize, n_open: usize) {
                 two[1] = key;
             }
         }
-        *total = if len == 1 { two[0] } else { two[0] + two[1] };
+        *total = if len.min(n_best) == 1 { two[0] } else { two[0] + two[1] };
     }
     let mut is_open = [false; MAX_EXPERTS];
     for _ in 0..n_open {
@@ -241,10 +254,17 @@ mod tests {
     fn experts_of_the_best_groups_are_chosen() {
         // The best expert is in a group whose two best are less than another's.
         let scores = [5.0, 0.0, 0.0, 0.0, 3.0, 3.0, 1.0, 1.0];
-        let grouped = Routing { scoring: Scoring::Sigmoid, groups: Some((4, 1)), ..PLAIN };
+        let groups = |n_open, n_best| Some(Groups { n: 4, n_open, n_best });
+        let grouped = Routing { scoring: Scoring::Sigmoid, groups: groups(1, 2), ..PLAIN };
         assert_eq!(run(&grouped, &scores).0, [4, 5]);
-        let two = Routing { groups: Some((4, 2)), n_chosen: 3, ..grouped };
+        let two = Routing { groups: groups(2, 2), n_chosen: 3, ..grouped };
         assert_eq!(run(&two, &scores).0, [0, 4, 5]);
+        // By its best alone the group is open, and the expert beside it is the second.
+        let by_best = Routing { groups: groups(1, 1), ..PLAIN };
+        let (ids, factors) = run(&by_best, &scores);
+        assert_eq!(ids, [0, 1]);
+        let sum = 5.0_f64.exp() + 3.0 + 2.0 * 3.0_f64.exp() + 2.0 * 1.0_f64.exp();
+        assert_factors(&factors, &[5.0_f64.exp() / sum, 1.0 / sum]);
     }
 
     #[test]

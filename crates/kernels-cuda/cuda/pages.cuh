@@ -276,7 +276,8 @@ struct Seen {
 
 // The lists of a step: position and sequence of each row, what is added to the number of a sequence's page, counted
 // from its start, to find the page's word in `words`, and one past the last position that each row sees. Without
-// `reaches` rows see up to themselves.
+// `reaches` rows see up to themselves. A window below zero is the length of windows that lie side by side, of which a row
+// sees its own.
 struct Tables {
   const uint32_t *words, *positions, *seq_of_row, *bases, *reaches;
   int n_words, n_seqs, window;
@@ -288,7 +289,13 @@ struct Tables {
     if (seq >= uint32_t(n_seqs)) __trap();
     const uint32_t position = positions[row], end = reaches ? reaches[row] : position + 1;
     if (position > 0x7ffffffeu || end > 0x7fffffffu) __trap();
-    const int first = window && position >= uint32_t(window) ? int(position + 1 - window) : 0;
+    int first = 0;
+    if (window < 0) {
+      const uint32_t length = uint32_t(-window);
+      first = int(position / length * length);
+    } else if (window && position >= uint32_t(window)) {
+      first = int(position + 1 - window);
+    }
     return {first, int(end), bases[seq]};
   }
 

@@ -31,12 +31,12 @@ __device__ __forceinline__ float warp_max(float x) {
 // The experts of a row by a warp; a lane has `N` experts that follow one another. scores: [n_rows, n_experts], bias:
 // [n_experts] or null, active: [n_rows] or null, out: [n_rows, 2 * n_chosen]. A row whose number in `active` is
 // 0xffffffff takes no part. With `n_groups` groups of neighbouring experts, only the `n_open` groups with the largest
-// sums of their two best are chosen from.
+// sums of their `n_best` best, one or two, are chosen from.
 template <int N>
 __device__ __forceinline__ void route(
     const float* scores, int score_stride, const float* bias, const uint32_t* active, float* out, int out_stride,
-    int n_rows, int n_experts, int n_chosen, int scoring, int n_groups, int n_open, int normalize, float scale,
-    float margin) {
+    int n_rows, int n_experts, int n_chosen, int scoring, int n_groups, int n_open, int n_best, int normalize,
+    float scale, float margin) {
   const int lane = threadIdx.x, first = lane * N;
   const size_t row = size_t(blockIdx.x) * warps + threadIdx.y;
   if (row >= n_rows) return;
@@ -103,7 +103,7 @@ __device__ __forceinline__ void route(
           second = x;
         }
       }
-      total[g] = len > 1 ? best + second : best;
+      total[g] = min(len, n_best) > 1 ? best + second : best;
     }
     __syncwarp();
     // A group is open if fewer come before it than are open.
@@ -210,9 +210,9 @@ __device__ __forceinline__ void route(
   extern "C" __global__ void __launch_bounds__(32 * warps) route_##N(                                            \
       const float* scores, int score_stride, const float* bias, const uint32_t* active, float* out,              \
       int out_stride, int n_rows, int n_experts, int n_chosen, int scoring, int n_groups, int n_open,            \
-      int normalize, float scale, float margin) {                                                                \
+      int n_best, int normalize, float scale, float margin) {                                                    \
     route<N>(scores, score_stride, bias, active, out, out_stride, n_rows, n_experts, n_chosen, scoring,          \
-             n_groups, n_open, normalize, scale, margin);                                                        \
+             n_groups, n_open, n_best, normalize, scale, margin);                                                \
   }
 
 MAKE(1)

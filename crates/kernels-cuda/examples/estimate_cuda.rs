@@ -383,6 +383,7 @@ impl Bench {
                 scale: 0.1,
                 softcap: None,
                 window: None,
+                chunked: false,
                 sinks: None,
                 out: q,
             };

@@ -10,6 +10,7 @@ fn main() -> Result<(), Error> {
             n_kv_heads: 1,
             head_dim: 256,
             window,
+            chunked: false,
             values_are_keys: false,
         };
         let layout = KvLayout::new(BlockType::F16, spec)?;

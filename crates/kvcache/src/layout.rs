@@ -26,6 +26,9 @@ pub struct GroupSpec {
     pub head_dim: usize,
     /// Positions that a query sees, itself included; `None` sees all before it.
     pub window: Option<usize>,
+    /// Whether windows lie side by side, of which a query sees its own up to itself, instead of sliding. What is kept of
+    /// them is the same: no query sees further back than the length of a window.
+    pub chunked: bool,
     /// Whether the values of a position are its keys, which are stored once: latent attention, whose values are
     /// columns of its one key.
     pub values_are_keys: bool,
@@ -51,13 +54,15 @@ pub struct KvLayout {
 
 impl fmt::Display for KvLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let GroupSpec { n_layers, n_kv_heads, head_dim, window, values_are_keys } = &self.spec;
+        let GroupSpec { n_layers, n_kv_heads, head_dim, window, chunked, values_are_keys } =
+            &self.spec;
         let ty = self.ty;
         write!(f, "{n_layers} layers of {n_kv_heads} heads of {head_dim} {ty}")?;
         if *values_are_keys {
             write!(f, ", whose values are their keys,")?;
         }
-        window.map_or(Ok(()), |window| write!(f, " in a window of {window}"))?;
+        let of = if *chunked { "windows side by side" } else { "a window" };
+        window.map_or(Ok(()), |window| write!(f, " in {of} of {window}"))?;
         write!(f, " by pages of {PAGE_LEN}")
     }
 }
@@ -140,7 +145,14 @@ mod tests {
     fn layout(ty: BlockType, n_layers: usize, window: Option<usize>) -> KvLayout {
         KvLayout::new(
             ty,
-            GroupSpec { n_layers, n_kv_heads: 3, head_dim: 20, window, values_are_keys: false },
+            GroupSpec {
+                n_layers,
+                n_kv_heads: 3,
+                head_dim: 20,
+                window,
+                chunked: false,
+                values_are_keys: false,
+            },
         )
         .unwrap()
     }
@@ -175,6 +187,7 @@ mod tests {
             n_kv_heads: 3,
             head_dim: 64,
             window: None,
+            chunked: false,
             values_are_keys: false,
         };
         let types = [(BlockType::F8, 64), (BlockType::Q8_0, 68), (BlockType::Q4_0, 36)];
@@ -192,6 +205,7 @@ mod tests {
             n_kv_heads: 3,
             head_dim: 20,
             window: None,
+            chunked: false,
             values_are_keys: false,
         };
         assert_eq!(KvLayout::new(BlockType::F16, spec.clone()).unwrap().page_bytes(), 0);
@@ -212,6 +226,7 @@ mod tests {
             n_kv_heads: 1,
             head_dim: 64,
             window: None,
+            chunked: false,
             values_are_keys: false,
         };
         let err = KvLayout::new(BlockType::Q6_K, spec.clone()).unwrap_err().to_string();

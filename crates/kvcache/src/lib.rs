@@ -14,6 +14,7 @@
 //!     n_kv_heads: 4,
 //!     head_dim: 64,
 //!     window: None,
+//!     chunked: false,
 //!     values_are_keys: false,
 //! };
 //! let layout = KvLayout::new(BlockType::F16, spec)?;

@@ -107,7 +107,7 @@ pub(super) fn run(bin: &Path, dir: &Path, args: &Args) -> Result<Totals> {
     for (title, place) in [cpu, wgpu, ("CUDA", place("cuda-interpreter"))] {
         let engine = place.engine(bin.to_path_buf())?;
         let mut rows = Vec::new();
-        for golden in &goldens {
+        for golden in goldens.iter().filter(|golden| archs::runs_on(&place, &golden.name)) {
             let architecture = architecture_of(golden, &architectures)?;
             for (format, path) in &golden.files {
                 let mut row =

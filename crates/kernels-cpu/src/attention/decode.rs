@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::element::with_element;
-use super::softmax::{Running, ScoreScale, exp2_of};
+use super::softmax::{Alibi, Running, ScoreScale, exp2_of};
 use super::split::{Ahead, SplitKernel};
 use super::{AttnParams, AttnSeq, kv_row, seen};
 use crate::lanes::{Kernel, Lanes, dispatch};
@@ -237,6 +237,9 @@ impl Decode<'_> {
         let last = starts[keys.len() - 1];
         starts[keys.len()..].fill(last);
 
+        // A generated row sees up to its own position.
+        let slopes = self.params.alibi.map(|slopes| &slopes[kv_head * group..][..group]);
+        let alibi = slopes.map(|slopes| Alibi::new(slopes, keys.start, row.seen.end - 1));
         let (start, len) = self.place(split, kv_head);
         // SAFETY: the capacity of the results bounds the splits of a wave, each split and KV
         // head has a place of its own, and nobody reads it before it is counted as done.
@@ -251,6 +254,7 @@ impl Decode<'_> {
                 ahead: Ahead::of(self.geo.head_bytes()),
                 head_dim,
                 scale,
+                alibi,
                 q: &q[..group * head_len],
                 scores,
                 result,

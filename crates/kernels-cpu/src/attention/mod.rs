@@ -39,9 +39,14 @@ pub struct AttnParams<'a> {
     pub softcap: Option<f32>,
     /// Position `p` sees only positions above `p - window`.
     pub window: Option<usize>,
+    /// Whether windows lie side by side: a position sees only those of its own, up to itself.
+    pub chunked: bool,
     /// A logit of each query head that takes part in the softmax as the score of a key
     /// would, and adds no value. It is neither scaled nor capped (arXiv:2508.10925).
     pub sinks: Option<&'a [f32]>, // [n_heads]
+    /// The slopes of ALiBi: what a key's distance before the query is multiplied by and taken off its score, behind
+    /// scale and cap (arXiv:2108.12409).
+    pub alibi: Option<&'a [f32]>, // [n_heads]
 }
 
 /// One sequence of a batch.
@@ -243,6 +248,7 @@ fn assert_fits(
     assert!(params.window != Some(0), "a window of no positions");
     assert!(params.softcap.is_none_or(|cap| cap > 0.0), "a soft cap above zero");
     assert!(params.sinks.is_none_or(|s| s.len() == params.n_heads), "a sink for each head");
+    assert!(params.alibi.is_none_or(|s| s.len() == params.n_heads), "a slope for each head");
     assert!(
         scratch.blocks.len() >= team.n_threads()
             && scratch.limits.head_dim >= params.head_dim
@@ -282,7 +288,11 @@ fn assert_fits(
 /// The positions that a row of a sequence sees.
 fn seen(params: &AttnParams<'_>, seq: &AttnSeq<'_>, row: usize) -> Range<usize> {
     let pos = seq.first_pos + (row - seq.rows.start);
-    let start = params.window.map_or(0, |window| (pos + 1).saturating_sub(window));
+    let start = match params.window {
+        None => 0,
+        Some(window) if params.chunked => pos / window * window,
+        Some(window) => (pos + 1).saturating_sub(window),
+    };
     let end = seq.reaches.map_or(pos + 1, |reaches| reaches[row - seq.rows.start] as usize);
     start..end
 }

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::element::{Element, with_element};
-use super::softmax::{Running, ScoreScale};
+use super::softmax::{Alibi, Running, ScoreScale};
 use super::{AttnParams, AttnSeq, kv_row, seen};
 use crate::lanes::{Kernel, Lanes, dispatch, load_from, store_to};
 use crate::{KvGeometry, Rows, RowsMut, Tier};
@@ -123,7 +123,10 @@ impl Task<'_> {
             }
             let keys = in_tile(start)..in_tile(end);
             self.load(block, first_pos, keys);
-            let tile = Tile { head_dim, scale, n_queries, block };
+            let slopes = self.params.alibi.map(|slopes| &slopes[self.kv_head * group..][..group]);
+            let first_query = self.seq.first_pos + (self.rows.start - self.seq.rows.start);
+            let alibi = slopes.map(|slopes| Alibi::new(slopes, first_pos, first_query));
+            let tile = Tile { head_dim, scale, alibi, n_queries, block };
             dispatch(self.tier, tile);
         }
 
@@ -274,6 +277,7 @@ impl Extent {
 struct Tile<'a> {
     head_dim: usize,
     scale: ScoreScale,
+    alibi: Option<Alibi<'a>>,
     n_queries: usize,
     block: &'a mut Block,
 }
@@ -384,11 +388,12 @@ impl Tile<'_> {
             .zip(&seen[..])
             .zip(scores.chunks_exact_mut(TILE_LEN))
             .zip(acc.chunks_exact_mut(head_len));
-        for (((running, seen), scores), acc) in queries {
+        for (query, (((running, seen), scores), acc)) in queries.enumerate() {
             if seen.is_empty() {
                 continue;
             }
-            if let Some(factor) = running.add(l, scores, seen, self.scale) {
+            let slope = self.alibi.map(|alibi| alibi.of(query));
+            if let Some(factor) = running.add(l, scores, seen, self.scale, slope) {
                 let factor = l.splat16(factor);
                 for acc in acc.as_chunks_mut::<PANEL>().0 {
                     l.store16(l.mul16(l.load16(acc), factor), acc);

@@ -76,6 +76,36 @@ impl ScoreScale {
     }
 }
 
+/// ALiBi of some queries over the keys of a run of positions (arXiv:2108.12409): what is added to a score is the slope
+/// of the head times the position of the key, seen from the query's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Alibi<'a> {
+    slopes: &'a [f32], // [group], of natural logarithms
+    first: i64,        // position of the first key, less that of the first query
+}
+
+impl<'a> Alibi<'a> {
+    pub(super) fn new(slopes: &'a [f32], first_key: usize, first_query: usize) -> Self {
+        Self { slopes, first: first_key as i64 - first_query as i64 }
+    }
+
+    /// That of a query; a position has one for each slope.
+    pub(super) fn of(&self, query: usize) -> Slope {
+        let group = self.slopes.len();
+        // Exact below 2^24.
+        let first = (self.first - (query / group) as i64) as f32;
+        Slope { per_key: self.slopes[query % group] * std::f32::consts::LOG2_E, first }
+    }
+}
+
+/// ALiBi of one query.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slope {
+    per_key: f32,
+    /// Where the first key is, seen from the query.
+    first: f32,
+}
+
 /// The running softmax of one query.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Running {
@@ -104,8 +134,9 @@ impl Running {
         scores: &mut [f32], // [n_keys], a multiple of 16
         seen: &Range<usize>,
         scale: ScoreScale,
+        slope: Option<Slope>,
     ) -> Option<f32> {
-        let factor = self.meet(l, scores, seen, scale);
+        let factor = self.meet(l, scores, seen, scale, slope);
         self.weigh(l, scores, seen);
         factor
     }
@@ -119,6 +150,7 @@ impl Running {
         scores: &mut [f32],
         seen: &Range<usize>,
         scale: ScoreScale,
+        slope: Option<Slope>,
     ) -> Option<f32> {
         let first = seen.start / 16;
         let scores = &mut scores.as_chunks_mut::<16>().0[first..seen.end.div_ceil(16)];
@@ -126,6 +158,14 @@ impl Running {
             let (inv, factor) = (l.splat16(1.0 / cap), l.splat16(cap * std::f32::consts::LOG2_E));
             for s in scores.iter_mut() {
                 l.store16(l.mul16(factor, tanh(l, l.mul16(l.load16(s), inv))), s);
+            }
+        }
+        if let Some(Slope { per_key, first: first_key }) = slope {
+            let per_key = l.splat16(per_key);
+            let lanes = l.load16(&std::array::from_fn(|lane| lane as f32));
+            for (i, s) in scores.iter_mut().enumerate() {
+                let at = l.add16(lanes, l.splat16(first_key + (16 * (first + i)) as f32));
+                l.store16(l.fma16(per_key, at, l.load16(s)), s);
             }
         }
         let n = scores.len();

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::decode::{SCORES_LEN, padded, result_len};
 use super::element::Element;
-use super::softmax::{Running, ScoreScale};
+use super::softmax::{Alibi, Running, ScoreScale};
 use crate::lanes::{Kernel, Lanes};
 use crate::streams::{PREFETCH_FAR_BYTES, prefers_one};
 
@@ -40,6 +40,7 @@ pub(super) struct SplitKernel<'a, E> {
     pub(super) ahead: Ahead,
     pub(super) head_dim: usize,
     pub(super) scale: ScoreScale,
+    pub(super) alibi: Option<Alibi<'a>>,
     pub(super) q: &'a [f32],          // [group, padded]
     pub(super) scores: &'a mut [f32], // [group, SCORES_LEN]
     pub(super) result: &'a mut [f32], // [group, result_len]
@@ -87,7 +88,8 @@ impl<E: Element> Kernel for Part<'_, '_, E> {
         for head in heads.clone() {
             let scores = &mut split.scores[head * SCORES_LEN..][..SCORES_LEN];
             let mut running = Running::new(None);
-            running.add(l, scores, &(0..split.n_keys), split.scale);
+            let slope = split.alibi.map(|alibi| alibi.of(head));
+            running.add(l, scores, &(0..split.n_keys), split.scale, slope);
             let len = result_len(split.head_dim);
             split.result[head * len] = running.max;
             split.result[head * len + 1] = running.sum;

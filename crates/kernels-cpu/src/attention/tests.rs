@@ -65,7 +65,9 @@ const fn case(n_heads: usize, n_kv_heads: usize, head_dim: usize) -> Case {
         scale: 0.6,
         softcap: None,
         window: None,
+        chunked: false,
         sinks: None,
+        alibi: None,
     };
     Case { params, page_len: 16, ty: BlockType::F32, outlier: None, segment: (0, 0) }
 }
@@ -174,7 +176,10 @@ impl Case {
     fn expected(&self, seq: usize, pos: usize) -> Vec<f64> {
         let p = &self.params;
         let end = self.reach(pos);
-        let start = p.window.map_or(0, |w| (pos + 1).saturating_sub(w));
+        let start = match p.window {
+            Some(window) if p.chunked => pos - pos % window,
+            window => window.map_or(0, |w| (pos + 1).saturating_sub(w)),
+        };
         let rounded = |part| -> Vec<Vec<f64>> {
             (start..end)
                 .map(|pos| self.kv(seq, part, pos))
@@ -185,12 +190,15 @@ impl Case {
         let mut out = Vec::new();
         for (h, q) in self.q(seq, pos).chunks(p.head_dim).enumerate() {
             let cols = h / (p.n_heads / p.n_kv_heads) * p.head_dim;
+            let slope = p.alibi.map_or(0.0, |slopes| f64::from(slopes[h]));
             let scores: Vec<f64> = k
                 .iter()
-                .map(|k| {
+                .zip(start..)
+                .map(|(k, at)| {
                     let dot: f64 = q.iter().zip(&k[cols..]).map(|(&q, k)| f64::from(q) * k).sum();
                     let s = dot * f64::from(p.scale);
-                    p.softcap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh())
+                    let s = p.softcap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh());
+                    s - slope * (pos as f64 - at as f64)
                 })
                 .collect();
             let sink = p.sinks.map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[h]));
@@ -303,6 +311,8 @@ fn windows_and_soft_caps_match_f64() {
             case.params.window = window;
             case.params.softcap = softcap;
             case.check(&[(0, 0, 40), (1, 70, 35), (2, 100, 1)]);
+            case.params.chunked = true;
+            case.check(&[(0, 0, 40), (1, 70, 35), (2, 100, 1)]);
         }
     }
 }
@@ -318,6 +328,39 @@ fn sinks_match_f64() {
         case.params.softcap = softcap;
         case.params.sinks = Some(&SINKS);
         case.check(&[(0, 0, 40), (1, 70, 35), (2, 100, 1)]);
+    }
+}
+
+/// Those of six heads as the paper has them, and one that takes nearly all but the query's own key.
+const SLOPES: [f32; 6] = [0.25, 0.0625, 0.015_625, 0.003_906_25, 9.0, 0.0];
+
+#[test]
+fn alibi_matches_f64() {
+    for ty in [BlockType::F32, BlockType::F16] {
+        for (window, softcap, sinks) in
+            [(None, None, None), (Some(33), None, Some(&SINKS[..])), (None, Some(1.5), None)]
+        {
+            let mut case = Case { ty, ..case(6, 2, 16) };
+            (case.params.window, case.params.softcap, case.params.sinks) = (window, softcap, sinks);
+            case.params.alibi = Some(&SLOPES);
+            case.check(&[(0, 0, 40), (1, 270, 35), (2, 600, 1)]);
+        }
+    }
+    let mut case = Case { ty: BlockType::F16, ..case(6, 2, 8) };
+    case.params.alibi = Some(&SLOPES);
+    check_company(&case);
+}
+
+#[test]
+fn slopes_of_nothing_change_no_bit() {
+    for tier in tiers().into_iter().flatten() {
+        for generated in [false, true] {
+            let part = [(0, 300, 20, generated)];
+            let mut case = case(6, 2, 16);
+            let plain = case.run(tier, 2, &part);
+            case.params.alibi = Some(&[0.0; 6]);
+            assert_eq!(case.run(tier, 2, &part), plain, "{tier}");
+        }
     }
 }
 
@@ -469,6 +512,10 @@ fn a_row_has_the_same_bits_in_any_company() {
         case.params.window = window;
         case.ty = BlockType::F16;
         check_company(&case);
+        case.params.chunked = window.is_some();
+        if window.is_some() {
+            check_company(&case);
+        }
     }
 }
 

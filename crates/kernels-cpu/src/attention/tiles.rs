@@ -14,7 +14,7 @@ use std::ops::Range;
 use super::element::{Element, with_element};
 use super::pack::{pack_row, pack_values, pack_values_of, split_keys, split_row};
 use super::prefill::{Task, load_any};
-use super::softmax::{Running, ScoreScale};
+use super::softmax::{Alibi, Running, ScoreScale};
 use super::{kv_row, seen};
 use crate::lanes::{Kernel, Lanes, dispatch};
 use crate::tiles::{
@@ -141,8 +141,11 @@ impl<T: Tiles> TileTask<'_, T> {
         // Both ends of what a row sees rise with its position.
         let start = seen(params, seq, rows.start).start;
         let end = seen(params, seq, rows.end - 1).end;
+        let slopes = params.alibi.map(|slopes| &slopes[kv_head * group..][..group]);
+        let first_query = seq.first_pos + (rows.start - seq.rows.start);
         for tile_idx in start / N_KEYS..end.div_ceil(N_KEYS) {
             let first_pos = tile_idx * N_KEYS;
+            let alibi = slopes.map(|slopes| Alibi::new(slopes, first_pos, first_query));
             let in_tile = |pos: usize| pos.saturating_sub(first_pos).min(N_KEYS);
             let keys = in_tile(start)..in_tile(end);
             let is_finite = self.load(&mut parts, floats, first_pos, keys);
@@ -157,6 +160,7 @@ impl<T: Tiles> TileTask<'_, T> {
                     tier: self.task.tier,
                     head_dim,
                     scale,
+                    alibi: alibi.map(|alibi| (alibi, first)),
                     q: &parts.q[first / PAIR_LEN * n_steps..][..n_steps],
                     k: &*parts.k,
                     weights: &mut *parts.weights,
@@ -277,13 +281,14 @@ struct Queries<'a, T> {
     tier: Tier,
     head_dim: usize,
     scale: ScoreScale,
-    q: &'a [SplitPair],          // [n_steps]
-    k: &'a [SplitPair],          // [KEY_STEPS, n_steps]
-    weights: &'a mut [TilePair], // [KEY_STEPS]
-    scores: &'a mut [f32],       // [PAIR_LEN, N_KEYS], then the weights
-    seen: &'a [Range<usize>],    // [n]
-    running: &'a mut [Running],  // [n]
-    acc: &'a mut [f32],          // [n, head_dim]
+    alibi: Option<(Alibi<'a>, usize)>, // and the first query
+    q: &'a [SplitPair],                // [n_steps]
+    k: &'a [SplitPair],                // [KEY_STEPS, n_steps]
+    weights: &'a mut [TilePair],       // [KEY_STEPS]
+    scores: &'a mut [f32],             // [PAIR_LEN, N_KEYS], then the weights
+    seen: &'a [Range<usize>],          // [n]
+    running: &'a mut [Running],        // [n]
+    acc: &'a mut [f32],                // [n, head_dim]
 }
 
 impl<T: Tiles> Queries<'_, T> {
@@ -302,9 +307,9 @@ impl<T: Tiles> Queries<'_, T> {
         let mut scores = RowsMut::new(&mut self.scores[..n * N_KEYS], n, N_KEYS);
         let product = SplitProduct { a: self.q, b: k };
         self.tiles.multiply_split(&product, scores.slice_cols(keys.clone()));
-        let Self { head_dim, scale, scores, seen, running, acc, .. } = self;
-        let softmax =
-            Softmax { head_dim: *head_dim, scale: *scale, keys, scores, seen, running, acc };
+        let Self { head_dim, scale, alibi, scores, seen, running, acc, .. } = self;
+        let (head_dim, scale, alibi) = (*head_dim, *scale, *alibi);
+        let softmax = Softmax { head_dim, scale, alibi, keys, scores, seen, running, acc };
         dispatch(self.tier, softmax);
         Some(steps)
     }
@@ -340,7 +345,8 @@ impl<T: Tiles> Queries<'_, T> {
 struct Softmax<'a> {
     head_dim: usize,
     scale: ScoreScale,
-    keys: Range<usize>, // of the tile that some query sees, rounded to steps
+    alibi: Option<(Alibi<'a>, usize)>, // and the first query
+    keys: Range<usize>,                // of the tile that some query sees, rounded to steps
     scores: &'a mut [f32],
     seen: &'a [Range<usize>],
     running: &'a mut [Running],
@@ -352,14 +358,16 @@ impl Kernel for Softmax<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        let Self { head_dim, scale, keys, scores, seen, running, acc } = self;
+        let Self { head_dim, scale, alibi, keys, scores, seen, running, acc } = self;
         // First all maxima, then all weights: what a query does then waits for no other.
         let queries = scores.chunks_exact_mut(N_KEYS).zip(acc.chunks_exact_mut(head_dim));
-        for ((running, seen), (scores, acc)) in running.iter_mut().zip(seen).zip(queries) {
+        let queries = running.iter_mut().zip(seen).zip(queries);
+        for (query, ((running, seen), (scores, acc))) in queries.enumerate() {
             if seen.is_empty() {
                 continue;
             }
-            let Some(factor) = running.meet(l, scores, seen, scale) else { continue };
+            let slope = alibi.map(|(alibi, first)| alibi.of(first + query));
+            let Some(factor) = running.meet(l, scores, seen, scale, slope) else { continue };
             let by = l.splat(factor);
             let (vectors, rest) = acc.as_chunks_mut::<8>();
             for acc in vectors {

@@ -112,6 +112,8 @@ pub struct Attention<'a, D: Device> {
     pub softcap: Option<f32>,
     /// Positions that a row sees up to its own, which is included, at least 1; otherwise all up to its own.
     pub window: Option<usize>,
+    /// Whether windows lie side by side: a position sees only those of its own, up to itself.
+    pub chunked: bool,
     /// A score for each head that takes part in the softmax without a value, `[1, n_heads]`.
     pub sinks: Option<Rows<'a, D>>,
     /// The result, `[n_rows, n_heads * head_dim]`, and may be `q`.
@@ -174,6 +176,7 @@ impl<D: Device> Attention<'_, D> {
         let [k_pages, v_pages, n_pages, n_kv_heads, page_shift, head_dim] = self.pages.arguments();
         // No window, and one that is wider than any context, are the same.
         let window = self.window.map_or(0, |n| n.min(i32::MAX as usize) as i32);
+        let window = if self.chunked { -window } else { window };
         let count = |list: List<'_, D>| Argument::I32(list.len().min(i32::MAX as usize) as i32);
         let common = [
             self.q.address(),

@@ -55,7 +55,7 @@ pub use ranks::{RankRows, all_gather, all_reduce};
 pub use recurrent::StateLists;
 pub use rope::{Pairs, RopeAngles, rope, rope_table};
 pub use round::{HalfRows, HalfType, Halves, half_type, round_rows, split_rows};
-pub use route::{Routing, Scoring, combine, expert_bias, reorder, route};
+pub use route::{Groups, Routing, Scoring, combine, expert_bias, reorder, route};
 pub use rows::{List, Rows};
 pub use short_conv::{ShortConv, short_conv};
 pub use shortlist::{

@@ -58,6 +58,18 @@ pub enum Scoring {
     },
 }
 
+/// Groups of neighbouring experts, of which a row chooses from the best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Groups {
+    /// How many there are.
+    pub n: usize,
+    /// Of how many the experts are chosen.
+    pub n_open: usize,
+    /// How many of a group's largest keys are added up to what it is worth: 1 (`group_limited_greedy` of DeepSeek
+    /// V2, arXiv:2405.04434) or 2 (`noaux_tc` of V3, arXiv:2412.19437).
+    pub n_best: usize,
+}
+
 /// The choice of some experts for each row.
 #[derive(Debug)]
 pub struct Routing<'a, D: Device> {
@@ -67,9 +79,8 @@ pub struct Routing<'a, D: Device> {
     pub n_chosen: usize,
     /// Added to the factors for the choice alone, `[1, n_experts]`.
     pub choice_bias: Option<Rows<'a, D>>,
-    /// Groups of neighbouring experts, and how many of them are chosen from: those with the largest sums of their two
-    /// best.
-    pub groups: Option<(usize, usize)>,
+    /// Groups of the experts, if not all of them are chosen from.
+    pub groups: Option<Groups>,
     /// Whether factors of a row are divided by their sum.
     pub normalize: bool,
     /// Times each factor.
@@ -112,14 +123,13 @@ pub fn route<D: Device>(
     if let Some(active) = active {
         active.check(kernels, "rows that take part", n_rows);
     }
-    let (n_groups, n_open) = groups.unwrap_or((0, 0));
-    if groups.is_some() {
-        let fits = n_groups > 0 && n_experts.is_multiple_of(n_groups) && n_open <= n_groups;
-        assert!(
-            fits && n_open * (n_experts / n_groups) >= n_chosen,
-            "{n_open} of {n_groups} groups"
-        );
+    if let Some(Groups { n, n_open, n_best }) = groups {
+        let fits = n > 0 && n_experts.is_multiple_of(n) && n_open <= n;
+        assert!(fits && n_open * (n_experts / n) >= n_chosen, "{n_open} of {n} groups");
+        assert!([1, 2].contains(&n_best), "groups by their {n_best} best");
     }
+    let Groups { n: n_groups, n_open, n_best } =
+        groups.unwrap_or(Groups { n: 0, n_open: 0, n_best: 0 });
     let (scoring, margin) = match scoring {
         Scoring::Softmax => (0, 0.0),
         Scoring::Sigmoid => (1, 0.0),
@@ -142,6 +152,7 @@ pub fn route<D: Device>(
         Argument::I32(scoring),
         Argument::I32(n_groups as i32),
         Argument::I32(n_open as i32),
+        Argument::I32(n_best as i32),
         Argument::I32(i32::from(normalize)),
         Argument::F32(scale),
         Argument::F32(margin),
@@ -283,7 +294,7 @@ mod tests {
     struct Choice {
         scoring: Scoring,
         n_chosen: usize,
-        groups: Option<(usize, usize)>,
+        groups: Option<Groups>,
         normalize: bool,
         scale: f32,
     }
@@ -317,12 +328,12 @@ mod tests {
             all
         };
         let mut open: Vec<usize> = (0..scores.len()).collect();
-        if let Some((n_groups, n_open)) = choice.groups {
+        if let Some(Groups { n: n_groups, n_open, n_best }) = choice.groups {
             let len = scores.len() / n_groups;
             let total = |g: usize| {
                 let mut keys: Vec<f64> = (g * len..(g + 1) * len).map(key).collect();
                 keys.sort_by(|a, b| b.total_cmp(a));
-                keys.iter().take(2).sum()
+                keys.iter().take(n_best).sum()
             };
             let groups = first_of((0..n_groups).collect(), &total, n_open);
             open.retain(|e| groups.contains(&(e / len)));
@@ -455,7 +466,8 @@ mod tests {
             let mut random = Random(n_experts as u64);
             let scores: Vec<f32> = random.floats(3 * n_experts).iter().map(|x| 4.0 * x).collect();
             let bias = random.floats(n_experts);
-            let choice = Choice { n_chosen, groups, normalize: true, ..PLAIN };
+            let groups = |n_best| groups.map(|(n, n_open)| Groups { n, n_open, n_best });
+            let choice = Choice { n_chosen, groups: groups(2), normalize: true, ..PLAIN };
             assert_routes(
                 &on,
                 &Choice { scoring: Scoring::Sigmoid, ..choice },
@@ -463,6 +475,7 @@ mod tests {
                 &scores,
                 n_experts,
             );
+            assert_routes(&on, &Choice { groups: groups(1), ..choice }, None, &scores, n_experts);
             assert_routes(&on, &Choice { groups: None, ..choice }, None, &scores, n_experts);
         }
     }

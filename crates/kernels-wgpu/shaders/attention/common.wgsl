@@ -22,7 +22,8 @@ struct Params {
     reaches_at: u32, // or NONE, if rows see up to themselves
     q: vec2<u32>,    // start, stride
     out: vec2<u32>,
-    end: vec2<u32>,
+    chunked: u32,    // whether windows lie side by side
+    end: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -43,6 +44,9 @@ fn decay(x: f32) -> f32 {
 
 // The first position that a row at `position` sees.
 fn first_visible(position: u32) -> u32 {
+    if params.chunked != 0u {
+        return position / params.window * params.window;
+    }
     return select(0u, position + 1u - params.window, position >= params.window);
 }
 

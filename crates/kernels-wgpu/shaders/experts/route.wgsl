@@ -21,6 +21,7 @@ struct Params {
     x: vec2<u32>, // start, stride
     out: vec2<u32>,
     n_open: u32, // groups that are chosen from
+    n_best: u32, // keys that are added up to what a group is worth, 1 or 2
     margin: f32, // of SPARSE_MIXER
 }
 
@@ -104,7 +105,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     workgroupBarrier();
 
-    // Groups are chosen by the sum of their two best; the experts of the others are taken, and no result.
+    // Groups are chosen by the sum of their best; the experts of the others are taken, and no result.
     if params.n_groups > 0u {
         let len = params.n_experts / params.n_groups;
         for (var g = lane; g < params.n_groups; g += WORKGROUP) {
@@ -120,7 +121,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 }
             }
             totals[g] = first;
-            if len > 1u {
+            if min(len, params.n_best) > 1u {
                 totals[g] = first + second;
             }
         }

@@ -40,6 +40,8 @@ pub struct AttentionSpec {
     /// Positions up to its own that a row sees, which is included, at least 1; otherwise
     /// all up to its own.
     pub window: Option<u32>,
+    /// Whether windows lie side by side: a position sees only those of its own, up to itself.
+    pub chunked: bool,
     /// Where a logit per query head starts in `vectors`, which takes part in the
     /// softmax and has no value (gpt-oss).
     pub sinks: Option<u32>,
@@ -168,7 +170,8 @@ struct Params {
     reaches_at: u32,
     q: [u32; 2], // start, stride
     out: [u32; 2],
-    _end: [u32; 2],
+    chunked: u32,
+    _end: u32,
 }
 
 #[repr(C)]
@@ -212,7 +215,8 @@ impl Attention<'_> {
             reaches_at: self.tables.reaches_at.unwrap_or(u32::MAX),
             q: [self.q.start, self.q.stride],
             out: [self.out.start, self.out.stride],
-            _end: [0; 2],
+            chunked: u32::from(spec.chunked && spec.window.is_some()),
+            _end: 0,
         })
     }
 }

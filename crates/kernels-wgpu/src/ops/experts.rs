@@ -31,6 +31,18 @@ pub enum Scoring {
     },
 }
 
+/// Groups of neighbouring experts, of which a row chooses from the best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Groups {
+    /// How many there are.
+    pub n: u32,
+    /// Of how many the experts are chosen.
+    pub n_open: u32,
+    /// How many of a group's largest keys are added up to what it is worth: 1 (`group_limited_greedy` of DeepSeek
+    /// V2, arXiv:2405.04434) or 2 (`noaux_tc` of V3, arXiv:2412.19437).
+    pub n_best: u32,
+}
+
 /// The choice of some experts for each row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Routing {
@@ -40,9 +52,8 @@ pub struct Routing {
     pub n_chosen: u32,
     /// Where what is added to the factors for the choice alone, `[n_experts]`, starts in `vectors`.
     pub choice_bias: Option<u32>,
-    /// Groups of neighbouring experts, and how many of them are chosen from: those with the largest
-    /// sums of their two best.
-    pub groups: Option<(u32, u32)>,
+    /// Groups of the experts, if not all of them are chosen from.
+    pub groups: Option<Groups>,
     /// Whether factors of a row are divided by their sum.
     pub normalize: bool,
     /// Times each factor.
@@ -87,8 +98,9 @@ struct RouteParams {
     x: [u32; 2], // start, stride
     out: [u32; 2],
     n_open: u32,
+    n_best: u32,
     margin: f32,
-    _end: [u32; 2],
+    _end: u32,
 }
 
 #[repr(C)]
@@ -263,22 +275,24 @@ pub fn route(
         flags: u32::from(choice_bias.is_some()) | u32::from(normalize) << 1,
         bias: choice_bias.unwrap_or(0),
         scale,
-        n_groups: groups.map_or(0, |(n_groups, _)| n_groups),
+        n_groups: groups.map_or(0, |groups| groups.n),
         x: [scores.start, scores.stride],
         out: [out.start, out.stride],
-        n_open: groups.map_or(0, |(_, n_open)| n_open),
+        n_open: groups.map_or(0, |groups| groups.n_open),
+        n_best: groups.map_or(0, |groups| groups.n_best),
         margin: match scoring {
             Scoring::SparseMixer { margin } => margin,
             _ => 0.0,
         },
-        _end: [0; 2],
+        _end: 0,
     };
     if let Scoring::SparseMixer { .. } = scoring {
         assert!(groups.is_none() && choice_bias.is_none(), "a choice by turns is by scores alone");
     }
-    if let Some((n_groups, n_open)) = groups {
-        let fits = n_groups > 0 && scores.width.is_multiple_of(n_groups) && n_open <= n_groups;
-        assert!(fits && n_open * (scores.width / n_groups) >= n_chosen, "{n_groups} groups");
+    if let Some(Groups { n, n_open, n_best }) = groups {
+        let fits = n > 0 && scores.width.is_multiple_of(n) && n_open <= n;
+        assert!(fits && n_open * (scores.width / n) >= n_chosen, "{n} groups");
+        assert!([1, 2].contains(&n_best), "groups by their {n_best} best");
     }
     let buffers = [rows.batch, rows.values, vectors];
     gpu.kernel(&route_shader(), &params, &buffers, Grid { x: 1, rows: 1, z: 1 })
@@ -498,15 +512,19 @@ mod tests {
         assert_routes(&PLAIN, &[1.0; 200], &[0.0, 1.0], &[0.005, 0.005]);
         // The best expert is in a group whose two best are less than another's.
         let scores = [5.0, 0.0, 0.0, 0.0, 3.0, 3.0, 1.0, 1.0];
-        let grouped = Routing { groups: Some((4, 1)), ..sigmoid };
+        let groups = |n, n_open, n_best| Some(Groups { n, n_open, n_best });
+        let grouped = Routing { groups: groups(4, 1, 2), ..sigmoid };
         let of = |score: f64| 1.0 / (1.0 + (-score).exp());
         assert_routes(&grouped, &scores, &[4.0, 5.0], &[of(3.0), of(3.0)]);
-        let two = Routing { groups: Some((4, 2)), n_chosen: 3, ..grouped };
+        let two = Routing { groups: groups(4, 2, 2), n_chosen: 3, ..grouped };
         assert_routes(&two, &scores, &[0.0, 4.0, 5.0], &[of(5.0), of(3.0), of(3.0)]);
         // A bias chooses groups too; of equal groups the first is open.
-        let biased = Routing { choice_bias: Some(1), groups: Some((2, 1)), ..sigmoid };
+        let biased = Routing { choice_bias: Some(1), groups: groups(2, 1, 2), ..sigmoid };
         assert_routes(&biased, &[-9.0, 0.0, 4.0, 4.0], &[0.0, 1.0], &[of(-9.0), of(0.0)]);
-        let single = Routing { groups: Some((200, 3)), ..PLAIN };
+        // By its best alone the group is open, and the expert beside it is the second.
+        let by_best = Routing { groups: groups(4, 1, 1), ..sigmoid };
+        assert_routes(&by_best, &scores, &[0.0, 1.0], &[of(5.0), of(0.0)]);
+        let single = Routing { groups: groups(200, 3, 2), ..PLAIN };
         assert_routes(&single, &[1.0; 200], &[0.0, 1.0], &[0.005, 0.005]);
         let mut late = [0.0; 200];
         (late[199], late[64], late[70]) = (5.0, 5.0, 6.0);

@@ -27,7 +27,7 @@ pub use elementwise::{Activation, Elementwise, elementwise};
 pub use embed::embed;
 pub use expert_bias::expert_bias;
 pub use experts::{
-    ExpertLinear, ExpertPairs, Routing, Scoring, combine, expert_matmul, expert_matvec,
+    ExpertLinear, ExpertPairs, Groups, Routing, Scoring, combine, expert_matmul, expert_matvec,
     expert_matvec_int8, route, sort_by_expert,
 };
 pub use kv_store::kv_store;

@@ -6,7 +6,7 @@
 use super::Architecture;
 use super::command_r::{decoder, scaled_from_gguf, scaled_from_hf};
 use crate::Error;
-use crate::architectures::config::{Config, hf_window, window_or_none};
+use crate::architectures::config::{Config, HfWindow, window_or_none};
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use serde_json::json;
@@ -32,7 +32,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         n => n,
     };
     let config = scaled_from_hf(s, HfRopeKeys::COMMON)?;
-    let config = config.with_hf_layer_types(s, hf_window(s)?, |l| (l + 1) % period != 0)?;
+    let config = config.with_hf_layer_types(s, HfWindow::needed(s)?, |l| (l + 1) % period != 0)?;
     Ok(config.with_rope_where_sliding())
 }
 

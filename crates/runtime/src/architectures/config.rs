@@ -1,17 +1,19 @@
 //! A model's dimensions and constants, the same whichever file they come from.
 
 mod check;
+mod hf_window;
 mod unusual;
 
 pub use unusual::{AltUp, Latent, QueryGrowth};
 
 pub(crate) use check::MAX_SIZE;
+pub(crate) use hf_window::HfWindow;
 
 use crate::Error;
 use crate::architectures::loader::Bias;
 use crate::architectures::rope::{HfRopeKeys, Rope};
 use crate::checkpoint::{GgufSettings, HfSettings};
-use crate::graph::{Activation, AttentionSpec, NormKind, Reach, Scoring};
+use crate::graph::{Activation, AttentionSpec, Groups, NormKind, Reach, Scoring};
 
 /// What an architecture needs to know to record its graph.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,12 +37,12 @@ pub struct Config {
     pub gate_limit: Option<f32>,
     /// Soft cap on attention scores.
     pub attn_softcap: Option<f32>,
+    /// Whether heads are told distances by ALiBi, with the slopes of the paper (arXiv:2108.12409).
+    pub alibi: bool,
     /// How far rows see behind themselves.
     pub reach: Reach,
     /// Growth of queries with their position, in the layers that have it.
     pub query_growth: Option<QueryGrowth>,
-    /// Positions of a chunk, where some layers see their own chunk alone.
-    pub chunk: Option<usize>,
     /// Limit on the absolute values of queries, keys and values.
     pub qkv_limit: Option<f32>,
     /// Soft cap on logits.
@@ -90,6 +92,8 @@ pub struct Layer {
     pub hidden_dim: usize,
     /// The positions that a query sees, itself included; `None` is all.
     pub window: Option<usize>,
+    /// Whether windows lie side by side: a position sees only those of its own, up to itself.
+    pub chunked: bool,
     /// Index of the rotary embedding in [`Config::ropes`]; `None` rotates nothing.
     pub rope: Option<usize>,
     /// Factor on attention scores.
@@ -117,8 +121,8 @@ pub struct Experts {
     pub scoring: Scoring,
     /// Whether a vector is added to the factors for the choice alone.
     pub choice_bias: bool,
-    /// Groups of neighbouring experts, and how many of them a row chooses from.
-    pub groups: Option<(usize, usize)>,
+    /// Groups of the experts, if a row does not choose from all of them.
+    pub groups: Option<Groups>,
     /// Whether factors of a row are divided by their sum.
     pub normalize: bool,
     /// Times each factor.
@@ -185,6 +189,7 @@ impl Layer {
             head_dim,
             hidden_dim,
             window: None,
+            chunked: false,
             rope: Some(0),
             attn_scale,
             experts: None,
@@ -222,7 +227,8 @@ impl HfKeys {
 impl Config {
     /// The attention of layer `l`.
     pub fn attention(&self, l: usize) -> AttentionSpec {
-        let Layer { n_heads, n_kv_heads, head_dim, window, attn_scale, .. } = self.layers[l];
+        let Layer { n_heads, n_kv_heads, head_dim, window, chunked, attn_scale, .. } =
+            self.layers[l];
         AttentionSpec {
             n_heads,
             n_kv_heads,
@@ -230,8 +236,10 @@ impl Config {
             scale: attn_scale,
             softcap: self.attn_softcap,
             window,
+            chunked,
             reach: self.reach,
             sinks: None,
+            alibi: None,
         }
     }
 
@@ -260,9 +268,9 @@ impl Config {
             qk_norm: false,
             gate_limit: None,
             attn_softcap: None,
+            alibi: false,
             reach: Reach::Causal,
             query_growth: None,
-            chunk: None,
             qkv_limit: None,
             logit_softcap: None,
             embed_scale: 1.0,
@@ -373,9 +381,9 @@ impl Config {
             qk_norm: false,
             gate_limit: None,
             attn_softcap: None,
+            alibi: false,
             reach: Reach::Causal,
             query_growth: None,
-            chunk: None,
             qkv_limit: None,
             logit_softcap: None,
             embed_scale: 1.0,
@@ -444,15 +452,15 @@ impl Config {
     }
 
     /// Sets a window for the layers that transformers' `layer_types` calls
-    /// sliding; without the list, for those that `sliding` picks. Where there is no
-    /// window, `window` says why.
+    /// sliding; without the list, for those that `sliding` picks, if the model has a window at all.
     ///
     /// # Errors
-    /// If the list does not fit the layers or the window, or names a type that is not built.
-    pub fn with_hf_layer_types(
+    /// If the list does not fit the layers or names a type that is not built; if layers slide and there is no
+    /// window for them.
+    pub(crate) fn with_hf_layer_types(
         self,
         s: &HfSettings,
-        window: Result<usize, &str>,
+        window: HfWindow,
         sliding: impl Fn(usize) -> bool,
     ) -> Result<Self, Error> {
         let slides = hf_layer_types(s, self.layers.len(), |ty| match ty {
@@ -461,12 +469,19 @@ impl Config {
             _ => None,
         })?;
         let Some(slides) = slides else {
-            return Ok(self.with_windows(|l| window.ok().filter(|_| sliding(l))));
+            let slides: Vec<bool> = (0..self.layers.len()).map(sliding).collect();
+            let window = if slides.contains(&true) { window.of_every_layer(s)? } else { None };
+            return Ok(self.with_windows(|l| window.filter(|_| slides[l])));
         };
-        if let (true, Err(reason)) = (slides.contains(&true), window) {
-            return Err(s.wrong("layer_types", format!("only `full_attention`, as {reason}")));
-        }
-        Ok(self.with_windows(|l| window.ok().filter(|_| slides[l])))
+        let window = match window {
+            HfWindow::Of(window) => Some(window),
+            window if slides.contains(&true) => {
+                let expected = format!("only `full_attention`, as {}", window.reason());
+                return Err(s.wrong("layer_types", expected));
+            }
+            _ => None,
+        };
+        Ok(self.with_windows(|l| window.filter(|_| slides[l])))
     }
 }
 
@@ -514,26 +529,6 @@ pub(crate) const MAX_POSITIONS: usize = 1 << 31;
 /// A window as files give it, where zero stands for none.
 pub(crate) fn window_or_none(window: Option<usize>) -> Option<usize> {
     window.filter(|&w| w > 0)
-}
-
-/// The window of config.json, or why there is none.
-///
-/// # Errors
-/// If it is no whole number.
-pub(crate) fn hf_window(s: &HfSettings) -> Result<Result<usize, &'static str>, Error> {
-    let window = window_or_none(s.opt_usize("sliding_window")?);
-    Ok(window.ok_or("`sliding_window` is null or zero"))
-}
-
-/// The window of config.json where `use_sliding_window` is true, or why there is none.
-///
-/// # Errors
-/// As [`hf_window`]; if the switch is neither true nor false.
-pub(crate) fn hf_switched_window(s: &HfSettings) -> Result<Result<usize, &'static str>, Error> {
-    match s.bool_or("use_sliding_window", false)? {
-        true => hf_window(s),
-        false => Ok(Err("`use_sliding_window` is false")),
-    }
 }
 
 /// The biases that a setting of config.json turns on, off when it is missing.

@@ -6,7 +6,8 @@
 //! refused. The cache holds the latent vector and the one key that turns, side by side. The matrix that would make a
 //! head's keys of the vector takes the head's query to it instead, and that of its values takes what the head attended
 //! to (section 2.1.2 of the first). So a layer has one head of keys, and its values are the keys: columns behind the
-//! vector are left out of what comes of them. Layers that predict further tokens are not run.
+//! vector are left out of what comes of them. The layer that predicts a second token looks as the others with experts;
+//! files in GGUF do not have it.
 
 use super::experts::{gguf_counts, gguf_scoring, gguf_shared_dim, groups_of, hf_counts_of};
 use super::{Architecture, Build};
@@ -15,7 +16,7 @@ use crate::architectures::config::{Config, Experts, HfKeys, Latent, hf_bias};
 use crate::architectures::loader::{Bias, GroupedPart};
 use crate::architectures::rope::RopeScaling;
 use crate::checkpoint::{GgufSettings, HfSettings};
-use crate::graph::{NormKind, RopeStyle, Route, Scoring, ValueId};
+use crate::graph::{Groups, NormKind, RopeStyle, Route, Scoring, ValueId};
 use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
@@ -114,9 +115,10 @@ impl Family {
     }
 }
 
-/// What DeepSeek V2 does with several groups; that of V3 is by the two best experts of each.
-const BEST_GROUPS: &str =
-    "groups of experts chosen by the best expert of each (`group_limited_greedy`)";
+/// Groups as DeepSeek V2 chooses them, by the best expert of each; V3 does by the two best.
+fn by_best(groups: Groups) -> Groups {
+    Groups { n_best: 1, ..groups }
+}
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let family = Family::of(s)?;
@@ -152,9 +154,11 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let config = finished(config, latent, all_dim.unwrap_or(0.0));
     let experts = experts_from_hf(s, family)?;
     let is_sparse = sparse_layers_from_hf(s, family, config.layers.len())?;
-    let config = config.with_layers(|l, layer| layer.experts = experts.filter(|_| is_sparse[l]));
     let n_predictors = s.opt_usize("num_nextn_predict_layers")?.unwrap_or(0);
-    Config { n_predictors, ..config }.checked_hf(s)
+    // Behind the others, layers that predict have experts.
+    let is_sparse = |l: usize| is_sparse.get(l).is_none_or(|&is_sparse| is_sparse);
+    let config = config.with_predictors(n_predictors);
+    config.with_layers(|l, layer| layer.experts = experts.filter(|_| is_sparse(l))).checked_hf(s)
 }
 
 /// Which layers have experts.
@@ -209,15 +213,14 @@ fn experts_from_hf(s: &HfSettings, family: Family) -> Result<Option<Experts>, Er
     }
     // transformers does not normalize the factors of this model, whatever the file says.
     s.pass_over("norm_topk_prob");
-    match s.opt_str("topk_method")?.unwrap_or("greedy") {
-        "greedy" => {}
-        "group_limited_greedy" if groups.is_none() => {}
-        "group_limited_greedy" => return Err(s.unsupported(BEST_GROUPS)),
+    let groups = match s.opt_str("topk_method")?.unwrap_or("greedy") {
+        "greedy" => None,
+        "group_limited_greedy" => groups.map(by_best),
         method => {
             return Err(s.unsupported(format!("a choice of experts by `{method}` (`topk_method`)")));
         }
-    }
-    Ok(Some(of_both(false)))
+    };
+    Ok(Some(Experts { groups, ..of_both(false) }))
 }
 
 /// No published model comes near this; a file that does is damaged.
@@ -310,9 +313,11 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     let choice_bias = (0..config.layers.len()).any(has_bias);
     let default = if choice_bias { Scoring::Sigmoid } else { Scoring::Softmax };
     let scoring = gguf_scoring(s, default)?;
-    if groups.is_some() && scoring != Scoring::Sigmoid {
-        return Err(s.unsupported(BEST_GROUPS));
-    }
+    // Softmax and groups are those of V2, whose files do not say by which experts a group is chosen.
+    let groups = match scoring {
+        Scoring::Sigmoid => groups,
+        _ => groups.map(by_best),
+    };
     let experts = Experts {
         scoring,
         choice_bias,
@@ -324,7 +329,7 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     let config = config
         .with_layers(|l, layer| layer.experts = Some(experts).filter(|_| l >= n_dense))
         .without_gguf_predictors(s)?;
-    // The layer that predicts a second token is passed over, as in safetensors.
+    // llama.cpp's converter leaves the layer that predicts a second token out.
     Config { predictor: None, ..config }.checked_gguf(s)
 }
 

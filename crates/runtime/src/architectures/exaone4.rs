@@ -5,7 +5,7 @@
 
 use super::{Architecture, Build, olmo2};
 use crate::Error;
-use crate::architectures::config::{Config, HfKeys, hf_window, window_or_none};
+use crate::architectures::config::{Config, HfKeys, HfWindow, window_or_none};
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, ValueId};
 use serde_json::json;
@@ -32,7 +32,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         ("sliding_window", json!(4096)),
     ]);
     let config = Config::from_hf(s, &HfKeys::COMMON)?;
-    let window = hf_window(s)?;
+    let window = HfWindow::needed(s)?;
     let period = match s.has("layer_types") {
         // The list goes before the pattern, which then may be a word.
         true => PERIOD,
@@ -43,7 +43,8 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     };
     let config = config.with_hf_layer_types(s, window, |l| (l + 1) % period != 0)?;
     s.pass_over("sliding_window_pattern");
-    Ok(if window.is_ok() { config.with_rope_where_sliding() } else { config })
+    // Whatever layers slide, heads are rotated everywhere only where the file has no window.
+    Ok(if window == HfWindow::Null { config } else { config.with_rope_where_sliding() })
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {

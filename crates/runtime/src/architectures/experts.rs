@@ -5,7 +5,7 @@ use crate::Error;
 use crate::architectures::config::{Config, Experts, Layer};
 use crate::architectures::loader::Bias;
 use crate::checkpoint::{GgufSettings, HfSettings};
-use crate::graph::{Route, Scoring, ValueId};
+use crate::graph::{Groups, Route, Scoring, ValueId};
 
 /// No published router chooses from more.
 const MAX_EXPERTS: usize = 1024;
@@ -154,14 +154,14 @@ pub(super) fn with_gguf_gated(
     }))
 }
 
-/// The groups of experts, and how many of them a row chooses from; `None` where it chooses from all.
+/// The groups of experts, of which the worth is the sum of their two best; `None` where a row chooses from all.
 ///
 /// # Errors
 /// What cannot be right of the second number, if the groups do not fit the experts.
 pub(super) fn groups_of(
     (n_groups, n_open): (usize, usize),
     (n_experts, n_chosen): (usize, usize),
-) -> Result<Option<(usize, usize)>, String> {
+) -> Result<Option<Groups>, String> {
     if n_groups <= 1 {
         return Ok(None);
     }
@@ -171,7 +171,7 @@ pub(super) fn groups_of(
             "some of {n_groups} groups of {n_experts} experts, with {n_chosen} or more in them"
         ));
     }
-    Ok(Some((n_groups, n_open)))
+    Ok(Some(Groups { n: n_groups, n_open, n_best: 2 }))
 }
 
 /// Puts experts with `expert_feed_forward_length` columns in all layers of a GGUF file; where the file

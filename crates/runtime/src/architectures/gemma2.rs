@@ -5,7 +5,7 @@
 
 use super::{Architecture, Build, gemma};
 use crate::Error;
-use crate::architectures::config::{Config, HfKeys, hf_bias, hf_window, window_or_none};
+use crate::architectures::config::{Config, HfKeys, HfWindow, hf_bias, window_or_none};
 use crate::architectures::loader::Bias;
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::names::NameTable;
@@ -63,7 +63,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     ]);
     let mut c = scaled_from_hf(s, HfRopeKeys::COMMON)?;
     c.attn_softcap = s.opt_f32("attn_logit_softcapping")?;
-    c.with_hf_layer_types(s, hf_window(s)?, |l| l % 2 == 0)
+    c.with_hf_layer_types(s, HfWindow::needed(s)?, |l| l % 2 == 0)
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {

@@ -7,7 +7,7 @@
 
 use super::{Architecture, Build, gemma, gemma2};
 use crate::Error;
-use crate::architectures::config::{Config, hf_window, window_or_none};
+use crate::architectures::config::{Config, HfWindow, window_or_none};
 use crate::architectures::rope::{HfRopeKeys, Rope, RopeScaling};
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{Reach, ValueId};
@@ -57,7 +57,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         0 => return Err(s.wrong("sliding_window_pattern", "a number of layers")),
         n => n,
     };
-    Ok(finished(c.with_hf_layer_types(s, hf_window(s)?, |l| (l + 1) % pattern != 0)?))
+    Ok(finished(c.with_hf_layer_types(s, HfWindow::needed(s)?, |l| (l + 1) % pattern != 0)?))
 }
 
 /// Gives layers with a window the second rotary embedding, and lets rows see as far as they reach.

@@ -9,7 +9,7 @@
 use super::{Architecture, Build, gemma4, layer_embeddings};
 use crate::Error;
 use crate::architectures::config::{
-    AltUp, Config, HfKeys, activation_from_hf, hf_bias, hf_window, window_or_none,
+    AltUp, Config, HfKeys, HfWindow, activation_from_hf, hf_bias, window_or_none,
 };
 use crate::architectures::loader::Bias;
 use crate::architectures::rope::{HfRopeKeys, Rope, RopeScaling};
@@ -154,7 +154,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         per_layer_dim: s.usize("hidden_size_per_layer_input")?,
         activation: activation_from_hf(s, s.str("hidden_activation")?)?,
         altup: Some(altup),
-        ..config.with_hf_layer_types(s, hf_window(s)?, |l| (l + 1) % PATTERN != 0)?
+        ..config.with_hf_layer_types(s, HfWindow::needed(s)?, |l| (l + 1) % PATTERN != 0)?
     };
     config.per_layer_tokens = Some(s.usize("vocab_size_per_layer_input")?);
     config.ropes.push(Rope::from_hf(s, &LOCAL_ROPE, head_dim, context)?);

@@ -9,7 +9,7 @@ use super::experts::{gguf_counts, hf_counts_of};
 use super::{Architecture, Build, layer_embeddings};
 use crate::Error;
 use crate::architectures::config::{
-    A_SIZE, Config, Experts, HfKeys, Layer, MAX_SIZE, activation_from_hf, hf_bias, hf_window,
+    A_SIZE, Config, Experts, HfKeys, HfWindow, Layer, MAX_SIZE, activation_from_hf, hf_bias,
     window_or_none,
 };
 use crate::architectures::loader::Bias;
@@ -83,7 +83,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         attn_bias: hf_bias(s, "attention_bias")?,
         per_layer_dim: s.opt_usize("hidden_size_per_layer_input")?.unwrap_or(0),
         activation: activation_from_hf(s, s.str("hidden_activation")?)?,
-        ..config.with_hf_layer_types(s, hf_window(s)?, |l| (l + 1) % PATTERN != 0)?
+        ..config.with_hf_layer_types(s, HfWindow::needed(s)?, |l| (l + 1) % PATTERN != 0)?
     };
     let n_tokens = s.usize("vocab_size_per_layer_input")?;
     if config.per_layer_dim > 0 && n_tokens != config.vocab_size {

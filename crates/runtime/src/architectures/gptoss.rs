@@ -6,7 +6,7 @@
 use super::experts::{gguf_counts, hf_counts};
 use super::{Architecture, Build};
 use crate::Error;
-use crate::architectures::config::{Config, Experts, HfKeys, hf_window, window_or_none};
+use crate::architectures::config::{Config, Experts, HfKeys, HfWindow, window_or_none};
 use crate::architectures::loader::Bias;
 use crate::architectures::rope::{HfRopeKeys, Rope, RopeScaling};
 use crate::checkpoint::{GgufSettings, HfSettings};
@@ -60,7 +60,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     s.pass_over("initial_context_length");
     let rope = HfRopeKeys { theta: ("rope_theta", 150_000.0), ..HfRopeKeys::COMMON };
     let config = Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?;
-    let config = config.with_hf_layer_types(s, hf_window(s)?, slides)?;
+    let config = config.with_hf_layer_types(s, HfWindow::needed(s)?, slides)?;
     let attn_bias = match s.bool_or("attention_bias", true)? {
         true => Bias::Required,
         false => Bias::Denied("attention_bias"),

@@ -6,12 +6,12 @@
 use super::experts::{gguf_counts, hf_counts};
 use super::{Architecture, Build};
 use crate::Error;
-use crate::architectures::config::{Config, Experts, HfKeys, hf_bias, hf_window, window_or_none};
+use crate::architectures::config::{Config, Experts, HfKeys, HfWindow, hf_bias, window_or_none};
 use crate::architectures::loader::Bias;
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::weights::Weight;
-use crate::graph::{NormKind, RopeStyle, ValueId};
+use crate::graph::{AttentionSpec, NormKind, RopeStyle, ValueId};
 use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
@@ -49,7 +49,7 @@ fn mistral_from_hf(s: &HfSettings) -> Result<Config, Error> {
         ("num_key_value_heads", json!(8)),
         ("sliding_window", json!(4096)),
     ]);
-    Config::from_hf(s, &HfKeys::COMMON)?.with_hf_layer_types(s, hf_window(s)?, |_| true)
+    Config::from_hf(s, &HfKeys::COMMON)?.with_hf_layer_types(s, HfWindow::optional(s)?, |_| true)
 }
 
 /// Mixtral has experts in every layer, whose factors are normalized. Its files have no window by
@@ -63,7 +63,7 @@ fn mixtral_from_hf(s: &HfSettings) -> Result<Config, Error> {
         ("num_experts_per_tok", json!(2)),
     ]);
     let rope = HfRopeKeys { theta: ("rope_theta", 1e6), ..HfRopeKeys::COMMON };
-    let window = hf_window(s)?.ok();
+    let window = HfWindow::optional(s)?.of_every_layer(s)?;
     let config = Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?.with_windows(|_| window);
     let experts = Experts::softmax(hf_counts(s)?, s.usize("intermediate_size")?, true);
     if experts.n_experts == 0 {
@@ -171,6 +171,7 @@ pub(super) fn attention(
     }
     let (q, k) = (m.rope(q, l), m.rope(k, l));
     let q = m.grown(q);
-    let a = m.graph.attention(q, k, v, &c.attention(l));
+    let alibi = m.alibi(l);
+    let a = m.graph.attention(q, k, v, &AttentionSpec { alibi, ..c.attention(l) });
     m.wo(a, l, shape.wo_bias)
 }

@@ -3,7 +3,7 @@
 //! their position. A row has one expert beside the one that all share, and the expert's input is multiplied by
 //! its factor.
 //!
-//! Meta, 2025. Contexts are as long as a chunk at most, within which all that is before a row is in its chunk.
+//! Meta, 2025.
 
 use super::experts::{gguf_counts, hf_counts};
 use super::{Architecture, Build};
@@ -115,7 +115,9 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let qk_norm = s.bool_or("use_qk_norm", true)?;
     let config = Config { attn_bias, qk_norm, query_growth: growth, ..config };
     let config = with_experts(config, counts, dims, is_sparse);
-    in_chunks(with_rotation(config, |l| rotates[l]), chunk).checked_hf(s)
+    let chunked = chunked.unwrap_or_else(|| rotates.clone());
+    let config = with_rotation(config, |l| rotates[l]);
+    in_chunks(config, |l| chunk.filter(|_| chunked[l])).checked_hf(s)
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
@@ -137,7 +139,7 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     let config = Config { qk_norm, query_growth: Some(growth), ..config };
     let config = with_experts(config, counts, dims, is_sparse);
     let config = with_rotation(config, |l| !(l + 1).is_multiple_of(PATTERN));
-    in_chunks(config, Some(CHUNK)).checked_gguf(s)
+    in_chunks(config, |l| (!(l + 1).is_multiple_of(PATTERN)).then_some(CHUNK)).checked_gguf(s)
 }
 
 /// Experts in some layers, of which a row has one that a sigmoid chooses; `dims` are the columns inside an expert
@@ -163,19 +165,12 @@ fn with_rotation(config: Config, rotates: impl Fn(usize) -> bool) -> Config {
     config.with_layers(|l, layer| layer.rope = rotates(l).then_some(0))
 }
 
-/// Contexts end with the first chunk.
-fn in_chunks(config: Config, chunk: Option<usize>) -> Config {
-    let max_seq_len = config.max_seq_len.min(chunk.unwrap_or(usize::MAX));
-    Config { chunk, max_seq_len, ..config }
+/// With the chunks of each layer, in which a row sees what is before it in its own.
+fn in_chunks(config: Config, chunk: impl Fn(usize) -> Option<usize>) -> Config {
+    config.with_windows(chunk).with_layers(|_, layer| layer.chunked = layer.window.is_some())
 }
 
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
-    if let Some(chunk) = m.config.chunk
-        && m.context() > chunk
-    {
-        let what = format!("attention in chunks, in contexts of more than {chunk} positions,");
-        return Err(m.weights.unsupported(what));
-    }
     m.rope_style = RopeStyle::Interleaved;
     let tok_embed = m.tok_embed()?;
     let mut x = m.graph.embed(&tok_embed, 1.0);

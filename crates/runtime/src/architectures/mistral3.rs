@@ -5,7 +5,7 @@
 
 use super::{Architecture, llama};
 use crate::Error;
-use crate::architectures::config::{Config, HfKeys, QueryGrowth, window_or_none};
+use crate::architectures::config::{Config, HfKeys, HfWindow, QueryGrowth};
 use crate::architectures::rope::{RopeScaling, yarn_attention_factor};
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::NormKind;
@@ -43,7 +43,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     } else {
         s.with_defaults([("rope_parameters", defaults)])
     };
-    let window = window_or_none(s.opt_usize("sliding_window")?);
+    let window = HfWindow::optional(s)?.of_every_layer(s)?;
     let config = Config::from_hf(s, &HfKeys::COMMON)?.with_windows(|_| window);
     let parameters = s.opt_object("rope_parameters")?.or(s.opt_object("rope_scaling")?);
     let growth = match &parameters {

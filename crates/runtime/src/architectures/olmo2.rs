@@ -6,7 +6,7 @@
 
 use super::{Architecture, Build};
 use crate::Error;
-use crate::architectures::config::{Config, HfKeys, hf_bias, hf_window, window_or_none};
+use crate::architectures::config::{Config, HfKeys, HfWindow, hf_bias, window_or_none};
 use crate::architectures::loader::Bias;
 use crate::architectures::rope::{HfRopeKeys, Rope, RopeScaling};
 use crate::checkpoint::names::NameTable;
@@ -63,7 +63,7 @@ fn olmo3_from_hf(s: &HfSettings) -> Result<Config, Error> {
     }
     let (head_dim, max_seq_len) = (config.layers[0].head_dim, config.max_seq_len);
     let local = Rope::from_hf(s, &keys("sliding_attention"), head_dim, max_seq_len)?;
-    let config = config.with_hf_layer_types(s, hf_window(s)?, |l| (l + 1) % PERIOD != 0)?;
+    let config = config.with_hf_layer_types(s, HfWindow::needed(s)?, |l| (l + 1) % PERIOD != 0)?;
     Ok(with_local_rope(config, local))
 }
 

@@ -6,7 +6,7 @@
 use super::llama::{Shape, decoder};
 use super::{Architecture, Build};
 use crate::Error;
-use crate::architectures::config::{Config, HfKeys, window_or_none};
+use crate::architectures::config::{Config, HfKeys, HfWindow, window_or_none};
 use crate::architectures::loader::Bias;
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
@@ -30,7 +30,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         ("max_position_embeddings", json!(4096)),
         ("original_max_position_embeddings", json!(4096)),
     ]);
-    let window = window_or_none(s.opt_usize("sliding_window")?);
+    let window = HfWindow::optional(s)?.of_every_layer(s)?;
     let rope = HfRopeKeys { partial: Some(1.0), longrope_only: true, ..HfRopeKeys::COMMON };
     let config = Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?;
     Ok(config.with_windows(|_| window))

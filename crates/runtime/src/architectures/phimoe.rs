@@ -6,7 +6,7 @@
 use super::experts::{gguf_counts, hf_counts};
 use super::{Architecture, Build};
 use crate::Error;
-use crate::architectures::config::{Config, Experts, HfKeys, hf_bias, window_or_none};
+use crate::architectures::config::{Config, Experts, HfKeys, HfWindow, hf_bias, window_or_none};
 use crate::architectures::loader::Bias;
 use crate::architectures::rope::{HfRopeKeys, RopeScaling};
 use crate::checkpoint::{GgufSettings, HfSettings};
@@ -52,7 +52,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         }
         *attention_factor = short;
     }
-    let window = window_or_none(s.opt_usize("sliding_window")?);
+    let window = HfWindow::optional(s)?.of_every_layer(s)?;
     let attn_bias = hf_bias(s, "attention_bias")?;
     // The head has a bias where the file holds one.
     s.pass_over("lm_head_bias");

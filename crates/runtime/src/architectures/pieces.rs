@@ -8,7 +8,7 @@ use crate::architectures::loader::{Bias, Name, WeightLoader};
 use crate::architectures::rope::{Rope, RopeScaling};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::names::NameTable;
-use crate::graph::weights::{Linear, Weight, Weights};
+use crate::graph::weights::{Linear, Weight, WeightId, Weights};
 use crate::graph::{Graph, GraphBuilder, NormKind, RopeStyle, RowDomain, ValueId};
 
 /// A forward pass that is being recorded.
@@ -261,6 +261,23 @@ impl<'a> Build<'a> {
         });
         let routes = self.graph.pos_embed(table);
         self.graph.combine(q, routes)
+    }
+
+    /// The slopes of ALiBi in layer `l`, if the model has such: `2^(-8 i / n)` of head `i`, counted from 1, for `n`
+    /// heads. Where `n` is no power of two, those of the next lower power come first, and then every other one of
+    /// twice that power.
+    pub(crate) fn alibi(&mut self, l: usize) -> Option<WeightId> {
+        if !self.config.alibi {
+            return None;
+        }
+        let n_heads = self.config.layers[l].n_heads;
+        let power = 1 << n_heads.ilog2();
+        let slope = |i: usize, n: usize| (-8.0 * i as f32 / n as f32).exp2();
+        let of = |head: usize| match head < power {
+            true => slope(head + 1, power),
+            false => slope(2 * (head - power) + 1, 2 * power),
+        };
+        Some(self.weights.made_vector((l, "alibi"), (0..n_heads).map(of).collect()))
     }
 
     /// `x + y`, with `y` times the factor on what layers add.

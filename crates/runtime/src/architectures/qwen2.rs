@@ -5,7 +5,7 @@
 use super::llama::{Shape, decoder};
 use super::{Architecture, Build};
 use crate::Error;
-use crate::architectures::config::{Config, HfKeys, hf_switched_window, window_or_none};
+use crate::architectures::config::{Config, HfKeys, HfWindow, window_or_none};
 use crate::architectures::loader::Bias;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, ValueId};
@@ -35,7 +35,7 @@ pub(super) fn config_with(s: &HfSettings, keys: &HfKeys) -> Result<Config, Error
         ("max_window_layers", json!(28)),
         ("sliding_window", json!(4096)),
     ]);
-    let window = hf_switched_window(s)?;
+    let window = HfWindow::optional(s)?.switched(s)?;
     let first = s.usize("max_window_layers")?;
     Config::from_hf(s, keys)?.with_hf_layer_types(s, window, |l| l >= first)
 }

@@ -6,7 +6,7 @@ use super::experts::{hf_gated, with_gguf_gated, with_hf_sparse_layers};
 use super::llama::{Shape, decoder};
 use super::{Architecture, Build, qwen2};
 use crate::Error;
-use crate::architectures::config::{Config, HfKeys, hf_switched_window};
+use crate::architectures::config::{Config, HfKeys, HfWindow};
 use crate::architectures::loader::Bias;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::ValueId;
@@ -34,7 +34,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         ("num_experts", json!(60)),
         ("num_experts_per_tok", json!(4)),
     ]);
-    let window = hf_switched_window(s)?;
+    let window = HfWindow::needed(s)?.switched(s)?;
     let end = s.usize("max_window_layers")?;
     let slides = |l: usize| (l + 1) % 2 == 1 && l < end;
     let attn_bias = match s.bool_or("qkv_bias", true)? {

@@ -6,7 +6,7 @@ use super::experts::{hf_counts, with_gguf_experts, with_hf_sparse_layers};
 use super::llama::{Shape, decoder};
 use super::{Architecture, Build, qwen2};
 use crate::Error;
-use crate::architectures::config::{Config, Experts, HfKeys, hf_bias, hf_switched_window};
+use crate::architectures::config::{Config, Experts, HfKeys, HfWindow, hf_bias};
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::ValueId;
 use serde_json::json;
@@ -35,7 +35,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         s = s.with_defaults([("num_experts", json!(128))]);
     }
     let s = &s;
-    let window = hf_switched_window(s)?.ok();
+    let window = HfWindow::optional(s)?.switched(s)?.of_every_layer(s)?;
     let attn_bias = hf_bias(s, "attention_bias")?;
     let config = Config::from_hf(s, &HfKeys::COMMON)?.with_windows(|_| window);
     let normalize = s.bool_or("norm_topk_prob", false)?;

@@ -5,7 +5,7 @@
 
 use super::{Architecture, llama};
 use crate::Error;
-use crate::architectures::config::{Config, HfKeys, hf_bias, hf_switched_window};
+use crate::architectures::config::{Config, HfKeys, HfWindow, hf_bias};
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::NormKind;
@@ -44,7 +44,8 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         },
     };
     s.pass_over("no_rope_layer_interval");
-    let config = config.with_hf_layer_types(s, hf_switched_window(s)?, |l| !rotates[l])?;
+    let config =
+        config.with_hf_layer_types(s, HfWindow::optional(s)?.switched(s)?, |l| !rotates[l])?;
     let (attn_bias, ffn_bias) = (hf_bias(s, "attention_bias")?, hf_bias(s, "mlp_bias")?);
     Ok(Config { attn_bias, ffn_bias, ..with_ropes(config, &rotates) })
 }

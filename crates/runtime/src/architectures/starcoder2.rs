@@ -5,7 +5,7 @@
 use super::llama::{Shape, attention};
 use super::{Architecture, Build};
 use crate::Error;
-use crate::architectures::config::{Config, HfKeys, window_or_none};
+use crate::architectures::config::{Config, HfKeys, HfWindow, window_or_none};
 use crate::architectures::loader::Bias;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{Activation, NormKind, ValueId};
@@ -31,7 +31,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         ("tie_word_embeddings", json!(true)),
     ]);
     let bias = if s.bool_or("use_bias", true)? { Bias::Required } else { Bias::Denied("use_bias") };
-    let window = window_or_none(s.opt_usize("sliding_window")?);
+    let window = HfWindow::optional(s)?.of_every_layer(s)?;
     let norm_eps = s.f32("norm_epsilon")?;
     let config = Config::from_hf(s, &HfKeys::COMMON)?.with_windows(|_| window);
     Ok(Config { norm_eps, attn_bias: bias, ffn_bias: bias, ..config })

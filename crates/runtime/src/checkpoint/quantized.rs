@@ -7,10 +7,12 @@
 mod awq;
 mod bitsandbytes;
 mod compressed;
+mod fp4;
 mod fp8;
 mod gptq;
 mod groups;
 mod ints;
+mod modelopt;
 mod torchao;
 
 use super::HfSettings;
@@ -20,6 +22,7 @@ use bitsandbytes::BitsAndBytes;
 use compressed::Compressed;
 use fp8::Fp8;
 use gptq::Gptq;
+use modelopt::ModelOpt;
 use realizar_formats::{Bytes, SafeTensors, Tensor, TensorType};
 use realizar_quant::BlockType;
 use realizar_quant::half_bytes::{f16_to_f32, f32_to_f16};
@@ -41,6 +44,8 @@ pub enum Quantized {
     /// The experts as MXFP4, in tensors of blocks and of scales, which the loader of these experts puts
     /// together. All else is as it is.
     Mxfp4,
+    /// By ModelOpt.
+    ModelOpt(ModelOpt),
     /// By torchao.
     TorchAo(TorchAo),
 }
@@ -59,7 +64,10 @@ impl Quantized {
             None => settings.opt_object("compression_config")?,
             config => config,
         };
-        let Some(config) = config else { return Ok(None) };
+        let Some(config) = config else {
+            let Some(config) = ModelOpt::beside(settings)? else { return Ok(None) };
+            return ModelOpt::open(settings, &config, tensors).map(|it| Some(Self::ModelOpt(it)));
+        };
         Ok(match config.opt_str("quant_method")? {
             Some("awq") => Some(Self::Awq(Awq::open(settings, &config, tensors)?)),
             Some("gptq") => Some(Self::Gptq(Gptq::open(settings, &config, tensors)?)),
@@ -71,6 +79,7 @@ impl Quantized {
             Some("bitsandbytes") => {
                 Some(Self::BitsAndBytes(BitsAndBytes::open(settings, &config, tensors)?))
             }
+            Some("modelopt") => Some(Self::ModelOpt(ModelOpt::open(settings, &config, tensors)?)),
             Some("torchao") => Some(Self::TorchAo(TorchAo::open(settings, &config, tensors)?)),
             Some("compressed-tensors") => {
                 Some(Self::Compressed(Compressed::open(settings, &config, tensors)?))
@@ -86,13 +95,14 @@ impl Quantized {
             Self::Gptq(gptq) => &gptq.linears().weights,
             Self::Compressed(it) => it.weights(),
             Self::TorchAo(it) => it.weights(),
-            Self::BitsAndBytes(_) | Self::Fp8(_) | Self::Mxfp4 => &[],
+            Self::BitsAndBytes(_) | Self::Fp8(_) | Self::ModelOpt(_) | Self::Mxfp4 => &[],
         }
     }
 
     /// Whether a stored tensor is part of a weight of another name.
     pub(super) fn is_part(&self, name: &str) -> bool {
-        let has_cache_scales = matches!(self, Self::Compressed(_) | Self::Fp8(_));
+        let has_cache_scales =
+            matches!(self, Self::Compressed(_) | Self::Fp8(_) | Self::ModelOpt(_));
         if has_cache_scales && OF_CACHE.iter().any(|part| name.ends_with(part)) {
             return true;
         }
@@ -101,6 +111,7 @@ impl Quantized {
             Self::Gptq(gptq) => gptq.linears().is_part(name),
             Self::Compressed(it) => it.is_part(name),
             Self::BitsAndBytes(it) => it.is_part(name),
+            Self::ModelOpt(it) => it.is_part(name),
             Self::TorchAo(it) => it.is_part(name),
             Self::Fp8(fp8) => fp8.is_part(name),
             Self::Mxfp4 => false,
@@ -115,6 +126,7 @@ impl Quantized {
             Self::Gptq(gptq) => gptq.weight(tensors, name),
             Self::Compressed(it) => it.weight(tensors, name),
             Self::BitsAndBytes(it) => it.weight(tensors, name),
+            Self::ModelOpt(it) => it.weight(tensors, name),
             Self::TorchAo(it) => it.weight(tensors, name),
             Self::Fp8(fp8) => fp8.weight(tensors, name),
             Self::Mxfp4 => None,
@@ -129,6 +141,7 @@ impl Quantized {
             Self::Awq(_)
             | Self::BitsAndBytes(_)
             | Self::Fp8(_)
+            | Self::ModelOpt(_)
             | Self::Mxfp4
             | Self::TorchAo(_) => None,
         }
@@ -139,8 +152,10 @@ impl Quantized {
         match self {
             Self::Compressed(it) => it.factor(weight),
             Self::BitsAndBytes(it) => it.factor(weight),
+            Self::Fp8(it) => it.factor(weight),
+            Self::ModelOpt(it) => it.factor(weight),
             Self::TorchAo(it) => it.factor(weight),
-            Self::Awq(_) | Self::Fp8(_) | Self::Gptq(_) | Self::Mxfp4 => 1.0,
+            Self::Awq(_) | Self::Gptq(_) | Self::Mxfp4 => 1.0,
         }
     }
 }

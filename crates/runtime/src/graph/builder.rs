@@ -27,11 +27,15 @@ pub struct AttentionSpec {
     pub softcap: Option<f32>,
     /// Positions that a query sees up to its own, which is included.
     pub window: Option<usize>,
+    /// Whether windows lie side by side: a position sees only those of its own, up to itself.
+    pub chunked: bool,
     /// How far it sees behind its own.
     pub reach: Reach,
     /// A vector with one logit per query head that takes part in the softmax and
     /// adds no value; neither scaled nor capped (gpt-oss, arXiv:2508.10925).
     pub sinks: Option<WeightId>, // [n_heads]
+    /// The slopes of ALiBi (arXiv:2108.12409).
+    pub alibi: Option<WeightId>, // [n_heads]
 }
 
 /// What a gated delta rule looks like, apart from its place in the state; see [`DeltaNet`].
@@ -230,13 +234,13 @@ impl GraphBuilder {
         v: ValueId,
         spec: &AttentionSpec,
     ) -> ValueId {
-        let &AttentionSpec { n_heads, n_kv_heads, head_dim, scale, softcap, window, reach, sinks } =
-            spec;
+        let &AttentionSpec { n_heads, n_kv_heads, head_dim, window, chunked, .. } = spec;
         assert_eq!(self.width(q), n_heads * head_dim, "width of q");
         assert_eq!(self.width(k), n_kv_heads * head_dim, "width of k");
         assert_eq!(self.width(v), n_kv_heads * head_dim, "width of v");
         let values_are_keys = k == v;
-        let of_layer = GroupSpec { n_layers: 0, n_kv_heads, head_dim, window, values_are_keys };
+        let of_layer =
+            GroupSpec { n_layers: 0, n_kv_heads, head_dim, window, chunked, values_are_keys };
         let kv = match self.draft_layer {
             DraftLayer::At(kv) => kv,
             DraftLayer::None | DraftLayer::Stores => self.kv_layer(of_layer),
@@ -246,8 +250,20 @@ impl GraphBuilder {
             self.push(Op::StoreKv(kv), &[k, v], 1, RowDomain::Tokens);
             return q;
         }
-        let attention =
-            Attention { kv, n_heads, n_kv_heads, head_dim, scale, softcap, window, reach, sinks };
+        let &AttentionSpec { scale, softcap, reach, sinks, alibi, .. } = spec;
+        let attention = Attention {
+            kv,
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            scale,
+            softcap,
+            window,
+            chunked,
+            reach,
+            sinks,
+            alibi,
+        };
         self.same_shape(Op::Attention(attention), &[q, k, v])
     }
 

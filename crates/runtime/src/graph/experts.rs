@@ -22,6 +22,18 @@ pub enum Scoring {
     },
 }
 
+/// Groups of neighbouring experts, of which a row chooses from the best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Groups {
+    /// How many there are.
+    pub n: usize,
+    /// Of how many the experts are chosen.
+    pub n_open: usize,
+    /// How many of a group's largest keys are added up to what it is worth: 1 (`group_limited_greedy` of DeepSeek
+    /// V2, arXiv:2405.04434) or 2 (`noaux_tc` of V3, arXiv:2412.19437).
+    pub n_best: usize,
+}
+
 /// The choice of each row's experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Route {
@@ -33,9 +45,8 @@ pub struct Route {
     pub n_chosen: usize,
     /// A vector that is added to the factors for the choice alone.
     pub choice_bias: Option<WeightId>, // [n_experts]
-    /// Groups of neighbouring experts, and how many of them a row chooses from: those with the largest
-    /// sums of their two best.
-    pub groups: Option<(usize, usize)>,
+    /// Groups of the experts, if a row does not choose from all of them.
+    pub groups: Option<Groups>,
     /// Whether factors of a row are divided by their sum.
     pub normalize: bool,
     /// Times each factor.

@@ -22,7 +22,7 @@ pub mod weights;
 pub use body::body;
 pub use builder::{AttentionSpec, DeltaNetSpec, GraphBuilder};
 pub use draft::{DraftPart, set_apart};
-pub use experts::{ExpertBias, ExpertLinear, ExpertPart, Route, Scoring};
+pub use experts::{ExpertBias, ExpertLinear, ExpertPart, Groups, Route, Scoring};
 pub use fuse::{Fusions, fuse};
 pub use reads::{DraftBytes, bytes_per_token, draft_bytes};
 pub use select::select_early;
@@ -186,10 +186,15 @@ pub struct Attention {
     pub softcap: Option<f32>,
     /// Positions that a query sees up to its own, which is included.
     pub window: Option<usize>,
+    /// Whether windows lie side by side: a position sees only those of its own, up to itself.
+    pub chunked: bool,
     /// How far it sees behind its own.
     pub reach: Reach,
     /// One logit per query head that takes part in the softmax and adds no value.
     pub sinks: Option<WeightId>, // [n_heads]
+    /// What the distance of a key before the query is multiplied by and taken off its score, behind scale and
+    /// cap: the slopes of ALiBi (arXiv:2108.12409).
+    pub alibi: Option<WeightId>, // [n_heads]
 }
 
 /// A layer's place in the key-value cache.
@@ -435,6 +440,7 @@ impl Graph {
         let of_node = |node: &Node| match &node.op {
             Op::RopeTable(angles) => Some(if angles.components.is_empty() { 1 } else { 3 }),
             Op::PosEmbed { .. } => Some(0),
+            Op::Attention(attention) if attention.alibi.is_some() => Some(0),
             _ => None,
         };
         let all = || self.nodes.iter().filter_map(of_node);

@@ -366,8 +366,10 @@ mod tests {
                 scale: 1.0,
                 softcap: None,
                 window: None,
+                chunked: false,
                 reach: Reach::Causal,
                 sinks: None,
+                alibi: None,
             };
             let a = b.attention(q, k, v, &spec);
             let o = b.linear(a, &linear(DIM, DIM));

@@ -1,7 +1,7 @@
 //! The graph as text: one line per operation, for `inspect --graph` and snapshots.
 
 use super::{
-    DeltaNet, ExpertLinear, Graph, Norm, NormKind, Op, Prologue, Reach, Route, RowDomain,
+    DeltaNet, ExpertLinear, Graph, Groups, Norm, NormKind, Op, Prologue, Reach, Route, RowDomain,
     ShortConv, ValueId,
 };
 use crate::graph::weights::WeightId;
@@ -49,8 +49,11 @@ impl Graph {
         if let Some(bias) = choice_bias {
             text += &format!(", chosen with {}", self.weight(*bias));
         }
-        if let Some((n_groups, n_open)) = groups {
-            text += &format!(", of {n_open} of {n_groups} groups");
+        if let Some(Groups { n, n_open, n_best }) = groups {
+            text += &format!(", of {n_open} of {n} groups");
+            if *n_best == 1 {
+                text += " by the best of each";
+            }
         }
         if *normalize {
             text += ", normalized";
@@ -110,7 +113,8 @@ impl Graph {
                     a.kv.group, a.kv.layer, a.n_heads, a.n_kv_heads, a.head_dim, a.scale
                 );
                 if let Some(window) = a.window {
-                    text += &format!(", window {window}");
+                    let of = if a.chunked { "windows side by side of" } else { "window" };
+                    text += &format!(", {of} {window}");
                 }
                 if n_inputs == 1 {
                     text += ", of what is stored";
@@ -120,6 +124,9 @@ impl Graph {
                 }
                 if let Some(cap) = a.softcap {
                     text += &format!(", soft cap {cap}");
+                }
+                if let Some(slopes) = a.alibi {
+                    text += &format!(", ALiBi {}", self.weight(slopes));
                 }
                 if let Some(sinks) = a.sinks {
                     text += &format!(", sinks {}", self.weight(sinks));

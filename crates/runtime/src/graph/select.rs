@@ -182,8 +182,10 @@ mod tests {
             scale: 1.0,
             softcap: None,
             window: None,
+            chunked: false,
             reach: Reach::Causal,
             sinks: None,
+            alibi: None,
         };
         b.attention(q, k, k, &spec)
     }

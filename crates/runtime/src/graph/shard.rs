@@ -546,7 +546,7 @@ impl<'a> Emit<'a> {
                     *n_in /= self.n_ranks;
                 }
             }
-            Op::Attention(Attention { kv, n_heads, n_kv_heads, sinks, .. }) => {
+            Op::Attention(Attention { kv, n_heads, n_kv_heads, sinks, alibi, .. }) => {
                 let is_cut = made != Layout::Whole;
                 if is_cut {
                     let copies = kv_copies(self.n_ranks, *n_kv_heads);
@@ -556,6 +556,7 @@ impl<'a> Emit<'a> {
                 }
                 let slice = if is_cut { Slice::Rows { copies: 1 } } else { Slice::Whole };
                 *sinks = sinks.map(|id| self.weight(id, slice));
+                *alibi = alibi.map(|id| self.weight(id, slice));
             }
             op => each_weight(op, &mut |id| *id = self.weight(*id, Slice::Whole)),
         }
@@ -641,8 +642,10 @@ mod tests {
                 scale: 1.0,
                 softcap: None,
                 window: None,
+                chunked: false,
                 reach: Reach::Causal,
                 sinks: None,
+                alibi: None,
             };
             let a = self.b.attention(q, k, v, &spec);
             let o = self.linear("wo", a, DIM, true);

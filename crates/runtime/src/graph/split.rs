@@ -220,9 +220,11 @@ pub(super) fn each_weight(op: &mut Op, change: &mut dyn FnMut(&mut WeightId)) {
             scale: _,
             softcap: _,
             window: _,
+            chunked: _,
             reach: _,
             sinks,
-        }) => sinks.iter_mut().for_each(change),
+            alibi,
+        }) => sinks.iter_mut().chain(alibi).for_each(change),
         Op::ShortConv(ShortConv { taps, n_taps: _, bias, act: _, state: _ }) => {
             change(taps);
             bias.iter_mut().for_each(change);
@@ -319,8 +321,10 @@ mod tests {
                 scale: 1.0,
                 softcap: None,
                 window: (l % 2 == 1).then_some(4),
+                chunked: false,
                 reach: Reach::Causal,
                 sinks: None,
+                alibi: None,
             };
             let a = b.attention(q, h, h, &spec);
             x = b.add(x, a);
@@ -407,8 +411,10 @@ mod tests {
             scale: 1.0,
             softcap: None,
             window: None,
+            chunked: false,
             reach: Reach::Causal,
             sinks: None,
+            alibi: None,
         };
         let mut x = b.embed(&table, 1.0);
         let mut stored = None;

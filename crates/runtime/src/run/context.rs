@@ -45,10 +45,9 @@ pub(super) fn context(config: &Config, options: &LoadOptions) -> Result<usize, E
         Some(n) if n > longest => {
             let can_stretch = rope
                 .is_some_and(|rope| rope.stretched(RopeStretch::Linear(2.0), longest).is_some());
-            let advice = match (config.chunk, can_stretch) {
-                (Some(chunk), _) if chunk == longest => "; longer ones need attention in chunks",
-                (_, true) => "; a scaling of the rotary embedding can stretch it",
-                (_, false) => "",
+            let advice = match can_stretch {
+                true => "; a scaling of the rotary embedding can stretch it",
+                false => "",
             };
             refuse(format!("{n} is more than the {longest} the model was made for{advice}"))
         }

@@ -7,7 +7,7 @@ use realizar_formats::{Gguf, GgufWriter, Tensor};
 use realizar_quant::BlockType;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::backend::{Arithmetic, Backend, Batch, BatchSeq, ExecutableOptions, Role};
-use realizar_runtime::graph::{GraphBuilder, Route, Scoring};
+use realizar_runtime::graph::{GraphBuilder, Groups, Route, Scoring};
 use realizar_runtime::plan::{RowLimits, plan};
 use realizar_runtime::weights::Weights;
 use realizar_runtime::{Chunk, LoadOptions, Model, Outputs};
@@ -24,14 +24,15 @@ fn score(row: usize, expert: usize) -> f32 {
 }
 
 /// The definition: the experts of a row and their factors, by sigmoids that are normalized and scaled.
-fn expected(row: usize, route: &Route, n_groups: usize, n_open: usize) -> Vec<f64> {
+fn expected(row: usize, route: &Route, groups: Groups) -> Vec<f64> {
+    let Groups { n: n_groups, n_open, n_best } = groups;
     let sigmoid = |expert| 1.0 / (1.0 + (-f64::from(score(row, expert))).exp());
     let factors: Vec<f64> = (0..route.n_experts).map(sigmoid).collect();
     let len = route.n_experts / n_groups;
     let worth = |group: &usize| {
         let mut of_group = factors[group * len..][..len].to_vec();
         of_group.sort_by(|a, b| b.total_cmp(a));
-        of_group.iter().take(2).sum::<f64>()
+        of_group.iter().take(n_best).sum::<f64>()
     };
     let mut groups: Vec<usize> = (0..n_groups).collect();
     groups.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
@@ -49,13 +50,20 @@ fn expected(row: usize, route: &Route, n_groups: usize, n_open: usize) -> Vec<f6
 #[test]
 fn rows_choose_experts_of_the_best_groups() {
     const N_ROWS: usize = 70;
-    for (n_experts, n_groups, n_open, n_chosen) in [(64, 8, 4, 6), (12, 3, 1, 4), (256, 8, 4, 8)] {
+    for (n_experts, n_chosen, [n, n_open, n_best]) in [
+        (64, 6, [8, 4, 2]),
+        (12, 4, [3, 1, 2]),
+        (256, 8, [8, 4, 2]),
+        (160, 6, [8, 3, 1]),
+        (12, 3, [4, 2, 1]),
+    ] {
+        let groups = Groups { n, n_open, n_best };
         let route = Route {
             scoring: Scoring::Sigmoid,
             n_experts,
             n_chosen,
             choice_bias: None,
-            groups: Some((n_groups, n_open)),
+            groups: Some(groups),
             normalize: true,
             scale: 2.5,
         };
@@ -84,7 +92,7 @@ fn rows_choose_experts_of_the_best_groups() {
                 (0..N_ROWS).flat_map(|row| (0..n_experts).map(move |e| score(row, e))).collect();
             let found = executable.run(&batch, &input).unwrap();
             for (row, found) in found.chunks_exact(2 * n_chosen).enumerate() {
-                for (found, wanted) in found.iter().zip(expected(row, &route, n_groups, n_open)) {
+                for (found, wanted) in found.iter().zip(expected(row, &route, groups)) {
                     let apart = (f64::from(*found) - wanted).abs();
                     let case = format!("{n_experts} experts on {}, row {row}", device.name());
                     assert!(apart < 1e-5, "{case}: {found} for {wanted}");

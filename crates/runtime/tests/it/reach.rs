@@ -42,8 +42,10 @@ fn load(device: &dyn Backend, reach: Reach, window: Option<usize>) -> Box<dyn Ex
         scale: SCALE,
         softcap: None,
         window,
+        chunked: false,
         reach,
         sinks: None,
+        alibi: None,
     };
     let a = b.attention(q, k, v, &spec);
     let graph = b.finish(a);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 /// The tiny models.
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 21] = [
     "llama_awq",
     "llama_fp8",
     "llama_fp8_ao",
@@ -28,9 +28,11 @@ const NAMES: [&str; 19] = [
     "qwen2_int4_ct",
     "qwen2_int8_bnb",
     "qwen2_int8_ct",
+    "qwen3_e5m2",
     "qwen3_fp4_ct",
     "qwen3_fp8",
     "qwen3_moe_fp4_ct",
+    "qwen3_nvfp4_mo",
 ];
 
 /// Logits of a prompt's last row and of generated rows.
@@ -111,6 +113,28 @@ fn the_memory_that_is_needed_is_what_is_taken() {
     }
 }
 
+/// Settings in a file of their own, as earlier releases of ModelOpt exported them.
+#[test]
+fn settings_of_modelopt_may_be_beside_the_others() {
+    let (dir, name) = (tempfile::tempdir().unwrap(), "qwen3_nvfp4_mo");
+    let text = std::fs::read_to_string(tiny(name).join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    config.as_object_mut().unwrap().remove("quantization_config");
+    std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+    let tensors = dir.path().join("model.safetensors");
+    std::fs::copy(tiny(name).join("model.safetensors"), tensors).unwrap();
+    let cpu = CpuBackend::new(Some(2), None).unwrap();
+    let load = || Model::load(dir.path(), &cpu, &LoadOptions::default());
+    let error = load().err().unwrap().to_string();
+    assert!(error.contains("_proj.weight"), "{error}");
+    let quantization = json!({ "quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": "FP8" });
+    let of_modelopt = json!({ "producer": { "name": "modelopt" }, "quantization": quantization });
+    std::fs::write(dir.path().join("hf_quant_config.json"), of_modelopt.to_string()).unwrap();
+    load().unwrap();
+    let found = logits(dir.path(), &cpu, Arithmetic::F32);
+    assert_eq!(found, logits(&tiny(name), &cpu, Arithmetic::F32));
+}
+
 /// Opens a copy of a tiny model with other settings of its quantization, without the tensors that
 /// end in `left_out`.
 fn error(name: &str, change: impl Fn(&mut Value), left_out: &str) -> String {
@@ -146,6 +170,16 @@ fn what_is_not_supported_is_named() {
     check(
         error("qwen3_fp8", |_| {}, "layers.1.self_attn.q_proj.weight_scale_inv"),
         &["model.layers.1.self_attn.q_proj.weight_scale_inv"],
+    );
+    let algorithm = |q: &mut Value| q["quant_algo"] = json!("W4A8_AWQ");
+    check(error("qwen3_nvfp4_mo", algorithm, none), &["ModelOpt's `W4A8_AWQ` (`quant_algo`)"]);
+    let groups = |q: &mut Value| {
+        (q["quant_algo"], q["group_size"]) = (json!("NVFP4"), json!(32));
+    };
+    check(error("qwen3_nvfp4_mo", groups, none), &["quantization_config.group_size", "16", "32"]);
+    check(
+        error("qwen3_nvfp4_mo", |_| {}, "layers.1.mlp.up_proj.weight_scale_2"),
+        &["model.layers.1.mlp.up_proj.weight_scale_2"],
     );
     let format = |q: &mut Value| q["format"] = json!("marlin-24");
     check(error("llama_fp8", format, none), &["compressed-tensors", "`marlin-24`"]);

@@ -21,8 +21,13 @@ fn tiny_models_give_the_logits_of_transformers_without_optional_features() {
     for gpu in adapters().into_iter().skip(1) {
         for path in tiny_models() {
             let golden = Golden::read(if path.is_dir() { &path } else { path.parent().unwrap() });
-            let mut model = Model::load(&path, &*gpu, &options).unwrap();
-            golden.check(&mut model, &format!("{path:?} on {}", gpu.name()));
+            let loaded = Model::load(&path, &*gpu, &options);
+            if path.ends_with("baichuan_alibi") {
+                let error = loaded.err().unwrap().to_string();
+                assert!(error.ends_with("cannot run this model: attention with ALiBi"), "{error}");
+                continue;
+            }
+            golden.check(&mut loaded.unwrap(), &format!("{path:?} on {}", gpu.name()));
         }
     }
 }

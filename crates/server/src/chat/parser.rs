@@ -6,7 +6,7 @@
 use realizar_runtime::tokenizer::Tokenizer;
 
 use crate::chat::reasoning::{Part, ReasoningFormat, ReasoningParser};
-use crate::chat::tools::harmony::HarmonyParser;
+use crate::chat::tools::harmony::{self, HarmonyParser};
 use crate::chat::tools::parser::ToolParser;
 use crate::chat::tools::{CallIds, Function, IdStyle, ToolFormat};
 
@@ -100,8 +100,12 @@ impl ChatParser {
             || options.tools == Some(ToolFormat::Harmony);
         if in_channels && options.tools.is_none_or(|format| format == ToolFormat::Harmony) {
             let functions = options.tools.map(|_| functions);
-            let channels = Some(HarmonyParser::new(functions, single, ids));
-            let (reasoning, tools) = (None, None);
+            let mut channels = HarmonyParser::new(functions, single, ids);
+            if options.reasoning_open {
+                // The prompt has begun the message; a head alone is no part of the answer.
+                channels.push(harmony::REASONING_OPEN, &mut Vec::new());
+            }
+            let (reasoning, tools, channels) = (None, None, Some(channels));
             return Self { reasoning, tools, channels, calls_alone, parts: Vec::new() };
         }
         let syntax = options.tools.map(ToolFormat::syntax);

@@ -67,7 +67,8 @@ impl ReasoningFormat {
 
     /// The reasoning as a constraint knows it: begun by the prompt or not, and of at most `budget`
     /// tokens.
-    pub(crate) fn limited(self, is_open: bool, budget: Option<usize>) -> Reasoning {
+    #[must_use]
+    pub fn limited(self, is_open: bool, budget: Option<usize>) -> Reasoning {
         let (open, close) = (self.open().to_owned(), self.close().to_owned());
         Reasoning { open, close, is_open, budget }
     }

@@ -4,11 +4,11 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-use realizar_runtime::constrain::{Constrainer, Constraint};
+use realizar_runtime::constrain::{Constrainer, Constraint, Grammar};
 use realizar_runtime::template::ChatTemplate;
 use realizar_runtime::tokenizer::{EncodeOptions, Tokenizer};
 use realizar_server::conversation::{Answer, AnswerPart};
-use realizar_server::tools::{Function, ToolChoice, ToolRequest, forced_grammar};
+use realizar_server::tools::{Function, ToolChoice, ToolRequest, forced_grammar, tool_schema};
 use realizar_server::{ChatParser, ChatParserOptions, ToolFormat};
 use serde_json::{Value, json};
 
@@ -71,7 +71,7 @@ const FORMATS: &[(ToolFormat, &str)] = &[
 ];
 
 /// A byte-level vocabulary with `markers`, as control tokens or as others that are found in a text.
-fn tokenizer(markers: &[&str], special: bool) -> Tokenizer {
+pub(crate) fn tokenizer(markers: &[&str], special: bool) -> Tokenizer {
     let printable = |b: &u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     let spelled = |byte: u8| {
         let n_before = (0..byte).filter(|b| !printable(b)).count() as u32;
@@ -286,6 +286,83 @@ fn whatever_a_grammar_allows_is_read_as_calls_that_fit() {
                 assert!(n_read > 2, "{format:?}: {n_read} answers ended");
             }
         }
+    }
+}
+
+/// What a chat request with three functions and `tool_choice` says.
+fn read(tool_choice: &Value) -> ToolRequest {
+    let tools = functions().into_iter().map(|function| {
+        let Function { name, parameters, .. } = function;
+        json!({"type": "function", "function": {"name": name, "parameters": parameters}})
+    });
+    let body = json!({"tools": tools.collect::<Vec<_>>(), "tool_choice": tool_choice});
+    ToolRequest::from_chat(body.as_object().unwrap()).unwrap()
+}
+
+/// `tool_choice` with some of the functions.
+fn allowed_tools(mode: &str, names: &[&str]) -> Value {
+    let tool = |name: &&str| json!({"type": "function", "function": {"name": name}});
+    let tools: Vec<Value> = names.iter().map(tool).collect();
+    json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}})
+}
+
+/// Whether a constraint takes a whole answer.
+fn takes(start: &Constraint, tokenizer: &Tokenizer, text: &str) -> bool {
+    let options = EncodeOptions { add_special: false, parse_special: true };
+    let mut constraint = start.clone();
+    for id in tokenizer.encode(text, options).unwrap() {
+        if constraint.is_stopped() || !constraint.compute_mask().unwrap().allows(id) {
+            return false;
+        }
+        constraint.accept(id).unwrap();
+    }
+    constraint.is_stopped() || constraint.may_end().unwrap()
+}
+
+#[test]
+fn allowed_tools_leave_only_their_functions_in_every_format() {
+    let mut random = Random(11);
+    let all = ToolChoice::Required;
+    // JSON by a schema alone is the way of all models without a format.
+    for (format, template) in FORMATS.iter().chain(&[(ToolFormat::Json, "")]) {
+        let tokenizer = tokenizer(&format.markers(), true);
+        let constrainer = Constrainer::new(&tokenizer).unwrap();
+        let start = |request: &ToolRequest| {
+            let schema = || tool_schema(request).map(Grammar::JsonSchema);
+            let grammar = forced_grammar(*format, request, template, &tokenizer).or_else(schema);
+            grammar.map(|grammar| constrainer.compile(&grammar).unwrap())
+        };
+        // A choice of some forces no call, and the others are as if they were not there.
+        let auto = read(&allowed_tools("auto", &["ping", "get"]));
+        assert_eq!(auto.choice, ToolChoice::Auto);
+        assert!(start(&auto).is_none(), "{format:?}");
+        let some = read(&allowed_tools("required", &["ping", "get"]));
+        assert_eq!(some.choice, all);
+        let of_some = start(&some).unwrap();
+        let mut named = HashSet::new();
+        for _ in 0..200 {
+            let Some(text) = walk(&tokenizer, &of_some, &mut random) else { continue };
+            for (name, arguments) in calls(*format, false, &text) {
+                check_arguments(&name, &arguments, &format!("{format:?}: {text}"));
+                named.insert(name);
+            }
+            if named.len() == 2 {
+                break;
+            }
+        }
+        let expected = HashSet::from(["ping".to_owned(), "get".to_owned()]);
+        assert_eq!(named, expected, "{format:?}");
+        // What calls the function that is not allowed is taken where it is, and nowhere else.
+        let other = read(&json!({"type": "function", "function": {"name": "get_weather"}}));
+        let of_other = start(&other).unwrap();
+        let of_all = [true, false].map(|parallel| start(&request(all.clone(), parallel)).unwrap());
+        let mut n_refused = 0;
+        for _ in 0..40 {
+            let Some(text) = walk(&tokenizer, &of_other, &mut random) else { continue };
+            assert!(!takes(&of_some, &tokenizer, &text), "{format:?}: {text}");
+            n_refused += usize::from(of_all.iter().any(|all| takes(all, &tokenizer, &text)));
+        }
+        assert!(n_refused > 2, "{format:?}: {n_refused} calls of the other function");
     }
 }
 

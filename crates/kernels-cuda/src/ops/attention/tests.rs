@@ -24,6 +24,7 @@ struct Case {
     page_len: usize,
     softcap: Option<f32>,
     window: Option<usize>,
+    chunked: bool,
     sinks: bool,
     /// Of prefill rows.
     arithmetic: AttentionArithmetic,
@@ -41,6 +42,7 @@ impl Case {
             page_len: 16,
             softcap: None,
             window: None,
+            chunked: false,
             sinks: false,
             arithmetic: AttentionArithmetic::Tensor,
             seqs: seqs.to_vec(),
@@ -121,7 +123,8 @@ impl World {
         let mut next = n_pages as u32;
         for (seq, &n) in case.seqs.iter().enumerate() {
             change(seq, &mut k[seq], &mut v[seq]);
-            let first = case.window.map_or(0, |w| n.saturating_sub(w)) / page_len;
+            let slides = case.window.filter(|_| !case.chunked);
+            let first = slides.map_or(0, |w| n.saturating_sub(w)) / page_len;
             bases.push((words.len() as u32).wrapping_sub(first as u32));
             let mut slots = vec![u32::MAX; n];
             for page in first..n.div_ceil(page_len) {
@@ -188,6 +191,7 @@ impl World {
             scale: 1.0 / (case.head_dim as f32).sqrt(),
             softcap: case.softcap,
             window: case.window,
+            chunked: case.chunked,
             sinks: case.sinks.then(|| Rows::vector_at(&sinks_at, 3, case.n_heads)),
             out: Rows::new(&out_at, 0, n_rows, n_cols, stride),
         };
@@ -256,9 +260,12 @@ impl World {
 
     /// A row in F64.
     fn expected(&self, row: Row) -> Vec<f64> {
-        let Case { n_heads, n_kv_heads, head_dim, softcap, window, sinks, .. } = self.case;
+        let Case { n_heads, n_kv_heads, head_dim, softcap, window, chunked, sinks, .. } = self.case;
         let Some(seq) = row.seq else { return vec![0.0; self.case.n_cols()] };
-        let first = window.map_or(0, |n| (row.position + 1).saturating_sub(n));
+        let first = match window {
+            Some(n) if chunked => row.position - row.position % n,
+            window => window.map_or(0, |n| (row.position + 1).saturating_sub(n)),
+        };
         let scale = 1.0 / (head_dim as f64).sqrt();
         let kv_cols = self.case.kv_cols();
         let seen = |values: &[f32]| self.rounded(&values[first * kv_cols..row.reach * kv_cols]);

@@ -81,8 +81,9 @@ fn noise(n: usize, seed: u32) -> Vec<f32> {
 fn case(ty: BlockType, heads: [u32; 3], lens: &[u32]) -> Case {
     let [n_heads, n_kv_heads, head_dim] = heads;
     let scale = 6.0 / (head_dim as f32).sqrt();
-    let (softcap, window, sinks) = (None, None, None);
-    let spec = AttentionSpec { n_heads, n_kv_heads, head_dim, scale, softcap, window, sinks };
+    let (softcap, window, chunked, sinks) = (None, None, false, None);
+    let spec =
+        AttentionSpec { n_heads, n_kv_heads, head_dim, scale, softcap, window, chunked, sinks };
     let sequence = |(seed, len): (u32, &u32)| {
         let rows = |heads: u32, seed| noise((len * heads * head_dim) as usize, seed);
         Sequence {
@@ -108,13 +109,23 @@ impl Case {
         self
     }
 
+    /// With windows that lie side by side.
+    fn chunks(self, len: u32) -> Self {
+        let mut case = self.window(len);
+        case.spec.chunked = true;
+        case
+    }
+
     fn sinks(mut self) -> Self {
         self.spec.sinks = Some(3);
         self
     }
 
     fn first_visible(&self, position: u32) -> u32 {
-        (position + 1).saturating_sub(self.spec.window.unwrap_or(u32::MAX))
+        match self.spec.window {
+            Some(window) if self.spec.chunked => position - position % window,
+            window => (position + 1).saturating_sub(window.unwrap_or(u32::MAX)),
+        }
     }
 
     /// One past the last position that a row of a prompt sees.
@@ -394,6 +405,10 @@ fn cases() -> Vec<Case> {
         case(Q8_0, [3, 3, 96], &[33, 270]).sinks(),
         case(Q8_0, [2, 1, 256], &[45]).softcap(9.0),
         case(Q4_0, [4, 2, 64], lens).window(5),
+        case(F32, [4, 2, 64], &[70, 600]).chunks(40),
+        case(F16, [3, 1, 128], &[33, 600]).chunks(256),
+        case(BF16, [2, 2, 47], &[600]).chunks(100).sinks(),
+        case(Q8_0, [2, 1, 64], lens).chunks(1),
         case(Q4_0, [3, 1, 40], &[33, 270]).sinks(),
         case(Q4_0, [2, 1, 512], &[45]),
     ]
@@ -481,6 +496,7 @@ fn bit_cases() -> Vec<Case> {
         case(BF16, [2, 1, 80], lens).window(270).softcap(6.0),
         case(F8, [2, 1, 20], lens).sinks(),
         case(Q8_0, [2, 1, 64], lens).window(37),
+        case(F16, [4, 2, 64], lens).chunks(90),
         case(Q4_0, [2, 2, 32], lens),
     ]
 }

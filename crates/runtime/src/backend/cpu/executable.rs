@@ -314,7 +314,9 @@ impl CpuExecutable {
             scale: attention.scale,
             softcap: attention.softcap,
             window: attention.window,
+            chunked: attention.chunked,
             sinks: attention.sinks.map(|id| self.weights.vector(id)),
+            alibi: attention.alibi.map(|id| self.weights.vector(id)),
         };
         let mut out = out;
         for (seqs, tables) in

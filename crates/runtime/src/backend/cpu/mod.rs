@@ -198,8 +198,10 @@ mod tests {
             scale: SCALE,
             softcap: None,
             window,
+            chunked: false,
             reach: Reach::Causal,
             sinks: Some(WeightId(4)),
+            alibi: None,
         };
         let a = b.attention(q, k, v, &spec);
         let output = b.select_rows(a);

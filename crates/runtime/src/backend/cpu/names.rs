@@ -35,7 +35,11 @@ pub(super) fn routing<'a>(route: &Route, weights: &'a Weights) -> kernels::Routi
         },
         n_chosen: route.n_chosen,
         choice_bias: route.choice_bias.map(|id| weights.vector(id)),
-        groups: route.groups,
+        groups: route.groups.map(|groups| kernels::Groups {
+            n: groups.n,
+            n_open: groups.n_open,
+            n_best: groups.n_best,
+        }),
         normalize: route.normalize,
         scale: route.scale,
     }

@@ -82,7 +82,11 @@ impl<D: Device> Launcher<'_, D> {
             },
             n_chosen: route.n_chosen,
             choice_bias: self.weight(route.choice_bias, route.n_experts),
-            groups: route.groups,
+            groups: route.groups.map(|groups| kernels::Groups {
+                n: groups.n,
+                n_open: groups.n_open,
+                n_best: groups.n_best,
+            }),
             normalize: route.normalize,
             scale: route.scale,
             // Rows that a step is filled up with have no sequence. There are some only where all rows are outputs.

@@ -237,8 +237,10 @@ mod tests {
             scale: 1.0,
             softcap: None,
             window: None,
+            chunked: false,
             reach: Reach::Causal,
             sinks: None,
+            alibi: None,
         });
         plan(vec![
             step(rope(), &[place(0, 128, 64), table], q),

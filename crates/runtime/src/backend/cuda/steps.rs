@@ -354,6 +354,7 @@ impl<'a, D: Device> Launcher<'a, D> {
                 scale: attention.scale,
                 softcap: attention.softcap,
                 window: attention.window,
+                chunked: attention.chunked,
                 sinks: self.weight(attention.sinks, attention.n_heads),
                 out: self.rows(&step.output, rows.clone()),
             }

@@ -37,6 +37,9 @@ pub(super) fn refusals(plan: &Plan, weights: &Weights, options: &ExecutableOptio
                 aligned(&mut reasons, "linear", &step.inputs[0]);
                 parts.iter().for_each(|part| matrix(&mut reasons, "linear", part.weight));
             }
+            Op::Attention(a) if a.alibi.is_some() => {
+                reasons.add("attention with ALiBi".to_owned());
+            }
             Op::Attention(a) => {
                 let (layout, n_pages) = &options.kv[a.kv.group];
                 if let Err(error) = kv_spec(layout, *n_pages).check("a layer's keys and values") {

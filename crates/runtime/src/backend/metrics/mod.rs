@@ -265,8 +265,10 @@ mod tests {
             scale: 0.5,
             softcap: None,
             window: None,
+            chunked: false,
             reach: Reach::Causal,
             sinks: None,
+            alibi: None,
         };
         let linear = |prologue| Op::Linear { prologue, parts: Vec::new(), residual: true };
         let route = Route {

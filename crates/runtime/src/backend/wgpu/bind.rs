@@ -409,6 +409,7 @@ impl Binder<'_> {
                 scale: attention.scale,
                 softcap: attention.softcap,
                 window: attention.window.map(|w| w as u32),
+                chunked: attention.chunked,
                 sinks: self.weight(attention.sinks),
             },
             kv: *spec,

@@ -125,7 +125,11 @@ impl Binder<'_> {
             },
             n_chosen: route.n_chosen as u32,
             choice_bias: self.weight(route.choice_bias),
-            groups: route.groups.map(|(n_groups, n_open)| (n_groups as u32, n_open as u32)),
+            groups: route.groups.map(|groups| kernels::Groups {
+                n: groups.n as u32,
+                n_open: groups.n_open as u32,
+                n_best: groups.n_best as u32,
+            }),
             normalize: route.normalize,
             scale: route.scale,
         };

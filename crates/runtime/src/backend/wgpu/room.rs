@@ -111,6 +111,7 @@ impl Room {
         let wave_items = wave_items.min(u64::from(caps.max_workgroups)) as usize;
         let shape = |(layout, n_pages): &(KvLayout, usize)| GroupShape {
             window: layout.spec().window,
+            chunked: layout.spec().chunked,
             n_pages: *n_pages,
         };
         let shapes: Vec<GroupShape> = options.kv.iter().map(shape).collect();

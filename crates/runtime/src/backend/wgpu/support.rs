@@ -37,6 +37,9 @@ pub(super) fn refusals(
                 }
                 parts.iter().for_each(|part| matrix(&mut reasons, "linear", part.weight));
             }
+            Op::Attention(a) if a.alibi.is_some() => {
+                reasons.add("attention with ALiBi".to_owned());
+            }
             Op::Attention(a) => {
                 let (layout, n_pages) = &options.kv[a.kv.group];
                 let spec = kv_spec(layout, *n_pages);

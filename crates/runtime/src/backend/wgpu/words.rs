@@ -74,6 +74,8 @@ impl RowCounts {
 pub(super) struct GroupShape {
     /// Positions that a query sees, itself included.
     pub(super) window: Option<usize>,
+    /// Whether windows lie side by side.
+    pub(super) chunked: bool,
     /// Pages of the pool.
     pub(super) n_pages: usize,
 }
@@ -107,6 +109,7 @@ pub(super) struct GroupPlaces {
     /// The work items of generated rows, and their waves.
     pub(super) splits: Splits,
     window: Option<usize>,
+    chunked: bool,
     /// The maximum number of work items of a wave.
     pub(super) wave_items: usize,
 }
@@ -198,6 +201,7 @@ impl Places {
                     waves_at: place(Splits::WAVE_WORDS as usize + n),
                 },
                 window: group.window,
+                chunked: group.chunked,
                 wave_items: wave_items.max(of_row).min(max_items),
             }
         };
@@ -390,9 +394,13 @@ impl Words {
 
     /// Work items and waves of the generated rows for group `i`.
     fn fill_work(&mut self, i: usize, batch: &Batch) {
-        let GroupPlaces { splits, window, wave_items, .. } = self.places.groups[i];
+        let GroupPlaces { splits, window, chunked, wave_items, .. } = self.places.groups[i];
         let Work { waves, n_seen } = &mut self.work[i];
-        let first_seen = |pos: u32| window.map_or(0, |w| (pos as usize + 1).saturating_sub(w));
+        let first_seen = |pos: u32| match window {
+            None => 0,
+            Some(window) if chunked => pos as usize / window * window,
+            Some(window) => (pos as usize + 1).saturating_sub(window),
+        };
         let seen = |&pos: &u32| u64::from(pos) + 1 - first_seen(pos) as u64;
         *n_seen = batch.positions.iter().map(seen).sum();
         waves.clear();
@@ -459,7 +467,7 @@ mod tests {
     #[test]
     fn a_batch_in_words() {
         let limits = RowLimits { tokens: 32, outputs: 4 };
-        let group = GroupShape { window: Some(300), n_pages: 40 };
+        let group = GroupShape { window: Some(300), chunked: false, n_pages: 40 };
         let places = Places::new(limits, 1024, &[group], 100, ALL);
         let mut words = Words::new(places.clone());
         let mut batch = batch();
@@ -521,7 +529,7 @@ mod tests {
     #[test]
     fn rows_run_in_waves_of_whole_rows() {
         let limits = RowLimits { tokens: 32, outputs: 4 };
-        let group = GroupShape { window: None, n_pages: 40 };
+        let group = GroupShape { window: None, chunked: false, n_pages: 40 };
         // Contexts of 1, 4, 1, 2, 2 and 3 splits.
         let mut batch = Batch::with_capacity(32, 1);
         batch.positions = vec![0, 1023, 255, 256, 511, 767];
@@ -551,7 +559,7 @@ mod tests {
 
     #[test]
     fn there_is_room_for_the_largest_step() {
-        let group = |window, n_pages| GroupShape { window, n_pages };
+        let group = |window, n_pages| GroupShape { window, chunked: false, n_pages };
         // As many rows as there may be, each of a sequence of its own where there are
         // pages for it, at the end of the context.
         for (window, n_pages, max_seq_len, max_rows) in [

@@ -2,20 +2,18 @@
 //! `compressors` and `quantization` say what its tensors and settings mean).
 //!
 //! Which linears are quantized, and how, shows in their tensors: words of integers ([`Ints`]), bytes of
-//! FP4 ([`fp4`]), or matrices of 8-bit integers or FP8 under the weight's own name. `config_groups` has to describe
+//! FP4 ([`Fp4`]), or matrices of 8-bit integers or FP8 under the weight's own name. `config_groups` has to describe
 //! every one of them, in a group whose `targets` it is among.
 //! What is said of activations and of the key-value cache is how others run the model: activations are
 //! rounded here as those of any model, and the cache has the type that it is given.
 
-mod fp4;
-
 use super::super::HfSettings;
 use super::Parts;
+use super::fp4::{self, Fp4};
 use super::fp8::Fp8;
 use super::ints::{Ints, Names, Shares};
 use crate::Error;
 use fancy_regex::Regex;
-use fp4::Fp4;
 use realizar_formats::{SafeTensors, Tensor, TensorType};
 use std::collections::BTreeMap;
 
@@ -126,6 +124,10 @@ const INTS: Names = Names {
     groups: Some(GROUPS),
     divisor: 1.0,
 };
+
+/// The tensors of linears of FP4.
+const FP4: fp4::Names =
+    fp4::Names { packed: PACKED, global: GLOBAL_SCALE, divides: true, may_lack: true };
 
 impl std::fmt::Display for Scheme {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -323,7 +325,13 @@ impl Compressed {
             let Some(linear) = packed.or(plain) else { continue };
             let parts = Parts { settings, tensors, linear };
             let (layout, scheme, n_in) = if info.ty == TensorType::U8 {
-                let (fp4, scheme) = Fp4::open(&parts)?;
+                let fp4 = Fp4::open(&parts, &FP4)?;
+                let scheme = Scheme {
+                    is_float: true,
+                    bits: 4,
+                    symmetric: true,
+                    shares: Shares::Group(fp4.group_len()),
+                };
                 let n_in = fp4.n_in();
                 (Layout::Fp4(fp4), scheme, n_in)
             } else {
@@ -388,7 +396,7 @@ impl Compressed {
         match self.layout(name) {
             Some((_, Layout::Ints(ints))) => ints.factor(),
             Some((_, Layout::Fp4(fp4))) => fp4.factor(),
-            None => 1.0,
+            None => self.fp8.factor(name),
         }
     }
 }

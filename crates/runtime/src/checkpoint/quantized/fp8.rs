@@ -1,18 +1,22 @@
-//! Linears in FP8: `NAME.weight` of `E4M3`, and `NAME.weight_scale_inv` or `NAME.weight_scale`, by which
+//! Linears in FP8: `NAME.weight` of `E4M3` or `E5M2`, and `NAME.weight_scale_inv` or `NAME.weight_scale`, by which
 //! the numbers are multiplied, whatever it is called. There is one scale for each tile of a matrix
 //! (128 × 128 in the files of DeepSeek and Qwen, `weight_block_size`), for each row, or for all.
 //!
-//! They become blocks of F8_0, each with the scale of its tile. Files that were made for activations
+//! Those of `E4M3` become blocks of F8_0, each with the scale of its tile. `E5M2` is the upper half of an F16, so with
+//! one scale for all a matrix is one of F16 whose products have a factor; with more it is one of F32, the only type that
+//! holds its products with scales. Files that were made for activations
 //! in FP8 may have scales for these too, `NAME.input_scale`; activations are not rounded to FP8 here, so
 //! nothing reads them.
 
 use super::super::HfSettings;
-use super::Parts;
+use super::{Parts, floats};
 use crate::Error;
 use rayon::prelude::*;
 use realizar_formats::{Bytes, SafeTensors, Tensor, TensorType};
 use realizar_quant::BlockType;
+use realizar_quant::half_bytes::f16_to_f32;
 use realizar_quant::small_floats::e4m3_is_nan;
+use std::collections::BTreeMap;
 
 const TY: BlockType = BlockType::F8_0;
 const BLOCK_LEN: usize = TY.block_len();
@@ -41,6 +45,8 @@ pub struct Fp8 {
     names: &'static Names,
     /// The linears, sorted.
     linears: Vec<String>,
+    /// The one scale of linears of `E5M2` that have no more.
+    factors: BTreeMap<String, f32>,
 }
 
 impl Fp8 {
@@ -97,10 +103,14 @@ impl Fp8 {
             .filter_map(|info| Some(info.name.strip_suffix(names.weight)?.to_owned()))
             .collect();
         linears.sort_unstable();
-        let fp8 = Self { tile, names, linears };
+        let mut fp8 = Self { tile, names, linears, factors: BTreeMap::new() };
+        let mut factors = BTreeMap::new();
         for linear in &fp8.linears {
-            fp8.check(&Parts { settings, tensors, linear })?;
+            if let Some(factor) = fp8.check(&Parts { settings, tensors, linear })? {
+                factors.insert(linear.clone(), factor);
+            }
         }
+        fp8.factors = factors;
         Ok(fp8)
     }
 
@@ -120,12 +130,13 @@ impl Fp8 {
         ends.any(|part| name.strip_suffix(part).is_some_and(|linear| self.has(linear)))
     }
 
-    fn check(&self, parts: &Parts<'_>) -> Result<(), Error> {
+    /// The factor of a linear of `E5M2` with one scale.
+    fn check(&self, parts: &Parts<'_>) -> Result<Option<f32>, Error> {
         let weight = parts.find(self.names.weight)?;
         let &[n_out, n_in] = &weight.shape[..] else {
             return Err(parts.refuse("FP8 that is no matrix"));
         };
-        parts.check(weight, TensorType::F8E4M3, &[n_out, n_in])?;
+        let is_e5m2 = weight.ty == TensorType::F8E5M2;
         let mut scales = self.names.scales.iter().map(|scales| parts.find(scales));
         let scales = match scales.find(Result::is_ok) {
             Some(scales) => scales?,
@@ -144,6 +155,10 @@ impl Fp8 {
             let what = format!("FP8 of shape [{n_out}, {n_in}] with scales {shape:?}{of}");
             return Err(parts.refuse(&what));
         };
+        if is_e5m2 {
+            let has_one = scales.n_elements() == 1;
+            return Ok(floats(&scales).filter(|_| has_one).map(|scales| scales[0]));
+        }
         if !n_in.is_multiple_of(BLOCK_LEN)
             || tile_cols < n_in && !tile_cols.is_multiple_of(BLOCK_LEN)
         {
@@ -153,7 +168,13 @@ impl Fp8 {
             );
             return Err(parts.refuse(&what));
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// What the products of a weight are to be multiplied by.
+    pub(super) fn factor(&self, name: &str) -> f32 {
+        let linear = name.strip_suffix(NAMES.weight);
+        linear.and_then(|linear| self.factors.get(linear)).copied().unwrap_or(1.0)
     }
 
     /// The rows and columns that share a scale.
@@ -185,11 +206,20 @@ impl Fp8 {
             scale_ty: scales.ty.block_type()?,
             scales: scales.data.clone(),
         };
-        let n_bytes = n_out * (n_in / BLOCK_LEN * BLOCK_BYTES);
+        let ty = match weight.ty {
+            TensorType::F8E5M2 if self.factors.contains_key(linear) => BlockType::F16,
+            TensorType::F8E5M2 => BlockType::F32,
+            _ => TY,
+        };
+        let n_bytes = n_out * ty.row_bytes(n_in).ok()?;
         let sources = vec![weight.data, scales.data];
-        let data = Bytes::made(sources, n_bytes, move || matrix.blocks());
+        let data = Bytes::made(sources, n_bytes, move || match ty {
+            BlockType::F16 => matrix.halves(),
+            BlockType::F32 => matrix.floats(),
+            _ => matrix.blocks(),
+        });
         let name = name.to_owned();
-        Some(Tensor { name, ty: TY.into(), data, ..weight })
+        Some(Tensor { name, ty: ty.into(), data, ..weight })
     }
 }
 
@@ -203,13 +233,45 @@ struct Linear {
 }
 
 impl Linear {
+    /// The scales as F32.
+    fn scales(&self) -> Vec<f32> {
+        let mut scales = vec![0.0; self.scales.len() / self.scale_ty.block_bytes()];
+        realizar_quant::dequantize(self.scale_ty, &self.scales, &mut scales)
+            .expect("the bytes are those of the scales");
+        scales
+    }
+
+    /// The numbers of `E5M2` as F16, without the scale.
+    fn halves(&self) -> Vec<u8> {
+        self.numbers.iter().flat_map(|&bits| [0, bits]).collect()
+    }
+
+    /// The numbers of `E5M2` times their scales as F32.
+    fn floats(&self) -> Vec<u8> {
+        let [tile_rows, tile_cols] = self.tile;
+        let scales = self.scales();
+        let scales_of_row = self.n_in.div_ceil(tile_cols);
+        let mut out = vec![0; self.numbers.len() * size_of::<f32>()];
+        if self.n_in == 0 {
+            return out;
+        }
+        let rows = out.par_chunks_mut(self.n_in * size_of::<f32>());
+        rows.zip(self.numbers.par_chunks(self.n_in)).enumerate().for_each(
+            |(row, (out, numbers))| {
+                let scales = &scales[row / tile_rows * scales_of_row..];
+                for (i, (out, &bits)) in out.as_chunks_mut().0.iter_mut().zip(numbers).enumerate() {
+                    *out = (f16_to_f32([0, bits]) * scales[i / tile_cols]).to_le_bytes();
+                }
+            },
+        );
+        out
+    }
+
     /// Its rows as blocks of F8_0, `[n_out, n_in]`.
     fn blocks(&self) -> Vec<u8> {
         let row_bytes = self.n_in / BLOCK_LEN * BLOCK_BYTES;
         let [tile_rows, tile_cols] = self.tile;
-        let mut scales = vec![0.0; self.scales.len() / self.scale_ty.block_bytes()];
-        realizar_quant::dequantize(self.scale_ty, &self.scales, &mut scales)
-            .expect("the bytes are those of the scales");
+        let scales = self.scales();
         if row_bytes == 0 {
             return Vec::new();
         }
@@ -266,6 +328,34 @@ mod tests {
         // Two rows and 64 columns; the last tile has one row.
         let tiles = [[1.0, 2.0], [1.5, 3.0], [-1344.0, -1792.0]];
         check([2, 64], &[1.0, 2.0, 3.0, 4.0], tiles);
+    }
+
+    #[test]
+    fn e5m2_is_the_upper_half_of_f16() {
+        // 1, -1.75, the largest, the least, infinity and NaN.
+        let numbers = [0x3c, 0xbf, 0x7b, 0x01, 0x7c, 0x7e];
+        let linear = |tile, scales: &[f32]| Linear {
+            n_in: 3,
+            tile,
+            numbers: numbers.to_vec().into(),
+            scale_ty: BlockType::F32,
+            scales: scales.iter().flat_map(|d| d.to_le_bytes()).collect::<Vec<u8>>().into(),
+        };
+        let values = |ty, bytes: Vec<u8>| {
+            let mut values = vec![0.0; 6];
+            realizar_quant::dequantize(ty, &bytes, &mut values).unwrap();
+            values
+        };
+        let least = (-16.0_f32).exp2();
+        let halves = values(BlockType::F16, linear([2, 3], &[3.0]).halves());
+        assert_eq!(halves[..5], [1.0, -1.75, 57344.0, least, f32::INFINITY]);
+        assert!(halves[5].is_nan());
+        // A scale of each row, and of tiles of two columns of which the last is cut off.
+        let rows = values(BlockType::F32, linear([1, 3], &[3.0, 0.5]).floats());
+        assert_eq!(rows[..5], [3.0, -5.25, 172_032.0, least / 2.0, f32::INFINITY]);
+        let tiles = values(BlockType::F32, linear([2, 2], &[3.0, 0.1]).floats());
+        assert_eq!(tiles[..5], [3.0, -5.25, 57344.0 * 0.1, 3.0 * least, f32::INFINITY]);
+        assert!(rows[5].is_nan() && tiles[5].is_nan());
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Linears that torchao quantized, as transformers saves them in safetensors: the tensors inside a weight under names of
 //! their own, and in the files' metadata the kind of each.
 //!
-//! `NAME._weight_qdata` has 8-bit integers, which may be of fewer bits, or FP8 (`E4M3`), `[out, in]`;
+//! `NAME._weight_qdata` has 8-bit integers, which may be of fewer bits, or FP8 (`E4M3`, `E5M2`), `[out, in]`;
 //! `NAME._weight_scale` scales of rows, groups or all weights, and `NAME._weight_zero_point` what stands for zero.
-//! Integers become blocks as those of other methods do, FP8 blocks of F8_0. What is said of activations is how others
+//! Integers become blocks as those of other methods do, and so does FP8. What is said of activations is how others
 //! run the model. Packed 4-bit integers, whose order is that of an accelerator's kernels, are refused.
 
 use super::super::HfSettings;
@@ -79,7 +79,7 @@ impl TorchAo {
                     })?;
                     ints.insert(linear.to_owned(), layout);
                 }
-                TensorType::F8E4M3 => {}
+                TensorType::F8E4M3 | TensorType::F8E5M2 => {}
                 ty => {
                     return Err(
                         parts.refuse(&format!("torchao with quants of {ty} ({quantization})"))
@@ -118,8 +118,8 @@ impl TorchAo {
 
     /// What the products of a weight are to be multiplied by.
     pub(super) fn factor(&self, name: &str) -> f32 {
-        let linear = name.strip_suffix(WEIGHT);
-        linear.and_then(|linear| self.ints.get(linear)).map_or(1.0, Ints::factor)
+        let ints = name.strip_suffix(WEIGHT).and_then(|linear| self.ints.get(linear));
+        ints.map_or_else(|| self.fp8.factor(name), Ints::factor)
     }
 }
 

@@ -110,7 +110,9 @@ fn a_decode_step_is_replayed() {
 fn decode_windows() {
     for window in [1, 20, 256, 300, 4000] {
         let window = Some(window);
-        check_decodes(&Case { window, head_dim: 16, ..Case::new(&[600, 19, 513, 1]) });
+        let case = Case { window, head_dim: 16, ..Case::new(&[600, 19, 513, 1]) };
+        check_decodes(&case);
+        check_decodes(&Case { chunked: true, ..case });
     }
     // A window over parts of three spans.
     let case = Case { head_dim: 8, n_heads: 1, n_kv_heads: 1, ..Case::new(&[6000]) };

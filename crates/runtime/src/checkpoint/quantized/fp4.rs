@@ -1,23 +1,38 @@
-//! Linears of FP4: `NAME.weight_packed`, bytes of two numbers (`E2M1`), the first in the low nibble,
-//! `[out, in / 2]`; and `NAME.weight_scale`, scales of groups of inputs, `[out, groups]`: FP8 (`E4M3`) for groups
-//! of 16, divided by `NAME.weight_global_scale`, which is NVFP4, or powers of two (`E8M0`) for groups of 32,
-//! which is MXFP4.
+//! Linears of FP4: bytes of two numbers (`E2M1`), the first in the low nibble, `[out, in / 2]`, and
+//! `NAME.weight_scale`, scales of groups of inputs, `[out, groups]`: FP8 (`E4M3`) for groups
+//! of 16, which are multiplied or divided by a scale of the whole matrix, which is NVFP4, or powers of two (`E8M0`)
+//! for groups of 32, which is MXFP4. How tensors are called is up to the method.
 //!
 //! They become the blocks of the same names, which have the same numbers in another order. The scale of the whole
 //! matrix of NVFP4 is a factor on its products.
 
-use super::super::ints::Shares;
-use super::super::{Parts, floats};
-use super::{GLOBAL_SCALE, PACKED, SCALE, Scheme, WEIGHT};
+use super::{Parts, floats};
 use crate::Error;
 use rayon::prelude::*;
 use realizar_formats::{Bytes, SafeTensors, Tensor, TensorType};
 use realizar_quant::BlockType;
 use realizar_quant::small_floats::e4m3_is_nan;
 
+const WEIGHT: &str = ".weight";
+const SCALE: &str = ".weight_scale";
+
+/// What the tensors of a linear end in.
+#[derive(Debug)]
+pub(super) struct Names {
+    /// The numbers.
+    pub(super) packed: &'static str,
+    /// The scale of a whole matrix of NVFP4.
+    pub(super) global: &'static str,
+    /// Whether the scales of groups are divided by it; else they are multiplied.
+    pub(super) divides: bool,
+    /// Whether a matrix without it is one of MXFP4.
+    pub(super) may_lack: bool,
+}
+
 /// How a linear of FP4 is stored.
 #[derive(Debug)]
 pub(super) struct Fp4 {
+    names: &'static Names,
     ty: BlockType,
     n_out: usize,
     n_in: usize,
@@ -29,14 +44,14 @@ impl Fp4 {
     ///
     /// # Errors
     /// If a tensor is missing, of another shape or type, or does not hold the scales that its blocks can have.
-    pub(super) fn open(parts: &Parts<'_>) -> Result<(Self, Scheme), Error> {
-        let quants = parts.find(PACKED)?;
+    pub(super) fn open(parts: &Parts<'_>, names: &'static Names) -> Result<Self, Error> {
+        let quants = parts.find(names.packed)?;
         let &[n_out, n_bytes] = &quants.shape[..] else {
             return Err(parts.refuse("FP4 with no matrix of numbers"));
         };
         parts.check(quants, TensorType::U8, &[n_out, n_bytes])?;
         let n_in = n_bytes * 2;
-        let is_nv = parts.find(GLOBAL_SCALE).is_ok();
+        let is_nv = !names.may_lack || parts.find(names.global).is_ok();
         let (ty, scale_ty, group_len) = match is_nv {
             true => (BlockType::NVFP4, TensorType::F8E4M3, 16),
             false => (BlockType::MXFP4, TensorType::U8, 32),
@@ -52,10 +67,13 @@ impl Fp4 {
         if !scales.data.par_iter().all(is_size) {
             return Err(parts.refuse(&format!("{ty} with scales that are no sizes")));
         }
-        let factor = if is_nv { global_scale(parts)? } else { 1.0 };
-        let scheme =
-            Scheme { is_float: true, bits: 4, symmetric: true, shares: Shares::Group(group_len) };
-        Ok((Self { ty, n_out, n_in, factor }, scheme))
+        let factor = if is_nv { factor(parts, names)? } else { 1.0 };
+        Ok(Self { names, ty, n_out, n_in, factor })
+    }
+
+    /// Inputs that share a scale.
+    pub(super) fn group_len(&self) -> usize {
+        if self.ty == BlockType::NVFP4 { 16 } else { 32 }
     }
 
     /// Columns of the matrix.
@@ -70,7 +88,7 @@ impl Fp4 {
 
     /// The weight, `[n_out, n_in]`.
     pub(super) fn weight(&self, tensors: &SafeTensors, linear: &str) -> Option<Tensor> {
-        let [quants, scales] = [PACKED, SCALE]
+        let [quants, scales] = [self.names.packed, SCALE]
             .map(|part| tensors.tensor(&format!("{linear}{part}")).map(|it| it.data));
         let (quants, scales) = (quants?, scales?);
         let Self { ty, n_out, n_in, .. } = *self;
@@ -83,13 +101,15 @@ impl Fp4 {
 }
 
 /// The factor that the scale of the whole matrix stands for.
-fn global_scale(parts: &Parts<'_>) -> Result<f32, Error> {
-    let scale = parts.find(GLOBAL_SCALE)?;
+fn factor(parts: &Parts<'_>, names: &Names) -> Result<f32, Error> {
+    let scale = parts.find(names.global)?;
     match floats(&scale).as_deref() {
-        Some(&[scale]) if scale.is_finite() && scale > 0.0 => Ok(1.0 / scale),
+        Some(&[scale]) if scale.is_finite() && scale > 0.0 => {
+            Ok(if names.divides { 1.0 / scale } else { scale })
+        }
         found => {
-            Err(parts
-                .refuse(&format!("`weight_global_scale` of {found:?}, not one number above 0")))
+            let name = &names.global[1..];
+            Err(parts.refuse(&format!("`{name}` of {found:?}, not one number above 0")))
         }
     }
 }
