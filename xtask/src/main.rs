@@ -19,6 +19,7 @@ mod lavapipe;
 mod load;
 mod loom;
 mod machine;
+mod manifests;
 mod packages;
 mod parity;
 mod release;

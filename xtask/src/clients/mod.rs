@@ -4,7 +4,7 @@
 //! A client is a script in `xtask/clients`, which tries the same abilities as the others and tells
 //! what came of each.
 
-mod install;
+pub(crate) mod install;
 mod router;
 mod schema;
 mod suite;
@@ -324,11 +324,9 @@ mod tests {
             for ability in client.abilities {
                 assert!(text.contains(&format!("{ability}(")), "{}: {ability}", client.script);
             }
-            let (packages, sign) = match client.environment {
-                Environment::Python(packages) => (packages, "=="),
-                Environment::Node(packages) => (packages, "@"),
-            };
-            assert!(packages.iter().all(|p| p.contains(sign)), "{packages:?}");
+            let (packages, alone) = client.environment.packages();
+            let sign = if matches!(client.environment, Environment::Node(_)) { "@" } else { "==" };
+            assert!(packages.iter().chain(alone).all(|p| p.contains(sign)), "{packages:?}");
         }
     }
 }
