@@ -92,6 +92,23 @@ const CLIENTS: &[Client] = &[
         script: "lm_eval_python.py",
         abilities: &["logprobs"],
     },
+    Client {
+        name: "open-webui",
+        environment: Environment::PythonWithout {
+            package: "open-webui==0.12.4",
+            // Models that it would run itself, and the gigabytes under them.
+            without: &[
+                "accelerate",
+                "faster-whisper",
+                "opencv-python-headless",
+                "rapidocr",
+                "sentence-transformers",
+                "transformers",
+            ],
+        },
+        script: "open_webui.py",
+        abilities: &["chat", "stream", "tool", "schema", "embed", "cancel", "models"],
+    },
 ];
 
 /// `cargo xtask clients`
@@ -208,6 +225,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             tried.push(router::run(&contender, &setup, policy)?);
         }
     }
+    if wanted(proxy::NAME) {
+        println!("clients: {}", proxy::NAME);
+        tried.push(proxy::run(&contender, &setup)?);
+    }
+    if wanted(ray::NAME) {
+        println!("clients: {}", ray::NAME);
+        tried.push(ray::run(&contender, &setup)?);
+    }
     Ok(report(&tried))
 }
 
@@ -225,14 +250,6 @@ fn report(tried: &[Tried]) -> ExitCode {
 
 impl Client {
     /// Installs the client, runs its script and reads what it tells.
-    if wanted(proxy::NAME) {
-        println!("clients: {}", proxy::NAME);
-        tried.push(proxy::run(&contender, &setup)?);
-    }
-    if wanted(ray::NAME) {
-        println!("clients: {}", ray::NAME);
-        tried.push(ray::run(&contender, &setup)?);
-    }
     fn run(&self, server: &Server) -> Result<Vec<Tried>> {
         let mut command = self.environment.script(self.name, self.script)?;
         command.args([server.client.url(), &server.client.model, EMBEDDING_MODEL]);
@@ -335,7 +352,7 @@ mod tests {
             for ability in client.abilities {
                 assert!(text.contains(&format!("{ability}(")), "{}: {ability}", client.script);
             }
-            let (packages, alone) = client.environment.packages();
+            let packages = client.environment.packages();
             let sign = if matches!(client.environment, Environment::Node(_)) { "@" } else { "==" };
             assert!(packages.iter().all(|p| p.contains(sign)), "{packages:?}");
         }
