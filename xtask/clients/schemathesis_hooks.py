@@ -15,6 +15,13 @@ OF_EMBEDDINGS = ["/v1/embeddings", "/rerank", "/v1/rerank", "/score", "/v1/score
 MOST_TOKENS = ["max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"]
 ANSWERS = ["n", "best_of"]
 ABOVE_ZERO = ["top_p", "typical_p", "repetition_penalty", "repeat_penalty"]
+# The types of fields that are changed. Where the document has no such field, it can be of any type.
+TYPES = {
+    **dict.fromkeys([*MOST_TOKENS, *ABOVE_ZERO, "min_tokens"], (int, float)),
+    "logit_bias": (dict, list),
+    "messages": list,
+    "stop_token_ids": list,
+}
 FORMS = [
     "response_format",
     "structured_outputs",
@@ -40,7 +47,11 @@ def before_call(_context, case, _kwargs):
 
 def answerable(body):
     """The request with values that the server can honour."""
-    body = {key: value for key, value in body.items() if value is not None}
+    body = {
+        key: value
+        for key, value in body.items()
+        if value is not None and isinstance(value, TYPES.get(key, object))
+    }
     if "model" in body:
         body["model"] = MODEL
     for key in MOST_TOKENS:

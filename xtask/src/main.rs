@@ -19,6 +19,7 @@ mod lavapipe;
 mod load;
 mod loom;
 mod machine;
+mod manifests;
 mod packages;
 mod parity;
 mod release;
@@ -64,7 +65,7 @@ enum Command {
     /// Look for inputs that break a parser or a request handler, guided by coverage (needs a C++
     /// compiler).
     Fuzz(fuzz::Args),
-    /// Try stock clients, a schema tester and a router on the server (needs pip and npm).
+    /// Try stock clients, a schema tester, routers and Ray Serve on the server (needs pip and npm).
     Clients(clients::Args),
     /// Check and measure on a machine with an NVIDIA card, which needs neither Rust nor a network.
     Gpu(gpu::Args),

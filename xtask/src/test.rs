@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::lavapipe::{self, Width};
 use crate::parity::{self, Totals};
 use crate::setup::Need;
-use crate::{deny, documents, load, packages, shell, table, tidy, web};
+use crate::{deny, documents, load, manifests, packages, shell, table, tidy, web};
 
 /// `cargo xtask test`
 #[derive(clap::Args)]
@@ -46,6 +46,8 @@ enum Step {
     Real,
     /// The console blocks of the documents, with a published model.
     Documents,
+    /// The files in `deploy`, by what reads them: published schemas, linters, the server (needs pip).
+    Manifests,
     /// Programs outside of the workspace that use each library crate as it is packaged.
     Packages,
     /// The server under hostile requests, beside a stream whose times are bounded (Linux alone).
@@ -74,7 +76,7 @@ impl Step {
     fn needs(self) -> &'static [Need] {
         match self {
             Self::Fmt | Self::Clippy | Self::Tidy | Self::Deny | Self::Doc => &[],
-            Self::Parity | Self::CudaParity => &[],
+            Self::Parity | Self::Manifests | Self::CudaParity => &[],
             Self::Tests => &[Need::Vocabularies, Need::Driver],
             Self::Packages => &[Need::Driver],
             Self::Real | Self::Documents | Self::Hostile => &[Need::Models],
@@ -133,6 +135,7 @@ impl Step {
             }
             Self::Real => return parity_of(parity::Args::real()),
             Self::Documents => return documents(),
+            Self::Manifests => return manifests::run(&shell::build_tested_engine()?),
             Self::Packages => return packages::run(),
             Self::Hostile => return hostile(),
             Self::Web => return web::test(),

@@ -10,8 +10,6 @@ use std::pin::Pin;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::tools::Function;
-
 /// Offers tools and calls them.
 pub trait ToolHost: fmt::Debug + Send + Sync {
     /// Where tools come from, with those that could not be reached.
@@ -30,8 +28,8 @@ pub type ToolCallFuture<'a> =
 pub struct ToolSource {
     /// Its name.
     pub name: String,
-    /// Its tools. No two sources have one of the same name.
-    pub tools: Vec<Function>,
+    /// Its functions, in the form of a chat request's `tools`. No two sources have one of the same name.
+    pub tools: Vec<Value>,
     /// Why it has none.
     pub error: Option<String>,
 }

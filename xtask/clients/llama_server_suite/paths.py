@@ -271,7 +271,7 @@ class Clock:
         }
 
 
-DROPPED = ["host", "content-length", "connection", "accept-encoding"]
+DROPPED = ["host", "content-length", "transfer-encoding", "connection", "accept-encoding"]
 
 
 def kept(response):

@@ -51,7 +51,7 @@ IGNORED += ["--cache-ram", "--spec-draft-n-min"]
 SWITCHES = ["--no-models-autoload"]
 # Without a value and without a meaning here.
 BARE = ["--offline", "--no-slots", "--slots", "--no-jinja", "--jinja", "--cont-batching"]
-BARE += ["--metrics", "--swa-full", "--no-cache-idle-slots", "--no-mmproj"]
+BARE += ["--metrics", "--swa-full", "--no-cache-idle-slots", "--no-mmproj", "--backend_sampling"]
 
 
 def read(args):

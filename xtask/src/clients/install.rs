@@ -11,34 +11,50 @@ use crate::shell;
 
 /// What a client is installed with, and its packages with their versions.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Environment {
+pub(crate) enum Environment {
     /// pip, in an environment of its own.
     Python(&'static [&'static str]),
+    /// The same, and packages of which nothing is needed that they depend on.
+    PythonAnd { packages: &'static [&'static str], alone: &'static [&'static str] },
+    /// One package without some of those that it depends on.
+    PythonWithout { package: &'static str, without: &'static [&'static str] },
     /// npm, in a folder of its own.
     Node(&'static [&'static str]),
 }
 
 impl Environment {
     /// Installs what is missing and returns the environment's folder.
-    pub(super) fn install(self, name: &str) -> Result<PathBuf> {
+    pub(crate) fn install(self, name: &str) -> Result<PathBuf> {
         let folder = shell::cache_dir().join("clients").join(name);
-        let (Self::Python(packages) | Self::Node(packages)) = self;
+        let packages = self.packages();
         let wanted = packages.join("\n");
         let stamp = folder.join("installed");
         if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
             return Ok(folder);
         }
-        println!("clients: install {}", packages.join(" "));
+        println!("install {}", wanted.replace('\n', " "));
         if folder.exists() {
             fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
         }
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         match self {
-            Self::Python(_) => {
-                shell::check(shell::command("python3").args(["-I", "-m", "venv"]).arg(&folder))?;
-                let mut pip = shell::command(program(&folder, "python"));
-                pip.args(["-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
-                shell::check(pip.args(packages))?;
+            Self::Python(packages) => {
+                environment(&folder)?;
+                pip(&folder, packages)?;
+            }
+            Self::PythonAnd { packages, alone } => {
+                environment(&folder)?;
+                pip(&folder, packages)?;
+                pip(&folder, &[&["--no-deps"], alone].concat())?;
+            }
+            Self::PythonWithout { package, without } => {
+                environment(&folder)?;
+                pip(&folder, &["--no-deps", package])?;
+                let name = package.split("==").next().unwrap_or_default();
+                let mut list = shell::command(program(&folder, "python"));
+                let script = "import importlib.metadata as m, sys; print(*m.requires(sys.argv[1]), sep='\\n')";
+                let list = shell::output(list.args(["-I", "-c", script, name]))?;
+                pip(&folder, &requirements(&list, without))?;
             }
             Self::Node(_) => {
                 let mut npm = shell::command("npm");
@@ -50,12 +66,21 @@ impl Environment {
         Ok(folder)
     }
 
+    /// The packages that are named.
+    pub(super) fn packages(self) -> Vec<&'static str> {
+        match self {
+            Self::Python(packages) | Self::Node(packages) => packages.to_vec(),
+            Self::PythonAnd { packages, alone } => [packages, alone].concat(),
+            Self::PythonWithout { package, .. } => vec![package],
+        }
+    }
+
     /// The command that runs a script of `xtask/clients` in the environment.
     pub(super) fn script(self, name: &str, script: &str) -> Result<Command> {
         let folder = self.install(name)?;
         let path = shell::root().join("xtask/clients").join(script);
         let mut command = match self {
-            Self::Python(_) => {
+            Self::Python(_) | Self::PythonAnd { .. } | Self::PythonWithout { .. } => {
                 let mut command = shell::command(program(&folder, "python"));
                 // No compiled files among the sources.
                 command.env("PYTHONDONTWRITEBYTECODE", "1").arg(path);
@@ -75,8 +100,30 @@ impl Environment {
     }
 }
 
+/// Makes an empty Python environment.
+fn environment(folder: &Path) -> Result<()> {
+    shell::check(shell::command("python3").args(["-I", "-m", "venv"]).arg(folder))
+}
+
+/// What a package always depends on, one in a line, without the named ones.
+fn requirements<'a>(list: &'a str, without: &[&str]) -> Vec<&'a str> {
+    let is_wanted = |line: &&str| {
+        let end = line.find(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c));
+        let name = &line[..end.unwrap_or(line.len())];
+        !line.is_empty() && !line.contains("extra ==") && !without.contains(&name)
+    };
+    list.lines().filter(is_wanted).collect()
+}
+
+/// Installs packages into a Python environment.
+fn pip(folder: &Path, packages: &[&str]) -> Result<()> {
+    let mut pip = shell::command(program(folder, "python"));
+    pip.args(["-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+    shell::check(pip.args(packages))
+}
+
 /// A program of a Python environment.
-pub(super) fn program(folder: &Path, name: &str) -> PathBuf {
+pub(crate) fn program(folder: &Path, name: &str) -> PathBuf {
     let programs = if cfg!(windows) { "Scripts" } else { "bin" };
     folder.join(programs).join(format!("{name}{}", std::env::consts::EXE_SUFFIX))
 }
@@ -85,5 +132,20 @@ pub(super) fn program(folder: &Path, name: &str) -> PathBuf {
 pub(super) fn direct(command: &mut Command) {
     for name in ["NO_PROXY", "no_proxy"] {
         command.env(name, "127.0.0.1,localhost");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requirements_are_chosen() {
+        let list = "torch==2.1\nhttpx[http2]==0.28\nuvicorn[standard]>=0.5; python_version > '3'\n\
+                    torch-sparse\nredis; extra == 'all'\n\n";
+        let wanted = requirements(list, &["torch"]);
+        let expected =
+            ["httpx[http2]==0.28", "uvicorn[standard]>=0.5; python_version > '3'", "torch-sparse"];
+        assert_eq!(wanted, expected);
     }
 }

@@ -1,10 +1,13 @@
-//! `cargo xtask clients`: stock clients, a schema tester, llama.cpp's
-//! server tests and a router against the server, each in a scratch environment in `.cache/clients`.
+//! `cargo xtask clients`: stock clients, a schema tester, llama.cpp's server tests, and what stands
+//! before replicas, against the server, each in a scratch environment in `.cache/clients`.
 //!
 //! A client is a script in `xtask/clients`, which tries the same abilities as the others and tells
 //! what came of each.
 
-mod install;
+pub(crate) mod install;
+mod proxy;
+mod ray;
+mod replicas;
 mod router;
 mod schema;
 mod suite;
@@ -89,6 +92,23 @@ const CLIENTS: &[Client] = &[
         script: "lm_eval_python.py",
         abilities: &["logprobs"],
     },
+    Client {
+        name: "open-webui",
+        environment: Environment::PythonWithout {
+            package: "open-webui==0.12.4",
+            // Models that it would run itself, and the gigabytes under them.
+            without: &[
+                "accelerate",
+                "faster-whisper",
+                "opencv-python-headless",
+                "rapidocr",
+                "sentence-transformers",
+                "transformers",
+            ],
+        },
+        script: "open_webui.py",
+        abilities: &["chat", "stream", "tool", "schema", "embed", "cancel", "models"],
+    },
 ];
 
 /// `cargo xtask clients`
@@ -104,7 +124,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ARGS", default_value = "", allow_hyphen_values = true)]
     args: String,
     /// Only these rows: names of clients, `schemathesis`, `llama-server-suite`,
-    /// `vllm-router`.
+    /// `vllm-router`, `litellm-proxy`, `ray-serve`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Threads of each server; all cores by default.
@@ -145,7 +165,7 @@ struct Tried {
 
 /// Run all rows, print the table and the reasons.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let rows = [schema::NAME, suite::NAME, router::NAME];
+    let rows = [schema::NAME, suite::NAME, router::NAME, proxy::NAME, ray::NAME];
     let names = || CLIENTS.iter().map(|c| c.name).chain(rows);
     for only in &args.only {
         let known = names().collect::<Vec<_>>().join(", ");
@@ -204,6 +224,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             println!("clients: {}", router::NAME);
             tried.push(router::run(&contender, &setup, policy)?);
         }
+    }
+    if wanted(proxy::NAME) {
+        println!("clients: {}", proxy::NAME);
+        tried.push(proxy::run(&contender, &setup)?);
+    }
+    if wanted(ray::NAME) {
+        println!("clients: {}", ray::NAME);
+        tried.push(ray::run(&contender, &setup)?);
     }
     Ok(report(&tried))
 }
@@ -324,10 +352,8 @@ mod tests {
             for ability in client.abilities {
                 assert!(text.contains(&format!("{ability}(")), "{}: {ability}", client.script);
             }
-            let (packages, sign) = match client.environment {
-                Environment::Python(packages) => (packages, "=="),
-                Environment::Node(packages) => (packages, "@"),
-            };
+            let packages = client.environment.packages();
+            let sign = if matches!(client.environment, Environment::Node(_)) { "@" } else { "==" };
             assert!(packages.iter().all(|p| p.contains(sign)), "{packages:?}");
         }
     }

@@ -45,7 +45,8 @@ pub(super) fn run(contender: &Contender, setup: &Setup, examples: usize) -> Resu
     command.current_dir(&folder);
     command.env("PYTHONDONTWRITEBYTECODE", "1").env("REALIZAR_MODEL", &server.client.model);
     let hooks = shell::root().join("xtask/clients");
-    command.env("PYTHONPATH", hooks).env("SCHEMATHESIS_HOOKS", "schemathesis_hooks");
+    command.env("PYTHONPATH", &hooks).env("SCHEMATHESIS_HOOKS", "schemathesis_hooks");
+    command.arg("--config-file").arg(hooks.join("schemathesis.toml"));
     command.arg("run").arg(format!("{}/openapi.json", server.client.url()));
     command.args(["--phases", "examples,coverage,fuzzing", "--mode", "all"]);
     command.args(["--seed", "1", "--no-color", "--request-timeout", "300"]);

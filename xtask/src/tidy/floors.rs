@@ -47,7 +47,7 @@ const HOUSES: &[House] = &[
     House {
         src: "crates/server/src",
         floors: &[
-            &["fields", "ids", "record"],
+            &["fields", "ids", "record", "tool_host"],
             &["config", "error"],
             &["chat", "kv_events", "page"],
             &["registry"],
@@ -67,7 +67,7 @@ const HOUSES: &[House] = &[
             &["interrupt", "log", "program"],
             &["ui"],
             &["flags", "grammar", "otel", "source", "terminal"],
-            &["config"],
+            &["config", "mcp"],
             &["options"],
             &["engine"],
             &["commands"],

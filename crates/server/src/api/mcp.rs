@@ -14,11 +14,11 @@ use serde_json::{Map, Value, json};
 pub(crate) async fn tools(State(state): State<AppState>) -> Json<Value> {
     let host = state.config().tool_host.as_ref();
     let sources = host.map(|host| host.sources()).unwrap_or_default();
-    let sources = sources.into_iter().map(|source| {
-        let tools: Vec<Value> = source.tools.iter().map(|tool| tool.to_chat()).collect();
-        json!({"name": source.name, "tools": tools, "error": source.error})
-    });
-    Json(json!({"servers": sources.collect::<Vec<_>>()}))
+    let sources = sources.into_iter();
+    let servers: Value = sources
+        .map(|source| json!({"name": source.name, "tools": source.tools, "error": source.error}))
+        .collect();
+    Json(json!({"servers": servers}))
 }
 
 #[derive(Debug, Deserialize)]

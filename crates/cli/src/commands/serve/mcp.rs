@@ -57,7 +57,7 @@ impl ToolHost for Host {
                     let own = servers.tools().iter().filter(|tool| tool.server == *name);
                     let failure = failed.iter().find(|failure| failure.server == *name);
                     let error = failure.map(|failure| ui::one_line(&failure.error));
-                    (own.map(|tool| tool.function.clone()).collect(), error)
+                    (own.map(|tool| tool.function.to_chat()).collect(), error)
                 }
             };
             ToolSource { name: name.clone(), tools, error }

@@ -20,7 +20,7 @@ impl ToolHost for Adder {
         let lost = Function::new("lost", json!({"type": "object"}));
         let source = |name: &str, tools, error| ToolSource { name: name.to_owned(), tools, error };
         vec![
-            source("numbers", vec![add, lost], None),
+            source("numbers", vec![add.to_chat(), lost.to_chat()], None),
             source("broken", Vec::new(), Some("it ended".to_owned())),
         ]
     }
