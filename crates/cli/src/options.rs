@@ -27,10 +27,10 @@ use crate::ui::{self, Color};
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct GlobalArgs {
-    /// Directory for pulled models [default: $REALIZAR_CACHE, or ~/.cache/realizar]
+    /// Directory for downloaded models [default: $REALIZAR_CACHE, or ~/.cache/realizar]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) cache_dir: Option<PathBuf>,
-    /// Start no connection and no process; use only what is in the cache
+    /// Open no connection and start no process; use only what is in the cache
     #[arg(long, global = true)]
     pub(crate) offline: bool,
     /// Read options from FILE [default: realizar/config.toml in $XDG_CONFIG_HOME or ~/.config]
@@ -39,7 +39,7 @@ pub(crate) struct GlobalArgs {
     /// Read no config file
     #[arg(long, global = true, conflicts_with = "config")]
     pub(crate) no_config: bool,
-    /// Log to standard error what is done (-vv: in detail)
+    /// Log to standard error (-vv: in more detail)
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     /// Colour messages: auto, always or never
@@ -111,50 +111,49 @@ pub(crate) enum RopeScalingArg {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Execution")]
 pub(crate) struct LoadArgs {
-    /// Device: auto, cpu, wgpu, wgpu:N, cuda or cuda:N; `realizar devices` lists them. Several with commas
-    /// between them share the layers: wgpu:0=20,cpu [default: auto]
+    /// Device: auto, cpu, wgpu, wgpu:N, cuda or cuda:N; `realizar devices` lists them. A
+    /// comma-separated list splits the layers: wgpu:0=20,cpu [default: auto]
     #[arg(long, value_name = "DEVICE", value_parser = device)]
     #[arg(env = "REALIZAR_DEVICE", hide_env_values = true)]
     pub(crate) device: Option<DeviceList>, // `None` is auto where the model is run
-    /// Run the last N layers and the head on the GPU, the rest on the CPU; all on the GPU if the
-    /// model has no more than N
+    /// Run the last N layers and the head on the GPU and the rest on the CPU
     #[arg(long, value_name = "N", value_parser = gpu_layers, allow_negative_numbers = true)]
     pub(crate) gpu_layers: Option<usize>,
-    /// Divide every layer among N cards of NVIDIA: the first ones, or those that --device names
+    /// Split every layer across N NVIDIA GPUs: the first N, or those named by --device
     #[arg(long, visible_alias = "tensor-parallel-size", value_name = "N", value_parser = positive)]
     #[arg(allow_negative_numbers = true)]
     pub(crate) tensor_parallel: Option<usize>,
-    /// Use no subgroups, half precision or packed dot products on the GPU
+    /// Do not use subgroups, half precision or packed dot products on the GPU
     #[arg(long, hide_short_help = true)]
     pub(crate) gpu_plain: bool,
-    /// Let a CUDA kernel start before the one in front of it has ended, on cards of compute capability 9.0 and
-    /// above (experimental: not all tests have run on a card with it)
+    /// Use programmatic dependent launch of CUDA kernels, on GPUs of compute capability 9.0 or
+    /// higher (experimental: not all tests have run with it on a GPU)
     #[arg(long, hide_short_help = true)]
     pub(crate) cuda_dependent_launch: bool,
-    /// Multiply prompts by the instructions of groups of warps (wgmma) on cards of compute capability 9.0
-    /// (experimental: not all tests have run on a card with it)
+    /// Use warpgroup matrix instructions (wgmma) for prompts, on GPUs of compute capability 9.0
+    /// (experimental: not all tests have run with it on a GPU)
     #[arg(long, hide_short_help = true)]
     pub(crate) cuda_wgmma: bool,
-    /// Threads of the CPU [default: the number of physical cores]
+    /// CPU threads [default: the number of physical cores]
     #[arg(short, long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) threads: Option<usize>,
-    /// Where the threads may run: none (the system decides) or cores (each stays on one)
+    /// Thread affinity: none (the system decides) or cores (each thread is pinned to one)
     #[arg(long, value_enum, default_value = "none", value_name = "WHERE")]
     #[arg(hide_possible_values = true)]
     pub(crate) affinity: AffinityArg,
-    /// Arithmetic: auto (quantized activations where kernels gain from it) or f32 (exact)
+    /// Arithmetic: auto (quantized activations where that is faster) or f32 (activations in F32)
     #[arg(long, value_enum, default_value = "auto", value_name = "KIND")]
     #[arg(hide_possible_values = true)]
     pub(crate) arithmetic: ArithmeticArg,
-    /// Type of the key-value cache: f32, f16, bf16, fp8, q8_0 or q4_0 [default: f16, with
-    /// --arithmetic f32: f32]
+    /// Type of the KV cache: f32, f16, bf16, fp8, q8_0 or q4_0 [default: f16, with --arithmetic
+    /// f32: f32]
     #[arg(long, value_enum, value_name = "TYPE", hide_possible_values = true)]
     pub(crate) kv_type: Option<KvTypeArg>,
-    /// Stretch the rotary embedding beyond the model's context: linear or yarn, by --rope-scale
+    /// RoPE scaling to extend the context: linear or yarn, by --rope-scale
     #[arg(long, value_enum, value_name = "KIND", requires = "rope_scale")]
     #[arg(hide_possible_values = true)]
     pub(crate) rope_scaling: Option<RopeScalingArg>,
-    /// Factor of --rope-scaling: the context becomes so many times as long
+    /// Factor of --rope-scaling, by which the context grows
     #[arg(long, value_name = "F", requires = "rope_scaling", allow_negative_numbers = true)]
     pub(crate) rope_scale: Option<f32>,
     /// Prompt tokens per step; the results do not depend on it [default: 256; with AMX 512, with
@@ -164,7 +163,7 @@ pub(crate) struct LoadArgs {
     /// Instruction set of the CPU kernels, e.g. avx2 or scalar [default: the best one here]
     #[arg(long, value_name = "TIER")]
     pub(crate) cpu_tier: Option<String>,
-    /// Keep packed weights in DIR for the next start; auto: beside the model [default: not kept]
+    /// Keep packed weights in DIR for the next start; auto: next to the model [default: off]
     #[arg(long, value_name = "DIR")]
     pub(crate) packed_cache: Option<PathBuf>,
 }
@@ -219,10 +218,10 @@ pub(crate) struct GenerateArgs {
     /// Context length: the maximum number of tokens of prompt and answer [default: the model's, at most 8192]
     #[arg(short, long, visible_alias = "ctx-size", value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) ctx: Option<usize>,
-    /// End the answer at this text (may be given several times)
+    /// Stop string (may be given several times)
     #[arg(long, value_name = "TEXT", value_parser = not_empty, allow_hyphen_values = true)]
     pub(crate) stop: Vec<String>,
-    /// Never choose the end-of-text token
+    /// Never sample the end-of-text token
     #[arg(long)]
     pub(crate) ignore_eos: bool,
     #[command(flatten)]
@@ -230,7 +229,7 @@ pub(crate) struct GenerateArgs {
     /// Add BIAS to the logit of token ID; -inf bans it (may be given several times)
     #[arg(long, value_name = "ID=BIAS", value_parser = logit_bias, allow_hyphen_values = true)]
     pub(crate) logit_bias: Vec<(u32, f32)>,
-    /// Seed of the sampler; the same seed gives the same text [default: drawn, and reported]
+    /// Seed of the sampler; the same seed gives the same text [default: random, and reported]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,
     #[command(flatten)]

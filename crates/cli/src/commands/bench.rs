@@ -30,11 +30,11 @@ pub(crate) struct Args {
     #[arg(short = 'n', long, value_name = "N", default_value = "128", value_parser = list::<usize>)]
     #[arg(allow_hyphen_values = true)]
     n_gen: List<usize>,
-    /// Tokens that every sequence has before a test begins, e.g. 0,2048
+    /// Tokens in the context of every sequence before a test, e.g. 0,2048
     #[arg(short = 'd', long, value_name = "N", default_value = "0", value_parser = list::<usize>)]
     #[arg(allow_hyphen_values = true)]
     n_depth: List<usize>,
-    /// Sequences that run together, e.g. 1,8,16; the speed is that of all of them
+    /// Concurrent sequences, e.g. 1,8,16; the speed is their total
     #[arg(short = 'b', long, value_name = "N", default_value = "1", value_parser = list::<usize>)]
     #[arg(allow_hyphen_values = true)]
     batch: List<usize>,
@@ -42,10 +42,10 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "N", default_value = "5", value_parser = positive)]
     #[arg(allow_negative_numbers = true)]
     repetitions: usize,
-    /// Do not run each test once before it is measured
+    /// Skip the warm-up run of each test
     #[arg(long)]
     no_warmup: bool,
-    /// Time each kind of operation on the device; GPUs run slower meanwhile
+    /// Time each class of operations on the device; this slows GPUs down
     #[arg(long)]
     profile: bool,
     /// Print one JSON object

@@ -17,21 +17,20 @@ use crate::ui;
 pub(crate) struct Args {
     /// Model: a path, an alias, or hf:, https:// or pip: source
     model: String,
-    /// The texts; without one, -f FILE or standard input is read as one text. Write -- before one
-    /// that begins with a hyphen
+    /// The texts; without one, -f FILE or standard input is read as one text. Put -- before a text
+    /// that starts with a hyphen
     #[arg(value_name = "TEXT", allow_negative_numbers = true)]
     texts: Vec<String>,
     /// Read one text from FILE; - is standard input
     #[arg(short, long, value_name = "FILE", conflicts_with = "texts")]
     file: Option<PathBuf>,
-    /// How the hidden states of a text become one vector [default: as the model's files say, or
-    /// last]
+    /// Pooling of the hidden states [default: as the model specifies, or last]
     #[arg(long, value_enum)]
     pooling: Option<PoolingArg>,
-    /// Keep the first N elements alone, for models that were trained for that
+    /// Keep only the first N elements, for models trained for that
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     dimensions: Option<usize>,
-    /// Leave the vectors as long as they are, instead of scaling them to length 1
+    /// Do not scale the vectors to unit length
     #[arg(long)]
     no_normalize: bool,
     /// Maximum number of tokens of a text [default: the model's context, at most 8192]

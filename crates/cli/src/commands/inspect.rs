@@ -25,7 +25,7 @@ const SHORT_STRING: usize = 100;
 pub(crate) struct Args {
     /// Model: a path, an alias, or hf:, https:// or pip: source
     model: String,
-    /// Print long arrays and strings of the metadata whole
+    /// Print long arrays and strings of the metadata in full
     #[arg(long)]
     full: bool,
     /// Print the graph of the model's forward pass instead, as the CPU runs it unless --device is

@@ -27,19 +27,19 @@ pub(crate) struct Args {
     /// The text; - is standard input
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
-    /// The base: a model with the same tokens [default: MODEL]
+    /// The base: a model with the same vocabulary [default: MODEL]
     #[arg(long, value_name = "MODEL")]
     base: Option<String>,
     /// Arithmetic of the base; f32 also keeps its keys and values in F32
     #[arg(long, value_enum, default_value = "f32", value_name = "KIND")]
     base_arithmetic: ArithmeticArg,
-    /// Run the compared tokens as those of a prompt, or as generated ones
+    /// Run the compared tokens as prefill rows or as decode rows
     #[arg(long, value_enum, default_value = "prompt", value_name = "ROLE")]
     rows: RowsArg,
     /// Tokens per chunk
     #[arg(long, value_name = "N", default_value = "512", value_parser = chunk_len, allow_negative_numbers = true)]
     ctx: usize,
-    /// Compare no more than the first N chunks; at least two [default: all]
+    /// Compare only the first N chunks; at least two [default: all]
     #[arg(long, value_name = "N", value_parser = chunks, allow_negative_numbers = true)]
     chunks: Option<usize>,
     /// Print one JSON object

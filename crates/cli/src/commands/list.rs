@@ -13,7 +13,7 @@ use crate::ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// List the names of the catalogue with their tags instead
+    /// List the names and tags of the catalogue instead
     #[arg(long)]
     available: bool,
     /// Print one JSON object

@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Print all logits as one JSON object: {"values": {"0": […]}}
     #[arg(long)]
     json: bool,
-    /// With --json, add "chunks": the same logits once more for each of these --chunk sizes
+    /// With --json, add "chunks": the same logits for each of these --chunk sizes
     #[arg(long, value_name = "SIZES", value_parser = list::<NonZeroUsize>, requires = "json")]
     #[arg(allow_hyphen_values = true)]
     also_chunks: Option<List<NonZeroUsize>>,

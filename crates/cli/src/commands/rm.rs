@@ -11,10 +11,10 @@ use crate::ui;
 /// Files outside the cache are never touched.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Models, by the names that `realizar list` prints or as they were pulled
+    /// Models, by the names that `realizar list` prints or as they were given to pull
     #[arg(required_unless_present = "unfinished")]
     models: Vec<String>,
-    /// Remove what interrupted pulls have left
+    /// Delete what interrupted downloads left behind
     #[arg(long)]
     unfinished: bool,
 }

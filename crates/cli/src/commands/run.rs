@@ -26,26 +26,27 @@ use crate::ui;
 pub(crate) struct Args {
     /// Model: a path, an alias, or hf:, https:// or pip: source
     model: String,
-    /// The prompt; text from a pipe comes before it. Without it, -f FILE or standard input is
-    /// read, and on a terminal a chat begins. Write -- before one that begins with a hyphen
+    /// The prompt; piped text is put before it. Without it, -f FILE or standard input is read, and
+    /// on a terminal a chat starts. Put -- before a prompt that starts with a hyphen
     #[arg(allow_negative_numbers = true)]
     prompt: Option<String>,
     /// Read the prompt from FILE; - is standard input
     #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
     file: Option<PathBuf>,
-    /// Give the prompt to the model as it is, without a chat template
+    /// Pass the prompt to the model unchanged, without a chat template
     #[arg(long, conflicts_with_all = ["system", "template"])]
     raw: bool,
     /// Print one JSON object when done, instead of streaming
     #[arg(long)]
     json: bool,
-    /// With --json, report the K most likely tokens of every step
+    /// With --json, report the K most likely tokens of each step
     #[arg(long, value_name = "K", requires = "json")]
     logprobs: Option<usize>,
-    /// Keep what is computed of the prompt in FILE; a later run whose prompt begins alike reads it
+    /// Save the keys and values of the prompt to FILE; a later run whose prompt has a common prefix
+    /// loads them
     #[arg(long, value_name = "FILE")]
     prompt_cache: Option<PathBuf>,
-    /// Draw Markdown: auto (on a terminal), on or off
+    /// Render Markdown: auto (on a terminal), on or off
     #[arg(long, value_enum, default_value = "auto", value_name = "WHEN", conflicts_with = "json")]
     #[arg(hide_possible_values = true)]
     markdown: MarkdownArg,

@@ -15,7 +15,7 @@ use crate::ui;
 pub(crate) struct Args {
     /// Model: a path, an alias, or hf:, https:// or pip: source
     model: String,
-    /// The text; without it, -f FILE or standard input is read. Write -- before one that begins
+    /// The text; without it, -f FILE or standard input is read. Put -- before a text that starts
     /// with a hyphen
     #[arg(allow_negative_numbers = true)]
     text: Option<String>,
@@ -26,10 +26,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "IDS", value_parser = list::<u32>, allow_hyphen_values = true)]
     #[arg(conflicts_with_all = ["text", "file"])]
     decode: Option<List<u32>>,
-    /// Add no begin or end token, even if the model asks for it
+    /// Add no BOS or EOS token, even if the model specifies it
     #[arg(long)]
     no_add_special: bool,
-    /// Read the names of special tokens in the text as ordinary text
+    /// Treat special tokens in the text as ordinary text
     #[arg(long)]
     no_parse_special: bool,
     /// Print one JSON object

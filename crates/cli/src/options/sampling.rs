@@ -25,8 +25,8 @@ pub(crate) struct SamplingArgs {
     /// Drop tokens below P times the best probability; 0 keeps all [default: the model's, or 0.05]
     #[arg(long, value_name = "P", value_parser = range(0.0, 1.0), allow_negative_numbers = true)]
     min_p: Option<f32>,
-    /// Keep the tokens whose surprise is nearest to the entropy, up to this probability; 1 keeps
-    /// all [default: the model's, or 1]
+    /// Locally typical sampling: keep tokens up to this probability; 1 keeps all [default: the
+    /// model's, or 1]
     #[arg(long, visible_alias = "typical-p", value_name = "P", value_parser = above_zero(1.0))]
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     typical: Option<f32>,
@@ -35,19 +35,19 @@ pub(crate) struct SamplingArgs {
     #[arg(long, visible_alias = "top-n-sigma", value_name = "N", value_parser = range(-1.0, 100.0))]
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     top_nsigma: Option<f32>,
-    /// How often XTC excludes all of the top choices but the least likely; 0 is never [default: the
-    /// model's, or 0]
+    /// XTC: how often all top choices except the least likely one are removed; 0 is never [default:
+    /// the model's, or 0]
     #[arg(long, value_name = "P", value_parser = range(0.0, 1.0))]
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     xtc_probability: Option<f32>,
-    /// Probability of a top choice for XTC; above 0.5 is off [default: the model's, or 0.1]
+    /// XTC: minimum probability of a top choice; above 0.5 is off [default: the model's, or 0.1]
     #[arg(long, value_name = "P", value_parser = range(0.0, 1.0))]
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     xtc_threshold: Option<f32>,
-    /// Penalty of repeated tokens; 1 is none [default: the model's, or 1]
+    /// Penalty for repeated tokens; 1 is none [default: the model's, or 1]
     #[arg(long, value_name = "X", value_parser = above_zero(100.0), allow_negative_numbers = true)]
     repeat_penalty: Option<f32>,
-    /// Tokens that the penalty of repeated tokens looks back on [default: the model's, or 64]
+    /// Window of the penalty for repeated tokens [default: the model's, or 64]
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     repeat_last_n: Option<usize>,
     /// Subtracted once from the logit of a token that occurred [default: 0]
@@ -56,37 +56,37 @@ pub(crate) struct SamplingArgs {
     /// Subtracted per occurrence from the logit of a token [default: 0]
     #[arg(long, value_name = "X", value_parser = range(-2.0, 2.0), allow_negative_numbers = true)]
     frequency_penalty: Option<f32>,
-    /// DRY: penalty of tokens that continue a sequence of the text; 0 is none [default: 0]
+    /// DRY: penalty for tokens that extend a repeated sequence; 0 is off [default: 0]
     #[arg(long, value_name = "X", value_parser = range(0.0, 100.0))]
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     dry_multiplier: Option<f32>,
-    /// DRY: factor per further token of the sequence [default: 1.75]
+    /// DRY: factor per further token of the repetition [default: 1.75]
     #[arg(long, value_name = "X", value_parser = range(1.0, 100.0))]
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     dry_base: Option<f32>,
-    /// DRY: length from which on a sequence must not be continued [default: 2]
+    /// DRY: longest repetition that is not penalized [default: 2]
     #[arg(long, value_name = "N", value_parser = whole)]
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     dry_allowed_length: Option<usize>,
-    /// DRY: tokens that are searched for sequences; -1 is all of them [default: 64]
+    /// DRY: number of last tokens that are searched; -1 is all of them [default: 64]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(-1..))]
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     dry_penalty_last_n: Option<i32>,
-    /// DRY: text that a sequence does not reach across, in place of \n : " *; may be given several
-    /// times, and `none` is none at all
+    /// DRY: sequence breaker, replacing \n : " *; may be given several times, and `none` means no
+    /// breakers
     #[arg(long, value_name = "TEXT", value_parser = not_empty, allow_hyphen_values = true)]
     #[arg(hide_short_help = true)]
     dry_sequence_breaker: Vec<String>,
-    /// Mirostat in place of top-k, top-p and the other filters: 0 (off) or 2 (its version 2)
+    /// Mirostat instead of top-k, top-p and the other filters: 0 (off) or 2 (Mirostat 2.0)
     /// [default: the model's, or 0]
     #[arg(long, value_name = "N", value_parser = mirostat)]
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     mirostat: Option<u8>,
-    /// Mirostat: how fast it follows what was chosen [default: the model's, or 0.1]
+    /// Mirostat: learning rate, eta [default: the model's, or 0.1]
     #[arg(long, value_name = "X", value_parser = range(0.0, 1.0))]
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     mirostat_lr: Option<f32>,
-    /// Mirostat: the mean surprise to aim at, in bits [default: the model's, or 5]
+    /// Mirostat: target entropy in bits, tau [default: the model's, or 5]
     #[arg(long, value_name = "BITS", value_parser = range(0.0, 100.0))]
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     mirostat_ent: Option<f32>,

@@ -37,11 +37,11 @@ Ctrl-C stops an answer. A line that ends with \\ is continued.";
 pub(crate) struct Args {
     /// Model: a path, an alias, or hf:, https:// or pip: source
     pub(super) model: String,
-    /// Draw Markdown: auto (on a terminal), on or off
+    /// Render Markdown: auto (on a terminal), on or off
     #[arg(long, value_enum, default_value = "auto", value_name = "WHEN")]
     #[arg(hide_possible_values = true)]
     pub(super) markdown: MarkdownArg,
-    /// JSON file whose `mcpServers` give the model tools; each call is asked for
+    /// JSON file with `mcpServers`, whose tools the model may call; asks before each call
     #[arg(long, value_name = "FILE")]
     pub(super) mcp: Option<PathBuf>,
     #[command(flatten)]
