@@ -29,12 +29,20 @@ const UNIT: &str = "deploy/systemd/realizar.service";
 /// The program that the unit starts.
 const UNIT_PROGRAM: &str = "/usr/bin/realizar";
 
+/// The environment's name.
+const NAME: &str = "manifests";
+
 /// What was checked, and the error if it failed.
 type Check = (String, Option<String>);
 
+/// Installs what the checks need.
+pub(crate) fn fetch() -> Result<()> {
+    ENVIRONMENT.install(NAME).map(drop)
+}
+
 /// Runs every check and prints those that fail.
 pub(crate) fn run(engine: &Path) -> Result<Totals> {
-    let folder = ENVIRONMENT.install("manifests")?;
+    let folder = ENVIRONMENT.install(NAME)?;
     let (mut checks, args) = kubernetes(&folder)?;
     checks.extend(dockerfile(&program(&folder, "hadolint"))?);
     let text = fs::read_to_string(shell::root().join(DOCKERFILE))?;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{lavapipe, shell, web};
+use crate::{lavapipe, manifests, shell, web};
 
 /// The packages of Debian and its relatives with lavapipe and the library that loads it.
 const DRIVER_PACKAGES: &[&str] = &["mesa-vulkan-drivers", "libvulkan1"];
@@ -44,6 +44,8 @@ pub(crate) enum Need {
     Browser,
     /// Published vocabularies and chat templates.
     Vocabularies,
+    /// Schemas and linters for the files in `deploy`.
+    Schemas,
     /// The published models of [`MODELS`].
     Models,
 }
@@ -55,6 +57,7 @@ impl Need {
             Self::Driver => driver(),
             Self::Browser => web::install_browser(),
             Self::Vocabularies => vocabularies(),
+            Self::Schemas => manifests::fetch(),
             Self::Models => models(),
         }
     }
@@ -65,10 +68,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let left_out = |need: &Need| match need {
         Need::Driver => args.no_driver,
         Need::Browser => args.no_browser,
-        Need::Vocabularies => false,
+        Need::Vocabularies | Need::Schemas => false,
         Need::Models => args.no_models,
     };
-    let needs = [Need::Driver, Need::Browser, Need::Vocabularies, Need::Models];
+    let needs = [Need::Driver, Need::Browser, Need::Vocabularies, Need::Schemas, Need::Models];
     needs.iter().filter(|need| !left_out(need)).try_for_each(|need| need.fetch())?;
     println!("setup: {} is complete", shell::cache_dir().display());
     Ok(())

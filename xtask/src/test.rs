@@ -76,10 +76,11 @@ impl Step {
     fn needs(self) -> &'static [Need] {
         match self {
             Self::Fmt | Self::Clippy | Self::Tidy | Self::Deny | Self::Doc => &[],
-            Self::Parity | Self::Manifests | Self::CudaParity => &[],
+            Self::Parity | Self::CudaParity => &[],
             Self::Tests => &[Need::Vocabularies, Need::Driver],
             Self::Packages => &[Need::Driver],
             Self::Real | Self::Documents | Self::Hostile => &[Need::Models],
+            Self::Manifests => &[Need::Schemas],
             Self::Web => &[Need::Browser],
             Self::GpuTests | Self::GpuParity => &[Need::Driver],
             Self::GpuReal => &[Need::Driver, Need::Models],
@@ -164,7 +165,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         (args.only.is_empty() || args.only.contains(step)) && !args.skip.contains(step)
     };
     let chosen = || Step::value_variants().iter().filter(|step| is_chosen(step));
-    for need in [Need::Driver, Need::Browser, Need::Vocabularies] {
+    for need in [Need::Driver, Need::Browser, Need::Vocabularies, Need::Schemas] {
         if chosen().any(|step| step.needs().contains(&need)) {
             need.fetch()?;
         }
