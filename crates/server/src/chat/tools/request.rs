@@ -67,6 +67,7 @@ impl FunctionAt {
 
     /// The functions that `allowed_tools` lists, with the paths of their names.
     fn names(self, list: &Fields<'_>) -> Result<Vec<(String, String)>, InvalidRequest> {
+        list.require("tools")?;
         let tools = list.objects("tools")?;
         tools.into_iter().try_fold(Vec::new(), |mut names, tool| {
             let kind = tool.require_str("type")?;
@@ -150,17 +151,17 @@ impl ToolRequest {
                             )?,
                             FunctionAt::Itself => choice,
                         };
-                        let mode = list.require_str("mode")?;
-                        allowed = Some(place.names(&list)?);
-                        match mode {
+                        let choice = match list.require_str("mode")? {
                             "auto" => ToolChoice::Auto,
                             "required" => ToolChoice::Required,
-                            _ => {
+                            mode => {
                                 let expected = "\"auto\" or \"required\"";
                                 let path = list.path("mode");
                                 return Err(InvalidRequest::value(path, expected, &json!(mode)));
                             }
-                        }
+                        };
+                        allowed = Some(place.names(&list)?);
+                        choice
                     }
                     kind => {
                         let what = format!("the choice {kind:?}");
@@ -381,6 +382,8 @@ mod tests {
         let path = "tool_choice.allowed_tools";
         check(choice(json!({"type": "allowed_tools"})), path, "required");
         check(allowed(json!({"mode": "any"})), &format!("{path}.mode"), "\"required\"");
+        let null = json!({"mode": "auto", "tools": null});
+        check(allowed(null), &format!("{path}.tools"), "required");
         let other = json!({"mode": "auto", "tools": [tool("g")]});
         check(allowed(other), &format!("{path}.tools[0].function.name"), "function in tools");
         let none = json!({"mode": "required", "tools": []});
