@@ -121,7 +121,7 @@ fn turn(
     loop {
         let (ids, n_dropped) = chat.fit(engine, args.generate.max_tokens, tools.values())?;
         tell_of_dropped(n_dropped);
-        let (answer, is_stopped) = answer(engine, &ids, args, tools)?;
+        let (answer, mut is_stopped) = answer(engine, &ids, args, tools)?;
         let (message, calls) = message_of(answer);
         chat.messages.push(message);
         if calls.is_empty() {
@@ -129,8 +129,9 @@ fn turn(
         }
         for call in calls {
             // A call without a result is no conversation that a template knows.
-            let result =
-                if is_stopped { tools::STOPPED.to_owned() } else { tools.run(&call, input)? };
+            let result = if is_stopped { None } else { tools.run(&call, input)? };
+            is_stopped |= result.is_none();
+            let result = result.unwrap_or_else(|| tools::STOPPED.to_owned());
             let mut message = Message::new("tool", result);
             message.fields.insert("tool_call_id".to_owned(), call.id.into());
             message.fields.insert("name".to_owned(), call.name.into());

@@ -93,24 +93,28 @@ impl Tools {
         }
     }
 
-    /// Runs a call, if the user lets it, and returns what the model is told.
-    pub(super) fn run(&mut self, call: &Call, input: &mut Input) -> Result<String> {
-        let Some(running) = &self.running else { return Ok(unknown(&call.name)) };
-        let Some(tool) = running.servers.tool(&call.name) else { return Ok(unknown(&call.name)) };
+    /// Runs a call, if the user lets it, and returns what the model is told; `None` if Ctrl-C ends the
+    /// turn, at the question or while the call runs.
+    pub(super) fn run(&mut self, call: &Call, input: &mut Input) -> Result<Option<String>> {
+        let tool = self.running.as_ref().and_then(|own| Some((own, own.servers.tool(&call.name)?)));
+        let Some((running, tool)) = tool else {
+            return Ok(Some(format!("There is no tool `{}`.", call.name)));
+        };
         let arguments = match arguments(&call.arguments) {
             Ok(arguments) => arguments,
-            Err(error) => return Ok(format!("The arguments are not a JSON object: {error}")),
+            Err(error) => return Ok(Some(format!("The arguments are not a JSON object: {error}"))),
         };
         let shown = printable(&Value::from(arguments.clone()).to_string());
         ui::note(&format!("{} asks for {} {shown}", tool.server, call.name));
         if !self.always.contains(&call.name) {
             let question = "run it? [y]es, [n]o, [a]lways this tool: ";
-            match answer_of(input.ask(question)?.as_deref()) {
+            let Some(line) = input.ask(question)? else { return Ok(None) };
+            match answer_of(&line) {
                 Consent::Once => {}
                 Consent::Always => {
                     self.always.insert(call.name.clone());
                 }
-                Consent::No => return Ok(DECLINED.to_owned()),
+                Consent::No => return Ok(Some(DECLINED.to_owned())),
             }
         }
         let guard = interrupt::Guard::new();
@@ -122,7 +126,7 @@ impl Tools {
         });
         drop(guard);
         let Output { text, is_error } = match result {
-            None => return Ok(STOPPED.to_owned()),
+            None => return Ok(None),
             Some(Ok(output)) => output,
             Some(Err(error)) => Output { text: ui::one_line(&error), is_error: true },
         };
@@ -133,7 +137,7 @@ impl Tools {
             n if n > SHOWN_LINES => ui::dim(&format!("… {} more lines", n - SHOWN_LINES)),
             _ => {}
         }
-        Ok(if is_error { format!("Error: {text}") } else { text })
+        Ok(Some(if is_error { format!("Error: {text}") } else { text }))
     }
 }
 
@@ -147,10 +151,6 @@ impl Drop for Tools {
             runtime.shutdown_background();
         }
     }
-}
-
-fn unknown(name: &str) -> String {
-    format!("There is no tool `{name}`.")
 }
 
 /// The arguments of a call; none is an empty object.
@@ -172,10 +172,10 @@ enum Consent {
 }
 
 /// Anything but a clear yes is a no.
-fn answer_of(line: Option<&str>) -> Consent {
-    match line.map(|line| line.trim().to_lowercase()).as_deref() {
-        Some("y" | "yes") => Consent::Once,
-        Some("a" | "always") => Consent::Always,
+fn answer_of(line: &str) -> Consent {
+    match line.trim().to_lowercase().as_str() {
+        "y" | "yes" => Consent::Once,
+        "a" | "always" => Consent::Always,
         _ => Consent::No,
     }
 }
@@ -187,13 +187,12 @@ mod tests {
     #[test]
     fn only_a_clear_yes_lets_a_call_run() {
         for (line, want) in [
-            (Some("y"), Consent::Once),
-            (Some(" Yes "), Consent::Once),
-            (Some("a"), Consent::Always),
-            (Some(""), Consent::No),
-            (Some("yy"), Consent::No),
-            (Some("n"), Consent::No),
-            (None, Consent::No),
+            ("y", Consent::Once),
+            (" Yes ", Consent::Once),
+            ("a", Consent::Always),
+            ("", Consent::No),
+            ("yy", Consent::No),
+            ("n", Consent::No),
         ] {
             assert_eq!(answer_of(line), want, "{line:?}");
         }
