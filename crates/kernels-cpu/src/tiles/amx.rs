@@ -167,6 +167,44 @@ macro_rules! multiply {
             multiply!(@asm blocks, $operand, $shift, $zero, $load, $step, $store)
         }
     };
+    (@two_by_two $name:ident, $operand:ty, $shift:literal, $step:tt) => {
+        multiply!(
+            $name,
+            $operand,
+            $shift,
+            ["tilezero tmm0" "tilezero tmm1" "tilezero tmm2" "tilezero tmm3"],
+            [
+                "tileloadd tmm0, [{c} + {ldc}*1]"
+                "tileloadd tmm1, [{c} + {ldc}*1 + 64]"
+                "tileloadd tmm2, [{n} + {ldc}*1]"
+                "tileloadd tmm3, [{n} + {ldc}*1 + 64]"
+            ],
+            $step,
+            [
+                "tilestored [{c} + {ldc}*1], tmm0"
+                "tilestored [{c} + {ldc}*1 + 64], tmm1"
+                "tilestored [{n} + {ldc}*1], tmm2"
+                "tilestored [{n} + {ldc}*1 + 64], tmm3"
+            ]
+        );
+    };
+    (@one_by_two $name:ident, $operand:ty, $shift:literal, $step:tt) => {
+        multiply!(
+            $name,
+            $operand,
+            $shift,
+            ["tilezero tmm0" "tilezero tmm1"],
+            [
+                "tileloadd tmm0, [{c} + {ldc}*1]"
+                "tileloadd tmm1, [{c} + {ldc}*1 + 64]"
+            ],
+            $step,
+            [
+                "tilestored [{c} + {ldc}*1], tmm0"
+                "tilestored [{c} + {ldc}*1 + 64], tmm1"
+            ]
+        );
+    };
     (@asm $blocks:ident, $operand:ty, $shift:literal, [$($zero:literal)+], [$($load:literal)+], [$($step:literal)+], [$($store:literal)+]) => {
         // SAFETY: the caller's promise; fetching what is not there does nothing.
         unsafe {
@@ -226,16 +264,10 @@ macro_rules! multiply {
 }
 
 multiply!(
+    @two_by_two
     multiply_2x2,
     TilePair,
     11,
-    ["tilezero tmm0" "tilezero tmm1" "tilezero tmm2" "tilezero tmm3"],
-    [
-        "tileloadd tmm0, [{c} + {ldc}*1]"
-        "tileloadd tmm1, [{c} + {ldc}*1 + 64]"
-        "tileloadd tmm2, [{n} + {ldc}*1]"
-        "tileloadd tmm3, [{n} + {ldc}*1 + 64]"
-    ],
     [
         "tileloadd tmm4, [{a} + {ld}*1]"
         "tileloadd tmm6, [{b} + {ld}*1]"
@@ -249,12 +281,6 @@ multiply!(
         "tileloadd tmm5, [{a} + {ld}*1 + 1024]"
         "tdpbf16ps tmm2, tmm5, tmm6"
         "tdpbf16ps tmm3, tmm5, tmm7"
-    ],
-    [
-        "tilestored [{c} + {ldc}*1], tmm0"
-        "tilestored [{c} + {ldc}*1 + 64], tmm1"
-        "tilestored [{n} + {ldc}*1], tmm2"
-        "tilestored [{n} + {ldc}*1 + 64], tmm3"
     ]
 );
 
@@ -285,14 +311,10 @@ multiply!(
 );
 
 multiply!(
+    @one_by_two
     multiply_1x2,
     TilePair,
     11,
-    ["tilezero tmm0" "tilezero tmm1"],
-    [
-        "tileloadd tmm0, [{c} + {ldc}*1]"
-        "tileloadd tmm1, [{c} + {ldc}*1 + 64]"
-    ],
     [
         "tileloadd tmm4, [{a} + {ld}*1]"
         "tileloadd tmm6, [{b} + {ld}*1]"
@@ -303,10 +325,6 @@ multiply!(
         "tdpbf16ps tmm1, tmm4, tmm7"
         "prefetcht1 [{next} + 128]"
         "prefetcht1 [{next} + 192]"
-    ],
-    [
-        "tilestored [{c} + {ldc}*1], tmm0"
-        "tilestored [{c} + {ldc}*1 + 64], tmm1"
     ]
 );
 
@@ -330,16 +348,10 @@ multiply!(
 
 // The upper halves of a step are the first pair of tiles, the lower ones the second.
 multiply!(
+    @two_by_two
     multiply_split_2x2,
     SplitPair,
     12,
-    ["tilezero tmm0" "tilezero tmm1" "tilezero tmm2" "tilezero tmm3"],
-    [
-        "tileloadd tmm0, [{c} + {ldc}*1]"
-        "tileloadd tmm1, [{c} + {ldc}*1 + 64]"
-        "tileloadd tmm2, [{n} + {ldc}*1]"
-        "tileloadd tmm3, [{n} + {ldc}*1 + 64]"
-    ],
     [
         "tileloadd tmm4, [{a} + {ld}*1 + 2048]"
         "tileloadd tmm6, [{b} + {ld}*1]"
@@ -361,24 +373,14 @@ multiply!(
         "tdpbf16ps tmm1, tmm4, tmm7"
         "tdpbf16ps tmm2, tmm5, tmm6"
         "tdpbf16ps tmm3, tmm5, tmm7"
-    ],
-    [
-        "tilestored [{c} + {ldc}*1], tmm0"
-        "tilestored [{c} + {ldc}*1 + 64], tmm1"
-        "tilestored [{n} + {ldc}*1], tmm2"
-        "tilestored [{n} + {ldc}*1 + 64], tmm3"
     ]
 );
 
 multiply!(
+    @one_by_two
     multiply_split_1x2,
     SplitPair,
     12,
-    ["tilezero tmm0" "tilezero tmm1"],
-    [
-        "tileloadd tmm0, [{c} + {ldc}*1]"
-        "tileloadd tmm1, [{c} + {ldc}*1 + 64]"
-    ],
     [
         "tileloadd tmm4, [{a} + {ld}*1 + 2048]"
         "tileloadd tmm6, [{b} + {ld}*1]"
@@ -392,10 +394,6 @@ multiply!(
         "tdpbf16ps tmm0, tmm4, tmm6"
         "tileloadd tmm7, [{b} + {ld}*1 + 3072]"
         "tdpbf16ps tmm1, tmm4, tmm7"
-    ],
-    [
-        "tilestored [{c} + {ldc}*1], tmm0"
-        "tilestored [{c} + {ldc}*1 + 64], tmm1"
     ]
 );
 
