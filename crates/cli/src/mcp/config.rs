@@ -11,6 +11,7 @@ use serde_json::Value;
 use ureq::http::{HeaderName, HeaderValue, Uri};
 
 use crate::source;
+use crate::ui;
 
 /// A server that is to be used.
 #[derive(Debug, PartialEq)]
@@ -60,14 +61,16 @@ struct Entry {
     others: BTreeMap<String, Value>,
 }
 
-/// The servers of a file that are not disabled, and notes on what is not used.
-pub(crate) fn read(path: &Path) -> Result<(Vec<ServerConfig>, Vec<String>)> {
+/// The servers of a file that are not disabled. What of it is not used is noted.
+pub(crate) fn read(path: &Path) -> Result<Vec<ServerConfig>> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     // A program's relative arguments mean files beside the file that names them.
     let dir = std::path::absolute(path).with_context(|| path.display().to_string())?;
     let dir = dir.parent().unwrap_or(Path::new("/"));
-    parse(&text, dir).with_context(|| path.display().to_string())
+    let (servers, notes) = parse(&text, dir).with_context(|| path.display().to_string())?;
+    notes.iter().for_each(|note| ui::note(&format!("note: {note}")));
+    Ok(servers)
 }
 
 fn parse(text: &str, dir: &Path) -> Result<(Vec<ServerConfig>, Vec<String>)> {

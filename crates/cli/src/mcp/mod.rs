@@ -8,6 +8,7 @@ mod config;
 mod http;
 
 use std::collections::HashSet;
+use std::fmt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +20,7 @@ use rmcp::model::{
     CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ContentBlock,
     Implementation, ResourceContents, Tool as TheirTool,
 };
-use rmcp::service::{ClientServiceExt as _, RoleClient, RunningService};
+use rmcp::service::{RoleClient, RunningService, ServiceExt as _};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use serde_json::{Map, Value, json};
@@ -28,6 +29,7 @@ use tokio::process::{Child, ChildStderr, Command};
 use tokio::task::JoinSet;
 
 use crate::program::Program;
+use crate::ui;
 use config::Transport;
 pub(crate) use config::{ServerConfig, read};
 use http::Http;
@@ -86,6 +88,12 @@ pub(crate) struct Tool {
 pub(crate) struct Failure {
     pub(crate) server: String,
     pub(crate) error: anyhow::Error,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MCP server {}: {}", self.server, ui::one_line(&self.error))
+    }
 }
 
 /// What came of a call.
@@ -173,7 +181,7 @@ impl Server {
                     .take()
                     .map(|log| tokio::spawn(follow(name.clone(), log, Arc::clone(&last))));
                 let pipes = pipes.context("no pipes to the program")?;
-                match info.serve_with_lifecycle(pipes, lifecycle()).await {
+                match info.serve(pipes).await {
                     Ok(client) => (client, Some(child)),
                     Err(error) => {
                         drop(child);
@@ -194,18 +202,13 @@ impl Server {
                 let config = StreamableHttpClientTransportConfig::with_uri(url)
                     .custom_headers(headers.into_iter().collect());
                 let transport = StreamableHttpClientTransport::with_client(client, config);
-                (info.serve_with_lifecycle(transport, lifecycle()).await?, None)
+                (info.serve(transport).await?, None)
             }
         };
         let has_tools = client.peer_info().is_none_or(|info| info.capabilities.tools.is_some());
         let tools = if has_tools { client.list_all_tools().await? } else { Vec::new() };
         Ok((Self { name, client, _child: child }, tools))
     }
-}
-
-/// The handshake that all servers know.
-fn lifecycle() -> rmcp::service::ClientLifecycleMode {
-    rmcp::service::ClientLifecycleMode::Initialize
 }
 
 /// Logs what a program writes to standard error, and keeps the last line.

@@ -54,9 +54,9 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let grammar = args.generate.grammar.read()?;
-    let mut input = Input::open(&global.sources()?.cache.history_file())?;
-    let mut tools = Tools::start(args.mcp.as_deref(), &input)?;
     let sources = global.sources()?;
+    let mut input = Input::open(&sources.cache.history_file())?;
+    let mut tools = Tools::start(args.mcp.as_deref(), &input)?;
     let path = sources.resolve(&args.model)?;
     let needs = Needs { ctx: args.generate.ctx, prefix_cache: true, ..Needs::default() };
     let mut engine = Engine::load(&path, &args.load, global, needs)?;

@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 
 use super::input::Input;
 use crate::interrupt;
-use crate::mcp::{self, Failure, Output, Servers};
+use crate::mcp::{self, Output, Servers};
 use crate::ui;
 
 /// Lines of a result that are shown.
@@ -53,14 +53,13 @@ impl Tools {
                 "--mcp asks before each call, which needs a terminal".to_owned(),
             ));
         }
-        let (configs, notes) = mcp::read(file)?;
-        notes.iter().for_each(|note| ui::note(&format!("note: {note}")));
+        let configs = mcp::read(file)?;
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).enable_all().build().context("cannot start")?;
         let n_servers = configs.len();
         let (servers, failed) = runtime.block_on(Servers::start(configs));
-        for Failure { server, error } in &failed {
-            ui::note(&format!("note: MCP server {server}: {}", ui::one_line(error)));
+        for failure in &failed {
+            ui::note(&format!("note: {failure}"));
         }
         if failed.len() == n_servers {
             bail!("no MCP server of {} could be used", file.display());

@@ -1,41 +1,33 @@
 //! The tools of a server: those of the MCP servers of a file, which start while it loads its models.
 
 use std::fmt;
-use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
-use anyhow::Result;
 use realizar_server::{ToolCallError, ToolCallFuture, ToolHost, ToolOutput, ToolSource};
 use serde_json::{Map, Value};
 
-use crate::mcp::{self, Failure, Output, ServerConfig, Servers};
+use crate::mcp::{Failure, Output, ServerConfig, Servers};
 use crate::ui;
 
 /// MCP servers that run, or are about to.
 pub(super) struct Host {
     names: Vec<String>,
-    waiting: Mutex<Vec<ServerConfig>>,
     started: OnceLock<(Servers, Vec<Failure>)>,
 }
 
 impl Host {
-    /// The servers of a file.
-    pub(super) fn read(file: &Path) -> Result<Arc<Self>> {
-        let (configs, notes) = mcp::read(file)?;
-        notes.iter().for_each(|note| ui::note(&format!("note: {note}")));
+    /// For these servers.
+    pub(super) fn new(configs: &[ServerConfig]) -> Arc<Self> {
         let names = configs.iter().map(|config| config.name.clone()).collect();
-        Ok(Arc::new(Self { names, waiting: Mutex::new(configs), started: OnceLock::new() }))
+        Arc::new(Self { names, started: OnceLock::new() })
     }
 
     /// Starts them, in the background. Those that cannot be used are logged.
-    pub(super) fn start(self: Arc<Self>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let configs = std::mem::take(&mut *waiting);
-        drop(waiting);
+    pub(super) fn start(self: Arc<Self>, configs: Vec<ServerConfig>) {
         tokio::spawn(async move {
             let started = Servers::start(configs).await;
-            for Failure { server, error } in &started.1 {
-                tracing::warn!("MCP server {server}: {}", ui::one_line(error));
+            for failure in &started.1 {
+                tracing::warn!("{failure}");
             }
             self.started.get_or_init(|| started);
         });

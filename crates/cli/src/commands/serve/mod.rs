@@ -38,7 +38,8 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
     let configured = models::configured(args)?;
     let observer = traces.map(Traces::observer);
     let config = config::server_config(args)?;
-    let tool_host = args.mcp.as_deref().map(mcp::Host::read).transpose()?;
+    let mcp_servers = args.mcp.as_deref().map(crate::mcp::read).transpose()?;
+    let tool_host = mcp_servers.as_deref().map(mcp::Host::new);
     let server_config = ServerConfig {
         observer,
         tool_host: tool_host.clone().map(|host| host as _),
@@ -68,8 +69,8 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
     }
     let (address, running) = runtime.block_on(async {
         let server = Server::bind(server_config, models.clone()).await?;
-        if let Some(host) = tool_host {
-            host.start();
+        if let Some((host, servers)) = tool_host.zip(mcp_servers) {
+            host.start(servers);
         }
         let address = server.address();
         let (stop, stopped) = tokio::sync::oneshot::channel();
