@@ -194,10 +194,10 @@ mod tests {
 
     #[test]
     fn lines_of_other_units_are_left_out() {
-        let printed = "/tmp/x/a.service:3: Unknown key name 'Restarts' in section 'Service'\n\
+        let printed = "/units/a.service:3: Unknown key name 'Restarts' in section 'Service'\n\
                        /lib/systemd/system/b.service:1: old\na.service: bad\n";
         let expected =
-            "/tmp/x/a.service:3: Unknown key name 'Restarts' in section 'Service'; a.service: bad";
+            "/units/a.service:3: Unknown key name 'Restarts' in section 'Service'; a.service: bad";
         assert_eq!(told_of("a.service", printed).as_deref(), Some(expected));
         assert_eq!(told_of("c.service", printed), None);
     }
