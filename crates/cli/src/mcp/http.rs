@@ -19,7 +19,7 @@ use sse_stream::{Error as SseError, Sse, SseStream};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use ureq::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, RequestBuilder};
 
 /// The header that names a session.
 const SESSION: &str = "mcp-session-id";
@@ -66,6 +66,11 @@ fn headers(session: Option<&str>, token: Option<&str>, custom: Headers) -> Heade
         set("authorization", format!("Bearer {token}"));
     }
     headers
+}
+
+/// The request with these headers.
+fn with<B>(request: RequestBuilder<B>, headers: &HeaderMap) -> RequestBuilder<B> {
+    headers.iter().fold(request, |request, (name, value)| request.header(name, value))
 }
 
 /// Calls a function that waits for the network.
@@ -158,14 +163,11 @@ impl StreamableHttpClient for Http {
         let headers = headers(session_id.as_deref(), auth_header.as_deref(), custom_headers);
         let agent = self.agent.clone();
         let response = wait(move || {
-            let mut request = agent
+            let request = agent
                 .post(&*uri)
                 .header(header::CONTENT_TYPE, "application/json")
                 .header(header::ACCEPT, "application/json, text/event-stream");
-            for (name, value) in &headers {
-                request = request.header(name, value);
-            }
-            request.send(&body)
+            with(request, &headers).send(&body)
         })
         .await?;
         let status = response.status();
@@ -215,14 +217,7 @@ impl StreamableHttpClient for Http {
     ) -> Result<(), Error> {
         let headers = headers(Some(&session_id), auth_header.as_deref(), custom_headers);
         let agent = self.agent.clone();
-        let response = wait(move || {
-            let mut request = agent.delete(&*uri);
-            for (name, value) in &headers {
-                request = request.header(name, value);
-            }
-            request.call()
-        })
-        .await?;
+        let response = wait(move || with(agent.delete(&*uri), &headers).call()).await?;
         match response.status() {
             StatusCode::METHOD_NOT_ALLOWED => Err(Error::ServerDoesNotSupportDeleteSession),
             status if status.is_success() => Ok(()),
