@@ -56,6 +56,7 @@ pub use file_size::survive_file_size_limit;
 pub use free_memory::{give_back_freed_memory, give_back_large_blocks};
 pub use gguf::Gguf;
 pub use gguf::array::{Array, StrArray};
+pub use gguf::file_type::gguf_file_type_name;
 pub use gguf::metadata::Metadata;
 pub use gguf::value::{Value, ValueType};
 pub use gguf::writer::{GgufWriter, SplitLimits};

@@ -5,6 +5,7 @@
 
 pub(crate) mod array;
 mod cursor;
+pub(crate) mod file_type;
 pub(crate) mod metadata;
 mod parse;
 mod split;

@@ -19,7 +19,7 @@ pub use quantized::Quantized;
 pub(crate) use unread::Asked;
 
 use crate::Error;
-use realizar_formats::{Gguf, SafeTensors, Tensor};
+use realizar_formats::{Gguf, SafeTensors, Tensor, gguf_file_type_name};
 use std::path::Path;
 
 /// An opened model.
@@ -100,6 +100,13 @@ impl Checkpoint {
             Self::Gguf(gguf) => GgufSettings::new(gguf).architecture(),
             Self::Hf { settings, .. } => settings.str("model_type"),
         }
+    }
+
+    /// The mixture of block types that a GGUF file says it was quantized to.
+    pub(crate) fn file_type(&self) -> Option<&'static str> {
+        let Self::Gguf(gguf) = self else { return None };
+        // Nothing depends on it, so a value of another type is none.
+        gguf_file_type_name(gguf.metadata().u32("general.file_type").ok()??)
     }
 
     /// The tensor of that name.

@@ -144,6 +144,7 @@ pub struct ModelInfo {
     vocab_size: usize,
     rules: PromptRules,
     n_params: usize,
+    quantization: String,
     weight_bytes: usize,
     memory: MemoryUse,
     tokenizer: Arc<Tokenizer>,
@@ -200,6 +201,11 @@ impl ModelInfo {
     /// Elements of all weights.
     pub fn n_params(&self) -> usize {
         self.n_params
+    }
+
+    /// The type of the weights; see [`Model::quantization`].
+    pub fn quantization(&self) -> &str {
+        &self.quantization
     }
 
     /// Bytes of all weights as they are stored.
@@ -342,6 +348,7 @@ impl Engine {
             vocab_size: 0,
             rules: model.rules(),
             n_params: model.n_params(),
+            quantization: model.quantization().to_owned(),
             weight_bytes: model.weight_bytes(),
             memory: model.memory() + draft.as_ref().map(Model::memory).unwrap_or_default(),
             tokenizer,

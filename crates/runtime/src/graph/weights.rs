@@ -115,6 +115,23 @@ impl WeightData {
         }
     }
 
+    /// The block type; none of plain numbers.
+    pub fn block_type(&self) -> Option<BlockType> {
+        match self {
+            Self::Matrix { ty, .. } | Self::Experts { ty, .. } => Some(*ty),
+            Self::Vector(_) => None,
+        }
+    }
+
+    /// Elements of the data.
+    pub fn n_elements(&self) -> usize {
+        match self {
+            Self::Matrix { rows, cols, .. } => rows * cols,
+            Self::Experts { rows, cols, data, .. } => data.len() * rows * cols,
+            Self::Vector(values) => values.len(),
+        }
+    }
+
     /// Bytes of the data.
     pub fn n_bytes(&self) -> usize {
         match self {

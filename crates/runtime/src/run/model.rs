@@ -23,6 +23,7 @@ use crate::text::sampling::SamplingParams;
 use crate::text::template::ChatTemplate;
 use crate::text::tokenizer::Tokenizer;
 use realizar_kvcache::PAGE_LEN;
+use realizar_quant::BlockType;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -44,6 +45,7 @@ pub struct Model {
     sampling: SamplingParams,
     backend: String,
     n_params: usize,
+    quantization: String,
     weight_bytes: usize,
     bytes_per_token: usize,
     draft_bytes: Option<DraftBytes>,
@@ -131,6 +133,7 @@ impl Model {
         let draft_bytes = graph::draft_bytes(&graph, &weights);
         let rules = PromptRules::new(&graph, (config.vocab_size, config.dim), limits);
         let (n_params, weight_bytes) = sizes(&weights);
+        let quantization = checkpoint.file_type().or_else(|| main_type(&weights));
         let bytes_per_token = graph::bytes_per_token(&graph, &weights);
         let fingerprint = Fingerprint::new(&graph, &weights, options.arithmetic);
         let to_load = place(graph, weights, config.layers.len(), devices)?;
@@ -190,6 +193,7 @@ impl Model {
             tokenizer: tokenizer.map(Arc::new).map_err(Arc::new),
             template: template.map(|t| t.map(Arc::new)).map_err(Arc::new),
             n_params,
+            quantization: quantization.unwrap_or_default().to_owned(),
             weight_bytes,
             bytes_per_token,
             draft_bytes,
@@ -255,6 +259,12 @@ impl Model {
     /// Elements of all weights.
     pub fn n_params(&self) -> usize {
         self.n_params
+    }
+
+    /// The type of the weights: the mixture that a GGUF file says it was quantized to, such as `Q4_K_M`, else the
+    /// block type of the most elements.
+    pub fn quantization(&self) -> &str {
+        &self.quantization
     }
 
     /// Bytes of all weights as they are stored.
@@ -442,13 +452,21 @@ fn no_tokenizer(path: &Path, source: &Arc<crate::text::tokenizer::Error>) -> Err
     Error::Tokenizer { path: path.to_owned(), source: source.clone() }
 }
 
+/// The block type that the most elements of matrices have.
+fn main_type(weights: &Weights) -> Option<&'static str> {
+    let mut sums: Vec<(BlockType, usize)> = Vec::new();
+    for data in &weights.0 {
+        let Some(ty) = data.block_type() else { continue };
+        match sums.iter_mut().find(|(known, _)| *known == ty) {
+            Some((_, sum)) => *sum += data.n_elements(),
+            None => sums.push((ty, data.n_elements())),
+        }
+    }
+    sums.into_iter().max_by_key(|(_, sum)| *sum).map(|(ty, _)| ty.name())
+}
+
 /// Elements and bytes of the weights.
 fn sizes(weights: &Weights) -> (usize, usize) {
-    let n_elements = |data: &WeightData| match data {
-        WeightData::Matrix { rows, cols, .. } => rows * cols,
-        WeightData::Experts { rows, cols, data, .. } => data.len() * rows * cols,
-        WeightData::Vector(values) => values.len(),
-    };
     let all = &weights.0;
-    (all.iter().map(n_elements).sum(), all.iter().map(WeightData::n_bytes).sum())
+    (all.iter().map(WeightData::n_elements).sum(), all.iter().map(WeightData::n_bytes).sum())
 }

@@ -104,7 +104,7 @@ fn details(status: &ModelStatus) -> Value {
         "family": family,
         "families": families,
         "parameter_size": size.unwrap_or_default(),
-        "quantization_level": "unknown",
+        "quantization_level": info.map_or("", |info| info.quantization()),
     })
 }
 

@@ -160,6 +160,7 @@ fn models_are_listed_and_described() {
     let tags = server.get("/api/tags").json();
     assert_eq!(tags["models"][0]["name"], "tiny:latest");
     assert_eq!(tags["models"][0]["details"]["family"], "llama");
+    assert_eq!(tags["models"][0]["details"]["quantization_level"], "F32");
     assert_eq!(tags["models"][0]["digest"].as_str().expect("a text").len(), 64);
     let ps = server.get("/api/ps").json();
     assert_eq!(ps["models"][0]["context_length"], CONTEXT);
