@@ -7,6 +7,7 @@ use crate::answer::generation::{Finish, Progress, Usage};
 use crate::answer::sse;
 use crate::answer::stream::Chunks;
 use crate::api::anthropic::{self, MessageStream};
+use crate::api::digits;
 use crate::api::openai::chat::{self, Chat};
 use crate::api::responses::{self, ResponseHead, ResponseStream};
 use crate::api::{llama, ollama};
@@ -131,7 +132,12 @@ pub(crate) async fn responses(
     more.extend(request.echo.get("truncation").map(|how| ("truncation".to_owned(), how.clone())));
     let chat = read(&state, request.conversation, held, more, RESPONSES_NAMES).await?;
     let (id, created_at) = (ids::new("resp_"), ids::unix_seconds());
-    let head = ResponseHead { id, created_at, echo: request.echo };
+    let mut echo = request.echo;
+    let sampling = &chat.job.params.sampling;
+    for (key, value) in [("temperature", sampling.temperature), ("top_p", sampling.top_p)] {
+        echo.insert(key.to_owned(), json!(digits(value)));
+    }
+    let head = ResponseHead { id, created_at, echo };
     if stream {
         return respond(&state, chat, ResponseStream::new(head));
     }

@@ -9,3 +9,8 @@ pub(crate) mod openai;
 pub mod responses;
 pub(crate) mod scores;
 pub(crate) mod status;
+
+/// A number with the fewest digits that tell it from all other F32 numbers.
+pub(crate) fn digits(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or(f64::from(value))
+}

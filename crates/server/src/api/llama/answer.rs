@@ -1,9 +1,9 @@
 //! Answers in llama-server's shape: events of a stream, or one object for each answer.
 
-use super::digits;
 use crate::answer::generation::{Finish, Progress, TokenLogprob, Usage};
 use crate::answer::sse;
 use crate::answer::stream::Chunks;
+use crate::api::digits;
 use crate::api::openai::logprobs::{self, Logprob, Names};
 use crate::api::openai::sampling::StreamUsage;
 use crate::api::openai::types::UsageBody;

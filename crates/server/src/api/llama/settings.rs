@@ -1,7 +1,7 @@
 //! How tokens are chosen and when an answer ends, under llama-server's names: `generation_settings` of
 //! an answer, the defaults of `/props` and the parameters of `/slots`.
 
-use super::digits;
+use crate::api::digits;
 use realizar_runtime::GenerateParams;
 use realizar_runtime::sampling::SamplingParams;
 use serde_json::{Map, Value, json};

@@ -2,6 +2,7 @@
 
 use super::text_offset::TextOffsets;
 use crate::answer::generation::TokenLogprob;
+use crate::api::digits;
 use crate::error::ApiError;
 use realizar_runtime::engine::PromptLogprob;
 use realizar_runtime::tokenizer::Tokenizer;
@@ -21,7 +22,7 @@ impl Logprob {
 impl Logprob {
     /// The same as a value of JSON, which are F64 numbers.
     pub(crate) fn digits(self) -> f64 {
-        self.0.to_string().parse().unwrap_or(f64::from(self.0))
+        digits(self.0)
     }
 }
 

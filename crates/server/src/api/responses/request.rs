@@ -87,7 +87,8 @@ pub fn read_request(body: &Map<String, Value>) -> Result<ResponsesRequest, Inval
     Ok(ResponsesRequest { conversation, echo })
 }
 
-/// What a response repeats of its request, with the defaults of what was not said.
+/// What a response repeats of its request, with the defaults of what was not said, but for sampling: its defaults are
+/// those of the model.
 fn echo(fields: &Fields<'_>, conversation: &ConversationRequest) -> Map<String, Value> {
     let or = |key: &str, default: Value| fields.get(key).cloned().unwrap_or(default);
     let effort = &conversation.reasoning.effort;
@@ -103,12 +104,10 @@ fn echo(fields: &Fields<'_>, conversation: &ConversationRequest) -> Map<String, 
         ("reasoning", json!({"effort": effort, "summary": null})),
         ("service_tier", json!("default")),
         ("store", json!(false)),
-        ("temperature", or("temperature", Value::Null)),
         ("text", or("text", json!({"format": {"type": "text"}}))),
         ("tool_choice", or("tool_choice", json!("auto"))),
         ("tools", or("tools", json!([]))),
         ("top_logprobs", json!(0)),
-        ("top_p", or("top_p", Value::Null)),
         ("truncation", or("truncation", json!("disabled"))),
     ];
     let mut echo: Map<String, Value> =

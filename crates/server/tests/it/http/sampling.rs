@@ -71,6 +71,7 @@ fn every_dialect_begins_from_the_models_own() {
     let responses = json!({"model": "tiny", "input": "Hello", "max_output_tokens": 24});
     let answer = server.ok("/v1/responses", &responses);
     assert_eq!(answer["output"][0]["content"][0]["text"], want);
+    assert_eq!((&answer["temperature"], &answer["top_p"]), (&json!(0.0), &json!(0.95)));
     let options = json!({"num_predict": 24});
     let ollama =
         json!({"model": "tiny", "messages": messages, "stream": false, "options": options});
