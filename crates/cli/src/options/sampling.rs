@@ -35,6 +35,9 @@ pub(crate) struct SamplingArgs {
     #[arg(long, visible_alias = "top-n-sigma", value_name = "N", value_parser = range(-1.0, 100.0))]
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     top_nsigma: Option<f32>,
+    /// Apply the temperature after the filters, as llama.cpp does
+    #[arg(long, hide_short_help = true)]
+    temperature_last: bool,
     /// XTC: how often all top choices except the least likely one are removed; 0 is never [default:
     /// the model's, or 0]
     #[arg(long, value_name = "P", value_parser = range(0.0, 1.0))]
@@ -98,6 +101,7 @@ impl SamplingArgs {
         let temp = if self.greedy { Some(0.0) } else { self.temp };
         SamplingParams {
             temperature: temp.unwrap_or(own.temperature),
+            temperature_last: self.temperature_last || own.temperature_last,
             top_k: self.top_k.unwrap_or(own.top_k),
             top_p: self.top_p.unwrap_or(own.top_p),
             min_p: self.min_p.unwrap_or(own.min_p),

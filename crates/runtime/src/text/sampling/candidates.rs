@@ -171,7 +171,7 @@ impl Sampler {
         if params.temperature == 0.0 {
             return Some(by_best(1));
         }
-        let weight = Weight::new(0.0, params.temperature);
+        let weight = Weight::new(0.0, self.filter_temperature(false));
         let by_shares = Deciding { shares: Some(weight.share_scale()), ..by_best(most) };
         if params.mirostat != 0 {
             return Some(by_shares);
@@ -209,7 +209,8 @@ impl Sampler {
         if draws {
             return Some(NextToken::Drawn);
         }
-        if mirostat != 0 || typical_p < 1.0 || self.params().uses_xtc() {
+        let is_hot_last = self.filter_temperature(false) != temperature;
+        if mirostat != 0 || typical_p < 1.0 || self.params().uses_xtc() || is_hot_last {
             return None;
         }
         let part = |x: f32| (f64::from(x) * 4_294_967_296.0) as u32;
@@ -247,8 +248,8 @@ impl Sampler {
         (best, max): (u32, f32),
         rest: Option<Rest>,
     ) -> Option<u32> {
-        let weight = Weight::new(max, self.params().temperature);
         let draw = self.draw();
+        let weight = Weight::new(max, self.filter_temperature(draw.excludes));
         let sum = match rest {
             Some(rest) => rest.sum(&few.listed, weight),
             None if self.weighs_all() => return None,
@@ -269,6 +270,10 @@ impl Sampler {
         }
         let sum = self.keep_few(few, weight, sum)?;
         let left = self.narrow(sum, None, draw.excludes);
+        let left = self.heat(left, draw.excludes, |id| {
+            let found = few.best.iter().find(|token| token.1 == id);
+            found.map_or(f32::NEG_INFINITY, |token| token.0)
+        });
         Some(pick(self.kept().iter().copied(), draw.unit * left).unwrap_or(best))
     }
 
@@ -380,15 +385,24 @@ mod tests {
             by_k.clone(),
             SamplingParams { top_k: 1, ..plain.clone() },
             SamplingParams { top_p: 0.9, ..by_k.clone() },
+            SamplingParams { top_p: 0.9, temperature_last: true, temperature: 1.5, ..by_k.clone() },
             SamplingParams { top_p: 0.95, min_p: 0.05, typical_p: 0.9, ..by_k.clone() },
             SamplingParams { xtc_probability: 0.5, xtc_threshold: 0.05, ..by_k.clone() },
             SamplingParams { top_k: 40, top_p: 0.9, ..penalties.clone() },
             SamplingParams { min_p: 0.1, ..plain.clone() },
+            SamplingParams {
+                min_p: 0.1,
+                temperature_last: true,
+                temperature: 0.3,
+                ..plain.clone()
+            },
             SamplingParams { min_p: 0.1, xtc_probability: 0.5, ..penalties.clone() },
             SamplingParams { top_p: 0.9, ..plain.clone() },
+            SamplingParams { top_p: 0.9, temperature_last: true, ..penalties.clone() },
             SamplingParams { top_p: 0.5, temperature: 0.2, ..penalties.clone() },
             SamplingParams { top_p: 0.99, min_p: 0.01, xtc_probability: 0.5, ..penalties.clone() },
             plain.clone(),
+            SamplingParams { temperature_last: true, ..plain.clone() },
             SamplingParams { temperature: 2.0, ..penalties.clone() },
             SamplingParams { mirostat: 2, ..plain.clone() },
             SamplingParams { mirostat: 2, mirostat_tau: 3.0, ..penalties },

@@ -1,6 +1,6 @@
 //! Choosing the next token: sampling parameters, the sampler, log-probabilities, stop strings.
 //!
-//! Order of the steps, the same for every request:
+//! Order of the steps:
 //!
 //! 1. logit bias is added;
 //! 2. the repetition penalty, then presence and frequency penalties;
@@ -15,8 +15,9 @@
 //! 11. one draw from what is left.
 //!
 //! Temperature comes before the filters, as in transformers and vLLM and as clients of the OpenAI
-//! API expect: a high temperature widens the nucleus that top-p keeps. llama.cpp applies it last;
-//! the rest of the order is llama.cpp's. Penalties come first, since they are in units of the
+//! API expect: a high temperature widens the nucleus that top-p keeps. llama.cpp applies it last, between
+//! steps 10 and 11, and so does this sampler with [`SamplingParams::temperature_last`]; the rest of the
+//! order is llama.cpp's. Penalties come first, since they are in units of the
 //! model's logits. Top-n-sigma needs the spread of all logits, so no filter may come before it;
 //! temperature makes no difference to it. XTC comes last, so that it never raises to a choice what
 //! a filter would drop. It spares no token, not even the end of the text: that one is excluded

@@ -15,6 +15,9 @@ use super::Error;
 pub struct SamplingParams {
     /// Divides the logits; 0 always chooses the most likely token.
     pub temperature: f32,
+    /// Whether the temperature is applied after the filters, as llama.cpp does, so that what they keep does not
+    /// depend on it. Zero always chooses the most likely token, and Mirostat's temperature comes first.
+    pub temperature_last: bool,
     /// Only this many of the most likely tokens are kept; 0 keeps all.
     pub top_k: usize,
     /// Only the most likely tokens that reach this probability together are kept; 1 keeps all.
@@ -68,6 +71,7 @@ impl Default for SamplingParams {
     fn default() -> Self {
         Self {
             temperature: 0.8,
+            temperature_last: false,
             top_k: 40,
             top_p: 0.95,
             min_p: 0.05,
@@ -253,7 +257,7 @@ mod tests {
             r#"{"typical_p": 0.9, "top_n_sigma": -1, "xtc_probability": 0.5, "xtc_threshold": 0.2,
                 "dry_multiplier": 0.8, "dry_base": 1.5, "dry_allowed_length": 3,
                 "dry_penalty_last_n": -1, "dry_sequence_breakers": ["\n"],
-                "mirostat": 2, "mirostat_tau": 4, "mirostat_eta": 0.2}"#,
+                "mirostat": 2, "mirostat_tau": 4, "mirostat_eta": 0.2, "temperature_last": true}"#,
         )
         .unwrap();
         let want = SamplingParams {
@@ -269,6 +273,7 @@ mod tests {
             mirostat: 2,
             mirostat_tau: 4.0,
             mirostat_eta: 0.2,
+            temperature_last: true,
             ..SamplingParams::default()
         };
         assert_eq!(params, want);

@@ -188,7 +188,7 @@ impl Sampler {
         let rest = if self.weighs_all() { Some(self.rest(logits, draw)?) } else { None };
         self.adjust(logits);
         let (best, max) = self.blocks.read(logits)?.ok_or(Error::NoToken)?;
-        let weight = Weight::new(max, self.params.temperature);
+        let weight = Weight::new(max, self.filter_temperature(draw.excludes));
         self.changed.iter_mut().for_each(|(id, logit)| *logit = logits[*id as usize]);
         let sum = rest.as_ref().map_or(0.0, |rest| rest.sum(&self.changed, weight));
         if let Some(mirostat) = &mut self.mirostat {
@@ -198,6 +198,7 @@ impl Sampler {
             return Ok(mirostat.choose(best, draw.unit, kept));
         }
         let left = self.filter(logits, (max, sum), weight, draw.excludes);
+        let left = left.map(|left| self.heat(left, draw.excludes, |id| logits[id as usize]));
         self.left = if left.is_some() { Left::Kept } else { Left::All(weight) };
         let drawn = match (left, rest) {
             (Some(left), _) => pick(self.kept.iter().copied(), draw.unit * left),
@@ -251,14 +252,15 @@ impl Sampler {
         touched.retain(|&id| (id as usize) < logits.len());
         touched.sort_unstable();
         touched.dedup();
-        let Self { blocks, changed, params, .. } = self;
+        let temperature = self.filter_temperature(draw.excludes);
+        let Self { blocks, changed, .. } = self;
         let mut take =
             |&id: &u32| (id, std::mem::replace(&mut logits[id as usize], f32::NEG_INFINITY));
         changed.clear();
         changed.extend(touched.iter().map(&mut take));
         self.touched = touched;
         let rest = blocks.read(logits)?.map(|(_, max)| {
-            let weight = Weight::new(max, params.temperature);
+            let weight = Weight::new(max, temperature);
             let total = blocks.total(logits, weight);
             Rest { max, total, drawn: blocks.pick(logits, weight, (draw.place, total)) }
         });
@@ -325,6 +327,30 @@ impl Sampler {
     /// Whether top-k leaves out a token.
     pub(super) fn cuts_by_k(&self) -> bool {
         (1..self.vocab_size).contains(&self.params.top_k)
+    }
+
+    /// The temperature of the weights that the filters look at; `excludes` says whether XTC is one of them for this token.
+    pub(super) fn filter_temperature(&self, excludes: bool) -> f32 {
+        let SamplingParams { temperature, temperature_last, .. } = self.params;
+        let SamplingParams { top_n_sigma, typical_p, top_p, min_p, .. } = self.params;
+        let is_cut = self.cuts_by_k() || top_n_sigma > 0.0;
+        let is_filtered = is_cut || typical_p < 1.0 || top_p < 1.0 || min_p > 0.0 || excludes;
+        let is_last = temperature_last && is_filtered && self.mirostat.is_none();
+        if is_last { 1.0 } else { temperature }
+    }
+
+    /// Applies the temperature to what the filters kept, of the weight `sum`, if it comes last. Returns the
+    /// weight of what is kept.
+    pub(super) fn heat(&mut self, sum: f64, excludes: bool, logit: impl Fn(u32) -> f32) -> f64 {
+        let temperature = self.params.temperature;
+        if self.filter_temperature(excludes) == temperature {
+            return sum;
+        }
+        // The best token may have been dropped.
+        let logits = self.kept.iter().map(|&(_, id)| logit(id));
+        let weight = Weight::new(logits.fold(f32::NEG_INFINITY, f32::max), temperature);
+        self.kept.iter_mut().for_each(|(value, id)| *value = weight.of(logit(*id)));
+        total(&self.kept)
     }
 
     /// Fills `kept` with the tokens that the filters leave and returns their weight; `None` if
@@ -610,7 +636,10 @@ mod tests {
         }
         let by_k = (1..logits.len()).contains(&params.top_k);
         all.truncate(if by_k { params.top_k } else { all.len() });
-        all.iter_mut().for_each(|(x, _)| *x = ((*x - max) / f64::from(params.temperature)).exp());
+        let temperature = f64::from(params.temperature);
+        let (first, last) =
+            if params.temperature_last { (1.0, temperature) } else { (temperature, 1.0) };
+        all.iter_mut().for_each(|(x, _)| *x = ((*x - max) / first).exp());
         let total = |all: &[(f64, u32)]| -> f64 { all.iter().map(|(w, _)| w).sum() };
         if params.typical_p < 1.0 {
             let sum = total(&all);
@@ -644,6 +673,7 @@ mod tests {
             let n_top = all.iter().filter(|(w, _)| *w >= least).count();
             all.drain(..n_top.saturating_sub(1));
         }
+        all.iter_mut().for_each(|(w, _)| *w = w.powf(1.0 / last));
         if !by_k {
             all.sort_by_key(|(_, id)| *id);
         }
@@ -666,8 +696,10 @@ mod tests {
                         [(1.0, 0.0), (0.95, 0.0), (0.3, 0.0), (1.0, 0.05), (0.9, 0.01)]
                     {
                         let seed = Some(rng.next_u64());
+                        let temperature_last = rng.next_u64().is_multiple_of(2);
+                        let order = SamplingParams { temperature_last, ..plain() };
                         let params =
-                            SamplingParams { temperature, top_k, top_p, min_p, seed, ..plain() };
+                            SamplingParams { temperature, top_k, top_p, min_p, seed, ..order };
                         let unit = |x: u64| (x >> 40) as f32 / (1 << 24) as f32;
                         let mut logit = || unit(rng.next_u64()) * 4.0 + unit(rng.next_u64()) * 8.0;
                         let mut logits: Vec<f32> = (0..vocab_size).map(|_| logit()).collect();
@@ -716,7 +748,8 @@ mod tests {
                         (40, 0.9, 0.1),
                     ] {
                         let seed = Some(rng.next_u64());
-                        let further = further.clone();
+                        let temperature_last = rng.next_u64().is_multiple_of(2);
+                        let further = SamplingParams { temperature_last, ..further.clone() };
                         let params =
                             SamplingParams { temperature, top_k, top_p, min_p, seed, ..further };
                         let mut logit = || unit(rng.next_u64()) * 4.0 + unit(rng.next_u64()) * 8.0;
@@ -729,6 +762,24 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_temperature_that_comes_last_changes_what_is_drawn_and_not_what_is_kept() {
+        let probs = [0.1, 0.4, 0.2, 0.3];
+        let last = |temperature| SamplingParams { temperature, temperature_last: true, ..plain() };
+        // Of 0.4 and 0.3, whose squares and roots are drawn by.
+        let kept = |temperature| SamplingParams { min_p: 0.6, ..last(temperature) };
+        check(&kept(0.5), &probs, &[0.0, 16.0 / 25.0, 0.0, 9.0 / 25.0]);
+        let roots = [0.4_f64, 0.3].map(f64::sqrt);
+        let sum = roots[0] + roots[1];
+        check(&kept(2.0), &probs, &[0.0, roots[0] / sum, 0.0, roots[1] / sum]);
+        // Typical-p drops the best token; what is left must not vanish beside it.
+        let typical = SamplingParams { typical_p: 0.2, ..last(0.001) };
+        check(&typical, &probs, &[0.0, 0.0, 0.0, 1.0]);
+        // Without a filter there is one order.
+        let squared = probs.map(|p| p * p / 0.3);
+        check(&last(0.5), &probs, &squared);
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl Request {
         let mut set = |name: &str, value: Value| drop(settings.insert(name.to_owned(), value));
         set("n_keep", json!(n_keep));
         set("stream", json!(usage.is_some()));
-        set("samplers", json!(common.sampler_names()?));
+        set("samplers", json!(common.sampler_names(&params.sampling)?));
         set("timings_per_token", json!(fields.timings_per_token.unwrap_or(false)));
         set("post_sampling_probs", json!(post_sampling));
         let text = match grammar.as_ref().map(|wanted| &wanted.grammar) {

@@ -26,7 +26,7 @@ pub(crate) async fn get(
         ..GenerateParams::default()
     };
     let mut defaults = settings::numbers(&params);
-    defaults.insert("samplers".to_owned(), json!(samplers::all()));
+    defaults.insert("samplers".to_owned(), json!(samplers::names(None, &params.sampling)?));
     let text = |id: Option<u32>| match id {
         Some(id) => Ok(tokenizer.token_text(id)?),
         None => Ok::<_, ApiError>(String::new()),

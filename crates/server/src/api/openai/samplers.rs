@@ -1,6 +1,6 @@
-//! llama-server's `samplers`: which steps of sampling are on, and their order. The order of this
-//! server is fixed, so a list is followed where it gives the same as this order, and refused
-//! otherwise.
+//! llama-server's `samplers`: which steps of sampling are on, and their order. The temperature comes
+//! before or after the filters; otherwise the order of this server is fixed, so a list is followed where
+//! it gives the same as this order, and refused otherwise.
 
 use crate::error::ApiError;
 use realizar_runtime::sampling::SamplingParams;
@@ -106,19 +106,20 @@ impl Step {
     }
 }
 
-/// The names of all steps, in their order.
-pub(crate) fn all() -> Vec<&'static str> {
-    STEPS.map(|(_, _, name)| name).to_vec()
+/// The names of the steps that are applied with these parameters, in their order: those of a request
+/// that lists some, else all.
+pub(crate) fn names(
+    given: Option<&Samplers>,
+    params: &SamplingParams,
+) -> Result<Vec<&'static str>, ApiError> {
+    let all = || Ok(STEPS.map(|(step, ..)| step).to_vec());
+    let mut steps = given.map_or_else(all, Samplers::steps)?;
+    steps
+        .sort_unstable_by_key(|&step| (step == Step::Temperature && params.temperature_last, step));
+    Ok(steps.into_iter().map(Step::name).collect())
 }
 
 impl Samplers {
-    /// The names of those that are on, in the order of this server.
-    pub(crate) fn names(&self) -> Result<Vec<&'static str>, ApiError> {
-        let mut steps = self.steps()?;
-        steps.sort_unstable();
-        Ok(steps.into_iter().map(Step::name).collect())
-    }
-
     fn steps(&self) -> Result<Vec<Step>, ApiError> {
         let unknown = |name: &str| {
             let known = STEPS.map(|(_, letter, name)| format!("{name} ({letter})")).join(", ");
@@ -138,7 +139,7 @@ impl Samplers {
         }
     }
 
-    /// Turns off what is not in the list.
+    /// Turns off what is not in the list, and puts the temperature where the list has it.
     ///
     /// Fails on a step that does not exist or is there twice, and on an order that would choose
     /// other tokens than this server's.
@@ -157,9 +158,13 @@ impl Samplers {
         let others = STEPS.iter().map(|(step, ..)| *step).filter(|step| !steps.contains(step));
         others.for_each(|step| step.turn_off(params));
         let on: Vec<Step> = steps.into_iter().filter(|step| step.is_on(params)).collect();
+        params.temperature_last = is_temperature_last(&on, params.temperature)?;
         for (i, &later) in on.iter().enumerate() {
-            let conflict =
-                |earlier: &&Step| **earlier > later && !earlier.commutes(later, params.temperature);
+            // What comes before the temperature here may come before it.
+            let is_placed = later == Step::Temperature && params.temperature_last;
+            let conflict = |earlier: &&Step| {
+                **earlier > later && !is_placed && !earlier.commutes(later, params.temperature)
+            };
             if let Some(earlier) = on[..i].iter().find(conflict) {
                 let order = STEPS.map(|(_, _, name)| name).join(", ");
                 let message = format!(
@@ -172,6 +177,27 @@ impl Samplers {
         }
         Ok(())
     }
+}
+
+/// Whether the temperature comes after the filters for which its place matters. Zero has no place: it
+/// takes the most likely token.
+fn is_temperature_last(on: &[Step], temperature: f32) -> Result<bool, ApiError> {
+    let at = on.iter().position(|step| *step == Step::Temperature);
+    let Some(at) = at.filter(|_| temperature != 0.0) else { return Ok(false) };
+    let matters =
+        |step: &&Step| **step > Step::Temperature && !step.commutes(Step::Temperature, temperature);
+    let earlier = on[..at].iter().find(matters);
+    let later = on[at..].iter().find(matters);
+    if let (Some(earlier), Some(later)) = (earlier, later) {
+        let message = format!(
+            "this server applies `temperature` before all filters or after them, not between \
+             `{}` and `{}`",
+            earlier.name(),
+            later.name(),
+        );
+        return Err(ApiError::invalid("samplers", message));
+    }
+    Ok(earlier.is_some())
 }
 
 #[cfg(test)]
@@ -236,7 +262,7 @@ mod tests {
                 (Err(got), Err(want)) => assert!(got.contains(want), "{got}"),
                 (got, want) => panic!("{got:?} instead of {want:?}"),
             };
-        check(params(), Err("`temperature` before `top_p`"));
+        check(params(), Ok(()));
         check(SamplingParams { temperature: 1.0, ..params() }, Ok(()));
         check(SamplingParams { temperature: 0.0, ..params() }, Ok(()));
         check(
@@ -245,6 +271,27 @@ mod tests {
         );
         check(SamplingParams { top_p: 1.0, min_p: 0.0, ..params() }, Ok(()));
         check(SamplingParams { mirostat: 2, ..params() }, Err("`mirostat`"));
+    }
+
+    #[test]
+    fn the_temperature_comes_before_or_after_all_filters() {
+        let order = |json: &str| apply(json, params()).map(|params| params.temperature_last);
+        assert_eq!(order(r#"["temperature", "top_p", "min_p"]"#), Ok(false));
+        assert_eq!(order(r#"["top_k", "temperature", "top_p"]"#), Ok(false));
+        assert_eq!(order(r#"["top_k", "top_p", "min_p", "temperature"]"#), Ok(true));
+        assert_eq!(order(r#"["top_k", "temperature"]"#), Ok(false));
+        // Typical-p is off.
+        assert_eq!(order(r#"["top_p", "temperature", "typ_p"]"#), Ok(true));
+        let between = order(r#"["top_p", "temperature", "min_p"]"#).unwrap_err();
+        assert!(between.contains("not between `top_p` and `min_p`"), "{between}");
+        let late = order(r#"["temperature", "penalties"]"#).unwrap_err();
+        assert!(late.contains("`penalties` before `temperature`"), "{late}");
+
+        let last = SamplingParams { temperature_last: true, ..params() };
+        let listed = Samplers::Letters("tkp".to_owned());
+        assert_eq!(names(Some(&listed), &last).ok(), Some(vec!["top_k", "top_p", "temperature"]));
+        assert_eq!(names(None, &last).unwrap().last(), Some(&"temperature"));
+        assert_eq!(names(None, &params()).unwrap()[2], "temperature");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use serde::Deserialize;
 pub(crate) struct CommonFields {
     pub(crate) model: Option<String>,
     temperature: Option<f32>,
+    temperature_last: Option<bool>,
     top_p: Option<f32>,
     top_k: Option<i64>,
     min_p: Option<f32>,
@@ -140,6 +141,7 @@ impl CommonFields {
         };
         let mut sampling = SamplingParams {
             temperature: self.temperature.unwrap_or(base.temperature),
+            temperature_last: self.temperature_last.unwrap_or(base.temperature_last),
             top_k,
             top_p: self.top_p.unwrap_or(base.top_p),
             min_p: self.min_p.unwrap_or(base.min_p),
@@ -329,9 +331,12 @@ impl CommonFields {
         self.cache_prompt.unwrap_or(true)
     }
 
-    /// The steps of sampling, in their order.
-    pub(crate) fn sampler_names(&self) -> Result<Vec<&'static str>, ApiError> {
-        self.samplers.as_ref().map_or_else(|| Ok(samplers::all()), Samplers::names)
+    /// The steps of sampling with these parameters, in their order.
+    pub(crate) fn sampler_names(
+        &self,
+        params: &SamplingParams,
+    ) -> Result<Vec<&'static str>, ApiError> {
+        samplers::names(self.samplers.as_ref(), params)
     }
 
     pub(crate) fn include_stop(&self) -> bool {
