@@ -47,7 +47,7 @@ pub struct ToolOutput {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ToolCallError {
     /// No source has it.
-    #[error("there is no tool `{0}`")]
+    #[error("unknown tool `{0}`")]
     Unknown(String),
     /// Its source does not answer, or refuses the call.
     #[error("{0}")]

@@ -157,7 +157,7 @@ impl Drop for Ticket {
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
     /// As many requests wait as are allowed to.
-    #[error("the queue is full: {waiting} requests wait")]
+    #[error("the queue is full: {waiting} requests are waiting")]
     QueueFull {
         /// Requests that wait.
         waiting: usize,
@@ -165,7 +165,7 @@ pub enum SubmitError {
         retry_after: Duration,
     },
     /// The engine is shutting down, or has ended.
-    #[error("the engine takes no more requests")]
+    #[error("the engine accepts no more requests")]
     Closed,
     /// The request cannot be met as it is.
     #[error(transparent)]

@@ -261,5 +261,5 @@ fn a_stream_tells_why_it_ends_early() {
     assert!(matches!(last, Some(Err(Error::Ended))), "{last:?}");
     assert!(stream.next().is_none());
     let error = engine.stream(Request::new(vec![4], params(1))).unwrap_err().to_string();
-    assert_eq!(error, "the engine takes no more requests");
+    assert_eq!(error, "the engine accepts no more requests");
 }

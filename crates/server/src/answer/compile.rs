@@ -64,7 +64,7 @@ impl Queue {
         &'static self,
         start: impl FnOnce(Done) -> Result<(), Error>,
     ) -> Result<Result<Constraint, Error>, ApiError> {
-        let message = "too many grammars wait to be compiled; try again";
+        let message = "too many grammars are waiting to be compiled; try again";
         let full = |_| ApiError::queue_full(message);
         let _waiting = self.waiting.try_acquire().map_err(full)?;
         let late = |_| ApiError::unavailable(message);
@@ -81,7 +81,7 @@ impl Queue {
         }
         match timeout(MAX_COMPILE_TIME, receiver).await {
             Ok(Ok(compiled)) => Ok(compiled),
-            Ok(Err(_)) => Err(ApiError::internal("the compiler of grammars ended")),
+            Ok(Err(_)) => Err(ApiError::internal("the grammar compiler has ended")),
             Err(_) => Ok(Err(Error::Time { limit: MAX_COMPILE_TIME })),
         }
     }

@@ -295,7 +295,7 @@ impl Generation {
                 Ok(Progress::Finished { answer: prompt * self.n + index, reason, tail, stop })
             }
             EngineEvent::Embedding { .. } => {
-                Err(ApiError::internal("an embedding came where text was asked for"))
+                Err(ApiError::internal("expected generated text, found an embedding"))
             }
             EngineEvent::Failed(error) => Err(self.model.failure(error)),
         }

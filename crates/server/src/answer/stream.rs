@@ -71,7 +71,7 @@ impl<C: Chunks> Running<C> {
                     let told = progress
                         .and_then(|progress| self.chunks.progress(progress, usage, &mut self.out));
                     if let Err(error) = told {
-                        tracing::error!("a stream ends early: {error}");
+                        tracing::error!("a stream ended early: {error}");
                         self.ended = true;
                         self.chunks.fail(&error, &mut self.out);
                     } else if self.chunks.is_done() {

@@ -130,7 +130,7 @@ impl Rules {
             if !self.allows_origin(origin, host.as_ref()) {
                 let shown = String::from_utf8_lossy(origin.as_bytes());
                 return Err(ApiError::forbidden(format!(
-                    "pages of `{shown}` may not use this server; `--cors-origin` and \
+                    "pages from `{shown}` may not use this server; `--cors-origin` and \
                      `--allowed-hosts` allow them"
                 )));
             }

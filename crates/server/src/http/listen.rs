@@ -214,7 +214,7 @@ impl Connection {
     async fn run(mut self, stream: TcpStream) {
         // Small packets of streams are not held back.
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!("a connection is slower than it could be: {error}");
+            tracing::debug!("cannot set TCP_NODELAY on a connection: {error}");
         }
         let stream = Patient { io: stream, limit: self.stall_timeout, stalled: None };
         let Some(tls) = self.tls.take() else { return self.converse(stream).await };
@@ -225,8 +225,8 @@ impl Connection {
         };
         match stream {
             Ok(Ok(stream)) => self.converse(stream).await,
-            Ok(Err(error)) => tracing::debug!("a handshake failed: {error}"),
-            Err(_) => tracing::debug!("a handshake took too long"),
+            Ok(Err(error)) => tracing::debug!("a TLS handshake failed: {error}"),
+            Err(_) => tracing::debug!("a TLS handshake timed out"),
         }
     }
 
@@ -246,7 +246,7 @@ impl Connection {
             }
         };
         if let Err(error) = result {
-            tracing::debug!("a connection ends: {error}");
+            tracing::debug!("a connection ended: {error}");
         }
     }
 }

@@ -191,7 +191,7 @@ impl Models {
     pub fn configure(&self, spec: ModelSpec) -> Result<(), Error> {
         let ModelSpec { name, aliases, source, output } = spec;
         if self.0.loader.is_none() {
-            let reason = format!("nothing can load `{name}`");
+            let reason = format!("no loader for `{name}`");
             return Err(Error::Config { setting: "models", reason });
         }
         self.0.lock().push(Entry {

@@ -260,5 +260,5 @@ fn a_panic_that_nothing_catches_ends_the_engine_and_tells_everyone() {
     }
     assert!(!bench.engine.is_alive());
     let refused = bench.engine.submit(requests[0].clone(), Box::new(|_| ())).unwrap_err();
-    assert_eq!(refused.to_string(), "the engine takes no more requests");
+    assert_eq!(refused.to_string(), "the engine accepts no more requests");
 }

@@ -61,9 +61,9 @@ pub(crate) async fn create(
     let prompts = prompts.map(|prompts| prompts.0).unwrap_or_default();
     let most = state.config().limits.prompts;
     match prompts.len() {
-        0 => return Err(ApiError::invalid("prompt", "a prompt is needed")),
+        0 => return Err(ApiError::invalid("prompt", "`prompt` is required")),
         n if n > most => {
-            let message = format!("{n} prompts are more than the {most} allowed");
+            let message = format!("`prompt` has {n} prompts; this server allows {most}");
             return Err(ApiError::invalid("prompt", message));
         }
         _ => {}

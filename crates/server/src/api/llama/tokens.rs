@@ -57,7 +57,7 @@ pub(crate) async fn tokenize(
     ];
     let mut given = given.into_iter().filter(|(_, is_given)| *is_given);
     if let (Some((one, _)), Some((other, _))) = (given.next(), given.next()) {
-        let message = format!("`{one}` and `{other}` exclude one another");
+        let message = format!("`{one}` and `{other}` are mutually exclusive");
         return Err(ApiError::invalid(other, message));
     }
     let (text, add_special) = match (fields.prompt, fields.content) {
@@ -70,7 +70,7 @@ pub(crate) async fn tokenize(
             (text, fields.add_special_tokens.unwrap_or(false))
         }
         (None, None) => {
-            let message = "one of `prompt`, `messages` and `content` is needed";
+            let message = "one of `prompt`, `messages` and `content` is required";
             return Err(ApiError::invalid("prompt", message));
         }
     };
@@ -160,7 +160,7 @@ pub(crate) async fn detokenize(
     let (fields, held) = body.parse(JsonBody::read::<DetokenizeFields>).await?;
     let model = state.model(fields.model.as_deref()).await?;
     let Some(tokens) = fields.tokens else {
-        return Err(ApiError::invalid("tokens", "`tokens` is needed"));
+        return Err(ApiError::invalid("tokens", "`tokens` is required"));
     };
     let text = held.work(move || {
         let text = model.tokenizer().decode(&tokens, false);

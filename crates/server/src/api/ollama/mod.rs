@@ -29,15 +29,15 @@ pub(crate) fn is_ollama(path: &str) -> bool {
 pub(crate) fn not_offered(path: &str) -> Option<ApiError> {
     let what = match path.strip_prefix("/api/")? {
         "copy" => "copied",
-        "create" => "made",
+        "create" => "created",
         "delete" => "deleted",
-        "push" => "published",
+        "push" => "pushed",
         name if name.starts_with("blobs/") => "uploaded",
         _ => return None,
     };
     Some(ApiError::not_offered(format!(
-        "models are not {what} over HTTP by this server; the files of models are managed by the \
-         commands `realizar pull` and `realizar rm`"
+        "models cannot be {what} over HTTP on this server; `realizar pull` and `realizar rm` \
+         manage model files"
     )))
 }
 

@@ -184,7 +184,7 @@ pub(crate) fn read_generate(body: &Map<String, Value>) -> Result<Asked, InvalidR
         Prompt::None
     } else if raw || suffix.is_some() {
         if system.is_some() {
-            let what = "a system message beside `raw` or `suffix`";
+            let what = "a system message with `raw` or `suffix`";
             return Err(InvalidRequest::unsupported("system".to_owned(), what));
         }
         Prompt::Text { text: text.to_owned(), suffix: suffix.map(str::to_owned) }
@@ -200,7 +200,7 @@ pub(crate) fn read_generate(body: &Map<String, Value>) -> Result<Asked, InvalidR
 /// A model goes at once where nothing else is asked for.
 fn check_unload(root: &Fields<'_>, asked: &Asked, prompt: &Prompt) -> Result<(), InvalidRequest> {
     if asked.unloads && !matches!(prompt, Prompt::None) {
-        let what = "0 beside a prompt (without one, it unloads the model)";
+        let what = "0 with a prompt (without one, it unloads the model)";
         return Err(InvalidRequest::unsupported(root.path("keep_alive"), what));
     }
     Ok(())

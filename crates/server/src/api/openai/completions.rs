@@ -189,11 +189,12 @@ pub(crate) async fn read(state: &AppState, body: JsonBody) -> Result<Completion,
         Some(best_of) => check_count("best_of", best_of, most_answers(&model, limits))?,
     };
     if generated < n {
-        let message = format!("`best_of` is {generated}, less than `n`, which is {n}");
+        let message = format!("`best_of` is {generated}; it must be at least `n`, which is {n}");
         return Err(ApiError::invalid("best_of", message));
     }
     if generated > n && stream.is_some() {
-        let message = "`best_of` above `n` cannot be streamed: the best is known at the end";
+        let message = "`best_of` above `n` cannot be streamed: the best completions are known \
+                       only at the end";
         return Err(ApiError::invalid("best_of", message));
     }
     let asked = match (fields.logprobs, common.n_probs()) {
@@ -214,9 +215,10 @@ pub(crate) async fn read(state: &AppState, body: JsonBody) -> Result<Completion,
     let echo = fields.echo.unwrap_or(false);
     let prompts = fields.prompt.map(|prompts| prompts.0).unwrap_or_default();
     let prompts = match prompts.len() {
-        0 => return Err(ApiError::invalid("prompt", "a prompt is needed")),
+        0 => return Err(ApiError::invalid("prompt", "`prompt` is required")),
         n if n > limits.prompts => {
-            let message = format!("{n} prompts are more than the {} allowed", limits.prompts);
+            let message =
+                format!("`prompt` has {n} prompts; this server allows {}", limits.prompts);
             return Err(ApiError::invalid("prompt", message));
         }
         _ => prompts,
@@ -229,7 +231,7 @@ pub(crate) async fn read(state: &AppState, body: JsonBody) -> Result<Completion,
             prompt::encode(&held, &model, prompts, options).await?
         }
         Some(_) if echo => {
-            let message = "`suffix` and `echo` exclude one another";
+            let message = "`suffix` and `echo` are mutually exclusive";
             return Err(ApiError::invalid("suffix", message));
         }
         Some(suffix) => prompt::encode_gaps(&held, &model, prompts, suffix, add_special).await?,

@@ -305,7 +305,7 @@ static NAMES: [(&str, ToolFormat); 26] = [
 
 /// A name that no parser has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no {what} parser is called {name:?}; there are {known}")]
+#[error("unknown {what} parser {name:?}; expected one of {known}")]
 pub struct UnknownParser {
     /// What it would parse.
     pub what: &'static str,
@@ -468,7 +468,7 @@ mod tests {
         }
         let error = "xml".parse::<ToolFormat>().unwrap_err().to_string();
         assert!(
-            error.starts_with("no tool call parser is called \"xml\"; there are hermes, "),
+            error.starts_with("unknown tool call parser \"xml\"; expected one of hermes, "),
             "{error}"
         );
         assert_eq!(Gemma4.markers(), ["<|tool_call>", "<tool_call|>", "<|\"|>"]);

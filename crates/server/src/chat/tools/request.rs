@@ -198,7 +198,7 @@ impl ToolRequest {
             if !names.insert(function.name.as_str()) {
                 let path = format!("{tools}[{idx}]");
                 let found = &json!(function.name);
-                return Err(InvalidRequest::value(path, "a name of its own", found));
+                return Err(InvalidRequest::value(path, "a unique name", found));
             }
         }
         match &choice {
@@ -358,7 +358,7 @@ mod tests {
         check(tools(function(json!({}))), "tools[1].function.name", "required");
         check(tools(tool("a b")), "tools[1].function.name", "letters");
         check(tools(tool("")), "tools[1].function.name", "letters");
-        check(tools(tool("f")), "tools[1]", "a name of its own");
+        check(tools(tool("f")), "tools[1]", "a unique name");
         check(
             tools(function(json!({"name": "g", "parameters": []}))),
             "tools[1].function.parameters",

@@ -356,7 +356,7 @@ fn models_are_loaded_and_unloaded_by_hand() {
         ("load", "/etc/passwd", (404, "does not exist")),
         ("unload", "b", (400, "not loaded")),
         ("unload", "x", (404, "does not exist")),
-        ("load", "", (400, "`model` is needed")),
+        ("load", "", (400, "`model` is required")),
     ] {
         let answer = server.admin(verb, model);
         assert_eq!(answer.status, want.0, "{verb} {model}: {}", answer.body);
