@@ -105,8 +105,8 @@ impl Reading {
 impl Progress {
     fn text(&self, total: usize, time: Duration) -> String {
         let mut text = match self.done {
-            0 => format!("reading the prompt: {total} tokens"),
-            done => format!("reading the prompt: {done} of {total} tokens"),
+            0 => format!("prefill: {total} tokens"),
+            done => format!("prefill: {done} of {total} tokens"),
         };
         // What a cache had of it is in the first part, which therefore has no rate.
         if let (Some((done, first)), Some(last)) = (self.first, self.last)
@@ -165,11 +165,11 @@ mod tests {
         let start = Instant::now();
         let second = Duration::from_secs(1);
         let mut at = Progress::default();
-        assert_eq!(at.text(900, second), "reading the prompt: 900 tokens, 1 s");
+        assert_eq!(at.text(900, second), "prefill: 900 tokens, 1 s");
         (at.done, at.first, at.last) = (256, Some((256, start)), Some(start));
-        assert_eq!(at.text(900, second), "reading the prompt: 256 of 900 tokens, 1 s");
+        assert_eq!(at.text(900, second), "prefill: 256 of 900 tokens, 1 s");
         (at.done, at.last) = (768, Some(start + second * 2));
-        let want = "reading the prompt: 768 of 900 tokens, 256 tok/s, 4 s";
+        let want = "prefill: 768 of 900 tokens, 256 tok/s, 4 s";
         assert_eq!(at.text(900, second * 4), want);
     }
 

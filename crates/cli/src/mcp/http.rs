@@ -108,7 +108,7 @@ fn events(
                     len = end.map_or(len + n, |end| n - end);
                     match len <= max_event {
                         true => Ok(Bytes::from(piece)),
-                        false => Err(io::Error::other("an event of the server is too large")),
+                        false => Err(io::Error::other("an event from the server is too large")),
                     }
                 }
                 Err(error) => Err(error),

@@ -113,7 +113,7 @@ impl Servers {
                 let name = config.name.clone();
                 let started = tokio::time::timeout(START, Server::start(config)).await;
                 let started = started.unwrap_or_else(|_| {
-                    Err(anyhow!("it did not start within {} s", START.as_secs()))
+                    Err(anyhow!("starting it timed out after {} s", START.as_secs()))
                 });
                 (i, started.map_err(|error| Failure { server: name, error }))
             });
@@ -167,7 +167,7 @@ impl Server {
                 let program = match Path::new(&command) {
                     path if path.is_absolute() => Program::at(path),
                     _ => Program::find(&command)
-                        .with_context(|| format!("there is no program `{command}` in PATH"))?,
+                        .with_context(|| format!("`{command}` was not found in PATH"))?,
                 };
                 let mut process = Command::from(program.command(&dir, PASSED));
                 process.args(&args).envs(&env).kill_on_drop(true);
@@ -192,7 +192,7 @@ impl Server {
                         let last = last.lock().unwrap_or_else(PoisonError::into_inner);
                         match last.is_empty() {
                             true => return Err(error.into()),
-                            false => bail!("it ended with: {last}"),
+                            false => bail!("it exited with: {last}"),
                         }
                     }
                 }

@@ -66,7 +66,7 @@ impl Traces {
     /// Sends what is left.
     pub(crate) fn end(self) {
         if let Err(error) = self.provider.shutdown_with_timeout(LAST_SPANS) {
-            ui::note(&format!("warning: traces are lost: {error}"));
+            ui::note(&format!("warning: traces were lost: {error}"));
         }
     }
 }
@@ -76,7 +76,7 @@ fn check_environment() -> Result<()> {
     for name in [OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, OTEL_EXPORTER_OTLP_PROTOCOL] {
         match env::var(name) {
             Ok(value) if !["", "http/protobuf"].contains(&&*value) => {
-                bail!("{name} is `{value}`; traces are sent by `http/protobuf` alone")
+                bail!("{name} is `{value}`; only `http/protobuf` is supported")
             }
             _ => {}
         }

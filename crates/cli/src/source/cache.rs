@@ -297,7 +297,7 @@ impl Cache {
         fs::rename(&from, &to)
             .with_context(|| format!("cannot move {} to {}", from.display(), to.display()))?;
         self.get(&staging.key)
-            .ok_or_else(|| anyhow!("{} is not complete after the move", to.display()))
+            .ok_or_else(|| anyhow!("{} is incomplete after the move", to.display()))
     }
 }
 

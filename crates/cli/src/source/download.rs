@@ -176,7 +176,7 @@ impl Client {
             (StatusCode::PARTIAL_CONTENT, Some((offset, _))) => {
                 if range_start(&answer.headers) != Some(*offset) {
                     partial.discard();
-                    Err(anyhow!("{url}: the server sent another range than the one asked for"))?;
+                    Err(anyhow!("{url}: the server sent a range other than the one requested"))?;
                 }
                 *offset
             }
@@ -200,7 +200,7 @@ impl Client {
         {
             partial.discard();
             let (total, known) = (ByteSize(total), ByteSize(known));
-            Err(anyhow!("{url}: the file is said to have {known}, and the server sends {total}"))?;
+            Err(anyhow!("{url}: the file should have {known}, but the server sends {total}"))?;
         }
         let max = known.bytes.unwrap_or(MAX_FILE);
         if total.is_some_and(|total| total > max) {
@@ -326,7 +326,7 @@ fn retry<T>(attempts: u32, mut once: impl FnMut() -> Result<T, Failure>) -> Resu
         thread::sleep(wait);
         wait *= 2;
     }
-    bail!("no attempt was made")
+    bail!("no download was attempted")
 }
 
 fn refused(url: &Url, status: StatusCode) -> Failure {

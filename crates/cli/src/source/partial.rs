@@ -53,7 +53,7 @@ impl Partial {
                 open_no_follow(&self.path, File::options().append(true)).with_context(context)?;
             let len = file.metadata().with_context(context)?.len();
             if len != offset {
-                bail!("{} changed while it was continued", self.path.display());
+                bail!("{} changed while it was being resumed", self.path.display());
             }
             return Ok(file);
         }
@@ -115,7 +115,7 @@ fn open_no_follow(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     if file.metadata()?.is_file() {
         Ok(file)
     } else {
-        Err(io::Error::other("it is no regular file"))
+        Err(io::Error::other("it is not a regular file"))
     }
 }
 

@@ -142,7 +142,7 @@ impl<R: Read> Read for Bounded<'_, R> {
         *self.left = self
             .left
             .checked_sub(n as u64)
-            .ok_or_else(|| io::Error::other("more comes out of the wheel than is accepted"))?;
+            .ok_or_else(|| io::Error::other("the wheel extracts to more than is allowed"))?;
         Ok(n)
     }
 }
@@ -155,7 +155,11 @@ fn open(path: &Path) -> Result<ZipArchive<File>> {
 fn names(wheel: &Path) -> Result<Vec<String>> {
     let archive = open(wheel)?;
     if archive.len() > MAX_MEMBERS {
-        bail!("{} has {} members, at most {MAX_MEMBERS} are read", wheel.display(), archive.len());
+        bail!(
+            "{} has {} members, at most {MAX_MEMBERS} are allowed",
+            wheel.display(),
+            archive.len()
+        );
     }
     let names = archive.file_names().map(|name| name.map(|name| name.into_owned()));
     names

@@ -447,7 +447,7 @@ fn what_is_in_the_cache_is_shown_and_removed() {
     assert!(available.contains("llama3.2"), "{available}");
     // Nobody listens there.
     let error = cli.fails(&["ps", "--url", "http://127.0.0.1:9"], 1);
-    assert!(error.contains("no server answers at http://127.0.0.1:9"), "{error}");
+    assert!(error.contains("no server at http://127.0.0.1:9"), "{error}");
 }
 
 #[test]
@@ -455,7 +455,7 @@ fn chat_and_prompts_need_input() {
     let cli = Cli::new();
     for command in ["run", "embed", "tokenize"] {
         let error = cli.fails(&[command, "nothing"], 2);
-        assert!(error.contains("by a pipe"), "{command}: {error}");
+        assert!(error.contains("through a pipe"), "{command}: {error}");
     }
     // Standard input that holds no text is a conversation without a message.
     let error = cli.fails(&["chat", "nothing"], 1);

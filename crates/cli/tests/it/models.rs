@@ -186,7 +186,7 @@ fn a_chat_that_fills_its_context_drops_its_oldest_turns() {
     let output = run(&[&args[..], &["--ignore-eos"]].concat(), &lines);
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(told.contains("the context is full: the oldest turn was dropped"), "{told}");
-    assert!(told.contains("the answer was cut after 1 tokens"), "{told}");
+    assert!(told.contains("the answer was cut off after 1 tokens"), "{told}");
     let text = std::fs::read_to_string(saved.to_string()).expect("saved");
     let messages: Vec<Value> = serde_json::from_str(&text).expect("JSON");
     let kept: Vec<_> = messages.iter().filter(|m| m["role"] != "assistant").collect();
@@ -302,7 +302,7 @@ fn a_divergence_is_from_the_base() {
     let other = file.path().display().to_string();
     let output = run(&[&plain[..], &["--base", &other]].concat(), &text);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    let refused = error.contains("cuts the text into other tokens");
+    let refused = error.contains("tokenizes the text differently");
     assert!(output.status.code() == Some(1) && refused, "{error}");
 }
 

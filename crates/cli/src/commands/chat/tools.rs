@@ -62,7 +62,7 @@ impl Tools {
             ui::note(&format!("note: {failure}"));
         }
         if failed.len() == n_servers {
-            bail!("no MCP server of {} could be used", file.display());
+            bail!("none of the MCP servers in {} could be started", file.display());
         }
         let functions: Vec<_> = servers.tools().iter().map(|tool| tool.function.clone()).collect();
         let values = functions.iter().map(Function::to_chat).collect();
@@ -83,7 +83,7 @@ impl Tools {
     pub(super) fn list(&self) {
         let tools = self.running.as_ref().map_or(&[][..], |running| running.servers.tools());
         if tools.is_empty() {
-            return ui::note("no tools; --mcp FILE names servers that have some");
+            return ui::note("no tools; --mcp FILE names MCP servers");
         }
         for tool in tools {
             let about = tool.function.description.as_deref().unwrap_or_default();
@@ -104,7 +104,7 @@ impl Tools {
             Err(error) => return Ok(Some(format!("The arguments are not a JSON object: {error}"))),
         };
         let shown = printable(&Value::from(arguments.clone()).to_string());
-        ui::note(&format!("{} asks for {} {shown}", tool.server, call.name));
+        ui::note(&format!("{} wants to call {} {shown}", tool.server, call.name));
         if !self.always.contains(&call.name) {
             let question = "run it? [y]es, [n]o, [a]lways this tool: ";
             let Some(line) = input.ask(question)? else { return Ok(None) };
