@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::ui;
 
-/// No driver of a GPU is loaded where the system knows of no GPU.
+/// No driver of a GPU is loaded where the system reports no GPU.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print one JSON object

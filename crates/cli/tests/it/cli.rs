@@ -491,13 +491,13 @@ fn devices_are_listed_and_chosen() {
         (&["--device", "cpu", "--gpu-plain"], "error: --gpu-plain: the device is the CPU"),
         (
             &["--device", "cpu", "--tensor-parallel", "2"],
-            "error: --tensor-parallel: it needs cards of NVIDIA, and the device is `cpu`",
+            "error: --tensor-parallel: requires NVIDIA GPUs, but the device is `cpu`",
         ),
         (
             &["--device", "cpu", "--cuda-dependent-launch"],
-            "error: --cuda-dependent-launch: it is for NVIDIA's cards",
+            "error: --cuda-dependent-launch: requires an NVIDIA GPU",
         ),
-        (&["--device", "cpu", "--cuda-wgmma"], "error: --cuda-wgmma: it is for NVIDIA's cards"),
+        (&["--device", "cpu", "--cuda-wgmma"], "error: --cuda-wgmma: requires an NVIDIA GPU"),
         (&["--tensor-parallel", "0"], "--tensor-parallel"),
         (&["--device", "cpu", "--threads", "0"], "--threads"),
     ] {
@@ -520,7 +520,7 @@ fn devices_are_listed_and_chosen() {
     };
     assert!(chosen("cuda:999", &[]).contains("CUDA"));
     assert!(chosen("cuda:1", &["--device", "cpu"]).contains("architecture `tiny`"));
-    assert!(chosen("nonsense", &[]).contains("none of auto, cpu, wgpu"));
+    assert!(chosen("nonsense", &[]).contains("expected auto, cpu, wgpu"));
 }
 
 fn error_text(output: &Output) -> String {

@@ -413,11 +413,11 @@ mod tests {
     fn a_kernel_that_is_refused_is_named() {
         let (device, _) = bench();
         let broken = device.load("broken", "not a module").unwrap_err().to_string();
-        assert!(broken.contains("refuses kernel `broken`: "), "{broken}");
+        assert!(broken.contains("rejected kernel `broken`: "), "{broken}");
         let text = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry one() { ret; }";
         let module = device.load("one", text).unwrap();
         let missing = device.function(&module, "two").unwrap_err().to_string();
-        assert!(missing.contains("refuses kernel `two`: "), "{missing}");
+        assert!(missing.contains("rejected kernel `two`: "), "{missing}");
     }
 
     #[test]

@@ -217,7 +217,7 @@ fn experts_from_hf(s: &HfSettings, family: Family) -> Result<Option<Experts>, Er
         "greedy" => None,
         "group_limited_greedy" => groups.map(by_best),
         method => {
-            return Err(s.unsupported(format!("a choice of experts by `{method}` (`topk_method`)")));
+            return Err(s.unsupported(format!("expert selection by `{method}` (`topk_method`)")));
         }
     };
     Ok(Some(Experts { groups, ..of_both(false) }))
@@ -340,8 +340,8 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let max_dense = m.config.latent.and_then(|latent| latent.max_dense);
     if let Some(max_dense) = max_dense.filter(|&most| m.context() > most) {
         return Err(m.weights.unsupported(format!(
-            "the indexer of sparse attention, in contexts of more than the {max_dense} positions that it \
-             chooses (`index_topk`),"
+            "the sparse-attention indexer, in contexts longer than the {max_dense} positions that \
+             it selects (`index_topk`),"
         )));
     }
     if max_dense.is_some() {

@@ -86,7 +86,7 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
         );
     }
     if s.opt_uniform("attention.sliding_window_pattern")?.is_some_and(|n| n != PATTERN) {
-        return Err(s.unsupported("windows in other layers than every second"));
+        return Err(s.unsupported("sliding windows in layers other than every second"));
     }
     let window = window_or_none(s.opt_usize("attention.sliding_window")?);
     let config = config.with_windows(|l| window.filter(|_| slides(l)));

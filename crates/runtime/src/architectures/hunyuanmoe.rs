@@ -49,7 +49,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         ("moe_topk", json!(1)),
     ]);
     if s.bool_or("use_cla", false)? {
-        return Err(s.unsupported("layers that share keys and values (`use_cla`)"));
+        return Err(s.unsupported("cross-layer attention (`use_cla`)"));
     }
     let mut config = Config::from_hf(s, &HfKeys::COMMON)?;
     config.attn_bias = hf_bias(s, "attention_bias")?;

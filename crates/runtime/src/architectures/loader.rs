@@ -234,7 +234,7 @@ impl<'a> WeightLoader<'a> {
             None if !tensor.ty.is_known() => {
                 Err(self.type_error(tensor, "is a block type that is not supported"))
             }
-            None => Err(self.type_error(tensor, "is no type of weights that can be multiplied")),
+            None => Err(self.type_error(tensor, "is not a weight type that can be multiplied")),
         }
     }
 

@@ -33,7 +33,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         return Err(s.unsupported("experts in MiniCPM"));
     }
     if s.has("sparse_config") {
-        return Err(s.unsupported("attention to chosen blocks of keys (`sparse_config`)"));
+        return Err(s.unsupported("block-sparse attention (`sparse_config`)"));
     }
     let attn_bias = hf_bias(s, "attention_bias")?;
     let config = Config::from_hf(s, &HfKeys::COMMON)?;

@@ -60,7 +60,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let jitter = s.opt_f32("router_jitter_noise")?.unwrap_or(JITTER);
     let counts = hf_counts(s)?;
     if counts.0 == 0 || counts.1 != 2 {
-        return Err(s.unsupported("other than two experts of a row"));
+        return Err(s.unsupported("other than two experts per token"));
     }
     let config = Config { attn_bias, ..config }.with_windows(|_| window);
     with_experts(config, counts, jitter).checked_hf(s)

@@ -50,7 +50,7 @@ impl HfSettings {
         if is_qwen && self.bool_or("tie_word_embeddings", false)? {
             text = text.with_defaults([("tie_word_embeddings", json!(true))]);
         }
-        tracing::info!("{}: the text model alone is run", self.path().display());
+        tracing::info!("{}: running the text model only", self.path().display());
         // What the class of the text model has where early files say nothing.
         let text = match text.opt_str("model_type")? {
             Some("gemma3_text") => text.with_defaults([

@@ -365,7 +365,7 @@ impl Engine {
         }
         if max_seqs == 0 || max_seqs > limits.outputs {
             let reason = format!(
-                "{max_seqs} answers at once do not fit steps of {} tokens and {} output rows",
+                "{max_seqs} parallel sequences do not fit steps of {} tokens and {} output rows",
                 limits.tokens, limits.outputs
             );
             return Err(Error::Option { option: "parallel", reason });
@@ -524,7 +524,7 @@ impl Engine {
             return Err(Error::Request(text));
         }
         if request.prompt_logprobs.is_some() && request.prompt.has_embeddings() {
-            let text = "rows of a prompt that are embeddings have no log-probabilities";
+            let text = "prompt rows given as embeddings have no log-probabilities";
             return Err(Error::Request(text.to_owned()));
         }
         let prompt: Vec<u32> = request.prompt.tokens().collect();
@@ -575,7 +575,7 @@ fn check_draft(model: &Model, draft: &Model) -> Result<(), Error> {
     }
     for id in 0..ours.vocab_size() as u32 {
         if ours.token_bytes(id)? != theirs.token_bytes(id)? {
-            return refuse(format!("its token {id} is not the model's"));
+            return refuse(format!("its token {id} differs from the model's"));
         }
     }
     Ok(())

@@ -190,7 +190,7 @@ impl Worker {
             ended.extend(self.jobs.keys());
         }
         for id in ended {
-            let text = format!("the step panicked, which is a defect of the engine: {panic}");
+            let text = format!("the step panicked, which is a bug in the engine: {panic}");
             self.fail(id, Error::Step(text));
         }
         while let Some(run) = self.running.pop() {

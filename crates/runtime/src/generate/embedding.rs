@@ -44,7 +44,7 @@ impl Pooler {
     pub(crate) fn new(params: &EmbedParams, pooling: Pooling, dim: usize) -> Result<Self, Error> {
         let dimensions = params.dimensions.unwrap_or(dim);
         if dimensions == 0 || dimensions > dim {
-            let text = format!("an embedding of {dimensions} elements is not from 1 to {dim}");
+            let text = format!("an embedding must have 1 to {dim} dimensions, not {dimensions}");
             return Err(Error::Request(text));
         }
         Ok(Self {
@@ -210,7 +210,7 @@ mod tests {
             let error = Pooler::new(&params, Pooling::Last, 3).map(|_| ()).unwrap_err();
             assert_eq!(
                 error.to_string(),
-                format!("an embedding of {n} elements is not from 1 to 3")
+                format!("an embedding must have 1 to 3 dimensions, not {n}")
             );
         }
     }

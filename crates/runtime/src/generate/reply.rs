@@ -90,7 +90,7 @@ impl<'m> Reply<'m> {
         match self.state {
             State::Over(generation) => Ok(*generation),
             State::Running(_) | State::Failed => {
-                Err(Error::Request("the reply has ended with an error before".to_owned()))
+                Err(Error::Request("the reply has already ended with an error".to_owned()))
             }
         }
     }

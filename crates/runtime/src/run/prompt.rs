@@ -45,7 +45,7 @@ impl Embeddings {
     pub fn new(values: Vec<f32>, dim: usize) -> Result<Self, Error> {
         let refuse = |reason: &str| Err(Error::Request(format!("embeddings: {reason}")));
         if dim == 0 || values.is_empty() || !values.len().is_multiple_of(dim) {
-            return refuse(&format!("{} elements are no rows of {dim}", values.len()));
+            return refuse(&format!("{} elements are not whole rows of {dim}", values.len()));
         }
         if !values.iter().all(|x| x.is_finite()) {
             return refuse("an element is not finite");
@@ -89,7 +89,7 @@ impl Embeddings {
         }
         let largest = positions.iter().flatten().copied().max().unwrap_or(0);
         if largest as usize >= MAX_POSITIONS {
-            return refuse(format!("a position of {largest}"));
+            return refuse(format!("position {largest} is too large"));
         }
         let bytes: Vec<u8> = positions.iter().flatten().flat_map(|x| x.to_le_bytes()).collect();
         self.hash_further(b"positions");

@@ -297,11 +297,11 @@ fn chunks_that_make_no_sense_are_refused_and_change_nothing() {
         (vec![whole, whole], "a sequence has two chunks in one step"),
         (
             vec![chunk(&[3, 4], Outputs::At(&[2]))],
-            "the wanted rows of a chunk are not in it or not ascending",
+            "the output rows of a chunk must be in it and ascending",
         ),
         (
             vec![chunk(&[3, 4], Outputs::At(&[1, 0]))],
-            "the wanted rows of a chunk are not in it or not ascending",
+            "the output rows of a chunk must be in it and ascending",
         ),
         (vec![chunk(&[9999], Outputs::Last)], "token 9999 is not in the vocabulary of 288"),
         (vec![chunk(&[3; 97], Outputs::Last)], "97 tokens do not fit the context of 96"),

@@ -240,17 +240,17 @@ fn what_cannot_be_divided_is_named() {
     };
     assert_eq!(
         refused(&path, 2),
-        "the model cannot be divided among 2 ranks: `layers.1.wo` of Q4_K has 256 columns in blocks of \
-         256, which cannot be shared evenly"
+        "the model cannot be divided among 2 ranks: `layers.1.wo` of Q4_K has 256 columns in \
+         blocks of 256, which cannot be divided evenly"
     );
     assert_eq!(
         refused(&tiny("llama_awq"), 2),
-        "the model cannot be divided among 2 ranks: `layers.0.wo` of Q4_Z has 32 columns in blocks of \
-         32, which cannot be shared evenly"
+        "the model cannot be divided among 2 ranks: `layers.0.wo` of Q4_Z has 32 columns in blocks \
+         of 32, which cannot be divided evenly"
     );
     assert_eq!(
         refused(&tiny("llama"), 3),
-        "the model cannot be divided among 3 ranks: the 4 query heads and 2 key-value heads of layer 0 \
-         cannot be shared evenly"
+        "the model cannot be divided among 3 ranks: the 4 query heads and 2 key-value heads of \
+         layer 0 cannot be divided evenly"
     );
 }

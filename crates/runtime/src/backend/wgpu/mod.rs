@@ -108,7 +108,10 @@ fn device_error(device: &str, error: &kernels::Error) -> Error {
     };
     let reason = match error {
         kernels::Error::OutOfMemory { what, n_bytes } => {
-            format!("the GPU has no memory left for {what} of {}", ByteSize(*n_bytes))
+            format!(
+                "the GPU is out of memory: {what} of {} cannot be allocated",
+                ByteSize(*n_bytes)
+            )
         }
         error => error.to_string(),
     };

@@ -9,7 +9,9 @@ impl Worker {
         if let Some(head) = &mut self.head
             && let Err(error) = head.guess(&mut self.runner, &mut self.running)
         {
-            tracing::error!("drafting by the model failed, and is not done any more: {error}");
+            tracing::error!(
+                "drafting with the multi-token prediction layer failed and is disabled: {error}"
+            );
             self.head = None;
             self.running.iter_mut().for_each(|run| run.guesses.clear());
         }
@@ -19,7 +21,7 @@ impl Worker {
             Ok(Err(error)) => error.to_string(),
             Err(panic) => panic,
         };
-        tracing::error!("the draft model failed, and is not used any more: {failed}");
+        tracing::error!("the draft model failed and is disabled: {failed}");
         self.draft = None;
         self.running.iter_mut().for_each(|run| run.guesses.clear());
     }

@@ -27,7 +27,7 @@ impl CompileHandle {
     }
 
     fn check(&self) -> Result<(), String> {
-        if self.0.load(Ordering::Relaxed) { Err("it was given up".to_owned()) } else { Ok(()) }
+        if self.0.load(Ordering::Relaxed) { Err("it was cancelled".to_owned()) } else { Ok(()) }
     }
 }
 
@@ -54,7 +54,7 @@ pub(super) fn compile(
     let n_bytes = parser.parser.lexer_stats().num_bytes;
     if n_bytes > MAX_GRAMMAR_MEMORY {
         return Err(format!(
-            "it takes {} once compiled, and at most {} is allowed",
+            "it takes {} once compiled, at most {} is allowed",
             crate::base::ByteSize::from(n_bytes),
             crate::base::ByteSize::from(MAX_GRAMMAR_MEMORY)
         ));
@@ -83,7 +83,7 @@ fn first_transitions(
         if within_fuel(lexer, middle, limits, handle)? { within = middle } else { over = middle }
     }
     let expression = lexer.lexeme_def_to_string(LexemeIdx::new(within));
-    Err(format!("it is too complex to compile, because of {expression}"))
+    Err(format!("it is too complex to compile because of {expression}"))
 }
 
 /// Whether the first `n` lexemes can be begun with the fuel of a compilation.

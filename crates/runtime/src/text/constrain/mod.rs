@@ -259,7 +259,7 @@ fn translate(grammar: &Grammar) -> Result<(&'static str, TopLevelGrammar), Error
         Grammar::Choice(texts) => {
             let what = "choice";
             if texts.is_empty() {
-                let problem = "there is nothing to choose from".to_owned();
+                let problem = "the list of choices is empty".to_owned();
                 return Err(Error::Grammar { what, at: String::new(), problem });
             }
             let literals: Vec<String> = texts.iter().map(|text| lark::literal(text)).collect();

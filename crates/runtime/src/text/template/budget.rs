@@ -71,7 +71,7 @@ pub(super) fn is_exceeded() -> bool {
 pub(super) fn count(n_bytes: usize) -> Result<(), Error> {
     MADE.set(MADE.get().saturating_add(n_bytes));
     if is_exceeded() {
-        return Err(failure("it makes too much"));
+        return Err(failure("it allocates too much"));
     }
     if MADE.get() > MAX_MADE_TOGETHER {
         TURN.with_borrow_mut(|turn| {
@@ -205,7 +205,7 @@ fn counted(args: &[Value]) -> Result<usize, Error> {
         deep(arg, 0)?;
         if let Some(n) = arg.as_usize() {
             if n > MAX_COUNT {
-                return Err(failure(format!("{n} items are too many")));
+                return Err(failure(format!("too many items: {n}")));
             }
             total = total.saturating_add(n.saturating_mul(ITEM));
         }
@@ -398,7 +398,7 @@ mod tests {
         check("{{ '{:>{}}'.format(1, 99999999) }}", "invalid conversion type '{'");
         check("{{ '%1000000000d' | format(1) }}", "a width in a format is too large");
         check("{{ '%*d' | format(99999999, 1) }}", "`*` in a format");
-        check("{{ [1] | batch(1000000000, 'x') }}", "1000000000 items are too many");
+        check("{{ [1] | batch(1000000000, 'x') }}", "too many items: 1000000000");
         check("{% macro m(x) %}{{ m(x ~ x) }}{% endmacro %}{{ m(messages[0].content) }}", made);
         assert!(wrong.is_empty(), "{wrong:#?}");
     }

@@ -406,7 +406,7 @@ mod tests {
         };
         check(
             "{{ raise_exception('no system role') }}",
-            "refused the conversation: no system role",
+            "rejected the conversation: no system role",
         );
         check("{% if %}", "does not parse");
         check("{{ messages[0].content.nope() }}", "nope");

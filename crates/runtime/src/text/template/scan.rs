@@ -58,7 +58,7 @@ struct Symbol<'a> {
 /// Checks a template, and adds the filters.
 pub(super) fn check(source: &str) -> Result<Checked, String> {
     if source.len() > MAX_BYTES {
-        return Err(format!("it has {} bytes, and at most {MAX_BYTES} are allowed", source.len()));
+        return Err(format!("it has {} bytes, at most {MAX_BYTES} are allowed", source.len()));
     }
     let mut scan = Scan { source, at: 0, out: String::new(), copied: 0, longest_data: 0 };
     let (mut depth, mut n_branches) = (0_usize, 0);
@@ -81,7 +81,10 @@ pub(super) fn check(source: &str) -> Result<Checked, String> {
             _ => {}
         }
         if depth > MAX_DEPTH {
-            return Err(format!("more than {MAX_DEPTH} blocks nest (in line {})", line(&scan)));
+            return Err(format!(
+                "blocks are nested more than {MAX_DEPTH} deep (in line {})",
+                line(&scan)
+            ));
         }
         if n_branches > MAX_BRANCHES {
             return Err(format!("it has more than {MAX_BRANCHES} `elif`"));
@@ -102,7 +105,7 @@ fn check_tag(symbols: &[Symbol<'_>]) -> Result<(), String> {
         match symbol.kind {
             Kind::Open => depth += 1,
             Kind::Close => {
-                depth = depth.checked_sub(1).ok_or("a bracket is closed that is not open")?;
+                depth = depth.checked_sub(1).ok_or("a closing bracket has no opening one")?;
             }
             _ => {}
         }
@@ -118,10 +121,10 @@ fn check_tag(symbols: &[Symbol<'_>]) -> Result<(), String> {
         (deepest, longest) = (deepest.max(depth), longest.max(run));
     }
     if depth > 0 {
-        return Err("a bracket is open at the end of a tag".to_owned());
+        return Err("a bracket is not closed before the end of a tag".to_owned());
     }
     if deepest > MAX_DEPTH || longest > MAX_DEPTH {
-        return Err(format!("more than {MAX_DEPTH} operators or brackets nest"));
+        return Err(format!("operators or brackets are nested more than {MAX_DEPTH} deep"));
     }
     if n_operators > MAX_OPERATORS {
         return Err(format!("a tag has more than {MAX_OPERATORS} operators"));
@@ -157,7 +160,7 @@ impl<'a> Scan<'a> {
             self.at += at + 2;
             let rest = &self.source[self.at..];
             if mark == b'#' {
-                self.at += rest.find("#}").ok_or("a comment has no end")? + 2;
+                self.at += rest.find("#}").ok_or("a comment is not closed")? + 2;
                 continue;
             }
             if mark == b'%'
@@ -168,7 +171,7 @@ impl<'a> Scan<'a> {
                 let end = ends.find_map(|(at, _)| {
                     tag_named(&raw[at + 2..], "endraw").map(|len| (at, at + 2 + len))
                 });
-                let (data, end) = end.ok_or("a raw block has no end")?;
+                let (data, end) = end.ok_or("a raw block is not closed")?;
                 self.longest_data = self.longest_data.max(data);
                 self.at += len + end;
                 continue;
@@ -189,7 +192,7 @@ impl<'a> Scan<'a> {
             let rest = self.source[self.at..].trim_ascii_start();
             let start = self.source.len() - rest.len();
             let Some(first) = rest.chars().next() else {
-                return Err("a tag has no end".to_owned());
+                return Err("a tag is not closed".to_owned());
             };
             if depth == 0 {
                 let unmarked = match first {
@@ -204,13 +207,13 @@ impl<'a> Scan<'a> {
             }
             let is_word = |c: char| c.is_alphanumeric() || c == '_';
             let (kind, len) = match first {
-                '\'' | '"' => (Kind::Text, quoted(rest, first).ok_or("a string has no end")?),
+                '\'' | '"' => (Kind::Text, quoted(rest, first).ok_or("a string is not closed")?),
                 '(' | '[' | '{' => {
                     depth += 1;
                     (Kind::Open, 1)
                 }
                 ')' | ']' | '}' => {
-                    depth = depth.checked_sub(1).ok_or("a bracket is closed that is not open")?;
+                    depth = depth.checked_sub(1).ok_or("a closing bracket has no opening one")?;
                     (Kind::Close, 1)
                 }
                 c if c.is_ascii_digit() => (Kind::Number, number(rest)),
@@ -438,18 +441,21 @@ mod tests {
             format!("{{{{ {} x }}}}", "not ".repeat(50_000)),
             "a tag has more than 10000 symbols",
         );
-        check(format!("{{{{ {} x }}}}", "not ".repeat(101)), "more than 100 operators or brackets");
+        check(
+            format!("{{{{ {} x }}}}", "not ".repeat(101)),
+            "operators or brackets are nested more than 100 deep",
+        );
         check(format!("\n{{{{ {} x }}}}", "-".repeat(101)), "(in line 2)");
         check(format!("{{{{ x{} }}}}", ".a".repeat(2001)), "more than 2000 operators");
         check(format!("{{{{ x{} }}}}", "|a".repeat(2001)), "more than 2000 operators");
         check(format!("{{{{ x{} }}}}", "+a".repeat(2001)), "more than 2000 operators");
         check(format!("{{{{ x{} }}}}", " if a else b".repeat(1001)), "more than 2000 operators");
-        check(format!("{{{{ {}{} }}}}", "[".repeat(101), "]".repeat(101)), "brackets nest");
-        check("{% if a %}".repeat(101), "blocks nest");
+        check(format!("{{{{ {}{} }}}}", "[".repeat(101), "]".repeat(101)), "brackets are nested");
+        check("{% if a %}".repeat(101), "blocks are nested");
         check(format!("{{% if a %}}{}", "{% elif a %}".repeat(1001)), "`elif`");
         check("x".repeat(MAX_BYTES + 1), "at most 1048576 are allowed");
-        check("{{ a".to_owned(), "no end");
-        check("{{ 'a }}".to_owned(), "no end");
-        check("{{ a) }}".to_owned(), "not open");
+        check("{{ a".to_owned(), "not closed");
+        check("{{ 'a }}".to_owned(), "not closed");
+        check("{{ a) }}".to_owned(), "no opening one");
     }
 }
