@@ -64,7 +64,7 @@ fn cargo_deny() -> Result<()> {
     let mut fetch = shell::cargo();
     fetch.args(["deny", "fetch", "db"]).stdout(Stdio::null()).stderr(Stdio::null());
     if !fetch.status().context("cargo deny fetch")?.success() {
-        println!("deny: the database of advisories cannot be had: advisories are not checked");
+        println!("deny: the advisory database cannot be fetched: advisories are not checked");
         return Ok(());
     }
     shell::check(shell::cargo().args(["deny", "check", "advisories"]))

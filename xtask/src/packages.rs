@@ -147,7 +147,7 @@ fn pack(packages: &[Package]) -> Result<()> {
     }
     let out = cargo.output().context("start cargo package")?;
     let printed = String::from_utf8_lossy(&out.stderr);
-    ensure!(out.status.success(), "cargo package ended with {}:\n{printed}", out.status);
+    ensure!(out.status.success(), "cargo package exited with {}:\n{printed}", out.status);
     match warnings(&printed).as_slice() {
         [] => Ok(()),
         warnings => bail!("cargo package warns:\n{}", warnings.join("\n")),

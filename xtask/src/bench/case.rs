@@ -45,7 +45,11 @@ impl FromStr for Case {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is none of ppN, ppN@DEPTH, tgN, tgN@DEPTH, batchN, start");
+        let wrong = || {
+            format!(
+                "unknown case `{text}`, expected ppN, ppN@DEPTH, tgN, tgN@DEPTH, batchN or start"
+            )
+        };
         let count = |digits: &str| digits.parse().ok().filter(|&n: &usize| n > 0).ok_or_else(wrong);
         if text == "start" {
             return Ok(Self::Start);

@@ -37,7 +37,7 @@ pub(super) fn run(mut command: Command) -> Result<Finished> {
         let path = Path::new(command.get_program());
         let program = path.file_name().unwrap_or_default().to_string_lossy();
         let last = last.trim().replace(&*path.to_string_lossy(), &program);
-        bail!("{program} ended with {}: {last}", finished.status);
+        bail!("{program} exited with {}: {last}", finished.status);
     }
     Ok(Finished { stdout, wall, peak_bytes: finished.rusage.maxrss })
 }

@@ -60,7 +60,7 @@ impl Front {
         loop {
             let Err(failure) = client.ask(&ask) else { return Ok(()) };
             if let Some(status) = self.child.try_wait()? {
-                bail!("it ended with {status}");
+                bail!("it exited with {status}");
             }
             ensure!(start.elapsed() < START_LIMIT, "it does not answer: {failure}");
             thread::sleep(Duration::from_millis(200));

@@ -72,7 +72,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         && let Some(reason) = no_card(&place, &mut outcomes)?
     {
         outcomes.save(&out)?;
-        println!("gpu: there is no card to run on: {reason}");
+        println!("gpu: no GPU to run on: {reason}");
         return Ok(ExitCode::FAILURE);
     }
 
@@ -112,7 +112,7 @@ fn place(args: &Args, root: &Path) -> Result<Place> {
         .args(["--list", "--format", "terse"])
         .output()
         .context("start kernels-cuda-tests")?;
-    ensure!(listed.status.success(), "kernels-cuda-tests --list ended with {}", listed.status);
+    ensure!(listed.status.success(), "kernels-cuda-tests --list exited with {}", listed.status);
     let tests = tests(&String::from_utf8_lossy(&listed.stdout));
     let archs = root.join("fixtures/archs");
     let mut tiny = Vec::new();
@@ -219,7 +219,7 @@ fn run_step(
             };
             // What the call had no time for is left to the next one.
             if !ended && left < item.limit {
-                println!("{} {}: not done in {} s", step.name(), item.name, left.as_secs());
+                println!("{} {}: timed out after {} s", step.name(), item.name, left.as_secs());
                 continue;
             }
             let word = if outcome.ok { "ok" } else { "FAILED" };
@@ -294,8 +294,8 @@ fn run_item(step: Step, item: &Item, limit: Duration) -> Result<(Outcome, bool)>
         }
     }
     match ended.status {
-        None => text += &format!("\nit ran into its limit of {} s", limit.as_secs()),
-        Some(status) if !ok && text.trim().is_empty() => text = format!("it ended with {status}"),
+        None => text += &format!("\nit timed out after {} s", limit.as_secs()),
+        Some(status) if !ok && text.trim().is_empty() => text = format!("it exited with {status}"),
         _ => {}
     }
     let kept = if ok && is_test { 0 } else { KEPT[usize::from(ok)] };
@@ -610,7 +610,7 @@ mod tests {
             |item: &&Item| item.args.ends_with(&["--tensor-parallel", "2"].map(str::to_owned));
         assert_eq!(ranks.iter().filter(shares).count(), 2 * 5 + 2 * 3);
         let one_card = Place { n_cards: 1, ..place.clone() };
-        assert_eq!(one_card.items(Step::Ranks).unwrap_err(), "it is for two cards, and there is 1");
+        assert_eq!(one_card.items(Step::Ranks).unwrap_err(), "it needs two GPUs, found 1");
         assert_eq!(folder.place("cuda-interpreter").items(Step::Ranks).unwrap().len(), 2 * 5);
         assert!(folder.place("cpu").items(Step::Ranks).is_err());
         let parity = &place.items(Step::Parity).unwrap()[0];

@@ -132,7 +132,7 @@ impl Contender {
         let start = Instant::now();
         while health.get(format!("{url}/health")).call().is_err() {
             if let Some(status) = guard.child().try_wait()? {
-                bail!("{shown} ended with {status}: {}", last_line(&log));
+                bail!("{shown} exited with {status}: {}", last_line(&log));
             }
             ensure!(start.elapsed() < START_LIMIT, "{shown} is not healthy: {}", last_line(&log));
             thread::sleep(Duration::from_millis(20));

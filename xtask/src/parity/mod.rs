@@ -205,7 +205,7 @@ impl Args {
             bail!("--plain and --lavapipe are for --device wgpu");
         }
         if !self.on_gpu() && self.gpu_layers.is_some() {
-            bail!("--gpu-layers is for a GPU");
+            bail!("--gpu-layers needs a GPU");
         }
         if self.on_gpu() && self.memory {
             bail!("--memory is measured on the CPU alone");

@@ -164,7 +164,7 @@ pub(super) fn terminated(contender: &Contender, setup: &Setup, seed: u64) -> Fou
     };
     let start = Instant::now();
     let status = server.wait(EXIT_LIMIT)?;
-    ensure!(status.success(), "the server ended with {status}: {}", server.last_line());
+    ensure!(status.success(), "the server exited with {status}: {}", server.last_line());
     Ok(format!(
         "{} streams finished, a later request was {late}, exit status 0 {:.1} s after the last \
          answer",
