@@ -1,5 +1,5 @@
-//! baichuan: Baichuan 7B and 13B. The llama shape with one stacked matrix for Q, K and V. The larger models have ALiBi
-//! in place of rotary embeddings.
+//! baichuan: Baichuan 7B and 13B. The llama shape with one stacked matrix for Q, K and V. The larger models have
+//! ALiBi instead of rotary embeddings.
 //!
 //! Yang et al., 2023 (arXiv:2309.10305). GGUF files store Q, K and V apart, the rows of Q and K permuted as
 //! llama's are, also where nothing rotates them.

@@ -1,5 +1,5 @@
-//! deepseek2: DeepSeek V2 and V3 and others of their shape. Keys and values of all heads are made of one latent
-//! vector, and most layers have experts.
+//! deepseek2: DeepSeek V2 and V3 and others of their shape. Keys and values of all heads come from one latent
+//! vector (MLA), and most layers have experts.
 //!
 //! DeepSeek-AI, 2024 (DeepSeek-V2, arXiv:2405.04434; DeepSeek-V3, arXiv:2412.19437). Kimi K2 and GLM 4.7 Flash have
 //! the same graph, and so has DeepSeek V3.2 in contexts from which its indexer chooses all positions; longer ones are

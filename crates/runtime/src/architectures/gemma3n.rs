@@ -1,6 +1,6 @@
-//! gemma3n: several streams of hidden states of which layers work on one and predict and correct the others
-//! (AltUp), a low-rank residual beside attention (LAuReL), embeddings of tokens for each layer, gates that keep
-//! their largest values, and last layers that attend to the keys and values of earlier ones.
+//! gemma3n: several streams of hidden states, of which layers process one and predict and correct the others
+//! (AltUp), a low-rank residual parallel to attention (LAuReL), per-layer token embeddings, gates that keep
+//! only their largest values, and last layers that attend to the keys and values of earlier ones.
 //!
 //! Gemma Team, 2025 (Gemma 3n); Baykal et al., 2023 (AltUp, arXiv:2301.13310); Menghani et al., 2024 (LAuReL,
 //! arXiv:2411.07501). Every row has its own factors by which streams are summed up. They are made as those of

@@ -1,5 +1,5 @@
-//! gpt-oss: experts with biases behind a clamped gate in every layer, windows in every other one, and attention
-//! with sinks.
+//! gpt-oss: experts with biases and a clamped gate in every layer, sliding windows in every other one, and
+//! attention sinks.
 //!
 //! OpenAI, 2025 (arXiv:2508.10925). Safetensors files have experts as MXFP4 beside scales, or transposed.
 

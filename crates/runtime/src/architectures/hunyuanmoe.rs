@@ -1,5 +1,5 @@
-//! hunyuan-moe: Hunyuan with experts in every layer, one of which all rows share. The llama shape with norms on every
-//! head of Q and K after their rotation.
+//! hunyuan-moe: Hunyuan with experts in every layer, one of them shared. The llama shape with norms on every head of
+//! Q and K after their rotation.
 //!
 //! Tencent Hunyuan team, 2025 (Hunyuan-A13B).
 

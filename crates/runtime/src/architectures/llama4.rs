@@ -1,7 +1,7 @@
 //! llama4: the text models of Llama 4 Scout and Maverick. Three of four layers rotate queries and keys, normalize
-//! them after it, and attend within chunks of 8192 positions; the others do neither, and their queries grow with
-//! their position. A row has one expert beside the one that all share, and the expert's input is multiplied by
-//! its factor.
+//! them afterwards, and attend within chunks of 8192 positions; the others do neither, and their queries are
+//! scaled with their position. A row has one expert in addition to the shared one, and the expert's input is
+//! multiplied by its weight.
 //!
 //! Meta, 2025.
 

@@ -1,5 +1,5 @@
-//! mistral3: Mistral Small 3.1 and Ministral 3. The llama shape; Ministral has YaRN, and queries that grow with
-//! the logarithm of how often their position has passed the context of the training.
+//! mistral3: Mistral Small 3.1 and Ministral 3. The llama shape; Ministral has YaRN, and queries scaled with
+//! the logarithm of how often their position exceeds the training context.
 //!
 //! Mistral AI, 2025 (Ministral 3). GGUF files store Q and K with their rows permuted, as llama's do.
 

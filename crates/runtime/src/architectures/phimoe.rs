@@ -1,4 +1,4 @@
-//! phimoe: Phi 3.5 MoE. Two experts of a row, which it chooses by turns, LayerNorm, and biases of attention and head.
+//! phimoe: Phi 3.5 MoE. Two experts per row, selected one after another, LayerNorm, and biases of attention and head.
 //!
 //! Abdin et al., 2024 (Phi-3 technical report); routing: Liu et al., 2024 (arXiv:2409.12136). GGUF files are run as the
 //! model was trained: neither norms nor routing are those of an approximation.
