@@ -116,7 +116,7 @@ pub(crate) fn build_whole_engine() -> Result<PathBuf> {
 }
 
 /// How cargo is called to build or run the tests. Every call names the same packages and features,
-/// as dependencies are built anew for another choice.
+/// as dependencies are built again for another choice.
 pub(crate) const TESTS: &[&str] = &["test", "--workspace", "--all-features"];
 
 /// Build the tests of the workspace, the binary `realizar` among them, and return its path.

@@ -202,7 +202,7 @@ impl Engine {
         Ok(self.model.tokenizer()?.encode(text, options)?)
     }
 
-    /// Goes on with the session that a file holds, if there is the file.
+    /// Continues with the session that a file holds, if there is the file.
     pub(crate) fn restore(&mut self, path: &Path) -> Result<()> {
         if path.exists() {
             self.session = Some(self.model.restore_session(path)?);

@@ -301,7 +301,7 @@ mod tests {
             &["serve", "m", "--draft-model", "d", "--chunk", "8"],
         );
         check(&["run", "m", "-sys", "-hf", "hi"], &["run", "m", "--system", "-hf", "hi"]);
-        // Options of this program, counted flags, values and texts behind `--` stay.
+        // Options of this program, counted flags, values and texts after `--` stay.
         for same in [
             &["-vv", "run", "m", "-n3", "-t", "2", "-f", "-"][..],
             &["run", "m", "--stop", "-ngl", "--regex", "-fa", "--seed=1"],
@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    /// The arguments behind the program's name, and the flags that are off.
+    /// The arguments after the program's name, and the flags that are off.
     fn without_off(args: &[&str]) -> (Vec<String>, Vec<String>) {
         let mut program = Cli::command();
         program.build();
@@ -352,7 +352,7 @@ mod tests {
             (&["run", "m", "--no-greedy", "--greedy"], &["run", "m", "--greedy"], &[]),
             (&["--no-offline", "list"], &["list"], &["offline"]),
             (&["serve", "m", "--prefix-cache"], &["serve", "m"], &["no-prefix-cache"]),
-            // Flags that are there already, options with values, values and texts behind `--` stay.
+            // Flags that are there already, options with values, values and texts after `--` stay.
             (&["run", "m", "--no-config"], &["run", "m", "--no-config"], &[]),
             (&["run", "m", "--no-temp"], &["run", "m", "--no-temp"], &[]),
             (&["serve", "m", "--no-jinja"], &["serve", "m", "--no-jinja"], &[]),

@@ -63,7 +63,7 @@ impl Bytes {
     /// Maps a whole file that is open for reading; `path` is its name in errors.
     ///
     /// # Errors
-    /// If the file is no regular file or cannot be mapped.
+    /// If the file is not a regular file or cannot be mapped.
     pub fn map_file(file: &File, path: &Path) -> Result<Self, Error> {
         Ok(FileMap::of(file, path)?.into())
     }

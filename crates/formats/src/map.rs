@@ -76,7 +76,7 @@ impl FileMap {
     }
 }
 
-/// Fails for what is no regular file.
+/// Fails for what is not a regular file.
 fn check(info: io::Result<Metadata>, path: &Path) -> Result<Metadata, Error> {
     match info {
         Ok(info) if info.is_file() => Ok(info),

@@ -77,7 +77,7 @@ fn run(what: What) -> Result<String, Error> {
     Ok(format!("{{{json}}}"))
 }
 
-/// Microseconds of a launch that does almost nothing: what it takes of the host while the card is busy, and of both one behind
+/// Microseconds of a launch that does almost nothing: what it takes of the host while the card is busy, and of both one after
 /// the other, outside of a graph and in one.
 fn launches(device: &Arc<Driver>, name: &str) -> Result<String, Error> {
     const N: usize = 500;

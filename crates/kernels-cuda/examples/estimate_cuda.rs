@@ -84,7 +84,7 @@ const FILES: [(&str, [BlockType; 3]); 3] = [
     ("BF16", [BlockType::BF16; 3]),
 ];
 
-/// Positions in front of a generated row.
+/// Positions in front of a decode row.
 const CONTEXT: usize = 4096;
 /// Rows of a prompt.
 const PROMPT: usize = 512;
@@ -95,7 +95,7 @@ const PAGE_LEN: usize = 32;
 /// What a step is of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StepOf {
-    /// A generated row.
+    /// A decode row.
     One,
     /// A prompt, by `mma.sync` or by `wgmma`.
     Prompt { wgmma: bool },
@@ -343,7 +343,7 @@ impl Bench {
                 weight: Some(Rows::vector(&weight, dim)),
                 bias: None,
             };
-            // Generated rows are quantized where they are made.
+            // Decode rows are quantized where they are made.
             let is_int8 = n_rows == 1 && !is_bf16;
             for _ in 0..2 {
                 let x = rows(&x, dim);
@@ -396,7 +396,7 @@ impl Bench {
             }
             form(q, q_cols)?;
             let (of_gate, up) = (rows(&gate, hidden_dim), rows(&up, hidden_dim));
-            // The product of a generated row gates and quantizes.
+            // The product of a decode row gates and quantizes.
             if is_int8 {
                 return Ok(());
             }

@@ -127,7 +127,7 @@ pub enum Error {
 pub struct Version {
     /// In front of the dot.
     pub major: u32,
-    /// Behind it.
+    /// After it.
     pub minor: u32,
 }
 

@@ -108,7 +108,7 @@ impl KvSpec {
     }
 }
 
-/// The keys and values of a layer, `[n_pages, n_kv_heads, page_len, head_dim]` each. A head whose size is no multiple
+/// The keys and values of a layer, `[n_pages, n_kv_heads, page_len, head_dim]` each. A head whose size is not a multiple
 /// of eight is filled up with zeros to one, and with Q8_0 and Q4_0 to a multiple of 32. A head of a page of these has the
 /// levels of all its positions, and then their scales.
 #[derive(Debug)]

@@ -2,10 +2,10 @@
 //!
 //! A tree for each variant, whose nodes are pages: a node's symbols follow those of its parent, so the
 //! path from the root spells a prompt. All pages are full but the last of a prompt, which is a leaf. A node holds
-//! one page of each layer group; of a group with a sliding window it may have let go of its page,
+//! one page of each layer group; of a group with a sliding window it may have released its page,
 //! which then is missing only to prompts that end near by.
 //! Children are sorted by their symbols, so a lookup compares these themselves and also finds the
-//! page that agrees in its first few. Leaves that nobody uses are evicted, the least
+//! page that agrees in its first few. Leaves that no sequence uses are evicted, the least
 //! recently used first.
 //!
 //! A model with recurrent layers goes on only from the end of a node that holds its state there. Such
@@ -29,7 +29,7 @@ pub(crate) struct NodeId(u32);
 /// What the prefix cache did since it was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PrefixStats {
-    /// Tokens of prompts that were looked up.
+    /// Prompt tokens that were looked up.
     pub queried_tokens: u64,
     /// Of these, tokens that were found.
     pub found_tokens: u64,
@@ -49,7 +49,7 @@ pub struct PrefixStats {
     pub states_stored: u64,
     /// Recurrent states that were evicted, all told.
     pub states_evicted: u64,
-    /// Tokens of prompts whose pages were found, but no state to go on from.
+    /// Prompt tokens whose pages were found, but no state to continue from.
     pub stateless_tokens: u64,
 }
 
@@ -95,7 +95,7 @@ struct Node {
     /// The recurrent state after its last token.
     state: Option<HeldState>,
     last_used: u64,
-    /// Sequences that go on from this node.
+    /// Sequences that continue from this node.
     pins: u32,
 }
 
@@ -309,7 +309,7 @@ impl PrefixTree {
             if self.leaves.remove(&(before, id)) {
                 self.leaves.insert((now, id));
             }
-            // Of the path's states the sequence goes on from the last.
+            // Of the path's states the sequence continues from the last.
             if i + 1 == path.len()
                 && let Some(held) = &mut node.state
             {
@@ -479,7 +479,7 @@ impl PrefixTree {
         id
     }
 
-    /// Frees up to `n` pages of a group that nobody else holds; returns how many.
+    /// Frees up to `n` pages of a group that only the cache holds; returns how many.
     pub(crate) fn evict(&mut self, group: usize, n: usize, pools: &mut Pools) -> usize {
         let mut freed = 0;
         if self.windows[group].is_some() {

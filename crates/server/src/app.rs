@@ -127,7 +127,7 @@ pub fn app(state: AppState) -> Result<Router, Error> {
     Ok(routes.layer(middleware::from_fn(request_id::with_request_id)).layer(cors).with_state(state))
 }
 
-/// What connections beyond the limit are told: whether the process lives, and that it is full.
+/// The answer to connections beyond the limit: whether the process lives, and that it is full.
 pub(crate) fn full(state: AppState) -> Router {
     Router::new()
         .route("/live", get(health::live))

@@ -56,7 +56,7 @@ pub enum Error {
     },
 }
 
-/// Why there is no model for who wants one, or why its state cannot be changed.
+/// Why a model is unavailable, or why its state cannot be changed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LoadError {
     /// No model has this name.
@@ -264,7 +264,7 @@ impl ApiError {
         self.context.is_some()
     }
 
-    /// Tells in other words why something does not fit into the context.
+    /// Gives a different reason why something does not fit into the context.
     #[must_use]
     pub(crate) fn because(mut self, reason: impl fmt::Display) -> Self {
         if let Some(Context { n_ctx, .. }) = self.context {

@@ -15,7 +15,7 @@ pub trait ToolHost: fmt::Debug + Send + Sync {
     /// Where tools come from, with those that could not be reached.
     fn sources(&self) -> Vec<ToolSource>;
 
-    /// Calls a tool by the name of its function. Dropping the future gives up the call.
+    /// Calls a tool by the name of its function. Dropping the future cancels the call.
     fn call(&self, name: &str, arguments: Map<String, Value>) -> ToolCallFuture<'_>;
 }
 

@@ -16,7 +16,7 @@ pub(super) struct Finished {
     pub(super) stdout: String,
     /// From the start of the process to its end.
     pub(super) wall: Duration,
-    /// The most memory that was resident at once, pages of mapped files included.
+    /// The peak resident memory, pages of mapped files included.
     pub(super) peak_bytes: u64,
 }
 

@@ -102,7 +102,7 @@ impl Front {
 
 impl Drop for Front {
     fn drop(&mut self) {
-        // A process that has ended already is no error here.
+        // A process that has ended already is not an error here.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

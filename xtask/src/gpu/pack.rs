@@ -13,7 +13,7 @@ use crate::shell;
 /// `cargo xtask gpu pack`
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The folder, which is made anew.
+    /// The folder, which is made again.
     dir: PathBuf,
     /// An engine to pack instead of building one.
     #[arg(long)]

@@ -13,7 +13,7 @@ pub(super) enum Step {
     /// The card and its driver; without these nothing else runs.
     Card,
     /// What the card does at best: copies, launches, products with each type of weights. It is also what compiles the
-    /// kernels for the card; the processes behind it find them in the driver's cache.
+    /// kernels for the card; the processes after it find them in the driver's cache.
     Rates,
     /// What the tests of the interpreter ran, bit by bit, and the tests of the kernels with the driver as their device.
     Tests,

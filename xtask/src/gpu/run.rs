@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Seconds that this call has, whatever its steps have.
     #[arg(long, value_name = "SECONDS")]
     budget: Option<u64>,
-    /// Do the steps anew, instead of what is left of them.
+    /// Do the steps again, instead of what is left of them.
     #[arg(long)]
     again: bool,
     /// Where the models run: on the card; or elsewhere, to try the script without one.
@@ -310,7 +310,7 @@ fn reason(text: &str) -> &str {
     let last = lines.clone().next_back().unwrap_or("no message");
     let says_so = |line: &&str| line.contains("FAILED: ") || line.contains("panicked at");
     let line = lines.rfind(says_so).unwrap_or(last);
-    // In a table it is what is behind the dashes.
+    // In a table it is what is after the dashes.
     let line = line.split_once("FAILED: ").map_or(line, |(_, reason)| reason);
     line.trim_end_matches(['|', ' '])
 }
@@ -554,7 +554,7 @@ mod tests {
         let folder = Folder::new(&[("card_cuda", r#"echo '{"name": "A card"}'"#)]);
         assert_eq!(no_card(&folder.place("cuda"), &mut outcomes).unwrap(), None);
         assert_eq!(outcomes.get("card", "driver").unwrap().value["name"], "A card");
-        // What is no JSON is no answer.
+        // What is not JSON is no answer.
         drop(folder);
         let folder = Folder::new(&[("card_cuda", "echo fine")]);
         let reason = no_card(&folder.place("cuda"), &mut outcomes).unwrap().unwrap();

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 /// How long a server may be silent.
 const READ_LIMIT: Duration = Duration::from_secs(120);
-/// The most bytes of an answer that are kept.
+/// The maximum number of bytes of an answer that are kept.
 const ANSWER_BYTES: usize = 1 << 20;
 
 /// A connection to the server on a port of 127.0.0.1.

@@ -259,7 +259,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            // A child that has ended already is no error here.
+            // A child that has ended already is not an error here.
             let _ = child.kill();
             let _ = child.wait();
         }

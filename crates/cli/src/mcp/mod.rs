@@ -145,7 +145,7 @@ impl Servers {
     /// Calls a tool.
     ///
     /// # Errors
-    /// If the server cannot be reached or refuses the call. A tool that fails is no error.
+    /// If the server cannot be reached or refuses the call. A tool that fails is not an error.
     pub(crate) async fn call(&self, tool: &Tool, arguments: Map<String, Value>) -> Result<Output> {
         let server = &self.servers[tool.idx];
         let params = CallToolRequestParams::new(tool.own_name.clone()).with_arguments(arguments);

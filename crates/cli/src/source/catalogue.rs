@@ -21,7 +21,7 @@ pub(crate) struct Family {
 /// One size of a family.
 #[derive(Debug)]
 pub(crate) struct Size {
-    /// What the user types behind the colon.
+    /// What the user types after the colon.
     pub(crate) tag: &'static str,
     /// Repository of GGUF files, `owner/name`.
     pub(crate) repo: &'static str,

@@ -221,7 +221,7 @@ mod tests {
                 "{error}"
             );
         }
-        // What is no checksum is none; a mirror may leave out lengths.
+        // What is not a checksum is none; a mirror may leave out lengths.
         let text = format!(
             r#"{{"sha":"{commit}","siblings":[{{"rfilename":"a","lfs":{{"sha256":"../x"}}}},
                {{"rfilename":"b","size":null,"lfs":null}}]}}"#

@@ -322,7 +322,7 @@ fn check_sum(fetched: &Fetched, expected: &Expected) -> Result<()> {
     }
 }
 
-/// Says clearly why a path is no model, and which names are close where it could have been one.
+/// Says clearly why a path is not a model, and which names are close where it could have been one.
 fn check_path(path: &Path) -> Result<()> {
     match fs::metadata(path) {
         Ok(_) => Ok(()),

@@ -119,7 +119,7 @@ fn open_no_follow(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     }
 }
 
-/// What is known about a file that is no link.
+/// What is known about a file that is not a link.
 fn regular(path: &Path) -> Option<fs::Metadata> {
     fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)
 }

@@ -337,7 +337,7 @@ fn lacks_pip(messages: &[u8]) -> bool {
 /// How Python says that it has no pip.
 const NO_PIP: &str = "No module named pip";
 
-/// The most bytes of pip's messages that are kept, of which the last tell why it failed.
+/// The maximum number of bytes of pip's messages that are kept, of which the last tell why it failed.
 const MAX_MESSAGES: usize = 64 << 10;
 
 /// Reads what pip writes, and keeps its end in memory: the disk may be what is full.

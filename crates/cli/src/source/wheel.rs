@@ -255,7 +255,7 @@ mod tests {
         names.sort_unstable();
         assert_eq!(names, ["a.safetensors", "b.safetensors", "c--d.safetensors", "model"]);
         assert_eq!(fs::read_dir(&to).expect("read").count(), 4);
-        // Two members of one name are no model.
+        // Two members of one name are not a model.
         let twice = wheels(dir.path(), &[("p/a", b"x"), ("q/a", b"y")]);
         let chosen = [(0, "p/a".to_owned()), (0, "q/a".to_owned())];
         let again = dir.path().join("again");

@@ -111,7 +111,7 @@ fn a_model_of_the_hub_is_pulled_into_its_own_folder() {
     let names = ["config.json", "manifest.json", "model.safetensors"].map(PathBuf::from);
     assert_eq!(files(path), names);
     assert_eq!((dir["bytes"].as_u64(), &dir["sha256"]), (Some(12), &Value::Null));
-    // A folder with a file missing is no model.
+    // A folder with a file missing is not a model.
     fs::remove_file(path.join("config.json")).expect("remove");
     assert!(!pull(&cli, &hub, &["hf:o/dir@refs/pr/1", "--offline"]).status.success());
 

@@ -129,7 +129,7 @@ fn a_draft_model_guesses_and_answers_stay_the_same() {
     let (alone, none) = drafted(&model, &[]);
     let (guessed, accepted) = drafted(&model, &["--draft-model", &model, "--draft-max", "3"]);
     assert_eq!(guessed, alone);
-    // A model that guesses for itself is right each time: 3 of 4 tokens behind the first.
+    // A model that drafts for itself is right each time: 3 of 4 tokens after the first.
     assert_eq!((none, accepted), (vec![], counts(&[("all", 17.0), ("model", 17.0)])));
 }
 

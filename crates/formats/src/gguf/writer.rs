@@ -19,9 +19,9 @@ const VERSION: u32 = 3;
 /// tensor, however large.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SplitLimits {
-    /// The most tensors in a file.
+    /// The maximum number of tensors in a file.
     pub max_tensors: Option<usize>,
-    /// The most bytes of tensor data in a file.
+    /// The maximum number of bytes of tensor data in a file.
     pub max_bytes: Option<u64>,
 }
 

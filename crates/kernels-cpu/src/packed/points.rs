@@ -51,7 +51,7 @@ fn upper_nibbles<B: Block>(block: &B, at: usize, stride: usize) -> B::Word {
     out
 }
 
-/// Scales in one word, behind the scale at the beginning of the block.
+/// Scales in one word, after the scale at the beginning of the block.
 #[inline(always)]
 fn with_word<B: Block>(block: &B, word: B::Word) -> RowScales<B::Word> {
     let bytes = [Some(word), None, None, None];

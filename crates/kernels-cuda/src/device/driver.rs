@@ -25,7 +25,7 @@ const EARLY_LAUNCHES: Version = Version { major: 9, minor: 0 };
 /// That of the only cards with products of groups of warps.
 const WGMMA: Version = Version { major: 9, minor: 0 };
 
-/// A card, opened by the CUDA driver. All who open the same card share its context.
+/// A card, opened by the CUDA driver. All that open the same card share its context.
 pub struct Driver {
     context: Arc<Context>,
     card: Card,

@@ -26,7 +26,7 @@ pub use nccl::DriverRank;
 /// An address in a device's memory.
 pub type Address = u64;
 
-/// The most arguments of a launch.
+/// The maximum number of arguments of a launch.
 pub const MAX_ARGUMENTS: usize = 32;
 
 /// One argument of a kernel.
@@ -238,7 +238,7 @@ pub trait Device: fmt::Debug + Send + Sync + Sized + 'static {
     fn group(devices: &[Arc<Self>]) -> Result<Vec<Self::Rank>, Error>;
 
     /// Queues an exchange, which runs when every rank of the group runs its own: `n_bytes` bytes from each go to `to`,
-    /// one rank's behind the other's. Streams of different ranks are waited for by different threads.
+    /// one rank's after the other's. Streams of different ranks are waited for by different threads.
     ///
     /// # Safety
     /// The rank is this device's. `from` has `n_bytes` bytes of one allocation, `to` as many for every rank, which do
@@ -325,7 +325,7 @@ impl<D: Device> Buffer<D> {
         Ok(buffer)
     }
 
-    /// Queues a copy of plain values to `offset` bytes behind the start.
+    /// Queues a copy of plain values to `offset` bytes after the start.
     ///
     /// # Errors
     /// What the driver reports.
@@ -344,7 +344,7 @@ impl<D: Device> Buffer<D> {
         unsafe { self.device().upload(stream, self.memory.address + offset as u64, bytes) }
     }
 
-    /// Waits for the stream and reads plain values from `offset` bytes behind the start.
+    /// Waits for the stream and reads plain values from `offset` bytes after the start.
     ///
     /// # Errors
     /// What the driver reports, the failure of earlier work among it.

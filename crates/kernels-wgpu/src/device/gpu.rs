@@ -20,7 +20,7 @@ const SMALL_WRITE: usize = 64 << 10;
 /// Bytes that are copied to the device at once.
 const LARGE_WRITE: usize = 16 << 20;
 
-/// The most bytes of a binding: a multiple of 4 that fits 32 bits.
+/// The maximum number of bytes of a binding: a multiple of 4 that fits 32 bits.
 const MAX_BINDING_BYTES: u64 = u32::MAX as u64 & !3;
 
 /// How long the answer of a mapping may take once the device has nothing left to do.
@@ -378,7 +378,7 @@ impl Gpu {
             self.check(what, size).map(|()| raw)
         };
         let raw = match make() {
-            // Buffers that nobody holds any more are freed when the device is idle.
+            // Buffers without handles are freed when the device is idle.
             Err(Error::OutOfMemory { .. }) => self.wait().and_then(|()| make())?,
             other => other?,
         };

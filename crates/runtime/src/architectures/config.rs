@@ -65,7 +65,7 @@ pub struct Config {
     pub ffn_bias: Bias,
     /// Whether the head is the embedding, when the file says.
     pub tied_head: Option<bool>,
-    /// Layers that the file has behind those of [`Self::layers`], which predict further tokens.
+    /// Layers that the file has after those of [`Self::layers`], which predict further tokens.
     pub n_predictors: usize,
     /// Columns of the embedding that every token has for each layer, in models with such; else 0.
     pub per_layer_dim: usize,

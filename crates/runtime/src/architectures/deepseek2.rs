@@ -5,7 +5,7 @@
 //! the same graph, and so has DeepSeek V3.2 in contexts from which its indexer chooses all positions; longer ones are
 //! refused. The cache holds the latent vector and the one key that turns, side by side. The matrix that would make a
 //! head's keys of the vector takes the head's query to it instead, and that of its values takes what the head attended
-//! to (section 2.1.2 of the first). So a layer has one head of keys, and its values are the keys: columns behind the
+//! to (section 2.1.2 of the first). So a layer has one head of keys, and its values are the keys: columns after the
 //! vector are left out of what comes of them. The layer that predicts a second token looks as the others with experts;
 //! files in GGUF do not have it.
 
@@ -155,7 +155,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let experts = experts_from_hf(s, family)?;
     let is_sparse = sparse_layers_from_hf(s, family, config.layers.len())?;
     let n_predictors = s.opt_usize("num_nextn_predict_layers")?.unwrap_or(0);
-    // Behind the others, layers that predict have experts.
+    // After the others, layers that predict have experts.
     let is_sparse = |l: usize| is_sparse.get(l).is_none_or(|&is_sparse| is_sparse);
     let config = config.with_predictors(n_predictors);
     config.with_layers(|l, layer| layer.experts = experts.filter(|_| is_sparse(l))).checked_hf(s)

@@ -124,7 +124,7 @@ pub(super) fn gguf_shared_dim(
     Ok(dim.or(of_count).filter(|_| n_shared != Some(0)))
 }
 
-/// Experts, and one that all rows share behind a gate, as Qwen's config.json has them.
+/// Experts, and one that all rows share, with a gate, as Qwen's config.json has them.
 ///
 /// # Errors
 /// If a setting is missing or cannot be right.

@@ -403,7 +403,7 @@ fn modalities(m: &mut Build<'_>, x: ValueId, l: usize) -> Result<ValueId, Error>
     Ok(m.graph.act(scores, Activation::Tanh))
 }
 
-/// What the streams should be behind layer `l`, side by side and each: each is the sum of all by factors of its
+/// What the streams should be after layer `l`, side by side and each: each is the sum of all by factors of its
 /// own, and of itself.
 fn predict(
     m: &mut Build<'_>,
@@ -437,7 +437,7 @@ fn predict(
     Ok((m.graph.concat(&predicted), predicted))
 }
 
-/// The streams behind layer `l`, which made `x` of the one that it works on: to each is added a part of what
+/// The streams after layer `l`, which made `x` of the one that it works on: to each is added a part of what
 /// that differs from its prediction by.
 fn correct(
     m: &mut Build<'_>,

@@ -165,7 +165,7 @@ fn ffn(m: &mut Build<'_>, x: ValueId, l: usize) -> Result<ValueId, Error> {
     let routes = m.graph.route(scores, route);
     let [gate, up] = m.weights.turned_gate_up_experts(l, n_experts, hidden_dim, c.dim)?;
     let down = m.weights.turned_experts((l, "experts.w_down"), n_experts, c.dim, hidden_dim)?;
-    // The 1 that is added behind the limit is part of the bias, and of the limit.
+    // The 1 that is added after the limit is part of the bias, and of the limit.
     let [gate_bias, up_bias] =
         m.weights.gate_up_expert_biases(l, n_experts, hidden_dim, [0.0, 1.0])?;
     let down_bias = m.weights.expert_biases((l, "experts.w_down"), n_experts, c.dim)?;

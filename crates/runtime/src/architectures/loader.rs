@@ -82,7 +82,7 @@ pub struct WeightLoader<'a> {
     transposed: bool,
     /// The orders of columns, each once.
     orders: HashMap<Vec<u32>, WeightId>,
-    /// The layers behind the model's own, whose tensors are not asked for.
+    /// The layers after the model's own, whose tensors are not asked for.
     beyond: Range<usize>,
     /// A layer whose tensors have names of their own, and what these begin with.
     renamed: Option<(usize, &'static str)>,

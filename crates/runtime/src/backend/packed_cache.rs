@@ -4,7 +4,7 @@
 //! maps it and packs nothing. The header has a key of the layout and the model: its
 //! files' sizes and times, the weights of its fingerprint, and of every matrix its place
 //! and a page of its bytes. No other setting of the model changes what is packed. A
-//! file that does not fit to the byte is never used, but written anew; like a model
+//! file that does not fit to the byte is never used, but rewritten; like a model
 //! file it is not read as a whole, so single bits that flip on the disk are not noticed.
 //! Whoever can write to the file decides what the model computes, so one that others may write
 //! to is not used either (see `own_file.rs`).

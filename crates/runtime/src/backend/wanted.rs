@@ -1,4 +1,4 @@
-//! What a step gives back: for every row of output its logits, or a shortlist of them.
+//! What a step returns: for every row of output its logits, or a shortlist of them.
 //!
 //! A shortlist is what a token can be chosen from on the host, by the code that chooses from rows, with
 //! the same result: the best tokens of a row with their logits, and the logits of tokens that are asked
@@ -13,13 +13,13 @@ use std::ops::Range;
 /// The shortlists that an executable can give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer {
-    /// The most rows of a step.
+    /// The maximum number of rows of a step.
     pub max_rows: usize,
-    /// The most of the best tokens of a row.
+    /// The maximum number of best tokens per row.
     pub max_best: usize,
     /// The maximum number of tokens of a row that are given by themselves.
     pub max_listed: usize,
-    /// The most draws of a row.
+    /// The maximum number of draws per row.
     pub max_draws: usize,
 }
 
@@ -28,7 +28,7 @@ pub struct Offer {
 pub struct Few {
     /// How many of the best tokens, at least one.
     pub n_best: usize,
-    /// Tokens; what the row has behind them is of none.
+    /// Tokens; what the row has after them is of none.
     pub n_tokens: usize,
     /// The scale of the shares that are wanted of all tokens that may be among the best, if they are.
     pub shares: Option<ShareScale>,
@@ -233,12 +233,12 @@ pub trait Beside {
     /// If the device fails.
     fn collect(&mut self, batch: &Batch, wants: &Wants) -> Result<(), Error>;
 
-    /// Whether a step can be launched behind one that is not collected yet: see [`Self::launch_next`].
+    /// Whether a step can be launched after one that is not collected yet: see [`Self::launch_next`].
     fn runs_ahead(&self) -> bool {
         false
     }
 
-    /// Makes the shortlists of the step that was launched for `batch`, and launches a step of decode rows behind it.
+    /// Makes the shortlists of the step that was launched for `batch`, and launches a step of decode rows after it.
     /// Row `i` of `next` runs with a token that the device takes from the shortlist of the output row of `sources[i]`, as
     /// that says. [`Self::collect`] of the first step then waits for that step alone, and its logits are gone.
     ///
@@ -257,7 +257,7 @@ pub trait Beside {
         panic!("steps are launched one at a time");
     }
 
-    /// Of the step behind the one that was collected, the token that row `row` was given.
+    /// Of the step after the one that was collected, the token that row `row` was given.
     ///
     /// # Panics
     /// If there is no such step.

@@ -32,7 +32,7 @@ impl HfSettings {
     /// The settings of the text model, where these are of a model that reads more; else the same.
     ///
     /// # Errors
-    /// If `text_config` is no object.
+    /// If `text_config` is not an object.
     pub(super) fn of_text(mut self) -> Result<Self, Error> {
         let outer = self.opt_str("model_type").unwrap_or_default();
         let is_qwen = matches!(outer, Some("qwen2_vl" | "qwen2_5_vl" | "qwen3_5" | "qwen3_5_moe"));

@@ -108,7 +108,7 @@ impl Track {
         depth
     }
 
-    /// Notes that the first `n_right` of `n_drafted` tokens were accepted. Those behind the first that was not
+    /// Notes that the first `n_right` of `n_drafted` tokens were accepted. Those after the first that was not
     /// tell nothing.
     pub(super) fn judge(&mut self, n_drafted: usize, n_right: usize) {
         self.right = self.right * DECAY + n_right as f32;

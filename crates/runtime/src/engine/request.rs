@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A prompt and how to go on from it.
+/// A prompt and how to continue from it.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The prompt; at least one row. No tokens are drafted for one with embeddings.
@@ -159,7 +159,7 @@ pub enum SubmitError {
     /// As many requests wait as are allowed to.
     #[error("the queue is full: {waiting} requests are waiting")]
     QueueFull {
-        /// Requests that wait.
+        /// Waiting requests.
         waiting: usize,
         /// When there may be room again.
         retry_after: Duration,

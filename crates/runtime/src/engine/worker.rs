@@ -30,11 +30,11 @@ mod publish;
 
 /// How the engine's thread works.
 pub(super) struct Settings {
-    /// The most answers at once.
+    /// The maximum number of concurrent sequences.
     pub(super) max_seqs: usize,
     /// What there may be in a step.
     pub(super) most: Most,
-    /// Who is told of the changes of the prefix cache.
+    /// The subscriber to changes of the prefix cache.
     pub(super) cache_sink: Option<CacheSink>,
     /// The model's path, for errors.
     pub(super) path: PathBuf,
@@ -176,7 +176,7 @@ impl Worker {
         self.publish();
     }
 
-    /// Goes on after a panic: ends the requests of the step, and begins anew with the others.
+    /// Continues after a panic: ends the requests of the step, and begins again with the others.
     fn recover(&mut self, panic: &str) {
         tracing::error!("a step panicked: {panic}");
         self.shared.stats.update(|stats| stats.panics += 1);
@@ -260,7 +260,7 @@ impl Worker {
         self.waiting.insert(run.key, run);
     }
 
-    /// Lets go of requests that nobody waits for.
+    /// Drops requests that nobody waits for.
     fn drop_cancelled(&mut self) {
         self.end_all(|job| job.is_cancelled(), |job, shared| job.abandon(&shared.stats));
     }
@@ -401,12 +401,12 @@ impl Worker {
         self.settle();
     }
 
-    /// Goes on after a step that failed.
+    /// Continues after a step that failed.
     fn cannot_step(&mut self, error: Error) {
         let n_running = self.running.len();
         self.finish_told();
         match error {
-            // A run that has ended meanwhile has given back its pages.
+            // A run that has ended meanwhile has released its pages.
             Error::Kv(_) if self.running.len() < n_running => {}
             Error::Kv(_) if n_running > 1 => self.preempt(),
             error if error.has_lost_model() => self.lose(&error.to_string()),
@@ -429,7 +429,7 @@ impl Worker {
         self.in_step = launched;
     }
 
-    /// Lets go of the runs that are over by what was told, and of the jobs that are complete.
+    /// Drops the runs that are over by what was told, and of the jobs that are complete.
     fn finish_told(&mut self) {
         let Self { lates, running, waiting, .. } = self;
         let failed = lates.as_mut().map(|lates| lates.finish(running, waiting));

@@ -1,6 +1,6 @@
 //! One answer as it is generated: from rows of logits to tokens, text and the reason to stop.
 //!
-//! Who runs the model is no concern here: a session does it for one sequence, the engine for many.
+//! How the model is run does not matter here: a session does it for one sequence, the engine for many.
 
 use super::params::{FinishReason, GenerateParams, StopCause, TopLogprob};
 use crate::Error;
@@ -204,7 +204,7 @@ impl Answer {
     }
 
     /// Says what it wants of the row number `at.1` of the chunk `at.0`, before which so many tokens of the
-    /// chunk are guesses: a shortlist, where that decides the choice.
+    /// chunk are draft tokens: a shortlist, where that decides the choice.
     pub(crate) fn want(
         &mut self,
         at: (usize, usize),
@@ -218,7 +218,7 @@ impl Answer {
         let Some(Deciding { n_best, shares, draws }) = self.sampler.deciding(offer.max_best) else {
             return;
         };
-        // Behind a guess the text, and so what follows from it, is not known yet.
+        // After a draft token the text, and so what follows from it, is not known yet.
         let is_known = at.1 == 0 || !(self.constraint.is_some() || self.sampler.follows_text());
         let has_mask = self.constraint.is_none() || self.mask.is_some();
         if self.logprobs.is_some_and(|k| k > offer.max_best) || !is_known || !has_mask {
@@ -257,7 +257,7 @@ impl Answer {
     }
 
     /// How a device finds the next token in the shortlist that [`Self::want`] asks for, if that is one to choose by. A
-    /// guess that is wrong costs a row of a step.
+    /// wrong prediction costs a row of a step.
     pub(crate) fn foreseen(&self, offer: Offer) -> Option<NextToken> {
         let needs_all = self.constraint.is_some() || self.logprobs_of_sampling;
         if needs_all { None } else { self.sampler.foreseen(offer.max_best) }

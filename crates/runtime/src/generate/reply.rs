@@ -32,7 +32,7 @@ pub struct Reply<'m> {
     state: State,
 }
 
-/// A session that the reply has for itself, or another that goes on after it.
+/// A session that the reply has for itself, or another that continues after it.
 #[derive(Debug)]
 pub(super) enum Held<'m> {
     Own(Session),

@@ -1,7 +1,7 @@
 //! Generation: a prompt in, tokens and text out, one sequence at a time.
 //!
 //! A [`Session`] keeps its sequence between calls, so a conversation pays only
-//! for what is new. Where a sliding window has let go of what it would need, it
+//! for what is new. Where a sliding window has released what it would need, it
 //! pays again, unless the model keeps prefixes. What it keeps was written by prompt
 //! rows; tokens that the model generated are run again when they come back in a
 //! prompt, so that an answer never depends on how its prompt came about.

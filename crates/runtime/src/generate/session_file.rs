@@ -36,7 +36,7 @@ struct Header {
     rows: Vec<u64>,
     /// Positions, and by how much those of angles differ from there on.
     offsets: Vec<(usize, i64)>,
-    /// Of each group, the pages at the front that a window has let go of.
+    /// Of each group, the pages at the front that a window has released.
     first_pages: Vec<usize>,
 }
 
@@ -101,7 +101,7 @@ impl Model {
     /// The session that a file holds; it goes on as if it had never ended.
     ///
     /// # Errors
-    /// If the file cannot be read, is no session or is damaged, if its keys and values are not
+    /// If the file cannot be read, is not a session or is damaged, if its keys and values are not
     /// those that this model would compute, or if it does not fit the context or the cache.
     pub fn restore_session(&mut self, path: &Path) -> Result<Session, Error> {
         let refuse = |reason: String| Error::SessionFile { path: path.to_owned(), reason };

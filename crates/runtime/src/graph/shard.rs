@@ -3,7 +3,7 @@
 //!
 //! All ranks run the same graph; they differ in what their weights hold. A linear on a value that every rank has
 //! keeps some rows of its matrix and makes some columns of its output. What works on columns alone, or on whole
-//! heads, goes on with these. A linear on columns keeps those columns of its matrix, and makes a term of a sum over
+//! heads, continues with these. A linear on columns keeps those columns of its matrix, and makes a term of a sum over
 //! the ranks, which is added up where something needs it whole. How values are divided follows from the operations,
 //! so nothing here knows an architecture: what needs all columns of a row, such as a router, makes the linears before
 //! it stay whole.

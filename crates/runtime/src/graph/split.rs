@@ -17,7 +17,7 @@ use crate::graph::weights::{WeightId, Weights};
 #[derive(Debug, Clone)]
 pub struct Part {
     /// The part's graph. Its weights, its layers of key-value groups and the elements of its
-    /// recurrent state are counted anew; its groups are those of the model, without layers
+    /// recurrent state are counted again; its groups are those of the model, without layers
     /// where it has none of theirs.
     pub graph: Graph,
     /// Of each weight of the part, its index in the model.

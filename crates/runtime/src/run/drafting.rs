@@ -67,7 +67,7 @@ pub(crate) fn likeliest(logits: &[f32]) -> u32 {
 }
 
 impl Model {
-    /// Runs a prompt in chunks of at most `chunk` tokens, and drafts `n` tokens behind the one that is likeliest to follow
+    /// Runs a prompt in chunks of at most `chunk` tokens, and drafts `n` tokens after the one that is likeliest to follow
     /// it, each of which is likeliest by the model's own layer for multi-token prediction. Returns the logits that they
     /// were chosen from, each `[vocab_size]`.
     ///

@@ -70,7 +70,7 @@ impl Fit<'_> {
         Ok(most <= part.free.bytes.saturating_sub(part.free.reserve))
     }
 
-    /// The most pages, from `fewest`, which fit, to `most`, with which a part fits.
+    /// The maximum number of pages, from `fewest`, which fit, to `most`, with which a part fits.
     fn most(&self, part: &Part<'_>, fewest: usize, most: usize) -> Result<usize, Error> {
         let (mut fits, mut beyond) = (fewest, most.saturating_add(1));
         while beyond - fits > 1 {
@@ -114,7 +114,7 @@ impl Fit<'_> {
     }
 }
 
-/// The most pages of a group, if all that the sequences can use do not fit; never fewer than one context takes.
+/// The maximum number of pages of a group, if all that the sequences can use do not fit; never fewer than one context takes.
 ///
 /// # Errors
 /// [`Error::Device`] if not one context fits a device that tells its free memory exactly.

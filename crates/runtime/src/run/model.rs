@@ -346,14 +346,14 @@ impl Model {
         self.runner.dispatch_metrics()
     }
 
-    /// Begins to count anew.
+    /// Begins to count again.
     pub fn reset_metrics(&mut self) {
         for device in self.dispatch_metrics() {
             device.reset();
         }
     }
 
-    /// The runner alone, for who has taken everything else that it needs.
+    /// The runner alone, for a caller that has taken everything else that it needs.
     pub(crate) fn into_runner(self) -> Runner {
         self.runner
     }

@@ -77,7 +77,7 @@ impl Embeddings {
 
     /// The same rows with positions of their own for the angles of rotary embeddings: of each row the
     /// temporal, the height and the width component, counted from where the segment begins. The row
-    /// after them goes on behind the largest, as in Qwen2-VL and its successors. A model whose rotary
+    /// after them continues after the largest, as in Qwen2-VL and its successors. A model whose rotary
     /// embedding has one component takes rows whose three are the same.
     ///
     /// # Errors
@@ -342,7 +342,7 @@ impl<'a> Rows<'a> {
         self.bidirectional().map(|segment| segment.rows).collect()
     }
 
-    /// The longest beginning of at most `len` rows that can be run without those behind it: rows that
+    /// The longest beginning of at most `len` rows that can be run without those after it: rows that
     /// see each other in both directions are run in one chunk.
     #[must_use]
     pub fn cut(self, len: usize) -> usize {
@@ -350,7 +350,7 @@ impl<'a> Rows<'a> {
         cut.map_or(len, |segment| segment.rows.start)
     }
 
-    /// The least rows at the beginning that can be run without those behind them.
+    /// The least rows at the beginning that can be run without those after them.
     pub(crate) fn least(self) -> usize {
         let first = self.bidirectional().next().filter(|segment| segment.rows.start == 0);
         first.map_or(1, |segment| segment.rows.end)

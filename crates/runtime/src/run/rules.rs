@@ -14,7 +14,7 @@ pub(crate) struct PromptRules {
     pub(crate) vocab_size: usize,
     /// Elements of an embedding.
     dim: usize,
-    /// The most rows of a step.
+    /// The maximum number of rows of a step.
     max_rows: usize,
     /// Rows may come as embeddings in place of tokens.
     takes_embeddings: bool,

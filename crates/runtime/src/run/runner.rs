@@ -1,4 +1,4 @@
-//! Sequences over an executable: who holds which pages, and the making of ragged
+//! Sequences over an executable: which pages each holds, and the making of ragged
 //! batches.
 //!
 //! A runner knows tokens, positions and pages; it knows no text and no sampling.
@@ -32,7 +32,7 @@ use ahead::Ahead;
 pub(crate) struct Saved {
     /// The recurrent state after its last position; empty for models without.
     pub(crate) state: Vec<u8>,
-    /// Of each group, the pages at the front that were given back.
+    /// Of each group, the pages at the front that were released.
     pub(crate) first_pages: Vec<usize>,
     /// The pages of all groups, in order of position.
     pub(crate) pages: Vec<u8>,
@@ -66,13 +66,13 @@ pub struct Runner {
     is_launched: bool,
     /// The sequences of the step that is launched.
     launched: Vec<usize>,
-    /// Their rows were noted already: a step was launched behind it.
+    /// Their rows were noted already: a step was launched after it.
     is_noted: bool,
-    /// The step behind the one that is launched.
+    /// The step after the one that is launched.
     ahead: Ahead,
     /// What steps read from.
     files: Vec<FileWatch>,
-    /// Columns of the hidden states that drafting goes on from; none where the model does not draft.
+    /// Columns of the hidden states that drafting continues from; none where the model does not draft.
     hidden_dim: Option<usize>,
 }
 
@@ -196,7 +196,7 @@ impl Runner {
         self.cache.take_events()
     }
 
-    /// Forgets all prefixes that no sequence goes on from.
+    /// Forgets all prefixes that no sequence continues from.
     pub fn clear_prefixes(&mut self) {
         self.free_ended();
         self.cache.clear_prefixes();
@@ -476,7 +476,7 @@ impl Runner {
         for chunk in chunks.clone() {
             let seq = seqs[chunk.seq.idx].as_mut().expect(LIVES);
             n_grown += 1;
-            // Behind the first of the generated rows whose output is wanted are drafts, which may
+            // After the first of the decode rows whose output is wanted are drafts, which may
             // be rejected.
             let n = chunk.rows.len();
             let n_states = match chunk.role {

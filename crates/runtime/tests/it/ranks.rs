@@ -43,10 +43,10 @@ fn n_nodes(model: &Model, what: &str) -> usize {
 
 #[test]
 fn two_ranks_give_the_logits_of_transformers() {
-    // Name; layers whose two sums over the ranks are there: those of attention and of the network behind it.
+    // Name; layers whose two sums over the ranks are there: those of attention and of the network after it.
     let cases = [
         ("llama", 8),
-        // Biases; norms on heads; windows and norms behind the sums; a softcap on logits that are gathered.
+        // Biases; norms on heads; windows and norms after the sums; a softcap on logits that are gathered.
         ("qwen2", 8),
         ("qwen3", 8),
         ("gemma3_text", 12),
@@ -151,7 +151,7 @@ fn batches_chunks_and_runs_change_no_bit() {
         assert!(alone(&mut model, 1, 7) == whole[1], "{path:?} in chunks");
         let mut again = load(&path, 2, &options);
         assert!(alone(&mut again, 1, 64) == whole[1], "{path:?} loaded again");
-        // A step behind one another, so that prompts and generated tokens share steps.
+        // A step after one another, so that prompts and generated tokens share steps.
         let runner = model.runner();
         let seqs: Vec<_> = (0..3).map(|_| runner.new_sequence()).collect();
         let all: Vec<_> = (0..3).map(tokens).collect();

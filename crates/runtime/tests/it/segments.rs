@@ -48,7 +48,7 @@ fn rows_that_do_not_see_each_other_have_other_logits() {
     assert!(apart(0) > 0.05 && apart(12) > 0.05, "{} {}", apart(0), apart(12));
 }
 
-/// Generated rows after the prompt, one in a step, of all prompts in one batch.
+/// Decode rows after the prompt, one in a step, of all prompts in one batch.
 fn in_batch(model: &mut Model, prompts: &[Prompt], generated: &[u32]) -> Vec<Vec<Vec<u32>>> {
     let runner = model.runner();
     let seqs: Vec<_> = prompts.iter().map(|_| runner.new_sequence()).collect();

@@ -46,7 +46,7 @@ fn a_restored_session_goes_on_with_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("session");
     for backend in std::iter::once(cpu()).chain(gpus()) {
-        // A window lets go of pages of the prompt, which the prefix cache still has, whole ones.
+        // A window releases pages of the prompt, which the prefix cache still has, whole ones.
         for (name, prefix_cache, kept) in [("llama", false, 70), ("gemma3_text", true, 64)] {
             let options = LoadOptions { prefix_cache, ..LoadOptions::default() };
             let mut model = load(name, &*backend, options);

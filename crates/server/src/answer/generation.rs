@@ -223,7 +223,7 @@ fn size(event: &EngineEvent) -> usize {
 }
 
 impl Generation {
-    /// Sets how many bytes may wait for who reads this slowly; without this call there is no bound.
+    /// Sets how many bytes may wait for a slow reader; without this call there is no bound.
     pub(crate) fn bound_backlog(&self, bytes: usize) {
         self.backlog.limit.store(bytes, Ordering::Relaxed);
     }

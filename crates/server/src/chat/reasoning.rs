@@ -60,7 +60,7 @@ impl ReasoningFormat {
         prompt.trim_end().ends_with(self.open())
     }
 
-    /// Whether a prompt ends behind reasoning, because the template has left it out for the model.
+    /// Whether a prompt ends after reasoning, because the template has left it out for the model.
     pub fn is_closed_in(self, prompt: &str) -> bool {
         prompt.trim_end().ends_with(self.close())
     }

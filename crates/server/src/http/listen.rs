@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, Sleep, interval, sleep, timeout};
 
-/// Connections beyond the limit that are told so; those beyond these are closed without a word.
+/// Connections beyond the limit that get an answer; those beyond these are closed without one.
 const REFUSALS: usize = 64;
 /// How long a connection that is refused may take.
 const REFUSAL_TIME: Duration = Duration::from_secs(5);

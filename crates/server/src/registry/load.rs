@@ -157,7 +157,7 @@ impl Inner {
             Some(Slot::Loading { cancelled: true, .. }) => {
                 Some(LoadError::Cancelled { name: name.to_owned() })
             }
-            // Another device than the one that was reckoned with may have taken it.
+            // A device other than the expected one may have taken it.
             Some(_) => limit
                 .filter(|&limit| needed.saturating_add(others) > limit)
                 .map(|limit| LoadError::TooLarge { name: name.to_owned(), needed, limit }),

@@ -292,7 +292,7 @@ impl Models {
         }
     }
 
-    /// From now on no model is given to a request and none is loaded; who waits is told.
+    /// From now on no model is given to a request and none is loaded; waiting requests fail.
     pub(crate) fn close(&self) {
         self.0.lock().closed = true;
         self.0.changed.notify_all();

@@ -110,7 +110,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
 }
 
 /// Answers the last message. Where the model asks for tools, those that the user lets run do, and it
-/// goes on with what they say.
+/// continues with what they say.
 fn turn(
     chat: &mut Chat,
     engine: &mut Engine,

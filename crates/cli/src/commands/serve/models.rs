@@ -113,7 +113,7 @@ fn is_gguf_model(path: &Path) -> bool {
     is_gguf && path.is_file() && !stem.starts_with("mmproj") && !is_further_shard(&stem)
 }
 
-/// Whether a name ends in `-00002-of-00003` or another shard behind the first.
+/// Whether a name ends in `-00002-of-00003` or another shard after the first.
 fn is_further_shard(stem: &str) -> bool {
     let is_number = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
     let split = stem.rsplit_once("-of-").filter(|(_, of)| is_number(of));

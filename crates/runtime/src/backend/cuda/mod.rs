@@ -1,4 +1,4 @@
-//! The CUDA backend: a plan's steps as launches in a stream; those of generated rows are captured once for each
+//! The CUDA backend: a plan's steps as launches in a stream; those of decode rows are captured once for each
 //! number of rows, and replayed.
 //!
 //! Weights, norms, biases, activations, keys, values and recurrent states stay on the device. Per step the numbers of
@@ -94,7 +94,7 @@ impl<D: Device> CudaBackend<D> {
         Ok(Self { kernels: Arc::new(kernels), wgmma: None })
     }
 
-    /// The same with kernels of groups of warps for the rows of prompts.
+    /// The same with kernels of groups of warps for the prefill rows.
     ///
     /// # Errors
     /// If the device does not take these kernels.

@@ -22,7 +22,7 @@ pub(super) fn f32_bytes(n: usize) -> usize {
 /// The partial results of attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ScratchRoom {
-    /// The most generated rows of a step.
+    /// The maximum number of decode rows of a step.
     pub(super) max_rows: usize,
     /// The maximum of all layers.
     pub(super) n_heads: usize,
@@ -55,7 +55,7 @@ pub(super) struct Room {
     kv_bytes: usize,
 }
 
-/// The maximum numbers of a plan's output, with hidden states that drafting goes on from.
+/// The maximum number of values of a plan's output, with hidden states that drafting continues from.
 fn max_output(plan: &Plan) -> usize {
     let of = |drafts: bool| {
         let output = plan.output_of(drafts);
@@ -75,7 +75,7 @@ fn heads(plan: &Plan) -> Option<(usize, usize)> {
     attentions.reduce(|most, of| (most.0.max(of.0), most.1.max(of.1)))
 }
 
-/// The most values of a rank that a step exchanges; none where no step does.
+/// The maximum number of values of a rank that a step exchanges; none where no step does.
 fn exchanged(plan: &Plan) -> Option<usize> {
     let of_step = |step: &Step| match &step.op {
         Op::AllReduce { .. } | Op::AllGather => {

@@ -315,7 +315,7 @@ fn launches_that_start_early_change_no_bit() {
     }
 }
 
-/// A prompt and a token behind it, the prompt as a whole or cut, alone or behind another one in its step: the last rows of
+/// A prompt and a token after it, the prompt as a whole or cut, alone or after another one in its step: the last rows of
 /// both, and the kernels that ran.
 fn prompts(
     path: &std::path::Path,

@@ -1,7 +1,7 @@
 //! The numbers of a step: what the host tells the device each time, as one list of 32-bit numbers.
 //!
 //! Lists lie at places that depend on the row limits and the context alone, so that a captured step finds them
-//! again; the block tables come last. A step of generated rows may be filled up with rows that see and store
+//! again; the block tables come last. A step of decode rows may be filled up with rows that see and store
 //! nothing, so that one capture serves several numbers of rows.
 
 use crate::backend::Batch;
@@ -120,7 +120,7 @@ impl Places {
 pub(super) struct Counts {
     /// Rows.
     pub(super) rows: usize,
-    /// Rows of generated tokens, the first ones.
+    /// Decode rows, the first ones.
     pub(super) generated: usize,
     /// Rows whose output is wanted.
     pub(super) outputs: usize,
@@ -162,7 +162,7 @@ impl Words {
         &self.words
     }
 
-    /// Fills in the numbers of `batch`; a batch of generated rows alone becomes one of `n_rows` rows.
+    /// Fills in the numbers of `batch`; a batch of decode rows alone becomes one of `n_rows` rows.
     ///
     /// # Panics
     /// If the batch is larger than the places were made for.
@@ -258,7 +258,7 @@ impl Words {
         self.words[at + batch.n_rows()..at + n_rows].fill(0);
     }
 
-    /// The states that sequences go on from, and those that are wanted after rows.
+    /// The states that sequences continue from, and those that are wanted after rows.
     fn fill_states(&mut self, [seqs_at, writes_at]: [usize; 2], batch: &Batch, n_rows: usize) {
         assert_eq!(batch.state_reads.len(), batch.seqs.len(), "states of sequences");
         assert_eq!(batch.state_writes.len(), batch.n_rows(), "states of rows");

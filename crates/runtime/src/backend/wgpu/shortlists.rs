@@ -12,10 +12,10 @@ use realizar_kernels_wgpu::{
     Shortlists, View,
 };
 
-/// The most rows of a step that shortlists are made of.
+/// The maximum number of rows of a step that shortlists are made of.
 const MAX_ROWS: usize = 256;
 
-/// Rows of a plan's output that shortlists can be made of in a step; none where they are no logits.
+/// Rows of a plan's output that shortlists can be made of in a step; none where they are not logits.
 pub(super) fn n_rows(plan: &Plan, options: &ExecutableOptions) -> usize {
     let are_logits = options.logits && plan.output.rows == RowDomain::Outputs;
     let fits = plan.output.width <= Shortlists::MAX_LOGITS as usize;

@@ -26,7 +26,7 @@ impl Worker {
         self.running.iter_mut().for_each(|run| run.guesses.clear());
     }
 
-    /// Keeps the hidden states that drafting goes on from.
+    /// Keeps the hidden states that drafting continues from.
     pub(super) fn keep_hidden(&mut self) {
         if self.head.is_none() {
             return;
@@ -34,7 +34,7 @@ impl Worker {
         for planned in &self.plan.planned {
             let run = &mut self.running[planned.run];
             if let Some(row) = run.last_row.take() {
-                // Rows behind it were drafted for nothing.
+                // Rows after it were drafted for nothing.
                 let n_rejected = run.n_drafts.saturating_sub(row);
                 run.hidden.take(run.done - n_rejected, self.runner.hidden(planned.chunk, row));
             }

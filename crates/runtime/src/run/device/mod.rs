@@ -1,6 +1,6 @@
 //! From the name of a device to a backend, and from there to a loaded model.
 //!
-//! A device that was named is used or is an error. `auto` prefers a GPU, and goes on with
+//! A device that was named is used or is an error. `auto` prefers a GPU, and continues with
 //! the next best device, the processor in the end, with a warning where one was there. What each
 //! device does with a plan is the matter of its backend.
 
@@ -34,7 +34,7 @@ pub struct DeviceOptions {
     /// Let CUDA launches start before the one in front of them has ended. It is for cards of compute capability 9.0, and
     /// [`load`] refuses it where no device is reached by CUDA.
     pub cuda_dependent_launch: bool,
-    /// Multiply the rows of prompts by CUDA's instructions of groups of warps. It is for cards of compute capability 9.0, and
+    /// Multiply the prefill rows by CUDA's instructions of groups of warps. It is for cards of compute capability 9.0, and
     /// [`load`] refuses it where no device is reached by CUDA.
     pub cuda_wgmma: bool,
     /// Cards that divide every layer among them: those of the list, or the first ones. [`load`] refuses other devices.
@@ -202,7 +202,7 @@ pub fn memory_needed(
 struct OpenedDevice {
     /// `None` is the processor.
     gpu: Option<Box<dyn Backend>>,
-    /// The most layers that it takes.
+    /// The maximum number of layers that it takes.
     n_layers: Option<usize>,
 }
 

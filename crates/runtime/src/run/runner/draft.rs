@@ -1,4 +1,4 @@
-//! Steps that draft: the part of a model that predicts further tokens is run behind the rows of its sequences, which
+//! Steps that draft: the part of a model that predicts further tokens is run after the rows of its sequences, which
 //! stay as they are.
 
 use super::{LIVES, Runner, shrink_seqs};
@@ -15,7 +15,7 @@ impl Runner {
         self
     }
 
-    /// Columns of the hidden states that drafting goes on from; none where the model does not draft.
+    /// Columns of the hidden states that drafting continues from; none where the model does not draft.
     pub fn hidden_dim(&self) -> Option<usize> {
         self.hidden_dim
     }
@@ -28,7 +28,7 @@ impl Runner {
         self.executable.hidden().get(row * dim..(row + 1) * dim)
     }
 
-    /// Gets the pages for so many rows behind each of the sequences, which [`Self::end_draft`] gives back.
+    /// Gets the pages for so many rows after each of the sequences, which [`Self::end_draft`] gives back.
     ///
     /// # Errors
     /// If pages run out, or the device fails. Nothing is left of it then.
@@ -60,7 +60,7 @@ impl Runner {
         grown
     }
 
-    /// Runs a step that drafts: of each sequence one row, `depth` rows behind its last, with a token and the
+    /// Runs a step that drafts: of each sequence one row, `depth` rows after its last, with a token and the
     /// hidden states of the rows before, `[n_seqs, hidden_dim]`. The first row of a sequence has depth 0; each needs
     /// those before it. Returns the logits of the tokens that follow, row 0 of each sequence.
     ///

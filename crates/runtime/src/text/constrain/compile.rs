@@ -16,7 +16,7 @@ use llguidance::{Matcher, ParserFactory};
 use super::error::message;
 use super::{MAX_GRAMMAR_MEMORY, MAX_LEXER_STATES};
 
-/// Gives up a compilation. Clones share the flag.
+/// Cancels a compilation. Clones share the flag.
 #[derive(Debug, Clone, Default)]
 pub struct CompileHandle(Arc<AtomicBool>);
 
@@ -44,7 +44,7 @@ pub(super) fn compile(
     let (grammar, lexer) =
         init.to_internal(environment, limits.clone()).map_err(|error| message(&error))?;
     handle.check()?;
-    // The parser adds lexemes of its own behind those of the grammar.
+    // The parser adds lexemes of its own after those of the grammar.
     let mut all = lexer.clone();
     all.add_extra_lexemes(&factory.extra_lexemes());
     first_transitions(&all, limits, handle)?;

@@ -2,7 +2,7 @@
 
 use crate::base::printable::one_line;
 
-/// The most characters of a problem in a message.
+/// The maximum number of characters of a problem in a message.
 const MAX_CHARS: usize = 400;
 
 /// What can go wrong between a grammar and its answer.

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::schema::{fail, push_segment};
 use super::{Error, MAX_DIVISOR, MAX_OPTIONAL, MAX_ROW_ITEMS};
 
-/// The most decimals of a `multipleOf`: the library counts them in 32 bits.
+/// The maximum number of decimals of a `multipleOf`: the library counts them in 32 bits.
 const MAX_DECIMALS: u32 = 8;
 /// Parser items of a property that may come next.
 const ITEMS_PER_PROPERTY: usize = 4;

@@ -12,7 +12,7 @@ use crate::text::tokenizer::Tokenizer;
 
 /// The longest token that the tree takes; longer ones are never allowed.
 const MAX_TOKEN_BYTES: usize = 1000;
-/// The most bytes of all tokens together, which bounds the nodes of the tree.
+/// The maximum number of bytes of all tokens together, which bounds the nodes of the tree.
 const MAX_BYTES: usize = 1 << 22;
 /// The maximum number of tokens: the tree has 24 bits for an id.
 const MAX_TOKENS: usize = (1 << 24) - 1;

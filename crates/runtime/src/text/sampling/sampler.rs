@@ -379,7 +379,7 @@ impl Sampler {
         Some(self.narrow(sum, mean, exclude))
     }
 
-    /// Applies the filters behind the first to what it kept, of the weight `sum`, and returns the weight
+    /// Applies the filters after the first to what it kept, of the weight `sum`, and returns the weight
     /// of what is left. `mean` is the mean logarithm of the weights, where it is not that of what was
     /// kept.
     pub(super) fn narrow(&mut self, mut sum: f64, mean: Option<f64>, exclude: bool) -> f64 {

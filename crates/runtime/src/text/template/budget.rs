@@ -4,7 +4,7 @@
 //! The template machine counts steps, but one step can make a string of any length. So each
 //! filter, method and function that makes more than it is given is wrapped here: what it will make
 //! is estimated and counted before it is called. For operators, which cannot be wrapped,
-//! [`scan`](super::scan) puts filters behind the operands. What is freed again is not taken off, so
+//! [`scan`](super::scan) puts filters after the operands. What is freed again is not taken off, so
 //! that the count also bounds the work.
 
 use std::cell::{Cell, RefCell};
@@ -18,7 +18,7 @@ use minijinja_contrib::pycompat;
 use super::scan;
 use super::turns::{Turn, Turns};
 
-/// The most bytes that a rendering makes, in strings and lists.
+/// The maximum number of bytes that a rendering makes, in strings and lists.
 pub(super) const MAX_MADE: usize = 512 << 20;
 /// What of it a rendering makes beside others of its template; the rest takes turns.
 const MAX_MADE_TOGETHER: usize = 8 << 20;
@@ -26,7 +26,7 @@ const MAX_MADE_TOGETHER: usize = 8 << 20;
 const MAX_DEPTH: usize = 200;
 /// Bytes of a value in a list.
 const ITEM: usize = 32;
-/// The most digits of a width in a format.
+/// The maximum number of digits of a width in a format.
 const MAX_WIDTH_DIGITS: usize = 4;
 /// The largest number of items that a filter is asked for.
 const MAX_COUNT: usize = 100_000;
@@ -290,7 +290,7 @@ fn method(
     pycompat::unknown_method_callback(state, value, name, args)
 }
 
-/// The filters behind operands. They give their value back.
+/// The filters after operands. They give their value back.
 fn add_operators(environment: &mut Environment<'static>) {
     environment.add_filter(scan::TEXT, |value: Value| {
         count(deep(&value, 0)?)?;

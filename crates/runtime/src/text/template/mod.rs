@@ -44,7 +44,7 @@ pub use error::Error;
 use message::ForTemplate;
 pub use message::{Content, Message};
 
-/// Steps of the template machine after which a render is given up.
+/// Steps of the template machine after which a render is aborted.
 const MAX_STEPS: u64 = 5_000_000;
 /// Steps that every template has.
 const MIN_STEPS: u64 = 200_000;
@@ -53,7 +53,7 @@ const MIN_STEPS: u64 = 200_000;
 const MAX_COPIED: u64 = 2 << 30;
 /// The stacks for compiling and for rendering. The system gives memory for what is used of them.
 const STACK: usize = 256 << 20;
-/// Bytes of output after which a render is given up.
+/// Bytes of output after which a render is aborted.
 const MAX_OUTPUT: usize = 64 << 20;
 
 /// A compiled chat template with the tokens it refers to.

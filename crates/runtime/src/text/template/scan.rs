@@ -5,16 +5,16 @@
 //! symbols of a tag and the tags that open blocks are counted first.
 //!
 //! The template machine has no bound on what operators make. So filters of [`budget`](super::budget)
-//! are put behind the operands of `~`, `+` and `*`, behind slices and literals; they count, and give
+//! are put after the operands of `~`, `+` and `*`, after slices and literals; they count, and give
 //! the value back. No line is added, so that errors keep their place.
 
-/// The most bytes of a template.
+/// The maximum number of bytes of a template.
 pub(super) const MAX_BYTES: usize = 1 << 20;
-/// The most symbols of a tag: names, strings, numbers, operators and brackets.
+/// The maximum number of symbols of a tag: names, strings, numbers, operators and brackets.
 const MAX_SYMBOLS: usize = 10_000;
-/// The most operators and brackets one inside another in a tag, and blocks in a template.
+/// The maximum number of operators and brackets one inside another in a tag, and blocks in a template.
 const MAX_DEPTH: usize = 100;
-/// The most operators of a tag: each makes the tree of its expression one level deeper.
+/// The maximum number of operators of a tag: each makes the tree of its expression one level deeper.
 const MAX_OPERATORS: usize = 2_000;
 /// The most `elif` in a template, which count as one inside another.
 const MAX_BRANCHES: usize = 1_000;
@@ -231,7 +231,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Writes the tag with the filters behind its operands.
+    /// Writes the tag with the filters after its operands.
     fn add_filters(&mut self, symbols: &[Symbol<'a>], is_block: bool) {
         let mut added: Vec<(usize, &'static str)> = Vec::new(); // where, and which
         // Names of a block's tag are not operands.
@@ -274,7 +274,7 @@ impl<'a> Scan<'a> {
                         "[" | "{" => !is_postfix,
                         _ => !is_postfix && separated(","),
                     };
-                    // The list of names behind `for` or `set` is no value.
+                    // The list of names behind `for` or `set` is not a value.
                     let is_target =
                         is_block && symbols[i - 1..i].iter().any(|it| it.end == symbols[0].end);
                     let is_target = is_target && matches!(symbols[0].text, "for" | "set");
@@ -296,7 +296,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Behind one operand, what is counted comes before what is multiplied.
+/// After one operand, what is counted comes before what is multiplied.
 fn order(filter: &str) -> usize {
     [TEXT, ITEMS, RIGHT, MIDDLE, LEFT].iter().position(|it| *it == filter).unwrap_or(0)
 }
@@ -345,7 +345,7 @@ fn operand_end(symbols: &[Symbol<'_>], mut i: usize) -> Option<usize> {
     }
 }
 
-/// Where what ends with the symbol `i` ends with the attributes, calls and filters behind it.
+/// Where what ends with the symbol `i` ends with the attributes, calls and filters after it.
 fn postfix_end(symbols: &[Symbol<'_>], mut i: usize) -> Option<usize> {
     while let Some(next) = symbols.get(i + 1) {
         i = match (next.kind, next.text) {

@@ -75,7 +75,7 @@ pub struct Tokenizer {
     add_bos: bool,
     add_eos: bool,
     strips_leading_space: bool,
-    /// The most bytes of a text that one token may stand for, where that is known.
+    /// The maximum number of bytes of a text that one token may stand for, where that is known.
     longest: Option<NonZeroUsize>,
 }
 

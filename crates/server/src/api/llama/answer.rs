@@ -27,14 +27,14 @@ pub(super) struct Asked {
     pub(super) max_tokens: Option<usize>,
     /// Tokens that a prompt and its answer have at most.
     pub(super) context: usize,
-    /// How many likely tokens are told of each token.
+    /// The number of most likely tokens to return for each token.
     pub(super) n_probs: Option<usize>,
     /// Whether they are probabilities by what sampling leaves, not the model's log-probabilities.
     pub(super) post_sampling: bool,
     pub(super) prompt_logprobs: Option<usize>,
     /// Whether tokens are written as ids beside their probabilities.
     pub(super) as_ids: bool,
-    /// Whether the ids of tokens are told where the answer is not streamed.
+    /// Whether the ids of tokens are returned if the answer is not streamed.
     pub(super) tokens: bool,
     /// Whether each event has the timings.
     pub(super) timings: bool,
@@ -46,7 +46,7 @@ pub(super) struct Asked {
     pub(super) fields: Vec<String>,
 }
 
-/// Tells the answers of a request.
+/// Writes the answers of a request.
 pub(super) struct Telling {
     model: ModelLease,
     asked: Asked,
@@ -103,7 +103,7 @@ impl Telling {
         self.n_complete == self.answers.len()
     }
 
-    /// The events by which a stream tells of `progress`.
+    /// The events of a stream for `progress`.
     pub(super) fn read(
         &mut self,
         progress: Progress,

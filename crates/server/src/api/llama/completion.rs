@@ -1,4 +1,4 @@
-//! `POST /completion` and `/completions`: goes on from prompts.
+//! `POST /completion` and `/completions`: completes prompts.
 
 use super::answer::{Asked, Telling};
 use super::prompt::{self, Prompts};
@@ -50,7 +50,7 @@ pub(super) struct Request {
     grammar: Option<Wanted>,
 }
 
-/// Goes on from prompts.
+/// Completes prompts.
 pub(crate) async fn create(
     State(state): State<AppState>,
     body: JsonBody,

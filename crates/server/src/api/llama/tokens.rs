@@ -101,7 +101,7 @@ pub(crate) async fn tokenize(
 struct Tokens {
     ids: Vec<u32>,
     model: ModelLease,
-    /// Whether each token is told with its text.
+    /// Whether each token is returned with its text.
     pieces: bool,
     /// Whether there is a list of their texts.
     strings: bool,

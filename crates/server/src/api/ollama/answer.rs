@@ -30,7 +30,7 @@ pub(super) struct Clock {
     pub(super) first: Option<Instant>,
 }
 
-/// What of an answer is told at a time.
+/// What of an answer is emitted at a time.
 #[derive(Debug, Default)]
 struct Piece {
     content: String,
@@ -39,7 +39,7 @@ struct Piece {
     logprobs: Vec<Value>,
 }
 
-/// Tells an answer.
+/// Writes an answer.
 pub(super) struct Telling {
     kind: Kind,
     /// The model's name, as the request has it.

@@ -66,7 +66,7 @@ pub(crate) struct Asked {
     pub(super) format: Option<Value>,
     /// Further fields of completions of either kind.
     pub(super) more: Map<String, Value>,
-    /// How many likely tokens are told of each token.
+    /// The number of most likely tokens to return for each token.
     pub(super) logprobs: Option<usize>,
     /// The oldest turns of a conversation that does not fit are left out.
     pub(super) truncate: bool,
@@ -74,14 +74,14 @@ pub(crate) struct Asked {
     pub(super) unloads: bool,
 }
 
-/// What the model goes on from.
+/// What the model continues from.
 #[derive(Debug, Default)]
 pub(super) enum Prompt {
     /// Nothing: the model is loaded or unloaded.
     #[default]
     None,
     Messages(Vec<Message>),
-    /// A text as it is, and what comes behind the answer.
+    /// A text as it is, and what comes after the answer.
     Text {
         text: String,
         suffix: Option<String>,

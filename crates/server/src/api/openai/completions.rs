@@ -1,4 +1,4 @@
-//! `POST /v1/completions`: goes on from a text or from token ids.
+//! `POST /v1/completions`: completes a text or token ids.
 
 use super::logprobs::{self, ListLogprobs, Names, PromptLogprobs};
 use super::refused;
@@ -46,15 +46,15 @@ pub(crate) struct Completion {
     stream: Option<StreamUsage>,
     /// Of each prompt the text, if answers begin with it.
     echo: Option<Vec<String>>,
-    /// How many likely tokens are told at each position, if answers have log-probabilities.
+    /// The number of most likely tokens to return at each position, if answers have log-probabilities.
     logprobs: Option<usize>,
-    /// How many likely tokens are told at each position of the prompt.
+    /// The number of most likely tokens to return at each position of the prompt.
     prompt_logprobs: Option<usize>,
     /// Whether answers have the ids of their tokens.
     ids: bool,
     /// Whether tokens are written as ids beside their log-probabilities.
     as_ids: bool,
-    /// Answers to tell of each prompt, at most as many as are generated.
+    /// Answers to return for each prompt, at most as many as are generated.
     n: usize,
 }
 
@@ -308,7 +308,7 @@ struct CompletionChunks {
     head: StreamHead,
     echo: Option<Vec<String>>,
     first_ids: Vec<u32>,
-    /// How many likely tokens are told at each position of a prompt that answers begin with.
+    /// The number of most likely tokens to return at each position of a prompt that answers begin with.
     logprobs: usize,
     ids: bool,
     as_ids: bool,

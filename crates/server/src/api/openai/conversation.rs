@@ -76,7 +76,7 @@ impl ConversationFields {
         since
     }
 
-    /// The text of the conversation, in which the model may be told of tools.
+    /// The text of the conversation, which may show the model tools.
     pub(crate) async fn render(
         self,
         held: &Held,

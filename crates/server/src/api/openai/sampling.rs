@@ -62,7 +62,7 @@ pub(crate) struct CommonFields {
     add_special_tokens: Option<bool>,
 }
 
-/// What a stream tells beside the answer.
+/// What a stream reports in addition to the answer.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub(crate) struct StreamOptions {
     #[serde(default)]
@@ -71,7 +71,7 @@ pub(crate) struct StreamOptions {
     pub(crate) continuous_usage_stats: Option<bool>,
 }
 
-/// When a stream tells the usage of tokens.
+/// When a stream reports the token usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamUsage {
     Never,
@@ -365,7 +365,7 @@ impl CommonFields {
     }
 }
 
-/// The most answers to one prompt. They share its pages, so the engine runs them together.
+/// The maximum number of answers to one prompt. They share its pages, so the engine runs them together.
 pub(crate) fn most_answers(model: &ServedModel, limits: &Limits) -> usize {
     limits.answers.min(model.engine.max_seqs())
 }

@@ -132,7 +132,7 @@ impl Wanted {
     }
 }
 
-/// What an answer to a conversation must follow: the grammar behind the reasoning, and the limit of
+/// What an answer to a conversation must follow: the grammar after the reasoning, and the limit of
 /// the reasoning itself.
 pub(crate) async fn constraint(
     model: &ModelLease,

@@ -131,7 +131,7 @@ fn exposition(models: &[ModelStatus], config: &ModelsConfig) -> String {
 }
 
 /// Which models are loaded, what they take, and what was done for it. The numbers of engines
-/// begin anew with each load; these do not.
+/// restart with each load; these do not.
 fn loads(out: &mut Exposition, models: &[ModelStatus], config: &ModelsConfig) {
     type Row = (&'static str, &'static str, &'static str, fn(&ModelStatus) -> f64);
     const ROWS: [Row; 5] = [

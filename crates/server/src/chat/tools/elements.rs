@@ -17,19 +17,19 @@ use super::reader::{Ahead, Piece, Place, Policy, Progress, Steps, ahead, name_le
 pub(crate) struct Elements {
     /// Before the name; empty where the name follows the marker of the call itself.
     pub(crate) open: &'static str,
-    /// Behind the name; empty where white space or the next mark is.
+    /// After the name; empty where white space or the next mark is.
     pub(crate) name_end: &'static str,
     /// Before the key of an argument.
     pub(crate) key_open: &'static str,
-    /// Behind the key.
+    /// After the key.
     pub(crate) key_end: &'static str,
-    /// Behind what may follow the key: an attribute that says whether the value is a text.
+    /// After what may follow the key: an attribute that says whether the value is a text.
     pub(crate) attributes_end: Option<&'static str>,
-    /// Before the value, behind white space.
+    /// Before the value, after white space.
     pub(crate) value_open: &'static str,
-    /// Behind the value.
+    /// After the value.
     pub(crate) value_end: &'static str,
-    /// Behind the last argument; empty where the marker of the call follows.
+    /// After the last argument; empty where the marker of the call follows.
     pub(crate) close: &'static str,
 }
 
@@ -37,11 +37,11 @@ pub(crate) struct Elements {
 enum State {
     /// Before the name.
     Open,
-    /// Behind the name, or an argument.
+    /// After the name, or an argument.
     Between,
-    /// Behind the mark before a key.
+    /// After the mark before a key.
     Key,
-    /// Behind the key.
+    /// After the key.
     Attributes { key: String },
     /// Before the mark before a value.
     BeforeValue { key: String, is_text: Option<bool> },

@@ -21,7 +21,7 @@ enum State {
     Text {
         is_key: bool,
     },
-    /// Behind a value.
+    /// After a value.
     After,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! `<|channel|>analysis<|message|>…<|end|>` is reasoning, the channel `final` the answer, and a message
 //! in `commentary` to `functions.name` a call, whose text is its arguments. `commentary` to nobody is
-//! for the user. The prompt ends behind `<|start|>assistant`, which begins a message.
+//! for the user. The prompt ends after `<|start|>assistant`, which begins a message.
 
 use realizar_runtime::constrain::Reasoning;
 use std::sync::Arc;

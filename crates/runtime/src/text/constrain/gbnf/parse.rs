@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::{Error, Item, MAX_NESTING, Part, Rule, Sequence, WHAT};
 
-/// The most repetitions that a grammar may ask for.
+/// The maximum number of repetitions that a grammar may ask for.
 const MAX_REPEAT: u32 = 2000;
 
 /// The rules of a grammar, the first of them `root`.
