@@ -16,7 +16,7 @@ const DELAY: Duration = Duration::from_millis(500);
 /// How often the line is drawn again.
 const INTERVAL: Duration = Duration::from_millis(120);
 const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
-/// Columns of a terminal that does not tell its width.
+/// Columns of a terminal that does not report its width.
 const COLUMNS: usize = 80;
 
 /// Whether the line is on the terminal; held while anything is written about it.
@@ -28,7 +28,7 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    /// Shows `text`, which is told for how long the work has been under way.
+    /// Shows `text`, which gets the time for which the work has been running.
     pub(crate) fn show(text: impl Fn(Duration) -> String + Send + 'static) -> Self {
         if !is_capable(io::stderr().is_terminal()) {
             return Self { thread: None };

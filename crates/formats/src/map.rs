@@ -93,7 +93,7 @@ impl Deref for FileMap {
     }
 }
 
-/// Tells whether a mapped file is still whole, without keeping it mapped.
+/// Reports whether a mapped file is still whole, without keeping it mapped.
 #[derive(Clone)]
 pub struct FileWatch(Weak<FileMap>);
 

@@ -42,7 +42,7 @@ pub struct SeqPages {
     /// Pages from the front up to that one.
     n_nodes: usize,
     states: SeqStates,
-    /// Rows of its prompt, as far as it was told of them.
+    /// Rows of its prompt, as far as they are known.
     prompt_len: usize,
     /// Positions at ends of pages after which the prefix cache is to have the state; ascending.
     wanted_states: Vec<usize>,

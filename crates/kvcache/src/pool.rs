@@ -2,7 +2,7 @@
 //!
 //! The pool hands out page numbers; the memory behind them belongs to a
 //! backend. A page is counted, so several sequences can share it. The prefix
-//! cache's hold is told apart from the others: a page that it alone holds is
+//! cache's hold is kept separate from the others: a page that only it holds is
 //! idle, and can be had by evicting it.
 
 use crate::Error;
@@ -22,9 +22,9 @@ pub struct PoolStats {
     pub idle: usize,
     /// The maximum number of pages that were held at one time.
     pub peak_used: usize,
-    /// Pages handed out, all told.
+    /// Pages handed out, in total.
     pub allocated: u64,
-    /// Pages that came back, all told.
+    /// Pages released, in total.
     pub released: u64,
 }
 

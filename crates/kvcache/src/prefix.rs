@@ -39,15 +39,15 @@ pub struct PrefixStats {
     pub misses: u64,
     /// Pages of tokens that are in the tree.
     pub nodes: usize,
-    /// Pages of tokens that were put into the tree, all told.
+    /// Pages of tokens stored in the tree, in total.
     pub stored: u64,
-    /// Pages of tokens that were evicted, all told.
+    /// Pages of tokens evicted, in total.
     pub evicted: u64,
     /// Recurrent states that the tree holds.
     pub states: usize,
-    /// Recurrent states that were put into the tree, all told.
+    /// Recurrent states stored in the tree, in total.
     pub states_stored: u64,
-    /// Recurrent states that were evicted, all told.
+    /// Recurrent states evicted, in total.
     pub states_evicted: u64,
     /// Prompt tokens whose pages were found, but no state to continue from.
     pub stateless_tokens: u64,
@@ -55,7 +55,7 @@ pub struct PrefixStats {
 
 /// A change of the prefix cache, for routers that send requests where their prefixes are. Hashes are
 /// chained: they stand for a page's tokens and all before them. Pages with rows that are not tokens,
-/// and those of other variants than the default, are not told of, as no text leads to them.
+/// and those of variants other than the default, are not reported, as no text leads to them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheEvent {
     /// A page of tokens can be reused from now on.
@@ -89,7 +89,7 @@ struct Node {
     parent: Option<NodeId>,
     children: Vec<NodeId>,  // sorted by symbols
     symbols: Box<[Symbol]>, // [1..=PAGE_LEN]
-    /// None where the page is not told of.
+    /// None where the page is not reported.
     hash: Option<u64>,
     pages: Vec<Option<Held>>, // [n_groups]
     /// The recurrent state after its last token.

@@ -159,7 +159,7 @@ fn panicked(panic: Box<dyn Any + Send>) -> Response {
     ApiError::internal("the server failed on this request").into_response()
 }
 
-/// Pages of the origins may use the server; without any, browsers are told nothing and refuse.
+/// Pages of the origins may use the server; without any, no CORS headers are sent and browsers refuse.
 fn cors(origins: &[String]) -> Result<CorsLayer, Error> {
     if origins.is_empty() {
         return Ok(CorsLayer::new());

@@ -87,7 +87,7 @@ impl KvEvents {
         self.replay_endpoint.as_deref()
     }
 
-    /// What an engine tells the events to.
+    /// The receiver of an engine's events.
     pub fn sink(&self) -> CacheSink {
         let sender = self.sender.clone();
         // Without sockets there is nobody to tell.

@@ -1,4 +1,4 @@
-//! The server as a whole: it listens, answers until it is told to stop, and ends its engines.
+//! The server as a whole: it listens, answers until it is asked to stop, and ends its engines.
 
 use crate::app::{self, app};
 use crate::config::ServerConfig;

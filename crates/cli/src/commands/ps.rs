@@ -1,4 +1,4 @@
-//! `realizar ps`: the models that a running server has, as `GET /v1/models` tells them.
+//! `realizar ps`: the models that a running server has, as `GET /v1/models` reports them.
 
 use std::io::Write;
 use std::time::Duration;

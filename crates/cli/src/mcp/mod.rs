@@ -74,7 +74,7 @@ struct Server {
 /// A tool of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Tool {
-    /// As the model is told of it. Its name is the server's own, made one that models can write, and
+    /// As the model sees it. Its name is the server's own, changed to one that models can write, and
     /// with the server's name before it where two servers have the same.
     pub(crate) function: Function,
     /// The server's name.
@@ -105,7 +105,7 @@ pub(crate) struct Output {
 }
 
 impl Servers {
-    /// Starts all at once. Those that do not start are told of beside the others.
+    /// Starts all at once. Those that do not start are returned separately.
     pub(crate) async fn start(configs: Vec<ServerConfig>) -> (Self, Vec<Failure>) {
         let mut starting = JoinSet::new();
         for (i, config) in configs.into_iter().enumerate() {
@@ -270,7 +270,7 @@ fn parameters(tool: &TheirTool) -> Value {
     Value::Object(schema)
 }
 
-/// What a model sees of a result: its texts. Of other content it is told that it is there.
+/// What a model sees of a result: its texts, and a note for any other content.
 fn output(result: &CallToolResult) -> Output {
     let mut parts: Vec<String> = result.content.iter().map(shown).collect();
     if parts.is_empty() {

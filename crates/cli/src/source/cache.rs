@@ -342,7 +342,7 @@ impl HashedFile {
         Ok(Self { path: path.to_owned(), file, hash: Sha256::new(), bytes: 0 })
     }
 
-    /// Appends all of `reader`; `each` is told the length of every piece written.
+    /// Appends all of `reader`; `each` is called with the length of every piece written.
     pub(crate) fn append(
         &mut self,
         reader: &mut dyn Read,

@@ -1,4 +1,4 @@
-//! Downloads over HTTP: the one way in which models, and what a hub tells about them, come here.
+//! Downloads over HTTP: the only way in which models, and a hub's information about them, arrive here.
 //!
 //! Everything that a server answers is hostile: redirects are followed by hand and stay with
 //! https, credentials go to the host they are for alone, lengths are bounded and checksums are

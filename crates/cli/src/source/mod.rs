@@ -245,7 +245,7 @@ impl Sources {
         }
     }
 
-    /// Tries the sources of an alias in order; the error tells what became of each.
+    /// Tries the sources of an alias in order; the error says what became of each.
     fn pull_alias(&self, alias: &'static Alias, key: &str) -> Result<Entry> {
         let expected = Expected { file: alias.file, bytes: alias.bytes, sha256: alias.sha256 };
         let mut failures = Vec::new();

@@ -219,7 +219,7 @@ mod tests {
         let (result, left) = extract(&bomb, None);
         let error = result.expect_err("a bomb");
         assert!(error.contains("of wheels of this size") && left == 0, "{error} {left}");
-        // A size that the wheel does not tell is found while it is extracted.
+        // A size that the wheel does not declare is found while it is extracted.
         let path = dir.path().join("w.whl");
         let mut bytes = fs::read(&path).expect("read");
         let told = (1u32 << 20).to_le_bytes();

@@ -22,7 +22,7 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
     forward: llama::forward,
 };
 
-/// The layers of models with 13B parameters. No setting tells that they have ALiBi.
+/// The layers of models with 13B parameters. No setting says that they have ALiBi.
 const LAYERS_13B: usize = 40;
 
 /// The vocabulary of the second generation, whose head's rows are normalized while it runs.

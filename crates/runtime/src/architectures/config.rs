@@ -37,7 +37,7 @@ pub struct Config {
     pub gate_limit: Option<f32>,
     /// Soft cap on attention scores.
     pub attn_softcap: Option<f32>,
-    /// Whether heads are told distances by ALiBi, with the slopes of the paper (arXiv:2108.12409).
+    /// Whether scores have ALiBi, with the slopes of the paper (arXiv:2108.12409).
     pub alibi: bool,
     /// How far rows see behind themselves.
     pub reach: Reach,

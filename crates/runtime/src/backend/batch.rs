@@ -81,7 +81,7 @@ pub struct SeqTable {
     pub start: usize,
     /// Pages.
     pub len: usize,
-    /// Pages of the sequence before the first that were released.
+    /// Pages at the front of the sequence that were released.
     pub first_page: usize,
 }
 

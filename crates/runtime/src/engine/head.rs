@@ -13,9 +13,9 @@ use crate::run::{DraftBytes, Runner, SeqId, likeliest};
 
 /// What is accepted counts less by this factor after every further step.
 const DECAY: f32 = 0.9;
-/// An answer begins as if so many draft tokens of so many had been accepted.
+/// An answer begins as if this many of this many draft tokens had been accepted.
 const PRIOR: [f32; 2] = [1.5, 2.0];
-/// After a pause it goes on as if so many had.
+/// After a pause it continues as if this many had.
 const RETRIAL: [f32; 2] = [0.5, 1.0];
 /// Steps of an answer in which it shows whether its draft tokens are any good.
 const TRIAL: u32 = 4;
@@ -94,7 +94,7 @@ impl Track {
         }
         let depth = costs.depth(self.right / self.tried, n_answers, most);
         if self.trial > 0 {
-            // Not even right ones would gain anything among so many answers.
+            // Not even accepted ones would gain anything with this many sequences.
             if costs.depth(1.0, n_answers, most) == 0 {
                 return 0;
             }

@@ -71,7 +71,7 @@ pub(super) struct Reader<'a> {
     /// The model's path, for errors.
     pub(super) path: &'a Path,
     pub(super) outcome: &'a mut Outcome,
-    /// Where choices go that are told later; none where they are told at once.
+    /// Where tokens go that are emitted later; none where they are emitted at once.
     pub(super) lates: Option<&'a mut Lates>,
 }
 
@@ -217,7 +217,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Takes a choice, to be told now or later; returns whether it ends the answer, as far as is known.
+    /// Takes a sampled token, to be emitted now or later; returns whether it ends the answer, as far as is known.
     fn take(
         &mut self,
         key: Key,

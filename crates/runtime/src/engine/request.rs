@@ -1,4 +1,4 @@
-//! What is asked of the engine and what it tells of its work.
+//! Requests to the engine, and the events that it emits.
 
 use crate::Error;
 use crate::generate::embedding::EmbedParams;
@@ -79,7 +79,7 @@ pub enum EngineEvent {
         index: usize,
         /// Why it ended.
         reason: FinishReason,
-        /// The end of its text that no token told of: it was held back as the possible beginning
+        /// The end of its text that came with no token: it was held back as the possible beginning
         /// of a stop text or of a character.
         tail: String,
         /// What of the request ended it.
@@ -97,7 +97,7 @@ pub enum EngineEvent {
 }
 
 impl EngineEvent {
-    /// The text that it adds to its answer: a token's, or the end of an answer that no token told of.
+    /// The text that it adds to its answer: a token's, or the end of an answer that came with no token.
     pub fn text(&self) -> &str {
         match self {
             Self::Token(token) => &token.text,

@@ -304,7 +304,7 @@ impl IntoFuture for EventStream {
 #[derive(Debug)]
 pub struct Finish {
     stream: EventStream,
-    /// The error is taken when it is told.
+    /// The error is taken when it is emitted.
     collected: Result<Collected, Option<Error>>,
 }
 

@@ -62,7 +62,7 @@ pub(super) struct Worker {
     ahead: StepAhead,
     masks: Masks,
     outcome: Outcome,
-    /// Choices that are told when the next step is launched; none where the host itself runs the steps,
+    /// Tokens that are emitted when the next step is launched; none where the host itself runs the steps,
     /// which would only put them off.
     lates: Option<Lates>,
     scratch: Scratch,
@@ -108,7 +108,7 @@ impl Worker {
         }
     }
 
-    /// Works until it is told to end. No request is left without its last event.
+    /// Works until it is asked to end. No request is left without its last event.
     pub(super) fn run(mut self, receiver: &Receiver<Message>) {
         let worked = panics::caught(|| self.work(receiver));
         if let Err(panic) = &worked {
@@ -351,7 +351,7 @@ impl Worker {
         if !is_launched {
             launched = self.runner.launch(self.plan.chunks(&self.running));
         }
-        // The step before is told of while this one runs.
+        // The results of the previous step are emitted while this one runs.
         self.tell();
         self.masks.begin(&mut self.running, &self.plan.planned);
         let Self {
@@ -420,7 +420,7 @@ impl Worker {
         if lates.is_empty() {
             return;
         }
-        // A panic of a sink is put down to the step that it is told of.
+        // A panic of a sink is attributed to the step whose events it gets.
         let launched = std::mem::take(in_step);
         in_step.extend(lates.jobs());
         in_step.dedup();
@@ -429,7 +429,7 @@ impl Worker {
         self.in_step = launched;
     }
 
-    /// Drops the runs that are over by what was told, and of the jobs that are complete.
+    /// Drops the runs that are over after what was emitted, and those of jobs that are complete.
     fn finish_told(&mut self) {
         let Self { lates, running, waiting, .. } = self;
         let failed = lates.as_mut().map(|lates| lates.finish(running, waiting));

@@ -450,7 +450,7 @@ impl Answer {
         Ok(Next { token: Some(token), finished })
     }
 
-    /// The end of the text that no token told of, when the answer ends for `reason`.
+    /// The end of the text that came with no token, when the answer ends for `reason`.
     pub(crate) fn tail(&mut self, reason: FinishReason) -> String {
         let mut tail = String::new();
         // What was held back before a stop text is known, and nothing after it.

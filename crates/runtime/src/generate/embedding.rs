@@ -115,7 +115,7 @@ impl Model {
     ///     model.embed(&ids, &params)
     /// };
     /// let likeness = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
-    /// // This model tells letters apart, and nothing else.
+    /// // This model distinguishes letters, and nothing else.
     /// let (one, other, none) = (embed("abcd")?, embed("dcxy")?, embed("uvw")?);
     /// assert!((likeness(&one, &one) - 1.0).abs() < 1e-5);
     /// assert!((likeness(&one, &other) - 0.5).abs() < 1e-5);

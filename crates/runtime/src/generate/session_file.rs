@@ -6,7 +6,7 @@
 //! position, as the backend has them, and the SHA-256 of everything before. The header has the
 //! [fingerprint](Fingerprint) of the model that computed them. A file with another one is an error
 //! that says what differs, and so is a file that is damaged: keys and values that do not fit give
-//! answers that look right and are not. The hash tells damage, not intent; a file that others may
+//! answers that look right and are not. The hash detects damage, not intent; a file that others may
 //! write to is refused (see `own_file.rs`).
 
 use super::Session;

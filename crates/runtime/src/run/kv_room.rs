@@ -117,7 +117,7 @@ impl Fit<'_> {
 /// The maximum number of pages of a group, if all that the sequences can use do not fit; never fewer than one context takes.
 ///
 /// # Errors
-/// [`Error::Device`] if not one context fits a device that tells its free memory exactly.
+/// [`Error::Device`] if not one context fits a device that reports its free memory exactly.
 pub(super) fn most_pages(
     to_load: &[ToLoad<'_>],
     options: &LoadOptions,

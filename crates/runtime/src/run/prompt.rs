@@ -356,7 +356,7 @@ impl<'a> Rows<'a> {
         first.map_or(1, |segment| segment.rows.end)
     }
 
-    /// What tells each from others.
+    /// What distinguishes each from others.
     pub(crate) fn symbols(self) -> impl ExactSizeIterator<Item = Symbol> + Clone + 'a {
         self.sources().map(Source::symbol)
     }

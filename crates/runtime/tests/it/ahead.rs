@@ -36,7 +36,7 @@ fn plain(i: usize) -> Request {
     request
 }
 
-/// What an engine tells of itself after these requests, which it answered as a session alone does.
+/// An engine's statistics after these requests, which it answered as a session alone does.
 fn check(name: &str, model: Model, requests: &[Request], wanted: &[Answer]) -> EngineStats {
     let engine = Engine::start(model, EngineOptions::default()).unwrap();
     let pending: Vec<_> = requests.iter().map(|request| submit(&engine, request.clone())).collect();

@@ -39,7 +39,7 @@ enum Fault {
     CopyFails,
 }
 
-/// The CPU, until it is told otherwise. A fault happens once.
+/// The CPU, unless set otherwise. A fault happens once.
 #[derive(Debug, Clone)]
 struct Faulty(Arc<Mutex<Fault>>);
 

@@ -2,7 +2,7 @@
 //! stream, and dropping it cancels what is not finished.
 //!
 //! The engine's thread never waits for a client: it adds events to a queue, and counts their bytes.
-//! A stream whose queue has grown beyond its bound is not told more, and its requests are cancelled
+//! A stream whose queue has grown beyond its bound gets no more events, and its requests are cancelled
 //! from there, because a connection that cannot be written to asks for no events.
 
 use crate::error::ApiError;

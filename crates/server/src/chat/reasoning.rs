@@ -2,7 +2,7 @@
 //!
 //! The markers count only where the answer begins: `<think>` in the middle of an answer is text.
 //! White space around the reasoning, and between it and the answer, is left out. Messages in the
-//! channels of gpt-oss are told apart by the parser of [`harmony`]; here are only the marks by which a
+//! channels of gpt-oss are separated by the parser of [`harmony`]; here are only the markers by which a
 //! constraint knows them.
 
 use realizar_runtime::constrain::Reasoning;

@@ -20,7 +20,7 @@ pub(super) async fn finished(
         Ok(outcome) => outcome.clone(),
         Err(_) => None,
     };
-    // A load tells its outcome whatever happens, unless the process ends.
+    // A load reports its outcome whatever happens, unless the process ends.
     result.unwrap_or(Err(LoadError::Closed))
 }
 

@@ -16,9 +16,9 @@ use crate::ui;
 
 /// Lines of a result that are shown.
 const SHOWN_LINES: usize = 8;
-/// What the model is told of a call that the user does not let run.
+/// The result that the model gets for a call that the user declines.
 const DECLINED: &str = "The user declined this call.";
-/// What it is told of one that Ctrl-C stopped.
+/// The result that it gets for one that Ctrl-C stopped.
 pub(super) const STOPPED: &str = "The user stopped this call.";
 
 /// A call that the model asks for.
@@ -143,7 +143,7 @@ impl Tools {
 impl Drop for Tools {
     fn drop(&mut self) {
         if let Some(Running { servers, runtime }) = self.running.take() {
-            // Its processes are told to end; nothing waits for a server that does not.
+            // Its processes are asked to end; nothing waits for a server that does not.
             let guard = runtime.enter();
             drop(servers);
             drop(guard);

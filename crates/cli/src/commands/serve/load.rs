@@ -126,7 +126,7 @@ impl ModelLoader for Loader {
     }
 }
 
-/// An error on its way through the server, which tells it to clients, too.
+/// An error on its way through the server, which reports it to clients, too.
 #[derive(Debug)]
 struct Failure(anyhow::Error);
 

@@ -1,4 +1,4 @@
-//! The main memory that this process may take, where Linux tells it: what is free or can be freed, within the limits of
+//! The main memory that this process may use, where Linux reports it: what is free or can be freed, within the limits of
 //! its control groups.
 
 use std::fs;

@@ -266,7 +266,7 @@ impl<D: Device> CudaExecutable<D> {
         Ok(())
     }
 
-    /// Queues the launches of a step, and tells how many of which class they are.
+    /// Queues the launches of a step, and counts them by class.
     fn queue_steps(
         &self,
         drafts: bool,

@@ -1,4 +1,4 @@
-//! The memory that a plan takes on a device beside its weights: told before it is loaded, and made when it is.
+//! The memory that a plan takes on a device besides its weights: computed before it is loaded, and allocated when it is.
 
 use super::experts::PairRoom;
 use super::fused::{self, Fused};

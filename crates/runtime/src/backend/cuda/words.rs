@@ -1,4 +1,4 @@
-//! The numbers of a step: what the host tells the device each time, as one list of 32-bit numbers.
+//! The numbers of a step: what the host passes to the device each time, as one list of 32-bit numbers.
 //!
 //! Lists lie at places that depend on the row limits and the context alone, so that a captured step finds them
 //! again; the block tables come last. A step of decode rows may be filled up with rows that see and store

@@ -1,5 +1,5 @@
 //! The memory that a plan takes on a device beside its weights and its keys and values:
-//! told before it is loaded, and made when it is.
+//! computed before it is loaded, and allocated when it is.
 
 use super::bind;
 use super::experts;

@@ -107,7 +107,7 @@ impl RowLists {
         }
     }
 
-    /// Records the making of what is wanted; tells `each` of every kernel.
+    /// Records the computation of what is wanted; calls `each` for every kernel.
     pub(super) fn record(
         &mut self,
         gpu: &Gpu,

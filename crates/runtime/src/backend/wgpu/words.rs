@@ -1,4 +1,4 @@
-//! The words of a step: what the host tells the device each time, as one list of
+//! The words of a step: what the host passes to the device each time, as one list of
 //! 32-bit numbers.
 //!
 //! The list begins with ranges of rows, at fixed places; then come lists at

@@ -103,7 +103,7 @@ pub(super) fn processor_title() -> String {
     field(&info, "model name").unwrap_or(std::env::consts::ARCH).to_owned()
 }
 
-/// Bytes of main memory, where Linux tells them.
+/// Bytes of main memory, where Linux reports them.
 pub(super) fn main_memory() -> Option<u64> {
     let info = read_system_file("/proc/meminfo");
     let kib: u64 = field(&info, "MemTotal")?.strip_suffix("kB")?.trim().parse().ok()?;

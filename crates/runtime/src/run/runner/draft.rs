@@ -28,7 +28,7 @@ impl Runner {
         self.executable.hidden().get(row * dim..(row + 1) * dim)
     }
 
-    /// Gets the pages for so many rows after each of the sequences, which [`Self::end_draft`] gives back.
+    /// Allocates the pages for this many rows after each of the sequences, which [`Self::end_draft`] releases.
     ///
     /// # Errors
     /// If pages run out, or the device fails. Nothing is left of it then.

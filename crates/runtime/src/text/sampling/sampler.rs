@@ -171,7 +171,7 @@ impl Sampler {
     }
 
     /// Chooses a token by its logits, to which bias and penalties are applied in place. The caller
-    /// tells the sampler by [`accept`](Self::accept) if the token is used.
+    /// informs the sampler with [`accept`](Self::accept) if the token is used.
     ///
     /// Fails if a logit is NaN or plus infinity, or if no logit is above minus infinity.
     pub fn sample(&mut self, logits: &mut [f32] /* [vocab_size] */) -> Result<u32, Error> {

@@ -75,7 +75,7 @@ pub struct RenderOptions<'a> {
     pub tools: Option<&'a [serde_json::Value]>,
     /// Further variables, such as `enable_thinking` or `documents`.
     pub extra: Option<&'a serde_json::Map<String, serde_json::Value>>,
-    /// The time that `strftime_now` tells, in UTC; now if absent.
+    /// The time that `strftime_now` returns, in UTC; now if absent.
     pub now: Option<SystemTime>,
 }
 

@@ -42,7 +42,7 @@ pub(super) struct Asked {
     pub(super) usage: Option<StreamUsage>,
     /// How long an answer may go on after its first token, once it has a line feed.
     pub(super) time_limit: Option<Duration>,
-    /// Of the object, the places that are told; all of it if there are none.
+    /// Of the object, the fields that are returned; all of it if there are none.
     pub(super) fields: Vec<String>,
 }
 
@@ -173,7 +173,7 @@ impl Telling {
         }
     }
 
-    /// Notes the end of an answer; the event that tells a stream of it.
+    /// Notes the end of an answer; the event of a stream for it.
     fn finish(&mut self, index: usize, why: Stop, word: String, usage: Usage) -> Option<Value> {
         self.answers[index].end = Some((why, word));
         self.n_complete += 1;

@@ -70,7 +70,7 @@ fn loaded(state: &AppState, name: Option<&str>) -> Result<Arc<ServedModel>, ApiE
     }
 }
 
-/// A number with the fewest digits that tell it from all other F32 numbers.
+/// A number with the fewest digits that distinguish it from all other F32 numbers.
 fn digits(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }

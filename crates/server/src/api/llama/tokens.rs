@@ -37,8 +37,8 @@ pub(crate) struct TokenizeFields {
 
 /// The token ids of `prompt`, of `content` or of a conversation.
 ///
-/// vLLM adds the tokens that the model expects around a prompt unless it is told not to,
-/// llama-server only where it is told to; the name of the field tells which of them is meant.
+/// vLLM adds the tokens that the model expects around a prompt by default,
+/// llama-server only on request; the name of the field says which of them is meant.
 pub(crate) async fn tokenize(
     State(state): State<AppState>,
     body: JsonBody,
@@ -175,7 +175,7 @@ pub(crate) struct ModelField {
     model: Option<String>,
 }
 
-/// The tools of a request, as its conversation tells of them.
+/// The tools of a request, as its conversation shows them.
 fn tools_of(body: &JsonBody) -> Result<Option<Vec<Value>>, ApiError> {
     Ok(ToolRequest::from_chat(&body.pick(&ToolRequest::FIELDS)?)?.for_template())
 }

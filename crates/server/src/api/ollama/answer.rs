@@ -45,7 +45,7 @@ pub(super) struct Telling {
     /// The model's name, as the request has it.
     name: String,
     model: ModelLease,
-    /// None of a text that is told as it is.
+    /// None of a text that is returned unchanged.
     parser: Option<ChatParser>,
     has_logprobs: bool,
     clock: Clock,
@@ -125,7 +125,7 @@ impl Telling {
         Ok(())
     }
 
-    /// Tells a call, whose arguments are an object here and not text.
+    /// Writes a call, whose arguments are an object here and not text.
     fn end_call(&mut self) -> Result<(), ApiError> {
         let Some((name, arguments)) = self.call.take() else { return Ok(()) };
         let text = if arguments.trim().is_empty() { "{}" } else { &arguments };
@@ -169,7 +169,7 @@ impl Telling {
         body
     }
 
-    /// The object that ends an answer, with what was not told of it.
+    /// The object that ends an answer, with what was not emitted before.
     pub(super) fn last(&mut self, usage: Usage) -> Result<Value, ApiError> {
         self.end_call()?;
         let mut body = self.body(true);

@@ -78,7 +78,7 @@ fn now() -> String {
     timestamp(SystemTime::now())
 }
 
-/// A duration as Ollama tells it: in nanoseconds.
+/// A duration as Ollama writes it: in nanoseconds.
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -28,7 +28,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("typical_p", "typical_p"),
 ];
 
-/// Options that say how a model is loaded: `realizar serve` is told them.
+/// Options that say how a model is loaded: they belong to `realizar serve`.
 const FIXED: &[&str] = &["main_gpu", "num_batch", "num_gpu", "num_thread", "use_mmap"];
 
 /// Parameters of chat completions, and what Ollama calls them.

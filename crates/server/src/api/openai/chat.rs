@@ -36,7 +36,7 @@ pub(crate) struct Fields {
     truncation: Option<Truncation>,
 }
 
-/// llama-server's ways to tell of reasoning.
+/// llama-server's ways to return reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum ReasoningStyle {

@@ -135,7 +135,7 @@ pub(crate) async fn create(
     Ok(Json(Body { head: &head, choices, usage, prompt_logprobs }).into_response())
 }
 
-/// Of each answer that is told, in their order, where its tokens begin; none if that is not
+/// Of each answer that is returned, in their order, where its tokens begin; none if that is not
 /// `wanted`.
 fn offsets(
     job: &Job,
@@ -317,7 +317,7 @@ struct CompletionChunks {
 }
 
 struct AnswerState {
-    /// Tokens of the prompt that were not told yet.
+    /// Prompt tokens that were not returned yet.
     echoed: Vec<TokenLogprob>,
     /// Tokens that have made no text certain yet.
     held: Vec<TokenLogprob>,

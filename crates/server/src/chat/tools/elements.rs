@@ -2,7 +2,7 @@
 //! written.
 //!
 //! The text of an argument has no quotes and is not escaped; what it is follows from the function's
-//! schema. An argument that can only be a text is told as it comes, any other when it is complete.
+//! schema. An argument that can only be a text is emitted as it comes, any other when it is complete.
 
 use serde_json::Value;
 use std::sync::Arc;
@@ -45,9 +45,9 @@ enum State {
     Attributes { key: String },
     /// Before the mark before a value.
     BeforeValue { key: String, is_text: Option<bool> },
-    /// In a value that is told when it is complete.
+    /// In a value that is emitted when it is complete.
     Value { kinds: Kinds, is_text: Option<bool> },
-    /// In a text, of which something was told or not.
+    /// In a text, of which something was emitted or not.
     Text { begun: bool },
 }
 

@@ -171,7 +171,7 @@ impl HarmonyParser {
         self.state = State::Body(body);
     }
 
-    /// Tells the next piece of a message's text.
+    /// Emits the next piece of a message's text.
     fn tell(&mut self, body: Body, text: &str, out: &mut Vec<ChatDelta>) {
         match body {
             _ if text.is_empty() => {}

@@ -48,7 +48,7 @@ impl ToolChoice {
     }
 }
 
-/// Where a tool, or the choice of one, tells of its function.
+/// Where a tool, or the choice of one, describes its function.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FunctionAt {
     /// In its member `function`, as in chat completions.
