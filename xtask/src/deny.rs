@@ -105,7 +105,7 @@ fn check(package: &Package, allowed: &[String]) -> Result<()> {
     check_licence(package.license.as_deref().context("it names no licence")?, allowed)
 }
 
-/// Fails if the licence, an SPDX expression, is none of those that are allowed.
+/// Fails if the licence, an SPDX expression, is not one of those allowed.
 pub(crate) fn check_licence(text: &str, allowed: &[String]) -> Result<()> {
     let licence = Expression::parse_mode(text, ParseMode::LAX)?;
     if !licence.evaluate(|needed| allowed.contains(&needed.to_string())) {

@@ -162,7 +162,7 @@ impl Engine {
     }
 
     /// What finds the reasoning in an answer to a conversation, and calls of these functions, and the
-    /// control tokens that it has to see; none where there is nothing to find.
+    /// control tokens that it has to see; `None` if there is nothing to find.
     pub(crate) fn answer_parser(
         &self,
         prompt: &[u32],

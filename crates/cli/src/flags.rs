@@ -352,7 +352,7 @@ mod tests {
             (&["run", "m", "--no-greedy", "--greedy"], &["run", "m", "--greedy"], &[]),
             (&["--no-offline", "list"], &["list"], &["offline"]),
             (&["serve", "m", "--prefix-cache"], &["serve", "m"], &["no-prefix-cache"]),
-            // Flags that are there already, options with values, values and texts after `--` stay.
+            // Flags that were given already, options with values, values and texts after `--` stay.
             (&["run", "m", "--no-config"], &["run", "m", "--no-config"], &[]),
             (&["run", "m", "--no-temp"], &["run", "m", "--no-temp"], &[]),
             (&["serve", "m", "--no-jinja"], &["serve", "m", "--no-jinja"], &[]),

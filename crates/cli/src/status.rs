@@ -78,7 +78,7 @@ struct Progress {
 }
 
 impl Reading {
-    /// For a prompt of so many tokens.
+    /// For a prompt of this many tokens.
     pub(crate) fn show(total: usize) -> Self {
         let at: Arc<Mutex<Progress>> = Arc::default();
         let shown = at.clone();
@@ -119,7 +119,7 @@ impl Progress {
     }
 }
 
-/// Takes the line off the terminal, if it is there; it comes back when it is drawn next.
+/// Removes the line from the terminal, if it is shown; it reappears when it is drawn next.
 pub(crate) fn clear() {
     let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
     if std::mem::take(&mut *drawn) {

@@ -95,7 +95,7 @@ impl Bytes {
         }
     }
 
-    /// The same bytes for somebody who reads them once: those that have not been made yet are made for
+    /// The same bytes for a caller that reads them once: those that have not been made yet are made for
     /// the handle that is returned, and go with it.
     #[must_use]
     pub fn for_once(&self) -> Self {

@@ -110,7 +110,7 @@ impl ExpertRows {
     /// `n_experts` experts.
     ///
     /// # Panics
-    /// If there are more than there is room for, or an expert is none of those.
+    /// If there are more than there is room for, or an expert is out of range.
     pub fn sort(
         &mut self,
         routes: Rows<'_>, // [n_rows, 2 * n_chosen]

@@ -22,7 +22,7 @@ pub(crate) const KV_TYPES: [BlockType; 6] = [
 /// The widest heads that attention takes.
 const MAX_HEAD_DIM: usize = 576;
 
-/// The shortest pages: kernels look a page up once for so many positions.
+/// The shortest pages: kernels look a page up once per this many positions.
 const MIN_PAGE_LEN: usize = 16;
 
 /// The shape of a layer's keys and values.

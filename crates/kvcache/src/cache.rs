@@ -142,7 +142,7 @@ impl KvCache {
         self.has_states
     }
 
-    /// What the pool of recurrent states has seen; none where the model has none.
+    /// What the pool of recurrent states has seen; `None` if the model has none.
     pub fn state_stats(&self) -> Option<PoolStats> {
         self.has_states.then(|| self.pools.states.stats())
     }

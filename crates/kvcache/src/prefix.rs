@@ -383,7 +383,7 @@ impl PrefixTree {
     }
 
     /// The node of `symbols`, a page of them or less, at a place, made if there is none. It takes
-    /// hold of the `pages` (one per group, as far as they are there) that it does not have yet.
+    /// hold of the `pages` (one per group, as far as they exist) that it does not have yet.
     pub(crate) fn insert(
         &mut self,
         place: Place,

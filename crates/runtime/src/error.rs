@@ -211,7 +211,7 @@ pub enum Error {
     Refused {
         /// The backend.
         backend: String,
-        /// Each operation or size that it lacks.
+        /// Each operation or size that it does not support.
         reasons: Vec<String>,
     },
     /// The device failed.

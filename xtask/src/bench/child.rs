@@ -33,7 +33,7 @@ pub(super) fn run(mut command: Command) -> Result<Finished> {
     let stderr = reader.join().unwrap_or_default();
     if !finished.status.success() {
         let last = stderr.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("no message");
-        // The program's folder is of no interest to who reads the run.
+        // The program's folder is of no interest to readers of the run.
         let path = Path::new(command.get_program());
         let program = path.file_name().unwrap_or_default().to_string_lossy();
         let last = last.trim().replace(&*path.to_string_lossy(), &program);

@@ -163,7 +163,7 @@ fn tests(listed: &str) -> Vec<String> {
     listed.lines().filter_map(|line| Some(line.strip_suffix(": test")?.to_owned())).collect()
 }
 
-/// Why nothing can run on a card; none where the driver opens one.
+/// Why nothing can run on a card; `None` if the driver opens one.
 fn no_card(place: &Place, outcomes: &mut Outcomes) -> Result<Option<String>> {
     let step = Step::Card;
     let items = place.items(step).map_err(|reason| anyhow!(reason))?;

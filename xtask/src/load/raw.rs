@@ -21,7 +21,7 @@ pub(super) fn connect(port: u16) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// What comes before a body of JSON that has so many bytes, or that comes in chunks.
+/// The head of a request whose body is JSON of this many bytes, or comes in chunks.
 pub(super) fn head(path: &str, body_bytes: Option<usize>) -> String {
     let length = match body_bytes {
         Some(n) => format!("Content-Length: {n}"),
@@ -137,7 +137,7 @@ pub(super) fn narrow(_: &TcpStream) -> Result<()> {
     bail!("this system's buffers cannot be set")
 }
 
-/// Reads a few bytes and waits, again and again, for so long; then reads all at once. Returns
+/// Reads a few bytes and waits, repeatedly, for this long; then reads all at once. Returns
 /// everything that came.
 pub(super) fn read_slowly(stream: &mut TcpStream, time: Duration) -> io::Result<Vec<u8>> {
     let start = Instant::now();

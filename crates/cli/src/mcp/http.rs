@@ -1,4 +1,4 @@
-//! MCP's streamable HTTP over the HTTP client that is there.
+//! MCP's streamable HTTP over the existing HTTP client.
 //!
 //! A message is sent by POST, and answered with JSON or with a stream of events. The stream that a
 //! server may offer for messages of its own is not opened: nothing here answers them.

@@ -29,7 +29,7 @@ use crate::ui;
 const LAST_SPANS: Duration = Duration::from_secs(5);
 /// The longest answer of a collector, in bytes.
 const MAX_ANSWER: u64 = 4 << 20;
-/// Routes that are asked again and again by who watches the server.
+/// Routes that monitoring polls.
 const UNTRACED: [&str; 5] = ["/health", "/live", "/metrics", "/ping", "/ready"];
 
 /// Sends spans of requests, on a thread of its own and some at a time.
@@ -140,7 +140,7 @@ impl RequestObserver for Spans {
     }
 }
 
-/// What the server failed with; a request that was wrong is none of its failures.
+/// What the server failed with; an invalid request is not a failure of the server.
 fn failure(record: &RequestRecord) -> Option<String> {
     let status = record.status.filter(|status| *status >= 500).map(|status| status.to_string());
     record.error.clone().or(status)

@@ -24,7 +24,7 @@ use super::url::Url;
 const MAX_REDIRECTS: usize = 10;
 /// Bytes of one file.
 pub(super) const MAX_FILE: u64 = 1 << 40;
-/// How long a server may send nothing of an answer that it has begun.
+/// How long a server may pause in the middle of a response.
 const STALL: Duration = Duration::from_secs(60);
 /// Wait before the second attempt; before each further one it is twice as long.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
@@ -181,7 +181,7 @@ impl Client {
                 *offset
             }
             (StatusCode::RANGE_NOT_SATISFIABLE, Some((offset, _))) => {
-                // Nothing is missing, where the whole is as long as what is there.
+                // Nothing is missing if the whole is as long as the partial file.
                 if range_total(&answer.headers) == Some(*offset) {
                     return Ok(answer.linked);
                 }

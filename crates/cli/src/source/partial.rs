@@ -32,12 +32,12 @@ impl Partial {
         &self.path
     }
 
-    /// Length of what is there; `None` where nothing can be continued.
+    /// Length of the partial file; `None` if nothing can be resumed.
     pub(super) fn len(&self) -> Option<u64> {
         Some(regular(&self.path)?.len()).filter(|&len| len > 0)
     }
 
-    /// The validator of what is there.
+    /// The validator of the partial file.
     pub(super) fn validator(&self) -> Option<String> {
         if regular(&self.validator)?.len() > MAX_VALIDATOR {
             return None;

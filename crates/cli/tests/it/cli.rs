@@ -287,7 +287,7 @@ fn fake_python(cli: &Cli) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let bin = cli.path("bin");
     fs::create_dir_all(&bin).expect("create");
-    // Of the environment nothing of the test's own is passed on.
+    // Nothing of the test's own environment is passed on.
     let script = format!(
         "#!/bin/sh\n\
         WHEELS='{}'\n\

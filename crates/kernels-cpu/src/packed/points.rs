@@ -15,7 +15,7 @@ use super::pack::{
 /// Magnitude and sign of the IQ2 types.
 const IQ2: Planes = three_bits(&codebook::IQ2);
 
-/// Bytes of a row's block of 256 in planes: of so many bits an element, with bytes of scales.
+/// Bytes of a row's block of 256 in planes: `bits` bits per element, plus the bytes of the scales.
 const fn packed_bytes(bits: usize, scales: usize) -> usize {
     32 * bits + scales
 }

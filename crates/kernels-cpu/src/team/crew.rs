@@ -1,4 +1,4 @@
-//! What the threads of a team share: the loop that runs, who takes which of its
+//! What the threads of a team share: the loop that runs, which thread takes which of its
 //! tasks, and how they wait for one another.
 //!
 //! The caller publishes a loop as one word, its generation and its number of units.

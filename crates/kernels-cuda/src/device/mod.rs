@@ -305,7 +305,7 @@ impl<D: Device> Buffer<D> {
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn new(device: &Arc<D>, what: &str, n_bytes: usize) -> Result<Self, Error> {
-        // The driver allocates nothing of no size.
+        // The driver rejects allocations of zero bytes.
         let address = device.allocate(what, n_bytes.max(1))?;
         Ok(Self { memory: Arc::new(Memory { device: Arc::clone(device), address }), n_bytes })
     }
@@ -404,7 +404,7 @@ mod tests {
         let first = Buffer::new(&device, "weights", 600).unwrap();
         let error = Buffer::new(&device, "pages", 500).unwrap_err();
         assert_eq!(error, Error::OutOfMemory { what: "pages".to_owned(), n_bytes: 500 });
-        // What is dropped is there again.
+        // What is dropped is free again.
         drop(first);
         assert_eq!(Buffer::new(&device, "pages", 500).unwrap().n_bytes(), 500);
     }

@@ -96,7 +96,7 @@ pub enum PairTiles {
 }
 
 impl PairTiles {
-    /// The better ones for so many pairs of prompts.
+    /// The better ones for this many pairs of prompts.
     pub fn of_prompts(n_pairs: usize, n_experts: usize) -> Self {
         let [small, _] = TILES;
         // Larger tiles read a matrix less often, and are worth it where they are mostly full.
@@ -435,8 +435,8 @@ pub fn expert_matmul<D: Device>(
     linear.launch(kernels, stream, &checked, Some(sorted), &how)
 }
 
-/// Whether [`expert_matmul_half`] takes experts with so many columns of their own: each begins where the kernel's steps
-/// of columns do.
+/// Whether [`expert_matmul_half`] takes experts with this many columns of their own: each begins where the kernel's
+/// steps of columns do.
 pub fn takes_own_halves(n_cols: usize) -> bool {
     n_cols.is_multiple_of(DEPTH)
 }
@@ -508,7 +508,7 @@ pub fn expert_matmul_int8<D: Device>(
     linear.launch(kernels, stream, &checked, Some(sorted), &how)
 }
 
-/// Asserts that kernels can number what so many rows of x have, in 32 bits.
+/// Asserts that 32 bits can index the elements of this many rows of x.
 fn check_numbers(n_rows: usize, stride: Argument) {
     let Argument::I32(stride) = stride else { unreachable!("a number") };
     let fits = n_rows.checked_mul(stride as usize).is_some_and(|n| u32::try_from(n).is_ok());

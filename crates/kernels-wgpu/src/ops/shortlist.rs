@@ -110,7 +110,7 @@ pub struct Shortlist<'a> {
     /// The bits of the logits of the listed tokens, in their order.
     pub listed: &'a [u32],
     /// The best tokens and the bits of their logits, in no order: as many as are wanted, or all that
-    /// may be among them and are above minus infinity. None where a logit is NaN or plus infinity.
+    /// may be among them and are above minus infinity. `None` if a logit is NaN or plus infinity.
     pub best: Option<&'a [[u32; 2]]>,
     /// The shares of all that may be among the best, together, where that was wanted.
     pub total: Option<u64>,
@@ -206,7 +206,7 @@ impl Shortlists {
     pub const MAX_BEST: u32 = 256;
     /// The maximum number of tokens of a row that are given by themselves.
     pub const MAX_LISTED: u32 = 1024;
-    /// The longest row: indices have so many bits in a selection.
+    /// The longest row: indices have this many bits in a selection.
     pub const MAX_LOGITS: u32 = 1 << 24;
 
     /// The maximum number of draws per row.

@@ -242,7 +242,7 @@ impl Memory {
         None
     }
 
-    /// Why an access to `address` is none of an allocation.
+    /// Why an access to `address` is outside every allocation.
     pub(super) fn fault(&self, lane: usize, what: &str, address: u64, bytes: usize) -> LaneFault {
         let is_freed = self.freed_at(address).is_some();
         let kind = if is_freed { FaultKind::Freed } else { FaultKind::OutOfBounds };

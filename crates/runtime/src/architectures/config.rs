@@ -506,7 +506,7 @@ pub(crate) fn hf_n_layers(s: &HfSettings, key: &str) -> Result<usize, Error> {
     }
 }
 
-/// What `layer_types` of config.json says of each of `n_layers` layers, if it is there.
+/// What `layer_types` of config.json says of each of `n_layers` layers, if it is present.
 ///
 /// # Errors
 /// If it does not fit the layers, or names a type that `read` has no word for.

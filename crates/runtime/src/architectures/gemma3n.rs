@@ -485,7 +485,7 @@ fn laurel(m: &mut Build<'_>, h: ValueId, l: usize, rank: usize) -> Result<ValueI
     Ok(m.graph.add(h, out))
 }
 
-/// The gated network; where the layer has a cutoff, gates are what of them lies above their mean by so many
+/// The gated network; where the layer has a cutoff, gates are what of them lies above their mean by that many
 /// deviations.
 fn feed_forward(m: &mut Build<'_>, h: ValueId, l: usize) -> Result<ValueId, Error> {
     let layer = m.config.layers[l];

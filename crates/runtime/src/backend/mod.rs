@@ -161,7 +161,7 @@ pub trait Executable: fmt::Debug + Send {
         &[]
     }
 
-    /// What collects a step that was launched; none where the host itself runs the steps.
+    /// What collects a step that was launched; `None` if the host itself runs the steps.
     fn beside(&mut self) -> Option<&mut dyn Beside> {
         None
     }

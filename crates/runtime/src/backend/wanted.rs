@@ -35,7 +35,7 @@ pub struct Few {
     /// With shares, a place among these tokens, in units of 2^-32, whose token is wanted.
     pub draw: Option<u32>,
     /// How many of the best tokens of the whole row as it is are wanted, and its shares by the scale of
-    /// log-probabilities; none where these are not.
+    /// log-probabilities; `None` if these are not.
     pub logprobs: Option<usize>,
 }
 
@@ -203,7 +203,7 @@ pub struct Shortlist<'a> {
     /// The bits of the logits of the listed tokens, in their order.
     pub listed: &'a [u32],
     /// The best tokens and the bits of their logits, in no order: as many as are wanted, or all that may
-    /// be among them and are above minus infinity. None where a logit is none to choose by.
+    /// be among them and are above minus infinity. `None` if a logit is unusable.
     pub best: Option<&'a [[u32; 2]]>,
     /// The shares of all that may be among the best, together, where they are wanted.
     pub total: Option<u64>,
@@ -212,7 +212,7 @@ pub struct Shortlist<'a> {
 }
 
 impl ShortlistOf {
-    /// Of the rows of which log-probabilities are wanted, the number of this one; none where they are not.
+    /// Of the rows of which log-probabilities are wanted, the number of this one; `None` if they are not.
     pub(crate) fn logprobs_place(&self) -> Option<usize> {
         self.few.logprobs.map(|_| self.logprobs)
     }

@@ -74,7 +74,7 @@ impl StepAhead {
         }
     }
 
-    /// Lists its rows; none where something of the plan is not an answer that goes on as is foreseen.
+    /// Lists its rows; `None` if something of the plan is not an answer that goes on as is foreseen.
     fn fill(
         &mut self,
         plan: &StepPlan,
@@ -151,7 +151,7 @@ impl StepAhead {
         }
     }
 
-    /// Gives up the row of a run.
+    /// Discards the row of a run.
     pub(super) fn give_up(&mut self, run: &Run, runner: &mut Runner, stats: &Counters) {
         let n_rows = self.rows.len();
         self.rows.retain(|row| row.key != run.key);

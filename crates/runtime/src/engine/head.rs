@@ -41,7 +41,7 @@ impl Costs {
         Self { draft: share(draft), row: ROW_COST + (1.0 - ROW_COST) * share(experts) }
     }
 
-    /// The time of a step of so many rows.
+    /// The time of a step of this many rows.
     fn step(&self, n_rows: f32) -> f32 {
         1.0 + self.row * (n_rows - 1.0)
     }
@@ -147,7 +147,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Drafting of up to `most` tokens, or `always` of as many; none where the runner's model brings no layer for it.
+    /// Drafting of up to `most` tokens, or `always` of as many; `None` if the runner's model brings no layer for it.
     pub(super) fn new(
         runner: &Runner,
         bytes: Option<DraftBytes>,

@@ -304,7 +304,7 @@ impl Run {
         }
     }
 
-    /// Gives up its pages; it will be run again from the beginning of its prompt.
+    /// Frees its pages; it will be recomputed from the beginning of its prompt.
     pub(super) fn rewind(&mut self) {
         self.seq = None;
         (self.done, self.cached) = (0, 0);

@@ -1,5 +1,5 @@
 //! What a step has led to and has not been emitted yet. Where the model runs asynchronously to the host, the next step is
-//! launched before: texts are decoded, looked through for stop texts and handed out while it runs.
+//! launched before: texts are decoded, searched for stop strings and sent out while it runs.
 
 use super::job::{Job, Key, Run, Stage};
 use super::outcome::hand_out;

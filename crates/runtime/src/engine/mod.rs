@@ -100,7 +100,7 @@ pub struct EngineOptions {
     pub max_queue: usize,
     /// The maximum number of tokens of prompts in a step that also generates, unless it generates for more
     /// answers than that: it bounds how long answers wait between two tokens, and prompts get half
-    /// of a large step all the same. `None` leaves it to the step's own limit.
+    /// of a large step anyway. `None` leaves it to the step's own limit.
     pub prompt_tokens: Option<usize>,
     /// The maximum number of tokens drafted by prompt lookup, for answers
     /// where that has been right often enough. 0 is off. Answers do not depend on it.

@@ -71,7 +71,7 @@ pub(super) struct Reader<'a> {
     /// The model's path, for errors.
     pub(super) path: &'a Path,
     pub(super) outcome: &'a mut Outcome,
-    /// Where tokens go that are emitted later; none where they are emitted at once.
+    /// Where tokens go that are emitted later; `None` if they are emitted at once.
     pub(super) lates: Option<&'a mut Lates>,
 }
 

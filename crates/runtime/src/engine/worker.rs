@@ -62,7 +62,7 @@ pub(super) struct Worker {
     ahead: StepAhead,
     masks: Masks,
     outcome: Outcome,
-    /// Tokens that are emitted when the next step is launched; none where the host itself runs the steps,
+    /// Tokens that are emitted when the next step is launched; `None` if the host itself runs the steps,
     /// which would only put them off.
     lates: Option<Lates>,
     scratch: Scratch,
@@ -265,7 +265,7 @@ impl Worker {
         self.end_all(|job| job.is_cancelled(), |job, shared| job.abandon(&shared.stats));
     }
 
-    /// Ends every request, for want of time.
+    /// Ends every request, because time has run out.
     fn cancel_all(&mut self) {
         self.fail_all(|| Error::Ended);
     }

@@ -25,7 +25,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// The log-probability of a token and the `k` most likely ones, from lists; none where these do not
+    /// The log-probability of a token and the `k` most likely ones, from lists; `None` if these do not
     /// tell them.
     fn few_logprobs(
         &mut self,
@@ -51,7 +51,7 @@ impl Scratch {
 /// What a row of logits led to, before its text is known.
 #[derive(Debug, Default)]
 pub(crate) struct Choice {
-    /// The token, how likely it was and the most likely ones; none where the model ended its answer.
+    /// The token, how likely it was and the most likely ones; `None` if the model ended its answer.
     token: Option<(u32, Option<f32>, Vec<TopLogprob>)>,
     /// Set when the answer is complete, whatever its text.
     finished: Option<FinishReason>,
@@ -82,7 +82,7 @@ pub(crate) struct Chosen {
 /// What a row of logits led to.
 #[derive(Debug)]
 pub(crate) struct Next {
-    /// The token; none where the model ended its answer.
+    /// The token; `None` if the model ended its answer.
     pub(crate) token: Option<Chosen>,
     /// Set when the answer is complete.
     pub(crate) finished: Option<FinishReason>,
@@ -203,7 +203,7 @@ impl Answer {
         }
     }
 
-    /// Says what it wants of the row number `at.1` of the chunk `at.0`, before which so many tokens of the
+    /// Says what it wants of the row number `at.1` of the chunk `at.0`, before which this many tokens of the
     /// chunk are draft tokens: a shortlist, where that decides the choice.
     pub(crate) fn want(
         &mut self,
@@ -369,7 +369,7 @@ impl Answer {
         Ok(Choice { token: Some((id, logprob, top_logprobs)), finished })
     }
 
-    /// Chooses from a shortlist; none where that does not decide.
+    /// Chooses from a shortlist; `None` if that does not decide.
     fn choose_of_few(
         &mut self,
         given: Option<GivenList<'_>>,

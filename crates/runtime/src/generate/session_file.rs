@@ -90,7 +90,7 @@ impl Session {
             fs::rename(&partial, path)
         };
         write().map_err(|source| {
-            // What is left of a file that could not be written is of no use.
+            // A partly written file is useless.
             let _ = fs::remove_file(&partial);
             io(source)
         })

@@ -22,7 +22,7 @@ pub struct BenchTest {
     pub role: Role,
     /// Tokens of each sequence.
     pub n_tokens: usize,
-    /// Tokens of each sequence that are there before the clock starts.
+    /// Tokens of each sequence that are processed before the clock starts.
     pub depth: usize,
     /// Sequences that run together.
     pub batch: usize,

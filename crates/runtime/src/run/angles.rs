@@ -16,7 +16,7 @@ pub(crate) struct Offsets {
 }
 
 impl Offsets {
-    /// The offsets that [`Self::as_list`] gave, of a sequence of `len` rows; none where they cannot be
+    /// The offsets that [`Self::as_list`] gave, of a sequence of `len` rows; `None` if they cannot be
     /// of one.
     pub(crate) fn from_list(from: &[(usize, i64)], len: usize) -> Option<Self> {
         let is_position = |&(pos, offset): &(usize, i64)| {

@@ -61,7 +61,7 @@ impl Fit<'_> {
         part_options(graph, self.options, self.max_seq_len, self.limits, Some(n_pages))
     }
 
-    /// Whether a part fits with so many pages.
+    /// Whether a part fits with this many pages.
     fn fits(&self, part: &Part<'_>, n_pages: usize) -> Result<bool, Error> {
         let (backend, _, weights) = part.to_load;
         let options = self.options_of(part, n_pages)?;

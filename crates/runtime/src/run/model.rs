@@ -268,7 +268,7 @@ impl Model {
         self.bytes_per_token
     }
 
-    /// What drafting with the model's own layer for multi-token prediction reads; none where no such layer was
+    /// What drafting with the model's own layer for multi-token prediction reads; `None` if no such layer was
     /// loaded.
     pub fn draft_bytes(&self) -> Option<DraftBytes> {
         self.draft_bytes

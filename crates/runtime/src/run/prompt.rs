@@ -260,7 +260,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The row's embedding, if it is none of a token.
+    /// The row's embedding, unless it is a token.
     pub(crate) fn embedding(self) -> Option<&'a [f32]> {
         match self {
             Self::Token(_) => None,

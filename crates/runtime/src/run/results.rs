@@ -55,7 +55,7 @@ pub(crate) struct GivenList<'a> {
 }
 
 impl GivenList<'_> {
-    /// The token at the place of a draw; none where it is none of those that were wanted.
+    /// The token at the place of a draw; `None` if none was wanted there.
     pub(crate) fn drawn(&self, place: u32) -> Option<u32> {
         let at = self.draws.iter().position(|&draw| draw == place)?;
         Some(self.list.drawn.get(at)?[0])
@@ -104,7 +104,7 @@ impl<'a> Results<'a> {
         self.ahead.is_some()
     }
 
-    /// The token that the step after this one was given by row `i` of the chunk's wanted rows; none where it has no row
+    /// The token that the step after this one was given by row `i` of the chunk's wanted rows; `None` if it has no row
     /// of that.
     pub(crate) fn fed(&self, chunk: usize, i: usize) -> Option<u32> {
         let row = self.rows.first_rows[chunk] + i;

@@ -72,16 +72,16 @@ pub struct Runner {
     ahead: Ahead,
     /// What steps read from.
     files: Vec<FileWatch>,
-    /// Columns of the hidden states that drafting continues from; none where the model does not draft.
+    /// Columns of the hidden states that drafting continues from; `None` if the model does not draft.
     hidden_dim: Option<usize>,
 }
 
 const LIVES: &str = "a sequence lives as long as its id";
 
 impl Runner {
-    /// A runner without sequences for an executable with this output of so many columns, over
-    /// pages of these layouts and numbers and so many recurrent states, which keeps the pages of prompts for others when
-    /// `prefixes` says so.
+    /// A runner without sequences for an executable with this output of this many columns, over
+    /// pages of these layouts and numbers and this many recurrent states, which keeps the pages of prompts for
+    /// others when `prefixes` says so.
     pub(crate) fn new(
         executable: Box<dyn Executable>,
         limits: RowLimits,
@@ -170,7 +170,7 @@ impl Runner {
         self.cache.pool_stats()
     }
 
-    /// What the pool of recurrent states has seen; none where the model has none.
+    /// What the pool of recurrent states has seen; `None` if the model has none.
     pub fn state_stats(&self) -> Option<PoolStats> {
         self.cache.state_stats()
     }
@@ -361,7 +361,7 @@ impl Runner {
     }
 
     /// A new sequence of `len` rows with these offsets and the [saved](Saved) keys and values of another;
-    /// `None` where they are not those of so many rows.
+    /// `None` if they are not those of this many rows.
     ///
     /// # Errors
     /// If there are too few pages, or the device fails.

@@ -16,7 +16,7 @@ use realizar_runtime::{Chunk, GenerateParams, LoadOptions, Model, Outputs, SeqId
 /// Four times what the tiny models were made for: four splits.
 const CONTEXT: usize = 1024;
 
-/// The first GPU with room for so many bytes of the partial results of attention; the
+/// The first GPU with room for this many bytes of the partial results of attention; the
 /// usual number if `None`.
 fn gpu(attention_bytes: Option<u64>) -> Option<WgpuBackend> {
     if Adapter::all().is_empty() {

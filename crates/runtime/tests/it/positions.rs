@@ -1,5 +1,5 @@
-//! Positions that segments of embeddings bring along for their angles: what sequences keep of them, who
-//! refuses them, and the files of models that were made for them.
+//! Positions that segments of embeddings bring along for their angles: what sequences keep of them, which models
+//! refuse them, and the files of models that were made for them.
 
 use crate::common::segments::{Case, bits, embeddings, logits, refused};
 use crate::common::tiny::tiny;

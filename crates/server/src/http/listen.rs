@@ -324,7 +324,7 @@ mod tests {
     use super::*;
     use std::future::poll_fn;
 
-    /// Takes so many bytes.
+    /// Takes this many bytes.
     struct Room(usize);
 
     impl AsyncWrite for Room {

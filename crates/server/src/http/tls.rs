@@ -95,7 +95,7 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
-/// When files were written, and their lengths; none where they cannot be looked at.
+/// When files were written, and their lengths; `None` if they cannot be looked at.
 type Stamp = [Option<(SystemTime, u64)>; 2];
 
 fn stamp(files: &TlsFiles) -> Stamp {

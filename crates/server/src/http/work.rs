@@ -33,7 +33,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
     }
 }
 
-/// As [`blocking`], for work on a request of so many bytes: that on large ones takes turns, on threads
+/// As [`blocking`], for work on a request of this many bytes: that on large ones takes turns, on threads
 /// of its own that run after those of the engines.
 pub(crate) async fn sized<T: Send + 'static>(
     n_bytes: usize,

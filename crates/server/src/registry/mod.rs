@@ -2,7 +2,7 @@
 //! room for all.
 //!
 //! One lock guards the list, and is held for moments only. Loads run on threads of their own
-//! (`load`), as do unloads that wait for requests (`unload`); who waits for one waits for its
+//! (`load`), as do unloads that wait for requests (`unload`); waiting for one means waiting for its
 //! outcome. A request holds a lease (`lease`) on its model, without which the model may go.
 
 mod entry;

@@ -93,7 +93,7 @@ pub struct Shortlist<'a> {
     /// The bits of the logits of the listed tokens, in their order.
     pub listed: &'a [u32],
     /// The best tokens and the bits of their logits, best first and of equals the lower ids, plus zero before minus
-    /// zero: as many as are wanted, or all that may be among them and are above minus infinity. None where a logit
+    /// zero: as many as are wanted, or all that may be among them and are above minus infinity. `None` if a logit
     /// is NaN or plus infinity.
     pub best: Option<&'a [[u32; 2]]>,
     /// The shares of all that may be among the best, together, where that was wanted; zero where `best` is none.
@@ -209,7 +209,7 @@ impl<D: Device> Shortlists<D> {
     pub const MAX_BEST: u32 = MAX_BEST;
     /// The maximum number of tokens of a row that are given by themselves.
     pub const MAX_LISTED: u32 = 1024;
-    /// The longest row: indices have so many bits in a selection.
+    /// The longest row: indices have this many bits in a selection.
     pub const MAX_LOGITS: u32 = 1 << 24;
     /// The maximum number of draws per row.
     pub const MAX_DRAWS: u32 = 64;

@@ -115,7 +115,7 @@ impl CpuExecutable {
             }
             Arithmetic::F32 => PackedWeights::none(),
         };
-        // What steps read is there before the first one.
+        // What steps read is ready before the first one.
         weights.make();
         let n_experts = experts::scratch_bytes(&plan, &weights, options.arithmetic, tier);
         let experts = ExpertMemory::new(&plan, &weights, options.arithmetic, tier, &team);

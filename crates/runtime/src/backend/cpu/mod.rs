@@ -39,7 +39,7 @@ impl CpuBackend {
     /// was detected when `None`).
     ///
     /// # Errors
-    /// If there are to be no threads or too many, or the processor lacks the tier.
+    /// If there are no threads or too many, or the processor does not support the tier.
     pub fn new(n_threads: Option<usize>, tier: Option<&str>) -> Result<Self, Error> {
         let n_threads = n_threads.unwrap_or_else(default_threads);
         if n_threads == 0 || n_threads > 1024 {

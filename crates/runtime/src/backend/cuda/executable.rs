@@ -69,7 +69,7 @@ pub(super) struct CudaExecutable<D: Device> {
     n_output: usize,
     /// Hidden states that drafting continues from, after the numbers of the output.
     hidden: Range<usize>,
-    /// Shortlists of rows of logits; none where the output has none.
+    /// Shortlists of rows of logits; `None` if the output has none.
     lists: Option<RowLists<D>>,
     launched: Instant,
     /// A stream in which the host waits for shortlists while the next step runs.

@@ -143,7 +143,7 @@ impl<D: Device> CudaBackend<D> {
         Ok(())
     }
 
-    /// Loads a plan for a device alone, or for one with a place in a group of so many.
+    /// Loads a plan for a device alone, or for one with a place in a group of this many.
     fn load_rank(
         &self,
         plan: Plan,

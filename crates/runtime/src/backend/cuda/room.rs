@@ -46,7 +46,7 @@ pub(super) struct Room {
     pub(super) fused: Vec<Fused>,
     pub(super) products: ProductRoom,
     pub(super) pairs: PairRoom,
-    /// Ranks, and values of each that are exchanged at once; none where there are no others.
+    /// Ranks, and values of each that are exchanged at once; `None` if there are no others.
     pub(super) exchange: Option<(usize, usize)>,
     /// Rows of logits that shortlists are made of in a step; none where the output has none.
     pub(super) list_rows: usize,
@@ -75,7 +75,7 @@ fn heads(plan: &Plan) -> Option<(usize, usize)> {
     attentions.reduce(|most, of| (most.0.max(of.0), most.1.max(of.1)))
 }
 
-/// The maximum number of values of a rank that a step exchanges; none where no step does.
+/// The maximum number of values of a rank that a step exchanges; `None` if no step does.
 fn exchanged(plan: &Plan) -> Option<usize> {
     let of_step = |step: &Step| match &step.op {
         Op::AllReduce { .. } | Op::AllGather => {

@@ -41,7 +41,7 @@ fn shares_of(scale: ShareScale, draws: &[u32]) -> SharesOf<'_> {
     SharesOf { factor: scale.factor, range: scale.range, draws }
 }
 
-/// Bytes on the device for shortlists of so many rows of `width` logits.
+/// Bytes on the device for shortlists of this many rows of `width` logits.
 pub(super) fn device_bytes(width: usize, n_rows: usize) -> usize {
     if n_rows == 0 {
         return 0;

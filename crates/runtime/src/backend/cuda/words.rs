@@ -54,9 +54,9 @@ pub(super) struct Places {
     pub(super) seq_of_row: usize, // [n_rows]
     /// First row and number of rows of each tile of a prompt.
     pub(super) tiles: usize, // [n_tiles, 2]
-    /// One past the last position that each row sees; none where no layer attends as far as rows reach.
+    /// One past the last position that each row sees; `None` if no layer attends as far as rows reach.
     pub(super) reaches: Option<usize>, // [n_rows]
-    /// Of sequences, and of the slots that states go to; none where no layer has a state.
+    /// Of sequences, and of the slots that states go to; `None` if no layer has a state.
     pub(super) states: Option<[usize; 2]>, // [n_seqs, 3], [n_rows]
     pub(super) groups: Vec<GroupPlaces>,
     tables: usize,

@@ -46,7 +46,7 @@ pub(super) struct WgpuExecutable {
     n_output: usize,
     /// Of these numbers, the hidden states that drafting continues from.
     hidden: Range<usize>,
-    /// Shortlists of rows of logits; none where the output has none.
+    /// Shortlists of rows of logits; `None` if the output has none.
     lists: Option<RowLists>,
     launched: Instant,
     metrics: Arc<DispatchMetrics>,

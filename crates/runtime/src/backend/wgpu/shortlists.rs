@@ -37,7 +37,7 @@ fn shares_of(scale: ShareScale, draws: &[u32]) -> SharesOf<'_> {
     SharesOf { factor: scale.factor, range: scale.range, draws }
 }
 
-/// Bytes on the device for shortlists of so many rows of `width` logits.
+/// Bytes on the device for shortlists of this many rows of `width` logits.
 pub(super) fn device_bytes(width: usize, n_rows: usize) -> u64 {
     match n_rows {
         0 => 0,

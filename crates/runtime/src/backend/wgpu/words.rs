@@ -150,7 +150,7 @@ pub(super) struct Places {
     pub(super) seq_of_row_at: u32, // [n_rows]
     /// First row and number of rows of each tile of a prompt.
     pub(super) tiles_at: u32, // [n_tiles, 2]
-    /// One past the last position that each row sees; none where no layer attends as
+    /// One past the last position that each row sees; `None` if no layer attends as
     /// far as rows reach.
     pub(super) reaches_at: Option<u32>, // [n_rows]
     /// None where no layer has a state.

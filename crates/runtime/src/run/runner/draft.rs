@@ -9,19 +9,19 @@ use crate::run::seq_id::SeqId;
 use realizar_formats::FileWatch;
 
 impl Runner {
-    /// The same runner of a model with a part that drafts, from hidden states of so many columns.
+    /// The same runner of a model with a part that drafts, from hidden states of this many columns.
     pub(crate) fn with_draft_head(mut self, hidden_dim: Option<usize>) -> Self {
         self.hidden_dim = hidden_dim;
         self
     }
 
-    /// Columns of the hidden states that drafting continues from; none where the model does not draft.
+    /// Columns of the hidden states that drafting continues from; `None` if the model does not draft.
     pub fn hidden_dim(&self) -> Option<usize> {
         self.hidden_dim
     }
 
     /// After a step that has succeeded, the hidden state of row `i` of the chunk's wanted rows, and after one that
-    /// drafts that of the sequence's row: `[hidden_dim]`. None where the model does not draft.
+    /// drafts that of the sequence's row: `[hidden_dim]`. `None` if the model does not draft.
     pub(crate) fn hidden(&self, chunk: usize, i: usize) -> Option<&[f32]> {
         let dim = self.hidden_dim?;
         let row = self.first_rows.get(chunk)? + i;

@@ -28,10 +28,10 @@ pub struct Reasoning {
 enum Phase {
     /// Nothing has come but white space.
     Start,
-    /// So many bytes of the opening marker have come.
+    /// This many bytes of the opening marker have been seen.
     Opening { matched: usize },
-    /// In the reasoning: so many bytes of the end marker have come, so many tokens, and so many
-    /// bytes are missing of a character.
+    /// In the reasoning: the bytes of the end marker and the tokens seen so far, and how many
+    /// bytes of a character are still missing.
     Inside { matched: usize, n_tokens: usize, missing: u8 },
     /// Right after the end marker.
     Closed,

@@ -126,7 +126,7 @@ pub(super) fn count_text(value: &Value) -> Result<(), Error> {
     })
 }
 
-/// Counts a value that is about to be written out as JSON, with so many bytes before each part.
+/// Counts a value that is about to be written out as JSON, with this many bytes before each part.
 pub(super) fn count_json(value: &Value, indent: usize) -> Result<(), Error> {
     count(deep(value, 0)?.saturating_mul(6_usize.saturating_add(indent.saturating_mul(4))))
 }

@@ -94,7 +94,7 @@ impl Growth {
 fn longest_entry(value: &Value) -> Result<f64, String> {
     let Some(map) = value["precompiled_charsmap"].as_str() else { return Ok(1.0) };
     let map = from_base64(map).ok_or("the `precompiled_charsmap` is not in base64")?;
-    // A length in bytes, a table of so many, and texts that end with a zero.
+    // A length in bytes, a table of that length, and zero-terminated strings.
     let head = map.first_chunk().map_or(0, |head| u32::from_le_bytes(*head) as usize);
     let Some(texts) = map.get(4..).and_then(|rest| rest.get(head..)) else {
         return Err(format!(

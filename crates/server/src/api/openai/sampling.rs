@@ -411,8 +411,8 @@ pub(crate) fn check_logprobs(param: &str, k: usize, limits: &Limits) -> Result<u
     Err(ApiError::invalid(param, message))
 }
 
-/// That prompts and the answers asked for fit into a context of so many tokens. An answer whose
-/// length does not matter has room for one token at least.
+/// That prompts and the requested answers fit into a context of this many tokens. An answer whose
+/// length does not matter needs room for at least one token.
 pub(crate) fn check_context(
     context: usize,
     limits: &Limits,
